@@ -12,6 +12,7 @@ pub(crate) mod failure;
 pub(crate) mod folder;
 pub(crate) mod gate;
 pub(crate) mod injection;
+mod interception;
 pub(crate) mod operations;
 pub(crate) mod prepare;
 pub(crate) mod reachable;

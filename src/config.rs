@@ -167,6 +167,15 @@ fn listed(settings: &Settings) -> String {
                 text += &format!("#   {before}{pattern}{meant}\n");
             }
         }
+        if hosts.intercept {
+            text += "#   TLS to them is opened\n";
+        }
+    }
+    let names = settings.intercepted_names();
+    if !names.is_empty() {
+        text += "\n# Name constraints of the egress CA, which clients hold it to:\n";
+        names.iter().for_each(|name| text += &format!("#   {name}, and all names below it\n"));
+        text += "#   no address\n";
     }
     text
 }

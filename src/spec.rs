@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, Uri};
 
-pub use self::egress::{Egress, HostPattern, HostSet, Hosts, PlainHttp, Unlisted};
+pub use self::egress::{Egress, EgressCa, HostPattern, HostSet, Hosts, PlainHttp, Unlisted};
 pub use self::otlp::Otlp;
 pub use self::revalidation::Revalidation;
 pub use self::store::{Store, StoreAddress};

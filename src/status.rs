@@ -15,7 +15,7 @@ pub(crate) mod text;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::egress::{Egress, EgressRefusals, Tunnels};
+pub use self::egress::{Egress, EgressHandshakes, EgressRefusals, Tunnels};
 
 /// The whole process at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -55,6 +55,7 @@ use crate::clock::Clock;
 use crate::credentials::Injector;
 pub use crate::credentials::Target;
 use crate::limit::Admitted;
+use crate::moment::Moment;
 pub use crate::spec::Host;
 use crate::telemetry::meters::UpstreamMeters;
 use crate::tls;
@@ -134,6 +135,8 @@ struct Inner {
     pools: [Arc<Pool>; 3],
     /// One more than the connections of upgrades: each holds a clone.
     upgrades: Arc<()>,
+    /// The last failure to connect before there was a call.
+    ahead: tokio::sync::Mutex<Option<(Moment, Arc<DialError>)>>,
 }
 
 impl Upstream {
@@ -146,6 +149,7 @@ impl Upstream {
         let inner = Arc::new(Inner {
             pools: [exempt, short, pool(Group::LongRunning, rooms)],
             upgrades: Arc::default(),
+            ahead: tokio::sync::Mutex::default(),
             settings: RwLock::new(Arc::new(RequestSettings::of(&options))),
             target: options.target,
             injector: options.injector,
@@ -249,6 +253,32 @@ impl Upstream {
         )
     }
 
+    /// True if the upstream speaks HTTP/2. If no connection tells that yet, one is made, which
+    /// calls take then.
+    ///
+    /// # Errors
+    /// There is no connection.
+    pub(crate) async fn speaks_http2(&self) -> Result<bool, Arc<DialError>> {
+        let [_, short, _] = &self.inner.pools;
+        if let Some(known) = short.is_multiplexed() {
+            return Ok(known);
+        }
+        // One at a time: many clients that begin at once need one connection, and of an upstream
+        // that is down one look in a while is enough.
+        let mut failed = self.inner.ahead.lock().await;
+        if let Some((at, error)) = &*failed
+            && self.inner.clock.now().since(*at) < LOOK_AGAIN
+        {
+            return Err(Arc::clone(error));
+        }
+        if short.is_multiplexed().is_none() {
+            let connected = short.connect_ahead().await;
+            *failed = connected.as_ref().err().map(|error| (self.inner.clock.now(), Arc::clone(error)));
+            connected?;
+        }
+        Ok(short.is_multiplexed().unwrap_or_default())
+    }
+
     /// Returns a flag that is true while the upstream speaks HTTP/2, which has no upper case in the
     /// names of fields; as far as the last connection tells.
     pub fn lower_case(&self) -> Arc<AtomicBool> {
@@ -335,5 +365,7 @@ async fn maintain(upstream: Weak<Inner>, clock: Clock) {
     }
 }
 
+/// The time after which it is tried again to connect before there is a call.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// The time between two rounds: short beside the 75 s after which idle connections go.
 const MAINTAIN_EVERY: Duration = Duration::from_secs(5);

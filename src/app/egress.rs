@@ -8,6 +8,7 @@ use anyhow::anyhow;
 use tokio_util::sync::CancellationToken;
 
 use super::gate::{PreparedGate, Trouble, prepare_gate};
+use super::interception::PreparedCa;
 use crate::clock::Clock;
 use crate::config;
 use crate::credentials::{Environment, Proxy, Secret};
@@ -21,6 +22,7 @@ pub(crate) struct PreparedEgress {
     /// Calls in clear to hosts that no gate lists.
     clear: PreparedGate,
     token: Option<Secret>,
+    ca: Option<PreparedCa>,
 }
 
 /// Puts the listener together, if there is one.
@@ -35,9 +37,10 @@ pub(crate) fn prepare_egress(
     let via = (!egress.via.is_empty()).then(|| Proxy::parse(&egress.via));
     let via =
         via.map(|via| via.ok_or_else(|| Trouble::Wrong { key: "via", what: anyhow!("is not a proxy") })).transpose()?;
+    let ca = PreparedCa::new(settings)?;
     let mut clear = clear(settings.drain, around, clock)?;
     clear.options.upstream.target.proxy = via;
-    Ok(Some(PreparedEgress { directory, clear, token }))
+    Ok(Some(PreparedEgress { directory, clear, token, ca }))
 }
 
 /// Makes the gate without limits.
@@ -58,10 +61,12 @@ pub(crate) async fn start(
     clock: Clock,
     stop: CancellationToken,
 ) -> anyhow::Result<Arc<Egress>> {
-    let PreparedEgress { directory, clear, token } = prepared;
+    let PreparedEgress { directory, clear, token, ca } = prepared;
+    // Before anything listens: a client that connects finds what it needs to trust.
+    let ca = ca.map(|ca| ca.open(clock, stop.clone())).transpose()?;
     let notes: Vec<_> = gates.iter().map(|gate| (Arc::clone(&gate.options.gate.name), gate.notes.clone())).collect();
     let gates = gates.into_iter().map(|gate| gate.options).collect();
-    let options = EgressOptions { directory, gates, clear: clear.options, token, own, judge: None };
+    let options = EgressOptions { directory, gates, clear: clear.options, token, ca, own, judge: None };
     let egress = Egress::start(options, clock, stop).await?;
     tracing::info!(listen = egress.status().listen, gates = notes.len(), "egress listener open");
     for (gate, notes) in notes {

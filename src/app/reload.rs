@@ -96,7 +96,7 @@ impl Reloader {
         let prepared = prepared.unwrap_or_else(|error| Err(Failure::Other(error.into())));
         match prepared.and_then(|prepared| self.call_log(prepared)) {
             Err(failure) => self.refuse(Outcome::Invalid, failure.problems()),
-            Ok((prepared, calls)) => match restart::needed(&self.running, &prepared.settings) {
+            Ok((prepared, calls)) => match self.needs_a_restart(&prepared.settings) {
                 keys if keys.is_empty() => self.apply(prepared, calls).await,
                 keys => self.refuse(Outcome::RestartNeeded, keys),
             },
@@ -115,6 +115,14 @@ impl Reloader {
             call_log(path.as_deref(), self.spans.clone(), self.clock)?
         };
         Ok((prepared, calls))
+    }
+
+    /// Returns what is impossible while the process runs.
+    fn needs_a_restart(&self, new: &Settings) -> Vec<String> {
+        let mut reasons = restart::needed(&self.running, new);
+        let ca = self.operations.egress.as_ref().and_then(|egress| egress.ca());
+        reasons.extend(restart::not_permitted(new, |name| ca.is_some_and(|ca| ca.permits(name))));
+        reasons
     }
 
     fn refuse(&self, outcome: Outcome, reasons: Vec<String>) {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use toml::Value;
@@ -13,7 +14,7 @@ use super::presets::Preset;
 use super::problems::{alternatives, did_you_mean};
 use super::shape::Shape;
 use crate::classify::Kind;
-use crate::spec::{Egress, HostPattern, HostSet, Hosts, Listen, PlainHttp, Settings, Unlisted};
+use crate::spec::{Egress, EgressCa, HostPattern, HostSet, Hosts, Listen, PlainHttp, Settings, Unlisted};
 use crate::words::Words;
 
 /// Reads the egress listener, if there is one.
@@ -28,6 +29,7 @@ pub(super) fn egress(root: &Cursor<'_>) -> Option<Egress> {
     let token_file = at.file("token_file", Holds::Secret);
     let (max_connections, max_origins) = (at.get("max_connections", 1000), at.get("max_origins", 128));
     let idle_origin = at.get("idle_origin", IDLE_ORIGIN);
+    let ca = ca(&at.table("ca"));
     check_via(&via, &listen, &at.at("via"));
     for (key, number) in [("max_connections", max_connections), ("max_origins", max_origins)] {
         if number == 0 {
@@ -49,7 +51,76 @@ pub(super) fn egress(root: &Cursor<'_>) -> Option<Egress> {
         );
     }
     let ports = check_ports(&ports, &at.at("ports"));
-    Some(Egress { listen, others, tunnel, ports, metadata, via, token_file, max_connections, max_origins, idle_origin })
+    Some(Egress {
+        listen,
+        others,
+        tunnel,
+        ports,
+        metadata,
+        via,
+        token_file,
+        max_connections,
+        max_origins,
+        idle_origin,
+        ca,
+    })
+}
+
+/// Reads the CA of interception.
+fn ca(at: &Cursor<'_>) -> EgressCa {
+    let keep: Option<PathBuf> = at.get("keep", None);
+    let write_to = at.get("write_to", Some(PathBuf::from(WRITE_TO)));
+    let names = at.get("names", Vec::new());
+    let extra_roots = at.file("extra_roots", Holds::Certificate);
+    let write_to = write_to.unwrap_or_default();
+    for (key, folder) in [("keep", keep.as_ref()), ("write_to", Some(&write_to))] {
+        if let Some(folder) = folder.filter(|folder| !folder.is_absolute()) {
+            at.at(key).problem(format!("is {folder:?}, expected the absolute path of a folder"));
+        }
+    }
+    EgressCa { keep, write_to, names, extra_roots }
+}
+
+/// Checks what gates that intercept need.
+pub(super) fn check_interception(settings: &Settings, root: &Cursor<'_>) {
+    let Some(egress) = &settings.egress else { return };
+    let at = root.at("egress").at("ca");
+    let intercepting =
+        || settings.gates.values().filter(|gate| gate.hosts.as_ref().is_some_and(|hosts| hosts.intercept));
+    if intercepting().next().is_none() {
+        return;
+    }
+    let own = egress.ca.keep.as_deref();
+    let of_gates = settings.gates.iter().filter_map(|(name, gate)| {
+        let folder = gate.tls.as_ref()?.write_to.as_deref()?;
+        Some((folder, root.at("gates").at(name).at("tls").at("write_to")))
+    });
+    for (folder, of) in of_gates.chain([(egress.ca.write_to.as_path(), at.at("write_to"))]) {
+        if own.is_some_and(|own| own.starts_with(folder)) {
+            at.at("keep").given(&[&at.at("keep"), &of]).problem(format!(
+                "lies in the folder of {}, which clients mount, and would give them the CA's key; expected a folder of the gate alone",
+                of.path
+            ));
+        }
+        if folder == egress.ca.write_to && of.path != at.at("write_to").path {
+            let message = format!("is {folder:?}, which {} has already, expected another", of.path);
+            at.at("write_to").given(&[&of]).problem(message);
+        }
+    }
+    for gate in intercepting() {
+        let patterns = gate.hosts.iter().flat_map(|hosts| &hosts.patterns);
+        let wide = |pattern: &&HostPattern| match pattern {
+            HostPattern::Labels(text) => {
+                CUSTOMERS.iter().any(|end| text.strip_suffix(end).is_some_and(|rest| rest.ends_with("*.")))
+            }
+            HostPattern::Set(_) => false,
+        };
+        for pattern in patterns.filter(wide) {
+            root.at("gates").at(&gate.name).at("hosts").warn(format!(
+                "has {pattern} with intercept = true: customers name hosts there, some with certificates of their own; \"@aws\" and the like leave those out"
+            ));
+        }
+    }
 }
 
 fn is_local(listen: &Listen) -> bool {
@@ -110,6 +181,7 @@ pub(super) fn hosts(at: &Cursor<'_>, kind: Kind, place: Option<usize>) -> Option
     let of_preset = set_of_preset(at).filter(|_| is_meant).map(|set| vec![HostPattern::Set(set)]);
     let patterns: Option<Vec<HostPattern>> = at.option("hosts", of_preset);
     let except = own.get("except", Vec::new());
+    let intercept = own.get("intercept", false);
     let plain = own.get("plain", PlainHttp::Upgrade);
     let connect_to: BTreeMap<String, String> = own.get("connect_to", BTreeMap::new());
     if !is_meant {
@@ -127,7 +199,7 @@ pub(super) fn hosts(at: &Cursor<'_>, kind: Kind, place: Option<usize>) -> Option
         let at = at.at("kind").given(&[&at.at("hosts")]);
         at.problem("is \"kubernetes\", but hosts are those of external APIs; expected \"http\"");
     }
-    let hosts = Hosts { place: place.unwrap_or_default(), patterns, except, plain, connect_to };
+    let hosts = Hosts { place: place.unwrap_or_default(), patterns, except, intercept, plain, connect_to };
     for (host, to) in &hosts.connect_to {
         check_connect_to(host, to, &hosts, &at.at("connect_to"));
     }
@@ -269,6 +341,10 @@ pub(super) const REAL_NAMES: &str = "clients of a gate with hosts use the names 
 pub(super) const NO_UPSTREAM: &str = "https://egress.invalid";
 
 const LISTEN: std::net::SocketAddr = std::net::SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8003);
+/// Below the volume that containers of a pod share.
+const WRITE_TO: &str = "/run/tidegate/egress";
+/// Domains in which customers of a provider name hosts.
+const CUSTOMERS: [&str; 3] = ["amazonaws.com", "googleapis.com", "windows.net"];
 /// Longer than most controllers' resync periods.
 const IDLE_ORIGIN: Duration = Duration::from_secs(600);
 
@@ -321,6 +397,37 @@ mod tests {
             ),
         ] {
             assert!(problems(text).contains(expected), "{text}: {}", problems(text));
+        }
+    }
+
+    #[test]
+    fn what_interception_cannot_have_is_said() {
+        for (text, expected) in [
+            ("ca.keep = \"keys\"", "egress.ca.keep: is \"keys\", expected the absolute path of a folder"),
+            ("ca.write_to = \"\"", "egress.ca.write_to: is \"\", expected the absolute path of a folder"),
+            ("ca.names = [\"*.com\"]", "egress.ca.names[0]: is \"*.com\", expected at least two labels"),
+            (
+                "ca = { keep = \"/run/tidegate/egress/keys\" }",
+                "egress.ca.keep: lies in the folder of egress.ca.write_to, which clients mount, and would give them the CA's key",
+            ),
+            (
+                "[gates.k]\nupstream = \"https://x\"\ntls.write_to = \"/run/tidegate/egress\"",
+                "egress.ca.write_to: is \"/run/tidegate/egress\", which gates.k.tls.write_to has already",
+            ),
+            (
+                "[gates.b]\nhosts = [\"*.googleapis.com\"]\nintercept = true",
+                "gates.b.hosts: has *.googleapis.com with intercept = true",
+            ),
+            (
+                "[gates.b]\nupstream = \"https://x\"\nkind = \"http\"\nintercept = true\nlisten = \"127.0.0.1:1\"",
+                "gates.b.intercept: has no effect: it is for a gate with hosts only",
+            ),
+        ] {
+            let (egress, gates) = if text.starts_with("ca") { (text, "") } else { ("", text) };
+            let said = problems(&format!(
+                "[egress]\n{egress}\n[gates.a]\nhosts = [\"a.example\"]\nintercept = true\n{gates}\n"
+            ));
+            assert!(said.contains(expected) && said.trim().lines().count() == 1, "{text}: {said}");
         }
     }
 

@@ -41,6 +41,7 @@ pub(super) fn settings(root: &Cursor<'_>) -> Settings {
     shared::check_together(&mut settings, root);
     check_addresses(&settings, root);
     check_paths(&settings, root);
+    egress::check_interception(&settings, root);
     egress::warn_of_unreachable(&settings, root);
     settings
 }

@@ -55,7 +55,7 @@ fn keys(record: &Record, heading: &str) -> Vec<String> {
     record.keys(&path(heading)).iter().map(|key| key.name.clone()).collect()
 }
 
-const HEADINGS: [&str; 23] = [
+const HEADINGS: [&str; 24] = [
     "[admin]",
     "[log]",
     "[shutdown]",
@@ -64,6 +64,7 @@ const HEADINGS: [&str; 23] = [
     "[stores.NAME]",
     "[stores.NAME.tls]",
     "[egress]",
+    "[egress.ca]",
     "[gates.NAME]",
     "[gates.NAME.bucket]",
     "[gates.NAME.bucket.adapt]",

@@ -48,8 +48,7 @@ pub struct FolderError {
 /// # Errors
 /// Which file could not be written.
 pub fn write(folder: &Path, contents: &Contents<'_>) -> Result<(), FolderError> {
-    let make = DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(folder);
-    make.map_err(|source| FolderError { path: folder.to_owned(), source })?;
+    make(folder, FOLDER_MODE)?;
     let token = folder.join(TOKEN);
     let token_file = contents.token.is_some().then_some(&*token);
     let kubeconfig =
@@ -61,13 +60,52 @@ pub fn write(folder: &Path, contents: &Contents<'_>) -> Result<(), FolderError> 
         ("namespace", contents.namespace, MODE),
         ("kubeconfig", kubeconfig.as_deref(), MODE),
     ] {
-        let (path, beside) = (folder.join(name), folder.join(format!(".{name}.new")));
         if let Some(content) = content {
-            let written = write_beside(&beside, content, mode).and_then(|()| fs::rename(&beside, &path));
-            written.map_err(|source| FolderError { path, source })?;
+            replace(folder, name, content.as_bytes(), mode)?;
         }
     }
     Ok(())
+}
+
+/// Writes files that every user of the pod may read, and makes the folder if it is not there.
+///
+/// # Errors
+/// Which file could not be written.
+pub fn write_public(folder: &Path, files: &[(&str, &[u8])]) -> Result<(), FolderError> {
+    make(folder, PUBLIC_FOLDER_MODE)?;
+    files.iter().try_for_each(|(name, content)| replace(folder, name, content, MODE))
+}
+
+/// Keeps the CA of interception in a folder of the gate's own, for its successor.
+///
+/// # Errors
+/// The file could not be written.
+pub fn keep_egress_ca(folder: &Path, kept: &str) -> Result<(), FolderError> {
+    make(folder, FOLDER_MODE)?;
+    replace(folder, EGRESS_CA, kept.as_bytes(), MODE_OF_KEYS)
+}
+
+/// Returns the CA of interception that an earlier gate left in the folder. What others could have
+/// put there or read is not taken.
+#[must_use]
+pub fn left_egress_ca(folder: &Path) -> Option<String> {
+    left(&folder.join(EGRESS_CA), 0o077)
+}
+
+/// Makes a folder, which has this mode unless it is there already.
+fn make(folder: &Path, mode: u32) -> Result<(), FolderError> {
+    let is_new = !folder.exists();
+    let made = DirBuilder::new().recursive(true).mode(mode).create(folder);
+    // the mode again, past the umask
+    let set = || if is_new { fs::set_permissions(folder, Permissions::from_mode(mode)) } else { Ok(()) };
+    made.and_then(|()| set()).map_err(|source| FolderError { path: folder.to_owned(), source })
+}
+
+/// Writes a file beside its place and renames it into it.
+fn replace(folder: &Path, name: &str, content: &[u8], mode: u32) -> Result<(), FolderError> {
+    let (path, beside) = (folder.join(name), folder.join(format!(".{name}.new")));
+    let written = write_beside(&beside, content, mode).and_then(|()| fs::rename(&beside, &path));
+    written.map_err(|source| FolderError { path, source })
 }
 
 /// Returns the CA's key that an earlier gate left in the folder. A key that others could have put
@@ -122,14 +160,14 @@ fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-fn write_beside(path: &Path, content: &str, mode: u32) -> io::Result<()> {
+fn write_beside(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     // always a new file: what another container may have put there is not followed
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
     let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
-    file.write_all(content.as_bytes())?;
+    file.write_all(content)?;
     // the mode again, past the umask
     file.set_permissions(Permissions::from_mode(mode))?;
     file.sync_all()
@@ -140,8 +178,12 @@ const MODE: u32 = 0o644;
 /// Readable to the gate's own user.
 const MODE_OF_KEYS: u32 = 0o600;
 const CA_KEY: &str = "ca.key";
+/// The key of the CA of interception, and its certificates: one file, so that they fit together.
+const EGRESS_CA: &str = "egress-ca.pem";
 const TOKEN: &str = "token";
 /// The most that is read; keys and tokens are smaller.
 const LARGEST: u64 = 64 << 10;
 /// A folder that is not there is no volume of a pod, so that no other user needs it.
 const FOLDER_MODE: u32 = 0o700;
+/// A folder below a volume, for users whose files are public.
+const PUBLIC_FOLDER_MODE: u32 = 0o755;

@@ -5,13 +5,15 @@
 //! and leave over TLS. Tunnels are carried unread (`tunnel`). What a host's name leads to is judged
 //! (`address`) after it was looked up, and what was judged is what is dialled. `target` is one
 //! origin in any spelling, `head` what a proxy's client may send, `reason` what people see of a
-//! refusal, `connect` the way of a CONNECT, and `calls` that of plain HTTP.
+//! refusal, `connect` the way of a CONNECT, `intercept` that of TLS which is opened, and `calls`
+//! that of the calls in it and of plain HTTP.
 
 mod address;
 mod calls;
 mod connect;
 mod directory;
 mod head;
+mod intercept;
 mod origins;
 mod reason;
 mod tally;
@@ -45,6 +47,7 @@ use crate::clock::Clock;
 use crate::credentials::Secret;
 use crate::spec::Listen;
 use crate::telemetry::{self, Sampler};
+use crate::tls;
 use crate::upstream::{self, Judge};
 
 /// The parts of the egress listener.
@@ -58,6 +61,8 @@ pub struct EgressOptions {
     pub clear: Options,
     /// The token that clients must show.
     pub token: Option<Secret>,
+    /// The CA of interception, if a gate intercepts.
+    pub ca: Option<Arc<tls::Interception>>,
     /// The addresses where the process listens, which are never dialled.
     pub own: Vec<SocketAddr>,
     /// Judges addresses; `None` for the usual rules.
@@ -91,6 +96,7 @@ pub struct Egress {
     dial: upstream::Options,
     judge: Judge,
     token: Option<Secret>,
+    ca: Option<Arc<tls::Interception>>,
     address: Option<SocketAddr>,
     listen: String,
     drain: Duration,
@@ -118,7 +124,7 @@ impl Egress {
         clock: Clock,
         stop: CancellationToken,
     ) -> Result<Arc<Self>, EgressError> {
-        let EgressOptions { directory, gates, clear, token, mut own, judge } = options;
+        let EgressOptions { directory, gates, clear, token, ca, mut own, judge } = options;
         let listen = directory.egress.listen.clone();
         let socket =
             Bound::bind(&listen).await.map_err(|source| EgressError::Bind { listen: listen.clone(), source })?;
@@ -140,6 +146,7 @@ impl Egress {
             dial,
             judge,
             token,
+            ca,
             drain,
             clock,
             buffers: Arc::default(),
@@ -157,6 +164,7 @@ impl Egress {
 
     /// Starts the tasks.
     fn open(self: &Arc<Self>, socket: Bound, stop: CancellationToken) {
+        self.directory().intercepting().for_each(|gate| self.tally.intercepts(gate));
         let weak = Arc::downgrade(self);
         let sampler: Arc<Sampler> = Arc::new(move || {
             if let Some(egress) = weak.upgrade() {
@@ -234,7 +242,7 @@ impl Egress {
     async fn serve(self: &Arc<Self>, handle: &WireHandle) {
         let begins = handle.peek(|bytes| match bytes {
             [] => None,
-            [0x16, ..] => Some(Begins::Tls),
+            [intercept::TLS, ..] => Some(Begins::Tls),
             bytes if bytes.starts_with(CONNECT) => Some(Begins::Connect),
             bytes if CONNECT.starts_with(bytes) => None,
             bytes if bytes.starts_with(HTTP2) => Some(Begins::Http2),
@@ -249,7 +257,7 @@ impl Egress {
             Some(Begins::Connect) => Box::pin(self.connect(handle)).await,
             Some(Begins::Http) => {
                 self.tally.became("plain");
-                Box::pin(self.serve_calls(handle, None)).await;
+                Box::pin(self.serve_calls(handle, None, false)).await;
             }
             Some(Begins::Http2) => {
                 let refused = Refused::new(Why::Malformed, "HTTP/2 is not spoken to this proxy");
@@ -305,6 +313,11 @@ impl Egress {
     /// The address it listens on, if that is not a Unix socket.
     pub fn address(&self) -> Option<SocketAddr> {
         self.address
+    }
+
+    /// The CA of interception, if a gate intercepted when it started.
+    pub fn ca(&self) -> Option<&tls::Interception> {
+        self.ca.as_deref()
     }
 
     /// The gates with hosts, without those of their origins.

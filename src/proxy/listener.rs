@@ -22,7 +22,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::DropGuard;
 use tokio_util::task::TaskTracker;
 
-pub(super) use self::connection::serve_calls;
+pub(super) use self::connection::{serve_calls, serve_calls_of_http2};
 use self::handshake_errors::HandshakeErrors;
 pub(super) use self::linger::linger;
 pub(super) use self::parting::Parting;

@@ -3,12 +3,12 @@
 //! A host is compared in lower case and without the dot that may end it, as the listener makes it
 //! of any spelling.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::Listen;
+use super::{Listen, Settings};
 
 /// The egress listener: a forward proxy for the clients of this pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +33,21 @@ pub struct Egress {
     pub max_origins: usize,
     /// The time after which an origin that is not used is dropped.
     pub idle_origin: Duration,
+    /// The CA of interception, which is made if a gate intercepts.
+    pub ca: EgressCa,
+}
+
+/// The CA of interception.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EgressCa {
+    /// The folder in which it is kept for the next process; none keeps it in memory.
+    pub keep: Option<PathBuf>,
+    /// The folder with what clients need to trust it.
+    pub write_to: PathBuf,
+    /// Hosts for which it may sign besides those that are intercepted now.
+    pub names: Vec<HostPattern>,
+    /// A file with roots that clients are to trust besides the system's.
+    pub extra_roots: Option<PathBuf>,
 }
 
 words! {
@@ -75,6 +90,8 @@ pub struct Hosts {
     pub patterns: Vec<HostPattern>,
     /// Those of them that are not meant.
     pub except: Vec<HostPattern>,
+    /// True if TLS to them is opened.
+    pub intercept: bool,
     /// The fate of plain HTTP.
     pub plain: PlainHttp,
     /// The host and port that is dialled instead of a host.
@@ -100,9 +117,36 @@ impl Hosts {
     }
 }
 
+// === impl Settings ===
+
+impl Settings {
+    /// Returns the names for which the CA of interception signs, with all below them: the literal
+    /// ends of all patterns. Empty if no gate intercepts.
+    pub fn intercepted_names(&self) -> Vec<String> {
+        let gates = || self.gates.values().filter_map(|gate| gate.hosts.as_ref()).filter(|hosts| hosts.intercept);
+        let Some(egress) = self.egress.as_ref().filter(|_| gates().next().is_some()) else { return Vec::new() };
+        let patterns = gates().flat_map(|hosts| &hosts.patterns).chain(&egress.ca.names);
+        let all: BTreeSet<&str> = patterns.flat_map(HostPattern::ends).collect();
+        let is_below = |name: &str, other: &str| name.strip_suffix(other).is_some_and(|rest| rest.ends_with('.'));
+        let widest = all.iter().filter(|name| !all.iter().any(|other| is_below(name, other)));
+        widest.map(|name| (*name).to_owned()).collect()
+    }
+}
+
 // === impl HostPattern ===
 
 impl HostPattern {
+    /// Returns the names at the ends of its hosts.
+    pub fn ends(&self) -> Vec<&str> {
+        match self {
+            Self::Labels(pattern) => pattern.rsplit("*.").next().into_iter().collect(),
+            Self::Set(HostSet::Aws) => AWS_ENDS.to_vec(),
+            Self::Set(HostSet::AzureArm) => AZURE_HOSTS.to_vec(),
+            Self::Set(HostSet::Gcp) => vec!["googleapis.com"],
+            Self::Set(HostSet::Github) => vec!["api.github.com"],
+        }
+    }
+
     /// True if it stands for the host.
     pub fn matches(&self, host: &str) -> bool {
         match self {
@@ -163,9 +207,7 @@ impl HostSet {
     fn has(self, host: &str) -> bool {
         match self {
             Self::Aws => is_aws(host),
-            Self::AzureArm => {
-                matches!(host, "management.azure.com" | "management.usgovcloudapi.net" | "management.chinacloudapi.cn")
-            }
+            Self::AzureArm => AZURE_HOSTS.contains(&host),
             Self::Gcp => is_google(host),
             Self::Github => host == "api.github.com",
         }
@@ -175,8 +217,8 @@ impl HostSet {
 /// True for an API of AWS. Below a region's own names are those of customers (clusters, load
 /// balancers, databases), which have another shape.
 fn is_aws(host: &str) -> bool {
-    let ends = [".amazonaws.com", ".amazonaws.com.cn", ".api.aws"];
-    let Some(rest) = ends.iter().find_map(|end| host.strip_suffix(end)) else { return false };
+    let below = |end: &&str| host.strip_suffix(end)?.strip_suffix('.');
+    let Some(rest) = AWS_ENDS.iter().find_map(below) else { return false };
     match rest.split_once('.') {
         None => AWS_GLOBAL.contains(&rest) && host.ends_with(".amazonaws.com"),
         Some((service, region)) => {
@@ -208,6 +250,8 @@ fn is_google(host: &str) -> bool {
     !service.is_empty() && !GOOGLE_OTHERS.contains(&service)
 }
 
+const AWS_ENDS: [&str; 3] = ["amazonaws.com", "amazonaws.com.cn", "api.aws"];
+const AZURE_HOSTS: [&str; 3] = ["management.azure.com", "management.chinacloudapi.cn", "management.usgovcloudapi.net"];
 /// Services of AWS without a region.
 const AWS_GLOBAL: [&str; 7] = ["cloudfront", "globalaccelerator", "iam", "organizations", "route53", "sts", "support"];
 /// Data, and what gives out tokens.
@@ -232,6 +276,26 @@ mod tests {
             ("**.example.com", "evilexample.com", false),
         ] {
             assert_eq!(HostPattern::Labels(pattern.to_owned()).matches(host), expected, "{pattern} {host}");
+        }
+    }
+
+    #[test]
+    fn the_ca_signs_for_the_ends_of_all_patterns() {
+        for (pattern, expected) in [
+            ("api.github.com", "api.github.com"),
+            ("*.example.com", "example.com"),
+            ("**.example.com", "example.com"),
+            ("ec2.*.amazonaws.com", "amazonaws.com"),
+        ] {
+            assert_eq!(HostPattern::Labels(pattern.to_owned()).ends(), [expected]);
+        }
+        for set in HostSet::ALL {
+            let pattern = HostPattern::Set(set);
+            for host in ["ec2.eu-central-1.api.aws", "management.azure.com", "compute.googleapis.com", "api.github.com"]
+            {
+                let is_below = pattern.ends().iter().any(|end| host.ends_with(end));
+                assert_eq!(pattern.matches(host), is_below, "{set} {host}");
+            }
         }
     }
 

@@ -19,6 +19,24 @@ pub struct Egress {
     pub tunnels: Vec<Tunnels>,
     /// Refusals since the start, by reason.
     pub refusals: Vec<EgressRefusals>,
+    /// TLS handshakes that failed where TLS is opened, by gate, host and reason; not more than 20.
+    #[serde(default)]
+    pub handshakes: Vec<EgressHandshakes>,
+}
+
+/// The TLS handshakes with one host's certificate that failed for one reason.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct EgressHandshakes {
+    /// The gate that lists the host.
+    pub gate: String,
+    /// The host.
+    pub host: String,
+    /// The reason, as in the metric.
+    pub why: String,
+    /// The first client's name for itself; empty if it did not say one.
+    pub client: String,
+    /// The number of handshakes.
+    pub count: u64,
 }
 
 /// The tunnels to one host since the start.

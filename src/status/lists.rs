@@ -112,7 +112,17 @@ pub(super) fn egress_lists(egress: &Egress) -> impl Iterator<Item = List> {
     let refusals = list("Refused by the egress listener", &["Because of", "Times"], &egress.refusals, |refusals| {
         vec![text(&refusals.why.replace('_', " ")), text(&refusals.count)]
     });
-    [tunnels, refusals].into_iter().filter(|list| !list.rows.is_empty())
+    let columns = &["Handshakes failed for", "Because of", "First client", "Times", "Gate"];
+    let handshakes = list("TLS handshakes that failed", columns, &egress.handshakes, |row| {
+        vec![
+            Cell::Code(row.host.clone()),
+            text(&row.why),
+            text(&Some(row.client.as_str()).filter(|client| !client.is_empty()).unwrap_or(NONE)),
+            text(&row.count),
+            text(&row.gate),
+        ]
+    });
+    [tunnels, refusals, handshakes].into_iter().filter(|list| !list.rows.is_empty())
 }
 
 /// Returns the summary of several gates, in this order; each is at `#gate` and its place.

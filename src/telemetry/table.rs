@@ -163,7 +163,10 @@ metrics_table! {
         "Connections of clients";
     EGRESS_CONNECTIONS = Kind::Counter, "tidegate_egress_connections_total", ["how"], "connections",
         Once("there is an egress listener"),
-        "Connections of clients of the egress listener: tunnelled unread, plain HTTP, or refused";
+        "Connections of clients of the egress listener: intercepted, tunnelled unread, plain HTTP, or refused";
+    EGRESS_HANDSHAKES = Kind::Counter, "tidegate_egress_handshake_failures_total", ["gate", "why"], "handshakes",
+        Once("a gate intercepts"),
+        "TLS handshakes that failed where TLS is opened: untrusted (the client does not trust the CA), sni, protocol, timeout";
     EGRESS_REFUSALS = Kind::Counter, "tidegate_egress_refusals_total", ["why"], "requests", Once("there is an egress listener"),
         "Tunnels and requests that the egress listener refused";
     EGRESS_ORIGINS = Kind::Gauge, "tidegate_egress_origins", [], "origins", Once("there is an egress listener"),

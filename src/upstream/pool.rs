@@ -116,6 +116,16 @@ impl Pool {
         lease.ok_or_else(|| self.closed_at_once())
     }
 
+    /// True if the upstream speaks HTTP/2, as far as the last connection tells.
+    pub(super) fn is_multiplexed(&self) -> Option<bool> {
+        lock(&self.state).multiplexed
+    }
+
+    /// Connects before there is a call, which takes the connection then.
+    pub(super) async fn connect_ahead(self: &Arc<Self>) -> Result<(), Arc<DialError>> {
+        self.dial_for_itself().await.map(drop)
+    }
+
     /// Makes a connection, and returns with it the number of the TLS settings that it was made
     /// under.
     async fn connect(&self) -> Result<(Established, u64), Arc<DialError>> {

@@ -3,8 +3,10 @@
 //! Hosts have their real names, which no client behind a proxy looks up; `connect_to` leads them to
 //! an upstream with a certificate for them.
 
+mod intercept;
 mod kept;
 mod process;
+mod restart;
 mod tunnels;
 
 use std::net::{IpAddr, SocketAddr};
@@ -78,6 +80,8 @@ pub(super) async fn listener(text: &str, around: Around) -> Listener {
     let text = format!("[egress]\nlisten = \"127.0.0.1:0\"\n{text}");
     let settings = config::load_text("f.toml".to_owned(), text, &[]).expect("a good configuration").settings;
     let directory = Directory::new(&settings).expect("there is a listener");
+    let names = settings.intercepted_names();
+    let authority = (!names.is_empty()).then(|| Arc::new(tls::Interception::new(&names).expect("a CA")));
     let roots = around.ca.as_ref().map(|ca| Roots::Only(Pem::new(ca.clone().into(), "the CA")));
     let client = Arc::new(tls::Client::new(roots.unwrap_or(Roots::System), None).expect("TLS"));
     let proxy = around.via.map(|via| tidegate::credentials::Proxy::parse(&format!("http://{via}")).expect("a proxy"));
@@ -116,6 +120,7 @@ pub(super) async fn listener(text: &str, around: Around) -> Listener {
         gates,
         clear: options(clear, None),
         token: around.token,
+        ca: authority,
         own: Vec::new(),
         judge: around.judge,
     };

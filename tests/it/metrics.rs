@@ -242,8 +242,11 @@ fn a_prometheus_scrapes_what_the_manual_says_and_nothing_else() {
          [gates.file]\nkind = \"http\"\nupstream = \"http://127.0.0.1:{upstream}\"\nlisten = \"127.0.0.1:{}\"\ncredential = {{ file = {token:?} }}\nsignals.honour = [\"ietf\"]\n\
          bucket = {{ rate = 1000, burst = 1000, adapt = \"off\", shared = {{ name = \"account\", members = 1 }} }}\n\
          [stores.nowhere]\nurl = \"unix:/nowhere\"\n[otlp]\nendpoint = \"http://127.0.0.1:9\"\n\
-         [egress]\nlisten = \"127.0.0.1:{egress}\"\n[gates.aws]\npreset = \"aws\"\nconnect_to = {{ {EC2:?} = \"127.0.0.1:9\" }}\n",
-        gates[0], gates[1], gates[2]
+         [egress]\nlisten = \"127.0.0.1:{egress}\"\nca.write_to = {:?}\n[gates.aws]\npreset = \"aws\"\nintercept = true\nconnect_to = {{ {EC2:?} = \"127.0.0.1:9\" }}\n",
+        gates[0],
+        gates[1],
+        gates[2],
+        folder.path().join("trust")
     );
     let path = file("tidegate.toml", &config);
     let mut gate = start(with_config("run", &path));

@@ -37,10 +37,26 @@ fn of_egress(running: Option<&Egress>, new: Option<&Egress>) -> Vec<&'static str
             (".metadata", running.metadata != new.metadata),
             (".via", running.via != new.via),
             (".token_file", running.token_file != new.token_file),
+            (".ca", running.ca != new.ca),
         ])
         .collect(),
         _ => vec![""],
     }
+}
+
+/// Returns the hosts for which the CA of interception, which is made at the start, cannot sign.
+pub(super) fn not_permitted(new: &Settings, is_permitted: impl Fn(&str) -> bool) -> Vec<String> {
+    let gates = new.gates.values().filter_map(|gate| Some((&gate.name, gate.hosts.as_ref()?)));
+    let patterns = gates
+        .filter(|(_, hosts)| hosts.intercept)
+        .flat_map(|(name, hosts)| hosts.patterns.iter().map(move |pattern| (name, pattern)));
+    let others = patterns.filter(|(_, pattern)| !pattern.ends().into_iter().all(&is_permitted));
+    let says = |(name, pattern)| {
+        format!(
+            "gates.{name}.hosts: the egress CA may not sign for {pattern}; restart the pod, or list it in egress.ca.names from the beginning"
+        )
+    };
+    others.map(says).collect()
 }
 
 fn of_gate(running: &Gate, new: &Gate) -> impl Iterator<Item = &'static str> {

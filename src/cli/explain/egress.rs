@@ -47,12 +47,20 @@ pub(super) fn way(loaded: &Loaded, method: &str, target: &str) -> anyhow::Result
             "a tunnel, whose bytes are passed on unread: gate {gate} lists this host{}, but limits only calls to http://",
             listed(gate)
         )),
+        Ok(Fate::Intercepted(gate, pattern)) if is_connect => Way::Past(format!(
+            "a tunnel whose TLS is opened, and whose calls go through gate {gate}: {pattern}{}",
+            listed(gate)
+        )),
         Ok(Fate::Gate(gate, pattern)) if is_connect => {
             Way::Past(format!("a tunnel of plain HTTP, whose calls go through gate {gate}: {pattern}{}", listed(gate)))
         }
-        Ok(Fate::Gate(gate, pattern)) => Way::Gate {
+        Ok(Fate::Gate(gate, pattern) | Fate::Intercepted(gate, pattern)) => Way::Gate {
             name: gate.to_string(),
-            says: format!("through gate {gate}, and on over TLS: {pattern}{}", listed(gate)),
+            says: format!(
+                "through gate {gate}, {}: {pattern}{}",
+                if is_tunnel { "which opens its TLS" } else { "and on over TLS" },
+                listed(gate)
+            ),
             path: uri.as_ref().and_then(Uri::path_and_query).map_or("/", |path| path.as_str()).to_owned(),
             host: authority,
         },

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use http::uri::Scheme;
 use http::{HeaderValue, Request, Response, Uri, header};
 
-use super::directory::Fate;
+use super::directory::{Directory, Fate, Inside};
 use super::head;
 use super::origins::Way;
 use super::reason::Refused;
@@ -20,11 +20,12 @@ use crate::proxy::body::Body;
 use crate::proxy::gate::Gate;
 use crate::proxy::listener::{self, WireHandle};
 use crate::proxy::stack;
+use crate::spec;
 use crate::upstream::Inbound;
 
 impl Egress {
     /// Serves the calls of a connection. Those that came through a tunnel are for `inside`.
-    pub(super) async fn serve_calls(self: &Arc<Self>, handle: &WireHandle, inside: Option<Origin>) {
+    pub(super) async fn serve_calls(self: &Arc<Self>, handle: &WireHandle, inside: Option<Inside>, http2: bool) {
         let egress = Arc::clone(self);
         let inside = inside.map(Arc::new);
         let stack = stack::of_proxy(Arc::clone(&self.responder), move |request| {
@@ -32,10 +33,14 @@ impl Egress {
             // Boxed: hyper keeps room for it as long as the connection is busy.
             Box::pin(async move { Ok::<_, Infallible>(egress.answer(request, inside.as_deref()).await) })
         });
-        listener::serve_calls(handle, stack, &self.closing, NAME).await;
+        if http2 {
+            listener::serve_calls_of_http2(handle, stack, &self.closing, NAME).await;
+        } else {
+            listener::serve_calls(handle, stack, &self.closing, NAME).await;
+        }
     }
 
-    async fn answer(&self, mut request: Request<Inbound>, inside: Option<&Origin>) -> Response<Body> {
+    async fn answer(&self, mut request: Request<Inbound>, inside: Option<&Inside>) -> Response<Body> {
         let gate = match self.route(&request, inside) {
             Ok(gate) => gate,
             Err(refused) => {
@@ -50,28 +55,40 @@ impl Egress {
     }
 
     /// Finds the gate for a call.
-    fn route<B>(&self, request: &Request<B>, inside: Option<&Origin>) -> Result<Arc<Gate>, Refused> {
+    fn route<B>(&self, request: &Request<B>, inside: Option<&Inside>) -> Result<Arc<Gate>, Refused> {
         let origin = head::plain(request, inside)?;
-        if inside.is_none() {
-            self.authorize(&head::shown(request.headers()))?;
-        }
         let directory = self.directory();
-        let (most, ports) = (directory.egress.max_origins, &directory.egress.ports);
+        if let Some(inside) = inside {
+            let section = directory.inside(inside)?;
+            return self.gate(&directory, section, &origin);
+        }
+        self.authorize(&head::shown(request.headers()))?;
         match directory.call(&origin)? {
-            Fate::Gate(section, _) => {
-                let port = ports.first().copied().unwrap_or(443);
-                let connect_to = directory.hosts(section).and_then(|hosts| hosts.connect_to.get(&origin.name()));
-                let connect_to = connect_to.map(String::as_str);
-                self.origins.gate(Way { section, origin: origin.at(port), scheme: Scheme::HTTPS, connect_to }, most)
-            }
+            Fate::Gate(section, _) | Fate::Intercepted(section, _) => self.gate(&directory, section, &origin),
             Fate::Passed(_) => {
                 if let Host::Address(address) = origin.host {
                     (self.judge)(address).map_err(|why| Refused::address(&address.to_string(), why))?;
                 }
                 let section = &CLEAR.into();
-                self.origins.gate(Way { section, origin, scheme: Scheme::HTTP, connect_to: None }, most)
+                let way = Way { section, origin, scheme: Scheme::HTTP, connect_to: None };
+                self.origins.gate(way, directory.egress.max_origins)
             }
         }
+    }
+
+    /// Returns the gate of a listed origin. What comes to the port of plain HTTP leaves to the
+    /// first of those at which TLS is expected.
+    pub(super) fn gate(
+        &self,
+        directory: &Directory,
+        section: &Arc<str>,
+        origin: &Origin,
+    ) -> Result<Arc<Gate>, Refused> {
+        let spec::Egress { ports, max_origins, .. } = &directory.egress;
+        let port = if origin.port == 80 { ports.first().copied().unwrap_or(443) } else { origin.port };
+        let connect_to = directory.hosts(section).and_then(|hosts| hosts.connect_to.get(&origin.name()));
+        let connect_to = connect_to.map(String::as_str);
+        self.origins.gate(Way { section, origin: origin.at(port), scheme: Scheme::HTTPS, connect_to }, *max_origins)
     }
 }
 

@@ -9,8 +9,9 @@ use std::sync::Arc;
 use http::uri::Scheme;
 use tokio::io::AsyncWriteExt as _;
 
-use super::directory::Fate;
+use super::directory::{Fate, Inside};
 use super::head::{self, ConnectHead};
+use super::intercept::Opened;
 use super::reason::{Refused, Why};
 use super::target::{Host, Origin};
 use super::tunnel::{self, First};
@@ -29,13 +30,20 @@ impl Egress {
     }
 
     async fn tunnel(self: &Arc<Self>, handle: &WireHandle) -> Result<(), Refused> {
-        let origin = self.asked(handle).await?;
+        let (origin, agent) = self.asked(handle).await?;
         let directory = self.directory();
         let listed_by = match directory.tunnel(&origin)? {
             Fate::Gate(..) => {
                 self.tally.became("plain");
                 if established(handle).await.is_ok() {
-                    self.serve_calls(handle, Some(origin)).await;
+                    self.serve_calls(handle, Some(Inside { origin, is_tls: false }), false).await;
+                }
+                return Ok(());
+            }
+            Fate::Intercepted(section, _) => {
+                let gate = self.gate(&directory, section, &origin)?;
+                if established(handle).await.is_ok() {
+                    self.read(handle, Opened { origin, gate, agent }).await;
                 }
                 return Ok(());
             }
@@ -64,15 +72,16 @@ impl Egress {
         Ok(())
     }
 
-    /// Reads the head of a CONNECT, and returns the origin that it asks for.
-    async fn asked(&self, handle: &WireHandle) -> Result<Origin, Refused> {
+    /// Reads the head of a CONNECT, and returns the origin that it asks for, and the client's name
+    /// for itself.
+    async fn asked(&self, handle: &WireHandle) -> Result<(Origin, String), Refused> {
         let late = || Refused::new(Why::Malformed, "the head did not come to its end");
         let mut reading = ConnectHead::default();
         let end = handle.peek(|bytes| reading.read(bytes).transpose());
         let end = tokio::time::timeout(FIRST_BYTES, end).await.ok().flatten().ok_or_else(late)??;
-        let head::Connect { origin, shown } = head::connect(&handle.take(end))?;
+        let head::Connect { origin, shown, agent } = head::connect(&handle.take(end))?;
         self.authorize(&shown.iter().map(Vec::as_slice).collect::<Vec<_>>())?;
-        Ok(origin)
+        Ok((origin, agent))
     }
 
     /// Connects to a host, if its address may be dialled.

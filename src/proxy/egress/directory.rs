@@ -19,8 +19,17 @@ pub struct Directory {
 pub enum Fate<'a> {
     /// The call goes through the gate of this name, over TLS; this pattern lists its host.
     Gate(&'a Arc<str>, &'a HostPattern),
+    /// TLS of the tunnel is opened, and its calls go through the gate of this name.
+    Intercepted(&'a Arc<str>, &'a HostPattern),
     /// Passed on unread, or in clear; this gate lists the host, and its limits do not hold.
     Passed(Option<&'a Arc<str>>),
+}
+
+/// A tunnel whose calls are read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Inside {
+    pub(super) origin: Origin,
+    pub(super) is_tls: bool,
 }
 
 // === impl Directory ===
@@ -40,6 +49,11 @@ impl Directory {
         self.gates.iter().find(|(name, _)| **name == *gate).map(|(_, hosts)| hosts)
     }
 
+    /// The gates that intercept.
+    pub(super) fn intercepting(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.gates.iter().filter(|(_, hosts)| hosts.intercept).map(|(gate, _)| gate)
+    }
+
     /// Returns the gate that lists a host at a port, with the pattern.
     fn listed(&self, origin: &Origin, is_port: impl Fn(u16) -> bool) -> Option<(&Arc<str>, &Hosts, &HostPattern)> {
         let Host::Name(name) = &origin.host else { return None };
@@ -56,8 +70,18 @@ impl Directory {
             return plain(origin, hosts).map(|()| Fate::Gate(gate, pattern));
         }
         match self.listed(origin, |port| self.egress.ports.contains(&port)) {
+            Some((gate, hosts, pattern)) if hosts.intercept => Ok(Fate::Intercepted(gate, pattern)),
             Some((gate, ..)) => Ok(Fate::Passed(Some(gate))),
             None => self.other(origin),
+        }
+    }
+
+    /// Decides on a call in a tunnel that is read. The rules may have changed since it began.
+    pub(super) fn inside(&self, Inside { origin, is_tls }: &Inside) -> Result<&Arc<str>, Refused> {
+        match self.listed(origin, |port| port == 80 || self.egress.ports.contains(&port)) {
+            Some((gate, hosts, _)) if *is_tls && hosts.intercept => Ok(gate),
+            Some((gate, hosts, _)) if !is_tls => plain(origin, hosts).map(|()| gate),
+            _ => Err(Refused::new(Why::NotListed, format!("{} is no longer read here; connect again", origin.host))),
         }
     }
 

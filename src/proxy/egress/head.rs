@@ -9,6 +9,7 @@ use http::uri::Scheme;
 use http::{HeaderMap, Method, Request, StatusCode, header};
 use subtle::ConstantTimeEq;
 
+use super::directory::Inside;
 use super::reason::{Refused, Why};
 use super::target::Origin;
 use crate::proxy::guard::request::{Violation, drops_protected, is_too_long};
@@ -20,6 +21,8 @@ pub(super) struct Connect {
     pub(super) origin: Origin,
     /// The values of `Proxy-Authorization`.
     pub(super) shown: Vec<Vec<u8>>,
+    /// The client's name for itself.
+    pub(super) agent: String,
 }
 
 /// The progress in the head of a CONNECT.
@@ -71,13 +74,16 @@ pub(super) fn connect(head: &[u8]) -> Result<Connect, Refused> {
         return Err(malformed("more than one Host"));
     }
     let shown = named("proxy-authorization").map(|value| value.as_bytes().to_vec()).collect();
-    Ok(Connect { origin, shown })
+    let agent = named("user-agent").next().unwrap_or_default();
+    let agent = agent.chars().filter(|c| c.is_ascii_graphic() || *c == ' ').take(LONGEST_AGENT).collect();
+    Ok(Connect { origin, shown, agent })
 }
 
-/// Checks a request for one URL, and returns its origin. One that came through a tunnel of plain
-/// HTTP has the target that servers get, and is for `inside`.
-pub(super) fn plain<B>(request: &Request<B>, inside: Option<&Origin>) -> Result<Origin, Refused> {
+/// Checks a request for one URL, and returns its origin. One that came through a tunnel has the
+/// target that servers get, and is for `inside`.
+pub(super) fn plain<B>(request: &Request<B>, inside: Option<&Inside>) -> Result<Origin, Refused> {
     let (uri, headers) = (request.uri(), request.headers());
+    let is_tls = inside.is_some_and(|inside| inside.is_tls);
     if is_too_long(request) {
         return Err(malformed(Violation::TargetLength.to_string()).with(StatusCode::URI_TOO_LONG));
     }
@@ -86,7 +92,12 @@ pub(super) fn plain<B>(request: &Request<B>, inside: Option<&Origin>) -> Result<
         return Err(malformed(text).with(StatusCode::METHOD_NOT_ALLOWED));
     }
     let origin = match (uri.scheme(), uri.authority(), inside) {
-        (None, None, Some(inside)) => inside.clone(),
+        (None, None, Some(inside)) => inside.origin.clone(),
+        (Some(scheme), Some(authority), Some(inside)) if is_tls && *scheme == Scheme::HTTPS => {
+            same(authority.as_str(), &inside.origin)
+                .map_err(|refused| refused.with(StatusCode::MISDIRECTED_REQUEST))?;
+            inside.origin.clone()
+        }
         (Some(scheme), Some(authority), None) if *scheme == Scheme::HTTP => read(authority.as_str(), Some(80))?,
         (Some(_), _, None) => return Err(malformed("the target is not an http:// URL; https goes by CONNECT")),
         (None, None, None) => {
@@ -99,11 +110,12 @@ pub(super) fn plain<B>(request: &Request<B>, inside: Option<&Origin>) -> Result<
     };
     let mut hosts = headers.get_all(header::HOST).iter();
     match (hosts.next(), hosts.next()) {
-        (Some(host), None) => same(host.to_str().unwrap_or_default(), &origin)?,
-        (None, None) if inside.is_none() => {}
+        (Some(host), None) => same(host.to_str().unwrap_or_default(), &origin)
+            .map_err(|refused| if is_tls { refused.with(StatusCode::MISDIRECTED_REQUEST) } else { refused })?,
+        (None, None) if inside.is_none() || (is_tls && uri.authority().is_some()) => {}
         _ => return Err(malformed("a request has one Host")),
     }
-    if headers.contains_key("sec-fetch-site") {
+    if headers.contains_key("sec-fetch-site") && !is_tls {
         return Err(Refused::new(Why::Browser, "a browser's page may not call through this proxy"));
     }
     if drops_protected(headers) {
@@ -149,6 +161,7 @@ fn malformed(text: impl Into<String>) -> Refused {
     Refused::new(Why::Malformed, text)
 }
 
+const LONGEST_AGENT: usize = 80;
 /// Far more than any client sends.
 const LONGEST_HEAD: usize = 64 << 10;
 

@@ -43,6 +43,18 @@ words! {
         /// No connection could be made.
         Unreachable = "unreachable",
     }
+
+    /// The reason why a TLS handshake failed where TLS is opened.
+    pub(crate) enum HandshakeFailure {
+        /// The two have no protocol or cipher in common, or what came is not TLS.
+        Protocol = "protocol",
+        /// It names another host than the tunnel is for, or none that is opened.
+        Sni = "sni",
+        /// It took too long.
+        Timeout = "timeout",
+        /// The client left after it had seen the certificate.
+        Untrusted = "untrusted",
+    }
 }
 
 /// A refusal.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use metrics::Counter;
 
-use super::reason::{Refused, Why};
+use super::reason::{HandshakeFailure, Refused, Why};
 use crate::moment::Moment;
 use crate::status;
 use crate::telemetry::meters::as_f64;
@@ -20,8 +20,19 @@ pub(super) struct Tally {
     tunnels: Mutex<BTreeMap<String, Arc<Row>>>,
     refusals: [AtomicU64; Why::ALL.len()],
     meters: Arc<Meters>,
+    handshakes: Mutex<BTreeMap<Failed, Handshakes>>,
     /// The time of the last warning of each kind.
     warned: Mutex<BTreeMap<&'static str, Moment>>,
+}
+
+/// The gate, the host and the reason of handshakes that failed.
+type Failed = (Arc<str>, String, HandshakeFailure);
+
+/// Handshakes that failed for one reason.
+struct Handshakes {
+    count: u64,
+    /// The first client's name for itself.
+    agent: String,
 }
 
 /// The bytes of all tunnels, as metrics.
@@ -54,7 +65,7 @@ pub(super) struct Connection<'a>(&'a Tally);
 
 impl Tally {
     pub(super) fn new() -> Self {
-        for how in ["tunnelled", "plain", "refused"] {
+        for how in ["intercepted", "tunnelled", "plain", "refused"] {
             table::EGRESS_CONNECTIONS.counter(&[how]).increment(0);
         }
         for why in Why::ALL {
@@ -66,9 +77,9 @@ impl Tally {
             counter
         };
         let meters = Arc::new(Meters { up: bytes("up"), down: bytes("down") });
-        let (tunnels, warned) = Default::default();
+        let (tunnels, handshakes, warned) = Default::default();
         let refusals = std::array::from_fn(|_| AtomicU64::new(0));
-        Self { connections: AtomicUsize::new(0), tunnels, refusals, meters, warned }
+        Self { connections: AtomicUsize::new(0), tunnels, refusals, meters, handshakes, warned }
     }
 
     /// Counts a client's connection; the number of all of them comes with it.
@@ -89,6 +100,22 @@ impl Tally {
             count.fetch_add(1, Relaxed);
         }
         tracing::debug!(%refused, "the egress listener refused a request");
+    }
+
+    /// Begins to count for a gate that intercepts.
+    pub(super) fn intercepts(&self, gate: &str) {
+        for why in HandshakeFailure::ALL {
+            table::EGRESS_HANDSHAKES.counter(&[gate, why.word()]).increment(0);
+        }
+    }
+
+    /// Counts a handshake that failed.
+    pub(super) fn handshake_failed(&self, gate: &Arc<str>, host: &str, agent: &str, why: HandshakeFailure) {
+        table::EGRESS_HANDSHAKES.counter(&[gate, why.word()]).increment(1);
+        let mut handshakes = self.handshakes.lock().unwrap_or_else(PoisonError::into_inner);
+        let host = if handshakes.len() < HOSTS { host } else { OTHERS };
+        let first = || Handshakes { count: 0, agent: agent.to_owned() };
+        handshakes.entry((Arc::clone(gate), host.to_owned(), why)).or_insert_with(first).count += 1;
     }
 
     /// Counts a tunnel that opens.
@@ -136,6 +163,14 @@ impl Tally {
         egress.tunnels = tunnels.iter().map(row).collect();
         egress.tunnels.sort_by_key(|row| std::cmp::Reverse((row.open, row.total)));
         egress.tunnels.truncate(SHOWN);
+        let handshakes = self.handshakes.lock().unwrap_or_else(PoisonError::into_inner);
+        let row = |((gate, host, why), row): (&Failed, &Handshakes)| {
+            let (gate, host, why) = (gate.to_string(), host.clone(), why.word().to_owned());
+            status::EgressHandshakes { gate, host, why, client: row.agent.clone(), count: row.count }
+        };
+        egress.handshakes = handshakes.iter().map(row).collect();
+        egress.handshakes.sort_by_key(|row| std::cmp::Reverse(row.count));
+        egress.handshakes.truncate(SHOWN);
         let refusals = Why::ALL.into_iter().zip(&self.refusals);
         let refusals = refusals
             .map(|(why, count)| status::EgressRefusals { why: why.word().to_owned(), count: count.load(Relaxed) });

@@ -197,16 +197,24 @@ impl Server {
                 () = self.closing.told() => return, // it has not said a word yet
             };
         let stack = stack::stack(&self.parts, local);
-        // Boxed, like everything that is large and not what an idle connection of HTTP/1.1 is
-        // waiting in.
         if speaks_http2 {
-            let calls = Calls { stack, handle: None, upgrade_slot: None };
-            if let Err(error) = Box::pin(serve_http2(&handle, calls, &self.closing)).await {
-                tracing::debug!(gate = &*self.section.name, error = error_chain(&error), "a client's connection broke");
-            }
+            serve_calls_of_http2(&handle, stack, &self.closing, &self.section.name).await;
         } else {
             serve_calls(&handle, stack, &self.closing, &self.section.name).await;
         }
+    }
+}
+
+/// Serves the calls of a connection that speaks HTTP/2, to its end.
+pub(in crate::proxy) async fn serve_calls_of_http2<S>(handle: &WireHandle, stack: S, closing: &Parting, gate: &str)
+where
+    S: RequestPath<Future: Send + 'static>,
+{
+    let calls = Calls { stack, handle: None, upgrade_slot: None };
+    // Boxed, like everything that is large and not what an idle connection of HTTP/1.1 is waiting
+    // in.
+    if let Err(error) = Box::pin(serve_http2(handle, calls, closing)).await {
+        tracing::debug!(gate, error = error_chain(&error), "a client's connection broke");
     }
 }
 

@@ -17,11 +17,12 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use http::HeaderMap;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_rustls::server::TlsStream;
 
 use self::filter::Filter;
 use super::idle::{Idle, Ready};
 use super::read_ahead::ReadAhead;
-use super::stream::Stream;
+use super::stream::{HangUp, Stream};
 use crate::proxy::guard::buffers::{AnswerShare, Buffers};
 use crate::proxy::guard::scan::Fault;
 use crate::upstream::Trailing;
@@ -146,6 +147,13 @@ impl AsyncWrite for Wire {
 
     fn is_write_vectored(&self) -> bool {
         lock(&self.shared).input.stream().is_write_vectored()
+    }
+}
+
+/// TLS inside of a connection whose beginning was plain.
+impl Stream for TlsStream<Wire> {
+    fn hang_up(&self) -> Option<HangUp> {
+        lock(&self.get_ref().0.shared).input.stream().hang_up()
     }
 }
 

@@ -38,7 +38,7 @@ async fn host(says: Vec<u8>) -> (SocketAddr, tokio::task::JoinHandle<Vec<u8>>) {
 }
 
 /// Reads the answer to a CONNECT, to the end of its head.
-async fn head(stream: &mut TcpStream) -> String {
+pub(super) async fn head(stream: &mut TcpStream) -> String {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         head.push(within(stream.read_u8()).await.expect("a whole head"));
@@ -46,7 +46,7 @@ async fn head(stream: &mut TcpStream) -> String {
     String::from_utf8(head).expect("text")
 }
 
-async fn tunnel(listener: &Listener, to: &str) -> TcpStream {
+pub(super) async fn tunnel(listener: &Listener, to: &str) -> TcpStream {
     let mut stream = listener.connect().await;
     stream.write_all(format!("CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n\r\n").as_bytes()).await.expect("sent");
     assert_eq!(head(&mut stream).await, "HTTP/1.1 200 Connection established\r\n\r\n");
