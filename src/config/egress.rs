@@ -9,7 +9,7 @@ use toml::Value;
 
 use super::cursor::{Cursor, TomlValue};
 use super::files::Holds;
-use super::names::listen;
+use super::names::{address, listen};
 use super::presets::Preset;
 use super::problems::{alternatives, did_you_mean};
 use super::shape::Shape;
@@ -21,6 +21,7 @@ use crate::words::Words;
 pub(super) fn egress(root: &Cursor<'_>) -> Option<Egress> {
     let at = root.optional("egress")?;
     let Listener(listen) = at.get("listen", Listener(Listen::Tcp(LISTEN)));
+    let Names(names) = at.get("names", Names(Vec::new()));
     let others = at.get("others", Unlisted::Tunnel);
     let tunnel = at.get("tunnel", Vec::new());
     let ports: Vec<u32> = at.get("ports", vec![443]);
@@ -53,6 +54,7 @@ pub(super) fn egress(root: &Cursor<'_>) -> Option<Egress> {
     let ports = check_ports(&ports, &at.at("ports"));
     Some(Egress {
         listen,
+        names,
         others,
         tunnel,
         ports,
@@ -333,6 +335,43 @@ impl TomlValue for Listener {
     }
 }
 
+/// The addresses of the listeners that are reached by the names of hosts.
+struct Names(Vec<Listen>);
+
+impl TomlValue for Names {
+    const SHAPE: Shape = Shape::Addresses;
+
+    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
+        if value.as_str() == Some("off") {
+            return Some(Self(Vec::new()));
+        }
+        let texts = match value {
+            Value::Array(_) => Vec::<String>::read(value, at)?,
+            _ => vec![at.expect(value.as_str(), value, "\"off\", or a list of addresses")?.to_owned()],
+        };
+        if texts.is_empty() {
+            at.problem("is an empty list, expected at least one address, or \"off\"");
+        }
+        let read = |(index, text): (usize, &String)| {
+            let at = if value.is_array() { at.item(index) } else { at.clone() };
+            let address = address(text, &at, ", or \"off\"")?;
+            if !address.ip().is_loopback() {
+                let expected = "expected an address of loopback, to which the pod's hosts file leads names";
+                at.problem(format!("is {text:?}, {expected}"));
+            }
+            Some(Listen::Tcp(address))
+        };
+        Some(Self(texts.iter().enumerate().filter_map(read).collect()))
+    }
+
+    fn write(&self) -> Value {
+        match self.0.as_slice() {
+            [] => "off".into(),
+            all => all.iter().map(ToString::to_string).collect::<Vec<_>>().write(),
+        }
+    }
+}
+
 /// The reasons why keys have no place beside hosts.
 pub(super) const LISTENER: &str = "clients reach a gate with hosts through the listener of [egress]";
 pub(super) const NO_IDENTITY: &str = "a forward proxy lends no identity, as all who reach it would act with it";
@@ -403,6 +442,12 @@ mod tests {
     #[test]
     fn what_interception_cannot_have_is_said() {
         for (text, expected) in [
+            (
+                "names = [\"127.0.0.1:443\", \"0.0.0.0:80\"]",
+                "egress.names[1]: is \"0.0.0.0:80\", expected an address of loopback",
+            ),
+            ("names = \"on\"", "egress.names: is \"on\", expected an IP address with a port"),
+            ("names = \"127.0.0.1:8003\"", "127.0.0.1:8003 is taken by egress.listen already"),
             ("ca.keep = \"keys\"", "egress.ca.keep: is \"keys\", expected the absolute path of a folder"),
             ("ca.write_to = \"\"", "egress.ca.write_to: is \"\", expected the absolute path of a folder"),
             ("ca.names = [\"*.com\"]", "egress.ca.names[0]: is \"*.com\", expected at least two labels"),
@@ -423,7 +468,7 @@ mod tests {
                 "gates.b.intercept: has no effect: it is for a gate with hosts only",
             ),
         ] {
-            let (egress, gates) = if text.starts_with("ca") { (text, "") } else { ("", text) };
+            let (egress, gates) = if !text.starts_with('[') { (text, "") } else { ("", text) };
             let said = problems(&format!(
                 "[egress]\n{egress}\n[gates.a]\nhosts = [\"a.example\"]\nintercept = true\n{gates}\n"
             ));

@@ -139,7 +139,9 @@ fn listeners<'a>(settings: &'a Settings, root: &Cursor<'a>) -> Vec<(&'a Listen, 
         gate.listen.iter().map(|listen| (listen, at.clone())).collect::<Vec<_>>()
     };
     let egress = settings.egress.iter().map(|egress| (&egress.listen, root.at("egress").at("listen")));
-    settings.gates.iter().flat_map(of_gate).chain(egress).collect()
+    let names = settings.egress.iter().flat_map(|egress| &egress.names);
+    let names = names.map(|listen| (listen, root.at("egress").at("names")));
+    settings.gates.iter().flat_map(of_gate).chain(egress).chain(names).collect()
 }
 
 /// Checks that no two gates have one socket, or one folder: each would overwrite what the other's

@@ -31,6 +31,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use self::address::judge;
+use self::calls::Entry;
 pub use self::directory::{Directory, Fate};
 use self::origins::Origins;
 use self::reason::{Refused, Why};
@@ -126,9 +127,11 @@ impl Egress {
     ) -> Result<Arc<Self>, EgressError> {
         let EgressOptions { directory, gates, clear, token, ca, mut own, judge } = options;
         let listen = directory.egress.listen.clone();
-        let socket =
-            Bound::bind(&listen).await.map_err(|source| EgressError::Bind { listen: listen.clone(), source })?;
-        own.extend(socket.address());
+        let (socket, mut names) = (bind(&listen).await?, Vec::new());
+        for listen in &directory.egress.names {
+            names.push(bind(listen).await?);
+        }
+        own.extend([&socket].into_iter().chain(&names).filter_map(Bound::address));
         let judge = judge.unwrap_or_else(|| directory.judge());
         let (drain, via) = (clear.drain, clear.upstream.target.proxy.clone());
         let mut dial = clear.upstream.clone();
@@ -158,12 +161,12 @@ impl Egress {
             tasks: TaskTracker::new(),
             sampler: RwLock::default(),
         });
-        egress.open(socket, stop);
+        egress.open(socket, names, stop);
         Ok(egress)
     }
 
     /// Starts the tasks.
-    fn open(self: &Arc<Self>, socket: Bound, stop: CancellationToken) {
+    fn open(self: &Arc<Self>, socket: Bound, names: Vec<Bound>, stop: CancellationToken) {
         self.directory().intercepting().for_each(|gate| self.tally.intercepts(gate));
         let weak = Arc::downgrade(self);
         let sampler: Arc<Sampler> = Arc::new(move || {
@@ -174,14 +177,21 @@ impl Egress {
         });
         telemetry::metrics().sample_by(&sampler);
         *self.sampler.write().unwrap_or_else(PoisonError::into_inner) = Some(sampler);
-        let (accepting, tidying, over) = (Arc::clone(self), Arc::clone(self), CancellationToken::new());
-        let (until, tidied) = (over.clone(), over.clone());
-        self.tasks.spawn(async move {
-            tokio::select! {
-                () = accepting.accept(socket) => {}
-                () = until.cancelled() => {}
-            }
+        let (tidying, over) = (Arc::clone(self), CancellationToken::new());
+        let tidied = over.clone();
+        let named = names.into_iter().map(|socket| {
+            let port = socket.address().map_or(443, |address| address.port());
+            (socket, ListenerKind::Name(port))
         });
+        for (socket, kind) in [(socket, ListenerKind::Proxy)].into_iter().chain(named) {
+            let (accepting, until) = (Arc::clone(self), over.clone());
+            self.tasks.spawn(async move {
+                tokio::select! {
+                    () = accepting.accept(socket, kind) => {}
+                    () = until.cancelled() => {}
+                }
+            });
+        }
         self.tasks.spawn(async move {
             tokio::select! {
                 () = tidying.tidy() => {}
@@ -198,7 +208,7 @@ impl Egress {
         self.tasks.close();
     }
 
-    async fn accept(self: &Arc<Self>, socket: Bound) {
+    async fn accept(self: &Arc<Self>, socket: Bound, kind: ListenerKind) {
         let mut said = None;
         loop {
             let accepted = tokio::select! {
@@ -206,7 +216,7 @@ impl Egress {
                 () = self.closing.told() => return,
             };
             let egress = Arc::clone(self);
-            self.clients.spawn(async move { egress.receive(accepted.0).await });
+            self.clients.spawn(async move { egress.receive(accepted.0, kind).await });
         }
     }
 
@@ -218,7 +228,7 @@ impl Egress {
         }
     }
 
-    async fn receive(self: &Arc<Self>, stream: Box<dyn Stream>) {
+    async fn receive(self: &Arc<Self>, stream: Box<dyn Stream>, kind: ListenerKind) {
         let (_connection, number) = self.tally.connected();
         let handle = WireHandle::new(stream, Arc::clone(&self.buffers), Arc::default());
         let most = self.directory().egress.max_connections;
@@ -226,7 +236,10 @@ impl Egress {
             biased; // no dice for each poll
             () = async {
                 if number <= most {
-                    return self.serve(&handle).await;
+                    return match kind {
+                        ListenerKind::Proxy => self.serve(&handle).await,
+                        ListenerKind::Name(port) => Box::pin(self.serve_named(&handle, port)).await,
+                    };
                 }
                 // Those that are told so are not without number either.
                 if number <= most.saturating_add(TURNED_AWAY) {
@@ -257,7 +270,7 @@ impl Egress {
             Some(Begins::Connect) => Box::pin(self.connect(handle)).await,
             Some(Begins::Http) => {
                 self.tally.became("plain");
-                Box::pin(self.serve_calls(handle, None, false)).await;
+                Box::pin(self.serve_calls(handle, Entry::Proxy, false)).await;
             }
             Some(Begins::Http2) => {
                 let refused = Refused::new(Why::Malformed, "HTTP/2 is not spoken to this proxy");
@@ -345,6 +358,19 @@ impl Egress {
             gate.finished().await;
         }
     }
+}
+
+async fn bind(listen: &Listen) -> Result<Bound, EgressError> {
+    Bound::bind(listen).await.map_err(|source| EgressError::Bind { listen: listen.clone(), source })
+}
+
+/// The listener to which a client has connected.
+#[derive(Clone, Copy)]
+enum ListenerKind {
+    /// The forward proxy.
+    Proxy,
+    /// One to which a hosts file leads names, at this port.
+    Name(u16),
 }
 
 /// The beginning of what a client says.

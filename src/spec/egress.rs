@@ -15,6 +15,8 @@ use super::{Listen, Settings};
 pub struct Egress {
     /// Its listener.
     pub listen: Listen,
+    /// The listeners to which a hosts file leads the names of hosts.
+    pub names: Vec<Listen>,
     /// The fate of hosts that no gate lists.
     pub others: Unlisted,
     /// Hosts that are tunnelled, whatever a gate lists and whatever `others` says.

@@ -34,6 +34,7 @@ fn of_egress(running: Option<&Egress>, new: Option<&Egress>) -> Vec<&'static str
         (None, None) => Vec::new(),
         (Some(running), Some(new)) => changed([
             (".listen", running.listen != new.listen),
+            (".names", running.names != new.names),
             (".metadata", running.metadata != new.metadata),
             (".via", running.via != new.via),
             (".token_file", running.token_file != new.token_file),

@@ -66,6 +66,7 @@ fn bounds() -> Vec<(&'static str, Value)> {
         ),
         ("egress.max_connections", at_least_one.clone()),
         ("egress.max_origins", at_least_one.clone()),
+        ("egress.names", json!({ "pattern": "^(off|.+:[0-9]+)$", "items": { "pattern": "^.+:[0-9]+$" } })),
         ("egress.ports", json!({ "minItems": 1, "items": { "minimum": 1, "maximum": 65535 } })),
         ("gates.NAME.upstream", json!({ "pattern": "^(in_cluster|kubeconfig(:.+)?|[hH][tT][tT][pP][sS]?://.+)$" })),
         ("gates.NAME.max_reconcile_rate", at_least_one.clone()),

@@ -12,7 +12,7 @@ use http::{HeaderValue, Request, Response, Uri, header};
 use super::directory::{Directory, Fate, Inside};
 use super::head;
 use super::origins::Way;
-use super::reason::Refused;
+use super::reason::{Refused, Why};
 use super::target::{Host, Origin};
 use super::{CLEAR, Egress, NAME};
 use crate::proxy::admission::PendingCall;
@@ -23,15 +23,25 @@ use crate::proxy::stack;
 use crate::spec;
 use crate::upstream::Inbound;
 
+/// The way by which calls have come.
+#[derive(Debug)]
+pub(super) enum Entry {
+    /// Their targets are URLs.
+    Proxy,
+    /// Through a tunnel that is read.
+    Tunnel(Inside),
+    /// A hosts file led the names of their hosts here.
+    Name,
+}
+
 impl Egress {
-    /// Serves the calls of a connection. Those that came through a tunnel are for `inside`.
-    pub(super) async fn serve_calls(self: &Arc<Self>, handle: &WireHandle, inside: Option<Inside>, http2: bool) {
-        let egress = Arc::clone(self);
-        let inside = inside.map(Arc::new);
+    /// Serves the calls of a connection.
+    pub(super) async fn serve_calls(self: &Arc<Self>, handle: &WireHandle, entry: Entry, http2: bool) {
+        let (egress, entry) = (Arc::clone(self), Arc::new(entry));
         let stack = stack::of_proxy(Arc::clone(&self.responder), move |request| {
-            let (egress, inside) = (Arc::clone(&egress), inside.clone());
+            let (egress, entry) = (Arc::clone(&egress), Arc::clone(&entry));
             // Boxed: hyper keeps room for it as long as the connection is busy.
-            Box::pin(async move { Ok::<_, Infallible>(egress.answer(request, inside.as_deref()).await) })
+            Box::pin(async move { Ok::<_, Infallible>(egress.answer(request, &entry).await) })
         });
         if http2 {
             listener::serve_calls_of_http2(handle, stack, &self.closing, NAME).await;
@@ -40,8 +50,8 @@ impl Egress {
         }
     }
 
-    async fn answer(&self, mut request: Request<Inbound>, inside: Option<&Inside>) -> Response<Body> {
-        let gate = match self.route(&request, inside) {
+    async fn answer(&self, mut request: Request<Inbound>, entry: &Entry) -> Response<Body> {
+        let gate = match self.route(&request, entry) {
             Ok(gate) => gate,
             Err(refused) => {
                 self.tally.refused(&refused);
@@ -55,13 +65,22 @@ impl Egress {
     }
 
     /// Finds the gate for a call.
-    fn route<B>(&self, request: &Request<B>, inside: Option<&Inside>) -> Result<Arc<Gate>, Refused> {
-        let origin = head::plain(request, inside)?;
+    fn route<B>(&self, request: &Request<B>, entry: &Entry) -> Result<Arc<Gate>, Refused> {
         let directory = self.directory();
-        if let Some(inside) = inside {
-            let section = directory.inside(inside)?;
-            return self.gate(&directory, section, &origin);
-        }
+        let origin = match entry {
+            Entry::Proxy => head::plain(request, None)?,
+            Entry::Tunnel(inside) => {
+                let origin = head::plain(request, Some(inside))?;
+                return self.gate(&directory, directory.inside(inside)?, &origin);
+            }
+            Entry::Name => {
+                let origin = head::named(request)?;
+                return match directory.call(&origin)? {
+                    Fate::Gate(section, _) => self.gate(&directory, section, &origin),
+                    _ => Err(Refused::new(Why::NotListed, format!("{} is not listed by a gate", origin.host))),
+                };
+            }
+        };
         self.authorize(&head::shown(request.headers()))?;
         match directory.call(&origin)? {
             Fate::Gate(section, _) | Fate::Intercepted(section, _) => self.gate(&directory, section, &origin),

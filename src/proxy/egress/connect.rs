@@ -9,6 +9,7 @@ use std::sync::Arc;
 use http::uri::Scheme;
 use tokio::io::AsyncWriteExt as _;
 
+use super::calls::Entry;
 use super::directory::{Fate, Inside};
 use super::head::{self, ConnectHead};
 use super::intercept::Opened;
@@ -36,7 +37,7 @@ impl Egress {
             Fate::Gate(..) => {
                 self.tally.became("plain");
                 if established(handle).await.is_ok() {
-                    self.serve_calls(handle, Some(Inside { origin, is_tls: false }), false).await;
+                    self.serve_calls(handle, Entry::Tunnel(Inside { origin, is_tls: false }), false).await;
                 }
                 return Ok(());
             }

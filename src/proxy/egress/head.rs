@@ -124,6 +124,13 @@ pub(super) fn plain<B>(request: &Request<B>, inside: Option<&Inside>) -> Result<
     Ok(origin)
 }
 
+/// Checks a request that came by the name of its host, and returns its origin.
+pub(super) fn named<B>(request: &Request<B>) -> Result<Origin, Refused> {
+    let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    let origin = read(host, Some(80))?;
+    plain(request, Some(&Inside { origin, is_tls: false }))
+}
+
 /// True if the token was shown once, as a bearer token or as the password of a login.
 pub(super) fn shows(token: &str, shown: &[&[u8]]) -> bool {
     let [shown] = shown else { return false };

@@ -1,5 +1,5 @@
-//! Tunnels to hosts of gates that intercept: TLS in them is opened, and their calls go through the
-//! gate.
+//! TLS to hosts of gates that intercept: it is opened, and the calls in it go through the gate. It
+//! comes in tunnels, or by the names of the hosts.
 //!
 //! One name holds throughout: CONNECT, the client's TLS, the certificate that it is shown, each
 //! call's Host, and the name by which the upstream is verified are one host, or nothing is sent.
@@ -13,11 +13,12 @@ use std::time::Duration;
 use rustls::Error;
 use rustls::server::Acceptor;
 use tokio::io::AsyncWriteExt as _;
-use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
+use tokio_rustls::{LazyConfigAcceptor, StartHandshake};
 
-use super::directory::Inside;
-use super::reason::HandshakeFailure;
+use super::calls::Entry;
+use super::directory::{Fate, Inside};
+use super::reason::{HandshakeFailure, Refused, Why};
 use super::target::{Host, Origin};
 use super::{Egress, FIRST_BYTES};
 use crate::proxy::gate::Gate;
@@ -36,58 +37,111 @@ pub(super) struct Opened {
 impl Egress {
     /// Serves the calls in a tunnel. A client that does not begin with TLS speaks plain HTTP.
     pub(super) async fn read(self: &Arc<Self>, handle: &WireHandle, opened: Opened) {
-        let first = handle.peek(|bytes| bytes.first().copied());
-        let first = tokio::select! {
-            first = tokio::time::timeout(FIRST_BYTES, first) => first.ok().flatten(),
-            () = self.closing.told() => None, // it has not said a word yet
-        };
-        match first {
+        match self.first(handle).await {
             None => handle.close().await,
             Some(TLS) => {
-                let Some((stream, http2)) = Box::pin(self.open_tls(handle, &opened)).await else { return };
-                self.tally.became("intercepted");
-                let Opened { origin, gate, .. } = opened;
-                let lower_case = gate.own().upstream.lower_case();
-                drop(gate); // each call finds it, so that it may go while the connection is idle
-                let handle = WireHandle::new(Box::new(stream), Arc::clone(&self.buffers), lower_case);
-                Box::pin(self.serve_calls(&handle, Some(Inside { origin, is_tls: true }), http2)).await;
+                let hello = Box::pin(hello(handle)).await;
+                Box::pin(self.open_tls(handle, hello, opened)).await;
             }
             Some(_) => {
                 self.tally.became("plain");
                 let inside = Inside { origin: opened.origin, is_tls: false };
-                Box::pin(self.serve_calls(handle, Some(inside), false)).await;
+                Box::pin(self.serve_calls(handle, Entry::Tunnel(inside), false)).await;
             }
         }
     }
 
-    /// Does the handshake, as the host. Returns the connection inside, and true if HTTP/2 was
-    /// agreed on.
-    async fn open_tls(&self, handle: &WireHandle, opened: &Opened) -> Option<(TlsStream<Wire>, bool)> {
-        match self.shake_hands(handle, &opened.origin, &opened.gate).await {
-            Ok(stream) => {
-                let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-                Some((stream, http2))
+    /// Serves a client that a hosts file has led to a listener at this port: TLS tells by its name
+    /// which host is meant, and each call over plain HTTP by its Host.
+    pub(super) async fn serve_named(self: &Arc<Self>, handle: &WireHandle, port: u16) {
+        match self.first(handle).await {
+            None => handle.close().await,
+            Some(TLS) => {
+                let found = match Box::pin(hello(handle)).await {
+                    Ok(hello) => self.named(&hello, port).map(|opened| (hello, opened)),
+                    Err(why) => Err(Refused::new(Why::Malformed, format!("what came is not TLS that is read ({why})"))),
+                };
+                match found {
+                    Ok((hello, opened)) => Box::pin(self.open_tls(handle, Ok(hello), opened)).await,
+                    Err(refused) => {
+                        self.tally.became("refused");
+                        self.tally.refused(&refused);
+                        refuse_name(handle).await;
+                        if self.tally.may_warn("names", self.clock.now()) {
+                            tracing::warn!(%refused, "a client that came by the name of a host was refused");
+                        }
+                    }
+                }
             }
-            Err(why) => {
-                self.handshake_failed(opened, why);
-                None
+            Some(_) => {
+                self.tally.became("plain");
+                Box::pin(self.serve_calls(handle, Entry::Name, false)).await;
             }
         }
+    }
+
+    /// Returns the first byte of what a client says.
+    async fn first(&self, handle: &WireHandle) -> Option<u8> {
+        let first = handle.peek(|bytes| bytes.first().copied());
+        tokio::select! {
+            first = tokio::time::timeout(FIRST_BYTES, first) => first.ok().flatten(),
+            () = self.closing.told() => None, // it has not said a word yet
+        }
+    }
+
+    /// Finds the gate of the host that a client names in its TLS.
+    fn named(&self, hello: &StartHandshake<Wire>, port: u16) -> Result<Opened, Refused> {
+        let directory = self.directory();
+        let ports = &directory.egress.ports;
+        let usual = if ports.contains(&port) { port } else { ports.first().copied().unwrap_or(443) };
+        let hello = hello.client_hello();
+        let name = hello.server_name();
+        let name = name.ok_or_else(|| Refused::new(Why::Sni, "what came is TLS without the name of a host"))?;
+        let origin = Origin::read(name, Some(usual)).map_err(|error| Refused::new(Why::Sni, error.to_string()))?;
+        match directory.tunnel(&origin)? {
+            Fate::Intercepted(section, _) => {
+                let gate = self.gate(&directory, section, &origin)?;
+                Ok(Opened { origin, gate, agent: String::new() })
+            }
+            _ => Err(Refused::new(Why::Sni, format!("{} is not listed by a gate with intercept = true", origin.host))),
+        }
+    }
+
+    /// Opens TLS as the host, and serves the calls in it.
+    async fn open_tls(
+        self: &Arc<Self>,
+        handle: &WireHandle,
+        hello: Result<StartHandshake<Wire>, HandshakeFailure>,
+        opened: Opened,
+    ) {
+        let stream = match hello {
+            Ok(hello) => self.shake_hands(handle, hello, &opened.origin, &opened.gate).await,
+            Err(why) => Err(why),
+        };
+        let stream = match stream {
+            Ok(stream) => stream,
+            Err(why) => return self.handshake_failed(&opened, why),
+        };
+        self.tally.became("intercepted");
+        let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+        let Opened { origin, gate, .. } = opened;
+        let lower_case = gate.own().upstream.lower_case();
+        drop(gate); // each call finds it, so that it may go while the connection is idle
+        let handle = WireHandle::new(Box::new(stream), Arc::clone(&self.buffers), lower_case);
+        Box::pin(self.serve_calls(&handle, Entry::Tunnel(Inside { origin, is_tls: true }), http2)).await;
     }
 
     async fn shake_hands(
         &self,
         handle: &WireHandle,
+        hello: StartHandshake<Wire>,
         origin: &Origin,
         gate: &Arc<Gate>,
     ) -> Result<TlsStream<Wire>, HandshakeFailure> {
-        let hello = LazyConfigAcceptor::new(Acceptor::default(), Wire::unscanned(handle));
-        let hello = tokio::time::timeout(HANDSHAKE, hello).await.map_err(|_| HandshakeFailure::Timeout)?;
-        let hello = hello.map_err(|_| HandshakeFailure::Protocol)?;
         let Host::Name(name) = &origin.host else { return Err(HandshakeFailure::Sni) };
-        let sni = hello.client_hello().server_name().map(str::to_ascii_lowercase);
+        let is_other = |sni: &str| !sni.strip_suffix('.').unwrap_or(sni).eq_ignore_ascii_case(name);
         // A client that names none can only mean the host of its tunnel.
-        if sni.is_some_and(|sni| *sni != **name) {
+        if hello.client_hello().server_name().is_some_and(is_other) {
             return Err(refuse_name(handle).await);
         }
         // If the upstream cannot be asked, its calls get the reason as their answer.
@@ -125,6 +179,13 @@ impl Egress {
             tracing::debug!(gate = &**gate, host, client = agent, why = why.word(), "a client's TLS handshake failed");
         }
     }
+}
+
+/// Reads the first words of a client's TLS.
+async fn hello(handle: &WireHandle) -> Result<StartHandshake<Wire>, HandshakeFailure> {
+    let hello = LazyConfigAcceptor::new(Acceptor::default(), Wire::unscanned(handle));
+    let hello = tokio::time::timeout(HANDSHAKE, hello).await.map_err(|_| HandshakeFailure::Timeout)?;
+    hello.map_err(|_| HandshakeFailure::Protocol)
 }
 
 /// Tells a client that it has asked for a host that is not served here.

@@ -1,6 +1,6 @@
 //! Tunnels whose TLS is opened, for the hosts of gates that intercept and for no others.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
@@ -12,6 +12,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use proptest::test_runner::{Config, TestRunner};
 use rustls::pki_types::{CertificateDer, ServerName};
 use tidegate::tls::{self, Pem, Roots, Trust};
+use tidegate::upstream::Dns;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::client::TlsStream;
@@ -19,6 +20,8 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::tunnels::{head, tunnel};
 use super::{Around, EC2, Listener, aws, listener};
+use crate::ports::free_port;
+use crate::proxy_names::{NameServer, Says};
 use crate::support::{header, status, within};
 
 const STS: &str = "sts.eu-central-1.amazonaws.com";
@@ -44,12 +47,16 @@ pub(super) struct Api {
 impl Api {
     /// An API with these names that offers these protocols.
     pub(super) async fn start(names: &[&str], protocols: &[&str]) -> Self {
+        Self::at(([127, 0, 0, 1], 0).into(), names, protocols).await
+    }
+
+    async fn at(address: SocketAddr, names: &[&str], protocols: &[&str]) -> Self {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let made = tls::self_signed(&names, &[], None).expect("a certificate");
         let mut config = (*made.config()).clone();
         config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
         let acceptor = TlsAcceptor::from(Arc::new(config));
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let listener = TcpListener::bind(address).await.expect("a port");
         let address = listener.local_addr().expect("bound");
         let calls = Arc::<Mutex<Vec<Call>>>::default();
         let log = Arc::clone(&calls);
@@ -378,4 +385,66 @@ async fn what_a_server_would_refuse_is_refused_in_a_tunnel_that_is_read() {
         assert!(expected == 200 || header(&answer, "tidegate-refusal") == Some("egress"), "{answer}");
     }
     assert_eq!(api.calls().len(), 1);
+}
+
+/// Way 2: the pod's hosts file leads the names of several hosts to one listener, which tells them
+/// apart, and the gate itself past the hosts file to the hosts.
+#[tokio::test]
+async fn hosts_that_a_hosts_file_leads_here_are_told_apart_by_their_names() {
+    let port = free_port();
+    let api = Api::at(([127, 0, 0, 3], port).into(), &[EC2, STS], &["h2", "http/1.1"]).await;
+    let (folder, servers) = (tempfile::tempdir().expect("a folder"), NameServer::start().await);
+    let file = |name: &str, text: String| {
+        std::fs::write(folder.path().join(name), text).expect("it can be written");
+        folder.path().join(name)
+    };
+    let dns = Dns {
+        hosts: file("hosts", format!("127.0.0.1 {EC2} {STS} other.example\n")),
+        resolv_conf: file("resolv.conf", "nameserver 127.0.0.1\n".to_owned()),
+        port: servers.address.port(),
+        judge: None,
+    };
+    for host in [EC2, STS] {
+        servers.now_says(host, Says::Here(vec![Ipv4Addr::new(127, 0, 0, 3)], 0));
+    }
+    let text = format!(
+        "names = \"127.0.0.1:{port}\"\nports = [{port}]\n[gates.aws]\nhosts = [\"@aws\"]\nintercept = true\n\
+         dialect = \"aws\"\nqueue.max_wait = \"0s\"\nbucket = {{ rate = 0.001, burst = 2 }}\n"
+    );
+    let listener = listener(&text, Around { ca: Some(api.ca.clone()), dns, ..Around::default() }).await;
+    let connect = || async { TcpStream::connect(("127.0.0.1", port)).await.expect("it listens") };
+    for (name, expected) in [(EC2, 200), (STS, 200), (EC2, 200), (EC2, 429), (STS, 200), (STS, 429)] {
+        let mut stream = speak_tls(connect().await, &ca(&listener), name, &["http/1.1"]).await.expect("trusted");
+        let answer = exchange(&mut stream, &get(name)).await;
+        assert_eq!(status(&answer), expected, "{name}: {answer}");
+    }
+    let mut stream = speak_tls(connect().await, &ca(&listener), EC2, &["http/1.1"]).await.expect("trusted");
+    assert_eq!(status(&exchange(&mut stream, &get(STS)).await), 421, "a connection is for one host");
+    assert_eq!(listener.egress.origins("aws").len(), 2);
+    assert!(api.calls().iter().all(|call| call.sni == call.host), "{:?}", api.calls());
+
+    // Names that no gate lists, and none at all.
+    for name in ["other.example", "127.0.0.1"] {
+        let error = speak_tls(connect().await, &ca(&listener), name, &[]).await.expect_err("it is not served");
+        assert!(error.to_string().contains("UnrecognisedName"), "{name}: {error}");
+    }
+    let refusals = listener.egress.status().refusals;
+    assert!(refusals.iter().any(|refusals| refusals.why == "sni" && refusals.count == 2), "{refusals:?}");
+
+    // Plain HTTP by its Host leaves over TLS as well, with the same limits.
+    for (request, expected) in [
+        (get("sts.us-east-1.amazonaws.com"), 502), // the name server does not know it
+        (get(EC2), 429),
+        (get("other.example"), 403),
+        (format!("GET http://{EC2}/ HTTP/1.1\r\nHost: {EC2}\r\n\r\n"), 400),
+        (format!("CONNECT {EC2}:443 HTTP/1.1\r\nHost: {EC2}:443\r\n\r\n"), 405),
+        ("GET / HTTP/1.1\r\n\r\n".to_owned(), 400),
+        (format!("GET / HTTP/1.1\r\nHost: {EC2}\r\nSec-Fetch-Site: none\r\n\r\n"), 403),
+    ] {
+        let mut stream = connect().await;
+        stream.write_all(request.as_bytes()).await.expect("sent");
+        let mut answer = String::new();
+        within(stream.read_to_string(&mut answer)).await.ok();
+        assert_eq!(status(&answer), expected, "{request}: {answer}");
+    }
 }
