@@ -22,7 +22,7 @@ mod splice;
 mod workload;
 
 pub use self::checks::LABEL;
-pub use self::egress::Egress;
+pub use self::egress::{Client, Egress, client};
 pub use self::options::{Mode, Options, variables};
 pub use crate::yaml::Unreadable;
 

@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum, value_parser};
 
 use super::{Failure, show};
 use crate::app::injection;
-use crate::inject::{self, Egress, Mode};
+use crate::inject::{self, Client, Egress, Mode};
 use crate::release;
 
 pub(super) const EXAMPLES: &str = "\
@@ -82,6 +82,25 @@ pub(super) struct Proxied {
     /// An IPv4 network that is reached without the proxy; may be given again
     #[arg(long, value_name = "CIDR", requires = "egress", hide_short_help = true)]
     no_proxy: Vec<String>,
+    /// Open the TLS of calls to these providers, so that their limits hold for https:// too
+    ///
+    /// The sidecar then sees these calls in clear: SECURITY.md says what that means. The
+    /// containers are given variables by which they trust a CA of their pod.
+    #[arg(long, requires = "egress", hide_short_help = true)]
+    egress_intercept: bool,
+    /// The kinds of clients to give variables to: go, python, node, java, grpc
+    ///
+    /// Java has to be asked for: its HTTP_PROXY takes plain calls within the cluster along, and
+    /// each of its programs prints a line about JAVA_TOOL_OPTIONS.
+    #[arg(
+        long,
+        value_name = "CLIENTS",
+        value_delimiter = ',',
+        requires = "egress",
+        hide_short_help = true,
+        default_value = "go,python,node,grpc"
+    )]
+    egress_for: Vec<String>,
     /// The cluster's domain, if it is not cluster.local
     #[arg(long, value_name = "DOMAIN", requires = "egress", hide_short_help = true)]
     cluster_domain: Option<String>,
@@ -138,7 +157,7 @@ fn chosen(options: &Options) -> Result<inject::Options, Failure> {
 
 impl Proxied {
     /// Returns the forward proxy, if there is to be one.
-    fn checked(&self) -> anyhow::Result<Option<Egress>> {
+    pub(super) fn checked(&self) -> anyhow::Result<Option<Egress>> {
         if self.egress.is_empty() {
             return Ok(None);
         }
@@ -155,8 +174,14 @@ impl Proxied {
             plain: self.egress_plain.iter().map(plain).collect(),
             direct: self.no_proxy.clone(),
             cluster_domain: self.cluster_domain.clone(),
+            intercept: self.egress_intercept,
+            clients: self.clients()?,
         };
         egress.fault().map_or(Ok(Some(egress)), |fault| Err(anyhow!(fault)))
+    }
+
+    fn clients(&self) -> anyhow::Result<Vec<Client>> {
+        self.egress_for.iter().map(|name| inject::client(name).map_err(|why| anyhow!("--egress-for {why}"))).collect()
     }
 }
 

@@ -7,7 +7,7 @@ use anyhow::anyhow;
 use clap::{Args, ValueEnum};
 
 use super::Failure;
-use super::inject::Added;
+use super::inject::{Added, Proxied};
 use crate::app::injection;
 use crate::app::webhook::{self, CertificateSource};
 use crate::webhook::{Policy, Settings};
@@ -24,6 +24,8 @@ pub(super) struct Options {
     listen: SocketAddr,
     #[command(flatten)]
     added: Added,
+    #[command(flatten)]
+    proxied: Proxied,
     /// Make pods that cannot have it without it, or not at all
     #[arg(long, value_enum, value_name = "POLICY", default_value_t = OnRefusal::Ignore)]
     failure_policy: OnRefusal,
@@ -59,7 +61,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     }
     let settings = Settings {
         listen: options.listen,
-        options: options.added.checked(None)?,
+        options: options.added.checked(options.proxied.checked()?)?,
         check: injection::checked,
         policy: match options.failure_policy {
             OnRefusal::Ignore => Policy::Ignore,

@@ -2,7 +2,7 @@
 //! break. What might not work is a note.
 
 use super::options::{Mode, Options};
-use super::parts::{ACCOUNT, CONFIG, FOLDER, NAME, containers, is_named};
+use super::parts::{ACCOUNT, CONFIG, FOLDER, KEYS, NAME, containers, is_named};
 use crate::yaml::Node;
 
 /// The label by which pods, and namespaces for the webhook, say if they want the sidecar.
@@ -24,6 +24,7 @@ pub(super) fn namesake(spec: &Node, options: &Options) -> Option<String> {
         .or_else(|| find("initContainers", "an init container", NAME))
         .or_else(|| find("volumes", "a volume", NAME))
         .or_else(|| options.config_map.as_ref().and_then(|_| find("volumes", "a volume", CONFIG)))
+        .or_else(|| options.intercepts().then(|| find("volumes", "a volume", KEYS)).flatten())
 }
 
 /// Returns the reasons why the sidecar cannot be added to a pod.
@@ -62,9 +63,9 @@ pub(super) fn warnings(spec: &Node, options: &Options, chosen: &[String]) -> Vec
             options.port
         ));
     }
-    if options.egress.as_ref().is_some_and(|egress| egress.plain.is_empty()) {
+    if options.egress.as_ref().is_some_and(|egress| egress.plain.is_empty() && !egress.intercept) {
         notes.push(
-            "calls to https:// go through the forward proxy unread, so that its limits do not hold for them; --egress-plain gives AWS SDKs the real name with http://"
+            "calls to https:// go through the forward proxy unread, so that its limits do not hold for them; --egress-plain gives AWS SDKs the real name with http://, and --egress-intercept opens TLS"
                 .to_owned(),
         );
     }
@@ -172,7 +173,7 @@ fn mounts(container: &Node) -> impl Iterator<Item = (&str, &str)> {
 }
 
 /// Returns the folder of a container in which the gate's files will be.
-const fn folder(options: &Options) -> &'static str {
+pub(super) const fn folder(options: &Options) -> &'static str {
     match options.mode {
         Mode::Kubeconfig => FOLDER,
         Mode::InCluster => ACCOUNT,

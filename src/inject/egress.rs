@@ -4,8 +4,24 @@
 //! Every client reads `NO_PROXY` differently. So only forms stand there that all of them know:
 //! suffixes with a leading dot, exact names and exact addresses. An IPv6 network makes httpx fail.
 
-use super::parts::is_named;
+use super::parts::{KEYS_FOLDER, is_named};
 use crate::yaml::Node;
+
+words! {
+    /// A kind of client, by which variables it finds the proxy and the CA of interception.
+    pub enum Client {
+        /// Go's own HTTP client, and what executes git and curl.
+        Go = "go",
+        /// requests, boto3, httplib2, and what reads OpenSSL's variables.
+        Python = "python",
+        /// Node.js.
+        Node = "node",
+        /// Java, by the options of its machine and by `HTTP_PROXY`.
+        Java = "java",
+        /// gRPC in C++, and all that is built upon it.
+        Grpc = "grpc",
+    }
+}
 
 /// The forward proxy of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +37,10 @@ pub struct Egress {
     pub direct: Vec<String>,
     /// The cluster's domain, if it is not `cluster.local`.
     pub cluster_domain: Option<String>,
+    /// True if the gates of `presets` open TLS, so that clients must trust the pod's CA.
+    pub intercept: bool,
+    /// The kinds of clients that are given variables of their own.
+    pub clients: Vec<Client>,
 }
 
 /// A variable as a container has it.
@@ -47,14 +67,26 @@ impl Egress {
         let listen = ("TIDEGATE__EGRESS__LISTEN".to_owned(), format!("127.0.0.1:{}", self.port));
         let gate =
             |preset: &String| (format!("TIDEGATE__GATES__{}__PRESET", preset.to_ascii_uppercase()), preset.clone());
-        std::iter::once(listen).chain(self.presets.iter().map(gate))
+        let opens = |preset: &String| {
+            (format!("TIDEGATE__GATES__{}__INTERCEPT", preset.to_ascii_uppercase()), "true".to_owned())
+        };
+        let keep = ("TIDEGATE__EGRESS__CA__KEEP".to_owned(), KEYS_FOLDER.to_owned());
+        let intercepting = self.intercept.then(|| self.presets.iter().map(opens).chain([keep]));
+        std::iter::once(listen).chain(self.presets.iter().map(gate)).chain(intercepting.into_iter().flatten())
     }
 
-    /// Returns the variables of a container that is pointed at the proxy.
-    pub(super) fn of_container(&self, container: &Node) -> Variables {
+    /// True if there is something for this kind of client.
+    fn is_for(&self, client: Client) -> bool {
+        self.clients.contains(&client)
+    }
+
+    /// Returns the variables of a container that is pointed at the proxy, and finds the gate's
+    /// files in `folder`.
+    pub(super) fn of_container(&self, container: &Node, folder: &str) -> Variables {
         let mut variables = Variables::default();
         let proxy = format!("http://127.0.0.1:{}", self.port);
-        let plain: &[&str] = if self.plain.is_empty() { &[] } else { &["HTTP_PROXY", "http_proxy"] };
+        let is_plain = !self.plain.is_empty() || self.is_for(Client::Java);
+        let plain: &[&str] = if is_plain { &["HTTP_PROXY", "http_proxy"] } else { &[] };
         for name in ["HTTPS_PROXY", "https_proxy"].iter().chain(plain) {
             variables.add(container, name, |_| proxy.clone());
         }
@@ -68,10 +100,58 @@ impl Egress {
         variables.add(container, "NODE_USE_ENV_PROXY", |_| "1".to_owned());
         for (service, region) in &self.plain {
             for suffix in suffixes(service) {
-                variables.add(container, &format!("AWS_ENDPOINT_URL_{suffix}"), |_| endpoint(service, region));
+                variables.keep(container, &format!("AWS_ENDPOINT_URL_{suffix}"), &endpoint(service, region), LEFT);
             }
         }
+        if self.is_for(Client::Java) {
+            let options = self.java_options(folder);
+            variables.add(container, "JAVA_TOOL_OPTIONS", |own| match own {
+                Some(own) => format!("{own} {options}"),
+                None => options.clone(),
+            });
+        }
+        if self.intercept {
+            self.add_trust(container, folder, &mut variables);
+        }
         variables
+    }
+
+    /// Adds the variables by which clients trust the CA of interception.
+    fn add_trust(&self, container: &Node, folder: &str, variables: &mut Variables) {
+        let is_for = |clients: &[Client]| clients.iter().any(|client| self.is_for(*client));
+        if is_for(&[Client::Go, Client::Python]) {
+            variables.add(container, "SSL_CERT_DIR", |own| {
+                format!("{}:{folder}/egress/certs", own.unwrap_or(SYSTEM_CERTS).trim_end_matches(':'))
+            });
+        }
+        if self.is_for(Client::Node) {
+            variables.keep(container, "NODE_EXTRA_CA_CERTS", &format!("{folder}/egress/ca.crt"), OWN_ROOTS);
+        }
+        for (name, clients) in BUNDLES {
+            if is_for(clients) {
+                variables.keep(container, name, &format!("{folder}/egress/bundle.crt"), OWN_ROOTS);
+            }
+        }
+    }
+
+    /// Returns the options by which Java finds the proxy and, if needed, trusts the CA.
+    fn java_options(&self, folder: &str) -> String {
+        let domain = self.cluster_domain.iter().map(|domain| format!("*.{}", domain.trim_matches('.')));
+        let direct: Vec<String> = NO_PROXY
+            .iter()
+            .filter(|item| !item.contains("::"))
+            .map(|item| item.strip_prefix('.').map_or_else(|| (*item).to_owned(), |rest| format!("*.{rest}")))
+            .chain(domain)
+            .collect();
+        let port = self.port;
+        let mut options = format!(
+            "-Dhttp.proxyHost=127.0.0.1 -Dhttp.proxyPort={port} -Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort={port} -Dhttp.nonProxyHosts={}",
+            direct.join("|")
+        );
+        if self.intercept {
+            options += &format!(" -Djavax.net.ssl.trustStore={folder}/egress/trust.jks");
+        }
+        options
     }
 
     fn no_proxy(&self) -> String {
@@ -137,6 +217,17 @@ impl Egress {
 // === impl Variables ===
 
 impl Variables {
+    /// Sets a variable, unless the container has one of its own, of which a note says `what`.
+    fn keep(&mut self, container: &Node, name: &str, value: &str, what: &str) {
+        match own(container, name) {
+            Own::Text(text) if !text.is_empty() && text != value => {
+                let of = container.text_at(&["name"]).unwrap_or_default();
+                self.notes.push(format!("container {of} has its own {name} ({text:?}); {what}"));
+            }
+            _ => self.add(container, name, |_| value.to_owned()),
+        }
+    }
+
     /// Sets a variable to what `value` makes of the container's own; one that comes from elsewhere
     /// is left.
     fn add(&mut self, container: &Node, name: &str, value: impl Fn(Option<&str>) -> String) {
@@ -144,18 +235,24 @@ impl Variables {
         match own(container, name) {
             Own::None => self.set.push((name.to_owned(), value(None))),
             Own::Text(text) => {
-                let value = value(Some(text).filter(|text| !text.is_empty()));
-                if name.starts_with("AWS_") && text != value {
-                    self.notes.push(format!("container {of} has its own {name} ({text:?}); it is left as it is"));
-                    return;
-                }
-                self.set.push((name.to_owned(), value));
+                self.set.push((name.to_owned(), value(Some(text).filter(|text| !text.is_empty()))));
             }
             Own::Elsewhere => {
                 self.notes.push(format!("container {of} takes {name} from elsewhere (valueFrom); it is left as it is"));
             }
         }
     }
+}
+
+// === helpers ===
+
+/// Reads the name of a kind of client.
+///
+/// # Errors
+/// Says what was expected.
+pub fn client(name: &str) -> Result<Client, String> {
+    let found = Client::ALL.into_iter().find(|client| client.word() == name);
+    found.ok_or_else(|| format!("{name:?}, expected some of {}", Client::ALL.map(Client::word).join(", ")))
 }
 
 /// Returns a variable as a container has it.
@@ -190,6 +287,20 @@ fn suffixes(service: &str) -> Vec<String> {
     known.iter().map(|suffix| (*suffix).to_owned()).collect()
 }
 
+const LEFT: &str = "it is left as it is";
+const OWN_ROOTS: &str = "it is left as it is, and must have the CA of ca.crt in the gate's folder; or take it out, and give its roots to egress.ca.extra_roots";
+/// The folders of roots that images have; clients skip those that are not there.
+const SYSTEM_CERTS: &str = "/etc/ssl/certs:/etc/pki/tls/certs";
+/// The variables of a file that replaces a client's roots, and the kinds of clients that read them.
+const BUNDLES: [(&str, &[Client]); 7] = [
+    ("AWS_CA_BUNDLE", &[Client::Python]),
+    ("CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE", &[Client::Python]),
+    ("CURL_CA_BUNDLE", &[Client::Go, Client::Python]),
+    ("GIT_SSL_CAINFO", &[Client::Go, Client::Python]),
+    ("GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", &[Client::Grpc]),
+    ("HTTPLIB2_CA_CERTS", &[Client::Python]),
+    ("REQUESTS_CA_BUNDLE", &[Client::Python]),
+];
 /// The destinations that bypass the proxy: this pod, the cluster, and the sources of credentials.
 const NO_PROXY: [&str; 15] = [
     "$(KUBERNETES_SERVICE_HOST)",

@@ -38,6 +38,13 @@ pub enum Mode {
     InCluster,
 }
 
+impl Options {
+    /// True if TLS is opened, so that the sidecar keeps a CA.
+    pub(super) fn intercepts(&self) -> bool {
+        self.egress.as_ref().is_some_and(|egress| egress.intercept)
+    }
+}
+
 impl Default for Options {
     fn default() -> Self {
         Self {

@@ -8,6 +8,9 @@ pub(super) const ADMIN_PORT: u16 = 9464;
 pub(super) const NAME: &str = "tidegate";
 pub(super) const CONFIG: &str = "tidegate-config";
 pub(super) const FOLDER: &str = "/run/tidegate";
+/// The volume that the sidecar alone mounts.
+pub(super) const KEYS: &str = "tidegate-keys";
+pub(super) const KEYS_FOLDER: &str = "/run/tidegate-keys";
 pub(super) const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 /// Returns the containers of a pod, and those that start before them.

@@ -1,8 +1,8 @@
 //! The edit itself: adds the sidecar to a pod, and takes it out again.
 
-use super::egress::{Egress, Variables};
+use super::egress::Variables;
 use super::options::{Mode, Options, variables};
-use super::parts::{ACCOUNT, ADMIN_PORT, CONFIG, FOLDER, NAME, is_named};
+use super::parts::{ACCOUNT, ADMIN_PORT, CONFIG, FOLDER, KEYS, KEYS_FOLDER, NAME, is_named};
 use super::record::{ANNOTATION, Record};
 use super::workload::{Found, PACKAGE_RUNTIME};
 use super::{checks, shape, template};
@@ -49,7 +49,8 @@ pub(super) fn add(found: &mut Found<'_>, options: &Options, notes: &mut Vec<Stri
     for container in containers_mut(spec).filter(|container| chosen.iter().any(|name| is_named(container, name))) {
         point(container, options.mode, options.port, &mut record);
         if let Some(egress) = &options.egress {
-            proxy(container, egress, &mut record, notes, &found.title);
+            let variables = egress.of_container(container, checks::folder(options));
+            proxy(container, variables, &mut record, notes, &found.title);
         }
     }
     let runs_as_root = spec.text_at(&["securityContext", "runAsUser"]) == Some("0");
@@ -78,7 +79,7 @@ pub(super) fn take_out(found: &mut Found<'_>) -> bool {
     }
     record.close(pod, "metadata", "metadata");
     let Some(spec) = pod.get_mut("spec") else { return true };
-    for (key, names) in [("initContainers", &[NAME][..]), ("volumes", &[NAME, CONFIG])] {
+    for (key, names) in [("initContainers", &[NAME][..]), ("volumes", &[NAME, CONFIG, KEYS])] {
         if let Some(list) = spec.list_of_mut(key) {
             list.retain(|item| !names.iter().any(|name| is_named(item, name)));
         }
@@ -154,9 +155,9 @@ fn point(container: &mut Node, mode: Mode, port: u16, record: &mut Record) {
 }
 
 /// Points a container at the forward proxy.
-fn proxy(container: &mut Node, egress: &Egress, record: &mut Record, notes: &mut Vec<String>, title: &str) {
+fn proxy(container: &mut Node, variables: Variables, record: &mut Record, notes: &mut Vec<String>, title: &str) {
     let name = container.text_at(&["name"]).unwrap_or_default().to_owned();
-    let Variables { set, notes: more } = egress.of_container(container);
+    let Variables { set, notes: more } = variables;
     notes.extend(more.into_iter().map(|note| format!("{title}: {note}")));
     if !container.list_of("envFrom").is_empty() {
         notes.push(format!("{title}: container {name} takes variables from envFrom; a proxy among them is replaced, and not gone on through"));
@@ -246,6 +247,9 @@ fn container(options: &Options, account: Option<Node>, runs_as_root: bool, via: 
         push(&["startupProbe", "exec", "command"], config);
         push(&["volumeMounts"], mount(CONFIG, CONFIG_FOLDER));
     }
+    if options.intercepts() {
+        push(&["volumeMounts"], Node::map([("name", Node::plain(KEYS)), ("mountPath", Node::plain(KEYS_FOLDER))]));
+    }
     if let Some(account) = account {
         push(&["volumeMounts"], account);
     }
@@ -256,12 +260,13 @@ fn container(options: &Options, account: Option<Node>, runs_as_root: bool, via: 
 }
 
 fn volumes(options: &Options) -> impl Iterator<Item = Node> {
-    let memory = Node::map([("medium", Node::plain("Memory"))]);
-    let shared = Node::map([("name", Node::plain(NAME)), ("emptyDir", memory)]);
+    let memory =
+        |name| Node::map([("name", Node::plain(name)), ("emptyDir", Node::map([("medium", Node::plain("Memory"))]))]);
+    let keys = options.intercepts().then(|| memory(KEYS));
     let config = options.config_map.as_ref().map(|name| {
         Node::map([("name", Node::plain(CONFIG)), ("configMap", Node::map([("name", Node::quoted(&**name))]))])
     });
-    std::iter::once(shared).chain(config)
+    [memory(NAME)].into_iter().chain(config).chain(keys)
 }
 
 fn mount(volume: &str, path: &str) -> Node {

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use proptest::prelude::*;
 use serde_json::Value;
-use tidegate::inject::{Edited, Egress, Mode, Options, inject, uninject};
+use tidegate::inject::{Client, Edited, Egress, Mode, Options, inject, uninject};
 
 fn options(mode: Mode) -> Options {
     Options {
@@ -21,6 +21,8 @@ fn options(mode: Mode) -> Options {
             plain: vec![("ec2".to_owned(), "eu-central-1".to_owned())],
             direct: Vec::new(),
             cluster_domain: None,
+            intercept: true,
+            clients: vec![Client::Go, Client::Java, Client::Node],
         }),
         // Some have a KUBECONFIG or a mount of their own.
         replace: true,

@@ -13,6 +13,7 @@ mod gate;
 mod github;
 mod grpc;
 mod hub;
+mod intercepted;
 #[path = "../support/java.rs"]
 mod java;
 mod matrix;

@@ -16,10 +16,10 @@ use crate::ports::free_port;
 use crate::programs::{CLIENTS, Client, Program, judge};
 
 /// A service, its own name, and a call to it.
-type Service = (&'static str, &'static str);
+pub(crate) type Service = (&'static str, &'static str);
 
 /// The ten services whose signatures the judge verifies, and a body in pieces for one of them.
-const SERVICES: [Service; 11] = [
+pub(crate) const SERVICES: [Service; 11] = [
     ("sts", "sts.eu-central-1.amazonaws.com"),
     ("ec2", "ec2.eu-central-1.amazonaws.com"),
     ("dynamodb", "dynamodb.eu-central-1.amazonaws.com"),
@@ -34,15 +34,15 @@ const SERVICES: [Service; 11] = [
 ];
 
 /// An SDK, and the ways by which it can go.
-struct Sdk {
+pub(crate) struct Sdk {
     program: Program,
-    name: &'static str,
-    takes_a_proxy: bool,
+    pub(crate) name: &'static str,
+    pub(crate) takes_a_proxy: bool,
     /// The variable that names a CA to trust.
     trusts: &'static str,
 }
 
-const SDKS: [Sdk; 6] = [
+pub(crate) const SDKS: [Sdk; 6] = [
     Sdk { program: Program::Python, name: "boto3_standard", takes_a_proxy: true, trusts: "AWS_CA_BUNDLE" },
     Sdk { program: Program::Aiobotocore, name: "aiobotocore", takes_a_proxy: true, trusts: "AWS_CA_BUNDLE" },
     Sdk { program: Program::Go, name: "go-v2", takes_a_proxy: true, trusts: "SSL_CERT_DIR" },
@@ -56,28 +56,29 @@ const SDKS: [Sdk; 6] = [
 const SENT_AGAIN: [&str; 3] = ["eks_list", "route53", "s3_buckets"];
 
 /// The judge; ended when dropped.
-struct Judge {
+pub(crate) struct Judge {
     child: Child,
-    dir: tempfile::TempDir,
+    pub(crate) dir: tempfile::TempDir,
     plain: u16,
-    tls: u16,
-    key: Key,
+    pub(crate) tls: u16,
+    pub(crate) key: Key,
 }
 
 /// The key of the one user that it knows.
 #[derive(Deserialize)]
-struct Key {
+pub(crate) struct Key {
     key: String,
-    secret: String,
+    pub(crate) secret: String,
 }
 
 // === impl Judge ===
 
 impl Judge {
-    fn start() -> Result<Self, String> {
+    pub(crate) fn start() -> Result<Self, String> {
         let (python, dir) = (judge()?, tempfile::tempdir().expect("a temporary folder can be made"));
         let (plain, tls) = (free_port(), free_port());
-        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate can be made");
+        let names = SERVICES.iter().map(|(_, host)| *host).chain(["localhost"]).map(str::to_owned);
+        let made = rcgen::generate_simple_self_signed(names.collect::<Vec<_>>()).expect("a certificate can be made");
         let (certificate, key) = (dir.path().join("judge.crt"), dir.path().join("judge.key"));
         fs::write(&certificate, made.cert.pem()).expect("the folder is ours");
         fs::write(&key, made.signing_key.serialize_pem()).expect("the folder is ours");
@@ -139,7 +140,7 @@ impl Drop for Judge {
 }
 
 /// Calls every service that an SDK has of these, by way of one gate.
-fn calls(
+pub(crate) fn calls(
     judge: &Judge,
     sdk: &Sdk,
     secret: &str,
@@ -159,7 +160,7 @@ fn calls(
 }
 
 /// The codes with which the services refuse a signature.
-fn is_about_the_signature(error: &str) -> bool {
+pub(crate) fn is_about_the_signature(error: &str) -> bool {
     ["SignatureDoesNotMatch", "AuthFailure", "InvalidSignatureException"].iter().any(|code| error.contains(code))
 }
 

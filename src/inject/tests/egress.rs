@@ -5,7 +5,9 @@ use super::*;
 fn proxied(plain: &[(&str, &str)]) -> Options {
     let plain = plain.iter().map(|(service, region)| ((*service).to_owned(), (*region).to_owned())).collect();
     let (presets, direct) = (vec!["aws".to_owned(), "github".to_owned()], vec!["10.96.0.0/12".to_owned()]);
-    let egress = Egress { presets, port: 8003, plain, direct, cluster_domain: Some("corp.example".to_owned()) };
+    let clients = vec![Client::Go, Client::Python, Client::Node, Client::Grpc];
+    let cluster_domain = Some("corp.example".to_owned());
+    let egress = Egress { presets, port: 8003, plain, direct, cluster_domain, intercept: false, clients };
     Options { egress: Some(egress), ..options() }
 }
 
@@ -111,4 +113,103 @@ fn a_proxy_with_a_password_and_a_port_that_is_taken_are_refused() {
         egress.direct = vec![direct.to_owned()];
         assert!(egress.fault().is_some_and(|fault| fault.contains(expected)), "{direct}");
     }
+}
+
+fn intercepting(clients: &[Client]) -> Options {
+    let mut options = proxied(&[]);
+    let egress = options.egress.as_mut().expect("there is one");
+    (egress.intercept, egress.clients) = (true, clients.to_vec());
+    options
+}
+
+#[test]
+fn containers_trust_the_ca_and_its_key_is_the_sidecar_s_alone() {
+    let usual = [Client::Go, Client::Python, Client::Node, Client::Grpc];
+    for (mode, folder) in [(Mode::Kubeconfig, parts::FOLDER), (Mode::InCluster, parts::ACCOUNT)] {
+        let options = Options { mode, ..intercepting(&usual) };
+        let edited = inject(DEPLOYMENT, &options).unwrap();
+        assert_eq!((edited.notes.len(), edited.refused.len()), (0, 0), "{:?}", edited.notes);
+        let manager = env(&edited.text, "manager");
+        let certs = format!("/etc/ssl/certs:/etc/pki/tls/certs:{folder}/egress/certs");
+        assert_eq!(value(&manager, "SSL_CERT_DIR"), Some(certs));
+        assert_eq!(value(&manager, "NODE_EXTRA_CA_CERTS"), Some(format!("{folder}/egress/ca.crt")));
+        for name in [
+            "AWS_CA_BUNDLE",
+            "CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE",
+            "CURL_CA_BUNDLE",
+            "GIT_SSL_CAINFO",
+            "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
+            "HTTPLIB2_CA_CERTS",
+            "REQUESTS_CA_BUNDLE",
+        ] {
+            assert_eq!(value(&manager, name), Some(format!("{folder}/egress/bundle.crt")), "{name}");
+        }
+        let never = ["SSL_CERT_FILE", "ALL_PROXY", "PIP_CERT", "JAVA_TOOL_OPTIONS", "HTTP_PROXY"];
+        assert!(never.iter().all(|name| value(&manager, name).is_none()), "{manager:?}");
+        let sidecar = env(&edited.text, "tidegate");
+        for (name, expected) in [
+            ("TIDEGATE__GATES__AWS__INTERCEPT", "true"),
+            ("TIDEGATE__GATES__GITHUB__INTERCEPT", "true"),
+            ("TIDEGATE__EGRESS__CA__KEEP", "/run/tidegate-keys"),
+        ] {
+            assert_eq!(value(&sidecar, name).as_deref(), Some(expected), "{name}");
+        }
+        let root = read(&edited.text);
+        let spec = root.at(&["spec", "template", "spec"]).expect("a pod");
+        for container in parts::containers(spec) {
+            let mounts = container.list_of("volumeMounts").iter();
+            let keys = mounts.filter(|mount| parts::is_named(mount, "tidegate-keys")).count();
+            assert_eq!(keys, usize::from(parts::is_named(container, "tidegate")));
+        }
+        let keys = spec.list_of("volumes").iter().find(|volume| parts::is_named(volume, "tidegate-keys"));
+        assert_eq!(keys.expect("it is there").text_at(&["emptyDir", "medium"]), Some("Memory"));
+        assert_eq!(uninject(&edited.text).unwrap().text, DEPLOYMENT);
+        assert_eq!(inject(&edited.text, &options).unwrap().text, edited.text);
+        // Without interception no variable of trust is left behind.
+        let without = inject(&edited.text, &Options { mode, ..proxied(&[]) }).unwrap().text;
+        assert!(!without.contains("egress/") && !without.contains("tidegate-keys"), "{without}");
+    }
+}
+
+#[test]
+fn only_the_clients_that_were_named_are_given_variables() {
+    for (client, expected) in [
+        (Client::Go, &["CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "SSL_CERT_DIR"][..]),
+        (Client::Node, &["NODE_EXTRA_CA_CERTS"]),
+        (Client::Grpc, &["GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"]),
+        (Client::Java, &["JAVA_TOOL_OPTIONS"]),
+    ] {
+        let manager = env(&inject(DEPLOYMENT, &intercepting(&[client])).unwrap().text, "manager");
+        let mut trust: Vec<&str> =
+            manager.iter().filter(|(_, value)| value.contains("/egress/")).map(|(name, _)| name.as_str()).collect();
+        trust.sort_unstable();
+        assert_eq!(trust, expected);
+        assert_eq!(value(&manager, "HTTP_PROXY").is_some(), client == Client::Java);
+    }
+    assert!(client("rust").is_err_and(|why| why == "\"rust\", expected some of go, python, node, java, grpc"));
+}
+
+#[test]
+fn what_a_container_says_of_roots_itself_is_extended_or_left_with_a_note() {
+    let own = DEPLOYMENT.replace(
+        "        image: op:1\n",
+        "        image: op:1\n        env:\n        - name: SSL_CERT_DIR\n          value: /certs\n        - name: JAVA_TOOL_OPTIONS\n          value: -Xmx1g\n\
+         \x20       - name: AWS_CA_BUNDLE\n          value: /corp.pem\n",
+    );
+    let edited = inject(&own, &intercepting(&[Client::Go, Client::Python, Client::Java])).unwrap();
+    let manager = env(&edited.text, "manager");
+    assert_eq!(value(&manager, "SSL_CERT_DIR").as_deref(), Some("/certs:/run/tidegate/egress/certs"));
+    assert_eq!(value(&manager, "AWS_CA_BUNDLE").as_deref(), Some("/corp.pem"));
+    assert!(edited.notes[0].contains("has its own AWS_CA_BUNDLE (\"/corp.pem\")"), "{:?}", edited.notes);
+    assert!(edited.notes[0].contains("egress.ca.extra_roots"), "{:?}", edited.notes);
+    assert_eq!(
+        value(&manager, "JAVA_TOOL_OPTIONS").as_deref(),
+        Some(
+            "-Xmx1g -Dhttp.proxyHost=127.0.0.1 -Dhttp.proxyPort=8003 -Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=8003 \
+             -Dhttp.nonProxyHosts=$(KUBERNETES_SERVICE_HOST)|localhost|127.0.0.1|*.svc|*.cluster.local|kubernetes|kubernetes.default|\
+             169.254.169.254|169.254.170.2|169.254.170.23|metadata.google.internal|168.63.129.16|*.corp.example \
+             -Djavax.net.ssl.trustStore=/run/tidegate/egress/trust.jks"
+        )
+    );
+    assert_eq!(line(&read(&uninject(&edited.text).unwrap().text)), line(&read(&own)));
 }
