@@ -113,6 +113,8 @@ pub struct Classified {
     pub form: Option<Form>,
     /// True if it is one of the writes that go one at a time, where the gate lets them.
     pub goes_alone: bool,
+    /// True if it changes nothing.
+    pub reads: bool,
     /// The key of its failures, as far as the request head tells.
     pub key: KeySource,
     /// True if the key is of one object (or path), whose end is the key's end.
@@ -261,9 +263,10 @@ impl Rules {
             false => Group::Short,
         };
         let (exempt, patient, fair_by) = (traits.exempt, call.is_tunnel(), self.fair_by);
+        let reads = reads(&call, words.as_deref());
         let goes_alone = match words.as_deref() {
             Some(words) if self.only_serial_writes => !words.serial.is_empty(),
-            words => !reads(&call, words),
+            _ => !reads,
         };
         Classified {
             call,
@@ -275,6 +278,7 @@ impl Rules {
             cost,
             form,
             goes_alone,
+            reads,
             key,
             key_is_of_object,
             group,

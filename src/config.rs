@@ -21,6 +21,7 @@ mod names;
 mod origins;
 mod otlp;
 mod path;
+mod per_key;
 mod presets;
 mod problems;
 mod process;

@@ -23,6 +23,7 @@ mod controller;
 pub mod credentials;
 pub mod demo;
 pub mod dialect;
+pub mod hot;
 mod import;
 pub mod inject;
 pub mod limit;

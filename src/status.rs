@@ -6,6 +6,7 @@
 //! objects are in it only if [`Status::names_shown`] says so.
 
 mod egress;
+mod hot;
 mod lists;
 pub(crate) mod page;
 mod spark;
@@ -16,6 +17,7 @@ pub(crate) mod text;
 use serde::{Deserialize, Serialize};
 
 pub use self::egress::{Egress, EgressHandshakes, EgressRefusals, Tunnels};
+pub use self::hot::HotObject;
 
 /// The whole process at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -116,6 +118,9 @@ pub struct Gate {
     pub trials: usize,
     /// Failing keys, the next to be tried first; not more than a hundred.
     pub keys: Vec<Key>,
+    /// Objects that are called too often or in vain; not more than a hundred.
+    #[serde(default)]
+    pub hot: Vec<HotObject>,
     /// Pauses that the upstream asked for.
     pub pauses: Vec<Pause>,
     /// The upstream's own quotas, as its answers told them last.

@@ -9,7 +9,7 @@ use std::hash::BuildHasher;
 
 use super::checksum::{START, checksum};
 use super::matcher::Subject as Request;
-use super::{Kind, Salt};
+use super::{Classified, Kind, Salt};
 use crate::api::names::{self, PEEK};
 use crate::api::{self, Call, Key, Verb};
 use crate::dialect::{TokenBody, Words};
@@ -152,6 +152,32 @@ impl KeySource {
                 Some(Key { object: hasher.hash_one((object, body)), collection: object, facet })
             }
             Self::None | Self::BodyDigest { .. } => None,
+        }
+    }
+}
+
+impl Classified {
+    /// Returns the name of the object that the call is about: `deployments.apps prod/web`, or the
+    /// operation of an external API. `body` is the kept part of the body, if the name is in it.
+    pub fn object_name(&self, body: Option<&[u8]>) -> String {
+        let call = &self.call;
+        if self.label.is_some() || !call.is_resource {
+            let name = self.key_name(body);
+            return name.split_once(' ').map_or_else(|| name.clone(), |(_, name)| name.to_owned());
+        }
+        let from_body = body.filter(|_| self.key.needs_body()).and_then(names::of_object);
+        let name = from_body.as_deref().unwrap_or_else(|| call.name());
+        let place = if call.namespace().is_empty() { String::new() } else { format!("{}/", call.namespace()) };
+        format!("{} {place}{name}", self.object_kind())
+    }
+
+    /// Returns its kind, without any name.
+    pub fn object_kind(&self) -> String {
+        match (&self.words, self.call.resource(), self.call.group()) {
+            (Some(words), ..) if !words.action.is_empty() => format!("{} {}", words.service, words.action),
+            (_, "", _) => verb_class(&self.call).to_owned(),
+            (_, resource, "") => resource.to_owned(),
+            (_, resource, group) => format!("{resource}.{group}"),
         }
     }
 }

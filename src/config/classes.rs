@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::cost;
 use super::cursor::Cursor;
 use super::matching::matching;
+use super::per_key::{PerKey, per_key};
 use super::presets::{DENIALS, Preset, PresetClass, bucket};
 use super::problems::did_you_mean;
 use super::{limits, names, shared};
@@ -25,6 +26,7 @@ pub(super) struct Class<'a> {
     failures: Failures,
     key: Option<KeyParts>,
     cost: CostBy,
+    per_key: Option<PerKey>,
     shared: Option<SharedPolicy>,
     /// True if its answers are kept, to ask only if they have changed.
     revalidate: bool,
@@ -43,6 +45,7 @@ pub(super) struct GateDefaults {
     pub(super) bucket: Option<BucketPolicy>,
     pub(super) backoff: (Backoff, Failures),
     pub(super) key: Option<KeyParts>,
+    pub(super) per_key: Option<PerKey>,
 }
 
 /// Reads the classes of a gate, in order.
@@ -107,10 +110,11 @@ impl<'a> Class<'a> {
             in_flight: None,
             meter_long_running: false,
             cost: Cost::default(),
+            per_key: None,
         };
-        let (key, cost) = (defaults.key.clone(), CostBy::Number(1));
+        let (key, cost, per_key) = (defaults.key.clone(), CostBy::Number(1), defaults.per_key);
         let revalidate = defaults.preset.revalidates();
-        Self { policy, within: None, matching, failures, key, cost, shared: None, revalidate, at }
+        Self { policy, within: None, matching, failures, key, cost, per_key, shared: None, revalidate, at }
     }
 
     fn name(&self) -> &str {
@@ -150,6 +154,9 @@ impl<'a> Class<'a> {
         policy.meter_long_running = at.get("meter_long_running", policy.meter_long_running);
         (self.cost, policy.cost) = cost::cost(&at, (self.cost, policy.cost), defaults.kind, defaults.dialect);
         self.key = at.get("key", self.key.take());
+        let of_gate = self.per_key.filter(|_| policy.lane != Lane::Exempt);
+        self.per_key = per_key(&at.limit("per_key"), of_gate);
+        policy.per_key = self.per_key.map(PerKey::paces);
         let is_other = defaults.kind != Kind::Http;
         let of_http = at.unused_if(is_other, "it is for kind = \"http\" only", &at.at("revalidate"));
         self.revalidate = of_http.get("revalidate", self.revalidate);
@@ -243,6 +250,9 @@ fn check_together(classes: &[Class<'_>]) {
         if policy.lane == Lane::Exempt && policy.cost != Cost::default() {
             at("cost").key_problem("has no effect: an exempt class never spends");
         }
+        if policy.lane == Lane::Exempt && at("per_key").is_table() {
+            at("per_key").key_problem("has no effect: an exempt class is never held, and no key of it is remembered");
+        }
         if policy.lane == Lane::Exempt && policy.in_flight.is_some() {
             at("in_flight").key_problem("has no effect: an exempt class never waits");
         }
@@ -330,7 +340,7 @@ pub(super) fn numbered(classes: &[Class<'_>], gate_bucket: Option<BucketPolicy>,
         .map(|class| ClassPolicy { within: class.within.as_deref().and_then(id), ..class.policy.clone() });
     let traits = classes.iter().zip(strictness(classes, gate_bucket)).map(|(class, strictness)| Traits {
         exempt: class.policy.lane == Lane::Exempt,
-        remembers: one_at_a_time || class.policy.backoff.strategy != Strategy::Off,
+        remembers: one_at_a_time || class.policy.per_key.is_some() || class.policy.backoff.strategy != Strategy::Off,
         strictness,
         cost: class.cost,
     });

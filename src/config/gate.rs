@@ -8,6 +8,7 @@ use toml::Value;
 
 use super::classes::{self, GateDefaults};
 use super::cursor::{Cursor, TomlValue};
+use super::per_key::{PerKey, per_key};
 use super::presets::{self, Numbers, Preset};
 use super::problems::{alternatives, did_you_mean};
 use super::shape::Shape;
@@ -169,12 +170,14 @@ struct Limits {
     throttling: Throttling,
     backoff: (Backoff, Failures),
     key: Option<KeyParts>,
+    per_key: Option<PerKey>,
 }
 
 impl Limits {
     fn read(at: &Cursor<'_>, kind: Kind, preset: Preset, numbers: &Numbers) -> Self {
         let key = at.get("key", None::<KeyParts>);
         let one_at_a_time = at.get("one_at_a_time", false);
+        let per_key = per_key(&at.limit("per_key"), PerKey::of_preset(kind, preset));
         let bucket_at = at.limit("bucket");
         let mut bucket = limits::bucket(&bucket_at, numbers.bucket);
         let shared = shared::shared(&bucket_at, bucket.as_ref());
@@ -209,7 +212,7 @@ impl Limits {
             shared: shared.map(Arc::new).into_iter().collect(),
             uncounted: numbers.uncounted,
         };
-        Self { policy, fair_by, coalesce, throttling, backoff, key }
+        Self { policy, fair_by, coalesce, throttling, backoff, key, per_key }
     }
 
     /// Reads the classes, and returns the limits as the limiter, the classifier and the judge of
@@ -221,8 +224,8 @@ impl Limits {
         (preset, share): (Preset, f64),
         dialect: Dialect,
     ) -> (Policy, Rules, Vec<Failures>, Vec<bool>) {
-        let Self { policy, fair_by, backoff, key, .. } = self;
-        let defaults = GateDefaults { kind, preset, share, dialect, bucket: policy.bucket, backoff, key };
+        let Self { policy, fair_by, backoff, key, per_key, .. } = self;
+        let defaults = GateDefaults { kind, preset, share, dialect, bucket: policy.bucket, backoff, key, per_key };
         let mut classes = classes::classes(at, &defaults);
         let mut bucket = policy.bucket;
         classes::fit_costs(&mut classes, &mut bucket);

@@ -77,7 +77,7 @@ fn sized(at: &Cursor<'_>, base: Option<BucketPolicy>, rate: Option<f64>, opens: 
     Some(BucketPolicy { per, starts_empty: start == Start::Empty, adapt, opens, ..BucketPolicy::new(rate, burst) })
 }
 
-fn is_rate(written: Rate, at: &Cursor<'_>) -> bool {
+pub(super) fn is_rate(written: Rate, at: &Cursor<'_>) -> bool {
     let rate = written.in_a_second();
     let fits = rate.is_finite() && rate > 0.0 && rate <= FASTEST;
     if !fits {

@@ -13,6 +13,10 @@ pub(super) struct Rate {
     unit: Option<(&'static str, f64)>,
 }
 
+/// A rate, or `off`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct RateOrOff(pub(super) Option<Rate>);
+
 /// A rate, or `auto`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct RateOrAuto(pub(super) Option<Rate>);
@@ -21,7 +25,7 @@ pub(super) struct RateOrAuto(pub(super) Option<Rate>);
 
 impl Rate {
     /// Makes the rate of a bare number.
-    pub(super) fn per_second(number: f64) -> Self {
+    pub(super) const fn per_second(number: f64) -> Self {
         Self { number, unit: None }
     }
 
@@ -73,6 +77,24 @@ impl TomlValue for RateOrAuto {
 
     fn write(&self) -> Value {
         self.0.map_or_else(|| "auto".into(), |rate| rate.write())
+    }
+}
+
+impl TomlValue for RateOrOff {
+    const SHAPE: Shape = Shape::RateOr("off");
+
+    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
+        match value {
+            Value::String(text) if text == "off" => Some(Self(None)),
+            Value::String(text) => {
+                at.expect(quota(text), value, &format!("\"off\", {A_RATE}")).map(|rate| Self(Some(rate)))
+            }
+            _ => Rate::read(value, at).map(|rate| Self(Some(rate))),
+        }
+    }
+
+    fn write(&self) -> Value {
+        self.0.map_or_else(|| "off".into(), |rate| rate.write())
     }
 }
 

@@ -72,6 +72,7 @@ const HEADINGS: [&str; 24] = [
     "[gates.NAME.backoff]",
     "[gates.NAME.queue]",
     "[gates.NAME.in_flight]",
+    "[gates.NAME.per_key]",
     "[gates.NAME.signals]",
     "[gates.NAME.timeouts]",
     "[[gates.NAME.classes]]",

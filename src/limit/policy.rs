@@ -9,6 +9,7 @@ use std::time::Duration;
 
 pub use self::shared::{Outage, SharedId, SharedPolicy};
 use crate::api::Scope;
+use crate::hot::PerKey;
 
 mod shared;
 
@@ -36,8 +37,7 @@ pub struct Policy {
     pub in_flight: Option<InFlight>,
     /// The most keys remembered; past it the key with least left to wait is dropped.
     pub max_keys: usize,
-    /// The scope of a pause that the upstream asks for. If it is the credential, queues are split
-    /// by credential too.
+    /// The scope of pauses that the upstream asks for; queues are split by credential if that is.
     pub pause_scope: Scope,
     /// True if at most one write of a key may be past the key stage, failing or not.
     pub one_at_a_time: bool,
@@ -58,8 +58,7 @@ pub struct ClassPolicy {
     pub lane: Lane,
     /// Its own bucket, on top of the gate's.
     pub bucket: Option<BucketPolicy>,
-    /// Another class whose bucket is charged too (and, through it, the bucket of that class's own
-    /// `within`). Never a cycle.
+    /// Another class whose bucket is charged too, and those that it is within. Never a cycle.
     pub within: Option<ClassId>,
     /// True if the gate's bucket is not charged.
     pub own_bucket_only: bool,
@@ -71,6 +70,8 @@ pub struct ClassPolicy {
     pub meter_long_running: bool,
     /// The tokens that a call of the class costs.
     pub cost: Cost,
+    /// How often one object may be called.
+    pub per_key: Option<PerKey>,
 }
 
 /// The tokens that a call of a class takes from each bucket that counts them: at least one.

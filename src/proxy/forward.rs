@@ -23,6 +23,7 @@ use crate::api::{Answer, Gone, Key, Outcome, Verb, grpc, signals};
 use crate::classify::Kind;
 use crate::clock::wall_clock;
 use crate::dialect::Form;
+use crate::hot;
 use crate::limit::Receipt;
 use crate::upstream::{Kept, SendError, Streaming, Upgraded};
 
@@ -34,6 +35,8 @@ struct SentCall<'a> {
     owed: Option<OwedReceipt>,
     /// The beginning of the request's body, where the key is in it.
     kept: Option<Kept>,
+    /// The same, where the object is called so often that its bodies are compared.
+    compared: Option<Kept>,
     /// The meaning of the head alone, while the body is looked at.
     so_far: Option<Answer>,
     /// True if the upstream does not count the call if it answers 304.
@@ -59,10 +62,12 @@ pub(crate) fn send<'a>(
     let claimed = permit.claimed;
     let request = request.into_outgoing();
     let kept = context.call.key.needs_body().then(|| request.body().kept());
+    let compared = context.is_watched().then(|| request.body().kept());
     let (request, owed, slot) = permit.admit(request);
     let receipt = owed.receipt();
     context.left((receipt.map_or(claimed, Receipt::granted), claimed), receipt.and_then(Receipt::waited));
-    let mut sent = SentCall { gate, context, owed: Some(owed), kept, so_far: None, is_free_unchanged, ends_quietly };
+    let owed = Some(owed);
+    let mut sent = SentCall { gate, context, owed, kept, compared, so_far: None, is_free_unchanged, ends_quietly };
     async move {
         let response = match route {
             Route::Stream(lease) => gate.upstream.send(lease, request).await,
@@ -150,6 +155,7 @@ impl SentCall<'_> {
     fn answered(&mut self, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Outcome {
         let told = self.told(status, headers, body);
         self.context.learned(&told);
+        self.look_at_body(status);
         if self.is_free_unchanged && status == StatusCode::NOT_MODIFIED {
             self.owed.iter().for_each(OwedReceipt::refund);
         }
@@ -165,6 +171,23 @@ impl SentCall<'_> {
             self.context.key = Some(key);
         }
         told.answer.outcome
+    }
+
+    /// Looks into the request's body, where its object is worth it: it is called too often, or was
+    /// to be made and is not.
+    fn look_at_body(&mut self, status: StatusCode) {
+        if let Some(kept) = self.compared.take() {
+            let body = kept.bytes().concat();
+            let digest = if kept.is_whole() { hot::digest(&body, &self.gate.hasher) } else { None };
+            self.context.digested(digest);
+        }
+        if self.context.made_nothing(status)
+            && let Some(kept) = &self.kept
+        {
+            let body = kept.bytes().concat();
+            let key = self.context.call.key.with_body(&body, kept.is_whole(), &self.gate.hasher);
+            self.context.would_have_made(key, &body);
+        }
     }
 
     /// Notes what the answer tells of the upstream's quotas, for those who look.

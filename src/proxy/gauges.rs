@@ -43,6 +43,8 @@ pub(super) fn sampler(section: &Arc<Section>) -> Arc<Sampler> {
         table::KEYS_FAILING.gauge(&[&gate]).set(sum(&|now| now.failing_keys));
         table::WAITING.gauge(&[&gate]).set(sum(&|now| now.waiting));
         table::WAITING_BYTES.gauge(&[&gate]).set(sum(&|now| now.waiting_bytes));
+        let hot: usize = gates.iter().map(|of| of.tally.hot.len(of.driver.clock().now())).sum();
+        table::HOT_OBJECTS.gauge(&[&gate]).set(as_f64(hot));
         let kept: usize = gates.iter().map(|gate| gate.answers.bytes()).sum();
         table::KEPT_BYTES.gauge(&[&gate]).set(as_f64(kept));
         table::SLOTS.gauge(&[&gate]).set(now.iter().map(|now| f64::from(now.slots.used)).sum::<f64>());
@@ -171,6 +173,7 @@ pub(super) async fn upkeep(gate: Arc<str>, own: Arc<GateParts>, clock: Clock, ov
         }
         let waiting = own.driver.look(|limiter, _| limiter.waiting());
         own.tally.second(waiting);
+        own.tally.hot.second(&gate, clock.now());
         own.driver.tidy().await;
         own.driver.log_keys(false);
         seconds = if (waiting > 0) == saturated { 0 } else { seconds + 1 };

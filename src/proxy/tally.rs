@@ -2,6 +2,7 @@
 //! who look, not for decisions.
 
 mod callers;
+mod hot;
 mod latency;
 
 use std::collections::VecDeque;
@@ -12,6 +13,7 @@ use std::time::Duration;
 
 pub(crate) use self::callers::CallerRow;
 use self::callers::Callers;
+use self::hot::Hot;
 use self::latency::Latency;
 use super::quotas::Quotas;
 use crate::api::Rejection;
@@ -40,6 +42,8 @@ pub(crate) struct Tally {
     lately: Mutex<Lately>,
     /// The upstream's own quotas.
     pub(crate) quotas: Quotas,
+    /// The objects that are called too often or in vain.
+    pub(crate) hot: Hot,
 }
 
 #[derive(Debug, Default)]
@@ -88,12 +92,18 @@ impl Tally {
             latency,
             lately: Mutex::default(),
             quotas: Quotas::default(),
+            hot: Hot::default(),
         }
     }
 
     /// A call of this program has come.
     pub(crate) fn called(&self, agent: &str, action: &str, now: Moment) -> CallerRow {
         self.callers.called(agent, action, now)
+    }
+
+    /// Returns the name of a program.
+    pub(crate) fn agent(&self, of: CallerRow) -> String {
+        self.callers.agent(of)
     }
 
     /// The head of an answer has come, after this time.
@@ -190,6 +200,7 @@ impl Tally {
         gate.quotas = self.quotas.tell(self.clock.now(), |at| self.clock.wall(at));
         gate.links_passed = self.links_passed.load(Relaxed);
         gate.revalidated = self.revalidated.load(Relaxed);
+        gate.hot = self.hot.tell(self.clock, names);
         gate.latency = self.latency.tell();
         gate.callers = if names { self.callers.tell(self.clock) } else { Vec::new() };
         let lately = self.lock();
@@ -223,7 +234,7 @@ fn what(call: &Classified) -> String {
 }
 
 /// A name, cut to a length that can be shown: a client may send a path of any length.
-pub(super) fn shortened(mut name: String) -> String {
+pub(crate) fn shortened(mut name: String) -> String {
     if let Some((end, _)) = name.char_indices().nth(NAME) {
         name.truncate(end);
         name.push('\u{2026}');

@@ -50,6 +50,10 @@ pub(super) fn lists(gate: &Gate, now_ms: u64) -> impl Iterator<Item = List> {
             text(&format!("after {}", duration(refusal.retry_in_seconds))),
         ]
     });
+    let hot = list("Hot objects", &["Object", "What is done to it", "Since", "Last"], &gate.hot, |hot| {
+        let time = |at| Cell::Time(ago(at, now_ms), at);
+        vec![Cell::Code(hot.title().to_owned()), text(&hot.says), time(hot.since_ms), time(hot.last_ms)]
+    });
     let columns = &["Quota", "Whose", "Left", "Whole again", "Told"];
     let quotas = list("The upstream's own quotas", columns, &gate.quotas, |quota| {
         let left = match quota.limit {
@@ -85,7 +89,7 @@ pub(super) fn lists(gate: &Gate, now_ms: u64) -> impl Iterator<Item = List> {
     });
     let (waiting, keys) = (waiting(gate), keys(gate, now_ms));
     let lists =
-        [waiting, keys, pauses, quotas, refusals, rejections, callers, buckets(gate), connections(gate), classes];
+        [waiting, keys, hot, pauses, quotas, refusals, rejections, callers, buckets(gate), connections(gate), classes];
     lists.into_iter().filter(|list| !list.rows.is_empty() || !list.note.is_empty())
 }
 

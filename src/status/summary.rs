@@ -109,6 +109,7 @@ impl Gate {
             _ if self.pauses.iter().any(|pause| pause.who == "gate") => ("paused", WARN),
             _ if self.waiting > 0 => ("holding back", WARN),
             _ if self.keys_failing > 0 => ("keys failing", WARN),
+            _ if !self.hot.is_empty() => ("hot objects", WARN),
             _ => ("open", GOOD),
         };
         (word.into(), severity)
@@ -130,6 +131,7 @@ impl Gate {
             let next = next.map(|key| format!("; the next may be tried {}", until(key.next_at_ms, now_ms)));
             says.push(format!("{keys} off{}{}.", self.last_answers(), next.unwrap_or_default()));
         }
+        says.extend(self.hot_sentences());
         if says.is_empty() {
             says.push("Nothing waits and nothing fails.".to_owned());
         }

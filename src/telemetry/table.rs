@@ -113,6 +113,8 @@ metrics_table! {
         "Bytes of bodies, and of heads past 8 KiB, held while their calls wait";
     KEYS_FAILING = Kind::Gauge, "tidegate_keys_failing", ["gate"], "keys", Start,
         "Keys that back off";
+    HOT_OBJECTS = Kind::Gauge, "tidegate_hot_objects", ["gate"], "objects", Start,
+        "Objects that are written or read too often (per_key), or get the same 4xx again and again";
     BUCKET_TOKENS = Kind::Gauge, "tidegate_bucket_tokens", ["gate", "bucket"], "tokens", Once("the gate has a bucket"),
         "Tokens in a bucket now; of one that is split, of the part with least; below zero where some are promised";
     BUCKET_RATE = Kind::Gauge, "tidegate_bucket_rate", ["gate", "bucket"], "tokens per second",

@@ -56,6 +56,7 @@ mod proxy_fidelity;
 mod proxy_forms;
 mod proxy_grpc;
 mod proxy_hangups;
+mod proxy_hot;
 mod proxy_keys;
 mod proxy_names;
 mod proxy_refusals;

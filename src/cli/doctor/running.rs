@@ -124,6 +124,10 @@ fn gate_findings(gate: &status::Gate, now_ms: u64) -> Vec<Finding> {
             format!("refused {refused} calls in the last minute, the last of them because {}", meaning(&latest.reason));
         findings.push(Finding::note(&about, says, knob(&latest.reason)));
     }
+    for hot in gate.hot.iter().take(FEW) {
+        let says = format!("{} is hot: {}", hot.title(), hot.says);
+        findings.push(Finding::note(&about, says, remedy(hot)));
+    }
     if gate.keys_failing > 0 {
         let says = format!("{} keys are backing off", gate.keys_failing);
         let advice = "tidegate top shows what they got; when the cause is healed, tidegate forget --all";
@@ -149,6 +153,19 @@ fn knob(reason: &str) -> &'static str {
     }
 }
 
+/// Returns what ends a loop.
+fn remedy(hot: &status::HotObject) -> String {
+    match hot.status {
+        Some(401) => "renew its credentials".to_owned(),
+        Some(403) => "give it the right that it lacks, or take the call out of the controller".to_owned(),
+        Some(404) => "make what it looks for, or let the controller stop looking: the name may be wrong".to_owned(),
+        Some(status) => format!("correct what it sends: no retry changes a {status}"),
+        None => "mend the loop in the controller: docs/operations.md has the usual causes".to_owned(),
+    }
+}
+
+/// The hot objects that are told of.
+const FEW: usize = 5;
 /// Seconds of waiting from which it is no longer a burst.
 const LONG: f64 = 1.0;
 /// Steps of the history in one minute.

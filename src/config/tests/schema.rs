@@ -17,7 +17,7 @@ const DURATION: &str = "\\+?(([0-9]+\\.?[0-9]*|\\.[0-9]+)(ns|us|\u{b5}s|\u{3bc}s
 const SNAKE_CASE: &str = "^[a-z][a-z0-9]*(_[a-z0-9]+)*$";
 
 /// Sections without a chapter of their own in the reference, and those whose keys they have.
-pub(super) const LIKE: [(&str, &str); 8] = [
+pub(super) const LIKE: [(&str, &str); 9] = [
     ("gates.NAME.retry_bucket", "gates.NAME.bucket"),
     ("gates.NAME.retry_bucket.adapt", "gates.NAME.bucket.adapt"),
     ("gates.NAME.classes.bucket", "gates.NAME.bucket"),
@@ -26,6 +26,7 @@ pub(super) const LIKE: [(&str, &str); 8] = [
     ("gates.NAME.classes.bucket.shared", "gates.NAME.bucket.shared"),
     ("gates.NAME.classes.backoff", "gates.NAME.backoff"),
     ("gates.NAME.classes.in_flight", "gates.NAME.in_flight"),
+    ("gates.NAME.classes.per_key", "gates.NAME.per_key"),
 ];
 
 /// The schema of the configuration.
@@ -90,6 +91,10 @@ fn bounds() -> Vec<(&'static str, Value)> {
         "gates.NAME.bucket.adapt.floor",
         "gates.NAME.retry_bucket.adapt.floor",
         "gates.NAME.classes.bucket.adapt.floor",
+        "gates.NAME.per_key.writes",
+        "gates.NAME.per_key.reads",
+        "gates.NAME.classes.per_key.writes",
+        "gates.NAME.classes.per_key.reads",
     ] {
         bounds.push((path, above_zero.clone()));
     }
@@ -99,6 +104,8 @@ fn bounds() -> Vec<(&'static str, Value)> {
         "gates.NAME.classes.bucket.burst",
         "gates.NAME.in_flight.max",
         "gates.NAME.classes.in_flight.max",
+        "gates.NAME.per_key.burst",
+        "gates.NAME.classes.per_key.burst",
     ] {
         bounds.push((path, at_least_one.clone()));
     }

@@ -1,5 +1,7 @@
 //! The context of one call while it is under way.
 
+mod object;
+
 use std::hash::BuildHasher;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -8,6 +10,7 @@ use http::header::USER_AGENT;
 use http::request::Parts;
 use http::{HeaderMap, Method, StatusCode};
 
+use self::object::Looked;
 use super::in_flight::InFlight;
 use crate::api::outcome::Told;
 use crate::api::{self, Call, Key, Outcome, PauseLength};
@@ -48,6 +51,8 @@ pub(crate) struct CallContext {
     coalesced: Option<Duration>,
     /// The time that the upstream said to wait.
     retry_after: Option<Duration>,
+    /// What its body told, where its object is worth a closer look.
+    looked: Option<Box<Looked>>,
     closed: bool,
 }
 
@@ -88,6 +93,7 @@ impl CallContext {
             refused: None,
             coalesced: None,
             retry_after: None,
+            looked: None,
             closed: false,
         }
     }
@@ -198,6 +204,7 @@ impl CallContext {
     /// returned value lives.
     pub(crate) fn close(&mut self, status: StatusCode) -> Option<InFlight> {
         self.closed = true;
+        self.count_object(status);
         self.config.meters.answered(self.call.class, self.call.call.verb, status.as_u16());
         let mut in_flight = self.in_flight.take();
         if let (Some(record), Some(log)) = (self.record(Some(status.as_u16())), &self.config.options.call_log) {

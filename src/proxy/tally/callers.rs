@@ -26,6 +26,15 @@ struct Caller {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CallerRow(usize);
 
+// === impl CallerRow ===
+
+impl CallerRow {
+    /// Returns a number that tells it from others.
+    pub(crate) fn number(self) -> u64 {
+        self.0 as u64
+    }
+}
+
 // === impl Callers ===
 
 impl Callers {
@@ -42,6 +51,11 @@ impl Callers {
             (caller.calls, caller.last) = (caller.calls + 1, now);
         }
         CallerRow(row)
+    }
+
+    /// Returns the name of a program.
+    pub(super) fn agent(&self, of: CallerRow) -> String {
+        self.lock().get(of.0).map(|row| row.agent.to_string()).unwrap_or_default()
     }
 
     /// Counts that a call of this row was refused.

@@ -1,0 +1,60 @@
+//! Reads how often one object may be written and read.
+
+use std::num::NonZeroU32;
+
+use super::cursor::Cursor;
+use super::limits::is_rate;
+use super::presets::Preset;
+use super::rate::{Rate, RateOrOff};
+use crate::classify::Kind;
+use crate::hot;
+
+/// How often one object may be written and read, as it was written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PerKey {
+    writes: Option<Rate>,
+    reads: Option<Rate>,
+    burst: NonZeroU32,
+}
+
+// === impl PerKey ===
+
+impl PerKey {
+    /// Returns what a gate starts from: on Kubernetes, objects that are written too often are
+    /// named. Presets that remember no failure know no key either, and do not begin to for this.
+    pub(super) fn of_preset(kind: Kind, preset: Preset) -> Option<Self> {
+        match (kind, preset) {
+            (Kind::Http, _) | (_, Preset::ClientGo | Preset::None) => None,
+            (Kind::Kubernetes, _) => Some(USUAL),
+        }
+    }
+
+    /// Returns it as the gate uses it.
+    pub(super) fn paces(self) -> hot::PerKey {
+        let pace = |rate: Rate| hot::Pace::new(rate.in_a_second(), self.burst);
+        hot::PerKey { writes: self.writes.map(pace), reads: self.reads.map(pace) }
+    }
+}
+
+/// Reads how often one object may be called: `base` with what the table changes.
+pub(super) fn per_key(at: &Cursor<'_>, base: Option<PerKey>) -> Option<PerKey> {
+    let (at, base) = at.over(base);
+    let is_on = base.is_some() || at.is_table();
+    let usual = base.unwrap_or(USUAL);
+    let rate = |name: &str, usual| {
+        let RateOrOff(written) = at.get(name, RateOrOff(usual));
+        written.filter(|rate| is_rate(*rate, &at.at(name)))
+    };
+    let (writes, reads) = (rate("writes", usual.writes), rate("reads", usual.reads));
+    let burst = at.get("burst", usual.burst);
+    if is_on && writes.is_none() && reads.is_none() {
+        let given = [&at.at("writes"), &at.at("reads")];
+        at.given(&given).problem("counts nothing: expected a rate of writes or reads, or per_key = \"off\"");
+    }
+    is_on.then_some(PerKey { writes, reads, burst })
+}
+
+/// Nothing that is healthy writes one object every second for a minute; a lock is written every
+/// other second.
+const USUAL: PerKey =
+    PerKey { writes: Some(Rate::per_second(1.0)), reads: None, burst: NonZeroU32::new(10).expect("ten is not zero") };

@@ -1,0 +1,41 @@
+//! A call as the search for loops sees it.
+
+use crate::moment::Moment;
+
+/// A call that was answered.
+#[derive(Clone, Copy, derive_more::Debug)]
+pub struct Seen<'a> {
+    /// The object.
+    pub object: u64,
+    /// The part of the object, and what was done to it.
+    pub facet: u64,
+    /// True if it changes nothing.
+    pub reads: bool,
+    /// The moment at which it came.
+    pub at: Moment,
+    /// The number of its caller.
+    pub caller: u64,
+    /// The status that its caller got.
+    pub status: u16,
+    /// True if it was answered by the upstream.
+    pub is_upstreams: bool,
+    /// True if it was refused here because it came too soon.
+    pub held: bool,
+    /// The digest of its body, if that was taken.
+    pub body: Option<u64>,
+    /// Its names.
+    #[debug(skip)]
+    pub names: &'a dyn Names,
+}
+
+/// The names of a call, made only for the few that need them.
+pub trait Names {
+    /// Returns the name of the object.
+    fn object(&self) -> String;
+    /// Returns the kind of the object, without any name.
+    fn kind(&self) -> String;
+    /// Returns the name of the caller.
+    fn caller(&self) -> String;
+    /// Returns the verb.
+    fn verb(&self) -> String;
+}

@@ -1,0 +1,154 @@
+//! A sketch of heavy hitters: one leaky bucket for each object that was called lately, in memory
+//! that is bounded whatever is called.
+//!
+//! A bucket that is full again says nothing, so it need not be kept: an object that is called less
+//! often than its pace costs nothing a moment later. What is kept are the buckets that are not
+//! full. As long as these fit, every object is counted exactly. If they do not, the one that is
+//! nearest to full makes room, and its object starts again with a full bucket.
+//!
+//! This is the large-flow detection of Wu, Hsiao and Hu (*Efficient Large Flow Detection over
+//! Arbitrary Windows*, IMC 2014) with the replacement of Metwally's Space-Saving (ICDT 2005), but
+//! the newcomer does not inherit the count of what it replaces. So every error is to the good of
+//! the object: none is found that was not called too often (except where two salted 64-bit hashes
+//! are equal), and one that is called more often than its part of all calls, one in [`PLACES`], is
+//! found in the end, because it is never the nearest to full among its neighbours.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use crate::moment::Moment;
+
+/// How often one object may be called: so many calls at once, and then one in each interval.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// The time in which one call comes back, in nanoseconds.
+    interval: u64,
+    /// The time in which all of them do.
+    whole: u64,
+}
+
+/// How often one object may be written and read, as a class has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PerKey {
+    /// For writes; `None` if they are not counted.
+    pub writes: Option<Pace>,
+    /// For reads.
+    pub reads: Option<Pace>,
+}
+
+/// The buckets of the objects that were called lately.
+#[derive(Debug, Default)]
+pub struct Sketch {
+    /// Empty until the first call. Each object has its place among a few neighbours; 0 is none.
+    objects: Vec<u64>,
+    /// The moments at which their buckets are full again, in nanoseconds.
+    full_at: Vec<u64>,
+}
+
+// === impl Pace ===
+
+impl Pace {
+    /// Makes the pace of this many calls in a second, with a burst.
+    #[must_use]
+    pub fn new(rate: f64, burst: NonZeroU32) -> Self {
+        // A rate that no interval has is as good as the slowest or the fastest that one has.
+        let interval = Duration::try_from_secs_f64(1.0 / rate).unwrap_or(Duration::MAX);
+        let interval = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX).max(1);
+        Self { interval, whole: interval.saturating_mul(burst.get().into()) }
+    }
+}
+
+// === impl PerKey ===
+
+impl PerKey {
+    /// Returns the pace of reads or writes.
+    #[inline]
+    #[must_use]
+    pub fn pace(&self, reads: bool) -> Option<Pace> {
+        if reads { self.reads } else { self.writes }
+    }
+}
+
+// === impl Sketch ===
+
+impl Sketch {
+    /// Takes a token of an object.
+    ///
+    /// # Errors
+    /// The moment from which there is one, if there is none now.
+    pub fn take(&mut self, object: u64, pace: Pace, now: Moment) -> Result<(), Moment> {
+        if self.objects.is_empty() {
+            (self.objects, self.full_at) = (vec![0; PLACES], vec![0; PLACES]);
+        }
+        let (object, now) = (object.max(1), now.as_nanos());
+        // The object's neighbours are chosen by bits that reads and writes have in common.
+        let first = (object >> 32) as usize % (PLACES / NEIGHBOURS) * NEIGHBOURS;
+        let around = first..first + NEIGHBOURS;
+        let (Some(objects), Some(full_at)) = (self.objects.get_mut(around.clone()), self.full_at.get_mut(around))
+        else {
+            return Ok(());
+        };
+        let place = objects.iter().position(|known| *known == object);
+        let place = place.unwrap_or_else(|| nearest_to_full(full_at));
+        let (Some(known), Some(full_at)) = (objects.get_mut(place), full_at.get_mut(place)) else { return Ok(()) };
+        if *known != object {
+            (*known, *full_at) = (object, now);
+        }
+        let taken = (*full_at).max(now).saturating_add(pace.interval);
+        if taken - now > pace.whole {
+            return Err(Moment::from_nanos(taken - pace.whole));
+        }
+        *full_at = taken;
+        Ok(())
+    }
+
+    /// Returns the bytes that it takes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        (self.objects.capacity() + self.full_at.capacity()) * size_of::<u64>()
+    }
+}
+
+fn nearest_to_full(full_at: &[u64]) -> usize {
+    full_at.iter().enumerate().min_by_key(|(_, full_at)| **full_at).map_or(0, |(place, _)| place)
+}
+
+/// The objects that are counted at once: 128 KiB of them. At the default pace of one write in a
+/// second this is enough for a few thousand writes of different objects in each second.
+const PLACES: usize = 8192;
+/// The places among which an object has its own.
+const NEIGHBOURS: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pace(rate: f64, burst: u32) -> Pace {
+        Pace::new(rate, NonZeroU32::new(burst).expect("some"))
+    }
+
+    #[test]
+    fn an_object_has_its_burst_and_then_its_rate_and_is_told_when_to_come_back() {
+        let (mut sketch, pace, at) = (Sketch::default(), pace(2.0, 3), Moment::from_millis);
+        for _ in 0..3 {
+            assert_eq!(sketch.take(7, pace, at(1000)), Ok(()));
+        }
+        assert_eq!(sketch.take(7, pace, at(1000)), Err(at(1500)));
+        assert_eq!(sketch.take(8, pace, at(1000)), Ok(()), "another object has its own");
+        assert_eq!(sketch.take(7, pace, at(1499)), Err(at(1500)));
+        assert_eq!(sketch.take(7, pace, at(1500)), Ok(()));
+        let passed = (0..10_000).filter(|millis| sketch.take(7, pace, at(1501 + millis)).is_ok()).count();
+        assert_eq!(passed, 20, "two in a second");
+    }
+
+    #[test]
+    fn no_pace_and_no_moment_overflows() {
+        for rate in [1e-300, 1e-9, 1e9, 1e300] {
+            let (mut sketch, pace) = (Sketch::default(), pace(rate, u32::MAX));
+            for now in [Moment::ZERO, Moment::from_millis(1), Moment::MAX] {
+                assert_eq!(sketch.take(0, pace, now), Ok(()));
+                assert_eq!(sketch.take(u64::MAX, pace, now), Ok(()));
+            }
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! What a call tells of the object that it is about, for those who look for loops.
+
+use http::StatusCode;
+
+use super::CallContext;
+use crate::api::Key;
+use crate::hot::{self, PerKey, Seen};
+use crate::proxy::tally::shortened;
+
+/// What was found in the body of a call whose object is worth a closer look.
+#[derive(Debug, Default)]
+pub(super) struct Looked {
+    /// The salted digest of the body.
+    digest: Option<u64>,
+    /// The key and the name of an object that would have been made.
+    made: Option<(Key, String)>,
+}
+
+// === impl CallContext ===
+
+impl CallContext {
+    /// Returns how often one object may be called by calls of this class, if that is counted.
+    #[inline]
+    fn per_key(&self) -> Option<&PerKey> {
+        self.config.options.gate.policy.classes.get(usize::from(self.call.class.0))?.per_key.as_ref()
+    }
+
+    /// True if the object is called so often that its calls' bodies are worth a digest.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.per_key().is_some() && self.key.is_some_and(|key| self.tally.hot.watches(key.object, self.call.reads))
+    }
+
+    /// Notes the digest of the body.
+    pub(crate) fn digested(&mut self, digest: Option<u64>) {
+        self.looked.get_or_insert_default().digest = digest;
+    }
+
+    /// True if the answer is a 4xx to a call whose object only its body tells.
+    pub(crate) fn made_nothing(&self, status: StatusCode) -> bool {
+        status.is_client_error() && self.key.is_none() && self.call.key.needs_body() && self.per_key().is_some()
+    }
+
+    /// Notes the object that a call would have made, which `body` begins to tell.
+    pub(crate) fn would_have_made(&mut self, key: Option<Key>, body: &[u8]) {
+        let name = self.call.object_name(Some(body));
+        self.looked.get_or_insert_default().made = key.map(|key| (key, name));
+    }
+
+    /// Counts the call among those of its object.
+    #[inline]
+    pub(super) fn count_object(&self, status: StatusCode) {
+        let Some(per_key) = self.per_key() else { return };
+        let made = || self.looked.as_ref().and_then(|looked| looked.made.as_ref()).map(|(key, _)| *key);
+        let Some(key) = self.key.or_else(made).filter(|key| !key.is_collection_read()) else { return };
+        let pace = per_key.pace(self.call.reads);
+        let too_soon = self.tally.hot.count(key.object, self.call.reads, pace, self.arrived, status.is_client_error());
+        if let Some(too_soon) = too_soon {
+            self.look_at_object(key, status, too_soon);
+        }
+    }
+
+    /// Looks closer at an object that is called too often, or in vain.
+    #[cold]
+    fn look_at_object(&self, key: Key, status: StatusCode, too_soon: bool) {
+        let seen = Seen {
+            object: key.object,
+            facet: key.facet,
+            reads: self.call.reads,
+            at: self.arrived,
+            caller: self.caller.number(),
+            status: status.as_u16(),
+            is_upstreams: self.upstream.is_some(),
+            held: false,
+            body: self.looked.as_ref().and_then(|looked| looked.digest),
+            names: self,
+        };
+        self.tally.hot.learn(&seen, too_soon);
+    }
+}
+
+impl hot::Names for CallContext {
+    fn object(&self) -> String {
+        let made = self.looked.as_ref().and_then(|looked| looked.made.as_ref());
+        shortened(made.map_or_else(|| self.call.object_name(None), |(_, name)| name.clone()))
+    }
+
+    fn kind(&self) -> String {
+        shortened(self.call.object_kind())
+    }
+
+    fn caller(&self) -> String {
+        self.tally.agent(self.caller)
+    }
+
+    fn verb(&self) -> String {
+        let call = &self.call.call;
+        match (&self.call.words, call.subresource()) {
+            (Some(words), _) if !words.action.is_empty() => words.action.to_string(),
+            (_, "") => call.verb.word().to_owned(),
+            (_, part) => format!("{} of its {part}", call.verb.word()),
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! The objects of a gate that are called too often or in vain: counted as calls are answered, told
+//! of on the status page and in the log. They are for people who look, not for decisions.
+
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::clock::Clock;
+use crate::hot::{Loops, News, Pace, Report, Seen};
+use crate::moment::Moment;
+use crate::status;
+
+/// The objects that are called too often or in vain.
+#[derive(Debug, Default)]
+pub(crate) struct Hot {
+    loops: Mutex<Loops>,
+    /// The objects that are looked at closely, so that there is no lock where there is none.
+    watched: AtomicUsize,
+}
+
+// === impl Hot ===
+
+impl Hot {
+    /// Counts a call of an object. Returns if it came too soon, or `None` if there is nothing to
+    /// learn from it.
+    #[inline]
+    pub(crate) fn count(
+        &self,
+        object: u64,
+        reads: bool,
+        pace: Option<Pace>,
+        at: Moment,
+        is_denied: bool,
+    ) -> Option<bool> {
+        let mut loops = self.lock();
+        let too_soon = pace.is_some_and(|pace| loops.is_too_soon(object, reads, pace, at));
+        (too_soon || is_denied || !loops.is_calm()).then_some(too_soon)
+    }
+
+    /// Learns of a call that [`Self::count`] found worth it.
+    pub(crate) fn learn(&self, seen: &Seen<'_>, too_soon: bool) {
+        let mut loops = self.lock();
+        loops.learn(seen, too_soon);
+        self.watched.store(loops.watched(), Relaxed);
+    }
+
+    /// True if the bodies of an object's calls are worth a digest.
+    pub(crate) fn watches(&self, object: u64, reads: bool) -> bool {
+        self.watched.load(Relaxed) > 0 && self.lock().watches(object, reads)
+    }
+
+    /// Every second: logs what has become known.
+    pub(crate) fn second(&self, gate: &str, now: Moment) {
+        let news = {
+            let mut loops = self.lock();
+            let news = loops.tick(now);
+            self.watched.store(loops.watched(), Relaxed);
+            news
+        };
+        let more = news.len().saturating_sub(FEW);
+        for news in news.iter().take(FEW) {
+            match news {
+                News::Began(report) => {
+                    tracing::warn!(gate, object = &*report.object, "object is hot: {}", report.says(true))
+                }
+                News::Ended(report) => {
+                    tracing::info!(gate, object = &*report.object, "object is not hot any more: {}", report.says(true));
+                }
+            }
+        }
+        if more > 0 {
+            tracing::warn!(gate, more, "more objects have become hot, or are not any more; the status page lists them");
+        }
+    }
+
+    /// Returns the number of hot objects.
+    pub(crate) fn len(&self, now: Moment) -> usize {
+        self.lock().list(now).len()
+    }
+
+    /// Returns the hot objects for the status page.
+    pub(crate) fn tell(&self, clock: Clock, names: bool) -> Vec<status::HotObject> {
+        let list = self.lock().list(clock.now());
+        list.iter().take(SHOWN).map(|report| told(report, clock, names)).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Loops> {
+        self.loops.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn told(report: &Report, clock: Clock, names: bool) -> status::HotObject {
+    let callers = report.callers.iter().map(|caller| caller.name.to_string());
+    status::HotObject {
+        object: if names { report.object.to_string() } else { String::new() },
+        kind: report.kind.to_string(),
+        says: report.says(names),
+        calls: report.calls,
+        seconds: report.within.as_secs_f64(),
+        status: report.status(),
+        callers: if names { callers.collect() } else { Vec::new() },
+        since_ms: clock.wall(report.since),
+        last_ms: clock.wall(report.last),
+    }
+}
+
+/// The lines of the log about one second.
+const FEW: usize = 5;
+/// The most objects that are listed.
+const SHOWN: usize = 100;

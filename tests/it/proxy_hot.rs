@@ -1,0 +1,170 @@
+//! Objects that are called too often or in vain, through a gate: each is named, with the right
+//! words, and none that is healthy.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Request;
+use http_body_util::{BodyExt, Full};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use tidegate::clock::Clock;
+use tidegate::config::load_text;
+use tidegate::spec;
+use tidegate::status;
+
+use crate::support::{Backend, Proxy, reply};
+
+/// A gate with the defaults of its kind, but for the bucket.
+async fn gate(backend: &Backend, more: &str) -> Arc<Proxy> {
+    let text = format!("[gates.hot]\nupstream = \"http://localhost:1\"\nbucket = \"off\"\n{more}");
+    let loaded = load_text("f.toml".to_owned(), text, &[]).unwrap_or_else(|problems| panic!("{problems:?}"));
+    let read = loaded.settings.gates.into_values().next().expect("one");
+    let proxy = Proxy::before(backend.address).with(|options| {
+        let (name, listen) = (options.gate.name.clone(), options.gate.listen.clone());
+        options.gate = spec::Gate { name, listen, ..read };
+    });
+    Arc::new(proxy.start().await)
+}
+
+/// A program that makes calls, so often.
+struct Program {
+    agent: &'static str,
+    every: Duration,
+}
+
+impl Program {
+    /// Makes the same call for so long, the n-th with the n-th body.
+    async fn calls(&self, proxy: &Proxy, call: &str, body: impl Fn(u32) -> String, time: Duration) {
+        let clock = Clock::start();
+        let (method, target) = call.split_once(' ').expect("a method and a target");
+        let stream = TokioIo::new(proxy.connect().await);
+        let (mut client, connection) = http1::handshake::<_, Full<Bytes>>(stream).await.expect("speaks");
+        tokio::spawn(connection);
+        let mut number = 0;
+        while clock.now().since_start() < time {
+            let request = Request::builder().method(method).uri(target).header("host", "localhost");
+            let request = request.header("user-agent", format!("{} (linux/amd64)", self.agent));
+            let request = request
+                .header("authorization", SIGNED)
+                .header("content-type", "application/json")
+                .body(Full::from(body(number)));
+            client.ready().await.expect("open");
+            let answer = client.send_request(request.expect("valid")).await.expect("answered");
+            answer.into_body().collect().await.expect("whole");
+            clock.sleep(self.every).await;
+            number += 1;
+        }
+    }
+}
+
+/// An update of an object, as a controller sends it: with the version that it has read.
+fn update(name: &str, data: &str) -> impl Fn(u32) -> String {
+    let (name, data) = (name.to_owned(), data.to_owned());
+    move |version| {
+        format!(r#"{{"metadata":{{"name":"{name}","resourceVersion":"{version}"}},"data":{{"a":"{data}"}}}}"#)
+    }
+}
+
+async fn healthy(proxy: Arc<Proxy>) {
+    for object in 0..200 {
+        let program = Program { agent: "healthy-controller/1", every: Duration::from_millis(10) };
+        let call = format!("PUT /api/v1/namespaces/default/configmaps/healthy-{object}");
+        program.calls(&proxy, &call, update("h", "x"), Duration::from_millis(30)).await;
+    }
+}
+
+async fn hot(proxy: &Proxy, names: bool) -> Vec<status::HotObject> {
+    proxy.gate.status(names).await.hot
+}
+
+/// The only hot object in words, once there is one.
+fn only(hot: &[status::HotObject]) -> String {
+    assert_eq!(hot.len(), 1, "{hot:?}");
+    format!("{}: {}", hot[0].object, hot[0].says)
+}
+
+/// AWS reads the service off it; nobody else looks at it.
+const SIGNED: &str = "AWS4-HMAC-SHA256 Credential=AKIAIOSFODNN7EXAMPLE/20260101/eu-central-1/ec2/aws4_request, SignedHeaders=host, Signature=0";
+const MINUTE: Duration = Duration::from_secs(60);
+const OBJECT: &str = "PUT /api/v1/namespaces/default/configmaps/a";
+
+#[tokio::test(start_paused = true)]
+async fn an_object_that_feeds_itself_is_named_beside_two_hundred_healthy_ones_until_it_ends() {
+    let backend = Backend::replying(200).await;
+    let proxy = gate(&backend, "").await;
+    let others = tokio::spawn(healthy(Arc::clone(&proxy)));
+    let manager = Program { agent: "manager/1.2", every: Duration::from_millis(200) };
+    manager.calls(&proxy, OBJECT, update("a", "x"), MINUTE).await;
+    others.await.expect("no panic");
+    let says = only(&hot(&proxy, true).await);
+    assert!(says.starts_with("configmaps default/a: written "), "{says}");
+    assert!(says.ends_with(" seconds by manager/1.2, the same body each time"), "{says}");
+    assert_eq!(proxy.metric("tidegate_hot_objects", &[]), 1.0);
+
+    let nameless = hot(&proxy, false).await;
+    let text = serde_json::to_string(&nameless).expect("it is data");
+    assert!(!text.contains("manager") && !text.contains("default/a"), "{text}");
+    assert_eq!((nameless[0].title(), nameless[0].callers.len()), ("configmaps", 0));
+
+    Clock::start().sleep(2 * MINUTE).await;
+    assert_eq!(proxy.metric("tidegate_hot_objects", &[]), 0.0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_that_fight_over_an_object_are_both_named() {
+    let backend = Backend::replying(200).await;
+    let proxy = gate(&backend, "").await;
+    let program = |agent| Program { agent, every: Duration::from_millis(400) };
+    let (one, other) = (program("kustomize-controller/1"), program("my-operator/2"));
+    tokio::join!(
+        one.calls(&proxy, OBJECT, update("a", "x"), MINUTE),
+        other.calls(&proxy, OBJECT, update("a", "y"), MINUTE)
+    );
+    let says = only(&hot(&proxy, true).await);
+    let wanted =
+        ": two writers take turns, kustomize-controller/1 and my-operator/2, each with the same body each time";
+    assert!(says.ends_with(wanted), "{says}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_create_that_may_not_be_is_named_by_the_object_in_its_body() {
+    let backend = Backend::replying(403).await;
+    let proxy = gate(&backend, "").await;
+    let manager = Program { agent: "manager/1.2", every: Duration::from_secs(3) };
+    manager.calls(&proxy, "POST /api/v1/namespaces/default/configmaps", update("made", "x"), MINUTE).await;
+    let says = only(&hot(&proxy, true).await);
+    let wanted = "configmaps default/made: 403 for ever: every create by manager/1.2 got it, ";
+    assert!(says.starts_with(wanted), "{says}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_external_api_is_told_of_by_action_where_per_key_asks_for_it() {
+    let backend = Backend::start(|_| async { reply(404, "{}") }).await;
+    for (more, is_named) in [("per_key = { reads = \"1/s\" }", true), ("", false)] {
+        let more = format!("kind = \"http\"\ndialect = \"aws\"\nbackoff = \"off\"\n{more}");
+        let proxy = gate(&backend, &more).await;
+        let manager = Program { agent: "manager/1.2", every: Duration::from_millis(500) };
+        manager.calls(&proxy, "GET /?Action=DescribeInstances&InstanceId.1=i-0", |_| String::new(), MINUTE).await;
+        let hot = hot(&proxy, true).await;
+        assert_eq!(!hot.is_empty(), is_named, "{hot:?}");
+        if is_named {
+            let says = only(&hot);
+            assert!(says.contains("404 for ever: every DescribeInstances by manager/1.2 got it"), "{says}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn leases_are_never_named_and_an_object_that_keeps_to_its_pace_is_not() {
+    let backend = Backend::replying(200).await;
+    let proxy = gate(&backend, "per_key = { writes = \"20/s\" }").await;
+    let manager = Program { agent: "manager/1.2", every: Duration::from_millis(100) };
+    let lease = "PUT /apis/coordination.k8s.io/v1/namespaces/default/leases/a";
+    tokio::join!(
+        manager.calls(&proxy, lease, update("a", "x"), MINUTE),
+        manager.calls(&proxy, OBJECT, update("a", "x"), MINUTE)
+    );
+    assert_eq!(hot(&proxy, true).await, []);
+}
