@@ -22,7 +22,7 @@ mod watched;
 mod tests;
 
 pub use self::body::digest;
-pub use self::loops::Loops;
+pub use self::loops::{Loops, in_direction};
 pub use self::report::{News, Report};
 pub use self::seen::{Names, Seen};
 pub use self::sketch::{Pace, PerKey, Sketch};

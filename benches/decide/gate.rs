@@ -60,6 +60,7 @@ impl Gate {
             key: Some(key(object)),
             credential: 0,
             write: true,
+            reads: false,
             group: Group::Short,
             long_running: false,
             lists_first: false,

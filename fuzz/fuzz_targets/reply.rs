@@ -41,6 +41,7 @@ fuzz_target!(|bytes: &[u8]| {
             key: None,
             credential: 0,
             write: false,
+            reads: false,
             group: Group::Short,
             long_running: false,
             lists_first: false,

@@ -15,16 +15,21 @@ pub(super) struct PerKey {
     writes: Option<Rate>,
     reads: Option<Rate>,
     burst: NonZeroU32,
+    enforce: bool,
 }
 
 // === impl PerKey ===
 
 impl PerKey {
     /// Returns what a gate starts from: on Kubernetes, objects that are written too often are
-    /// named. Presets that remember no failure know no key either, and do not begin to for this.
+    /// named, and with preset `crossplane` their writes are refused. Presets that remember no
+    /// failure know no key either, and do not begin to for this.
     pub(super) fn of_preset(kind: Kind, preset: Preset) -> Option<Self> {
         match (kind, preset) {
             (Kind::Http, _) | (_, Preset::ClientGo | Preset::None) => None,
+            (Kind::Kubernetes, Preset::Crossplane) => {
+                Some(Self { writes: Some(Rate::per_second(0.5)), burst: THIRTY, enforce: true, ..USUAL })
+            }
             (Kind::Kubernetes, _) => Some(USUAL),
         }
     }
@@ -32,7 +37,7 @@ impl PerKey {
     /// Returns it as the gate uses it.
     pub(super) fn paces(self) -> hot::PerKey {
         let pace = |rate: Rate| hot::Pace::new(rate.in_a_second(), self.burst);
-        hot::PerKey { writes: self.writes.map(pace), reads: self.reads.map(pace) }
+        hot::PerKey { writes: self.writes.map(pace), reads: self.reads.map(pace), enforce: self.enforce }
     }
 }
 
@@ -47,14 +52,17 @@ pub(super) fn per_key(at: &Cursor<'_>, base: Option<PerKey>) -> Option<PerKey> {
     };
     let (writes, reads) = (rate("writes", usual.writes), rate("reads", usual.reads));
     let burst = at.get("burst", usual.burst);
-    if is_on && writes.is_none() && reads.is_none() {
+    let enforce = at.get("enforce", usual.enforce);
+    if at.is_table() && writes.is_none() && reads.is_none() {
         let given = [&at.at("writes"), &at.at("reads")];
         at.given(&given).problem("counts nothing: expected a rate of writes or reads, or per_key = \"off\"");
     }
-    is_on.then_some(PerKey { writes, reads, burst })
+    is_on.then_some(PerKey { writes, reads, burst, enforce })
 }
 
 /// Nothing that is healthy writes one object every second for a minute; a lock is written every
 /// other second.
-const USUAL: PerKey =
-    PerKey { writes: Some(Rate::per_second(1.0)), reads: None, burst: NonZeroU32::new(10).expect("ten is not zero") };
+const USUAL: PerKey = PerKey { writes: Some(Rate::per_second(1.0)), reads: None, burst: TEN, enforce: false };
+const TEN: NonZeroU32 = NonZeroU32::new(10).expect("ten is not zero");
+/// A composite resource is written many times when it is made.
+const THIRTY: NonZeroU32 = NonZeroU32::new(30).expect("thirty is not zero");

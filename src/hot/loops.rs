@@ -125,7 +125,8 @@ impl Loops {
 
 /// Tells reads of an object from its writes.
 #[inline]
-fn in_direction(object: u64, reads: bool) -> u64 {
+#[must_use]
+pub fn in_direction(object: u64, reads: bool) -> u64 {
     if reads { !object } else { object }
 }
 

@@ -34,6 +34,8 @@ pub struct PerKey {
     pub writes: Option<Pace>,
     /// For reads.
     pub reads: Option<Pace>,
+    /// True if calls that come more often are refused; else they are only named.
+    pub enforce: bool,
 }
 
 /// The buckets of the objects that were called lately.
@@ -81,8 +83,7 @@ impl Sketch {
             (self.objects, self.full_at) = (vec![0; PLACES], vec![0; PLACES]);
         }
         let (object, now) = (object.max(1), now.as_nanos());
-        // The object's neighbours are chosen by bits that reads and writes have in common.
-        let first = (object >> 32) as usize % (PLACES / NEIGHBOURS) * NEIGHBOURS;
+        let first = first(object);
         let around = first..first + NEIGHBOURS;
         let (Some(objects), Some(full_at)) = (self.objects.get_mut(around.clone()), self.full_at.get_mut(around))
         else {
@@ -102,11 +103,35 @@ impl Sketch {
         Ok(())
     }
 
+    /// Returns the moment at which the bucket of an object is full again, if it is kept.
+    #[must_use]
+    pub fn full_at(&self, object: u64) -> Option<Moment> {
+        self.place(object).and_then(|place| self.full_at.get(place)).copied().map(Moment::from_nanos)
+    }
+
+    /// Takes back what happened to the bucket of an object since [`Self::full_at`] was asked.
+    pub fn restore(&mut self, object: u64, full_at: Option<Moment>) {
+        if let Some(now) = self.place(object).and_then(|place| self.full_at.get_mut(place)) {
+            *now = full_at.unwrap_or_default().as_nanos();
+        }
+    }
+
+    fn place(&self, object: u64) -> Option<usize> {
+        let first = first(object);
+        let around = self.objects.get(first..first + NEIGHBOURS)?;
+        around.iter().position(|known| *known == object.max(1)).map(|place| first + place)
+    }
+
     /// Returns the bytes that it takes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         (self.objects.capacity() + self.full_at.capacity()) * size_of::<u64>()
     }
+}
+
+/// Returns the first of an object's neighbours.
+fn first(object: u64) -> usize {
+    (object >> 32) as usize % (PLACES / NEIGHBOURS) * NEIGHBOURS
 }
 
 fn nearest_to_full(full_at: &[u64]) -> usize {

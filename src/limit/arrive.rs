@@ -40,8 +40,16 @@ impl Limiter {
         let now = self.catch_up(now);
         let call = self.read(arrival, now);
         // 5. An exempt call goes, and every call while a bypass is on.
-        if self.is_exempt(&call) {
+        if self.class(&call).lane == Lane::Exempt {
             return Verdict::Admit(Permit::new(call, self.exempt_grant()));
+        }
+        if self.is_unusual {
+            if self.bypassed {
+                return Verdict::Admit(Permit::new(call, self.exempt_grant()));
+            }
+            if let Err(cause) = self.per_key(arrival, now) {
+                return Verdict::Refuse(cause.refusal(Duration::ZERO, None));
+            }
         }
         let at_key = self.at_key(&call, now);
         if !at_key.passes(now) {

@@ -6,9 +6,10 @@
 //! is past this stage, whether the key fails or not.
 
 use super::{
-    AtKey, BucketId, Call, Combine, Grant, KeyGrant, KeyId, LOOKED_AT_ONCE, Lasts, Limiter, Reason, Reserved, State,
-    Ticket, Waiter, WaiterIndex,
+    Arrival, AtKey, BucketId, Call, Cause, Combine, Grant, KeyGrant, KeyId, LOOKED_AT_ONCE, Lasts, Limiter, Reason,
+    Reserved, State, Ticket, Waiter, WaiterIndex,
 };
+use crate::hot::in_direction;
 use crate::moment::Moment;
 
 // === impl Limiter ===
@@ -195,6 +196,22 @@ impl Limiter {
         };
         let cause = self.hold_over(&call, &at_key, now);
         self.refuse(index, cause, now);
+    }
+
+    /// Step 5, `per_key`: its object was called more often than its class lets one be called. A
+    /// call that passes has taken its object's token, whatever becomes of it. One whose key fails
+    /// takes none: its backoff is slower.
+    #[inline(never)]
+    pub(super) fn per_key(&mut self, arrival: &Arrival<'_>, now: Moment) -> Result<(), Cause> {
+        let class = self.policy.classes.get(usize::from(arrival.class.0));
+        let pace = class.and_then(|class| class.per_key).filter(|per_key| per_key.enforce);
+        let Some(pace) = pace.and_then(|per_key| per_key.pace(arrival.reads)) else { return Ok(()) };
+        let Some(key) = arrival.key.filter(|key| !key.is_collection_read()) else { return Ok(()) };
+        if self.keys().view(&key, now).is_some() {
+            return Ok(());
+        }
+        let taken = self.objects.take(in_direction(key.object, arrival.reads), pace, now);
+        taken.map_err(|retry_at| Cause::new(Reason::PerKey, retry_at))
     }
 
     /// True if at most one call like this one may be past the key stage.

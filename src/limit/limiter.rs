@@ -15,6 +15,7 @@ use super::{
     WaiterWalk, Waiting, WaitingBytes, Want, Work,
 };
 use crate::api::Group;
+use crate::hot::Sketch;
 use crate::moment::Moment;
 
 /// The limits of one gate at work.
@@ -32,8 +33,12 @@ pub struct Limiter {
     pub(super) work: Work,
     pub(super) dropped_requests: DroppedRequests,
     pub(super) now: Moment,
+    /// What each object was called lately, where a class enforces how often that may be.
+    pub(super) objects: Sketch,
     /// True while every call is admitted without limits.
     pub(super) bypassed: bool,
+    /// True if that is so, or if a class enforces how often one object may be called.
+    pub(super) is_unusual: bool,
 }
 
 // === impl Limiter ===
@@ -43,7 +48,7 @@ impl Limiter {
     #[must_use]
     pub fn new(policy: Policy, seed: u64, now: Moment) -> Self {
         debug_assert!(!policy.classes.is_empty(), "a policy has a class");
-        let mut serials = 0..;
+        let (mut serials, is_unusual) = (0.., policy.enforces_per_key());
         Self {
             serials: policy.per_class(|_| serials.next().unwrap_or(u32::MAX)),
             table: Table::new(policy.max_keys, seed),
@@ -55,7 +60,9 @@ impl Limiter {
             work: Work { idle_since: now, ..Work::default() },
             dropped_requests: DroppedRequests::new(),
             now,
+            objects: Sketch::default(),
             bypassed: false,
+            is_unusual,
         }
     }
 

@@ -4,6 +4,7 @@
 use super::{
     Arrival, KeyState, Limiter, Position, Reason, Refusal, State, Sweep, Ticket, Verdict, WaiterIndex, WaiterWalk,
 };
+use crate::hot::in_direction;
 use crate::moment::Moment;
 
 /// A preview: what would happen to a call that arrived now.
@@ -81,6 +82,7 @@ impl Limiter {
     pub fn set_bypass(&mut self, on: bool, now: Moment) {
         let now = self.catch_up(now);
         self.bypassed = on;
+        self.is_unusual = on || self.policy.enforces_per_key();
         if on {
             self.work.begin_sweep(Sweep::Release(WaiterWalk::over(&self.waiting.waiters)));
             self.dispatch_turns(now);
@@ -98,6 +100,8 @@ impl Limiter {
         let now = self.catch_up(now);
         // A call that does not come takes no token for the want of which another would be refused.
         let expired_holds = std::mem::take(&mut self.work.expired_holds);
+        let object = arrival.key.map_or(0, |key| in_direction(key.object, arrival.reads));
+        let full_at = self.objects.full_at(object);
         let preview = match self.arrive(arrival, now) {
             Verdict::Admit(permit) => {
                 self.retract(permit, now);
@@ -107,6 +111,7 @@ impl Limiter {
             Verdict::Wait(ticket) => self.preview_wait(ticket, now),
         };
         self.work.expired_holds.extend(expired_holds);
+        self.objects.restore(object, full_at);
         preview
     }
 

@@ -11,6 +11,7 @@ pub use self::shared::{Outage, SharedId, SharedPolicy};
 use crate::api::Scope;
 use crate::hot::PerKey;
 
+mod per_key;
 mod shared;
 
 /// A class, by its index in `Policy::classes`.
@@ -110,8 +111,7 @@ pub struct BucketPolicy {
     pub per: Per,
     /// True if it starts empty: no free burst after a restart.
     pub starts_empty: bool,
-    /// The bounds within which its rate gives way to an upstream that throttles; `None` if it never
-    /// does.
+    /// The bounds within which its rate gives way to an upstream that throttles, if it does.
     pub adapt: Option<Adapt>,
     /// The most tokens that one call takes; at least one and at most the burst. A call leaves when
     /// as many are there, whatever it costs itself, so that no call is passed because it is dear.

@@ -22,6 +22,8 @@ words! {
         OneAtATime = "one_at_a_time",
         /// The upstream asked for a pause.
         Pause = "pause",
+        /// Its object was called more often than its class lets one be called.
+        PerKey = "per_key",
         /// Too many calls wait already.
         QueueFull = "queue_full",
         /// There is no token for a retry: the retry bucket is empty, or the gate's is, for which a
@@ -102,10 +104,10 @@ impl Reason {
         matches!(self, Self::Bucket | Self::RetryBucket)
     }
 
-    /// True if it concerns a failing key: then the gate holds the call for `backoff.hold` at most,
-    /// so as not to pin the controller's worker.
+    /// True if it concerns a failing key or a hot object: then the gate holds the call for
+    /// `backoff.hold` at most, so as not to pin the controller's worker.
     pub const fn concerns_key(self) -> bool {
-        matches!(self, Self::Backoff | Self::OneAtATime | Self::RetryBucket | Self::Trial)
+        matches!(self, Self::Backoff | Self::OneAtATime | Self::PerKey | Self::RetryBucket | Self::Trial)
     }
 }
 

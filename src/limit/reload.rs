@@ -32,6 +32,7 @@ impl Limiter {
         let origins = self.adopt_classes(&policy);
         self.resources.reconfigure(&policy, &origins, now);
         self.policy = policy;
+        self.is_unusual = self.bypassed || self.policy.enforces_per_key();
         self.table.set_max_keys(self.policy.max_keys);
         let old = std::mem::replace(&mut self.scheduler, Scheduler::new(&self.policy));
         self.scheduler.inherit(&old, &origins);

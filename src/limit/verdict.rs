@@ -32,6 +32,8 @@ pub struct Arrival<'a> {
     /// True if the call changes something: if the gate says so, such calls of a key go one at a
     /// time.
     pub write: bool,
+    /// True if the call changes nothing.
+    pub reads: bool,
     /// The group of connections it will use.
     pub group: Group,
     /// It holds no slot, and spends a token only where its class meters opening or it lists first.

@@ -201,6 +201,7 @@ pub(super) fn arrival<'a>(call: &Classified, key: Option<Key>, flow_name: &'a Fl
         key,
         credential: call.credential,
         write: call.goes_alone,
+        reads: call.reads,
         group: call.group,
         long_running: call.call.is_long_running,
         lists_first: call.call.lists_first,

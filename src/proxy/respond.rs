@@ -213,7 +213,10 @@ mod tests {
     #[test]
     fn who_is_told_when_to_come_back_is_as_the_table_says() {
         for reason in Reason::ALL {
-            let key = matches!(reason, Reason::Backoff | Reason::Trial | Reason::OneAtATime | Reason::RetryBucket);
+            let key = matches!(
+                reason,
+                Reason::Backoff | Reason::Trial | Reason::OneAtATime | Reason::PerKey | Reason::RetryBucket
+            );
             let kubernetes = RetryAfter::Auto.is_on(reason, Kind::Kubernetes);
             let http = RetryAfter::Auto.is_on(reason, Kind::Http);
             assert_eq!(kubernetes, !key && reason != Reason::Deadline, "{reason}");

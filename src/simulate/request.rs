@@ -46,6 +46,7 @@ pub(super) struct Shared {
     pub(super) flow_name: String,
     patient: bool,
     goes_alone: bool,
+    reads: bool,
     key_is_of_object: bool,
 }
 
@@ -137,8 +138,8 @@ impl Reader {
         let key = read.key.with_body(body.as_bytes(), true, &self.hasher).map(|key| self.key(key));
         let (flow, patient, key_is_of_object) = (self.number(read.flow), read.patient, read.key_is_of_object);
         let kind = self.hasher.hash_one(Request { name: "", ..*request });
-        let goes_alone = read.goes_alone;
-        let new = || Rc::new(Shared { flow, flow_name, patient, goes_alone, key_is_of_object, call: read.call });
+        let (goes_alone, reads) = (read.goes_alone, read.reads);
+        let new = || Rc::new(Shared { flow, flow_name, patient, goes_alone, reads, key_is_of_object, call: read.call });
         let shared = Rc::clone(self.shared.entry(kind).or_insert_with(new));
         let read = Read { class: read.class, group: read.group, key, cost: read.cost, shared };
         self.reads.insert(hash, read.clone());
@@ -164,13 +165,14 @@ impl Reader {
 impl Read {
     /// Returns the call as it arrives.
     pub(super) fn arrival(&self) -> Arrival<'_> {
-        let Shared { call, flow, flow_name, patient, goes_alone, .. } = &*self.shared;
+        let Shared { call, flow, flow_name, patient, goes_alone, reads, .. } = &*self.shared;
         Arrival {
             class: self.class,
             flow: Flow { id: *flow, name: flow_name },
             key: self.key,
             credential: 0,
             write: *goes_alone,
+            reads: *reads,
             group: self.group,
             long_running: call.is_long_running,
             lists_first: call.lists_first,

@@ -94,7 +94,7 @@ impl Gate {
     fn refuses(&self, now_ms: u64) -> Option<&str> {
         let lately = |refusal: &&super::Refusal| now_ms.saturating_sub(refusal.at_ms) < LATELY_MS;
         let mut reasons = self.refusals.iter().filter(lately).map(|refusal| refusal.reason.as_str());
-        reasons.find(|reason| !matches!(*reason, "backoff" | "one_at_a_time" | "retry_bucket" | "trial"))
+        reasons.find(|reason| !matches!(*reason, "backoff" | "one_at_a_time" | "per_key" | "retry_bucket" | "trial"))
     }
 
     /// Returns the state in a word or two.

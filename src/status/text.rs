@@ -73,6 +73,7 @@ pub(crate) fn meaning(reason: &str) -> &'static str {
         "deadline" => "they could not make their client's own deadline",
         "one_at_a_time" => "another write of the key is out",
         "pause" => "the upstream asked for a pause",
+        "per_key" => "their object is called again and again",
         "queue_full" => "too many calls wait already",
         "retry_bucket" => "there is no token for a retry",
         "slot" => "there is no free slot, or no room on a connection",
@@ -151,8 +152,7 @@ mod tests {
     fn every_reason_has_a_meaning() {
         // The closed list of reasons for refusals and waits; the limiter's own test fixes the
         // words.
-        let reasons =
-            "backoff bucket bytes_full class_bucket deadline one_at_a_time pause queue_full retry_bucket slot trial";
+        let reasons = "backoff bucket bytes_full class_bucket deadline one_at_a_time pause per_key queue_full retry_bucket slot trial";
         for reason in reasons.split(' ') {
             assert_ne!(meaning(reason), meaning("unknown"), "{reason}");
         }

@@ -154,6 +154,37 @@ fn buckets_must_make_sense() {
 }
 
 #[test]
+fn the_pace_of_an_object_must_make_sense() {
+    let range = "expected calls per second above 0 and at most 1000000000";
+    let rate = "a number per second, or text such as \"5000/h\" or \"900/min\" (units: s, min, h, d)";
+    let at = "gates.kubernetes.per_key";
+    for (more, expected) in [
+        ("per_key.writes = 0", format!("f.toml:3:18: {at}.writes: is 0.0, {range}")),
+        ("per_key.writes = \"0/h\"", format!("f.toml:3:18: {at}.writes: is \"0/h\", {range}")),
+        ("per_key.reads = -1", format!("f.toml:3:17: {at}.reads: is -1.0, {range}")),
+        ("per_key.writes = \"often\"", format!("f.toml:3:18: {at}.writes: is \"often\", expected \"off\", {rate}")),
+        ("per_key.burst = 0", format!("f.toml:3:17: {at}.burst: is 0, expected at least 1")),
+        ("per_key = 0", format!("f.toml:3:11: {at}: is 0, expected a table, or \"off\"")),
+        (
+            "per_key.writes = \"off\"",
+            format!("f.toml:3:1: {at}: counts nothing: expected a rate of writes or reads, or per_key = \"off\""),
+        ),
+        (
+            "classes = [{ name = \"leases\", per_key = { writes = 1 } }]",
+            "f.toml:3:31: gates.kubernetes.classes[0].per_key: has no effect: an exempt class is never held, and no key of it is \
+             remembered"
+                .to_owned(),
+        ),
+    ] {
+        in_gate(more, &[&expected]);
+    }
+    in_gate(
+        "per_key = \"off\"\nclasses = [{ name = \"default\", per_key = { writes = \"30/min\", enforce = true } }]",
+        &[],
+    );
+}
+
+#[test]
 fn a_backoff_must_make_sense() {
     for (more, expected) in [
         ("backoff = { base = \"2m\" }", "f.toml:3:20: gates.kubernetes.backoff.base: max 60s is less than base 120s"),

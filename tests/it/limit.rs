@@ -12,6 +12,7 @@ mod neighbours;
 mod one_by_one;
 mod opening;
 mod pauses;
+mod per_key;
 mod promises;
 mod retries;
 mod scenarios;

@@ -185,6 +185,7 @@ pub(crate) fn admitted<T>(request: T) -> Admitted<T> {
         key: None,
         credential: 0,
         write: false,
+        reads: false,
         group: Group::Exempt,
         long_running: false,
         lists_first: false,

@@ -14,7 +14,7 @@ use tidegate::config::load_text;
 use tidegate::spec;
 use tidegate::status;
 
-use crate::support::{Backend, Proxy, reply};
+use crate::support::{Backend, Proxy, header, reply};
 
 /// A gate with the defaults of its kind, but for the bucket.
 async fn gate(backend: &Backend, more: &str) -> Arc<Proxy> {
@@ -152,6 +152,31 @@ async fn an_external_api_is_told_of_by_action_where_per_key_asks_for_it() {
         if is_named {
             let says = only(&hot);
             assert!(says.contains("404 for ever: every DescribeInstances by manager/1.2 got it"), "{says}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_it_is_enforced_a_loop_is_slow_and_named_and_nobody_else_waits() {
+    for (more, is_held) in [("per_key.enforce = true", true), ("per_key.enforce = true\nshadow = true", false)] {
+        let backend = Backend::replying(200).await;
+        let proxy = gate(&backend, more).await;
+        let others = tokio::spawn(healthy(Arc::clone(&proxy)));
+        let manager = Program { agent: "manager/1.2", every: Duration::from_millis(50) };
+        manager.calls(&proxy, OBJECT, update("a", "x"), 2 * MINUTE).await;
+        others.await.expect("no panic");
+        let of_loop: Vec<_> = backend.seen().into_iter().filter(|seen| seen.target.ends_with("/a")).collect();
+        assert_eq!(of_loop.len() <= 10 + 121, is_held, "{}", of_loop.len());
+        let metric = if is_held { "tidegate_refusals_total" } else { "tidegate_shadow_refusals_total" };
+        assert!(proxy.metric(metric, &["reason=\"per_key\""]) > 500.0);
+        assert_eq!(proxy.metric(metric, &[]), proxy.metric(metric, &["reason=\"per_key\""]), "only the loop");
+        let says = only(&hot(&proxy, true).await);
+        assert!(says.contains(" by manager/1.2, the same body each time"), "{says}");
+        assert_eq!(says.ends_with(" refused by this gate"), is_held, "{says}");
+        // What it was told is the object's, so that a controller's own queue takes over.
+        let told = proxy.exchange(&format!("{OBJECT} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")).await;
+        if is_held && told.starts_with("HTTP/1.1 429") {
+            assert!(told.contains("per_key") && header(&told, "retry-after").is_none(), "{told}");
         }
     }
 }

@@ -146,6 +146,7 @@ fn knob(reason: &str) -> &'static str {
         "slot" => "raise in_flight.max, or find out why answers take so long: tidegate_upstream_seconds",
         "pause" => "the upstream asked for it; lower bucket.rate below its quota",
         "queue_full" | "bytes_full" => "raise queue.max_waiting or queue.max_waiting_bytes, or bucket.rate",
+        "per_key" => "mend the loop that is named here, or raise per_key for the class of these calls",
         "retry_bucket" => {
             "heal what fails; with retry_bucket.rate = \"auto\", the default, retries go again as soon as some of them succeed"
         }
@@ -160,7 +161,9 @@ fn remedy(hot: &status::HotObject) -> String {
         Some(403) => "give it the right that it lacks, or take the call out of the controller".to_owned(),
         Some(404) => "make what it looks for, or let the controller stop looking: the name may be wrong".to_owned(),
         Some(status) => format!("correct what it sends: no retry changes a {status}"),
-        None => "mend the loop in the controller: docs/operations.md has the usual causes".to_owned(),
+        None => {
+            "mend the loop in the controller; until then per_key.enforce = true holds the object to its pace".to_owned()
+        }
     }
 }
 

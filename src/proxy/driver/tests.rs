@@ -40,6 +40,7 @@ fn arrive(driver: &Driver, flow: u64) -> Verdict {
         key: None,
         credential: 0,
         write: false,
+        reads: false,
         group: Group::Short,
         long_running: false,
         lists_first: false,

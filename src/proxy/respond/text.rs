@@ -109,6 +109,7 @@ const fn sentence(reason: Reason) -> &'static str {
         Reason::Deadline => "its turn would come too late for the timeout it asks for",
         Reason::OneAtATime => "another write of the same object is under way",
         Reason::Pause => "the upstream asked for a pause",
+        Reason::PerKey => "the same object is called again and again",
         Reason::QueueFull => "too many calls wait already",
         Reason::RetryBucket => "too many retries at once",
         Reason::Slot => "too many calls are in flight",

@@ -201,6 +201,7 @@ impl City {
             key: classified.key.known(),
             credential: classified.credential,
             write: !classified.call.verb.is_read(),
+            reads: classified.call.verb.is_read(),
             group: classified.group,
             long_running: false,
             lists_first: false,

@@ -64,6 +64,7 @@ impl Gate {
             key,
             credential: 0,
             write: false,
+            reads: false,
             group: Group::Short,
             long_running: false,
             lists_first: false,

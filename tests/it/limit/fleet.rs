@@ -183,6 +183,7 @@ impl Fleet {
             key: None,
             credential: 0,
             write: false,
+            reads: false,
             group: Group::Short,
             long_running: false,
             lists_first: false,

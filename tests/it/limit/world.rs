@@ -151,6 +151,7 @@ impl Caller {
             }),
             credential: self.credential,
             write: self.writes(),
+            reads: !self.writes(),
             group: self.group,
             long_running: self.long_running,
             lists_first: self.lists_first,

@@ -185,6 +185,7 @@ impl<P: Provider> Town<P> {
             key: *key,
             credential: call.credential,
             write: call.goes_alone,
+            reads: call.reads,
             cost: call.cost,
             group: call.group,
             long_running: false,

@@ -87,6 +87,7 @@ fn call(limiter: &mut Limiter, class: ClassId, who: u64, now: Moment) -> bool {
         key: None,
         credential: who,
         write: false,
+        reads: false,
         group: Group::Short,
         long_running: false,
         lists_first: false,

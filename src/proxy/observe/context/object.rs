@@ -5,6 +5,7 @@ use http::StatusCode;
 use super::CallContext;
 use crate::api::Key;
 use crate::hot::{self, PerKey, Seen};
+use crate::limit::Reason;
 use crate::proxy::tally::shortened;
 
 /// What was found in the body of a call whose object is worth a closer look.
@@ -70,7 +71,7 @@ impl CallContext {
             caller: self.caller.number(),
             status: status.as_u16(),
             is_upstreams: self.upstream.is_some(),
-            held: false,
+            held: self.refused == Some(Reason::PerKey),
             body: self.looked.as_ref().and_then(|looked| looked.digest),
             names: self,
         };
