@@ -27,6 +27,7 @@ mod java;
 mod kube_rs;
 mod kubectl;
 mod leader;
+mod loops;
 mod manager;
 mod operators;
 mod outage;

@@ -33,6 +33,7 @@ var modes = map[string]func(context.Context, []string) error{
 	"ensure":    ensure,
 	"refuse":    refuse,
 	"upload":    upload,
+	"loop":      loop,
 }
 
 func main() {
@@ -40,7 +41,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	if len(os.Args) < 2 || modes[os.Args[1]] == nil {
-		fmt.Fprintln(os.Stderr, "usage: controller manage|herd|watches|informers|leader|manager|operate|script|ensure|refuse|upload [flags]")
+		fmt.Fprintln(os.Stderr, "usage: controller manage|herd|watches|informers|leader|manager|operate|script|ensure|refuse|upload|loop [flags]")
 		os.Exit(64)
 	}
 	if err := modes[os.Args[1]](ctx, os.Args[2:]); err != nil {

@@ -41,6 +41,13 @@ pub(crate) struct User {
     pub(crate) token: String,
 }
 
+impl User {
+    /// What tells it from others in the name of a file: the end of its token.
+    pub(crate) fn mark(&self) -> &str {
+        self.token.get(self.token.len().saturating_sub(40)..).unwrap_or(&self.token)
+    }
+}
+
 /// The differences between control planes.
 #[derive(Debug, Default)]
 pub(crate) struct Options {
@@ -161,7 +168,7 @@ impl ControlPlane {
 
     /// A kubeconfig that leads straight to the API server.
     pub(crate) fn kubeconfig(&self, user: &User) -> PathBuf {
-        let path = self.dir.path().join(format!("direct-{}.kubeconfig", user.token));
+        let path = self.dir.path().join(format!("direct-{}.kubeconfig", user.mark()));
         write_kubeconfig(&path, &self.url(), &self.ca_file(), user);
         path
     }

@@ -115,7 +115,7 @@ impl Gate {
 
     /// A kubeconfig that leads through the gate.
     pub(crate) fn kubeconfig(&self, user: &User) -> PathBuf {
-        let path = self.dir.path().join(format!("gate-{}.kubeconfig", user.token));
+        let path = self.dir.path().join(format!("gate-{}.kubeconfig", user.mark()));
         write_kubeconfig(&path, &format!("https://127.0.0.1:{}", self.port), &self.ca_file(), user);
         path
     }
@@ -177,6 +177,13 @@ impl Gate {
         line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or_default()
     }
 
+    /// Its status, with names.
+    pub(crate) fn status(&self) -> Value {
+        let answer = self.admin_get("/status").unwrap_or_default();
+        let body = answer.split_once("\r\n\r\n").map(|(_, body)| body);
+        body.and_then(|body| serde_json::from_str(body).ok()).unwrap_or_default()
+    }
+
     /// Its connections to this port of loopback, by the numbers that the kernel gave them.
     pub(crate) fn sockets_to(&self, port: u16) -> HashSet<String> {
         let entries = fs::read_dir(format!("/proc/{}/fd", self.process.pid())).expect("it runs");
@@ -204,7 +211,10 @@ impl Gate {
     fn admin_get(&self, path: &str) -> Option<String> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.admin)).ok()?;
         stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost:{}\r\nConnection: close\r\n\r\n", self.admin).ok()?;
+        let host = format!("localhost:{}", self.admin);
+        let head =
+            format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nAccept: application/json\r\nConnection: close\r\n\r\n");
+        stream.write_all(head.as_bytes()).ok()?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).ok()?;
         Some(answer)

@@ -1,0 +1,123 @@
+//! Loops of real operators before a real API server: each is named within a minute, with the right
+//! words, beside two hundred healthy objects; and where it is enforced, slow.
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::support::control_plane::{ControlPlane, User};
+use crate::support::gate::{Gate, Way};
+use crate::support::programs::Program;
+use crate::support::{pause, say, turn, wait_for, widgets};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// An operator with a mistake, in a namespace with one widget.
+fn looping(plane: &ControlPlane, gate: &Gate, user: &User, namespace: &str, more: &[&str]) -> Program {
+    let args = [&["loop", "-namespace", namespace], more].concat();
+    Program::start(plane, Way::Gate(gate), user, &args)
+}
+
+fn widget(plane: &ControlPlane, namespace: &str) {
+    plane.namespace(namespace);
+    widgets::set(plane, namespace, &["looped".to_owned()], 1);
+}
+
+/// A service account that may read widgets and not write them.
+fn reader(plane: &ControlPlane, namespace: &str) -> User {
+    plane.apply(&format!(
+        "apiVersion: v1\nkind: ServiceAccount\nmetadata: {{name: reader, namespace: {namespace}}}\n---\n\
+         apiVersion: rbac.authorization.k8s.io/v1\nkind: Role\nmetadata: {{name: reader, namespace: {namespace}}}\n\
+         rules: [{{apiGroups: [tidegate.test], resources: [widgets], verbs: [get, list, watch]}}]\n---\n\
+         apiVersion: rbac.authorization.k8s.io/v1\nkind: RoleBinding\nmetadata: {{name: reader, namespace: {namespace}}}\n\
+         roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: Role, name: reader}}\n\
+         subjects: [{{kind: ServiceAccount, name: reader, namespace: {namespace}}}]\n"
+    ));
+    let token = plane.kubectl(&["create", "token", "reader", "-n", namespace, "--duration=1h"]);
+    User { name: format!("system:serviceaccount:{namespace}:reader"), token: token.trim().to_owned() }
+}
+
+/// The hot objects of a gate, in words.
+fn named(gate: &Gate) -> Vec<String> {
+    let status = gate.status();
+    let hot = status.pointer("/gates/0/hot").and_then(Value::as_array).cloned().unwrap_or_default();
+    let text = |hot: &Value, field: &str| hot[field].as_str().unwrap_or_default().to_owned();
+    hot.iter().map(|hot| format!("{}: {}", text(hot, "object"), text(hot, "says"))).collect()
+}
+
+#[test]
+fn each_loop_is_named_within_a_minute_beside_two_hundred_healthy_objects() {
+    let Some(plane) = ControlPlane::shared("each_loop_is_named_within_a_minute_beside_two_hundred_healthy_objects")
+    else {
+        return;
+    };
+    let _turn = turn::alone();
+    widgets::install(plane);
+    plane.namespace("calm");
+    let healthy = widgets::names("healthy", 200);
+    widgets::set(plane, "calm", &healthy, 1);
+    let gate = Gate::start(plane, "");
+    let manager = Program::start(plane, Way::Gate(&gate), &plane.master(), &["manage", "-namespace", "calm"]);
+    widgets::wait_written(&manager, &healthy, 1, MINUTE);
+
+    ["feeds", "fights", "denied"].into_iter().for_each(|namespace| widget(plane, namespace));
+    let (user, reader) = (plane.master(), reader(plane, "denied"));
+    let begin = Instant::now();
+    let _loops = [
+        looping(plane, &gate, &user, "feeds", &["-agent", "restless/1"]),
+        looping(plane, &gate, &user, "fights", &["-agent", "kustomize-controller/1", "-label", "us"]),
+        looping(plane, &gate, &user, "fights", &["-agent", "my-operator/2", "-label", "them"]),
+        looping(plane, &gate, &reader, "denied", &["-agent", "denied/1"]),
+    ];
+    let says = wait_for("three loops are named", MINUTE + Duration::from_secs(15), || {
+        Some(named(&gate)).filter(|named| named.len() >= 3)
+    });
+    say(format_args!("loops: named after {:.0?}: {says:#?}", begin.elapsed()));
+    let line = |namespace: &str| {
+        let begins = format!("widgets.tidegate.test {namespace}/looped: ");
+        says.iter().find_map(|line| line.strip_prefix(&begins)).unwrap_or_else(|| panic!("{namespace}: {says:#?}"))
+    };
+    assert!(line("feeds").starts_with("written ") && line("feeds").contains(" by restless/1, another body each time"));
+    assert!(line("fights").contains(": two writers take turns, kustomize-controller/1 and my-operator/2"));
+    assert!(line("denied").starts_with("403 for ever: every update of its status by denied/1 got it, "));
+    assert_eq!(says.len(), 3, "and no healthy one: {says:#?}");
+
+    // They are written again, and are no loop.
+    widgets::set(plane, "calm", &healthy, 2);
+    widgets::wait_written(&manager, &healthy, 2, MINUTE);
+    assert_eq!(named(&gate).len(), 3, "{:#?}", named(&gate));
+}
+
+#[test]
+fn where_it_is_enforced_a_loop_is_below_one_write_in_a_second_and_no_other_object_waits() {
+    let name = "where_it_is_enforced_a_loop_is_below_one_write_in_a_second_and_no_other_object_waits";
+    let Some(plane) = ControlPlane::shared(name) else { return };
+    let _turn = turn::alone();
+    widgets::install(plane);
+    plane.namespace("others");
+    widget(plane, "held");
+    let healthy = widgets::names("healthy", 200);
+    let gate = Gate::start(plane, "per_key = { writes = \"30/min\", enforce = true }");
+    let manager = Program::start(plane, Way::Gate(&gate), &plane.master(), &["manage", "-namespace", "others"]);
+    let user = plane.master();
+    let _loop = looping(plane, &gate, &user, "held", &["-agent", "restless/1"]);
+    wait_for("the loop is held", MINUTE, || {
+        (gate.metric("tidegate_refusals_total", &["reason=\"per_key\""]) >= 20.0).then_some(())
+    });
+    widgets::set(plane, "others", &healthy, 1);
+    widgets::wait_written(&manager, &healthy, 1, MINUTE);
+
+    // Half a minute of the audit log, in which it goes on.
+    let writes = || {
+        let writes = plane.audit().of(&user.name).only(|event| event.name == "looped" && event.verb == "update");
+        writes.only(|event| event.code == 200).arrivals()
+    };
+    let before = writes().len();
+    pause(Duration::from_secs(30));
+    let in_half_a_minute = writes().len() - before;
+    say(format_args!("loops: {before} writes before, {in_half_a_minute} in half a minute"));
+    assert!((1..30).contains(&in_half_a_minute), "{in_half_a_minute}");
+    let refused = |labels: &[&str]| gate.metric("tidegate_refusals_total", labels);
+    assert_eq!(refused(&[]), refused(&["reason=\"per_key\""]), "only the loop is refused");
+    assert!(named(&gate).iter().any(|line| line.contains("refused by this gate")), "{:#?}", named(&gate));
+}
