@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use http::{HeaderMap, Method, Uri};
 
-use self::caller::Caller;
+use self::caller::{Caller, Identities};
 use self::parts::ClassKeys;
 use crate::api::{Call, Group, Verb, apply, external, kubernetes};
 use crate::dialect::{Dialect, Form, Head, Words};
@@ -24,6 +24,7 @@ use crate::limit::policy::Per;
 mod caller;
 mod checksum;
 mod cost;
+mod everywhere;
 mod flow;
 mod glob;
 mod key;
@@ -32,6 +33,7 @@ mod parts;
 mod salt;
 
 pub use self::cost::{CostBy, CostReader};
+pub use self::everywhere::number_of_origin;
 pub use self::flow::{FairBy, FlowName};
 pub use self::glob::Glob;
 pub use self::key::KeySource;
@@ -46,10 +48,8 @@ pub struct Rules {
     pub kind: Kind,
     /// The division into flows.
     pub fair_by: FairBy,
-    /// The identity that buckets, slots or pauses are split by, for a class without one of its own.
-    identity: Option<Per>,
-    /// The identities by class.
-    identities: Vec<Option<Per>>,
+    /// The identities that buckets, slots or pauses are split by.
+    identities: Identities,
     /// True if only the writes that their provider takes one at a time go alone.
     only_serial_writes: bool,
     dialect: Dialect,
@@ -148,10 +148,10 @@ impl Rules {
     pub fn new(kind: Kind, fair_by: FairBy, identity: Option<Per>, classes: Vec<Traits>, rules: Vec<Rule>) -> Self {
         let rules = rules.into_iter().map(|rule| (rule.class, matcher::Compiled::new(rule.matching))).collect();
         let strictest = strictest(&classes);
-        let identity = identity.or_else(|| fair_by.identity());
-        let (identities, keys) = (Vec::new(), ClassKeys::default());
+        let of_gate = identity.or_else(|| fair_by.identity());
+        let (identities, keys) = (Identities { of_gate, ..Identities::default() }, ClassKeys::default());
         let (only_serial_writes, dialect) = (false, Dialect::Plain);
-        Self { kind, fair_by, identity, identities, only_serial_writes, dialect, classes, keys, rules, strictest }
+        Self { kind, fair_by, identities, only_serial_writes, dialect, classes, keys, rules, strictest }
     }
 
     /// Returns the same rules for calls in a provider's dialect.
@@ -159,9 +159,10 @@ impl Rules {
         Self { dialect, ..self }
     }
 
-    /// Returns the same rules with the identity that splits the limits of each class.
-    pub fn with_identities(self, identities: Vec<Option<Per>>) -> Self {
-        Self { identities, ..self }
+    /// Returns the same rules with the identity that splits the limits of each class; `agrees` if
+    /// every process is to find the same, because parts of a bucket are shared.
+    pub fn with_identities(self, of_classes: Vec<Option<Per>>, agrees: bool) -> Self {
+        Self { identities: Identities { of_classes, agrees, ..self.identities }, ..self }
     }
 
     /// Returns the same rules, under which writes go one at a time only where their provider takes
@@ -232,8 +233,7 @@ impl Rules {
         let class = self.class(&head);
         let traits = self.traits(class);
         let caller = Caller { dialect: self.dialect, words: words.as_deref(), request, hasher };
-        let identity = self.identities.get(usize::from(class.0)).copied().flatten().or(self.identity);
-        let credential = identity.map_or(0, |per| caller.identity(per));
+        let credential = self.identities.of(class, &caller);
         let cost = traits.cost.of(&head);
         let form = words.as_deref().and_then(|words| self.dialect.form(&request, words));
         let fair_to = caller.fair_to(self.fair_by);

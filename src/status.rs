@@ -206,11 +206,15 @@ pub struct Shared {
     /// `shared`; while the store is away, `fallback` (at this gate's part of the rate) or
     /// `stopped`.
     pub state: String,
-    /// The gates that use it, by the last answer of the store.
+    /// The parts that are told apart now, if it is split by account, action or credential.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parts: Option<usize>,
+    /// The gates that use it, by the last answer of the store; of the part that most use.
     pub members: u32,
-    /// The tokens in the store after its last answer; below zero when some are promised.
+    /// The tokens in the store after its last answer; below zero when some are promised. Of the
+    /// part that has fewest.
     pub level: f64,
-    /// The tokens that this gate holds.
+    /// The tokens that this gate holds, of all parts.
     pub held: usize,
     /// True if another gate has stricter limits, which hold for all.
     pub differs: bool,

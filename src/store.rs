@@ -46,8 +46,8 @@ pub(crate) struct Unusable {
     what: String,
 }
 
-/// Takes what came of a question.
-pub(crate) type Done = Box<dyn FnOnce(Result<Answer, Away>) + Send>;
+/// Takes what came of each ask of a question.
+pub(crate) type Done = Box<dyn FnOnce(Vec<Result<Answer, Away>>) + Send>;
 
 // === impl Stores ===
 
@@ -72,17 +72,18 @@ impl Stores {
         }
     }
 
-    /// Asks the store of a shared bucket. `done` is called once, here or later.
-    pub(crate) fn ask(&self, ask: &Ask, done: Done) {
-        if ask.shared.store.is_empty() {
-            return done(Ok(self.memory.ask(ask)));
+    /// Asks one store a question, for all these members. `done` is called once, here or later.
+    pub(crate) fn ask(&self, asks: Vec<Ask>, done: Done) {
+        let Some(store) = asks.first().map(|ask| Arc::clone(&ask.shared.store)) else { return done(Vec::new()) };
+        if store.is_empty() {
+            return done(asks.iter().map(|ask| Ok(self.memory.ask(ask))).collect());
         }
         let links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
-        match links.get(&ask.shared.store) {
-            Some((_, link)) => link.ask(ask, done),
+        match links.get(&store) {
+            Some((_, link)) => link.ask(asks, done),
             None => {
                 drop(links);
-                done(Err(Away::Wrong));
+                done(vec![Err(Away::Wrong); asks.len()]);
             }
         }
     }

@@ -138,7 +138,7 @@ async fn start_all(
 /// Returns the way of a gate to the stores.
 fn hand(stores: &Arc<Stores>) -> proxy::Stores {
     let stores = Arc::clone(stores);
-    proxy::Stores::new(move |ask, done| stores.ask(ask, done))
+    proxy::Stores::new(move |asks, done| stores.ask(asks, done))
 }
 
 /// Opens the admin port and the control socket, and returns where they are.

@@ -115,13 +115,25 @@ pub(super) fn credential(uri: &Uri, headers: &HeaderMap, hasher: &Salt) -> u64 {
     if let Some(key_id) = dialect::signing_key_id(uri, headers) {
         return hasher.hash_one(key_id).max(1);
     }
-    let mut values = CREDENTIALS.iter().flat_map(|name| headers.get_all(name)).peekable();
+    let mut values = credentials(headers).peekable();
     if values.peek().is_none() {
         return 0;
     }
     let mut hash = hasher.build_hasher();
-    values.for_each(|value| value.as_bytes().hash(&mut hash));
+    values.for_each(|value| value.hash(&mut hash));
     hash.finish().max(1)
+}
+
+/// Calls `with` for each value that makes the call's credential; for none if it has none.
+pub(super) fn each_of_credential(uri: &Uri, headers: &HeaderMap, mut with: impl FnMut(&[u8])) {
+    match dialect::signing_key_id(uri, headers) {
+        Some(key_id) => with(key_id.as_bytes()),
+        None => credentials(headers).for_each(with),
+    }
+}
+
+fn credentials(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
+    CREDENTIALS.iter().flat_map(|name| headers.get_all(name)).map(http::HeaderValue::as_bytes)
 }
 
 /// The headers in which clients send credentials: the usual one; GitLab's; that of AWS gateways and

@@ -232,10 +232,11 @@ impl Limits {
         let classes = classes::numbered(&classes, bucket, policy.one_at_a_time);
         let only_serial = preset.has_serial_writes() && !policy.one_at_a_time;
         let one_at_a_time = policy.one_at_a_time || only_serial;
-        let policy = classes.join(Policy { bucket, one_at_a_time, ..policy });
+        let mut policy = classes.join(Policy { bucket, one_at_a_time, ..policy });
+        shared::share_all(at, &mut policy);
         let (identity, of_classes) = identities::of(at, &policy, fair_by, dialect);
         let rules = Rules::new(kind, fair_by, identity, classes.traits, classes.rules);
-        let rules = rules.with_identities(of_classes).with_only_serial_writes(only_serial);
+        let rules = rules.with_identities(of_classes, shared::has_parts(&policy)).with_only_serial_writes(only_serial);
         let rules = rules.with_keys(classes.keys).with_callers_apart(classes.callers_apart).with_dialect(dialect);
         (policy, rules, classes.failures, classes.revalidate)
     }

@@ -16,12 +16,47 @@ use crate::spec::{Settings, Store};
 struct First {
     rate: f64,
     burst: NonZeroU32,
+    per: Per,
     at: String,
 }
 
 /// Reads `shared` in the table of a bucket.
 pub(super) fn shared(bucket_at: &Cursor<'_>, bucket: Option<&BucketPolicy>) -> Option<SharedPolicy> {
-    let at = bucket_at.table_or_text("shared");
+    let shared = read(&bucket_at.table_or_text("shared"))?;
+    check_bucket(bucket_at, bucket?, &shared);
+    Some(shared)
+}
+
+/// Shares every bucket of a gate that is not shared by itself: under the name that `shared` of the
+/// gate has, and those of classes with the class behind it.
+pub(super) fn share_all(gate_at: &Cursor<'_>, policy: &mut Policy) {
+    let at = gate_at.table_or_text("shared");
+    let Some(shared) = read(&at) else { return };
+    let gate = policy.bucket.iter_mut().map(|bucket| (bucket, shared.name.to_string()));
+    let classes = policy.classes.iter_mut();
+    let classes =
+        classes.filter_map(|class| Some((class.bucket.as_mut()?, format!("{}{OF}{}", shared.name, class.name))));
+    for (bucket, name) in gate.chain(classes).filter(|(bucket, _)| bucket.shared.is_none()) {
+        let why_not = match bucket.per {
+            Per::Flow => Some("is split by flow"),
+            _ if bucket.rate > FASTEST => Some("has a rate above 10,000/s"),
+            _ if bucket.largest_cost.get() > 1 => Some("counts tokens, of which calls cost several"),
+            _ => None,
+        };
+        if let Some(why) = why_not {
+            at.warn(format!("leaves out {name}: its bucket {why}"));
+            continue;
+        }
+        bucket.shared = u16::try_from(policy.shared.len()).ok().map(SharedId);
+        policy.shared.push(Arc::new(SharedPolicy { name: name.into(), ..shared.clone() }));
+    }
+    if policy.shared.is_empty() {
+        at.key_problem("has no effect: the gate has no bucket that can be shared");
+    }
+}
+
+/// Reads how a bucket, or all of a gate, is shared.
+fn read(at: &Cursor<'_>) -> Option<SharedPolicy> {
     let name = at.name_or_text("name");
     let store: Option<String> = at.option("store", None);
     let weight = at.get("weight", NonZeroU32::MIN);
@@ -32,8 +67,8 @@ pub(super) fn shared(bucket_at: &Cursor<'_>, bucket: Option<&BucketPolicy>) -> O
     if !at.is_present() {
         return None;
     }
-    let (name, bucket) = (name?, bucket?);
-    check_name(&name, &at);
+    let name = name?;
+    check_name(&name, at);
     if weight.get() > HEAVIEST {
         at.at("weight").problem(format!("is {weight}, expected a whole number from 1 to {HEAVIEST}"));
     }
@@ -43,9 +78,13 @@ pub(super) fn shared(bucket_at: &Cursor<'_>, bucket: Option<&BucketPolicy>) -> O
     let (store, outage) = (store.unwrap_or_default().into(), outage.unwrap_or_default());
     let members = members.unwrap_or(MEMBERS);
     let (name, pauses) = (name.into(), pauses.then_some(Duration::MAX)); // bounded once the signals are known
-    let shared = SharedPolicy { name, store, weight, lease, outage, members, pauses };
-    check_bucket(bucket_at, bucket, &shared);
-    Some(shared)
+    Some(SharedPolicy { name, store, weight, lease, outage, members, pauses })
+}
+
+/// True if a bucket of a gate is shared part by part.
+pub(super) fn has_parts(policy: &Policy) -> bool {
+    let of_classes = policy.classes.iter().map(|class| class.bucket);
+    of_classes.chain([policy.bucket]).flatten().any(|bucket| bucket.shared.is_some() && bucket.per != Per::Gate)
 }
 
 /// Reads `shared` where a bucket cannot be shared.
@@ -68,8 +107,9 @@ fn check_name(name: &str, at: &Cursor<'_>) {
 
 /// Checks what a bucket that is shared can be.
 fn check_bucket(at: &Cursor<'_>, bucket: &BucketPolicy, shared: &SharedPolicy) {
-    if bucket.per != Per::Gate {
-        let message = format!("is {:?}, but a shared bucket is one for all: expected \"gate\"", bucket.per.word());
+    if bucket.per == Per::Flow {
+        let message = "is \"flow\", but flows of one gate are none of another's, so that they cannot share a bucket; \
+                       expected \"gate\", \"credential\", \"account\" or \"action\"";
         at.at("per").problem(message);
     }
     if at.has("start") {
@@ -100,25 +140,31 @@ pub(super) fn check_together(settings: &mut Settings, root: &Cursor<'_>) {
     let Settings { stores, gates, .. } = settings;
     let mut seen = BTreeMap::<_, First>::new();
     for (name, gate) in gates {
-        let at = root.at("gates").at(name);
+        let gate_at = root.at("gates").at(name);
         let longest_pause = gate.throttling.max_pause;
         let Policy { bucket, classes, shared, .. } = &mut gate.policy;
         let class_at = |class: &str| {
-            let all = at.at("classes");
+            let all = gate_at.at("classes");
             let mut items = (0..classes.len()).map(|index| all.item(index));
             items.find(|item| item.text("name") == Some(class)).unwrap_or_else(|| all.clone()).at("bucket")
         };
         let of_classes = classes.iter().map(|class| (class.bucket, class_at(&class.name)));
-        let mut of_gate = BTreeSet::new();
-        for (bucket, at) in [(*bucket, at.at("bucket"))].into_iter().chain(of_classes) {
+        let (mut of_gate, mut resolved) = (BTreeSet::new(), None);
+        for (bucket, at) in [(*bucket, gate_at.at("bucket"))].into_iter().chain(of_classes) {
             let Some((bucket, SharedId(id))) = bucket.and_then(|bucket| Some((bucket, bucket.shared?))) else {
                 continue;
             };
             let Some(shared) = shared.get_mut(usize::from(id)).map(Arc::make_mut) else { continue };
             let bucket_at = at.path.to_string();
-            let at = at.at("shared");
+            let own_at = at.at("shared");
             shared.pauses = shared.pauses.map(|_| longest_pause);
-            resolve(shared, stores, &at);
+            let at = if own_at.is_present() { own_at } else { gate_at.at("shared") };
+            // What is wrong with the gate's own is said once.
+            match &resolved {
+                Some((path, store)) if *path == at.path => shared.store = Arc::clone(store),
+                _ => resolve(shared, stores, &at),
+            }
+            resolved = Some((at.path.clone(), Arc::clone(&shared.store)));
             let id = (Arc::clone(&shared.store), Arc::clone(&shared.name));
             if !of_gate.insert(id.clone()) {
                 at.problem(format!(
@@ -126,14 +172,26 @@ pub(super) fn check_together(settings: &mut Settings, root: &Cursor<'_>) {
                     shared.name
                 ));
             }
-            let first = seen.entry(id).or_insert(First { rate: bucket.rate, burst: bucket.burst, at: bucket_at });
-            if (first.rate, first.burst) != (bucket.rate, bucket.burst) {
-                at.problem(format!(
-                    "is {:?}, which {} shares with other limits ({}/s burst {}); expected the same rate and burst, \
-                     or another name",
-                    shared.name, first.at, first.rate, first.burst
-                ));
-            }
+            let BucketPolicy { rate, burst, per, .. } = bucket;
+            seen.entry(id).or_insert(First { rate, burst, per, at: bucket_at }).check(&bucket, &shared.name, &at);
+        }
+    }
+}
+
+// === impl First ===
+
+impl First {
+    /// Checks that another bucket of the name is like it.
+    fn check(&self, bucket: &BucketPolicy, name: &str, at: &Cursor<'_>) {
+        let Self { rate, burst, per, at: first } = self;
+        if (*rate, *burst) != (bucket.rate, bucket.burst) {
+            at.problem(format!(
+                "is {name:?}, which {first} shares with other limits ({rate}/s burst {burst}); expected the same rate \
+                 and burst, or another name"
+            ));
+        } else if *per != bucket.per {
+            let per = per.word();
+            at.problem(format!("is {name:?}, which {first} shares per {per}; expected the same per, or another name"));
         }
     }
 }
@@ -167,6 +225,8 @@ fn resolve(shared: &mut SharedPolicy, stores: &[Store], at: &Cursor<'_>) {
     }
 }
 
+/// Stands between the name of a gate's buckets and a class; no name that is configured has it.
+const OF: char = '.';
 /// The largest weight.
 const HEAVIEST: u32 = 100;
 const LEASES: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(60);

@@ -55,7 +55,7 @@ fn keys(record: &Record, heading: &str) -> Vec<String> {
     record.keys(&path(heading)).iter().map(|key| key.name.clone()).collect()
 }
 
-const HEADINGS: [&str; 24] = [
+const HEADINGS: [&str; 25] = [
     "[admin]",
     "[log]",
     "[shutdown]",

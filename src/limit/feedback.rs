@@ -184,7 +184,7 @@ impl Limiter {
             Scope::Credential | Scope::Gate => Owner::Gate,
         };
         let Resources { buckets, .. } = &mut self.resources;
-        if let Some(bucket) = buckets.shared_of(owner) {
+        if let Some(bucket) = buckets.shared_of(owner, origin.credential) {
             buckets.shared.tell(bucket, News::Paused(until));
             self.set_member_timer(now);
         }
@@ -192,9 +192,24 @@ impl Limiter {
 
     /// Takes in what came of a question to a store that was asked at `sent`.
     pub fn answered(&mut self, asked: Asked, answer: Result<resources::Answer, Away>, sent: Moment, now: Moment) {
+        self.all_answered([(asked, answer)], sent, now);
+    }
+
+    /// Takes in what came of questions that were asked together.
+    pub fn all_answered(
+        &mut self,
+        answers: impl IntoIterator<Item = (Asked, Result<resources::Answer, Away>)>,
+        sent: Moment,
+        now: Moment,
+    ) {
         let now = self.catch_up(now);
-        if let Some(pause) = self.resources.buckets.shared.answered(asked, answer, sent, now) {
-            self.hear_pause(asked, pause, now);
+        for (asked, answer) in answers {
+            let Resources { buckets, unblocked, .. } = &mut self.resources;
+            let pause = buckets.shared.answered(asked, answer, sent, now);
+            unblocked.extend(buckets.users(asked.bucket()).into_iter().flatten().map(|user| *user));
+            if let Some(pause) = pause {
+                self.hear_pause(asked, pause, now);
+            }
         }
         self.set_member_timer(now);
         self.dispatch(now);
@@ -204,9 +219,9 @@ impl Limiter {
     fn hear_pause(&mut self, asked: Asked, pause: SharedPause, now: Moment) {
         let Resources { buckets, pauses, .. } = &mut self.resources;
         let who = match buckets.owner_of(asked.bucket()) {
-            Some(Owner::Class(class)) => Paused::Class(class),
-            Some(Owner::Gate) => Paused::Gate,
-            Some(Owner::Retries) | None => return,
+            Some((Owner::Class(class), _)) => Paused::Class(class),
+            Some((Owner::Gate, who)) => who.and_then(|who| pauses.own(who)).map_or(Paused::Gate, Paused::Credential),
+            Some((Owner::Retries, _)) | None => return,
         };
         match pause {
             SharedPause::Paused { until, surely } => {

@@ -10,9 +10,9 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use super::{
-    Ask, Call, Claim, ClassId, ClassPolicy, DroppedRequests, Ended, Grant, KeyGrant, KeyId, Keys, Lane, PerClass,
-    Permit, Policy, Refusal, Resources, Scheduler, Slot, Spread, State, Sweep, Table, Ticket, Waiter, WaiterIndex,
-    WaiterWalk, Waiting, WaitingBytes, Want, Work,
+    Ask, BucketId, Call, Claim, ClassId, ClassPolicy, DroppedRequests, Ended, Grant, KeyGrant, KeyId, Keys, Lane,
+    PerClass, Permit, Policy, Questions, Refusal, Resources, Scheduler, Slot, Spread, State, Sweep, Table, Ticket,
+    Waiter, WaiterIndex, WaiterWalk, Waiting, WaitingBytes, Want, Work,
 };
 use crate::api::Group;
 use crate::hot::Sketch;
@@ -70,6 +70,15 @@ impl Limiter {
     #[must_use]
     pub fn sharing_bytes(mut self, sum: Arc<AtomicUsize>) -> Self {
         self.waiting.bytes = WaitingBytes::sharing(sum);
+        self
+    }
+
+    /// Asks stores with the gates of other origins that have the same `questions`. `origin` is the
+    /// number of this one's, which is the same in every process.
+    #[must_use]
+    pub fn of_origin(mut self, origin: u64, questions: Questions) -> Self {
+        let shared = &mut self.resources.buckets.shared;
+        (shared.origin, shared.questions) = (origin, questions);
         self
     }
 
@@ -139,14 +148,16 @@ impl Limiter {
         if self.resources.buckets.shared.is_empty() {
             return Vec::new();
         }
-        let within = self.waiting.timers.last_wait().map_or(Duration::ZERO, |end| end - now);
         // More tokens than calls that could leave while they last would only expire.
-        let slots = self.resources.free_slots();
-        let Self { scheduler, resources, .. } = self;
+        let (slots, longest) = (self.resources.free_slots(), self.policy.queue.max_wait);
+        let Self { scheduler, resources, waiting: calls, .. } = self;
         let Resources { buckets, pauses, .. } = resources;
-        let want = |bucket| {
-            let calls = scheduler.waiting_for(bucket, pauses, now);
-            (calls > 0).then_some(Want { calls, slots, within })
+        let ends = |index| calls.get(index).map(|waiter| waiter.call.half_time.min(waiter.call.arrived + longest));
+        let mut waiting = None;
+        let want = |bucket: BucketId| {
+            let waiting = waiting.get_or_insert_with(|| scheduler.waiting_for_shared(pauses, ends, now));
+            let (calls, end) = waiting.get(&bucket).copied()?;
+            Some(Want { calls, slots, within: end - now })
         };
         let asks = buckets.shared.asks(want, now);
         self.set_member_timer(now);

@@ -13,9 +13,9 @@ use super::guard::buffers::Buffers;
 use super::options::Options;
 use super::parts::GateParts;
 use super::{driver, respond, tally};
-use crate::classify::{Kind, Salt};
+use crate::classify::{Kind, Salt, number_of_origin};
 use crate::clock::Clock;
-use crate::limit::Limiter;
+use crate::limit::{Limiter, Questions};
 use crate::telemetry::{GateMeters, UpstreamMeters};
 use crate::{spec, tls, upstream};
 
@@ -34,6 +34,8 @@ pub(crate) struct Section {
     responder: Arc<respond::Responder>,
     shadow: bool,
     salt: Salt,
+    /// The moments at which its gates ask stores.
+    questions: Questions,
     /// The lock is held while a gate is made or the settings change.
     gates: Mutex<Vec<Weak<GateParts>>>,
 }
@@ -51,6 +53,7 @@ impl Section {
             tls: options.tls.clone(),
             shadow: options.gate.shadow,
             salt,
+            questions: Questions::default(),
             clock,
             config: Arc::new(CurrentConfig::new(GateConfig::new(options, 0, meters))),
             buffers: Arc::default(),
@@ -74,7 +77,12 @@ impl Section {
         // The salt may be that of the process before, and no two processes may have one seed.
         let seed = RandomState::new().hash_one("jitter");
         let limiter = Limiter::new(options.gate.policy.clone(), seed, self.clock.now());
+        let origin = host.as_ref().map_or(0, |host| {
+            let port = target.authority.port_u16().filter(|_| target.server_name.is_none());
+            number_of_origin(&port.map_or_else(|| host.to_string(), |port| format!("{host}:{port}")))
+        });
         let limiter = limiter.sharing_bytes(Arc::clone(&self.waiting_bytes));
+        let limiter = limiter.of_origin(origin, self.questions.clone());
         let driver = driver::Driver::new(Arc::clone(&self.name), limiter, self.clock);
         driver.share(options.stores.clone());
         driver.adopt(*generation);

@@ -9,28 +9,28 @@ use crate::limit::{Answer, Ask, Away};
 #[derive(Clone)]
 pub struct Stores(Arc<Hand>);
 
-/// Takes what came of a question; to be called once, whatever that is.
-pub type Done = Box<dyn FnOnce(Result<Answer, Away>) + Send>;
+/// Takes what came of each ask of a question; to be called once, whatever that is.
+pub type Done = Box<dyn FnOnce(Vec<Result<Answer, Away>>) + Send>;
 
-type Hand = dyn Fn(&Ask, Done) + Send + Sync;
+type Hand = dyn Fn(Vec<Ask>, Done) + Send + Sync;
 
 // === impl Stores ===
 
 impl Stores {
-    /// Hands each question to `ask`.
-    pub fn new(ask: impl Fn(&Ask, Done) + Send + Sync + 'static) -> Self {
+    /// Hands each question to `ask`: what the members of one gate ask one store at one time.
+    pub fn new(ask: impl Fn(Vec<Ask>, Done) + Send + Sync + 'static) -> Self {
         Self(Arc::new(ask))
     }
 
-    pub(super) fn ask(&self, ask: &Ask, done: Done) {
-        (self.0)(ask, done);
+    pub(super) fn ask(&self, asks: Vec<Ask>, done: Done) {
+        (self.0)(asks, done);
     }
 }
 
 impl Default for Stores {
     /// No store: nothing answers.
     fn default() -> Self {
-        Self::new(|_, done| done(Err(Away::Wrong)))
+        Self::new(|asks, done| done(vec![Err(Away::Wrong); asks.len()]))
     }
 }
 

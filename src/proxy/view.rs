@@ -236,6 +236,7 @@ fn shared_view(view: &SharedView) -> status::Shared {
         name: view.policy.name.to_string(),
         store: view.policy.store.to_string(),
         state: state.to_owned(),
+        parts: view.parts,
         members: view.members,
         level: view.level,
         held: view.held,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::agenda::Agenda;
 use crate::config::scenario::{self, Jump};
-use crate::limit::{Answer, Ask, Asked, Away, Ledger};
+use crate::limit::{Answer, Ask, Asked, Away, Ledger, Part};
 use crate::moment::Moment;
 
 /// The buckets, and the network between them and the gates.
@@ -23,7 +23,7 @@ pub(super) struct Store {
     pub(super) asks: u64,
 }
 
-type Buckets = BTreeMap<Arc<str>, Ledger>;
+type Buckets = BTreeMap<(Arc<str>, Option<Part>), Ledger>;
 
 #[derive(Debug)]
 enum Event {
@@ -103,7 +103,7 @@ impl Store {
         }
         self.asks += 1;
         let micros = i64::try_from(now.as_nanos() / 1000).unwrap_or(i64::MAX).saturating_add(self.clock);
-        let bucket = self.buckets.entry(Arc::clone(&ask.shared.name)).or_default();
+        let bucket = self.buckets.entry((Arc::clone(&ask.shared.name), ask.part)).or_default();
         let answer = Ok(bucket.ask(ask, u64::try_from(micros).unwrap_or_default()));
         let answered = Answered { gate, asked: ask.asked, answer, sent };
         self.agenda.add(now + self.spec.rtt / 2, Event::Answered(answered));

@@ -197,6 +197,10 @@ fn shared(shared: &Shared) -> String {
         1 => "1 other".to_owned(),
         others => format!("{others} others"),
     };
+    let others = match shared.parts {
+        Some(parts) => format!("{others} in {}", count(parts, "part", "parts")),
+        None => others,
+    };
     let state = match shared.state.as_str() {
         "fallback" => "; its store is away, so that it goes on alone".to_owned(),
         "stopped" => "; its store is away, so that calls wait".to_owned(),

@@ -1,29 +1,36 @@
-//! The link to one store: a task with one connection, over which every question goes at once.
+//! The link to one store: a task with one connection, over which every question goes at once. A
+//! question has something to ask for each member that is due.
 //!
 //! A question that is not answered in time ends the connection, so that no late answer is ever
 //! used. It is dialled again with the next question; when that comes is the members' business.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use tokio::sync::mpsc;
 
 use super::dial::{Connection, Dialer};
 use super::fault::Fault;
 use super::{Done, script};
-use crate::limit::Ask;
+use crate::clock::Clock;
+use crate::limit::{Ask, Away};
+use crate::moment::Moment;
 use crate::telemetry::table;
 
 /// The way to the task. The task ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct Link {
     questions: mpsc::Sender<Question>,
+    clock: Clock,
 }
 
-/// A question, and what takes its answer.
+/// A question, and what takes its answers.
 struct Question {
-    ask: Ask,
+    asks: Vec<Ask>,
     done: Done,
+    /// The moment at which it was asked.
+    sent: Moment,
 }
 
 /// The task.
@@ -55,15 +62,26 @@ impl Link {
             away: AtomicBool::new(false),
             broken: AtomicBool::new(false),
         };
+        let clock = dialer.clock;
         let worker = Worker { dialer, label, connection: None, health: Arc::new(health) };
         tokio::spawn(worker.run(receiver));
-        Self { questions }
+        Self { questions, clock }
     }
 
-    pub(super) fn ask(&self, ask: &Ask, done: Done) {
-        if let Err(error) = self.questions.try_send(Question { ask: ask.clone(), done }) {
-            (error.into_inner().done)(Err(Fault::Timeout.away()));
+    pub(super) fn ask(&self, asks: Vec<Ask>, done: Done) {
+        let question = Question { asks, done, sent: self.clock.now() };
+        if let Err(error) = self.questions.try_send(question) {
+            error.into_inner().fail(Fault::Timeout.away());
         }
+    }
+}
+
+// === impl Question ===
+
+impl Question {
+    /// Has the same come of all of it.
+    fn fail(self, away: Away) {
+        (self.done)(vec![Err(away); self.asks.len()]);
     }
 }
 
@@ -75,12 +93,12 @@ impl Worker {
             match self.connected().await {
                 Ok(connection) => self.send(connection, question),
                 Err(fault) => {
-                    self.health.failed(&fault);
+                    self.health.failed(&fault, self.dialer.clock.now() - question.sent);
                     self.failed(&fault);
-                    (question.done)(Err(fault.away()));
+                    question.fail(fault.away());
                     // Those that came meanwhile would only wait for the same.
                     while let Ok(question) = questions.try_recv() {
-                        (question.done)(Err(fault.away()));
+                        question.fail(fault.away());
                     }
                 }
             }
@@ -109,20 +127,21 @@ impl Worker {
 
     /// Asks beside the other questions.
     fn send(&self, mut connection: redis::aio::MultiplexedConnection, question: Question) {
-        let Question { ask, done } = question;
-        let (timeout, prefix) = (self.dialer.store.timeout, self.dialer.store.prefix.clone());
+        let (timeout, prefix, clock) = (self.dialer.store.timeout, self.dialer.store.prefix.clone(), self.dialer.clock);
         let (label, health) = (self.label.clone(), Arc::clone(&self.health));
         tokio::spawn(async move {
-            let asked = script::ask(&mut connection, (&ask, &prefix, &label));
+            let asked = script::ask_all(&mut connection, (&question.asks, &prefix, &label));
             match tokio::time::timeout(timeout, asked).await.unwrap_or(Err(Fault::Timeout)) {
-                Ok(answer) => {
-                    health.answered();
-                    done(Ok(answer));
+                Ok(answers) => {
+                    match answers.iter().find_map(|answer| answer.as_ref().err()) {
+                        None => health.answered(clock.now() - question.sent),
+                        Some(fault) => health.failed(fault, clock.now() - question.sent),
+                    }
+                    (question.done)(answers.into_iter().map(|answer| answer.map_err(|fault| fault.away())).collect());
                 }
                 Err(fault) => {
-                    health.failed(&fault);
-                    health.broken.store(true, Ordering::SeqCst);
-                    done(Err(fault.away()));
+                    health.failed(&fault, clock.now() - question.sent);
+                    question.fail(fault.away());
                 }
             }
         });
@@ -132,7 +151,8 @@ impl Worker {
 // === impl Health ===
 
 impl Health {
-    fn answered(&self) {
+    fn answered(&self, took: Duration) {
+        table::STORE_SECONDS.histogram(&[&self.store]).record(took);
         table::STORE_UP.gauge(&[&self.store]).set(1.0);
         table::STORE_ASKS.counter(&[&self.store, "ok"]).increment(1);
         if self.away.swap(false, Ordering::SeqCst) {
@@ -140,7 +160,9 @@ impl Health {
         }
     }
 
-    fn failed(&self, fault: &Fault) {
+    fn failed(&self, fault: &Fault, took: Duration) {
+        table::STORE_SECONDS.histogram(&[&self.store]).record(took);
+        self.broken.store(true, Ordering::SeqCst);
         table::STORE_UP.gauge(&[&self.store]).set(0.0);
         table::STORE_ASKS.counter(&[&self.store, fault.word()]).increment(1);
         if !self.away.swap(true, Ordering::SeqCst) {

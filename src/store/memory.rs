@@ -4,14 +4,17 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::clock::Clock;
-use crate::limit::{Answer, Ask, Ledger};
+use crate::limit::{Answer, Ask, Ledger, Part};
 
 /// The shared buckets of this process.
 #[derive(Debug)]
 pub(super) struct Memory {
     clock: Clock,
-    ledgers: Mutex<HashMap<Arc<str>, Ledger>>,
+    ledgers: Mutex<Ledgers>,
 }
+
+/// The buckets by name and part.
+type Ledgers = HashMap<(Arc<str>, Option<Part>), Ledger>;
 
 // === impl Memory ===
 
@@ -23,8 +26,14 @@ impl Memory {
     /// Answers a question at once.
     pub(super) fn ask(&self, ask: &Ask) -> Answer {
         let mut ledgers = self.ledgers.lock().unwrap_or_else(PoisonError::into_inner);
-        // Names come from the configuration, so they are few.
-        let ledger = ledgers.entry(Arc::clone(&ask.shared.name)).or_default();
-        ledger.ask(ask, self.clock.now().as_nanos() / 1000)
+        let (name, now) = (Arc::clone(&ask.shared.name), self.clock.now().as_nanos() / 1000);
+        // Names come from the configuration, so they are few; parts are of what clients send.
+        if ledgers.len() >= MOST && !ledgers.contains_key(&(Arc::clone(&name), ask.part)) {
+            ledgers.retain(|(_, part), ledger| part.is_none() || !ledger.is_idle(now));
+        }
+        ledgers.entry((name, ask.part)).or_default().ask(ask, now)
     }
 }
+
+/// The buckets from which on those are forgotten that are full and have no member.
+const MOST: usize = 1000;

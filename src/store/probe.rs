@@ -59,14 +59,15 @@ impl PreparedStore {
         let began = self.0.clock.now();
         script::ask(redis, (&Ask { leave: true, ..ask }, &store.prefix, "doctor")).await?;
         let mut probed = Probed { took: self.0.clock.now() - began, ..Probed::default() };
-        redis::cmd("PEXPIRE").arg(key(&store.prefix, &name)).arg(1).query_async::<i64>(redis).await?;
+        redis::cmd("PEXPIRE").arg(key(&store.prefix, &name, None)).arg(1).query_async::<i64>(redis).await?;
         let (seconds, micros) = redis::cmd("TIME").query_async::<(u64, u32)>(redis).await?;
         let theirs = Duration::new(seconds, 0) + Duration::from_micros(micros.into());
         let ours = wall_clock().duration_since(std::time::SystemTime::UNIX_EPOCH).unwrap_or_default();
         probed.clock_off = theirs.abs_diff(ours);
         for bucket in buckets {
             let mut get = redis::cmd("HGETALL");
-            let fields = get.arg(key(&store.prefix, bucket)).query_async::<BTreeMap<String, String>>(redis).await?;
+            let fields =
+                get.arg(key(&store.prefix, bucket, None)).query_async::<BTreeMap<String, String>>(redis).await?;
             let members = living(&fields);
             let limits: Vec<_> = members.iter().map(|member| &member.limits).collect();
             if limits.windows(2).any(|two| two[0] != two[1]) {
@@ -115,6 +116,7 @@ fn ask(name: &str) -> Ask {
         asked: Asked::default(),
         limits: SharedLimits::new(&bucket, &shared),
         shared: Arc::new(shared),
+        part: None,
         member: 1,
         need: 0,
         extra: 0,

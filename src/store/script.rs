@@ -7,10 +7,11 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{Cmd, Script, Value};
+use redis::{Cmd, Pipeline, RedisResult, Script, Value};
+use ring::hmac;
 
 use super::fault::Fault;
-use crate::limit::{Answer, Ask};
+use crate::limit::{Answer, Ask, Part};
 
 /// The script, which uses the server's clock and one key.
 const SCRIPT: &str = include_str!("ask.lua");
@@ -19,11 +20,67 @@ const SCRIPT: &str = include_str!("ask.lua");
 static HASH: LazyLock<String> = LazyLock::new(|| Script::new(SCRIPT).get_hash().to_owned());
 
 /// The key of a shared bucket. The braces make a cluster place it by its name; `1` is the layout.
-pub(super) fn key(prefix: &str, name: &str) -> String {
-    format!("{prefix}:1:{{{name}}}")
+pub(super) fn key(prefix: &str, name: &str, part: Option<&Part>) -> String {
+    let whole = format!("{prefix}:1:{{{name}}}");
+    match part {
+        None => whole,
+        Some(part) => format!("{whole}:{:032x}", digest(name, part)),
+    }
 }
 
-/// Asks the server.
+/// Returns the digest of a part, which is the same in every gate and differs between buckets.
+fn digest(name: &str, part: &Part) -> u128 {
+    let key = hmac::Key::new(hmac::HMAC_SHA256, name.as_bytes());
+    let mut digest = hmac::Context::with_key(&key);
+    digest.update(part.per.word().as_bytes());
+    digest.update(&[0, u8::from(part.who.is_some())]);
+    digest.update(&part.origin.to_be_bytes());
+    digest.update(&part.who.unwrap_or(0).to_be_bytes());
+    let tag = digest.sign();
+    tag.as_ref().iter().take(16).fold(0, |digest, byte| digest << 8 | u128::from(*byte))
+}
+
+/// Asks the server, all at once.
+///
+/// # Errors
+/// The reason why it could not be heard.
+pub(super) async fn ask_all(
+    connection: &mut MultiplexedConnection,
+    (asks, prefix, label): (&[Ask], &str, &str),
+) -> Result<Vec<Result<Answer, Fault>>, Fault> {
+    let by_hash = |ask| command("EVALSHA", &HASH, (ask, prefix, label));
+    let mut replies = send(connection, asks.iter().map(by_hash)).await?;
+    let is_unknown = |reply: &RedisResult<Value>| matches!(reply, Err(error) if error.code() == Some("NOSCRIPT"));
+    let unknown: Vec<usize> = (0..).zip(&replies).filter(|(_, reply)| is_unknown(reply)).map(|(at, _)| at).collect();
+    if !unknown.is_empty() {
+        // Its text makes it known to those that follow.
+        let again = unknown.iter().enumerate().filter_map(|(place, at)| {
+            let ask = asks.get(*at)?;
+            Some(if place == 0 { command("EVAL", SCRIPT, (ask, prefix, label)) } else { by_hash(ask) })
+        });
+        for (at, reply) in unknown.iter().zip(send(connection, again).await?) {
+            replies.get_mut(*at).into_iter().for_each(|place| *place = reply.clone());
+        }
+    }
+    Ok(asks.iter().zip(replies).map(|(ask, reply)| answer(ask, reply)).collect())
+}
+
+/// Sends commands at once. Returns what came of each.
+async fn send(
+    connection: &mut MultiplexedConnection,
+    commands: impl Iterator<Item = Cmd>,
+) -> Result<Vec<RedisResult<Value>>, Fault> {
+    let mut pipeline = Pipeline::new();
+    let count = commands.map(|command| _ = pipeline.add_command(command)).count();
+    let replies: Vec<RedisResult<Value>> = pipeline.ignore_errors().query_async(connection).await?;
+    if replies.len() == count { Ok(replies) } else { Err(Fault::Nonsense) }
+}
+
+fn answer(ask: &Ask, reply: RedisResult<Value>) -> Result<Answer, Fault> {
+    read(&reply?).filter(|answer| answer.granted <= ask.need.saturating_add(ask.extra)).ok_or(Fault::Nonsense)
+}
+
+/// Asks one question.
 ///
 /// # Errors
 /// What the server said, or why it could not be heard.
@@ -31,14 +88,8 @@ pub(super) async fn ask(
     connection: &mut MultiplexedConnection,
     (ask, prefix, label): (&Ask, &str, &str),
 ) -> Result<Answer, Fault> {
-    let asked = command("EVALSHA", &HASH, (ask, prefix, label)).query_async::<Value>(connection).await;
-    let asked = match asked {
-        Err(error) if error.code() == Some("NOSCRIPT") => {
-            command("EVAL", SCRIPT, (ask, prefix, label)).query_async(connection).await
-        }
-        asked => asked,
-    };
-    read(&asked?).filter(|answer| answer.granted <= ask.need.saturating_add(ask.extra)).ok_or(Fault::Nonsense)
+    let mut answers = ask_all(connection, (std::slice::from_ref(ask), prefix, label)).await?;
+    answers.pop().unwrap_or(Err(Fault::Nonsense))
 }
 
 /// Asks, and returns the server's time with the answer.
@@ -56,7 +107,7 @@ pub(super) async fn ask_at(
 fn command(name: &str, script: &str, (ask, prefix, label): (&Ask, &str, &str)) -> Cmd {
     let Ask { limits, .. } = ask;
     let mut command = redis::cmd(name);
-    command.arg(script).arg(1).arg(key(prefix, &ask.shared.name));
+    command.arg(script).arg(1).arg(key(prefix, &ask.shared.name, ask.part.as_ref()));
     command.arg(ask.member).arg(limits.weight).arg(ask.need).arg(ask.extra).arg(ask.total).arg(ask.epoch);
     command.arg(ask.ahead).arg(u8::from(ask.away)).arg(micros(ask.within));
     // As texts that read back as the same numbers.

@@ -130,6 +130,7 @@ fn ask(member: u64, need: u32) -> Ask {
         asked: crate::limit::Asked::default(),
         limits: SharedLimits::new(&bucket, &shared),
         shared: Arc::new(shared),
+        part: None,
         member,
         need,
         extra: 0,
@@ -154,8 +155,8 @@ fn stores(store: Store) -> Arc<Stores> {
 /// Asks, and waits for what comes of it.
 async fn asked(stores: &Stores, ask: &Ask) -> Result<Answer, Away> {
     let (sender, receiver) = oneshot::channel();
-    stores.ask(ask, Box::new(move |answer| sender.send(answer).expect("it is awaited")));
-    receiver.await.expect("each question gets something")
+    stores.ask(vec![ask.clone()], Box::new(move |answers| sender.send(answers).expect("it is awaited")));
+    receiver.await.expect("each question gets something").pop().expect("one for each ask")
 }
 
 #[tokio::test]

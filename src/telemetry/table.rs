@@ -127,10 +127,10 @@ metrics_table! {
         "Tokens of a shared bucket that this gate holds now";
     SHARED_LEVEL = Kind::Gauge, "tidegate_shared_level", ["gate", "bucket"], "tokens",
         Once("the gate has a shared bucket"),
-        "Tokens in a shared bucket after the last answer of its store; below zero where some are promised";
+        "Tokens in a shared bucket after the last answer of its store; of one that is split, of the part with fewest; below zero where some are promised";
     SHARED_MEMBERS = Kind::Gauge, "tidegate_shared_members", ["gate", "bucket"], "gates",
         Once("the gate has a shared bucket"),
-        "Gates that use a shared bucket, by the last answer of its store; 0 before the first";
+        "Gates that use a shared bucket, by the last answer of its store; of one that is split, of the part that most use; 0 before the first";
     SHARED_AWAY = Kind::Gauge, "tidegate_shared_away", ["gate", "bucket"], "0 or 1", Once("the gate has a shared bucket"),
         "1 while the gate goes on without the store of a shared bucket";
     SHARED_DIFFERS = Kind::Gauge, "tidegate_shared_differs", ["gate", "bucket"], "0 or 1",
@@ -140,6 +140,8 @@ metrics_table! {
         "1 while a store of shared buckets answers";
     STORE_ASKS = Kind::Counter, "tidegate_store_asks_total", ["store", "result"], "questions", Once("a store was asked"),
         "Questions to a store of shared buckets, by what came of them";
+    STORE_SECONDS = Kind::Histogram(STORES), "tidegate_store_seconds", ["store"], "seconds", Once("a store was asked"),
+        "Time from a question to a store of shared buckets to what came of it";
     PAUSES = Kind::Gauge, "tidegate_pauses", ["gate", "scope"], "pauses", Start,
         "Pauses in force that the upstream asked for (at most a hundred are counted)";
     QUOTA_LIMIT = Kind::Gauge, "tidegate_quota_limit", ["gate", "resource", "account"], "calls",
@@ -209,6 +211,8 @@ metrics_table! {
 /// From a millisecond (the timer's grain) to half an hour (`max_wait` may be that long).
 const WAITS: &[f64] =
     &[0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0];
+/// From a store on the same machine to one that is given up.
+const STORES: &[f64] = &[0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5];
 /// From a cached read on the same node to kube-apiserver's own limit of a minute.
 const ANSWERS: &[f64] = &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
 /// client-go's buckets, so that existing dashboards fit.

@@ -959,10 +959,7 @@ fn a_bucket_is_shared_by_name_under_one_limit() {
         "shared = { name = \"a\", lease = \"50ms\" }",
         "lease: is 50ms, expected \"auto\" or a duration from 100ms to 1m",
     );
-    of_bucket(
-        "shared = \"a\", per = \"flow\"",
-        "per: is \"flow\", but a shared bucket is one for all: expected \"gate\"",
-    );
+    of_bucket("shared = \"a\", per = \"flow\"", "per: is \"flow\", but flows of one gate are none of another's");
     of_bucket("shared = \"a\", start = \"full\"", "start: has no effect");
     of_bucket("shared = \"a\", rate = 20000, burst = 20000", "rate: is 20000.0, expected at most 10000.0");
     let retries = "[gates.a]\nupstream = \"https://x\"\nretry_bucket.shared = \"a\"\n";
@@ -977,6 +974,53 @@ fn a_bucket_is_shared_by_name_under_one_limit() {
         warnings[0].contains("less than 1 + rate * lease: all gates together may send 6.0 at once"),
         "{warnings:?}"
     );
+}
+
+#[test]
+fn a_bucket_that_is_split_is_shared_part_by_part_and_a_gate_shares_all_that_it_has() {
+    let aws = |keys: &str| format!("[gates.a]\nupstream = \"https://x\"\npreset = \"aws_ec2\"\n{keys}");
+    let loaded = load(&aws("shared = \"aws\"\n"), &[]).unwrap();
+    let policy = &loaded.settings.gates["a"].policy;
+    let shared_as = |class: &str| {
+        let class = policy.classes.iter().find(|one| &*one.name == class).expect("it is there");
+        let bucket = class.bucket.expect("it has one");
+        (policy.shared[usize::from(bucket.shared.expect("it is shared").0)].name.to_string(), bucket.per.word())
+    };
+    assert_eq!(shared_as("ec2_reads"), ("aws.ec2_reads".to_owned(), "action"));
+    assert!(policy.classes.iter().filter_map(|class| class.bucket).all(|bucket| bucket.shared.is_some()));
+
+    let own = "shared = { name = \"aws\", weight = 3 }\nclasses = [{ name = \"ec2_reads\", \
+               bucket = { rate = 9, burst = 50, per = \"action\", shared = \"reads\" } }]\n";
+    let policy = load(&aws(own), &[]).unwrap().settings.gates["a"].policy.clone();
+    assert!(policy.shared.iter().any(|shared| &*shared.name == "reads" && shared.weight.get() == 1));
+    assert!(policy.shared.iter().any(|shared| &*shared.name == "aws.ec2_writes" && shared.weight.get() == 3));
+
+    let flows = "[gates.a]\nupstream = \"https://x\"\nshared = \"a\"\nclasses = [\
+                 { name = \"default\", bucket = { rate = 1, burst = 5, per = \"flow\" } }]\n";
+    let warnings = load(flows, &[]).unwrap().warnings.join("\n");
+    assert!(warnings.contains("gates.a.shared: leaves out a.default: its bucket is split by flow"), "{warnings}");
+    let none = "[gates.a]\nupstream = \"https://x\"\nbucket = \"off\"\nretry_bucket = \"off\"\nshared = \"a\"\n";
+    let problems = load(none, &[]).unwrap_err().join("\n");
+    assert!(
+        problems.contains("gates.a.shared: has no effect: the gate has no bucket that can be shared"),
+        "{problems}"
+    );
+    let several =
+        format!("{}[stores.x]\nurl = \"redis://a\"\n[stores.y]\nurl = \"redis://b\"\n", aws("shared = \"aws\"\n"));
+    let problems = load(&several, &[]).unwrap_err();
+    assert!(problems.len() == 1 && problems[0].contains("needs a store, expected store = one of x, y"), "{problems:?}");
+
+    let two = |per: &str| {
+        format!(
+            "[gates.a]\nupstream = \"https://x\"\nlisten = \"127.0.0.1:1\"\nretry_bucket = \"off\"\n\
+             bucket = {{ rate = 2, burst = 20, per = \"credential\", shared = \"acc\" }}\n\
+             [gates.b]\nupstream = \"https://x\"\nlisten = \"127.0.0.1:2\"\nretry_bucket = \"off\"\n\
+             bucket = {{ rate = 2, burst = 20, per = \"{per}\", shared = \"acc\" }}\n"
+        )
+    };
+    assert!(load(&two("credential"), &[]).is_ok());
+    let problems = load(&two("gate"), &[]).unwrap_err().join("\n");
+    assert!(problems.contains("which gates.a.bucket shares per credential; expected the same per"), "{problems}");
 }
 
 #[test]

@@ -17,6 +17,7 @@ mod promises;
 mod retries;
 mod scenarios;
 mod shared;
+mod shared_parts;
 mod slices;
 mod uncounted;
 mod world;

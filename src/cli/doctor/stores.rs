@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use super::Finding;
 use crate::clock::Clock;
-use crate::spec::{Settings, Store};
+use crate::limit::policy::Per;
+use crate::spec::{Gate, Settings, Store};
 use crate::status::text::count;
 use crate::store::{PreparedStore, Probed};
 
@@ -14,16 +15,33 @@ use crate::store::{PreparedStore, Probed};
 pub(super) async fn findings(settings: &Settings, clock: Clock) -> Vec<Finding> {
     let mut findings = Vec::new();
     for store in &settings.stores {
-        findings.extend(of_store(store, &buckets(settings, store), clock).await);
+        findings.extend(of_store(store, &whole_buckets(settings, store), clock).await);
+        for name in split_buckets(settings, store) {
+            let says = format!("{name} is split: each part has a key of its own, which does not say whose it is");
+            findings.push(Finding::fine(&format!("store {}", store.name), says));
+        }
     }
     findings
 }
 
-/// Returns the names of the buckets that a store keeps.
-fn buckets(settings: &Settings, store: &Store) -> Vec<Arc<str>> {
+/// Returns the names of the buckets that a store keeps whole, with one key each.
+fn whole_buckets(settings: &Settings, store: &Store) -> Vec<Arc<str>> {
+    let split = split_buckets(settings, store);
     let all = settings.gates.values().flat_map(|gate| &gate.policy.shared);
     let here: BTreeSet<_> = all.filter(|shared| shared.store == store.name).map(|shared| &shared.name).collect();
-    here.into_iter().cloned().collect()
+    here.into_iter().filter(|name| !split.contains(*name)).cloned().collect()
+}
+
+/// Returns the names of those that have a key for each part.
+fn split_buckets(settings: &Settings, store: &Store) -> BTreeSet<Arc<str>> {
+    let of_gate = |gate: &Gate| {
+        let buckets = gate.policy.classes.iter().map(|class| class.bucket).chain([gate.policy.bucket]).flatten();
+        let split = buckets.filter(|bucket| bucket.per != Per::Gate || gate.hosts.is_some());
+        let shared = split.filter_map(|bucket| gate.policy.shared.get(usize::from(bucket.shared?.0)));
+        let here = shared.filter(|shared| shared.store == store.name).map(|shared| Arc::clone(&shared.name));
+        here.collect::<Vec<_>>()
+    };
+    settings.gates.values().flat_map(of_gate).collect()
 }
 
 async fn of_store(store: &Store, buckets: &[Arc<str>], clock: Clock) -> Vec<Finding> {

@@ -149,9 +149,10 @@ fn size(bucket: &BucketPolicy) -> String {
 /// Says with whom a bucket is shared.
 fn shared(gate: &Gate, bucket: &BucketPolicy) -> String {
     let shared = bucket.shared.and_then(|SharedId(id)| gate.policy.shared.get(usize::from(id)));
+    let each = if bucket.per == Per::Gate { "," } else { ", each" };
     shared.map_or_else(String::new, |shared| match &*shared.store {
-        "" => format!(", shared as {} with the gates of this process", shared.name),
-        store => format!(", shared as {} through the store {store}", shared.name),
+        "" => format!("{each} shared as {} with the gates of this process", shared.name),
+        store => format!("{each} shared as {} through the store {store}", shared.name),
     })
 }
 

@@ -17,10 +17,11 @@ const DURATION: &str = "\\+?(([0-9]+\\.?[0-9]*|\\.[0-9]+)(ns|us|\u{b5}s|\u{3bc}s
 const SNAKE_CASE: &str = "^[a-z][a-z0-9]*(_[a-z0-9]+)*$";
 
 /// Sections without a chapter of their own in the reference, and those whose keys they have.
-pub(super) const LIKE: [(&str, &str); 9] = [
+pub(super) const LIKE: [(&str, &str); 10] = [
     ("gates.NAME.retry_bucket", "gates.NAME.bucket"),
     ("gates.NAME.retry_bucket.adapt", "gates.NAME.bucket.adapt"),
     ("gates.NAME.classes.bucket", "gates.NAME.bucket"),
+    ("gates.NAME.shared", "gates.NAME.bucket.shared"),
     ("gates.NAME.retry_bucket.shared", "gates.NAME.bucket.shared"),
     ("gates.NAME.classes.bucket.adapt", "gates.NAME.bucket.adapt"),
     ("gates.NAME.classes.bucket.shared", "gates.NAME.bucket.shared"),

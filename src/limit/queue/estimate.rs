@@ -7,10 +7,12 @@
 
 #![expect(clippy::indexing_slicing, reason = "lanes are numbered from zero to the number of lanes with queues")]
 
+use std::collections::HashMap;
+
 use super::{PASSED, QueueGroup, QueueKey, Scheduler, ShapeGroup};
 use crate::api::Group;
 use crate::limit::resources::Bucket;
-use crate::limit::{BucketId, ClassId, Pauses, Reason, Requirements, Resources};
+use crate::limit::{BucketId, ClassId, Pauses, Reason, Requirements, Resources, WaiterIndex};
 use crate::moment::Moment;
 
 /// The earliest moment at which a call could leave, and the reason it would wait for.
@@ -151,17 +153,30 @@ impl Scheduler {
         calls.fold(0, usize::saturating_add)
     }
 
-    /// Returns the number of calls that wait for a token of a bucket, and for no pause. With very
-    /// many queue groups it is too low.
-    pub(crate) fn waiting_for(&self, bucket: BucketId, pauses: &Pauses, now: Moment) -> usize {
-        let wants = |queue_group: &&QueueGroup| {
-            let needs = &queue_group.needs;
-            queue_group.waiting > 0
-                && needs.charges.contains(bucket)
-                && pauses.ends(queue_group.class, needs.credential).all() <= now
-        };
-        let groups = self.queue_groups.iter().take(GROUPS_COUNTED).filter(wants);
-        groups.fold(0, |sum, queue_group| sum.saturating_add(queue_group.waiting))
+    /// Returns the number of calls that wait for a token of each shared bucket, and for no pause,
+    /// and the moment at which the wait of the newest of them ends, by `ends`. With very many queue
+    /// groups the number is too low, with many queues in one the moment too early.
+    pub(crate) fn waiting_for_shared(
+        &self,
+        pauses: &Pauses,
+        ends: impl Fn(WaiterIndex) -> Option<Moment>,
+        now: Moment,
+    ) -> HashMap<BucketId, (usize, Moment)> {
+        let mut waiting = HashMap::new();
+        for queue_group in self.queue_groups.iter().take(GROUPS_COUNTED).filter(|group| group.waiting > 0) {
+            let QueueGroup { needs, class, .. } = queue_group;
+            if pauses.ends(*class, needs.credential).all() > now {
+                continue;
+            }
+            let newest = queue_group.queues.iter().rev().take(QUEUES_LOOKED_AT);
+            let newest = newest.filter_map(|(_, queue)| ends(self.queue(*queue)?.list.last?)).max();
+            for charge in needs.charges.iter().filter(|charge| charge.bucket.is_shared()) {
+                let (calls, end) = waiting.entry(charge.bucket).or_insert((0_usize, now));
+                *calls += queue_group.waiting;
+                *end = newest.map_or(*end, |newest| newest.max(*end));
+            }
+        }
+        waiting
     }
 
     /// Returns the shape groups of all classes in which any call waits.
@@ -281,4 +296,6 @@ impl Others {
 /// depend on the hundredth bucket.
 const GROUPS_LOOKED_AT: usize = 100;
 /// The most queue groups whose waiting calls are counted for a shared bucket.
-const GROUPS_COUNTED: usize = 1000;
+const GROUPS_COUNTED: usize = 2000;
+/// The most queues of a queue group in which the newest call is looked for.
+const QUEUES_LOOKED_AT: usize = 16;

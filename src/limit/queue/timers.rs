@@ -60,11 +60,6 @@ impl Timers {
         (place < end).then(|| self.waiters.range((Excluded(place), Excluded(end))).next().copied()).flatten()
     }
 
-    /// Returns the moment at which the last wait ends.
-    pub(crate) fn last_wait(&self) -> Option<Moment> {
-        self.waiters.iter().rev().find(|(_, index)| *index != WaiterIndex::NONE).map(|(at, _)| *at)
-    }
-
     pub(crate) fn first(&self) -> Option<Moment> {
         let key = self.keys.first().map(|(at, _)| *at);
         let waiter = self.waiters.first().map(|(at, _)| *at);

@@ -1,6 +1,7 @@
 //! The buckets of a gate: the manager's, the retry bucket and the classes' buckets, whole or one
 //! per flow or credential.
 
+mod families;
 mod frozen;
 
 use std::num::NonZeroU32;
@@ -8,10 +9,11 @@ use std::sync::Arc;
 
 use slab::Slab;
 
+use self::families::{Families, Family};
 pub(crate) use self::frozen::Flow;
 pub use self::frozen::Levels;
-use super::{Bucket, BucketId, SharedBuckets, Split, Start, Turn};
-use crate::limit::{BucketPolicy, ClassId, GroupIndex, Origins, Per, PerClass, Policy, SharedPolicy};
+use super::{Bucket, BucketId, SharedBuckets, Start, Turn};
+use crate::limit::{BucketPolicy, ClassId, GroupIndex, Origins, Per, Policy, SharedPolicy};
 use crate::moment::Moment;
 
 /// The owner of a family of buckets.
@@ -41,25 +43,6 @@ struct Cell {
     bucket: Bucket,
     /// The queue groups that use this one of many.
     users: Vec<GroupIndex>,
-}
-
-/// The families of all owners.
-#[derive(Debug, Default)]
-struct Families {
-    gate: Option<Family>,
-    retries: Option<Family>,
-    classes: PerClass<Option<Family>>,
-}
-
-/// The buckets of one policy.
-#[derive(Debug)]
-struct Family {
-    policy: BucketPolicy,
-    start: Start,
-    /// Set if it is one bucket that other gates use too.
-    shared: Option<Arc<SharedPolicy>>,
-    /// The buckets that were used so far. The rest is the only one if they are not split.
-    split: Split<Option<BucketId>>,
 }
 
 // === impl Buckets ===
@@ -131,7 +114,7 @@ impl Buckets {
     pub(crate) fn look_at(&self, id: BucketId, now: Moment) -> Moment {
         match self.get(id) {
             Some(bucket) => bucket.ready_at(now),
-            None => self.shared.get(id).map_or(now, |cell| cell.look_at(now)),
+            None => self.shared.look_at(id, now).unwrap_or(now),
         }
     }
 
@@ -184,7 +167,7 @@ impl Buckets {
                 unblocked.extend_from_slice(&cell.users);
             }
         } else if let Some(cell) = self.shared.get_mut(id) {
-            cell.take(turn, number);
+            cell.take(turn, number, unblocked);
             taken = 1; // it counts calls
         }
         taken
@@ -238,26 +221,35 @@ impl Buckets {
             cell.bucket.give_back(number);
             unblocked.extend_from_slice(&cell.users);
         } else if let Some(cell) = self.shared.get_mut(id) {
-            cell.give_back(number);
+            cell.give_back(number, unblocked);
         }
     }
 
     /// Returns the queue groups that use a bucket.
     pub(crate) fn users(&mut self, id: BucketId) -> Option<&mut Vec<GroupIndex>> {
+        if id.is_shared() {
+            return self.shared.get_mut(id).map(|cell| &mut cell.users);
+        }
         self.cell(id).map(|cell| &mut cell.users)
     }
 
-    /// Returns the shared bucket of an owner, if it has one that was used.
-    pub(crate) fn shared_of(&self, owner: Owner) -> Option<BucketId> {
-        self.families.get(owner).filter(|family| family.shared.is_some())?.split.rest
+    /// Returns the shared bucket of an owner, if it has one that was used: the part of `who`, if it
+    /// is split.
+    pub(crate) fn shared_of(&self, owner: Owner, who: u64) -> Option<BucketId> {
+        let family = self.families.get(owner).filter(|family| family.shared.is_some())?;
+        *family.split.own_or_rest(who)
     }
 
-    /// Returns the owner of a shared bucket.
-    pub(crate) fn owner_of(&self, id: BucketId) -> Option<Owner> {
-        let class =
-            self.families.classes.find(|family| family.as_ref().is_some_and(|family| family.split.rest == Some(id)));
-        let is_gates = self.shared_of(Owner::Gate) == Some(id);
-        if is_gates { Some(Owner::Gate) } else { class.map(Owner::Class) }
+    /// Returns the owner of a shared bucket, and whose part it is.
+    pub(crate) fn owner_of(&self, id: BucketId) -> Option<(Owner, Option<u64>)> {
+        let who = self.shared.get(id)?.member.part.and_then(|part| part.who);
+        let has = |family: &Family| match who {
+            Some(who) => family.split.get(who) == Some(&Some(id)),
+            None => family.split.rest == Some(id),
+        };
+        let class = self.families.classes.find(|family| family.as_ref().is_some_and(has));
+        let is_gates = self.families.gate.as_ref().is_some_and(has);
+        Some((if is_gates { Owner::Gate } else { Owner::Class(class?) }, who))
     }
 
     /// Applies new policies; `origins` gives for each new class which old one it was. A bucket that
@@ -278,6 +270,7 @@ impl Buckets {
         for (_, cell) in &mut self.cells {
             cell.users.clear();
         }
+        self.shared.forget_users();
     }
 
     fn adopt(
@@ -320,24 +313,29 @@ impl Buckets {
     /// Makes a bucket of a family for `who`, or the shared one.
     #[cold]
     fn open(&mut self, owner: Owner, who: Option<u64>, now: Moment) -> Option<BucketId> {
-        let (family, cells) = (self.families.get_mut(owner)?, &mut self.cells);
-        let kept = |id: &mut Option<BucketId>| {
-            let place = id.map_or(usize::MAX, |id| id.index as usize);
-            let is_idle = |cell: &Cell| cell.users.is_empty() && cell.bucket.is_idle(now);
-            let kept = cells.get(place).is_some_and(|cell| !is_idle(cell));
-            if !kept {
-                cells.try_remove(place);
+        let (family, cells, shared) = (self.families.get_mut(owner)?, &mut self.cells, &mut self.shared);
+        let kept = |id: &mut Option<BucketId>| match *id {
+            Some(id) if id.is_shared() => shared.keep(id, now),
+            id => {
+                let place = id.map_or(usize::MAX, |id| id.index as usize);
+                let is_idle = |cell: &Cell| cell.users.is_empty() && cell.bucket.is_idle(now);
+                let kept = cells.get(place).is_some_and(|cell| !is_idle(cell));
+                if !kept {
+                    cells.try_remove(place);
+                }
+                kept
             }
-            kept
         };
+        let who = who.filter(|who| family.split.open(*who, now, kept));
         let place = match who {
-            Some(who) if family.split.open(who, now, kept) => family.split.own_or_rest_mut(who),
-            Some(_) | None => &mut family.split.rest,
+            Some(who) => family.split.own_or_rest_mut(who),
+            None => &mut family.split.rest,
         };
         if place.is_none() {
             self.serial = self.serial.checked_add(1).unwrap_or(NonZeroU32::MIN);
-            if let Some(shared) = &family.shared {
-                *place = self.shared.open((family.policy, family.start), Arc::clone(shared), self.serial);
+            if let Some(policy) = &family.shared {
+                let bucket = (family.policy, family.start);
+                *place = self.shared.open(bucket, (Arc::clone(policy), who), self.serial);
                 return *place;
             }
             let bucket = Bucket::new(family.policy, family.start);
@@ -350,51 +348,5 @@ impl Buckets {
     #[inline]
     fn cell(&mut self, id: BucketId) -> Option<&mut Cell> {
         self.cells.get_mut(id.index as usize).filter(|cell| cell.serial == id.serial)
-    }
-}
-
-// === impl Families ===
-
-impl Families {
-    #[inline]
-    fn get(&self, owner: Owner) -> Option<&Family> {
-        match owner {
-            Owner::Gate => self.gate.as_ref(),
-            Owner::Retries => self.retries.as_ref(),
-            Owner::Class(class) => self.classes.get(class)?.as_ref(),
-        }
-    }
-
-    fn get_mut(&mut self, owner: Owner) -> Option<&mut Family> {
-        match owner {
-            Owner::Gate => self.gate.as_mut(),
-            Owner::Retries => self.retries.as_mut(),
-            Owner::Class(class) => self.classes.get_mut(class)?.as_mut(),
-        }
-    }
-}
-
-// === impl Family ===
-
-impl Family {
-    fn new(policy: BucketPolicy, start: Start, shared: Option<Arc<SharedPolicy>>) -> Self {
-        Self { policy, start, shared, split: Split::default() }
-    }
-
-    /// True if a new policy leaves its buckets what they are.
-    fn is_like(&self, policy: &BucketPolicy, shared: Option<&Arc<SharedPolicy>>) -> bool {
-        self.policy.per == policy.per && self.shared.is_some() == shared.is_some()
-    }
-
-    /// Returns the start of buckets that were not used before a change of policy: the level they
-    /// would have had, in whole tokens.
-    fn start_after(&self, policy: &BucketPolicy, now: Moment) -> Start {
-        let tokens = Bucket::new(self.policy, self.start).whole_tokens(now);
-        Start::Level(tokens.min(policy.burst.get()), now)
-    }
-
-    /// Returns all its buckets, the shared one first.
-    fn ids(&self) -> impl Iterator<Item = BucketId> {
-        self.split.all().filter_map(|id| *id)
     }
 }

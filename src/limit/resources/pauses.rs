@@ -205,13 +205,14 @@ impl Pauses {
         all.filter(|(_, left, grown)| !left.is_zero() || !grown.is_zero())
     }
 
-    /// Begins the pause of a gate or a class that another gate has told of. Returns its end, unless
-    /// that was so already: then a pause is in force until `surely` at least.
+    /// Begins the pause of a gate, a class or a credential that another gate has told of. Returns
+    /// its end, unless that was so already: then a pause is in force until `surely` at least.
     pub(crate) fn hear(&mut self, who: Paused, (until, surely): (Moment, Moment), now: Moment) -> Option<Moment> {
         let pausing = match who {
             Paused::Gate => &mut self.gate,
             Paused::Class(class) => self.classes.get_mut(class)?,
-            Paused::Credential(_) | Paused::OtherCredentials => return None,
+            Paused::Credential(who) => self.of_credential(who, now),
+            Paused::OtherCredentials => return None,
         };
         if pausing.until >= surely || until <= now {
             return None;
@@ -222,11 +223,12 @@ impl Pauses {
         Some(until)
     }
 
-    /// Ends the pause of a gate or a class. Returns true if there was one.
+    /// Ends the pause of a gate, a class or a credential. Returns true if there was one.
     pub(crate) fn end(&mut self, who: Paused, now: Moment) -> bool {
         let pausing = match who {
             Paused::Class(class) => self.classes.get_mut(class),
-            _ => Some(&mut self.gate),
+            Paused::Credential(who) => self.credentials.get_mut(who),
+            Paused::Gate | Paused::OtherCredentials => Some(&mut self.gate),
         };
         let pausing = pausing.filter(|pausing| pausing.until > now);
         let was_there = pausing.map(|pausing| pausing.until = now).is_some();

@@ -24,16 +24,8 @@ impl Driver {
     pub(crate) async fn take_leave(&self) {
         let (asks, sent) = self.operate(|state, now| (state.limiter.take_farewells(now), now));
         let (heard, all) = mpsc::channel::<()>(1);
-        for ask in asks {
-            let (heard, asked) = (heard.clone(), ask.asked);
-            let shared = Arc::downgrade(&self.shared);
-            let done = move |answer| {
-                if let Some(shared) = shared.upgrade() {
-                    Self { shared }.operate(|state, now| state.limiter.answered(asked, answer, sent, now));
-                }
-                drop(heard);
-            };
-            self.hand_on(&ask, Box::new(done));
+        for asks in by_store(asks) {
+            self.hand_on(asks, sent, Some(heard.clone()));
         }
         drop(heard);
         self.until_closed(all).await;
@@ -46,25 +38,42 @@ impl Driver {
         }
     }
 
-    /// Hands on questions. Nothing waits for the answers: each is an operation of its own.
+    /// Hands on questions, one to each store. Nothing waits for the answers: those of a question
+    /// are an operation of their own.
     pub(super) fn ask_stores(&self, asks: Vec<Ask>, sent: Moment) {
-        for ask in asks {
-            let (shared, asked) = (Arc::downgrade(&self.shared), ask.asked);
-            let done = move |answer| {
-                if let Some(shared) = shared.upgrade() {
-                    Self { shared }.operate(|state, now| state.limiter.answered(asked, answer, sent, now));
-                }
-            };
-            self.hand_on(&ask, Box::new(done));
+        for asks in by_store(asks) {
+            self.hand_on(asks, sent, None);
         }
     }
 
-    fn hand_on(&self, ask: &Ask, done: Done) {
+    /// Hands on one question; `heard` is dropped once it is answered.
+    fn hand_on(&self, asks: Vec<Ask>, sent: Moment, heard: Option<mpsc::Sender<()>>) {
+        let (shared, asked) = (Arc::downgrade(&self.shared), asks.iter().map(|ask| ask.asked).collect::<Vec<_>>());
+        let done: Done = Box::new(move |answers| {
+            if let Some(shared) = shared.upgrade() {
+                let answers = asked.into_iter().zip(answers);
+                Self { shared }.operate(|state, now| state.limiter.all_answered(answers, sent, now));
+            }
+            drop(heard);
+        });
         match self.shared.stores.get() {
-            Some(stores) => stores.ask(ask, done),
-            None => done(Err(Away::Wrong)),
+            Some(stores) => stores.ask(asks, done),
+            None => done(vec![Err(Away::Wrong); asks.len()]),
         }
     }
+}
+
+/// Returns what is asked of each store.
+fn by_store(mut asks: Vec<Ask>) -> impl Iterator<Item = Vec<Ask>> {
+    asks.sort_by(|one, other| one.shared.store.cmp(&other.shared.store));
+    let mut by_store: Vec<Vec<Ask>> = Vec::new();
+    for ask in asks {
+        match by_store.last_mut().filter(|asks| asks.first().is_some_and(|of| of.shared.store == ask.shared.store)) {
+            Some(asks) => asks.push(ask),
+            None => by_store.push(vec![ask]),
+        }
+    }
+    by_store.into_iter()
 }
 
 /// The longest time that a gate waits at its end for stores to hear of it.

@@ -250,9 +250,9 @@ async fn p13_gates_that_share_a_bucket_send_its_rate_together_and_in_order() {
     let clock = Clock::start();
     let stores = Stores::new({
         let ledger = Mutex::new(Ledger::default());
-        move |ask, done| {
-            let now = clock.now().as_nanos() / 1000 + 1;
-            done(Ok(ledger.lock().expect("unpoisoned").ask(ask, now)));
+        move |asks, done| {
+            let (now, mut ledger) = (clock.now().as_nanos() / 1000 + 1, ledger.lock().expect("unpoisoned"));
+            done(asks.iter().map(|ask| Ok(ledger.ask(ask, now))).collect());
         }
     });
     let left = Arc::new(Mutex::new(Vec::new()));

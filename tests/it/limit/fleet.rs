@@ -1,5 +1,5 @@
-//! Several gates in virtual time that share one bucket, the store that keeps it, and the network
-//! between.
+//! Several gates in virtual time that share one bucket, or one for each account, the store that
+//! keeps it, and the network between.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::api::{Answer as Outcome, Group, Outcome as Meaning, Pause, PauseLength, Scope};
-use tidegate::limit::policy::{BucketPolicy, QueuePolicy, SharedId, SharedPolicy};
+use tidegate::limit::policy::{BucketPolicy, Per, QueuePolicy, SharedId, SharedPolicy};
 use tidegate::limit::{
-    Answer, Arrival, Ask, Asked, Away, Claim, ClassId, Flow, Ledger, Limiter, Permit, Policy, SharedLimits, Ticket,
-    Verdict,
+    Answer, Arrival, Ask, Asked, Away, Claim, ClassId, Flow, Ledger, Limiter, Part, Permit, Policy, SharedLimits,
+    Ticket, Verdict,
 };
 use tidegate::moment::Moment;
 
@@ -20,6 +20,8 @@ pub(super) struct Fleet {
     pub(super) gates: Vec<Gate>,
     pub(super) now: Moment,
     pub(super) ledger: Ledger,
+    /// The same of each part, if the bucket is split.
+    pub(super) parts: BTreeMap<Part, Ledger>,
     /// Added to the store's clock, in microseconds.
     pub(super) clock: i64,
     /// The time from a question to its answer.
@@ -30,8 +32,12 @@ pub(super) struct Fleet {
     /// The calls that left, by moment and gate.
     pub(super) sent: Vec<(Moment, usize)>,
     pub(super) refused: usize,
+    /// The account of each.
+    pub(super) of: Vec<u64>,
     /// The asks, by moment and gate.
     pub(super) asks: Vec<(Moment, usize)>,
+    /// The questions that had any, by moment and gate.
+    pub(super) questions: Vec<(Moment, usize)>,
     /// The pause that the upstream asks for with its next answer.
     pub(super) asks_pause: Option<Duration>,
     /// The answers that are lost on the way, by their number among all answers.
@@ -46,7 +52,7 @@ pub(super) struct Gate {
     pub(super) limiter: Limiter,
     /// True while the store does not answer this gate.
     pub(super) cut_off: bool,
-    waiting: HashMap<Ticket, Moment>,
+    waiting: HashMap<Ticket, (Moment, u64)>,
     /// The time that each call which left had waited.
     pub(super) waits: Vec<Duration>,
     /// True if it keeps its calls' permits and gives them back.
@@ -58,7 +64,7 @@ enum Event {
     /// A question reaches the store.
     Ask(usize, Box<Ask>, Moment),
     Answer(usize, Asked, Result<Answer, Away>, Moment),
-    Call(usize, Duration),
+    Call(usize, u64, Duration),
     HangUp(usize, Ticket),
 }
 
@@ -78,6 +84,7 @@ impl Fleet {
             gates: weights.iter().zip(1..).map(gate).collect(),
             now: Moment::ZERO,
             ledger: Ledger::default(),
+            parts: BTreeMap::new(),
             clock: 1_700_000_000_000_000,
             round_trip: Duration::from_micros(500),
             terms: SharedLimits::new(&bucket, &shared(1)),
@@ -85,13 +92,25 @@ impl Fleet {
             burst,
             sent: Vec::new(),
             refused: 0,
+            of: Vec::new(),
             asks: Vec::new(),
+            questions: Vec::new(),
             asks_pause: None,
             lose_answer: Box::new(|| false),
             agenda: BinaryHeap::new(),
             events: BTreeMap::new(),
             number: 0,
         }
+    }
+
+    /// A fleet of equals that share one bucket for each account.
+    pub(super) fn split(count: usize, rate: f64, burst: u32) -> Self {
+        let mut fleet = Self::of(count, rate, burst);
+        let bucket = BucketPolicy { per: Per::Account, ..bucket(rate, burst) };
+        for (gate, seed) in fleet.gates.iter_mut().zip(1..) {
+            *gate = Gate::new(policy(bucket, SharedPolicy::new("account")), seed);
+        }
+        fleet
     }
 
     /// A fleet of equals.
@@ -107,14 +126,24 @@ impl Fleet {
 
     /// A call comes to a gate after a while; it would wait for so long.
     pub(super) fn call(&mut self, gate: usize, after: Duration, patience: Duration) {
-        self.schedule(self.now + after, Event::Call(gate, patience));
+        self.call_of(0, gate, after, patience);
+    }
+
+    /// A call for this account.
+    pub(super) fn call_of(&mut self, who: u64, gate: usize, after: Duration, patience: Duration) {
+        self.schedule(self.now + after, Event::Call(gate, who, patience));
     }
 
     /// Calls come to a gate so many times a second, evenly, for a while.
     pub(super) fn calls(&mut self, gate: usize, per_second: f64, length: Duration) {
+        self.calls_of(0, gate, per_second, length);
+    }
+
+    /// The same for an account.
+    pub(super) fn calls_of(&mut self, who: u64, gate: usize, per_second: f64, length: Duration) {
         let mut after = 0.37 / per_second;
         while after < length.as_secs_f64() {
-            self.call(gate, Duration::from_secs_f64(after), Duration::from_secs(3600));
+            self.call_of(who, gate, Duration::from_secs_f64(after), Duration::from_secs(3600));
             after += 1.0 / per_second;
         }
     }
@@ -144,7 +173,7 @@ impl Fleet {
                 self.gates[gate].limiter.answered(asked, answer, sent, self.now);
                 self.drain(gate);
             }
-            Some(Event::Call(gate, patience)) => self.arrive(gate, patience),
+            Some(Event::Call(gate, who, patience)) => self.arrive(gate, who, patience),
             Some(Event::HangUp(gate, ticket)) => {
                 self.gates[gate].waiting.remove(&ticket);
                 self.gates[gate].limiter.leave(ticket, self.now);
@@ -157,7 +186,11 @@ impl Fleet {
     fn tick(&mut self, gate: usize) {
         self.gates[gate].limiter.advance(self.now);
         self.drain(gate);
-        for ask in self.gates[gate].limiter.take_asks(self.now) {
+        let asks = self.gates[gate].limiter.take_asks(self.now);
+        if !asks.is_empty() {
+            self.questions.push((self.now, gate));
+        }
+        for ask in asks {
             self.asks.push((self.now, gate));
             let away = Event::Answer(gate, ask.asked, Err(Away::Unreachable), self.now);
             self.schedule(self.now + TIMEOUT, away);
@@ -170,18 +203,22 @@ impl Fleet {
             return;
         }
         let micros = i64::try_from(self.now.as_nanos() / 1000).expect("short");
-        let answer = self.ledger.ask(ask, u64::try_from(self.clock + micros).expect("after 1970"));
+        let ledger = match ask.part {
+            Some(part) => self.parts.entry(part).or_default(),
+            None => &mut self.ledger,
+        };
+        let answer = ledger.ask(ask, u64::try_from(self.clock + micros).expect("after 1970"));
         if !(self.lose_answer)() {
             self.schedule(self.now + self.round_trip / 2, Event::Answer(gate, ask.asked, Ok(answer), sent));
         }
     }
 
-    fn arrive(&mut self, gate: usize, patience: Duration) {
+    fn arrive(&mut self, gate: usize, who: u64, patience: Duration) {
         let arrival = Arrival {
             class: ClassId(0),
             flow: Flow { id: 0, name: &0 },
             key: None,
-            credential: 0,
+            credential: who,
             write: false,
             reads: false,
             group: Group::Short,
@@ -194,11 +231,11 @@ impl Fleet {
         match self.gates[gate].limiter.arrive(&arrival, self.now) {
             Verdict::Admit(permit) => {
                 self.drain(gate); // those that waited went before
-                self.leave(gate, permit, self.now);
+                self.leave(gate, permit, (self.now, who));
             }
             Verdict::Refuse(_) => self.refused += 1,
             Verdict::Wait(ticket) => {
-                self.gates[gate].waiting.insert(ticket, self.now);
+                self.gates[gate].waiting.insert(ticket, (self.now, who));
                 if patience < Duration::from_secs(3600) {
                     self.schedule(self.now + patience, Event::HangUp(gate, ticket));
                 }
@@ -210,7 +247,7 @@ impl Fleet {
     fn drain(&mut self, gate: usize) {
         while let Some(ticket) = self.gates[gate].limiter.next_event() {
             let claim = self.gates[gate].limiter.claim(ticket, self.now);
-            let arrived = self.gates[gate].waiting.remove(&ticket).unwrap_or(self.now);
+            let arrived = self.gates[gate].waiting.remove(&ticket).unwrap_or((self.now, 0));
             match claim {
                 Claim::Permit(permit) => self.leave(gate, permit, arrived),
                 Claim::Refused(_) => self.refused += 1,
@@ -219,13 +256,14 @@ impl Fleet {
         }
     }
 
-    fn leave(&mut self, gate: usize, permit: Permit, arrived: Moment) {
+    fn leave(&mut self, gate: usize, permit: Permit, (arrived, who): (Moment, u64)) {
         let (now, of) = (self.now, &mut self.gates[gate]);
         if of.returns {
             return of.limiter.retract(permit, now);
         }
         of.waits.push(now - arrived);
         self.sent.push((now, gate));
+        self.of.push(who);
         let (_, receipt, slot) = permit.admit(());
         let pause =
             self.asks_pause.take().map(|length| Pause { scope: Scope::Gate, length: PauseLength::Known(length) });
@@ -241,8 +279,27 @@ impl Fleet {
 
     /// Returns the largest excess of the calls in any window over `burst + rate * t`.
     pub(super) fn over(&self) -> f64 {
+        self.excess(self.sent.iter())
+    }
+
+    /// Returns that of each account.
+    pub(super) fn over_of_each(&self) -> Vec<(u64, f64)> {
+        let mut accounts = self.of.clone();
+        accounts.sort_unstable();
+        accounts.dedup();
+        let of =
+            |who: u64| self.excess(self.sent.iter().zip(&self.of).filter(|(_, of)| **of == who).map(|(call, _)| call));
+        accounts.into_iter().map(|who| (who, of(who))).collect()
+    }
+
+    /// Returns the calls of an account since a moment.
+    pub(super) fn sent_of(&self, who: u64, from: Moment) -> usize {
+        self.sent.iter().zip(&self.of).filter(|((at, _), of)| *at >= from && **of == who).count()
+    }
+
+    fn excess<'a>(&self, calls: impl Iterator<Item = &'a (Moment, usize)>) -> f64 {
         let (mut least, mut most) = (f64::MAX, f64::MIN);
-        for (number, (at, _)) in (0_u32..).zip(&self.sent) {
+        for (number, (at, _)) in (0_u32..).zip(calls) {
             let ahead = f64::from(number) - self.rate * at.since_start().as_secs_f64();
             least = least.min(ahead);
             most = most.max(ahead + 1.0 - least);

@@ -14,7 +14,8 @@ pub struct Levels {
     pub whole: f64,
     /// Those of the buckets by flow or credential that are not full.
     pub parts: Vec<(u64, f64)>,
-    /// The members of the shared bucket; zero if that is not known or it is not shared.
+    /// The members of the shared bucket, the most of its parts; zero if that is not known or it is
+    /// not shared.
     pub members: u32,
 }
 
@@ -47,11 +48,11 @@ impl Buckets {
         let first = || Bucket::new(family.policy, family.start).level(now);
         let parts = family.split.parts().filter_map(|(who, id)| Some((who, level((*id)?)?)));
         let parts = parts.filter(|(_, (level, burst))| level < burst).map(|(who, (level, _))| (who, level));
-        let shared = family.split.rest.and_then(|id| self.shared.get(id));
+        let members = family.ids().filter_map(|id| Some(self.shared.get(id)?.member.members())).max();
         Some(Levels {
             whole: family.split.rest.and_then(level).map_or_else(first, |(level, _)| level),
             parts: parts.take(most).collect(),
-            members: shared.map_or(0, |cell| cell.member.members()),
+            members: members.unwrap_or(0),
         })
     }
 

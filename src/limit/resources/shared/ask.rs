@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::limit::policy::Per;
 use crate::limit::{BucketId, BucketPolicy, SharedPolicy};
 
 /// The numbers of a shared bucket that follow from its configuration.
@@ -28,6 +29,18 @@ pub struct Asked {
     pub(super) number: u64,
 }
 
+/// One of the many that a shared bucket is split into: a shared bucket of its own, which is the
+/// same in every gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Part {
+    /// The unit that the bucket is split by.
+    pub per: Per,
+    /// The origin that the gate's calls go to, as a number; zero for a gate of one upstream.
+    pub origin: u64,
+    /// The account, action or credential, as a number; `None` for all that are not told apart.
+    pub who: Option<u64>,
+}
+
 /// A member asks a shared bucket for tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ask {
@@ -35,6 +48,8 @@ pub struct Ask {
     pub asked: Asked,
     /// The shared bucket.
     pub shared: Arc<SharedPolicy>,
+    /// The part of it, if it is split.
+    pub part: Option<Part>,
     /// The member: random, and new with each start.
     pub member: u64,
     /// The limits as this member knows them.
@@ -126,11 +141,15 @@ impl SharedLimits {
     }
 
     /// Returns the lease that is chosen where none is configured: a quarter of the time in which
-    /// the burst flows, so that leases cost a quarter of it.
+    /// the burst flows, so that leases cost a quarter of it; less where it cannot be taken from the
+    /// burst.
     #[must_use]
     pub fn auto_lease(bucket: &BucketPolicy) -> Duration {
         let (token, burst) = (1.0 / bucket.rate, f64::from(bucket.burst.get()) / bucket.rate);
         let seconds = (burst / 4.0).clamp(0.1, 2.0).max(token / 4.0);
+        // A burst of one leaves nothing to take the lease from, and nothing to lend.
+        let is_large = burst < token + seconds;
+        let seconds = if is_large { seconds.min(SHORT) } else { seconds };
         Duration::try_from_secs_f64(seconds).unwrap_or(LONGEST).min(LONGEST)
     }
 
@@ -155,6 +174,9 @@ pub(super) fn micros(micros: f64) -> Duration {
 /// The time ahead for which tokens are promised: with less there are more asks, with more a member
 /// of little demand waits longer.
 const HORIZON: Duration = Duration::from_millis(200);
+/// The seconds of a lease that are chosen where the burst cannot make up for it: enough for an
+/// answer.
+const SHORT: f64 = 0.25;
 /// The longest lease that is chosen.
 const LONGEST: Duration = Duration::from_secs(365 * 86_400);
 /// Quarters of a microsecond per token at the slowest: some years.

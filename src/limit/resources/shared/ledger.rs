@@ -100,6 +100,14 @@ impl Ledger {
         }
     }
 
+    /// True if nobody has asked for as long as makes a member none, and it is full by now.
+    #[expect(clippy::cast_precision_loss, reason = "microseconds of this century are exact in a double")]
+    pub(crate) fn is_idle(&self, now: u64) -> bool {
+        let Some(state) = self.state else { return true };
+        let full = self.seats.values().map(|seat| seat.burst * seat.period).fold(0.0, f64::max);
+        state.last.saturating_add(MEMBER) < now && state.zero.max(state.paused) + full < now as f64
+    }
+
     /// Forgets the members that are gone. Returns the strictest limits of those that are left, and
     /// the weight of the others that have waiting calls.
     fn strictest(&mut self, ask: &Ask, now: u64) -> (f64, f64, u32) {

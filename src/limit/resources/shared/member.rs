@@ -1,6 +1,7 @@
 //! One member of a shared bucket: what it spends, and when it asks.
 
 mod answers;
+mod news;
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ pub use self::answers::SharedView;
 use super::demand::{Allowance, Demand};
 use super::outage::StoreAway;
 use super::tokens::Tokens;
-use super::{Answer, Ask, Asked, SharedLimits, ledger};
+use super::{Answer, Ask, Asked, Part, SharedLimits, ledger};
 use crate::limit::{BucketPolicy, SharedPolicy};
 use crate::moment::Moment;
 
@@ -20,6 +21,8 @@ use crate::moment::Moment;
 pub(crate) struct Member {
     limits: BucketPolicy,
     pub(crate) shared: Arc<SharedPolicy>,
+    /// The part of it that this is, if it is split.
+    pub(crate) part: Option<Part>,
     terms: SharedLimits,
     /// Random, so that no two members are one to the store.
     id: u64,
@@ -101,11 +104,12 @@ struct Heard {
 // === impl Member ===
 
 impl Member {
-    pub(super) fn new(limits: BucketPolicy, shared: Arc<SharedPolicy>, id: u64) -> Self {
+    pub(super) fn new(limits: BucketPolicy, (shared, part): (Arc<SharedPolicy>, Option<Part>), id: u64) -> Self {
         let terms = SharedLimits::new(&limits, &shared);
         Self {
             limits,
             shared,
+            part,
             id,
             tokens: Tokens::default(),
             demand: Demand::new(terms.lease),
@@ -145,7 +149,7 @@ impl Member {
             let (granted, spent, fallback) = (self.granted, self.spent, self.fallback);
             self.tokens.clear();
             let expired = self.tokens.expired;
-            *self = Self { number, granted, spent, fallback, ..Self::new(limits, shared, id) };
+            *self = Self { number, granted, spent, fallback, ..Self::new(limits, (shared, self.part), id) };
             self.tokens.expired = expired;
         } else {
             self.terms = SharedLimits::new(&limits, &shared);
@@ -213,14 +217,15 @@ impl Member {
     }
 
     /// Returns the moment at which to look again, for a call that finds no token now: when there
-    /// is one, or when to ask.
-    pub(crate) fn look_at(&self, now: Moment) -> Moment {
+    /// is one, or when to ask. The gate asks nothing before `question_at`.
+    pub(crate) fn look_at(&self, question_at: Moment, now: Moment) -> Moment {
         let ready = self.ready_at(now);
         if self.asked.is_some() || ready <= now {
             return ready;
         }
+        let ask_at = self.short_ask_at(now).max(self.enough_until).max(question_at);
         // Later than now, or the call would seem to have its token.
-        ready.min(self.short_ask_at(now).max(self.enough_until).max(now + Duration::from_nanos(1)))
+        ready.min(ask_at.max(now + Duration::from_nanos(1)))
     }
 
     /// Returns the moment at which tokens may be asked for calls that wait.
@@ -235,8 +240,14 @@ impl Member {
         self.round_trip.mul_f64(1.5) + Duration::from_millis(2)
     }
 
-    /// Returns the ask to make now, if there is one.
-    pub(super) fn ask(&mut self, want: Option<Want>, now: Moment, asked: impl FnOnce(u64) -> Asked) -> Option<Ask> {
+    /// Returns the ask to make now, if there is one; for calls that wait if the gate's questions do
+    /// not leave it `plenty`.
+    pub(super) fn ask(
+        &mut self,
+        (want, plenty): (Option<Want>, bool),
+        now: Moment,
+        asked: impl FnOnce(u64) -> Asked,
+    ) -> Option<Ask> {
         self.tokens.expire(now);
         if self.asked.is_some() {
             return None;
@@ -251,7 +262,7 @@ impl Member {
         }
         let (need, extra) = if short && self.short_ask_at(now) <= now {
             (u32::try_from(calls - held).unwrap_or(MOST).min(MOST), self.grown_extra(now))
-        } else if !short && self.ahead_ask_at(now).is_some_and(|at| at <= now) {
+        } else if !short && (plenty || self.away.is_some()) && self.ahead_ask_at(now).is_some_and(|at| at <= now) {
             (u32::from(self.away.is_some()), self.missing_ahead(now))
         } else if self.tell_at(now).is_some_and(|at| at <= now) {
             (0, 0)
@@ -277,6 +288,7 @@ impl Member {
         Ask {
             asked: asked(under_way.number),
             shared: Arc::clone(&self.shared),
+            part: self.part,
             member: self.id,
             limits: self.terms,
             need: under_way.need,
@@ -292,31 +304,6 @@ impl Member {
             }),
             leave: false,
         }
-    }
-
-    /// Returns the last ask of this member, if the store knows it.
-    pub(super) fn farewell(&mut self, now: Moment, asked: impl FnOnce(u64) -> Asked) -> Option<Ask> {
-        self.heard.filter(|_| self.away.is_none())?;
-        let under_way =
-            UnderWay { number: self.number + 1, need: 0, extra: 0, within: Duration::ZERO, news: self.news };
-        Some(Ask { leave: true, ..self.begin(under_way, now, asked) })
-    }
-
-    /// Tells the others what is new, as soon as no other ask is under way.
-    pub(super) fn tell(&mut self, news: News) {
-        self.news = Some(news);
-    }
-
-    /// Returns the moment at which to tell what is new, or to hear if the pause that another told
-    /// has been lifted.
-    fn tell_at(&self, now: Moment) -> Option<Moment> {
-        let due = match self.news {
-            Some(_) => now,
-            None if self.paused_until > now => self.asked_at + HEAR_AGAIN,
-            None => return None,
-        };
-        let retry = self.away.as_ref().map_or(now, |away| away.retry_at);
-        Some(due.max(retry).max(self.allowance.ready_at(0.0, now)))
     }
 
     /// Returns the tokens to take beyond need: more and more while asks follow each other quickly.
@@ -368,6 +355,13 @@ impl Member {
         whole(self.target(now)).saturating_sub(u32::try_from(lasting).unwrap_or(u32::MAX)).max(1)
     }
 
+    /// True if nothing is lost with it: it holds no token, sends no calls, and has nothing to tell.
+    /// What it sent while the store was away has come again if its gate's own bucket is full.
+    pub(super) fn is_idle(&self, now: Moment) -> bool {
+        let has_news = self.news.is_some() || self.paused_until > now;
+        self.asked.is_none() && !has_news && !self.demand.is_alive(now) && self.tokens.lasting(now) == 0
+    }
+
     /// Returns the moment at which this member has something to do though no call waits.
     pub(super) fn tend_at(&self, now: Moment) -> Option<Moment> {
         if self.asked.is_some() {
@@ -382,13 +376,11 @@ fn whole(number: f64) -> u32 {
     number as u32
 }
 
-/// The time after which a member that keeps a pause of another's asks if it still holds.
-const HEAR_AGAIN: Duration = Duration::from_secs(2);
 /// The most tokens in one ask for calls that wait.
 const MOST: u32 = 200;
 /// The most tokens beyond need.
 const MOST_EXTRA: u32 = 64;
 /// The asks that are kept for calls that wait.
-const RESERVED: f64 = 5.0;
+pub(super) const RESERVED: f64 = 5.0;
 /// The least time between two asks ahead of need, and how far ahead they look.
 const LEAST_AHEAD: Duration = Duration::from_millis(50);

@@ -6,21 +6,24 @@ use std::time::Duration;
 
 use super::{Heard, Member, News, UnderWay};
 use crate::limit::keys::mix;
+use crate::limit::policy::Per;
 use crate::limit::resources::shared::outage::StoreAway;
 use crate::limit::resources::{Answer, Away};
 use crate::limit::{BucketPolicy, SharedId, SharedPolicy};
 use crate::moment::Moment;
 
-/// A shared bucket as one of its members sees it.
+/// A shared bucket as one of its members sees it; of one that is split, all parts together.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SharedView {
     /// Its place in the policy.
     pub id: Option<SharedId>,
     /// Its name and its settings.
     pub policy: Arc<SharedPolicy>,
-    /// The number of members at the last answer; zero if there was none.
+    /// The parts that are told apart now, if it is split.
+    pub parts: Option<usize>,
+    /// The number of members at the last answer, of the part that has most; zero if there was none.
     pub members: u32,
-    /// The tokens left in the store at the last answer.
+    /// The tokens left in the store at the last answer, of the part that has fewest.
     pub level: f64,
     /// The tokens held.
     pub held: usize,
@@ -46,6 +49,30 @@ pub(crate) enum SharedPause {
     Paused { until: Moment, surely: Moment },
     /// The one that it told of is over.
     Lifted,
+}
+
+// === impl SharedView ===
+
+impl SharedView {
+    /// Adds another part.
+    pub(in super::super) fn add(&mut self, other: &Self) {
+        self.parts = self.parts.map(|parts| parts + 1);
+        if other.members > 0 {
+            self.level = if self.members > 0 { self.level.min(other.level) } else { other.level };
+        }
+        self.members = self.members.max(other.members);
+        self.held += other.held;
+        (self.away, self.differs) = (self.away || other.away, self.differs || other.differs);
+        self.count(other);
+    }
+
+    /// Adds what became of another part's tokens.
+    pub(in super::super) fn count(&mut self, other: &Self) {
+        self.granted += other.granted;
+        self.spent += other.spent;
+        self.expired += other.expired;
+        self.fallback += other.fallback;
+    }
 }
 
 // === impl Member ===
@@ -131,6 +158,22 @@ impl Member {
         self.was_away = true;
     }
 
+    /// Returns the moment at which a store that is away is asked again.
+    pub(in super::super) fn away_until(&self) -> Option<Moment> {
+        self.away.as_ref().map(|away| away.retry_at)
+    }
+
+    /// Goes on alone as another member of the gate does, which found the store away, if it has
+    /// anything to send.
+    pub(in super::super) fn hear_outage(&mut self, why: Away, retry_at: Moment, now: Moment) {
+        if self.asked.is_none() && self.away.is_none() && self.demand.is_alive(now) {
+            self.lost(why, now);
+        }
+        if let Some(away) = self.away.as_mut().filter(|_| self.asked.is_none()) {
+            away.retry_at = retry_at;
+        }
+    }
+
     /// Returns a number from 0 to 1 that differs between members and asks.
     fn spread(&self) -> f64 {
         let mixed = mix(self.id ^ self.number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -154,6 +197,7 @@ impl Member {
         SharedView {
             id: self.limits.shared,
             policy: Arc::clone(&self.shared),
+            parts: self.part.filter(|part| part.per != Per::Gate).map(|_| 1),
             members: answer.map_or(0, |answer| answer.members),
             level: answer.map_or(0.0, |answer| answer.level - f64::from(answer.granted)),
             held: self.tokens.lasting(now),

@@ -1,0 +1,61 @@
+//! Numbers of identities that are the same in every process, for buckets that gates share part by
+//! part.
+//!
+//! They are digests without a secret: no two identities have the same by chance, and one that can
+//! be guessed (an account's number, not a token) can be recognised by whoever knows the number. So
+//! they stand only where gates must agree.
+
+use ring::digest::{Context, SHA256};
+
+/// A digest of a few words, each of which counts with its length.
+pub(super) struct Everywhere(Context);
+
+// === impl Everywhere ===
+
+impl Everywhere {
+    pub(super) fn new(kind: &str) -> Self {
+        let mut number = Self(Context::new(&SHA256));
+        number.add(kind.as_bytes());
+        number
+    }
+
+    pub(super) fn add(&mut self, word: &[u8]) {
+        self.0.update(&(word.len() as u64).to_be_bytes());
+        self.0.update(word);
+    }
+
+    /// Returns the number; never zero, which stands for nothing.
+    pub(super) fn number(self) -> u64 {
+        let digest = self.0.finish();
+        digest.as_ref().iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte)).max(1)
+    }
+}
+
+/// Returns the number of an origin, which is the same in every process.
+#[must_use]
+pub fn number_of_origin(origin: &str) -> u64 {
+    let mut number = Everywhere::new("origin");
+    number.add(origin.as_bytes());
+    number.number()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_never_changes_because_gates_of_two_releases_share_buckets() {
+        assert_eq!(number_of_origin("ec2.eu-central-1.amazonaws.com:443"), 5_316_514_863_414_703_930);
+    }
+
+    #[test]
+    fn words_do_not_run_together() {
+        let number = |words: &[&str]| {
+            let mut number = Everywhere::new("account");
+            words.iter().for_each(|word| number.add(word.as_bytes()));
+            number.number()
+        };
+        assert_ne!(number(&["ab", "c"]), number(&["a", "bc"]));
+        assert_ne!(number(&["ab"]), number(&["ab", ""]));
+    }
+}

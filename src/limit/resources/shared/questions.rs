@@ -1,0 +1,66 @@
+//! When a gate asks its stores: so many times a second, whatever the number of its members.
+//!
+//! All members that are due ask together. The gates of one section, one for each origin, take the
+//! moments at which they ask from one allowance: what they ask within two milliseconds counts as
+//! one question, as it travels together.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::demand::Allowance;
+use crate::moment::Moment;
+
+/// The questions of one gate, or of the gates of one section. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Questions(Arc<Mutex<Opened>>);
+
+/// The question that was opened last.
+#[derive(Debug)]
+struct Opened {
+    allowance: Allowance,
+    at: Moment,
+    number: u64,
+}
+
+// === impl Questions ===
+
+impl Questions {
+    /// Returns the moment at which a gate may ask that was in question `last`, so that `reserve`
+    /// more remain.
+    pub(super) fn ready_at(&self, last: u64, reserve: f64, now: Moment) -> Moment {
+        let opened = self.lock();
+        if opened.takes_in(last, now) { now } else { opened.allowance.ready_at(reserve, now) }
+    }
+
+    /// Takes part in the question that is open, or opens one. Returns its number.
+    pub(super) fn take(&self, last: u64, now: Moment) -> u64 {
+        let mut opened = self.lock();
+        if !opened.takes_in(last, now) {
+            opened.allowance.take(now);
+            (opened.at, opened.number) = (now, opened.number + 1);
+        }
+        opened.number
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Opened> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Default for Questions {
+    fn default() -> Self {
+        Self(Arc::new(Mutex::new(Opened { allowance: Allowance::new(), at: Moment::ZERO, number: 0 })))
+    }
+}
+
+// === impl Opened ===
+
+impl Opened {
+    /// True if a gate that was in question `last` can take part in this one.
+    fn takes_in(&self, last: u64, now: Moment) -> bool {
+        self.number > last && now - self.at <= TOGETHER
+    }
+}
+
+/// The time for which a question takes in what other gates of its section ask.
+const TOGETHER: Duration = Duration::from_millis(2);
