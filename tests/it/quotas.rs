@@ -16,6 +16,7 @@ use self::tokens::Refill;
 use self::town::{Job, Provider, Town, Traffic};
 use super::presets::gate;
 
+const MINUTE: Duration = Duration::from_secs(60);
 const TEN_MINUTES: Duration = Duration::from_secs(600);
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -60,6 +61,40 @@ fn a_bucket_as_large_as_ec2s_would_be_overdrawn() {
         let town = Town::run(Some(gate("aws_ec2", whole)), traffic, Ec2::new(refill));
         assert!(town.throttled > 0, "{refill:?}: {} calls were served", town.served);
     }
+}
+
+#[test]
+fn ten_gates_that_share_ec2s_buckets_are_throttled_in_no_account_and_use_all_of_each() {
+    let reads = ["DescribeVpcs", "DescribeSubnets", "DescribeImages", "DescribeAddresses", "DescribeKeyPairs"];
+    let writes = ["CreateTags", "AttachVolume", "DeleteSnapshot", "DetachVolume", "CreateSubnet", "CreateRoute"];
+    let mut actions: Vec<&str> = ACTIONS.into_iter().chain(reads).chain(writes).collect();
+    actions.sort_unstable();
+    actions.dedup();
+    assert!(actions.len() >= 40, "{}", actions.len());
+    let of = |account| actions.iter().map(move |action| Job::ec2(account, "eu-central-1", action));
+    let jobs: Vec<Job> = (1..=3).flat_map(of).collect();
+    let buckets = jobs.len();
+    let shared = || gate("aws_ec2", "share = 1\nshared = \"aws\"\n");
+    let last = 2 * MINUTE;
+    let traffic = Traffic { jobs, workers: 10, last };
+    let town = Town::run_all((0..10).map(|_| shared()).collect(), traffic.clone(), Ec2::new(Refill::EachSecond));
+    assert_eq!(town.throttled, 0, "of {} calls", town.served);
+    // A shared bucket that is new is empty: what counts is what flows. The first token of the
+    // slowest comes after ten seconds, and the last may come after the end.
+    let used = town.provider.taken_of_flow(last);
+    assert_eq!(used.len(), buckets);
+    for (bucket, taken, flow) in used {
+        assert!(taken + 2.0 >= 0.95 * flow, "{bucket}: {taken} of {flow} was used");
+    }
+    for gate in 0..10 {
+        let questions = town.questions.iter().filter(|(_, of)| *of == gate).count();
+        assert!(questions <= 8 + 20 * 120, "gate {gate} asked {questions} times in two minutes");
+    }
+    // Each for itself they are throttled as if they had no gate.
+    let alone = || gate("aws_ec2", "share = 1\n");
+    let traffic = Traffic { last: MINUTE / 4, ..traffic };
+    let town = Town::run_all((0..10).map(|_| alone()).collect(), traffic, Ec2::new(Refill::EachSecond));
+    assert!(town.throttled > town.served / 10, "{} of {}", town.throttled, town.served);
 }
 
 #[test]

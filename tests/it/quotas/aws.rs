@@ -95,6 +95,12 @@ impl Ec2 {
     pub(super) fn new(refill: Refill) -> Self {
         Self { refill, buckets: BTreeMap::new() }
     }
+
+    /// The calls that each bucket served, and those that flowed into it.
+    pub(super) fn taken_of_flow(&self, last: Duration) -> Vec<(String, f64, f64)> {
+        let of = |(name, bucket): (&String, &Bucket)| (name.clone(), f64::from(bucket.taken), bucket.flow(last));
+        self.buckets.iter().map(of).collect()
+    }
 }
 
 impl Provider for Ec2 {

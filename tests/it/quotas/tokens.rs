@@ -56,6 +56,11 @@ impl Bucket {
     pub(super) fn used(&self, last: Duration) -> f64 {
         f64::from(self.taken) / (self.burst + self.rate * last.as_secs_f64())
     }
+
+    /// The calls that flowed into it.
+    pub(super) fn flow(&self, last: Duration) -> f64 {
+        self.rate * last.as_secs_f64()
+    }
 }
 
 /// Calls in any window of a length.

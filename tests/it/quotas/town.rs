@@ -2,12 +2,15 @@
 //! the other.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderMap, Method, StatusCode, Uri};
 use tidegate::api::{Group, Key, outcome, signals};
 use tidegate::classify::{Classified, Salt};
-use tidegate::limit::{Arrival, Claim, Flow, Limiter, Permit, Receipt, Refusal, Slot, Ticket, Verdict};
+use tidegate::limit::{
+    Answer, Arrival, Ask, Asked, Claim, Flow, Ledger, Limiter, Part, Permit, Receipt, Refusal, Slot, Ticket, Verdict,
+};
 use tidegate::moment::Moment;
 use tidegate::spec::Gate;
 
@@ -64,17 +67,28 @@ struct Gated {
     limiter: Limiter,
     /// The jobs as the gate reads them.
     calls: Vec<(Classified, Option<Key>)>,
+    waiting: HashMap<Ticket, Worker>,
 }
 
-/// The controllers, the gate, the provider, and the counts.
+/// A worker, by its job and the gate that it calls through.
+#[derive(Clone, Copy, Debug)]
+struct Worker {
+    job: usize,
+    gate: usize,
+}
+
+/// The controllers, their gates with the store that these share, the provider, and the counts.
 pub(super) struct Town<P> {
-    gated: Option<Gated>,
+    /// None if the controllers have no gate.
+    gated: Vec<Gated>,
+    ledgers: BTreeMap<(Arc<str>, Option<Part>), Ledger>,
+    /// The questions to the store, by moment and gate.
+    pub(super) questions: Vec<(Moment, usize)>,
     traffic: Traffic,
     pub(super) provider: P,
     now: Moment,
     events: BTreeMap<(Moment, u64), Event>,
     number: u64,
-    waiting: HashMap<Ticket, usize>,
     dice: u64,
     pub(super) served: usize,
     pub(super) throttled: usize,
@@ -86,9 +100,12 @@ type Owed = Option<Box<(Receipt, Slot)>>;
 
 enum Event {
     /// A worker makes its call.
-    Act(usize),
-    Arrives(usize, Owed),
-    Answered(usize, Owed, Box<Reply>),
+    Act(Worker),
+    Arrives(Worker, Owed),
+    Answered(Worker, Owed, Box<Reply>),
+    /// A gate's question reaches the store.
+    Asked(usize, Vec<Ask>, Moment),
+    Told(usize, Vec<(Asked, Answer)>, Moment),
 }
 
 // === impl Job ===
@@ -122,30 +139,36 @@ impl Job {
 
 impl<P: Provider> Town<P> {
     pub(super) fn run(gate: Option<Gate>, traffic: Traffic, provider: P) -> Self {
-        let hasher = Salt::random();
-        let gated = gate.map(|gate| {
-            let mut limiter = Limiter::new(gate.policy.clone(), 7, Moment::ZERO);
+        Self::run_all(gate.into_iter().collect(), traffic, provider)
+    }
+
+    /// Runs controllers, each of which has the gate of its number, if there are several.
+    pub(super) fn run_all(gates: Vec<Gate>, traffic: Traffic, provider: P) -> Self {
+        let gated = gates.into_iter().zip(7..).map(|(gate, seed)| {
+            let hasher = Salt::random();
+            let mut limiter = Limiter::new(gate.policy.clone(), seed, Moment::ZERO);
             limiter.add_room(Group::Short, 10_000, Moment::ZERO);
             let calls = traffic.jobs.iter().map(|job| job.is_read_by(&gate, &hasher)).collect();
-            Gated { gate, limiter, calls }
+            Gated { gate, limiter, calls, waiting: HashMap::new() }
         });
         let (jobs, workers) = (traffic.jobs.len(), traffic.workers);
         let mut town = Self {
-            gated,
+            gated: gated.collect(),
+            ledgers: BTreeMap::new(),
+            questions: Vec::new(),
             traffic,
             provider,
             now: Moment::ZERO,
             events: BTreeMap::new(),
             number: 0,
-            waiting: HashMap::new(),
             dice: 1,
             served: 0,
             throttled: 0,
             waited: vec![0; jobs],
         };
-        for job in (0..workers).flat_map(|_| 0..jobs) {
-            let soon = town.millis(20);
-            town.later(soon, Event::Act(job));
+        for (number, job) in (0..workers).flat_map(|number| (0..jobs).map(move |job| (number, job))) {
+            let (soon, gate) = (town.millis(20), number % town.gated.len().max(1));
+            town.later(soon, Event::Act(Worker { job, gate }));
         }
         town.live();
         town
@@ -154,30 +177,63 @@ impl<P: Provider> Town<P> {
     fn live(&mut self) {
         loop {
             let event = self.events.first_key_value().map(|((at, _), _)| *at);
-            let wakeup = self.gated.as_ref().and_then(|gated| gated.limiter.next_wakeup());
-            let Some(next) = [event, wakeup].into_iter().flatten().min() else { return };
+            let wakeups = self.gated.iter().enumerate();
+            let wakeup = wakeups.filter_map(|(gate, gated)| Some((gated.limiter.next_wakeup()?, gate))).min();
+            let Some(next) = event.into_iter().chain(wakeup.map(|(at, _)| at)).min() else { return };
             if next.since_start() >= self.traffic.last {
                 return;
             }
             self.now = self.now.max(next);
-            match self.events.first_entry().filter(|entry| entry.key().0 <= self.now) {
+            let gate = match self.events.first_entry().filter(|entry| entry.key().0 <= self.now) {
                 Some(entry) => match entry.remove() {
-                    Event::Act(job) => self.act(job),
-                    Event::Arrives(job, owed) => {
-                        let reply = self.provider.serve(&self.traffic.jobs[job], self.now.since_start());
+                    Event::Act(worker) => self.act(worker),
+                    Event::Arrives(worker, owed) => {
+                        let reply = self.provider.serve(&self.traffic.jobs[worker.job], self.now.since_start());
                         let takes = reply.takes;
-                        self.later(takes, Event::Answered(job, owed, Box::new(reply)));
+                        self.later(takes, Event::Answered(worker, owed, Box::new(reply)));
+                        worker.gate
                     }
-                    Event::Answered(job, owed, reply) => self.answered(job, owed, &reply),
+                    Event::Answered(worker, owed, reply) => self.answered(worker, owed, &reply),
+                    Event::Asked(gate, asks, sent) => self.store(gate, &asks, sent),
+                    Event::Told(gate, answers, sent) => {
+                        let answers = answers.into_iter().map(|(asked, answer)| (asked, Ok(answer)));
+                        self.gated[gate].limiter.all_answered(answers, sent, self.now);
+                        gate
+                    }
                 },
-                None => self.gated.iter_mut().for_each(|gated| gated.limiter.advance(self.now)),
-            }
-            self.drain();
+                None => self.tick(wakeup.map_or(0, |(_, gate)| gate)),
+            };
+            self.drain(gate);
         }
     }
 
-    fn act(&mut self, job: usize) {
-        let Some(Gated { limiter, calls, .. }) = &mut self.gated else { return self.send(job, None) };
+    /// Advances a gate, whose question takes a millisecond to the store, and its answer another.
+    fn tick(&mut self, gate: usize) -> usize {
+        self.gated[gate].limiter.advance(self.now);
+        let asks = self.gated[gate].limiter.take_asks(self.now);
+        if !asks.is_empty() {
+            self.questions.push((self.now, gate));
+            self.later(Duration::from_millis(1), Event::Asked(gate, asks, self.now));
+        }
+        gate
+    }
+
+    fn store(&mut self, gate: usize, asks: &[Ask], sent: Moment) -> usize {
+        let now = 1_700_000_000_000_000 + self.now.as_nanos() / 1000;
+        let mut answer = |ask: &Ask| {
+            let ledger = self.ledgers.entry((Arc::clone(&ask.shared.name), ask.part)).or_default();
+            (ask.asked, ledger.ask(ask, now))
+        };
+        let answers = asks.iter().map(&mut answer).collect();
+        self.later(Duration::from_millis(1), Event::Told(gate, answers, sent));
+        gate
+    }
+
+    fn act(&mut self, worker: Worker) -> usize {
+        let Worker { job, gate } = worker;
+        let Some(Gated { limiter, calls, waiting, .. }) = self.gated.get_mut(gate) else {
+            return self.send(worker, None);
+        };
         let (call, key) = &calls[job];
         let arrival = Arrival {
             class: call.class,
@@ -194,34 +250,37 @@ impl<P: Provider> Town<P> {
             timeout: None,
         };
         match limiter.arrive(&arrival, self.now) {
-            Verdict::Admit(permit) => self.send(job, Some(permit)),
+            Verdict::Admit(permit) => return self.send(worker, Some(permit)),
             Verdict::Wait(ticket) => {
                 self.waited[job] += 1;
-                self.waiting.insert(ticket, job);
+                waiting.insert(ticket, worker);
             }
             Verdict::Refuse(refusal) => {
                 self.waited[job] += 1;
-                self.comes_back(job, &refusal);
+                self.comes_back(worker, &refusal);
             }
         }
+        gate
     }
 
     /// No two calls take the same time to the provider.
-    fn send(&mut self, job: usize, permit: Option<Permit>) {
+    fn send(&mut self, worker: Worker, permit: Option<Permit>) -> usize {
         let owed = permit.map(|permit| {
             let (_, receipt, slot) = permit.admit(());
             Box::new((receipt, slot))
         });
         let way = Duration::from_millis(1) + self.millis(50);
-        self.later(way, Event::Arrives(job, owed));
+        self.later(way, Event::Arrives(worker, owed));
+        worker.gate
     }
 
-    fn answered(&mut self, job: usize, owed: Owed, reply: &Reply) {
+    fn answered(&mut self, worker: Worker, owed: Owed, reply: &Reply) -> usize {
+        let Worker { job, gate: at } = worker;
         self.provider.end(&self.traffic.jobs[job], reply.status);
         let is_throttled = reply.status >= 400;
         self.throttled += usize::from(is_throttled);
         self.served += usize::from(!is_throttled);
-        if let (Some(owed), Some(Gated { gate, limiter, calls })) = (owed, &mut self.gated) {
+        if let (Some(owed), Some(Gated { gate, limiter, calls, .. })) = (owed, self.gated.get_mut(at)) {
             let (receipt, slot) = *owed;
             let call = &calls[job].0;
             let status = StatusCode::from_u16(reply.status).expect("a status");
@@ -237,27 +296,28 @@ impl<P: Provider> Town<P> {
         }
         // An SDK tries again after up to a second.
         let pause = self.millis(if is_throttled { 1000 } else { 20 });
-        self.later(pause + self.traffic.jobs[job].idle, Event::Act(job));
+        self.later(pause + self.traffic.jobs[job].idle, Event::Act(worker));
+        at
     }
 
     /// Comes back as SDKs do: after whole seconds, but not after more than twenty.
-    fn comes_back(&mut self, job: usize, refusal: &Refusal) {
+    fn comes_back(&mut self, worker: Worker, refusal: &Refusal) {
         let seconds = ((refusal.retry_at - self.now).as_secs() + 1).min(20);
-        self.later(Duration::from_secs(seconds), Event::Act(job));
+        self.later(Duration::from_secs(seconds), Event::Act(worker));
     }
 
-    fn drain(&mut self) {
-        while let Some(Gated { limiter, .. }) = &mut self.gated
+    fn drain(&mut self, gate: usize) {
+        while let Some(Gated { limiter, waiting, .. }) = self.gated.get_mut(gate)
             && let Some(ticket) = limiter.next_event()
         {
             let claim = limiter.claim(ticket, self.now);
             if matches!(claim, Claim::Waiting) {
                 continue;
             }
-            let job = self.waiting.remove(&ticket).expect("events are about calls that wait");
+            let worker = waiting.remove(&ticket).expect("events are about calls that wait");
             match claim {
-                Claim::Permit(permit) => self.send(job, Some(permit)),
-                Claim::Refused(refusal) => self.comes_back(job, &refusal),
+                Claim::Permit(permit) => _ = self.send(worker, Some(permit)),
+                Claim::Refused(refusal) => self.comes_back(worker, &refusal),
                 Claim::Waiting | Claim::Unconnected => panic!("connections are never short here"),
             }
         }
