@@ -5,6 +5,7 @@
 //! are milliseconds since 1970, durations are seconds. No secret is ever in it (P12); names of
 //! objects are in it only if [`Status::names_shown`] says so.
 
+mod config;
 mod egress;
 mod hot;
 mod lists;
@@ -16,6 +17,7 @@ pub(crate) mod text;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::config::{Config, Reload};
 pub use self::egress::{Egress, EgressHandshakes, EgressRefusals, Tunnels};
 pub use self::hot::HotObject;
 
@@ -41,30 +43,6 @@ pub struct Status {
     /// The egress listener, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress: Option<Egress>,
-}
-
-/// The configuration in force.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Config {
-    /// The hash of the effective configuration: twelve hexadecimal digits, equal if the
-    /// configuration is equal.
-    pub hash: String,
-    /// The moment it came into force.
-    pub since_ms: u64,
-    /// The last attempt to change it.
-    pub last_reload: Option<Reload>,
-}
-
-/// An attempt to change the configuration.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Reload {
-    /// `applied`, `unchanged`, `invalid` or `restart_needed`; with the last two nothing was
-    /// changed.
-    pub result: String,
-    /// The moment of the attempt.
-    pub at_ms: u64,
-    /// The reasons why it was not applied.
-    pub reasons: Vec<String>,
 }
 
 /// A gate.

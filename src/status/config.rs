@@ -1,0 +1,27 @@
+//! The configuration in force, as data.
+
+use serde::{Deserialize, Serialize};
+
+/// The configuration in force.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Config {
+    /// The hash of the effective configuration: twelve hexadecimal digits, equal if the
+    /// configuration is equal.
+    pub hash: String,
+    /// The moment it came into force.
+    pub since_ms: u64,
+    /// The last attempt to change it.
+    pub last_reload: Option<Reload>,
+}
+
+/// An attempt to change the configuration.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Reload {
+    /// `applied`, `unchanged`, `invalid` or `restart_needed`; with the last two nothing was
+    /// changed.
+    pub result: String,
+    /// The moment of the attempt.
+    pub at_ms: u64,
+    /// The reasons why it was not applied.
+    pub reasons: Vec<String>,
+}
