@@ -241,12 +241,21 @@ impl Resolved {
     /// # Errors
     /// The roots or the certificate cannot be used.
     pub fn tls(&self, injecting: bool) -> Result<Option<Arc<tls::Client>>, TlsError> {
+        self.pinned_tls(injecting, &[])
+    }
+
+    /// Does the same for an upstream in whose chain one of these keys must be; any if there are
+    /// none.
+    ///
+    /// # Errors
+    /// The roots or the certificate cannot be used.
+    pub fn pinned_tls(&self, injecting: bool, pins: &[tls::Pin]) -> Result<Option<Arc<tls::Client>>, TlsError> {
         if self.target.scheme == Scheme::HTTP {
             return Ok(None);
         }
         let own = self.own_identity.as_ref().filter(|_| injecting);
         let identity = self.connection_identity.as_ref().or(own);
-        let client = Arc::new(tls::Client::new(self.roots.clone(), identity.cloned())?);
+        let client = Arc::new(tls::Client::pinning(self.roots.clone(), identity.cloned(), pins.to_vec())?);
         if let Some(exec) = self.exec.as_ref().filter(|_| injecting && identity.is_none()) {
             exec.shows_on(&client);
         }

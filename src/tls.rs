@@ -12,6 +12,7 @@ mod interception;
 mod keystore;
 mod listener;
 mod pem;
+mod pins;
 mod trust;
 mod unverified;
 
@@ -26,6 +27,7 @@ pub use self::client::{Client, Roots, client};
 pub use self::interception::Interception;
 pub use self::listener::{Listener, from_files, self_signed, self_signed_by, wall};
 pub use self::pem::{Identity, Pem};
+pub use self::pins::{NotPinned, Pin};
 pub use self::trust::{Trust, extra_roots};
 
 /// The reason why a TLS configuration cannot be made.

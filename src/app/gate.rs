@@ -49,7 +49,8 @@ pub(crate) fn prepare_gate(
         && (gate.credentials == Credentials::Inject || resolved.has_credentials() || gate.credential.is_some());
     let pod_token = pod_token(&gate, injects)?;
     let injector = injector(&gate, &resolved, injects, pod_token.clone(), clock)?;
-    let tls = resolved.tls(injects).map_err(|error| Trouble::wrong("upstream_tls", error))?;
+    let pins = gate.hosts.as_ref().map_or(&[][..], |hosts| &hosts.pins);
+    let tls = resolved.pinned_tls(injects, pins).map_err(|error| Trouble::wrong("upstream_tls", error))?;
     let notes = notes(&gate, injects);
     let folder = listener.as_ref().and_then(|listener| folder(&gate, listener, &resolved, injects, pod_token.as_ref()));
     let scheme = if gate.tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP };

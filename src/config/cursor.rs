@@ -79,6 +79,11 @@ impl<'a> Cursor<'a> {
         self.is_word("off")
     }
 
+    /// True if `true` is here.
+    pub(super) fn is_true(&self) -> bool {
+        self.value.and_then(Value::as_bool) == Some(true)
+    }
+
     /// True if this word is here.
     pub(super) fn is_word(&self, word: &str) -> bool {
         self.value.and_then(Value::as_str) == Some(word)

@@ -1,12 +1,15 @@
 //! Reads the egress listener, and the hosts of the gates behind it.
 
+mod interception;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use toml::Value;
 
+pub(super) use self::interception::check_interception;
+use self::interception::{Pin, ca};
 use super::cursor::{Cursor, TomlValue};
 use super::files::Holds;
 use super::names::{address, listen};
@@ -14,7 +17,7 @@ use super::presets::Preset;
 use super::problems::{alternatives, did_you_mean};
 use super::shape::Shape;
 use crate::classify::Kind;
-use crate::spec::{Egress, EgressCa, HostPattern, HostSet, Hosts, Listen, PlainHttp, Settings, Unlisted};
+use crate::spec::{Egress, HostPattern, HostSet, Hosts, Listen, PlainHttp, Settings, Unlisted};
 use crate::words::Words;
 
 /// Reads the egress listener, if there is one.
@@ -66,63 +69,6 @@ pub(super) fn egress(root: &Cursor<'_>) -> Option<Egress> {
         idle_origin,
         ca,
     })
-}
-
-/// Reads the CA of interception.
-fn ca(at: &Cursor<'_>) -> EgressCa {
-    let keep: Option<PathBuf> = at.get("keep", None);
-    let write_to = at.get("write_to", Some(PathBuf::from(WRITE_TO)));
-    let names = at.get("names", Vec::new());
-    let extra_roots = at.file("extra_roots", Holds::Certificate);
-    let write_to = write_to.unwrap_or_default();
-    for (key, folder) in [("keep", keep.as_ref()), ("write_to", Some(&write_to))] {
-        if let Some(folder) = folder.filter(|folder| !folder.is_absolute()) {
-            at.at(key).problem(format!("is {folder:?}, expected the absolute path of a folder"));
-        }
-    }
-    EgressCa { keep, write_to, names, extra_roots }
-}
-
-/// Checks what gates that intercept need.
-pub(super) fn check_interception(settings: &Settings, root: &Cursor<'_>) {
-    let Some(egress) = &settings.egress else { return };
-    let at = root.at("egress").at("ca");
-    let intercepting =
-        || settings.gates.values().filter(|gate| gate.hosts.as_ref().is_some_and(|hosts| hosts.intercept));
-    if intercepting().next().is_none() {
-        return;
-    }
-    let own = egress.ca.keep.as_deref();
-    let of_gates = settings.gates.iter().filter_map(|(name, gate)| {
-        let folder = gate.tls.as_ref()?.write_to.as_deref()?;
-        Some((folder, root.at("gates").at(name).at("tls").at("write_to")))
-    });
-    for (folder, of) in of_gates.chain([(egress.ca.write_to.as_path(), at.at("write_to"))]) {
-        if own.is_some_and(|own| own.starts_with(folder)) {
-            at.at("keep").given(&[&at.at("keep"), &of]).problem(format!(
-                "lies in the folder of {}, which clients mount, and would give them the CA's key; expected a folder of the gate alone",
-                of.path
-            ));
-        }
-        if folder == egress.ca.write_to && of.path != at.at("write_to").path {
-            let message = format!("is {folder:?}, which {} has already, expected another", of.path);
-            at.at("write_to").given(&[&of]).problem(message);
-        }
-    }
-    for gate in intercepting() {
-        let patterns = gate.hosts.iter().flat_map(|hosts| &hosts.patterns);
-        let wide = |pattern: &&HostPattern| match pattern {
-            HostPattern::Labels(text) => {
-                CUSTOMERS.iter().any(|end| text.strip_suffix(end).is_some_and(|rest| rest.ends_with("*.")))
-            }
-            HostPattern::Set(_) => false,
-        };
-        for pattern in patterns.filter(wide) {
-            root.at("gates").at(&gate.name).at("hosts").warn(format!(
-                "has {pattern} with intercept = true: customers name hosts there, some with certificates of their own; \"@aws\" and the like leave those out"
-            ));
-        }
-    }
 }
 
 fn is_local(listen: &Listen) -> bool {
@@ -186,6 +132,7 @@ pub(super) fn hosts(at: &Cursor<'_>, kind: Kind, place: Option<usize>) -> Option
     let intercept = own.get("intercept", false);
     let plain = own.get("plain", PlainHttp::Upgrade);
     let connect_to: BTreeMap<String, String> = own.get("connect_to", BTreeMap::new());
+    let pins: Vec<Pin> = own.get("pins", Vec::new());
     if !is_meant {
         return None;
     }
@@ -201,7 +148,15 @@ pub(super) fn hosts(at: &Cursor<'_>, kind: Kind, place: Option<usize>) -> Option
         let at = at.at("kind").given(&[&at.at("hosts")]);
         at.problem("is \"kubernetes\", but hosts are those of external APIs; expected \"http\"");
     }
-    let hosts = Hosts { place: place.unwrap_or_default(), patterns, except, intercept, plain, connect_to };
+    let hosts = Hosts {
+        place: place.unwrap_or_default(),
+        patterns,
+        except,
+        intercept,
+        plain,
+        connect_to,
+        pins: pins.iter().map(|pin| pin.0).collect(),
+    };
     for (host, to) in &hosts.connect_to {
         check_connect_to(host, to, &hosts, &at.at("connect_to"));
     }
@@ -238,6 +193,10 @@ pub(super) fn beside_hosts<'a>(at: &Cursor<'a>, has_hosts: bool, why: &str) -> C
 
 /// Reports what TLS to many hosts cannot have.
 pub(super) fn check_upstream_tls(gate: &Cursor<'_>) {
+    let pins = gate.at("pins");
+    if pins.is_present() && gate.at("upstream_tls").at("insecure").is_true() {
+        pins.given(&[&gate.at("hosts")]).key_problem("has no effect: insecure = true verifies nothing");
+    }
     for key in ["server_name", "cert", "key"] {
         let at = gate.at("upstream_tls").at(key);
         if !at.is_absent_or_empty() {
@@ -380,10 +339,6 @@ pub(super) const REAL_NAMES: &str = "clients of a gate with hosts use the names 
 pub(super) const NO_UPSTREAM: &str = "https://egress.invalid";
 
 const LISTEN: std::net::SocketAddr = std::net::SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8003);
-/// Below the volume that containers of a pod share.
-const WRITE_TO: &str = "/run/tidegate/egress";
-/// Domains in which customers of a provider name hosts.
-const CUSTOMERS: [&str; 3] = ["amazonaws.com", "googleapis.com", "windows.net"];
 /// Longer than most controllers' resync periods.
 const IDLE_ORIGIN: Duration = Duration::from_secs(600);
 
@@ -421,6 +376,11 @@ mod tests {
             (
                 "connect_to = { \"a.example\" = \"x\" }",
                 "gates.a.connect_to: has \"x\" for \"a.example\", expected a host and a port",
+            ),
+            ("pins = [\"x\"]", "gates.a.pins[0]: is \"x\", expected \"sha256/\" and the SHA-256 of a public key"),
+            (
+                "upstream_tls.insecure = true\npins = [\"sha256/AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\"]",
+                "gates.a.pins: has no effect: insecure = true verifies nothing",
             ),
             ("except = [\"EXAMPLE.com\"]", "gates.a.except[0]: is \"EXAMPLE.com\", expected a host name in lower case"),
         ] {

@@ -98,6 +98,9 @@ pub struct Hosts {
     pub plain: PlainHttp,
     /// The host and port that is dialled instead of a host.
     pub connect_to: BTreeMap<String, String>,
+    /// The SHA-256 of public keys, of which one must be in the chain of each host's certificate;
+    /// any if empty.
+    pub pins: Vec<[u8; 32]>,
 }
 
 /// A pattern of hosts.

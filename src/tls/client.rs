@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use rustls::{ClientConfig, RootCertStore};
 
+use super::pins::PinnedKeys;
 use super::unverified::NoVerification;
-use super::{Identity, Pem, TlsError, Warning, provider};
+use super::{Identity, Pem, Pin, TlsError, Warning, provider};
 use crate::moment::Moment;
 
 /// The certificates to trust.
@@ -33,6 +34,8 @@ pub struct Client {
     current: RwLock<Arc<Current>>,
     changes: AtomicU64,
     looked: Mutex<Looked>,
+    /// The keys of which one must be in the upstream's chain; any if empty.
+    pins: Vec<Pin>,
 }
 
 /// The configuration of new connections.
@@ -58,11 +61,20 @@ struct Looked {
 /// # Errors
 /// The roots or the client certificate cannot be used; see [`TlsError`].
 pub fn client(roots: &Roots, identity: Option<&Identity>) -> Result<Arc<ClientConfig>, TlsError> {
+    pinning(roots, identity, &[])
+}
+
+fn pinning(roots: &Roots, identity: Option<&Identity>, pins: &[Pin]) -> Result<Arc<ClientConfig>, TlsError> {
     let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
-    let builder = match roots {
-        Roots::Unverified => builder.dangerous().with_custom_certificate_verifier(Arc::new(NoVerification(provider()))),
-        Roots::System => builder.with_root_certificates(system_roots()?),
-        Roots::Only(pem) => builder.with_root_certificates(pem.roots()?),
+    let store = match roots {
+        Roots::Unverified => None,
+        Roots::System => Some(system_roots()?),
+        Roots::Only(pem) => Some(pem.roots()?),
+    };
+    let builder = match store {
+        None => builder.dangerous().with_custom_certificate_verifier(Arc::new(NoVerification(provider()))),
+        Some(store) if pins.is_empty() => builder.with_root_certificates(store),
+        Some(store) => builder.dangerous().with_custom_certificate_verifier(Arc::new(PinnedKeys::new(store, pins)?)),
     };
     let mut config = match identity {
         None => builder.with_no_client_auth(),
@@ -83,8 +95,17 @@ impl Client {
     /// # Errors
     /// The roots or the certificate cannot be used.
     pub fn new(roots: Roots, identity: Option<Identity>) -> Result<Self, TlsError> {
-        let current = Current::new(roots, identity)?;
-        Ok(Self { current: RwLock::new(Arc::new(current)), changes: AtomicU64::new(0), looked: Mutex::default() })
+        Self::pinning(roots, identity, Vec::new())
+    }
+
+    /// Does the same for an upstream in whose chain one of these keys must be; any if there are
+    /// none.
+    ///
+    /// # Errors
+    /// The roots or the certificate cannot be used.
+    pub fn pinning(roots: Roots, identity: Option<Identity>, pins: Vec<Pin>) -> Result<Self, TlsError> {
+        let current = RwLock::new(Arc::new(Current::new(roots, identity, &pins)?));
+        Ok(Self { current, changes: AtomicU64::new(0), looked: Mutex::default(), pins })
     }
 
     /// Returns the configuration of new connections; it offers h2 and HTTP/1.1.
@@ -145,7 +166,7 @@ impl Client {
         if current.roots == roots && current.identity == identity {
             return Ok(false);
         }
-        let next = Arc::new(Current::new(roots, identity)?);
+        let next = Arc::new(Current::new(roots, identity, &self.pins)?);
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = next;
         self.changes.fetch_add(1, Ordering::SeqCst);
         Ok(true)
@@ -159,8 +180,8 @@ impl Client {
 // === impl Current ===
 
 impl Current {
-    fn new(roots: Roots, identity: Option<Identity>) -> Result<Self, TlsError> {
-        let any = client(&roots, identity.as_ref())?;
+    fn new(roots: Roots, identity: Option<Identity>, pins: &[Pin]) -> Result<Self, TlsError> {
+        let any = pinning(&roots, identity.as_ref(), pins)?;
         let mut http1 = (*any).clone();
         http1.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(Self { roots, identity, any, http1: Arc::new(http1) })

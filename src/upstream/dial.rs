@@ -188,6 +188,7 @@ fn tls_failure(error: io::Error) -> DialFailure {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     let Some(rustls::Error::InvalidCertificate(certificate)) = inner else { return DialFailure::Tls(error) };
     let sort = match certificate {
+        CertificateError::Other(other) if other.0.is::<tls::NotPinned>() => return DialFailure::NotPinned,
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => DialFailure::WrongHost,
         CertificateError::Expired
         | CertificateError::ExpiredContext { .. }

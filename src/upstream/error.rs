@@ -50,6 +50,11 @@ pub enum DialFailure {
     /// The upstream's certificate is not signed by a trusted authority.
     #[error("its certificate is signed by an unknown authority; set upstream_tls.ca to the right CA file")]
     UnknownIssuer(CertificateError),
+    /// None of the pinned keys is in the chain of the upstream's certificate.
+    #[error(
+        "its certificate is trusted, but none of the keys in `pins` is in its chain; if the upstream has changed its key, change the pin"
+    )]
+    NotPinned,
     /// The upstream wants a client certificate, or another one.
     #[error(
         "it refuses the gate's client certificate, or requires one ({0:?}); check upstream_tls.cert, or the kubeconfig's user"

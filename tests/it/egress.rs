@@ -83,7 +83,9 @@ pub(super) async fn listener(text: &str, around: Around) -> Listener {
     let names = settings.intercepted_names();
     let authority = (!names.is_empty()).then(|| Arc::new(tls::Interception::new(&names).expect("a CA")));
     let roots = around.ca.as_ref().map(|ca| Roots::Only(Pem::new(ca.clone().into(), "the CA")));
-    let client = Arc::new(tls::Client::new(roots.unwrap_or(Roots::System), None).expect("TLS"));
+    let pins = settings.gates.values().filter_map(|gate| gate.hosts.as_ref()).flat_map(|hosts| hosts.pins.clone());
+    let client = tls::Client::pinning(roots.unwrap_or(Roots::System), None, pins.collect()).expect("TLS");
+    let client = Arc::new(client);
     let proxy = around.via.map(|via| tidegate::credentials::Proxy::parse(&format!("http://{via}")).expect("a proxy"));
     let options = |gate: spec::Gate, tls: Option<Arc<tls::Client>>| Options {
         upstream: upstream::Options {

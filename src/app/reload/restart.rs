@@ -66,6 +66,7 @@ fn of_gate(running: &Gate, new: &Gate) -> impl Iterator<Item = &'static str> {
         ("listen", running.listen != new.listen),
         ("upstream", running.upstream != new.upstream),
         ("hosts (instead of an upstream)", running.hosts.is_some() != new.hosts.is_some()),
+        ("pins", running.hosts.as_ref().map(|hosts| &hosts.pins) != new.hosts.as_ref().map(|hosts| &hosts.pins)),
         ("credentials", running.credentials != new.credentials),
         ("impersonation", running.impersonation != new.impersonation),
         ("shadow", running.shadow != new.shadow),

@@ -1,0 +1,95 @@
+//! Reads what interception needs: its CA, and pinned keys.
+
+use std::path::PathBuf;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use toml::Value;
+
+use crate::config::cursor::{Cursor, TomlValue};
+use crate::config::files::Holds;
+use crate::config::shape::Shape;
+use crate::spec::{EgressCa, HostPattern, Settings};
+
+/// Reads the CA of interception.
+pub(super) fn ca(at: &Cursor<'_>) -> EgressCa {
+    let keep: Option<PathBuf> = at.get("keep", None);
+    let write_to = at.get("write_to", Some(PathBuf::from(WRITE_TO)));
+    let names = at.get("names", Vec::new());
+    let extra_roots = at.file("extra_roots", Holds::Certificate);
+    let write_to = write_to.unwrap_or_default();
+    for (key, folder) in [("keep", keep.as_ref()), ("write_to", Some(&write_to))] {
+        if let Some(folder) = folder.filter(|folder| !folder.is_absolute()) {
+            at.at(key).problem(format!("is {folder:?}, expected the absolute path of a folder"));
+        }
+    }
+    EgressCa { keep, write_to, names, extra_roots }
+}
+
+/// Checks what gates that intercept need.
+pub(in crate::config) fn check_interception(settings: &Settings, root: &Cursor<'_>) {
+    let Some(egress) = &settings.egress else { return };
+    let at = root.at("egress").at("ca");
+    let intercepting =
+        || settings.gates.values().filter(|gate| gate.hosts.as_ref().is_some_and(|hosts| hosts.intercept));
+    if intercepting().next().is_none() {
+        return;
+    }
+    let own = egress.ca.keep.as_deref();
+    let of_gates = settings.gates.iter().filter_map(|(name, gate)| {
+        let folder = gate.tls.as_ref()?.write_to.as_deref()?;
+        Some((folder, root.at("gates").at(name).at("tls").at("write_to")))
+    });
+    for (folder, of) in of_gates.chain([(egress.ca.write_to.as_path(), at.at("write_to"))]) {
+        if own.is_some_and(|own| own.starts_with(folder)) {
+            at.at("keep").given(&[&at.at("keep"), &of]).problem(format!(
+                "lies in the folder of {}, which clients mount, and would give them the CA's key; expected a folder of the gate alone",
+                of.path
+            ));
+        }
+        if folder == egress.ca.write_to && of.path != at.at("write_to").path {
+            let message = format!("is {folder:?}, which {} has already, expected another", of.path);
+            at.at("write_to").given(&[&of]).problem(message);
+        }
+    }
+    for gate in intercepting() {
+        let patterns = gate.hosts.iter().flat_map(|hosts| &hosts.patterns);
+        let wide = |pattern: &&HostPattern| match pattern {
+            HostPattern::Labels(text) => {
+                CUSTOMERS.iter().any(|end| text.strip_suffix(end).is_some_and(|rest| rest.ends_with("*.")))
+            }
+            HostPattern::Set(_) => false,
+        };
+        for pattern in patterns.filter(wide) {
+            root.at("gates").at(&gate.name).at("hosts").warn(format!(
+                "has {pattern} with intercept = true: customers name hosts there, some with certificates of their own; \"@aws\" and the like leave those out"
+            ));
+        }
+    }
+}
+
+/// The SHA-256 of a public key.
+pub(super) struct Pin(pub(super) [u8; 32]);
+
+impl TomlValue for Pin {
+    const SHAPE: Shape = Shape::Text;
+
+    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
+        let text = at.expect(value.as_str(), value, "text in quotes")?;
+        let hash = text.strip_prefix("sha256/").and_then(|text| STANDARD.decode(text).ok());
+        let pin = hash.and_then(|hash| hash.try_into().ok()).map(Self);
+        if pin.is_none() {
+            at.problem(format!("is {text:?}, expected \"sha256/\" and the SHA-256 of a public key in base64"));
+        }
+        pin
+    }
+
+    fn write(&self) -> Value {
+        format!("sha256/{}", STANDARD.encode(self.0)).into()
+    }
+}
+
+/// Below the volume that containers of a pod share.
+const WRITE_TO: &str = "/run/tidegate/egress";
+/// Domains in which customers of a provider name hosts.
+const CUSTOMERS: [&str; 3] = ["amazonaws.com", "googleapis.com", "windows.net"];
