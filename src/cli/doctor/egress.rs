@@ -1,6 +1,10 @@
 //! Checks the egress listener: that it listens, that calls to listed hosts are limited, and that
 //! the variables of its clients lead to it.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
 use tokio::net::{TcpStream, UnixStream};
 
 use super::Finding;
@@ -13,7 +17,11 @@ use crate::status::{self, Status};
 /// Reports on the listener, if there is one.
 pub(super) async fn findings(settings: &Settings, pid: Option<u32>, status: Option<&Status>) -> Vec<Finding> {
     let Some(egress) = &settings.egress else { return Vec::new() };
+    let intercepts = !settings.intercepted_names().is_empty();
     let mut findings = vec![listener(egress).await];
+    if intercepts {
+        findings.extend(trust(&egress.ca.write_to));
+    }
     findings.extend(status.and_then(|status| status.egress.as_ref()).into_iter().flat_map(seen));
     let own = [Some(std::process::id()), status.map(|status| status.pid)];
     let all = match pid {
@@ -24,7 +32,9 @@ pub(super) async fn findings(settings: &Settings, pid: Option<u32>, status: Opti
     };
     let clients = all.into_iter().filter(|pid| !own.contains(&Some(*pid))).filter_map(Controller::of);
     findings.extend(
-        clients.filter(|client| pid.is_some() || client.is_one()).flat_map(|client| of_client(&client, egress)),
+        clients
+            .filter(|client| pid.is_some() || client.is_one())
+            .flat_map(|client| of_client(&client, egress, intercepts)),
     );
     findings
 }
@@ -46,9 +56,80 @@ async fn listener(egress: &Egress) -> Finding {
     }
 }
 
+/// Reports on the files by which clients trust the CA of interception.
+fn trust(folder: &Path) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let read = |name: &str| {
+        let path = folder.join(name);
+        let is_public = fs::metadata(&path).is_ok_and(|found| found.permissions().mode() & 0o004 != 0);
+        fs::read(&path).ok().map(|content| (content, is_public))
+    };
+    let ca = read("ca.crt").map(|(content, _)| content).unwrap_or_default();
+    for name in ["ca.crt", "bundle.crt", "certs/0fd89f02.0", "trust.jks"] {
+        let path = folder.join(name);
+        let (says, advice) = match read(name) {
+            None => ("is not there", "start tidegate run, mount its folder, and check egress.ca.write_to"),
+            Some((_, false)) => ("cannot be read by other users", "leave its mode to the gate (0644)"),
+            Some((content, true)) if name != "trust.jks" && !content.starts_with(&ca) => {
+                ("has another CA than ca.crt", "leave the folder to one gate")
+            }
+            Some(_) => continue,
+        };
+        findings.push(Finding::wrong("egress", format!("{} {says}", path.display()), advice));
+    }
+    if findings.is_empty() {
+        findings.push(Finding::fine(
+            "egress",
+            format!("the files by which clients trust its CA are in {}", folder.display()),
+        ));
+    }
+    findings
+}
+
+/// Returns the variable by which a client of this name trusts the CA.
+fn variable_of(client: &str) -> &'static str {
+    let known = [
+        ("boto", "AWS_CA_BUNDLE"),
+        ("aiohttp", "SSL_CERT_DIR"),
+        ("python", "REQUESTS_CA_BUNDLE"),
+        ("go-http", "SSL_CERT_DIR"),
+        ("aws-sdk-go", "SSL_CERT_DIR"),
+        ("node", "NODE_EXTRA_CA_CERTS"),
+        ("aws-sdk-js", "NODE_EXTRA_CA_CERTS"),
+        ("grpc", "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"),
+        ("java", "-Djavax.net.ssl.trustStore in JAVA_TOOL_OPTIONS"),
+        ("curl", "CURL_CA_BUNDLE"),
+        ("git", "GIT_SSL_CAINFO"),
+    ];
+    let client = client.to_ascii_lowercase();
+    known.iter().find(|(name, _)| client.contains(name)).map_or("the variable of its kind", |(_, variable)| variable)
+}
+
+/// Reports on handshakes that failed.
+fn handshake(failed: &status::EgressHandshakes) -> Finding {
+    let client = if failed.client.is_empty() { "a client" } else { failed.client.as_str() };
+    let times = count(failed.count, "handshake", "handshakes");
+    let (says, advice) = match failed.why.as_str() {
+        "untrusted" => (
+            "ended when the client saw the certificate: it does not trust the egress CA",
+            format!(
+                "set {} in its container (docs/external-apis.md, Interception), and start it again",
+                variable_of(client)
+            ),
+        ),
+        "sni" => ("asked for another host than the tunnel's", "let the client open a tunnel for each host".to_owned()),
+        "timeout" => ("took too long", "look at the client".to_owned()),
+        _ => (
+            "had no protocol in common",
+            "list the host in egress.tunnel if the client needs what the gate has not".to_owned(),
+        ),
+    };
+    Finding::note("egress", format!("{times} of {client} for {} {says}", failed.host), advice)
+}
+
 /// Reports what came to the listener.
 fn seen(egress: &status::Egress) -> Vec<Finding> {
-    let mut findings = Vec::new();
+    let mut findings: Vec<Finding> = egress.handshakes.iter().map(handshake).collect();
     for tunnels in egress.tunnels.iter().filter(|tunnels| !tunnels.gate.is_empty()) {
         let says = format!(
             "{} to {} passed unread: the limits of gate {} do not hold for the calls in them",
@@ -56,7 +137,7 @@ fn seen(egress: &status::Egress) -> Vec<Finding> {
             tunnels.host,
             tunnels.gate
         );
-        let advice = "give the client the real name with http:// (AWS_ENDPOINT_URL_EC2 and the like) and HTTP_PROXY";
+        let advice = "give the client the real name with http:// (AWS_ENDPOINT_URL_EC2 and the like) and HTTP_PROXY, or set intercept = true";
         findings.push(Finding::note("egress", says, advice));
     }
     for refusals in &egress.refusals {
@@ -80,8 +161,29 @@ fn seen(egress: &status::Egress) -> Vec<Finding> {
     findings
 }
 
+/// Reports on the variables by which one process trusts the CA of interception.
+fn roots_of(client: &Controller, egress: &Egress, about: &str) -> Option<Finding> {
+    let folder = egress.ca.write_to.display().to_string();
+    // Where the folder is mounted at another place, its end is the same.
+    let end = egress.ca.write_to.file_name().map(|name| format!("/{}/", name.to_string_lossy())).unwrap_or_default();
+    let leads = |name: &&str| {
+        client.variable(name).is_some_and(|value| value.contains(&folder) || (!end.is_empty() && value.contains(&end)))
+    };
+    let set: Vec<&str> = TRUST.iter().copied().filter(leads).collect();
+    if set.is_empty() {
+        let remedy = "set the variables of its kind to the files there; tidegate inject --egress-intercept does";
+        let says = format!("no variable makes it trust the egress CA in {folder}");
+        return Some(Finding::wrong(about, says, remedy));
+    }
+    let replaces = client.variable("SSL_CERT_FILE").is_some() && !set.contains(&"SSL_CERT_DIR");
+    replaces.then(|| {
+        let says = "has SSL_CERT_FILE, which replaces what Go and OpenSSL trust, and no SSL_CERT_DIR";
+        Finding::note(about, says, "set SSL_CERT_DIR, which adds the egress CA")
+    })
+}
+
 /// Reports on the variables of one process.
-fn of_client(client: &Controller, egress: &Egress) -> Vec<Finding> {
+fn of_client(client: &Controller, egress: &Egress, intercepts: bool) -> Vec<Finding> {
     let about = client.title();
     let Listen::Tcp(address) = egress.listen else { return Vec::new() };
     let port = format!(":{}", address.port());
@@ -95,7 +197,9 @@ fn of_client(client: &Controller, egress: &Egress) -> Vec<Finding> {
         return vec![Finding::wrong(&about, "no variable leads it to the egress listener", remedy)];
     }
     let mut findings = vec![Finding::fine(&about, format!("is led to the egress listener by {}", set.join(" and ")))];
-    if missing.contains(&"HTTP_PROXY") && missing.contains(&"http_proxy") {
+    if intercepts {
+        findings.extend(roots_of(client, egress, &about));
+    } else if missing.contains(&"HTTP_PROXY") && missing.contains(&"http_proxy") {
         let says = "has no HTTP_PROXY: only tunnels come from it, whose calls are not limited";
         findings.push(Finding::note(&about, says, "set it, and give its SDKs real names with http://"));
     }
@@ -112,3 +216,17 @@ fn of_client(client: &Controller, egress: &Egress) -> Vec<Finding> {
     }
     findings
 }
+
+/// The variables by which clients trust the CA.
+const TRUST: [&str; 10] = [
+    "AWS_CA_BUNDLE",
+    "CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE",
+    "CURL_CA_BUNDLE",
+    "GIT_SSL_CAINFO",
+    "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
+    "HTTPLIB2_CA_CERTS",
+    "JAVA_TOOL_OPTIONS",
+    "NODE_EXTRA_CA_CERTS",
+    "REQUESTS_CA_BUNDLE",
+    "SSL_CERT_DIR",
+];

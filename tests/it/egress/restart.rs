@@ -57,7 +57,7 @@ impl Place {
     fn call(&self, ca: &str) -> Result<String, std::io::Error> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.egress)).expect("it listens");
         stream.set_read_timeout(Some(crate::cli::PATIENCE)).expect("a socket");
-        stream.write_all(format!("CONNECT {EC2}:443 HTTP/1.0\r\n\r\n").as_bytes())?;
+        stream.write_all(format!("CONNECT {EC2}:443 HTTP/1.1\r\nUser-Agent: Go-http-client/1.1\r\n\r\n").as_bytes())?;
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
             let mut byte = [0];
@@ -163,4 +163,46 @@ fn a_reload_changes_only_what_the_ca_is_for() {
     place.call(&ca).expect_err("a tunnel to the real host, or none");
     assert_eq!(place.read("shared/ca.crt"), ca);
     assert_eq!(running.terminate(), Some(0));
+}
+
+#[test]
+fn doctor_says_which_client_does_not_trust_the_ca_and_which_file_is_missing() {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let api = runtime.block_on(Api::start(&[EC2], &["http/1.1"]));
+    let place = Place { folder: tempfile::tempdir().expect("a folder"), egress: free_port(), admin: free_port() };
+    std::fs::write(place.folder.path().join("api.crt"), &api.ca).expect("written");
+    place.write("\"@aws\"", &format!("connect_to = {{ {EC2:?} = \"{}\" }}", api.address));
+    let running = place.run();
+    place.call(&api.ca).expect_err("another CA");
+    let proxy = format!("http://127.0.0.1:{}", place.egress);
+    let certs = place.folder.path().join("shared/certs").display().to_string();
+    let doctor = |variables: &[(&str, &str)]| {
+        let mut client = std::process::Command::new("sleep");
+        client.arg("600").env("HTTPS_PROXY", &proxy).envs(variables.iter().copied());
+        let mut client = client.spawn().expect("sleep is everywhere");
+        let mut doctor = with_config("doctor", &place.config());
+        doctor.args(["--pid", &client.id().to_string()]);
+        let said = end(doctor).out;
+        client.kill().and_then(|()| client.wait()).expect("it was there");
+        said
+    };
+    let said = doctor(&[]);
+    for part in [
+        "ok     egress: the files by which clients trust its CA are in ",
+        "note   egress: 1 handshake of Go-http-client/1.1 for ec2.eu-central-1.amazonaws.com ended when the client saw the certificate",
+        "set SSL_CERT_DIR in its container",
+        "no variable makes it trust the egress CA in ",
+    ] {
+        assert!(said.contains(part), "{part}\n{said}");
+    }
+    assert!(!said.contains("only tunnels come from it"), "{said}");
+    let said = doctor(&[("SSL_CERT_DIR", &certs)]);
+    assert!(!said.contains("no variable makes it trust"), "{said}");
+    std::fs::remove_file(place.folder.path().join("shared/trust.jks")).expect("removed");
+    let said = doctor(&[("NODE_EXTRA_CA_CERTS", &certs), ("SSL_CERT_FILE", "/x")]);
+    for part in ["shared/trust.jks is not there", "has SSL_CERT_FILE, which replaces what Go and OpenSSL trust"] {
+        assert!(said.contains(part), "{part}\n{said}");
+    }
+    running.signal("-TERM");
+    running.end();
 }
