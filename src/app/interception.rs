@@ -73,10 +73,11 @@ impl PreparedCa {
 
     fn write(&self, trust: &Trust) -> Result<(), FolderError> {
         let folder = &self.settings.write_to;
-        folder::write_public(&folder.join("certs"), &[(Trust::HASHED, trust.ca.as_bytes())])?;
         let files =
             [(CA, trust.ca.as_bytes()), ("bundle.crt", trust.bundle.as_bytes()), ("trust.jks", &trust.keystore)];
-        folder::write_public(folder, &files)
+        // First, so that it has its mode whatever the umask is.
+        folder::write_public(folder, &files)?;
+        folder::write_public(&folder.join("certs"), &[(Trust::HASHED, trust.ca.as_bytes())])
     }
 
     /// Writes the files again when roots have changed, or when someone has removed them.

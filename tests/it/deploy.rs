@@ -4,7 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use tidegate::inject::{Mode, Options, inject, uninject};
+use serde_json::Value;
+use tidegate::inject::{Client, Egress, Mode, Options, inject, uninject};
 use tidegate::telemetry::table::TABLE;
 
 fn file(path: &str) -> (PathBuf, String) {
@@ -42,6 +43,43 @@ fn the_examples_are_what_inject_makes_of_them() {
         );
         assert!(!uninject(&edited.text).unwrap().text.contains("tidegate:0.1.0"), "{name}");
     }
+}
+
+/// What a container or a volume of this name has in a pod.
+fn named<'a>(pod: &'a Value, list: &str, name: &str) -> &'a Value {
+    let items = pod["spec"]["template"]["spec"][list].as_array().expect("a list");
+    items.iter().find(|item| item["name"] == name).unwrap_or_else(|| panic!("no {name} in {list}"))
+}
+
+#[test]
+fn the_component_of_the_forward_proxy_adds_what_inject_adds() {
+    let egress = Egress {
+        presets: vec!["aws".to_owned()],
+        port: 8003,
+        plain: Vec::new(),
+        direct: Vec::new(),
+        cluster_domain: None,
+        intercept: true,
+        clients: vec![Client::Go, Client::Python, Client::Node, Client::Grpc],
+    };
+    let options = Options { egress: Some(egress), ..Options::default() };
+    let injected = inject(&file("deploy/examples/egress/operator.yaml").1, &options).expect("it is YAML").text;
+    let injected: Value = serde_saphyr::from_str(&injected).expect("it is YAML");
+    let component: Value = serde_saphyr::from_str(&file("deploy/kustomize-egress/egress.yaml").1).expect("it is YAML");
+    for (list, name) in [("containers", "manager"), ("initContainers", "tidegate")] {
+        let all = named(&injected, list, name)["env"].as_array().expect("a list");
+        let is_of_proxy = |variable: &&Value| {
+            let name = variable["name"].as_str().expect("text");
+            name != "KUBECONFIG" && !name.contains("__KUBERNETES__") && !name.contains("__ADMIN__")
+        };
+        let expected: Vec<&Value> = all.iter().filter(is_of_proxy).collect();
+        let adds: Vec<&Value> = named(&component, list, name)["env"].as_array().expect("a list").iter().collect();
+        assert_eq!(adds, expected, "{name}");
+    }
+    assert_eq!(named(&component, "volumes", "tidegate-keys"), named(&injected, "volumes", "tidegate-keys"));
+    let mounts = &named(&component, "initContainers", "tidegate")["volumeMounts"];
+    let all = named(&injected, "initContainers", "tidegate")["volumeMounts"].as_array().expect("a list");
+    assert!(mounts.as_array().expect("a list").iter().all(|mount| all.contains(mount)), "{mounts}");
 }
 
 #[test]
