@@ -35,11 +35,11 @@ pub(crate) const SERVICES: [Service; 11] = [
 
 /// An SDK, and the ways by which it can go.
 pub(crate) struct Sdk {
-    program: Program,
+    pub(crate) program: Program,
     pub(crate) name: &'static str,
     pub(crate) takes_a_proxy: bool,
     /// The variable that names a CA to trust.
-    trusts: &'static str,
+    pub(crate) trusts: &'static str,
 }
 
 pub(crate) const SDKS: [Sdk; 6] = [
