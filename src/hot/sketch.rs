@@ -41,11 +41,12 @@ pub struct PerKey {
 /// The buckets of the objects that were called lately.
 #[derive(Debug, Default)]
 pub struct Sketch {
-    /// Empty until the first call. Each object has its place among a few neighbours; 0 is none.
-    objects: Vec<u64>,
-    /// The moments at which their buckets are full again, in nanoseconds.
-    full_at: Vec<u64>,
+    /// Empty until the first call. An object has its place among a few neighbours.
+    places: Vec<[Place; NEIGHBOURS]>,
 }
+
+/// An object, and the moment at which its bucket is full again, in nanoseconds; zeros for none.
+type Place = [u64; 2];
 
 // === impl Pace ===
 
@@ -78,20 +79,14 @@ impl Sketch {
     ///
     /// # Errors
     /// The moment from which there is one, if there is none now.
+    #[inline]
     pub fn take(&mut self, object: u64, pace: Pace, now: Moment) -> Result<(), Moment> {
-        if self.objects.is_empty() {
-            (self.objects, self.full_at) = (vec![0; PLACES], vec![0; PLACES]);
+        if self.places.is_empty() {
+            self.places = vec![[[0; 2]; NEIGHBOURS]; PLACES / NEIGHBOURS];
         }
         let (object, now) = (object.max(1), now.as_nanos());
-        let first = first(object);
-        let around = first..first + NEIGHBOURS;
-        let (Some(objects), Some(full_at)) = (self.objects.get_mut(around.clone()), self.full_at.get_mut(around))
-        else {
-            return Ok(());
-        };
-        let place = objects.iter().position(|known| *known == object);
-        let place = place.unwrap_or_else(|| nearest_to_full(full_at));
-        let (Some(known), Some(full_at)) = (objects.get_mut(place), full_at.get_mut(place)) else { return Ok(()) };
+        let Some(neighbours) = self.places.get_mut(neighbours(object)) else { return Ok(()) };
+        let Some([known, full_at]) = place_of(object, neighbours) else { return Ok(()) };
         if *known != object {
             (*known, *full_at) = (object, now);
         }
@@ -106,43 +101,52 @@ impl Sketch {
     /// Returns the moment at which the bucket of an object is full again, if it is kept.
     #[must_use]
     pub fn full_at(&self, object: u64) -> Option<Moment> {
-        self.place(object).and_then(|place| self.full_at.get(place)).copied().map(Moment::from_nanos)
+        let mut around = self.places.get(neighbours(object))?.iter();
+        around.find(|[known, _]| *known == object.max(1)).map(|[_, full_at]| Moment::from_nanos(*full_at))
     }
 
     /// Takes back what happened to the bucket of an object since [`Self::full_at`] was asked.
-    pub fn restore(&mut self, object: u64, full_at: Option<Moment>) {
-        if let Some(now) = self.place(object).and_then(|place| self.full_at.get_mut(place)) {
-            *now = full_at.unwrap_or_default().as_nanos();
+    pub fn restore(&mut self, object: u64, before: Option<Moment>) {
+        let mut around = self.places.get_mut(neighbours(object)).into_iter().flatten();
+        if let Some([_, full_at]) = around.find(|[known, _]| *known == object.max(1)) {
+            *full_at = before.unwrap_or_default().as_nanos();
         }
-    }
-
-    fn place(&self, object: u64) -> Option<usize> {
-        let first = first(object);
-        let around = self.objects.get(first..first + NEIGHBOURS)?;
-        around.iter().position(|known| *known == object.max(1)).map(|place| first + place)
     }
 
     /// Returns the bytes that it takes.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        (self.objects.capacity() + self.full_at.capacity()) * size_of::<u64>()
+        self.places.capacity() * size_of::<[Place; NEIGHBOURS]>()
     }
 }
 
-/// Returns the first of an object's neighbours.
-fn first(object: u64) -> usize {
-    (object >> 32) as usize % (PLACES / NEIGHBOURS) * NEIGHBOURS
+/// Returns which neighbours an object is among.
+#[inline]
+fn neighbours(object: u64) -> usize {
+    (object >> 32) as usize % (PLACES / NEIGHBOURS)
 }
 
-fn nearest_to_full(full_at: &[u64]) -> usize {
-    full_at.iter().enumerate().min_by_key(|(_, full_at)| **full_at).map_or(0, |(place, _)| place)
+/// Returns the place of an object: its own, or that of the neighbour that is nearest to full.
+#[inline]
+fn place_of(object: u64, neighbours: &mut [Place; NEIGHBOURS]) -> Option<&mut Place> {
+    let (mut place, mut least) = (0, u64::MAX);
+    for (at, [known, full_at]) in neighbours.iter().enumerate() {
+        if *known == object {
+            place = at;
+            break;
+        }
+        if *full_at < least {
+            (place, least) = (at, *full_at);
+        }
+    }
+    neighbours.get_mut(place)
 }
 
 /// The objects that are counted at once: 128 KiB of them. At the default pace of one write in a
-/// second this is enough for a few thousand writes of different objects in each second.
+/// second this is enough for a thousand writes of different objects in each second.
 const PLACES: usize = 8192;
 /// The places among which an object has its own.
-const NEIGHBOURS: usize = 8;
+const NEIGHBOURS: usize = 4;
 
 #[cfg(test)]
 mod tests {

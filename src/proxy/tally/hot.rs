@@ -1,8 +1,8 @@
 //! The objects of a gate that are called too often or in vain: counted as calls are answered, told
 //! of on the status page and in the log. They are for people who look, not for decisions.
 
-use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::clock::Clock;
@@ -16,6 +16,8 @@ pub(crate) struct Hot {
     loops: Mutex<Loops>,
     /// The objects that are looked at closely, so that there is no lock where there is none.
     watched: AtomicUsize,
+    /// True if a call may have to be looked at though it comes at its pace and is not denied.
+    is_busy: AtomicBool,
 }
 
 // === impl Hot ===
@@ -32,6 +34,9 @@ impl Hot {
         at: Moment,
         is_denied: bool,
     ) -> Option<bool> {
+        if pace.is_none() && !is_denied && !self.is_busy.load(Relaxed) {
+            return None;
+        }
         let mut loops = self.lock();
         let too_soon = pace.is_some_and(|pace| loops.is_too_soon(object, reads, pace, at));
         (too_soon || is_denied || !loops.is_calm()).then_some(too_soon)
@@ -41,10 +46,11 @@ impl Hot {
     pub(crate) fn learn(&self, seen: &Seen<'_>, too_soon: bool) {
         let mut loops = self.lock();
         loops.learn(seen, too_soon);
-        self.watched.store(loops.watched(), Relaxed);
+        self.note(&loops);
     }
 
     /// True if the bodies of an object's calls are worth a digest.
+    #[inline]
     pub(crate) fn watches(&self, object: u64, reads: bool) -> bool {
         self.watched.load(Relaxed) > 0 && self.lock().watches(object, reads)
     }
@@ -54,7 +60,7 @@ impl Hot {
         let news = {
             let mut loops = self.lock();
             let news = loops.tick(now);
-            self.watched.store(loops.watched(), Relaxed);
+            self.note(&loops);
             news
         };
         let more = news.len().saturating_sub(FEW);
@@ -82,6 +88,12 @@ impl Hot {
     pub(crate) fn tell(&self, clock: Clock, names: bool) -> Vec<status::HotObject> {
         let list = self.lock().list(clock.now());
         list.iter().take(SHOWN).map(|report| told(report, clock, names)).collect()
+    }
+
+    /// Notes what others need not take the lock for.
+    fn note(&self, loops: &Loops) {
+        self.watched.store(loops.watched(), Relaxed);
+        self.is_busy.store(!loops.is_calm(), Relaxed);
     }
 
     fn lock(&self) -> MutexGuard<'_, Loops> {

@@ -28,7 +28,7 @@ impl CallContext {
 
     /// True if the object is called so often that its calls' bodies are worth a digest.
     pub(crate) fn is_watched(&self) -> bool {
-        self.per_key().is_some() && self.key.is_some_and(|key| self.tally.hot.watches(key.object, self.call.reads))
+        self.key.is_some_and(|key| self.tally.hot.watches(key.object, self.call.reads))
     }
 
     /// Notes the digest of the body.
