@@ -12,6 +12,7 @@ mod body;
 mod coalesce;
 mod driver;
 mod egress;
+mod events;
 mod failure;
 mod forward;
 mod gate;

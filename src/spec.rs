@@ -100,6 +100,8 @@ pub struct Gate {
     pub name: Arc<str>,
     /// The kind of API; same as `rules.kind`.
     pub kind: Kind,
+    /// True if the gate writes Events about hot objects.
+    pub events: bool,
     /// Its listeners; none if it has hosts, and at least one otherwise.
     pub listen: Vec<Listen>,
     /// The upstream that calls go to. Where the gate has hosts, a name that does not exist.

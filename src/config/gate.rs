@@ -37,7 +37,7 @@ pub(super) fn gate(at: &Cursor<'_>, name: Arc<str>, place: Option<usize>) -> Gat
     let retry_after = at.get("retry_after", RetryAfter::Auto);
     let dialect = dialect(at, kind, preset);
     let refusal_status = refusal_status(at, dialect);
-    let shadow = at.get("shadow", false);
+    let (shadow, events) = (at.get("shadow", false), events(at, kind, credentials));
     // AWS's clients sign the Host, so that no other name would do.
     let is_signed = dialect == Dialect::Aws && credentials != Credentials::Inject;
     let usual =
@@ -74,6 +74,7 @@ pub(super) fn gate(at: &Cursor<'_>, name: Arc<str>, place: Option<usize>) -> Gat
         coalesce,
         revalidation,
         shadow,
+        events,
         connect_timeout,
         response_timeout,
         tls,
@@ -83,6 +84,18 @@ pub(super) fn gate(at: &Cursor<'_>, name: Arc<str>, place: Option<usize>) -> Gat
     sources::check_together(&gate, at);
     warn_of_links(&gate, dialect, at);
     gate
+}
+
+/// Reads if the gate writes Events, for which it needs an identity of its own.
+fn events(at: &Cursor<'_>, kind: Kind, credentials: Credentials) -> bool {
+    let is_other = kind != Kind::Kubernetes;
+    let own = at.unused_if(is_other, "it is for kind = \"kubernetes\" only", &at.at("kind"));
+    let events = own.get("events", false);
+    if events && credentials == Credentials::PassThrough {
+        let message = "is true, but with credentials = \"pass_through\" the gate has none of its own to write with; expected \"inject\"";
+        at.at("events").given(&[&at.at("credentials")]).problem(message);
+    }
+    events
 }
 
 /// Reads where clients connect, and where their calls go.

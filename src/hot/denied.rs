@@ -32,6 +32,7 @@ struct Run {
 struct Names {
     object: Box<str>,
     kind: Box<str>,
+    path: Box<str>,
     caller: Box<str>,
     verb: Box<str>,
 }
@@ -118,6 +119,7 @@ impl Run {
             self.names = Some(Box::new(Names {
                 object: names.object().into(),
                 kind: names.kind().into(),
+                path: names.path().into(),
                 caller: names.caller().into(),
                 verb: names.verb().into(),
             }));
@@ -147,10 +149,11 @@ impl Run {
     }
 
     fn report(&self) -> Option<Report> {
-        let Names { object, kind, caller, verb } = &**self.names.as_ref()?;
+        let Names { object, kind, path, caller, verb } = &**self.names.as_ref()?;
         Some(Report {
             object: object.clone(),
             kind: kind.clone(),
+            path: path.clone(),
             habit: Habit::Denied { status: self.status, verb: verb.clone() },
             calls: self.calls,
             within: self.last - self.first,
@@ -163,7 +166,7 @@ impl Run {
 
 impl Names {
     fn bytes(&self) -> usize {
-        size_of::<Self>() + self.object.len() + self.kind.len() + self.caller.len() + self.verb.len()
+        size_of::<Self>() + self.object.len() + self.kind.len() + self.path.len() + self.caller.len() + self.verb.len()
     }
 }
 

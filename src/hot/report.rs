@@ -20,6 +20,8 @@ pub struct Report {
     pub object: Box<str>,
     /// Its kind, without any name.
     pub kind: Box<str>,
+    /// Its path in its API; empty if that is not known.
+    pub path: Box<str>,
     pub(super) habit: Habit,
     /// The calls of the last ten minutes, or in a row.
     pub calls: u64,

@@ -36,6 +36,8 @@ pub trait Names {
     fn kind(&self) -> String;
     /// Returns the name of the caller.
     fn caller(&self) -> String;
+    /// Returns the path of the object in its API; empty if that is not known.
+    fn path(&self) -> String;
     /// Returns the verb.
     fn verb(&self) -> String;
 }

@@ -31,6 +31,10 @@ impl Names for Call {
         "configmaps".to_owned()
     }
 
+    fn path(&self) -> String {
+        String::new()
+    }
+
     fn caller(&self) -> String {
         self.caller.to_owned()
     }

@@ -19,6 +19,7 @@ pub(super) struct Watched {
     reads: bool,
     object: Box<str>,
     kind: Box<str>,
+    path: Box<str>,
     first: Moment,
     last: Moment,
     /// The steps of the last minute in which it was called too often, the present one in the last
@@ -59,6 +60,7 @@ impl Watched {
             reads: seen.reads,
             object: seen.names.object().into(),
             kind: seen.names.kind().into(),
+            path: seen.names.path().into(),
             first: seen.at,
             last: seen.at,
             busy: 0,
@@ -129,6 +131,7 @@ impl Watched {
         Report {
             object: self.object.clone(),
             kind: self.kind.clone(),
+            path: self.path.clone(),
             habit: Habit::Often {
                 reads: self.reads,
                 bodies: Bodies::of(of_all(|caller| caller.same), of_all(|caller| caller.other)),

@@ -120,6 +120,7 @@ fn gate(seed: u64) -> spec::Gate {
         coalesce: !seed.is_multiple_of(3),
         revalidation: spec::Revalidation::default(),
         shadow: false,
+        events: false,
         kind: Kind::Kubernetes,
         upstream: spec::Source::InCluster,
         hosts: None,

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use metrics::Gauge;
 use tokio_util::sync::CancellationToken;
 
+use super::events::Events;
 use super::parts::GateParts;
 use super::quotas::Quotas;
 use super::section::Section;
@@ -165,7 +166,7 @@ const SCOPES: [&str; 3] = ["class", "credential", "gate"];
 /// Every second, folds the histograms' samples, and logs what has become of keys, when calls have
 /// begun to wait for good and when that is over.
 pub(super) async fn upkeep(gate: Arc<str>, own: Arc<GateParts>, clock: Clock, over: CancellationToken) {
-    let (mut saturated, mut seconds) = (false, 0);
+    let (mut saturated, mut seconds, mut events) = (false, 0, Events::default());
     loop {
         tokio::select! {
             () = clock.sleep(telemetry::UPKEEP) => telemetry::metrics().upkeep(),
@@ -173,7 +174,11 @@ pub(super) async fn upkeep(gate: Arc<str>, own: Arc<GateParts>, clock: Clock, ov
         }
         let waiting = own.driver.look(|limiter, _| limiter.waiting());
         own.tally.second(waiting);
-        own.tally.hot.second(&gate, clock.now());
+        for report in own.tally.hot.second(&gate, clock.now()) {
+            if own.config.get().options.gate.events {
+                events.write(&gate, &own, clock, report);
+            }
+        }
         own.driver.tidy().await;
         own.driver.log_keys(false);
         seconds = if (waiting > 0) == saturated { 0 } else { seconds + 1 };

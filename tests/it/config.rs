@@ -185,6 +185,18 @@ fn the_pace_of_an_object_must_make_sense() {
 }
 
 #[test]
+fn events_need_an_identity_of_the_gates_own() {
+    in_gate(
+        "credentials = \"pass_through\"\nevents = true",
+        &[
+            "f.toml:4:10: gates.kubernetes.events: is true, but with credentials = \"pass_through\" the gate has none of its own to write \
+           with; expected \"inject\"",
+        ],
+    );
+    in_gate("events = true", &[]);
+}
+
+#[test]
 fn a_backoff_must_make_sense() {
     for (more, expected) in [
         ("backoff = { base = \"2m\" }", "f.toml:3:20: gates.kubernetes.backoff.base: max 60s is less than base 120s"),

@@ -9,23 +9,27 @@ use http::Request;
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use serde_json::json;
 use tidegate::clock::Clock;
 use tidegate::config::load_text;
 use tidegate::spec;
 use tidegate::status;
 
-use crate::support::{Backend, Proxy, header, reply};
+use crate::support::{Backend, Proxy, ProxyBuilder, header, reply};
 
 /// A gate with the defaults of its kind, but for the bucket.
-async fn gate(backend: &Backend, more: &str) -> Arc<Proxy> {
+fn builder(backend: &Backend, more: &str) -> ProxyBuilder {
     let text = format!("[gates.hot]\nupstream = \"http://localhost:1\"\nbucket = \"off\"\n{more}");
     let loaded = load_text("f.toml".to_owned(), text, &[]).unwrap_or_else(|problems| panic!("{problems:?}"));
     let read = loaded.settings.gates.into_values().next().expect("one");
-    let proxy = Proxy::before(backend.address).with(|options| {
+    Proxy::before(backend.address).with(|options| {
         let (name, listen) = (options.gate.name.clone(), options.gate.listen.clone());
         options.gate = spec::Gate { name, listen, ..read };
-    });
-    Arc::new(proxy.start().await)
+    })
+}
+
+async fn gate(backend: &Backend, more: &str) -> Arc<Proxy> {
+    Arc::new(builder(backend, more).start().await)
 }
 
 /// A program that makes calls, so often.
@@ -113,6 +117,18 @@ async fn an_object_that_feeds_itself_is_named_beside_two_hundred_healthy_ones_un
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_reload_keeps_what_is_known_of_an_object() {
+    let backend = Backend::replying(200).await;
+    let proxy = gate(&backend, "").await;
+    let manager = Program { agent: "manager/1.2", every: Duration::from_millis(200) };
+    manager.calls(&proxy, OBJECT, update("a", "x"), MINUTE / 2).await;
+    assert_eq!(hot(&proxy, true).await, [], "half a minute may be a burst");
+    proxy.gate.reconfigure(builder(&backend, "queue.max_wait = \"9s\"").options());
+    manager.calls(&proxy, OBJECT, update("a", "x"), MINUTE / 3).await;
+    assert!(only(&hot(&proxy, true).await).contains(" by manager/1.2, the same body each time"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn two_that_fight_over_an_object_are_both_named() {
     let backend = Backend::replying(200).await;
     let proxy = gate(&backend, "").await;
@@ -177,6 +193,29 @@ async fn where_it_is_enforced_a_loop_is_slow_and_named_and_nobody_else_waits() {
         let told = proxy.exchange(&format!("{OBJECT} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")).await;
         if is_held && told.starts_with("HTTP/1.1 429") {
             assert!(told.contains("per_key") && header(&told, "retry-after").is_none(), "{told}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_is_written_once_about_a_loop_where_it_is_asked_for() {
+    let object = r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","namespace":"default","uid":"u-1"}}"#;
+    for (more, wanted) in [("events = true", 1), ("", 0)] {
+        let backend = Backend::start(move |_| async move { reply(200, object) }).await;
+        let proxy = gate(&backend, more).await;
+        let manager = Program { agent: "manager/1.2", every: Duration::from_millis(200) };
+        manager.calls(&proxy, OBJECT, update("a", "x"), 2 * MINUTE).await;
+        only(&hot(&proxy, true).await);
+        let events: Vec<_> = backend.seen().into_iter().filter(|seen| seen.target.ends_with("/events")).collect();
+        assert_eq!(events.len(), wanted);
+        for seen in events {
+            assert_eq!(seen.target, "/api/v1/namespaces/default/events");
+            let event: serde_json::Value = serde_json::from_slice(&seen.body).expect("JSON");
+            let of =
+                json!({ "apiVersion": "v1", "kind": "ConfigMap", "namespace": "default", "name": "a", "uid": "u-1" });
+            assert_eq!((&event["involvedObject"], &event["reason"]), (&of, &json!("HotObject")));
+            let message = event["message"].as_str().expect("text");
+            assert!(message.starts_with("written ") && message.contains(" by manager/1.2, the same body"), "{message}");
         }
     }
 }

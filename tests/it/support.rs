@@ -354,6 +354,7 @@ fn gate(name: Arc<str>) -> spec::Gate {
         coalesce: false,
         revalidation: spec::Revalidation::default(),
         shadow: false,
+        events: false,
         kind: Kind::Kubernetes,
         upstream: spec::Source::InCluster,
         hosts: None,

@@ -89,6 +89,29 @@ fn each_loop_is_named_within_a_minute_beside_two_hundred_healthy_objects() {
 }
 
 #[test]
+fn an_event_on_the_object_tells_its_owner_once() {
+    let Some(plane) = ControlPlane::shared("an_event_on_the_object_tells_its_owner_once") else { return };
+    let _turn = turn::alone();
+    widgets::install(plane);
+    widget(plane, "told");
+    let user = plane.tester();
+    let gate = Gate::injecting_with(plane, &user, "events = true");
+    let _loop = looping(plane, &gate, &user, "told", &["-agent", "restless/1"]);
+    let events = || {
+        let fields = "jsonpath={range .items[*]}{.involvedObject.kind} {.involvedObject.name} {.message}{\"\\n\"}{end}";
+        plane.kubectl(&["get", "events", "-n", "told", "--field-selector", "reason=HotObject", "-o", fields])
+    };
+    let told = wait_for("an Event", 2 * MINUTE, || Some(events()).filter(|told| !told.is_empty()));
+    say(format_args!("loops: {told}"));
+    assert!(told.starts_with("Widget looped written ") && told.contains(" by restless/1, another body each time"));
+    let uid = plane.kubectl(&["get", "widget", "looped", "-n", "told", "-o", "jsonpath={.metadata.uid}"]);
+    let described = plane.kubectl(&["describe", "widget", "looped", "-n", "told"]);
+    assert!(described.contains("HotObject") && described.contains(&uid), "{described}");
+    pause(Duration::from_secs(10));
+    assert_eq!(events().lines().count(), 1, "{}", events());
+}
+
+#[test]
 fn where_it_is_enforced_a_loop_is_below_one_write_in_a_second_and_no_other_object_waits() {
     let name = "where_it_is_enforced_a_loop_is_below_one_write_in_a_second_and_no_other_object_waits";
     let Some(plane) = ControlPlane::shared(name) else { return };

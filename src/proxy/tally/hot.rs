@@ -55,8 +55,8 @@ impl Hot {
         self.watched.load(Relaxed) > 0 && self.lock().watches(object, reads)
     }
 
-    /// Every second: logs what has become known.
-    pub(crate) fn second(&self, gate: &str, now: Moment) {
+    /// Every second: logs what has become known. Returns the loops that have begun.
+    pub(crate) fn second(&self, gate: &str, now: Moment) -> Vec<Report> {
         let news = {
             let mut loops = self.lock();
             let news = loops.tick(now);
@@ -77,6 +77,11 @@ impl Hot {
         if more > 0 {
             tracing::warn!(gate, more, "more objects have become hot, or are not any more; the status page lists them");
         }
+        let begun = news.into_iter().filter_map(|news| match news {
+            News::Began(report) => Some(report),
+            News::Ended(_) => None,
+        });
+        begun.collect()
     }
 
     /// Returns the number of hot objects.

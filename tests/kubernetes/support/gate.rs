@@ -51,7 +51,12 @@ impl Gate {
 
     /// Starts a gate that calls the control plane as `user`, for any client.
     pub(crate) fn injecting(plane: &ControlPlane, user: &User) -> Self {
-        Self::run("\"kubeconfig\"\ncredentials = \"inject\"", "", |program, args| {
+        Self::injecting_with(plane, user, "")
+    }
+
+    /// The same with settings.
+    pub(crate) fn injecting_with(plane: &ControlPlane, user: &User, settings: &str) -> Self {
+        Self::run(&format!("\"kubeconfig\"\ncredentials = \"inject\"\n{settings}"), "", |program, args| {
             let mut run = command(program, args);
             run.env("KUBECONFIG", plane.kubeconfig(user));
             run

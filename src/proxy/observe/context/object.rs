@@ -89,6 +89,15 @@ impl hot::Names for CallContext {
         shortened(self.call.object_kind())
     }
 
+    fn path(&self) -> String {
+        let call = &self.call.call;
+        if !call.is_resource || call.name().is_empty() || call.path().len() > LONGEST_PATH {
+            return String::new();
+        }
+        let path = call.path();
+        path.strip_suffix(call.subresource()).unwrap_or(path).trim_end_matches('/').to_owned()
+    }
+
     fn caller(&self) -> String {
         self.tally.agent(self.caller)
     }
@@ -102,3 +111,6 @@ impl hot::Names for CallContext {
         }
     }
 }
+
+/// No object of Kubernetes has a longer path.
+const LONGEST_PATH: usize = 1024;

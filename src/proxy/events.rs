@@ -1,0 +1,127 @@
+//! Events of Kubernetes about hot objects, which the gate writes itself where it is asked to.
+//!
+//! A loop has one Event, when it is named, and a gate writes a few in a minute at most. The object
+//! is read first, because an Event belongs to the object's uid. Both calls are the gate's own: they
+//! take no token and no slot of anybody else's. If one fails, a line of the log says so, and the
+//! gate does not try again.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_LENGTH, CONTENT_TYPE, USER_AGENT};
+use http::{Method, Request};
+use http_body_util::{BodyExt, Limited};
+use serde_json::{Value, json};
+
+use super::admission::arrival;
+use super::driver::ShadowEntry;
+use super::parts::GateParts;
+use crate::api::Group;
+use crate::clock::Clock;
+use crate::hot::Report;
+use crate::moment::Moment;
+use crate::upstream::Outgoing;
+
+/// The Events that a gate has written lately.
+#[derive(Debug, Default)]
+pub(super) struct Events(VecDeque<Moment>);
+
+// === impl Events ===
+
+impl Events {
+    /// Writes an Event about a loop, in a task of its own, unless there were many.
+    pub(super) fn write(&mut self, gate: &Arc<str>, own: &Arc<GateParts>, clock: Clock, report: Report) {
+        let now = clock.now();
+        self.0.retain(|at| now - *at < MINUTE);
+        if self.0.len() >= MOST || report.path.is_empty() {
+            return;
+        }
+        self.0.push_back(now);
+        let (gate, own) = (Arc::clone(gate), Arc::clone(own));
+        // Bounded: a few in a minute, and each has a few seconds.
+        tokio::spawn(async move {
+            let written = tokio::select! {
+                written = write(&own, &report) => written,
+                () = clock.sleep(PATIENCE) => Err("no answer came in time".to_owned()),
+            };
+            if let Err(error) = written {
+                tracing::warn!(
+                    gate = &*gate,
+                    object = &*report.object,
+                    error,
+                    "no Event could be written about an object"
+                );
+            }
+        });
+    }
+}
+
+async fn write(own: &GateParts, report: &Report) -> Result<(), String> {
+    let object = call(own, Method::GET, &report.path, None).await?;
+    let event = event(&object, report).ok_or("the object has no name")?;
+    let namespace = event.pointer("/metadata/namespace").and_then(Value::as_str).unwrap_or(OF_CLUSTER);
+    let path = format!("/api/v1/namespaces/{namespace}/events");
+    call(own, Method::POST, &path, Some(event.to_string().into())).await.map(drop)
+}
+
+/// Makes the Event about an object.
+fn event(object: &Value, report: &Report) -> Option<Value> {
+    let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str);
+    let name = text("/metadata/name")?;
+    let namespace = text("/metadata/namespace");
+    let message: String = report.says(true).chars().take(LONGEST).collect();
+    Some(json!({
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": { "generateName": "tidegate-", "namespace": namespace.unwrap_or(OF_CLUSTER) },
+        "involvedObject": {
+            "apiVersion": text("/apiVersion"),
+            "kind": text("/kind"),
+            "namespace": namespace,
+            "name": name,
+            "uid": text("/metadata/uid"),
+        },
+        "type": "Warning",
+        "reason": "HotObject",
+        "message": message,
+        "source": { "component": "tidegate" },
+        "count": 1,
+    }))
+}
+
+/// Makes a call of the gate's own, with the gate's own credentials.
+async fn call(own: &GateParts, method: Method, path: &str, body: Option<Bytes>) -> Result<Value, String> {
+    let mut request = Request::builder().method(&method).uri(path).header(USER_AGENT, "tidegate").header(ACCEPT, JSON);
+    if let Some(body) = &body {
+        request = request.header(CONTENT_TYPE, JSON).header(CONTENT_LENGTH, body.len());
+    }
+    let body = Outgoing::new(body.into_iter().collect(), None, None);
+    let request = request.body(body).map_err(|error| error.to_string())?;
+    let config = own.config.get();
+    let call = config.options.gate.rules.classify(request.method(), request.uri(), request.headers(), &own.hasher);
+    let flow_name = call.flow_name(request.headers());
+    let permit = own.driver.admit_unmetered(&arrival(&call, None, &flow_name), ShadowEntry::default());
+    let lease = own.upstream.checkout_exempt(Group::Exempt).await.map_err(|error| error.to_string())?;
+    let (request, _owed, _slot) = permit.admit(request);
+    let response = own.upstream.send(lease, request).await.map_err(|error| error.to_string())?;
+    let status = response.status();
+    if !status.is_success() {
+        return Err(format!("{method} {path} was answered with {status}"));
+    }
+    let body = Limited::new(response.into_body(), LARGEST).collect().await.map_err(|error| error.to_string())?;
+    serde_json::from_slice(&body.to_bytes()).map_err(|error| error.to_string())
+}
+
+const JSON: &str = "application/json";
+const MINUTE: Duration = Duration::from_secs(60);
+/// The Events that a gate writes in a minute.
+const MOST: usize = 5;
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The namespace of Events about objects that are in none.
+const OF_CLUSTER: &str = "default";
+/// The characters of an Event's message that the API server takes.
+const LONGEST: usize = 1000;
+/// The size of an object that is read.
+const LARGEST: usize = 4 << 20;
