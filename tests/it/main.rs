@@ -74,6 +74,7 @@ mod release;
 mod reload;
 mod reload_load;
 mod shared_store;
+mod sharing_page;
 mod simulate;
 #[path = "../support/store_server.rs"]
 mod store_server;
