@@ -51,3 +51,28 @@ impl Gate {
 
 /// The objects that have a sentence each.
 const TOLD: usize = 3;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hottest_objects_have_a_sentence_each_with_their_name_or_their_kind() {
+        let hot = |object: &str| HotObject {
+            object: object.to_owned(),
+            kind: "configmaps".to_owned(),
+            says: "written 1,210 times in 10 minutes".to_owned(),
+            ..HotObject::default()
+        };
+        let mut gate = Gate { hot: vec![hot("configmaps default/a"), hot("")], ..Gate::default() };
+        let says: Vec<_> = gate.hot_sentences().collect();
+        let wanted = [
+            "configmaps default/a: written 1,210 times in 10 minutes.",
+            "configmaps: written 1,210 times in 10 minutes.",
+        ];
+        assert_eq!(says, wanted);
+        assert_eq!(gate.state(0).0, "hot objects");
+        gate.hot.resize(10, hot(""));
+        assert_eq!(gate.hot_sentences().last().as_deref(), Some("7 more objects are hot."));
+    }
+}
