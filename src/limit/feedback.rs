@@ -203,13 +203,20 @@ impl Limiter {
         now: Moment,
     ) {
         let now = self.catch_up(now);
+        let (mut was_heard, mut lost) = (false, None);
         for (asked, answer) in answers {
+            was_heard |= answer.is_ok();
+            lost = lost.or_else(|| answer.err().map(|why| (asked, why)));
             let Resources { buckets, unblocked, .. } = &mut self.resources;
             let pause = buckets.shared.answered(asked, answer, sent, now);
             unblocked.extend(buckets.users(asked.bucket()).into_iter().flatten().map(|user| *user));
             if let Some(pause) = pause {
                 self.hear_pause(asked, pause, now);
             }
+        }
+        // What is wrong with one part is not wrong with the others.
+        if let Some(lost) = lost.filter(|_| !was_heard) {
+            self.resources.buckets.shared.spread_outage(lost, now);
         }
         self.set_member_timer(now);
         self.dispatch(now);

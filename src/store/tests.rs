@@ -13,8 +13,8 @@ use redis::Value;
 use tokio::sync::oneshot;
 
 use super::*;
-use crate::limit::policy::{BucketPolicy, SharedPolicy};
-use crate::limit::{Answer, Ask, Away, Ledger, SharedLimits};
+use crate::limit::policy::{BucketPolicy, Per, SharedPolicy};
+use crate::limit::{Answer, Ask, Away, Ledger, Part, SharedLimits};
 use crate::spec::{StoreAddress, UpstreamTls};
 
 use self::server::{program, spawn};
@@ -157,6 +157,39 @@ async fn asked(stores: &Stores, ask: &Ask) -> Result<Answer, Away> {
     let (sender, receiver) = oneshot::channel();
     stores.ask(vec![ask.clone()], Box::new(move |answers| sender.send(answers).expect("it is awaited")));
     receiver.await.expect("each question gets something").pop().expect("one for each ask")
+}
+
+#[tokio::test]
+async fn parts_are_asked_as_one_question_and_their_keys_do_not_say_whose_they_are() {
+    let Some(server) = Server::start(&[]).await else { return };
+    let part = |who| Some(Part { per: Per::Account, origin: 0, who: Some(who) });
+    let asks = |member: u64| (1..=40).map(|who| Ask { part: part(who), ..ask(member, 2) }).collect::<Vec<_>>();
+    let all = async |stores: &Stores, asks: Vec<Ask>| {
+        let (sender, receiver) = oneshot::channel();
+        stores.ask(asks, Box::new(move |answers| sender.send(answers).expect("it is awaited")));
+        receiver.await.expect("each question gets something")
+    };
+    let (one, other) = (stores(server.store()), stores(server.store()));
+    assert!(all(&one, asks(1)).await.iter().all(|answer| answer.is_ok_and(|answer| answer.members == 1)));
+    server.run(&["SCRIPT", "FLUSH"]).await;
+    let answers = all(&other, asks(2)).await;
+    assert!(answers.iter().all(|answer| answer.is_ok_and(|answer| answer.members == 2)), "{answers:?}");
+    let Value::Array(keys) = server.run(&["KEYS", "*"]).await else { panic!("no list") };
+    let keys: Vec<String> = keys.into_iter().map(|key| redis::from_redis_value(key).expect("text")).collect();
+    assert_eq!(keys.len(), 40);
+    for key in &keys {
+        let digest = key.strip_prefix("tidegate:1:{account}:").unwrap_or_else(|| panic!("{key}"));
+        assert!(digest.len() == 32 && digest.bytes().all(|digit| digit.is_ascii_hexdigit()), "{key}");
+    }
+    // Gates of two releases must find the same.
+    assert_eq!(script::key("t", "account", part(7).as_ref()), "t:1:{account}:e072545bd6754bb2f95040583059d4dc");
+
+    // What is wrong with one part is not wrong with the others.
+    server.run(&["DEL", &keys[0]]).await;
+    server.run(&["SET", &keys[0], "something else"]).await;
+    let answers = all(&one, asks(1)).await;
+    assert_eq!(answers.iter().filter(|answer| **answer == Err(Away::Wrong)).count(), 1, "{answers:?}");
+    assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 39);
 }
 
 #[tokio::test]

@@ -122,6 +122,29 @@ fn p17_p18_a_store_that_forgets_or_whose_clock_jumps_gives_no_part_more_than_onc
 }
 
 #[test]
+fn p19_a_pause_that_an_account_is_asked_for_is_heard_through_its_part() {
+    let mut fleet = Fleet::split(3, 50.0, 100);
+    for (who, gate) in [(1, 0), (1, 1), (2, 1), (2, 2)] {
+        fleet.calls_of(who, gate, 40.0, 20 * SECOND);
+    }
+    fleet.run(5 * SECOND);
+    // The next call that leaves is asked for a pause; those who do not use its part do not hear.
+    fleet.asks_pause = Some(5 * SECOND);
+    let before = fleet.of.len();
+    while fleet.asks_pause.is_some() {
+        fleet.run(Duration::from_millis(1));
+    }
+    let (began, asked) = (fleet.now, fleet.of[before]);
+    fleet.run(SECOND);
+    let paused: Vec<bool> = fleet.gates.iter().map(|gate| !gate.limiter.pauses(fleet.now).is_empty()).collect();
+    let expected = if asked == 1 { [true, true, false] } else { [false, true, true] };
+    assert!(paused[1] && paused == expected, "{paused:?} of account {asked}");
+    fleet.run(10 * SECOND);
+    assert!(fleet.gates.iter().all(|gate| gate.limiter.pauses(fleet.now).is_empty()));
+    assert!((1..=2).all(|who| fleet.sent_of(who, began + 6 * SECOND) > 50));
+}
+
+#[test]
 fn past_a_thousand_accounts_all_others_share_one_and_those_that_are_full_and_unused_make_room() {
     let mut fleet = Fleet::split(1, 50.0, 100);
     for who in 1..=1_200 {

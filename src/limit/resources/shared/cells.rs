@@ -151,8 +151,8 @@ impl SharedBuckets {
 
     /// Leaves the store alone for all members that use it, until the one asks again that found it
     /// away.
-    fn spread_outage(&mut self, from: BucketId, why: Away, now: Moment) {
-        let Some(member) = self.get(from).map(|cell| &cell.member) else { return };
+    pub(crate) fn spread_outage(&mut self, (from, why): (Asked, Away), now: Moment) {
+        let Some(member) = self.get(from.bucket).map(|cell| &cell.member) else { return };
         let Some((store, retry_at)) = member.away_until().map(|at| (Arc::clone(&member.shared.store), at)) else {
             return;
         };
@@ -168,12 +168,7 @@ impl SharedBuckets {
         sent: Moment,
         now: Moment,
     ) -> Option<SharedPause> {
-        let away = answer.err();
-        let pause = self.get_mut(asked.bucket)?.member.answered(asked.number, answer, sent, now);
-        if let Some(why) = away.filter(|_| self.cells.len() > 1) {
-            self.spread_outage(asked.bucket, why, now);
-        }
-        pause
+        self.get_mut(asked.bucket)?.member.answered(asked.number, answer, sent, now)
     }
 
     /// Returns the last asks of the members that the stores know.

@@ -64,3 +64,27 @@ impl Opened {
 
 /// The time for which a question takes in what other gates of its section ask.
 const TOGETHER: Duration = Duration::from_millis(2);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_gates_of_one_section_ask_together_is_one_question() {
+        let (questions, at) = (Questions::default(), Moment::from_millis);
+        for _ in 0..128 {
+            assert_eq!(questions.take(0, at(1_000)), 1);
+        }
+        // Who had a part in it opens the next, and who comes late.
+        assert_eq!(questions.take(1, at(1_001)), 2);
+        assert_eq!(questions.take(0, at(1_010)), 3);
+        let mut last = 3;
+        while questions.ready_at(last, 0.0, at(1_010)) <= at(1_010) {
+            last = questions.take(last, at(1_010));
+        }
+        assert_eq!(last, 8, "eight may follow each other at once, then twenty a second");
+        let next = questions.ready_at(last, 0.0, at(1_010));
+        assert!(next > at(1_040) && next <= at(1_060), "{next:?}");
+        assert_eq!(questions.ready_at(0, 0.0, at(1_011)), at(1_011), "another gate goes along");
+    }
+}
