@@ -73,6 +73,7 @@ mod references;
 mod release;
 mod reload;
 mod reload_load;
+mod shared_outages;
 mod shared_store;
 mod sharing_page;
 mod simulate;
