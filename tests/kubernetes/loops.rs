@@ -1,14 +1,14 @@
 //! Loops of real operators before a real API server: each is named within a minute, with the right
 //! words, beside two hundred healthy objects; and where it is enforced, slow.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::support::control_plane::{ControlPlane, User};
 use crate::support::gate::{Gate, Way};
 use crate::support::programs::Program;
-use crate::support::{pause, say, turn, wait_for, widgets};
+use crate::support::{now, pause, say, turn, wait_for, widgets};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -62,7 +62,7 @@ fn each_loop_is_named_within_a_minute_beside_two_hundred_healthy_objects() {
 
     ["feeds", "fights", "denied"].into_iter().for_each(|namespace| widget(plane, namespace));
     let (user, reader) = (plane.master(), reader(plane, "denied"));
-    let begin = Instant::now();
+    let begin = now();
     let _loops = [
         looping(plane, &gate, &user, "feeds", &["-agent", "restless/1"]),
         looping(plane, &gate, &user, "fights", &["-agent", "kustomize-controller/1", "-label", "us"]),
