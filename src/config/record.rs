@@ -118,6 +118,7 @@ impl Record {
         match (&key.in_force, key.shape) {
             (InForce::Nothing, _) => None,
             (InForce::Value(value), _) => Some(value.to_string()),
+            (InForce::Table, Shape::TableOrText) => self.inline(&at),
             (InForce::Table, Shape::Limit) => Some(self.inline(&at).unwrap_or_else(|| "\"off\"".to_owned())),
             (InForce::Table, _) => is_inline.then(|| self.inline(&at).unwrap_or_else(|| "{}".to_owned())),
         }

@@ -992,6 +992,7 @@ fn a_bucket_is_shared_by_name_under_one_limit() {
 fn a_bucket_that_is_split_is_shared_part_by_part_and_a_gate_shares_all_that_it_has() {
     let aws = |keys: &str| format!("[gates.a]\nupstream = \"https://x\"\npreset = \"aws_ec2\"\n{keys}");
     let loaded = load(&aws("shared = \"aws\"\n"), &[]).unwrap();
+    assert!(loaded.effective.contains("\nshared = { name = \"aws\", weight = 1"), "{}", loaded.effective);
     let policy = &loaded.settings.gates["a"].policy;
     let shared_as = |class: &str| {
         let class = policy.classes.iter().find(|one| &*one.name == class).expect("it is there");
