@@ -14,6 +14,7 @@ mod agenda;
 pub mod api;
 mod app;
 mod bind;
+mod body;
 pub mod chart;
 pub mod classify;
 pub mod cli;

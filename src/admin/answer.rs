@@ -7,12 +7,13 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body::Body;
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::Full;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::control::Operator;
 use super::{Readiness, docs};
+use crate::body;
 use crate::spec::ShowNames;
 use crate::status::page;
 use crate::telemetry;
@@ -43,9 +44,10 @@ type Answer = Response<Full<Bytes>>;
 impl Handler {
     pub(super) async fn answer<B>(&self, request: Request<B>, from: Origin) -> Answer
     where
-        B: Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>>,
+        B: Body<Data = Bytes>,
     {
         let (head, body) = request.into_parts();
+        let body = body::whole(body, LONGEST).await;
         let path = head.uri.path();
         let operator = self.operator.get().map(|operator| &**operator);
         match (&head.method, path, operator) {
@@ -118,10 +120,12 @@ fn configuration(operator: &dyn Operator, head: &Parts, from: Origin) -> Answer 
 ///
 /// # Errors
 /// It is refused, with this status and text.
-async fn order<B>(operator: &dyn Operator, head: &Parts, body: B, from: Origin) -> Result<Answer, (StatusCode, String)>
-where
-    B: Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>>,
-{
+async fn order(
+    operator: &dyn Operator,
+    head: &Parts,
+    body: Option<Bytes>,
+    from: Origin,
+) -> Result<Answer, (StatusCode, String)> {
     let path = head.uri.path();
     if from != Origin::Socket {
         // The port only takes questions, and only if names are shown: the answer tells if an object
@@ -135,9 +139,8 @@ where
             return Err((StatusCode::FORBIDDEN, advice.to_owned()));
         }
     }
-    let body = Limited::new(Box::pin(body), LONGEST).collect().await;
     let bad_request = |why: String| (StatusCode::BAD_REQUEST, why);
-    let body = body.map_err(|_| bad_request("the body cannot be read, or is too long".to_owned()))?.to_bytes();
+    let body = body.ok_or_else(|| bad_request("the body cannot be read, or is too long".to_owned()))?;
     match path {
         "/explain" => operator.explain(&read(&body).map_err(bad_request)?).map(|explained| json(&explained)),
         "/forget" => operator.forget(&read(&body).map_err(bad_request)?).await.map(|forgotten| json(&forgotten)),

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode, header};
-use http_body_util::{BodyExt as _, Full, Limited};
+use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
@@ -23,6 +23,7 @@ use tokio_util::task::TaskTracker;
 
 use super::certificate::Certificate;
 use super::{Settings, review};
+use crate::body;
 use crate::clock::Clock;
 
 /// The port that cannot be opened.
@@ -185,22 +186,24 @@ impl Shared {
     }
 
     async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
-        match (request.method(), request.uri().path()) {
+        let (head, body) = request.into_parts();
+        let body = body::whole(body, LARGEST).await;
+        match (&head.method, head.uri.path()) {
             (&Method::GET, "/livez") => text(StatusCode::OK, "ok"),
             (&Method::GET, "/readyz") if self.stopping.load(Ordering::SeqCst) => {
                 text(StatusCode::SERVICE_UNAVAILABLE, "stopping")
             }
             (&Method::GET, "/readyz") => text(StatusCode::OK, "ok"),
-            (&Method::POST, "/inject") => self.review(request).await,
+            (&Method::POST, "/inject") => self.review(body),
             _ => text(StatusCode::NOT_FOUND, "there is POST /inject, GET /livez and GET /readyz"),
         }
     }
 
-    async fn review(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
-        let Ok(body) = Limited::new(request.into_body(), LARGEST).collect().await else {
+    fn review(&self, body: Option<Bytes>) -> Response<Full<Bytes>> {
+        let Some(body) = body else {
             return text(StatusCode::PAYLOAD_TOO_LARGE, "the body broke off, or is larger than any AdmissionReview");
         };
-        match review(&body.to_bytes(), &self.settings) {
+        match review(&body, &self.settings) {
             Ok(answer) => {
                 let mut response = Response::new(Full::new(Bytes::from(answer.to_string())));
                 response.headers_mut().insert(header::CONTENT_TYPE, JSON);

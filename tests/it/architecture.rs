@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 /// fails the test: it must be placed first.
 const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("bind", &[]),
+    ("body", &[]),
     ("moment", &[]),
     ("words", &[]),
     ("clock", &["moment"]),
@@ -52,7 +53,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "upstream",
         ],
     ),
-    ("admin", &["bind", "clock", "moment", "spec", "status", "telemetry"]),
+    ("admin", &["bind", "body", "clock", "moment", "spec", "status", "telemetry"]),
     ("demo", &["chart", "clock", "controller", "moment", "random"]),
     ("simulate", &["agenda", "api", "chart", "classify", "config", "controller", "limit", "moment", "random", "spec"]),
     ("import", &["classify", "config", "dialect"]),
@@ -60,7 +61,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("store", &["clock", "credentials", "limit", "moment", "spec", "telemetry", "tls"]),
     ("inject", &["yaml"]),
     ("otlp", &["clock", "moment", "spec", "telemetry", "tls"]),
-    ("webhook", &["clock", "credentials", "inject", "tls"]),
+    ("webhook", &["body", "clock", "credentials", "inject", "tls"]),
     (
         "app",
         &[

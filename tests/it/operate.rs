@@ -392,6 +392,25 @@ fn a_call_is_explained_with_its_lines_and_what_would_happen_now() {
     assert!(alone.code == Some(0) && alone.out.contains("not known: nothing answers at"), "{}", alone.out);
 }
 
+/// A client that reads only after it has written everything loses an answer that comes before, with
+/// its connection.
+#[test]
+fn an_order_that_is_too_long_is_read_to_its_end_before_it_is_answered() {
+    let (upstream, _) = api();
+    let process = Process::start(&format!("http://127.0.0.1:{upstream}"), "");
+    let mut stream = TcpStream::connect(("127.0.0.1", process.admin)).expect("the admin port listens");
+    for (path, status) in [("/explain", 400), ("/status", 405), ("/elsewhere", 405)] {
+        let length: usize = 16 << 20;
+        let head = format!("POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n");
+        stream.write_all(head.as_bytes()).expect("a head");
+        stream.write_all(&vec![b' '; length]).expect("all of the body is read");
+        let mut answer = vec![0; 4096];
+        let read = stream.read(&mut answer).expect("an answer");
+        let answer = String::from_utf8_lossy(&answer[..read]).into_owned();
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{path}: {answer}");
+    }
+}
+
 #[test]
 fn a_shared_bucket_is_seen_with_who_shares_it() {
     let (upstream, _) = api();

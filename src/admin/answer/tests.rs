@@ -1,6 +1,7 @@
 //! Checks the answers to requests, on port and socket.
 
 use futures_util::future::BoxFuture;
+use http_body_util::BodyExt as _;
 
 use super::super::control::{Ask, Bypass, Bypassed, Forget, Forgotten};
 use super::*;
