@@ -5,13 +5,8 @@ import (
 	"flag"
 	"time"
 
-	"github.com/go-logr/logr"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 )
 
 // loop is a controller with a mistake. Without a label, each of its writes to a status brings the event for the next one; with one, it
@@ -22,19 +17,7 @@ func loop(ctx context.Context, args []string) error {
 	agent := flags.String("agent", "loop/1", "its user agent")
 	label := flags.String("label", "", "the owner that its widgets have to have")
 	_ = flags.Parse(args)
-	ctrl.SetLogger(logr.Discard())
-	config, _, err := connect(*agent)
-	if err != nil {
-		return err
-	}
-	scheme := runtime.NewScheme()
-	scheme.AddKnownTypes(group, &Widget{}, &WidgetList{})
-	metav1.AddToGroupVersion(scheme, group)
-	mgr, err := ctrl.NewManager(config, ctrl.Options{
-		Scheme:  scheme,
-		Metrics: server.Options{BindAddress: "0"},
-		Cache:   cache.Options{DefaultNamespaces: map[string]cache.Config{*namespace: {}}},
-	})
+	mgr, err := managerOf(*agent, *namespace, ctrl.Options{})
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -65,6 +66,24 @@ func (l *WidgetList) DeepCopyObject() runtime.Object {
 
 var group = schema.GroupVersion{Group: "tidegate.test", Version: "v1"}
 
+// managerOf makes a manager that knows widgets and configmaps, looks at one namespace, and serves no metrics.
+func managerOf(agent, namespace string, options ctrl.Options) (ctrl.Manager, error) {
+	ctrl.SetLogger(logr.Discard())
+	config, _, err := connect(agent)
+	if err != nil {
+		return nil, err
+	}
+	options.Scheme = runtime.NewScheme()
+	options.Scheme.AddKnownTypes(group, &Widget{}, &WidgetList{})
+	metav1.AddToGroupVersion(options.Scheme, group)
+	if err := corev1.AddToScheme(options.Scheme); err != nil {
+		return nil, err
+	}
+	options.Metrics = server.Options{BindAddress: "0"}
+	options.Cache = cache.Options{DefaultNamespaces: map[string]cache.Config{namespace: {}}}
+	return ctrl.NewManager(config, options)
+}
+
 // manage is an ordinary controller: one worker, leader election, today's default rate limiter, unless a flag says
 // otherwise.
 func manage(ctx context.Context, args []string) error {
@@ -75,18 +94,7 @@ func manage(ctx context.Context, args []string) error {
 	workers := flags.Int("workers", 1, "reconciles at a time")
 	classic := flags.Bool("classic", false, "with client-go's classic rate limiter: backoff by object, and 10 retries a second of all")
 	_ = flags.Parse(args)
-	ctrl.SetLogger(logr.Discard())
-	config, _, err := connect("widget-controller")
-	if err != nil {
-		return err
-	}
-	scheme := runtime.NewScheme()
-	scheme.AddKnownTypes(group, &Widget{}, &WidgetList{})
-	metav1.AddToGroupVersion(scheme, group)
-	mgr, err := ctrl.NewManager(config, ctrl.Options{
-		Scheme:                        scheme,
-		Metrics:                       server.Options{BindAddress: "0"},
-		Cache:                         cache.Options{DefaultNamespaces: map[string]cache.Config{*namespace: {}}},
+	mgr, err := managerOf("widget-controller", *namespace, ctrl.Options{
 		LeaderElection:                true,
 		LeaderElectionID:              "widget-controller",
 		LeaderElectionNamespace:       *namespace,

@@ -6,16 +6,12 @@ import (
 	"sync"
 	"time"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 )
 
 // operate is an operator as they usually are: it polls for what is not there, creates what it has created
@@ -25,22 +21,7 @@ func operate(ctx context.Context, args []string) error {
 	namespace := flags.String("namespace", "default", "whose widgets")
 	rounds := flags.Int("rounds", 5, "how often each widget is come back to")
 	_ = flags.Parse(args)
-	ctrl.SetLogger(logr.Discard())
-	config, _, err := connect("operator")
-	if err != nil {
-		return err
-	}
-	scheme := runtime.NewScheme()
-	scheme.AddKnownTypes(group, &Widget{}, &WidgetList{})
-	metav1.AddToGroupVersion(scheme, group)
-	if err := corev1.AddToScheme(scheme); err != nil {
-		return err
-	}
-	mgr, err := ctrl.NewManager(config, ctrl.Options{
-		Scheme:  scheme,
-		Metrics: server.Options{BindAddress: "0"},
-		Cache:   cache.Options{DefaultNamespaces: map[string]cache.Config{*namespace: {}}},
-	})
+	mgr, err := managerOf("operator", *namespace, ctrl.Options{})
 	if err != nil {
 		return err
 	}
