@@ -21,8 +21,8 @@ use crate::ports::free_port;
 use crate::programs::{self, Program};
 use crate::signed::{Judge, SDKS, SERVICES, Sdk, calls, is_about_the_signature};
 
-/// The variables that a container is given, with the gate's files in this folder.
-fn variables(port: u16, folder: &str) -> Vec<(String, String)> {
+/// The variables that a container with these clients is given, with the gate's files in this folder.
+pub(crate) fn variables(port: u16, folder: &str, clients: &[Client]) -> Vec<(String, String)> {
     let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers:\n  - name: c\n    image: i\n";
     let egress = Egress {
         presets: vec!["aws".to_owned()],
@@ -31,7 +31,7 @@ fn variables(port: u16, folder: &str) -> Vec<(String, String)> {
         direct: Vec::new(),
         cluster_domain: None,
         intercept: true,
-        clients: vec![Client::Go, Client::Python, Client::Node, Client::Java, Client::Grpc],
+        clients: clients.to_vec(),
     };
     let options = Options { mode: Mode::Kubeconfig, egress: Some(egress), ..Options::default() };
     let edited = inject(pod, &options).expect("it is YAML");
@@ -72,7 +72,8 @@ fn a_signature_is_good_through_tls_that_is_opened_with_what_inject_writes() {
     let Some(judge) = or_skip("the judge of signatures", Judge::start()) else { return };
     let (port, named) = (free_port(), free_port());
     let gates = gates(&judge, port, named);
-    let all = variables(port, &judge.dir.path().display().to_string());
+    let clients = [Client::Go, Client::Python, Client::Node, Client::Java, Client::Grpc];
+    let all = variables(port, &judge.dir.path().display().to_string(), &clients);
     let named = named.to_string();
     for sdk in &SDKS {
         let Sdk { name, takes_a_proxy, .. } = *sdk;

@@ -20,6 +20,7 @@ mod matrix;
 #[path = "../support/ports.rs"]
 mod ports;
 mod programs;
+mod reached;
 mod recorded;
 mod refused;
 mod relay;

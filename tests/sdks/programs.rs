@@ -26,6 +26,14 @@ pub(crate) enum Program {
     JavaScript,
     Go,
     Java,
+    /// Python's HTTP clients.
+    PlainPython,
+    /// `fetch` of Node.js.
+    PlainNode,
+    /// `fetch` of a Node.js that reads no proxy variables.
+    Node20,
+    /// Java's HTTP clients.
+    PlainJava,
 }
 
 /// A program that runs, and calls with one SDK as it is told; ended when dropped.
@@ -47,8 +55,8 @@ impl Client {
         let mut command = program.command()?;
         // Nothing of the machine's own configuration may reach the SDKs.
         command.arg(sdk).env("AWS_EC2_METADATA_DISABLED", "true").env("HOME", "/nonexistent");
-        for proxy in ["HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy"] {
-            command.env_remove(proxy);
+        for variable in OF_THE_MACHINE {
+            command.env_remove(variable);
         }
         command.envs(variables.iter().copied()).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(|error| format!("{program:?}: {error}"))?;
@@ -77,7 +85,7 @@ impl Drop for Client {
 // === impl Program ===
 
 impl Program {
-    fn command(self) -> Result<Command, String> {
+    pub(crate) fn command(self) -> Result<Command, String> {
         let clients = Path::new(CLIENTS);
         let with = |interpreter: PathBuf, script: PathBuf| {
             let mut command = Command::new(interpreter);
@@ -99,14 +107,29 @@ impl Program {
             Self::Go => go().map(Command::new),
             Self::Java => {
                 let jars = java::jars("sdks-jars", &clients.join("jars.txt"))?;
-                let classes = java::compiled("sdks-java", &clients.join("Clients.java"), &jars)?;
-                let mut command = Command::new(java::java()?);
-                // One compiler is enough for a program that mostly waits.
-                command.args(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", &classes, "Clients"]);
-                Ok(command)
+                java(&java::compiled("sdks-java", &clients.join("Clients.java"), &jars)?, "Clients")
+            }
+            Self::PlainPython => {
+                Ok(with(python("sdks-plain-python", &clients.join("plain.txt"))?, clients.join("plain.py")))
+            }
+            Self::PlainNode => Ok(with(venv()?.with_file_name("node"), clients.join("plain.mjs"))),
+            Self::Node20 => {
+                let node = python("sdks-node20", &clients.join("node20.txt"))?.with_file_name("node");
+                Ok(with(node, clients.join("plain.mjs")))
+            }
+            Self::PlainJava => {
+                let jars = java::jars("sdks-plain-jars", &clients.join("plain-jars.txt"))?;
+                java(&java::compiled("sdks-plain-java", &clients.join("Plain.java"), &jars)?, "Plain")
             }
         }
     }
+}
+
+fn java(classes: &str, main: &str) -> Result<Command, String> {
+    let mut command = Command::new(java::java()?);
+    // One compiler is enough for a program that mostly waits.
+    command.args(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", classes, main]);
+    Ok(command)
 }
 
 /// A Python with the SDKs; Node.js comes as a package of it.
@@ -121,13 +144,32 @@ pub(crate) fn judge() -> Result<PathBuf, String> {
 
 fn go() -> Result<PathBuf, String> {
     let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/sdks/go");
-    let dir = install("sdks-go", &[&module.join("go.sum"), &module.join("main.go")], |dir| {
-        let mut go = Command::new("go");
-        go.current_dir(&module).env("CGO_ENABLED", "0");
-        go.args(["build", "-p", "2", "-mod=readonly", "-buildvcs=false", "-trimpath", "-ldflags=-s -w", "-o"]);
-        run("go", go.arg(dir.join("sdks")).arg("."))
-    })?;
+    let dir =
+        install("sdks-go", &[&module.join("go.sum"), &module.join("main.go"), &module.join("others.go")], |dir| {
+            let mut go = Command::new("go");
+            go.current_dir(&module).env("CGO_ENABLED", "0");
+            go.args(["build", "-p", "2", "-mod=readonly", "-buildvcs=false", "-trimpath", "-ldflags=-s -w", "-o"]);
+            run("go", go.arg(dir.join("sdks")).arg("."))
+        })?;
     Ok(dir.join("sdks"))
 }
 
+/// Variables by which a machine says where its proxies and its roots are.
+pub(crate) const OF_THE_MACHINE: [&str; 15] = [
+    "HTTP_PROXY",
+    "http_proxy",
+    "HTTPS_PROXY",
+    "https_proxy",
+    "NO_PROXY",
+    "no_proxy",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "NODE_EXTRA_CA_CERTS",
+    "NODE_OPTIONS",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+    "AWS_CA_BUNDLE",
+    "GIT_SSL_CAINFO",
+    "JAVA_TOOL_OPTIONS",
+];
 pub(crate) const CLIENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/sdks/clients");

@@ -140,7 +140,7 @@ impl Upstream {
 }
 
 /// The answer to a request, by its method and path, its `X-Amz-Target` and its form.
-fn answer(request: &Head, body: &str) -> (&'static str, &'static str) {
+pub(crate) fn answer(request: &Head, body: &str) -> (&'static str, &'static str) {
     let (method, path) = request.target();
     let json = "application/json";
     match path {
@@ -154,7 +154,11 @@ fn answer(request: &Head, body: &str) -> (&'static str, &'static str) {
         _ if path.starts_with("/2013-04-01/hostedzone") => ("text/xml", ROUTE_53),
         _ if path.starts_with("/clusters/") => (json, "{\"cluster\":{\"name\":\"c\"}}"),
         _ if path.starts_with("/users/") => (json, "{\"login\":\"x\",\"id\":1,\"url\":\"\"}"),
+        _ if path.contains("/contents/") => (json, "{\"content\":{},\"commit\":{}}"),
         _ if path.starts_with("/repos/") => (json, "{\"id\":1,\"number\":1,\"title\":\"t\",\"url\":\"\"}"),
+        _ if path.starts_with("/upload/storage/") => {
+            (json, "{\"kind\":\"storage#object\",\"name\":\"o\",\"bucket\":\"b\"}")
+        }
         _ if path.starts_with("/storage/") && method == "POST" => {
             (json, "{\"kind\":\"storage#bucket\",\"name\":\"b\"}")
         }

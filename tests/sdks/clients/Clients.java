@@ -120,6 +120,8 @@ public class Clients {
       case "s3_buckets" -> client(url, s3).listBuckets();
       case "s3_put" ->
           client(url, s3).putObject(r -> r.bucket("bucket").key("k"), RequestBody.fromString("x".repeat(100_000)));
+      case "s3_upload" ->
+          client(url, s3).putObject(r -> r.bucket("bucket").key("k"), RequestBody.fromBytes(new byte[5 << 20]));
       case "s3_head" -> client(url, s3).headObject(r -> r.bucket("bucket").key("k"));
       case "elbv2" -> client(url, ElasticLoadBalancingV2Client.builder()).describeLoadBalancers();
       case "autoscaling" -> client(url, AutoScalingClient.builder()).describeAutoScalingGroups();

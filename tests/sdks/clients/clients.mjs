@@ -69,6 +69,7 @@ const known = {
   s3: (url) => client(S3Client, url).send(new GetObjectCommand(object)),
   s3_buckets: (url) => client(S3Client, url).send(new ListBucketsCommand({})),
   s3_put: (url) => client(S3Client, url).send(new PutObjectCommand({ ...object, Body: "x".repeat(100_000) })),
+  s3_upload: (url) => client(S3Client, url).send(new PutObjectCommand({ ...object, Body: Buffer.alloc(5 << 20) })),
   s3_head: (url) => client(S3Client, url).send(new HeadObjectCommand(object)),
   eks_list: (url) => client(EKSClient, url).send(new ListClustersCommand({})),
   elbv2: (url) => client(ElasticLoadBalancingV2Client, url).send(new DescribeLoadBalancersCommand({})),
@@ -82,6 +83,10 @@ const known = {
     const issues = await octokit.paginate("GET /repos/{owner}/{repo}/issues", { owner: "o", repo: "moved" });
     if (issues.length !== 10) throw new Error(`${issues.length} issues`);
     await octokit.request("POST /repos/o/r/issues", { title: "new" });
+  },
+  github_upload: (url) => {
+    const content = Buffer.alloc(5 << 20).toString("base64");
+    return github(url).request("PUT /repos/o/r/contents/f", { message: "m", content });
   },
   github_write: (url) => github(url).request("POST /repos/o/r/issues", { title: "t" }),
 };

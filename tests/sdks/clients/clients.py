@@ -9,6 +9,7 @@ import sys
 
 KEY = {"aws_access_key_id": os.environ.get("TEST_KEY", "ASIAQNZGKIQY56JQ7WML"), "aws_secret_access_key": os.environ.get("TEST_SECRET", "secret")}
 REGION = "eu-central-1"
+LARGE = 5 << 20
 CHANGE = {
     "Action": "UPSERT",
     "ResourceRecordSet": {"Name": "a.example", "Type": "A", "TTL": 60, "ResourceRecords": [{"Value": "192.0.2.1"}]},
@@ -25,6 +26,7 @@ AWS = {
     "s3": ("s3", "get_object", {"Bucket": "bucket", "Key": "k//..%2F"}),
     "s3_buckets": ("s3", "list_buckets", {}),
     "s3_put": ("s3", "put_object", {"Bucket": "bucket", "Key": "k", "Body": b"x" * 100_000}),
+    "s3_upload": ("s3", "put_object", {"Bucket": "bucket", "Key": "k", "Body": bytes(LARGE)}),
     "s3_head": ("s3", "head_object", {"Bucket": "bucket", "Key": "k"}),
     "elbv2": ("elbv2", "describe_load_balancers", {}),
     "autoscaling": ("autoscaling", "describe_auto_scaling_groups", {}),
@@ -86,6 +88,8 @@ def github_calls():
         if name == "github_pages":
             return pages(client(url, False))
         repository = client(url).get_repo("o/r")
+        if name == "github_upload":
+            return repository.create_file("f", "m", bytes(LARGE))
         if name == "github_put":
             return client(url).get_user().add_to_starred(repository)
         return repository.create_issue("t").number
@@ -116,6 +120,8 @@ def google_calls():
             return list(client(url).list_buckets(retry=retry, timeout=20))
         if name == "google_delete":
             return client(url).bucket("b").delete(retry=retry, timeout=20)
+        if name == "google_upload":
+            return client(url).bucket("b").blob("o").upload_from_string(bytes(LARGE), retry=retry, timeout=20)
         return client(url).create_bucket("b", retry=retry, timeout=20).name
 
     return call
@@ -133,7 +139,8 @@ def azure_calls():
 
     def call(name, url):
         url += "/subscriptions/s/resourcegroups"
-        request = HttpRequest("GET", url) if name == "azure" else HttpRequest("PUT", url + "/g", json={"location": "x"})
+        body = {"content": bytes(LARGE)} if name == "azure_upload" else {"json": {"location": "x"}}
+        request = HttpRequest("GET", url) if name == "azure" else HttpRequest("PUT", url + "/g", **body)
         response = client(url).send_request(request)
         response.read()
         if response.status_code >= 400:
@@ -147,13 +154,15 @@ def grpc_calls():
 
     @functools.cache
     def channel(target):
+        if target.startswith("https://"):  # with the roots and the name that it takes by itself
+            return grpc.secure_channel(target.removeprefix("https://"), grpc.ssl_channel_credentials())
         roots = open(os.environ["TEST_ROOTS"], "rb").read()
         name = [("grpc.ssl_target_name_override", "localhost")]
         return grpc.secure_channel(target, grpc.ssl_channel_credentials(roots), options=name)
 
     def call(name, target):
         path = name if name.startswith("/") else f"/p.Service/{name}"
-        return channel(target).unary_unary(path)(b"", timeout=20)
+        return channel(target).unary_unary(path)(bytes(LARGE) if name == "Upload" else b"", timeout=20)
 
     return call
 

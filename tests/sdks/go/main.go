@@ -147,6 +147,11 @@ func v2(base string) map[string]func() error {
 			_, err := s3Client.PutObject(ctx, &s3.PutObjectInput{Bucket: bucket, Key: name, Body: body})
 			return err
 		},
+		"s3_upload": func() error {
+			body := bytes.NewReader(make([]byte, large))
+			_, err := s3Client.PutObject(ctx, &s3.PutObjectInput{Bucket: bucket, Key: name, Body: body})
+			return err
+		},
 		"s3_head": func() error {
 			_, err := s3Client.HeadObject(ctx, &s3.HeadObjectInput{Bucket: bucket, Key: name})
 			return err
@@ -212,6 +217,14 @@ func v1(base string) map[string]func() error {
 			})
 			return err
 		},
+		"s3_upload": func() error {
+			_, err := s3v1.New(s).PutObject(&s3v1.PutObjectInput{
+				Bucket: awsv1.String("bucket"),
+				Key:    awsv1.String("k"),
+				Body:   bytes.NewReader(make([]byte, large)),
+			})
+			return err
+		},
 		"elbv2":       func() error { _, err := elbv1.New(s).DescribeLoadBalancers(nil); return err },
 		"autoscaling": func() error { _, err := autoscalingv1.New(s).DescribeAutoScalingGroups(nil); return err },
 		"iam":         func() error { _, err := iamv1.New(s).ListUsers(nil); return err },
@@ -238,6 +251,15 @@ func goGithub(base string) map[string]func() error {
 	ctx := context.Background()
 	return map[string]func() error{
 		"github": func() error { _, _, err := client.Users.Get(ctx, "x"); return err },
+		"github_write": func() error {
+			_, _, err := client.Issues.Create(ctx, "o", "r", &github.IssueRequest{Title: github.String("t")})
+			return err
+		},
+		"github_upload": func() error {
+			content := &github.RepositoryContentFileOptions{Message: github.String("m"), Content: make([]byte, large)}
+			_, _, err := client.Repositories.CreateFile(ctx, "o", "r", "f", content)
+			return err
+		},
 		"github_pages": func() error {
 			if _, _, err := client.Repositories.Get(ctx, "o", "moved"); err != nil {
 				return err
@@ -286,7 +308,9 @@ func described(err error) (string, *int) {
 }
 
 func main() {
-	program := map[string]func(string) map[string]func() error{"go-v2": v2, "go-v1": v1, "go-github": goGithub}[os.Args[1]]
+	program := map[string]func(string) map[string]func() error{
+		"go-v2": v2, "go-v1": v1, "go-github": goGithub, "net/http": netHTTP, "azcore": azure, "grpc-go": grpcGo,
+	}[os.Args[1]]
 	// One client for each URL, as a program would have.
 	clients := map[string]map[string]func() error{}
 	out, lines := json.NewEncoder(os.Stdout), bufio.NewScanner(os.Stdin)
