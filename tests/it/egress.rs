@@ -7,6 +7,7 @@ mod intercept;
 mod kept;
 mod process;
 mod restart;
+mod signed;
 mod tunnels;
 
 use std::net::{IpAddr, SocketAddr};

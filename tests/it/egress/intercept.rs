@@ -115,7 +115,7 @@ async fn shown(address: SocketAddr, ca: &str, name: &str) -> CertificateDer<'sta
 }
 
 /// TLS as a client that trusts this CA and offers these protocols.
-async fn speak_tls(
+pub(super) async fn speak_tls(
     stream: TcpStream,
     ca: &str,
     name: &str,
@@ -129,7 +129,7 @@ async fn speak_tls(
 }
 
 /// The CA that the clients of a listener trust.
-fn ca(listener: &Listener) -> String {
+pub(super) fn ca(listener: &Listener) -> String {
     Trust::new(listener.egress.ca().expect("it intercepts"), &[]).ca
 }
 
