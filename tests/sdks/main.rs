@@ -17,6 +17,8 @@ mod intercepted;
 #[path = "../support/java.rs"]
 mod java;
 mod matrix;
+mod operators;
+mod pod;
 #[path = "../support/ports.rs"]
 mod ports;
 mod programs;

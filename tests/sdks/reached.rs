@@ -7,7 +7,6 @@
 
 mod api;
 mod callers;
-mod pod;
 mod rows;
 
 use std::fmt::Write as _;
@@ -21,6 +20,7 @@ use self::callers::Caller;
 use self::rows::{ROWS, Row, Way};
 use crate::fetched::{everything_is_required, or_skip, say};
 use crate::gate::Gates;
+use crate::pod;
 
 /// A client that has called the hosts that gates list, and its row of the table.
 struct Reached {

@@ -59,7 +59,7 @@ const SENT_AGAIN: [&str; 3] = ["eks_list", "route53", "s3_buckets"];
 pub(crate) struct Judge {
     child: Child,
     pub(crate) dir: tempfile::TempDir,
-    plain: u16,
+    pub(crate) plain: u16,
     pub(crate) tls: u16,
     pub(crate) key: Key,
 }
@@ -67,7 +67,7 @@ pub(crate) struct Judge {
 /// The key of the one user that it knows.
 #[derive(Deserialize)]
 pub(crate) struct Key {
-    key: String,
+    pub(crate) key: String,
     pub(crate) secret: String,
 }
 

@@ -4,9 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::pod::must;
 use super::rows::{Row, With};
 use crate::intercepted::variables;
+use crate::pod::must;
 use crate::programs::{Client, OF_THE_MACHINE, Report};
 
 /// A client with what a container is given.

@@ -2,7 +2,7 @@
 
 use tidegate::inject::Client as Kind;
 
-use super::pod;
+use crate::pod;
 use crate::programs::Program;
 
 /// A client, and its calls.

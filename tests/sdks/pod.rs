@@ -96,8 +96,12 @@ pub(crate) fn addresses() -> [SocketAddr; 3] {
 
 /// Runs a command that must succeed.
 pub(crate) fn must(program: &str, arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) {
-    let done = Command::new(program).args(arguments).output().unwrap_or_else(|error| panic!("{program}: {error}"));
-    assert!(done.status.success(), "{program}: {}", String::from_utf8_lossy(&done.stderr));
+    must_run(Command::new(program).args(arguments));
+}
+
+pub(crate) fn must_run(command: &mut Command) {
+    let done = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(done.status.success(), "{command:?}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
 /// The same server on the pod's loopback, where port 443 is the gate's.

@@ -1,0 +1,145 @@
+//! An operator as its project builds it, before a server that verifies signatures: by itself it
+//! exceeds what the provider publishes, and behind a gate, with nothing but the variables that
+//! `inject` writes, it does not.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustls::ServerConfig;
+use tidegate::inject::Client as Kind;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+
+use crate::fetched::{install, or_skip, run, say};
+use crate::gate::Gates;
+use crate::intercepted::variables;
+use crate::pod;
+use crate::programs::{self, OF_THE_MACHINE};
+use crate::relay::{Exchange, Relay};
+use crate::signed::Judge;
+
+const ROUTE_53: &str = "route53.amazonaws.com";
+/// The calls in any second that Route 53 takes from an account.
+const PUBLISHED: usize = 5;
+
+/// external-dns, built as `go install` builds it.
+fn external_dns() -> Result<PathBuf, String> {
+    let pin = Path::new(programs::CLIENTS).join("external-dns.txt");
+    let module = fs::read_to_string(&pin).map_err(|error| format!("{}: {error}", pin.display()))?;
+    let dir = install("external-dns", &[&pin], |dir| {
+        let mut go = Command::new("go");
+        go.current_dir(dir).env("CGO_ENABLED", "0").env("GOBIN", dir);
+        run("go", go.args(["install", "-p", "2", "-trimpath", "-ldflags=-s -w", module.trim()]))
+    })?;
+    Ok(dir.join("external-dns"))
+}
+
+/// TLS at the API's address before what listens in clear at a port.
+fn encrypted(mut tls: ServerConfig, to: u16) {
+    tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+    let acceptor = TlsAcceptor::from(Arc::new(tls));
+    let listener = std::net::TcpListener::bind((pod::API, 443)).expect("the address is ours");
+    listener.set_nonblocking(true).expect("a socket");
+    thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let listener = TcpListener::from_std(listener).expect("a socket");
+            loop {
+                let Ok((stream, _)) = listener.accept().await else { continue };
+                let acceptor = acceptor.clone();
+                tokio::spawn(async move {
+                    let mut behind = TcpStream::connect(("127.0.0.1", to)).await.expect("it listens");
+                    if let Ok(mut stream) = acceptor.accept(stream).await {
+                        tokio::io::copy_bidirectional(&mut stream, &mut behind).await.ok(); // either side may end
+                    }
+                });
+            }
+        });
+    });
+}
+
+/// Makes ten changes in a zone, each by a call of its own, once.
+fn reconcile(program: &Path, judge: &Judge, variables: &[(String, String)]) {
+    let mut command = Command::new(program);
+    command.args(["--source=fake", "--provider=aws", "--registry=noop", "--policy=sync", "--once"]);
+    command.args(["--domain-filter=example.com", "--aws-batch-change-size=1", "--aws-batch-change-interval=0s"]);
+    command.args(["--metrics-address=127.0.0.1:7979"]);
+    for variable in OF_THE_MACHINE {
+        command.env_remove(variable);
+    }
+    command.env("AWS_ACCESS_KEY_ID", &judge.key.key).env("AWS_SECRET_ACCESS_KEY", &judge.key.secret);
+    command.env("AWS_REGION", "eu-central-1").env("AWS_EC2_METADATA_DISABLED", "true").env("HOME", "/nonexistent");
+    let done = command.envs(variables.iter().map(|(name, value)| (name, value))).output().expect("it was built");
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success() && !said.contains("level=error"), "{said}");
+}
+
+/// The most calls in any second.
+fn most(exchanges: &[Exchange]) -> usize {
+    let arrived: Vec<Instant> = exchanges.iter().map(|exchange| exchange.arrived).collect();
+    let within = |start: &Instant| {
+        arrived.iter().filter(|at| *at >= start && at.duration_since(*start) < Duration::from_secs(1)).count()
+    };
+    arrived.iter().map(within).max().unwrap_or(0)
+}
+
+#[test]
+fn external_dns_exceeds_route_53_by_itself_and_not_behind_the_gate() {
+    // What has to be fetched is out of reach in a pod.
+    let Some(program) = or_skip("external-dns", external_dns()) else { return };
+    let Some(python) = or_skip("the judge of signatures", programs::judge()) else { return };
+    if !pod::is_in_pod("operators::external_dns_exceeds_route_53_by_itself_and_not_behind_the_gate") {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a temporary folder can be made");
+    let tls = pod::make(dir.path(), &[(pod::API, ROUTE_53.to_owned())]);
+    let judge = Judge::start().expect("it was fetched");
+    let relay = Relay::start(judge.plain);
+    encrypted(tls, relay.port);
+    let mut zone = Command::new(python);
+    zone.arg("-c").arg(ZONE).arg(format!("http://127.0.0.1:{}", judge.plain));
+    pod::must_run(zone.args([&judge.key.key, &judge.key.secret]));
+
+    reconcile(&program, &judge, &[]);
+    let alone = relay.watch(Box::new(|_| {}));
+    assert!(alone.len() > 10, "ten changes, and what there is already");
+    assert!(most(&alone) > PUBLISHED, "it exceeds what is published: {}", most(&alone));
+
+    // The sidecar's own variables.
+    let sidecar = [
+        ("TIDEGATE__EGRESS__LISTEN", "127.0.0.1:8003"),
+        ("TIDEGATE__EGRESS__CA__KEEP", "/run/tidegate-keys"),
+        ("TIDEGATE__GATES__AWS__PRESET", "aws"),
+        ("TIDEGATE__GATES__AWS__INTERCEPT", "true"),
+    ];
+    let sidecar = sidecar.map(|(name, value)| (name, value.to_owned()));
+    let file = dir.path().join("tidegate.toml");
+    fs::write(&file, "").expect("the folder is ours");
+    let gates = Gates::of(&file, &sidecar, ("aws", 8003));
+    reconcile(&program, &judge, &variables(8003, "/run/tidegate", &[Kind::Go]));
+    let behind = relay.watch(Box::new(|_| {}));
+    assert!(behind.len() > 10, "as many changes:\n{}", gates.log());
+    assert!(behind.iter().all(|exchange| exchange.status() == 200), "every signature is good:\n{}", gates.log());
+    assert!(most(&behind) <= PUBLISHED, "{} in a second:\n{}", most(&behind), gates.log());
+    assert_eq!(gates.metric("tidegate_calls_total", "aws"), behind.len() as f64, "every call went through the gate");
+    say(format_args!(
+        "external-dns: {} calls, at most {} in a second; behind the gate {} and {}",
+        alone.len(),
+        most(&alone),
+        behind.len(),
+        most(&behind)
+    ));
+}
+
+/// Makes the zone.
+const ZONE: &str = "
+import sys, botocore.session
+url, key, secret = sys.argv[1:]
+client = botocore.session.get_session().create_client(
+    'route53', 'eu-central-1', endpoint_url=url, aws_access_key_id=key, aws_secret_access_key=secret)
+client.create_hosted_zone(Name='example.com', CallerReference='1')
+";
