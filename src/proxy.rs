@@ -36,7 +36,9 @@ mod tunnel;
 mod view;
 
 pub(crate) use self::egress::CLEAR;
-pub use self::egress::{Directory, Egress, EgressError, EgressOptions, Fate, Host, Origin, TargetError, judge};
+pub use self::egress::{
+    Directory, Egress, EgressError, EgressOptions, Fate, First, Host, Origin, TargetError, connect_in, first, judge,
+};
 pub use self::gate::{Gate, GateError};
 pub use self::options::{Options, Past};
 pub use self::stores::{Done, Stores};

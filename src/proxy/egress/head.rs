@@ -11,9 +11,9 @@ use subtle::ConstantTimeEq;
 
 use super::directory::Inside;
 use super::reason::{Refused, Why};
-use super::target::Origin;
+use super::target::{Origin, TargetError};
 use crate::proxy::guard::request::{Violation, drops_protected, is_too_long};
-use crate::proxy::guard::scan::{Rest, Scanned, Scanner};
+use crate::proxy::guard::scan::{Rest, Scanner};
 
 /// A request for a tunnel.
 #[derive(Debug, PartialEq, Eq)]
@@ -41,8 +41,11 @@ impl ConnectHead {
     pub(super) fn read(&mut self, bytes: &[u8]) -> Result<Option<usize>, Refused> {
         let end = memchr::memmem::find(bytes, b"\r\n\r\n").map(|at| at + 4);
         let new = bytes.get(self.scanned..end.unwrap_or(bytes.len())).unwrap_or_default();
-        if let Scanned { rest: Rest::Refused(fault), .. } = self.scanner.scan(new, |_| true) {
-            return Err(malformed(fault.to_string()));
+        match self.scanner.scan(new, |_| true).rest {
+            Rest::Refused(fault) => return Err(malformed(fault.to_string())),
+            // What would have to be written in another way is no name, and what follows is not read.
+            Rest::Replaced(_) => return Err(malformed(TargetError::Name.to_string())),
+            Rest::None | Rest::Held | Rest::Declined => {}
         }
         self.scanned += new.len();
         if end.is_none() && bytes.len() > LONGEST_HEAD {
@@ -54,6 +57,23 @@ impl ConnectHead {
         }
         Ok(end)
     }
+}
+
+/// Reads the head of a CONNECT from bytes that come in pieces of this length. Returns its origin
+/// and length, and `None` if more must come.
+///
+/// # Errors
+/// Says why the head is refused.
+pub fn connect_in(bytes: &[u8], piece: usize) -> Result<Option<(Origin, usize)>, String> {
+    let mut reading = ConnectHead::default();
+    for come in (0..=bytes.len()).step_by(piece.max(1)).chain([bytes.len()]) {
+        let end = reading.read(bytes.get(..come).unwrap_or_default()).map_err(|refused| refused.to_string())?;
+        if let Some(end) = end {
+            let head = bytes.get(..end).unwrap_or_default();
+            return connect(head).map(|head| Some((head.origin, end))).map_err(|refused| refused.to_string());
+        }
+    }
+    Ok(None)
 }
 
 /// Reads the head of a CONNECT that was scanned.
@@ -178,18 +198,8 @@ mod tests {
 
     /// Reads a head that comes in pieces of this length.
     fn head(text: &str, piece: usize) -> Result<String, String> {
-        let mut reading = ConnectHead::default();
-        for come in (0..=text.len()).step_by(piece).chain([text.len()]) {
-            match reading.read(&text.as_bytes()[..come]) {
-                Ok(Some(end)) => {
-                    let connect = connect(&text.as_bytes()[..end]).map_err(|refused| refused.to_string())?;
-                    return Ok(format!("{} {}", connect.origin, text.get(end..).expect("whole characters")));
-                }
-                Ok(None) => {}
-                Err(refused) => return Err(refused.to_string()),
-            }
-        }
-        Err("more must come".to_owned())
+        let (origin, end) = connect_in(text.as_bytes(), piece)?.ok_or("more must come")?;
+        Ok(format!("{origin} {}", text.get(end..).expect("whole characters")))
     }
 
     #[test]
@@ -206,6 +216,16 @@ mod tests {
         }
         let early = "CONNECT h.example:443 HTTP/1.1\r\n\r\n\u{16}hello";
         assert_eq!(head(early, 1000).as_deref(), Ok("h.example:443 \u{16}hello"));
+    }
+
+    #[test]
+    fn a_target_with_other_characters_than_a_name_s_is_refused_as_such() {
+        for target in ["h<.example:443", "h.\u{e9}xample:443", "h\"example:443"] {
+            for piece in [1, 7, 1000] {
+                let text = format!("CONNECT {target} HTTP/1.1\r\nHost: h.example:443\r\n\r\n");
+                assert_eq!(head(&text, piece), Err("the target is not a host name".to_owned()), "{text}");
+            }
+        }
     }
 
     #[test]

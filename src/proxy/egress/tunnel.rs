@@ -23,8 +23,8 @@ struct Counted<S> {
 }
 
 /// The beginning of what a client says in a tunnel.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum First {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum First {
     /// TLS, for this name.
     Tls(Option<String>),
     /// Something else.
@@ -42,7 +42,7 @@ pub(super) async fn carry<S: AsyncRead + AsyncWrite + Unpin>(mut client: Wire, h
 }
 
 /// Reads the beginning of what a client says; `None` if more must come.
-pub(super) fn first(bytes: &[u8]) -> Option<First> {
+pub fn first(bytes: &[u8]) -> Option<First> {
     match bytes.first() {
         None => return None,
         Some(0x16) => {}
