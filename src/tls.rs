@@ -28,7 +28,7 @@ pub use self::interception::Interception;
 pub use self::listener::{Listener, from_files, self_signed, self_signed_by, wall};
 pub use self::pem::{Identity, Pem};
 pub use self::pins::{NotPinned, Pin};
-pub use self::trust::{Trust, extra_roots};
+pub use self::trust::{Trust, extra_roots, fingerprint, first_certificate, holds};
 
 /// The reason why a TLS configuration cannot be made.
 #[derive(Debug, thiserror::Error)]

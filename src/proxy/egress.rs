@@ -349,6 +349,7 @@ impl Egress {
     pub fn status(&self) -> crate::status::Egress {
         let mut egress = crate::status::Egress { listen: self.listen.clone(), ..Default::default() };
         egress.origins = self.origins.len();
+        egress.ca = self.ca().map(|ca| tls::fingerprint(ca.root())).unwrap_or_default();
         self.tally.tell(&mut egress);
         egress
     }

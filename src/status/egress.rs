@@ -22,6 +22,9 @@ pub struct Egress {
     /// TLS handshakes that failed where TLS is opened, by gate, host and reason; not more than 20.
     #[serde(default)]
     pub handshakes: Vec<EgressHandshakes>,
+    /// The SHA-256 of the root of the CA with which TLS is opened; empty if none is.
+    #[serde(default)]
+    pub ca: String,
 }
 
 /// The TLS handshakes with one host's certificate that failed for one reason.

@@ -5,7 +5,11 @@
 
 use std::path::Path;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use ring::digest::{SHA256, digest};
 use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
 
 use super::interception::Interception;
 use super::keystore::keystore;
@@ -41,6 +45,25 @@ impl Trust {
         roots.retain(|root| rustls::server::ParsedCertificate::try_from(root).is_ok());
         Self { ca: armoured(ca.root()), bundle: roots.iter().map(armoured).collect(), keystore: keystore(&roots) }
     }
+}
+
+/// A short name of a CA, by which two sides tell that they mean the same one.
+#[must_use]
+pub fn fingerprint(ca: &CertificateDer<'_>) -> String {
+    STANDARD.encode(digest(&SHA256, ca))
+}
+
+/// Reads the first certificate of a text.
+#[must_use]
+pub fn first_certificate(text: &[u8]) -> Option<CertificateDer<'static>> {
+    CertificateDer::pem_slice_iter(text).next()?.ok()
+}
+
+/// True if a certificate is among those of a text, or of a Java trust store.
+#[must_use]
+pub fn holds(content: &[u8], ca: &CertificateDer<'_>) -> bool {
+    CertificateDer::pem_slice_iter(content).any(|found| found.is_ok_and(|found| found == *ca))
+        || memchr::memmem::find(content, ca).is_some()
 }
 
 /// Reads roots from a file.

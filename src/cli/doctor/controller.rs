@@ -81,6 +81,11 @@ impl Controller {
         Some(found.1.as_str()).filter(|value| !value.is_empty())
     }
 
+    /// Reads a file as the process sees it; `None` if that is not allowed here, or it is not there.
+    pub(super) fn read(&self, path: &str) -> Option<Vec<u8>> {
+        fs::read(format!("/proc/{}/root/{}", self.pid, path.trim_start_matches('/'))).ok()
+    }
+
     pub(super) fn title(&self) -> String {
         format!("controller {} (pid {})", self.name, self.pid)
     }

@@ -13,6 +13,7 @@ use crate::app::reachable::reachable;
 use crate::spec::{Egress, Listen, Settings};
 use crate::status::text::count;
 use crate::status::{self, Status};
+use crate::tls;
 
 /// Reports on the listener, if there is one.
 pub(super) async fn findings(settings: &Settings, pid: Option<u32>, status: Option<&Status>) -> Vec<Finding> {
@@ -20,7 +21,8 @@ pub(super) async fn findings(settings: &Settings, pid: Option<u32>, status: Opti
     let intercepts = !settings.intercepted_names().is_empty();
     let mut findings = vec![listener(egress).await];
     if intercepts {
-        findings.extend(trust(&egress.ca.write_to));
+        let in_use = status.and_then(|status| status.egress.as_ref()).map_or("", |egress| egress.ca.as_str());
+        findings.extend(trust(&egress.ca.write_to, in_use));
     }
     findings.extend(status.and_then(|status| status.egress.as_ref()).into_iter().flat_map(seen));
     let own = [Some(std::process::id()), status.map(|status| status.pid)];
@@ -56,21 +58,27 @@ async fn listener(egress: &Egress) -> Finding {
     }
 }
 
-/// Reports on the files by which clients trust the CA of interception.
-fn trust(folder: &Path) -> Vec<Finding> {
+/// Reports on the files by which clients trust the CA of interception; `in_use` is the one of the
+/// gate that runs, if one does.
+fn trust(folder: &Path, in_use: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     let read = |name: &str| {
         let path = folder.join(name);
         let is_public = fs::metadata(&path).is_ok_and(|found| found.permissions().mode() & 0o004 != 0);
         fs::read(&path).ok().map(|content| (content, is_public))
     };
-    let ca = read("ca.crt").map(|(content, _)| content).unwrap_or_default();
+    let ca = read("ca.crt").and_then(|(content, _)| tls::first_certificate(&content));
+    if ca.as_ref().is_some_and(|ca| !in_use.is_empty() && tls::fingerprint(ca) != in_use) {
+        let says = format!("{} is not the CA of the gate that runs", folder.join("ca.crt").display());
+        let remedy = "leave the folder to one gate; start that again, and then the containers that mount it";
+        findings.push(Finding::wrong("egress", says, remedy));
+    }
     for name in ["ca.crt", "bundle.crt", "certs/0fd89f02.0", "trust.jks"] {
         let path = folder.join(name);
         let (says, advice) = match read(name) {
             None => ("is not there", "start tidegate run, mount its folder, and check egress.ca.write_to"),
             Some((_, false)) => ("cannot be read by other users", "leave its mode to the gate (0644)"),
-            Some((content, true)) if name != "trust.jks" && !content.starts_with(&ca) => {
+            Some((content, true)) if ca.as_ref().is_none_or(|ca| !tls::holds(&content, ca)) => {
                 ("has another CA than ca.crt", "leave the folder to one gate")
             }
             Some(_) => continue,
@@ -175,10 +183,36 @@ fn roots_of(client: &Controller, egress: &Egress, about: &str) -> Option<Finding
         let says = format!("no variable makes it trust the egress CA in {folder}");
         return Some(Finding::wrong(about, says, remedy));
     }
+    if let Some((name, path)) = without(client, &set, egress) {
+        let says = format!("{name} leads it to {path}, which is without the egress CA: it does not trust the gate");
+        return Some(Finding::wrong(about, says, "mount the folder of egress.ca.write_to there, and start it again"));
+    }
     let replaces = client.variable("SSL_CERT_FILE").is_some() && !set.contains(&"SSL_CERT_DIR");
     replaces.then(|| {
         let says = "has SSL_CERT_FILE, which replaces what Go and OpenSSL trust, and no SSL_CERT_DIR";
         Finding::note(about, says, "set SSL_CERT_DIR, which adds the egress CA")
+    })
+}
+
+/// Returns the first of these variables whose file can be read as the process sees it, and lacks the
+/// CA, with the file.
+fn without<'a>(client: &Controller, set: &[&'a str], egress: &Egress) -> Option<(&'a str, String)> {
+    let ca = fs::read(egress.ca.write_to.join("ca.crt")).ok().and_then(|text| tls::first_certificate(&text))?;
+    set.iter().find_map(|name| {
+        let value = client.variable(name)?;
+        let files: Vec<String> = match *name {
+            "SSL_CERT_DIR" => value.split(':').map(|folder| format!("{folder}/{}", tls::Trust::HASHED)).collect(),
+            "JAVA_TOOL_OPTIONS" => {
+                let store = |word: &str| word.strip_prefix("-Djavax.net.ssl.trustStore=").map(str::to_owned);
+                value.split(' ').filter_map(store).collect()
+            }
+            _ => vec![value.to_owned()],
+        };
+        let read: Vec<_> = files.into_iter().filter_map(|file| Some((client.read(&file)?, file))).collect();
+        if read.iter().any(|(content, _)| tls::holds(content, &ca)) {
+            return None;
+        }
+        read.into_iter().next().map(|(_, file)| (*name, file))
     })
 }
 

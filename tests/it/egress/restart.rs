@@ -198,6 +198,34 @@ fn doctor_says_which_client_does_not_trust_the_ca_and_which_file_is_missing() {
     assert!(!said.contains("only tunnels come from it"), "{said}");
     let said = doctor(&[("SSL_CERT_DIR", &certs)]);
     assert!(!said.contains("no variable makes it trust"), "{said}");
+    // Another gate's files, as a container has them that mounts another volume there.
+    let other = place.folder.path().join("other/shared/certs");
+    std::fs::create_dir_all(&other).expect("the folder is ours");
+    std::fs::write(other.join("0fd89f02.0"), &api.ca).expect("written");
+    let bundle = place.folder.path().join("shared/bundle.crt").display().to_string();
+    for (variable, value, is_old) in [
+        ("SSL_CERT_DIR", format!("/etc/ssl/certs:{}", other.display()), true),
+        ("SSL_CERT_DIR", format!("/etc/ssl/certs:{certs}"), false),
+        ("AWS_CA_BUNDLE", bundle.clone(), false),
+    ] {
+        let said = doctor(&[(variable, &value)]);
+        assert_eq!(said.contains("which is without the egress CA"), is_old, "{variable} {value}\n{said}");
+    }
+    let kept = place.read("shared/bundle.crt");
+    std::fs::write(&bundle, &api.ca).expect("written");
+    let said = doctor(&[("AWS_CA_BUNDLE", &bundle)]);
+    for part in [
+        "shared/bundle.crt has another CA than ca.crt",
+        &format!("AWS_CA_BUNDLE leads it to {bundle}, which is without the egress CA"),
+    ] {
+        assert!(said.contains(part), "{part}\n{said}");
+    }
+    std::fs::write(&bundle, kept).expect("written");
+    let ca = place.read("shared/ca.crt");
+    std::fs::write(place.folder.path().join("shared/ca.crt"), &api.ca).expect("written");
+    let said = doctor(&[]);
+    assert!(said.contains("shared/ca.crt is not the CA of the gate that runs"), "{said}");
+    std::fs::write(place.folder.path().join("shared/ca.crt"), ca).expect("written");
     std::fs::remove_file(place.folder.path().join("shared/trust.jks")).expect("removed");
     let said = doctor(&[("NODE_EXTRA_CA_CERTS", &certs), ("SSL_CERT_FILE", "/x")]);
     for part in ["shared/trust.jks is not there", "has SSL_CERT_FILE, which replaces what Go and OpenSSL trust"] {
