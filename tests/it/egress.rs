@@ -6,6 +6,7 @@
 mod intercept;
 mod kept;
 mod process;
+mod reload;
 mod restart;
 mod signed;
 mod tunnels;

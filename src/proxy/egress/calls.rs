@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use http::uri::Scheme;
 use http::{HeaderValue, Request, Response, Uri, header};
+use tokio_util::sync::CancellationToken;
 
 use super::directory::{Directory, Fate, Inside};
 use super::head;
@@ -38,23 +39,39 @@ impl Egress {
     /// Serves the calls of a connection.
     pub(super) async fn serve_calls(self: &Arc<Self>, handle: &WireHandle, entry: Entry, http2: bool) {
         let (egress, entry) = (Arc::clone(self), Arc::new(entry));
+        // HTTP/1.1 has a field for the end of a connection.
+        let over = http2.then(CancellationToken::new);
+        let ends = over.clone();
         let stack = stack::of_proxy(Arc::clone(&self.responder), move |request| {
-            let (egress, entry) = (Arc::clone(&egress), Arc::clone(&entry));
+            let (egress, entry, ends) = (Arc::clone(&egress), Arc::clone(&entry), ends.clone());
             // Boxed: hyper keeps room for it as long as the connection is busy.
-            Box::pin(async move { Ok::<_, Infallible>(egress.answer(request, &entry).await) })
+            Box::pin(async move { Ok::<_, Infallible>(egress.answer(request, &entry, ends.as_ref()).await) })
         });
-        if http2 {
-            listener::serve_calls_of_http2(handle, stack, &self.closing, NAME).await;
+        if let Some(over) = over {
+            let closing = async {
+                tokio::select! {
+                    () = self.closing.told() => {}
+                    () = over.cancelled() => {}
+                }
+            };
+            listener::serve_calls_of_http2(handle, stack, closing, NAME).await;
         } else {
             listener::serve_calls(handle, stack, &self.closing, NAME).await;
         }
     }
 
-    async fn answer(&self, mut request: Request<Inbound>, entry: &Entry) -> Response<Body> {
+    async fn answer(
+        &self,
+        mut request: Request<Inbound>,
+        entry: &Entry,
+        ends: Option<&CancellationToken>,
+    ) -> Response<Body> {
         let gate = match self.route(&request, entry) {
             Ok(gate) => gate,
             Err(refused) => {
                 self.tally.refused(&refused);
+                // A client would go on with a connection for a host that is no longer read.
+                ends.into_iter().for_each(CancellationToken::cancel);
                 return refused.response();
             }
         };

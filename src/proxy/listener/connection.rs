@@ -198,7 +198,7 @@ impl Server {
             };
         let stack = stack::stack(&self.parts, local);
         if speaks_http2 {
-            serve_calls_of_http2(&handle, stack, &self.closing, &self.section.name).await;
+            serve_calls_of_http2(&handle, stack, self.closing.told(), &self.section.name).await;
         } else {
             serve_calls(&handle, stack, &self.closing, &self.section.name).await;
         }
@@ -206,13 +206,14 @@ impl Server {
 }
 
 /// Serves the calls of a connection that speaks HTTP/2, to its end.
-pub(in crate::proxy) async fn serve_calls_of_http2<S>(handle: &WireHandle, stack: S, closing: &Parting, gate: &str)
-where
-    S: RequestPath<Future: Send + 'static>,
-{
+pub(in crate::proxy) async fn serve_calls_of_http2<S: RequestPath<Future: Send + 'static>>(
+    handle: &WireHandle,
+    stack: S,
+    closing: impl Future<Output = ()>,
+    gate: &str,
+) {
     let calls = Calls { stack, handle: None, upgrade_slot: None };
-    // Boxed, like everything that is large and not what an idle connection of HTTP/1.1 is waiting
-    // in.
+    // Boxed, like all that is large and not what an idle connection of HTTP/1.1 is waiting in.
     if let Err(error) = Box::pin(serve_http2(handle, calls, closing)).await {
         tracing::debug!(gate, error = error_chain(&error), "a client's connection broke");
     }
@@ -271,13 +272,14 @@ async fn has_next(handle: &WireHandle, closing: &Parting) -> bool {
 
 async fn serve_awake<C: RequestPath>(handle: &WireHandle, calls: &Calls<C>, closing: &Parting) -> hyper::Result<()> {
     let connection = pin!(begin_http1(handle, calls.clone()));
-    until_closing(connection, closing, |connection| connection.graceful_shutdown()).await
+    until_closing(connection, closing.told(), |connection| connection.graceful_shutdown()).await
 }
 
-async fn serve_http2<C>(handle: &WireHandle, calls: Calls<C>, closing: &Parting) -> hyper::Result<()>
-where
-    C: RequestPath<Future: Send + 'static>,
-{
+async fn serve_http2<C: RequestPath<Future: Send + 'static>>(
+    handle: &WireHandle,
+    calls: Calls<C>,
+    closing: impl Future<Output = ()>,
+) -> hyper::Result<()> {
     let connection = pin!(
         http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
@@ -297,7 +299,7 @@ where
 /// Serves a connection to its end, and has it say goodbye when the gate closes.
 async fn until_closing<C>(
     mut connection: Pin<&mut C>,
-    closing: &Parting,
+    closing: impl Future<Output = ()>,
     say_goodbye: fn(Pin<&mut C>),
 ) -> hyper::Result<()>
 where
@@ -306,7 +308,7 @@ where
     tokio::select! {
         biased; // no dice for each poll
         served = connection.as_mut() => served,
-        () = closing.told() => {
+        () = closing => {
             say_goodbye(connection.as_mut());
             connection.await
         }

@@ -16,14 +16,14 @@ use crate::cli::{Running, end, start, tidegate, with_config};
 use crate::cli_input::get;
 use crate::ports::free_port;
 
-struct Place {
-    folder: tempfile::TempDir,
-    egress: u16,
-    admin: u16,
+pub(super) struct Place {
+    pub(super) folder: tempfile::TempDir,
+    pub(super) egress: u16,
+    pub(super) admin: u16,
 }
 
 impl Place {
-    fn write(&self, hosts: &str, more: &str) {
+    pub(super) fn write(&self, hosts: &str, more: &str) {
         let at = |name: &str| self.folder.path().join(name);
         let text = format!(
             "[admin]\nlisten = \"127.0.0.1:{}\"\nsocket = \"off\"\n[log]\nlevel = \"trace\"\ncalls = {:?}\n\
@@ -43,11 +43,11 @@ impl Place {
         self.folder.path().join("tidegate.toml")
     }
 
-    fn read(&self, name: &str) -> String {
+    pub(super) fn read(&self, name: &str) -> String {
         std::fs::read_to_string(self.folder.path().join(name)).expect("it was written")
     }
 
-    fn run(&self) -> Running {
+    pub(super) fn run(&self) -> Running {
         let mut running = start(with_config("run", &self.config()));
         running.ready();
         running
