@@ -3,6 +3,7 @@
 //! Hosts have their real names, which no client behind a proxy looks up; `connect_to` leads them to
 //! an upstream with a certificate for them.
 
+mod bounded;
 mod intercept;
 mod kept;
 mod process;
