@@ -23,6 +23,7 @@ use crate::limit::policy::Per;
 
 mod caller;
 mod checksum;
+mod classified;
 mod cost;
 mod everywhere;
 mod flow;
@@ -105,6 +106,8 @@ pub struct Classified {
     /// The caller's credential, account or action as a salted hash, by which of them limits are
     /// split; 0 if they are not.
     pub credential: u64,
+    /// The name of the client that makes it, where the gate knows its clients.
+    pub client: Option<Arc<str>>,
     /// The call in its provider's words, on a gate with a dialect.
     pub words: Option<Box<Words>>,
     /// The tokens that it costs, as far as its class allows.
@@ -181,6 +184,13 @@ impl Rules {
     /// Returns the same rules with the classes whose failures each credential has for itself.
     pub fn with_callers_apart(mut self, apart: Vec<bool>) -> Self {
         self.keys.apart = apart;
+        self
+    }
+
+    /// Returns the same rules for a gate that knows its clients: failures are remembered for each
+    /// of them.
+    pub fn with_clients_apart(mut self, by_client: bool) -> Self {
+        self.keys.by_client = by_client;
         self
     }
 
@@ -273,6 +283,7 @@ impl Rules {
             class,
             flow,
             credential,
+            client: None,
             fair_to,
             words,
             cost,
@@ -369,34 +380,6 @@ fn last(classes: &[Traits]) -> ClassId {
 
 /// The properties of a class that `config` did not describe: no privilege.
 const UNKNOWN: Traits = Traits { exempt: false, remembers: true, strictness: 0, cost: CostBy::Number(1) };
-
-// === impl Classified ===
-
-impl Classified {
-    /// Notes that the call asks to switch protocols: it may last any time, whatever its path says.
-    /// Its client would fall back rather than retry, so it waits and is not refused on arrival. Its
-    /// result says nothing about the API, unless it is a watch.
-    pub fn upgrade(&mut self) {
-        self.call.is_long_running = true;
-        self.group = Group::Upgrades;
-        self.patient = true;
-        if self.call.is_tunnel() {
-            self.key = KeySource::None;
-        }
-    }
-
-    /// Returns the readable name of its flow, for the status page.
-    pub fn flow_name<'a>(&'a self, headers: &'a HeaderMap) -> FlowName<'a> {
-        let kind = if self.call.is_resource { Kind::Kubernetes } else { Kind::Http };
-        FlowName::new(self.fair_by, kind, &self.call, self.words.as_deref(), headers, self.fair_to)
-    }
-
-    /// Returns the readable name of its key, made when the key starts to fail. `body` is the kept
-    /// part of the body, if the key comes from it.
-    pub fn key_name(&self, body: Option<&[u8]>) -> String {
-        key::name(&self.call, self.words.as_deref(), self.key, self.label.as_deref(), body)
-    }
-}
 
 #[cfg(test)]
 mod tests;

@@ -5,6 +5,7 @@
 //! error, never silently ignored.
 
 mod classes;
+mod clients;
 mod cost;
 mod cursor;
 mod egress;

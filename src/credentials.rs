@@ -4,6 +4,7 @@
 //! does the rest per request. Secrets are behind types that show nothing in `Debug`, and go nowhere
 //! but into requests to the configured upstream (P12).
 
+mod api;
 mod exec;
 pub mod folder;
 mod injector;
@@ -20,6 +21,7 @@ use http::header::AUTHORIZATION;
 use http::uri::{Authority, Scheme};
 use http::{HeaderName, HeaderValue, Uri};
 
+pub use self::api::{Api, ApiError};
 pub use self::exec::CredentialError;
 use self::exec::Exec;
 pub use self::injector::{CredentialVersion, Forbidden, Inject, Injector};

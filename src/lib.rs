@@ -18,6 +18,7 @@ mod body;
 pub mod chart;
 pub mod classify;
 pub mod cli;
+pub mod clients;
 pub mod clock;
 pub mod config;
 mod controller;

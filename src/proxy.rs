@@ -25,6 +25,7 @@ mod observe;
 mod options;
 mod parts;
 mod pauses;
+mod peer;
 mod quotas;
 mod respond;
 mod revalidate;

@@ -3,6 +3,7 @@
 //!
 //! Everything here has been checked and is possible.
 
+mod clients;
 mod egress;
 mod otlp;
 mod revalidation;
@@ -17,6 +18,7 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, Uri};
 
+pub use self::clients::{Clients, Tokens};
 pub use self::egress::{Egress, EgressCa, HostPattern, HostSet, Hosts, PlainHttp, Unlisted};
 pub use self::otlp::Otlp;
 pub use self::revalidation::Revalidation;
@@ -145,6 +147,8 @@ pub struct Gate {
     pub response_timeout: Option<Duration>,
     /// TLS on the listener.
     pub tls: Option<ListenerTls>,
+    /// How its clients show who they are; `None` where the gate does not ask.
+    pub clients: Option<Clients>,
     /// TLS to the upstream, beyond what the upstream's own source says.
     pub upstream_tls: UpstreamTls,
     /// The header that inject adds on an external API.
@@ -285,10 +289,10 @@ pub struct CredentialFile {
 
 impl Gate {
     /// True if clients must show the token that is in the folder, where the gate injects: off
-    /// loopback, unless they show certificates.
+    /// loopback, unless they show certificates, or who they are.
     pub fn asks_for_a_token(&self) -> bool {
         let is_guarded = self.tls.as_ref().is_some_and(|tls| tls.client_ca.is_none() && tls.write_to.is_some());
-        is_guarded && !self.is_local()
+        is_guarded && !self.is_local() && self.clients.is_none()
     }
 
     /// True if no other machine can connect.

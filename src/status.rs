@@ -319,6 +319,9 @@ pub struct Caller {
     /// The action of the calls in their provider's words, on a gate with a dialect; else empty.
     #[serde(default)]
     pub action: String,
+    /// The name of the client, on a gate that knows its clients; else empty.
+    #[serde(default)]
+    pub client: String,
     /// Its calls since the start.
     pub calls: u64,
     /// Those of them that were refused.

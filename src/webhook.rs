@@ -10,7 +10,6 @@
 // In the path of a pod nothing may panic; every exception states its reason.
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unreachable))]
 
-mod api;
 mod certificate;
 mod options;
 mod review;
@@ -19,7 +18,6 @@ mod server;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-pub use self::api::{Api, ApiError};
 pub use self::certificate::{Certificate, Names};
 pub use self::options::Check;
 pub use self::review::{NotReview, review};

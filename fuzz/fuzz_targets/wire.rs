@@ -52,7 +52,9 @@ static GATE: LazyLock<(Runtime, Gate)> = LazyLock::new(|| {
                 connect_timeout: Duration::from_secs(1),
                 response_timeout: None,
             },
+            clients: None,
             call_log: None,
+            stores: Default::default(),
             drain: Duration::ZERO,
         };
         Gate::start(options, Clock::start(), CancellationToken::new()).await.expect("a port")

@@ -46,7 +46,9 @@ pub async fn gate(to: SocketAddr, ca: Option<&str>) -> Gate {
             connect_timeout: Duration::from_secs(1),
             response_timeout: None,
         },
+        clients: None,
         call_log: None,
+        stores: Default::default(),
         drain: Duration::ZERO,
     };
     Gate::start(options, Clock::start(), CancellationToken::new()).await.expect("a port")

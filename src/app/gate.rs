@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use super::folder::{Folder, Token};
 use crate::classify::Kind;
+use crate::clients;
 use crate::clock::Clock;
-use crate::credentials::{self, Credential, CredentialsError, Environment, Injector, PodToken, Resolved, Secret};
-use crate::spec::{CredentialFile, Credentials, Gate, Listen, ListenerTls, TlsMode};
+use crate::credentials::{self, Api, Credential, CredentialsError, Environment, Injector, PodToken, Resolved, Secret};
+use crate::spec::{Clients, CredentialFile, Credentials, Gate, Listen, ListenerTls, TlsMode, Tokens, UpstreamTls};
 use crate::upstream::{self, Dns};
 use crate::{proxy, tls};
 use anyhow::anyhow;
@@ -44,7 +45,9 @@ pub(crate) fn prepare_gate(
     clock: Clock,
 ) -> Result<PreparedGate, Trouble> {
     let resolved = resolve(&gate, around)?;
-    let listener = gate.tls.as_ref().map(|tls| listener(tls, &gate.listen)).transpose()?.map(Arc::new);
+    let asks_by_tls = gate.clients.as_ref().is_none_or(Clients::need_certificates);
+    let listener = gate.tls.as_ref().map(|tls| listener(tls, &gate.listen, asks_by_tls)).transpose()?.map(Arc::new);
+    let clients = clients(&gate, around, clock)?.map(Arc::new);
     let injects = gate.injects()
         && (gate.credentials == Credentials::Inject || resolved.has_credentials() || gate.credential.is_some());
     let pod_token = pod_token(&gate, injects)?;
@@ -56,6 +59,7 @@ pub(crate) fn prepare_gate(
     let scheme = if gate.tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP };
     let options = proxy::Options {
         tls: listener,
+        clients,
         upstream: upstream::Options {
             target: resolved.target,
             tls,
@@ -122,13 +126,41 @@ fn resolve(gate: &Gate, around: &Environment) -> Result<Resolved, Trouble> {
     })
 }
 
-/// Returns the TLS of the listener.
-fn listener(tls: &ListenerTls, listen: &[Listen]) -> Result<tls::Listener, Trouble> {
+/// Makes the judge of the gate's clients, if it asks who they are.
+fn clients(gate: &Gate, around: &Environment, clock: Clock) -> Result<Option<clients::Clients>, Trouble> {
+    let Some(clients) = &gate.clients else { return Ok(None) };
+    let api = match clients.tokens {
+        Tokens::Off => None,
+        Tokens::Review => {
+            let is_upstream = clients.api == gate.upstream;
+            let tls = if is_upstream { gate.upstream_tls.clone() } else { UpstreamTls::default() };
+            let resolved = credentials::resolve(&clients.api, &tls, around).map_err(|error| match error {
+                CredentialsError::NotInCluster(_) | CredentialsError::NoKubeconfig(_) => {
+                    Trouble::Missing(anyhow!(error).context(format!("gate {}: clients.api", gate.name)))
+                }
+                error => Trouble::wrong("clients.api", error),
+            })?;
+            if !resolved.has_credentials() {
+                let why = "has no credentials with which the gate could ask for a TokenReview";
+                return Err(Trouble::wrong("clients.api", anyhow!(why)));
+            }
+            let api = Api::new(&resolved, "tidegate", clock).map_err(|error| Trouble::wrong("clients.api", error))?;
+            Some(api)
+        }
+    };
+    let judge = clients::Clients::new(gate, clients, api, clock);
+    judge.map(Some).ok_or_else(|| Trouble::Missing(anyhow!(tls::TlsError::Randomness)))
+}
+
+/// Returns the TLS of the listener. Where it has a client CA, clients must show a certificate,
+/// unless they may show something else instead.
+fn listener(tls: &ListenerTls, listen: &[Listen], must_show: bool) -> Result<tls::Listener, Trouble> {
     let client_ca = tls.client_ca.as_deref();
     let made = match &tls.mode {
         TlsMode::SelfSigned => self_signed(tls, &addresses(listen)),
         TlsMode::Files { cert, key } => tls::from_files(cert, key, client_ca),
     };
+    let made = if must_show { made } else { made.and_then(tls::Listener::with_optional_certificates) };
     made.map_err(|error| Trouble::wrong("tls", error))
 }
 

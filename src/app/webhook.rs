@@ -10,9 +10,9 @@ use tokio_util::sync::CancellationToken;
 use super::failure::Failure;
 use super::source::Sources;
 use crate::clock::Clock;
-use crate::credentials::{self, Source, UpstreamTls};
+use crate::credentials::{self, Api, Source, UpstreamTls};
 use crate::telemetry::log;
-use crate::webhook::{Api, Certificate, Names, Server, Settings};
+use crate::webhook::{Certificate, Names, Server, Settings};
 
 /// The source of the webhook's certificate.
 #[derive(Clone, Debug)]
@@ -42,7 +42,7 @@ pub(crate) fn serve(mut settings: Settings, source: CertificateSource) -> Result
                     let namespace =
                         settings.namespace.clone().context("the pod's service account names no namespace")?;
                     let names = Names { namespace, name, configuration };
-                    Ok(Certificate::own(Api::new(&resolved, clock)?, names, clock).await?)
+                    Ok(Certificate::own(Api::new(&resolved, "tidegate-webhook", clock)?, names, clock).await?)
                 }
             }
         };

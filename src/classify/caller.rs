@@ -38,6 +38,25 @@ impl Identities {
             None => 0,
         }
     }
+
+    /// Returns the identity of a call of a class by the client that makes it, if its limits are
+    /// split by that.
+    pub(super) fn of_client(&self, class: ClassId, client: &str, hasher: &Salt) -> Option<u64> {
+        let per = self.of_classes.get(usize::from(class.0)).copied().flatten().or(self.of_gate);
+        (per == Some(Per::Client)).then(|| {
+            if !self.agrees {
+                return client_number(client, hasher);
+            }
+            let mut number = Everywhere::new(Per::Client.word());
+            number.add(client.as_bytes());
+            number.number()
+        })
+    }
+}
+
+/// Returns the number of a client within this process.
+pub(super) fn client_number(client: &str, hasher: &Salt) -> u64 {
+    hasher.hash_one((Per::Client.word(), client)).max(1)
 }
 
 // === impl Caller ===
@@ -46,6 +65,7 @@ impl Caller<'_> {
     /// Returns the identity by which a limit is split, as a salted hash.
     pub(super) fn identity(&self, per: Per) -> u64 {
         match (per, self.words) {
+            (Per::Client, _) => 0, // not of the request: see `Classified::of_client`
             (Per::Account, Some(words)) => {
                 let quota = self.dialect.quota(words);
                 self.hasher.hash_one((self.account(), quota)).max(1)
@@ -63,6 +83,7 @@ impl Caller<'_> {
         let mut number = Everywhere::new(per.word());
         let mut is_known = true;
         match (per, self.words) {
+            (Per::Client, _) => is_known = false,
             (Per::Account | Per::Action, Some(words)) => {
                 match &*words.account {
                     "" => _ = self.add_credential(&mut number),

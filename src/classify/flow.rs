@@ -28,6 +28,8 @@ words! {
         Account = "account",
         /// That account and the call's action.
         Action = "action",
+        /// The client, by the name that the gate knows it by.
+        Client = "client",
     }
 }
 
@@ -53,6 +55,7 @@ impl FairBy {
             Self::Credential => Some(Per::Credential),
             Self::Account => Some(Per::Account),
             Self::Action => Some(Per::Action),
+            Self::Client => Some(Per::Client),
             Self::Namespace | Self::None | Self::Resource | Self::UserAgent => None,
         }
     }
@@ -82,6 +85,7 @@ impl<'a> FlowName<'a> {
             FairBy::Credential => Self::Credential(identity),
             FairBy::Account => Self::Account(identity),
             FairBy::Action => Self::Word(words.map_or("", |words| &words.action)),
+            FairBy::Client => Self::Word(""), // its name is not in the request
         }
     }
 }

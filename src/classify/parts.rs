@@ -77,6 +77,8 @@ pub(super) struct ClassKeys {
     /// True for the classes that remember failures for each credential, because they count answers
     /// that are about the caller.
     pub(super) apart: Vec<bool>,
+    /// True if the gate knows its clients, and remembers failures for each of them.
+    pub(super) by_client: bool,
 }
 
 // === impl ClassKeys ===
@@ -90,9 +92,18 @@ impl ClassKeys {
     /// True if the failures of a class are remembered for each credential. All callers share the
     /// key of calls that the provider takes one at a time.
     pub(super) fn are_callers_own(&self, class: ClassId, words: Option<&Words>) -> bool {
-        let is_serial = words.is_some_and(|words| !words.serial.is_empty());
-        !is_serial && self.apart.get(usize::from(class.0)) == Some(&true)
+        !is_serial(words) && self.apart.get(usize::from(class.0)) == Some(&true)
     }
+
+    /// True if the failures of a call are remembered for its client alone, likewise.
+    pub(super) fn are_clients_own(&self, words: Option<&Words>) -> bool {
+        self.by_client && !is_serial(words)
+    }
+}
+
+/// True for a call that the provider takes one at a time.
+fn is_serial(words: Option<&Words>) -> bool {
+    words.is_some_and(|words| !words.serial.is_empty())
 }
 
 // === impl KeyPart ===

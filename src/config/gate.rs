@@ -14,7 +14,7 @@ use super::problems::{alternatives, did_you_mean};
 use super::shape::Shape;
 use super::values::{Bytes, OrOff};
 use super::words::Impersonation;
-use super::{egress, identities, limits, names, shared, signals, sources};
+use super::{clients, egress, identities, limits, names, shared, signals, sources};
 use crate::api::{Failures, Throttling, duration};
 use crate::classify::{FairBy, KeyParts, Kind, Rules};
 use crate::dialect::Dialect;
@@ -47,7 +47,9 @@ pub(super) fn gate(at: &Cursor<'_>, name: Arc<str>, place: Option<usize>) -> Gat
     let limits = Limits::read(at, kind, preset, &numbers);
     let (connect_timeout, response_timeout) = timeouts(&at.table("timeouts"));
     let Limits { throttling, coalesce, .. } = limits;
-    let (policy, rules, failures, classes) = limits.with_classes(at, kind, (preset, share), dialect);
+    let clients = clients::clients(at, upstream.as_ref(), has_hosts);
+    let knows_clients = clients.is_some();
+    let (policy, rules, failures, classes) = limits.with_classes(at, kind, (preset, share), (dialect, knows_clients));
     let revalidation = revalidation(at, kind, classes);
     if dialect == Dialect::Aws && credentials != Credentials::Inject {
         warn_of_signatures(at, &host, policy.queue.max_wait);
@@ -78,10 +80,12 @@ pub(super) fn gate(at: &Cursor<'_>, name: Arc<str>, place: Option<usize>) -> Gat
         connect_timeout,
         response_timeout,
         tls,
+        clients,
         upstream_tls,
         credential,
     };
     sources::check_together(&gate, at);
+    clients::check(&gate, at);
     warn_of_links(&gate, dialect, at);
     gate
 }
@@ -235,7 +239,7 @@ impl Limits {
         at: &Cursor<'_>,
         kind: Kind,
         (preset, share): (Preset, f64),
-        dialect: Dialect,
+        (dialect, knows_clients): (Dialect, bool),
     ) -> (Policy, Rules, Vec<Failures>, Vec<bool>) {
         let Self { policy, fair_by, backoff, key, per_key, .. } = self;
         let defaults = GateDefaults { kind, preset, share, dialect, bucket: policy.bucket, backoff, key, per_key };
@@ -247,10 +251,11 @@ impl Limits {
         let one_at_a_time = policy.one_at_a_time || only_serial;
         let mut policy = classes.join(Policy { bucket, one_at_a_time, ..policy });
         shared::share_all(at, &mut policy);
-        let (identity, of_classes) = identities::of(at, &policy, fair_by, dialect);
+        let (identity, of_classes) = identities::of(at, &policy, fair_by, (dialect, knows_clients));
         let rules = Rules::new(kind, fair_by, identity, classes.traits, classes.rules);
         let rules = rules.with_identities(of_classes, shared::has_parts(&policy)).with_only_serial_writes(only_serial);
         let rules = rules.with_keys(classes.keys).with_callers_apart(classes.callers_apart).with_dialect(dialect);
+        let rules = rules.with_clients_apart(knows_clients && !policy.one_at_a_time);
         (policy, rules, classes.failures, classes.revalidate)
     }
 }

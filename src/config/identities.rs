@@ -1,4 +1,5 @@
-//! Finds the identity that the limits of each class are split by: credential, account or action.
+//! Finds the identity that the limits of each class are split by: client, credential, account or
+//! action.
 //!
 //! A call arrives with one identity, so all that meters a class must be split by the same: its
 //! bucket and slots, the buckets of the classes that it is within, and the gate's unless the class
@@ -18,24 +19,30 @@ pub(super) fn of(
     at: &Cursor<'_>,
     policy: &Policy,
     fair_by: FairBy,
-    dialect: Dialect,
+    (dialect, knows_clients): (Dialect, bool),
 ) -> (Option<Per>, Vec<Option<Per>>) {
     let split: Vec<Vec<Per>> = policy.classes.iter().map(|class| split_by(policy, class)).collect();
     for (class, by) in policy.classes.iter().zip(&split) {
         if by.iter().any(|per| Some(per) != by.first()) {
             at.problem(format!(
-                "what meters class {:?} is split by more than one of credential, account and action, expected the same \
+                "what meters class {:?} is split by more than one of client, credential, account and action, expected the same \
                  per in its bucket, in those that it is within and in the gate's; to leave out the gate's: own_bucket_only = true",
                 class.name
             ));
         }
     }
-    let needs_words = split.iter().flatten().any(|per| *per != Per::Credential)
+    let needs_words = split.iter().flatten().any(|per| matches!(per, Per::Account | Per::Action))
         || matches!(fair_by, FairBy::Account | FairBy::Action);
     if needs_words && dialect == Dialect::Plain {
         let known = "\"aws\", \"azure\", \"google\" or \"github\"";
         at.at("dialect")
             .key_problem(format!("tells no accounts and actions, by which limits are split, expected {known}"));
+    }
+    if !knows_clients && (fair_by == FairBy::Client || split.iter().flatten().any(|per| *per == Per::Client)) {
+        at.at("clients").missing(
+            ", but limits are split by client: the gate does not know its clients; expected [clients] with tokens = \"review\" or \
+             certificates = true, or \"credential\" in place of \"client\"",
+        );
     }
     let mut all = split.iter().flatten().copied();
     let only = all.next().filter(|first| all.all(|per| per == *first));
@@ -46,7 +53,7 @@ pub(super) fn of(
     (by_pause, split.iter().map(|by| by.first().copied()).collect())
 }
 
-/// Returns what the limits of a class are split by, of the three.
+/// Returns what the limits of a class are split by, of the four.
 fn split_by(policy: &Policy, class: &ClassPolicy) -> Vec<Per> {
     if class.lane == Lane::Exempt {
         return Vec::new();

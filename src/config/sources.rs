@@ -67,7 +67,10 @@ pub(super) fn check_together(gate: &Gate, at: &Cursor<'_>) {
                 "is \"inject\", but there is nothing to inject: expected an upstream with an identity, or [credential]",
             );
         }
-        if !gate.is_local() && gate.tls.as_ref().is_none_or(|tls| tls.client_ca.is_none() && tls.write_to.is_none()) {
+        if gate.clients.is_none()
+            && !gate.is_local()
+            && gate.tls.as_ref().is_none_or(|tls| tls.client_ca.is_none() && tls.write_to.is_none())
+        {
             credentials.given(&[&at.at("listen"), &at.at("tls")]).problem(
                 "is \"inject\" off loopback: anyone who reaches the port gets the identity; expected a loopback listener, or [tls] with \
                  client_ca (clients show certificates) or write_to (they show the token in that folder)",

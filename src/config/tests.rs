@@ -32,7 +32,7 @@ fn good(text: &str) -> Loaded {
 
 /// A configuration with every table.
 const WHOLE: &str = "[otlp]\nendpoint = \"http://x\"\n[stores.name]\nurl = \"redis://x\"\n[gates.name]\nupstream = \"https://x\"\nclasses = [{ name = \"a\", match = {} }]\n\
-                     tls = {}\ncredential = { file = \"/x\" }\n[egress]\n";
+                     tls = {}\nclients = { tokens = \"review\" }\ncredential = { file = \"/x\" }\n[egress]\n";
 
 /// Every key there is, as reading asks for them.
 fn record() -> Record {
@@ -55,7 +55,7 @@ fn keys(record: &Record, heading: &str) -> Vec<String> {
     record.keys(&path(heading)).iter().map(|key| key.name.clone()).collect()
 }
 
-const HEADINGS: [&str; 25] = [
+const HEADINGS: [&str; 26] = [
     "[admin]",
     "[log]",
     "[shutdown]",
@@ -79,6 +79,7 @@ const HEADINGS: [&str; 25] = [
     "[gates.NAME.classes.match]",
     "[gates.NAME.revalidation]",
     "[gates.NAME.tls]",
+    "[gates.NAME.clients]",
     "[gates.NAME.upstream_tls]",
     "[gates.NAME.credential]",
 ];
@@ -188,6 +189,7 @@ fn the_effective_configuration_says_the_same_again() {
             { name = \"x\", match = { headers = { X-A = \"b*\" }, query = { \"a.b\" = \"\\\"\" } }, backoff = \"off\" },
         ]
         tls = { mode = \"files\", cert = \"/c\", key = \"/k\" }
+        clients = { tokens = \"review\", cache = \"1m\", allowed = [\"a*\"] }
         [gates.b]
         listen = [\"127.0.0.1:1\", \"[::1]:1\"]
         upstream = \"http://localhost:2\"

@@ -11,7 +11,7 @@ use crate::api::{Scope, Signal};
 use crate::classify::{FairBy, Kind};
 use crate::dialect::Dialect;
 use crate::limit::policy::{Combine, Lane, Outage, Per};
-use crate::spec::{Credentials, PlainHttp, RetryAfter, ShowNames, Unlisted};
+use crate::spec::{Credentials, PlainHttp, RetryAfter, ShowNames, Tokens, Unlisted};
 use crate::words::Words;
 
 words! {
@@ -79,4 +79,4 @@ closed_lists!(
     FairBy,
     Outage
 );
-closed_lists!(Counts, Credentials, ShowNames, RetryAfter, Preset, Dialect, Unlisted, PlainHttp);
+closed_lists!(Counts, Credentials, ShowNames, RetryAfter, Preset, Dialect, Unlisted, PlainHttp, Tokens);

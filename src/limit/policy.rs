@@ -7,10 +7,12 @@ use std::num::{NonZeroU16, NonZeroU32};
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use self::per::Per;
 pub use self::shared::{Outage, SharedId, SharedPolicy};
 use crate::api::Scope;
 use crate::hot::PerKey;
 
+mod per;
 mod per_key;
 mod shared;
 
@@ -130,23 +132,6 @@ pub struct BucketPolicy {
 pub struct Adapt {
     /// The least tokens per second; finite, above zero, at most the bucket's rate.
     pub floor: f64,
-}
-
-words! {
-    /// The unit that a bucket or a set of slots is split by.
-    pub enum Per {
-        /// One for the gate.
-        Gate = "gate",
-        /// One per flow.
-        Flow = "flow",
-        /// One per client credential.
-        Credential = "credential",
-        /// One per quota of an account, as the gate's dialect tells them: of AWS per account,
-        /// service and region.
-        Account = "account",
-        /// One per account, service, region and action, as the gate's dialect tells them.
-        Action = "action",
-    }
 }
 
 /// Slots: a limit on calls in flight.
@@ -297,16 +282,6 @@ impl Cost {
 impl Default for Cost {
     fn default() -> Self {
         Self::fixed(1)
-    }
-}
-
-// === impl Per ===
-
-impl Per {
-    /// True if it splits by the identity that arrivals bring: credential, account or action. All
-    /// that meters a class is split by the same of the three.
-    pub const fn is_by_identity(self) -> bool {
-        matches!(self, Self::Account | Self::Action | Self::Credential)
     }
 }
 

@@ -28,6 +28,7 @@ use super::parts::GateParts;
 use super::tunnel::Switch;
 use crate::api::{Group, Key};
 use crate::classify::{Classified, FlowName, Salt};
+use crate::clients::{Clients, Denied};
 use crate::clock::Clock;
 use crate::dialect::LONGEST_FORM;
 use crate::limit::{Arrival, Flow};
@@ -40,6 +41,8 @@ pub(crate) struct PendingCall {
     body: Intake,
     /// Its side of a switch of protocols, if it asks for one.
     switch: Option<Switch>,
+    /// The name of its client: first the one in the certificate, then the one that it is known by.
+    client: Option<Arc<str>>,
 }
 
 /// A call that need not wait any more.
@@ -64,7 +67,19 @@ impl PendingCall {
     pub(crate) fn new(request: Request<Inbound>) -> Self {
         let (mut parts, body) = request.into_parts();
         let switch = Switch::asked(&mut parts);
-        Self { parts, body: Intake::new(body), switch }
+        Self { parts, body: Intake::new(body), switch, client: None }
+    }
+
+    /// Returns the same call of a client whose certificate has this name.
+    pub(crate) fn named(self, client: Option<&Arc<str>>) -> Self {
+        Self { client: client.map(Arc::clone), ..self }
+    }
+
+    /// Finds out who makes the call.
+    pub(crate) async fn identify(&mut self, clients: &Clients) -> Result<(), Denied> {
+        let named = self.client.take();
+        self.client = Some(clients.identify(named.as_ref(), &mut self.parts.headers).await?);
+        Ok(())
     }
 
     /// Reads the call under this configuration.
@@ -78,6 +93,9 @@ impl PendingCall {
         };
         if self.switch.is_some() {
             call.upgrade();
+        }
+        if let Some(client) = &self.client {
+            call.of_client(rules, client, hasher);
         }
         call
     }

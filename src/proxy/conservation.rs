@@ -24,6 +24,7 @@ use self::client::client;
 use self::dice::Dice;
 use super::driver::Driver;
 use super::listener::Server;
+use super::peer::Peer;
 use super::section::Section;
 use super::{Listen, Options, RetryAfter};
 use crate::api::{Failures, Scope, Signal, Throttling};
@@ -67,6 +68,7 @@ fn policy(seed: u64) -> Policy {
 pub(super) fn options(seed: u64, address: std::net::SocketAddr, log: CallLog) -> Options {
     Options {
         gate: gate(seed),
+        clients: None,
         tls: None,
         upstream: pool::Options {
             target: pool::Target {
@@ -132,6 +134,7 @@ fn gate(seed: u64) -> spec::Gate {
         connect_timeout: Duration::from_secs(5),
         response_timeout: Some(Duration::from_secs(20)),
         tls: None,
+        clients: None,
         upstream_tls: spec::UpstreamTls::default(),
         credential: None,
     }
@@ -174,7 +177,7 @@ async fn story(seed: u64) {
             let (end, other) = tokio::io::duplex(usize::try_from(64 + dice.below(4096)).expect("small"));
             let served = tokio::spawn({
                 let gate: Arc<Server> = Arc::clone(&gate);
-                async move { gate.serve(Box::new(other), None, false).await }
+                async move { gate.serve(Box::new(other), Peer::default(), false).await }
             });
             // Some never read what they pipelined, and would write into full pipes without end.
             (tokio::spawn(tokio::time::timeout(PATIENCE, client(end, dice.child(), clock))), served)

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::clients::Denied;
 use crate::credentials::Forbidden;
 use crate::limit::Refusal;
 use crate::upstream::DialError;
@@ -13,6 +14,9 @@ pub(crate) enum Failure {
     /// The client's own body broke off.
     #[error("the request's body broke off")]
     Client,
+    /// The client is not let in.
+    #[error(transparent)]
+    Denied(Denied),
     /// The call may not pass with the gate's credentials.
     #[error(transparent)]
     Forbidden(Forbidden),

@@ -11,6 +11,7 @@ use tokio_util::task::TaskTracker;
 use super::listener::{Bound, Server};
 use super::options::{Options, Past};
 use super::parts::GateParts;
+use super::peer::Peer;
 use super::section::Section;
 use super::{gauges, pauses};
 use crate::api::Group;
@@ -205,7 +206,7 @@ impl Gate {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let (read, write) = tokio::io::split(stream);
-        self.server.serve(Box::new(tokio::io::join(read, write)), None, false).await;
+        self.server.serve(Box::new(tokio::io::join(read, write)), Peer::default(), false).await;
     }
 
     /// Returns when the gate has stopped, some time after `stop`.

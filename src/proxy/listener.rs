@@ -30,6 +30,7 @@ pub(crate) use self::socket::Bound;
 pub(super) use self::stream::Stream;
 pub(super) use self::wire::{Wire, WireHandle};
 use super::parts::GateParts;
+use super::peer::Peer;
 use super::section::Section;
 use crate::clock::Clock;
 use crate::moment::Moment;
@@ -89,10 +90,10 @@ impl Server {
             biased; // no dice for each poll
             () = async {
                 match &self.section.tls {
-                    None => self.serve(stream, local, false).await,
+                    None => self.serve(stream, Peer { local, ..Peer::default() }, false).await,
                     Some(tls) => {
-                        if let Some((stream, http2)) = Box::pin(self.shake_hands(tls, stream)).await {
-                            self.serve(stream, local, http2).await;
+                        if let Some((stream, http2, name)) = Box::pin(self.shake_hands(tls, stream)).await {
+                            self.serve(stream, Peer { local, name }, http2).await;
                         }
                     }
                 }
@@ -102,12 +103,21 @@ impl Server {
         gauge.decrement(1.0);
     }
 
-    /// Does the TLS handshake. Returns the connection inside, and true if HTTP/2 was agreed on.
-    async fn shake_hands(&self, tls: &tls::Listener, stream: Box<dyn Stream>) -> Option<(Box<dyn Stream>, bool)> {
+    /// Does the TLS handshake. Returns the connection inside, true if HTTP/2 was agreed on, and the
+    /// name in the client's certificate where the gate knows clients by it.
+    async fn shake_hands(
+        &self,
+        tls: &tls::Listener,
+        stream: Box<dyn Stream>,
+    ) -> Option<(Box<dyn Stream>, bool, Option<Arc<str>>)> {
         match tokio::time::timeout(HANDSHAKE, TlsAcceptor::from(tls.config()).accept(stream)).await {
             Ok(Ok(stream)) => {
-                let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-                return Some((Box::new(stream), http2));
+                let session = stream.get_ref().1;
+                let http2 = session.alpn_protocol() == Some(b"h2");
+                let is_asked = self.parts.clients.as_ref().is_some_and(|clients| clients.takes_certificates());
+                let shown = session.peer_certificates().filter(|_| is_asked).and_then(|chain| chain.first());
+                let name = shown.map(|shown| tls::common_name(shown).unwrap_or_default().into());
+                return Some((Box::new(stream), http2, name));
             }
             Ok(Err(error)) => self.handshake_errors.note(&self.section.name, &error, self.section.clock.now()),
             Err(_) => tracing::debug!(gate = &*self.section.name, "a TLS handshake took too long"),

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::stores::Stores;
 use crate::classify::Salt;
+use crate::clients::Clients;
 use crate::limit::snapshot::{Frozen, Gap};
 use crate::telemetry::CallLog;
 use crate::{spec, tls, upstream};
@@ -17,6 +18,8 @@ pub struct Options {
     pub gate: spec::Gate,
     /// TLS on all listeners; `None` for plain HTTP.
     pub tls: Option<Arc<tls::Listener>>,
+    /// Tells who makes a call, where the gate asks.
+    pub clients: Option<Arc<Clients>>,
     /// The upstream of the calls.
     pub upstream: upstream::Options,
     /// The log with one line per call.

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::{coalesce, driver, gate_config, respond, revalidate, tally};
 use crate::api::Signal;
 use crate::classify::Salt;
+use crate::clients::Clients;
 use crate::upstream::Upstream;
 
 /// The parts of a gate that its calls share.
@@ -21,6 +22,8 @@ pub(crate) struct GateParts {
     /// The answers that are kept, by classes whose answers are.
     pub(crate) answers: revalidate::Answers,
     pub(crate) last_signal: LastSignal,
+    /// Tells who makes a call, where the gate asks. Only a restart changes it.
+    pub(crate) clients: Option<Arc<Clients>>,
     pub(crate) hasher: Salt,
     /// True if every call is decided, and every call is let through. Only a restart changes it.
     pub(crate) shadow: bool,

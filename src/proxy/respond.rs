@@ -148,7 +148,7 @@ impl Responder {
 /// True for a failure that a client of the upstream may try again; the others concern the gate and
 /// its credentials.
 fn speaks_of_the_upstream(failure: &Failure) -> bool {
-    !matches!(failure, Failure::Client | Failure::Forbidden(_))
+    !matches!(failure, Failure::Client | Failure::Denied(_) | Failure::Forbidden(_))
 }
 
 /// Marks an answer as the gate's own.
@@ -166,6 +166,7 @@ fn own_failure(failure: &Failure, verb: Verb, method: &Method) -> (StatusCode, O
     let safe = *method == Method::GET || *method == Method::HEAD;
     match failure {
         Failure::Client => (StatusCode::BAD_REQUEST, None),
+        Failure::Denied(denied) => denied.status(),
         Failure::Forbidden(Forbidden::Unauthenticated) => (StatusCode::UNAUTHORIZED, None),
         Failure::Forbidden(_) => (StatusCode::FORBIDDEN, None),
         // client-go would have tried a reset GET again by itself; with the header it still does.

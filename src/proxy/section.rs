@@ -14,6 +14,7 @@ use super::options::Options;
 use super::parts::GateParts;
 use super::{driver, respond, tally};
 use crate::classify::{Kind, Salt, number_of_origin};
+use crate::clients::Clients;
 use crate::clock::Clock;
 use crate::limit::{Limiter, Questions};
 use crate::telemetry::{GateMeters, UpstreamMeters};
@@ -24,6 +25,7 @@ pub(crate) struct Section {
     pub(crate) name: Arc<str>,
     pub(crate) kind: Kind,
     pub(crate) tls: Option<Arc<tls::Listener>>,
+    clients: Option<Arc<Clients>>,
     pub(crate) clock: Clock,
     /// The settings in force, with their generation, the meters and the log.
     pub(crate) config: Arc<CurrentConfig>,
@@ -51,6 +53,7 @@ impl Section {
         Self {
             kind,
             tls: options.tls.clone(),
+            clients: options.clients.clone(),
             shadow: options.gate.shadow,
             salt,
             questions: Questions::default(),
@@ -104,6 +107,7 @@ impl Section {
             coalescer: Default::default(),
             answers: Default::default(),
             last_signal: Default::default(),
+            clients: self.clients.clone(),
             hasher: self.salt.clone(),
             shadow: self.shadow,
         });

@@ -5,7 +5,6 @@
 use std::any::Any;
 use std::convert::Infallible;
 use std::future::ready;
-use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -16,8 +15,10 @@ use tower_http::catch_panic::{CatchPanicLayer, ResponseForPanic};
 
 use super::admission::{self, Admission, PendingCall};
 use super::body::Body;
+use super::failure::Failure;
 use super::observe::CallContext;
 use super::parts::GateParts;
+use super::peer::Peer;
 use super::respond::{self, Responder};
 use super::{forward, guard};
 use crate::upstream::Inbound;
@@ -25,10 +26,10 @@ use crate::upstream::Inbound;
 /// The body that reaches hyper: boxed once per response by `catch-panic`, never per frame.
 pub(crate) type Sent = tower_http::body::UnsyncBoxBody<bytes::Bytes, tower_http::BoxError>;
 
-/// Returns the path for one connection, whose client reached this machine at `local`.
+/// Returns the path for one connection, whose client is `peer`.
 pub(crate) fn stack(
     gate: &Arc<GateParts>,
-    local: Option<IpAddr>,
+    peer: Peer,
 ) -> impl Service<Request<Inbound>, Response = Response<Sent>, Error = Infallible, Future: Send> + Clone + Send + use<>
 {
     let gate = Arc::clone(gate);
@@ -36,12 +37,12 @@ pub(crate) fn stack(
         // Outermost, so that a fault anywhere below is one 500 and not the end of a connection that
         // carries other calls.
         .layer(CatchPanicLayer::custom(Broken(Arc::clone(&gate.responder))))
-        .service_fn(move |request| match guard::turn_away(&gate, &request, local) {
+        .service_fn(move |request| match guard::turn_away(&gate, &request, peer.local) {
             // Before anything is counted or read: what no client of ours sends costs nothing and
             // teaches nothing.
             Some(response) => Either::Left(ready(Ok(response))),
             // Made before the future, which would hold the request beside it.
-            None => Either::Right(answer(Arc::clone(&gate), PendingCall::new(request))),
+            None => Either::Right(answer(Arc::clone(&gate), PendingCall::new(request).named(peer.name.as_ref()))),
         })
 }
 
@@ -65,15 +66,23 @@ pub(crate) fn answer(
         // The call keeps the configuration that it came under. Its context outlives everything
         // below: if it is dropped before it is closed, the caller left.
         let config = gate.config.get();
-        if config.options.gate.rules.speaks_a_dialect() {
+        let known = match &gate.clients {
+            Some(clients) => Box::pin(request.identify(clients)).await,
+            None => Ok(()),
+        };
+        if known.is_ok() && config.options.gate.rules.speaks_a_dialect() {
             // Boxed: its room is not every call's.
             Box::pin(request.read_form(&config, gate.driver.clock())).await;
         }
         let call = request.classify(&config, &gate.hasher);
         let (tally, clock) = (Arc::clone(&gate.tally), gate.driver.clock());
         let mut context = CallContext::open(config, tally, clock, call, &request.parts);
-        // Whatever is waited for is waited for here; then the call has a permit and a stream.
-        let answered = match admission::admit(&gate, &mut request, &mut context).await {
+        let admitted = match known {
+            // Whatever is waited for is waited for here; then the call has a permit and a stream.
+            Ok(()) => admission::admit(&gate, &mut request, &mut context).await,
+            Err(denied) => Err(Failure::Denied(denied)),
+        };
+        let answered = match admitted {
             // Sends the call and learns the outcome at the head; the slot stays with the body.
             Ok(Admission::Leaves(permit, route, leader)) => {
                 forward::send(&gate, request, permit, route, leader, &mut context).await

@@ -97,8 +97,8 @@ impl Tally {
     }
 
     /// A call of this program has come.
-    pub(crate) fn called(&self, agent: &str, action: &str, now: Moment) -> CallerRow {
-        self.callers.called(agent, action, now)
+    pub(crate) fn called(&self, words: [&str; 3], now: Moment) -> CallerRow {
+        self.callers.called(words, now)
     }
 
     /// Returns the name of a program.
@@ -261,7 +261,7 @@ mod tests {
         let (hasher, uri) = (crate::classify::Salt::random(), path.parse().expect("a path"));
         let call = Rules::single(Kind::Kubernetes).classify(&Method::PUT, &uri, &HeaderMap::new(), &hasher);
         let refusal = Refusal { reason, retry_at: Moment::ZERO, waited: Duration::ZERO, key: None };
-        tally.refused("default", &refusal, &call, tally.called("controller/1", "", Moment::ZERO));
+        tally.refused("default", &refusal, &call, tally.called(["controller/1", "", ""], Moment::ZERO));
     }
 
     fn told(tally: &Tally, names: bool) -> status::Gate {

@@ -80,6 +80,7 @@ pub(super) fn lists(gate: &Gate, now_ms: u64) -> impl Iterator<Item = List> {
     let callers = list("Who calls", &["User agent", "Calls", "Refused", "Last call"], &gate.callers, |caller| {
         let agent = if caller.user_agent.is_empty() { "none sent" } else { &caller.user_agent };
         let agent = if caller.action.is_empty() { agent.to_owned() } else { format!("{agent}: {}", caller.action) };
+        let agent = if caller.client.is_empty() { agent } else { format!("{}, {agent}", caller.client) };
         vec![
             text(&agent),
             text(&caller.calls),

@@ -128,6 +128,8 @@ pub struct Asked {
     /// The credential of the call (a salted hash, of which little is written); 0 if nothing is
     /// split by it.
     pub credential: u64,
+    /// The name of the client, where the gate knows its clients.
+    pub client: Option<Arc<str>>,
     /// True if the call lasts for as long as the client likes.
     pub long_running: bool,
     /// True if the call only asks what would happen.
@@ -257,6 +259,7 @@ impl Serialize for LogLine<'_> {
         // Six digits are enough to tell a handful of clients apart, and useless for anything else.
         let credential = Some(asked.credential).filter(|hash| *hash != 0);
         put(&mut line, "credential", credential.map(|hash| format!("{:06x}", hash & 0xff_ffff)))?;
+        put(&mut line, "client", asked.client.as_deref())?;
         put(&mut line, "long_running", asked.long_running.then_some(true))?;
         put(&mut line, "dry_run", asked.dry_run.then_some(true))?;
         put(&mut line, "timeout_ns", asked.timeout.map(nanos))?;

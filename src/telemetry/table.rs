@@ -86,6 +86,12 @@ metrics_table! {
         "Answers that made somebody wait because of what the upstream said of its limits, by whose words it said it in";
     GUARDED = Kind::Counter, "tidegate_guarded_total", ["gate", "rule"], "requests", Once("a request was turned away"),
         "Requests turned away by the guard";
+    DENIED_CLIENTS = Kind::Counter, "tidegate_denied_clients_total", ["gate", "why"], "calls",
+        Once("a client was not let in"),
+        "Calls of clients that were not let in, because the gate asks its clients who they are";
+    CLIENT_REVIEWS = Kind::Counter, "tidegate_client_reviews_total", ["gate", "result"], "reviews",
+        Once("a client's token was reviewed"),
+        "Tokens of clients about which the API server was asked: right, wrong, or failed (it could not be asked)";
     WAIT_SECONDS = Kind::Histogram(WAITS), "tidegate_wait_seconds", ["gate", "class", "reason"], "seconds",
         Once("a call waited"),
         "Time that calls waited before they left; calls that did not wait are not in it";

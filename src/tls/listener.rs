@@ -26,6 +26,8 @@ pub struct Listener {
 struct Current {
     source: Source,
     clients: Option<Pem>,
+    /// True if clients may come without a certificate, because they may show something else.
+    may_come_without: bool,
     config: Arc<ServerConfig>,
     ca: Arc<str>,
 }
@@ -80,8 +82,19 @@ pub fn wall() -> SystemTime {
 
 impl Listener {
     fn new(source: Source, client_ca: Option<&Path>) -> Result<Self, TlsError> {
-        let current = Current::new(source, client_ca.map(Pem::read).transpose()?)?;
+        let current = Current::new(source, client_ca.map(Pem::read).transpose()?, false)?;
         Ok(Self { current: RwLock::new(Arc::new(current)), warning: Mutex::default() })
+    }
+
+    /// Returns the same listener for clients that may come without a certificate; one that comes
+    /// with one must have it of the client CA.
+    ///
+    /// # Errors
+    /// The client CA cannot be used.
+    pub fn with_optional_certificates(self) -> Result<Self, TlsError> {
+        let current = self.current();
+        let current = Current::new(current.source.clone(), current.clients.clone(), true)?;
+        Ok(Self { current: RwLock::new(Arc::new(current)), ..self })
     }
 
     /// Returns the configuration of the next handshake, for `tokio_rustls::TlsAcceptor`; it offers
@@ -133,12 +146,13 @@ impl Listener {
 impl Current {
     /// Makes a new configuration each time, so that no session from before a change is resumed
     /// after it.
-    fn new(source: Source, clients: Option<Pem>) -> Result<Self, TlsError> {
+    fn new(source: Source, clients: Option<Pem>, may_come_without: bool) -> Result<Self, TlsError> {
         let verifier: Arc<dyn ClientCertVerifier> = match &clients {
             None => Arc::new(NoClientAuth),
             Some(pem) => {
-                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(pem.roots()?), provider()).build();
-                verifier.map_err(|error| pem.unusable(rustls::Error::General(error.to_string())))?
+                let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(pem.roots()?), provider());
+                let builder = if may_come_without { builder.allow_unauthenticated() } else { builder };
+                builder.build().map_err(|error| pem.unusable(rustls::Error::General(error.to_string())))?
             }
         };
         let (key, ca) = match &source {
@@ -150,7 +164,7 @@ impl Current {
             .with_client_cert_verifier(verifier)
             .with_cert_resolver(Arc::new(SingleCertAndKey::from(key)));
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        Ok(Self { source, clients, config: Arc::new(config), ca })
+        Ok(Self { source, clients, may_come_without, config: Arc::new(config), ca })
     }
 
     /// Returns what to use from now on, if it differs from this.
@@ -166,6 +180,6 @@ impl Current {
         if source.is_none() && clients == self.clients {
             return Ok(None);
         }
-        Self::new(source.unwrap_or_else(|| self.source.clone()), clients).map(Some)
+        Self::new(source.unwrap_or_else(|| self.source.clone()), clients, self.may_come_without).map(Some)
     }
 }

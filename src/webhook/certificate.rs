@@ -14,8 +14,8 @@ use base64::engine::general_purpose::STANDARD;
 use rustls::ServerConfig;
 use serde_json::{Value, json};
 
-use super::api::{Api, ApiError};
 use crate::clock::Clock;
+use crate::credentials::{Api, ApiError};
 use crate::tls::{self, Listener, TlsError};
 
 /// The certificate, which may change while the webhook serves.
@@ -40,7 +40,7 @@ pub struct Names {
 #[derive(Debug)]
 enum Source {
     Files,
-    Own(Api, Names),
+    Own(Box<Api>, Names),
 }
 
 /// The CA in the Secret.
@@ -68,7 +68,7 @@ impl Certificate {
     /// A name cannot be in a certificate.
     pub async fn own(api: Api, names: Names, clock: Clock) -> Result<Self, TlsError> {
         let current = RwLock::new(Arc::new(tls::self_signed(&names.server_names(), &[], None)?));
-        let certificate = Self { source: Source::Own(api, names), current, clock };
+        let certificate = Self { source: Source::Own(Box::new(api), names), current, clock };
         while let Err(error) = certificate.agree().await {
             let why = format!("{:#}", Chain(&error));
             tracing::warn!(why, "the webhook's certificate is not in place; trying again");

@@ -139,7 +139,7 @@ fn buckets_must_make_sense() {
         ("bucket = \"on\"", "f.toml:3:10: gates.kubernetes.bucket: is \"on\", expected a table, or \"off\""),
         (
             "bucket.per = \"flows\"",
-            "f.toml:3:14: gates.kubernetes.bucket.per: is \"flows\", expected \"gate\", \"flow\", \"credential\", \"account\" or \"action\" (did you mean \"flow\"?)",
+            "f.toml:3:14: gates.kubernetes.bucket.per: is \"flows\", expected \"gate\", \"flow\", \"credential\", \"account\", \"action\" or \"client\" (did you mean \"flow\"?)",
         ),
         ("in_flight.max = 0", "f.toml:3:17: gates.kubernetes.in_flight.max: is 0, expected at least 1"),
         (
@@ -194,6 +194,86 @@ fn events_need_an_identity_of_the_gates_own() {
         ],
     );
     in_gate("events = true", &[]);
+}
+
+#[test]
+fn clients_must_have_a_way_to_show_who_they_are() {
+    let clients = |more: &str, expected: &[&str]| in_gate(&format!("tls = {{}}\nclients = {{ {more} }}"), expected);
+    clients("tokens = \"review\"", &[]);
+    clients(
+        "",
+        &[
+            "f.toml:4:1: gates.kubernetes.clients: tells no client from another, expected tokens = \"review\", or certificates = true with \
+           tls.client_ca",
+        ],
+    );
+    clients(
+        "tokens = \"off\"",
+        &[
+            "f.toml:4:22: gates.kubernetes.clients.tokens: is \"off\", and certificates is false: nothing tells one client from another; \
+           expected tokens = \"review\", or certificates = true",
+        ],
+    );
+    clients(
+        "certificates = true",
+        &[
+            "f.toml:4:28: gates.kubernetes.clients.certificates: is true, but the listener asks for no certificate; expected [tls] with \
+           client_ca, the CA that signs the clients' certificates",
+        ],
+    );
+    clients(
+        "tokens = \"review\", cache = \"0s\"",
+        &[
+            "f.toml:4:40: gates.kubernetes.clients.cache: is 0ns, expected a time from 1s to 5m: a token that was revoked is let in for as long",
+        ],
+    );
+    clients(
+        "tokens = \"review\", api = \"https://api:6443\"",
+        &[
+            "f.toml:4:38: gates.kubernetes.clients.api: is a URL, but the gate needs an identity to ask for reviews; expected \
+           \"in_cluster\", \"kubeconfig\" or \"kubeconfig:CONTEXT\"",
+        ],
+    );
+    clients(
+        "tokens = \"review\", allowed = []",
+        &[
+            "f.toml:4:42: gates.kubernetes.clients.allowed: is an empty list, which lets no client in; expected names such as \
+           \"system:serviceaccount:NAMESPACE:*\"",
+        ],
+    );
+}
+
+#[test]
+fn tokens_of_clients_do_not_cross_the_network_in_the_clear_and_lend_no_identity_to_all() {
+    in_gate(
+        "listen = \"0.0.0.0:8443\"\nclients.tokens = \"review\"",
+        &[
+            "f.toml:4:18: gates.kubernetes.clients.tokens: is \"review\", but without [tls] the clients' tokens would cross the network in \
+           the clear; expected [tls]",
+        ],
+    );
+    in_gate(
+        "listen = \"0.0.0.0:8443\"\ntls = {}\ncredentials = \"inject\"\nclients.tokens = \"review\"",
+        &[
+            "f.toml:6:1: gates.kubernetes.clients.allowed: is missing, but with credentials = \"inject\" every client that is known, which may \
+           be every pod of the cluster, would act with the gate's identity; expected the names of those who may, such as \
+           [\"system:serviceaccount:NAMESPACE:*\"]",
+        ],
+    );
+}
+
+#[test]
+fn limits_for_each_client_need_clients_that_are_known() {
+    const MISSING: &str = "gates.kubernetes.clients: is missing, but limits are split by client: the gate does not know its clients; \
+                           expected [clients] with tokens = \"review\" or certificates = true, or \"credential\" in place of \"client\"";
+    for more in [
+        "bucket = { rate = 1, burst = 1, per = \"client\" }",
+        "queue.fair_by = \"client\"",
+        "in_flight = { max = 1, per = \"client\" }",
+    ] {
+        in_gate(more, &[&format!("f.toml:1:8: {MISSING}")]);
+        in_gate(&format!("{more}\ntls = {{}}\nclients.tokens = \"review\""), &[]);
+    }
 }
 
 #[test]

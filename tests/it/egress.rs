@@ -110,6 +110,7 @@ pub(super) async fn listener(text: &str, around: Around) -> Listener {
         },
         gate,
         tls: None,
+        clients: None,
         call_log: None,
         stores: Stores::default(),
         drain: Duration::ZERO,

@@ -10,6 +10,7 @@ mod cli_input;
 mod cli_run;
 mod cli_shell;
 mod cli_usage;
+mod clients;
 mod config;
 mod config_slips;
 mod credentials;

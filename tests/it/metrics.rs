@@ -231,7 +231,7 @@ fn a_prometheus_scrapes_what_the_manual_says_and_nothing_else() {
     let free = || TcpListener::bind((address, 0)).and_then(|it| it.local_addr()).expect("a port");
     let (admin, upstream) = (free(), bad_days());
     let gates = [free_port(), free_port(), free_port()];
-    let egress = free_port();
+    let (egress, known) = (free_port(), free_port());
     let (token, socket) = (file("token", "s3cret\n"), folder.path().join("control.sock"));
     let calls = folder.path().join("calls.jsonl");
     let tight = "bucket = { rate = 40, burst = 2 }\nqueue = { max_wait = \"100ms\" }\n";
@@ -242,14 +242,21 @@ fn a_prometheus_scrapes_what_the_manual_says_and_nothing_else() {
          [gates.file]\nkind = \"http\"\nupstream = \"http://127.0.0.1:{upstream}\"\nlisten = \"127.0.0.1:{}\"\ncredential = {{ file = {token:?} }}\nsignals.honour = [\"ietf\"]\n\
          bucket = {{ rate = 1000, burst = 1000, adapt = \"off\", shared = {{ name = \"account\", members = 1 }} }}\n\
          [stores.nowhere]\nurl = \"unix:/nowhere\"\n[otlp]\nendpoint = \"http://127.0.0.1:9\"\n\
-         [egress]\nlisten = \"127.0.0.1:{egress}\"\nca.write_to = {:?}\n[gates.aws]\npreset = \"aws\"\nintercept = true\nconnect_to = {{ {EC2:?} = \"127.0.0.1:9\" }}\n",
+         [egress]\nlisten = \"127.0.0.1:{egress}\"\nca.write_to = {:?}\n[gates.aws]\npreset = \"aws\"\nintercept = true\nconnect_to = {{ {EC2:?} = \"127.0.0.1:9\" }}\n\
+         [gates.known]\nkind = \"http\"\nupstream = \"http://127.0.0.1:{upstream}\"\nlisten = \"127.0.0.1:{known}\"\n\
+         clients = {{ tokens = \"review\", api = \"kubeconfig\" }}\n",
         gates[0],
         gates[1],
         gates[2],
         folder.path().join("trust")
     );
     let path = file("tidegate.toml", &config);
-    let mut gate = start(with_config("run", &path));
+    // An API server that cannot be asked who calls.
+    let judge = "{kind: Config, current-context: a, clusters: [{name: a, cluster: {server: 'http://127.0.0.1:9'}}], \
+                 users: [{name: a, user: {token: t}}], contexts: [{name: a, context: {cluster: a, user: a}}]}";
+    let mut gate = with_config("run", &path);
+    gate.env("KUBECONFIG", file("kubeconfig", judge));
+    let mut gate = start(gate);
     gate.ready();
     let web = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let scrape = format!(
@@ -268,6 +275,8 @@ fn a_prometheus_scrapes_what_the_manual_says_and_nothing_else() {
     server.line("Server is ready to receive web requests");
 
     load(gates);
+    let stranger = "GET / HTTP/1.1\r\nHost: localhost\r\nTidegate-Client-Token: t\r\nConnection: close\r\n\r\n";
+    drop(fetch(SocketAddr::from(([127, 0, 0, 1], known)), stranger));
     for request in
         [format!("GET http://{EC2}/ HTTP/1.1\r\nHost: {EC2}\r\nConnection: close\r\n\r\n"), LEADS_NOWHERE.to_owned()]
     {

@@ -312,6 +312,7 @@ fn options(name: Arc<str>, upstream: SocketAddr) -> Options {
             connect_timeout: Duration::from_secs(5),
             response_timeout: None,
         },
+        clients: None,
         call_log: None,
         stores: tidegate::proxy::Stores::default(),
         drain: Duration::from_secs(25),
@@ -366,6 +367,7 @@ fn gate(name: Arc<str>) -> spec::Gate {
         connect_timeout: Duration::from_secs(5),
         response_timeout: None,
         tls: None,
+        clients: None,
         upstream_tls: spec::UpstreamTls::default(),
         credential: None,
     }

@@ -97,7 +97,7 @@ fn the_components_and_examples_are_taken_by_the_api_server() {
         return;
     }
     let _turn = turn::light();
-    for namespace in ["argocd", "cert-manager", "flux-system", "getting-started", "tidegate-system"] {
+    for namespace in ["argocd", "cert-manager", "flux-system", "getting-started", "service-client", "tidegate-system"] {
         plane.namespace(namespace);
     }
     let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy");
@@ -109,7 +109,7 @@ fn the_components_and_examples_are_taken_by_the_api_server() {
             // A component is nothing by itself: the examples include it.
             if !fs::read_to_string(&kustomization).expect("text").contains("kind: Component") {
                 let text = plane.kubectl(&["kustomize", &path]);
-                let adds = ["restartPolicy: Always", "MutatingWebhookConfiguration"];
+                let adds = ["restartPolicy: Always", "MutatingWebhookConfiguration", "system:auth-delegator"];
                 assert!(adds.iter().any(|what| text.contains(what)) && text.contains(IMAGE), "{text}");
                 taken(plane, "kustomization", &text);
                 built += 1;

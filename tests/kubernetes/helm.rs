@@ -132,6 +132,7 @@ fn the_chart_is_clean_and_every_rendering_is_taken_by_the_api_server() {
         "ConfigMap",
         "Deployment",
         "NetworkPolicy",
+        "PodDisruptionBudget",
         "PodMonitor",
         "PrometheusRule",
     ];
@@ -166,6 +167,7 @@ fn the_chart_says_what_is_wrong_with_a_value() {
         (["--set", "mode=kubeconfg"], "'kubeconfig', 'in-cluster'"),
         (["--set", "podmonitor.create=true"], "podmonitor"),
         (["--set", "operator.create=true"], "operator.image is needed"),
+        (["--set", "service.create=true"], "service.tlsSecret is needed"),
         (["--set", "port=0"], "port"),
         (["--set", "webhook.failurePolicy=ignore"], "'Ignore', 'Fail'"),
         (["--kube-version", "1.28.4"], "requires kubeVersion: >= 1.29"),

@@ -73,11 +73,16 @@ fn kubectl_cannot_tell_the_gate_from_the_api_server() {
     widgets::install(plane);
     create_many(plane);
     let gate = Gate::start(plane, "preset = \"none\"");
-    let user = plane.master();
+    compare(plane, &gate, &plane.master(), "kubectl");
+}
+
+/// Runs the script three times, in namespaces that begin with `prefix`, and compares what is said.
+pub(crate) fn compare(plane: &ControlPlane, gate: &Gate, user: &User, prefix: &str) {
+    let [direct, h2, h1] = ["direct", "h2", "h1"].map(|way| format!("{prefix}-{way}"));
     let runs = [
-        Runner::new(plane, Way::Direct(plane), &user, "kubectl-direct", false),
-        Runner::new(plane, Way::Gate(&gate), &user, "kubectl-h2", false),
-        Runner::new(plane, Way::Gate(&gate), &user, "kubectl-h1", true),
+        Runner::new(plane, Way::Direct(plane), user, &direct, false),
+        Runner::new(plane, Way::Gate(gate), user, &h2, false),
+        Runner::new(plane, Way::Gate(gate), user, &h1, true),
     ];
     let [direct, h2, h1] = std::thread::scope(|scope| {
         runs.each_ref().map(|run| scope.spawn(|| run.script())).map(|thread| thread.join().expect("the script ran"))
@@ -130,7 +135,12 @@ fn odd_paths_arrive_byte_for_byte() {
 }
 
 /// Creates a thousand objects for the lists in chunks.
-fn create_many(plane: &ControlPlane) {
+pub(crate) fn create_many(plane: &ControlPlane) {
+    static MADE: std::sync::Once = std::sync::Once::new();
+    MADE.call_once(|| made_many(plane));
+}
+
+fn made_many(plane: &ControlPlane) {
     plane.namespace("kubectl-many");
     block_on(async {
         let mut connection = Connection::open(Way::Direct(plane), &ControlPlane::harness(), Protocol::Http2).await;

@@ -38,6 +38,7 @@ mod pod;
 mod ports;
 mod rate;
 mod recovery;
+mod service;
 mod smoke;
 mod streams;
 mod support;

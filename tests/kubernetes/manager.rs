@@ -16,24 +16,28 @@ use crate::support::{block_on, say, turn};
 
 const NAMESPACES: usize = 100;
 const INFORMERS: usize = 3 * NAMESPACES;
+const STREAMED: &str = "a_manager_with_300_informers_and_watch_list_works_as_it_does_directly";
+const LISTED: &str = "a_manager_with_300_informers_that_list_works_as_it_does_directly";
 const START: Duration = Duration::from_secs(60);
 
 #[test]
 fn a_manager_with_300_informers_and_watch_list_works_as_it_does_directly() {
-    manage("a_manager_with_300_informers_and_watch_list_works_as_it_does_directly", "streamed-", true);
+    let Some(plane) = ControlPlane::shared(STREAMED) else { return };
+    // Under ordinary limits: the gate's defaults.
+    manage(plane, "streamed-", true, || Gate::start(plane, ""));
 }
 
 #[test]
 fn a_manager_with_300_informers_that_list_works_as_it_does_directly() {
-    manage("a_manager_with_300_informers_that_list_works_as_it_does_directly", "listed-", false);
+    let Some(plane) = ControlPlane::shared(LISTED) else { return };
+    manage(plane, "listed-", false, || Gate::start(plane, ""));
 }
 
-fn manage(test: &str, prefix: &str, watch_list: bool) {
-    let Some(plane) = ControlPlane::shared(test) else { return };
+/// Runs the manager directly and through a gate, and compares what the API server sees.
+pub(crate) fn manage(plane: &ControlPlane, prefix: &str, watch_list: bool, gate: impl FnOnce() -> Gate) {
     let _turn = turn::light();
     create(plane, "/api/v1/namespaces", (0..NAMESPACES).map(|number| format!("{prefix}{number}")));
-    // Under ordinary limits: the gate's defaults.
-    let gate = Gate::start(plane, "");
+    let gate = gate();
     let users = [plane.master(), plane.master()];
     let env = [("KUBE_FEATURE_WatchListClient", if watch_list { "true" } else { "false" })];
     let count = NAMESPACES.to_string();

@@ -71,6 +71,7 @@ fn of_gate(running: &Gate, new: &Gate) -> impl Iterator<Item = &'static str> {
         ("impersonation", running.impersonation != new.impersonation),
         ("shadow", running.shadow != new.shadow),
         ("tls", running.tls != new.tls),
+        ("clients", running.clients != new.clients),
         ("upstream_tls", running.upstream_tls != new.upstream_tls),
         ("credential", running.credential != new.credential),
     ])

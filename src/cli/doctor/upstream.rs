@@ -11,6 +11,7 @@ use super::Finding;
 use crate::admin::client;
 use crate::app::gate::{PreparedGate, Trouble, prepare_gate};
 use crate::classify::Kind;
+use crate::clients::Clients;
 use crate::clock::Clock;
 use crate::credentials::Environment;
 use crate::proxy;
@@ -20,7 +21,7 @@ use crate::status::text::duration;
 /// Reports the result of one call.
 pub(super) async fn findings(gate: &Gate, around: &Environment, clock: Clock) -> Vec<Finding> {
     let about = format!("upstream of {}", gate.name);
-    let prepared = match prepare_gate(probe(gate), around, Duration::ZERO, clock) {
+    let mut prepared = match prepare_gate(probe(gate), around, Duration::ZERO, clock) {
         Ok(prepared) => prepared,
         Err(trouble) => {
             let (what, advice) = match trouble {
@@ -30,16 +31,38 @@ pub(super) async fn findings(gate: &Gate, around: &Environment, clock: Clock) ->
             return vec![Finding::wrong(&about, format!("{what:#}"), advice)];
         }
     };
+    let mut found = Vec::new();
+    if let Some(clients) = prepared.options.clients.take() {
+        found.extend(reviews(gate, &clients).await);
+    }
     let injects = prepared.credentials == "inject";
     let path = if gate.kind == Kind::Kubernetes { "/version" } else { "/" };
     let answer = match tokio::time::timeout(PATIENCE, ask(prepared, path, clock)).await {
         Ok(Ok(answer)) => answer,
         Ok(Err(error)) => {
-            return vec![Finding::wrong(&about, format!("cannot be asked: {error:#}"), "look at the gate's log")];
+            found.push(Finding::wrong(&about, format!("cannot be asked: {error:#}"), "look at the gate's log"));
+            return found;
         }
-        Err(_) => return vec![Finding::wrong(&about, "does not answer", "check its address and network policies")],
+        Err(_) => {
+            found.push(Finding::wrong(&about, "does not answer", "check its address and network policies"));
+            return found;
+        }
     };
-    judge(gate, &about, &answer, injects, clock)
+    found.extend(judge(gate, &about, &answer, injects, clock));
+    found
+}
+
+/// Reports if the API server judges the tokens of the gate's clients.
+async fn reviews(gate: &Gate, clients: &Clients) -> Option<Finding> {
+    let about = format!("clients of {}", gate.name);
+    Some(match clients.probe().await? {
+        Ok(()) => Finding::fine(&about, "the API server judges their tokens"),
+        Err(denied) => Finding::wrong(
+            &about,
+            denied.to_string(),
+            "bind the gate's service account to the ClusterRole system:auth-delegator, and let it reach the API server",
+        ),
+    })
 }
 
 /// Returns the same gate with its own listener on loopback; it lends its identity if it has one.

@@ -162,6 +162,7 @@ fn per(per: Per) -> &'static str {
         Per::Flow => " for each flow",
         Per::Account => " for each account",
         Per::Action => " for each account and action",
+        Per::Client => " for each client",
         Per::Credential => " for each credential",
     }
 }

@@ -86,7 +86,7 @@ impl PresetBucket {
             (Per::Account, Dialect::Google) => " for each project",
             (Per::Account, _) => " for each account",
             (Per::Action, _) => " for each account, region and action",
-            (Per::Credential | Per::Flow | Per::Gate, _) => "",
+            (Per::Client | Per::Credential | Per::Flow | Per::Gate, _) => "",
         };
         let points =
             if self.dearest > 1 { format!(", of which a call costs up to {}", self.dearest) } else { String::new() };

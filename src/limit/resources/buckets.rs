@@ -71,7 +71,7 @@ impl Buckets {
             (Per::Gate, Some(only)) => Some((only, false)),
             (Per::Gate, None) => self.open(owner, None, now).map(|id| (id, false)),
             (Per::Flow, _) => self.one_of_many(owner, flow, now).map(|id| (id, true)),
-            (Per::Account | Per::Action | Per::Credential, _) => {
+            (Per::Account | Per::Action | Per::Client | Per::Credential, _) => {
                 self.one_of_many(owner, credential, now).map(|id| (id, true))
             }
         }

@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 use super::dice::{Dice, is_whole};
 use super::{idle_gate, options, server};
 use crate::clock::Clock;
+use crate::proxy::peer::Peer;
 use crate::telemetry::CallLog;
 
 /// Answers whatever it is asked, in its time.
@@ -106,7 +107,7 @@ async fn a_resting_connection_is_closed_after_two_minutes_and_at_once_when_the_g
     let (mut client, other) = tokio::io::duplex(4096);
     let served = tokio::spawn({
         let gate = Arc::clone(&gate);
-        async move { gate.serve(Box::new(other), None, false).await }
+        async move { gate.serve(Box::new(other), Peer::default(), false).await }
     });
     for wait in [119, 1, 119] {
         ask(&mut client).await;
@@ -119,7 +120,7 @@ async fn a_resting_connection_is_closed_after_two_minutes_and_at_once_when_the_g
     served.await.expect("no panic");
 
     let (mut client, other) = tokio::io::duplex(4096);
-    let (serving, closing) = (gate.serve(Box::new(other), None, false), async {
+    let (serving, closing) = (gate.serve(Box::new(other), Peer::default(), false), async {
         ask(&mut client).await;
         clock.sleep(Duration::from_secs(1)).await;
         gate.closing.tell().await;
@@ -166,7 +167,7 @@ fn no_call_is_lost_between_rests() {
             options.upstream.response_timeout = None;
             let (gate, _driver) = server(options, clock);
             let (end, other) = tokio::io::duplex(usize::try_from(64 + dice.below(4096)).expect("small"));
-            tokio::join!(client(end, dice.child(), clock, seed), gate.serve(Box::new(other), None, false));
+            tokio::join!(client(end, dice.child(), clock, seed), gate.serve(Box::new(other), Peer::default(), false));
         });
     }
 }

@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::iter::successors;
-use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -26,6 +25,7 @@ use super::linger::linger;
 use super::parting::Parting;
 use super::stream::Stream;
 use super::wire::{ActiveCall, Wire, WireHandle};
+use crate::proxy::peer::Peer;
 use crate::proxy::stack::{self, Sent};
 use crate::proxy::tunnel::UpgradeSlot;
 use crate::telemetry::table;
@@ -186,7 +186,7 @@ fn is_sent_in_chunks(response: &Response<Sent>) -> bool {
 
 impl Server {
     /// Serves a connection to its end. `http2` if ALPN agreed on it; otherwise the preface decides.
-    pub(in crate::proxy) async fn serve(&self, stream: Box<dyn Stream>, local: Option<IpAddr>, http2: bool) {
+    pub(in crate::proxy) async fn serve(&self, stream: Box<dyn Stream>, peer: Peer, http2: bool) {
         let handle = WireHandle::new(stream, Arc::clone(&self.section.buffers), self.parts.upstream.lower_case());
         let speaks_http2 = http2
             || tokio::select! {
@@ -196,7 +196,7 @@ impl Server {
                 },
                 () = self.closing.told() => return, // it has not said a word yet
             };
-        let stack = stack::stack(&self.parts, local);
+        let stack = stack::stack(&self.parts, peer);
         if speaks_http2 {
             serve_calls_of_http2(&handle, stack, self.closing.told(), &self.section.name).await;
         } else {

@@ -75,9 +75,10 @@ impl CallContext {
     ) -> Self {
         let arrived = clock.now();
         let action = call.words.as_deref().map_or("", |words| &words.action);
+        let client = call.client.as_deref().unwrap_or_default();
         Self {
             method: request.method.clone(),
-            caller: tally.called(program(&request.headers), action, arrived),
+            caller: tally.called([program(&request.headers), action, client], arrived),
             key: call.key.known(),
             in_flight: config.meters.in_flight(call.class).map(InFlight::new),
             noted: config.options.call_log.as_ref().map(|_| Noted::of(&request.headers)),
@@ -177,6 +178,8 @@ impl CallContext {
             Failure::Lost => FailureKind::Lost,
             Failure::Timeout(_) => FailureKind::Timeout,
             Failure::Unconnected(_) => FailureKind::Unconnected,
+            // Calls of strangers say nothing about an object.
+            Failure::Denied(_) => return self.key = None,
             Failure::Client | Failure::Forbidden(_) => return,
         };
         self.config.meters.failed(self.call.class, kind);
@@ -241,6 +244,7 @@ impl CallContext {
                 namespace: call.namespace().into(),
                 user_agent,
                 credential: self.call.credential,
+                client: self.call.client.clone(),
                 long_running: call.is_long_running,
                 dry_run: call.is_dry_run,
                 timeout: call.timeout,

@@ -125,6 +125,7 @@ fn status_reason(status: StatusCode) -> &'static str {
         StatusCode::FORBIDDEN => "Forbidden",
         StatusCode::METHOD_NOT_ALLOWED => "MethodNotAllowed",
         StatusCode::GATEWAY_TIMEOUT => "Timeout",
+        StatusCode::SERVICE_UNAVAILABLE => "ServiceUnavailable",
         status if status.is_client_error() => "BadRequest",
         _ => "InternalError",
     }

@@ -17,6 +17,8 @@ struct Caller {
     agent: Box<str>,
     /// The action in its provider's words, on a gate with a dialect.
     action: Box<str>,
+    /// The client's name, on a gate that knows its clients.
+    client: Box<str>,
     calls: u64,
     refused: u64,
     last: Moment,
@@ -38,14 +40,17 @@ impl CallerRow {
 // === impl Callers ===
 
 impl Callers {
-    /// Counts a call of a program; `action` is empty where a gate reads none.
-    pub(super) fn called(&self, agent: &str, action: &str, now: Moment) -> CallerRow {
+    /// Counts a call of a program, with its action and its client; these are empty where a gate
+    /// reads none, or knows none.
+    pub(super) fn called(&self, [agent, action, client]: [&str; 3], now: Moment) -> CallerRow {
         let mut rows = self.lock();
-        let known = rows.iter().take(ROWS).position(|row| *row.agent == *agent && *row.action == *action);
+        let is = |row: &Caller| *row.agent == *agent && *row.action == *action && *row.client == *client;
+        let known = rows.iter().take(ROWS).position(is);
         let row = known.unwrap_or_else(|| rows.len().min(ROWS));
         if row == rows.len() {
-            let (agent, action) = if row == ROWS { (OTHERS, "") } else { (agent, action) };
-            rows.push(Caller { agent: agent.into(), action: action.into(), calls: 0, refused: 0, last: now });
+            let [agent, action, client] =
+                if row == ROWS { [OTHERS, "", ""] } else { [agent, action, client] }.map(Into::into);
+            rows.push(Caller { agent, action, client, calls: 0, refused: 0, last: now });
         }
         if let Some(caller) = rows.get_mut(row) {
             (caller.calls, caller.last) = (caller.calls + 1, now);
@@ -70,6 +75,7 @@ impl Callers {
         let row = |caller: &Caller| status::Caller {
             user_agent: caller.agent.to_string(),
             action: caller.action.to_string(),
+            client: caller.client.to_string(),
             calls: caller.calls,
             refused: caller.refused,
             last_ms: clock.wall(caller.last),
@@ -97,7 +103,7 @@ mod tests {
     fn the_actions_of_a_program_are_told_apart() {
         let (callers, clock) = (Callers::default(), Clock::start());
         for action in ["RunInstances", "DescribeInstances", "DescribeInstances"] {
-            callers.called("autoscaler/1", action, Moment::ZERO);
+            callers.called(["autoscaler/1", action, ""], Moment::ZERO);
         }
         let told = callers.tell(clock);
         let rows: Vec<_> = told.iter().map(|row| (row.action.as_str(), row.calls)).collect();
@@ -108,11 +114,11 @@ mod tests {
     fn programs_are_counted_and_their_number_is_bounded() {
         let (callers, clock) = (Callers::default(), Clock::start());
         for nth in 0..100 {
-            callers.called(&format!("program/{nth}"), "", Moment::ZERO);
+            callers.called([&format!("program/{nth}"), "", ""], Moment::ZERO);
         }
-        let row = callers.called("program/3", "", Moment::ZERO);
+        let row = callers.called(["program/3", "", ""], Moment::ZERO);
         callers.refused(row);
-        callers.refused(callers.called("new/1", "", Moment::ZERO));
+        callers.refused(callers.called(["new/1", "", ""], Moment::ZERO));
         let told = callers.tell(clock);
         let counts = |at: usize| (told[at].user_agent.as_str(), told[at].calls, told[at].refused);
         assert_eq!((told.len(), counts(0), counts(1)), (21, ("all others", 81, 1), ("program/3", 2, 1)));

@@ -94,7 +94,9 @@ impl<'a> Candidate<'a> {
         let credential = self.reader.number(record.hashes.credential);
         // The log has neither paths nor credentials, but it has the flow that they gave.
         let flow = match (self.limits.gate.rules.fair_by, self.limits.gate.kind) {
-            (FairBy::Account | FairBy::Action | FairBy::Credential, _) => self.reader.number(record.hashes.flow),
+            (FairBy::Account | FairBy::Action | FairBy::Client | FairBy::Credential, _) => {
+                self.reader.number(record.hashes.flow)
+            }
             (FairBy::Resource, Kind::Http) => self.reader.number(record.hashes.flow),
             _ => read.shared.flow,
         };

@@ -154,6 +154,7 @@ fn times_and_pictures_have_their_scale_and_callers_their_names() {
     let caller = crate::status::Caller {
         user_agent: "manager/1.2".to_owned(),
         action: "DescribeInstances".to_owned(),
+        client: "system:serviceaccount:prod:manager".to_owned(),
         calls: 77,
         refused: 3,
         last_ms: 8_000,
@@ -166,7 +167,7 @@ fn times_and_pictures_have_their_scale_and_callers_their_names() {
         "1.0 s ago <small>00:00:09 UTC</small>",
         "<span>10 min ago</span><span>top: 50/s</span><span>now</span>",
         "<span>top: 3</span>",
-        "manager/1.2",
+        "system:serviceaccount:prod:manager, manager/1.2: DescribeInstances",
         "none sent",
         "2.0 s ago <small>00:00:08 UTC</small>",
     ] {

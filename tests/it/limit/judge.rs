@@ -92,7 +92,7 @@ fn who(per: Per, caller: &Caller) -> u64 {
     match per {
         Per::Gate => 0,
         Per::Flow => caller.flow,
-        Per::Account | Per::Action | Per::Credential => caller.credential,
+        Per::Account | Per::Action | Per::Client | Per::Credential => caller.credential,
     }
 }
 

@@ -63,6 +63,18 @@ impl Gate {
         })
     }
 
+    /// Starts a gate as a Service for many clients, which it knows by their tokens: it asks about
+    /// them as `user`, and passes their own credentials on.
+    pub(crate) fn service(plane: &ControlPlane, user: &User, settings: &str) -> Self {
+        let settings =
+            format!("\"kubeconfig\"\ncredentials = \"pass_through\"\nclients = {{ tokens = \"review\" }}\n{settings}");
+        Self::run(&settings, "", |program, args| {
+            let mut run = command(program, args);
+            run.env("KUBECONFIG", plane.kubeconfig(user));
+            run
+        })
+    }
+
     /// Starts a gate as a sidecar of a pod: everything comes from the pod's service account, and
     /// only the address to listen on is configured.
     pub(crate) fn sidecar(pod: &InPod) -> Self {
@@ -162,6 +174,18 @@ impl Gate {
             .collect();
         left.sort_unstable();
         left
+    }
+
+    /// The clients whose calls of the default class left, in the order in which they did.
+    pub(crate) fn departures_by_client(&self) -> Vec<String> {
+        let left = |line: Value| {
+            let client = line.get("client")?.as_str()?.to_owned();
+            let is_metered = line.get("class").and_then(Value::as_str) == Some("default");
+            line.get("granted_ns")?.as_u64().filter(|_| is_metered).map(|at| (at, client))
+        };
+        let mut left: Vec<_> = self.call_log().into_iter().filter_map(left).collect();
+        left.sort_unstable();
+        left.into_iter().map(|(_, client)| client).collect()
     }
 
     /// The arrival of each call, by the gate's wall clock.

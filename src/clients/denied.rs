@@ -1,0 +1,63 @@
+//! The reasons for which a client is not let in.
+
+use std::sync::Arc;
+
+use http::StatusCode;
+
+use crate::credentials::ApiError;
+
+/// The reason for which a client is not let in. It names no other client, and no token.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Denied {
+    /// It shows nothing.
+    #[error("this gate asks its clients who they are, and this call does not say: {0}")]
+    NothingShown(&'static str),
+    /// It shows more than one token, of which each might be meant.
+    #[error("this call shows more than one token; expected one")]
+    Ambiguous,
+    /// Its token is nobody's.
+    #[error(
+        "the API server knows nobody by this call's token (TokenReview): it has expired, was revoked, or is for another audience"
+    )]
+    WrongToken,
+    /// Its certificate has no name.
+    #[error("the client's certificate has no common name (CN), by which this gate would know it")]
+    NoName,
+    /// It is known, and not one of those who may.
+    #[error("client {0:?} is not one of those that this gate lets in (clients.allowed)")]
+    NotAllowed(Arc<str>),
+    /// The judge of tokens cannot be asked.
+    #[error("the gate cannot find out who calls, because its TokenReview fails, and lets nobody in unknown: {0}")]
+    Unreviewed(Arc<ApiError>),
+    /// Too many tokens are being judged.
+    #[error("the gate cannot find out who calls: too many TokenReviews are under way")]
+    Busy,
+}
+
+// === impl Denied ===
+
+impl Denied {
+    /// Returns the status for it, and the seconds after which another try makes sense.
+    pub fn status(&self) -> (StatusCode, Option<u64>) {
+        match self {
+            Self::NothingShown(_) | Self::Ambiguous | Self::WrongToken | Self::NoName => {
+                (StatusCode::UNAUTHORIZED, None)
+            }
+            Self::NotAllowed(_) => (StatusCode::FORBIDDEN, None),
+            Self::Unreviewed(_) | Self::Busy => (StatusCode::SERVICE_UNAVAILABLE, Some(1)),
+        }
+    }
+
+    /// Returns the word for it, for metrics.
+    pub const fn word(&self) -> &'static str {
+        match self {
+            Self::NothingShown(_) => "nothing_shown",
+            Self::Ambiguous => "ambiguous",
+            Self::WrongToken => "wrong_token",
+            Self::NoName => "no_name",
+            Self::NotAllowed(_) => "not_allowed",
+            Self::Unreviewed(_) => "unreviewed",
+            Self::Busy => "busy",
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Reads how the clients of a gate show who they are.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use super::cursor::Cursor;
+use super::egress;
+use crate::spec::{Clients, Credentials, Gate, Source, Tokens};
+
+/// Reads `clients` of a gate, if it asks its clients who they are.
+pub(super) fn clients(gate: &Cursor<'_>, upstream: Option<&Source>, has_hosts: bool) -> Option<Clients> {
+    let at = egress::beside_hosts(gate, has_hosts, egress::LISTENER).optional("clients")?;
+    let usual = upstream.filter(|upstream| upstream.has_identity()).unwrap_or(&Source::InCluster);
+    let clients = read(&at, usual);
+    (!has_hosts).then_some(clients)
+}
+
+fn read(at: &Cursor<'_>, usual: &Source) -> Clients {
+    let tokens = at.get("tokens", Tokens::Off);
+    let certificates = at.get("certificates", false);
+    let reviewed = at.unused_if(tokens == Tokens::Off, "tokens = \"off\": none are asked for", &at.at("tokens"));
+    let audiences: Vec<String> = reviewed.get("audiences", Vec::new());
+    at.check_each("audiences", &audiences, |audience| audience.is_empty().then(|| "expected an audience".to_owned()));
+    let cache = reviewed.get("cache", CACHE);
+    if !CACHES.contains(&cache) {
+        at.at("cache").problem(format!(
+            "is {cache:?}, expected a time from 1s to 5m: a token that was revoked is let in for as long"
+        ));
+    }
+    let api = reviewed.get("api", usual.clone());
+    if !api.has_identity() {
+        at.at("api").problem(
+            "is a URL, but the gate needs an identity to ask for reviews; expected \"in_cluster\", \"kubeconfig\" or \"kubeconfig:CONTEXT\"",
+        );
+    }
+    let allowed: Option<Vec<String>> = at.read("allowed");
+    if let Some(allowed) = &allowed {
+        at.in_force("allowed", allowed);
+        if allowed.is_empty() {
+            at.at("allowed").problem("is an empty list, which lets no client in; expected names such as \"system:serviceaccount:NAMESPACE:*\"");
+        }
+        at.check_each("allowed", allowed, |name| name.is_empty().then(|| "expected the name of a client".to_owned()));
+    }
+    if tokens == Tokens::Off && !certificates && !at.has("tokens") && !at.has("certificates") {
+        at.key_problem(
+            "tells no client from another, expected tokens = \"review\", or certificates = true with tls.client_ca",
+        );
+    } else if tokens == Tokens::Off && !certificates {
+        at.at("tokens").given(&[&at.at("certificates")]).problem(
+            "is \"off\", and certificates is false: nothing tells one client from another; expected tokens = \"review\", or certificates = true",
+        );
+    }
+    Clients { tokens, audiences, certificates, cache, allowed, api }
+}
+
+/// Checks what knowing clients needs besides: a connection that keeps what they show to itself, and
+/// names of those who may use the gate's own identity.
+pub(super) fn check(gate: &Gate, at: &Cursor<'_>) {
+    let Some(clients) = &gate.clients else { return };
+    let at_clients = at.at("clients");
+    if clients.certificates && gate.tls.as_ref().is_none_or(|tls| tls.client_ca.is_none()) {
+        at_clients.at("certificates").given(&[&at.at("tls")]).problem(
+            "is true, but the listener asks for no certificate; expected [tls] with client_ca, the CA that signs the clients' certificates",
+        );
+    }
+    if clients.tokens == Tokens::Review && gate.tls.is_none() && !gate.is_local() {
+        at_clients.at("tokens").given(&[&at.at("tls"), &at.at("listen")]).problem(
+            "is \"review\", but without [tls] the clients' tokens would cross the network in the clear; expected [tls]",
+        );
+    }
+    if gate.credentials == Credentials::Inject && clients.allowed.is_none() {
+        at_clients.at("allowed").given(&[&at.at("credentials")]).missing(
+            ", but with credentials = \"inject\" every client that is known, which may be every pod of the cluster, would act with the \
+             gate's identity; expected the names of those who may, such as [\"system:serviceaccount:NAMESPACE:*\"]",
+        );
+    }
+}
+
+/// As long as kube-apiserver keeps the answers of its own webhook.
+const CACHE: Duration = Duration::from_secs(10);
+const CACHES: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(300);

@@ -1,0 +1,30 @@
+//! The units that limits are split by.
+
+words! {
+    /// The unit that a bucket or a set of slots is split by.
+    pub enum Per {
+        /// One for the gate.
+        Gate = "gate",
+        /// One per flow.
+        Flow = "flow",
+        /// One per client credential.
+        Credential = "credential",
+        /// One per quota of an account, as the gate's dialect tells them: of AWS per account,
+        /// service and region.
+        Account = "account",
+        /// One per account, service, region and action, as the gate's dialect tells them.
+        Action = "action",
+        /// One per client, by the name that the gate knows it by.
+        Client = "client",
+    }
+}
+
+// === impl Per ===
+
+impl Per {
+    /// True if it splits by the identity that arrivals bring. All that meters a class is split by
+    /// the same one.
+    pub const fn is_by_identity(self) -> bool {
+        matches!(self, Self::Account | Self::Action | Self::Client | Self::Credential)
+    }
+}

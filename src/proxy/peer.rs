@@ -1,0 +1,13 @@
+//! The other end of a connection.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// A client, as far as its connection tells.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Peer {
+    /// The address of this machine that it has reached; `None` over a Unix socket.
+    pub(crate) local: Option<IpAddr>,
+    /// The name in its certificate, where the gate knows clients by it; empty if it has none.
+    pub(crate) name: Option<Arc<str>>,
+}
