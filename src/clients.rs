@@ -7,7 +7,9 @@
 mod cache;
 mod denied;
 mod review;
+mod shown;
 
+use std::borrow::Cow;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -16,6 +18,7 @@ use http::{HeaderMap, HeaderName};
 
 pub use self::denied::Denied;
 use self::review::Reviewer;
+use self::shown::{TO_PROXY, TOKEN};
 use crate::classify::{Glob, Kind};
 use crate::clock::Clock;
 use crate::credentials::Api;
@@ -41,9 +44,22 @@ pub struct Clients {
 // === impl Clients ===
 
 impl Clients {
-    /// Makes the judge of a gate's clients, which asks `api` about tokens.
+    /// Makes the judge of a gate's clients, which asks `api` about tokens; `None` without an `api`
+    /// that it needs, or without randomness.
     pub fn new(gate: &spec::Gate, clients: &spec::Clients, api: Option<Api>, clock: Clock) -> Option<Self> {
-        let name = Arc::clone(&gate.name);
+        let header = match gate.kind {
+            Kind::Kubernetes => AUTHORIZATION,
+            Kind::Http => TOKEN,
+        };
+        Self::by(header, Arc::clone(&gate.name), clients, api, clock)
+    }
+
+    /// Makes the judge of the clients of a forward proxy, likewise.
+    pub fn of_proxy(name: &str, clients: &spec::Clients, api: Option<Api>, clock: Clock) -> Option<Self> {
+        Self::by(TO_PROXY, name.into(), clients, api, clock)
+    }
+
+    fn by(header: HeaderName, name: Arc<str>, clients: &spec::Clients, api: Option<Api>, clock: Clock) -> Option<Self> {
         let reviewer = match (clients.tokens, api) {
             (spec::Tokens::Off, _) => None,
             (spec::Tokens::Review, None) => return None,
@@ -51,10 +67,6 @@ impl Clients {
                 let audiences = clients.audiences.clone();
                 Some(Arc::new(Reviewer::new(api, Arc::clone(&name), audiences, clients.cache, clock)?))
             }
-        };
-        let header = match gate.kind {
-            Kind::Kubernetes => AUTHORIZATION,
-            Kind::Http => TOKEN,
         };
         let allowed = clients.allowed.as_ref().map(|names| names.iter().map(|name| Glob::new(name)).collect());
         let logged = Mutex::default();
@@ -73,11 +85,24 @@ impl Clients {
     /// # Errors
     /// It is not let in.
     pub async fn identify(&self, named: Option<&Arc<str>>, headers: &mut HeaderMap) -> Result<Arc<str>, Denied> {
-        let known = self.known(named, headers).await;
+        let known = self.let_in(named, shown::in_header(&self.header, headers)).await;
         if self.header != AUTHORIZATION {
             headers.remove(&self.header);
         }
-        let allowed = known.and_then(|client| match &self.allowed {
+        known
+    }
+
+    /// Returns the name of the client of a forward proxy, which shows these values of
+    /// `Proxy-Authorization`. `named` is that of its certificate, as above.
+    ///
+    /// # Errors
+    /// It is not let in.
+    pub async fn identify_by(&self, named: Option<&Arc<str>>, shown: &[&[u8]]) -> Result<Arc<str>, Denied> {
+        self.let_in(named, shown::to_proxy(shown)).await
+    }
+
+    async fn let_in(&self, named: Option<&Arc<str>>, shown: Result<Cow<'_, str>, Denied>) -> Result<Arc<str>, Denied> {
+        let allowed = self.known(named, shown).await.and_then(|client| match &self.allowed {
             Some(allowed) if !allowed.iter().any(|name| name.matches(&client)) => Err(Denied::NotAllowed(client)),
             _ => Ok(client),
         });
@@ -93,7 +118,7 @@ impl Clients {
         }
     }
 
-    async fn known(&self, named: Option<&Arc<str>>, headers: &HeaderMap) -> Result<Arc<str>, Denied> {
+    async fn known(&self, named: Option<&Arc<str>>, shown: Result<Cow<'_, str>, Denied>) -> Result<Arc<str>, Denied> {
         match named.filter(|_| self.certificates) {
             Some(name) if name.is_empty() => return Err(Denied::NoName),
             Some(name) => return Ok(Arc::clone(name)),
@@ -102,25 +127,11 @@ impl Clients {
         let Some(reviewer) = &self.reviewer else {
             return Err(Denied::NothingShown("expected a client certificate"));
         };
-        let mut shown = headers.get_all(&self.header).iter();
-        let expected = if self.header == AUTHORIZATION { EXPECTED_BEARER } else { EXPECTED_TOKEN };
-        let value = shown.next().ok_or(Denied::NothingShown(expected))?;
-        if shown.next().is_some() {
-            return Err(Denied::Ambiguous);
-        }
-        let text = value.to_str().map_err(|_| Denied::WrongToken)?;
-        let token = match bearer(text) {
-            Some(token) => token,
-            None if self.header != AUTHORIZATION && !text.trim().contains(' ') => text.trim(),
-            None => return Err(Denied::NothingShown(expected)),
-        };
-        if token.is_empty() {
-            return Err(Denied::NothingShown(expected));
-        }
+        let token = shown?;
         if token.len() > LONGEST {
             return Err(Denied::WrongToken);
         }
-        reviewer.review(token).await
+        reviewer.review(&token).await
     }
 
     /// Counts one that is turned away, and says so once a minute.
@@ -138,40 +149,7 @@ impl Clients {
     }
 }
 
-/// Returns the token of a header, as kube-apiserver finds it: behind `Bearer` in any case, up to
-/// the next space.
-fn bearer(value: &str) -> Option<&str> {
-    let mut words = value.trim().split(' ');
-    words.next().filter(|scheme| scheme.eq_ignore_ascii_case("bearer"))?;
-    words.next()
-}
-
-/// The header in which clients of other APIs show their token. It never goes upstream.
-const TOKEN: HeaderName = HeaderName::from_static("tidegate-client-token");
-const EXPECTED_BEARER: &str = "expected its service account's token as Authorization: Bearer";
-const EXPECTED_TOKEN: &str = "expected its service account's token in the header Tidegate-Client-Token";
 /// Far more than any token has.
 const LONGEST: usize = 32 << 10;
 /// A client that tries again and again is one line a minute.
 const AGAIN: Duration = Duration::from_secs(60);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_token_is_found_as_kube_apiserver_finds_it() {
-        for (value, token) in [
-            ("Bearer abc", Some("abc")),
-            ("bearer abc", Some("abc")),
-            (" BEARER abc def", Some("abc")),
-            ("Bearer", None),
-            ("Bearer  abc", Some("")),
-            ("Basic abc", None),
-            ("abc", None),
-            ("", None),
-        ] {
-            assert_eq!(bearer(value), token, "{value:?}");
-        }
-    }
-}

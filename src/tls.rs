@@ -29,7 +29,7 @@ pub use self::interception::Interception;
 pub use self::listener::{Listener, from_files, self_signed, self_signed_by, wall};
 pub use self::pem::{Identity, Pem};
 pub use self::pins::{NotPinned, Pin};
-pub use self::subject::common_name;
+pub use self::subject::{client_name, common_name};
 pub use self::trust::{Trust, extra_roots, fingerprint, first_certificate, holds};
 
 /// The reason why a TLS configuration cannot be made.

@@ -7,13 +7,15 @@ use std::time::Duration;
 use anyhow::anyhow;
 use tokio_util::sync::CancellationToken;
 
-use super::gate::{PreparedGate, Trouble, prepare_gate};
+use super::gate::{PreparedGate, Trouble, listener, prepare_gate, reviewer};
 use super::interception::PreparedCa;
+use crate::clients::Clients;
 use crate::clock::Clock;
 use crate::config;
-use crate::credentials::{Environment, Proxy, Secret};
+use crate::credentials::{Environment, Proxy, Secret, UpstreamTls};
 use crate::proxy::{self, Directory, Egress, EgressOptions};
-use crate::spec::Settings;
+use crate::spec::{self, Settings};
+use crate::tls;
 
 /// The listener, which only needs its socket and its gates.
 #[derive(Debug)]
@@ -22,6 +24,8 @@ pub(crate) struct PreparedEgress {
     /// Calls in clear to hosts that no gate lists.
     clear: PreparedGate,
     token: Option<Secret>,
+    tls: Option<Arc<tls::Listener>>,
+    clients: Option<Arc<Clients>>,
     ca: Option<PreparedCa>,
 }
 
@@ -37,10 +41,20 @@ pub(crate) fn prepare_egress(
     let via = (!egress.via.is_empty()).then(|| Proxy::parse(&egress.via));
     let via =
         via.map(|via| via.ok_or_else(|| Trouble::Wrong { key: "via", what: anyhow!("is not a proxy") })).transpose()?;
+    let asks_by_tls = egress.clients.as_ref().is_none_or(spec::Clients::need_certificates);
+    let tls = egress.tls.as_ref().map(|tls| listener(tls, &[], asks_by_tls)).transpose()?.map(Arc::new);
+    let clients = egress.clients.as_ref().map(|clients| judge(clients, around, clock)).transpose()?;
     let ca = PreparedCa::new(settings)?;
     let mut clear = clear(settings.drain, around, clock)?;
     clear.options.upstream.target.proxy = via;
-    Ok(Some(PreparedEgress { directory, clear, token, ca }))
+    Ok(Some(PreparedEgress { directory, clear, token, tls, clients, ca }))
+}
+
+/// Makes the judge of the listener's clients.
+fn judge(clients: &spec::Clients, around: &Environment, clock: Clock) -> Result<Arc<Clients>, Trouble> {
+    let api = reviewer(clients, &UpstreamTls::default(), around, clock)?;
+    let judge = Clients::of_proxy("egress", clients, api, clock).map(Arc::new);
+    judge.ok_or_else(|| Trouble::Missing(anyhow!(tls::TlsError::Randomness)))
 }
 
 /// Makes the gate without limits.
@@ -61,12 +75,12 @@ pub(crate) async fn start(
     clock: Clock,
     stop: CancellationToken,
 ) -> anyhow::Result<Arc<Egress>> {
-    let PreparedEgress { directory, clear, token, ca } = prepared;
+    let PreparedEgress { directory, clear, token, tls, clients, ca } = prepared;
     // Before anything listens: a client that connects finds what it needs to trust.
     let ca = ca.map(|ca| ca.open(clock, stop.clone())).transpose()?;
     let notes: Vec<_> = gates.iter().map(|gate| (Arc::clone(&gate.options.gate.name), gate.notes.clone())).collect();
     let gates = gates.into_iter().map(|gate| gate.options).collect();
-    let options = EgressOptions { directory, gates, clear: clear.options, token, ca, own, judge: None };
+    let options = EgressOptions { directory, gates, clear: clear.options, token, tls, clients, ca, own, judge: None };
     let egress = Egress::start(options, clock, stop).await?;
     tracing::info!(listen = egress.status().listen, gates = notes.len(), "egress listener open");
     for (gate, notes) in notes {
@@ -96,6 +110,6 @@ mod tests {
         let around = Environment { variables: Vec::new(), service_account: "/none".into() };
         let gate = clear(Duration::ZERO, &around, Clock::start()).expect("it can be made").options.gate;
         assert!(gate.policy.bucket.is_none() && gate.policy.in_flight.is_none() && gate.policy.retry_bucket.is_none());
-        assert_eq!((gate.injects(), gate.host), (false, crate::spec::Host::Preserve));
+        assert_eq!((gate.injects(), gate.host), (false, spec::Host::Preserve));
     }
 }

@@ -129,32 +129,40 @@ fn resolve(gate: &Gate, around: &Environment) -> Result<Resolved, Trouble> {
 /// Makes the judge of the gate's clients, if it asks who they are.
 fn clients(gate: &Gate, around: &Environment, clock: Clock) -> Result<Option<clients::Clients>, Trouble> {
     let Some(clients) = &gate.clients else { return Ok(None) };
-    let api = match clients.tokens {
-        Tokens::Off => None,
-        Tokens::Review => {
-            let is_upstream = clients.api == gate.upstream;
-            let tls = if is_upstream { gate.upstream_tls.clone() } else { UpstreamTls::default() };
-            let resolved = credentials::resolve(&clients.api, &tls, around).map_err(|error| match error {
-                CredentialsError::NotInCluster(_) | CredentialsError::NoKubeconfig(_) => {
-                    Trouble::Missing(anyhow!(error).context(format!("gate {}: clients.api", gate.name)))
-                }
-                error => Trouble::wrong("clients.api", error),
-            })?;
-            if !resolved.has_credentials() {
-                let why = "has no credentials with which the gate could ask for a TokenReview";
-                return Err(Trouble::wrong("clients.api", anyhow!(why)));
-            }
-            let api = Api::new(&resolved, "tidegate", clock).map_err(|error| Trouble::wrong("clients.api", error))?;
-            Some(api)
-        }
-    };
+    let is_upstream = clients.api == gate.upstream;
+    let tls = if is_upstream { gate.upstream_tls.clone() } else { UpstreamTls::default() };
+    let api = reviewer(clients, &tls, around, clock)?;
     let judge = clients::Clients::new(gate, clients, api, clock);
     judge.map(Some).ok_or_else(|| Trouble::Missing(anyhow!(tls::TlsError::Randomness)))
 }
 
+/// Returns the API server that reviews the tokens of clients, if they show any.
+pub(super) fn reviewer(
+    clients: &Clients,
+    tls: &UpstreamTls,
+    around: &Environment,
+    clock: Clock,
+) -> Result<Option<Api>, Trouble> {
+    if clients.tokens == Tokens::Off {
+        return Ok(None);
+    }
+    let resolved = credentials::resolve(&clients.api, tls, around).map_err(|error| match error {
+        CredentialsError::NotInCluster(_) | CredentialsError::NoKubeconfig(_) => {
+            Trouble::Missing(anyhow!(error).context("clients.api"))
+        }
+        error => Trouble::wrong("clients.api", error),
+    })?;
+    if !resolved.has_credentials() {
+        let why = "has no credentials with which the gate could ask for a TokenReview";
+        return Err(Trouble::wrong("clients.api", anyhow!(why)));
+    }
+    let api = Api::new(&resolved, "tidegate", clock).map_err(|error| Trouble::wrong("clients.api", error))?;
+    Ok(Some(api))
+}
+
 /// Returns the TLS of the listener. Where it has a client CA, clients must show a certificate,
 /// unless they may show something else instead.
-fn listener(tls: &ListenerTls, listen: &[Listen], must_show: bool) -> Result<tls::Listener, Trouble> {
+pub(super) fn listener(tls: &ListenerTls, listen: &[Listen], must_show: bool) -> Result<tls::Listener, Trouble> {
     let client_ca = tls.client_ca.as_deref();
     let made = match &tls.mode {
         TlsMode::SelfSigned => self_signed(tls, &addresses(listen)),

@@ -44,6 +44,7 @@ pub(crate) fn prepare(loaded: Loaded, from: &str, around: &Environment, clock: C
     let too_much = memory::limit().and_then(|limit| memory::problem(settings.gates.values(), limit));
     problems.extend(too_much.map(|what| format!("{from}: {what}")));
     let Settings { drain, gates, stores, otlp, .. } = settings.clone();
+    let mut missing = Vec::new();
     let egress = match prepare_egress(&settings, around, clock) {
         Ok(egress) => egress,
         Err(Trouble::Wrong { key, what }) => {
@@ -52,9 +53,12 @@ pub(crate) fn prepare(loaded: Loaded, from: &str, around: &Environment, clock: C
             }
             None
         }
-        Err(Trouble::Missing(what)) => return Err(Failure::Other(what)),
+        Err(Trouble::Missing(what)) => {
+            missing.push(what.context("egress"));
+            None
+        }
     };
-    let (gate_list, store_list, missing) = Default::default();
+    let (gate_list, store_list) = Default::default();
     let mut prepared =
         Prepared { settings, gates: gate_list, egress, stores: store_list, otlp: None, effective, warnings, missing };
     let is_known = problems.iter().any(|problem| problem.contains("otlp."));

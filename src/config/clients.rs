@@ -4,18 +4,16 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::cursor::Cursor;
-use super::egress;
-use crate::spec::{Clients, Credentials, Gate, Source, Tokens};
+use crate::spec::{Clients, Credentials, Gate, ListenerTls, Source, Tokens};
 
 /// Reads `clients` of a gate, if it asks its clients who they are.
-pub(super) fn clients(gate: &Cursor<'_>, upstream: Option<&Source>, has_hosts: bool) -> Option<Clients> {
-    let at = egress::beside_hosts(gate, has_hosts, egress::LISTENER).optional("clients")?;
+pub(super) fn clients(gate: &Cursor<'_>, upstream: Option<&Source>) -> Option<Clients> {
+    let at = gate.optional("clients")?;
     let usual = upstream.filter(|upstream| upstream.has_identity()).unwrap_or(&Source::InCluster);
-    let clients = read(&at, usual);
-    (!has_hosts).then_some(clients)
+    Some(read(&at, usual))
 }
 
-fn read(at: &Cursor<'_>, usual: &Source) -> Clients {
+pub(super) fn read(at: &Cursor<'_>, usual: &Source) -> Clients {
     let tokens = at.get("tokens", Tokens::Off);
     let certificates = at.get("certificates", false);
     let reviewed = at.unused_if(tokens == Tokens::Off, "tokens = \"off\": none are asked for", &at.at("tokens"));
@@ -58,11 +56,7 @@ fn read(at: &Cursor<'_>, usual: &Source) -> Clients {
 pub(super) fn check(gate: &Gate, at: &Cursor<'_>) {
     let Some(clients) = &gate.clients else { return };
     let at_clients = at.at("clients");
-    if clients.certificates && gate.tls.as_ref().is_none_or(|tls| tls.client_ca.is_none()) {
-        at_clients.at("certificates").given(&[&at.at("tls")]).problem(
-            "is true, but the listener asks for no certificate; expected [tls] with client_ca, the CA that signs the clients' certificates",
-        );
-    }
+    check_certificates(clients, gate.tls.as_ref(), &at_clients, &at.at("tls"));
     if clients.tokens == Tokens::Review && gate.tls.is_none() && !gate.is_local() {
         at_clients.at("tokens").given(&[&at.at("tls"), &at.at("listen")]).problem(
             "is \"review\", but without [tls] the clients' tokens would cross the network in the clear; expected [tls]",
@@ -72,6 +66,15 @@ pub(super) fn check(gate: &Gate, at: &Cursor<'_>) {
         at_clients.at("allowed").given(&[&at.at("credentials")]).missing(
             ", but with credentials = \"inject\" every client that is known, which may be every pod of the cluster, would act with the \
              gate's identity; expected the names of those who may, such as [\"system:serviceaccount:NAMESPACE:*\"]",
+        );
+    }
+}
+
+/// Checks that clients are asked for the certificates by which they are to be known.
+pub(super) fn check_certificates(clients: &Clients, tls: Option<&ListenerTls>, at: &Cursor<'_>, at_tls: &Cursor<'_>) {
+    if clients.certificates && tls.is_none_or(|tls| tls.client_ca.is_none()) {
+        at.at("certificates").given(&[at_tls]).problem(
+            "is true, but the listener asks for no certificate; expected [tls] with client_ca, the CA that signs the clients' certificates",
         );
     }
 }

@@ -1,6 +1,7 @@
 //! Reads the egress listener, and the hosts of the gates behind it.
 
 mod interception;
+mod shared;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -33,6 +34,8 @@ pub(super) fn egress(root: &Cursor<'_>) -> Option<Egress> {
     let token_file = at.file("token_file", Holds::Secret);
     let (max_connections, max_origins) = (at.get("max_connections", 1000), at.get("max_origins", 128));
     let idle_origin = at.get("idle_origin", IDLE_ORIGIN);
+    let tls = shared::tls(&at);
+    let clients = shared::clients(&at, tls.as_ref(), &names, is_local(&listen));
     let ca = ca(&at.table("ca"));
     check_via(&via, &listen, &at.at("via"));
     for (key, number) in [("max_connections", max_connections), ("max_origins", max_origins)] {
@@ -48,10 +51,10 @@ pub(super) fn egress(root: &Cursor<'_>) -> Option<Egress> {
             "is \"tunnel\": whatever reaches the listener gets at the credentials that the machine's metadata service gives out",
         );
     }
-    if !is_local(&listen) && token_file.is_none() {
+    if !is_local(&listen) && token_file.is_none() && clients.is_none() {
         at.at("token_file").given(&[&at.at("listen")]).problem(
             "is missing, but the listener is not on loopback: anyone who reaches it could use it as a proxy; \
-             expected a file with a token that clients send as the password in their HTTPS_PROXY",
+             expected a file with a token that clients send as the password in their HTTPS_PROXY, or [egress.clients]",
         );
     }
     let ports = check_ports(&ports, &at.at("ports"));
@@ -64,6 +67,8 @@ pub(super) fn egress(root: &Cursor<'_>) -> Option<Egress> {
         metadata,
         via,
         token_file,
+        tls,
+        clients,
         max_connections,
         max_origins,
         idle_origin,

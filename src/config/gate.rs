@@ -22,8 +22,10 @@ use crate::limit::Policy;
 use crate::limit::policy::{Backoff, BucketPolicy, SharedId, Strategy};
 use crate::spec::{Credentials, Gate, Host, Listen, RetryAfter, Revalidation, Source};
 
-/// Reads the gate `name`; with an egress listener, `place` is its place in the file.
-pub(super) fn gate(at: &Cursor<'_>, name: Arc<str>, place: Option<usize>) -> Gate {
+/// Reads the gate `name`. With an egress listener, `behind` is the gate's place in the file, and if
+/// that listener knows its clients.
+pub(super) fn gate(at: &Cursor<'_>, name: Arc<str>, behind: Option<(usize, bool)>) -> Gate {
+    let (place, proxy_knows) = (behind.map(|(place, _)| place), behind.is_some_and(|(_, knows)| knows));
     let of_provider =
         Preset::ALL.into_iter().find(|preset| at.at("preset").is_word(preset.word())).and_then(Preset::dialect);
     let has_hosts = egress::is_meant(at, place);
@@ -47,8 +49,9 @@ pub(super) fn gate(at: &Cursor<'_>, name: Arc<str>, place: Option<usize>) -> Gat
     let limits = Limits::read(at, kind, preset, &numbers);
     let (connect_timeout, response_timeout) = timeouts(&at.table("timeouts"));
     let Limits { throttling, coalesce, .. } = limits;
-    let clients = clients::clients(at, upstream.as_ref(), has_hosts);
-    let knows_clients = clients.is_some();
+    let asked = egress::beside_hosts(at, has_hosts, egress::LISTENER);
+    let clients = clients::clients(&asked, upstream.as_ref()).filter(|_| !has_hosts);
+    let knows_clients = if has_hosts { proxy_knows } else { clients.is_some() };
     let (policy, rules, failures, classes) = limits.with_classes(at, kind, (preset, share), (dialect, knows_clients));
     let revalidation = revalidation(at, kind, classes);
     if dialect == Dialect::Aws && credentials != Credentials::Inject {

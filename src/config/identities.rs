@@ -39,10 +39,7 @@ pub(super) fn of(
             .key_problem(format!("tells no accounts and actions, by which limits are split, expected {known}"));
     }
     if !knows_clients && (fair_by == FairBy::Client || split.iter().flatten().any(|per| *per == Per::Client)) {
-        at.at("clients").missing(
-            ", but limits are split by client: the gate does not know its clients; expected [clients] with tokens = \"review\" or \
-             certificates = true, or \"credential\" in place of \"client\"",
-        );
+        report_unknown_clients(at);
     }
     let mut all = split.iter().flatten().copied();
     let only = all.next().filter(|first| all.all(|per| per == *first));
@@ -51,6 +48,21 @@ pub(super) fn of(
         return (only.or(by_pause), Vec::new());
     }
     (by_pause, split.iter().map(|by| by.first().copied()).collect())
+}
+
+/// Reports limits for each client where clients are not known.
+fn report_unknown_clients(at: &Cursor<'_>) {
+    if at.has("hosts") {
+        at.at("hosts").problem(
+            "have limits that are split by client, but the egress listener does not know its clients; expected [egress.clients] with \
+             tokens = \"review\" or certificates = true, or \"credential\" in place of \"client\"",
+        );
+        return;
+    }
+    at.at("clients").missing(
+        ", but limits are split by client: the gate does not know its clients; expected [clients] with tokens = \"review\" or \
+         certificates = true, or \"credential\" in place of \"client\"",
+    );
 }
 
 /// Returns what the limits of a class are split by, of the four.

@@ -30,7 +30,7 @@ pub(super) fn settings(root: &Cursor<'_>) -> Settings {
             at.key_problem(format!("is not a valid name for a gate, expected {}", names::SNAKE_CASE));
         }
         let name: Arc<str> = Arc::from(name);
-        (Arc::clone(&name), gate(&at, name, egress.as_ref().map(|_| place)))
+        (Arc::clone(&name), gate(&at, name, egress.as_ref().map(|egress| (place, egress.clients.is_some()))))
     };
     let gates = root.tables("gates").into_iter().enumerate().map(named).collect();
     let mut settings = Settings { admin, log, drain, otlp, state, stores, egress, gates };

@@ -32,7 +32,7 @@ fn good(text: &str) -> Loaded {
 
 /// A configuration with every table.
 const WHOLE: &str = "[otlp]\nendpoint = \"http://x\"\n[stores.name]\nurl = \"redis://x\"\n[gates.name]\nupstream = \"https://x\"\nclasses = [{ name = \"a\", match = {} }]\n\
-                     tls = {}\nclients = { tokens = \"review\" }\ncredential = { file = \"/x\" }\n[egress]\n";
+                     tls = {}\nclients = { tokens = \"review\" }\ncredential = { file = \"/x\" }\n[egress]\ntls = { cert = \"/c\", key = \"/k\" }\nclients = { tokens = \"review\" }\n";
 
 /// Every key there is, as reading asks for them.
 fn record() -> Record {
@@ -55,7 +55,7 @@ fn keys(record: &Record, heading: &str) -> Vec<String> {
     record.keys(&path(heading)).iter().map(|key| key.name.clone()).collect()
 }
 
-const HEADINGS: [&str; 26] = [
+const HEADINGS: [&str; 28] = [
     "[admin]",
     "[log]",
     "[shutdown]",
@@ -65,6 +65,8 @@ const HEADINGS: [&str; 26] = [
     "[stores.NAME.tls]",
     "[egress]",
     "[egress.ca]",
+    "[egress.tls]",
+    "[egress.clients]",
     "[gates.NAME]",
     "[gates.NAME.bucket]",
     "[gates.NAME.bucket.adapt]",

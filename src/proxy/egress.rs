@@ -8,6 +8,7 @@
 //! refusal, `connect` the way of a CONNECT, `intercept` that of TLS which is opened, and `calls`
 //! that of the calls in it and of plain HTTP.
 
+mod access;
 mod address;
 mod calls;
 mod connect;
@@ -30,6 +31,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::access::Access;
 pub use self::address::judge;
 use self::calls::Entry;
 pub use self::directory::{Directory, Fate};
@@ -41,11 +43,12 @@ pub use self::target::{Host, Origin, TargetError};
 pub use self::tunnel::{First, first};
 use super::gate::{Gate, GateError};
 use super::guard::buffers::Buffers;
-use super::listener::{self, Bound, Parting, Stream, Wire, WireHandle};
+use super::listener::{self, Bound, HandshakeErrors, Parting, Stream, Wire, WireHandle};
 use super::options::Options;
 use super::respond::Responder;
 use crate::bind;
 use crate::classify::Kind;
+use crate::clients::Clients;
 use crate::clock::Clock;
 use crate::credentials::Secret;
 use crate::spec::Listen;
@@ -64,6 +67,10 @@ pub struct EgressOptions {
     pub clear: Options,
     /// The token that clients must show.
     pub token: Option<Secret>,
+    /// TLS to the listener itself.
+    pub tls: Option<Arc<tls::Listener>>,
+    /// Tells who each client is, where the listener asks.
+    pub clients: Option<Arc<Clients>>,
     /// The CA of interception, if a gate intercepts.
     pub ca: Option<Arc<tls::Interception>>,
     /// The addresses where the process listens, which are never dialled.
@@ -98,7 +105,7 @@ pub struct Egress {
     /// The settings by which tunnels are dialled; the target is of each.
     dial: upstream::Options,
     judge: Judge,
-    token: Option<Secret>,
+    access: Access,
     ca: Option<Arc<tls::Interception>>,
     address: Option<SocketAddr>,
     listen: String,
@@ -127,7 +134,7 @@ impl Egress {
         clock: Clock,
         stop: CancellationToken,
     ) -> Result<Arc<Self>, EgressError> {
-        let EgressOptions { directory, gates, clear, token, ca, mut own, judge } = options;
+        let EgressOptions { directory, gates, clear, token, tls, clients, ca, mut own, judge } = options;
         let listen = directory.egress.listen.clone();
         let (socket, mut names) = (bind(&listen).await?, Vec::new());
         for listen in &directory.egress.names {
@@ -150,7 +157,7 @@ impl Egress {
             origins: Origins::new(sections, via, clock),
             dial,
             judge,
-            token,
+            access: Access { token, clients, tls, errors: HandshakeErrors::default(), clock },
             ca,
             drain,
             clock,
@@ -227,19 +234,25 @@ impl Egress {
             let idle = self.directory().egress.idle_origin;
             self.clock.sleep(TIDY_EVERY.min(idle)).await;
             self.origins.tidy(idle);
+            self.access.refresh();
         }
     }
 
     async fn receive(self: &Arc<Self>, stream: Box<dyn Stream>, kind: ListenerKind) {
         let (_connection, number) = self.tally.connected();
-        let handle = WireHandle::new(stream, Arc::clone(&self.buffers), Arc::default());
         let most = self.directory().egress.max_connections;
         tokio::select! {
             biased; // no dice for each poll
             () = async {
+                let opened = match kind {
+                    ListenerKind::Proxy => Box::pin(self.access.open(stream)).await,
+                    ListenerKind::Name(_) => Some((stream, None)),
+                };
+                let Some((stream, named)) = opened else { return };
+                let handle = WireHandle::new(stream, Arc::clone(&self.buffers), Arc::default());
                 if number <= most {
                     return match kind {
-                        ListenerKind::Proxy => self.serve(&handle).await,
+                        ListenerKind::Proxy => self.serve(&handle, named).await,
                         ListenerKind::Name(port) => Box::pin(self.serve_named(&handle, port)).await,
                     };
                 }
@@ -254,7 +267,7 @@ impl Egress {
     }
 
     /// Serves a client, to the end.
-    async fn serve(self: &Arc<Self>, handle: &WireHandle) {
+    async fn serve(self: &Arc<Self>, handle: &WireHandle, named: Option<Arc<str>>) {
         let begins = handle.peek(|bytes| match bytes {
             [] => None,
             [intercept::TLS, ..] => Some(Begins::Tls),
@@ -269,10 +282,10 @@ impl Egress {
             () = self.closing.told() => return, // it has not said a word yet
         };
         match begins {
-            Some(Begins::Connect) => Box::pin(self.connect(handle)).await,
+            Some(Begins::Connect) => Box::pin(self.connect(handle, named.as_ref())).await,
             Some(Begins::Http) => {
                 self.tally.became("plain");
-                Box::pin(self.serve_calls(handle, Entry::Proxy, false)).await;
+                Box::pin(self.serve_calls(handle, Entry::Proxy(named), false)).await;
             }
             Some(Begins::Http2) => {
                 let refused = Refused::new(Why::Malformed, "HTTP/2 is not spoken to this proxy");
@@ -289,16 +302,6 @@ impl Egress {
             }
             None => {}
         }
-    }
-
-    /// Checks that a client may use the proxy.
-    fn authorize(&self, shown: &[&[u8]]) -> Result<(), Refused> {
-        let Some(token) = &self.token else { return Ok(()) };
-        let token = token.reveal(self.clock.now()).unwrap_or_default();
-        if !token.is_empty() && head::shows(&token, shown) {
-            return Ok(());
-        }
-        Err(Refused::new(Why::Authorization, "the token of egress.token_file is asked for, as a password"))
     }
 
     /// Answers that something is refused, and ends the connection.

@@ -23,7 +23,7 @@ use tokio_util::sync::DropGuard;
 use tokio_util::task::TaskTracker;
 
 pub(super) use self::connection::{serve_calls, serve_calls_of_http2};
-use self::handshake_errors::HandshakeErrors;
+pub(super) use self::handshake_errors::HandshakeErrors;
 pub(super) use self::linger::linger;
 pub(super) use self::parting::Parting;
 pub(crate) use self::socket::Bound;
@@ -115,8 +115,7 @@ impl Server {
                 let session = stream.get_ref().1;
                 let http2 = session.alpn_protocol() == Some(b"h2");
                 let is_asked = self.parts.clients.as_ref().is_some_and(|clients| clients.takes_certificates());
-                let shown = session.peer_certificates().filter(|_| is_asked).and_then(|chain| chain.first());
-                let name = shown.map(|shown| tls::common_name(shown).unwrap_or_default().into());
+                let name = if is_asked { tls::client_name(session) } else { None };
                 return Some((Box::new(stream), http2, name));
             }
             Ok(Err(error)) => self.handshake_errors.note(&self.section.name, &error, self.section.clock.now()),

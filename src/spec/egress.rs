@@ -8,7 +8,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{Listen, Settings};
+use super::{Clients, Listen, ListenerTls, Settings};
 
 /// The egress listener: a forward proxy for the clients of this pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +29,10 @@ pub struct Egress {
     pub via: String,
     /// The file with the token that clients must send.
     pub token_file: Option<PathBuf>,
+    /// TLS to the proxy itself.
+    pub tls: Option<ListenerTls>,
+    /// How clients show who they are; `None` where the listener does not ask.
+    pub clients: Option<Clients>,
     /// The most connections of clients, tunnels included.
     pub max_connections: usize,
     /// The most origins with limits of their own at once.

@@ -103,6 +103,13 @@ impl Listener {
         Arc::clone(&self.current().config)
     }
 
+    /// Returns the same for clients that are to speak HTTP/1.1: what a forward proxy is told.
+    pub fn http1_config(&self) -> Arc<ServerConfig> {
+        let mut config = (*self.config()).clone();
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Arc::new(config)
+    }
+
     /// Returns the certificates that clients are to trust, as PEM: the pod-local CA, or the chain
     /// from the files.
     pub fn ca(&self) -> Arc<str> {

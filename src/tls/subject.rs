@@ -1,6 +1,9 @@
 //! The name of a client, as kube-apiserver reads it of the client's certificate: the common name of
 //! the subject, the last one if there are several.
 
+use std::sync::Arc;
+
+use rustls::ServerConnection;
 use rustls::pki_types::CertificateDer;
 use yasna::models::{ObjectIdentifier, TaggedDerValue};
 use yasna::tags::{TAG_IA5STRING, TAG_PRINTABLESTRING, TAG_UTF8STRING};
@@ -21,6 +24,13 @@ pub fn common_name(certificate: &CertificateDer<'_>) -> Option<String> {
     let is_text = [TAG_UTF8STRING, TAG_PRINTABLESTRING, TAG_IA5STRING].contains(&name.tag());
     let name = String::from_utf8(name.value().to_vec()).ok().filter(|_| is_text)?;
     (!name.is_empty() && name.len() <= LONGEST && !name.chars().any(char::is_control)).then_some(name)
+}
+
+/// Returns the name in the certificate that a client has shown: an empty one if it has none, and
+/// `None` if the client showed no certificate.
+pub fn client_name(session: &ServerConnection) -> Option<Arc<str>> {
+    let shown = session.peer_certificates()?.first()?;
+    Some(common_name(shown).unwrap_or_default().into())
 }
 
 /// A part of a name: its kind and its value.

@@ -1,7 +1,10 @@
 //! A gate that many workloads share: it knows its clients by their tokens, about which it asks an
 //! API server, or by their certificates. Who is not known is not let in.
 
+mod egress;
+
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -63,6 +66,19 @@ impl Judge {
         Self { backend: backend.await, names, forbids, answers }
     }
 
+    /// The way to it.
+    fn api(&self) -> Api {
+        let url = format!("http://{}", self.backend.address).parse().expect("a URL");
+        let around = Environment { variables: Vec::new(), service_account: "/".into() };
+        let resolved = credentials::resolve(&Source::Url(url), &UpstreamTls::default(), &around).expect("a target");
+        Api::new(&resolved, "tidegate", Clock::start()).expect("no TLS")
+    }
+
+    /// From now on it answers 403.
+    fn forbid(&self) {
+        self.forbids.store(true, Ordering::Relaxed);
+    }
+
     fn reviews(&self) -> usize {
         self.backend.seen().len()
     }
@@ -84,10 +100,7 @@ async fn start(backend: &Backend, judge: &Judge, settings: &str, listener: Optio
     );
     let loaded = config::load_text("f.toml".to_owned(), text, &[]).expect("a good configuration");
     let mut loaded = loaded.settings.gates.into_values().next().expect("a gate");
-    let url = format!("http://{}", judge.backend.address).parse().expect("a URL");
-    let around = Environment { variables: Vec::new(), service_account: "/".into() };
-    let resolved = credentials::resolve(&Source::Url(url), &UpstreamTls::default(), &around).expect("a target");
-    let api = Api::new(&resolved, "tidegate", Clock::start()).expect("no TLS");
+    let api = judge.api();
     let wanted = loaded.clients.clone().expect("it knows its clients");
     let builder = Proxy::before(backend.address).with(|options| {
         loaded.name = Arc::clone(&options.gate.name);
@@ -228,7 +241,7 @@ async fn without_a_review_nobody_new_is_let_in_and_the_answer_says_why() {
     let (backend, judge) = (Backend::replying(200).await, Judge::knowing(&["t alice", "u bob"]).await);
     let proxy = gate(&backend, &judge, REVIEWED).await;
     assert_eq!(status(&get(&proxy, "/api/v1/pods", &bearer("t")).await), 200);
-    judge.forbids.store(true, Ordering::Relaxed);
+    judge.forbid();
     let refused = get(&proxy, "/api/v1/pods", &bearer("u")).await;
     assert_eq!((status(&refused), header(&refused, "retry-after")), (503, Some("1")), "{refused}");
     assert!(
@@ -359,7 +372,10 @@ async fn a_client_whose_calls_fail_holds_up_no_other_s() {
     assert_eq!([call("g").await, call("g").await, call("m").await, call("g").await], [500, 429, 200, 429]);
 }
 
-/// A CA for clients, and what one of them shows: chain and key.
+/// A client's certificate with its key.
+type Shown = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+
+/// A CA for clients.
 struct ClientCa(CertifiedIssuer<'static, KeyPair>);
 
 impl ClientCa {
@@ -369,7 +385,11 @@ impl ClientCa {
         Self(CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("a CA"))
     }
 
-    fn certify(&self, name: Option<&str>) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
+    fn pem(&self) -> String {
+        self.0.pem()
+    }
+
+    fn certify(&self, name: Option<&str>) -> Shown {
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();
         params.distinguished_name.push(DnType::OrganizationName, "system:masters");
@@ -380,13 +400,14 @@ impl ClientCa {
     }
 }
 
-/// A GET over TLS of a client that shows `shown`; empty if the connection is refused.
-async fn get_over_tls(
-    proxy: &Proxy,
-    ca: &str,
-    shown: Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>,
-    lines: &str,
-) -> String {
+/// A GET over TLS of a client that shows `shown`.
+async fn get_over_tls(proxy: &Proxy, ca: &str, shown: Option<Shown>, lines: &str) -> String {
+    let head = format!("GET /api/v1/pods HTTP/1.1\r\nHost: localhost\r\n{lines}Connection: close\r\n\r\n");
+    over_tls(proxy.address, ca, shown, &head).await
+}
+
+/// What comes back over TLS; empty if the connection is refused.
+async fn over_tls(to: SocketAddr, ca: &str, shown: Option<Shown>, head: &str) -> String {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(ca.as_bytes()).expect("PEM")).expect("a CA");
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -396,12 +417,11 @@ async fn get_over_tls(
         Some((chain, key)) => config.with_client_auth_cert(chain, key).expect("they match"),
         None => config.with_no_client_auth(),
     };
-    let stream = TcpStream::connect(proxy.address).await.expect("connects");
+    let stream = TcpStream::connect(to).await.expect("connects");
     let name = ServerName::try_from("localhost").expect("a name");
     let Ok(mut stream) = within(TlsConnector::from(Arc::new(config)).connect(name, stream)).await else {
         return String::new();
     };
-    let head = format!("GET /api/v1/pods HTTP/1.1\r\nHost: localhost\r\n{lines}Connection: close\r\n\r\n");
     stream.write_all(head.as_bytes()).await.ok();
     let mut answer = Vec::new();
     within(stream.read_to_end(&mut answer)).await.ok();
@@ -413,7 +433,7 @@ async fn a_client_is_known_by_the_common_name_of_its_certificate() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("clients.crt");
     let (ours, other) = (ClientCa::new(), ClientCa::new());
-    std::fs::write(&file, ours.0.pem()).expect("written");
+    std::fs::write(&file, ours.pem()).expect("written");
     let (backend, judge) = (Backend::replying(200).await, Judge::knowing(&["t alice"]).await);
     let tls_text = format!("[gates.g.tls]\nclient_ca = {:?}\nwrite_to = \"\"\n", file.display().to_string());
     for (clients, without) in [

@@ -263,6 +263,30 @@ fn tokens_of_clients_do_not_cross_the_network_in_the_clear_and_lend_no_identity_
 }
 
 #[test]
+fn clients_of_the_egress_listener_are_asked_over_tls_and_in_one_way() {
+    let egress = |more: &str, expected: &[&str]| expect(&format!("[egress]\n{more}\n"), &[], expected);
+    egress("listen = \"0.0.0.0:8003\"\ntls = { cert = \"/c\", key = \"/k\" }\nclients = { tokens = \"review\" }", &[]);
+    egress(
+        "listen = \"0.0.0.0:8003\"\nclients = { tokens = \"review\" }",
+        &[
+            "f.toml:3:22: egress.clients.tokens: is \"review\", but without [egress.tls] the clients' tokens would cross the network in \
+           the clear; expected [egress.tls]",
+        ],
+    );
+    egress("tls = { cert = \"/c\" }", &["f.toml:2:1: egress.tls.key: is missing, expected a PEM file"]);
+    egress(
+        "clients = { tokens = \"review\" }\ntoken_file = \"/t\"",
+        &["f.toml:3:1: egress.token_file: has no effect: [egress.clients] asks for each client's own token"],
+    );
+    egress(
+        "clients = { tokens = \"review\" }\nnames = [\"127.0.0.1:443\"]",
+        &[
+            "f.toml:3:9: egress.names: leads clients here that show nothing, but [egress.clients] asks each who it is; expected one of the two",
+        ],
+    );
+}
+
+#[test]
 fn limits_for_each_client_need_clients_that_are_known() {
     const MISSING: &str = "gates.kubernetes.clients: is missing, but limits are split by client: the gate does not know its clients; \
                            expected [clients] with tokens = \"review\" or certificates = true, or \"credential\" in place of \"client\"";
@@ -274,6 +298,17 @@ fn limits_for_each_client_need_clients_that_are_known() {
         in_gate(more, &[&format!("f.toml:1:8: {MISSING}")]);
         in_gate(&format!("{more}\ntls = {{}}\nclients.tokens = \"review\""), &[]);
     }
+    let behind =
+        |egress: &str| format!("[egress]\n{egress}\n[gates.a]\nhosts = [\"a.example\"]\nqueue.fair_by = \"client\"\n");
+    expect(
+        &behind(""),
+        &[],
+        &[
+            "f.toml:4:9: gates.a.hosts: have limits that are split by client, but the egress listener does not know its clients; expected \
+           [egress.clients] with tokens = \"review\" or certificates = true, or \"credential\" in place of \"client\"",
+        ],
+    );
+    expect(&behind("clients = { tokens = \"review\" }"), &[], &[]);
 }
 
 #[test]

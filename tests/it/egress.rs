@@ -68,13 +68,16 @@ pub(super) struct Around {
     pub(super) judge: Option<upstream::Judge>,
     pub(super) dns: upstream::Dns,
     pub(super) token: Option<Secret>,
+    pub(super) tls: Option<Arc<tls::Listener>>,
+    pub(super) clients: Option<Arc<tidegate::clients::Clients>>,
     pub(super) via: Option<SocketAddr>,
 }
 
 impl Default for Around {
     fn default() -> Self {
         // The upstreams of tests are on loopback.
-        Self { ca: None, judge: Some(|_: IpAddr| Ok(())), dns: upstream::Dns::default(), token: None, via: None }
+        let (ca, token, tls, clients, via) = Default::default();
+        Self { ca, judge: Some(|_: IpAddr| Ok(())), dns: upstream::Dns::default(), token, tls, clients, via }
     }
 }
 
@@ -126,6 +129,8 @@ pub(super) async fn listener(text: &str, around: Around) -> Listener {
         gates,
         clear: options(clear, None),
         token: around.token,
+        tls: around.tls,
+        clients: around.clients,
         ca: authority,
         own: Vec::new(),
         judge: around.judge,

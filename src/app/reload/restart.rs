@@ -38,6 +38,8 @@ fn of_egress(running: Option<&Egress>, new: Option<&Egress>) -> Vec<&'static str
             (".metadata", running.metadata != new.metadata),
             (".via", running.via != new.via),
             (".token_file", running.token_file != new.token_file),
+            (".tls", running.tls != new.tls),
+            (".clients", running.clients != new.clients),
             (".ca", running.ca != new.ca),
         ])
         .collect(),

@@ -27,10 +27,10 @@ use crate::upstream::Inbound;
 /// The way by which calls have come.
 #[derive(Debug)]
 pub(super) enum Entry {
-    /// Their targets are URLs.
-    Proxy,
-    /// Through a tunnel that is read.
-    Tunnel(Inside),
+    /// Their targets are URLs. The client's certificate may have a name.
+    Proxy(Option<Arc<str>>),
+    /// Through a tunnel that is read, of a client that may be known.
+    Tunnel(Inside, Option<Arc<str>>),
     /// A hosts file led the names of their hosts here.
     Name,
 }
@@ -66,6 +66,13 @@ impl Egress {
         entry: &Entry,
         ends: Option<&CancellationToken>,
     ) -> Response<Body> {
+        let client = match self.client(&request, entry).await {
+            Ok(client) => client,
+            Err(refused) => {
+                self.tally.refused(&refused);
+                return refused.response();
+            }
+        };
         let gate = match self.route(&request, entry) {
             Ok(gate) => gate,
             Err(refused) => {
@@ -77,16 +84,29 @@ impl Egress {
         };
         own_form(&mut request);
         // The gate is held until the head has come; its connections show the rest.
-        let Ok(response) = stack::answer(Arc::clone(gate.own()), PendingCall::new(request)).await;
+        let Ok(response) =
+            stack::answer(Arc::clone(gate.own()), PendingCall::new(request).named(client.as_ref())).await;
         response
+    }
+
+    /// Checks that the client may use the proxy, and returns its name where clients are known.
+    async fn client<B>(&self, request: &Request<B>, entry: &Entry) -> Result<Option<Arc<str>>, Refused> {
+        match entry {
+            Entry::Proxy(named) => {
+                head::plain(request, None)?;
+                self.access.admit(named.as_ref(), &head::shown(request.headers())).await
+            }
+            Entry::Tunnel(_, client) => Ok(client.clone()),
+            Entry::Name => Ok(None),
+        }
     }
 
     /// Finds the gate for a call.
     fn route<B>(&self, request: &Request<B>, entry: &Entry) -> Result<Arc<Gate>, Refused> {
         let directory = self.directory();
         let origin = match entry {
-            Entry::Proxy => head::plain(request, None)?,
-            Entry::Tunnel(inside) => {
+            Entry::Proxy(_) => head::plain(request, None)?,
+            Entry::Tunnel(inside, _) => {
                 let origin = head::plain(request, Some(inside))?;
                 return self.gate(&directory, directory.inside(inside)?, &origin);
             }
@@ -98,7 +118,6 @@ impl Egress {
                 };
             }
         };
-        self.authorize(&head::shown(request.headers()))?;
         match directory.call(&origin)? {
             Fate::Gate(section, _) | Fate::Intercepted(section, _) => self.gate(&directory, section, &origin),
             Fate::Passed(_) => {

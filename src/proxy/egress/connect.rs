@@ -24,27 +24,27 @@ use crate::upstream;
 
 impl Egress {
     /// Answers a CONNECT.
-    pub(super) async fn connect(self: &Arc<Self>, handle: &WireHandle) {
-        if let Err(refused) = self.tunnel(handle).await {
+    pub(super) async fn connect(self: &Arc<Self>, handle: &WireHandle, named: Option<&Arc<str>>) {
+        if let Err(refused) = self.tunnel(handle, named).await {
             self.turn_away(handle, &refused).await;
         }
     }
 
-    async fn tunnel(self: &Arc<Self>, handle: &WireHandle) -> Result<(), Refused> {
-        let (origin, agent) = self.asked(handle).await?;
+    async fn tunnel(self: &Arc<Self>, handle: &WireHandle, named: Option<&Arc<str>>) -> Result<(), Refused> {
+        let (origin, agent, client) = self.asked(handle, named).await?;
         let directory = self.directory();
         let listed_by = match directory.tunnel(&origin)? {
             Fate::Gate(..) => {
                 self.tally.became("plain");
                 if established(handle).await.is_ok() {
-                    self.serve_calls(handle, Entry::Tunnel(Inside { origin, is_tls: false }), false).await;
+                    self.serve_calls(handle, Entry::Tunnel(Inside { origin, is_tls: false }, client), false).await;
                 }
                 return Ok(());
             }
             Fate::Intercepted(section, _) => {
                 let gate = self.gate(&directory, section, &origin)?;
                 if established(handle).await.is_ok() {
-                    self.read(handle, Opened { origin, gate, agent }).await;
+                    self.read(handle, Opened { origin, gate, agent, client }).await;
                 }
                 return Ok(());
             }
@@ -73,16 +73,21 @@ impl Egress {
         Ok(())
     }
 
-    /// Reads the head of a CONNECT, and returns the origin that it asks for, and the client's name
-    /// for itself.
-    async fn asked(&self, handle: &WireHandle) -> Result<(Origin, String), Refused> {
+    /// Reads the head of a CONNECT, and returns the origin that it asks for, the client's name for
+    /// itself, and the one that it is known by.
+    async fn asked(
+        &self,
+        handle: &WireHandle,
+        named: Option<&Arc<str>>,
+    ) -> Result<(Origin, String, Option<Arc<str>>), Refused> {
         let late = || Refused::new(Why::Malformed, "the head did not come to its end");
         let mut reading = ConnectHead::default();
         let end = handle.peek(|bytes| reading.read(bytes).transpose());
         let end = tokio::time::timeout(FIRST_BYTES, end).await.ok().flatten().ok_or_else(late)??;
         let head::Connect { origin, shown, agent } = head::connect(&handle.take(end))?;
-        self.authorize(&shown.iter().map(Vec::as_slice).collect::<Vec<_>>())?;
-        Ok((origin, agent))
+        let shown: Vec<&[u8]> = shown.iter().map(Vec::as_slice).collect();
+        let client = self.access.admit(named, &shown).await?;
+        Ok((origin, agent, client))
     }
 
     /// Connects to a host, if its address may be dialled.

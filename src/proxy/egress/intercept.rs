@@ -32,6 +32,8 @@ pub(super) struct Opened {
     pub(super) gate: Arc<Gate>,
     /// The client's name for itself.
     pub(super) agent: String,
+    /// The name that it is known by, where clients are.
+    pub(super) client: Option<Arc<str>>,
 }
 
 impl Egress {
@@ -46,7 +48,7 @@ impl Egress {
             Some(_) => {
                 self.tally.became("plain");
                 let inside = Inside { origin: opened.origin, is_tls: false };
-                Box::pin(self.serve_calls(handle, Entry::Tunnel(inside), false)).await;
+                Box::pin(self.serve_calls(handle, Entry::Tunnel(inside, opened.client), false)).await;
             }
         }
     }
@@ -101,7 +103,7 @@ impl Egress {
         match directory.tunnel(&origin)? {
             Fate::Intercepted(section, _) => {
                 let gate = self.gate(&directory, section, &origin)?;
-                Ok(Opened { origin, gate, agent: String::new() })
+                Ok(Opened { origin, gate, agent: String::new(), client: None })
             }
             _ => Err(Refused::new(Why::Sni, format!("{} is not listed by a gate with intercept = true", origin.host))),
         }
@@ -124,11 +126,12 @@ impl Egress {
         };
         self.tally.became("intercepted");
         let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-        let Opened { origin, gate, .. } = opened;
+        let Opened { origin, gate, client, .. } = opened;
         let lower_case = gate.own().upstream.lower_case();
         drop(gate); // each call finds it, so that it may go while the connection is idle
         let handle = WireHandle::new(Box::new(stream), Arc::clone(&self.buffers), lower_case);
-        Box::pin(self.serve_calls(&handle, Entry::Tunnel(Inside { origin, is_tls: true }), http2)).await;
+        let entry = Entry::Tunnel(Inside { origin, is_tls: true }, client);
+        Box::pin(self.serve_calls(&handle, entry, http2)).await;
     }
 
     async fn shake_hands(
@@ -159,7 +162,7 @@ impl Egress {
     }
 
     /// Counts a handshake that failed, and says once a minute what to do.
-    fn handshake_failed(&self, Opened { origin, gate, agent }: &Opened, why: HandshakeFailure) {
+    fn handshake_failed(&self, Opened { origin, gate, agent, .. }: &Opened, why: HandshakeFailure) {
         self.tally.became("refused");
         let (gate, host) = (gate.name(), origin.host.to_string());
         self.tally.handshake_failed(gate, &host, agent, why);

@@ -1,0 +1,47 @@
+//! Reads what an egress listener needs that many workloads share: TLS, and how its clients show who
+//! they are.
+
+use super::Cursor;
+use crate::config::clients;
+use crate::config::files::Holds;
+use crate::spec::{Clients, Listen, ListenerTls, Source, TlsMode, Tokens};
+
+/// Reads TLS to the proxy itself.
+pub(super) fn tls(egress: &Cursor<'_>) -> Option<ListenerTls> {
+    let at = egress.optional("tls")?;
+    let (cert, key) = (at.file("cert", Holds::Certificate), at.file("key", Holds::Key));
+    let client_ca = at.file("client_ca", Holds::Certificate);
+    for (name, file) in [("cert", &cert), ("key", &key)] {
+        if file.is_none() {
+            at.at(name).missing(", expected a PEM file");
+        }
+    }
+    let mode = TlsMode::Files { cert: cert?, key: key? };
+    Some(ListenerTls { mode, names: Vec::new(), write_to: None, client_ca })
+}
+
+/// Reads how clients show who they are.
+pub(super) fn clients(
+    egress: &Cursor<'_>,
+    tls: Option<&ListenerTls>,
+    names: &[Listen],
+    is_local: bool,
+) -> Option<Clients> {
+    let at = egress.optional("clients")?;
+    let clients = clients::read(&at, &Source::InCluster);
+    clients::check_certificates(&clients, tls, &at, &egress.at("tls"));
+    if clients.tokens == Tokens::Review && !egress.has("tls") && !is_local {
+        at.at("tokens").given(&[&egress.at("listen")]).problem(
+            "is \"review\", but without [egress.tls] the clients' tokens would cross the network in the clear; expected [egress.tls]",
+        );
+    }
+    if !names.is_empty() {
+        egress.at("names").problem(
+            "leads clients here that show nothing, but [egress.clients] asks each who it is; expected one of the two",
+        );
+    }
+    if egress.has("token_file") {
+        egress.at("token_file").key_problem("has no effect: [egress.clients] asks for each client's own token");
+    }
+    Some(clients)
+}

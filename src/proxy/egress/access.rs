@@ -1,0 +1,87 @@
+//! Access to the forward proxy: TLS to the proxy itself, and who may use it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_rustls::TlsAcceptor;
+
+use super::NAME;
+use super::head;
+use super::reason::{Refused, Why};
+use crate::clients::{Clients, Denied};
+use crate::clock::Clock;
+use crate::credentials::Secret;
+use crate::proxy::listener::{HandshakeErrors, Stream};
+use crate::tls;
+
+/// Access to the forward proxy.
+#[derive(Debug)]
+pub(super) struct Access {
+    /// The token that all clients must show.
+    pub(super) token: Option<Secret>,
+    /// Tells who each client is.
+    pub(super) clients: Option<Arc<Clients>>,
+    pub(super) tls: Option<Arc<tls::Listener>>,
+    pub(super) errors: HandshakeErrors,
+    pub(super) clock: Clock,
+}
+
+impl Access {
+    /// Does the TLS handshake, if TLS is spoken to the proxy. Returns the connection inside, and
+    /// the name in the client's certificate.
+    pub(super) async fn open(&self, stream: Box<dyn Stream>) -> Option<(Box<dyn Stream>, Option<Arc<str>>)> {
+        let Some(tls) = &self.tls else { return Some((stream, None)) };
+        match tokio::time::timeout(HANDSHAKE, TlsAcceptor::from(tls.http1_config()).accept(stream)).await {
+            Ok(Ok(stream)) => {
+                let name = tls::client_name(stream.get_ref().1);
+                return Some((Box::new(stream), name));
+            }
+            Ok(Err(error)) => self.errors.note(NAME, &error, self.clock.now()),
+            Err(_) => tracing::debug!("a TLS handshake with the egress listener took too long"),
+        }
+        None
+    }
+
+    /// Checks that a client may use the proxy, and returns its name where clients are known.
+    /// `named` is that of its certificate, and `shown` are the values of `Proxy-Authorization`.
+    pub(super) async fn admit(&self, named: Option<&Arc<str>>, shown: &[&[u8]]) -> Result<Option<Arc<str>>, Refused> {
+        if let Some(clients) = &self.clients {
+            let client = clients.identify_by(named, shown).await;
+            return client.map(Some).map_err(|denied| refused(&denied));
+        }
+        let Some(token) = &self.token else { return Ok(None) };
+        let token = token.reveal(self.clock.now()).unwrap_or_default();
+        if !token.is_empty() && head::shows(&token, shown) {
+            return Ok(None);
+        }
+        Err(Refused::new(Why::Authorization, "the token of egress.token_file is asked for, as a password"))
+    }
+
+    /// Takes over a certificate that was renewed.
+    pub(super) fn refresh(&self) {
+        if let Some(tls) = &self.tls {
+            tls.refresh(tls::wall());
+        }
+    }
+}
+
+/// Says to a client why it is not let in, in words that fit a reason phrase.
+fn refused(denied: &Denied) -> Refused {
+    let text = match denied {
+        Denied::NothingShown(_) => "the token of a service account is asked for, as a password in HTTPS_PROXY",
+        Denied::Ambiguous => "one Proxy-Authorization is expected",
+        Denied::WrongToken => "the API server knows nobody by this token (TokenReview)",
+        Denied::NoName => "the client's certificate has no common name",
+        Denied::NotAllowed(_) => "this client is not one of egress.clients.allowed",
+        Denied::Unreviewed(_) => "its TokenReview fails, and nobody is let in unknown; the gate's log says why",
+        Denied::Busy => "too many TokenReviews are under way",
+    };
+    let refused = Refused::new(Why::Authorization, text);
+    match denied.status().0 {
+        http::StatusCode::UNAUTHORIZED => refused, // of a proxy it is 407
+        status => refused.with(status),
+    }
+}
+
+/// As at every listener.
+const HANDSHAKE: Duration = Duration::from_secs(10);
