@@ -22,7 +22,7 @@ pub use self::clients::{Clients, Tokens};
 pub use self::egress::{Egress, EgressCa, HostPattern, HostSet, Hosts, PlainHttp, Unlisted};
 pub use self::otlp::Otlp;
 pub use self::revalidation::Revalidation;
-pub use self::store::{Store, StoreAddress};
+pub use self::store::{Endpoint, SentinelLogin, Store, StoreAddress};
 use crate::api::{Failures, Throttling};
 use crate::classify::{Kind, Rules};
 use crate::limit::{Policy, Reason};

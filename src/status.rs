@@ -11,6 +11,7 @@ mod hot;
 mod lists;
 pub(crate) mod page;
 mod spark;
+mod stores;
 mod summary;
 pub(crate) mod terminal;
 pub(crate) mod text;
@@ -20,6 +21,7 @@ use serde::{Deserialize, Serialize};
 pub use self::config::{Config, Reload};
 pub use self::egress::{Egress, EgressHandshakes, EgressRefusals, Tunnels};
 pub use self::hot::HotObject;
+pub use self::stores::Store;
 
 /// The whole process at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -43,6 +45,9 @@ pub struct Status {
     /// The egress listener, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress: Option<Egress>,
+    /// The stores of shared buckets, by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stores: Vec<Store>,
 }
 
 /// A gate.

@@ -5,17 +5,23 @@
 //! name, counts, times and limits. A store is believed about tokens and pauses, and about nothing
 //! else: the gate's own bucket bounds what it sends, whatever a store says.
 
+mod cluster;
 mod dial;
 mod fault;
+mod health;
 mod link;
 mod memory;
 mod probe;
 mod script;
+mod sentinel;
+mod servers;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use self::dial::Dialer;
+pub(crate) use self::health::Heard;
 use self::link::Link;
 use self::memory::Memory;
 pub(crate) use self::probe::Probed;
@@ -36,7 +42,7 @@ pub(crate) struct Stores {
 
 /// A store that only needs its connection.
 #[derive(Debug)]
-pub(crate) struct PreparedStore(Dialer);
+pub(crate) struct PreparedStore(Arc<Dialer>);
 
 /// A store that cannot be used as it is configured.
 #[derive(Debug, thiserror::Error)]
@@ -72,6 +78,12 @@ impl Stores {
         }
     }
 
+    /// Returns what was heard of each store, by name.
+    pub(crate) fn heard(&self) -> Vec<(Store, Heard)> {
+        let links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        links.values().map(|(store, link)| (store.clone(), link.heard())).collect()
+    }
+
     /// Asks one store a question, for all these members. `done` is called once, here or later.
     pub(crate) fn ask(&self, asks: Vec<Ask>, done: Done) {
         let Some(store) = asks.first().map(|ask| Arc::clone(&ask.shared.store)) else { return done(Vec::new()) };
@@ -103,11 +115,14 @@ impl PreparedStore {
     /// # Errors
     /// One of them cannot be used.
     pub(crate) fn new(store: Store, clock: Clock) -> Result<Self, Unusable> {
-        let password = store.password_file.as_deref().map(Secret::file).transpose();
-        let password = password.map_err(|error| Unusable { key: "password_file", what: error.to_string() })?;
+        let secret = |file: Option<&Path>, key| {
+            file.map(Secret::file).transpose().map_err(|error| Unusable { key, what: error.to_string() })
+        };
+        let password = secret(store.password_file.as_deref(), "password_file")?;
+        let sentinel_password = secret(store.sentinel.password_file.as_deref(), "sentinel.password_file")?;
         let tls = if store.has_tls { Some(client(&store)) } else { None };
         let tls = tls.transpose().map_err(|error| Unusable { key: "tls", what: error.to_string() })?;
-        Ok(Self(Dialer { store, password, tls, clock }))
+        Ok(Self(Arc::new(Dialer { store, password, sentinel_password, tls, clock })))
     }
 }
 

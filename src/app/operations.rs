@@ -12,8 +12,9 @@ use crate::classify::Glob;
 use crate::clock::Clock;
 use crate::moment::Moment;
 use crate::proxy::{Egress, Gate, Origin};
-use crate::spec::{Settings, ShowNames};
+use crate::spec::{Settings, ShowNames, Store};
 use crate::status;
+use crate::store::{Heard, Stores};
 
 /// The gates, and the state beside them that the operator sees.
 pub(crate) struct Operations {
@@ -21,6 +22,7 @@ pub(crate) struct Operations {
     pub(super) gates: Vec<Arc<Gate>>,
     pub(super) egress: Option<Arc<Egress>>,
     pub(super) reloads: Reloads,
+    stores: Arc<Stores>,
     clock: Clock,
     /// The readers who see names on the admin port; a reload may change it.
     names: RwLock<ShowNames>,
@@ -33,12 +35,12 @@ impl Operations {
     pub(crate) fn new(
         gates: Vec<Arc<Gate>>,
         egress: Option<Arc<Egress>>,
-        settings: &Settings,
-        effective: &str,
+        stores: Arc<Stores>,
+        (settings, effective): (&Settings, &str),
         clock: Clock,
     ) -> Self {
         let names = RwLock::new(settings.admin.show_names);
-        Self { gates, egress, reloads: Reloads::new(clock, effective), clock, names }
+        Self { gates, egress, reloads: Reloads::new(clock, effective), stores, clock, names }
     }
 
     /// Takes over what a reload changed.
@@ -109,6 +111,12 @@ impl Operator for Operations {
                 config: self.reloads.config(),
                 gates,
                 egress: self.egress.as_ref().map(|egress| egress.status()),
+                stores: self
+                    .stores
+                    .heard()
+                    .into_iter()
+                    .map(|(store, heard)| shown(&store, heard, self.clock))
+                    .collect(),
             }
         })
     }
@@ -167,6 +175,19 @@ impl Operator for Operations {
         let mut bypassed: Vec<Bypassed> = self.meant(order.gate.as_deref())?.iter().map(bypass).collect();
         bypassed.dedup_by(|one, other| one.gate == other.gate); // the gates of its origins
         Ok(bypassed)
+    }
+}
+
+/// Returns what a status shows of a store.
+fn shown(store: &Store, heard: Heard, clock: Clock) -> status::Store {
+    status::Store {
+        name: store.name.to_string(),
+        address: store.address.url(store.has_tls),
+        servers: heard.servers.iter().map(ToString::to_string).collect(),
+        up: heard.is_up,
+        since_ms: heard.since.map(|since| clock.wall(since)),
+        rtt_seconds: heard.took.map(|took| took.as_secs_f64()),
+        error: heard.error,
     }
 }
 

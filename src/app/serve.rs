@@ -63,7 +63,8 @@ async fn until_stopped(prepared: Prepared, sources: &Sources, level: Level, cloc
     let state = StateFile::open(&prepared.settings);
     let (own, shared) = (prepared.settings.admin.listen, (calls.as_ref(), &stores));
     let (gates, egress) = start_all((prepared.gates, prepared.egress), &state, shared, own, clock, &stop).await?;
-    let operations = Operations::new(gates, egress, &prepared.settings, &prepared.effective, clock);
+    let operations =
+        Operations::new(gates, egress, Arc::clone(&stores), (&prepared.settings, &prepared.effective), clock);
     let operations = Arc::new(operations);
     admin.set_operator(Arc::clone(&operations) as _);
     drop(starting);

@@ -11,12 +11,18 @@ use super::files::Holds;
 use super::names;
 use super::shape::Shape;
 use super::sources::upstream_tls;
-use crate::spec::{Store, StoreAddress};
+use crate::spec::{Endpoint, SentinelLogin, Store, StoreAddress};
 
 /// The address of a store, and whether TLS is spoken there.
 struct Url {
     address: StoreAddress,
     has_tls: bool,
+}
+
+/// A user and the file with its password.
+struct Login {
+    user: Option<String>,
+    password_file: Option<PathBuf>,
 }
 
 /// Reads every store.
@@ -32,8 +38,7 @@ fn store(name: &str, at: &Cursor<'_>) -> Option<Store> {
     if !at.has("url") {
         at.at("url").problem(format!("is missing, expected {URLS}"));
     }
-    let user: Option<String> = at.get("user", None);
-    let password_file = at.file("password_file", Holds::Secret);
+    let Login { user, password_file } = login(at);
     let prefix = at.get("prefix", "tidegate".to_owned());
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b':' | b'/');
     if prefix.is_empty() || prefix.len() > LONGEST_PREFIX || !prefix.bytes().all(fits) {
@@ -45,6 +50,9 @@ fn store(name: &str, at: &Cursor<'_>) -> Option<Store> {
     if !TIMEOUTS.contains(&timeout) {
         at.at("timeout").problem(format!("is {timeout:?}, expected a time from 10ms to 10s"));
     }
+    let others = url.as_ref().is_some_and(|url| !matches!(url.address, StoreAddress::Sentinel { .. }));
+    let sentinel = at.unused_if(others, "the url is not that of sentinels", &at.at("url")).table("sentinel");
+    let Login { user: sentinel_user, password_file: sentinel_password } = login(&sentinel);
     let is_plain = url.as_ref().is_some_and(|url| !url.has_tls);
     let tls = upstream_tls(&at.unused_if(is_plain, "the url is not rediss://", &at.at("url")).table("tls"));
     if tls.insecure {
@@ -53,16 +61,23 @@ fn store(name: &str, at: &Cursor<'_>) -> Option<Store> {
             .warn("the store's certificate is not verified: anyone on the way can answer for it");
     }
     let Url { address, has_tls } = url?;
-    if user.is_some() && password_file.is_none() {
-        at.at("user").problem("has no password: expected password_file too");
-    }
-    if password_file.is_some() && !has_tls && !address.is_local() {
-        let message =
-            "leads off this machine without TLS, so that the password would be sent in the clear; expected rediss://";
+    let has_password = password_file.is_some() || sentinel_password.is_some();
+    if has_password && !has_tls && !address.is_local() {
+        let message = "leads off this machine without TLS, so that the password would be sent in the clear; expected rediss:// with TLS";
         at.at("url").problem(message);
     }
     let name = Arc::from(name);
-    Some(Store { name, address, has_tls, tls, user, password_file, prefix, timeout })
+    let sentinel = SentinelLogin { user: sentinel_user, password_file: sentinel_password };
+    Some(Store { name, address, has_tls, tls, user, password_file, sentinel, prefix, timeout })
+}
+
+/// Reads `user` and `password_file`.
+fn login(at: &Cursor<'_>) -> Login {
+    let login = Login { user: at.get("user", None), password_file: at.file("password_file", Holds::Secret) };
+    if login.user.is_some() && login.password_file.is_none() {
+        at.at("user").problem("has no password: expected password_file too");
+    }
+    login
 }
 
 impl TomlValue for Url {
@@ -80,12 +95,7 @@ impl TomlValue for Url {
     }
 
     fn write(&self) -> Value {
-        let scheme = if self.has_tls { "rediss" } else { "redis" };
-        match &self.address {
-            StoreAddress::Unix(path) => format!("unix:{}", path.display()).into(),
-            StoreAddress::Tcp { host, port } if host.contains(':') => format!("{scheme}://[{host}]:{port}").into(),
-            StoreAddress::Tcp { host, port } => format!("{scheme}://{host}:{port}").into(),
-        }
+        Value::String(self.address.url(self.has_tls))
     }
 }
 
@@ -100,28 +110,55 @@ fn url(text: &str) -> Result<Url, String> {
         return Err("has a user or password in it, which belong into user and password_file".to_owned());
     }
     let fault = |what: &str| format!("is {text:?}, which {what}");
-    if text.starts_with("redis+") || text.starts_with("rediss+") {
-        return Err(fault("is for Sentinel or a cluster: not supported yet"));
-    }
-    let url: http::Uri = text.parse().map_err(|_| fault("is not a URL"))?;
-    let has_tls = match url.scheme_str() {
-        Some("redis") => false,
-        Some("rediss") => true,
+    let (scheme, rest) = text.split_once("://").ok_or_else(|| fault("is not a URL"))?;
+    let (scheme, form) = scheme.split_once('+').unwrap_or((scheme, ""));
+    let has_tls = match scheme {
+        "redis" => false,
+        "rediss" => true,
         _ => return Err(fault("is not a URL with redis:// or rediss://")),
     };
-    let host = url.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']').to_owned();
-    if host.is_empty() {
-        return Err(fault("names no host"));
-    }
-    if !matches!(url.path(), "" | "/") || url.query().is_some() || text.contains('#') {
+    let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
+    let port = if form == "sentinel" { SENTINEL_PORT } else { PORT };
+    let hosts = hosts.split(',').map(|host| endpoint(host, port)).collect::<Result<Vec<_>, _>>();
+    let hosts = hosts.map_err(|what| fault(&what))?;
+    if rest.contains(['?', '#']) || (form != "sentinel" && !path.is_empty()) {
         return Err(fault("has a path, query or fragment: shared buckets are in database 0"));
     }
-    let port = url.port_u16().unwrap_or(PORT);
-    Ok(Url { address: StoreAddress::Tcp { host, port }, has_tls })
+    let address = match form {
+        "" if hosts.len() > 1 => return Err(fault("names several hosts, which only sentinels and a cluster have")),
+        "" => StoreAddress::Tcp(hosts.into_iter().next().ok_or_else(|| fault("names no host"))?),
+        "cluster" => StoreAddress::Cluster { seeds: hosts },
+        "sentinel" if path.is_empty() => return Err(fault("does not say which of the sentinels' primaries it is")),
+        "sentinel" if !is_name(path) => return Err(fault("has a primary whose name no sentinel takes")),
+        "sentinel" => StoreAddress::Sentinel { sentinels: hosts, primary: path.to_owned() },
+        _ => return Err(fault("is for neither sentinels nor a cluster")),
+    };
+    Ok(Url { address, has_tls })
 }
 
-const URLS: &str = "\"redis://HOST:PORT\", \"rediss://HOST:PORT\" (with TLS) or \"unix:/PATH\"";
+/// Reads a host, with or without a port. The error says what is wrong with it.
+fn endpoint(text: &str, port: u16) -> Result<Endpoint, String> {
+    let authority: http::uri::Authority = match text {
+        "" => return Err("names no host".to_owned()),
+        text => text.parse().map_err(|_| format!("has no host in {text:?}"))?,
+    };
+    let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
+    let port = match text.strip_prefix(authority.host()) {
+        Some("") => port,
+        _ => authority.port_u16().filter(|port| *port > 0).ok_or_else(|| format!("has no port in {text:?}"))?,
+    };
+    if host.is_empty() { Err("names no host".to_owned()) } else { Ok(Endpoint { host, port }) }
+}
+
+/// True for the name of a primary, as sentinels take it.
+fn is_name(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_'))
+}
+
+const URLS: &str = "\"redis://HOST:PORT\", \"redis+sentinel://HOST:PORT,HOST:PORT/PRIMARY\", \
+    \"redis+cluster://HOST:PORT,HOST:PORT\" (each with TLS as rediss) or \"unix:/PATH\"";
 const PORT: u16 = 6379;
+const SENTINEL_PORT: u16 = 26379;
 const TIMEOUT: Duration = Duration::from_millis(250);
 const TIMEOUTS: std::ops::RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(10);
 const LONGEST_PREFIX: usize = 64;

@@ -55,13 +55,14 @@ fn keys(record: &Record, heading: &str) -> Vec<String> {
     record.keys(&path(heading)).iter().map(|key| key.name.clone()).collect()
 }
 
-const HEADINGS: [&str; 28] = [
+const HEADINGS: [&str; 29] = [
     "[admin]",
     "[log]",
     "[shutdown]",
     "[state]",
     "[otlp]",
     "[stores.NAME]",
+    "[stores.NAME.sentinel]",
     "[stores.NAME.tls]",
     "[egress]",
     "[egress.ca]",

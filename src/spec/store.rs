@@ -1,5 +1,6 @@
 //! The stores of shared buckets.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,36 +22,91 @@ pub struct Store {
     pub user: Option<String>,
     /// The file with the password.
     pub password_file: Option<PathBuf>,
+    /// The login at its sentinels.
+    pub sentinel: SentinelLogin,
     /// The beginning of every key.
     pub prefix: String,
     /// The longest time to an answer, and to a connection.
     pub timeout: Duration,
 }
 
+/// A login at sentinels, which is not that at the servers they watch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SentinelLogin {
+    /// The user; `None` for the default one.
+    pub user: Option<String>,
+    /// The file with the password.
+    pub password_file: Option<PathBuf>,
+}
+
 /// The address of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreAddress {
-    /// A host and a port.
-    Tcp {
-        /// A name, or an IP address without brackets.
-        host: String,
-        /// The port.
-        port: u16,
-    },
-    /// A Unix socket.
+    /// One server.
+    Tcp(Endpoint),
+    /// One server, at a Unix socket.
     Unix(PathBuf),
+    /// The primary that sentinels name.
+    Sentinel {
+        /// The sentinels.
+        sentinels: Vec<Endpoint>,
+        /// The name under which they watch it.
+        primary: String,
+    },
+    /// The nodes of a cluster.
+    Cluster {
+        /// Some of them, which know the others.
+        seeds: Vec<Endpoint>,
+    },
+}
+
+/// A host and a port.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Endpoint {
+    /// A name, or an IP address without brackets.
+    pub host: String,
+    /// The port.
+    pub port: u16,
 }
 
 // === impl StoreAddress ===
 
 impl StoreAddress {
+    /// Returns the URL that says it.
+    pub fn url(&self, has_tls: bool) -> String {
+        let scheme = if has_tls { "rediss" } else { "redis" };
+        let list = |all: &[Endpoint]| all.iter().map(Endpoint::to_string).collect::<Vec<_>>().join(",");
+        match self {
+            Self::Unix(path) => format!("unix:{}", path.display()),
+            Self::Tcp(at) => format!("{scheme}://{at}"),
+            Self::Sentinel { sentinels, primary } => format!("{scheme}+sentinel://{}/{primary}", list(sentinels)),
+            Self::Cluster { seeds } => format!("{scheme}+cluster://{}", list(seeds)),
+        }
+    }
+
     /// True if it cannot lead off this machine.
     pub fn is_local(&self) -> bool {
         match self {
             Self::Unix(_) => true,
-            Self::Tcp { host, .. } => {
-                host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
-            }
+            Self::Tcp(at) => at.is_local(),
+            Self::Sentinel { sentinels: all, .. } | Self::Cluster { seeds: all } => all.iter().all(Endpoint::is_local),
         }
+    }
+}
+
+// === impl Endpoint ===
+
+impl Endpoint {
+    /// True if it is this machine.
+    pub fn is_local(&self) -> bool {
+        let host = &*self.host;
+        host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { host, port } = self;
+        if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
     }
 }

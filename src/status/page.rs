@@ -6,7 +6,7 @@
 
 use super::lists::{Cell, List, egress_lists, lists, overview};
 use super::text::{ago, clock, count, duration, escaped, until};
-use super::{Egress, Gate, Status, spark};
+use super::{Egress, Gate, Status, Store, spark};
 
 /// The path of the style sheet: a file of its own, so that the policy needs no exception for inline
 /// styles.
@@ -31,7 +31,7 @@ pub(crate) fn page(status: &Status, refresh: bool) -> String {
          <meta name=\"color-scheme\" content=\"light dark\">\n\
          <link rel=\"stylesheet\" href=\"{STYLE_PATH}\">\n<link rel=\"icon\" href=\"data:,\">\n{}</head>\n\
          <body>\n<a class=\"skip\" href=\"#gates\">Skip to the gates</a>\n{}\
-         <main id=\"gates\" tabindex=\"-1\">\n{}{}{}{}</main>\n{}</body>\n</html>\n",
+         <main id=\"gates\" tabindex=\"-1\">\n{}{}{}{}{}</main>\n{}</body>\n</html>\n",
         title(status),
         reload,
         header(status, link),
@@ -39,6 +39,7 @@ pub(crate) fn page(status: &Status, refresh: bool) -> String {
         all_gates(&worst_first, status.now_ms),
         gates.collect::<String>(),
         status.egress.as_ref().map(egress).unwrap_or_default(),
+        stores(status),
         footer(status),
     )
 }
@@ -132,6 +133,22 @@ fn egress(egress: &Egress) -> String {
         escaped(&egress.listen),
         escaped(&egress.summary()),
         egress_lists(egress).map(|list| table(&list, "h3")).collect::<String>(),
+    )
+}
+
+/// Returns the part of the stores of shared buckets, if there are any.
+fn stores(status: &Status) -> String {
+    let says = |store: &Store| {
+        let (name, address, says) = (&store.name, &store.address, store.summary(status.now_ms));
+        format!("<li>{} <code>{}</code> {}</li>", escaped(name), escaped(address), escaped(&says))
+    };
+    if status.stores.is_empty() {
+        return String::new();
+    }
+    format!(
+        "<section class=\"gate\" aria-labelledby=\"stores\">\n<h2 id=\"stores\">Stores of shared buckets</h2>\n\
+         <ul class=\"why\">{}</ul>\n</section>\n",
+        status.stores.iter().map(says).collect::<String>(),
     )
 }
 

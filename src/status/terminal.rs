@@ -48,6 +48,12 @@ pub(crate) fn text(status: &Status, look: Look) -> String {
         lines.add("", &format!("  {}", egress.summary()));
         egress_lists(egress).for_each(|list| lines.table(list));
     }
+    for store in &status.stores {
+        lines.add("", "");
+        lines.add(STRONG, &format!("store {}  {}", store.name, store.address));
+        let colour = if store.up || store.since_ms.is_none() { "" } else { BAD.colour };
+        lines.add(colour, &format!("  {}", store.summary(status.now_ms)));
+    }
     lines.text
 }
 

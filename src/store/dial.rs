@@ -1,5 +1,6 @@
 //! From the address of a store to a connection on which its server has taken the password.
 
+use std::path::Path;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -14,7 +15,7 @@ use tokio_rustls::TlsConnector;
 use super::fault::Fault;
 use crate::clock::Clock;
 use crate::credentials::Secret;
-use crate::spec::{Store, StoreAddress};
+use crate::spec::{Endpoint, Store};
 use crate::tls;
 
 /// Everything that is needed to connect to a store.
@@ -22,6 +23,7 @@ use crate::tls;
 pub(super) struct Dialer {
     pub(super) store: Store,
     pub(super) password: Option<Secret>,
+    pub(super) sentinel_password: Option<Secret>,
     pub(super) tls: Option<tls::Client>,
     pub(super) clock: Clock,
 }
@@ -30,57 +32,92 @@ pub(super) struct Dialer {
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) redis: MultiplexedConnection,
+    /// Its server, unless that is at a Unix socket.
+    pub(super) at: Option<Endpoint>,
     /// The password that the server was told.
     password: Option<String>,
-    driver: AbortHandle,
+    _driver: Driver,
+}
+
+/// The task that reads and writes for a connection.
+#[derive(Debug)]
+struct Driver(AbortHandle);
+
+/// A user and its password.
+struct Login {
+    user: Option<String>,
+    password: Option<String>,
 }
 
 // === impl Dialer ===
 
 impl Dialer {
-    /// Connects, within the timeout.
-    pub(super) async fn dial(&self) -> Result<Connection, Fault> {
-        tokio::time::timeout(self.store.timeout, self.connect()).await.unwrap_or(Err(Fault::Timeout))
+    /// Connects to the server at a Unix socket, within the timeout.
+    pub(super) async fn dial_socket(&self, path: &Path) -> Result<Connection, Fault> {
+        let stream = self.in_time(async { Ok(UnixStream::connect(path).await?) }).await?;
+        self.in_time(self.greet(stream, self.login())).await
     }
 
-    async fn connect(&self) -> Result<Connection, Fault> {
-        match &self.store.address {
-            StoreAddress::Unix(path) => self.greet(UnixStream::connect(path).await?).await,
-            StoreAddress::Tcp { host, port } => {
-                let stream = TcpStream::connect((host.as_str(), *port)).await?;
-                stream.set_nodelay(true)?;
-                SockRef::from(&stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE))?;
-                match &self.tls {
-                    None => self.greet(stream).await,
-                    Some(tls) => {
-                        tls.refresh(self.clock.now());
-                        let name = self.store.tls.server_name.clone().unwrap_or_else(|| host.clone());
-                        let name = ServerName::try_from(name).map_err(|error| Fault::Settings(error.to_string()))?;
-                        let stream = TlsConnector::from(tls.http1_config()).connect(name, stream).await;
-                        self.greet(stream.map_err(|error| Fault::Io(format!("TLS: {error}")))?).await
-                    }
-                }
-            }
+    /// Connects to one of the store's servers, within the timeout.
+    pub(super) async fn dial_at(&self, at: &Endpoint) -> Result<Connection, Fault> {
+        self.in_time(self.connect(at, self.login())).await
+    }
+
+    /// Connects to a sentinel, within the timeout.
+    pub(super) async fn dial_sentinel(&self, at: &Endpoint) -> Result<Connection, Fault> {
+        let password = self.sentinel_password.as_ref().and_then(|secret| secret.reveal(self.clock.now()));
+        let user = self.store.sentinel.user.clone();
+        self.in_time(self.connect(at, Login { user, password })).await
+    }
+
+    /// Gives up at the timeout.
+    pub(super) async fn in_time<T>(&self, work: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
+        tokio::time::timeout(self.store.timeout, work).await.unwrap_or(Err(Fault::Timeout))
+    }
+
+    async fn connect(&self, at: &Endpoint, login: Login) -> Result<Connection, Fault> {
+        // Where it is may be what a sentinel or a node of a cluster says.
+        if login.password.is_some() && self.tls.is_none() && !at.is_local() {
+            let why = format!("{at} is off this machine, and without TLS: its password would be sent in the clear");
+            return Err(Fault::Settings(why));
         }
+        let stream = TcpStream::connect((&*at.host, at.port)).await?;
+        stream.set_nodelay(true)?;
+        SockRef::from(&stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE))?;
+        let connection = match &self.tls {
+            None => self.greet(stream, login).await?,
+            Some(tls) => {
+                tls.refresh(self.clock.now());
+                let name = self.store.tls.server_name.clone().unwrap_or_else(|| at.host.clone());
+                let name = ServerName::try_from(name).map_err(|error| Fault::Settings(error.to_string()))?;
+                let stream = TlsConnector::from(tls.http1_config()).connect(name, stream).await;
+                self.greet(stream.map_err(|error| Fault::Io(format!("TLS: {error}")))?, login).await?
+            }
+        };
+        Ok(Connection { at: Some(at.clone()), ..connection })
     }
 
     /// Sends the password, if there is one.
-    async fn greet<S>(&self, stream: S) -> Result<Connection, Fault>
+    async fn greet<S>(&self, stream: S, login: Login) -> Result<Connection, Fault>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         // Naming the library would take one more right.
         let mut info = RedisConnectionInfo::default().set_skip_set_lib_name();
-        let password = self.password();
-        if let Some(password) = &password {
+        if let Some(password) = &login.password {
             info = info.set_password(password);
         }
-        if let Some(user) = &self.store.user {
+        if let Some(user) = &login.user {
             info = info.set_username(user);
         }
         let config = AsyncConnectionConfig::new().set_response_timeout(Some(self.store.timeout));
         let (redis, driver) = MultiplexedConnection::new_with_config(&info, stream, config).await?;
-        Ok(Connection { redis, password, driver: tokio::spawn(driver).abort_handle() })
+        let driver = Driver(tokio::spawn(driver).abort_handle());
+        Ok(Connection { redis, at: None, password: login.password, _driver: driver })
+    }
+
+    fn login(&self) -> Login {
+        Login { user: self.store.user.clone(), password: self.password() }
     }
 
     /// Returns the password. Its file is read again when it is time to.
@@ -106,15 +143,16 @@ impl Dialer {
 
     /// Reads the password's file again before its next use: the server did not take it.
     pub(super) fn refused(&self) {
-        self.password.iter().for_each(|secret| secret.refused(0, self.clock));
+        let secrets = self.password.iter().chain(&self.sentinel_password);
+        secrets.for_each(|secret| secret.refused(0, self.clock));
     }
 }
 
-// === impl Connection ===
+// === impl Driver ===
 
-impl Drop for Connection {
+impl Drop for Driver {
     fn drop(&mut self) {
-        self.driver.abort();
+        self.0.abort();
     }
 }
 

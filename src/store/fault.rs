@@ -7,7 +7,7 @@ use redis::{ErrorKind, RedisError};
 use crate::limit::Away;
 
 /// The reason why a store did not answer a question.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum Fault {
     /// There was no answer within the timeout.
     #[error("no answer within the timeout")]
@@ -27,6 +27,15 @@ pub(crate) enum Fault {
     /// Its TLS or its password cannot be used.
     #[error("{0}")]
     Settings(String),
+    /// Its sentinels did not say where the primary is.
+    #[error("{}: {}", self.what(), self.remedy())]
+    Sentinels(Box<Fault>),
+    /// Its sentinels watch no primary of this name.
+    #[error("the sentinels know no primary {0:?}; expected the name that they watch it under")]
+    NoPrimary(String),
+    /// The nodes of a cluster sent the question on from one to the other.
+    #[error("the nodes of the cluster send the question on without end")]
+    SentOn,
 }
 
 /// The rights that the gate's user needs.
@@ -39,9 +48,10 @@ impl Fault {
     /// Returns what it means to a member.
     pub(super) fn away(&self) -> Away {
         match self {
-            Self::Timeout | Self::Io(_) => Away::Unreachable,
+            Self::Timeout | Self::Io(_) | Self::SentOn => Away::Unreachable,
+            Self::Sentinels(fault) => fault.away(),
             Self::Code { code } if TRANSIENT.contains(&code.as_str()) => Away::Unreachable,
-            Self::Code { .. } | Self::Nonsense | Self::Settings(_) => Away::Wrong,
+            Self::Code { .. } | Self::Nonsense | Self::Settings(_) | Self::NoPrimary(_) => Away::Wrong,
         }
     }
 
@@ -53,6 +63,9 @@ impl Fault {
             Self::Io(error) => format!("cannot be reached: {error}"),
             Self::Nonsense => "does not answer as the script does".to_owned(),
             Self::Settings(error) => error.clone(),
+            Self::Sentinels(fault) => format!("its sentinels: {}", fault.what()),
+            Self::NoPrimary(name) => format!("the sentinels know no primary {name:?}"),
+            Self::SentOn => "the nodes of the cluster send the question on without end".to_owned(),
         }
     }
 
@@ -64,6 +77,12 @@ impl Fault {
             Self::Io(_) => "see that it runs, and that stores.NAME.url and its tls lead there".to_owned(),
             Self::Nonsense => "see that it is a Redis or Valkey, and that nothing else writes to its keys".to_owned(),
             Self::Settings(_) => "correct stores.NAME.tls".to_owned(),
+            Self::Sentinels(fault) => match &**fault {
+                Self::Code { code } => sentinel_advice(code),
+                fault => fault.remedy(),
+            },
+            Self::NoPrimary(_) => "end stores.NAME.url with the name that `sentinel monitor` gives it".to_owned(),
+            Self::SentOn => "see that all nodes know the same slots (CLUSTER SLOTS)".to_owned(),
         }
     }
 
@@ -78,7 +97,25 @@ impl Fault {
 
     /// True if the password may have changed.
     pub(super) fn is_of_password(&self) -> bool {
-        matches!(self, Self::Code { code } if code == "WRONGPASS" || code == "NOAUTH")
+        match self {
+            Self::Code { code } => code == "WRONGPASS" || code == "NOAUTH",
+            Self::Sentinels(fault) => fault.is_of_password(),
+            _ => false,
+        }
+    }
+
+    /// Returns the word for it in the status: the server's error code, if it is one.
+    pub(super) fn code(&self) -> &str {
+        match self {
+            Self::Code { code } => code,
+            Self::Sentinels(fault) => fault.code(),
+            Self::Timeout => "timeout",
+            Self::Io(_) => "unreachable",
+            Self::Nonsense => "nonsense",
+            Self::Settings(_) => "settings",
+            Self::NoPrimary(_) => "no primary",
+            Self::SentOn => "sent on",
+        }
     }
 }
 
@@ -121,15 +158,29 @@ fn meant(detail: &str) -> &'static str {
 fn advice(code: &str) -> String {
     match code {
         "LOADING" | "BUSY" | "TRYAGAIN" | "CLUSTERDOWN" | "MASTERDOWN" => "it is not ready, and is asked again".into(),
-        "READONLY" => "it is a replica; the url must lead to the primary".into(),
+        "READONLY" => "it is a replica; the url must lead to the primary, or to its sentinels".into(),
         "NOREPLICAS" => "min-replicas-to-write is not met; give it its replicas, or lower that".into(),
         "OOM" => "its maxmemory is reached; raise it: a shared bucket takes a few KiB".into(),
         "NOAUTH" => "it wants a password; set password_file, and user if it is not the default one".into(),
         "WRONGPASS" => "user or password is wrong; the file is read again, so that a new one is used at once".into(),
-        "NOPERM" => format!("the user lacks rights; give it: {RIGHTS}"),
+        "NOPERM" => format!("the user lacks rights; give it: {RIGHTS}, and +asking in a cluster"),
         "WRONGTYPE" => "another program has a key of this name; choose another prefix".into(),
-        "MOVED" | "ASK" => "it is a cluster, which is not supported".into(),
+        "MOVED" | "ASK" => "it is a cluster; begin its url with redis+cluster://, or rediss+cluster://".into(),
         _ => "it cannot be used as a store; expected Redis 6.2 or Valkey 7.2, or newer".into(),
+    }
+}
+
+/// What to do about an error code of a sentinel.
+fn sentinel_advice(code: &str) -> String {
+    match code {
+        "NOAUTH" => {
+            "they want a password; set sentinel.password_file, and sentinel.user if it is not the default one".into()
+        }
+        "WRONGPASS" => "sentinel.user or the password in sentinel.password_file is wrong".into(),
+        "NOPERM" => {
+            "the user lacks rights; give it on each sentinel: -@all +auth +sentinel|get-master-addr-by-name".into()
+        }
+        _ => "see that the url names sentinels, and that they watch the primary".into(),
     }
 }
 

@@ -2,27 +2,31 @@
 //! question has something to ask for each member that is due.
 //!
 //! A question that is not answered in time ends the connection, so that no late answer is ever
-//! used. It is dialled again with the next question; when that comes is the members' business.
+//! used. It is dialled again with the next question; when that comes is the members' business. To a
+//! cluster there is one connection for each node in use.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use tokio::sync::mpsc;
 
+use super::cluster::Cluster;
 use super::dial::{Connection, Dialer};
 use super::fault::Fault;
+use super::health::{Health, Heard};
+use super::servers::Servers;
 use super::{Done, script};
 use crate::clock::Clock;
 use crate::limit::{Ask, Away};
 use crate::moment::Moment;
-use crate::telemetry::table;
+use crate::spec::StoreAddress;
 
 /// The way to the task. The task ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct Link {
     questions: mpsc::Sender<Question>,
     clock: Clock,
+    health: Arc<Health>,
+    cluster: Option<Arc<Cluster>>,
 }
 
 /// A question, and what takes its answers.
@@ -35,43 +39,46 @@ struct Question {
 
 /// The task.
 struct Worker {
-    dialer: Dialer,
+    dialer: Arc<Dialer>,
     label: String,
+    /// The cluster, if the store is one.
+    cluster: Option<Arc<Cluster>>,
+    /// The connection, otherwise.
     connection: Option<Connection>,
     health: Arc<Health>,
-}
-
-/// The last that was heard of the store.
-#[derive(Debug)]
-struct Health {
-    store: Arc<str>,
-    /// True while it does not answer, which has been logged.
-    away: AtomicBool,
-    /// Set by a question that failed: its connection is of no more use.
-    broken: AtomicBool,
 }
 
 // === impl Link ===
 
 impl Link {
     /// Starts the task.
-    pub(super) fn start(dialer: Dialer, label: String) -> Self {
+    pub(super) fn start(dialer: Arc<Dialer>, label: String) -> Self {
         let (questions, receiver) = mpsc::channel(MOST);
-        let health = Health {
-            store: Arc::clone(&dialer.store.name),
-            away: AtomicBool::new(false),
-            broken: AtomicBool::new(false),
-        };
         let clock = dialer.clock;
-        let worker = Worker { dialer, label, connection: None, health: Arc::new(health) };
+        let health = Arc::new(Health::new(Arc::clone(&dialer.store.name), clock));
+        let cluster = match &dialer.store.address {
+            StoreAddress::Cluster { seeds } => Some(Arc::new(Cluster::new(Arc::clone(&dialer), seeds.clone()))),
+            _ => None,
+        };
+        let link = Self { questions, clock, health: Arc::clone(&health), cluster: cluster.clone() };
+        let worker = Worker { dialer, label, cluster, connection: None, health };
         tokio::spawn(worker.run(receiver));
-        Self { questions, clock }
+        link
     }
 
     pub(super) fn ask(&self, asks: Vec<Ask>, done: Done) {
         let question = Question { asks, done, sent: self.clock.now() };
         if let Err(error) = self.questions.try_send(question) {
             error.into_inner().fail(Fault::Timeout.away());
+        }
+    }
+
+    /// Returns what was heard of the store.
+    pub(super) fn heard(&self) -> Heard {
+        let heard = self.health.heard();
+        match &self.cluster {
+            Some(cluster) => Heard { servers: cluster.homes(), ..heard },
+            None => heard,
         }
     }
 }
@@ -91,7 +98,7 @@ impl Worker {
     async fn run(mut self, mut questions: mpsc::Receiver<Question>) {
         while let Some(question) = questions.recv().await {
             match self.connected().await {
-                Ok(connection) => self.send(connection, question),
+                Ok(servers) => self.send(servers, question),
                 Err(fault) => {
                     self.health.failed(&fault, self.dialer.clock.now() - question.sent);
                     self.failed(&fault);
@@ -106,16 +113,24 @@ impl Worker {
     }
 
     /// Returns a connection on which the server knows the password in force.
-    async fn connected(&mut self) -> Result<redis::aio::MultiplexedConnection, Fault> {
-        if self.health.broken.swap(false, Ordering::SeqCst) {
+    async fn connected(&mut self) -> Result<Servers, Fault> {
+        if let Some(cluster) = &self.cluster {
+            return Ok(Servers::Cluster(Arc::clone(cluster)));
+        }
+        if self.health.take_broken() {
             self.connection = None;
         }
         if self.connection.is_none() {
-            self.connection = Some(self.dialer.dial().await?);
+            let connection = self.dialer.dial().await?;
+            if let (StoreAddress::Sentinel { .. }, Some(at)) = (&self.dialer.store.address, &connection.at) {
+                tracing::info!(store = &*self.dialer.store.name, primary = %at, "the sentinels have named the primary");
+            }
+            self.health.connected(connection.at.clone());
+            self.connection = Some(connection);
         }
         let Some(connection) = &mut self.connection else { return Err(Fault::Timeout) };
         self.dialer.renew(connection).await?;
-        Ok(connection.redis.clone())
+        Ok(Servers::One(connection.redis.clone()))
     }
 
     fn failed(&mut self, fault: &Fault) {
@@ -126,11 +141,15 @@ impl Worker {
     }
 
     /// Asks beside the other questions.
-    fn send(&self, mut connection: redis::aio::MultiplexedConnection, question: Question) {
-        let (timeout, prefix, clock) = (self.dialer.store.timeout, self.dialer.store.prefix.clone(), self.dialer.clock);
+    fn send(&self, mut servers: Servers, question: Question) {
+        let (mut timeout, clock) = (self.dialer.store.timeout, self.dialer.clock);
+        if self.cluster.is_some() {
+            timeout *= STEPS; // each step has its own
+        }
+        let prefix = self.dialer.store.prefix.clone();
         let (label, health) = (self.label.clone(), Arc::clone(&self.health));
         tokio::spawn(async move {
-            let asked = script::ask_all(&mut connection, (&question.asks, &prefix, &label));
+            let asked = script::ask_all(&mut servers, (&question.asks, &prefix, &label));
             match tokio::time::timeout(timeout, asked).await.unwrap_or(Err(Fault::Timeout)) {
                 Ok(answers) => {
                     match answers.iter().find_map(|answer| answer.as_ref().err()) {
@@ -148,33 +167,7 @@ impl Worker {
     }
 }
 
-// === impl Health ===
-
-impl Health {
-    fn answered(&self, took: Duration) {
-        table::STORE_SECONDS.histogram(&[&self.store]).record(took);
-        table::STORE_UP.gauge(&[&self.store]).set(1.0);
-        table::STORE_ASKS.counter(&[&self.store, "ok"]).increment(1);
-        if self.away.swap(false, Ordering::SeqCst) {
-            tracing::info!(store = &*self.store, "the store answers again: its shared buckets are shared again");
-        }
-    }
-
-    fn failed(&self, fault: &Fault, took: Duration) {
-        table::STORE_SECONDS.histogram(&[&self.store]).record(took);
-        self.broken.store(true, Ordering::SeqCst);
-        table::STORE_UP.gauge(&[&self.store]).set(0.0);
-        table::STORE_ASKS.counter(&[&self.store, fault.word()]).increment(1);
-        if !self.away.swap(true, Ordering::SeqCst) {
-            let why = fault.to_string();
-            tracing::warn!(
-                store = &*self.store,
-                why,
-                "the store does not answer: each gate goes on as `outage` of its shared buckets says"
-            );
-        }
-    }
-}
-
+/// The connections and answers of a cluster that one question takes at most.
+const STEPS: u32 = 4;
 /// The most questions that wait for a connection: each member has one at a time.
 const MOST: usize = 1024;

@@ -6,14 +6,15 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
-
 use super::PreparedStore;
+use super::cluster::Cluster;
 use super::fault::Fault;
 use super::script::{self, key};
+use super::servers::Servers;
 use crate::clock::wall_clock;
 use crate::limit::policy::{BucketPolicy, SharedPolicy};
 use crate::limit::{Ask, Asked, SharedLimits};
+use crate::spec::{Endpoint, StoreAddress};
 
 /// What a probe found.
 #[derive(Clone, Debug, Default)]
@@ -28,6 +29,8 @@ pub(crate) struct Probed {
     pub(crate) differ: Vec<Arc<str>>,
     /// The policy by which the server may drop keys, where it tells and may.
     pub(crate) evicts: Option<String>,
+    /// The servers that have the buckets, unless there is but one at a Unix socket.
+    pub(crate) at: Vec<Endpoint>,
 }
 
 /// The reason why a store is of no use, and what to do about it.
@@ -51,23 +54,29 @@ impl PreparedStore {
 
     async fn look(&self, buckets: &[Arc<str>]) -> Result<Probed, Fault> {
         let store = &self.0.store;
-        let mut connection = self.0.dial().await?;
-        let redis = &mut connection.redis;
-        let name = format!("doctor-{:016x}", RandomState::new().hash_one(()));
+        let (mut connection, mut cluster) = (None, None);
+        let mut redis = match &store.address {
+            StoreAddress::Cluster { seeds } => {
+                let nodes = Arc::new(Cluster::new(Arc::clone(&self.0), seeds.clone()));
+                Servers::Cluster(Arc::clone(cluster.insert(nodes)))
+            }
+            _ => Servers::from(&mut connection.insert(self.0.dial().await?).redis),
+        };
+        let name: Arc<str> = format!("doctor-{:016x}", RandomState::new().hash_one(())).into();
         let ask = ask(&name);
-        script::ask(redis, (&ask, &store.prefix, "doctor")).await?;
+        script::ask(redis.clone(), (&ask, &store.prefix, "doctor")).await?;
         let began = self.0.clock.now();
-        script::ask(redis, (&Ask { leave: true, ..ask }, &store.prefix, "doctor")).await?;
+        script::ask(redis.clone(), (&Ask { leave: true, ..ask }, &store.prefix, "doctor")).await?;
         let mut probed = Probed { took: self.0.clock.now() - began, ..Probed::default() };
-        redis::cmd("PEXPIRE").arg(key(&store.prefix, &name, None)).arg(1).query_async::<i64>(redis).await?;
-        let (seconds, micros) = redis::cmd("TIME").query_async::<(u64, u32)>(redis).await?;
+        let expire = redis::cmd("PEXPIRE").arg(key(&store.prefix, &name, None)).arg(1).to_owned();
+        redis.query::<i64>(&name, &expire).await?;
+        let (seconds, micros) = redis.query::<(u64, u32)>(&name, &redis::cmd("TIME")).await?;
         let theirs = Duration::new(seconds, 0) + Duration::from_micros(micros.into());
         let ours = wall_clock().duration_since(std::time::SystemTime::UNIX_EPOCH).unwrap_or_default();
         probed.clock_off = theirs.abs_diff(ours);
         for bucket in buckets {
-            let mut get = redis::cmd("HGETALL");
-            let fields =
-                get.arg(key(&store.prefix, bucket, None)).query_async::<BTreeMap<String, String>>(redis).await?;
+            let get = redis::cmd("HGETALL").arg(key(&store.prefix, bucket, None)).to_owned();
+            let fields = redis.query::<BTreeMap<String, String>>(bucket, &get).await?;
             let members = living(&fields);
             let limits: Vec<_> = members.iter().map(|member| &member.limits).collect();
             if limits.windows(2).any(|two| two[0] != two[1]) {
@@ -76,7 +85,11 @@ impl PreparedStore {
             let labels = members.into_iter().map(|member| member.label).collect();
             probed.members.insert(Arc::clone(bucket), labels);
         }
-        probed.evicts = evicts(redis).await;
+        probed.evicts = evicts(&mut redis, &name).await;
+        probed.at = match cluster {
+            Some(cluster) => cluster.homes(),
+            None => connection.and_then(|connection| connection.at.clone()).into_iter().collect(),
+        };
         Ok(probed)
     }
 }
@@ -102,9 +115,9 @@ fn living(fields: &BTreeMap<String, String>) -> Vec<Member> {
 }
 
 /// Returns the policy by which the server may drop keys. Most users may not ask.
-async fn evicts(redis: &mut MultiplexedConnection) -> Option<String> {
-    let mut get = redis::cmd("CONFIG");
-    let told = get.arg("GET").arg("maxmemory-policy").query_async::<BTreeMap<String, String>>(redis).await.ok()?;
+async fn evicts(redis: &mut Servers, name: &Arc<str>) -> Option<String> {
+    let get = redis::cmd("CONFIG").arg("GET").arg("maxmemory-policy").to_owned();
+    let told = redis.query::<BTreeMap<String, String>>(name, &get).await.ok()?;
     let policy = told.get("maxmemory-policy")?.chars().filter(char::is_ascii_graphic).take(40).collect::<String>();
     (policy != "noeviction").then_some(policy)
 }

@@ -3,14 +3,16 @@
 //! Its arithmetic is that of `limit::Ledger`, which a test holds against real servers. It is called
 //! by its hash; a server that does not know it is sent the text, once.
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+#[cfg(test)]
 use redis::aio::MultiplexedConnection;
-use redis::{Cmd, Pipeline, RedisResult, Script, Value};
+use redis::{Cmd, Script, Value};
 use ring::hmac;
 
 use super::fault::Fault;
+use super::servers::Servers;
 use crate::limit::{Answer, Ask, Part};
 
 /// The script, which uses the server's clock and one key.
@@ -40,43 +42,36 @@ fn digest(name: &str, part: &Part) -> u128 {
     tag.as_ref().iter().take(16).fold(0, |digest, byte| digest << 8 | u128::from(*byte))
 }
 
-/// Asks the server, all at once.
+/// Asks the servers, all at once.
 ///
 /// # Errors
-/// The reason why it could not be heard.
+/// The reason why they could not be heard.
 pub(super) async fn ask_all(
-    connection: &mut MultiplexedConnection,
+    servers: &mut Servers,
     (asks, prefix, label): (&[Ask], &str, &str),
 ) -> Result<Vec<Result<Answer, Fault>>, Fault> {
-    let by_hash = |ask| command("EVALSHA", &HASH, (ask, prefix, label));
-    let mut replies = send(connection, asks.iter().map(by_hash)).await?;
-    let is_unknown = |reply: &RedisResult<Value>| matches!(reply, Err(error) if error.code() == Some("NOSCRIPT"));
+    let name = |ask: &Ask| Arc::clone(&ask.shared.name);
+    let by_hash = |ask| (name(ask), command("EVALSHA", &HASH, (ask, prefix, label)));
+    let mut replies = servers.send(asks.iter().map(by_hash).collect()).await?;
+    let is_unknown = |reply: &Result<Value, Fault>| matches!(reply, Err(Fault::Code { code }) if code == "NOSCRIPT");
     let unknown: Vec<usize> = (0..).zip(&replies).filter(|(_, reply)| is_unknown(reply)).map(|(at, _)| at).collect();
     if !unknown.is_empty() {
-        // Its text makes it known to those that follow.
+        // Its text makes it known to those that follow, unless another node has them.
+        let knows = |place| place > 0 && matches!(servers, Servers::One(_));
         let again = unknown.iter().enumerate().filter_map(|(place, at)| {
             let ask = asks.get(*at)?;
-            Some(if place == 0 { command("EVAL", SCRIPT, (ask, prefix, label)) } else { by_hash(ask) })
+            let by_text = || (name(ask), command("EVAL", SCRIPT, (ask, prefix, label)));
+            Some(if knows(place) { by_hash(ask) } else { by_text() })
         });
-        for (at, reply) in unknown.iter().zip(send(connection, again).await?) {
+        let again = again.collect();
+        for (at, reply) in unknown.iter().zip(servers.send(again).await?) {
             replies.get_mut(*at).into_iter().for_each(|place| *place = reply.clone());
         }
     }
     Ok(asks.iter().zip(replies).map(|(ask, reply)| answer(ask, reply)).collect())
 }
 
-/// Sends commands at once. Returns what came of each.
-async fn send(
-    connection: &mut MultiplexedConnection,
-    commands: impl Iterator<Item = Cmd>,
-) -> Result<Vec<RedisResult<Value>>, Fault> {
-    let mut pipeline = Pipeline::new();
-    let count = commands.map(|command| _ = pipeline.add_command(command)).count();
-    let replies: Vec<RedisResult<Value>> = pipeline.ignore_errors().query_async(connection).await?;
-    if replies.len() == count { Ok(replies) } else { Err(Fault::Nonsense) }
-}
-
-fn answer(ask: &Ask, reply: RedisResult<Value>) -> Result<Answer, Fault> {
+fn answer(ask: &Ask, reply: Result<Value, Fault>) -> Result<Answer, Fault> {
     read(&reply?).filter(|answer| answer.granted <= ask.need.saturating_add(ask.extra)).ok_or(Fault::Nonsense)
 }
 
@@ -85,10 +80,10 @@ fn answer(ask: &Ask, reply: RedisResult<Value>) -> Result<Answer, Fault> {
 /// # Errors
 /// What the server said, or why it could not be heard.
 pub(super) async fn ask(
-    connection: &mut MultiplexedConnection,
+    servers: impl Into<Servers>,
     (ask, prefix, label): (&Ask, &str, &str),
 ) -> Result<Answer, Fault> {
-    let mut answers = ask_all(connection, (std::slice::from_ref(ask), prefix, label)).await?;
+    let mut answers = ask_all(&mut servers.into(), (std::slice::from_ref(ask), prefix, label)).await?;
     answers.pop().unwrap_or(Err(Fault::Nonsense))
 }
 

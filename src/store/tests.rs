@@ -15,14 +15,18 @@ use tokio::sync::oneshot;
 use super::*;
 use crate::limit::policy::{BucketPolicy, Per, SharedPolicy};
 use crate::limit::{Answer, Ask, Away, Ledger, Part, SharedLimits};
-use crate::spec::{StoreAddress, UpstreamTls};
+use crate::spec::{Endpoint, SentinelLogin, StoreAddress, UpstreamTls};
 
-use self::server::{program, spawn};
+use self::store_server::{program, spawn};
 
 mod agree;
 mod faults;
+mod places;
 #[path = "../../tests/support/store_server.rs"]
-mod server;
+mod store_server;
+#[path = "../../tests/support/store_servers.rs"]
+#[expect(dead_code, reason = "tests/it needs more of it")]
+mod store_servers;
 mod tls;
 
 /// A server of a test. It ends with the test.
@@ -90,6 +94,7 @@ impl Server {
             tls: UpstreamTls::default(),
             user: None,
             password_file: None,
+            sentinel: SentinelLogin::default(),
             prefix: "tidegate".to_owned(),
             timeout: Duration::from_secs(5),
         }
@@ -119,7 +124,7 @@ impl Drop for Server {
 }
 
 fn dialer(store: Store) -> Dialer {
-    PreparedStore::new(store, Clock::start()).expect("its files are there").0
+    Arc::into_inner(PreparedStore::new(store, Clock::start()).expect("its files are there").0).expect("its only use")
 }
 
 /// An ask of a member for so many tokens.

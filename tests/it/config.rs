@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use tidegate::api::{Scope, Signal};
 use tidegate::config::{self, Input, Loaded, Problem};
-use tidegate::spec::{Listen, Source};
+use tidegate::spec::{Endpoint, Listen, Source, StoreAddress};
 
 pub(crate) const SMALLEST: &str = "[gates.kubernetes]\nupstream = \"in_cluster\"\n";
 
@@ -1183,7 +1183,16 @@ fn stores_must_exist_and_be_reachable_without_showing_a_password() {
     wrong("", "{ name = \"a\", outage = \"stop\" }", "outage: has no effect: there is no [stores.NAME]");
     let url = |url: &str, expected: &str| wrong(&format!("[stores.main]\nurl = \"{url}\"\n"), "\"acc\"", expected);
     url("redis://gate:hunter2@valkey:6379", "has a user or password in it, which belong into user and password_file");
-    url("redis+sentinel://a:1,b:2/main", "is for Sentinel or a cluster: not supported yet");
+    url("redis+sentinel://a:1,b:2", "which does not say which of the sentinels' primaries it is");
+    url("redis+sentinel://a:1,b:2/", "which does not say which of the sentinels' primaries it is");
+    url("redis+sentinel://a:1,b:2/x y", "whose name no sentinel takes");
+    url("redis+sentinel://a:1,,b:2/main", "which names no host");
+    url("redis+cluster://a:1,b:x", "has no port in \"b:x\"");
+    url("redis+cluster://a:1/3", "has a path, query or fragment");
+    url("redis+cluster://gate:hunter2@a:1", "has a user or password in it");
+    url("redis+cluser://a:1", "is for neither sentinels nor a cluster");
+    url("redis://a:1,b:2", "names several hosts, which only sentinels and a cluster have");
+    url("redis://", "names no host");
     url("http://valkey", "which is not a URL with redis:// or rediss://");
     url("redis://valkey/3", "has a path, query or fragment");
     url("unix:run/x.sock", "which is not an absolute path");
@@ -1195,6 +1204,24 @@ fn stores_must_exist_and_be_reachable_without_showing_a_password() {
         "password_file = \"/x\"",
         "url: leads off this machine without TLS, so that the password would be sent in the clear; expected rediss://",
     );
+    more("sentinel = { user = \"x\" }", "sentinel: has no effect: the url is not that of sentinels");
+    let watched = |keys: &str, expected: &str| {
+        wrong(&format!("[stores.main]\nurl = \"redis+sentinel://a,b:2/main\"\n{keys}\n"), "\"acc\"", expected);
+    };
+    watched("sentinel = { user = \"x\" }", "sentinel.user: has no password: expected password_file too");
+    watched("sentinel = { password_file = \"/x\" }", "url: leads off this machine without TLS");
+    watched("sentinel = { password = \"hunter2\" }", "password: is not a valid key");
+    let places = |url: &str| {
+        let store = format!("[stores.main]\nurl = \"{url}\"\n");
+        let loaded = load(&text(&store, "\"acc\""), &[]).unwrap_or_else(|problems| panic!("{url}: {problems:?}"));
+        assert!(loaded.effective.contains(url), "{}", loaded.effective);
+        loaded.settings.stores[0].address.clone()
+    };
+    let at = |host: &str, port| Endpoint { host: host.to_owned(), port };
+    let sentinels = vec![at("a", 26379), at("::1", 2)];
+    let address = StoreAddress::Sentinel { sentinels, primary: "main".to_owned() };
+    assert_eq!(places("rediss+sentinel://a:26379,[::1]:2/main"), address);
+    assert_eq!(places("redis+cluster://a:6379,b:1"), StoreAddress::Cluster { seeds: vec![at("a", 6379), at("b", 1)] });
     more("timeout = \"1ms\"", "timeout: is 1ms, expected a time from 10ms to 10s");
     more("prefix = \"a b\"", "prefix: is \"a b\"");
     more("tls = { ca = \"/x\" }", "tls: has no effect: the url is not rediss://");

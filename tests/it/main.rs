@@ -74,12 +74,16 @@ mod references;
 mod release;
 mod reload;
 mod reload_load;
+mod shared_failovers;
+mod shared_fleet;
 mod shared_outages;
 mod shared_store;
 mod sharing_page;
 mod simulate;
 #[path = "../support/store_server.rs"]
 mod store_server;
+#[path = "../support/store_servers.rs"]
+mod store_servers;
 mod supply;
 mod support;
 mod tls;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::Finding;
 use crate::clock::Clock;
 use crate::limit::policy::Per;
-use crate::spec::{Gate, Settings, Store};
+use crate::spec::{Endpoint, Gate, Settings, Store, StoreAddress};
 use crate::status::text::count;
 use crate::store::{PreparedStore, Probed};
 
@@ -62,7 +62,13 @@ async fn of_store(store: &Store, buckets: &[Arc<str>], clock: Clock) -> Vec<Find
 fn told(about: &str, probed: &Probed, store: &Store) -> Vec<Finding> {
     let way = if store.has_tls { " over TLS" } else { "" };
     let took = format!("{:.1} ms", probed.took.as_secs_f64() * 1e3);
-    let mut findings = vec![Finding::fine(about, format!("answers in {took}{way}, and runs the script"))];
+    let at = probed.at.iter().map(Endpoint::to_string).collect::<Vec<_>>().join(", ");
+    let place = match &store.address {
+        StoreAddress::Sentinel { .. } => format!("; its primary is {at}, as its sentinels say"),
+        StoreAddress::Cluster { .. } => format!("; the nodes in use are {at}"),
+        _ => String::new(),
+    };
+    let mut findings = vec![Finding::fine(about, format!("answers in {took}{way}, and runs the script{place}"))];
     if probed.took > SLOW {
         let advice = "calls wait for it only while tokens are short; a store nearer by makes those waits shorter";
         findings.push(Finding::note(about, format!("takes {took} to answer"), advice));

@@ -136,6 +136,6 @@ async fn an_address_where_nothing_listens_is_away() {
     let port = nowhere.local_addr().expect("bound").port();
     drop(nowhere);
     let Some(server) = Server::start(&[]).await else { return };
-    let address = StoreAddress::Tcp { host: "127.0.0.1".to_owned(), port };
+    let address = StoreAddress::Tcp(Endpoint { host: "127.0.0.1".to_owned(), port });
     said(Store { address, ..server.store() }, Away::Unreachable, "refused").await;
 }

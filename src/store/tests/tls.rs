@@ -32,7 +32,7 @@ async fn a_server_is_reached_over_tls_and_only_with_its_own_ca() {
     let child = spawn(&program, folder.path(), &more);
     let server = Server { child, folder, port: Some(port) };
     server.up().await;
-    let address = StoreAddress::Tcp { host: "localhost".to_owned(), port: server.port.expect("set") };
+    let address = StoreAddress::Tcp(Endpoint { host: "localhost".to_owned(), port: server.port.expect("set") });
     let over = |tls: UpstreamTls| Store { address: address.clone(), has_tls: true, tls, ..server.store() };
     let trusting = over(UpstreamTls { ca: Some(cert), ..UpstreamTls::default() });
     asked(&stores(trusting), &ask(1, 1)).await.expect("it answers");
