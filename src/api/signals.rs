@@ -24,7 +24,7 @@ mod quota;
 mod retry_after;
 
 pub use self::inflate::in_clear;
-pub use self::quota::{Quota, quotas};
+pub use self::quota::{Quota, left, quotas};
 
 /// The number of bytes of a body that are looked at. The codes and reasons of all providers are at
 /// its beginning.

@@ -2,8 +2,8 @@
 //! rates of buckets.
 
 use super::{
-    Asked, Away, Call, Cause, Failure, Index, KeyGrant, KeyId, Lane, Limiter, News, Origin, Owner, Paused, Reason,
-    Receipt, Recorded, Resources, SharedPause, State, Strategy, Sweep, WaiterIndex, Why, resources,
+    Asked, Away, Call, Cause, ClassId, Failure, Index, KeyGrant, KeyId, Lane, Limiter, News, Origin, Owner, Paused,
+    Reason, Receipt, Recorded, Resources, SharedPause, State, Strategy, Sweep, WaiterIndex, Why, resources,
 };
 use crate::api::{Answer, Gone, Key, Outcome, Pause, Scope};
 use crate::moment::Moment;
@@ -178,14 +178,25 @@ impl Limiter {
 
     /// Tells the gates that share the bucket that a pause concerns.
     fn tell_of_pause(&mut self, scope: Scope, origin: Origin, until: Moment, now: Moment) {
-        let owner = match scope {
-            Scope::Key => return,
-            Scope::Class => Owner::Class(origin.class),
-            Scope::Credential | Scope::Gate => Owner::Gate,
-        };
+        let Some(owner) = owner_in(scope, origin.class) else { return };
         let Resources { buckets, .. } = &mut self.resources;
         if let Some(bucket) = buckets.shared_of(owner, origin.credential) {
             buckets.shared.tell(bucket, News::Paused(until));
+            self.set_member_timer(now);
+        }
+    }
+
+    /// Records what is left of a quota of the upstream's, as the answer to a call says. The quota
+    /// is that of a shared bucket if the call has spent a token of it, and `scope` says that what
+    /// the upstream asks for concerns the calls of that bucket. The gates that share it are told.
+    pub fn note_left(&mut self, of: &Receipt, scope: Scope, left: u32, now: Moment) {
+        let now = self.catch_up(now);
+        let call = of.call();
+        let Some(owner) = owner_in(scope, self.class_of(call.serial)) else { return };
+        let mut spent = of.grant().needs.iter().flat_map(|needs| needs.charges.iter().map(|charge| charge.bucket));
+        let Resources { buckets, .. } = &mut self.resources;
+        let bucket = buckets.shared_of(owner, call.demand.credential).filter(|bucket| spent.any(|of| of == *bucket));
+        if bucket.is_some_and(|bucket| buckets.shared.note_left(bucket, left, now)) {
             self.set_member_timer(now);
         }
     }
@@ -259,5 +270,14 @@ impl Limiter {
             let cause = Cause { retry_at: self.wait_over(queue, now).retry_at, ..cause };
             self.refuse(index, cause, now);
         }
+    }
+}
+
+/// Returns the owner of the bucket that what the upstream asks for concerns.
+fn owner_in(scope: Scope, class: ClassId) -> Option<Owner> {
+    match scope {
+        Scope::Key => None,
+        Scope::Class => Some(Owner::Class(class)),
+        Scope::Credential | Scope::Gate => Some(Owner::Gate),
     }
 }

@@ -18,7 +18,7 @@ use super::failure::Failure;
 use super::observe::CallContext;
 use super::parts::GateParts;
 use super::revalidate::{Meaning, Question};
-use crate::api::outcome::{self, Told};
+use crate::api::outcome::{self, Throttling, Told};
 use crate::api::{Answer, Gone, Key, Outcome, Verb, grpc, signals};
 use crate::classify::Kind;
 use crate::clock::wall_clock;
@@ -190,7 +190,8 @@ impl SentCall<'_> {
         }
     }
 
-    /// Notes what the answer tells of the upstream's quotas, for those who look.
+    /// Notes what the answer tells of the upstream's quotas, for those who look and for the gates
+    /// that share a bucket with this one.
     fn note_quotas(&self, status: StatusCode, headers: &HeaderMap) {
         let CallContext { config, call, .. } = &*self.context;
         let honoured = config.options.gate.throttling.honour;
@@ -198,6 +199,12 @@ impl SentCall<'_> {
             let wall = (!headers.contains_key(DATE)).then(wall_clock);
             let response = signals::Response { status, headers, body: &[], wall };
             let quotas = signals::quotas(honoured, &response);
+            let Throttling { scope, reserve, .. } = config.options.gate.throttling;
+            if !config.options.gate.policy.shared.is_empty()
+                && let Some(left) = signals::left(honoured, &quotas, reserve)
+            {
+                self.owed.iter().for_each(|owed| owed.note_left(scope, left));
+            }
             self.gate.tally.quotas.note(quotas, call.credential, self.gate.driver.clock().now());
         }
     }

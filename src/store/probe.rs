@@ -139,6 +139,7 @@ fn ask(name: &str) -> Ask {
         away: false,
         within: Duration::ZERO,
         pause: None,
+        left: None,
         leave: false,
     }
 }

@@ -113,8 +113,7 @@ fn command(name: &str, script: &str, (ask, prefix, label): (&Ask, &str, &str)) -
         Some(0) => command.arg(-1),
         Some(pause) => command.arg(pause),
     };
-    // Nothing is said of what is left.
-    command.arg(-1).arg(u8::from(ask.leave)).arg(label);
+    command.arg(ask.left.map_or(-1, i64::from)).arg(u8::from(ask.leave)).arg(label);
     command
 }
 

@@ -145,6 +145,7 @@ fn ask(member: u64, need: u32) -> Ask {
         away: false,
         within: Duration::from_secs(8),
         pause: None,
+        left: None,
         leave: false,
     }
 }

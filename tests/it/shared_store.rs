@@ -5,6 +5,7 @@ use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Child;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -48,14 +49,18 @@ fn server(folder: &Path) -> Option<Child> {
 }
 
 fn gate(folder: &Path, upstream: u16) -> (Running, u16, tempfile::TempDir) {
+    gate_with(folder, upstream, "rate = 40, burst = 20", "signals = { scope = \"gate\" }")
+}
+
+fn gate_with(folder: &Path, upstream: u16, limits: &str, more: &str) -> (Running, u16, tempfile::TempDir) {
     let port = free_port();
     let (kept, path) = config("");
     let socket = kept.path().join("socket");
     let text = format!(
         "[admin]\nlisten = \"off\"\nsocket = \"{}\"\n[stores.main]\nurl = \"unix:{}\"\ntimeout = \"1s\"\n\
          [gates.api]\nkind = \"http\"\nupstream = \"http://127.0.0.1:{upstream}\"\nlisten = \"127.0.0.1:{port}\"\n\
-         retry_bucket = \"off\"\nbucket = {{ rate = 40, burst = 20, adapt = \"off\", shared = \"account\" }}\n\
-         queue = {{ max_wait = \"1m\" }}\nsignals = {{ scope = \"gate\" }}\n",
+         retry_bucket = \"off\"\nbucket = {{ {limits}, adapt = \"off\", shared = \"account\" }}\n\
+         queue = {{ max_wait = \"1m\" }}\n{more}\n",
         socket.display(),
         folder.join("s").display()
     );
@@ -148,6 +153,68 @@ fn the_example_with_valkey_is_a_store_that_its_gate_can_use() {
     assert!(!gate.has_said("does not answer"), "{:?}", gate.seen);
     assert_eq!(came.lock().expect("unpoisoned").len(), 1);
     let store = store.as_mut().expect("it started");
+    store.kill().expect("it runs");
+    store.wait().expect("it ends");
+}
+
+/// A GitHub that says what is left of its quota.
+fn github(left: Arc<AtomicU64>) -> (u16, Arc<Mutex<Vec<Duration>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("bound").port();
+    let (came, clock) = (Arc::new(Mutex::new(Vec::new())), Clock::start());
+    let seen = Arc::clone(&came);
+    thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let (seen, left) = (Arc::clone(&seen), Arc::clone(&left));
+            thread::spawn(move || {
+                while let Ok(1..) = stream.read(&mut [0; 4096]) {
+                    seen.lock().expect("unpoisoned").push(clock.now().since_start());
+                    let left = left.load(Ordering::SeqCst);
+                    let quota = format!(
+                        "X-RateLimit-Limit: 5000\r\nX-RateLimit-Remaining: {left}\r\nX-RateLimit-Reset: 4000000000"
+                    );
+                    let answer = format!("HTTP/1.1 200 OK\r\n{quota}\r\nContent-Length: 2\r\n\r\nok");
+                    stream.write_all(answer.as_bytes()).ok();
+                }
+            });
+        }
+    });
+    (port, came)
+}
+
+#[test]
+fn what_another_tool_has_spent_of_githubs_quota_is_heard_by_all_gates() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(mut store) = server(folder.path()) else { return };
+    let left = Arc::new(AtomicU64::new(5_000));
+    let (port, came) = github(Arc::clone(&left));
+    let signals = "signals = { honour = [\"github\"], scope = \"gate\", reserve = 0.1 }";
+    let gates = [0, 1].map(|_| gate_with(folder.path(), port, "rate = 10, burst = 20", signals));
+    call(&gates, 1);
+    let client = redis::Client::open(format!("redis+unix://{}", folder.path().join("s").display())).expect("a URL");
+    let mut connection = client.get_connection().expect("it takes connections");
+    // The tokens that are there, as the store knows: fifteen once it is full.
+    let mut level = || {
+        let zero: f64 = redis::cmd("HGET").arg("tidegate:1:{account}").arg("z").query(&mut connection).expect("a time");
+        let (seconds, micros): (f64, f64) = redis::cmd("TIME").query(&mut connection).expect("a time");
+        (seconds * 1e6 + micros - zero) / 1e5
+    };
+    while level() < 15.0 {
+        thread::yield_now();
+    }
+    // Another tool has spent all but two beyond the reserve of 500; the first gate learns of it.
+    left.store(502, Ordering::SeqCst);
+    while level() > 6.0 {
+        assert!(get(gates[0].1, "/zen").starts_with("HTTP/1.1 200 "));
+        let mut looks = 0..200;
+        while level() > 6.0 && looks.next().is_some() {}
+    }
+    left.store(5_000, Ordering::SeqCst);
+    let before = came.lock().expect("unpoisoned").len();
+    call(&gates[1..], 15);
+    let times = came.lock().expect("unpoisoned")[before..].to_vec();
+    let (first, last) = (times.iter().min().expect("some"), times.iter().max().expect("some"));
+    assert!(*last - *first >= Duration::from_millis(500), "without it they would have gone at once: {times:?}");
     store.kill().expect("it runs");
     store.wait().expect("it ends");
 }

@@ -20,6 +20,19 @@ pub struct Quota {
     pub resets_in: Option<Duration>,
 }
 
+/// Returns the calls that are left of the quota of which least is left, without the reserve that is
+/// kept for others; `None` if nothing is told that counts the calls of one bucket.
+pub fn left(honoured: Signals, quotas: &[Quota], reserve: f64) -> Option<u32> {
+    // Azure tells what is left of many things at once, which a bucket does not tell apart.
+    if honoured.contains(Signal::Azure) {
+        return None;
+    }
+    #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "calls")]
+    let kept = |quota: &Quota| (quota.limit.unwrap_or(0) as f64 * reserve).ceil() as u64;
+    let least = quotas.iter().map(|quota| quota.remaining.saturating_sub(kept(quota))).min()?;
+    Some(u32::try_from(least).unwrap_or(u32::MAX))
+}
+
 /// Returns the quotas that a response tells, in the words of the honoured signals; the first family
 /// that tells any is believed.
 pub fn quotas(honoured: Signals, response: &Response<'_>) -> Vec<Quota> {
@@ -98,6 +111,18 @@ const LONGEST_NAME: usize = 64;
 mod tests {
     use super::*;
     use crate::api::signals::tests::{Key, headers, response};
+
+    #[test]
+    fn what_is_left_is_that_of_the_scarcest_quota_without_the_reserve() {
+        let quota = |limit, remaining| Quota { resource: "core".into(), limit, remaining, resets_in: None };
+        let of = |quotas: &[Quota], reserve| left(Signals::from_iter([Signal::Github]), quotas, reserve);
+        assert_eq!(of(&[], 0.1), None);
+        assert_eq!(of(&[quota(Some(5_000), 700)], 0.1), Some(200));
+        assert_eq!(of(&[quota(Some(5_000), 400)], 0.1), Some(0));
+        assert_eq!(of(&[quota(Some(5_000), 700), quota(None, 90)], 0.0), Some(90));
+        assert_eq!(of(&[quota(None, u64::MAX)], 0.5), Some(u32::MAX));
+        assert_eq!(left(Signals::from_iter([Signal::Azure]), &[quota(None, 90)], 0.0), None);
+    }
 
     fn told(signal: Signal, pairs: &[Key]) -> Vec<(String, Option<u64>, u64, Option<u64>)> {
         let headers = headers(pairs);

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use tokio::sync::oneshot;
 
 use super::Driver;
-use crate::api::{Answer, Key, Outcome};
+use crate::api::{Answer, Key, Outcome, Scope};
 use crate::limit::{Admitted, Claim, Permit, Receipt, Refusal, Slot, Ticket};
 use crate::moment::Moment;
 
@@ -164,6 +164,13 @@ impl OwedReceipt {
     pub(crate) fn refund(&self) {
         if let (Some(receipt), None) = (&self.receipt, &self.shadow) {
             self.driver.operate(|state, now| state.limiter.refund(receipt, now));
+        }
+    }
+
+    /// Tells the gates that share a bucket of the call's how much of the upstream's quota is left.
+    pub(crate) fn note_left(&self, scope: Scope, left: u32) {
+        if let (Some(receipt), None) = (&self.receipt, &self.shadow) {
+            self.driver.operate(|state, now| state.limiter.note_left(receipt, scope, left, now));
         }
     }
 

@@ -63,6 +63,7 @@ fn random(dice: &mut Dice, bucket: u64, known: &[(u64, u64); 6]) -> Ask {
             1 => Some(Duration::ZERO),
             _ => None,
         },
+        left: (dice.below(6) == 0).then(|| small(dice, 250)),
         leave: dice.below(15) == 0,
         ..ask(member, 0)
     }

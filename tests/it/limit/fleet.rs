@@ -40,6 +40,10 @@ pub(super) struct Fleet {
     pub(super) questions: Vec<(Moment, usize)>,
     /// The pause that the upstream asks for with its next answer.
     pub(super) asks_pause: Option<Duration>,
+    /// What the upstream says is left of its quota with each answer.
+    pub(super) left: Option<u32>,
+    /// What the store was told of it, by moment and gate.
+    pub(super) told_left: Vec<(Moment, usize, u32)>,
     /// The answers that are lost on the way, by their number among all answers.
     pub(super) lose_answer: Box<dyn FnMut() -> bool>,
     agenda: BinaryHeap<Reverse<(Moment, u64)>>,
@@ -96,6 +100,8 @@ impl Fleet {
             asks: Vec::new(),
             questions: Vec::new(),
             asks_pause: None,
+            left: None,
+            told_left: Vec::new(),
             lose_answer: Box::new(|| false),
             agenda: BinaryHeap::new(),
             events: BTreeMap::new(),
@@ -192,6 +198,7 @@ impl Fleet {
         }
         for ask in asks {
             self.asks.push((self.now, gate));
+            self.told_left.extend(ask.left.map(|left| (self.now, gate, left)));
             let away = Event::Answer(gate, ask.asked, Err(Away::Unreachable), self.now);
             self.schedule(self.now + TIMEOUT, away);
             self.schedule(self.now + self.round_trip / 2, Event::Ask(gate, Box::new(ask), self.now));
@@ -268,6 +275,9 @@ impl Fleet {
         let pause =
             self.asks_pause.take().map(|length| Pause { scope: Scope::Gate, length: PauseLength::Known(length) });
         let answer = Outcome { pause, ..Outcome::new(Meaning::Success, Some(200)) };
+        if let Some(left) = self.left {
+            of.limiter.note_left(&receipt, Scope::Gate, left, now);
+        }
         if let Err(receipt) = receipt.settle(of.limiter.keys(), answer) {
             of.limiter.finish(receipt, answer, None, &String::new, now);
         }

@@ -1,10 +1,11 @@
 //! P13 to P18: what holds for all gates together that share a bucket, in virtual time.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tidegate::limit::Ledger;
-use tidegate::limit::policy::Outage;
+use tidegate::limit::policy::{Outage, SharedPolicy};
+use tidegate::limit::{Ask, Asked, Ledger, SharedLimits};
 use tidegate::moment::Moment;
 
 use super::fleet::{Fleet, bucket, policy};
@@ -240,7 +241,7 @@ fn p18_a_clock_of_the_store_that_goes_back_adds_nothing_and_one_that_jumps_ahead
 fn p11_a_reload_keeps_the_tokens_and_the_strictest_limits_hold() {
     let mut fleet = short_of(Fleet::of(2, 50.0, 100), 60 * SECOND);
     fleet.run(10 * SECOND);
-    let shared = tidegate::limit::policy::SharedPolicy::new("account");
+    let shared = SharedPolicy::new("account");
     fleet.gates[0].limiter.reconfigure(policy(bucket(20.0, 100), shared.clone()), fleet.now);
     let from = fleet.now;
     fleet.run(10 * SECOND);
@@ -270,7 +271,7 @@ fn p6_a_call_that_was_not_sent_gives_its_token_back() {
 }
 
 /// Three busy gates, one of which the upstream asks for a pause after five seconds.
-fn paused(length: Duration, change: impl Fn(&mut tidegate::limit::policy::SharedPolicy)) -> (Fleet, Moment) {
+fn paused(length: Duration, change: impl Fn(&mut SharedPolicy)) -> (Fleet, Moment) {
     let mut fleet = Fleet::new(50.0, 100, &[1, 1, 1], change);
     (0..3).for_each(|gate| fleet.calls(gate, 30.0, 30 * SECOND));
     fleet.run(5 * SECOND);
@@ -334,6 +335,103 @@ fn p19_a_store_that_forgets_a_pause_ends_nobodys() {
     assert_eq!(fleet.sent.len(), before);
 }
 
+/// Gates that have let the bucket fill, and a call of the first whose answer says what is left.
+fn told_of(left: Option<u32>) -> Fleet {
+    let mut fleet = Fleet::of(2, 10.0, 20);
+    fleet.call(0, Duration::ZERO, HOUR);
+    fleet.call(1, Duration::ZERO, HOUR);
+    fleet.run(10 * SECOND);
+    fleet.left = left;
+    fleet.call(0, Duration::ZERO, HOUR);
+    fleet.run(SECOND / 10);
+    fleet
+}
+
+#[test]
+fn p19_what_is_left_of_the_upstreams_quota_is_heard_by_all_and_only_lowers() {
+    let at_once = |left| {
+        let mut fleet = told_of(left);
+        fleet.left = None;
+        let from = fleet.now;
+        (0..20).for_each(|_| fleet.call(1, Duration::ZERO, HOUR));
+        fleet.run(SECOND / 20);
+        assert!(fleet.over() <= TINY);
+        (fleet.sent_since(from, Some(1)), fleet.told_left.len())
+    };
+    assert_eq!(at_once(None), (15, 0), "others than these gates spend nothing");
+    assert_eq!(at_once(Some(3)), (4, 1), "three, and what flows in a tenth of a second");
+    assert_eq!(at_once(Some(0)), (1, 1));
+    assert_eq!(at_once(Some(5_000)), (15, 0), "more than the burst is no news");
+    // It raises nothing: an empty bucket stays so.
+    let mut fleet = short_of(Fleet::of(2, 10.0, 20), 10 * SECOND);
+    fleet.left = Some(14);
+    fleet.run(10 * SECOND);
+    assert!(fleet.over() <= TINY && !fleet.told_left.is_empty(), "{}", fleet.over());
+    assert!(fleet.used_since(Moment::from_millis(2_000)) >= 0.96, "{}", fleet.used_since(Moment::ZERO));
+}
+
+#[test]
+fn p19_what_is_left_is_told_once_a_second_and_not_when_it_is_old() {
+    let mut fleet = Fleet::of(1, 50.0, 100);
+    fleet.calls(0, 25.0, 10 * SECOND);
+    fleet.left = Some(7);
+    fleet.run(10 * SECOND);
+    let times: Vec<_> = fleet.told_left.iter().map(|(at, ..)| *at).collect();
+    assert!((9..=11).contains(&times.len()), "{}", times.len());
+    assert!(times.windows(2).all(|two| two[1] - two[0] >= SECOND), "{times:?}");
+
+    // The store is away for longer than what is left stays true.
+    fleet.gates[0].cut_off = true;
+    fleet.calls(0, 25.0, SECOND);
+    fleet.run(2 * SECOND);
+    fleet.left = None;
+    fleet.run(20 * SECOND);
+    fleet.gates[0].cut_off = false;
+    let told = fleet.told_left.len();
+    fleet.calls(0, 25.0, 2 * SECOND);
+    fleet.run(4 * SECOND);
+    assert_eq!(fleet.told_left.len(), told);
+}
+
+proptest! {
+    #[test]
+    fn p19_a_ledger_that_is_told_what_is_left_never_has_more_and_grants_no_more(
+        asks in prop::collection::vec((0_u64..4, 0_u32..40, prop::option::of(0_u32..150), 0_u64..500_000), 1..60),
+    ) {
+        let (bucket, shared) = (bucket(50.0, 100), Arc::new(SharedPolicy::new("account")));
+        let (mut ledger, mut now) = (Ledger::default(), 1_700_000_000_000_000);
+        let mut known = [(0, 0); 4];
+        for (member, need, left, after) in asks {
+            now += after;
+            let (total, epoch) = known[usize::try_from(member).expect("small")];
+            let limits = SharedLimits::new(&bucket, &shared);
+            let ask = Ask {
+                asked: Asked::default(),
+                shared: Arc::clone(&shared),
+                part: None,
+                member,
+                limits,
+                need,
+                extra: need,
+                total,
+                epoch,
+                ahead: 0,
+                away: false,
+                within: SECOND,
+                pause: None,
+                left,
+                leave: false,
+            };
+            let untold = ledger.clone().ask(&Ask { left: None, ..ask.clone() }, now);
+            let told = ledger.ask(&ask, now);
+            prop_assert!(told.level <= untold.level && told.granted <= untold.granted, "{told:?} {untold:?}");
+            prop_assert!(left.is_none_or(|left| told.level <= f64::from(left)), "{told:?}");
+            prop_assert!(left.is_some_and(|left| f64::from(left) < untold.level) || told == untold, "no other change");
+            known[usize::try_from(member).expect("small")] = (total + u64::from(told.granted), told.epoch);
+        }
+    }
+}
+
 #[test]
 fn a_gate_that_takes_its_leave_is_no_member_any_more() {
     let mut fleet = short_of(Fleet::of(3, 50.0, 100), 3 * SECOND);
@@ -395,4 +493,5 @@ proptest! {
 }
 
 const SECOND: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3600);
 const TINY: f64 = 1e-6;

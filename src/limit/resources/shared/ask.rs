@@ -71,6 +71,9 @@ pub struct Ask {
     /// The time left of a pause that the upstream asked this member for, to be told to the others;
     /// zero to end the one that they know of.
     pub pause: Option<Duration>,
+    /// The calls that are left of the upstream's quota, as its last answers said: the level never
+    /// exceeds it. It only ever lowers.
+    pub left: Option<u32>,
     /// True for the last ask of a member that leaves.
     pub leave: bool,
 }

@@ -192,6 +192,12 @@ impl SharedBuckets {
         }
     }
 
+    /// Records what is left of the upstream's quota. Returns true if the other members of the
+    /// bucket are to be told.
+    pub(crate) fn note_left(&mut self, id: BucketId, left: u32, now: Moment) -> bool {
+        self.get_mut(id).is_some_and(|cell| cell.member.note_left(left, now))
+    }
+
     /// Tells those of every bucket.
     pub(crate) fn tell_all(&mut self, news: News) {
         let sharing = self.cells.iter_mut().map(|(_, cell)| cell).filter(|cell| cell.member.shared.pauses.is_some());

@@ -62,6 +62,9 @@ impl Ledger {
             // It has spent what this ledger does not know of.
             zero = zero.max(time) + f64::from(ask.ahead) * period;
         }
+        if let Some(left) = ask.left {
+            zero = zero.max(time - f64::from(left) * period); // others than the members spend, too
+        }
         zero = zero.max(time - burst * period);
 
         let told = ask.pause.filter(|pause| !pause.is_zero()).map_or(0.0, |pause| time + micros(pause));

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 pub(crate) use self::answers::SharedPause;
 pub use self::answers::SharedView;
+use self::news::Left;
 use super::demand::{Allowance, Demand};
 use super::outage::StoreAway;
 use super::tokens::Tokens;
@@ -58,6 +59,8 @@ pub(crate) struct Member {
     was_away: bool,
     /// What the other members are to be told.
     news: Option<News>,
+    /// What is left of the upstream's quota, to be told to the others.
+    left: Left,
     /// The end of the pause that another member told.
     paused_until: Moment,
     granted: u64,
@@ -132,6 +135,7 @@ impl Member {
             away: None,
             was_away: false,
             news: None,
+            left: Left::default(),
             paused_until: Moment::ZERO,
             granted: 0,
             spent: 0,
@@ -302,6 +306,7 @@ impl Member {
                 News::Paused(until) => (until - now).max(Duration::from_micros(1)),
                 News::Lifted => Duration::ZERO,
             }),
+            left: self.left.take(now),
             leave: false,
         }
     }
