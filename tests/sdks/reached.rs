@@ -58,7 +58,7 @@ fn configuration(dir: &Path) -> String {
         let to = if row.way == Way::Name { api.as_str() } else { "" };
         let limits = "bucket = { rate = 0.001, burst = 2 }\nqueue.max_wait = \"0s\"\nretry_after = \"never\"\n";
         let broken = common("broken", &format!("{}:1", pod::API));
-        write!(text, "{}{}{limits}{broken}retry_after = \"never\"\n", common("api", to), common("limited", to))
+        writeln!(text, "{}{}{limits}{broken}retry_after = \"never\"", common("api", to), common("limited", to))
             .expect("memory");
     }
     text
