@@ -194,8 +194,8 @@ fn roots_of(client: &Controller, egress: &Egress, about: &str) -> Option<Finding
     })
 }
 
-/// Returns the first of these variables whose file can be read as the process sees it, and lacks the
-/// CA, with the file.
+/// Returns the first of these variables whose file can be read as the process sees it, and lacks
+/// the CA, with the file.
 fn without<'a>(client: &Controller, set: &[&'a str], egress: &Egress) -> Option<(&'a str, String)> {
     let ca = fs::read(egress.ca.write_to.join("ca.crt")).ok().and_then(|text| tls::first_certificate(&text))?;
     set.iter().find_map(|name| {

@@ -43,7 +43,7 @@ impl ConnectHead {
         let new = bytes.get(self.scanned..end.unwrap_or(bytes.len())).unwrap_or_default();
         match self.scanner.scan(new, |_| true).rest {
             Rest::Refused(fault) => return Err(malformed(fault.to_string())),
-            // What would have to be written in another way is no name, and what follows is not read.
+            // What would have to be written in another way is no name; what follows is not read.
             Rest::Replaced(_) => return Err(malformed(TargetError::Name.to_string())),
             Rest::None | Rest::Held | Rest::Declined => {}
         }
