@@ -54,7 +54,6 @@ static GATE: LazyLock<(Runtime, Gate)> = LazyLock::new(|| {
             },
             clients: None,
             call_log: None,
-            stores: Default::default(),
             drain: Duration::ZERO,
         };
         Gate::start(options, Clock::start(), CancellationToken::new()).await.expect("a port")

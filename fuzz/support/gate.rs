@@ -48,7 +48,6 @@ pub async fn gate(to: SocketAddr, ca: Option<&str>) -> Gate {
         },
         clients: None,
         call_log: None,
-        stores: Default::default(),
         drain: Duration::ZERO,
     };
     Gate::start(options, Clock::start(), CancellationToken::new()).await.expect("a port")
