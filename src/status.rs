@@ -378,6 +378,9 @@ pub struct Explained {
     pub failing: Option<Key>,
     /// Sentences about other conditions at the gate that concern the call.
     pub notes: Vec<String>,
+    /// What is known of the gate's shared buckets at the other gates.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shared: Vec<Shared>,
 }
 
 impl History {

@@ -113,7 +113,9 @@ fn explained(
     if let Some(words) = call.words.as_deref() {
         rows.add("means", words.to_string(), "");
     }
-    limits::add(&mut rows, loaded, gate, call, headers);
+    let explained = now.iter().flatten().find(|explained| *explained.gate == *gate.name);
+    let shared = explained.map_or(&[][..], |explained| &explained.shared);
+    limits::add(&mut rows, (loaded, gate), (call, headers), shared);
     rows.add("now", what_now(gate, now), "");
     for explained in now.iter().flatten().filter(|explained| *explained.gate == *gate.name) {
         explained.notes.iter().for_each(|note| rows.add("but", note, ""));

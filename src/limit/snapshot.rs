@@ -150,9 +150,14 @@ impl Limiter {
             pauses: self.pauses(now),
             writes: self.writes.len(),
             classes: self.scheduler.classes.iter().map(class).collect(),
-            shared: self.resources.buckets.shared.views(now),
+            shared: self.shared(now),
             queues: Vec::new(),
         }
+    }
+
+    /// Returns what is known of every shared bucket.
+    pub fn shared(&self, now: Moment) -> Vec<SharedView> {
+        self.resources.buckets.shared.views(self.now.max(now))
     }
 
     /// Returns the pauses in force, at most a hundred.

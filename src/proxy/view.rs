@@ -150,6 +150,10 @@ impl Gate {
             seconds: (until - now).as_secs_f64(),
             failing: failing.map(|(name, state)| self.failing_key(&name, &state)),
             notes: self.notes(&call),
+            shared: match config.options.gate.policy.shared.as_slice() {
+                [] => Vec::new(),
+                _ => own.driver.look(|limiter, now| limiter.shared(now)).iter().map(shared_view).collect(),
+            },
         }
     }
 

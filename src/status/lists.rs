@@ -191,24 +191,26 @@ fn keys(gate: &Gate, now_ms: u64) -> List {
     list
 }
 
-/// Says how a bucket is shared.
-fn shared(shared: &Shared) -> String {
-    let Shared { name, level, held, .. } = shared;
-    let others = match shared.members.saturating_sub(1) {
-        1 => "1 other".to_owned(),
-        others => format!("{others} others"),
-    };
-    let others = match shared.parts {
-        Some(parts) => format!("{others} in {}", count(parts, "part", "parts")),
-        None => others,
-    };
-    let state = match shared.state.as_str() {
-        "fallback" => "; its store is away, so that it goes on alone".to_owned(),
-        "stopped" => "; its store is away, so that calls wait".to_owned(),
-        _ => format!(": {} there, {held} held", number(level.floor())),
-    };
-    let differs = if shared.differs { "; another has stricter limits" } else { "" };
-    format!(", shared as {name} with {others}{state}{differs}")
+impl Shared {
+    /// Says with how many it is shared, and how it is; `place` says where.
+    pub(crate) fn says(&self, place: &str) -> String {
+        let Self { name, level, held, .. } = self;
+        let others = match self.members.saturating_sub(1) {
+            1 => "1 other".to_owned(),
+            others => format!("{others} others"),
+        };
+        let others = match self.parts {
+            Some(parts) => format!("{others} in {}", count(parts, "part", "parts")),
+            None => others,
+        };
+        let state = match self.state.as_str() {
+            "fallback" => "; its store is away, so that it goes on alone".to_owned(),
+            "stopped" => "; its store is away, so that calls wait".to_owned(),
+            _ => format!(": {} there, {held} held", number(level.floor())),
+        };
+        let differs = if self.differs { "; another has stricter limits" } else { "" };
+        format!("shared as {name} with {others}{place}{state}{differs}")
+    }
 }
 
 fn buckets(gate: &Gate) -> List {
@@ -221,7 +223,11 @@ fn buckets(gate: &Gate) -> List {
         };
         let full = (bucket.level / f64::from(bucket.burst.max(1))).clamp(0.0, 1.0);
         vec![
-            text(&format!("{}{part}{}", bucket.name, bucket.shared.as_ref().map(shared).unwrap_or_default())),
+            text(&format!(
+                "{}{part}{}",
+                bucket.name,
+                bucket.shared.as_ref().map(|shared| format!(", {}", shared.says(""))).unwrap_or_default()
+            )),
             Cell::Level(format!("{} of {}", number(bucket.level.floor().max(0.0)), bucket.burst), full),
             text(&format!("{}{slowed}", number(bucket.rate))),
         ]

@@ -10,6 +10,7 @@ mod process;
 mod reload;
 mod restart;
 mod signed;
+mod shared;
 mod tunnels;
 
 use std::net::{IpAddr, SocketAddr};

@@ -431,7 +431,8 @@ fn a_shared_bucket_is_seen_with_who_shares_it() {
     let top = process.command(&["top", "--once"]);
     assert!(top.out.contains("shared as account with 0 others"), "{}", top.out);
     let explained = process.command(&["explain", "GET", SECRETS]);
-    assert!(explained.out.contains("shared as account with the gates of this process"), "{}", explained.out);
+    let says = "100/s, burst 50, shared as account with 0 others in this process: ";
+    assert!(explained.out.contains(says) && explained.out.contains(" there, "), "{}", explained.out);
 }
 
 #[test]

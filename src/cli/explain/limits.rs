@@ -8,10 +8,17 @@ use crate::classify::Classified;
 use crate::config::Loaded;
 use crate::limit::policy::{BucketPolicy, ClassPolicy, Cost, InFlight, Lane, Per, SharedId, Strategy};
 use crate::spec::Gate;
+use crate::status::Shared;
 use crate::status::text::number;
 
-/// Adds the rows for class, flow, key and every limit.
-pub(super) fn add(rows: &mut Rows, loaded: &Loaded, gate: &Gate, call: &Classified, headers: &HeaderMap) {
+/// Adds the rows for class, flow, key and every limit. `now` is what a running gate knows of its
+/// shared buckets.
+pub(super) fn add(
+    rows: &mut Rows,
+    (loaded, gate): (&Loaded, &Gate),
+    (call, headers): (&Classified, &HeaderMap),
+    now: &[Shared],
+) {
     let Some(class) = gate.policy.classes.get(usize::from(call.class.0)) else { return };
     let from = From { loaded, gate: &gate.name };
     rows.add("class", format!("{}, lane {}", class.name, class.lane), from.class(&class.name, None));
@@ -28,7 +35,7 @@ pub(super) fn add(rows: &mut Rows, loaded: &Loaded, gate: &Gate, call: &Classifi
         let plural = if cost == 1 { "" } else { "s" };
         rows.add("cost", format!("{cost} token{plural}"), from.class(&class.name, Some("cost")));
     }
-    add_buckets(rows, gate, class, call, &from);
+    add_buckets(rows, (gate, class), call, &from, now);
     if !call.call.is_long_running {
         let size = |slots: InFlight| format!("{} in flight{}", slots.max, per(slots.per));
         if let Some(slots) = gate.policy.in_flight {
@@ -77,7 +84,13 @@ fn key(call: &Classified) -> String {
     }
 }
 
-fn add_buckets(rows: &mut Rows, gate: &Gate, class: &ClassPolicy, call: &Classified, from: &From<'_>) {
+fn add_buckets(
+    rows: &mut Rows,
+    (gate, class): (&Gate, &ClassPolicy),
+    call: &Classified,
+    from: &From<'_>,
+    now: &[Shared],
+) {
     if call.call.is_long_running && !call.call.lists_first && !class.meter_long_running {
         let place = from.class(&class.name, Some("meter_long_running"));
         rows.add("buckets", "none: it is long-running, and its class does not meter that", place);
@@ -89,7 +102,7 @@ fn add_buckets(rows: &mut Rows, gate: &Gate, class: &ClassPolicy, call: &Classif
             rows.add("bucket", "not the gate's: own_bucket_only", place);
         }
         bucket => {
-            let says = bucket.as_ref().map(|bucket| format!("{}{}", size(bucket), shared(gate, bucket)));
+            let says = bucket.as_ref().map(|bucket| format!("{}{}", size(bucket), shared(gate, bucket, now)));
             rows.add("bucket", says.unwrap_or_else(|| "none".to_owned()), from.gate(&["bucket"]));
         }
     }
@@ -104,7 +117,7 @@ fn add_buckets(rows: &mut Rows, gate: &Gate, class: &ClassPolicy, call: &Classif
     let outer = |class: &&ClassPolicy| gate.policy.classes.get(usize::from(class.within?.0));
     let classes = std::iter::successors(Some(class), outer).take(gate.policy.classes.len());
     for (class, bucket) in classes.filter_map(|class| Some((class, class.bucket.as_ref()?))) {
-        let says = format!("{} of class {}{}", size(bucket), class.name, shared(gate, bucket));
+        let says = format!("{} of class {}{}", size(bucket), class.name, shared(gate, bucket, now));
         let of_preset = published(Some(&class.name));
         let place = place_of_bucket(from, class, of_preset.is_some());
         rows.add("class bucket", says, place);
@@ -146,14 +159,20 @@ fn size(bucket: &BucketPolicy) -> String {
     format!("{}/s, burst {}{}", number(bucket.rate), bucket.burst, per(bucket.per))
 }
 
-/// Says with whom a bucket is shared.
-fn shared(gate: &Gate, bucket: &BucketPolicy) -> String {
-    let shared = bucket.shared.and_then(|SharedId(id)| gate.policy.shared.get(usize::from(id)));
+/// Says with whom a bucket is shared, and how it is now if a running gate knows.
+fn shared(gate: &Gate, bucket: &BucketPolicy, now: &[Shared]) -> String {
+    let Some(shared) = bucket.shared.and_then(|SharedId(id)| gate.policy.shared.get(usize::from(id))) else {
+        return String::new();
+    };
     let each = if bucket.per == Per::Gate { "," } else { ", each" };
-    shared.map_or_else(String::new, |shared| match &*shared.store {
-        "" => format!("{each} shared as {} with the gates of this process", shared.name),
-        store => format!("{each} shared as {} through the store {store}", shared.name),
-    })
+    let (name, store) = (&shared.name, &shared.store);
+    let is_here = |live: &&Shared| *live.name == **name && *live.store == **store && live.members > 0;
+    match (&**store, now.iter().find(is_here)) {
+        ("", Some(live)) => format!("{each} {}", live.says(" in this process")),
+        (store, Some(live)) => format!("{each} {}", live.says(&format!(" (store {store})"))),
+        ("", None) => format!("{each} shared as {name} with the gates of this process"),
+        (store, None) => format!("{each} shared as {name} through the store {store}"),
+    }
 }
 
 fn per(per: Per) -> &'static str {
