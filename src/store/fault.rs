@@ -29,7 +29,7 @@ pub(crate) enum Fault {
     Settings(String),
     /// Its sentinels did not say where the primary is.
     #[error("{}: {}", self.what(), self.remedy())]
-    Sentinels(Box<Fault>),
+    Sentinels(Box<Self>),
     /// Its sentinels watch no primary of this name.
     #[error("the sentinels know no primary {0:?}; expected the name that they watch it under")]
     NoPrimary(String),

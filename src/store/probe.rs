@@ -88,7 +88,7 @@ impl PreparedStore {
         probed.evicts = evicts(&mut redis, &name).await;
         probed.at = match cluster {
             Some(cluster) => cluster.homes(),
-            None => connection.and_then(|connection| connection.at.clone()).into_iter().collect(),
+            None => connection.and_then(|connection| connection.at).into_iter().collect(),
         };
         Ok(probed)
     }

@@ -74,6 +74,7 @@ mod references;
 mod release;
 mod reload;
 mod reload_load;
+mod shared_clocks;
 mod shared_failovers;
 mod shared_fleet;
 mod shared_outages;
