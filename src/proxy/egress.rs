@@ -3,10 +3,11 @@
 //!
 //! Calls for hosts that gates list (`directory`) go through a gate of their own origin (`origins`)
 //! and leave over TLS. Tunnels are carried unread (`tunnel`). What a host's name leads to is judged
-//! (`address`) after it was looked up, and what was judged is what is dialled. `target` is one
-//! origin in any spelling, `head` what a proxy's client may send, `reason` what people see of a
-//! refusal, `connect` the way of a CONNECT, `intercept` that of TLS which is opened, and `calls`
-//! that of the calls in it and of plain HTTP.
+//! (`address`) after it was looked up, and what was judged is what is dialled. `options` is what a
+//! listener is made of, `access` says who may use it, `target` is one origin in any spelling,
+//! `head` what a proxy's client may send, `reason` what people see of a refusal, `connect` the way
+//! of a CONNECT, `intercept` that of TLS which is opened, and `calls` that of the calls in it and
+//! of plain HTTP.
 
 mod access;
 mod address;
@@ -15,13 +16,13 @@ mod connect;
 mod directory;
 mod head;
 mod intercept;
+mod options;
 mod origins;
 mod reason;
 mod tally;
 mod target;
 mod tunnel;
 
-use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -36,65 +37,22 @@ pub use self::address::judge;
 use self::calls::Entry;
 pub use self::directory::{Directory, Fate};
 pub use self::head::connect_in;
+pub use self::options::{EgressError, EgressOptions};
 use self::origins::Origins;
 use self::reason::{Refused, Why};
 use self::tally::Tally;
 pub use self::target::{Host, Origin, TargetError};
 pub use self::tunnel::{First, first};
-use super::gate::{Gate, GateError};
+use super::gate::Gate;
 use super::guard::buffers::Buffers;
 use super::listener::{self, Bound, HandshakeErrors, Parting, Stream, Wire, WireHandle};
-use super::options::Options;
 use super::respond::Responder;
-use crate::bind;
 use crate::classify::Kind;
-use crate::clients::Clients;
 use crate::clock::Clock;
-use crate::credentials::Secret;
 use crate::spec::Listen;
 use crate::telemetry::{self, Sampler};
 use crate::tls;
 use crate::upstream::{self, Judge};
-
-/// The parts of the egress listener.
-#[derive(Debug)]
-pub struct EgressOptions {
-    /// The hosts, and the listener's settings.
-    pub directory: Directory,
-    /// The gates with hosts. None of them listens.
-    pub gates: Vec<Options>,
-    /// Calls in clear to hosts that no gate lists: a gate without limits.
-    pub clear: Options,
-    /// The token that clients must show.
-    pub token: Option<Secret>,
-    /// TLS to the listener itself.
-    pub tls: Option<Arc<tls::Listener>>,
-    /// Tells who each client is, where the listener asks.
-    pub clients: Option<Arc<Clients>>,
-    /// The CA of interception, if a gate intercepts.
-    pub ca: Option<Arc<tls::Interception>>,
-    /// The addresses where the process listens, which are never dialled.
-    pub own: Vec<SocketAddr>,
-    /// Judges addresses; `None` for the usual rules.
-    pub judge: Option<Judge>,
-}
-
-/// The egress listener could not start.
-#[derive(Debug, thiserror::Error)]
-pub enum EgressError {
-    /// Its socket could not be bound.
-    #[error("the egress listener cannot listen on {listen}; {}", bind::reason(source))]
-    Bind {
-        /// The address.
-        listen: Listen,
-        /// The reason.
-        #[source]
-        source: io::Error,
-    },
-    /// One of its gates could not start.
-    #[error(transparent)]
-    Gate(#[from] GateError),
-}
 
 /// The egress listener at work.
 #[derive(derive_more::Debug)]

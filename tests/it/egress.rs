@@ -9,8 +9,8 @@ mod kept;
 mod process;
 mod reload;
 mod restart;
-mod signed;
 mod shared;
+mod signed;
 mod tunnels;
 
 use std::net::{IpAddr, SocketAddr};
