@@ -236,7 +236,11 @@ impl Attempt<'_> {
             Some(Stream::Http2 { unit, mut sender }) => {
                 self.body.hold_back(CONTINUE_HTTP2); // hyper does not report a 100 over HTTP/2
                 let request = self.head.http2(self.body.attempt(Some(Arc::clone(&unit)), None));
-                match sender.try_send_request(request).await {
+                let sending = sender.try_send_request(request);
+                // A request that is handed over while the connection ends is given back only once
+                // no sender is left.
+                drop(sender);
+                match sending.await {
                     Ok(response) => Ok(response.map(|body| Streaming::new(body, Hold::Stream(unit)))),
                     Err(error) => Err(judge_http2(error, safe || self.body.is_unasked())),
                 }

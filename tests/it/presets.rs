@@ -340,7 +340,7 @@ fn a_class_is_split_by_one_identity() {
         "aws",
         class,
         &[
-            "f.toml:1:1: gates.g: what meters class \"a\" is split by more than one of credential, account and action, expected the \
+            "f.toml:1:1: gates.g: what meters class \"a\" is split by more than one of client, credential, account and action, expected the \
           same per in its bucket, in those that it is within and in the gate's; to leave out the gate's: own_bucket_only = true",
         ],
     );
