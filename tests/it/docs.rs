@@ -261,7 +261,7 @@ fn what_a_proxy_cannot_do_comes_first() {
 fn pages_for_readers_are_short_and_the_readme_leads_to_each() {
     let readme = fs::read_to_string(root().join("README.md")).expect("it is there");
     let named = links(&readme);
-    for name in &READERS[..4] {
+    for name in READERS[..4].iter().chain(&["external-dns"]) {
         let page = format!("docs/{name}.md");
         let text = fs::read_to_string(root().join(&page)).expect("it is there");
         assert!(text.lines().count() <= 80, "{page} has {} lines", text.lines().count());

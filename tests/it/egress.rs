@@ -6,6 +6,7 @@
 mod bounded;
 mod intercept;
 mod kept;
+mod pages;
 mod process;
 mod reload;
 mod restart;
