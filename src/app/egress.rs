@@ -51,7 +51,7 @@ pub(crate) fn prepare_egress(
 }
 
 /// Makes the judge of the listener's clients.
-fn judge(clients: &spec::Clients, around: &Environment, clock: Clock) -> Result<Arc<Clients>, Trouble> {
+pub(crate) fn judge(clients: &spec::Clients, around: &Environment, clock: Clock) -> Result<Arc<Clients>, Trouble> {
     let api = reviewer(clients, &UpstreamTls::default(), around, clock)?;
     let judge = Clients::of_proxy("egress", clients, api, clock).map(Arc::new);
     judge.ok_or_else(|| Trouble::Missing(anyhow!(tls::TlsError::Randomness)))

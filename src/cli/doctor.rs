@@ -94,7 +94,7 @@ async fn examine(options: &Options) -> Result<Vec<Finding>, Failure> {
         findings.extend(upstream::findings(gate, &environment, clock).await);
         findings.extend(connections::findings(gate, &environment, status.as_ref()).await);
     }
-    findings.extend(egress::findings(&settings, options.pid, status.as_ref()).await);
+    findings.extend(egress::findings(&settings, options.pid, status.as_ref(), &environment, clock).await);
     findings.extend(controller::findings(&settings, options.pid, status.as_ref()));
     Ok(findings)
 }

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use super::cli::Ended;
 use super::cli_input::{certificate, tls_server};
-use super::operate::{Process, answering, api};
+use super::operate::{Process, answering, api, responding};
 use super::ports::free_port;
 
 /// The findings: lines with their remedies.
@@ -79,6 +79,44 @@ fn an_expired_token_is_told_from_an_upstream_that_is_away() {
     assert!(token.contains("does not take the gate's credentials") && token.contains("renew the token"), "{token}");
     assert!(found.iter().any(|found| found.contains("nothing listens on")), "no gate runs: {}", ended.out);
     assert!(!format!("{}{}", ended.out, ended.err).contains("hunter2"), "no secret is told");
+}
+
+#[test]
+fn a_forward_proxy_that_may_not_review_its_clients_tokens_is_told() {
+    let (cannot, _) = responding(|_| {
+        let forbidden = r#"{"kind": "Status", "message": "tokenreviews is forbidden"}"#;
+        format!("HTTP/1.1 403 Forbidden\r\nContent-Length: {}\r\n\r\n{forbidden}", forbidden.len())
+    });
+    let (can, _) = responding(|_| {
+        let review = r#"{"kind": "TokenReview", "status": {"authenticated": false}}"#;
+        format!("HTTP/1.1 201 Created\r\nContent-Length: {}\r\n\r\n{review}", review.len())
+    });
+    for (api, is_fine) in [(cannot, false), (can, true)] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let kubeconfig = folder.path().join("kubeconfig");
+        let text = format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{{ name: c, context: {{ cluster: c, user: u }} }}]\n\
+             clusters: [{{ name: c, cluster: {{ server: 'http://127.0.0.1:{api}' }} }}]\nusers: [{{ name: u, user: {{ token: hunter2 }} }}]\n"
+        );
+        std::fs::write(&kubeconfig, text).expect("it can be written");
+        let config = folder.path().join("tidegate.toml");
+        let text = format!(
+            "[admin]\nlisten = \"off\"\n[egress]\nlisten = \"127.0.0.1:{}\"\nclients = {{ tokens = \"review\", api = \"kubeconfig\" }}\n\
+             [gates.github]\nhosts = [\"api.github.com\"]\n",
+            free_port()
+        );
+        std::fs::write(&config, text).expect("it can be written");
+        let mut command = super::cli::with_config("doctor", &config);
+        command.env("KUBECONFIG", &kubeconfig);
+        let ended = super::cli::end(command);
+        let found = wrong(&ended);
+        let said = found.iter().find(|found| found.contains("clients of egress"));
+        assert_eq!(said.is_none(), is_fine, "{}{}", ended.out, ended.err);
+        assert!(said.is_none_or(|said| said.contains("403") && said.contains("system:auth-delegator")), "{said:?}");
+        let judged = ended.out.contains("clients of egress: the API server judges their tokens");
+        assert_eq!(judged, is_fine, "{}", ended.out);
+        assert!(!format!("{}{}", ended.out, ended.err).contains("hunter2"), "no secret is told");
+    }
 }
 
 #[test]

@@ -9,17 +9,29 @@ use tokio::net::{TcpStream, UnixStream};
 
 use super::Finding;
 use super::controller::{Controller, processes};
+use super::upstream;
+use crate::app::egress::judge;
+use crate::app::gate::Trouble;
 use crate::app::reachable::reachable;
+use crate::clock::Clock;
+use crate::credentials::Environment;
 use crate::spec::{Egress, Listen, Settings};
 use crate::status::text::count;
 use crate::status::{self, Status};
 use crate::tls;
 
 /// Reports on the listener, if there is one.
-pub(super) async fn findings(settings: &Settings, pid: Option<u32>, status: Option<&Status>) -> Vec<Finding> {
+pub(super) async fn findings(
+    settings: &Settings,
+    pid: Option<u32>,
+    status: Option<&Status>,
+    around: &Environment,
+    clock: Clock,
+) -> Vec<Finding> {
     let Some(egress) = &settings.egress else { return Vec::new() };
     let intercepts = !settings.intercepted_names().is_empty();
     let mut findings = vec![listener(egress).await];
+    findings.extend(clients(egress, around, clock).await);
     if intercepts {
         let in_use = status.and_then(|status| status.egress.as_ref()).map_or("", |egress| egress.ca.as_str());
         findings.extend(trust(&egress.ca.write_to, in_use));
@@ -39,6 +51,19 @@ pub(super) async fn findings(settings: &Settings, pid: Option<u32>, status: Opti
             .flat_map(|client| of_client(&client, egress, intercepts)),
     );
     findings
+}
+
+/// Reports if the API server judges the tokens of the listener's clients.
+async fn clients(egress: &Egress, around: &Environment, clock: Clock) -> Option<Finding> {
+    match judge(egress.clients.as_ref()?, around, clock) {
+        Ok(judge) => upstream::reviews("egress", &judge).await,
+        Err(Trouble::Missing(what)) => {
+            Some(Finding::wrong("clients of egress", format!("{what:#}"), "run doctor where the gate runs"))
+        }
+        Err(Trouble::Wrong { key, what }) => {
+            Some(Finding::wrong("clients of egress", format!("{what:#}"), format!("correct egress.{key}")))
+        }
+    }
 }
 
 async fn listener(egress: &Egress) -> Finding {

@@ -33,7 +33,7 @@ pub(super) async fn findings(gate: &Gate, around: &Environment, clock: Clock) ->
     };
     let mut found = Vec::new();
     if let Some(clients) = prepared.options.clients.take() {
-        found.extend(reviews(gate, &clients).await);
+        found.extend(reviews(&gate.name, &clients).await);
     }
     let injects = prepared.credentials == "inject";
     let path = if gate.kind == Kind::Kubernetes { "/version" } else { "/" };
@@ -52,9 +52,9 @@ pub(super) async fn findings(gate: &Gate, around: &Environment, clock: Clock) ->
     found
 }
 
-/// Reports if the API server judges the tokens of the gate's clients.
-async fn reviews(gate: &Gate, clients: &Clients) -> Option<Finding> {
-    let about = format!("clients of {}", gate.name);
+/// Reports if the API server judges the tokens of the clients of a gate, or of the egress listener.
+pub(super) async fn reviews(of: &str, clients: &Clients) -> Option<Finding> {
+    let about = format!("clients of {of}");
     Some(match clients.probe().await? {
         Ok(()) => Finding::fine(&about, "the API server judges their tokens"),
         Err(denied) => Finding::wrong(

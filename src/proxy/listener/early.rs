@@ -5,7 +5,7 @@
 //! next call. So this does what Go's net/http server does (kube-apiserver's): the answer waits
 //! until the body has come to its end, if that is near, and the connection lives on. If it is not,
 //! the answer says `Connection: close`, and the connection lingers after it
-//! ([`linger`](super::linger)).
+//! ([`linger`](mod@super::linger)).
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
