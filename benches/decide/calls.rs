@@ -43,8 +43,8 @@ struct Way {
 
 #[rustfmt::skip]
 const WAYS: [Way; 2] = [
-    Way { what: "a GET of 1 KiB, HTTP/1.1 to HTTP/1.1",      bar: 45_000, upstream: plain },
-    Way { what: "a GET of 1 KiB, HTTP/1.1 to TLS and HTTP/2", bar: 90_000, upstream: tls },
+    Way { what: "a GET of 1 KiB, HTTP/1.1 to HTTP/1.1",      bar: 60_000, upstream: plain },
+    Way { what: "a GET of 1 KiB, HTTP/1.1 to TLS and HTTP/2", bar: 100_000, upstream: tls },
 ];
 
 fn main() -> ExitCode {
