@@ -53,7 +53,7 @@ pub(crate) const SCENES: &[Scene] = &[
     scene("read_kubernetes",  "read a call: class, flow and key; Kubernetes",                              Some(5_500),  || Sample::KUBERNETES.stage()),
     scene("read_plain",       "the same, plain HTTP",                                                      Some(3_000),  || Sample::PLAIN.stage()),
     scene("read_aws",         "the same, dialect aws, with the action in a form",                          Some(17_000), || Sample::AWS_FORM.stage()),
-    scene("read_azure",       "the same, dialect azure",                                                   Some(11_500), || Sample::AZURE.stage()),
+    scene("read_azure",       "the same, dialect azure",                                                   Some(13_500), || Sample::AZURE.stage()),
     scene("read_google",      "the same, dialect google",                                                  Some(12_000), || Sample::GOOGLE.stage()),
     scene("read_github",      "the same, dialect github",                                                  Some(5_800),  || Sample::GITHUB.stage()),
 ];
