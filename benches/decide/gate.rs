@@ -54,20 +54,7 @@ impl Gate {
     }
 
     fn arrival(&self, object: u64, flow: u64) -> Arrival<'static> {
-        Arrival {
-            class: self.class,
-            flow: Flow { id: flow, name: &Name },
-            key: Some(key(object)),
-            credential: 0,
-            write: true,
-            reads: false,
-            group: Group::Short,
-            long_running: false,
-            lists_first: false,
-            patient: false,
-            timeout: None,
-            cost: 1,
-        }
+        Arrival { key: Some(key(object)), write: true, ..Arrival::new(self.class, Flow { id: flow, name: &Name }) }
     }
 
     /// A call that need not wait: it arrives, settles, releases its slot and gives its stream back.

@@ -35,20 +35,7 @@ fuzz_target!(|bytes: &[u8]| {
     let (mut limiter, mut sent, mut asks) = (limiter(), 0_u64, 0_u64);
     let mut now = Moment::ZERO;
     for answer in answers.into_iter().take(100) {
-        let arrival = Arrival {
-            class: ClassId(0),
-            flow: Flow { id: 0, name: &0 },
-            key: None,
-            credential: 0,
-            write: false,
-            reads: false,
-            group: Group::Short,
-            long_running: false,
-            lists_first: false,
-            patient: false,
-            timeout: None,
-            cost: 1,
-        };
+        let arrival = Arrival::new(ClassId(0), Flow { id: 0, name: &0 });
         for _ in 0..3 {
             if let Verdict::Admit(permit) = limiter.arrive(&arrival, now) {
                 drop(permit.admit(()));

@@ -49,6 +49,28 @@ pub struct Arrival<'a> {
     pub cost: u16,
 }
 
+impl<'a> Arrival<'a> {
+    /// Returns a short call without a key that costs one token and waits as long as its class lets
+    /// it.
+    #[must_use]
+    pub const fn new(class: ClassId, flow: Flow<'a>) -> Self {
+        Self {
+            class,
+            flow,
+            key: None,
+            credential: 0,
+            write: false,
+            reads: false,
+            group: Group::Short,
+            long_running: false,
+            lists_first: false,
+            patient: false,
+            timeout: None,
+            cost: 1,
+        }
+    }
+}
+
 /// The answer of `Limiter::arrive`.
 #[derive(Debug)]
 pub enum Verdict {

@@ -87,17 +87,7 @@ impl Server {
 
     /// The settings of a store on its socket.
     fn store(&self) -> Store {
-        Store {
-            name: "main".into(),
-            address: StoreAddress::Unix(self.socket()),
-            has_tls: false,
-            tls: UpstreamTls::default(),
-            user: None,
-            password_file: None,
-            sentinel: SentinelLogin::default(),
-            prefix: "tidegate".to_owned(),
-            timeout: Duration::from_secs(5),
-        }
+        store_at(StoreAddress::Unix(self.socket()))
     }
 
     /// A file in its folder with this content.
@@ -125,6 +115,21 @@ impl Drop for Server {
 
 fn dialer(store: Store) -> Dialer {
     Arc::into_inner(PreparedStore::new(store, Clock::start()).expect("its files are there").0).expect("its only use")
+}
+
+/// The settings of a store at an address.
+fn store_at(address: StoreAddress) -> Store {
+    Store {
+        name: "main".into(),
+        address,
+        has_tls: false,
+        tls: UpstreamTls::default(),
+        user: None,
+        password_file: None,
+        sentinel: SentinelLogin::default(),
+        prefix: "tidegate".to_owned(),
+        timeout: Duration::from_secs(5),
+    }
 }
 
 /// An ask of a member for so many tokens.

@@ -23,6 +23,22 @@ fn wrong(ended: &Ended) -> Vec<String> {
     found
 }
 
+/// Runs `doctor` for these gates, with a kubeconfig that leads to a local port by a token.
+fn with_a_token(port: u16, gates: &str) -> Ended {
+    let folder = tempfile::tempdir().expect("a folder");
+    let kubeconfig = folder.path().join("kubeconfig");
+    let text = format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{{ name: c, context: {{ cluster: c, user: u }} }}]\n\
+         clusters: [{{ name: c, cluster: {{ server: 'http://127.0.0.1:{port}' }} }}]\nusers: [{{ name: u, user: {{ token: hunter2 }} }}]\n"
+    );
+    std::fs::write(&kubeconfig, text).expect("it can be written");
+    let config = folder.path().join("tidegate.toml");
+    std::fs::write(&config, format!("[admin]\nlisten = \"off\"\n{gates}")).expect("it can be written");
+    let mut command = super::cli::with_config("doctor", &config);
+    command.env("KUBECONFIG", &kubeconfig);
+    super::cli::end(command)
+}
+
 #[test]
 fn nothing_is_wrong_with_a_healthy_gate() {
     let (upstream, _) = api();
@@ -58,22 +74,8 @@ fn a_saturated_gate_is_told_with_the_knob() {
 #[test]
 fn an_expired_token_is_told_from_an_upstream_that_is_away() {
     let (upstream, _) = answering(|request| if request.contains("Bearer hunter2") { 401 } else { 200 });
-    let folder = tempfile::tempdir().expect("a folder");
-    let kubeconfig = folder.path().join("kubeconfig");
-    let text = format!(
-        "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{{ name: c, context: {{ cluster: c, user: u }} }}]\n\
-         clusters: [{{ name: c, cluster: {{ server: 'http://127.0.0.1:{upstream}' }} }}]\nusers: [{{ name: u, user: {{ token: hunter2 }} }}]\n"
-    );
-    std::fs::write(&kubeconfig, text).expect("it can be written");
-    let config = folder.path().join("tidegate.toml");
-    let text = format!(
-        "[admin]\nlisten = \"off\"\n[gates.k]\nupstream = \"kubeconfig\"\nlisten = \"127.0.0.1:{}\"\n",
-        free_port()
-    );
-    std::fs::write(&config, text).expect("it can be written");
-    let mut command = super::cli::with_config("doctor", &config);
-    command.env("KUBECONFIG", &kubeconfig);
-    let ended = super::cli::end(command);
+    let gate = format!("[gates.k]\nupstream = \"kubeconfig\"\nlisten = \"127.0.0.1:{}\"\n", free_port());
+    let ended = with_a_token(upstream, &gate);
     let found = wrong(&ended);
     let token = found.iter().find(|found| found.contains("401")).unwrap_or_else(|| panic!("{}", ended.out));
     assert!(token.contains("does not take the gate's credentials") && token.contains("renew the token"), "{token}");
@@ -92,23 +94,12 @@ fn a_forward_proxy_that_may_not_review_its_clients_tokens_is_told() {
         format!("HTTP/1.1 201 Created\r\nContent-Length: {}\r\n\r\n{review}", review.len())
     });
     for (api, is_fine) in [(cannot, false), (can, true)] {
-        let folder = tempfile::tempdir().expect("a folder");
-        let kubeconfig = folder.path().join("kubeconfig");
-        let text = format!(
-            "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{{ name: c, context: {{ cluster: c, user: u }} }}]\n\
-             clusters: [{{ name: c, cluster: {{ server: 'http://127.0.0.1:{api}' }} }}]\nusers: [{{ name: u, user: {{ token: hunter2 }} }}]\n"
-        );
-        std::fs::write(&kubeconfig, text).expect("it can be written");
-        let config = folder.path().join("tidegate.toml");
-        let text = format!(
-            "[admin]\nlisten = \"off\"\n[egress]\nlisten = \"127.0.0.1:{}\"\nclients = {{ tokens = \"review\", api = \"kubeconfig\" }}\n\
+        let gates = format!(
+            "[egress]\nlisten = \"127.0.0.1:{}\"\nclients = {{ tokens = \"review\", api = \"kubeconfig\" }}\n\
              [gates.github]\nhosts = [\"api.github.com\"]\n",
             free_port()
         );
-        std::fs::write(&config, text).expect("it can be written");
-        let mut command = super::cli::with_config("doctor", &config);
-        command.env("KUBECONFIG", &kubeconfig);
-        let ended = super::cli::end(command);
+        let ended = with_a_token(api, &gates);
         let found = wrong(&ended);
         let said = found.iter().find(|found| found.contains("clients of egress"));
         assert_eq!(said.is_none(), is_fine, "{}{}", ended.out, ended.err);

@@ -179,20 +179,7 @@ pub(crate) fn admitted<T>(request: T) -> Admitted<T> {
     let class =
         policy::ClassPolicy { name: "exempt".into(), lane: policy::Lane::Exempt, ..policy::ClassPolicy::default() };
     let policy = policy::Policy { classes: vec![class], ..policy::Policy::default() };
-    let arrival = Arrival {
-        class: ClassId(0),
-        flow: Flow { id: 0, name: &"test" },
-        key: None,
-        credential: 0,
-        write: false,
-        reads: false,
-        group: Group::Exempt,
-        long_running: false,
-        lists_first: false,
-        patient: false,
-        timeout: None,
-        cost: 1,
-    };
+    let arrival = Arrival { group: Group::Exempt, ..Arrival::new(ClassId(0), Flow { id: 0, name: &"test" }) };
     match Limiter::new(policy, 0, Moment::ZERO).arrive(&arrival, Moment::ZERO) {
         Verdict::Admit(permit) => permit.admit(request).0,
         other => panic!("not admitted: {other:?}"),

@@ -4,6 +4,8 @@
 //! languages are fetched into it. A test whose programs cannot be had says that it was skipped, and
 //! passes; `TIDEGATE_REQUIRE_KUBERNETES=1` makes that a failure. Each module has one topic.
 
+#[path = "../support/admin.rs"]
+mod admin;
 mod backoff;
 mod clock;
 mod corrected;

@@ -6,6 +6,8 @@
 //! are fetched once into a per-user cache, with their versions pinned; a test whose SDK cannot be
 //! had says that it was skipped, and `TIDEGATE_REQUIRE_SDKS=1` makes that a failure.
 
+#[path = "../support/admin.rs"]
+mod admin;
 #[path = "../support/fetched.rs"]
 mod fetched;
 mod fickle;

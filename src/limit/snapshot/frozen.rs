@@ -1,4 +1,4 @@
-//! What a limiter takes along over a restart: failing keys, pauses and the levels of its buckets.
+//! The state that a limiter takes along over a restart: failing keys, pauses and bucket levels.
 //!
 //! P21: after a restart no key is tried before its time, no pause ends sooner, and no bucket has
 //! more tokens than it would have had. Times are kept as what is left of them, because moments mean

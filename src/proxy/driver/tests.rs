@@ -34,20 +34,7 @@ fn driver(policy: Policy) -> Driver {
 }
 
 fn arrive(driver: &Driver, flow: u64) -> Verdict {
-    let arrival = Arrival {
-        class: ClassId(0),
-        flow: Flow { id: flow, name: &flow },
-        key: None,
-        credential: 0,
-        write: false,
-        reads: false,
-        group: Group::Short,
-        long_running: false,
-        lists_first: false,
-        patient: false,
-        timeout: None,
-        cost: 1,
-    };
+    let arrival = Arrival::new(ClassId(0), Flow { id: flow, name: &flow });
     driver.arrive(0, &arrival).expect("there was no reload")
 }
 

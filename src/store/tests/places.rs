@@ -11,20 +11,6 @@ fn endpoints(nodes: &[Node]) -> Vec<Endpoint> {
     nodes.iter().map(|node| Endpoint { host: "127.0.0.1".to_owned(), port: node.port }).collect()
 }
 
-fn store_at(address: StoreAddress) -> Store {
-    Store {
-        name: "main".into(),
-        address,
-        has_tls: false,
-        tls: UpstreamTls::default(),
-        user: None,
-        password_file: None,
-        sentinel: SentinelLogin::default(),
-        prefix: "tidegate".to_owned(),
-        timeout: Duration::from_secs(5),
-    }
-}
-
 fn behind(watched: &Watched, name: &str) -> Store {
     let sentinels = endpoints(&watched.sentinels);
     store_at(StoreAddress::Sentinel { sentinels, primary: name.to_owned() })

@@ -196,18 +196,12 @@ impl City {
         assert_eq!(classified.exempt, worker.kind == Kind::Quota);
         let name = classified.flow_name(&headers);
         let arrival = Arrival {
-            class: classified.class,
-            flow: Flow { id: worker.client, name: &name },
             key: classified.key.known(),
             credential: classified.credential,
             write: !classified.call.verb.is_read(),
             reads: classified.call.verb.is_read(),
             group: classified.group,
-            long_running: false,
-            lists_first: false,
-            patient: false,
-            timeout: None,
-            cost: 1,
+            ..Arrival::new(classified.class, Flow { id: worker.client, name: &name })
         };
         let verdict = self.limiter.arrive(&arrival, self.now);
         if worker.kind == Kind::Quota {

@@ -58,20 +58,7 @@ impl Gate {
     /// Call `call` arrives at `now`, after everything that was due before.
     pub(super) fn arrive(&mut self, call: usize, key: Option<Key>, now: Moment) -> Result<(), Refusal> {
         self.run_until(now);
-        let arrival = Arrival {
-            class: ClassId(0),
-            flow: Flow { id: 0, name: &"flow" },
-            key,
-            credential: 0,
-            write: false,
-            reads: false,
-            group: Group::Short,
-            long_running: false,
-            lists_first: false,
-            patient: false,
-            timeout: None,
-            cost: 1,
-        };
+        let arrival = Arrival { key, ..Arrival::new(ClassId(0), Flow { id: 0, name: &"flow" }) };
         match self.limiter.arrive(&arrival, now) {
             Verdict::Admit(permit) => self.leave(call, permit, now),
             Verdict::Wait(ticket) => {

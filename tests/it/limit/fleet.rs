@@ -221,20 +221,7 @@ impl Fleet {
     }
 
     fn arrive(&mut self, gate: usize, who: u64, patience: Duration) {
-        let arrival = Arrival {
-            class: ClassId(0),
-            flow: Flow { id: 0, name: &0 },
-            key: None,
-            credential: who,
-            write: false,
-            reads: false,
-            group: Group::Short,
-            long_running: false,
-            lists_first: false,
-            patient: false,
-            timeout: None,
-            cost: 1,
-        };
+        let arrival = Arrival { credential: who, ..Arrival::new(ClassId(0), Flow { id: 0, name: &0 }) };
         match self.gates[gate].limiter.arrive(&arrival, self.now) {
             Verdict::Admit(permit) => {
                 self.drain(gate); // those that waited went before

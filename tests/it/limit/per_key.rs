@@ -32,18 +32,9 @@ fn limiter(enforce: bool) -> Limiter {
 
 fn write(object: u64) -> Arrival<'static> {
     Arrival {
-        class: CLASS,
-        flow: Flow { id: 0, name: &"flow" },
         key: Some(Key { object: object << 32 | 1, collection: 0, facet: object }),
-        credential: 0,
         write: true,
-        reads: false,
-        group: Group::Short,
-        long_running: false,
-        lists_first: false,
-        patient: false,
-        timeout: None,
-        cost: 1,
+        ..Arrival::new(CLASS, Flow { id: 0, name: &"flow" })
     }
 }
 

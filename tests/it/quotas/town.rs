@@ -236,18 +236,13 @@ impl<P: Provider> Town<P> {
         };
         let (call, key) = &calls[job];
         let arrival = Arrival {
-            class: call.class,
-            flow: Flow { id: call.flow, name: &"flow" },
             key: *key,
             credential: call.credential,
             write: call.goes_alone,
             reads: call.reads,
             cost: call.cost,
             group: call.group,
-            long_running: false,
-            lists_first: false,
-            patient: false,
-            timeout: None,
+            ..Arrival::new(call.class, Flow { id: call.flow, name: &"flow" })
         };
         match limiter.arrive(&arrival, self.now) {
             Verdict::Admit(permit) => return self.send(worker, Some(permit)),

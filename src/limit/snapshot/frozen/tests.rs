@@ -81,20 +81,7 @@ fn happen(limiter: &mut Limiter, event: Event, now: &mut Moment) {
 }
 
 fn call(limiter: &mut Limiter, class: ClassId, who: u64, now: Moment) -> bool {
-    let arrival = Arrival {
-        class,
-        flow: Flow { id: who, name: &who },
-        key: None,
-        credential: who,
-        write: false,
-        reads: false,
-        group: Group::Short,
-        long_running: false,
-        lists_first: false,
-        patient: false,
-        timeout: None,
-        cost: 1,
-    };
+    let arrival = Arrival { credential: who, ..Arrival::new(class, Flow { id: who, name: &who }) };
     match limiter.arrive(&arrival, now) {
         Verdict::Admit(permit) => {
             std::mem::forget(permit); // it went, and its answer never comes
