@@ -19,5 +19,5 @@ pub(crate) fn reason(error: &Error) -> &'static str {
     }
 }
 
-/// What Linux and macOS say where a family of addresses is off.
+/// The errors of Linux and macOS where a family of addresses is off.
 const AFNOSUPPORT: i32 = if cfg!(target_os = "macos") { 47 } else { 97 };

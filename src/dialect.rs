@@ -1,4 +1,4 @@
-//! How the calls of a provider are read, and how its clients expect to be refused.
+//! The reading of a provider's calls, and the refusals that its clients expect.
 //!
 //! A dialect reads five words from a request: service, region, account, action, and whether it
 //! reads. What a request does not say is empty. The words are for matching, splitting and naming;

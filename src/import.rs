@@ -18,7 +18,7 @@ use self::globs::{are_within, overlap};
 pub(crate) struct Imported {
     /// The classes as TOML.
     pub(crate) toml: String,
-    /// What could not be said as a class, each in a line.
+    /// The rules that could not be said as a class, each in a line.
     pub(crate) notes: Vec<String>,
 }
 

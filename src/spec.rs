@@ -133,7 +133,7 @@ pub struct Gate {
     pub throttling: Throttling,
     /// The limits.
     pub policy: Policy,
-    /// What a provider publishes of its limits, where the preset is made of that.
+    /// The provider's published limits, where the preset is made of them.
     pub figures: Option<Figures>,
     /// True if identical calls that wait become one.
     pub coalesce: bool,
@@ -147,7 +147,7 @@ pub struct Gate {
     pub response_timeout: Option<Duration>,
     /// TLS on the listener.
     pub tls: Option<ListenerTls>,
-    /// How its clients show who they are; `None` where the gate does not ask.
+    /// The proof of identity asked of clients; `None` where the gate does not ask.
     pub clients: Option<Clients>,
     /// TLS to the upstream, beyond what the upstream's own source says.
     pub upstream_tls: UpstreamTls,

@@ -1,4 +1,4 @@
-//! What a process leaves for the next one in its place: the memory of its gates, in one small file.
+//! The memory of a process's gates, left in one small file for the process that takes its place.
 //!
 //! A controller that outlives its gate goes on calling, and failing, at once. Without the file, the
 //! next gate would try every failing object again, call an upstream that asked for a pause, and

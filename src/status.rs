@@ -174,7 +174,7 @@ pub struct Bucket {
     pub burst: u32,
     /// Tokens now; below zero when some are promised.
     pub level: f64,
-    /// What is known of it at the other gates that use it, if it is shared.
+    /// Its state at the other gates that use it, if it is shared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared: Option<Shared>,
 }
@@ -378,7 +378,7 @@ pub struct Explained {
     pub failing: Option<Key>,
     /// Sentences about other conditions at the gate that concern the call.
     pub notes: Vec<String>,
-    /// What is known of the gate's shared buckets at the other gates.
+    /// The state of the gate's shared buckets at the other gates.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shared: Vec<Shared>,
 }

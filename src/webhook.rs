@@ -34,13 +34,13 @@ pub struct Settings {
     pub options: inject::Options,
     /// Checks the limits that a pod's annotations set.
     pub check: Check,
-    /// What becomes of a pod that cannot have the sidecar.
+    /// The fate of a pod that cannot have the sidecar.
     pub policy: Policy,
     /// The namespace that it runs in, whose pods it leaves alone.
     pub namespace: Option<Arc<str>>,
 }
 
-/// What becomes of a pod that asks for the sidecar and cannot have it.
+/// The fate of a pod that asks for the sidecar and cannot have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
     /// It is made without, and its maker is warned.

@@ -103,8 +103,8 @@ fn is_ambiguous(path: &str) -> bool {
 }
 
 /// True for `//`, `.`, `..`, and bytes that are separators or ends elsewhere. Every call comes
-/// through here: since the loop has no way out, it takes few instructions a byte. What it finds is
-/// doubtful, but for a segment that only begins with a dot.
+/// through here: since the loop has no way out, it takes few instructions a byte. A segment that
+/// only begins with a dot is found by the loop, and let go by the closer look after it.
 fn has_doubtful_segment(path: &[u8]) -> bool {
     let is_special = |byte: u8| (byte < b' ') | (byte == 0x7f) | (byte == b'\\') | (byte == b';');
     let (mut found, mut before) = (path.first() == Some(&b'.'), 0);

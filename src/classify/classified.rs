@@ -1,5 +1,5 @@
-//! What is done with a call once it is read: it asks for another protocol, its client is known, its
-//! names are shown.
+//! Changes to a call's reading by what is known later: the protocol it asks for, its client, and
+//! the names by which it is shown.
 
 use std::sync::Arc;
 

@@ -43,7 +43,7 @@ pub(super) struct Options {
     configuration: String,
 }
 
-/// What becomes of a pod that cannot have the sidecar.
+/// The fate of a pod that cannot have the sidecar.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum OnRefusal {
     /// It is made without

@@ -14,7 +14,7 @@ use crate::moment::Moment;
 /// A token, as what is remembered of it.
 pub(super) type Digest = [u8; 32];
 
-/// What is remembered of a token.
+/// A verdict on a token, as the cache has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Seen {
     /// It is this client's. It is `due` for another look before it must be had.

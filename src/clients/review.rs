@@ -39,7 +39,7 @@ struct State {
     first: usize,
 }
 
-/// Whose a token is, if it is anyone's.
+/// The client that a token belongs to, if it is right.
 type Answer = Result<Option<Arc<str>>, Arc<ApiError>>;
 
 // === impl Reviewer ===
@@ -146,7 +146,7 @@ impl Reviewer {
     }
 }
 
-/// What is known, or will be.
+/// A client that is known, or a review under way.
 enum Looked {
     Known(Arc<str>),
     Asked(watch::Receiver<Option<Answer>>),

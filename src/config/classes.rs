@@ -302,7 +302,7 @@ fn check_within(class: &Class<'_>, classes: &[Class<'_>]) {
 #[derive(Debug)]
 pub(super) struct Numbered {
     policies: Vec<ClassPolicy>,
-    /// How their buckets are shared, by place.
+    /// The sharing of their buckets, by place.
     shared: Vec<Option<SharedPolicy>>,
     pub(super) traits: Vec<Traits>,
     pub(super) rules: Vec<Rule>,

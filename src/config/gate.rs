@@ -390,5 +390,5 @@ const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALH
 /// memory that a sidecar is given.
 const KEPT: usize = 16 << 20;
 const CONNECT: Duration = Duration::from_secs(5);
-/// What is left of a signature's five minutes for clocks that differ and for the SDK's own retries.
+/// The part of a signature's five minutes kept for differing clocks and for the SDK's own retries.
 const LONGEST_SIGNED_WAIT: Duration = Duration::from_secs(240);

@@ -9,7 +9,7 @@ use super::rate::{Rate, RateOrOff};
 use crate::classify::Kind;
 use crate::hot;
 
-/// How often one object may be written and read, as it was written.
+/// The rates at which one object may be written and read, as they were configured.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PerKey {
     writes: Option<Rate>,

@@ -238,7 +238,7 @@ fn cbor(fields: &[(&str, &str)]) -> Vec<u8> {
     bytes
 }
 
-/// What `grpc-message` escapes. Source: "gRPC over HTTP2", `Percent-Encoded`.
+/// The bytes that `grpc-message` escapes. Source: "gRPC over HTTP2", `Percent-Encoded`.
 const GRPC_MESSAGE: AsciiSet = CONTROLS.add(b'%');
 
 // === impl Written ===

@@ -19,7 +19,7 @@ pub struct Loops {
     sketch: Sketch,
     watched: Vec<Watched>,
     denied: Denied,
-    /// What is not told yet.
+    /// Findings that are not told yet.
     news: Vec<News>,
 }
 

@@ -1,4 +1,4 @@
-//! What is told of a hot object, as data and in words.
+//! The report on a hot object, as data and in words.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ pub enum News {
     Ended(Report),
 }
 
-/// What is known of a hot object.
+/// A hot object, with the findings on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// Its name.
@@ -31,7 +31,7 @@ pub struct Report {
     pub since: Moment,
     /// The moment of the last.
     pub last: Moment,
-    /// Who makes them.
+    /// The callers that make them.
     pub callers: Vec<Caller>,
 }
 
@@ -44,7 +44,7 @@ pub struct Caller {
     pub calls: u64,
 }
 
-/// What is done to an object again and again.
+/// The act that is repeated on an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Habit {
     /// It is called too often.

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use crate::moment::Moment;
 
-/// How often one object may be called: so many calls at once, and then one in each interval.
+/// The rate at which one object may be called: so many calls at once, then one in each interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
     /// The time in which one call comes back, in nanoseconds.
@@ -27,7 +27,7 @@ pub struct Pace {
     whole: u64,
 }
 
-/// How often one object may be written and read, as a class has it.
+/// The rates at which one object may be written and read, as a class has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PerKey {
     /// For writes; `None` if they are not counted.

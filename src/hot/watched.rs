@@ -38,7 +38,7 @@ pub(super) struct Watched {
     turns: u64,
 }
 
-/// What one caller does.
+/// One caller's calls of an object.
 #[derive(Clone, Debug)]
 struct Habits {
     number: u64,

@@ -49,7 +49,7 @@ struct Splice<'a> {
     text: &'a str,
     /// The spaces before the dashes of the document's own lists.
     list: usize,
-    /// What is cut out, and what is put in its place.
+    /// The ranges cut out, and the text put in their place.
     edits: Vec<(Range<usize>, String)>,
 }
 

@@ -33,7 +33,7 @@ pub struct Limiter {
     pub(super) work: Work,
     pub(super) dropped_requests: DroppedRequests,
     pub(super) now: Moment,
-    /// What each object was called lately, where a class enforces how often that may be.
+    /// The latest calls of each object, where a class enforces a rate per object.
     pub(super) objects: Sketch,
     /// True while every call is admitted without limits.
     pub(super) bypassed: bool,

@@ -73,7 +73,7 @@ pub struct ClassPolicy {
     pub meter_long_running: bool,
     /// The tokens that a call of the class costs.
     pub cost: Cost,
-    /// How often one object may be called.
+    /// The rate at which one object may be called.
     pub per_key: Option<PerKey>,
 }
 

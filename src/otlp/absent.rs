@@ -1,4 +1,4 @@
-//! What stands for the exporters in a program that was built without OpenTelemetry: there are none.
+//! The stand-ins for the exporters in a program that was built without OpenTelemetry.
 
 use std::convert::Infallible;
 
@@ -7,11 +7,11 @@ use crate::clock::Clock;
 use crate::spec::Otlp;
 use crate::telemetry::Spans;
 
-/// What is never prepared.
+/// Exporters that are never prepared.
 #[derive(Debug)]
 pub(crate) enum PreparedOtlp {}
 
-/// What never sends.
+/// Exporters that never send.
 #[derive(Debug)]
 pub(crate) enum Exporters {}
 

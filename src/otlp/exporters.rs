@@ -1,4 +1,4 @@
-//! What sends, as it is prepared, started and finished.
+//! The exporters, as they are prepared, started and finished.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub(crate) struct PreparedOtlp {
     tls: Option<tls::Client>,
 }
 
-/// What sends, until it is finished.
+/// The running exporters, until they are finished.
 #[derive(Debug)]
 pub(crate) struct Exporters {
     tracer: Option<Arc<Tracer>>,

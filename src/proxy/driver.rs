@@ -46,7 +46,7 @@ struct Shared {
     /// Notified when the limiter wants to be advanced sooner than the ticker wakes.
     sooner: Notify,
     teller: Teller,
-    /// What the log does not say of keys yet.
+    /// Changes of keys that the log does not have yet.
     key_log: KeyLog,
     /// The stores of shared buckets.
     stores: OnceLock<Stores>,

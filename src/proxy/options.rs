@@ -30,11 +30,11 @@ pub struct Options {
     pub drain: Duration,
 }
 
-/// What a gate goes on with after a restart.
+/// The memory that a gate goes on with after a restart.
 #[derive(Clone, Debug, Default)]
 pub struct Past {
     /// The salt of everything that is hashed.
     pub salt: Salt,
-    /// What the gate before remembered, and how long ago.
+    /// The memory of the gate before, and its age.
     pub frozen: Option<(Frozen, Gap)>,
 }

@@ -9,7 +9,7 @@ use crate::api::signals::Quota;
 use crate::moment::Moment;
 use crate::status;
 
-/// What answers told of quotas, by resource and by whose they are.
+/// The quotas that answers told of, by resource and by owner.
 #[derive(Debug, Default)]
 pub(crate) struct Quotas(Mutex<BTreeMap<(String, u64), Seen>>);
 

@@ -143,7 +143,7 @@ impl Question {
         }
     }
 
-    /// What is kept is no longer the answer.
+    /// The kept response is no longer the answer.
     fn forget(self) -> Meaning {
         self.answers.store().forget(&self.identity);
         Meaning::Pass

@@ -167,18 +167,15 @@ impl Read {
     pub(super) fn arrival(&self) -> Arrival<'_> {
         let Shared { call, flow, flow_name, patient, goes_alone, reads, .. } = &*self.shared;
         Arrival {
-            class: self.class,
-            flow: Flow { id: *flow, name: flow_name },
             key: self.key,
-            credential: 0,
             write: *goes_alone,
             reads: *reads,
             group: self.group,
             long_running: call.is_long_running,
             lists_first: call.lists_first,
             patient: *patient,
-            timeout: None,
             cost: self.cost,
+            ..Arrival::new(self.class, Flow { id: *flow, name: flow_name })
         }
     }
 

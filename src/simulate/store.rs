@@ -14,7 +14,7 @@ use crate::moment::Moment;
 pub(super) struct Store {
     spec: scenario::Store,
     buckets: Buckets,
-    /// What a loss will bring back, by its place in the scenario.
+    /// The state that a loss will bring back, by its place in the scenario.
     copies: BTreeMap<usize, Buckets>,
     /// Added to the clock, in microseconds.
     clock: i64,
@@ -29,7 +29,7 @@ type Buckets = BTreeMap<(Arc<str>, Option<Part>), Ledger>;
 enum Event {
     /// A question reaches the store.
     Asked(usize, Box<Ask>, Moment),
-    /// What came of it reaches the gate.
+    /// Its outcome reaches the gate.
     Answered(Answered),
     /// A copy is made that a loss brings back.
     Copied(usize),
@@ -37,7 +37,7 @@ enum Event {
     Jumped(usize),
 }
 
-/// What came of a question.
+/// The outcome of a question.
 #[derive(Debug)]
 pub(super) struct Answered {
     pub(super) gate: usize,

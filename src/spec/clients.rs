@@ -14,7 +14,7 @@ words! {
     }
 }
 
-/// How the clients of a gate show who they are.
+/// The proof of identity that a gate asks of its clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Clients {
     /// The judge of tokens.

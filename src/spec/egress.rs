@@ -31,7 +31,7 @@ pub struct Egress {
     pub token_file: Option<PathBuf>,
     /// TLS to the proxy itself.
     pub tls: Option<ListenerTls>,
-    /// How clients show who they are; `None` where the listener does not ask.
+    /// The proof of identity asked of clients; `None` where the listener does not ask.
     pub clients: Option<Clients>,
     /// The most connections of clients, tunnels included.
     pub max_connections: usize,

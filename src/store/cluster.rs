@@ -30,7 +30,7 @@ pub(super) struct Cluster {
 /// A command, and the name of its bucket.
 pub(super) type Command = (Arc<str>, Cmd);
 
-/// What the nodes have said.
+/// The nodes' answers.
 #[derive(Debug, Default)]
 struct Known {
     /// The nodes that were asked, and when that was last.
@@ -266,7 +266,7 @@ fn sent_on(error: &RedisError, from: &Endpoint) -> Option<SentOn> {
     Some(if is_ask { SentOn::Ask(to) } else { SentOn::Moved(to) })
 }
 
-/// How often a command is sent on at most.
+/// The most times that a command is sent on.
 const SENT_ON: u32 = 5;
 /// A connection to a node that is no bucket's home ends after this time.
 const UNUSED: Duration = Duration::from_secs(60);

@@ -1,4 +1,4 @@
-//! What can go wrong with a store, and what to do about it.
+//! The faults of a store, each with its remedy.
 
 use std::io;
 
@@ -154,7 +154,7 @@ fn meant(detail: &str) -> &'static str {
     }
 }
 
-/// What to do about an error code.
+/// The remedy for an error code.
 fn advice(code: &str) -> String {
     match code {
         "LOADING" | "BUSY" | "TRYAGAIN" | "CLUSTERDOWN" | "MASTERDOWN" => "it is not ready, and is asked again".into(),
@@ -170,7 +170,7 @@ fn advice(code: &str) -> String {
     }
 }
 
-/// What to do about an error code of a sentinel.
+/// The remedy for an error code of a sentinel.
 fn sentinel_advice(code: &str) -> String {
     match code {
         "NOAUTH" => {

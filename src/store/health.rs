@@ -22,7 +22,7 @@ pub(super) struct Health {
     heard: Mutex<Heard>,
 }
 
-/// What a person may want to know.
+/// The facts shown to people.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Heard {
     /// The moment since which it answers, or does not.

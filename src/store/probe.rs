@@ -16,7 +16,7 @@ use crate::limit::policy::{BucketPolicy, SharedPolicy};
 use crate::limit::{Ask, Asked, SharedLimits};
 use crate::spec::{Endpoint, StoreAddress};
 
-/// What a probe found.
+/// The findings of a probe.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Probed {
     /// The time from a question to its answer.

@@ -78,7 +78,7 @@ fn answer(ask: &Ask, reply: Result<Value, Fault>) -> Result<Answer, Fault> {
 /// Asks one question.
 ///
 /// # Errors
-/// What the server said, or why it could not be heard.
+/// The server's answer, or the reason why there is none.
 pub(super) async fn ask(
     servers: impl Into<Servers>,
     (ask, prefix, label): (&Ask, &str, &str),

@@ -12,7 +12,7 @@ use super::dial::{Connection, Dialer};
 use super::fault::Fault;
 use crate::spec::{Endpoint, StoreAddress};
 
-/// What the sentinels have answered so far.
+/// The sentinels' answers so far.
 #[derive(Default)]
 struct Votes {
     named: Vec<(Endpoint, usize)>,

@@ -40,7 +40,7 @@ impl Servers {
     /// Sends one command, to the server that has this bucket.
     ///
     /// # Errors
-    /// What the server said, or why it could not be heard.
+    /// The server's answer, or the reason why there is none.
     pub(super) async fn query<T: FromRedisValue>(&mut self, name: &Arc<str>, command: &Cmd) -> Result<T, Fault> {
         let mut replies = self.send(vec![(Arc::clone(name), command.clone())]).await?;
         let reply = replies.pop().unwrap_or(Err(Fault::Nonsense))?;

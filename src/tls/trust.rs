@@ -1,4 +1,4 @@
-//! What clients need to trust the CA of interception, in every form that they read.
+//! The files by which clients trust the CA of interception, in every form that they read.
 //!
 //! Most clients can only replace the roots that they have, so the bundle and the Java store hold
 //! the system's too.

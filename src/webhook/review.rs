@@ -19,7 +19,7 @@ pub enum NotReview {
     Kind,
 }
 
-/// What becomes of a pod.
+/// The fate of a pod.
 enum Outcome {
     /// It is made as it is.
     Untouched,

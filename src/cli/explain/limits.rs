@@ -159,7 +159,7 @@ fn size(bucket: &BucketPolicy) -> String {
     format!("{}/s, burst {}{}", number(bucket.rate), bucket.burst, per(bucket.per))
 }
 
-/// Says with whom a bucket is shared, and how it is now if a running gate knows.
+/// Names the members of a shared bucket, and its level if a running gate knows it.
 fn shared(gate: &Gate, bucket: &BucketPolicy, now: &[Shared]) -> String {
     let Some(shared) = bucket.shared.and_then(|SharedId(id)| gate.policy.shared.get(usize::from(id))) else {
         return String::new();

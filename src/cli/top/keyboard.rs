@@ -85,7 +85,7 @@ fn pressed(bytes: &[u8]) -> Vec<Key> {
     keys
 }
 
-/// What keys send: by name, as vi and less have them, and as terminals send the others.
+/// The bytes that keys send: by name, as vi and less have them, and as terminals send the others.
 const KEYS: [(&[u8], Key); 23] = [
     (b"q", Key::Quit),
     (b"Q", Key::Quit),

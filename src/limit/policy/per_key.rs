@@ -1,4 +1,4 @@
-//! How often one object may be called, as far as the limiter enforces it.
+//! The rate at which one object may be called, as far as the limiter enforces it.
 
 use super::Policy;
 

@@ -32,7 +32,7 @@ pub struct SharedPolicy {
 }
 
 words! {
-    /// What happens to calls while the store of a shared bucket is away.
+    /// The treatment of calls while the store of a shared bucket is away.
     #[derive(Default)]
     pub enum Outage {
         /// Each member goes on at its part of the rate.

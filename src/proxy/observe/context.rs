@@ -38,7 +38,7 @@ pub(crate) struct CallContext {
     caller: CallerRow,
     clock: Clock,
     in_flight: Option<InFlight>,
-    /// What only the log tells; `None` if there is no log.
+    /// The fields that only the log has; `None` if there is no log.
     noted: Option<Noted>,
     arrived: Moment,
     asked_at: Option<Moment>,
@@ -51,12 +51,12 @@ pub(crate) struct CallContext {
     coalesced: Option<Duration>,
     /// The time that the upstream said to wait.
     retry_after: Option<Duration>,
-    /// What its body told, where its object is worth a closer look.
+    /// The findings of its body, where its object is worth a closer look.
     looked: Option<Box<Looked>>,
     closed: bool,
 }
 
-/// What a request's fields say for the log.
+/// A request's header fields, as the log has them.
 #[derive(Debug)]
 struct Noted {
     /// The first word of the header.

@@ -31,7 +31,7 @@ pub(crate) struct SharedBuckets {
     pub(crate) questions: Questions,
     /// The last question that members of this gate had a part in.
     last: u64,
-    /// What became of the tokens of parts that were forgotten, by the names of their buckets.
+    /// The spent tokens of parts that were forgotten, by the names of their buckets.
     gone: BTreeMap<Arc<str>, SharedView>,
     /// The moment at which it was last looked who is due.
     looked: Moment,

@@ -57,9 +57,9 @@ pub(crate) struct Member {
     away: Option<StoreAway>,
     /// True if the store was away since its last answer.
     was_away: bool,
-    /// What the other members are to be told.
+    /// News for the other members.
     news: Option<News>,
-    /// What is left of the upstream's quota, to be told to the others.
+    /// The rest of the upstream's quota, to be told to the others.
     left: Left,
     /// The end of the pause that another member told.
     paused_until: Moment,
@@ -78,7 +78,7 @@ pub(crate) struct Want {
     pub(crate) within: Duration,
 }
 
-/// What a member tells the others.
+/// A member's news for the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum News {
     /// The upstream asked for a pause until then.

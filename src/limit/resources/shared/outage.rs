@@ -1,4 +1,4 @@
-//! What a member does while the store is away: it goes on at its part of the rate.
+//! A member's way while the store is away: it goes on at its part of the rate.
 
 use std::num::NonZeroU32;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! When a gate asks its stores: so many times a second, whatever the number of its members.
+//! The times at which a gate asks its stores: so many a second, whatever the number of its members.
 //!
 //! All members that are due ask together. The gates of one section, one for each origin, take the
 //! moments at which they ask from one allowance: what they ask within two milliseconds counts as

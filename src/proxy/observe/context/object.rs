@@ -1,4 +1,4 @@
-//! What a call tells of the object that it is about, for those who look for loops.
+//! A call's object and body, as the search for loops sees them.
 
 use http::StatusCode;
 
@@ -8,7 +8,7 @@ use crate::hot::{self, PerKey, Seen};
 use crate::limit::Reason;
 use crate::proxy::tally::shortened;
 
-/// What was found in the body of a call whose object is worth a closer look.
+/// The findings in the body of a call whose object is worth a closer look.
 #[derive(Debug, Default)]
 pub(super) struct Looked {
     /// The salted digest of the body.

@@ -1,4 +1,4 @@
-//! What an answer of the store brings to a member, and what its absence does.
+//! The effect on a member of the store's answer, and of its absence.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ pub struct SharedView {
     pub fallback: u64,
 }
 
-/// What the store told of the pause of a shared bucket.
+/// The store's word on the pause of a shared bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SharedPause {
     /// There is one: its end, and a moment before which it does not end. What lies between is the

@@ -7,7 +7,7 @@ use super::{Member, News, UnderWay};
 use crate::limit::resources::{Ask, Asked};
 use crate::moment::Moment;
 
-/// What the upstream says is left of its quota.
+/// The rest of the upstream's quota, by the upstream's own word.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Left {
     /// The least that was said since it was told to the others, and when.
