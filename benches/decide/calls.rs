@@ -1,7 +1,12 @@
 //! Instructions of a whole call: the binary that ships runs under callgrind, between a client and an
-//! upstream of this program, once for so many calls and once for twice as many. The difference is
-//! what the calls cost, without the start and the end. On a busy machine the gate is woken more
-//! often for the same calls, so that the least of a few runs counts.
+//! upstream of this program, for few calls and for many. The difference is what the calls cost,
+//! without the start and the end.
+//!
+//! Two things made the count depend on how busy the machine is. A call that wakes the gate twice
+//! costs more than one whose answer is there already: so a request or an answer is sent only when
+//! the gate sleeps. And at its start the gate compares clocks (`quanta`) until they agree, which
+//! takes some ten million instructions more or less under valgrind: so the least of a few runs
+//! counts.
 //!
 //! ```text
 //! cargo bench -p decide --bench calls               a line for each way of a call
@@ -18,6 +23,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use std::{env, fs, thread};
 
@@ -30,6 +36,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustix::process::{Pid, Signal, kill_process};
 use rustls::ServerConfig;
 use rustls::pki_types::PrivateKeyDer;
+use tokio::io::BufStream;
 use tokio_rustls::TlsAcceptor;
 
 /// A way that calls take through the gate.
@@ -81,21 +88,14 @@ fn beside() -> Option<PathBuf> {
 // === impl Way ===
 
 impl Way {
-    /// Returns the instructions of one call: of the first run within the bar, or else the least.
+    /// Returns the instructions of one call.
     fn cost(&self, binary: &Path) -> io::Result<u64> {
-        let mut least = u64::MAX;
-        for _ in 0..RUNS {
-            least = least.min(self.cost_in_one_run(binary)?);
-            if least <= self.bar {
-                break;
-            }
-        }
-        Ok(least)
+        let (few, many) = (self.least(binary, FEW)?, self.least(binary, MANY)?);
+        Ok(many.saturating_sub(few) / (MANY - FEW))
     }
 
-    fn cost_in_one_run(&self, binary: &Path) -> io::Result<u64> {
-        let (once, twice) = (self.count(binary, CALLS)?, self.count(binary, 2 * CALLS)?);
-        Ok((twice.saturating_sub(once) + CALLS / 2) / CALLS)
+    fn least(&self, binary: &Path, calls: u64) -> io::Result<u64> {
+        (0..RUNS).map(|_| self.count(binary, calls)).try_fold(u64::MAX, |least, count| Ok(least.min(count?)))
     }
 
     fn count(&self, binary: &Path, calls: u64) -> io::Result<u64> {
@@ -118,6 +118,7 @@ impl Way {
         let mut command = Command::new("valgrind");
         command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(binary).args(["run", "--config"]);
         let mut gate = command.arg(&file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+        GATE.store(gate.id(), Ordering::Relaxed);
         let called = connect(&mut gate, port).and_then(|stream| call(&stream, WARM_UP + calls));
         if let Some(pid) = i32::try_from(gate.id()).ok().and_then(Pid::from_raw) {
             kill_process(pid, Signal::TERM)?;
@@ -149,6 +150,7 @@ fn connect(gate: &mut Child, port: u16) -> io::Result<TcpStream> {
 fn call(mut stream: &TcpStream, calls: u64) -> io::Result<()> {
     let mut answers = BufReader::new(stream);
     for number in 0..calls {
+        until_it_sleeps();
         let target = format!("/api/v1/namespaces/default/configmaps/c{}", number % 100);
         let head = "Host: localhost\r\nUser-Agent: manager/v1 (linux/amd64) kubernetes/abc\r\nAccept: application/json\r\n\
                     Authorization: Bearer eyJhbGciOiJSUzI1NiJ9.e30.c2ln\r\nAccept-Encoding: gzip\r\n\r\n";
@@ -205,6 +207,7 @@ fn answer(mut stream: &TcpStream) -> io::Result<()> {
     let whole = [head.into_bytes(), vec![b'x'; SIZE]].concat();
     loop {
         head_of(&mut requests)?;
+        until_it_sleeps();
         stream.write_all(&whole)?;
     }
 }
@@ -237,7 +240,8 @@ async fn serve(listener: TcpListener, tls: TlsAcceptor) -> io::Result<()> {
         let (stream, _) = listener.accept().await?;
         let tls = tls.clone();
         tokio::spawn(async move {
-            let stream = TokioIo::new(tls.accept(stream).await?);
+            // An answer's head and body go out together.
+            let stream = TokioIo::new(BufStream::new(tls.accept(stream).await?));
             let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
             server.serve_connection(stream, service_fn(json)).await.map_err(io::Error::other)
         });
@@ -246,10 +250,26 @@ async fn serve(listener: TcpListener, tls: TlsAcceptor) -> io::Result<()> {
 
 async fn json(request: Request<Incoming>) -> hyper::Result<Response<Full<Bytes>>> {
     request.into_body().collect().await?;
+    until_it_sleeps();
     let mut response = Response::new(Full::from(vec![b'x'; SIZE]));
     let json = hyper::header::HeaderValue::from_static("application/json");
     response.headers_mut().insert(hyper::header::CONTENT_TYPE, json);
     Ok(response)
+}
+
+/// Waits until the gate has done what it can and sleeps. It has one thread that works.
+fn until_it_sleeps() {
+    let stat = format!("/proc/{}/stat", GATE.load(Ordering::Relaxed));
+    // The state stands behind the name, which is in parentheses.
+    let sleeps = || fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") S "));
+    let mut asleep = 0;
+    for _ in 0..100_000 {
+        asleep = if sleeps() { asleep + 1 } else { 0 };
+        if asleep == 3 {
+            return;
+        }
+        a_moment();
+    }
 }
 
 #[expect(clippy::disallowed_methods, reason = "another process works in its own time")]
@@ -257,10 +277,18 @@ fn pause() {
     thread::sleep(Duration::from_millis(10));
 }
 
-/// The runs until one is within its bar.
-const RUNS: usize = 5;
-/// The calls of the shorter run.
-const CALLS: u64 = 1_000;
+#[expect(clippy::disallowed_methods, reason = "another process works in its own time")]
+fn a_moment() {
+    thread::sleep(Duration::from_micros(100));
+}
+
+/// The process that is counted.
+static GATE: AtomicU32 = AtomicU32::new(0);
+/// The runs of which the least counts.
+const RUNS: usize = 3;
+/// The calls of a shorter run and of a longer one.
+const FEW: u64 = 500;
+const MANY: u64 = 4_000;
 /// Calls until tables and caches have their full size.
 const WARM_UP: u64 = 300;
 /// The length of an answer, in bytes.
