@@ -63,8 +63,40 @@ impl Clock {
         }
     }
 
+    /// Returns at the next multiple of `interval` since the clock's start. Work that has no moment
+    /// of its own comes due together by this, so that an idle process is woken once for all of it.
+    pub async fn tick(&self, interval: Duration) {
+        let (now, interval) = (self.now().since_start(), interval.max(Duration::from_millis(1)));
+        let into = now.as_nanos() % interval.as_nanos();
+        let left = interval.saturating_sub(Duration::from_nanos(u64::try_from(into).unwrap_or(u64::MAX)));
+        self.sleep(left).await;
+    }
+
     /// Returns after `duration`.
     pub async fn sleep(&self, duration: Duration) {
         self.sleep_until(self.now() + duration).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn work_that_began_at_different_moments_comes_due_together() {
+        let clock = Clock::start();
+        let due = |began: u64| async move {
+            clock.sleep(Duration::from_millis(began)).await;
+            let mut due = Vec::new();
+            for _ in 0..3 {
+                clock.tick(Duration::from_secs(2)).await;
+                due.push(clock.now());
+            }
+            due
+        };
+        let (first, second, at_once) = tokio::join!(due(300), due(1_999), due(0));
+        assert_eq!(first, second);
+        assert_eq!(first, at_once);
+        assert_eq!(first, [2, 4, 6].map(|seconds| Moment::ZERO + Duration::from_secs(seconds)));
     }
 }

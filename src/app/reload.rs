@@ -69,7 +69,7 @@ impl Reloader {
             let asked = tokio::select! {
                 () = stop.cancelled() => return,
                 _ = hangup.recv() => true,
-                () = self.clock.sleep(LOOK) => false,
+                () = self.clock.tick(LOOK) => false,
             };
             let found = Content::of(&self.sources);
             if asked || seen.as_ref() == Some(&found) {

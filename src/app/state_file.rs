@@ -99,7 +99,7 @@ impl StateFile {
                 (written, at) = (Some(now), clock.now());
             }
             tokio::select! {
-                () = clock.sleep(LOOK) => {}
+                () = clock.tick(LOOK) => {}
                 () = over.cancelled() => break,
             }
         }
@@ -173,11 +173,11 @@ fn lock(path: &Path) -> io::Result<File> {
 /// The folder that `inject` mounts.
 const POD: &str = "/run/tidegate";
 /// The time between two looks for something new.
-const LOOK: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_secs(2);
 /// The least time between two writes for the levels of buckets alone, which change with each call.
 const LEVELS_EVERY: Duration = Duration::from_secs(5);
 /// The time before a crash of which nothing may have been written.
-const UNSEEN: Duration = Duration::from_secs(7);
+const UNSEEN: Duration = Duration::from_secs(8);
 /// The most keys that are kept: a file of less than a megabyte.
 const KEYS: usize = 8000;
 /// The same of each gate, if there are many.

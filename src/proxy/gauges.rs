@@ -164,16 +164,19 @@ fn scope_of(paused: Paused) -> &'static str {
 const SCOPES: [&str; 3] = ["class", "credential", "gate"];
 
 /// Every second, folds the histograms' samples, and logs what has become of keys, when calls have
-/// begun to wait for good and when that is over.
+/// begun to wait for good and when that is over. A gate without calls is woken every other second.
 pub(super) async fn upkeep(gate: Arc<str>, own: Arc<GateParts>, clock: Clock, over: CancellationToken) {
     let (mut saturated, mut seconds, mut events) = (false, 0, Events::default());
+    let (mut calls, mut pause) = (own.tally.calls(), 1);
     loop {
         tokio::select! {
-            () = clock.sleep(telemetry::UPKEEP) => telemetry::metrics().upkeep(),
+            () = clock.tick(telemetry::UPKEEP * pause) => telemetry::metrics().upkeep(),
             () = over.cancelled() => return own.driver.log_keys(true),
         }
         let waiting = own.driver.look(|limiter, _| limiter.waiting());
-        own.tally.second(waiting);
+        (0..pause).for_each(|_| own.tally.second(waiting));
+        let before = std::mem::replace(&mut calls, own.tally.calls());
+        pause = if waiting == 0 && calls == before { 2 } else { 1 };
         for report in own.tally.hot.second(&gate, clock.now()) {
             if own.config.get().options.gate.events {
                 events.write(&gate, &own, clock, report);

@@ -166,6 +166,11 @@ impl Tally {
         lately.refusals.truncate(REFUSALS);
     }
 
+    /// Returns the number of calls that were admitted or refused.
+    pub(crate) fn calls(&self) -> u64 {
+        self.admitted.load(Relaxed) + self.refused.load(Relaxed)
+    }
+
     /// Every second: `waiting` calls wait now.
     pub(crate) fn second(&self, waiting: usize) {
         let (admitted, refused) = (self.admitted.load(Relaxed), self.refused.load(Relaxed));
