@@ -198,8 +198,10 @@ async fn a_call_for_a_listed_host_is_limited_and_leaves_over_tls_with_the_host_t
 async fn the_spellings_of_a_host_are_one_origin_and_share_its_limits() {
     let backend = Backend::replying(200).await;
     let (address, ca) = encrypted(backend.address, &[EC2]).await;
-    let listener = listener(&aws(4, address), Around { ca: Some(ca), ..Around::default() }).await;
-    let spellings = [EC2.to_owned(), EC2.to_uppercase(), format!("{EC2}:80"), format!("{EC2}.")];
+    let listener = listener(&aws(6, address), Around { ca: Some(ca), ..Around::default() }).await;
+    // The port of https in a URL of http is no way around the limits either.
+    let spellings = ["", ":80", ".", ":443", ".:443"].map(|end| format!("{EC2}{end}"));
+    let spellings: Vec<_> = spellings.into_iter().chain([EC2.to_uppercase()]).collect();
     for host in &spellings {
         assert_eq!(listener.get(&format!("http://{host}/a"), "").await.0, 200, "{host}");
     }

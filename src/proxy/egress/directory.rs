@@ -66,7 +66,7 @@ impl Directory {
     /// Decides on a tunnel. One of a listed host to port 80 carries plain HTTP.
     pub(super) fn tunnel(&self, origin: &Origin) -> Result<Fate<'_>, Refused> {
         check_port(origin)?;
-        if let Some((gate, hosts, pattern)) = self.listed(origin, |port| port == 80) {
+        if let Some((gate, hosts, pattern)) = self.listed(origin, |port| port == PLAIN) {
             return plain(origin, hosts).map(|()| Fate::Gate(gate, pattern));
         }
         match self.listed(origin, |port| self.egress.ports.contains(&port)) {
@@ -78,17 +78,18 @@ impl Directory {
 
     /// Decides on a call in a tunnel that is read. The rules may have changed since it began.
     pub(super) fn inside(&self, Inside { origin, is_tls }: &Inside) -> Result<&Arc<str>, Refused> {
-        match self.listed(origin, |port| port == 80 || self.egress.ports.contains(&port)) {
+        match self.listed(origin, |port| self.is_read(port)) {
             Some((gate, hosts, _)) if *is_tls && hosts.intercept => Ok(gate),
             Some((gate, hosts, _)) if !is_tls => plain(origin, hosts).map(|()| gate),
             _ => Err(Refused::new(Why::NotListed, format!("{} is no longer read here; connect again", origin.host))),
         }
     }
 
-    /// Decides on a call whose target is a URL.
+    /// Decides on a call whose target is a URL. One of `http` with the port of `https` is for the
+    /// same origin.
     pub(super) fn call(&self, origin: &Origin) -> Result<Fate<'_>, Refused> {
         check_port(origin)?;
-        match self.listed(origin, |port| port == 80) {
+        match self.listed(origin, |port| self.is_read(port)) {
             Some((gate, hosts, pattern)) => plain(origin, hosts).map(|()| Fate::Gate(gate, pattern)),
             None => self.other(origin),
         }
@@ -103,6 +104,11 @@ impl Directory {
             }
             _ => Ok(Fate::Passed(None)),
         }
+    }
+
+    /// True if listed hosts are limited at this port.
+    fn is_read(&self, port: u16) -> bool {
+        port == PLAIN || self.egress.ports.contains(&port)
     }
 
     /// True if a host is passed on whatever a gate lists.
@@ -152,3 +158,6 @@ fn check_port(origin: &Origin) -> Result<(), Refused> {
         _ => Ok(()),
     }
 }
+
+/// The port of plain HTTP.
+const PLAIN: u16 = 80;
