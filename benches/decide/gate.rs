@@ -203,6 +203,19 @@ pub(crate) fn usual() -> Policy {
     policy("")
 }
 
+/// The same with so many classes of the gate's own.
+pub(crate) fn classes(count: usize) -> Policy {
+    policy(&class_tables(count).replace("gates.a", "gates.kubernetes"))
+}
+
+/// The tables of so many classes, each of a resource of its own, of the gate `a`.
+pub(crate) fn class_tables(count: usize) -> String {
+    let table = |number| {
+        format!("[[gates.a.classes]]\nname = 'c{number}'\nmatch = {{ resources = ['widgets{number}'] }}\nbucket = {{ rate = 5 }}\n")
+    };
+    (0..count).map(table).collect()
+}
+
 /// No limits at all.
 pub(crate) fn unlimited() -> Policy {
     policy("preset = 'none'")

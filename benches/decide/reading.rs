@@ -59,7 +59,12 @@ impl Sample {
 
     /// Prepares the reading of it.
     pub(crate) fn stage(self) -> Box<dyn FnMut()> {
-        let (rules, uri, hasher) = (self.rules(), Uri::from_static(self.target), Salt::random());
+        self.among("")
+    }
+
+    /// The same for a gate that has these tables too.
+    pub(crate) fn among(self, tables: &str) -> Box<dyn FnMut()> {
+        let (rules, uri, hasher) = (self.rules(tables), Uri::from_static(self.target), Salt::random());
         let fields =
             self.fields.iter().map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
         let headers: HeaderMap = fields.collect();
@@ -69,8 +74,9 @@ impl Sample {
         })
     }
 
-    fn rules(&self) -> Arc<Rules> {
-        let text = format!("[gates.a]\nlisten = '127.0.0.1:1'\nupstream = 'http://127.0.0.1:2'\n{}\n", self.gate);
+    fn rules(&self, tables: &str) -> Arc<Rules> {
+        let own = self.gate;
+        let text = format!("[gates.a]\nlisten = '127.0.0.1:1'\nupstream = 'http://127.0.0.1:2'\n{own}\n{tables}");
         let loaded = config::load_text("bench".to_owned(), text, &[]).unwrap_or_else(|problems| panic!("{problems:?}"));
         Arc::clone(&loaded.settings.gates["a"].rules)
     }

@@ -8,7 +8,7 @@ use std::hint::black_box;
 
 use tidegate::limit::{Permit, Ticket, Verdict};
 
-use crate::gate::{Gate, one_slot, roomy, unlimited, usual};
+use crate::gate::{Gate, class_tables, classes, one_slot, roomy, unlimited, usual};
 use crate::reading::Sample;
 
 /// One operation of the limiter.
@@ -50,6 +50,11 @@ pub(crate) const SCENES: &[Scene] = &[
     scene("serve_1k",         "enqueue one, a call ends, another is claimed; 1,000 wait in 100 flows",     Some(13_000), || serve(1_000, 100)),
     scene("serve_100k",       "enqueue one, a call ends, another is claimed; 100,000 wait in 1 flow",      None,         || serve(100_000, 1)),
     scene("serve_100k_1k",    "enqueue one, a call ends, another is claimed; 100,000 wait in 1,000 flows", None,         || serve(100_000, 1_000)),
+    scene("classes_1",        "a call of a gate with 1 class of its own",                                  None,         || call(Gate::new(classes(1)))),
+    scene("classes_1k",       "a call of a gate with 1,000 classes of its own",                            None,         || call(Gate::new(classes(1_000)))),
+    scene("read_classes_1",   "read a call beside 1 class of another resource",                            None,         || Sample::KUBERNETES.among(&class_tables(1))),
+    scene("read_classes_10",  "read a call beside 10 classes of other resources",                          None,         || Sample::KUBERNETES.among(&class_tables(10))),
+    scene("read_classes_1k",  "read a call beside 1,000 classes of other resources",                       None,         || Sample::KUBERNETES.among(&class_tables(1_000))),
     scene("read_kubernetes",  "read a call: class, flow and key; Kubernetes",                              Some(5_500),  || Sample::KUBERNETES.stage()),
     scene("read_plain",       "the same, plain HTTP",                                                      Some(3_000),  || Sample::PLAIN.stage()),
     scene("read_aws",         "the same, dialect aws, with the action in a form",                          Some(17_000), || Sample::AWS_FORM.stage()),
