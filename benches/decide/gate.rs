@@ -211,7 +211,9 @@ pub(crate) fn classes(count: usize) -> Policy {
 /// The tables of so many classes, each of a resource of its own, of the gate `a`.
 pub(crate) fn class_tables(count: usize) -> String {
     let table = |number| {
-        format!("[[gates.a.classes]]\nname = 'c{number}'\nmatch = {{ resources = ['widgets{number}'] }}\nbucket = {{ rate = 5 }}\n")
+        format!(
+            "[[gates.a.classes]]\nname = 'c{number}'\nmatch = {{ resources = ['widgets{number}'] }}\nbucket = {{ rate = 5 }}\n"
+        )
     };
     (0..count).map(table).collect()
 }

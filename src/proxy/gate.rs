@@ -8,12 +8,12 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::gauges;
 use super::listener::{Bound, Server};
 use super::options::{Options, Past};
 use super::parts::GateParts;
 use super::peer::Peer;
 use super::section::Section;
-use super::{gauges, pauses};
 use crate::api::Group;
 use crate::bind;
 use crate::clock::Clock;
@@ -143,7 +143,6 @@ impl Gate {
         let parts = &server.parts;
         let gate = Arc::clone(&section.name);
         tasks.spawn(gauges::upkeep(Arc::clone(&gate), Arc::clone(parts), section.clock, over.clone()));
-        tasks.spawn(pauses::watch(Arc::clone(parts), over.clone()));
         tasks.spawn(parts.driver.clone().tick(over.clone(), move || gauges::bypass_is_over(&gate)));
         tasks.close();
         let gate = Self { section, server, addresses: Vec::new(), listen: Vec::new(), target: shown, tasks, sampler };

@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::events::Events;
 use super::parts::GateParts;
+use super::pauses::PauseLog;
 use super::quotas::Quotas;
 use super::section::Section;
 use crate::api::Group;
@@ -163,10 +164,10 @@ fn scope_of(paused: Paused) -> &'static str {
 /// The labels of pauses.
 const SCOPES: [&str; 3] = ["class", "credential", "gate"];
 
-/// Every second, folds the histograms' samples, and logs what has become of keys, when calls have
-/// begun to wait for good and when that is over. A gate without calls is woken every other second.
+/// Every second, folds the histograms' samples, and logs what has become of keys and pauses, when
+/// calls have begun to wait for good and when that is over. A gate without calls is woken every other second.
 pub(super) async fn upkeep(gate: Arc<str>, own: Arc<GateParts>, clock: Clock, over: CancellationToken) {
-    let (mut saturated, mut seconds, mut events) = (false, 0, Events::default());
+    let (mut saturated, mut seconds, mut events, mut pauses) = (false, 0, Events::default(), PauseLog::default());
     let (mut calls, mut pause) = (own.tally.calls(), 1);
     loop {
         tokio::select! {
@@ -182,6 +183,7 @@ pub(super) async fn upkeep(gate: Arc<str>, own: Arc<GateParts>, clock: Clock, ov
                 events.write(&gate, &own, clock, report);
             }
         }
+        pauses.look(&own);
         own.driver.tidy().await;
         own.driver.log_keys(false);
         seconds = if (waiting > 0) == saturated { 0 } else { seconds + 1 };

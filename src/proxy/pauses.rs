@@ -1,45 +1,43 @@
 //! Logs when the upstream has asked for a pause, on which signal, and when it is over: one line
 //! each.
 
-use std::sync::Arc;
-use std::time::Duration;
-
-use tokio_util::sync::CancellationToken;
-
 use super::parts::GateParts;
 use crate::api::Signal;
 use crate::limit::snapshot::{PauseView, Paused};
 use crate::status::text::duration;
 use crate::telemetry::GateMeters;
 
-/// Looks every second until it is `over`: shorter pauses show in the metrics.
-pub(super) async fn watch(gate: Arc<GateParts>, over: CancellationToken) {
-    let (mut known, clock) = (Vec::new(), gate.driver.clock());
-    loop {
-        tokio::select! {
-            () = clock.sleep(EVERY) => look(&gate, &mut known),
-            () = over.cancelled() => return,
-        }
-    }
+/// The pauses that the log knows. A pause that begins and ends between two looks shows in the
+/// metrics only.
+#[derive(Debug, Default)]
+pub(super) struct PauseLog {
+    known: Vec<Paused>,
 }
 
-/// Looks at the limiter, and logs what has changed since the last look.
-fn look(gate: &GateParts, known: &mut Vec<Paused>) {
-    let signal = gate.last_signal.get().map_or("", Signal::word);
-    let (now, pauses) = gate.driver.look(|limiter, now| (now, limiter.pauses(now)));
-    let meters = &gate.config.get().meters;
-    let gate = &*meters.gate;
-    let (begun, over) = changes(known, &pauses);
-    for PauseView { who, until, heard } in begun {
-        let (who, lasts) = (name(who, meters), duration((until - now).as_secs_f64()));
-        if heard {
-            tracing::info!(gate, who, lasts, "upstream asked a gate for a pause that shares a bucket with this one");
-        } else {
-            tracing::info!(gate, signal, who, lasts, "upstream asked for a pause");
+impl PauseLog {
+    /// Looks at the limiter, and logs what has changed since the last look.
+    pub(super) fn look(&mut self, gate: &GateParts) {
+        let signal = gate.last_signal.get().map_or("", Signal::word);
+        let (now, pauses) = gate.driver.look(|limiter, now| (now, limiter.pauses(now)));
+        let meters = &gate.config.get().meters;
+        let gate = &*meters.gate;
+        let (begun, over) = changes(&mut self.known, &pauses);
+        for PauseView { who, until, heard } in begun {
+            let (who, lasts) = (name(who, meters), duration((until - now).as_secs_f64()));
+            if heard {
+                tracing::info!(
+                    gate,
+                    who,
+                    lasts,
+                    "upstream asked a gate for a pause that shares a bucket with this one"
+                );
+            } else {
+                tracing::info!(gate, signal, who, lasts, "upstream asked for a pause");
+            }
         }
-    }
-    for who in over {
-        tracing::info!(gate, who = name(who, meters), "the pause is over");
+        for who in over {
+            tracing::info!(gate, who = name(who, meters), "the pause is over");
+        }
     }
 }
 
@@ -59,8 +57,6 @@ fn name(who: Paused, meters: &GateMeters) -> String {
         Paused::Gate => "gate".to_owned(),
     }
 }
-
-const EVERY: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
