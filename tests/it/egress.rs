@@ -3,6 +3,7 @@
 //! Hosts have their real names, which no client behind a proxy looks up; `connect_to` leads them to
 //! an upstream with a certificate for them.
 
+mod authorities;
 mod bounded;
 mod intercept;
 mod kept;
@@ -73,13 +74,15 @@ pub(super) struct Around {
     pub(super) tls: Option<Arc<tls::Listener>>,
     pub(super) clients: Option<Arc<tidegate::clients::Clients>>,
     pub(super) via: Option<SocketAddr>,
+    /// Addresses of the gate's own besides the listener's.
+    pub(super) own: Vec<SocketAddr>,
 }
 
 impl Default for Around {
     fn default() -> Self {
         // The upstreams of tests are on loopback.
-        let (ca, token, tls, clients, via) = Default::default();
-        Self { ca, judge: Some(|_: IpAddr| Ok(())), dns: upstream::Dns::default(), token, tls, clients, via }
+        let (ca, token, tls, clients, via, own) = Default::default();
+        Self { ca, judge: Some(|_: IpAddr| Ok(())), dns: upstream::Dns::default(), token, tls, clients, via, own }
     }
 }
 
@@ -134,7 +137,7 @@ pub(super) async fn listener(text: &str, around: Around) -> Listener {
         tls: around.tls,
         clients: around.clients,
         ca: authority,
-        own: Vec::new(),
+        own: around.own,
         judge: around.judge,
     };
     let egress = Egress::start(egress, Clock::start(), stop.clone()).await.expect("a port");
