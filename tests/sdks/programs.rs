@@ -34,6 +34,8 @@ pub(crate) enum Program {
     Node20,
     /// Java's HTTP clients.
     PlainJava,
+    /// reqwest.
+    Rust,
 }
 
 /// A program that runs, and calls with one SDK as it is told; ended when dropped.
@@ -117,6 +119,7 @@ impl Program {
                 let node = python("sdks-node20", &clients.join("node20.txt"))?.with_file_name("node");
                 Ok(with(node, clients.join("plain.mjs")))
             }
+            Self::Rust => rust().map(Command::new),
             Self::PlainJava => {
                 let jars = java::jars("sdks-plain-jars", &clients.join("plain-jars.txt"))?;
                 java(&java::compiled("sdks-plain-java", &clients.join("Plain.java"), &jars)?, "Plain")
@@ -152,6 +155,18 @@ fn go() -> Result<PathBuf, String> {
             run("go", go.arg(dir.join("sdks")).arg("."))
         })?;
     Ok(dir.join("sdks"))
+}
+
+fn rust() -> Result<PathBuf, String> {
+    let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/sdks/rust");
+    let dir = install("sdks-rust", &[&module.join("Cargo.lock"), &module.join("src/main.rs")], |dir| {
+        let mut cargo = Command::new("cargo");
+        cargo.current_dir(&module).args(["install", "--quiet", "--debug", "--locked", "--no-track", "--path", "."]);
+        run("cargo", cargo.arg("--root").arg(dir).arg("--target-dir").arg(dir.join("target")))?;
+        // What it was built of is many times as large.
+        std::fs::remove_dir_all(dir.join("target")).map_err(|error| format!("{}: {error}", dir.display()))
+    })?;
+    Ok(dir.join("bin/sdks"))
 }
 
 /// Variables by which a machine says where its proxies and its roots are.

@@ -1,4 +1,5 @@
-// Makes calls with the AWS SDK for Java 2: a line `CALL URL` on stdin for each. Reports in JSON, a line each.
+// Makes calls with the AWS SDK for Java 2 and the HTTP client that the argument names: a line `CALL URL` on stdin for each.
+// Reports in JSON, a line each.
 
 import java.io.BufferedReader;
 import java.io.FileInputStream;
@@ -13,6 +14,7 @@ import java.security.KeyStore;
 import java.security.cert.CertificateFactory;
 import java.util.HashMap;
 import java.util.Map;
+import java.util.concurrent.CompletionException;
 import javax.net.ssl.SSLContext;
 import javax.net.ssl.TrustManagerFactory;
 import org.apache.http.HttpHost;
@@ -22,15 +24,21 @@ import software.amazon.awssdk.auth.credentials.AwsBasicCredentials;
 import software.amazon.awssdk.auth.credentials.StaticCredentialsProvider;
 import software.amazon.awssdk.awscore.client.builder.AwsClientBuilder;
 import software.amazon.awssdk.awscore.exception.AwsServiceException;
+import software.amazon.awssdk.core.async.AsyncRequestBody;
+import software.amazon.awssdk.core.async.AsyncResponseTransformer;
+import software.amazon.awssdk.core.client.builder.SdkAsyncClientBuilder;
 import software.amazon.awssdk.core.client.builder.SdkSyncClientBuilder;
 import software.amazon.awssdk.core.exception.SdkException;
 import software.amazon.awssdk.core.sync.RequestBody;
 import software.amazon.awssdk.http.SdkHttpClient;
 import software.amazon.awssdk.http.apache.ApacheHttpClient;
+import software.amazon.awssdk.http.nio.netty.NettyNioAsyncHttpClient;
+import software.amazon.awssdk.http.urlconnection.UrlConnectionHttpClient;
 import software.amazon.awssdk.regions.Region;
 import software.amazon.awssdk.services.autoscaling.AutoScalingClient;
 import software.amazon.awssdk.services.cloudwatch.CloudWatchClient;
 import software.amazon.awssdk.services.dynamodb.DynamoDbClient;
+import software.amazon.awssdk.services.ec2.Ec2AsyncClient;
 import software.amazon.awssdk.services.ec2.Ec2Client;
 import software.amazon.awssdk.services.ec2.model.Tag;
 import software.amazon.awssdk.services.eks.EksClient;
@@ -40,12 +48,14 @@ import software.amazon.awssdk.services.route53.Route53Client;
 import software.amazon.awssdk.services.route53.model.Change;
 import software.amazon.awssdk.services.route53.model.ResourceRecord;
 import software.amazon.awssdk.services.route53.model.ResourceRecordSet;
+import software.amazon.awssdk.services.s3.S3AsyncClient;
 import software.amazon.awssdk.services.s3.S3Client;
 import software.amazon.awssdk.services.sts.StsClient;
 
 public class Clients {
   private static final Map<String, Object> CLIENTS = new HashMap<>();
   private static final SdkHttpClient TO_LOOPBACK = toLoopback();
+  private static String http = "";
 
   private static String given(String name, String otherwise) {
     String value = System.getenv(name);
@@ -63,7 +73,14 @@ public class Clients {
               builder.credentialsProvider(StaticCredentialsProvider.create(key));
               builder.region(Region.EU_CENTRAL_1).endpointOverride(URI.create(url));
               builder.overrideConfiguration(o -> o.retryStrategy(software.amazon.awssdk.core.retry.RetryMode.STANDARD));
-              if (TO_LOOPBACK != null && builder instanceof SdkSyncClientBuilder<?, ?> sync) sync.httpClient(TO_LOOPBACK);
+              // Each as it is by itself; there is no default where several are on the class path.
+              if (builder instanceof SdkAsyncClientBuilder<?, ?> async) {
+                async.httpClientBuilder(NettyNioAsyncHttpClient.builder());
+              } else if (builder instanceof SdkSyncClientBuilder<?, ?> sync) {
+                if (TO_LOOPBACK != null) sync.httpClient(TO_LOOPBACK);
+                else if (http.equals("url-connection")) sync.httpClientBuilder(UrlConnectionHttpClient.builder());
+                else sync.httpClientBuilder(ApacheHttpClient.builder());
+              }
               return builder.build();
             });
   }
@@ -131,14 +148,35 @@ public class Clients {
     }
   }
 
-  public static void main(String[] unused) throws Exception {
+  private static void callByNetty(String name, String url) {
+    var s3 = S3AsyncClient.builder().forcePathStyle(true);
+    var called =
+        switch (name) {
+          case "ec2_write" ->
+              client(url, Ec2AsyncClient.builder())
+                  .createTags(r -> r.resources("i-1").tags(Tag.builder().key("k").value("v").build()));
+          case "s3" -> client(url, s3).getObject(r -> r.bucket("bucket").key("k//..%2F"), AsyncResponseTransformer.toBytes());
+          case "s3_upload" ->
+              client(url, s3).putObject(r -> r.bucket("bucket").key("k"), AsyncRequestBody.fromBytes(new byte[5 << 20]));
+          default -> throw new IllegalArgumentException(name);
+        };
+    try {
+      called.join();
+    } catch (CompletionException e) {
+      throw e.getCause() instanceof SdkException error ? error : e;
+    }
+  }
+
+  public static void main(String[] arguments) throws Exception {
+    http = arguments[0].replace("java-v2-", "");
     var lines = new BufferedReader(new InputStreamReader(System.in));
     for (String line; (line = lines.readLine()) != null; ) {
       String[] words = line.split(" ");
       String error = "";
       int attempts = 0;
       try {
-        call(words[0], words[1]);
+        if (http.equals("netty")) callByNetty(words[0], words[1]);
+        else call(words[0], words[1]);
       } catch (AwsServiceException e) {
         error = e.awsErrorDetails() == null ? e.getMessage() : String.valueOf(e.awsErrorDetails().errorCode());
         error = "null".equals(error) ? "status " + e.statusCode() : error;

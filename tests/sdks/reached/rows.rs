@@ -116,6 +116,8 @@ pub(crate) const ROWS: &[Row] = &[
     row("go-v2", "AWS SDK for Go v2", Program::Go, Way::Proxy, "aws", S3),
     row("go-v1", "AWS SDK for Go v1", Program::Go, Way::Proxy, "aws", ["s3_buckets", "ec2_write", "s3_upload"]),
     row("java-v2", "AWS SDK for Java v2 (Apache)", Program::Java, Way::Proxy, "aws", S3),
+    row("java-v2-netty", "AWS SDK for Java v2 (Netty)", Program::Java, Way::Proxy, "aws", S3),
+    row("java-v2-url-connection", "AWS SDK for Java v2 (URL connection)", Program::Java, Way::Proxy, "aws", S3),
     row("js-v3", "AWS SDK for JavaScript v3", Program::JavaScript, Way::Name, "aws", S3),
     row("azure-core", "azure-core (Python)", Program::Python, Way::Proxy, "azure", AZURE),
     row("azcore", "azcore (Go)", Program::Go, Way::Proxy, "azure", AZURE),
@@ -136,6 +138,7 @@ pub(crate) const ROWS: &[Row] = &[
     row("OkHttp", "OkHttp", Program::PlainJava, Way::Proxy, "plain", PLAIN),
     row("JDK-HttpClient", "HttpClient of the JDK", Program::PlainJava, Way::Proxy, "plain", PLAIN),
     row("HttpURLConnection", "HttpURLConnection", Program::PlainJava, Way::Proxy, "plain", PLAIN),
+    row("reqwest", "reqwest with the system's roots", Program::Rust, Way::Proxy, "plain", PLAIN),
     Row { name: "curl", says: "curl", with: With::Curl, way: Way::Proxy, dialect: "plain", calls: PLAIN },
     Row { name: "git", says: "git", with: With::Git, way: Way::Proxy, dialect: "plain", calls: PLAIN },
 ];
