@@ -88,10 +88,11 @@ pub(super) struct Proxied {
     /// containers are given variables by which they trust a CA of their pod.
     #[arg(long, requires = "egress", hide_short_help = true)]
     egress_intercept: bool,
-    /// The kinds of clients to give variables to: go, python, node, java, grpc
+    /// The kinds of clients to give variables to: go, python, node, java, grpc, dotnet
     ///
     /// Java has to be asked for: its HTTP_PROXY takes plain calls within the cluster along, and
-    /// each of its programs prints a line about JAVA_TOOL_OPTIONS.
+    /// each of its programs prints a line about JAVA_TOOL_OPTIONS. So has .NET: its SSL_CERT_FILE
+    /// takes the place of the image's roots for other programs too.
     #[arg(
         long,
         value_name = "CLIENTS",

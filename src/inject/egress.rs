@@ -20,6 +20,8 @@ words! {
         Java = "java",
         /// gRPC in C++, and all that is built upon it.
         Grpc = "grpc",
+        /// .NET, of which older versions read no list of folders from `SSL_CERT_DIR`.
+        DotNet = "dotnet",
     }
 }
 
@@ -292,7 +294,7 @@ const OWN_ROOTS: &str = "it is left as it is, and must have the CA of ca.crt in 
 /// The folders of roots that images have; clients skip those that are not there.
 const SYSTEM_CERTS: &str = "/etc/ssl/certs:/etc/pki/tls/certs";
 /// The variables of a file that replaces a client's roots, and the kinds of clients that read them.
-const BUNDLES: [(&str, &[Client]); 7] = [
+const BUNDLES: [(&str, &[Client]); 8] = [
     ("AWS_CA_BUNDLE", &[Client::Python]),
     ("CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE", &[Client::Python]),
     ("CURL_CA_BUNDLE", &[Client::Go, Client::Python]),
@@ -300,6 +302,7 @@ const BUNDLES: [(&str, &[Client]); 7] = [
     ("GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", &[Client::Grpc]),
     ("HTTPLIB2_CA_CERTS", &[Client::Python]),
     ("REQUESTS_CA_BUNDLE", &[Client::Python]),
+    ("SSL_CERT_FILE", &[Client::DotNet]),
 ];
 /// The destinations that bypass the proxy: this pod, the cluster, and the sources of credentials.
 const NO_PROXY: [&str; 15] = [

@@ -36,6 +36,8 @@ pub(crate) enum Program {
     PlainJava,
     /// reqwest.
     Rust,
+    /// .NET's HTTP client.
+    DotNet,
 }
 
 /// A program that runs, and calls with one SDK as it is told; ended when dropped.
@@ -120,6 +122,7 @@ impl Program {
                 Ok(with(node, clients.join("plain.mjs")))
             }
             Self::Rust => rust().map(Command::new),
+            Self::DotNet => Ok(with(python("sdks-dotnet", &clients.join("dotnet.txt"))?, clients.join("dotnet.py"))),
             Self::PlainJava => {
                 let jars = java::jars("sdks-plain-jars", &clients.join("plain-jars.txt"))?;
                 java(&java::compiled("sdks-plain-java", &clients.join("Plain.java"), &jars)?, "Plain")

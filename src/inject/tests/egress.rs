@@ -178,6 +178,7 @@ fn only_the_clients_that_were_named_are_given_variables() {
         (Client::Node, &["NODE_EXTRA_CA_CERTS"]),
         (Client::Grpc, &["GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"]),
         (Client::Java, &["JAVA_TOOL_OPTIONS"]),
+        (Client::DotNet, &["SSL_CERT_FILE"]),
     ] {
         let manager = env(&inject(DEPLOYMENT, &intercepting(&[client])).unwrap().text, "manager");
         let mut trust: Vec<&str> =
@@ -186,7 +187,7 @@ fn only_the_clients_that_were_named_are_given_variables() {
         assert_eq!(trust, expected);
         assert_eq!(value(&manager, "HTTP_PROXY").is_some(), client == Client::Java);
     }
-    assert!(client("rust").is_err_and(|why| why == "\"rust\", expected some of go, python, node, java, grpc"));
+    assert!(client("rust").is_err_and(|why| why == "\"rust\", expected some of go, python, node, java, grpc, dotnet"));
 }
 
 #[test]

@@ -56,6 +56,9 @@ impl Row {
         if matches!(self.with, With::Program(Program::Java | Program::PlainJava)) {
             kinds.push(Kind::Java);
         }
+        if self.with == With::Program(Program::DotNet) {
+            kinds.push(Kind::DotNet);
+        }
         kinds
     }
 
@@ -139,6 +142,7 @@ pub(crate) const ROWS: &[Row] = &[
     row("JDK-HttpClient", "HttpClient of the JDK", Program::PlainJava, Way::Proxy, "plain", PLAIN),
     row("HttpURLConnection", "HttpURLConnection", Program::PlainJava, Way::Proxy, "plain", PLAIN),
     row("reqwest", "reqwest with the system's roots", Program::Rust, Way::Proxy, "plain", PLAIN),
+    row("dotnet", "HttpClient of .NET Core 3.1", Program::DotNet, Way::Proxy, "plain", PLAIN),
     Row { name: "curl", says: "curl", with: With::Curl, way: Way::Proxy, dialect: "plain", calls: PLAIN },
     Row { name: "git", says: "git", with: With::Git, way: Way::Proxy, dialect: "plain", calls: PLAIN },
 ];
