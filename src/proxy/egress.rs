@@ -199,6 +199,11 @@ impl Egress {
     async fn receive(self: &Arc<Self>, stream: Box<dyn Stream>, kind: ListenerKind) {
         let (_connection, number) = self.tally.connected();
         let most = self.directory().egress.max_connections;
+        // Those that are told that they are too many are not without number either. Others are
+        // closed before TLS: a handshake that begins holds a connection for as long as it may take.
+        if number > most.saturating_add(TURNED_AWAY) {
+            return self.tally.became("refused");
+        }
         tokio::select! {
             biased; // no dice for each poll
             () = async {
@@ -214,11 +219,8 @@ impl Egress {
                         ListenerKind::Name(port) => Box::pin(self.serve_named(&handle, port)).await,
                     };
                 }
-                // Those that are told so are not without number either.
-                if number <= most.saturating_add(TURNED_AWAY) {
-                    let text = "too many connections; raise egress.max_connections";
-                    self.turn_away(&handle, &Refused::new(Why::Crowded, text)).await;
-                }
+                let text = "too many connections; raise egress.max_connections";
+                self.turn_away(&handle, &Refused::new(Why::Crowded, text)).await;
             } => {}
             () = self.ending.told() => {}
         }

@@ -415,6 +415,39 @@ async fn connections_past_the_most_are_told_so() {
 }
 
 #[tokio::test]
+async fn a_flood_of_half_open_handshakes_is_closed_before_tls() {
+    let proxy = Arc::new(tls::self_signed(&[], &[], None).expect("a certificate"));
+    let ca = proxy.ca().to_string();
+    let listener = listener("max_connections = 1\n", Around { tls: Some(proxy), ..Around::default() }).await;
+    // The one that is served, and those that may be told that they are too many.
+    let mut half_open = Vec::new();
+    for count in 1..=101 {
+        half_open.push(listener.connect().await);
+        while listener.egress.status().connections < count {
+            tokio::task::yield_now().await;
+        }
+    }
+    let mut stream = listener.connect().await;
+    assert_eq!(within(stream.read(&mut [0])).await.ok().unwrap_or_default(), 0, "nothing is said to it");
+    let refused = intercept::speak_tls(listener.connect().await, &ca, "localhost", &["http/1.1"]).await;
+    refused.expect_err("no handshake begins");
+    assert_eq!(listener.egress.status().connections, 101);
+    // With one of them gone there is a handshake again, and the reason inside.
+    half_open.pop();
+    let mut stream = loop {
+        // The listener learns a moment later that it is gone.
+        let Ok(stream) = intercept::speak_tls(listener.connect().await, &ca, "localhost", &["http/1.1"]).await else {
+            continue;
+        };
+        break stream;
+    };
+    stream.write_all(b"CONNECT a.example:443 HTTP/1.1\r\n\r\n").await.expect("sent");
+    let mut answer = String::new();
+    within(stream.read_to_string(&mut answer)).await.expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 503 tidegate: too many connections; raise egress.max_connections\r\n"));
+}
+
+#[tokio::test]
 async fn a_host_in_another_gate_s_terms_after_a_reload_is_that_gate_s() {
     let backend = Backend::replying(200).await;
     let (address, ca) = encrypted(backend.address, &["a.example"]).await;
