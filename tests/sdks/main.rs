@@ -2,7 +2,7 @@
 //!
 //! A refusal must be retried where the SDK retries, and be reported as its own throttling error
 //! when attempts run out; a failure of the upstream as its own service error; and a signature must
-//! stay good. Each SDK is a program (`clients/`, `go/`, `rust/`) that makes the calls it is told to. They
+//! stay good. Each SDK is a program (`clients/`, `go/`, `rust/`, `cert-manager/`) that makes the calls it is told to. They
 //! are fetched once into a per-user cache, with their versions pinned; a test whose SDK cannot be
 //! had says that it was skipped, and `TIDEGATE_REQUIRE_SDKS=1` makes that a failure.
 

@@ -1,6 +1,7 @@
-//! An operator as its project builds it, before a server that verifies signatures: by itself it
-//! exceeds what the provider publishes, and behind a gate, with nothing but the variables that
-//! `inject` writes, it does not.
+//! Operators of other projects, before a server that verifies signatures: by themselves they exceed
+//! what the provider publishes, and behind a gate, with nothing but the variables that `inject`
+//! writes, they do not. external-dns is as its project builds it; of cert-manager it is the solver
+//! for Route 53, driven as its controller drives it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -38,6 +39,18 @@ fn external_dns() -> Result<PathBuf, String> {
     Ok(dir.join("external-dns"))
 }
 
+/// cert-manager's solver, in a program that does nothing else.
+fn cert_manager() -> Result<PathBuf, String> {
+    let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/sdks/cert-manager");
+    let dir = install("cert-manager", &[&module.join("go.sum"), &module.join("main.go")], |dir| {
+        let mut go = Command::new("go");
+        go.current_dir(&module).env("CGO_ENABLED", "0");
+        go.args(["build", "-p", "2", "-mod=readonly", "-buildvcs=false", "-trimpath", "-ldflags=-s -w", "-o"]);
+        run("go", go.arg(dir.join("certmanager")).arg("."))
+    })?;
+    Ok(dir.join("certmanager"))
+}
+
 /// TLS at the API's address before what listens in clear at a port.
 fn encrypted(mut tls: ServerConfig, to: u16) {
     tls.alpn_protocols = vec![b"http/1.1".to_vec()];
@@ -62,12 +75,8 @@ fn encrypted(mut tls: ServerConfig, to: u16) {
     });
 }
 
-/// Makes ten changes in a zone, each by a call of its own, once.
-fn reconcile(program: &Path, judge: &Judge, variables: &[(String, String)]) {
-    let mut command = Command::new(program);
-    command.args(["--source=fake", "--provider=aws", "--registry=noop", "--policy=sync", "--once"]);
-    command.args(["--domain-filter=example.com", "--aws-batch-change-size=1", "--aws-batch-change-interval=0s"]);
-    command.args(["--metrics-address=127.0.0.1:7979"]);
+/// Runs an operator once, to its end.
+fn reconcile(mut command: Command, judge: &Judge, variables: &[(String, String)]) {
     for variable in OF_THE_MACHINE {
         command.env_remove(variable);
     }
@@ -87,12 +96,18 @@ fn most(exchanges: &[Exchange]) -> usize {
     arrived.iter().map(within).max().unwrap_or(0)
 }
 
-#[test]
-fn external_dns_exceeds_route_53_by_itself_and_not_behind_the_gate() {
+/// Runs an operator by itself and behind the gate; `operator` gives its program, and its arguments
+/// for a zone.
+fn is_held_to_what_is_published(
+    test: &str,
+    name: &str,
+    program: Result<PathBuf, String>,
+    operator: impl Fn(&Path, &str) -> Command,
+) {
     // What has to be fetched is out of reach in a pod.
-    let Some(program) = or_skip("external-dns", external_dns()) else { return };
+    let Some(program) = or_skip(name, program) else { return };
     let Some(python) = or_skip("the judge of signatures", programs::judge()) else { return };
-    if !pod::is_in_pod("operators::external_dns_exceeds_route_53_by_itself_and_not_behind_the_gate") {
+    if !pod::is_in_pod(&format!("operators::{test}")) {
         return;
     }
     let dir = tempfile::tempdir().expect("a temporary folder can be made");
@@ -102,11 +117,13 @@ fn external_dns_exceeds_route_53_by_itself_and_not_behind_the_gate() {
     encrypted(tls, relay.port);
     let mut zone = Command::new(python);
     zone.arg("-c").arg(ZONE).arg(format!("http://127.0.0.1:{}", judge.plain));
-    pod::must_run(zone.args([&judge.key.key, &judge.key.secret]));
+    let zone = zone.args([&judge.key.key, &judge.key.secret]).output().expect("it was fetched");
+    assert!(zone.status.success(), "{}", String::from_utf8_lossy(&zone.stderr));
+    let zone = String::from_utf8_lossy(&zone.stdout).into_owned();
 
-    reconcile(&program, &judge, &[]);
+    reconcile(operator(&program, &zone), &judge, &[]);
     let alone = relay.watch(Box::new(|_| {}));
-    assert!(alone.len() > 10, "ten changes, and what there is already");
+    assert!(alone.len() > 10, "ten changes, and more: {}", alone.len());
     assert!(most(&alone) > PUBLISHED, "it exceeds what is published: {}", most(&alone));
 
     // The sidecar's own variables.
@@ -120,14 +137,14 @@ fn external_dns_exceeds_route_53_by_itself_and_not_behind_the_gate() {
     let file = dir.path().join("tidegate.toml");
     fs::write(&file, "").expect("the folder is ours");
     let gates = Gates::of(&file, &sidecar, ("aws", 8003));
-    reconcile(&program, &judge, &variables(8003, "/run/tidegate", &[Kind::Go]));
+    reconcile(operator(&program, &zone), &judge, &variables(8003, "/run/tidegate", &[Kind::Go]));
     let behind = relay.watch(Box::new(|_| {}));
     assert!(behind.len() > 10, "as many changes:\n{}", gates.log());
     assert!(behind.iter().all(|exchange| exchange.status() == 200), "every signature is good:\n{}", gates.log());
     assert!(most(&behind) <= PUBLISHED, "{} in a second:\n{}", most(&behind), gates.log());
     assert_eq!(gates.metric("tidegate_calls_total", "aws"), behind.len() as f64, "every call went through the gate");
     say(format_args!(
-        "external-dns: {} calls, at most {} in a second; behind the gate {} and {}",
+        "{name}: {} calls, at most {} in a second; behind the gate {} and {}",
         alone.len(),
         most(&alone),
         behind.len(),
@@ -135,11 +152,36 @@ fn external_dns_exceeds_route_53_by_itself_and_not_behind_the_gate() {
     ));
 }
 
-/// Makes the zone.
+#[test]
+fn external_dns_exceeds_route_53_by_itself_and_not_behind_the_gate() {
+    let test = "external_dns_exceeds_route_53_by_itself_and_not_behind_the_gate";
+    // Ten changes, each by a call of its own, once.
+    is_held_to_what_is_published(test, "external-dns", external_dns(), |program, _| {
+        let mut command = Command::new(program);
+        command.args(["--source=fake", "--provider=aws", "--registry=noop", "--policy=sync", "--once"]);
+        command.args(["--domain-filter=example.com", "--aws-batch-change-size=1", "--aws-batch-change-interval=0s"]);
+        command.args(["--metrics-address=127.0.0.1:7979"]);
+        command
+    });
+}
+
+#[test]
+fn cert_manager_exceeds_route_53_by_itself_and_not_behind_the_gate() {
+    let test = "cert_manager_exceeds_route_53_by_itself_and_not_behind_the_gate";
+    // Ten challenges at once; the controller takes sixty.
+    is_held_to_what_is_published(test, "cert-manager", cert_manager(), |program, zone| {
+        let mut command = Command::new(program);
+        command.args([zone, "10"]);
+        command
+    });
+}
+
+/// Makes the zone, and says its identifier.
 const ZONE: &str = "
 import sys, botocore.session
 url, key, secret = sys.argv[1:]
 client = botocore.session.get_session().create_client(
     'route53', 'eu-central-1', endpoint_url=url, aws_access_key_id=key, aws_secret_access_key=secret)
-client.create_hosted_zone(Name='example.com', CallerReference='1')
+zone = client.create_hosted_zone(Name='example.com', CallerReference='1')
+print(zone['HostedZone']['Id'].split('/')[-1], end='')
 ";
