@@ -18,6 +18,7 @@ mod hub;
 mod intercepted;
 #[path = "../support/java.rs"]
 mod java;
+mod kept;
 mod matrix;
 mod operators;
 mod pod;

@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::thread;
 
-use self::api::Api;
+pub(crate) use self::api::Api;
 use self::callers::Caller;
 use self::rows::{ROWS, Row, Way};
 use crate::fetched::{everything_is_required, or_skip, say};
