@@ -11,7 +11,7 @@ local left, leave, label = tonumber(ARGV[16]), ARGV[17] == '1', ARGV[18]
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local state, gone, members, rivals, mine = {}, {}, 1, 0, nil
+local state, gone, members, rivals, least, mine = {}, {}, 1, 0, weight, nil
 local T, B = period, burst
 local fields = redis.call('HGETALL', key)
 for i = 1, #fields, 2 do
@@ -22,12 +22,12 @@ for i = 1, #fields, 2 do
     local g, seen, till, w, p, b = string.match(value, '^(%d+) (%d+) (%d+) (%d+) (%S+) (%S+)')
     g, seen, till = tonumber(g), tonumber(seen), tonumber(till)
     if name == 'm:' .. id then
-      mine = { granted = g, till = till }
+      mine = { granted = g, till = till, rest = tonumber(string.match(value, '^%d+ %d+ %d+ %d+ %S+ %S+ %S+ (%S+)')) }
     elseif seen + ttl < now and till < now then
       gone[#gone + 1] = name
     else -- the strictest member's limits hold while it lives
       members, T, B = members + 1, math.max(T, tonumber(p)), math.min(B, tonumber(b))
-      if till >= now then rivals = rivals + w end
+      if till >= now then rivals, least = rivals + w, math.min(least, w) end
     end
   end
 end
@@ -43,13 +43,17 @@ if left >= 0 then zero = math.max(zero, now - left * T) end -- the upstream says
 zero = math.max(zero, now - B * T)
 
 local paused = pause < 0 and now or math.max((state.p or 0) - back, pause > 0 and now + pause or 0)
-local level, granted = (now - zero) / T, 0
+local level, granted, rest = (now - zero) / T, 0, mine and mine.rest or 0
 local first = zero + T - now
 if paused > now then
   first = math.max(first, paused - now)
 elseif need > 0 and first <= within then
-  local share = (math.max(level, 0) + horizon / T) * weight / (rivals + weight)
-  granted = math.max(math.min(need, math.floor(share) - ahead, math.floor(level + horizon / T)), ahead == 0 and 1 or 0)
+  -- a turn is what the horizon has for it, and a token for the lightest at least; what is left of it comes with the next
+  local all = rivals + weight
+  local share = math.max(level, 0) * weight / all + math.max(horizon / T * weight / all, weight / least) + rest - ahead
+  local most = math.min(level + math.max(horizon / T, all / least) + 1, (within - first) / T + 1)
+  granted = math.max(math.min(need, math.floor(share), math.floor(most)), ahead == 0 and 1 or 0)
+  rest = granted < need and math.min(math.max(share - granted, 0), 2) or 0
 end
 if paused <= now and granted >= need and extra > 0 then
   granted = granted + math.max(math.min(extra, math.floor(level - granted - B / 2)), 0)
@@ -60,7 +64,7 @@ if leave then
   gone[#gone + 1] = 'm:' .. id
 else
   local till = need > 0 and math.max(now, zero) + lease or (mine and mine.till or 0)
-  redis.call('HSET', key, 'm:' .. id, string.format('%d %d %d %d %s %s %s', total + granted, now, till, weight, ARGV[10], ARGV[11], label))
+  redis.call('HSET', key, 'm:' .. id, string.format('%d %d %d %d %s %s %s %.3f', total + granted, now, till, weight, ARGV[10], ARGV[11], label, rest))
 end
 if #gone > 0 then redis.call('HDEL', key, unpack(gone)) end
 redis.call('HSET', key, 'z', string.format('%.2f', zero), 'e', string.format('%d', born), 'p', string.format('%d', math.max(paused, 0)), 'n', string.format('%d', now))

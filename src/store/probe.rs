@@ -105,7 +105,7 @@ fn living(fields: &BTreeMap<String, String>) -> Vec<Member> {
     let last: u64 = fields.get("n").and_then(|last| last.parse().ok()).unwrap_or_default();
     let member = |(name, value): (&String, &String)| {
         let words: Vec<&str> = value.split(' ').collect();
-        let [_, seen, _, _, period, burst, label] = words[..] else { return None };
+        let [_, seen, _, _, period, burst, label, ..] = words[..] else { return None };
         let seen: u64 = seen.parse().ok()?;
         let lives = name.starts_with("m:") && seen.saturating_add(script::MEMBER) >= last;
         let label = label.chars().filter(char::is_ascii_graphic).take(super::LONGEST_LABEL).collect();

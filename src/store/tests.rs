@@ -1,8 +1,9 @@
-//! Holds the stores to real servers: Redis or Valkey, whichever is installed.
+//! Holds the stores to real servers: Valkey, or Redis where that is not installed or
+//! `TIDEGATE_STORE_SERVER` names it. That script and ledger agree is held on both.
 //!
 //! Each test starts a server of its own, on a Unix socket in a folder of its own, and stops it by
-//! its process id. Without a server the tests say that they were skipped; where
-//! `TIDEGATE_REQUIRE_STORE` is set, they fail.
+//! its process id. Without a server the tests say what was skipped; where `TIDEGATE_REQUIRE_STORE` is
+//! set, they fail unless both engines are there.
 
 use std::path::PathBuf;
 use std::process::{Child, Command};
@@ -17,7 +18,7 @@ use crate::limit::policy::{BucketPolicy, Per, SharedPolicy};
 use crate::limit::{Answer, Ask, Away, Ledger, Part, SharedLimits};
 use crate::spec::{Endpoint, SentinelLogin, StoreAddress, UpstreamTls};
 
-use self::store_server::{program, spawn};
+use self::store_server::{program, programs, spawn};
 
 mod agree;
 mod faults;
@@ -39,11 +40,15 @@ struct Server {
 impl Server {
     /// Starts a server; `None` if none is installed.
     async fn start(more: &[&str]) -> Option<Self> {
+        Some(Self::start_program(&program()?, more).await)
+    }
+
+    async fn start_program(program: &Path, more: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let child = spawn(&program()?, folder.path(), more);
+        let child = spawn(program, folder.path(), more);
         let server = Self { child, folder, port: None };
         server.up().await;
-        Some(server)
+        server
     }
 
     /// Returns when the server listens.

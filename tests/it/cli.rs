@@ -31,7 +31,9 @@ pub(crate) struct Running {
 pub(crate) fn tidegate<A: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = A>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
     for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("TIDEGATE") || name == "KUBECONFIG" {
+        // The last two are the size of the terminal that the tests are started from.
+        let is_size = name == "COLUMNS" || name == "LINES";
+        if name.to_string_lossy().starts_with("TIDEGATE") || name == "KUBECONFIG" || is_size {
             command.env_remove(name);
         }
     }

@@ -5,7 +5,7 @@
 //! seconds and more the share of the rate that is used is asserted too. Windows are judged by when
 //! calls arrive at the upstream, so a busy machine may move them by [`LATE`].
 
-use std::io::{Read, Write};
+use std::io::{BufRead as _, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -60,10 +60,15 @@ impl World {
             for mut stream in listener.incoming().map_while(Result::ok) {
                 let world = Arc::clone(&world);
                 thread::spawn(move || {
-                    let mut head = [0; 4096];
-                    while let Ok(1..) = stream.read(&mut head) {
-                        let gate = usize::from(head["GET /".len()] - b'0');
-                        world.came.lock().expect("unpoisoned").push((clock.now().since_start(), gate));
+                    let mut lines = BufReader::new(stream.try_clone().expect("a handle")).lines();
+                    // A head may come in pieces, and end before it is whole.
+                    while let Some(Ok(line)) = lines.next() {
+                        let (came, gate) = (clock.now().since_start(), gate_of(&line));
+                        if !lines.by_ref().map_while(Result::ok).any(|line| line.is_empty()) {
+                            return;
+                        }
+                        // A call for nothing but `/` is the question of `doctor` if the upstream answers.
+                        world.came.lock().expect("unpoisoned").extend(gate.map(|gate| (came, gate)));
                         stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").ok();
                     }
                 });
@@ -192,6 +197,12 @@ impl Drop for Fleet {
     fn drop(&mut self) {
         self.world.ends.store(true, Ordering::SeqCst);
     }
+}
+
+/// Returns the gate whose client made a call, by the call's first line.
+fn gate_of(line: &str) -> Option<usize> {
+    let (gate, _) = line.strip_prefix("GET /")?.split_once('/')?;
+    gate.parse().ok().filter(|gate| *gate < 3)
 }
 
 /// Lets the processes go on for a while.

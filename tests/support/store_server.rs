@@ -4,20 +4,33 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// Returns the program of a Valkey or Redis server, unless none is installed: then it says so, and
-/// fails where `TIDEGATE_REQUIRE_STORE` is set.
+/// Returns the program of a Valkey or Redis server, unless none is installed. Where
+/// `TIDEGATE_REQUIRE_STORE` is set, both must be.
 pub(crate) fn program() -> Option<PathBuf> {
-    let named = env::var_os("TIDEGATE_STORE_SERVER").map(PathBuf::from);
-    let path = env::var_os("PATH").unwrap_or_default();
-    let programs =
-        env::split_paths(&path).flat_map(|folder| ["valkey-server", "redis-server"].map(|name| folder.join(name)));
-    let program = named.or_else(|| programs.into_iter().find(|file| file.is_file()));
-    if program.is_none() {
-        let why = "no valkey-server or redis-server is on the path: apt-get install redis-server";
-        assert!(env::var_os("TIDEGATE_REQUIRE_STORE").is_none(), "{why}");
-        eprintln!("skipped: {why}");
+    programs().into_iter().next()
+}
+
+/// Returns the programs of both engines, Valkey's first; `TIDEGATE_STORE_SERVER` names one to use
+/// alone. It says which one is not installed, and fails where `TIDEGATE_REQUIRE_STORE` is set.
+pub(crate) fn programs() -> Vec<PathBuf> {
+    if let Some(named) = env::var_os("TIDEGATE_STORE_SERVER") {
+        return vec![named.into()];
     }
-    program
+    let path = env::var_os("PATH").unwrap_or_default();
+    let folders: Vec<PathBuf> = env::split_paths(&path).collect();
+    let find = |(name, package): (&str, &str)| {
+        let program = folders.iter().map(|folder| folder.join(name)).find(|file| file.is_file());
+        if program.is_none() {
+            let why = format!("without {name}, which is not on the path: {package}");
+            assert!(env::var_os("TIDEGATE_REQUIRE_STORE").is_none(), "{why}");
+            eprintln!("skipped: {why}");
+        }
+        program
+    };
+    [("valkey-server", ".ci/valkey"), ("redis-server", "apt-get install redis-server")]
+        .into_iter()
+        .filter_map(find)
+        .collect()
 }
 
 /// Starts a server that keeps nothing, on the Unix socket `s` of a folder.

@@ -14,7 +14,12 @@ impl Dice {
 
 #[tokio::test]
 async fn the_script_and_the_ledger_agree_on_ten_thousand_random_asks() {
-    let Some(server) = Server::start(&[]).await else { return };
+    for program in programs() {
+        agree_on(&Server::start_program(&program, &[]).await).await;
+    }
+}
+
+async fn agree_on(server: &Server) {
     let mut connection = dialer(server.store()).dial().await.expect("it takes connections");
     let mut dice = Dice(20_261_123);
     for bucket in 0..20 {

@@ -29,6 +29,7 @@ pub(super) struct Fleet {
     pub(super) terms: SharedLimits,
     pub(super) rate: f64,
     pub(super) burst: u32,
+    weights: Vec<u32>,
     /// The calls that left, by moment and gate.
     pub(super) sent: Vec<(Moment, usize)>,
     pub(super) refused: usize,
@@ -94,6 +95,7 @@ impl Fleet {
             terms: SharedLimits::new(&bucket, &shared(1)),
             rate,
             burst,
+            weights: weights.to_vec(),
             sent: Vec::new(),
             refused: 0,
             of: Vec::new(),
@@ -292,6 +294,14 @@ impl Fleet {
     /// Returns the calls of an account since a moment.
     pub(super) fn sent_of(&self, who: u64, from: Moment) -> usize {
         self.sent.iter().zip(&self.of).filter(|((at, _), of)| *at >= from && **of == who).count()
+    }
+
+    /// Returns the most tokens that are promised at one moment: a turn of all, one for each, and one.
+    #[expect(clippy::cast_precision_loss, reason = "few gates")]
+    pub(super) fn promised(&self) -> f64 {
+        let (sum, least) = (self.weights.iter().sum::<u32>(), self.weights.iter().min().copied().unwrap_or(1));
+        let turn = f64::from(sum) / f64::from(least);
+        turn.max(self.rate * self.terms.horizon.as_secs_f64()) + self.gates.len() as f64 + 1.0
     }
 
     fn excess<'a>(&self, calls: impl Iterator<Item = &'a (Moment, usize)>) -> f64 {

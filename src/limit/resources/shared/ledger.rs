@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Answer, Ask};
+use super::{Answer, Ask, SharedLimits};
 
 /// The state of one shared bucket.
 #[derive(Clone, Debug, Default)]
@@ -39,6 +39,18 @@ struct Seat {
     weight: u32,
     period: f64,
     burst: f64,
+    /// The tokens that are left of its last turn.
+    rest: f64,
+}
+
+/// The other members, and the limits of the strictest of all.
+struct Others {
+    period: f64,
+    burst: f64,
+    /// The sum of the weights of those that have waiting calls.
+    rivals: u32,
+    /// The lightest of those and the one that asks.
+    least: u32,
 }
 
 // === impl Ledger ===
@@ -51,7 +63,8 @@ impl Ledger {
             *self = Self::default();
         }
         let (time, terms) = (now as f64, &ask.limits);
-        let (period, burst, rivals) = self.strictest(ask, now);
+        let others = self.others(ask, now);
+        let Others { period, burst, rivals, .. } = others;
         let state = self.state.unwrap_or(State { zero: time, born: now, last: now, paused: 0.0 });
         // How far the clock has gone back.
         let back = state.last.saturating_sub(now) as f64;
@@ -72,10 +85,11 @@ impl Ledger {
         let paused = if lifts { time } else { (state.paused - back).max(told) };
         let level = (time - zero) / period;
         let (mut first, mut granted) = (zero + period - time, 0.0);
+        let mut rest = seat.map_or(0.0, |seat| seat.rest);
         if paused > time {
             first = first.max(paused - time);
         } else {
-            granted = grant(ask, &Level { level, first, period, burst, rivals });
+            granted = grant(ask, &Level { level, first, others }, &mut rest);
         }
         zero += granted * period;
 
@@ -83,7 +97,8 @@ impl Ledger {
         let till = if ask.need > 0 { whole(zero.max(time) + lease) } else { seat.map_or(0, |seat| seat.till) };
         let sum = ask.total + whole(granted);
         let (weight, period_of, burst_of) = (terms.weight, terms.period, terms.burst);
-        let seat = Seat { granted: sum, seen, till, weight, period: period_of, burst: burst_of };
+        let rest = thousandths(rest);
+        let seat = Seat { granted: sum, seen, till, weight, period: period_of, burst: burst_of, rest };
         let members = self.seats.len() + usize::from(!self.seats.contains_key(&ask.member));
         if ask.leave {
             self.seats.remove(&ask.member);
@@ -111,19 +126,22 @@ impl Ledger {
         state.last.saturating_add(MEMBER) < now && state.zero.max(state.paused) + full < now as f64
     }
 
-    /// Forgets the members that are gone. Returns the strictest limits of those that are left, and
-    /// the weight of the others that have waiting calls.
-    fn strictest(&mut self, ask: &Ask, now: u64) -> (f64, f64, u32) {
-        let (mut period, mut burst, mut rivals) = (ask.limits.period, ask.limits.burst, 0);
+    /// Forgets the members that are gone. Returns the others.
+    fn others(&mut self, ask: &Ask, now: u64) -> Others {
+        let SharedLimits { period, burst, weight, .. } = ask.limits;
+        let mut others = Others { period, burst, rivals: 0, least: weight };
         self.seats.retain(|member, seat| {
             *member == ask.member || seat.seen.saturating_add(MEMBER) >= now || seat.till >= now
         });
         for seat in self.seats.iter().filter(|(member, _)| **member != ask.member).map(|(_, seat)| seat) {
-            period = period.max(seat.period);
-            burst = burst.min(seat.burst);
-            rivals += if seat.till >= now { seat.weight } else { 0 };
+            others.period = others.period.max(seat.period);
+            others.burst = others.burst.min(seat.burst);
+            if seat.till >= now {
+                others.rivals += seat.weight;
+                others.least = others.least.min(seat.weight);
+            }
         }
-        (period, burst, rivals)
+        others
     }
 }
 
@@ -131,23 +149,28 @@ impl Ledger {
 struct Level {
     level: f64,
     first: f64,
-    period: f64,
-    burst: f64,
-    rivals: u32,
+    others: Others,
 }
 
-/// Returns the number of tokens for an ask.
-fn grant(ask: &Ask, at: &Level) -> f64 {
+/// Returns the number of tokens for an ask. `rest` is what is left of the member's last turn,
+/// and then of this one: parts of a token, mostly.
+///
+/// A turn is the member's share of the horizon, and long enough that the lightest of all gets a
+/// token: otherwise each would get one, whatever its weight.
+fn grant(ask: &Ask, Level { level, first, others }: &Level, rest: &mut f64) -> f64 {
+    let Others { period, burst, rivals, least } = others;
     let (need, ahead, weight) = (f64::from(ask.need), f64::from(ask.ahead), f64::from(ask.limits.weight));
-    let soon = micros(ask.limits.horizon) / at.period;
+    let (soon, within) = (micros(ask.limits.horizon) / period, micros(ask.within));
     let mut granted = 0.0_f64;
-    if need > 0.0 && at.first <= micros(ask.within) {
-        let share = (at.level.max(0.0) + soon) * weight / (f64::from(at.rivals) + weight);
-        let all = (at.level + soon).floor();
-        granted = need.min(share.floor() - ahead).min(all).max(if ask.ahead == 0 { 1.0 } else { 0.0 });
+    if need > 0.0 && *first <= within {
+        let (all, least) = (f64::from(*rivals) + weight, f64::from(*least));
+        let share = level.max(0.0) * weight / all + (soon * weight / all).max(weight / least) + *rest - ahead;
+        let most = (level + soon.max(all / least) + 1.0).min((within - first) / period + 1.0);
+        granted = need.min(share.floor()).min(most.floor()).max(if ask.ahead == 0 { 1.0 } else { 0.0 });
+        *rest = if granted < need { (share - granted).clamp(0.0, 2.0) } else { 0.0 };
     }
     if granted >= need && ask.extra > 0 {
-        let plenty = (at.level - granted - at.burst / 2.0).floor();
+        let plenty = (level - granted - burst / 2.0).floor();
         granted += f64::from(ask.extra).min(plenty).max(0.0);
     }
     granted
