@@ -2,7 +2,7 @@
 //! each thing it keeps, beside bare governor and client-go.
 //!
 //! ```text
-//! cargo bench -p decide                               the whole table, and that of `holds`
+//! cargo bench -p decide                               the whole table, and those of the other benches
 //! cargo bench -p decide -- check                      compares instructions and bytes with the
 //!                                                     bars in scenes.rs and holds.rs, and fails
 //!                                                     above them
