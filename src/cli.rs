@@ -6,6 +6,7 @@
 //! was expected and what to do.
 
 mod bypass;
+mod ca;
 mod check;
 mod completions;
 mod configured;
@@ -86,6 +87,9 @@ enum Command {
     /// Print a kubeconfig that points at a gate
     #[command(after_help = kubeconfig::EXAMPLES)]
     Kubeconfig(kubeconfig::Options),
+    /// Print the CA with which the egress listener opens TLS, or make one to give to it
+    #[command(hide = true, after_help = ca::EXAMPLES)]
+    Ca(ca::Options),
     /// Add the sidecar to workloads read as YAML, or take it out
     ///
     /// Doing it twice changes nothing more. Objects that are no workloads pass unchanged. If a
@@ -111,7 +115,7 @@ enum Command {
 
 const EXAMPLES: &str = "\
 Example:  tidegate demo    see what it does; needs no cluster
-More:     tidegate webhook, import, schema, completions, man    for clusters, editors, shells";
+More:     tidegate ca, webhook, import, schema, completions, man    for clusters, editors, shells";
 
 const USAGE: u8 = 64;
 const CONFIG: u8 = 78;
@@ -139,6 +143,7 @@ pub fn main() -> ExitCode {
         Command::Forget(options) => forget::run(&options),
         Command::Bypass(options) => bypass::run(&options),
         Command::Kubeconfig(options) => kubeconfig::run(&options),
+        Command::Ca(options) => ca::run(&options),
         Command::Inject(options) => inject::run(&options),
         Command::Webhook(options) => webhook::run(&options),
         Command::Import(options) => import::run(&options),

@@ -19,7 +19,7 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue, Uri};
 
 pub use self::clients::{Clients, Tokens};
-pub use self::egress::{Egress, EgressCa, HostPattern, HostSet, Hosts, PlainHttp, Unlisted};
+pub use self::egress::{Egress, EgressCa, GivenCa, HostPattern, HostSet, Hosts, PlainHttp, Unlisted};
 pub use self::otlp::Otlp;
 pub use self::revalidation::Revalidation;
 pub use self::store::{Endpoint, SentinelLogin, Store, StoreAddress};

@@ -7,6 +7,7 @@
 //! expected.
 
 mod authority;
+mod ca_certificate;
 mod client;
 mod interception;
 mod keystore;
@@ -25,7 +26,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use rustls::crypto::CryptoProvider;
 
 pub use self::client::{Client, Roots, client};
-pub use self::interception::Interception;
+pub use self::interception::{CurrentCa, GivenCa, Interception, Unfit};
 pub use self::listener::{Listener, from_files, self_signed, self_signed_by, wall};
 pub use self::pem::{Identity, Pem};
 pub use self::pins::{NotPinned, Pin};

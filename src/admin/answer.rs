@@ -59,14 +59,19 @@ impl Handler {
             (&Method::GET | &Method::HEAD, "/readyz", operator) => self.ready(operator),
             (&Method::GET | &Method::HEAD, "/status", Some(operator)) => self.status(operator, &head, from).await,
             (&Method::GET | &Method::HEAD, "/config", Some(operator)) => configuration(operator, &head, from),
+            (&Method::GET | &Method::HEAD, EGRESS_CA_PATH, Some(operator)) => match operator.egress_ca() {
+                Some(ca) => typed("application/pem-certificate-chain", ca),
+                None => text(StatusCode::NOT_FOUND, "no gate has intercept = true, so that there is no egress CA\n"),
+            },
             (&Method::GET | &Method::HEAD, "/", _) => moved("/status"),
             (&Method::GET | &Method::HEAD, path, _) if docs::page(path).is_some() => {
                 typed("text/plain; charset=utf-8", docs::page(path).unwrap_or_default())
             }
             (&Method::GET | &Method::HEAD, page::STYLE_PATH, Some(_)) => typed("text/css; charset=utf-8", page::STYLE),
-            (&Method::GET | &Method::HEAD, ..) => {
-                text(StatusCode::NOT_FOUND, "there are /status, /metrics, /livez, /readyz and /docs/alerts.md here\n")
-            }
+            (&Method::GET | &Method::HEAD, ..) => text(
+                StatusCode::NOT_FOUND,
+                "there are /status, /metrics, /livez, /readyz, /egress/ca.pem and /docs/alerts.md here\n",
+            ),
             _ => {
                 let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD here\n");
                 response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
@@ -204,6 +209,8 @@ fn typed(kind: &'static str, body: impl Into<Bytes>) -> Answer {
 /// The headers by which a proxy says that it hands on another client's request.
 const FORWARDED: [&str; 4] = ["forwarded", "via", "x-forwarded-for", "x-forwarded-proto"];
 /// Prometheus' text format.
+/// Where the root of the egress CA is published.
+const EGRESS_CA_PATH: &str = "/egress/ca.pem";
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// The most bytes of a body: a question with a few headers.
 const LONGEST: usize = 64 * 1024;

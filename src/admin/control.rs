@@ -26,6 +26,9 @@ pub trait Operator: Send + Sync + 'static {
     /// Returns a line for `/readyz` about anything unusual.
     fn remark(&self) -> Option<String>;
 
+    /// Returns the root that clients of the egress listener are to trust, as PEM, if TLS is opened.
+    fn egress_ca(&self) -> Option<String>;
+
     /// Explains what would happen to a call, at every gate in question.
     ///
     /// # Errors

@@ -29,6 +29,15 @@ pub(crate) struct PreparedEgress {
     ca: Option<PreparedCa>,
 }
 
+// === impl PreparedEgress ===
+
+impl PreparedEgress {
+    /// Returns what should be known of its CA.
+    pub(crate) fn warning(&self) -> Option<String> {
+        self.ca.as_ref()?.warning()
+    }
+}
+
 /// Puts the listener together, if there is one.
 pub(crate) fn prepare_egress(
     settings: &Settings,

@@ -1,5 +1,5 @@
-//! The CA of interception: taken over from the process before or made, kept for the one after, and
-//! written to the folder from which clients learn to trust it.
+//! The CA of interception: given in files, or taken over from the process before, or made and kept
+//! for the one after; and written to the folder from which clients learn to trust it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,13 +11,15 @@ use super::gate::Trouble;
 use crate::clock::Clock;
 use crate::credentials::folder::{self, FolderError};
 use crate::spec::{EgressCa, Settings};
-use crate::tls::{self, Interception, Trust};
+use crate::tls::{self, CurrentCa, GivenCa, Interception, Trust, Unfit};
 
 /// The CA before it is made.
 #[derive(Debug)]
 pub(crate) struct PreparedCa {
     settings: EgressCa,
     permitted: Vec<String>,
+    /// The CA that is given, and the files that it was made of.
+    given: Option<(GivenCa, Interception)>,
 }
 
 // === impl PreparedCa ===
@@ -31,15 +33,22 @@ impl PreparedCa {
         if let Some(file) = &settings.extra_roots {
             tls::extra_roots(file).map_err(|error| Trouble::Wrong { key: "ca.extra_roots", what: error.into() })?;
         }
-        Ok(Some(Self { settings, permitted }))
+        let given = settings.given.as_ref().map(|_| look(&settings, &permitted)).transpose();
+        let given = given.map_err(|unfit| Trouble::Wrong { key: unfit.key, what: unfit.into() })?;
+        Ok(Some(Self { settings, permitted, given: given.flatten() }))
+    }
+
+    /// Returns a sentence about a CA that ends soon.
+    pub(crate) fn warning(&self) -> Option<String> {
+        ending(&self.given.as_ref()?.1)
     }
 
     /// Makes the CA, and writes what clients need; keeps that there until `stop`.
-    pub(crate) fn open(self, clock: Clock, stop: CancellationToken) -> anyhow::Result<Arc<Interception>> {
-        let ca = Arc::new(self.take_over().map_or_else(|| Interception::new(&self.permitted), Ok)?);
-        if let Some(keep) = &self.settings.keep {
-            folder::keep_egress_ca(keep, &ca.kept()).context("egress.ca.keep")?;
-        }
+    pub(crate) fn open(mut self, clock: Clock, stop: CancellationToken) -> anyhow::Result<Arc<CurrentCa>> {
+        let (files, ca) = match self.given.take() {
+            Some((files, ca)) => (Some(files), ca),
+            None => (None, self.make()?),
+        };
         let trust = self.trust(&ca).context("egress.ca.extra_roots")?;
         self.write(&trust).context("egress.ca.write_to")?;
         tracing::info!(
@@ -47,7 +56,17 @@ impl PreparedCa {
             folder = %self.settings.write_to.display(),
             "TLS to hosts of gates with intercept = true is opened: their calls pass here in clear"
         );
-        tokio::spawn(self.look_after(Arc::clone(&ca), trust, clock, stop));
+        let ca = Arc::new(CurrentCa::new(ca));
+        tokio::spawn(self.look_after(Arc::clone(&ca), Known { files, trust, told: None }, clock, stop));
+        Ok(ca)
+    }
+
+    /// Goes on with the CA that is kept, or makes one.
+    fn make(&self) -> anyhow::Result<Interception> {
+        let ca = self.take_over().map_or_else(|| Interception::new(&self.permitted), Ok)?;
+        if let Some(keep) = &self.settings.keep {
+            folder::keep_egress_ca(keep, &ca.kept()).context("egress.ca.keep")?;
+        }
         Ok(ca)
     }
 
@@ -80,8 +99,9 @@ impl PreparedCa {
         folder::write_public(&folder.join("certs"), &[(Trust::HASHED, trust.ca.as_bytes())])
     }
 
-    /// Writes the files again when roots have changed, or when someone has removed them.
-    async fn look_after(self, ca: Arc<Interception>, mut trust: Trust, clock: Clock, stop: CancellationToken) {
+    /// Takes over files of a given CA that have changed. Writes what clients need again when it or
+    /// the roots have, or when someone has removed it.
+    async fn look_after(self, ca: Arc<CurrentCa>, mut known: Known, clock: Clock, stop: CancellationToken) {
         let this = Arc::new(self);
         loop {
             tokio::select! {
@@ -90,24 +110,92 @@ impl PreparedCa {
             }
             let (looking, of) = (Arc::clone(&this), Arc::clone(&ca));
             // On another thread: some hundred certificates are read.
-            let found = tokio::task::spawn_blocking(move || looking.trust(&of)).await;
-            let found = match found {
-                Ok(Ok(found)) => found,
-                Ok(Err(error)) => {
-                    tracing::warn!(%error, "the roots for the egress listener's clients stay as they were");
-                    trust.clone()
-                }
+            let looked = tokio::task::spawn_blocking(move || {
+                looking.look_again(&of, &mut known);
+                known
+            });
+            match looked.await {
+                Ok(looked) => known = looked,
                 Err(_) => return,
-            };
-            if found == trust && this.settings.write_to.join(CA).exists() {
-                continue;
-            }
-            match this.write(&found) {
-                Ok(()) => trust = found,
-                Err(error) => tracing::warn!(%error, "what the egress listener's clients trust is old"),
             }
         }
     }
+
+    fn look_again(&self, ca: &CurrentCa, known: &mut Known) {
+        let mut news = None;
+        if known.files.is_some() {
+            match look(&self.settings, &self.permitted) {
+                Ok(Some((files, found))) if known.files.as_ref() != Some(&files) => {
+                    ca.replace(found);
+                    known.files = Some(files);
+                    tracing::info!("the egress CA that is given has changed, and signs from now on");
+                }
+                Ok(_) => {}
+                Err(Unfit { key, why }) => news = Some(format!("egress.{key}: {why}; the last good CA is kept")),
+            }
+        }
+        let ca = ca.get();
+        known.tell(news.or_else(|| ending(&ca)));
+        let found = match self.trust(&ca) {
+            Ok(found) => found,
+            Err(error) => {
+                tracing::warn!(%error, "the roots for the egress listener's clients stay as they were");
+                known.trust.clone()
+            }
+        };
+        if found == known.trust && self.settings.write_to.join(CA).exists() {
+            return;
+        }
+        match self.write(&found) {
+            Ok(()) => known.trust = found,
+            Err(error) => tracing::warn!(%error, "what the egress listener's clients trust is old"),
+        }
+    }
+}
+
+/// What the last look has found.
+struct Known {
+    /// The files of a CA that is given.
+    files: Option<GivenCa>,
+    trust: Trust,
+    /// What was said of the CA last: it is said once.
+    told: Option<String>,
+}
+
+// === impl Known ===
+
+impl Known {
+    fn tell(&mut self, news: Option<String>) {
+        if news != self.told {
+            match &news {
+                Some(news) => tracing::warn!("{news}"),
+                None => tracing::info!("the egress CA is good again"),
+            }
+            self.told = news;
+        }
+    }
+}
+
+// === helpers ===
+
+/// Reads the CA that is given, if one is. Two files are not swapped at one moment: what does not
+/// fit may do so on a second look.
+fn look(settings: &EgressCa, permitted: &[String]) -> Result<Option<(GivenCa, Interception)>, Unfit> {
+    let Some(given) = &settings.given else { return Ok(None) };
+    let once = || {
+        let files = GivenCa::read(&given.cert, &given.key, &given.root)?;
+        let ca = files.interception(permitted, tls::wall())?;
+        Ok(Some((files, ca)))
+    };
+    once().or_else(|_: Unfit| once())
+}
+
+/// Says that a CA ends soon.
+fn ending(ca: &Interception) -> Option<String> {
+    let ends = httpdate::fmt_http_date(ca.ends_soon(tls::wall())?);
+    Some(format!(
+        "egress.ca.cert: the CA, or its root, ends at {ends}, and no client trusts it from then on: renew it, and publish a new root before"
+    ))
 }
 
 const CA: &str = "ca.crt";
@@ -161,8 +249,55 @@ mod tests {
 
         // The process after this one goes on with it, unless others could read the key.
         let again = open(clock, CancellationToken::new());
-        assert_eq!(again.root(), ca.root());
+        assert_eq!(again.get().root(), ca.get().root());
         fs::set_permissions(keep.join("egress-ca.pem"), fs::Permissions::from_mode(0o640)).expect("changed");
-        assert_ne!(open(clock, CancellationToken::new()).root(), ca.root());
+        assert_ne!(open(clock, CancellationToken::new()).get().root(), ca.get().root());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_ca_that_is_given_is_followed_and_the_last_good_one_kept() {
+        let place = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| place.path().join(name);
+        let write = |ca: &Interception| {
+            for (name, text) in ["tls.crt", "tls.key", "ca.crt"].iter().zip(ca.files()) {
+                fs::write(at(name), text).expect("written");
+            }
+        };
+        let make = |name: &str| Interception::new(&[name.to_owned()]).expect("a CA");
+        let (first, second) = (make("a.example"), make("a.example"));
+        write(&first);
+        let text = format!(
+            "[egress.ca]\nwrite_to = {:?}\ncert = {:?}\nkey = {:?}\nroot = {:?}\n[gates.a]\nhosts = [\"a.example\"]\nintercept = true\n",
+            at("shared"),
+            at("tls.crt"),
+            at("tls.key"),
+            at("ca.crt")
+        );
+        let settings = config::load_text("f.toml".to_owned(), text, &[]).expect("a configuration").settings;
+        let prepare = || PreparedCa::new(&settings);
+        let (clock, stop) = (Clock::start(), CancellationToken::new());
+        let prepared = prepare().expect("it fits").expect("a gate intercepts");
+        assert_eq!(prepared.warning(), None);
+        let ca = prepared.open(clock, stop.clone()).expect("it can be written");
+        assert_eq!(ca.get().root(), first.root());
+        assert_eq!(fs::read_to_string(at("shared/ca.crt")).expect("written"), first.published());
+
+        // One for other hosts does not take its place, nor a key alone.
+        write(&make("b.example"));
+        clock.sleep(LOOK_AGAIN * 3).await;
+        assert_eq!(ca.get().root(), first.root());
+        assert!(matches!(prepare(), Err(Trouble::Wrong { key: "ca.cert", .. })));
+        write(&first);
+        fs::write(at("tls.key"), &second.files()[1]).expect("written");
+        assert!(matches!(prepare(), Err(Trouble::Wrong { key: "ca.key", .. })));
+
+        write(&second);
+        clock.sleep(LOOK_AGAIN * 3).await;
+        while ca.get().root() != second.root()
+            || fs::read_to_string(at("shared/ca.crt")).ok() != Some(second.published())
+        {
+            tokio::task::yield_now().await; // another thread reads and writes them
+        }
+        stop.cancel();
     }
 }

@@ -131,6 +131,10 @@ impl Operator for Operations {
         (!bypassed.is_empty()).then(|| format!("bypass: {} lets everything through", bypassed.join(", ")))
     }
 
+    fn egress_ca(&self) -> Option<String> {
+        Some(self.egress.as_ref()?.ca()?.published())
+    }
+
     fn explain(&self, ask: &Ask) -> Result<Vec<status::Explained>, String> {
         let (method, uri, headers) = request(ask)?;
         let meant = self.gates.iter().filter(|gate| ask.gate.as_deref().is_none_or(|name| **gate.name() == *name));

@@ -39,14 +39,17 @@ pub(crate) struct Prepared {
 /// Builds what a configuration describes; `from` names it in problems.
 pub(crate) fn prepare(loaded: Loaded, from: &str, around: &Environment, clock: Clock) -> Result<Prepared, Failure> {
     let mut problems: Vec<String> = loaded.unreadable_files().iter().map(Problem::to_string).collect();
-    let Loaded { settings, effective, warnings, .. } = loaded;
+    let Loaded { settings, effective, mut warnings, .. } = loaded;
     problems.extend(call_log_problem(&settings.log).map(|what| format!("{from}: log.calls: {what}")));
     let too_much = memory::limit().and_then(|limit| memory::problem(settings.gates.values(), limit));
     problems.extend(too_much.map(|what| format!("{from}: {what}")));
     let Settings { drain, gates, stores, otlp, .. } = settings.clone();
     let mut missing = Vec::new();
     let egress = match prepare_egress(&settings, around, clock) {
-        Ok(egress) => egress,
+        Ok(egress) => {
+            warnings.extend(egress.as_ref().and_then(PreparedEgress::warning));
+            egress
+        }
         Err(Trouble::Wrong { key, what }) => {
             if !problems.iter().any(|problem| problem.contains("egress.")) {
                 problems.push(format!("{from}: egress.{key}: {what:#}"));

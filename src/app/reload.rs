@@ -121,7 +121,7 @@ impl Reloader {
     fn needs_a_restart(&self, new: &Settings) -> Vec<String> {
         let mut reasons = restart::needed(&self.running, new);
         let ca = self.operations.egress.as_ref().and_then(|egress| egress.ca());
-        reasons.extend(restart::not_permitted(new, |name| ca.is_some_and(|ca| ca.permits(name))));
+        reasons.extend(restart::not_permitted(new, |name| ca.as_ref().is_some_and(|ca| ca.permits(name))));
         reasons
     }
 

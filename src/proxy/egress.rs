@@ -64,7 +64,7 @@ pub struct Egress {
     dial: upstream::Options,
     judge: Judge,
     access: Access,
-    ca: Option<Arc<tls::Interception>>,
+    ca: Option<Arc<tls::CurrentCa>>,
     address: Option<SocketAddr>,
     listen: String,
     drain: Duration,
@@ -294,8 +294,8 @@ impl Egress {
     }
 
     /// The CA of interception, if a gate intercepted when it started.
-    pub fn ca(&self) -> Option<&tls::Interception> {
-        self.ca.as_deref()
+    pub fn ca(&self) -> Option<Arc<tls::Interception>> {
+        self.ca.as_ref().map(|ca| ca.get())
     }
 
     /// The gates with hosts, without those of their origins.

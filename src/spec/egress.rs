@@ -54,6 +54,19 @@ pub struct EgressCa {
     pub names: Vec<HostPattern>,
     /// A file with roots that clients are to trust besides the system's.
     pub extra_roots: Option<PathBuf>,
+    /// The files of a CA that takes the place of one that is made.
+    pub given: Option<GivenCa>,
+}
+
+/// The files of a CA of interception that is given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GivenCa {
+    /// The chain of the CA that signs, that first.
+    pub cert: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+    /// The root, which clients trust.
+    pub root: PathBuf,
 }
 
 words! {

@@ -4,10 +4,12 @@
 //! It is two certificates. The root's key signs the intermediate and is dropped; the intermediate
 //! signs what clients are shown. Both carry critical name constraints, because some clients (Java)
 //! check those of an intermediate only. One process has one key for all certificates that it
-//! shows, which is not the CA's.
+//! shows, which is not the CA's. A CA that is `given` in files takes the place of one that is made.
+
+mod given;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
 use rcgen::{
@@ -23,6 +25,7 @@ use rustls::server::{NoServerSessionStorage, ResolvesServerCertUsingSni};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{RootCertStore, ServerConfig};
 
+pub use self::given::{GivenCa, Unfit};
 use super::authority::{LeafCertificate, ca_params, leaf_params};
 use super::pem::armoured;
 use super::{TlsError, provider};
@@ -32,7 +35,8 @@ use super::{TlsError, provider};
 #[debug("Interception for {permitted:?}")]
 pub struct Interception {
     root: CertificateDer<'static>,
-    intermediate: CertificateDer<'static>,
+    /// The certificates between the root and those that clients are shown, lowest first.
+    chain: Vec<CertificateDer<'static>>,
     issuer: Issuer<'static, KeyPair>,
     permitted: Vec<String>,
     /// The key of every certificate that clients are shown.
@@ -40,7 +44,20 @@ pub struct Interception {
     /// The configuration of a handshake, without a certificate.
     base: ServerConfig,
     leaves: Mutex<HashMap<String, Leaf>>,
+    /// The time at which a given one ends, and that from which on it is time to renew it.
+    end: Option<End>,
 }
+
+/// The end of a CA.
+#[derive(Clone, Copy, Debug)]
+struct End {
+    at: SystemTime,
+    near_from: SystemTime,
+}
+
+/// The CA of interception in use. One that is given may be replaced by another while it is.
+#[derive(Debug)]
+pub struct CurrentCa(RwLock<Arc<Interception>>);
 
 /// A certificate for one name, and the configurations that show it.
 struct Leaf {
@@ -64,7 +81,8 @@ impl Interception {
         let mut params = intermediate_params()?;
         params.name_constraints = Some(constraints(permitted)?);
         let intermediate = params.signed_by(&key, &Issuer::new(root, root_key))?;
-        Self::with(root_certificate.der().clone(), intermediate.der().clone(), key, permitted)
+        let (root, chain) = (root_certificate.der().clone(), vec![intermediate.der().clone()]);
+        Self::with(root, chain, Issuer::new(intermediate_params()?, key), permitted)
     }
 
     /// Takes over the CA that a process before this one has [kept](Self::kept), if that may sign
@@ -78,16 +96,18 @@ impl Interception {
         let ([intermediate, root], Ok(key)) = (&certificates[..], KeyPair::from_pem(kept)) else {
             return Err("it is not a key and two certificates");
         };
-        let again = Self::with(root.clone(), intermediate.clone(), key, permitted);
-        let again = again.map_err(|_| "its certificates cannot be used")?;
+        let made = intermediate_params().and_then(|params| {
+            Self::with(root.clone(), vec![intermediate.clone()], Issuer::new(params, key), permitted)
+        });
+        let again = made.map_err(|_| "its certificates cannot be used")?;
         let covers = permitted.iter().all(|name| again.verifies(name, wall).is_ok());
         if covers { Ok(again) } else { Err("it may not sign for all of the hosts") }
     }
 
     fn with(
         root: CertificateDer<'static>,
-        intermediate: CertificateDer<'static>,
-        key: KeyPair,
+        chain: Vec<CertificateDer<'static>>,
+        issuer: Issuer<'static, KeyPair>,
         permitted: &[String],
     ) -> Result<Self, TlsError> {
         let mut base = ServerConfig::builder_with_provider(provider())
@@ -97,9 +117,8 @@ impl Interception {
         // A session that goes on would skip the check of its name.
         base.session_storage = Arc::new(NoServerSessionStorage {});
         base.send_tls13_tickets = 0;
-        let issuer = Issuer::new(intermediate_params()?, key);
         let (leaf_key, permitted) = (KeyPair::generate()?, permitted.to_vec());
-        Ok(Self { root, intermediate, issuer, permitted, leaf_key, base, leaves: Mutex::default() })
+        Ok(Self { root, chain, issuer, permitted, leaf_key, base, leaves: Mutex::default(), end: None })
     }
 
     /// The names for which it signs, with all names below them.
@@ -144,7 +163,7 @@ impl Interception {
         params.serial_number = Some(SerialNumber::from_slice(&serial(&provider())?));
         let certificate = params.signed_by(&self.leaf_key, &self.issuer)?;
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(self.leaf_key.serialize_der()));
-        let chain = vec![certificate.der().clone(), self.intermediate.clone()];
+        let chain = [certificate.der()].into_iter().chain(&self.chain).cloned().collect();
         let certificate = LeafCertificate::issued(CertifiedKey::from_der(chain, key, &provider())?, wall);
         let mut http1 = self.base.clone();
         http1.cert_resolver = Arc::new(SingleCertAndKey::from(Arc::clone(&certificate.key)));
@@ -170,12 +189,49 @@ impl Interception {
 
     /// Returns what a process after this one needs to go on with the CA, as PEM: secret.
     pub fn kept(&self) -> String {
-        format!("{}{}{}", self.issuer.key().serialize_pem(), armoured(&self.intermediate), armoured(&self.root))
+        let [certificate, key, root] = self.files();
+        key + &certificate + &root
+    }
+
+    /// Returns the files of the CA, as it can be given to other processes: the certificate that
+    /// signs, its key, which is secret, and the root.
+    pub fn files(&self) -> [String; 3] {
+        [self.chain.iter().map(armoured).collect(), self.issuer.key().serialize_pem(), armoured(&self.root)]
+    }
+
+    /// The time at which it ends, if that is near. One that is made for a pod outlives that.
+    pub fn ends_soon(&self, wall: SystemTime) -> Option<SystemTime> {
+        self.end.filter(|end| end.near_from <= wall).map(|end| end.at)
+    }
+
+    /// The certificate that clients are to trust, as PEM.
+    pub fn published(&self) -> String {
+        armoured(&self.root)
     }
 
     /// The certificate that clients are to trust.
     pub fn root(&self) -> &CertificateDer<'static> {
         &self.root
+    }
+}
+
+// === impl CurrentCa ===
+
+impl CurrentCa {
+    /// Begins with this one.
+    #[must_use]
+    pub fn new(ca: Interception) -> Self {
+        Self(RwLock::new(Arc::new(ca)))
+    }
+
+    /// Returns the one in use.
+    pub fn get(&self) -> Arc<Interception> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Takes another one, for handshakes to come.
+    pub fn replace(&self, ca: Interception) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(ca);
     }
 }
 

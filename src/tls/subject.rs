@@ -34,7 +34,7 @@ pub fn client_name(session: &ServerConnection) -> Option<Arc<str>> {
 }
 
 /// A part of a name: its kind and its value.
-type Part = (ObjectIdentifier, TaggedDerValue);
+pub(super) type Part = (ObjectIdentifier, TaggedDerValue);
 
 /// Reads the part that is signed, up to the subject.
 fn of_signed(signed: &mut BERReaderSeq<'_, '_>) -> ASN1Result<Vec<Part>> {
@@ -47,12 +47,12 @@ fn of_signed(signed: &mut BERReaderSeq<'_, '_>) -> ASN1Result<Vec<Part>> {
     Ok(parts.into_iter().flatten().collect())
 }
 
-fn of_part(part: BERReader<'_, '_>) -> ASN1Result<Part> {
+pub(super) fn of_part(part: BERReader<'_, '_>) -> ASN1Result<Part> {
     part.read_sequence(|part| Ok((part.next().read_oid()?, part.next().read_tagged_der()?)))
 }
 
 /// Reads over what is left.
-fn rest(reader: &mut BERReaderSeq<'_, '_>) -> ASN1Result<()> {
+pub(super) fn rest(reader: &mut BERReaderSeq<'_, '_>) -> ASN1Result<()> {
     while reader.read_optional(|part| part.read_der())?.is_some() {}
     Ok(())
 }

@@ -263,6 +263,20 @@ fn tokens_of_clients_do_not_cross_the_network_in_the_clear_and_lend_no_identity_
 }
 
 #[test]
+fn a_ca_is_given_whole_and_is_not_kept() {
+    let ca = |more: &str, expected: &[&str]| expect(&format!("[egress.ca]\n{more}\n"), &[], expected);
+    ca("cert = \"/c\"\nkey = \"/k\"\nroot = \"/r\"", &[]);
+    ca(
+        "cert = \"/c\"\nroot = \"/r\"",
+        &["f.toml:1:9: egress.ca.key: is missing, expected a PEM file: a CA is given as cert, key and root together"],
+    );
+    ca(
+        "cert = \"/c\"\nkey = \"/k\"\nroot = \"/r\"\nkeep = \"/keys\"",
+        &["f.toml:5:1: egress.ca.keep: has no effect: the CA that is given in files is there for the next process too"],
+    );
+}
+
+#[test]
 fn clients_of_the_egress_listener_are_asked_over_tls_and_in_one_way() {
     let egress = |more: &str, expected: &[&str]| expect(&format!("[egress]\n{more}\n"), &[], expected);
     egress("listen = \"0.0.0.0:8003\"\ntls = { cert = \"/c\", key = \"/k\" }\nclients = { tokens = \"review\" }", &[]);

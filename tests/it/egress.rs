@@ -5,6 +5,7 @@
 
 mod authorities;
 mod bounded;
+mod given;
 mod intercept;
 mod kept;
 mod pages;
@@ -92,7 +93,8 @@ pub(super) async fn listener(text: &str, around: Around) -> Listener {
     let settings = config::load_text("f.toml".to_owned(), text, &[]).expect("a good configuration").settings;
     let directory = Directory::new(&settings).expect("there is a listener");
     let names = settings.intercepted_names();
-    let authority = (!names.is_empty()).then(|| Arc::new(tls::Interception::new(&names).expect("a CA")));
+    let authority =
+        (!names.is_empty()).then(|| Arc::new(tls::CurrentCa::new(tls::Interception::new(&names).expect("a CA"))));
     let roots = around.ca.as_ref().map(|ca| Roots::Only(Pem::new(ca.clone().into(), "the CA")));
     let pins = settings.gates.values().filter_map(|gate| gate.hosts.as_ref()).flat_map(|hosts| hosts.pins.clone());
     let client = tls::Client::pinning(roots.unwrap_or(Roots::System), None, pins.collect()).expect("TLS");

@@ -32,6 +32,10 @@ impl Operator for Fake {
         Some("bypass".to_owned())
     }
 
+    fn egress_ca(&self) -> Option<String> {
+        matches!(self.names, Never).then(|| "the root".to_owned())
+    }
+
     fn explain(&self, ask: &Ask) -> Result<Vec<Explained>, String> {
         Ok(vec![Explained { verb: ask.method.clone(), ..Explained::default() }])
     }
@@ -95,6 +99,15 @@ async fn the_root_leads_to_the_status_and_the_manual_of_the_night_is_there() {
         assert_eq!((status, text == written), (200, true), "{page}");
         assert_eq!(&headers["content-type"], "text/plain; charset=utf-8");
     }
+}
+
+#[tokio::test]
+async fn everyone_may_read_the_root_of_the_egress_ca_if_there_is_one() {
+    let (status, headers, root) = ask(Never, Origin::Network, get("/egress/ca.pem"), "").await;
+    assert_eq!((status, &*root), (200, "the root"));
+    assert_eq!(&headers["content-type"], "application/pem-certificate-chain");
+    let (status, _, said) = ask(Auto, Origin::Loopback, get("/egress/ca.pem"), "").await;
+    assert!(status == 404 && said.contains("no gate has intercept = true"), "{status} {said}");
 }
 
 #[tokio::test]

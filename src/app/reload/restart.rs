@@ -54,11 +54,13 @@ pub(super) fn not_permitted(new: &Settings, is_permitted: impl Fn(&str) -> bool)
         .filter(|(_, hosts)| hosts.intercept)
         .flat_map(|(name, hosts)| hosts.patterns.iter().map(move |pattern| (name, pattern)));
     let others = patterns.filter(|(_, pattern)| !pattern.ends().into_iter().all(&is_permitted));
-    let says = |(name, pattern)| {
-        format!(
-            "gates.{name}.hosts: the egress CA may not sign for {pattern}; restart the pod, or list it in egress.ca.names from the beginning"
-        )
+    let is_given = new.egress.as_ref().is_some_and(|egress| egress.ca.given.is_some());
+    let remedy = if is_given {
+        "give one whose name constraints permit it (egress.ca.cert), and restart the pod"
+    } else {
+        "restart the pod, or list it in egress.ca.names from the beginning"
     };
+    let says = |(name, pattern)| format!("gates.{name}.hosts: the egress CA may not sign for {pattern}; {remedy}");
     others.map(says).collect()
 }
 

@@ -15,7 +15,7 @@ use crate::app::gate::Trouble;
 use crate::app::reachable::reachable;
 use crate::clock::Clock;
 use crate::credentials::Environment;
-use crate::spec::{Egress, Listen, Settings};
+use crate::spec::{Egress, GivenCa, Listen, Settings};
 use crate::status::text::count;
 use crate::status::{self, Status};
 use crate::tls;
@@ -35,6 +35,7 @@ pub(super) async fn findings(
     if intercepts {
         let in_use = status.and_then(|status| status.egress.as_ref()).map_or("", |egress| egress.ca.as_str());
         findings.extend(trust(&egress.ca.write_to, in_use));
+        findings.extend(egress.ca.given.as_ref().map(|given| of_given(given, &settings.intercepted_names())));
     }
     findings.extend(status.and_then(|status| status.egress.as_ref()).into_iter().flat_map(seen));
     let own = [Some(std::process::id()), status.map(|status| status.pid)];
@@ -117,6 +118,22 @@ fn trust(folder: &Path, in_use: &str) -> Vec<Finding> {
         ));
     }
     findings
+}
+
+/// Reports on the CA that is given.
+fn of_given(given: &GivenCa, names: &[String]) -> Finding {
+    let read = tls::GivenCa::read(&given.cert, &given.key, &given.root);
+    match read.and_then(|files| files.interception(names, tls::wall())) {
+        Err(unfit) => Finding::wrong("egress", unfit.to_string(), format!("correct egress.{}", unfit.key)),
+        Ok(ca) => match ca.ends_soon(tls::wall()) {
+            None => Finding::fine("egress", format!("the CA in {} fits its key and its root", given.cert.display())),
+            Some(ends) => {
+                let ends = httpdate::fmt_http_date(ends);
+                let says = format!("the CA in {} or its root ends at {ends}", given.cert.display());
+                Finding::wrong("egress", says, "renew it, and publish a new root before")
+            }
+        },
+    }
 }
 
 /// Returns the variable by which a client of this name trusts the CA.

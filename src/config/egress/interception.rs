@@ -9,7 +9,7 @@ use toml::Value;
 use crate::config::cursor::{Cursor, TomlValue};
 use crate::config::files::Holds;
 use crate::config::shape::Shape;
-use crate::spec::{EgressCa, HostPattern, Settings};
+use crate::spec::{EgressCa, GivenCa, HostPattern, Settings};
 
 /// Reads the CA of interception.
 pub(super) fn ca(at: &Cursor<'_>) -> EgressCa {
@@ -23,7 +23,27 @@ pub(super) fn ca(at: &Cursor<'_>) -> EgressCa {
             at.at(key).problem(format!("is {folder:?}, expected the absolute path of a folder"));
         }
     }
-    EgressCa { keep, write_to, names, extra_roots }
+    let given = given(at);
+    EgressCa { keep, write_to, names, extra_roots, given }
+}
+
+/// Reads the files of a CA that is given.
+fn given(at: &Cursor<'_>) -> Option<GivenCa> {
+    let files = [("cert", Holds::Certificate), ("key", Holds::Key), ("root", Holds::Certificate)];
+    let found = files.map(|(name, holds)| (name, at.file(name, holds)));
+    if found.iter().all(|(_, file)| file.is_none()) {
+        return None;
+    }
+    for (name, _) in found.iter().filter(|(_, file)| file.is_none()) {
+        at.at(name).missing(", expected a PEM file: a CA is given as cert, key and root together");
+    }
+    if !at.at("keep").is_absent_or_empty() {
+        at.at("keep")
+            .given(&[&at.at("cert")])
+            .key_problem("has no effect: the CA that is given in files is there for the next process too");
+    }
+    let [(_, cert), (_, key), (_, root)] = found;
+    Some(GivenCa { cert: cert?, key: key?, root: root? })
 }
 
 /// Checks what gates that intercept need.

@@ -149,7 +149,7 @@ impl Egress {
         }
         // If the upstream cannot be asked, its calls get the reason as their answer.
         let http2 = gate.own().upstream.speaks_http2().await.unwrap_or(true);
-        let config = self.ca.as_ref().and_then(|ca| match ca.config(name, http2, tls::wall()) {
+        let config = self.ca().and_then(|ca| match ca.config(name, http2, tls::wall()) {
             Ok(config) => Some(config),
             Err(error) => {
                 tracing::error!(%error, "TLS cannot be opened");

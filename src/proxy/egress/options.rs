@@ -30,7 +30,7 @@ pub struct EgressOptions {
     /// Tells who each client is, where the listener asks.
     pub clients: Option<Arc<Clients>>,
     /// The CA of interception, if a gate intercepts.
-    pub ca: Option<Arc<tls::Interception>>,
+    pub ca: Option<Arc<tls::CurrentCa>>,
     /// The addresses where the process listens, which are never dialled.
     pub own: Vec<SocketAddr>,
     /// Judges addresses; `None` for the usual rules.

@@ -31,7 +31,7 @@ fn is_accepted(ca: &Interception, end: &CertificateDer<'_>, name: &ServerName<'_
     let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider()).build().expect("roots");
     let now = wall().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
     let now = UnixTime::since_unix_epoch(now);
-    verifier.verify_server_cert(end, std::slice::from_ref(&ca.intermediate), name, &[], now).is_ok()
+    verifier.verify_server_cert(end, &ca.chain, name, &[], now).is_ok()
 }
 
 fn shown(ca: &Interception, name: &str) -> CertificateDer<'static> {
@@ -156,7 +156,7 @@ fn openssl_accepts_the_chain_by_its_strict_checks_for_permitted_names_and_no_oth
         fs::write(&path, armoured(certificate)).expect("written");
         path.display().to_string()
     };
-    let (root, intermediate) = (file("root.pem", &ca.root), file("between.pem", &ca.intermediate));
+    let (root, intermediate) = (file("root.pem", &ca.root), file("between.pem", &ca.chain[0]));
     let Some(hash) = run("openssl", &["x509", "-in", &root, "-noout", "-subject_hash"]) else { return };
     assert_eq!(format!("{}.0", String::from_utf8_lossy(&hash.stdout).trim()), Trust::HASHED);
     let name = "ec2.eu-central-1.amazonaws.com";

@@ -130,7 +130,7 @@ pub(super) async fn speak_tls(
 
 /// The CA that the clients of a listener trust.
 pub(super) fn ca(listener: &Listener) -> String {
-    Trust::new(listener.egress.ca().expect("it intercepts"), &[]).ca
+    Trust::new(&listener.egress.ca().expect("it intercepts"), &[]).ca
 }
 
 /// A listener whose gate intercepts, before an API.

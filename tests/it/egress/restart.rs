@@ -39,7 +39,7 @@ impl Place {
         std::fs::write(self.config(), text).expect("written");
     }
 
-    fn config(&self) -> std::path::PathBuf {
+    pub(super) fn config(&self) -> std::path::PathBuf {
         self.folder.path().join("tidegate.toml")
     }
 
@@ -54,7 +54,7 @@ impl Place {
     }
 
     /// A call as a client that trusts this CA makes it.
-    fn call(&self, ca: &str) -> Result<String, std::io::Error> {
+    pub(super) fn call(&self, ca: &str) -> Result<String, std::io::Error> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.egress)).expect("it listens");
         stream.set_read_timeout(Some(crate::cli::PATIENCE)).expect("a socket");
         stream.write_all(format!("CONNECT {EC2}:443 HTTP/1.1\r\nUser-Agent: Go-http-client/1.1\r\n\r\n").as_bytes())?;

@@ -1,0 +1,319 @@
+//! A CA of interception that is given in files, as by cert-manager, in place of one that is made.
+
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use rcgen::{Issuer, KeyIdMethod, KeyPair, PublicKeyData as _};
+use rustls::pki_types::CertificateDer;
+
+use super::{End, Interception, intermediate_params};
+use crate::tls::ca_certificate::CaCertificate;
+use crate::tls::{Pem, TlsError};
+
+/// The files of a CA, as they were when they were read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GivenCa {
+    cert: Pem,
+    key: Pem,
+    root: Pem,
+}
+
+/// The reason why a CA that is given cannot be used: the key of the configuration, and what is
+/// wrong with its file.
+#[derive(Debug, thiserror::Error)]
+#[error("{why}")]
+pub struct Unfit {
+    /// The key, below `egress`.
+    pub key: &'static str,
+    /// What is wrong, and what was expected.
+    pub why: String,
+}
+
+// === impl GivenCa ===
+
+impl GivenCa {
+    /// Reads the files: the chain of the CA that signs, its key, and the root that clients trust.
+    ///
+    /// # Errors
+    /// One of them cannot be read.
+    pub fn read(cert: &Path, key: &Path, root: &Path) -> Result<Self, Unfit> {
+        let read = |name, path: &Path| Pem::read(path).map_err(|error| Unfit::of(name, &error));
+        Ok(Self { cert: read(CERT, cert)?, key: read(KEY, key)?, root: read(ROOT, root)? })
+    }
+
+    /// Makes the CA of them, if it may sign for these names and all below.
+    ///
+    /// # Errors
+    /// Says which file does not fit, and why.
+    pub fn interception(&self, names: &[String], wall: SystemTime) -> Result<Interception, Unfit> {
+        let chain = self.cert.certificates().map_err(|error| Unfit::of(CERT, &error))?;
+        let mut roots = self.root.certificates().map_err(|error| Unfit::of(ROOT, &error))?;
+        let (Some(root), true) = (roots.pop(), roots.is_empty()) else {
+            return Err(self.root.unfit(ROOT, "holds several certificates, expected the root alone"));
+        };
+        let ca = Self::checked(&self.cert, CERT, chain.first(), wall)?;
+        let of_root = Self::checked(&self.root, ROOT, Some(&root), wall)?;
+        if !of_root.is_root {
+            let why = "is signed by another CA, and not every client takes such a one; expected the root above it";
+            return Err(self.root.unfit(ROOT, why));
+        }
+        let permitted = ca.permitted().ok_or_else(|| {
+            let why = "may sign for any host: it has no name constraints that permit some; expected a CA with critical name constraints for the hosts of gates with intercept = true, as `tidegate ca --new` makes one";
+            self.cert.unfit(CERT, why)
+        })?;
+        let issuer = self.issuer(&ca)?;
+        // The root is with the clients.
+        let above: Vec<_> = chain.into_iter().filter(|certificate| *certificate != root).collect();
+        let made = Interception::with(root, above, issuer, &permitted).map_err(|error| Unfit::of(CERT, &error))?;
+        let made = Interception { end: Some(end(&ca).earlier(end(&of_root))), ..made };
+        for name in names {
+            if !made.permits(name) {
+                let why = format!(
+                    "may not sign for {name}: its name constraints permit {}; expected one for all hosts of gates with intercept = true",
+                    permitted.join(", ")
+                );
+                return Err(self.cert.unfit(CERT, &why));
+            }
+            if let Err(error) = made.verifies(name, wall) {
+                let why =
+                    format!("does not lead to egress.ca.root: a client that trusts that refuses {name} ({error})");
+                return Err(self.cert.unfit(CERT, &why));
+            }
+        }
+        Ok(made)
+    }
+
+    /// Reads the certificate of a CA, and checks what it says of itself.
+    fn checked(
+        from: &Pem,
+        name: &'static str,
+        certificate: Option<&CertificateDer<'_>>,
+        wall: SystemTime,
+    ) -> Result<CaCertificate, Unfit> {
+        let ca = certificate.and_then(CaCertificate::read);
+        let ca = ca.ok_or_else(|| from.unfit(name, "holds a certificate that cannot be read"))?;
+        if !ca.is_ca() {
+            return Err(
+                from.unfit(name, "is not that of a CA that may sign; expected isCA: true, as cert-manager calls it")
+            );
+        }
+        let date = |time: SystemTime| httpdate::fmt_http_date(time.max(SystemTime::UNIX_EPOCH));
+        if ca.ends <= wall {
+            return Err(from.unfit(name, &format!("has ended at {}; expected one that is valid", date(ca.ends))));
+        }
+        if ca.begins > wall {
+            return Err(from.unfit(name, &format!("begins only at {}; is the clock right?", date(ca.begins))));
+        }
+        Ok(ca)
+    }
+
+    fn issuer(&self, ca: &CaCertificate) -> Result<Issuer<'static, KeyPair>, Unfit> {
+        let text = String::from_utf8_lossy(&self.key.text);
+        let key = KeyPair::from_pem(&text).map_err(|error| {
+            let why = format!("cannot be used ({error}); expected one key in PKCS#8, as \"BEGIN PRIVATE KEY\" begins it (cert-manager: privateKey.encoding: PKCS8)");
+            self.key.unfit(KEY, &why)
+        })?;
+        if key.subject_public_key_info() != ca.public_key {
+            let why = format!("is not the key of the first certificate in {}", self.cert.from);
+            return Err(self.key.unfit(KEY, &why));
+        }
+        let mut params = intermediate_params().map_err(|error| Unfit::of(CERT, &error))?;
+        let subject = ca.subject();
+        params.distinguished_name = subject.ok_or_else(|| {
+            self.cert
+                .unfit(CERT, "has a subject of an unusual form; expected one value of each kind, such as CN=egress")
+        })?;
+        // OpenSSL takes a certificate for another CA's if this is not the CA's own.
+        let identifier = ca.key_identifier();
+        if !identifier.is_empty() {
+            params.key_identifier_method = KeyIdMethod::PreSpecified(identifier);
+        }
+        Ok(Issuer::new(params, key))
+    }
+}
+
+// === impl End ===
+
+impl End {
+    fn earlier(self, other: Self) -> Self {
+        Self { at: self.at.min(other.at), near_from: self.near_from.min(other.near_from) }
+    }
+}
+
+// === impl Pem, Unfit ===
+
+impl Pem {
+    fn unfit(&self, key: &'static str, why: &str) -> Unfit {
+        Unfit { key, why: format!("{} {why}", self.from) }
+    }
+}
+
+impl Unfit {
+    fn of(key: &'static str, error: &TlsError) -> Self {
+        Self { key, why: error.to_string() }
+    }
+}
+
+/// Whatever renews certificates does so when a third of their life is left, or more: past half of
+/// that, it has failed. A long life is near its end only in the last month.
+fn end(ca: &CaCertificate) -> End {
+    let near = (ca.ends.duration_since(ca.begins).unwrap_or_default() / 6).min(MONTH);
+    End { at: ca.ends, near_from: ca.ends.checked_sub(near).unwrap_or(ca.begins) }
+}
+
+const MONTH: Duration = Duration::from_secs(30 * 24 * 3600);
+const CERT: &str = "ca.cert";
+const KEY: &str = "ca.key";
+const ROOT: &str = "ca.root";
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::process::Command;
+
+    use rcgen::{CertificateParams, DnType, KeyUsagePurpose, NameConstraints};
+
+    use super::*;
+    use crate::tls::authority::ca_params;
+    use crate::tls::interception::constraints;
+    use crate::tls::pem::armoured;
+    use crate::tls::wall;
+
+    /// A root with its key.
+    struct Root {
+        key: KeyPair,
+        params: CertificateParams,
+        pem: String,
+    }
+
+    fn root() -> Root {
+        let (key, params) = (KeyPair::generate().expect("a key"), ca_params("company root", 2).expect("a name"));
+        let pem = params.self_signed(&key).expect("signed").pem();
+        Root { key, params, pem }
+    }
+
+    /// The CA below it as another program could have made it: the name of its key is not that which
+    /// we would give it.
+    fn below(names: Option<NameConstraints>) -> CertificateParams {
+        let mut params = ca_params("company egress", 0).expect("a name");
+        params.distinguished_name.push(DnType::OrganizationName, "Company");
+        params.name_constraints = names;
+        params.key_identifier_method = KeyIdMethod::PreSpecified(vec![7; 20]);
+        params.use_authority_key_identifier_extension = true;
+        params
+    }
+
+    fn names(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    /// Puts files together, and makes the CA of them for `a.example`.
+    fn given(cert: &str, key: &str, root: &str) -> Result<Interception, Unfit> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [cert, key, root] = [("tls.crt", cert), ("tls.key", key), ("ca.crt", root)].map(|(name, text)| {
+            fs::write(folder.path().join(name), text).expect("written");
+            folder.path().join(name)
+        });
+        GivenCa::read(&cert, &key, &root)?.interception(&names(&["a.example"]), wall())
+    }
+
+    fn signed(params: &CertificateParams, key: &KeyPair, by: &Root) -> String {
+        params.signed_by(key, &Issuer::from_params(&by.params, &by.key)).expect("signed").pem()
+    }
+
+    #[test]
+    fn a_ca_by_another_program_signs_and_openssl_accepts_it_by_its_strict_checks() {
+        let (root, key) = (root(), KeyPair::generate().expect("a key"));
+        let cert = signed(&below(Some(constraints(&names(&["a.example", "b.example"])).expect("names"))), &key, &root);
+        // cert-manager writes the chain with the root at its end.
+        let ca = given(&(cert.clone() + &root.pem), &key.serialize_pem(), &root.pem).expect("it fits");
+        assert_eq!(ca.permitted(), ["a.example", "b.example"]);
+        assert!(ca.permits("x.b.example") && !ca.permits("c.example") && ca.ends_soon(wall()).is_none());
+        assert_eq!(ca.published().replace("\r\n", "\n"), root.pem.replace("\r\n", "\n"));
+        let leaf = ca.leaf("x.a.example", wall()).expect("made");
+        assert_eq!(leaf.certificate.key.cert.len(), 2, "the root is with the clients");
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = |name: &str, text: &str| {
+            fs::write(folder.path().join(name), text).expect("written");
+            folder.path().join(name)
+        };
+        let mut openssl = Command::new("openssl");
+        openssl.args(["verify", "-x509_strict", "-purpose", "sslserver", "-verify_hostname", "x.a.example"]);
+        openssl.arg("-CAfile").arg(file("ca.crt", &root.pem)).arg("-untrusted").arg(file("tls.crt", &cert));
+        let Ok(verified) = openssl.arg(file("leaf.crt", &armoured(&leaf.certificate.key.cert[0]))).output() else {
+            return eprintln!("skipped: there is no openssl here");
+        };
+        assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stderr));
+    }
+
+    #[test]
+    fn what_tidegate_ca_makes_can_be_given() {
+        let made = Interception::new(&names(&["a.example"])).expect("a CA");
+        let [cert, key, root] = made.files();
+        let again = given(&cert, &key, &root).expect("it fits");
+        assert_eq!((again.root(), again.permitted()), (made.root(), made.permitted()));
+    }
+
+    #[test]
+    fn files_that_do_not_fit_are_refused_with_the_reason() {
+        let [root, other] = [root(), root()];
+        let (key, wrong) = (KeyPair::generate().expect("a key"), KeyPair::generate().expect("a key"));
+        let permitted = || Some(constraints(&names(&["a.example"])).expect("names"));
+        let make = |change: &dyn Fn(&mut CertificateParams)| {
+            let mut params = below(permitted());
+            change(&mut params);
+            signed(&params, &key, &root)
+        };
+        let good = make(&|_| {});
+        let years = |from, to| {
+            make(&move |params: &mut CertificateParams| {
+                params.not_before = rcgen::date_time_ymd(from, 1, 1);
+                params.not_after = rcgen::date_time_ymd(to, 1, 1);
+            })
+        };
+        let leaf = make(&|params| (params.is_ca, params.name_constraints) = (rcgen::IsCa::ExplicitNoCa, None));
+        let may_not_sign = make(&|params| params.key_usages = vec![KeyUsagePurpose::DigitalSignature]);
+        let open = make(&|params| params.name_constraints = None);
+        let elsewhere = make(&|params| {
+            params.name_constraints = Some(constraints(&names(&["b.example"])).expect("names"));
+        });
+        let key_text = key.serialize_pem();
+        for (cert, key, root, at, says) in [
+            (&good, &wrong.serialize_pem(), &root.pem, "ca.key", "is not the key of the first certificate in"),
+            (&good, &"nothing".to_owned(), &root.pem, "ca.key", "expected one key in PKCS#8"),
+            (&"nothing".to_owned(), &key_text, &root.pem, "ca.cert", "holds no certificate in PEM form"),
+            (&leaf, &key_text, &root.pem, "ca.cert", "is not that of a CA that may sign"),
+            (&may_not_sign, &key_text, &root.pem, "ca.cert", "is not that of a CA that may sign"),
+            (&open, &key_text, &root.pem, "ca.cert", "may sign for any host: it has no name constraints"),
+            (
+                &elsewhere,
+                &key_text,
+                &root.pem,
+                "ca.cert",
+                "may not sign for a.example: its name constraints permit b.example",
+            ),
+            (&years(2020, 2021), &key_text, &root.pem, "ca.cert", "has ended at Fri, 01 Jan 2021"),
+            (&years(2048, 2049), &key_text, &root.pem, "ca.cert", "begins only at Wed, 01 Jan 2048"),
+            (&good, &key_text, &other.pem, "ca.cert", "does not lead to egress.ca.root"),
+            (&good, &key_text, &good, "ca.root", "is signed by another CA"),
+            (&good, &key_text, &leaf, "ca.root", "is not that of a CA that may sign"),
+            (&good, &key_text, &format!("{}{}", root.pem, other.pem), "ca.root", "holds several certificates"),
+        ] {
+            let unfit = given(cert, key, root).expect_err(says);
+            assert_eq!((unfit.key, unfit.why.contains(says)), (at, true), "{says}: {unfit}");
+        }
+    }
+
+    #[test]
+    fn a_ca_is_near_its_end_in_the_last_sixth_of_its_life_and_never_before_the_last_month() {
+        let (root, key) = (root(), KeyPair::generate().expect("a key"));
+        let day = Duration::from_secs(24 * 3600);
+        for (days, left, is_near) in [(6, 2, false), (12, 1, true), (3_000, 40, false), (3_000, 29, true)] {
+            let mut params = below(Some(constraints(&names(&["a.example"])).expect("names")));
+            params.not_before = (wall() + day * left - day * days).into();
+            params.not_after = (wall() + day * left).into();
+            let ca = given(&signed(&params, &key, &root), &key.serialize_pem(), &root.pem).expect("it fits");
+            assert_eq!(ca.ends_soon(wall()).is_some(), is_near, "{left} of {days} days are left");
+        }
+    }
+}
