@@ -97,7 +97,15 @@ fn the_components_and_examples_are_taken_by_the_api_server() {
         return;
     }
     let _turn = turn::light();
-    for namespace in ["argocd", "cert-manager", "flux-system", "getting-started", "service-client", "tidegate-system"] {
+    for namespace in [
+        "argocd",
+        "cert-manager",
+        "egress-client",
+        "flux-system",
+        "getting-started",
+        "service-client",
+        "tidegate-system",
+    ] {
         plane.namespace(namespace);
     }
     let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy");
