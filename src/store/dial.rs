@@ -91,7 +91,11 @@ impl Dialer {
                 let name = self.store.tls.server_name.clone().unwrap_or_else(|| at.host.clone());
                 let name = ServerName::try_from(name).map_err(|error| Fault::Settings(error.to_string()))?;
                 let stream = TlsConnector::from(tls.http1_config()).connect(name, stream).await;
-                self.greet(stream.map_err(|error| Fault::Io(format!("TLS: {error}")))?, login).await?
+                let stream = stream.map_err(|error| match Fault::from(error) {
+                    Fault::Io(error) => Fault::Io(format!("TLS: {error}")),
+                    fault => fault,
+                })?;
+                self.greet(stream, login).await?
             }
         };
         Ok(Connection { at: Some(at.clone()), ..connection })

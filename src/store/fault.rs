@@ -15,6 +15,14 @@ pub(crate) enum Fault {
     /// The connection could not be made, or broke.
     #[error("{0}")]
     Io(String),
+    /// The server's certificate is not one to trust.
+    #[error("its certificate is not trusted: {error}; {}", advice_on_tls(*.is_named))]
+    Certificate {
+        /// The reason.
+        error: String,
+        /// True if it is of a trusted CA, and not for this name.
+        is_named: bool,
+    },
     /// The server answered with this error code.
     #[error("the server answers {code}: {}", advice(.code))]
     Code {
@@ -48,7 +56,7 @@ impl Fault {
     /// Returns what it means to a member.
     pub(super) fn away(&self) -> Away {
         match self {
-            Self::Timeout | Self::Io(_) | Self::SentOn => Away::Unreachable,
+            Self::Timeout | Self::Io(_) | Self::Certificate { .. } | Self::SentOn => Away::Unreachable,
             Self::Sentinels(fault) => fault.away(),
             Self::Code { code } if TRANSIENT.contains(&code.as_str()) => Away::Unreachable,
             Self::Code { .. } | Self::Nonsense | Self::Settings(_) | Self::NoPrimary(_) => Away::Wrong,
@@ -61,6 +69,7 @@ impl Fault {
             Self::Code { code } => format!("the server answers {code}"),
             Self::Timeout => "does not answer within the timeout".to_owned(),
             Self::Io(error) => format!("cannot be reached: {error}"),
+            Self::Certificate { error, .. } => format!("its certificate is not trusted: {error}"),
             Self::Nonsense => "does not answer as the script does".to_owned(),
             Self::Settings(error) => error.clone(),
             Self::Sentinels(fault) => format!("its sentinels: {}", fault.what()),
@@ -75,6 +84,7 @@ impl Fault {
             Self::Code { code } => advice(code),
             Self::Timeout => "see that it is not overloaded, and near enough for stores.NAME.timeout".to_owned(),
             Self::Io(_) => "see that it runs, and that stores.NAME.url and its tls lead there".to_owned(),
+            Self::Certificate { is_named, .. } => advice_on_tls(*is_named).to_owned(),
             Self::Nonsense => "see that it is a Redis or Valkey, and that nothing else writes to its keys".to_owned(),
             Self::Settings(_) => "correct stores.NAME.tls".to_owned(),
             Self::Sentinels(fault) => match &**fault {
@@ -111,6 +121,7 @@ impl Fault {
             Self::Sentinels(fault) => fault.code(),
             Self::Timeout => "timeout",
             Self::Io(_) => "unreachable",
+            Self::Certificate { .. } => "certificate",
             Self::Nonsense => "nonsense",
             Self::Settings(_) => "settings",
             Self::NoPrimary(_) => "no primary",
@@ -138,6 +149,12 @@ impl From<RedisError> for Fault {
 
 impl From<io::Error> for Fault {
     fn from(error: io::Error) -> Self {
+        let of_tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+        if let Some(rustls::Error::InvalidCertificate(why)) = of_tls {
+            use rustls::CertificateError::{NotValidForName, NotValidForNameContext};
+            let is_named = matches!(why, NotValidForName | NotValidForNameContext { .. });
+            return Self::Certificate { error: why.to_string(), is_named };
+        }
         if error.kind() == io::ErrorKind::TimedOut { Self::Timeout } else { Self::Io(error.to_string()) }
     }
 }
@@ -151,6 +168,15 @@ fn meant(detail: &str) -> &'static str {
         // So many words are too many for a client that has not shown a password.
         () if says(&["unauthenticated"]) => "NOAUTH",
         () => "ERR",
+    }
+}
+
+/// The remedy for a certificate that is not trusted.
+fn advice_on_tls(is_named: bool) -> &'static str {
+    if is_named {
+        "set stores.NAME.tls.server_name to a name that it has, or give it a certificate for the name in the url"
+    } else {
+        "expected one of the CA in stores.NAME.tls.ca, or of the system's roots where that is not set"
     }
 }
 

@@ -15,6 +15,8 @@ use super::store_server::program;
 /// A server on a port of loopback that keeps nothing. It ends with this.
 pub(crate) struct Node {
     pub(crate) port: u16,
+    /// Its port for TLS, if it has a certificate.
+    pub(crate) tls_port: Option<u16>,
     child: Child,
 }
 
@@ -41,13 +43,16 @@ impl Node {
         let port_text = port.to_string();
         let mut command = Command::new(program);
         command.args(["--port", &port_text, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir"]);
-        Self::spawn(command.arg(&place).args(more), port)
+        let tls_port = more.contains(&"--tls-cert-file").then(free_port);
+        command.arg(&place).args(more);
+        command.args(tls_port.into_iter().flat_map(|port| ["--tls-port".to_owned(), port.to_string()]));
+        Self::spawn(&mut command, port, tls_port)
     }
 
-    fn spawn(command: &mut Command, port: u16) -> Self {
+    fn spawn(command: &mut Command, port: u16, tls_port: Option<u16>) -> Self {
         let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
         until("the server listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
-        Self { port, child }
+        Self { port, tls_port, child }
     }
 
     /// Runs a command as the server's administrator.
@@ -93,20 +98,21 @@ impl Watched {
     pub(crate) fn start(folder: &Path, more: &[&str], of_sentinels: &str) -> Option<Self> {
         let program = program()?;
         let primary = Node::start(&program, folder, more);
-        let of = ["--replicaof", "127.0.0.1", &primary.port.to_string()].map(str::to_owned);
+        let watched = primary.tls_port.unwrap_or(primary.port);
+        let of = ["--replicaof", "127.0.0.1", &watched.to_string()].map(str::to_owned);
         let replica = Node::start(&program, folder, &[&of.each_ref().map(|word| &**word), more].concat());
         until("the replica follows", || primary.says(&["INFO", "replication"], "state=online"));
         let sentinel = |_| {
-            let port = free_port();
+            let (port, tls_port) = (free_port(), primary.tls_port.map(|_| free_port()));
             let place = folder.join(format!("sentinel-{port}"));
+            let tls = tls_port.map(|port| format!("tls-port {port}")).unwrap_or_default();
             let text = format!(
-                "port {port}\nbind 127.0.0.1\ndir {}\nsentinel monitor account 127.0.0.1 {} 2\n\
-                 sentinel down-after-milliseconds account 400\nsentinel failover-timeout account 3000\n{of_sentinels}\n",
+                "port {port}\nbind 127.0.0.1\ndir {}\nsentinel monitor account 127.0.0.1 {watched} 2\n\
+                 sentinel down-after-milliseconds account 400\nsentinel failover-timeout account 3000\n{tls}\n{of_sentinels}\n",
                 folder.display(),
-                primary.port
             );
             std::fs::write(&place, text).expect("ours");
-            Node::spawn(Command::new(&program).arg(&place).arg("--sentinel"), port)
+            Node::spawn(Command::new(&program).arg(&place).arg("--sentinel"), port, tls_port)
         };
         let sentinels = (0..3).map(sentinel).collect();
         Some(Self { primary, replica, sentinels })
