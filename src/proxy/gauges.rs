@@ -165,7 +165,8 @@ fn scope_of(paused: Paused) -> &'static str {
 const SCOPES: [&str; 3] = ["class", "credential", "gate"];
 
 /// Every second, folds the histograms' samples, and logs what has become of keys and pauses, when
-/// calls have begun to wait for good and when that is over. A gate without calls is woken every other second.
+/// calls have begun to wait for good and when that is over. A gate without calls is woken every
+/// other second.
 pub(super) async fn upkeep(gate: Arc<str>, own: Arc<GateParts>, clock: Clock, over: CancellationToken) {
     let (mut saturated, mut seconds, mut events, mut pauses) = (false, 0, Events::default(), PauseLog::default());
     let (mut calls, mut pause) = (own.tally.calls(), 1);
