@@ -405,6 +405,16 @@ mod tests {
     }
 
     #[test]
+    fn a_client_s_certificate_for_many_hosts_is_refused_in_both_of_its_halves() {
+        let said =
+            problems("[egress]\n[gates.a]\nhosts = [\"a.example\"]\nupstream_tls = { cert = \"/c\", key = \"/k\" }\n");
+        let refused = |key| format!("gates.a.upstream_tls.{key}: has no effect: each host is verified by its own name");
+        let lines: Vec<&str> = said.lines().collect();
+        let [cert, key] = &lines[..] else { panic!("{said}") };
+        assert!(cert.contains(&refused("cert")) && key.contains(&refused("key")), "{said}");
+    }
+
+    #[test]
     fn what_interception_cannot_have_is_said() {
         for (text, expected) in [
             (

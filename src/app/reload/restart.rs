@@ -84,3 +84,70 @@ fn of_gate(running: &Gate, new: &Gate) -> impl Iterator<Item = &'static str> {
 fn changed<const N: usize>(keys: [(&'static str, bool); N]) -> impl Iterator<Item = &'static str> {
     keys.into_iter().filter(|(_, changed)| *changed).map(|(key, _)| key)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::load_text;
+
+    fn settings(egress: &str, gate: &str) -> Settings {
+        let text = format!("[egress]\n{egress}\n[gates.a]\nhosts = [\"a.example\"]\n{gate}\n");
+        let loaded = load_text("f.toml".to_owned(), text.clone(), &[]);
+        loaded.unwrap_or_else(|problems| panic!("{text}{problems:?}")).settings
+    }
+
+    #[test]
+    fn what_the_egress_listener_can_only_change_by_a_restart_is_named_alone() {
+        let running = settings("", "");
+        for (egress, gate, key) in [
+            ("listen = \"127.0.0.1:8004\"", "", "egress.listen"),
+            ("listen = \"unix:/run/egress.sock\"", "", "egress.listen"),
+            ("names = \"127.0.0.1:443\"", "", "egress.names"),
+            ("metadata = \"tunnel\"", "", "egress.metadata"),
+            ("via = \"http://proxy.example:3128\"", "", "egress.via"),
+            ("token_file = \"/token\"", "", "egress.token_file"),
+            ("tls = { cert = \"/c\", key = \"/k\" }", "", "egress.tls"),
+            ("clients = { tokens = \"review\" }", "", "egress.clients"),
+            ("ca.keep = \"/keys\"", "", "egress.ca"),
+            ("ca.write_to = \"/elsewhere\"", "", "egress.ca"),
+            ("ca.names = [\"b.example\"]", "", "egress.ca"),
+            ("ca.extra_roots = \"/roots\"", "", "egress.ca"),
+            ("ca = { cert = \"/c\", key = \"/k\", root = \"/r\" }", "", "egress.ca"),
+            ("", "pins = [\"sha256/AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\"]", "gates.a.pins"),
+            ("", "upstream_tls.ca = \"/c\"", "gates.a.upstream_tls"),
+            ("", "shadow = true", "gates.a.shadow"),
+        ] {
+            let expected = format!("{key} can only be changed by a restart");
+            assert_eq!(needed(&running, &settings(egress, gate)), [expected], "{egress}{gate}");
+        }
+        for (egress, gate) in [
+            ("others = \"refuse\"", ""),
+            ("tunnel = [\"b.example\"]", ""),
+            ("ports = [443, 8443]", ""),
+            ("max_connections = 5", ""),
+            ("max_origins = 5", ""),
+            ("idle_origin = \"1m\"", ""),
+            ("", "except = [\"b.example\"]"),
+            ("", "connect_to = { \"a.example\" = \"b.example:443\" }"),
+            ("", "plain = \"refuse\""),
+            ("", "bucket = { rate = 5, burst = 5 }"),
+        ] {
+            assert_eq!(needed(&running, &settings(egress, gate)), [""; 0], "{egress}{gate}");
+        }
+    }
+
+    #[test]
+    fn a_host_that_the_ca_is_not_for_is_named_with_what_to_do() {
+        let given = "ca = { cert = \"/c\", key = \"/k\", root = \"/r\" }";
+        for (egress, remedy) in [
+            ("", "list it in egress.ca.names from the beginning"),
+            (given, "give one whose name constraints permit it"),
+        ] {
+            let new = settings(egress, "intercept = true");
+            let said = not_permitted(&new, |_| false);
+            let begins = "gates.a.hosts: the egress CA may not sign for a.example; ";
+            assert!(said.len() == 1 && said[0].starts_with(begins) && said[0].contains(remedy), "{said:?}");
+            assert_eq!(not_permitted(&new, |_| true), [""; 0]);
+        }
+    }
+}
