@@ -15,8 +15,9 @@
 //! ```
 //!
 //! The binary is the one that stands where this program's folder is, or the one that an argument
-//! names. The gate has the limits of a Kubernetes gate, with a bucket that never runs dry. Valgrind
-//! has to be installed.
+//! names. The gate has the limits of a Kubernetes gate, with a bucket that never runs dry; where
+//! clients speak TLS and HTTP/2 it is one for an external API, which listens itself or opens TLS in
+//! tunnels to it. Valgrind has to be installed.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -34,10 +35,11 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustix::process::{Pid, Signal, kill_process};
-use rustls::ServerConfig;
-use rustls::pki_types::PrivateKeyDer;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio::io::BufStream;
-use tokio_rustls::TlsAcceptor;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 /// A way that calls take through the gate.
 struct Way {
@@ -46,12 +48,26 @@ struct Way {
     bar: u64,
     /// Starts the upstream, and returns what the gate's table has of it. The folder is for files.
     upstream: fn(&Path) -> io::Result<String>,
+    client: Client,
+}
+
+/// The client of a gate.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Client {
+    /// It speaks HTTP/1.1 in the clear.
+    Plain,
+    /// It speaks HTTP/2 by TLS to the gate's own listener.
+    Tls,
+    /// The same through a tunnel of the egress listener, which is opened.
+    Tunnel,
 }
 
 #[rustfmt::skip]
-const WAYS: [Way; 2] = [
-    Way { what: "a GET of 1 KiB, HTTP/1.1 to HTTP/1.1",      bar: 60_000, upstream: plain },
-    Way { what: "a GET of 1 KiB, HTTP/1.1 to TLS and HTTP/2", bar: 100_000, upstream: tls },
+const WAYS: [Way; 4] = [
+    Way { what: "a GET of 1 KiB, HTTP/1.1 to HTTP/1.1",       bar: 60_000, upstream: plain, client: Client::Plain },
+    Way { what: "a GET of 1 KiB, HTTP/1.1 to TLS and HTTP/2", bar: 100_000, upstream: tls, client: Client::Plain },
+    Way { what: "a GET of 1 KiB, TLS and HTTP/2 to the same", bar: 100_000, upstream: tls, client: Client::Tls },
+    Way { what: "the same through a tunnel that is opened",   bar: 0, upstream: tls, client: Client::Tunnel },
 ];
 
 fn main() -> ExitCode {
@@ -62,10 +78,16 @@ fn main() -> ExitCode {
         eprintln!("the cost of a call is left out: build tidegate with the same profile first");
         return if checks { ExitCode::FAILURE } else { ExitCode::SUCCESS };
     };
-    let mut above = false;
-    for way in WAYS {
+    let (mut above, mut by_tls) = (false, 0);
+    for mut way in WAYS {
         match way.cost(&binary) {
             Ok(cost) => {
+                match way.client {
+                    Client::Plain => {}
+                    Client::Tls => by_tls = cost,
+                    // Measured: 1.15 times a call by the listener.
+                    Client::Tunnel => way.bar = by_tls + by_tls / 5,
+                }
                 above |= cost > way.bar;
                 let verdict = if cost > way.bar { "ABOVE" } else { "of at most" };
                 println!("{:<80} {cost:>6} instructions {verdict} {}", way.what, way.bar);
@@ -106,20 +128,45 @@ impl Way {
         counted
     }
 
+    /// Returns the gate's configuration, for clients that come to this port.
+    fn gate(&self, folder: &Path, port: u16, upstream: &str) -> io::Result<String> {
+        Ok(match self.client {
+            Client::Plain => format!("[gates.kubernetes]\nlisten = \"127.0.0.1:{port}\"\n{upstream}"),
+            Client::Tls => {
+                let (cert, key) = certificate(folder, NAME)?;
+                format!(
+                    "[gates.api]\nkind = \"http\"\npreset = \"none\"\nlisten = \"127.0.0.1:{port}\"\n{upstream}\n\
+                     allowed_hosts = [{NAME:?}]\nhost = \"preserve\"\nrewrite_links = false\n\
+                     tls = {{ mode = \"files\", cert = {cert:?}, key = {key:?} }}"
+                )
+            }
+            Client::Tunnel => {
+                let (to, own) = upstream.split_once('\n').unwrap_or((upstream, ""));
+                let to = to.trim_start_matches("upstream = \"https://");
+                format!(
+                    "[egress]\nlisten = \"127.0.0.1:{port}\"\nca.write_to = {folder:?}\n[gates.api]\nhosts = [{NAME:?}]\n\
+                     intercept = true\npreset = \"none\"\nconnect_to = {{ {NAME:?} = \"{to} }}\n{own}"
+                )
+            }
+        })
+    }
+
     fn count_in(&self, folder: &Path, binary: &Path, calls: u64) -> io::Result<u64> {
         let upstream = (self.upstream)(folder)?;
         let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
-        let config = format!(
-            "[admin]\nlisten = \"off\"\nsocket = \"off\"\n[gates.kubernetes]\nlisten = \"127.0.0.1:{port}\"\n{upstream}\n\
-             bucket = {{ rate = 1e9, burst = 4294967295, adapt = \"off\" }}\n"
-        );
+        let (gate, bucket) =
+            (self.gate(folder, port, &upstream)?, "bucket = { rate = 1e9, burst = 4294967295, adapt = \"off\" }");
+        let config = format!("[admin]\nlisten = \"off\"\nsocket = \"off\"\n{gate}\n{bucket}\n");
         let file = folder.join("tidegate.toml");
         fs::write(&file, config)?;
         let mut command = Command::new("valgrind");
         command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(binary).args(["run", "--config"]);
         let mut gate = command.arg(&file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
         GATE.store(gate.id(), Ordering::Relaxed);
-        let called = connect(&mut gate, port).and_then(|stream| call(&stream, WARM_UP + calls));
+        let called = connect(&mut gate, port).and_then(|stream| match self.client {
+            Client::Plain => call(&stream, WARM_UP + calls),
+            client => call_by_tls(stream, client, folder, WARM_UP + calls),
+        });
         if let Some(pid) = i32::try_from(gate.id()).ok().and_then(Pid::from_raw) {
             kill_process(pid, Signal::TERM)?;
         }
@@ -163,6 +210,51 @@ fn call(mut stream: &TcpStream, calls: u64) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Makes calls over TLS and HTTP/2, one after the other.
+fn call_by_tls(mut stream: TcpStream, client: Client, folder: &Path, calls: u64) -> io::Result<()> {
+    if client == Client::Tunnel {
+        write!(stream, "CONNECT {NAME}:443 HTTP/1.1\r\n\r\n")?;
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte)?;
+            head.extend(byte);
+        }
+    }
+    let file = if client == Client::Tunnel { "ca.crt" } else { "listener.crt" };
+    let mut roots = RootCertStore::empty();
+    let root = CertificateDer::from_pem_file(folder.join(file)).map_err(io::Error::other)?;
+    roots.add(root).map_err(io::Error::other)?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let mut config = config.map_err(io::Error::other)?.with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let name = ServerName::try_from(NAME).map_err(io::Error::other)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        stream.set_nonblocking(true)?;
+        let stream = tokio::net::TcpStream::from_std(stream)?;
+        let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await?;
+        // A request's head goes out at once.
+        let io = TokioIo::new(BufStream::new(stream));
+        let made = hyper::client::conn::http2::handshake(TokioExecutor::new(), io).await;
+        let (mut send, connection) = made.map_err(io::Error::other)?;
+        tokio::spawn(connection);
+        for number in 0..calls {
+            until_it_sleeps();
+            let request =
+                Request::get(format!("https://{NAME}/things/{}", number % 100)).body(Full::<Bytes>::default());
+            let answer = send.send_request(request.map_err(io::Error::other)?).await.map_err(io::Error::other)?;
+            let status = answer.status();
+            let body = answer.into_body().collect().await.map_err(io::Error::other)?.to_bytes();
+            if status != 200 {
+                return Err(io::Error::other(format!("{status}: {}", String::from_utf8_lossy(&body))));
+            }
+        }
+        Ok(())
+    })
 }
 
 /// Reads a head; returns the second word of its first line, and the length of its body.
@@ -214,8 +306,9 @@ fn answer(mut stream: &TcpStream) -> io::Result<()> {
 
 /// An upstream that speaks HTTP/2 by TLS.
 fn tls(folder: &Path) -> io::Result<String> {
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).map_err(io::Error::other)?;
-    let ca = folder.join("ca.crt");
+    let made =
+        rcgen::generate_simple_self_signed(["localhost".to_owned(), NAME.to_owned()]).map_err(io::Error::other)?;
+    let ca = folder.join("upstream.crt");
     fs::write(&ca, made.cert.pem())?;
     let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).map_err(io::Error::other)?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -229,9 +322,16 @@ fn tls(folder: &Path) -> io::Result<String> {
     let port = listener.local_addr()?.port();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     thread::spawn(move || runtime.block_on(serve(listener, TlsAcceptor::from(Arc::new(config)))));
-    Ok(format!(
-        "upstream = \"https://127.0.0.1:{port}\"\nupstream_tls = {{ ca = {ca:?}, server_name = \"localhost\" }}"
-    ))
+    Ok(format!("upstream = \"https://localhost:{port}\"\nupstream_tls.ca = {ca:?}"))
+}
+
+/// Makes a certificate for a name, and writes it and its key.
+fn certificate(folder: &Path, name: &str) -> io::Result<(PathBuf, PathBuf)> {
+    let made = rcgen::generate_simple_self_signed([name.to_owned()]).map_err(io::Error::other)?;
+    let (cert, key) = (folder.join("listener.crt"), folder.join("listener.key"));
+    fs::write(&cert, made.cert.pem())?;
+    fs::write(&key, made.signing_key.serialize_pem())?;
+    Ok((cert, key))
 }
 
 async fn serve(listener: TcpListener, tls: TlsAcceptor) -> io::Result<()> {
@@ -282,6 +382,8 @@ fn a_moment() {
     thread::sleep(Duration::from_micros(100));
 }
 
+/// The host of calls by TLS.
+const NAME: &str = "api.example.com";
 /// The process that is counted.
 static GATE: AtomicU32 = AtomicU32::new(0);
 /// The runs of which the least counts.
