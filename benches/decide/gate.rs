@@ -212,7 +212,7 @@ pub(crate) fn classes(count: usize) -> Policy {
 pub(crate) fn class_tables(count: usize) -> String {
     let table = |number| {
         format!(
-            "[[gates.a.classes]]\nname = 'c{number}'\nmatch = {{ resources = ['widgets{number}'] }}\nbucket = {{ rate = 5 }}\n"
+            "[[gates.a.classes]]\nname = 'c{number}'\nmatch = {{ resources = ['widgets{number}'] }}\nbucket = {{ rate = 5, burst = 10 }}\n"
         )
     };
     (0..count).map(table).collect()
