@@ -29,7 +29,7 @@ impl Limiter {
             self.open_or_close(&receipt, answer.outcome, now);
         }
         if let Some(key) = key.or(call.key) {
-            self.learn(key, call.serial, grant.left, answer, name, now);
+            self.learn(key, self.class_of(call), grant.left, answer, name, now);
         }
         // The token reserved on arrival stays spent: only the key's part of the grant ends.
         self.end_key_grant(call.key.as_ref().map(KeyId::from), KeyGrant { reserved: None, ..grant.key_grant });
@@ -47,7 +47,7 @@ impl Limiter {
     }
 
     /// Applies an outcome to its key.
-    fn learn(&mut self, key: Key, serial: u32, left: u64, answer: Answer, name: &dyn Fn() -> String, now: Moment) {
+    fn learn(&mut self, key: Key, class: ClassId, left: u64, answer: Answer, name: &dyn Fn() -> String, now: Moment) {
         let id = KeyId::from(&key);
         let after = match answer.outcome {
             Outcome::Abandoned | Outcome::Neutral => return self.forget_gone(id, answer.gone, now),
@@ -59,7 +59,7 @@ impl Limiter {
             Outcome::Failure => None,
             Outcome::Throttled { after } => Some(after),
         };
-        let class = self.policy.class(self.class_of(serial));
+        let class = self.policy.class(class);
         if class.lane == Lane::Exempt || class.backoff.strategy == Strategy::Off {
             return;
         }
@@ -96,7 +96,7 @@ impl Limiter {
 
     /// Applies what an answer means beyond its key.
     pub(super) fn feed_back(&mut self, of: &Receipt, answer: Answer, now: Moment) {
-        let class = self.class_of(of.call().serial);
+        let class = self.class_of(of.call());
         let origin = Origin { class, credential: of.call().demand.credential, left: of.grant().number };
         if answer.throttled {
             self.slow_down(of, now);
@@ -192,7 +192,7 @@ impl Limiter {
     pub fn note_left(&mut self, of: &Receipt, scope: Scope, left: u32, now: Moment) {
         let now = self.catch_up(now);
         let call = of.call();
-        let Some(owner) = owner_in(scope, self.class_of(call.serial)) else { return };
+        let Some(owner) = owner_in(scope, self.class_of(call)) else { return };
         let mut spent = of.grant().needs.iter().flat_map(|needs| needs.charges.iter().map(|charge| charge.bucket));
         let Resources { buckets, .. } = &mut self.resources;
         let bucket = buckets.shared_of(owner, call.demand.credential).filter(|bucket| spent.any(|of| of == *bucket));

@@ -247,7 +247,7 @@ impl Limiter {
     pub fn requeue(&mut self, permit: Permit, now: Moment) -> Ticket {
         let now = self.catch_up(now);
         let (mut call, grant) = self.take_back(permit);
-        call.demand.class = self.class_of(call.serial);
+        call.demand.class = self.class_of(&call);
         let ticket = self.come_back(call, &grant, now);
         self.dispatch(now);
         ticket
@@ -343,13 +343,21 @@ impl Limiter {
     }
 
     fn give_back_slot(&mut self, slot: &Slot) {
-        let class = self.serials.find(|serial| *serial == slot.serial);
+        let class = self.find_class(slot.serial, slot.class);
         self.resources.give_back_slot(slot.shares, class);
     }
 
-    /// Returns the class of a lasting number. A class that is gone has become the default class.
-    pub(super) fn class_of(&self, serial: u32) -> ClassId {
-        self.serials.find(|other| *other == serial).unwrap_or_else(|| self.policy.default_class())
+    /// Returns the class of a call, which a reload may have moved. A class that is gone has become
+    /// the default class.
+    pub(super) fn class_of(&self, call: &Call) -> ClassId {
+        self.find_class(call.serial, call.demand.class).unwrap_or_else(|| self.policy.default_class())
+    }
+
+    /// Returns the class of a lasting number, or `None` if it is gone. It is looked for first where
+    /// it was: only a reload moves classes, and there may be a thousand of them.
+    fn find_class(&self, serial: u32, was: ClassId) -> Option<ClassId> {
+        let stays = self.serials.get(was) == Some(&serial);
+        if stays { Some(was) } else { self.serials.find(|other| *other == serial) }
     }
 
     /// Returns the tokens that a call takes from each bucket that counts costs.

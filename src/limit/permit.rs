@@ -30,6 +30,8 @@ pub struct Slot {
     pub(super) shares: [SlotShare; 2],
     /// The class, by the number that stays the same over a reload.
     pub(super) serial: u32,
+    /// The class as it was when the call left.
+    pub(super) class: ClassId,
 }
 
 /// An admitted request: the upstream accepts nothing else.
@@ -41,7 +43,7 @@ pub struct Admitted<T>(T);
 impl Permit {
     pub(super) fn new(call: Call, grant: Grant) -> Self {
         let shares = grant.needs.as_ref().map_or([SlotShare::None; 2], |needs| needs.shares);
-        let slot = Slot { group: call.demand.group, shares, serial: call.serial };
+        let slot = Slot { group: call.demand.group, shares, serial: call.serial, class: call.demand.class };
         Self { receipt: Receipt(Box::new((call, grant))), slot }
     }
 

@@ -112,7 +112,7 @@ impl Limiter {
         let era = self.waiting.waiters.era;
         let Some(waiter) = self.waiting.get(index).filter(|waiter| waiter.era != era) else { return };
         let mut call = waiter.call;
-        call.demand.class = self.class_of(call.serial);
+        call.demand.class = self.class_of(&call);
         call.serial = *self.serials.of(call.demand.class);
         let (ends, is_exempt) = (self.ends(&call), self.class(&call).lane == Lane::Exempt);
         let sequential = self.policy.queue.combine == Combine::Sequential;
