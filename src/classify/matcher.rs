@@ -236,17 +236,18 @@ impl Patterns {
             && globs.query.iter().all(|(name, glob)| has_query(name, glob))
     }
 
-    /// Matches the fields of resources. If one of them is set, only a resource matches, even by
-    /// `*`.
+    /// Matches the fields of resources, the one that tells most calls apart first. If one of them is
+    /// set, only a resource matches, even by `*`.
     fn match_resource(&self, call: &Call) -> bool {
-        let fields = [
-            (&self.globs.groups, call.group()),
-            (&self.globs.resources, call.resource()),
-            (&self.globs.namespaces, call.namespace()),
-            (&self.globs.names, call.name()),
-            (&self.globs.subresources, call.subresource()),
-        ];
-        fields.iter().all(|(globs, value)| globs.is_empty() || call.is_resource && any(globs, value))
+        let fits = |globs: &[Glob], part: fn(&Call) -> &str| {
+            globs.is_empty() || call.is_resource && globs.iter().any(|glob| glob.matches(part(call)))
+        };
+        let Matcher { groups, resources, namespaces, names, subresources, .. } = &self.globs;
+        fits(resources, Call::resource)
+            && fits(groups, Call::group)
+            && fits(namespaces, Call::namespace)
+            && fits(names, Call::name)
+            && fits(subresources, Call::subresource)
     }
 }
 
