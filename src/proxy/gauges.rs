@@ -178,6 +178,7 @@ pub(super) async fn upkeep(gate: Arc<str>, own: Arc<GateParts>, clock: Clock, ov
         let waiting = own.driver.look(|limiter, _| limiter.waiting());
         (0..pause).for_each(|_| own.tally.second(waiting));
         let before = std::mem::replace(&mut calls, own.tally.calls());
+        let passed = if waiting == 0 { pause } else { 1 };
         pause = if waiting == 0 && calls == before { 2 } else { 1 };
         for report in own.tally.hot.second(&gate, clock.now()) {
             if own.config.get().options.gate.events {
@@ -187,7 +188,7 @@ pub(super) async fn upkeep(gate: Arc<str>, own: Arc<GateParts>, clock: Clock, ov
         pauses.look(&own);
         own.driver.tidy().await;
         own.driver.log_keys(false);
-        seconds = if (waiting > 0) == saturated { 0 } else { seconds + 1 };
+        seconds = if (waiting > 0) == saturated { 0 } else { seconds + passed };
         if seconds < STEADY {
             continue;
         }

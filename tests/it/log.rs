@@ -61,8 +61,9 @@ fn rehearse(process: &mut Process) -> Vec<String> {
     // Keys and pauses are each looked at every second.
     tell(&mut process.running, both[usize::from(first.contains(both[0]))]);
     tell(&mut process.running, "the pause is over");
-    // More calls come than may go.
-    let waiting: Vec<_> = (0..6).map(|_| process.call("/api/v1/namespaces/n/endpoints/e")).collect();
+    // More calls come than may go, for longer than three looks after the one that a gate without
+    // calls takes every other second.
+    let waiting: Vec<_> = (0..9).map(|_| process.call("/api/v1/namespaces/n/endpoints/e")).collect();
     tell(&mut process.running, "calls have to wait");
     for answered in waiting {
         drop(answered.join().expect("it is answered"));
@@ -106,7 +107,7 @@ fn one_line_for_each_change(said: &[String]) {
     ] {
         assert_eq!(times(line), wanted, "{line}\n{said:#?}");
     }
-    // The calls that got a 429 and those that waited made no line; nor did 6 + 5 calls.
+    // The calls that got a 429 and those that waited made no line; nor did 9 + 5 calls.
     assert!(said.len() <= 22, "{said:#?}");
     let steers = |c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{202e}');
     assert!(said.iter().all(|line| !line.contains(steers)), "{said:#?}");
