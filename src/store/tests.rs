@@ -6,7 +6,6 @@
 //! `TIDEGATE_REQUIRE_STORE` is set, they fail unless both engines are there.
 
 use std::path::PathBuf;
-use std::process::{Child, Command};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +17,7 @@ use crate::limit::policy::{BucketPolicy, Per, SharedPolicy};
 use crate::limit::{Answer, Ask, Away, Ledger, Part, SharedLimits};
 use crate::spec::{Endpoint, SentinelLogin, StoreAddress, UpstreamTls};
 
-use self::store_server::{program, programs, spawn};
+use self::store_server::{Process, program, programs, spawn};
 
 mod agree;
 mod faults;
@@ -32,30 +31,21 @@ mod tls;
 
 /// A server of a test. It ends with the test.
 struct Server {
-    child: Child,
+    process: Process,
     folder: tempfile::TempDir,
     port: Option<u16>,
 }
 
 impl Server {
     /// Starts a server; `None` if none is installed.
-    async fn start(more: &[&str]) -> Option<Self> {
-        Some(Self::start_program(&program()?, more).await)
+    fn start(more: &[&str]) -> Option<Self> {
+        Some(Self::start_program(&program()?, more))
     }
 
-    async fn start_program(program: &Path, more: &[&str]) -> Self {
+    fn start_program(program: &Path, more: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let child = spawn(program, folder.path(), more);
-        let server = Self { child, folder, port: None };
-        server.up().await;
-        server
-    }
-
-    /// Returns when the server listens.
-    async fn up(&self) {
-        while tokio::net::UnixStream::connect(self.socket()).await.is_err() {
-            Clock::start().sleep(Duration::from_millis(5)).await;
-        }
+        let process = spawn(program, folder.path(), more);
+        Self { process, folder, port: None }
     }
 
     fn socket(&self) -> PathBuf {
@@ -63,31 +53,28 @@ impl Server {
     }
 
     /// Stops it, and starts another in its place that knows nothing.
-    async fn restart(&mut self, more: &[&str]) {
+    fn restart(&mut self, more: &[&str]) {
         self.stop();
-        self.begin_with(more).await;
+        self.begin_with(more);
     }
 
     /// Starts another in the place of one that was stopped.
-    async fn begin(&mut self) {
-        self.begin_with(&[]).await;
+    fn begin(&mut self) {
+        self.begin_with(&[]);
     }
 
-    async fn begin_with(&mut self, more: &[&str]) {
-        self.child = spawn(&program().expect("it was there"), self.folder.path(), more);
-        self.up().await;
+    fn begin_with(&mut self, more: &[&str]) {
+        self.process = spawn(&program().expect("it was there"), self.folder.path(), more);
     }
 
     fn stop(&mut self) {
-        self.child.kill().expect("it runs");
-        self.child.wait().expect("it ends");
+        self.process.kill();
         std::fs::remove_file(self.socket()).ok();
     }
 
     /// Sends it a signal.
     fn signal(&self, signal: &str) {
-        let sent = Command::new("kill").args([signal, &self.child.id().to_string()]).status();
-        assert!(sent.expect("there is kill").success());
+        self.process.signal(signal);
     }
 
     /// The settings of a store on its socket.
@@ -108,13 +95,6 @@ impl Server {
         let mut command = redis::cmd(words[0]);
         words[1..].iter().for_each(|word| _ = command.arg(word));
         command.query_async(&mut connection.redis).await.unwrap_or_else(|error| panic!("{words:?}: {error}"))
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.child.kill().ok();
-        self.child.wait().ok();
     }
 }
 
@@ -177,7 +157,7 @@ async fn asked(stores: &Stores, ask: &Ask) -> Result<Answer, Away> {
 
 #[tokio::test]
 async fn parts_are_asked_as_one_question_and_their_keys_do_not_say_whose_they_are() {
-    let Some(server) = Server::start(&[]).await else { return };
+    let Some(server) = Server::start(&[]) else { return };
     let part = |who| Some(Part { per: Per::Account, origin: 0, who: Some(who) });
     let asks = |member: u64| (1..=40).map(|who| Ask { part: part(who), ..ask(member, 2) }).collect::<Vec<_>>();
     let all = async |stores: &Stores, asks: Vec<Ask>| {
@@ -210,7 +190,7 @@ async fn parts_are_asked_as_one_question_and_their_keys_do_not_say_whose_they_ar
 
 #[tokio::test]
 async fn two_processes_share_a_bucket_through_a_server() {
-    let Some(server) = Server::start(&[]).await else { return };
+    let Some(server) = Server::start(&[]) else { return };
     let (one, other) = (stores(server.store()), stores(server.store()));
     let first = asked(&one, &ask(1, 3)).await.expect("it answers");
     assert_eq!((first.granted, first.members, first.rivals), (3, 1, 0));
@@ -224,7 +204,7 @@ async fn two_processes_share_a_bucket_through_a_server() {
 
 #[tokio::test]
 async fn what_a_server_keeps_is_only_numbers_and_the_name_of_the_pod() {
-    let Some(server) = Server::start(&[]).await else { return };
+    let Some(server) = Server::start(&[]) else { return };
     asked(&stores(server.store()), &ask(7, 3)).await.expect("it answers");
     let Value::Array(fields) = server.run(&["HGETALL", "tidegate:1:{account}"]).await else { panic!("a hash") };
     for field in fields {

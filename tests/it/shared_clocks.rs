@@ -3,7 +3,7 @@
 
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::Ordering;
 use std::thread;
 
@@ -11,11 +11,11 @@ use tidegate::clock::Clock;
 
 use super::cli::{PATIENCE, start, with_config};
 use super::shared_fleet::{BURST, Fleet, length};
-use super::store_server::programs;
+use super::store_server::{Process, programs};
 
 /// A store with a clock that a file sets.
 struct Store {
-    child: Child,
+    _process: Process,
     folder: tempfile::TempDir,
 }
 
@@ -27,7 +27,7 @@ impl Store {
         std::fs::write(folder.path().join("clock"), "+0").expect("ours");
         let mut command = Command::new(program);
         command.args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"]).arg(folder.path().join("s"));
-        command.arg("--dir").arg(folder.path()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.arg("--dir").arg(folder.path());
         command.env("FAKETIME_TIMESTAMP_FILE", folder.path().join("clock")).env("FAKETIME_NO_CACHE", "1");
         // The server's own allocator asks for the time before the library can answer.
         let of_libc = PathBuf::from("/lib/x86_64-linux-gnu/libc.so.6");
@@ -35,14 +35,14 @@ impl Store {
         if of_libc.is_file() {
             command.env("LD_PRELOAD", format!("{}:{}", library.display(), of_libc.display()));
         }
-        let mut child = command.spawn().expect("it starts");
+        let mut process = Process::start(&mut command);
         let clock = Clock::start();
         while UnixStream::connect(folder.path().join("s")).is_err() {
-            let ended = child.try_wait().expect("it was started");
-            assert!(ended.is_none() && clock.now().since_start() < PATIENCE, "it does not start: {ended:?}");
+            process.must_run();
+            assert!(clock.now().since_start() < PATIENCE, "it does not start");
             thread::yield_now();
         }
-        Self { child, folder }
+        Self { _process: process, folder }
     }
 
     /// Sets its clock, as `+1h` says.
@@ -63,13 +63,6 @@ impl Store {
     /// Returns the seconds that its clock shows.
     fn time(&self) -> i64 {
         self.run::<(i64, i64)>(&["TIME"]).0
-    }
-}
-
-impl Drop for Store {
-    fn drop(&mut self) {
-        self.child.kill().ok();
-        self.child.wait().ok();
     }
 }
 

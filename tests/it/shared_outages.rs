@@ -3,21 +3,19 @@
 //! the bound.
 
 use std::path::Path;
-use std::process::{Child, Command};
 use std::sync::atomic::Ordering;
-use std::thread;
 use std::time::Duration;
 
 use redis::{Connection, FromRedisValue};
 
 use super::shared_fleet::{BURST, Fleet, RATE, RIGHTS, Seen, is_long, length, wait};
-use super::store_server::{program, spawn};
+use super::store_server::{Process, program, spawn};
 
 /// The gates and their store.
 struct Stage {
     fleet: Fleet,
     folder: tempfile::TempDir,
-    store: Child,
+    store: Process,
 }
 
 // === impl Stage ===
@@ -53,14 +51,8 @@ impl Stage {
         command.query(&mut self.connection()).unwrap_or_else(|error| panic!("{words:?}: {error}"))
     }
 
-    fn signal_store(&self, signal: &str) {
-        let sent = Command::new("kill").args([signal, &self.store.id().to_string()]).status();
-        assert!(sent.expect("there is kill").success());
-    }
-
     fn stop_store(&mut self) {
-        self.store.kill().expect("it runs");
-        self.store.wait().expect("it ends");
+        self.store.kill();
         std::fs::remove_file(self.socket()).ok();
     }
 
@@ -88,22 +80,11 @@ impl Stage {
     }
 }
 
-impl Drop for Stage {
-    fn drop(&mut self) {
-        self.store.kill().ok();
-        self.store.wait().ok();
-    }
-}
-
 /// Starts a store whose user has a password and no more rights than a gate needs.
-fn server(folder: &Path) -> Option<Child> {
+fn server(folder: &Path) -> Option<Process> {
     let mut more = vec!["--user", "tidegate", "on", ">one", "~tidegate:*"];
     more.extend(RIGHTS.split(' '));
-    let child = spawn(&program()?, folder, &more);
-    while std::os::unix::net::UnixStream::connect(folder.join("s")).is_err() {
-        thread::yield_now();
-    }
-    Some(child)
+    Some(spawn(&program()?, folder, &more))
 }
 
 #[test]
@@ -128,9 +109,9 @@ fn p13_p14_p16_p17_p20_no_call_of_three_gates_fails_whatever_befalls_their_store
     stage.until_all_ask();
 
     // For a minute the others reckon with the gate that was killed: each goes on at a fourth.
-    stage.signal_store("-STOP");
+    stage.store.signal("-STOP");
     let seen = stage.watch(length);
-    stage.signal_store("-CONT");
+    stage.store.signal("-CONT");
     stage.fleet.judge("store stopped", &seen, 0.0, 0.7);
     stage.until_all_ask();
 

@@ -2,9 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::Child;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -15,7 +13,7 @@ use tidegate::clock::Clock;
 use super::cli::{Ended, Running, config, end, start, with_config};
 use super::cli_input::get;
 use super::ports::free_port;
-use super::store_server::{program, spawn};
+use super::store_server::{Process, program, spawn};
 
 /// An upstream that remembers when calls came.
 fn upstream(clock: Clock) -> (u16, Arc<Mutex<Vec<Duration>>>) {
@@ -40,12 +38,8 @@ fn upstream(clock: Clock) -> (u16, Arc<Mutex<Vec<Duration>>>) {
     (port, came)
 }
 
-fn server(folder: &Path) -> Option<Child> {
-    let child = spawn(&program()?, folder, &[]);
-    while UnixStream::connect(folder.join("s")).is_err() {
-        thread::yield_now();
-    }
-    Some(child)
+fn server(folder: &Path) -> Option<Process> {
+    Some(spawn(&program()?, folder, &[]))
 }
 
 fn gate(folder: &Path, upstream: u16) -> (Running, u16, tempfile::TempDir) {
@@ -92,15 +86,14 @@ fn p13_p16_three_processes_send_one_rate_and_no_call_fails_when_the_store_is_kil
     // 90 calls are 20 at once and 70 at 40/s; each gate alone would have had its 30 out at once.
     assert!(times.len() == 90 && *last - *first >= Duration::from_millis(1_740), "{:?}", *last - *first);
 
-    store.kill().expect("it runs");
-    store.wait().expect("it ends");
+    store.kill();
     std::fs::remove_file(folder.path().join("s")).ok();
     call(&gates, 8);
     for (gate, ..) in &mut gates {
         let line = gate.line("the store does not answer");
         assert!(line.contains("main"), "{line}");
     }
-    let mut store = server(folder.path()).expect("it was there");
+    let _store = server(folder.path()).expect("it was there");
     // Whoever calls learns that it is back, at the latest when its backoff is over.
     for (gate, port, _) in &mut gates {
         while !gate.has_said("the store answers again") {
@@ -108,8 +101,6 @@ fn p13_p16_three_processes_send_one_rate_and_no_call_fails_when_the_store_is_kil
         }
     }
     call(&gates, 5);
-    store.kill().expect("it runs");
-    store.wait().expect("it ends");
 }
 
 #[test]
@@ -135,8 +126,9 @@ fn the_example_with_valkey_is_a_store_that_its_gate_can_use() {
         .replace("/tls/ca.crt", &cert)
         .replace("/etc/valkey/secret/users.acl", &example.join("users.acl").display().to_string());
     let conf = write("valkey.conf", &conf);
-    let mut store = std::process::Command::new(program).arg(conf).stdout(std::process::Stdio::null()).spawn();
+    let mut store = Process::start(std::process::Command::new(program).arg(conf));
     while std::net::TcpStream::connect(("127.0.0.1", tls_port)).is_err() {
+        store.must_run();
         thread::yield_now();
     }
     let (upstream, came) = upstream(Clock::start());
@@ -152,9 +144,6 @@ fn the_example_with_valkey_is_a_store_that_its_gate_can_use() {
     assert!(get(port, "/rate_limit").starts_with("HTTP/1.1 200 "));
     assert!(!gate.has_said("does not answer"), "{:?}", gate.seen);
     assert_eq!(came.lock().expect("unpoisoned").len(), 1);
-    let store = store.as_mut().expect("it started");
-    store.kill().expect("it runs");
-    store.wait().expect("it ends");
 }
 
 /// A GitHub that says what is left of its quota.
@@ -185,7 +174,7 @@ fn github(left: Arc<AtomicU64>) -> (u16, Arc<Mutex<Vec<Duration>>>) {
 #[test]
 fn what_another_tool_has_spent_of_githubs_quota_is_heard_by_all_gates() {
     let folder = tempfile::tempdir().expect("a folder");
-    let Some(mut store) = server(folder.path()) else { return };
+    let Some(_store) = server(folder.path()) else { return };
     let left = Arc::new(AtomicU64::new(5_000));
     let (port, came) = github(Arc::clone(&left));
     let signals = "signals = { honour = [\"github\"], scope = \"gate\", reserve = 0.1 }";
@@ -215,8 +204,6 @@ fn what_another_tool_has_spent_of_githubs_quota_is_heard_by_all_gates() {
     let times = came.lock().expect("unpoisoned")[before..].to_vec();
     let (first, last) = (times.iter().min().expect("some"), times.iter().max().expect("some"));
     assert!(*last - *first >= Duration::from_millis(500), "without it they would have gone at once: {times:?}");
-    store.kill().expect("it runs");
-    store.wait().expect("it ends");
 }
 
 fn command(what: &str, kept: &tempfile::TempDir, more: &[&str]) -> Ended {
@@ -251,8 +238,7 @@ fn p19_a_pause_that_one_process_is_asked_for_is_kept_and_lifted_by_all() {
     let ended = command("doctor", &gates[0].2, &[]);
     assert!(ended.out.contains("store main: account is shared by 2 gates"), "{}", ended.out);
     assert!(ended.out.contains("and runs the script"), "{}", ended.out);
-    store.kill().expect("it runs");
-    store.wait().expect("it ends");
+    store.kill();
     let ended = command("doctor", &gates[0].2, &[]);
     assert!(ended.out.contains("WRONG  store main: cannot be reached") && ended.code == Some(1), "{}", ended.out);
 }
@@ -263,10 +249,7 @@ fn doctor_says_what_a_store_lacks() {
     let Some(program) = program() else { return };
     let user = ["--user", "tidegate", "on", ">hunter2", "~t:*", "-@all", "+auth", "+ping"];
     let more: Vec<_> = user.into_iter().chain(["--maxmemory-policy", "allkeys-lru"]).collect();
-    let mut store = spawn(&program, folder.path(), &more);
-    while UnixStream::connect(folder.path().join("s")).is_err() {
-        thread::yield_now();
-    }
+    let _store = spawn(&program, folder.path(), &more);
     let (kept, path) = config("");
     let (wrong, right) = (kept.path().join("wrong"), kept.path().join("right"));
     std::fs::write(&wrong, "hunter3").expect("ours");
@@ -295,6 +278,4 @@ fn doctor_says_what_a_store_lacks() {
     assert!(out.contains("may drop buckets (allkeys-lru)") && out.contains("set maxmemory-policy noeviction"), "{out}");
     assert!(out.contains("account is shared by 0 gates"), "{out}");
     assert!(!out.contains("hunter3") && !out.contains("hunter2"), "{out}");
-    store.kill().expect("it runs");
-    store.wait().expect("it ends");
 }

@@ -1,8 +1,10 @@
 //! The server with which tests of shared buckets start a store of their own.
 
 use std::env;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::thread;
 
 /// Returns the program of a Valkey or Redis server, unless none is installed. Where
 /// `TIDEGATE_REQUIRE_STORE` is set, both must be.
@@ -33,10 +35,49 @@ pub(crate) fn programs() -> Vec<PathBuf> {
         .collect()
 }
 
-/// Starts a server that keeps nothing, on the Unix socket `s` of a folder.
-pub(crate) fn spawn(program: &Path, folder: &Path, more: &[&str]) -> Child {
+/// A server's process. It ends with this, also where a test panics.
+pub(crate) struct Process(Child);
+
+// === impl Process ===
+
+impl Process {
+    pub(crate) fn start(command: &mut Command) -> Self {
+        Self(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts"))
+    }
+
+    /// Kills it with SIGKILL.
+    pub(crate) fn kill(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+
+    /// Sends it a signal, such as `-STOP`.
+    pub(crate) fn signal(&self, signal: &str) {
+        let sent = Command::new("kill").args([signal, &self.0.id().to_string()]).status();
+        assert!(sent.expect("there is kill").success());
+    }
+
+    /// Fails if it has ended.
+    pub(crate) fn must_run(&mut self) {
+        let ended = self.0.try_wait().expect("it was started");
+        assert!(ended.is_none(), "the server has ended: {ended:?}");
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Starts a server that keeps nothing, on the Unix socket `s` of a folder, and returns when it listens.
+pub(crate) fn spawn(program: &Path, folder: &Path, more: &[&str]) -> Process {
     let mut command = Command::new(program);
     command.args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"]).arg(folder.join("s"));
-    command.arg("--dir").arg(folder).args(more).stdout(Stdio::null()).stderr(Stdio::null());
-    command.spawn().expect("it starts")
+    let mut process = Process::start(command.arg("--dir").arg(folder).args(more));
+    while UnixStream::connect(folder.join("s")).is_err() {
+        process.must_run();
+        thread::yield_now();
+    }
+    process
 }

@@ -4,20 +4,20 @@
 use std::fmt::Display;
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
 use redis::FromRedisValue;
 
-use super::store_server::program;
+use super::store_server::{Process, program};
 
 /// A server on a port of loopback that keeps nothing. It ends with this.
 pub(crate) struct Node {
     pub(crate) port: u16,
     /// Its port for TLS, if it has a certificate.
     pub(crate) tls_port: Option<u16>,
-    child: Child,
+    process: Process,
 }
 
 /// A primary with a replica, and the sentinels that watch them as `account`.
@@ -50,9 +50,9 @@ impl Node {
     }
 
     fn spawn(command: &mut Command, port: u16, tls_port: Option<u16>) -> Self {
-        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
+        let process = Process::start(command);
         until("the server listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
-        Self { port, tls_port, child }
+        Self { port, tls_port, process }
     }
 
     /// Runs a command as the server's administrator.
@@ -69,24 +69,16 @@ impl Node {
     }
 
     pub(crate) fn signal(&self, signal: &str) {
-        let sent = Command::new("kill").args([signal, &self.child.id().to_string()]).status();
-        assert!(sent.expect("there is kill").success());
+        self.process.signal(signal);
     }
 
     /// Kills it with SIGKILL.
     pub(crate) fn kill(&mut self) {
-        self.child.kill().ok();
-        self.child.wait().ok();
+        self.process.kill();
     }
 
     fn says(&self, words: &[&str], expected: &str) -> bool {
         self.run::<String>(words).is_ok_and(|told| told.contains(expected))
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        self.kill();
     }
 }
 

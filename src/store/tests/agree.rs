@@ -15,7 +15,7 @@ impl Dice {
 #[tokio::test]
 async fn the_script_and_the_ledger_agree_on_ten_thousand_random_asks() {
     for program in programs() {
-        agree_on(&Server::start_program(&program, &[]).await).await;
+        agree_on(&Server::start_program(&program, &[])).await;
     }
 }
 

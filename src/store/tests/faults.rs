@@ -29,7 +29,7 @@ async fn said(store: Store, away: Away, words: &str) {
 
 #[tokio::test]
 async fn a_user_with_the_rights_that_are_asked_for_can_share_and_one_without_is_told_which() {
-    let Some(server) = Server::start(&[]).await else { return };
+    let Some(server) = Server::start(&[]) else { return };
     let rights = fault::RIGHTS.replace("PREFIX", "tidegate");
     let mut words = vec!["ACL", "SETUSER", "gate", "on", ">secret"];
     words.extend(rights.split(' '));
@@ -49,7 +49,7 @@ async fn a_user_with_the_rights_that_are_asked_for_can_share_and_one_without_is_
 
 #[tokio::test]
 async fn a_server_that_wants_a_password_says_so() {
-    let Some(server) = Server::start(&["--requirepass", "secret"]).await else { return };
+    let Some(server) = Server::start(&["--requirepass", "secret"]) else { return };
     said(server.store(), Away::Wrong, "NOAUTH: it wants a password; set password_file").await;
     let password_file = Some(server.file("password", "secret"));
     asked(&stores(Store { password_file, ..server.store() }), &ask(1, 1)).await.expect("it answers");
@@ -57,17 +57,17 @@ async fn a_server_that_wants_a_password_says_so() {
 
 #[tokio::test]
 async fn servers_that_cannot_write_are_away_and_say_why() {
-    let Some(mut server) = Server::start(&["--min-replicas-to-write", "2"]).await else { return };
+    let Some(mut server) = Server::start(&["--min-replicas-to-write", "2"]) else { return };
     said(server.store(), Away::Unreachable, "NOREPLICAS: min-replicas-to-write is not met").await;
-    server.restart(&["--replicaof", "127.0.0.1", "1"]).await;
+    server.restart(&["--replicaof", "127.0.0.1", "1"]);
     said(server.store(), Away::Unreachable, "READONLY: it is a replica").await;
-    server.restart(&["--maxmemory", "1", "--maxmemory-policy", "noeviction"]).await;
+    server.restart(&["--maxmemory", "1", "--maxmemory-policy", "noeviction"]);
     said(server.store(), Away::Unreachable, "OOM: its maxmemory is reached").await;
 }
 
 #[tokio::test]
 async fn a_key_of_another_program_is_left_alone() {
-    let Some(server) = Server::start(&[]).await else { return };
+    let Some(server) = Server::start(&[]) else { return };
     server.run(&["SET", "tidegate:1:{account}", "theirs"]).await;
     let (text, meant) = comes_of(server.store()).await;
     assert!(meant == Away::Wrong && (text.contains("WRONGTYPE") || text.contains("ERR")), "{meant:?} {text}");
@@ -76,7 +76,7 @@ async fn a_key_of_another_program_is_left_alone() {
 
 #[tokio::test]
 async fn a_server_that_stops_is_away_and_asked_again_when_it_is_back() {
-    let Some(mut server) = Server::start(&[]).await else { return };
+    let Some(mut server) = Server::start(&[]) else { return };
     let store = Store { timeout: Duration::from_millis(200), ..server.store() };
     let stores = stores(store);
     let before = asked(&stores, &ask(1, 1)).await.expect("it answers");
@@ -87,7 +87,7 @@ async fn a_server_that_stops_is_away_and_asked_again_when_it_is_back() {
     assert_eq!(after.epoch, before.epoch);
     server.stop();
     assert_eq!(asked(&stores, &ask(1, 1)).await, Err(Away::Unreachable), "it is gone");
-    server.begin().await;
+    server.begin();
     let mut answer = asked(&stores, &ask(1, 1)).await;
     if answer.is_err() {
         answer = asked(&stores, &ask(1, 1)).await; // the old connection was found broken
@@ -97,7 +97,7 @@ async fn a_server_that_stops_is_away_and_asked_again_when_it_is_back() {
 
 #[tokio::test]
 async fn a_server_that_forgets_the_script_is_told_it_again() {
-    let Some(server) = Server::start(&[]).await else { return };
+    let Some(server) = Server::start(&[]) else { return };
     let stores = stores(server.store());
     for _ in 0..3 {
         server.run(&["SCRIPT", "FLUSH"]).await;
@@ -112,7 +112,7 @@ async fn a_server_that_forgets_the_script_is_told_it_again() {
 
 #[tokio::test]
 async fn a_password_that_rotates_is_sent_on_the_open_connection() {
-    let Some(server) = Server::start(&[]).await else { return };
+    let Some(server) = Server::start(&[]) else { return };
     let all = ["~*", "&*", "+@all"];
     server.run(&[&["ACL", "SETUSER", "gate", "on", ">old"][..], &all].concat()).await;
     let store = with_user(&server, "gate", "old");
@@ -135,7 +135,7 @@ async fn an_address_where_nothing_listens_is_away() {
     let nowhere = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = nowhere.local_addr().expect("bound").port();
     drop(nowhere);
-    let Some(server) = Server::start(&[]).await else { return };
+    let Some(server) = Server::start(&[]) else { return };
     let address = StoreAddress::Tcp(Endpoint { host: "127.0.0.1".to_owned(), port });
     said(Store { address, ..server.store() }, Away::Unreachable, "refused").await;
 }

@@ -179,7 +179,7 @@ async fn nodes_that_send_a_question_on_without_end_are_away() {
 
 #[tokio::test]
 async fn no_password_is_sent_in_the_clear_to_where_a_node_points() {
-    let Some(server) = Server::start(&[]).await else { return };
+    let Some(server) = Server::start(&[]) else { return };
     let password_file = Some(server.file("password", "secret"));
     let dialer = dialer(Store { password_file, ..server.store() });
     let fault = dialer.dial_at(&Endpoint { host: "192.0.2.1".to_owned(), port: 6379 }).await;

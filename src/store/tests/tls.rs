@@ -113,9 +113,8 @@ async fn a_server_is_reached_over_tls_and_only_with_its_own_ca() {
         "--tls-ca-cert-file",
         &cert_text,
     ];
-    let child = spawn(&program, folder.path(), &more);
-    let server = Server { child, folder, port: Some(port) };
-    server.up().await;
+    let process = spawn(&program, folder.path(), &more);
+    let server = Server { process, folder, port: Some(port) };
     let address = StoreAddress::Tcp(Endpoint { host: "localhost".to_owned(), port: server.port.expect("set") });
     let over = |tls: UpstreamTls| Store { address: address.clone(), has_tls: true, tls, ..server.store() };
     let trusting = over(UpstreamTls { ca: Some(cert), ..UpstreamTls::default() });
