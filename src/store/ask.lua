@@ -48,9 +48,10 @@ local first = zero + T - now
 if paused > now then
   first = math.max(first, paused - now)
 elseif need > 0 and first <= within then
-  -- a turn is what the horizon has for it, and a token for the lightest at least; what is left of it comes with the next
+  -- a turn is what the horizon has for it, in whole tokens for the lightest, one at least; what is left of it comes with the next
   local all = rivals + weight
-  local share = math.max(level, 0) * weight / all + math.max(horizon / T * weight / all, weight / least) + rest - ahead
+  local turn = math.max(math.floor(horizon / T * least / all), 1) * weight / least
+  local share = math.max(level, 0) * weight / all + turn + rest - ahead
   local most = math.min(level + math.max(horizon / T, all / least) + 1, (within - first) / T + 1)
   granted = math.max(math.min(need, math.floor(share), math.floor(most)), ahead == 0 and 1 or 0)
   rest = granted < need and math.min(math.max(share - granted, 0), 2) or 0

@@ -17,13 +17,14 @@ mod promises;
 mod retries;
 mod scenarios;
 mod shared;
+mod shared_histories;
 mod shared_parts;
 mod slices;
 mod uncounted;
 mod world;
 mod writes;
 
-/// The number of random histories of shared buckets, more where someone asks for more.
+/// The number of random histories of shared buckets, more or less where someone asks for it.
 fn shared_cases() -> u32 {
-    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(200)
+    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(1_000)
 }

@@ -47,6 +47,8 @@ pub(super) struct Fleet {
     pub(super) told_left: Vec<(Moment, usize, u32)>,
     /// The answers that are lost on the way, by their number among all answers.
     pub(super) lose_answer: Box<dyn FnMut() -> bool>,
+    /// What becomes of an answer on the way.
+    pub(super) bend: Box<dyn FnMut(Answer) -> Answer>,
     agenda: BinaryHeap<Reverse<(Moment, u64)>>,
     events: BTreeMap<u64, Event>,
     number: u64,
@@ -62,15 +64,26 @@ pub(super) struct Gate {
     pub(super) waits: Vec<Duration>,
     /// True if it keeps its calls' permits and gives them back.
     pub(super) returns: bool,
+    /// True if whoever made a call makes another as soon as it is answered.
+    pub(super) comes_back: bool,
+    /// The number of times that it has died.
+    life: u64,
 }
 
 #[derive(Debug)]
 enum Event {
     /// A question reaches the store.
-    Ask(usize, Box<Ask>, Moment),
-    Answer(usize, Asked, Result<Answer, Away>, Moment),
+    Ask(Sender, Box<Ask>, Moment),
+    Answer(Sender, Asked, Result<Answer, Away>, Moment),
     Call(usize, u64, Duration),
-    HangUp(usize, Ticket),
+    HangUp(Sender, Ticket),
+}
+
+/// A gate in one of its lives: what was meant for one that has died reaches nobody.
+#[derive(Clone, Copy, Debug)]
+struct Sender {
+    gate: usize,
+    life: u64,
 }
 
 // === impl Fleet ===
@@ -105,6 +118,7 @@ impl Fleet {
             left: None,
             told_left: Vec::new(),
             lose_answer: Box::new(|| false),
+            bend: Box::new(|answer| answer),
             agenda: BinaryHeap::new(),
             events: BTreeMap::new(),
             number: 0,
@@ -176,19 +190,40 @@ impl Fleet {
     fn happen(&mut self) {
         let Some(Reverse((_, number))) = self.agenda.pop() else { return };
         match self.events.remove(&number) {
-            Some(Event::Ask(gate, ask, sent)) => self.ask(gate, &ask, sent),
-            Some(Event::Answer(gate, asked, answer, sent)) => {
+            Some(Event::Ask(from, ask, sent)) => self.ask(from, &ask, sent),
+            Some(Event::Answer(Sender { gate, life }, asked, answer, sent)) if self.gates[gate].life == life => {
                 self.gates[gate].limiter.answered(asked, answer, sent, self.now);
                 self.drain(gate);
             }
             Some(Event::Call(gate, who, patience)) => self.arrive(gate, who, patience),
-            Some(Event::HangUp(gate, ticket)) => {
+            Some(Event::HangUp(Sender { gate, life }, ticket)) if self.gates[gate].life == life => {
                 self.gates[gate].waiting.remove(&ticket);
                 self.gates[gate].limiter.leave(ticket, self.now);
                 self.drain(gate);
             }
-            None => {}
+            None | Some(Event::Answer(..) | Event::HangUp(..)) => {}
         }
+    }
+
+    /// A gate dies, with all that it holds and all that waits, and another takes its place.
+    pub(super) fn replace(&mut self, gate: usize) {
+        let life = self.gates[gate].life + 1;
+        let mut shared = SharedPolicy::new("account");
+        shared.weight = NonZeroU32::new(self.weights[gate]).expect("a weight");
+        let policy = policy(bucket(self.rate, self.burst), shared);
+        let mut new = Gate::new(policy, 1_000 * life + gate as u64);
+        new.limiter.advance(self.now);
+        self.gates[gate] = Gate { life, ..new };
+    }
+
+    /// Returns the calls that were sent while the store was away, of the gates that live.
+    pub(super) fn alone(&self) -> u64 {
+        self.gates.iter().map(|gate| gate.alone(self.now)).sum()
+    }
+
+    /// Returns the number of calls that wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.gates.iter().map(|gate| gate.waiting.len()).sum()
     }
 
     fn tick(&mut self, gate: usize) {
@@ -198,17 +233,22 @@ impl Fleet {
         if !asks.is_empty() {
             self.questions.push((self.now, gate));
         }
+        let from = self.sender(gate);
         for ask in asks {
             self.asks.push((self.now, gate));
             self.told_left.extend(ask.left.map(|left| (self.now, gate, left)));
-            let away = Event::Answer(gate, ask.asked, Err(Away::Unreachable), self.now);
+            let away = Event::Answer(from, ask.asked, Err(Away::Unreachable), self.now);
             self.schedule(self.now + TIMEOUT, away);
-            self.schedule(self.now + self.round_trip / 2, Event::Ask(gate, Box::new(ask), self.now));
+            self.schedule(self.now + self.round_trip / 2, Event::Ask(from, Box::new(ask), self.now));
         }
     }
 
-    fn ask(&mut self, gate: usize, ask: &Ask, sent: Moment) {
-        if self.gates[gate].cut_off {
+    fn sender(&self, gate: usize) -> Sender {
+        Sender { gate, life: self.gates[gate].life }
+    }
+
+    fn ask(&mut self, from: Sender, ask: &Ask, sent: Moment) {
+        if self.gates[from.gate].cut_off {
             return;
         }
         let micros = i64::try_from(self.now.as_nanos() / 1000).expect("short");
@@ -218,7 +258,8 @@ impl Fleet {
         };
         let answer = ledger.ask(ask, u64::try_from(self.clock + micros).expect("after 1970"));
         if !(self.lose_answer)() {
-            self.schedule(self.now + self.round_trip / 2, Event::Answer(gate, ask.asked, Ok(answer), sent));
+            let answer = (self.bend)(answer);
+            self.schedule(self.now + self.round_trip / 2, Event::Answer(from, ask.asked, Ok(answer), sent));
         }
     }
 
@@ -233,7 +274,7 @@ impl Fleet {
             Verdict::Wait(ticket) => {
                 self.gates[gate].waiting.insert(ticket, (self.now, who));
                 if patience < Duration::from_secs(3600) {
-                    self.schedule(self.now + patience, Event::HangUp(gate, ticket));
+                    self.schedule(self.now + patience, Event::HangUp(self.sender(gate), ticket));
                 }
             }
         }
@@ -258,6 +299,7 @@ impl Fleet {
             return of.limiter.retract(permit, now);
         }
         of.waits.push(now - arrived);
+        let comes_back = of.comes_back;
         self.sent.push((now, gate));
         self.of.push(who);
         let (_, receipt, slot) = permit.admit(());
@@ -272,6 +314,9 @@ impl Fleet {
         }
         of.limiter.release(slot, now);
         of.limiter.add_room(Group::Short, 1, now);
+        if comes_back {
+            self.call_of(who, gate, Duration::from_millis(1), Duration::from_secs(3600));
+        }
     }
 
     // --- judged
@@ -343,7 +388,20 @@ impl Gate {
     fn new(policy: Policy, seed: u64) -> Self {
         let mut limiter = Limiter::new(policy, seed, Moment::ZERO);
         limiter.add_room(Group::Short, 1 << 40, Moment::ZERO);
-        Self { limiter, cut_off: false, waiting: HashMap::new(), waits: Vec::new(), returns: false }
+        Self {
+            limiter,
+            cut_off: false,
+            waiting: HashMap::new(),
+            waits: Vec::new(),
+            returns: false,
+            comes_back: false,
+            life: 0,
+        }
+    }
+
+    /// Returns the calls that it sent while the store was away.
+    pub(super) fn alone(&self, now: Moment) -> u64 {
+        self.limiter.snapshot(now).shared.first().map_or(0, |shared| shared.fallback)
     }
 
     pub(super) fn wait_of(&self, of_100: usize) -> Duration {

@@ -110,6 +110,23 @@ fn p14_weights_are_kept_where_a_turn_is_a_few_tokens() {
 }
 
 #[test]
+fn p14_a_gate_of_few_callers_that_wait_for_each_answer_has_its_part_beside_one_of_many() {
+    let all = [([1, 1, 1], [18, 6, 2]), ([4, 2, 1], [18, 6, 2]), ([1, 2, 1], [2, 18, 2])];
+    for ((weights, callers), burst) in all.into_iter().flat_map(|one| [(one, 20), (one, 80)]) {
+        let mut fleet = Fleet::new(40.0, burst, &weights, |_| ());
+        for (gate, callers) in callers.into_iter().enumerate() {
+            fleet.gates[gate].comes_back = true;
+            (0..callers).for_each(|_| fleet.call(gate, Duration::ZERO, HOUR));
+        }
+        fleet.run(60 * SECOND);
+        let from = Moment::from_millis(5_000);
+        let fair = fleet.fairness_since(from, &weights);
+        assert!(fair >= 0.99, "{weights:?}, {callers:?} callers, burst {burst}: {fair}");
+        assert!(fleet.over() <= TINY && fleet.used_since(from) >= 0.99, "{} over", fleet.over());
+    }
+}
+
+#[test]
 fn p14_a_member_of_little_demand_waits_a_turn_and_not_behind_all_others() {
     let mut fleet = Fleet::of(3, 50.0, 100);
     fleet.calls(0, 200.0, 30 * SECOND);
@@ -159,6 +176,30 @@ fn p15_a_member_asks_at_most_twenty_times_a_second_and_not_while_it_is_idle() {
     fleet.run(600 * SECOND);
     assert_eq!(fleet.asks.len(), before, "nothing is left to ask for");
     assert!(fleet.gates.iter().all(|gate| gate.limiter.is_at_rest()));
+}
+
+#[test]
+fn p15_questions_are_counted_in_a_shortage_and_at_half_the_rate() {
+    let asks = |mut fleet: Fleet| {
+        fleet.run(10 * SECOND);
+        let (asks, sent) = (fleet.asks.len(), fleet.sent.len());
+        fleet.run(20 * SECOND);
+        (fleet.asks.len() - asks, fleet.sent.len() - sent)
+    };
+    // In twenty seconds: the smaller of the rate and 5 + 5 for each gate, and no more than 8 for
+    // each (SHARED-QUOTA, "Targets").
+    for (count, rate, burst, most) in
+        [(3, 50.0, 100, 20), (20, 50.0, 100, 50), (3, 500.0, 1_000, 20), (20, 500.0, 1_000, 105)]
+    {
+        let (asks, _) = asks(short_of(Fleet::of(count, rate, burst), 30 * SECOND));
+        assert!(asks <= 20 * most, "{count} gates at {rate}/s asked {} times a second", asks / 20);
+    }
+    for millis in [1, 50] {
+        let mut fleet = Fleet::of(3, 50.0, 100);
+        fleet.round_trip = Duration::from_millis(millis);
+        let (asks, sent) = asks(quiet(fleet, 1, 30 * SECOND));
+        assert!(asks <= sent / 2, "{asks} questions for {sent} calls at half the rate, at {millis} ms");
+    }
 }
 
 #[test]

@@ -155,8 +155,9 @@ struct Level {
 /// Returns the number of tokens for an ask. `rest` is what is left of the member's last turn,
 /// and then of this one: parts of a token, mostly.
 ///
-/// A turn is the member's share of the horizon, and long enough that the lightest of all gets a
-/// token: otherwise each would get one, whatever its weight.
+/// A turn is the member's share of the horizon, in whole tokens for the lightest of all, which gets
+/// one at least: otherwise each would get one, whatever its weight, or whoever has few callers, and
+/// needs less than is left of a token, would lose it to the others.
 fn grant(ask: &Ask, Level { level, first, others }: &Level, rest: &mut f64) -> f64 {
     let Others { period, burst, rivals, least } = others;
     let (need, ahead, weight) = (f64::from(ask.need), f64::from(ask.ahead), f64::from(ask.limits.weight));
@@ -164,7 +165,8 @@ fn grant(ask: &Ask, Level { level, first, others }: &Level, rest: &mut f64) -> f
     let mut granted = 0.0_f64;
     if need > 0.0 && *first <= within {
         let (all, least) = (f64::from(*rivals) + weight, f64::from(*least));
-        let share = level.max(0.0) * weight / all + (soon * weight / all).max(weight / least) + *rest - ahead;
+        let turn = (soon * least / all).floor().max(1.0) * weight / least;
+        let share = level.max(0.0) * weight / all + turn + *rest - ahead;
         let most = (level + soon.max(all / least) + 1.0).min((within - first) / period + 1.0);
         granted = need.min(share.floor()).min(most.floor()).max(if ask.ahead == 0 { 1.0 } else { 0.0 });
         *rest = if granted < need { (share - granted).clamp(0.0, 2.0) } else { 0.0 };

@@ -43,6 +43,9 @@ pub(crate) struct Member {
     extra: u32,
     /// The moment of the last ask for waiting calls.
     short_at: Moment,
+    /// The moment from which it asks as calls come, and not only when its last token is about to
+    /// be there: a gate of few callers needs fewer tokens than its turn has, and would miss the rest.
+    early_from: Moment,
     /// The moment before which an ask would bring nothing.
     not_before: Moment,
     /// The moment before which the tokens held are enough for all that wait.
@@ -126,6 +129,7 @@ impl Member {
             round_trip: Duration::ZERO,
             extra: 0,
             short_at: Moment::ZERO,
+            early_from: Moment::ZERO,
             not_before: Moment::ZERO,
             enough_until: Moment::ZERO,
             ahead_at: Moment::ZERO,
@@ -234,7 +238,7 @@ impl Member {
 
     /// Returns the moment at which tokens may be asked for calls that wait.
     fn short_ask_at(&self, now: Moment) -> Moment {
-        let last = self.tokens.last(now).map_or(now, |last| last.back(self.look()));
+        let last = self.tokens.last(now).map_or(now, |last| last.back(self.look())).min(self.early_from);
         let retry = self.away.as_ref().map_or(now, |away| away.retry_at);
         last.max(retry).max(self.not_before).max(self.allowance.ready_at(0.0, now)).max(now)
     }

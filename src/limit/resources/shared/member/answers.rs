@@ -132,6 +132,9 @@ impl Member {
             Duration::from_nanos(u64::try_from(nanos).unwrap_or(0))
         };
         self.promise = sent + after(answer.granted);
+        if answer.granted < under_way.need {
+            self.early_from = self.tokens.last(now).unwrap_or(now) + self.terms.lease * IN_VAIN;
+        }
         if under_way.need > 0 && answer.granted == 0 {
             self.not_before = now + after(0).saturating_sub(under_way.within) + SPREAD.mul_f64(self.spread());
         }
@@ -211,6 +214,8 @@ impl Member {
     }
 }
 
+/// The leases for which a member does not ask early again once it got fewer tokens than it needed.
+const IN_VAIN: u32 = 8;
 /// The most that is added at random to the time after which a member asks again without success.
 const SPREAD: Duration = Duration::from_millis(20);
 /// The time for which the number of members is believed.
