@@ -78,6 +78,8 @@ mod shared_clocks;
 mod shared_failovers;
 mod shared_fleet;
 mod shared_outages;
+mod shared_relay;
+mod shared_relays;
 mod shared_store;
 mod sharing_page;
 mod simulate;

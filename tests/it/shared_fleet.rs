@@ -1,5 +1,5 @@
-//! Three gates as processes that share one bucket under uneven demand: 18, 6 and 2 clients that
-//! never pause, before one upstream that notes when calls arrive.
+//! Three gates as processes that share one bucket under uneven demand, 18, 6 and 2 clients that
+//! never pause where a test says nothing else, before one upstream that notes when calls arrive.
 //!
 //! Each fault lasts a second and a half, or as long as `TIDEGATE_SHARED_SECONDS` says; with ten
 //! seconds and more the share of the rate that is used is asserted too. Windows are judged by when
@@ -23,6 +23,22 @@ pub(crate) struct Fleet {
     pub(crate) gates: Vec<Option<Running>>,
     pub(crate) configs: Vec<(tempfile::TempDir, std::path::PathBuf)>,
     pub(crate) world: Arc<World>,
+    shape: Shape,
+}
+
+/// What the gates share, and who calls them.
+#[derive(Clone, Copy)]
+pub(crate) struct Shape {
+    pub(crate) burst: f64,
+    pub(crate) weights: [u32; 3],
+    /// The clients of each that never pause.
+    pub(crate) clients: [usize; 3],
+}
+
+impl Default for Shape {
+    fn default() -> Self {
+        Self { burst: BURST, weights: [1; 3], clients: [18, 6, 2] }
+    }
 }
 
 /// What the clients and the upstream see.
@@ -43,6 +59,7 @@ pub(crate) struct World {
 pub(crate) struct Seen {
     pub(crate) calls: usize,
     pub(crate) used: f64,
+    /// Jain's index of the gates' calls, each by its weight.
     pub(crate) fair: f64,
     /// The most calls in any window beyond burst and rate.
     pub(crate) over: f64,
@@ -93,7 +110,7 @@ impl World {
         }
     }
 
-    fn call(&self, gate: usize, path: &str) -> std::io::Result<String> {
+    pub(crate) fn call(&self, gate: usize, path: &str) -> std::io::Result<String> {
         let port = self.ports.lock().expect("unpoisoned")[gate];
         let mut stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").as_bytes())?;
@@ -108,27 +125,40 @@ impl World {
 impl Fleet {
     /// Starts gates with this `[stores]`, and their clients. The password is in a file of theirs.
     pub(crate) fn start(store: &str) -> Self {
+        Self::shaped(Shape::default(), |_| store.to_owned())
+    }
+
+    /// Starts gates and clients of another shape; each gate has a `[stores]` of its own.
+    pub(crate) fn shaped(shape: Shape, store: impl Fn(usize) -> String) -> Self {
         let (clock, world) = (Clock::start(), Arc::new(World::default()));
         let upstream = world.serve(clock);
-        let mut fleet = Self { clock, gates: Vec::new(), configs: (0..3).map(|_| config("")).collect(), world };
+        let configs = (0..3).map(|_| config("")).collect();
+        let mut fleet = Self { clock, gates: Vec::new(), configs, world, shape };
         for gate in 0..3 {
+            let (burst, weight, store) = (shape.burst, shape.weights[gate], store(gate));
             let port = free_port();
             fleet.world.ports.lock().expect("unpoisoned").push(port);
             let text = format!(
                 "[admin]\nlisten = \"off\"\nsocket = \"{}\"\n[stores.main]\n{store}\n\
                  [gates.api]\nkind = \"http\"\nupstream = \"http://127.0.0.1:{upstream}\"\n\
                  listen = \"127.0.0.1:{port}\"\nretry_bucket = \"off\"\nqueue = {{ max_wait = \"1m\" }}\n\
-                 bucket = {{ rate = {RATE}, burst = {BURST}, adapt = \"off\", shared = \"account\" }}\n",
-                fleet.configs[gate].0.path().join("socket").display(),
+                 bucket = {{ rate = {RATE}, burst = {burst}, adapt = \"off\", \
+                 shared = {{ name = \"account\", weight = {weight} }} }}\n",
+                fleet.socket(gate).display(),
             );
             std::fs::write(&fleet.configs[gate].1, text).expect("ours");
             fleet.gates.push(Some(fleet.gate(gate)));
-            for number in 0..[18, 6, 2][gate] {
+            for number in 0..shape.clients[gate] {
                 let world = Arc::clone(&fleet.world);
                 thread::spawn(move || world.client(gate, number, clock));
             }
         }
         fleet
+    }
+
+    /// The admin socket of a gate.
+    pub(crate) fn socket(&self, gate: usize) -> std::path::PathBuf {
+        self.configs[gate].0.path().join("socket")
     }
 
     /// Starts one of the gates.
@@ -158,8 +188,13 @@ impl Fleet {
 
     /// Lets a fault last, and says what was seen. `asks` counts the questions of the store.
     pub(crate) fn watch(&self, length: Duration, asks: impl Fn() -> u64) -> Seen {
+        self.watch_while(asks, || wait(length))
+    }
+
+    /// Does something, and says what was seen meanwhile.
+    pub(crate) fn watch_while(&self, asks: impl Fn() -> u64, happens: impl FnOnce()) -> Seen {
         let (from, before) = (self.clock.now().since_start(), asks());
-        wait(length);
+        happens();
         let (to, asks) = (self.clock.now().since_start(), asks().saturating_sub(before));
         let came = self.world.came.lock().expect("unpoisoned").clone();
         let mut came: Vec<_> = came.into_iter().filter(|(at, _)| (from..to).contains(at)).collect();
@@ -167,6 +202,8 @@ impl Fleet {
         #[expect(clippy::cast_precision_loss, reason = "few calls")]
         let by_gate = [0, 1, 2].map(|gate| came.iter().filter(|(_, of)| *of == gate).count() as f64);
         let sum: f64 = by_gate.iter().sum();
+        let shares = [0, 1, 2].map(|gate| by_gate[gate] / f64::from(self.shape.weights[gate]));
+        let squares: f64 = shares.iter().map(|share| share * share).sum();
         let (mut least, mut most) = (f64::MAX, 0.0_f64);
         for (number, (at, _)) in (0_u32..).zip(&came) {
             let ahead = f64::from(number) - RATE * at.as_secs_f64();
@@ -176,8 +213,8 @@ impl Fleet {
         Seen {
             calls: came.len(),
             used: sum / (RATE * (to - from).as_secs_f64()),
-            fair: sum * sum / (3.0 * by_gate.iter().map(|calls| calls * calls).sum::<f64>().max(1.0)),
-            over: (most - BURST).max(0.0),
+            fair: shares.iter().sum::<f64>().powi(2) / (3.0 * squares.max(1e-9)),
+            over: (most - self.shape.burst).max(0.0),
             asks,
         }
     }

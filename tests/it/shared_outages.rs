@@ -2,18 +2,18 @@
 //! other befalls them and their store. No call fails because of the store, and their sum keeps to
 //! the bound.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use redis::{Connection, FromRedisValue};
 
-use super::shared_fleet::{BURST, Fleet, RATE, RIGHTS, Seen, is_long, length, wait};
+use super::shared_fleet::{BURST, Fleet, RATE, RIGHTS, Seen, Shape, is_long, length, wait};
 use super::store_server::{Process, program, spawn};
 
 /// The gates and their store.
-struct Stage {
-    fleet: Fleet,
+pub(crate) struct Stage {
+    pub(crate) fleet: Fleet,
     folder: tempfile::TempDir,
     store: Process,
 }
@@ -23,29 +23,34 @@ struct Stage {
 impl Stage {
     /// Starts everything; `None` if no server is installed.
     fn start() -> Option<Self> {
+        Self::shaped(Shape::default(), |_, store| store)
+    }
+
+    /// The same with other gates. `way` says where a gate meets the store, by its number and by the
+    /// store's own socket.
+    pub(crate) fn shaped(shape: Shape, way: impl Fn(usize, PathBuf) -> PathBuf) -> Option<Self> {
         let folder = tempfile::tempdir().expect("a folder");
         let store = server(folder.path())?;
         let password = folder.path().join("password");
         std::fs::write(&password, "one").expect("ours");
-        let fleet = Fleet::start(&format!(
-            "url = \"unix:{}\"\nuser = \"tidegate\"\npassword_file = \"{}\"",
-            folder.path().join("s").display(),
-            password.display(),
-        ));
+        let fleet = Fleet::shaped(shape, |gate| {
+            let (at, password) = (way(gate, folder.path().join("s")), password.display());
+            format!("url = \"unix:{}\"\nuser = \"tidegate\"\npassword_file = \"{password}\"", at.display())
+        });
         Some(Self { fleet, folder, store })
     }
 
-    fn socket(&self) -> std::path::PathBuf {
+    fn socket(&self) -> PathBuf {
         self.folder.path().join("s")
     }
 
-    fn connection(&self) -> Connection {
+    pub(crate) fn connection(&self) -> Connection {
         let url = format!("redis+unix://{}", self.socket().display());
         redis::Client::open(url).expect("an address").get_connection().expect("it takes connections")
     }
 
     /// Runs a command as the server's administrator.
-    fn run<T: FromRedisValue>(&self, words: &[&str]) -> T {
+    pub(crate) fn run<T: FromRedisValue>(&self, words: &[&str]) -> T {
         let mut command = redis::cmd(words[0]);
         words[1..].iter().for_each(|word| _ = command.arg(word));
         command.query(&mut self.connection()).unwrap_or_else(|error| panic!("{words:?}: {error}"))
@@ -57,12 +62,12 @@ impl Stage {
     }
 
     /// Returns when all three gates have asked since this call.
-    fn until_all_ask(&self) {
+    pub(crate) fn until_all_ask(&self) {
         self.fleet.until_all_ask(|words| self.run(words));
     }
 
     /// The questions that the store has answered, if it can say.
-    fn asks(&self) -> u64 {
+    pub(crate) fn asks(&self) -> u64 {
         let Ok(mut connection) = redis::Client::open(format!("redis+unix://{}", self.socket().display()))
             .and_then(|client| client.get_connection_with_timeout(Duration::from_millis(200)))
         else {
@@ -75,7 +80,7 @@ impl Stage {
     }
 
     /// Lets a fault last, and says what was seen.
-    fn watch(&self, length: Duration) -> Seen {
+    pub(crate) fn watch(&self, length: Duration) -> Seen {
         self.fleet.watch(length, || self.asks())
     }
 }
