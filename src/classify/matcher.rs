@@ -236,8 +236,8 @@ impl Patterns {
             && globs.query.iter().all(|(name, glob)| has_query(name, glob))
     }
 
-    /// Matches the fields of resources, the one that tells most calls apart first. If one of them is
-    /// set, only a resource matches, even by `*`.
+    /// Matches the fields of resources, the one that tells most calls apart first. If one of them
+    /// is set, only a resource matches, even by `*`.
     fn match_resource(&self, call: &Call) -> bool {
         let fits = |globs: &[Glob], part: fn(&Call) -> &str| {
             globs.is_empty() || call.is_resource && globs.iter().any(|glob| glob.matches(part(call)))
