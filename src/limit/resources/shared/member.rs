@@ -44,7 +44,8 @@ pub(crate) struct Member {
     /// The moment of the last ask for waiting calls.
     short_at: Moment,
     /// The moment from which it asks as calls come, and not only when its last token is about to
-    /// be there: a gate of few callers needs fewer tokens than its turn has, and would miss the rest.
+    /// be there: a gate of few callers needs fewer tokens than its turn has, and would miss the
+    /// rest.
     early_from: Moment,
     /// The moment before which an ask would bring nothing.
     not_before: Moment,
