@@ -11,6 +11,7 @@ mod kept;
 mod pages;
 mod process;
 mod reload;
+mod remembered;
 mod restart;
 mod shared;
 mod signed;

@@ -4,7 +4,7 @@
 //! signature holds. Calls for others leave in clear, as they came.
 
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use http::uri::Scheme;
 use http::{HeaderValue, Request, Response, Uri, header};
@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::directory::{Directory, Fate, Inside};
 use super::head;
-use super::origins::Way;
+use super::origins::{Met, Way};
 use super::reason::{Refused, Why};
 use super::target::{Host, Origin};
 use super::{CLEAR, Egress, NAME};
@@ -35,19 +35,32 @@ pub(super) enum Entry {
     Name,
 }
 
+/// A connection whose calls are served.
+struct Connection {
+    entry: Entry,
+    /// Ends it. HTTP/1.1 has a field for that.
+    over: Option<CancellationToken>,
+    last: Last,
+}
+
+/// The rules under which the last call of a tunnel was let in, and its gate. All calls of a tunnel
+/// are for one origin, so that under the same rules they go through the same gate, as long as it is
+/// there. Neither is kept by it.
+#[derive(Default)]
+struct Last(Mutex<(Weak<Directory>, Weak<Met>)>);
+
 impl Egress {
     /// Serves the calls of a connection.
     pub(super) async fn serve_calls(self: &Arc<Self>, handle: &WireHandle, entry: Entry, http2: bool) {
-        let (egress, entry) = (Arc::clone(self), Arc::new(entry));
-        // HTTP/1.1 has a field for the end of a connection.
-        let over = http2.then(CancellationToken::new);
-        let ends = over.clone();
+        let connection = Connection { entry, over: http2.then(CancellationToken::new), last: Last::default() };
+        let (egress, connection) = (Arc::clone(self), Arc::new(connection));
+        let served = Arc::clone(&connection);
         let stack = stack::of_proxy(Arc::clone(&self.responder), move |request| {
-            let (egress, entry, ends) = (Arc::clone(&egress), Arc::clone(&entry), ends.clone());
+            let (egress, connection) = (Arc::clone(&egress), Arc::clone(&served));
             // Boxed: hyper keeps room for it as long as the connection is busy.
-            Box::pin(async move { Ok::<_, Infallible>(egress.answer(request, &entry, ends.as_ref()).await) })
+            Box::pin(async move { Ok::<_, Infallible>(egress.answer(request, &connection).await) })
         });
-        if let Some(over) = over {
+        if let Some(over) = &connection.over {
             let closing = async {
                 tokio::select! {
                     () = self.closing.told() => {}
@@ -60,12 +73,8 @@ impl Egress {
         }
     }
 
-    async fn answer(
-        &self,
-        mut request: Request<Inbound>,
-        entry: &Entry,
-        ends: Option<&CancellationToken>,
-    ) -> Response<Body> {
+    async fn answer(&self, mut request: Request<Inbound>, connection: &Connection) -> Response<Body> {
+        let Connection { entry, over, last } = connection;
         let client = match self.client(&request, entry).await {
             Ok(client) => client,
             Err(refused) => {
@@ -73,12 +82,12 @@ impl Egress {
                 return refused.response();
             }
         };
-        let gate = match self.route(&request, entry) {
+        let gate = match self.route(&request, entry, last) {
             Ok(gate) => gate,
             Err(refused) => {
                 self.tally.refused(&refused);
                 // A client would go on with a connection for a host that is no longer read.
-                ends.into_iter().for_each(CancellationToken::cancel);
+                over.iter().for_each(CancellationToken::cancel);
                 return refused.response();
             }
         };
@@ -102,13 +111,18 @@ impl Egress {
     }
 
     /// Finds the gate for a call.
-    fn route<B>(&self, request: &Request<B>, entry: &Entry) -> Result<Arc<Gate>, Refused> {
+    fn route<B>(&self, request: &Request<B>, entry: &Entry, last: &Last) -> Result<Arc<Gate>, Refused> {
         let directory = self.directory();
         let origin = match entry {
             Entry::Proxy(_) => head::plain(request, None)?,
             Entry::Tunnel(inside, _) => {
-                let origin = head::plain(request, Some(inside))?;
-                return self.gate(&directory, directory.inside(inside)?, &origin);
+                head::plain(request, Some(inside))?;
+                if let Some(gate) = last.met(&directory).and_then(|met| self.origins.again(&met)) {
+                    return Ok(gate);
+                }
+                let (gate, met) = self.meet(&directory, directory.inside(inside)?, &inside.origin)?;
+                last.remember(&directory, met);
+                return Ok(gate);
             }
             Entry::Name => {
                 let origin = head::named(request)?;
@@ -139,11 +153,36 @@ impl Egress {
         section: &Arc<str>,
         origin: &Origin,
     ) -> Result<Arc<Gate>, Refused> {
+        self.meet(directory, section, origin).map(|met| met.0)
+    }
+
+    /// The same, with what a connection may remember.
+    fn meet(
+        &self,
+        directory: &Directory,
+        section: &Arc<str>,
+        origin: &Origin,
+    ) -> Result<(Arc<Gate>, Weak<Met>), Refused> {
         let spec::Egress { ports, max_origins, .. } = &directory.egress;
         let port = if origin.port == 80 { ports.first().copied().unwrap_or(443) } else { origin.port };
         let connect_to = directory.hosts(section).and_then(|hosts| hosts.connect_to.get(&origin.name()));
         let connect_to = connect_to.map(String::as_str);
-        self.origins.gate(Way { section, origin: origin.at(port), scheme: Scheme::HTTPS, connect_to }, *max_origins)
+        self.origins.meet(Way { section, origin: origin.at(port), scheme: Scheme::HTTPS, connect_to }, *max_origins)
+    }
+}
+
+// === impl Last ===
+
+impl Last {
+    /// Returns the gate of the last call, if that was under these rules.
+    fn met(&self, directory: &Arc<Directory>) -> Option<Weak<Met>> {
+        let last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // The rules that are remembered are still somewhere in memory: no others can be there.
+        std::ptr::eq(last.0.as_ptr(), Arc::as_ptr(directory)).then(|| Weak::clone(&last.1))
+    }
+
+    fn remember(&self, directory: &Arc<Directory>, met: Weak<Met>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = (Arc::downgrade(directory), met);
     }
 }
 

@@ -5,7 +5,9 @@
 //! never let through without its limits.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use http::uri::{Authority, Scheme};
@@ -31,12 +33,18 @@ pub(super) struct Origins {
     labels: Capped,
 }
 
-/// A gate that was made.
+/// An origin whose gate was made.
 struct Known {
-    gate: Arc<Gate>,
-    used: Moment,
+    met: Arc<Met>,
     /// The calls that were counted: sent and refused.
     counted: (u64, u64),
+}
+
+/// The gate of an origin. A connection may remember it weakly, and so does not keep it.
+pub(super) struct Met {
+    gate: Arc<Gate>,
+    /// The nanoseconds until its last use. They change while the origins are locked.
+    used: AtomicU64,
 }
 
 /// The way to an origin.
@@ -58,11 +66,15 @@ impl Origins {
 
     /// Returns the gate of an origin, of which there are at most `most`.
     pub(super) fn gate(&self, way: Way<'_>, most: usize) -> Result<Arc<Gate>, Refused> {
-        let (mut known, now) = (self.lock(), self.clock.now());
+        self.meet(way, most).map(|met| met.0)
+    }
+
+    /// The same, with what a connection may remember for [`Origins::again`].
+    pub(super) fn meet(&self, way: Way<'_>, most: usize) -> Result<(Arc<Gate>, Weak<Met>), Refused> {
+        let mut known = self.lock();
         let at = (Arc::clone(way.section), way.origin);
-        if let Some(known) = known.get_mut(&at) {
-            known.used = now;
-            return Ok(Arc::clone(&known.gate));
+        if let Some(Known { met, .. }) = known.get(&at) {
+            return Ok((met.again(self.clock.now()), Arc::downgrade(met)));
         }
         if known.len() >= most && !self.drop_idle(&mut known, |_| true) {
             tracing::warn!(
@@ -83,8 +95,18 @@ impl Origins {
             gate.own().driver.bypass(Some(until));
         }
         tracing::debug!(gate = &*at.0, host = %at.1, "an origin was met");
-        known.insert(at, Known { gate: Arc::clone(&gate), used: now, counted: (0, 0) });
-        Ok(gate)
+        let used = AtomicU64::new(self.clock.now().as_nanos());
+        let met = Arc::new(Met { gate: Arc::clone(&gate), used });
+        let remembered = Arc::downgrade(&met);
+        known.insert(at, Known { met, counted: (0, 0) });
+        Ok((gate, remembered))
+    }
+
+    /// Returns the gate of an origin that was met before; `None` if it was dropped since.
+    pub(super) fn again(&self, met: &Weak<Met>) -> Option<Arc<Gate>> {
+        // Held, so that an origin that goes is not taken up in the same moment.
+        let _known = self.lock();
+        met.upgrade().map(|met| met.again(self.clock.now()))
     }
 
     fn target(&self, origin: &Origin, scheme: Scheme, connect_to: Option<&str>) -> Result<Target, Refused> {
@@ -103,9 +125,8 @@ impl Origins {
     fn drop_idle(&self, known: &mut BTreeMap<(Arc<str>, Origin), Known>, is_over: impl Fn(Duration) -> bool) -> bool {
         let now = self.clock.now();
         // Calls under way have it too.
-        let is_idle =
-            |known: &Known| is_over(now - known.used) && Arc::strong_count(&known.gate) == 1 && known.gate.is_quiet();
-        let idle = known.iter().filter(|(_, known)| is_idle(known)).min_by_key(|(_, known)| known.used);
+        let is_idle = |met: &Met| is_over(now - met.used()) && Arc::strong_count(&met.gate) == 1 && met.gate.is_quiet();
+        let idle = known.iter().filter(|(_, known)| is_idle(&known.met)).min_by_key(|(_, known)| known.met.used());
         let Some(at) = idle.map(|(at, _)| at.clone()) else { return false };
         if let Some(mut gone) = known.remove(&at) {
             self.count(&at, &mut gone);
@@ -132,7 +153,7 @@ impl Origins {
     fn count(&self, (section, origin): &(Arc<str>, Origin), known: &mut Known) {
         let host = origin.host.to_string();
         let host = self.labels.value(&host);
-        let now = known.gate.own().tally.counts();
+        let now = known.met.gate.own().tally.counts();
         for (decision, now, before) in [("go", now.0, known.counted.0), ("refuse", now.1, known.counted.1)] {
             table::EGRESS_CALLS.counter(&[section, host, decision]).increment(now.saturating_sub(before));
         }
@@ -143,7 +164,7 @@ impl Origins {
     pub(super) fn of(&self, section: &str) -> Vec<(Origin, Arc<Gate>)> {
         let known = self.lock();
         let of = known.iter().filter(|((name, _), _)| **name == *section);
-        of.map(|((_, origin), known)| (origin.clone(), Arc::clone(&known.gate))).collect()
+        of.map(|((_, origin), known)| (origin.clone(), Arc::clone(&known.met.gate))).collect()
     }
 
     /// The number of origins.
@@ -158,5 +179,19 @@ impl Origins {
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<(Arc<str>, Origin), Known>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Met ===
+
+impl Met {
+    /// Notes a use.
+    fn again(&self, now: Moment) -> Arc<Gate> {
+        self.used.store(now.as_nanos(), Relaxed);
+        Arc::clone(&self.gate)
+    }
+
+    fn used(&self) -> Moment {
+        Moment::from_nanos(self.used.load(Relaxed))
     }
 }
