@@ -71,6 +71,7 @@ class Nginx(Peer):
 class Haproxy(Peer):
     name = "haproxy"
     config = "haproxy.cfg"
+    modes = (PLAIN, SECURE, BOTH)
     without_reason = True
 
     def arguments(self, mode):
@@ -78,7 +79,8 @@ class Haproxy(Peer):
 
     def tls(self, mode, bench):
         secure = fill("ssl verify required ca-file @ca@ verifyhost localhost sni str(localhost) alpn h2", bench.names)
-        return {"haproxy_tls": "" if mode == PLAIN else secure}
+        listener = fill("ssl crt @both@ alpn h2", bench.names)
+        return {"haproxy_tls": "" if mode == PLAIN else secure, "haproxy_listener_tls": listener if mode == BOTH else ""}
 
 
 class Envoy(Peer):

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import peers
-from process import Failed
+from process import Failed, read
 
 ROOT = os.path.dirname(os.path.dirname(peers.HERE))
 WORK = os.path.join(ROOT, "target", "peers")
@@ -141,7 +141,7 @@ def product(kind, given):
 
 
 def certificates(folder):
-    """A CA and a certificate for localhost and 127.0.0.1: three files by name."""
+    """A CA and a certificate for localhost and 127.0.0.1: four files by name."""
     curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     extensions = os.path.join(folder, "extensions")
     with open(extensions, "w") as file:
@@ -151,5 +151,7 @@ def certificates(folder):
     output("openssl", "req", *curve, "-subj", "/CN=localhost", "-keyout", "localhost.key", "-out", "localhost.csr", cwd=folder)
     signing = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", extensions]
     output("openssl", "x509", "-req", "-in", "localhost.csr", *signing, "-out", "localhost.pem", cwd=folder)
-    files = {"ca": "ca.pem", "certificate": "localhost.pem", "key": "localhost.key"}
+    with open(os.path.join(folder, "both.pem"), "w") as both:    # HAProxy wants certificate and key in one file
+        both.writelines(read(os.path.join(folder, file)) for file in ("localhost.pem", "localhost.key"))
+    files = {"ca": "ca.pem", "certificate": "localhost.pem", "key": "localhost.key", "both": "both.pem"}
     return {name: os.path.join(folder, file) for name, file in files.items()}

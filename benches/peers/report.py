@@ -13,17 +13,19 @@ QUIET = 0.05    # of the machine, used by others: more than this, and the figure
 
 # The most that tidegate's figure may be, as a multiple of another's.
 RATIOS = [
-    (PLAIN, "cpu_full", "floor", 1.20),
-    (PLAIN, "cpu_full", "nginx", 1.10),
+    (PLAIN, "cpu_full", "floor", 1.10),
+    (PLAIN, "cpu_full", "nginx", 1.00),
+    (PLAIN, "cpu_full", "haproxy", 1.10),
     (PLAIN, "cpu_full", "envoy", 0.33),
     (PLAIN, "cpu_full", "kubectl", 0.10),
     (SECURE, "cpu_full", "floor", 1.15),
-    (SECURE, "cpu_full", "nginx", 1.00),
-    (SECURE, "cpu_full", "haproxy", None),
-    (SECURE, "cpu_full", "envoy", 0.42),
+    (SECURE, "cpu_full", "nginx", 0.75),
+    (SECURE, "cpu_full", "haproxy", 1.00),
+    (SECURE, "cpu_full", "envoy", 0.38),
     (SECURE, "cpu_full", "kubectl", 0.22),
-    (BOTH, "cpu_full", "floor", 1.15),
-    (BOTH, "cpu_full", "envoy", 0.60),
+    (BOTH, "cpu_full", "floor", 0.90),
+    (BOTH, "cpu_full", "haproxy", 1.00),
+    (BOTH, "cpu_full", "envoy", 0.45),
     (PLAIN, "p50", "nginx", 1.10),
     (SECURE, "p50", "nginx", 1.10),
     (PLAIN, "cpu_full", "tidegate-none", None),
@@ -34,12 +36,12 @@ WORDS = {"cpu_full": "CPU per call at saturation", "p50": "p50 at 2,000/s"}
 
 # And as absolute figures.
 SIZES = [
-    ("rest", "rest", "memory at rest", "MiB", 6),
-    ("rest", "each", "memory per idle connection", "KiB", 14),
-    ("watches", "each", "memory per open watch, TLS h2 upstream", "KiB", 24),
+    ("rest", "rest", "memory at rest", "MiB", 5),
+    ("rest", "each", "memory per idle connection", "KiB", 3),
+    ("watches", "each", "memory per open watch, TLS h2 upstream", "KiB", 8),
     ("start", "milliseconds", "start to listening", "ms", 20),
 ]
-BINARY_BAR = 8          # MiB
+BINARY_BAR = 10         # MiB
 WATCHES_BAR = 1.2       # times the same without watches
 
 
