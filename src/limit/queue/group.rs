@@ -32,7 +32,8 @@ pub(crate) struct Queue {
     pub(crate) id: QueueKey,
     pub(crate) list: List,
     pub(crate) len: u32,
-    /// The number of the turn in which it was last served or was made: the lowest is next.
+    /// Its place among the queues, by the turn in which it was last served or was made: the lowest
+    /// is next.
     pub(crate) stamp: u64,
     pub(crate) queue_group: GroupIndex,
     /// The flow's readable name, if it was known.

@@ -107,7 +107,7 @@ impl Scheduler {
         }
         let queue_group = self.open_group(&id, needs, resources);
         self.clock += 1;
-        let queue = Queue { id, list: List::default(), len: 0, stamp: self.clock, queue_group, name: name() };
+        let queue = Queue { id, list: List::default(), len: 0, stamp: stamp(self.clock, 0), queue_group, name: name() };
         let queue = self.queues.insert(queue);
         self.by_id.insert(id, queue);
         queue
@@ -198,7 +198,7 @@ impl Scheduler {
     /// queues have as many turns. Call this before its head parts.
     pub(crate) fn had_turn(&mut self, queue: QueueIndex, cost: u16) {
         self.clock += 1;
-        let turns = self.clock + self.turns_owed(queue, cost);
+        let turns = stamp(self.clock, self.turns_owed(queue, cost));
         let Some(found) = self.queues.get_mut(queue) else { return };
         let (old, new, queue_group, class) = (found.stamp, self.clock, found.queue_group, found.id.class);
         found.stamp = turns;
@@ -364,6 +364,17 @@ impl Scheduler {
         self.by_needs.remove(&(found.class, found.mode, found.needs));
     }
 }
+
+/// Returns the stamp of a queue that had this turn, and owes the others so many more. Of two whose
+/// turns come together, the one that owes less goes first: the other's are not yet over. No two
+/// stamps are alike, as no two queues had the same turn.
+fn stamp(turn: u64, owed: u64) -> u64 {
+    (turn + owed) << OWED_BITS | owed.min((1 << OWED_BITS) - 1)
+}
+
+/// The bits of a stamp that say what is owed. More than they can say is owed only by a call that
+/// costs as much as thousands.
+const OWED_BITS: u32 = 16;
 
 /// A waiting lower lane gets every tenth turn.
 pub(crate) const PASSED: u32 = 9;

@@ -48,8 +48,8 @@ struct Model {
     /// Calls in flight that hold a slot.
     flying: Vec<Caller>,
     waiting: Vec<Waiting>,
-    /// Turns of queues and of classes, and how often each lane was passed over.
-    queue_turns: HashMap<Queue, u64>,
+    /// Turns of queues, with what they owe, and of classes, and how often each lane was passed over.
+    queue_turns: HashMap<Queue, (u64, u64)>,
     class_turns: Vec<u64>,
     passed: [u32; 3],
     turns: u64,
@@ -256,7 +256,7 @@ impl Model {
         }
         if !joins {
             self.turns += 1;
-            self.queue_turns.insert(queue, self.turns);
+            self.queue_turns.insert(queue, (self.turns, 0));
         }
         self.waiting.push(Waiting { call, caller });
     }
@@ -287,7 +287,7 @@ impl Model {
             let Waiting { call, caller } = self.waiting.remove(at);
             self.turns += 1;
             let queue = self.queue(&caller);
-            self.queue_turns.insert(queue, self.turns + owed);
+            self.queue_turns.insert(queue, (self.turns + owed, owed));
             self.class_turns[usize::from(caller.class)] = self.turns;
             self.leave(call, &caller);
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use tidegate::limit::Policy;
-use tidegate::limit::policy::{ClassPolicy, QueuePolicy};
+use tidegate::limit::policy::{ClassPolicy, Cost, QueuePolicy};
 use tidegate::moment::Moment;
 
 use super::world::{Caller, World, bucket, class, ms, open, secs, slots};
@@ -59,6 +59,27 @@ fn serve_to(world: &mut World, to: Moment) {
 fn patient(policy: Policy) -> Policy {
     let queue = QueuePolicy { max_wait: secs(1_000_000), ..policy.queue };
     Policy { queue, ..policy }
+}
+
+/// Three flows want the only slot, and the first call costs as much as two others. The flow with the
+/// dear call is the one that was there first, so a tie must not fall to it.
+#[test]
+fn p5_a_dear_call_lets_every_other_flow_have_as_many_turns() {
+    let classes = vec![ClassPolicy { cost: Cost { least: 1, most: 2 }, ..class("default") }];
+    let mut world = World::new(patient(Policy { in_flight: Some(slots(1)), classes, ..open() }));
+    let mut out = world.arrive(Caller::new().of_flow(9));
+    world.arrive(Caller { cost: 2, ..Caller::new() });
+    for flow in [0, 0, 1, 1, 1, 2, 2, 2] {
+        world.arrive(Caller { cost: 1, ..Caller::new().of_flow(flow) });
+    }
+    let mut order = Vec::new();
+    while order.len() < 9 {
+        world.end(out);
+        world.pass(ms(1));
+        out = (0..world.calls.len()).find(|call| world.calls[*call].is_out()).expect("one has the slot");
+        order.push(world.calls[out].caller.flow);
+    }
+    assert_eq!(order, [0, 1, 2, 1, 2, 0, 1, 2, 0]);
 }
 
 proptest! {
