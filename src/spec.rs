@@ -12,6 +12,7 @@ mod store;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,6 +37,8 @@ pub struct Settings {
     pub log: Log,
     /// The longest time that gates serve on after SIGTERM.
     pub drain: Duration,
+    /// The threads that carry the calls.
+    pub threads: NonZeroU32,
     /// The file that keeps failing keys, pauses and levels over a restart. By itself it is `state`
     /// in the first gate's `tls.write_to`, else in `/run/tidegate`, if either is there.
     pub state: OwnFile,

@@ -1,9 +1,11 @@
 //! Runs the gates and the admin port, and shuts them down in order.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use tokio::runtime::Builder;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -34,11 +36,20 @@ pub(crate) fn serve(sources: &Sources) -> Result<(), Failure> {
     }
     let log = &prepared.settings.log;
     let level = log::start(log.json, &log.level)?;
-    // One thread: for this work it costs less CPU than several would, and a sidecar should need no
-    // more.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = runtime(prepared.settings.threads).enable_all().build()?;
     runtime.block_on(until_stopped(prepared, sources, level, clock))?;
     Ok(())
+}
+
+/// Returns what makes the runtime. One thread costs less CPU for this work than several would, as
+/// nothing is handed from one to another.
+fn runtime(threads: NonZeroU32) -> Builder {
+    if threads.get() == 1 {
+        return Builder::new_current_thread();
+    }
+    let mut builder = Builder::new_multi_thread();
+    builder.worker_threads(threads.get() as usize);
+    builder
 }
 
 /// Starts everything, waits for a signal, and lets everything finish.

@@ -1,6 +1,7 @@
 //! Reads the whole configuration: the keys of the process, and each gate.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +22,7 @@ pub(super) fn settings(root: &Cursor<'_>) -> Settings {
     let admin = admin(&root.table("admin"));
     let log = log(&root.table("log"));
     let drain = root.table("shutdown").get("drain", DRAIN);
+    let threads = threads(&root.table("process"));
     let otlp = otlp::otlp(root);
     let state = root.table("state").get("file", OwnFile::Auto);
     let stores = stores::stores(root);
@@ -33,7 +35,7 @@ pub(super) fn settings(root: &Cursor<'_>) -> Settings {
         (Arc::clone(&name), gate(&at, name, egress.as_ref().map(|egress| (place, egress.clients.is_some()))))
     };
     let gates = root.tables("gates").into_iter().enumerate().map(named).collect();
-    let mut settings = Settings { admin, log, drain, otlp, state, stores, egress, gates };
+    let mut settings = Settings { admin, log, drain, threads, otlp, state, stores, egress, gates };
     if settings.gates.is_empty() && settings.egress.is_none() && root.is_right() {
         let message = ", expected at least one gate, such as [gates.kubernetes] with upstream = \"in_cluster\"";
         root.at("gates").missing(message);
@@ -100,6 +102,15 @@ impl TomlValue for OwnFile {
             Self::At(path) => path.display().to_string().into(),
         }
     }
+}
+
+/// Reads the number of threads that carry the calls.
+fn threads(at: &Cursor<'_>) -> NonZeroU32 {
+    let threads = at.get("threads", NonZeroU32::MIN);
+    if threads.get() > MAX_THREADS {
+        at.at("threads").problem(format!("is {threads}, expected at most {MAX_THREADS}"));
+    }
+    threads
 }
 
 fn log(at: &Cursor<'_>) -> Log {
@@ -181,5 +192,7 @@ fn collide(one: SocketAddr, other: SocketAddr) -> bool {
 const MAX_SOCKET: usize = 80;
 const ADMIN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 9464);
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+/// More than the processors that a gate could use: the limiter of a gate has one lock.
+const MAX_THREADS: u32 = 64;
 /// Within the 30 s that a pod is given, with time to write the last lines.
 const DRAIN: Duration = Duration::from_secs(25);

@@ -55,10 +55,11 @@ fn keys(record: &Record, heading: &str) -> Vec<String> {
     record.keys(&path(heading)).iter().map(|key| key.name.clone()).collect()
 }
 
-const HEADINGS: [&str; 29] = [
+const HEADINGS: [&str; 30] = [
     "[admin]",
     "[log]",
     "[shutdown]",
+    "[process]",
     "[state]",
     "[otlp]",
     "[stores.NAME]",
@@ -143,6 +144,7 @@ fn the_reference_shows_the_defaults() {
         ("[admin]", &effective["admin"]),
         ("[log]", &effective["log"]),
         ("[shutdown]", &effective["shutdown"]),
+        ("[process]", &effective["process"]),
         ("[state]", &effective["state"]),
         ("[egress]", &effective["egress"]),
         ("[gates.NAME]", gate),

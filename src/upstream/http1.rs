@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use futures_util::task::AtomicWaker;
 use http::HeaderMap;
 use http_body::Body;
 use hyper::client::conn::http1;
@@ -36,6 +37,10 @@ pub(super) struct Traffic {
     pub(super) trails: AtomicBool,
     /// For the connection of an upgrade: its share in the count of these.
     pub(super) upgrade: Option<Arc<()>>,
+    /// The connection has ended, and its driver is gone.
+    pub(super) over: AtomicBool,
+    /// The call that waits for an answer on it.
+    pub(super) waiting: AtomicWaker,
 }
 
 /// A socket that counts, and is read by [`READ`] bytes at a time.
@@ -72,6 +77,18 @@ impl Traffic {
         *lock(&self.trailing) = Some(trailing);
         self.trails.store(true, Ordering::Relaxed);
         Some(mark)
+    }
+
+    /// Notes that the connection has ended and its driver is gone.
+    pub(super) fn end(&self) {
+        self.over.store(true, Ordering::Release);
+        self.waiting.wake();
+    }
+
+    /// True if the connection has ended. If not, the task is woken when it does.
+    pub(super) fn poll_over(&self, cx: &Context<'_>) -> bool {
+        self.waiting.register(cx.waker());
+        self.over.load(Ordering::Acquire)
     }
 }
 

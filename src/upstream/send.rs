@@ -8,6 +8,8 @@
 //! lost.
 
 use std::error::Error as StdError;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -261,7 +263,7 @@ fn send_http1(
     let sending = exclusive.sender.as_mut().map(|sender| sender.try_send_request(request));
     async move {
         let Some(sending) = sending else { return Err(closed_at_once()) };
-        match sending.await {
+        match until_answered(sending, &mut exclusive).await {
             Ok(response) => match BrokenAnswer::find(&response, None) {
                 Some(broken) => Err(Failed { fate: Fate::Lost, source: Arc::new(broken) }), // and its connection is closed
                 None => Ok(response.map(|body| Streaming::new(body, Hold::Connection(exclusive)))),
@@ -269,6 +271,21 @@ fn send_http1(
             Err(error) => Err(judge_http1(error, &exclusive, before, safe)),
         }
     }
+}
+
+/// Waits for the answer. A request that is handed over while another thread ends the connection is
+/// given back only once no sender is left, so the sender goes when the connection has ended.
+async fn until_answered<T>(sending: impl Future<Output = T>, exclusive: &mut Exclusive) -> T {
+    let mut sending = pin!(sending);
+    poll_fn(|cx| {
+        let poll = sending.as_mut().poll(cx);
+        if poll.is_ready() || exclusive.sender.is_none() || !exclusive.traffic.poll_over(cx) {
+            return poll;
+        }
+        exclusive.sender = None;
+        sending.as_mut().poll(cx)
+    })
+    .await
 }
 
 /// Judges what an HTTP/1.1 error proves. `before` are the bytes that had been read and written on

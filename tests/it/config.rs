@@ -46,7 +46,7 @@ fn unknown_keys_are_errors_with_a_suggestion() {
             "f.toml:3:8: gates.kubernetes.bucket.rat: is not a valid key, expected one of rate, burst, per, start, adapt, counts, shared (did you mean \"rate\"?)",
             "f.toml:4:8: gates.kubernetes.bucket.burts: is not a valid key, expected one of rate, burst, per, start, adapt, counts, shared (did you mean \"burst\"?)",
             "f.toml:5:1: gates.kubernetes.listen_on: is not a valid key",
-            "f.toml:6:2: logs: is not a valid key, expected one of admin, log, shutdown, otlp, state, stores, egress, gates (did you mean \"log\"?)",
+            "f.toml:6:2: logs: is not a valid key, expected one of admin, log, shutdown, process, otlp, state, stores, egress, gates (did you mean \"log\"?)",
         ],
     );
     in_gate(
@@ -89,6 +89,17 @@ fn a_date_is_no_text() {
             "f.toml:5:19: gates.kubernetes.bucket.rate: is a date, expected a number per second, or text such as \"5000/h\" or \"900/min\" (units: s, min, h, d)",
         ],
     );
+}
+
+#[test]
+fn threads_are_counted_and_only_so_many_are_of_use() {
+    for (value, wrong) in [("0", "is 0, expected at least 1"), ("65", "is 65, expected at most 64")] {
+        let text = format!("[process]\nthreads = {value}\n{SMALLEST}");
+        expect(&text, &[], &[&format!("f.toml:2:11: process.threads: {wrong}")]);
+    }
+    assert_eq!(load(SMALLEST, &[]).expect("right").settings.threads.get(), 1);
+    let two = load(SMALLEST, &[("TIDEGATE__PROCESS__THREADS", "2")]).expect("right");
+    assert_eq!(two.settings.threads.get(), 2);
 }
 
 #[test]
@@ -918,7 +929,7 @@ fn the_environment_wins_and_is_held_to_the_same() {
         (
             "LGO__LEVEL",
             "debug",
-            "lgo: is not a valid key, expected one of admin, log, shutdown, otlp, state, stores, egress, gates (did you mean \"log\"?)",
+            "lgo: is not a valid key, expected one of admin, log, shutdown, process, otlp, state, stores, egress, gates (did you mean \"log\"?)",
         ),
         (
             "GATES__KUBERNETES__BUKET__RATE",

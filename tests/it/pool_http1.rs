@@ -101,6 +101,32 @@ async fn a_connection_serves_one_call_after_another() {
     until(|| caller.ledger.room(Group::Short) == 1).await;
 }
 
+/// The server answers and closes, so that many a request is handed to a connection in the moment in
+/// which another thread finds its end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn no_request_is_lost_that_meets_the_end_of_its_connection_on_another_thread() {
+    let server = replying(OK, true).await;
+    let caller = Caller::to(&server);
+    let mut calls = JoinSet::new();
+    for _ in 0..32 {
+        let caller = caller.clone();
+        calls.spawn(async move {
+            for _ in 0..50 {
+                // A GET goes again, but no more often than MAX_RETURNS.
+                if let Ok(response) = caller.get(Group::Short, "/").await {
+                    assert_eq!(text(response).await, "ok");
+                }
+            }
+        });
+    }
+    soon(async {
+        while let Some(ended) = calls.join_next().await {
+            ended.expect("every answer is whole");
+        }
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn calls_at_once_have_a_connection_each() {
     let together = Arc::new(Barrier::new(40));

@@ -45,19 +45,30 @@ fn say(line: impl Display) {
 
 #[test]
 fn chaos_ends_with_every_promise_kept_and_nothing_held() {
-    let (seconds, seed) = (number("TIDEGATE_SOAK_SECONDS", 20), number("TIDEGATE_SOAK_SEED", 1));
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
-    runtime.block_on(soak(Duration::from_secs(seconds), Dice::new(seed), &format!("{seconds} s by seed {seed}")));
+    run(1);
 }
 
-async fn soak(time: Duration, dice: Dice, what: &str) {
+#[test]
+fn chaos_on_two_threads_ends_with_every_promise_kept_and_nothing_held() {
+    run(2);
+}
+
+/// Runs it with a gate of so many threads.
+fn run(threads: u8) {
+    let (seconds, seed) = (number("TIDEGATE_SOAK_SECONDS", 20), number("TIDEGATE_SOAK_SEED", 1));
+    let what = format!("{seconds} s by seed {seed}, {threads} of [process] threads");
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
+    runtime.block_on(soak(Duration::from_secs(seconds), Dice::new(seed), threads, &what));
+}
+
+async fn soak(time: Duration, dice: Dice, threads: u8, what: &str) {
     let sky = Arc::new(Sky::new());
     let apis = [
         upstream::start(dice.child(), Arc::clone(&sky), false).await,
         upstream::start(dice.child(), Arc::clone(&sky), true).await,
     ];
-    let process = Process::start(&apis).await;
+    let process = Process::start(&apis, threads).await;
     let weather = dice.child();
 
     let middle = half(&process, &sky, &dice.child(), &weather, time / 2).await;

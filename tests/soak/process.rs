@@ -60,7 +60,7 @@ impl fmt::Display for Rest {
 }
 
 impl Process {
-    pub(crate) async fn start(apis: &[Api; 2]) -> Self {
+    pub(crate) async fn start(apis: &[Api; 2], threads: u8) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let (ports, admin) = ([free_port(), free_port()], free_port());
         let path = |name: &str| folder.path().join(name).display().to_string();
@@ -76,7 +76,7 @@ impl Process {
             )
         };
         let text = format!(
-            "[admin]\nlisten = \"127.0.0.1:{admin}\"\n[log]\ncalls = {:?}\n{}{}",
+            "[admin]\nlisten = \"127.0.0.1:{admin}\"\n[process]\nthreads = {threads}\n[log]\ncalls = {:?}\n{}{}",
             path("calls.jsonl"),
             gate("plain", ports[0], format!("http://{}", apis[0].address), ""),
             gate("encrypted", ports[1], format!("https://localhost:{}", apis[1].address.port()), &tls)

@@ -13,6 +13,7 @@ pub(super) fn needed(running: &Settings, new: &Settings) -> Vec<String> {
         ("state.file", running.state != new.state),
         ("log.format", running.log.json != new.log.json),
         ("otlp", running.otlp != new.otlp),
+        ("process.threads", running.threads != new.threads),
     ];
     let mut keys: Vec<String> = changed(of_process).map(str::to_owned).collect();
     keys.extend(of_egress(running.egress.as_ref(), new.egress.as_ref()).into_iter().map(|key| format!("egress{key}")));

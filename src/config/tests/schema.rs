@@ -58,6 +58,7 @@ fn bounds() -> Vec<(&'static str, Value)> {
         ("admin.listen", json!({ "pattern": "^(off|.+:[0-9]+)$" })),
         ("admin.socket", json!({ "pattern": "^(auto|off|/.*[^/])$" })),
         ("state.file", json!({ "pattern": "^(auto|off|/.*[^/])$" })),
+        ("process.threads", json!({ "minimum": 1, "maximum": 64 })),
         ("stores", json!({ "propertyNames": &name })),
         ("stores.NAME", json!({ "required": ["url"] })),
         ("gates", json!({ "propertyNames": &name, "minProperties": 1 })),

@@ -198,6 +198,7 @@ async fn drive_http1(
     })
     .await;
     drop(connection);
+    traffic.end();
     ended(end, &pool, id);
 }
 
