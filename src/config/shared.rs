@@ -77,6 +77,12 @@ fn read(at: &Cursor<'_>) -> Option<SharedPolicy> {
     }
     let (store, outage) = (store.unwrap_or_default().into(), outage.unwrap_or_default());
     let members = members.unwrap_or(MEMBERS);
+    if members.get() > MANY {
+        at.at("members").warn(format!(
+            "is {members}: with more than {MANY} gates each question costs the store more than a quarter of a \
+             millisecond; fewer gates, such as one as a Service for each cluster, are less work for it"
+        ));
+    }
     let (name, pauses) = (name.into(), pauses.then_some(Duration::MAX)); // bounded once the signals are known
     Some(SharedPolicy { name, store, weight, lease, outage, members, pauses })
 }
@@ -109,7 +115,7 @@ fn check_name(name: &str, at: &Cursor<'_>) {
 fn check_bucket(at: &Cursor<'_>, bucket: &BucketPolicy, shared: &SharedPolicy) {
     if bucket.per == Per::Flow {
         let message = "is \"flow\", but flows of one gate are none of another's, so that they cannot share a bucket; \
-                       expected \"gate\", \"credential\", \"account\" or \"action\"";
+                       expected \"gate\", \"credential\", \"client\", \"account\" or \"action\"";
         at.at("per").problem(message);
     }
     if at.has("start") {
@@ -122,8 +128,10 @@ fn check_bucket(at: &Cursor<'_>, bucket: &BucketPolicy, shared: &SharedPolicy) {
     let (terms, burst) = (SharedLimits::new(bucket, shared), f64::from(bucket.burst.get()));
     if terms.bound() > burst + 0.01 {
         at.at("burst").warn(format!(
-            "is {burst}, less than 1 + rate * lease: all gates together may send {:.1} at once",
-            terms.bound()
+            "is {burst}, less than 1 + rate * lease: all gates together may send {:.1} at once; expected {} or more{}",
+            terms.bound(),
+            least_burst(bucket.rate, shared.lease),
+            if shared.lease.is_some() { ", or a shorter lease" } else { "" }
         ));
     } else if burst < bucket.rate / 2.0 {
         let least = (bucket.rate / 2.0).ceil();
@@ -132,6 +140,13 @@ fn check_bucket(at: &Cursor<'_>, bucket: &BucketPolicy, shared: &SharedPolicy) {
              expected {least} or more"
         ));
     }
+}
+
+/// Returns the least burst that makes up for what leases may add to a moment. The lease that is
+/// chosen is short where the burst is small.
+fn least_burst(rate: f64, lease: Option<Duration>) -> f64 {
+    let lease = lease.unwrap_or(SHORTEST_LEASE);
+    (1.0 + rate * lease.as_secs_f64()).ceil().max(2.0)
 }
 
 /// Gives each shared bucket its store, and checks that all buckets of one name have the same
@@ -149,7 +164,7 @@ pub(super) fn check_together(settings: &mut Settings, root: &Cursor<'_>) {
             items.find(|item| item.text("name") == Some(class)).unwrap_or_else(|| all.clone()).at("bucket")
         };
         let of_classes = classes.iter().map(|class| (class.bucket, class_at(&class.name)));
-        let (mut of_gate, mut resolved) = (BTreeSet::new(), None);
+        let (mut of_gate, mut resolved, mut slow) = (BTreeSet::new(), None, Vec::new());
         for (bucket, at) in [(*bucket, gate_at.at("bucket"))].into_iter().chain(of_classes) {
             let Some((bucket, SharedId(id))) = bucket.and_then(|bucket| Some((bucket, bucket.shared?))) else {
                 continue;
@@ -165,6 +180,7 @@ pub(super) fn check_together(settings: &mut Settings, root: &Cursor<'_>) {
                 _ => resolve(shared, stores, &at),
             }
             resolved = Some((at.path.clone(), Arc::clone(&shared.store)));
+            slow.extend(slow_alone(&bucket, shared).map(|rate| (at.clone(), Arc::clone(&shared.name), rate)));
             let id = (Arc::clone(&shared.store), Arc::clone(&shared.name));
             if !of_gate.insert(id.clone()) {
                 at.problem(format!(
@@ -174,6 +190,36 @@ pub(super) fn check_together(settings: &mut Settings, root: &Cursor<'_>) {
             }
             let BucketPolicy { rate, burst, per, .. } = bucket;
             seen.entry(id).or_insert(First { rate, burst, per, at: bucket_at }).check(&bucket, &shared.name, &at);
+        }
+        warn_of_slow(slow);
+    }
+    let is_used = |store: &&Store| seen.keys().any(|(used, _): &(Arc<str>, Arc<str>)| *used == store.name);
+    for store in stores.iter().filter(|store| !is_used(store)) {
+        root.at("stores")
+            .at(&store.name)
+            .warn("is not used: no bucket is shared through it; expected bucket.shared at a gate, or no such store");
+    }
+}
+
+/// Returns the rate at which a gate goes on that has not met the store of this bucket yet, if that
+/// is so low that it seems to stand still.
+fn slow_alone(bucket: &BucketPolicy, shared: &SharedPolicy) -> Option<f64> {
+    let part = bucket.rate / f64::from(shared.members.get());
+    let goes_on = shared.outage == Outage::Share && !shared.store.is_empty();
+    (goes_on && part < LEAST_PART).then_some(part)
+}
+
+/// Warns of buckets that are slow without their store: of all that one key shares, of the slowest.
+fn warn_of_slow(mut slow: Vec<(Cursor<'_>, Arc<str>, f64)>) {
+    slow.sort_by(|one, other| one.2.total_cmp(&other.2));
+    let mut told = BTreeSet::new();
+    for (at, name, rate) in slow {
+        if told.insert(at.path.to_string()) {
+            at.warn(format!(
+                "lets a gate that has not met its store yet go on at {rate:.3}/s for {name}, a call in {:.0} s; expected \
+                 fewer members, or outage = \"full\" if calls matter more than the quota",
+                1.0 / rate
+            ));
         }
     }
 }
@@ -229,9 +275,14 @@ fn resolve(shared: &mut SharedPolicy, stores: &[Store], at: &Cursor<'_>) {
 const OF: char = '.';
 /// The largest weight.
 const HEAVIEST: u32 = 100;
-const LEASES: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(60);
+const SHORTEST_LEASE: Duration = Duration::from_millis(100);
+const LEASES: std::ops::RangeInclusive<Duration> = SHORTEST_LEASE..=Duration::from_secs(60);
 const LONGEST_NAME: usize = 64;
 /// The members to reckon with before the store has said how many there are.
 const MEMBERS: NonZeroU32 = NonZeroU32::MIN.saturating_add(9);
+/// The members beyond which the store's script takes a good part of a millisecond.
+const MANY: u32 = 100;
+/// The calls per second below which a gate that is alone seems to stand still.
+const LEAST_PART: f64 = 0.1;
 /// The fastest shared bucket: its time per token is kept in quarters of a microsecond.
 const FASTEST: f64 = 10_000.0;

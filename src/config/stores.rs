@@ -101,13 +101,17 @@ impl TomlValue for Url {
 
 /// Reads the URL of a store. The message never shows a password.
 fn url(text: &str) -> Result<Url, String> {
-    if let Some(path) = text.strip_prefix("unix:") {
-        let path = PathBuf::from(path);
-        let fits = path.is_absolute().then_some(Url { address: StoreAddress::Unix(path), has_tls: false });
-        return fits.ok_or_else(|| format!("is {text:?}, which is not an absolute path"));
-    }
-    if text.contains('@') {
+    let is_path = text.starts_with("unix:/") && !text.starts_with("unix://");
+    if text.contains('@') && !is_path {
         return Err("has a user or password in it, which belong into user and password_file".to_owned());
+    }
+    if text.contains(['?', '#']) {
+        let fault = "has a query or fragment, which no store has; a password belongs into password_file";
+        return Err(fault.to_owned());
+    }
+    if let Some(path) = text.strip_prefix("unix:") {
+        let url = Url { address: StoreAddress::Unix(PathBuf::from(path)), has_tls: false };
+        return if is_path { Ok(url) } else { Err(format!("is {text:?}, which is not an absolute path")) };
     }
     let fault = |what: &str| format!("is {text:?}, which {what}");
     let (scheme, rest) = text.split_once("://").ok_or_else(|| fault("is not a URL"))?;
@@ -121,8 +125,8 @@ fn url(text: &str) -> Result<Url, String> {
     let port = if form == "sentinel" { SENTINEL_PORT } else { PORT };
     let hosts = hosts.split(',').map(|host| endpoint(host, port)).collect::<Result<Vec<_>, _>>();
     let hosts = hosts.map_err(|what| fault(&what))?;
-    if rest.contains(['?', '#']) || (form != "sentinel" && !path.is_empty()) {
-        return Err(fault("has a path, query or fragment: shared buckets are in database 0"));
+    if form != "sentinel" && !path.is_empty() {
+        return Err(fault("has a path: shared buckets are in database 0"));
     }
     let address = match form {
         "" if hosts.len() > 1 => return Err(fault("names several hosts, which only sentinels and a cluster have")),

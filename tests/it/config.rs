@@ -1123,9 +1123,58 @@ fn a_bucket_is_shared_by_name_under_one_limit() {
     assert!(problems[0].contains("which another bucket of this gate is"), "{problems:?}");
     let warnings = load(&gates("rate = 50, burst = 2, shared = \"a\"", "rate = 1"), &[]).unwrap().warnings;
     assert!(
-        warnings[0].contains("less than 1 + rate * lease: all gates together may send 6.0 at once"),
+        warnings[0].contains("less than 1 + rate * lease: all gates together may send 6.0 at once; expected 6 or more"),
         "{warnings:?}"
     );
+    // As many as it says are enough.
+    for (rate, lease, least) in [(50.0, "auto", 6), (1.0, "auto", 2), (400.0, "auto", 41), (50.0, "10s", 501)] {
+        let told = |burst: u32| {
+            let bucket = format!("rate = {rate}, burst = {burst}, shared = {{ name = \"a\", lease = \"{lease}\" }}");
+            load(&gates(&bucket, "rate = 1"), &[]).unwrap().warnings.concat()
+        };
+        let (less, enough) = (told(least - 1), told(least));
+        assert!(less.contains(&format!("expected {least} or more")), "{rate} {lease}: {less}");
+        assert_eq!(less.contains(", or a shorter lease"), lease != "auto", "{less}");
+        assert!(!enough.contains("less than 1 + rate * lease"), "{rate} {lease}: {enough}");
+    }
+    let warnings = load(&gates("rate = 50, burst = 15, shared = \"a\"", "rate = 1"), &[]).unwrap().warnings;
+    assert!(warnings.len() == 1 && warnings[0].contains("so that there is little to lend"), "{warnings:?}");
+}
+
+#[test]
+fn it_is_said_what_a_shared_bucket_costs_and_how_slowly_a_gate_goes_on_alone() {
+    let warnings = |store: &str, text: &str| {
+        let text = format!("{store}[gates.a]\nupstream = \"https://x\"\nretry_bucket = \"off\"\n{text}\n");
+        load(&text, &[]).unwrap_or_else(|problems| panic!("{text}: {problems:?}")).warnings
+    };
+    let store = "[stores.main]\nurl = \"redis://valkey\"\n";
+    let slow = "bucket = { rate = 0.5, burst = 20, shared = \"a\" }";
+    let told = warnings(store, slow);
+    let expected = "gates.a.bucket.shared: lets a gate that has not met its store yet go on at 0.050/s for a, a call in 20 s; \
+                    expected fewer members, or outage = \"full\"";
+    assert!(told.len() == 1 && told[0].contains(expected), "{told:?}");
+    assert_eq!(warnings("", slow), Vec::<String>::new(), "the gates of one process have no store that could be away");
+    for fine in ["members = 5", "outage = \"full\"", "outage = \"stop\""] {
+        let bucket = format!("bucket = {{ rate = 0.5, burst = 20, shared = {{ name = \"a\", {fine} }} }}");
+        assert_eq!(warnings(store, &bucket), Vec::<String>::new(), "{fine}");
+    }
+    // Of all that a preset has, the slowest is named, once.
+    let told = warnings(store, "preset = \"aws\"\nkind = \"http\"\nshared = \"aws\"");
+    let slow: Vec<_> =
+        told.iter().filter(|warning| warning.contains("lets a gate that has not met its store")).collect();
+    assert!(slow.len() == 1 && slow[0].contains("gates.a.shared: ") && slow[0].contains(" for aws."), "{told:?}");
+
+    let many = "bucket = { rate = 50, burst = 100, shared = { name = \"a\", members = 101 } }";
+    let told = warnings(store, many);
+    assert!(told.len() == 1 && told[0].contains("members: is 101: with more than 100 gates each question"), "{told:?}");
+    let told = warnings(store, "bucket = { rate = 50, burst = 100 }");
+    assert!(
+        told.len() == 1 && told[0].contains("stores.main: is not used: no bucket is shared through it"),
+        "{told:?}"
+    );
+    let late = "bucket = { rate = 50, burst = 100, shared = { name = \"a\", lease = \"200ms\" } }";
+    let told = warnings(store, late);
+    assert!(told.len() == 1 && told[0].contains("less than the store's timeout of 250ms"), "{told:?}");
 }
 
 #[test]
@@ -1213,14 +1262,22 @@ fn stores_must_exist_and_be_reachable_without_showing_a_password() {
     url("redis+sentinel://a:1,b:2/x y", "whose name no sentinel takes");
     url("redis+sentinel://a:1,,b:2/main", "which names no host");
     url("redis+cluster://a:1,b:x", "has no port in \"b:x\"");
-    url("redis+cluster://a:1/3", "has a path, query or fragment");
+    url("redis+cluster://a:1/3", "has a path: shared buckets are in database 0");
     url("redis+cluster://gate:hunter2@a:1", "has a user or password in it");
     url("redis+cluser://a:1", "is for neither sentinels nor a cluster");
     url("redis://a:1,b:2", "names several hosts, which only sentinels and a cluster have");
     url("redis://", "names no host");
     url("http://valkey", "which is not a URL with redis:// or rediss://");
-    url("redis://valkey/3", "has a path, query or fragment");
+    url("redis://valkey/3", "has a path: shared buckets are in database 0");
+    for query in
+        ["redis://valkey:6379?password=hunter2", "redis://valkey/?password=hunter2", "unix:/x?password=hunter2"]
+    {
+        url(query, "has a query or fragment, which no store has; a password belongs into password_file");
+    }
+    url("redis+sentinel://a:1/main#hunter2", "has a query or fragment");
     url("unix:run/x.sock", "which is not an absolute path");
+    url("unix:///run/x.sock", "which is not an absolute path");
+    url("unix://gate:hunter2@/run/x.sock", "has a user or password in it");
     wrong("[stores.main]\n", "\"acc\"", "stores.main.url: is missing, expected \"redis://HOST:PORT\"");
     let more = |keys: &str, expected: &str| wrong(&format!("{main}{keys}\n"), "\"acc\"", expected);
     more("password = \"hunter2\"", "password: is not a valid key");
