@@ -5,6 +5,7 @@
 //! name, counts, times and limits. A store is believed about tokens and pauses, and about nothing
 //! else: the gate's own bucket bounds what it sends, whatever a store says.
 
+mod bounded;
 mod cluster;
 mod dial;
 mod fault;

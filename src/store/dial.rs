@@ -12,6 +12,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::task::AbortHandle;
 use tokio_rustls::TlsConnector;
 
+use super::bounded::Bounded;
 use super::fault::Fault;
 use crate::clock::Clock;
 use crate::credentials::Secret;
@@ -115,6 +116,7 @@ impl Dialer {
             info = info.set_username(user);
         }
         let config = AsyncConnectionConfig::new().set_response_timeout(Some(self.store.timeout));
+        let stream = Bounded::new(stream);
         let (redis, driver) = MultiplexedConnection::new_with_config(&info, stream, config).await?;
         let driver = Driver(tokio::spawn(driver).abort_handle());
         Ok(Connection { redis, at: None, password: login.password, _driver: driver })

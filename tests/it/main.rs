@@ -77,6 +77,7 @@ mod reload_load;
 mod shared_clocks;
 mod shared_failovers;
 mod shared_fleet;
+mod shared_lies;
 mod shared_outages;
 mod shared_relay;
 mod shared_relays;

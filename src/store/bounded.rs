@@ -1,0 +1,104 @@
+//! A connection on which a server can say only so much.
+//!
+//! What a store answers is shorter than what it was asked, but a server that is none may send
+//! without end, and what it sends is kept until it is a whole reply. So a connection takes
+//! [`MOST`] bytes, and one more for each that was sent, and ends at the next.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// A stream that ends when too much comes.
+#[derive(Debug)]
+pub(super) struct Bounded<S> {
+    stream: S,
+    /// The bytes that may still come.
+    left: usize,
+}
+
+// === impl Bounded ===
+
+impl<S> Bounded<S> {
+    pub(super) fn new(stream: S) -> Self {
+        Self { stream, left: MOST }
+    }
+
+    fn sent(&mut self, bytes: usize) {
+        self.left = self.left.saturating_add(bytes).min(MOST);
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
+        let came = buffer.filled().len() - before;
+        let Some(left) = self.left.checked_sub(came) else {
+            self.left = 0;
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, "it sends more than a store would")));
+        };
+        self.left = left;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Bounded<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let sent = ready!(Pin::new(&mut self.stream).poll_write(cx, bytes))?;
+        self.sent(sent);
+        Poll::Ready(Ok(sent))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+/// The most bytes that may come unasked: all that `doctor` reads of a bucket of ten thousand gates.
+const MOST: usize = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn so_much_comes_and_what_was_asked_for() {
+        let (ours, mut theirs) = tokio::io::duplex(64 * 1024);
+        let mut ours = Bounded::new(ours);
+        let server = tokio::spawn(async move {
+            let mut question = [0; 1000];
+            for _ in 0..3 {
+                theirs.read_exact(&mut question).await.expect("a question");
+                theirs.write_all(&[b'x'; 900]).await.expect("it is read");
+            }
+            let mut sent = 0;
+            while theirs.write_all(&[b'x'; 1000]).await.is_ok() {
+                sent += 1000;
+            }
+            sent
+        });
+        for _ in 0..3 {
+            ours.write_all(&[b'?'; 1000]).await.expect("it is taken");
+            ours.read_exact(&mut [0; 900]).await.expect("an answer");
+        }
+        let mut all = 0;
+        let error = loop {
+            match ours.read(&mut [0; 4096]).await {
+                Ok(read) => all += read,
+                Err(error) => break error,
+            }
+        };
+        assert!(all <= MOST && all > MOST - 8192, "{all}");
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        drop(ours);
+        assert!(server.await.expect("it ends") < 2 * MOST);
+    }
+}
