@@ -95,7 +95,7 @@ pub(crate) use self::queue::{
 };
 pub(crate) use self::refusal::{Cause, Why};
 pub use self::refusal::{Ended, KeyState, Reason, Refusal};
-pub use self::resources::{Answer, Ask, Asked, Away, Ledger, Part, Questions, SharedLimits};
+pub use self::resources::{Alone, Answer, Ask, Asked, Away, Ledger, Part, Questions, SharedLimits};
 pub(crate) use self::resources::{
     Block, Bucket, BucketId, Charges, Demand, Lasts, News, Origin, Owner, Paused, Pauses, Requirements, Resources,
     SharedPause, SlotShare, Slots, Turn, Want,

@@ -199,6 +199,13 @@ pub struct Shared {
     pub level: f64,
     /// The tokens that this gate holds, of all parts.
     pub held: usize,
+    /// Tokens per second now: while the store is away those of this gate alone, otherwise those of
+    /// all gates together. Of the slowest part.
+    #[serde(default)]
+    pub rate: f64,
+    /// The milliseconds until a call can have a token, as far as that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_ms: Option<u64>,
     /// True if another gate has stricter limits, which hold for all.
     pub differs: bool,
 }

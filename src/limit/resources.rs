@@ -21,7 +21,7 @@ pub(crate) use self::opening::Opening;
 pub(crate) use self::pauses::{Origin, Pauses};
 pub use self::pauses::{PauseView, Paused};
 pub(crate) use self::refund::Refunds;
-pub use self::shared::{Answer, Ask, Asked, Away, Ledger, Part, Questions, SharedLimits, SharedView};
+pub use self::shared::{Alone, Answer, Ask, Asked, Away, Ledger, Part, Questions, SharedLimits, SharedView};
 pub(crate) use self::shared::{News, SharedBuckets, SharedPause, Want};
 pub(crate) use self::slots::Slots;
 pub(crate) use self::split::Split;

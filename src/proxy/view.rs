@@ -244,6 +244,8 @@ fn shared_view(view: &SharedView) -> status::Shared {
         members: view.members,
         level: view.level,
         held: view.held,
+        rate: view.rate,
+        next_ms: view.next.map(|next| u64::try_from(next.as_millis()).unwrap_or(u64::MAX)),
         differs: view.differs,
     }
 }

@@ -204,7 +204,7 @@ impl Shared {
             None => others,
         };
         let state = match self.state.as_str() {
-            "fallback" => "; its store is away, so that it goes on alone".to_owned(),
+            "fallback" => format!("; its store is away, so that it goes on alone at {}/s", number(self.rate)),
             "stopped" => "; its store is away, so that calls wait".to_owned(),
             _ => format!(": {} there, {held} held", number(level.floor())),
         };

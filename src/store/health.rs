@@ -1,11 +1,13 @@
 //! The last that was heard of a store, for the log, the metrics and the status.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::fault::Fault;
 use crate::clock::Clock;
+use crate::limit::{Answer, Ask};
 use crate::moment::Moment;
 use crate::spec::Endpoint;
 use crate::telemetry::table;
@@ -19,6 +21,8 @@ pub(super) struct Health {
     away: AtomicBool,
     /// Set by a question that failed: its connection is of no more use.
     broken: AtomicBool,
+    /// True once it was logged that a bucket has too many members.
+    crowded: AtomicBool,
     heard: Mutex<Heard>,
 }
 
@@ -40,20 +44,42 @@ pub(crate) struct Heard {
 
 impl Health {
     pub(super) fn new(store: Arc<str>, clock: Clock) -> Self {
-        Self { store, clock, away: false.into(), broken: false.into(), heard: Mutex::default() }
+        let is_not = || AtomicBool::new(false);
+        Self { store, clock, away: is_not(), broken: is_not(), crowded: is_not(), heard: Mutex::default() }
     }
 
-    pub(super) fn answered(&self, took: Duration) {
+    /// Notes that a question was answered.
+    pub(super) fn answered(&self, asks: &[Ask], answers: &[Answer], took: Duration) {
         table::STORE_SECONDS.histogram(&[&self.store]).record(took);
         table::STORE_UP.gauge(&[&self.store]).set(1.0);
         table::STORE_ASKS.counter(&[&self.store, "ok"]).increment(1);
-        self.note(true, |heard| heard.took = Some(took));
+        let was_since = self.note(true, |heard| heard.took = Some(took));
         if self.away.swap(false, Ordering::SeqCst) {
-            tracing::info!(store = &*self.store, "the store answers again: its shared buckets are shared again");
+            let after = self.clock.now() - was_since;
+            let calls: u64 = asks.iter().map(|ask| ask.alone.sent).sum();
+            tracing::info!(
+                store = &*self.store,
+                after = format!("{:.1}s", after.as_secs_f64()),
+                calls,
+                "the store answers again: its shared buckets are shared again"
+            );
+        }
+        let most = asks.iter().zip(answers).max_by_key(|(_, answer)| answer.members);
+        if let Some((ask, Answer { members, .. })) = most.filter(|(_, answer)| answer.members > MANY)
+            && !self.crowded.swap(true, Ordering::SeqCst)
+        {
+            let (store, bucket) = (&*self.store, &*ask.shared.name);
+            tracing::warn!(
+                store,
+                bucket,
+                members,
+                "more than {MANY} gates share a bucket: each question costs its store more"
+            );
         }
     }
 
-    pub(super) fn failed(&self, fault: &Fault, took: Duration) {
+    /// Notes that a question was not answered.
+    pub(super) fn failed(&self, fault: &Fault, asks: &[Ask], took: Duration) {
         table::STORE_SECONDS.histogram(&[&self.store]).record(took);
         self.broken.store(true, Ordering::SeqCst);
         table::STORE_UP.gauge(&[&self.store]).set(0.0);
@@ -64,6 +90,7 @@ impl Health {
             tracing::warn!(
                 store = &*self.store,
                 why,
+                alone = go_on(asks),
                 "the store does not answer: each gate goes on as `outage` of its shared buckets says"
             );
         }
@@ -83,11 +110,38 @@ impl Health {
         self.heard.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn note(&self, is_up: bool, more: impl FnOnce(&mut Heard)) {
-        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Notes if it answers. Returns the moment since when that was so that was so until now.
+    fn note(&self, is_up: bool, more: impl FnOnce(&mut Heard)) -> Moment {
+        let (mut heard, now) = (self.heard.lock().unwrap_or_else(PoisonError::into_inner), self.clock.now());
+        let was_since = heard.since.unwrap_or(now);
         if heard.is_up != is_up || heard.since.is_none() {
-            (heard.is_up, heard.since) = (is_up, Some(self.clock.now()));
+            (heard.is_up, heard.since) = (is_up, Some(now));
         }
         more(&mut heard);
+        was_since
     }
 }
+
+/// Says at which rate each shared bucket goes on at the gate that asked: of one that is split, the
+/// slowest part.
+fn go_on(asks: &[Ask]) -> String {
+    let mut rates = BTreeMap::<&str, f64>::new();
+    for ask in asks {
+        let rate = rates.entry(&ask.shared.name).or_insert(ask.alone.rate);
+        *rate = rate.min(ask.alone.rate);
+    }
+    let says = |(name, rate): (&&str, &f64)| match rate {
+        0.0 => format!("{name} waits"),
+        rate => format!("{name} at {}/s", (rate * 1e3).round() / 1e3),
+    };
+    let mut all: Vec<_> = rates.iter().take(NAMED).map(says).collect();
+    if let Some(more) = rates.len().checked_sub(NAMED).filter(|more| *more > 0) {
+        all.push(format!("and {more} more"));
+    }
+    all.join(", ")
+}
+
+/// The members of a bucket beyond which its script takes a good part of a millisecond.
+const MANY: u32 = 100;
+/// The shared buckets that a line of the log names at most.
+const NAMED: usize = 8;

@@ -100,7 +100,7 @@ impl Worker {
             match self.connected().await {
                 Ok(servers) => self.send(servers, question),
                 Err(fault) => {
-                    self.health.failed(&fault, self.dialer.clock.now() - question.sent);
+                    self.health.failed(&fault, &question.asks, self.dialer.clock.now() - question.sent);
                     self.failed(&fault);
                     question.fail(fault.away());
                     // Those that came meanwhile would only wait for the same.
@@ -152,14 +152,15 @@ impl Worker {
             let asked = script::ask_all(&mut servers, (&question.asks, &prefix, &label));
             match tokio::time::timeout(timeout, asked).await.unwrap_or(Err(Fault::Timeout)) {
                 Ok(answers) => {
-                    match answers.iter().find_map(|answer| answer.as_ref().err()) {
-                        None => health.answered(clock.now() - question.sent),
-                        Some(fault) => health.failed(fault, clock.now() - question.sent),
+                    let (asks, took) = (&question.asks, clock.now() - question.sent);
+                    match answers.iter().cloned().collect::<Result<Vec<_>, _>>() {
+                        Ok(answers) => health.answered(asks, &answers, took),
+                        Err(fault) => health.failed(&fault, asks, took),
                     }
                     (question.done)(answers.into_iter().map(|answer| answer.map_err(|fault| fault.away())).collect());
                 }
                 Err(fault) => {
-                    health.failed(&fault, clock.now() - question.sent);
+                    health.failed(&fault, &question.asks, clock.now() - question.sent);
                     question.fail(fault.away());
                 }
             }

@@ -13,7 +13,7 @@ use super::script::{self, key};
 use super::servers::Servers;
 use crate::clock::wall_clock;
 use crate::limit::policy::{BucketPolicy, SharedPolicy};
-use crate::limit::{Ask, Asked, SharedLimits};
+use crate::limit::{Alone, Ask, Asked, SharedLimits};
 use crate::spec::{Endpoint, StoreAddress};
 
 /// The findings of a probe.
@@ -141,5 +141,6 @@ fn ask(name: &str) -> Ask {
         pause: None,
         left: None,
         leave: false,
+        alone: Alone::default(),
     }
 }

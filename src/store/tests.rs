@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 
 use super::*;
 use crate::limit::policy::{BucketPolicy, Per, SharedPolicy};
-use crate::limit::{Answer, Ask, Away, Ledger, Part, SharedLimits};
+use crate::limit::{Alone, Answer, Ask, Away, Ledger, Part, SharedLimits};
 use crate::spec::{Endpoint, SentinelLogin, StoreAddress, UpstreamTls};
 
 use self::store_server::{Process, program, programs, spawn};
@@ -137,6 +137,7 @@ fn ask(member: u64, need: u32) -> Ask {
         pause: None,
         left: None,
         leave: false,
+        alone: Alone::default(),
     }
 }
 

@@ -91,7 +91,7 @@ fn p13_p16_three_processes_send_one_rate_and_no_call_fails_when_the_store_is_kil
     call(&gates, 8);
     for (gate, ..) in &mut gates {
         let line = gate.line("the store does not answer");
-        assert!(line.contains("main"), "{line}");
+        assert!(line.contains("store=\"main\"") && line.contains("alone=\"account at 13.333/s\""), "{line}");
     }
     let _store = server(folder.path()).expect("it was there");
     // Whoever calls learns that it is back, at the latest when its backoff is over.
@@ -99,8 +99,38 @@ fn p13_p16_three_processes_send_one_rate_and_no_call_fails_when_the_store_is_kil
         while !gate.has_said("the store answers again") {
             assert!(get(*port, "/things/1").starts_with("HTTP/1.1 200 "));
         }
+        let line = gate.seen.iter().rfind(|line| line.contains("the store answers again")).expect("it said so");
+        let calls = line.split("calls=").nth(1).and_then(|calls| calls.trim().parse::<u32>().ok());
+        assert!(line.contains("after=\"") && calls.is_some_and(|calls| calls >= 8), "{line}");
     }
     call(&gates, 5);
+}
+
+#[test]
+fn a_bucket_of_more_than_a_hundred_gates_is_noticed_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(_store) = server(folder.path()) else { return };
+    let (port, _) = upstream(Clock::start());
+    let mut gates = [gate(folder.path(), port)];
+    call(&gates, 1);
+    let client = redis::Client::open(format!("redis+unix://{}", folder.path().join("s").display())).expect("a URL");
+    let mut connection = client.get_connection().expect("it takes connections");
+    let (seconds, micros): (u64, u64) = redis::cmd("TIME").query(&mut connection).expect("a time");
+    let mut others = redis::cmd("HSET");
+    others.arg("tidegate:1:{account}");
+    for other in 0..100 {
+        // What it has received, when it asked last, until when it is short, weight, limits, pod.
+        others.arg(format!("m:{other}")).arg(format!("0 {} 0 1 25000 15 pod", seconds * 1_000_000 + micros));
+    }
+    others.exec(&mut connection).expect("they are there");
+    while !gates[0].0.has_said("more than 100 gates share a bucket") {
+        call(&gates, 1);
+    }
+    call(&gates, 40);
+    let [(gate, ..)] = &mut gates;
+    gate.has_said("");
+    let said: Vec<_> = gate.seen.iter().filter(|line| line.contains("more than 100 gates")).collect();
+    assert!(said.len() == 1 && said[0].contains("bucket=\"account\" members=101"), "{said:?}");
 }
 
 #[test]

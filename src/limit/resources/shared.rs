@@ -20,7 +20,7 @@ mod outage;
 mod questions;
 mod tokens;
 
-pub use self::ask::{Answer, Ask, Asked, Away, Part, SharedLimits};
+pub use self::ask::{Alone, Answer, Ask, Asked, Away, Part, SharedLimits};
 pub(crate) use self::cells::SharedBuckets;
 pub use self::ledger::Ledger;
 pub use self::member::SharedView;

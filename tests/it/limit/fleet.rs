@@ -10,8 +10,8 @@ use std::time::Duration;
 use tidegate::api::{Answer as Outcome, Group, Outcome as Meaning, Pause, PauseLength, Scope};
 use tidegate::limit::policy::{BucketPolicy, Per, QueuePolicy, SharedId, SharedPolicy};
 use tidegate::limit::{
-    Answer, Arrival, Ask, Asked, Away, Claim, ClassId, Flow, Ledger, Limiter, Part, Permit, Policy, SharedLimits,
-    Ticket, Verdict,
+    Alone, Answer, Arrival, Ask, Asked, Away, Claim, ClassId, Flow, Ledger, Limiter, Part, Permit, Policy,
+    SharedLimits, Ticket, Verdict,
 };
 use tidegate::moment::Moment;
 
@@ -45,6 +45,8 @@ pub(super) struct Fleet {
     pub(super) left: Option<u32>,
     /// What the store was told of it, by moment and gate.
     pub(super) told_left: Vec<(Moment, usize, u32)>,
+    /// The words of gates that come back to their store on their way without it.
+    pub(super) told_alone: Vec<(usize, Alone)>,
     /// The answers that are lost on the way, by their number among all answers.
     pub(super) lose_answer: Box<dyn FnMut() -> bool>,
     /// What becomes of an answer on the way.
@@ -117,6 +119,7 @@ impl Fleet {
             asks_pause: None,
             left: None,
             told_left: Vec::new(),
+            told_alone: Vec::new(),
             lose_answer: Box::new(|| false),
             bend: Box::new(|answer| answer),
             agenda: BinaryHeap::new(),
@@ -236,6 +239,7 @@ impl Fleet {
         let from = self.sender(gate);
         for ask in asks {
             self.asks.push((self.now, gate));
+            self.told_alone.extend(ask.away.then_some((gate, ask.alone)));
             self.told_left.extend(ask.left.map(|left| (self.now, gate, left)));
             let away = Event::Answer(from, ask.asked, Err(Away::Unreachable), self.now);
             self.schedule(self.now + TIMEOUT, away);

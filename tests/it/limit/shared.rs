@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tidegate::limit::policy::{Outage, SharedPolicy};
-use tidegate::limit::{Ask, Asked, Ledger, SharedLimits};
+use tidegate::limit::{Alone, Ask, Asked, Ledger, SharedLimits};
 use tidegate::moment::Moment;
 
 use super::fleet::{Fleet, bucket, policy};
@@ -212,6 +212,10 @@ fn p16_while_the_store_is_away_each_goes_on_at_its_part_and_no_burst_follows() {
         fleet.run(10 * SECOND);
         let used = fleet.used_since(away + SECOND);
         assert!((0.95..=1.0 + TINY).contains(&used), "{used} of the rate in the outage");
+        let view = |fleet: &Fleet, gate: usize| fleet.gates[gate].limiter.snapshot(fleet.now).shared[0].clone();
+        let alone = view(&fleet, 0);
+        assert!(alone.away && (alone.rate - 50.0 / 3.0).abs() < 0.01, "{alone:?}");
+        assert!(alone.next.is_some_and(|next| next <= SECOND / 16), "{alone:?}");
         let asks = fleet.asks.iter().filter(|(at, _)| *at > away).count();
         assert!(asks <= 3 * 16, "{asks} questions to a store that is away");
         fleet.gates.iter_mut().for_each(|gate| gate.cut_off = false);
@@ -220,6 +224,14 @@ fn p16_while_the_store_is_away_each_goes_on_at_its_part_and_no_burst_follows() {
         assert!(fleet.over() <= TINY, "{} over", fleet.over());
         let used = fleet.used_since(back + 3 * SECOND);
         assert!(used >= 0.99, "{used} of the rate after it");
+        for gate in 0..3 {
+            let (view, told) = (view(&fleet, gate), fleet.told_alone.iter().rfind(|(of, _)| *of == gate));
+            let (_, told) = told.expect("it came back");
+            assert!((told.rate - 50.0 / 3.0).abs() < 0.01, "{told:?}");
+            // All but what was sent while the question was under way.
+            assert!(told.sent > 100 && view.fallback - told.sent <= 1, "{told:?} {view:?}");
+            assert!((view.rate - 50.0).abs() < 0.01, "{view:?}");
+        }
         assert!(fleet.gates.iter().all(|gate| gate.limiter.snapshot(back).shared.iter().all(|one| !one.away)));
     }
 }
@@ -481,6 +493,7 @@ proptest! {
                 pause: None,
                 left,
                 leave: false,
+        alone: Alone::default(),
             };
             let untold = ledger.clone().ask(&Ask { left: None, ..ask.clone() }, now);
             let told = ledger.ask(&ask, now);

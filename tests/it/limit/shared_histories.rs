@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tidegate::limit::policy::SharedPolicy;
-use tidegate::limit::{Answer, Ask, Asked, Ledger, SharedLimits};
+use tidegate::limit::{Alone, Answer, Ask, Asked, Ledger, SharedLimits};
 use tidegate::moment::Moment;
 
 use super::fleet::{Fleet, bucket};
@@ -321,6 +321,7 @@ proptest! {
                 pause: None,
                 left: None,
                 leave: fate == 2,
+                alone: Alone::default(),
             };
             let answer = ledger.ask(&ask, now);
             spent.extend(tokens(&ask, &answer, (now - start) as f64 / 1e6));

@@ -76,6 +76,18 @@ pub struct Ask {
     pub left: Option<u32>,
     /// True for the last ask of a member that leaves.
     pub leave: bool,
+    /// Its way without the store, which the store is not told.
+    pub alone: Alone,
+}
+
+/// A gate's way without the store, for people.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Alone {
+    /// The rate at which the member goes on if no answer comes; zero if its calls wait.
+    pub rate: f64,
+    /// The calls that the gate has sent without this store since its last answer; with the first
+    /// ask of a question, for all members of the gate.
+    pub sent: u64,
 }
 
 /// The answer to an [`Ask`]. It comes from outside and may say anything.

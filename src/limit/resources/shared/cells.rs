@@ -120,8 +120,22 @@ impl SharedBuckets {
                 // In a question that is asked anyhow there is room for those that look ahead.
                 asks.extend(self.due(&mut want, true, now));
             }
+            self.count_alone(&mut asks);
         }
         asks
+    }
+
+    /// Adds to the first ask of each store that was away the calls that were sent without it.
+    fn count_alone(&self, asks: &mut [Ask]) {
+        let mut counted: Vec<Arc<str>> = Vec::new();
+        for ask in asks.iter_mut().filter(|ask| ask.away) {
+            let store = &ask.shared.store;
+            if !counted.contains(store) {
+                let members = self.cells.iter().map(|(_, cell)| &cell.member);
+                ask.alone.sent = members.filter(|member| member.shared.store == *store).map(Member::sent_alone).sum();
+                counted.push(Arc::clone(store));
+            }
+        }
     }
 
     fn due(&mut self, want: &mut impl FnMut(BucketId) -> Option<Want>, has_plenty: bool, now: Moment) -> Vec<Ask> {

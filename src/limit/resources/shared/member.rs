@@ -13,7 +13,7 @@ use self::news::Left;
 use super::demand::{Allowance, Demand};
 use super::outage::StoreAway;
 use super::tokens::Tokens;
-use super::{Answer, Ask, Asked, Part, SharedLimits, ledger};
+use super::{Alone, Answer, Ask, Asked, Part, SharedLimits, ledger};
 use crate::limit::{BucketPolicy, SharedPolicy};
 use crate::moment::Moment;
 
@@ -70,6 +70,8 @@ pub(crate) struct Member {
     granted: u64,
     spent: u64,
     fallback: u64,
+    /// Those of the calls without the store that were sent before its last answer.
+    fallback_before: u64,
 }
 
 /// The calls that wait for a token.
@@ -145,6 +147,7 @@ impl Member {
             granted: 0,
             spent: 0,
             fallback: 0,
+            fallback_before: 0,
         }
     }
 
@@ -159,7 +162,7 @@ impl Member {
             self.tokens.clear();
             let expired = self.tokens.expired;
             *self = Self { number, granted, spent, fallback, ..Self::new(limits, (shared, self.part), id) };
-            self.tokens.expired = expired;
+            (self.tokens.expired, self.fallback_before) = (expired, fallback);
         } else {
             self.terms = SharedLimits::new(&limits, &shared);
             (self.limits, self.shared) = (limits, shared);
@@ -313,6 +316,7 @@ impl Member {
             }),
             left: self.left.take(now),
             leave: false,
+            alone: Alone { rate: self.rate_alone(now), sent: 0 },
         }
     }
 

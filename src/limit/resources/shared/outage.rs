@@ -22,14 +22,14 @@ pub(super) struct StoreAway {
 
 impl StoreAway {
     /// Begins with an empty bucket, so that an outage brings no burst.
-    pub(super) fn new(limits: &BucketPolicy, outage: Outage, members: NonZeroU32, now: Moment) -> Self {
-        let parts = match outage {
-            Outage::Share => Some(members),
-            Outage::Full => Some(NonZeroU32::MIN),
-            Outage::Stop => None,
-        };
-        let bucket = parts.map(|parts| Bucket::new(part(limits, parts), Start::Level(0, now)));
+    pub(super) fn new(part: Option<BucketPolicy>, now: Moment) -> Self {
+        let bucket = part.map(|part| Bucket::new(part, Start::Level(0, now)));
         Self { bucket, retry_at: now, backoff: Duration::ZERO }
+    }
+
+    /// Returns the rate of the member's part; zero if calls wait.
+    pub(super) fn rate(&self) -> f64 {
+        self.bucket.as_ref().map_or(0.0, |bucket| bucket.policy.rate)
     }
 
     /// Records that the store did not answer; `spread` is a number from 0 to 1.
@@ -43,10 +43,15 @@ impl StoreAway {
     }
 }
 
-/// Returns the limits of one of so many members.
-fn part(limits: &BucketPolicy, parts: NonZeroU32) -> BucketPolicy {
+/// Returns the limits of one of so many members that is alone; `None` if its calls wait then.
+pub(super) fn part(limits: &BucketPolicy, outage: Outage, members: NonZeroU32) -> Option<BucketPolicy> {
+    let parts = match outage {
+        Outage::Share => members,
+        Outage::Full => NonZeroU32::MIN,
+        Outage::Stop => return None,
+    };
     let burst = NonZeroU32::new(limits.burst.get() / parts).unwrap_or(NonZeroU32::MIN);
-    BucketPolicy::new(limits.rate / f64::from(parts.get()), burst)
+    Some(BucketPolicy::new(limits.rate / f64::from(parts.get()), burst))
 }
 
 /// The time after which a store is asked again, for the first time and at the longest.

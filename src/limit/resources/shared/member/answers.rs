@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::{Heard, Member, News, UnderWay};
 use crate::limit::keys::mix;
 use crate::limit::policy::Per;
-use crate::limit::resources::shared::outage::StoreAway;
+use crate::limit::resources::shared::outage::{self, StoreAway};
 use crate::limit::resources::{Answer, Away};
 use crate::limit::{BucketPolicy, SharedId, SharedPolicy};
 use crate::moment::Moment;
@@ -29,6 +29,11 @@ pub struct SharedView {
     pub held: usize,
     /// True while the store is away.
     pub away: bool,
+    /// The rate in force now: while the store is away that of this gate alone, otherwise that of
+    /// the strictest member; of the slowest part.
+    pub rate: f64,
+    /// The time until a call can have a token, as far as that is known.
+    pub next: Option<Duration>,
     /// True if another member has stricter limits.
     pub differs: bool,
     /// The tokens granted so far.
@@ -62,6 +67,8 @@ impl SharedView {
         }
         self.members = self.members.max(other.members);
         self.held += other.held;
+        self.rate = self.rate.min(other.rate);
+        self.next = self.next.into_iter().chain(other.next).min();
         (self.away, self.differs) = (self.away || other.away, self.differs || other.differs);
         self.count(other);
     }
@@ -117,6 +124,7 @@ impl Member {
         let took = now - sent;
         self.round_trip = if self.heard.is_none() { took } else { self.round_trip.mul_f64(0.8) + took.mul_f64(0.2) };
         (self.away, self.was_away) = (None, false);
+        self.fallback_before = self.fallback;
         if self.news == under_way.news {
             self.news = None;
         }
@@ -150,15 +158,35 @@ impl Member {
 
     fn lost(&mut self, why: Away, now: Moment) {
         let spread = self.spread();
+        let mut away = self.away.take().unwrap_or_else(|| StoreAway::new(self.part_alone(now), now));
+        away.failed(why, spread, now);
+        (self.away, self.was_away) = (Some(away), true);
+    }
+
+    /// Returns this member's limits if the store is away from now on; `None` if its calls wait.
+    fn part_alone(&self, now: Moment) -> Option<BucketPolicy> {
         let recently = self.heard.filter(|heard| now - heard.at < MEMBERS_KNOWN);
         let members = recently.and_then(|heard| NonZeroU32::new(heard.answer.members));
-        let rate = recently
-            .map_or(self.limits.rate, |heard| self.limits.rate.min(1.0 / heard.answer.period.as_secs_f64().max(1e-9)));
+        let rate = recently.map_or(self.limits.rate, |heard| self.rate_told(&heard.answer));
         let limits = BucketPolicy { rate, ..self.limits };
-        let (outage, members) = (self.shared.outage, members.or(self.reckoned).unwrap_or(self.shared.members));
-        let away = self.away.get_or_insert_with(|| StoreAway::new(&limits, outage, members, now));
-        away.failed(why, spread, now);
-        self.was_away = true;
+        let members = members.or(self.reckoned).unwrap_or(self.shared.members);
+        outage::part(&limits, self.shared.outage, members)
+    }
+
+    /// Returns the rate that an answer puts in force.
+    fn rate_told(&self, answer: &Answer) -> f64 {
+        self.limits.rate.min(1.0 / answer.period.as_secs_f64().max(1e-9))
+    }
+
+    /// Returns the rate at which this member goes on without its store; zero if its calls wait.
+    pub(in super::super) fn rate_alone(&self, now: Moment) -> f64 {
+        let now_alone = || self.part_alone(now).map_or(0.0, |part| part.rate);
+        self.away.as_ref().map_or_else(now_alone, StoreAway::rate)
+    }
+
+    /// Returns the calls that this member has sent without the store since its last answer.
+    pub(in super::super) fn sent_alone(&self) -> u64 {
+        self.fallback.saturating_sub(self.fallback_before)
     }
 
     /// Returns the moment at which a store that is away is asked again.
@@ -205,6 +233,12 @@ impl Member {
             level: answer.map_or(0.0, |answer| answer.level - f64::from(answer.granted)),
             held: self.tokens.lasting(now),
             away: self.away.is_some(),
+            rate: match (&self.away, &answer) {
+                (Some(away), _) => away.rate(),
+                (None, Some(answer)) => self.rate_told(answer),
+                (None, None) => self.limits.rate,
+            },
+            next: Some(self.ready_at(now)).filter(|at| *at < Moment::MAX).map(|at| at - now),
             differs: answer.is_some_and(|answer| answer.period > self.terms.token()),
             granted: self.granted,
             spent: self.spent,
