@@ -109,8 +109,14 @@ fn levels(limiter: &Limiter, now: Moment) -> Vec<(Part, Levels)> {
     limiter.frozen_buckets(now)
 }
 
+/// A thousand stories, more or less where someone asks for it.
+fn stories() -> Config {
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
+    Config::with_cases(cases.unwrap_or(1_000))
+}
+
 proptest! {
-    #![proptest_config(Config::with_cases(1000))]
+    #![proptest_config(stories())]
 
     #[test]
     fn p21_after_a_restart_nothing_comes_sooner_than_it_would_have(
