@@ -81,6 +81,8 @@ mod shared_lies;
 mod shared_outages;
 mod shared_relay;
 mod shared_relays;
+mod shared_reloads;
+mod shared_service;
 mod shared_store;
 mod sharing_page;
 mod simulate;

@@ -90,7 +90,7 @@ fn p18_a_gate_a_day_ahead_changes_nothing_and_a_store_that_jumps_by_hours_grants
     let (Some(program), Some(library)) = (programs().pop(), library()) else { return };
     let store = Store::start(&program, &library);
     let mut fleet = Fleet::start(&format!("url = \"unix:{}\"", store.folder.path().join("s").display()));
-    println!("| clock | calls | of the rate | fair (Jain) | over | asks |");
+    println!("| clock | calls | of the rate | fair (Jain) | over | asks | light, p99 |");
     fleet.until_all_ask(|words| store.run(words));
     fleet.judge("right", &fleet.watch(length(), || 0), 0.0, 0.95);
 

@@ -53,7 +53,7 @@ fn p16_p17_no_call_fails_when_sentinels_fail_over_to_a_replica_that_lacks_writes
     watched.are_ready();
     let fleet = fleet(folder.path(), &watched.url());
     fleet.until_all_ask(|words| watched.primary.must(words));
-    println!("| fault | calls | of the rate | fair (Jain) | over | asks |");
+    println!("| fault | calls | of the rate | fair (Jain) | over | asks | light, p99 |");
     let seen = fleet.watch(length(), || asks(&[&watched.primary]));
     fleet.judge("none", &seen, 0.0, 0.97);
 
@@ -85,7 +85,7 @@ fn p16_p17_no_call_fails_while_a_slot_moves_and_when_a_node_of_the_cluster_fails
     let fleet = fleet(folder.path(), &nodes.url());
     let at = nodes.home(key);
     fleet.until_all_ask(|words| nodes.nodes[at].must(words));
-    println!("| fault | calls | of the rate | fair (Jain) | over | asks |");
+    println!("| fault | calls | of the rate | fair (Jain) | over | asks | light, p99 |");
     let all = |nodes: &Nodes| asks(&nodes.nodes.iter().chain([&nodes.replica]).collect::<Vec<_>>());
     let seen = fleet.watch(length(), || all(&nodes));
     fleet.judge("none", &seen, 0.0, 0.97);

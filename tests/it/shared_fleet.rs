@@ -24,6 +24,9 @@ pub(crate) struct Fleet {
     pub(crate) configs: Vec<(tempfile::TempDir, std::path::PathBuf)>,
     pub(crate) world: Arc<World>,
     shape: Shape,
+    upstream: u16,
+    /// The `[stores]` of each gate.
+    stores: Vec<String>,
 }
 
 /// What the gates share, and who calls them.
@@ -47,6 +50,8 @@ pub(crate) struct World {
     ports: Mutex<Vec<u16>>,
     /// The calls that arrived, by moment and gate.
     came: Mutex<Vec<(Duration, usize)>>,
+    /// The calls that were answered, by moment and gate, and the time that each took.
+    took: Mutex<Vec<(Duration, usize, Duration)>>,
     /// The answers that no client should get.
     pub(crate) wrong: Mutex<Vec<String>>,
     /// True while a gate is not there.
@@ -64,6 +69,9 @@ pub(crate) struct Seen {
     /// The most calls in any window beyond burst and rate.
     pub(crate) over: f64,
     pub(crate) asks: u64,
+    /// The time that the calls of the gate with the fewest clients took, all but the slowest in a
+    /// hundred.
+    pub(crate) light: Duration,
 }
 
 // === impl World ===
@@ -100,10 +108,14 @@ impl World {
         while !self.ends.load(Ordering::SeqCst) {
             let was_down = self.down[gate].load(Ordering::SeqCst);
             calls += 1;
+            let began = clock.now();
             let answer = self.call(gate, &format!("/{gate}/{number}/{calls}"));
+            let (at, took) = (clock.now().since_start(), clock.now() - began);
             let is_down = was_down || self.down[gate].load(Ordering::SeqCst);
             match answer {
-                Ok(answer) if answer.starts_with("HTTP/1.1 200 ") => {}
+                Ok(answer) if answer.starts_with("HTTP/1.1 200 ") => {
+                    self.took.lock().expect("unpoisoned").push((at, gate, took));
+                }
                 _ if is_down || self.ends.load(Ordering::SeqCst) => thread::yield_now(),
                 other => self.wrong.lock().expect("unpoisoned").push(format!("{:?} {other:?}", clock.now())),
             }
@@ -133,20 +145,11 @@ impl Fleet {
         let (clock, world) = (Clock::start(), Arc::new(World::default()));
         let upstream = world.serve(clock);
         let configs = (0..3).map(|_| config("")).collect();
-        let mut fleet = Self { clock, gates: Vec::new(), configs, world, shape };
+        let stores = (0..3).map(store).collect();
+        let mut fleet = Self { clock, gates: Vec::new(), configs, world, shape, upstream, stores };
         for gate in 0..3 {
-            let (burst, weight, store) = (shape.burst, shape.weights[gate], store(gate));
-            let port = free_port();
-            fleet.world.ports.lock().expect("unpoisoned").push(port);
-            let text = format!(
-                "[admin]\nlisten = \"off\"\nsocket = \"{}\"\n[stores.main]\n{store}\n\
-                 [gates.api]\nkind = \"http\"\nupstream = \"http://127.0.0.1:{upstream}\"\n\
-                 listen = \"127.0.0.1:{port}\"\nretry_bucket = \"off\"\nqueue = {{ max_wait = \"1m\" }}\n\
-                 bucket = {{ rate = {RATE}, burst = {burst}, adapt = \"off\", \
-                 shared = {{ name = \"account\", weight = {weight} }} }}\n",
-                fleet.socket(gate).display(),
-            );
-            std::fs::write(&fleet.configs[gate].1, text).expect("ours");
+            fleet.world.ports.lock().expect("unpoisoned").push(free_port());
+            fleet.configure(gate, RATE);
             fleet.gates.push(Some(fleet.gate(gate)));
             for number in 0..shape.clients[gate] {
                 let world = Arc::clone(&fleet.world);
@@ -154,6 +157,30 @@ impl Fleet {
             }
         }
         fleet
+    }
+
+    /// Writes the configuration of a gate, with this rate.
+    fn configure(&self, gate: usize, rate: f64) {
+        let (Shape { burst, weights, .. }, store) = (self.shape, &self.stores[gate]);
+        let (upstream, port) = (self.upstream, self.world.ports.lock().expect("unpoisoned")[gate]);
+        let text = format!(
+            "[admin]\nlisten = \"off\"\nsocket = \"{}\"\n[stores.main]\n{store}\n\
+             [gates.api]\nkind = \"http\"\nupstream = \"http://127.0.0.1:{upstream}\"\n\
+             listen = \"127.0.0.1:{port}\"\nretry_bucket = \"off\"\nqueue = {{ max_wait = \"1m\" }}\n\
+             bucket = {{ rate = {rate}, burst = {burst}, adapt = \"off\", \
+             shared = {{ name = \"account\", weight = {} }} }}\n",
+            self.socket(gate).display(),
+            weights[gate],
+        );
+        std::fs::write(&self.configs[gate].1, text).expect("ours");
+    }
+
+    /// Gives a running gate another rate.
+    pub(crate) fn reload(&mut self, gate: usize, rate: f64) {
+        self.configure(gate, rate);
+        let running = self.gates[gate].as_mut().expect("it runs");
+        running.signal("-HUP");
+        running.line("the new configuration is in force");
     }
 
     /// The admin socket of a gate.
@@ -204,6 +231,10 @@ impl Fleet {
         let sum: f64 = by_gate.iter().sum();
         let shares = [0, 1, 2].map(|gate| by_gate[gate] / f64::from(self.shape.weights[gate]));
         let squares: f64 = shares.iter().map(|share| share * share).sum();
+        let took = self.world.took.lock().expect("unpoisoned");
+        let light = took.iter().filter(|(at, gate, _)| *gate == 2 && (from..to).contains(at)).map(|(.., took)| *took);
+        let mut light: Vec<_> = light.collect();
+        light.sort_unstable();
         let (mut least, mut most) = (f64::MAX, 0.0_f64);
         for (number, (at, _)) in (0_u32..).zip(&came) {
             let ahead = f64::from(number) - RATE * at.as_secs_f64();
@@ -216,13 +247,14 @@ impl Fleet {
             fair: shares.iter().sum::<f64>().powi(2) / (3.0 * squares.max(1e-9)),
             over: (most - self.shape.burst).max(0.0),
             asks,
+            light: light.get(light.len() * 99 / 100).copied().unwrap_or_default(),
         }
     }
 
     /// Holds what was seen to the bound, with so many calls more (SHARED-QUOTA, "What faults add").
     pub(crate) fn judge(&self, fault: &str, seen: &Seen, more: f64, least: f64) {
-        let Seen { calls, used, fair, over, asks } = seen;
-        println!("| {fault} | {calls} | {:.1}% | {fair:.3} | {over:.1} | {asks} |", used * 100.0);
+        let Seen { calls, used, fair, over, asks, light } = seen;
+        println!("| {fault} | {calls} | {:.1}% | {fair:.3} | {over:.1} | {asks} | {light:.0?} |", used * 100.0);
         let wrong = self.world.wrong.lock().expect("unpoisoned");
         assert!(wrong.is_empty(), "{fault}: {} calls failed: {:?}", wrong.len(), wrong.first());
         assert!(*over <= more + RATE * LATE, "{fault}: {over} over in a window");
