@@ -5,10 +5,10 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use tidegate::api::{Answer, Group, Key, Outcome, Pause, PauseLength, Scope};
-use tidegate::config;
 use tidegate::limit::policy::InFlight;
 use tidegate::limit::{Arrival, Claim, ClassId, Flow, Limiter, Permit, Policy, Receipt, Ticket, Verdict, Walk};
 use tidegate::moment::Moment;
+use tidegate::{config, limit};
 
 /// A limiter with room on its connections, and a clock that the scene moves on.
 pub(crate) struct Gate {
@@ -64,14 +64,58 @@ impl Gate {
     }
 
     /// The same call, with everything that the proxy asks of the limiter after each operation.
-    pub(crate) fn driven_call(&mut self, object: u64) {
-        let Verdict::Admit(permit) = self.arrive(object, 0) else { panic!("nothing is in its way") };
+    /// Returns the moment to look again if nothing else happens.
+    pub(crate) fn driven_call(&mut self, object: u64) -> Option<Moment> {
+        let permit = match self.arrive(object, 0) {
+            Verdict::Admit(permit) => permit,
+            verdict => self.asked_for(verdict),
+        };
         self.follow_up();
         let (_, receipt, slot) = permit.admit(());
         self.succeed(receipt);
         self.limiter.release(slot, self.now);
         self.follow_up();
         self.limiter.add_room(Group::Short, 1, self.now);
+        self.follow_up()
+    }
+
+    /// The same call for which a token of a shared bucket may have to be asked for first.
+    pub(crate) fn patient_call(&mut self, object: u64) {
+        let verdict = self.arrive(object, 0);
+        let permit = self.asked_for(verdict);
+        self.finish(permit);
+    }
+
+    /// Asks for a token of a shared bucket, if a call waits for one.
+    fn asked_for(&mut self, verdict: Verdict) -> Permit {
+        match verdict {
+            Verdict::Admit(permit) => permit,
+            Verdict::Refuse(_) => panic!("nothing is in its way"),
+            Verdict::Wait(ticket) => {
+                self.refill();
+                let Claim::Permit(permit) = self.limiter.claim(ticket, self.now) else { panic!("a token came") };
+                permit
+            }
+        }
+    }
+
+    /// Grants what a shared bucket is asked for, as a store that has plenty.
+    pub(crate) fn refill(&mut self) {
+        self.limiter.advance(self.now);
+        for ask in self.limiter.take_asks(self.now) {
+            let granted = ask.need + ask.extra;
+            let answer = limit::Answer {
+                granted,
+                first: 0,
+                period: Duration::ZERO,
+                level: ask.limits.burst + f64::from(granted),
+                epoch: 1,
+                members: 1,
+                rivals: 0,
+                pause: None,
+            };
+            self.limiter.answered(ask.asked, Ok(answer), self.now, self.now);
+        }
         self.follow_up();
     }
 
@@ -188,19 +232,24 @@ impl Gate {
         }
     }
 
-    fn follow_up(&mut self) {
+    fn follow_up(&mut self) -> Option<Moment> {
         let groups = [Group::Exempt, Group::Short, Group::LongRunning];
         std::hint::black_box(groups.map(|group| self.limiter.wants_room(group)));
         while let Some(ticket) = self.limiter.next_event() {
             std::hint::black_box(ticket);
         }
-        std::hint::black_box((self.limiter.next_wakeup(), self.limiter.take_ended()));
+        std::hint::black_box((self.limiter.next_wakeup(), self.limiter.take_ended())).0
     }
 }
 
 /// The limits that a Kubernetes gate has by default.
 pub(crate) fn usual() -> Policy {
     policy("")
+}
+
+/// The same with a bucket that other gates share, whose tokens last for many calls.
+pub(crate) fn usual_shared() -> Policy {
+    policy("bucket = { rate = 50, burst = 2000, shared = { name = 'account', lease = '6s' } }")
 }
 
 /// The same with so many classes of the gate's own.

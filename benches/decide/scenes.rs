@@ -8,7 +8,7 @@ use std::hint::black_box;
 
 use tidegate::limit::{Permit, Ticket, Verdict};
 
-use crate::gate::{Gate, class_tables, classes, one_slot, roomy, unlimited, usual};
+use crate::gate::{Gate, class_tables, classes, one_slot, roomy, unlimited, usual, usual_shared};
 use crate::reading::Sample;
 
 /// One operation of the limiter.
@@ -34,6 +34,7 @@ pub(crate) const SCENES: &[Scene] = &[
     scene("nothing",          "a call, nothing limited",                                                   Some(1_400),  || call(Gate::new(unlimited()))),
     scene("usual",            "a call, the usual limits of a Kubernetes gate",                             Some(1_500),  || call(Gate::new(usual()))),
     scene("driven",           "the same, with what the proxy asks after each operation",                   Some(2_300),  driven),
+    scene("shared",           "the same, with a bucket that gates share, whose tokens are held",              None,         shared),
     scene("healthy_1",        "a call of a healthy key beside 1 failing",                                  None,         || healthy(1)),
     scene("healthy_10k",      "a call of a healthy key beside 10,000 failing",                             Some(1_800),  || healthy(10_000)),
     scene("healthy_1m",       "a call of a healthy key beside 1,000,000 failing",                          None,         || healthy(1_000_000)),
@@ -112,6 +113,27 @@ fn driven() -> Box<dyn FnMut()> {
         gate.wait_for_token();
         let object = gate.fresh();
         gate.driven_call(object);
+    })
+}
+
+/// Tokens are asked for every sixty calls, ahead of need. What the questions and answers cost is in
+/// it.
+fn shared() -> Box<dyn FnMut()> {
+    let (mut gate, mut due) = (Gate::new(usual_shared()), None);
+    // Until it knows its demand, it holds too few.
+    for _ in 0..8_000 {
+        gate.wait_for_token();
+        let object = gate.fresh();
+        gate.patient_call(object);
+        gate.refill();
+    }
+    Box::new(move || {
+        gate.wait_for_token();
+        if due.is_some_and(|at| at <= gate.now()) {
+            gate.refill();
+        }
+        let object = gate.fresh();
+        due = gate.driven_call(object);
     })
 }
 
