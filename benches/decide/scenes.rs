@@ -5,8 +5,13 @@
 //! the others have a tenth or two of head-room over what was measured.
 
 use std::hint::black_box;
+use std::num::NonZeroU32;
+use std::sync::Mutex;
+use std::time::Duration;
 
+use tidegate::hot::{Loops, Pace};
 use tidegate::limit::{Permit, Ticket, Verdict};
+use tidegate::moment::Moment;
 
 use crate::gate::{Gate, class_tables, classes, one_slot, roomy, unlimited, usual, usual_shared};
 use crate::reading::Sample;
@@ -35,6 +40,7 @@ pub(crate) const SCENES: &[Scene] = &[
     scene("usual",            "a call, the usual limits of a Kubernetes gate",                             Some(1_500),  || call(Gate::new(usual()))),
     scene("driven",           "the same, with what the proxy asks after each operation",                   Some(2_300),  driven),
     scene("shared",           "the same, with a bucket that gates share, whose tokens are held",              None,         shared),
+    scene("counted",          "what a call of an object costs more where hot objects are named",           Some(150),    counted),
     scene("healthy_1",        "a call of a healthy key beside 1 failing",                                  None,         || healthy(1)),
     scene("healthy_10k",      "a call of a healthy key beside 10,000 failing",                             Some(1_800),  || healthy(10_000)),
     scene("healthy_1m",       "a call of a healthy key beside 1,000,000 failing",                          None,         || healthy(1_000_000)),
@@ -94,7 +100,7 @@ pub(crate) const HOARDS: &[Hoard] = &[
 
 /// The floor: one look at one bucket, clock included.
 fn governor_alone() -> Box<dyn FnMut()> {
-    let quota = governor::Quota::per_second(std::num::NonZeroU32::MAX);
+    let quota = governor::Quota::per_second(NonZeroU32::MAX);
     let limiter = governor::RateLimiter::direct_with_clock(quota, governor::clock::MonotonicClock);
     Box::new(move || _ = black_box(limiter.check()))
 }
@@ -134,6 +140,19 @@ fn shared() -> Box<dyn FnMut()> {
         }
         let object = gate.fresh();
         due = gate.driven_call(object);
+    })
+}
+
+/// A different object each time, which is the dearest; behind a lock, as in the proxy.
+fn counted() -> Box<dyn FnMut()> {
+    let (loops, pace) = (Mutex::new(Loops::default()), Pace::new(1.0, NonZeroU32::MIN));
+    let (mut now, mut object) = (Moment::ZERO, 0_u64);
+    Box::new(move || {
+        now += Duration::from_millis(25);
+        // Real objects are hashes, so neighbours are unrelated.
+        object = object.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut loops = loops.lock().expect("no panic");
+        black_box(loops.is_too_soon(object, false, pace, now) || !loops.is_calm());
     })
 }
 
