@@ -181,6 +181,14 @@ fn the_pace_of_an_object_must_make_sense() {
             format!("f.toml:3:1: {at}: counts nothing: expected a rate of writes or reads, or per_key = \"off\""),
         ),
         (
+            "classes = [{ name = \"default\", per_key = { writes = 0 } }]",
+            format!("f.toml:3:53: gates.kubernetes.classes[0].per_key.writes: is 0.0, {range}"),
+        ),
+        (
+            "classes = [{ name = \"default\", per_key = { burst = 0 } }]",
+            "f.toml:3:52: gates.kubernetes.classes[0].per_key.burst: is 0, expected at least 1".to_owned(),
+        ),
+        (
             "classes = [{ name = \"leases\", per_key = { writes = 1 } }]",
             "f.toml:3:31: gates.kubernetes.classes[0].per_key: has no effect: an exempt class is never held, and no key of it is \
              remembered"
