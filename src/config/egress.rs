@@ -24,20 +24,28 @@ use crate::words::Words;
 /// Reads the egress listener, if there is one.
 pub(super) fn egress(root: &Cursor<'_>) -> Option<Egress> {
     let at = root.optional("egress")?;
-    let Listener(listen) = at.get("listen", Listener(Listen::Tcp(LISTEN)));
+    let Listener(listen) = at.get("listen", Listener(Some(Listen::Tcp(LISTEN))));
     let Names(names) = at.get("names", Names(Vec::new()));
+    let of_proxy =
+        at.unused_if(listen.is_none(), "clients show it to the proxy, of which there is none", &at.at("listen"));
     let others = at.get("others", Unlisted::Tunnel);
     let tunnel = at.get("tunnel", Vec::new());
     let ports: Vec<u32> = at.get("ports", vec![443]);
     let metadata = at.get("metadata", Unlisted::Refuse);
     let via: String = at.get("via", String::new());
-    let token_file = at.file("token_file", Holds::Secret);
+    let token_file = of_proxy.file("token_file", Holds::Secret);
     let (max_connections, max_origins) = (at.get("max_connections", 1000), at.get("max_origins", 128));
     let idle_origin = at.get("idle_origin", IDLE_ORIGIN);
-    let tls = shared::tls(&at);
-    let clients = shared::clients(&at, tls.as_ref(), &names, is_local(&listen));
+    let tls = shared::tls(&of_proxy);
+    let is_local = listen.as_ref().is_none_or(is_local);
+    let clients = shared::clients(&of_proxy, tls.as_ref(), &names, is_local);
     let ca = ca(&at.table("ca"));
-    check_via(&via, &listen, &at.at("via"));
+    check_via(&via, listen.as_ref(), &at.at("via"));
+    if listen.is_none() && names.is_empty() {
+        at.at("listen").given(&[&at.at("names")]).problem(
+            "is \"off\", and so is names: nothing would listen; expected an address for one of the two, or no [egress]",
+        );
+    }
     for (key, number) in [("max_connections", max_connections), ("max_origins", max_origins)] {
         if number == 0 {
             at.at(key).problem("is 0, expected at least 1");
@@ -51,7 +59,7 @@ pub(super) fn egress(root: &Cursor<'_>) -> Option<Egress> {
             "is \"tunnel\": whatever reaches the listener gets at the credentials that the machine's metadata service gives out",
         );
     }
-    if !is_local(&listen) && token_file.is_none() && clients.is_none() {
+    if !is_local && token_file.is_none() && clients.is_none() {
         at.at("token_file").given(&[&at.at("listen")]).problem(
             "is missing, but the listener is not on loopback: anyone who reaches it could use it as a proxy; \
              expected a file with a token that clients send as the password in their HTTPS_PROXY, or [egress.clients]",
@@ -98,7 +106,7 @@ fn check_ports(ports: &[u32], at: &Cursor<'_>) -> Vec<u16> {
 }
 
 /// Checks that the proxy on the way out is one, and not this listener itself.
-fn check_via(via: &str, listen: &Listen, at: &Cursor<'_>) {
+fn check_via(via: &str, listen: Option<&Listen>, at: &Cursor<'_>) {
     if via.is_empty() {
         return;
     }
@@ -119,7 +127,7 @@ fn check_via(via: &str, listen: &Listen, at: &Cursor<'_>) {
     };
     let host = url.host().unwrap_or_default().trim_matches(['[', ']']);
     let is_loopback = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
-    if let Listen::Tcp(own) = listen
+    if let Some(Listen::Tcp(own)) = listen
         && is_loopback
         && url.port_u16().unwrap_or(80) == own.port()
     {
@@ -141,8 +149,9 @@ pub(super) fn hosts(at: &Cursor<'_>, kind: Kind, place: Option<usize>) -> Option
     if !is_meant {
         return None;
     }
+    let is_empty = patterns.as_ref().is_some_and(Vec::is_empty);
     let patterns = patterns.unwrap_or_default();
-    if patterns.is_empty() && at.at("hosts").is_present() {
+    if is_empty && at.at("hosts").is_present() {
         at.at("hosts").problem("is an empty list, expected hosts such as \"api.example.com\" or \"*.example.com\"");
     }
     if place.is_none() {
@@ -285,17 +294,24 @@ fn pattern_fault(text: &str) -> Option<&'static str> {
 }
 
 /// The address of the listener.
-struct Listener(Listen);
+struct Listener(Option<Listen>);
 
 impl TomlValue for Listener {
     const SHAPE: Shape = Shape::Text;
 
     fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
-        listen(at.expect(value.as_str(), value, "text in quotes")?, at).map(Self)
+        match at.expect(value.as_str(), value, "text in quotes")? {
+            "off" => Some(Self(None)),
+            text if text.starts_with("unix:") => listen(text, at).map(Some).map(Self),
+            text => {
+                let address = address(text, at, ", \"unix:/path/of/a.sock\" or \"off\"")?;
+                Some(Self(Some(Listen::Tcp(address))))
+            }
+        }
     }
 
     fn write(&self) -> Value {
-        self.0.to_string().into()
+        self.0.as_ref().map_or_else(|| "off".to_owned(), ToString::to_string).into()
     }
 }
 
@@ -395,12 +411,14 @@ mod tests {
         for (text, expected) in [
             ("[gates.a]\nhosts = [\"a.example\"]\n", "gates.a.hosts: needs the listener of [egress]"),
             ("[egress]\n[gates.a]\nhosts = []\n", "gates.a.hosts: is an empty list"),
+            ("[egress]\n[gates.a]\nhosts = \"a.example\"\n", "gates.a.hosts: is \"a.example\", expected a list"),
             (
                 "[egress]\n[gates.a]\nupstream = \"https://x\"\nkind = \"http\"\nrewrite_links = true\nplain = \"refuse\"\n",
                 "gates.a.plain: has no effect: it is for a gate with hosts only",
             ),
         ] {
-            assert!(problems(text).contains(expected), "{text}: {}", problems(text));
+            let said = problems(text);
+            assert!(said.contains(expected) && said.lines().count() == 1, "{text}: {said}");
         }
     }
 
@@ -484,6 +502,16 @@ mod tests {
         for (more, expected) in [
             ("listen = \"0.0.0.0:8003\"", "egress.token_file: is missing, but the listener is not on loopback"),
             ("listen = \"8003\"", "egress.listen: is \"8003\", expected an IP address with a port"),
+            ("listen = \"off\"", "egress.listen: is \"off\", and so is names: nothing would listen"),
+            ("listen = \"off\"\nnames = \"127.0.0.1:443\"", "fine "),
+            (
+                "listen = \"off\"\nnames = \"127.0.0.1:443\"\ntoken_file = \"/token\"",
+                "egress.token_file: has no effect: clients show it to the proxy, of which there is none",
+            ),
+            (
+                "listen = \"off\"\nnames = \"127.0.0.1:443\"\ntls = { cert = \"/c\", key = \"/k\" }",
+                "egress.tls: has no effect: clients show it to the proxy, of which there is none",
+            ),
             ("ports = []", "egress.ports: is an empty list"),
             ("ports = [443, 80]", "egress.ports[1]: expected a port"),
             ("ports = [65536]", "egress.ports[0]: expected a port"),

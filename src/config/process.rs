@@ -149,7 +149,8 @@ fn listeners<'a>(settings: &'a Settings, root: &Cursor<'a>) -> Vec<(&'a Listen, 
         let at = root.at("gates").at(name).at("listen");
         gate.listen.iter().map(|listen| (listen, at.clone())).collect::<Vec<_>>()
     };
-    let egress = settings.egress.iter().map(|egress| (&egress.listen, root.at("egress").at("listen")));
+    let egress = settings.egress.iter().filter_map(|egress| egress.listen.as_ref());
+    let egress = egress.map(|listen| (listen, root.at("egress").at("listen")));
     let names = settings.egress.iter().flat_map(|egress| &egress.names);
     let names = names.map(|listen| (listen, root.at("egress").at("names")));
     settings.gates.iter().flat_map(of_gate).chain(egress).chain(names).collect()

@@ -94,11 +94,14 @@ impl Egress {
     ) -> Result<Arc<Self>, EgressError> {
         let EgressOptions { directory, gates, clear, token, tls, clients, ca, mut own, judge } = options;
         let listen = directory.egress.listen.clone();
-        let (socket, mut names) = (bind(&listen).await?, Vec::new());
+        let (mut socket, mut names) = (None, Vec::new());
+        if let Some(listen) = &listen {
+            socket = Some(bind(listen).await?);
+        }
         for listen in &directory.egress.names {
             names.push(bind(listen).await?);
         }
-        own.extend([&socket].into_iter().chain(&names).filter_map(Bound::address));
+        own.extend(socket.iter().chain(&names).filter_map(Bound::address));
         let judge = judge.unwrap_or_else(|| directory.judge());
         let (drain, via) = (clear.drain, clear.upstream.target.proxy.clone());
         let mut dial = clear.upstream.clone();
@@ -108,9 +111,11 @@ impl Egress {
             (options.upstream.own, options.upstream.dns.judge) = (own.clone(), Some(judge));
             sections.push(Arc::new(Gate::start(options, clock, stop.clone()).await?));
         }
+        let address = socket.as_ref().and_then(Bound::address);
+        let told = listen.map_or_else(|| "off".to_owned(), |listen| listen.to_string());
         let egress = Arc::new(Self {
-            address: socket.address(),
-            listen: socket.address().map_or_else(|| listen.to_string(), |address| address.to_string()),
+            address,
+            listen: address.map_or(told, |address| address.to_string()),
             directory: RwLock::new(Arc::new(directory)),
             origins: Origins::new(sections, via, clock),
             dial,
@@ -133,7 +138,7 @@ impl Egress {
     }
 
     /// Starts the tasks.
-    fn open(self: &Arc<Self>, socket: Bound, names: Vec<Bound>, stop: CancellationToken) {
+    fn open(self: &Arc<Self>, socket: Option<Bound>, names: Vec<Bound>, stop: CancellationToken) {
         self.directory().intercepting().for_each(|gate| self.tally.intercepts(gate));
         let weak = Arc::downgrade(self);
         let sampler: Arc<Sampler> = Arc::new(move || {
@@ -150,7 +155,7 @@ impl Egress {
             let port = socket.address().map_or(443, |address| address.port());
             (socket, ListenerKind::Name(port))
         });
-        for (socket, kind) in [(socket, ListenerKind::Proxy)].into_iter().chain(named) {
+        for (socket, kind) in socket.map(|socket| (socket, ListenerKind::Proxy)).into_iter().chain(named) {
             let (accepting, until) = (Arc::clone(self), over.clone());
             self.tasks.spawn(async move {
                 tokio::select! {

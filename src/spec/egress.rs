@@ -13,8 +13,8 @@ use super::{Clients, Listen, ListenerTls, Settings};
 /// The egress listener: a forward proxy for the clients of this pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Egress {
-    /// Its listener.
-    pub listen: Listen,
+    /// Its listener; none where clients come by the names of hosts alone.
+    pub listen: Option<Listen>,
     /// The listeners to which a hosts file leads the names of hosts.
     pub names: Vec<Listen>,
     /// The fate of hosts that no gate lists.

@@ -69,11 +69,12 @@ async fn clients(egress: &Egress, around: &Environment, clock: Clock) -> Option<
 
 async fn listener(egress: &Egress) -> Finding {
     let (at, connected) = match &egress.listen {
-        Listen::Tcp(address) => {
+        None => return Finding::fine("egress", "clients come by the names of hosts alone"),
+        Some(Listen::Tcp(address)) => {
             let address = reachable(*address);
             (address.to_string(), TcpStream::connect(address).await.map(drop))
         }
-        Listen::Unix(path) => (format!("unix:{}", path.display()), UnixStream::connect(path).await.map(drop)),
+        Some(Listen::Unix(path)) => (format!("unix:{}", path.display()), UnixStream::connect(path).await.map(drop)),
     };
     match connected {
         Ok(()) => Finding::fine("egress", format!("listens on {at}")),
@@ -261,7 +262,7 @@ fn without<'a>(client: &Controller, set: &[&'a str], egress: &Egress) -> Option<
 /// Reports on the variables of one process.
 fn of_client(client: &Controller, egress: &Egress, intercepts: bool) -> Vec<Finding> {
     let about = client.title();
-    let Listen::Tcp(address) = egress.listen else { return Vec::new() };
+    let Some(Listen::Tcp(address)) = egress.listen else { return Vec::new() };
     let port = format!(":{}", address.port());
     let leads = |name: &&str| client.variable(name).is_some_and(|value| value.trim_end_matches('/').ends_with(&port));
     let proxies = ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"];

@@ -155,3 +155,25 @@ fn a_process_with_a_forward_proxy_is_checked_explained_seen_and_reloaded() {
     assert!(said.contains("egress.listen can only be changed by a restart"), "{said}");
     assert_eq!(running.terminate(), Some(0));
 }
+
+#[test]
+fn without_a_proxy_clients_come_by_the_names_of_hosts_alone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (path, named, admin) = (folder.path().join("tidegate.toml"), free_port(), free_port());
+    let config = config(0, admin, "tunnel", "sts.amazonaws.com")
+        .replace("listen = \"127.0.0.1:0\"", &format!("listen = \"off\"\nnames = [\"127.0.0.1:{named}\"]"));
+    std::fs::write(&path, config).expect("written");
+    let mut running = start(with_config("run", &path));
+    running.ready();
+    let call =
+        |target: &str| exchange(named, &format!("{target} HTTP/1.1\r\nHost: {EC2}\r\nConnection: close\r\n\r\n"));
+    let answer = call("GET /?Action=DescribeInstances&Version=2016-11-15");
+    assert!(answer.starts_with("HTTP/1.1 502 ") && answer.contains("ServiceUnavailable"), "{answer}");
+    let answer = call(&format!("CONNECT {EC2}:443"));
+    assert!(answer.starts_with("HTTP/1.1 4"), "{answer}");
+    let status = get(admin, "/status");
+    assert!(status.contains("\"listen\":\"off\""), "{status}");
+    let doctor = end(with_config("doctor", &path)).out;
+    assert!(doctor.contains("ok     egress: clients come by the names of hosts alone"), "{doctor}");
+    assert_eq!(running.terminate(), Some(0));
+}
