@@ -37,10 +37,10 @@ pub struct Contents<'a> {
 
 /// The folder could not be written.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot write {path}: {source}; is the volume mounted, and writable for this user?", path = path.display())]
+#[error("cannot write {path}: {error}; is the volume mounted, and writable for this user?", path = path.display())]
 pub struct FolderError {
     path: PathBuf,
-    source: io::Error,
+    error: io::Error,
 }
 
 /// Writes the folder, making it if it is not there.
@@ -98,14 +98,14 @@ fn make(folder: &Path, mode: u32) -> Result<(), FolderError> {
     let made = DirBuilder::new().recursive(true).mode(mode).create(folder);
     // the mode again, past the umask
     let set = || if is_new { fs::set_permissions(folder, Permissions::from_mode(mode)) } else { Ok(()) };
-    made.and_then(|()| set()).map_err(|source| FolderError { path: folder.to_owned(), source })
+    made.and_then(|()| set()).map_err(|error| FolderError { path: folder.to_owned(), error })
 }
 
 /// Writes a file beside its place and renames it into it.
 fn replace(folder: &Path, name: &str, content: &[u8], mode: u32) -> Result<(), FolderError> {
     let (path, beside) = (folder.join(name), folder.join(format!(".{name}.new")));
     let written = write_beside(&beside, content, mode).and_then(|()| fs::rename(&beside, &path));
-    written.map_err(|source| FolderError { path, source })
+    written.map_err(|error| FolderError { path, error })
 }
 
 /// Returns the CA's key that an earlier gate left in the folder. A key that others could have put
