@@ -169,6 +169,15 @@ impl HostPattern {
         }
     }
 
+    /// Returns those of its hosts that it names in full.
+    pub fn full_names(&self) -> Vec<&str> {
+        match self {
+            Self::Labels(name) if !name.contains('*') => vec![name],
+            Self::Set(HostSet::AzureArm | HostSet::Github) => self.ends(),
+            Self::Labels(_) | Self::Set(_) => Vec::new(),
+        }
+    }
+
     /// True if it stands for the host.
     pub fn matches(&self, host: &str) -> bool {
         match self {

@@ -11,8 +11,8 @@ use super::controller::processes;
 use crate::app::gate::prepare_gate;
 use crate::clock::Clock;
 use crate::credentials::Environment;
-use crate::spec::Gate;
-use crate::status::Status;
+use crate::spec::{Egress, Gate, HostPattern, Listen};
+use crate::status::{self, Status};
 
 /// An established connection as seen from this end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,25 +32,84 @@ pub(super) async fn findings(gate: &Gate, around: &Environment, status: Option<&
     let host = target.authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
     let port = target.authority.port_u16().unwrap_or(if target.scheme == http::uri::Scheme::HTTPS { 443 } else { 80 });
     let Ok(found) = tokio::net::lookup_host((host.as_str(), port)).await else { return Vec::new() };
-    let upstream: BTreeSet<SocketAddr> = found.collect();
+    let (upstream, text): (BTreeSet<SocketAddr>, _) = (found.collect(), format!("{host}:{port}"));
     let there: Vec<_> = established().into_iter().filter(|it| upstream.contains(&it.remote)).collect();
-    let gates = status.and_then(|status| sockets_of(status.pid));
-    let Some(own) = gates.zip(sockets_of(std::process::id())).map(|(gates, ours)| &gates | &ours) else {
-        let unknown = "not known: the running gate's connections cannot be told from others";
-        let says = format!("{unknown}; there are {} to {host}:{port}", there.len());
-        return vec![Finding::note(&about, says, "run doctor beside the gate, as the same user")];
-    };
+    let Some(own) = own_sockets(status) else { return vec![cannot_be_told(&about, there.len(), &text)] };
+    let advice = "point that process at the gate: KUBECONFIG or KUBERNETES_SERVICE_HOST in its container; tidegate kubeconfig prints one";
+    let finding = foreign(&about, &text, &there, &own, advice);
+    vec![finding.unwrap_or_else(|| Finding::fine(&about, format!("nothing is connected to {text} but the gate")))]
+}
+
+/// Reports connections to the hosts of a gate behind the egress listener that it did not open: to
+/// those that its configuration names in full, and those that were called.
+pub(super) async fn past_hosts(gate: &Gate, egress: &Egress, status: Option<&Status>) -> Vec<Finding> {
+    let Some(hosts) = &gate.hosts else { return Vec::new() };
+    let about = format!("past gate {}", gate.name);
+    let named = hosts.patterns.iter().flat_map(HostPattern::full_names).map(str::to_owned);
+    let of_gate = |seen: &&status::Gate| *seen.name == *gate.name && !seen.host.is_empty();
+    let called = status.into_iter().flat_map(|status| &status.gates).filter(of_gate).map(|seen| seen.host.clone());
+    let names: BTreeSet<String> = named.chain(called).filter(|name| hosts.find(name).is_some()).collect();
+    let (all, own) = (established(), own_sockets(status));
+    let (mut findings, mut looked_up) = (Vec::new(), 0);
+    for name in names {
+        let to = match hosts.connect_to.get(&name) {
+            Some(to) => vec![to.clone()],
+            None => egress.ports.iter().map(|port| format!("{name}:{port}")).collect(),
+        };
+        for to in to {
+            let found = tokio::time::timeout(LOOKUP, tokio::net::lookup_host(&to)).await;
+            // Where the pod's hosts file leads the name to the gate, it is the gate.
+            let found = found.ok().and_then(Result::ok).into_iter().flatten();
+            let there: BTreeSet<_> = found.filter(|it| !egress.names.contains(&Listen::Tcp(*it))).collect();
+            looked_up += usize::from(!there.is_empty());
+            let there: Vec<_> = all.iter().copied().filter(|it| there.contains(&it.remote)).collect();
+            match &own {
+                _ if there.is_empty() => {}
+                None => findings.push(cannot_be_told(&about, there.len(), &to)),
+                Some(own) => findings.extend(foreign(&about, &to, &there, own, TO_THE_PROXY)),
+            }
+        }
+    }
+    if findings.is_empty() && looked_up > 0 {
+        findings.push(Finding::fine(&about, "nothing is connected to its hosts but the gate"));
+    }
+    findings
+}
+
+/// Returns the sockets of the running gate and of this process; `None` if they cannot be seen.
+fn own_sockets(status: Option<&Status>) -> Option<BTreeSet<u64>> {
+    let gates = status.and_then(|status| sockets_of(status.pid))?;
+    Some(&gates | &sockets_of(std::process::id())?)
+}
+
+/// Says that some of the connections to a host may be the gate's.
+fn cannot_be_told(about: &str, count: usize, to: &str) -> Finding {
+    let unknown = "not known: the running gate's connections cannot be told from others";
+    Finding::note(
+        about,
+        format!("{unknown}; there are {count} to {to}"),
+        "run doctor beside the gate, as the same user",
+    )
+}
+
+/// Reports those of the connections to a host that are not the gate's, if there are any.
+fn foreign(
+    about: &str,
+    to: &str,
+    there: &[Established],
+    own: &BTreeSet<u64>,
+    advice: impl Into<String>,
+) -> Option<Finding> {
     let foreign: Vec<_> = there.iter().filter(|it| !own.contains(&it.inode)).collect();
     if foreign.is_empty() {
-        return vec![Finding::fine(&about, format!("nothing is connected to {host}:{port} but the gate"))];
+        return None;
     }
     let owners = owners();
     let owner = |it: &&Established| owners.get(&it.inode).map_or("a process that is not visible here", String::as_str);
     let names: BTreeSet<&str> = foreign.iter().map(owner).collect();
     let names = names.into_iter().collect::<Vec<_>>().join(", ");
-    let says = format!("{} connections to {host}:{port} are not the gate's, but of {names}", foreign.len());
-    let advice = "point that process at the gate: KUBECONFIG or KUBERNETES_SERVICE_HOST in its container; tidegate kubeconfig prints one";
-    vec![Finding::wrong(&about, says, advice)]
+    let says = format!("{} connections to {to} are not the gate's, but of {names}", foreign.len());
+    Some(Finding::wrong(about, says, advice))
 }
 
 /// Returns the established connections of this network namespace.
@@ -106,6 +165,10 @@ fn owners() -> BTreeMap<u64, String> {
     }
     owners
 }
+
+const TO_THE_PROXY: &str = "set HTTPS_PROXY in its container, and what makes it trust the CA; a client that takes no proxy (the AWS SDK for JavaScript, google-api-python-client without PySocks) comes by egress.names (docs/external-apis.md, Interception)";
+/// A name server that does not answer must not hold up the other findings.
+const LOOKUP: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
 mod tests {

@@ -7,9 +7,8 @@ use std::path::Path;
 
 use tokio::net::{TcpStream, UnixStream};
 
-use super::Finding;
 use super::controller::{Controller, processes};
-use super::upstream;
+use super::{Finding, connections, upstream};
 use crate::app::egress::judge;
 use crate::app::gate::Trouble;
 use crate::app::reachable::reachable;
@@ -38,6 +37,9 @@ pub(super) async fn findings(
         findings.extend(egress.ca.given.as_ref().map(|given| of_given(given, &settings.intercepted_names())));
     }
     findings.extend(status.and_then(|status| status.egress.as_ref()).into_iter().flat_map(seen));
+    for gate in settings.gates.values() {
+        findings.extend(connections::past_hosts(gate, egress, status).await);
+    }
     let own = [Some(std::process::id()), status.map(|status| status.pid)];
     let all = match pid {
         Some(pid) => vec![pid],

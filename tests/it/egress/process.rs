@@ -177,3 +177,31 @@ fn without_a_proxy_clients_come_by_the_names_of_hosts_alone() {
     assert!(doctor.contains("ok     egress: clients come by the names of hosts alone"), "{doctor}");
     assert_eq!(running.terminate(), Some(0));
 }
+
+#[test]
+fn doctor_names_who_is_connected_to_a_listed_host_past_the_gate() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (path, egress, admin) = (folder.path().join("tidegate.toml"), free_port(), free_port());
+    let host = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+    let to = host.local_addr().expect("bound");
+    let config = format!(
+        "[admin]\nlisten = \"127.0.0.1:{admin}\"\nsocket = \"off\"\n[egress]\nlisten = \"127.0.0.1:{egress}\"\n\
+         [gates.api]\nhosts = [\"api.example.com\", \"*.example.com\"]\npreset = \"none\"\n\
+         connect_to = {{ \"api.example.com\" = \"{to}\" }}\n"
+    );
+    std::fs::write(&path, config).expect("written");
+    let mut running = start(with_config("run", &path));
+    running.ready();
+    let doctor = || end(with_config("doctor", &path)).out;
+    let said = doctor();
+    assert!(said.contains("ok     past gate api: nothing is connected to its hosts but the gate"), "{said}");
+
+    let past = TcpStream::connect(to).expect("it listens");
+    let said = doctor();
+    let own = format!("1 connections to {to} are not the gate's, but of ");
+    let line = said.lines().find(|line| line.starts_with("WRONG  past gate api: ")).unwrap_or_else(|| panic!("{said}"));
+    assert!(line.contains(&own) && line.contains(&format!("(pid {})", std::process::id())), "{said}");
+    assert!(said.contains("set HTTPS_PROXY in its container"), "{said}");
+    drop(past);
+    assert_eq!(running.terminate(), Some(0));
+}
