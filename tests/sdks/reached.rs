@@ -1,4 +1,4 @@
-//! Clients as they are, in a pod, with the variables that `inject --egress-intercept` writes and
+//! P28: clients as they are, in a pod, with the variables that `inject --egress-intercept` writes and
 //! nothing else, before a gate that opens TLS: each is limited where a gate lists the host, and
 //! reaches everything else as before.
 //!

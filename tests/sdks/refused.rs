@@ -1,4 +1,5 @@
-//! Refusals and failures, as each SDK takes them.
+//! P27: refusals and failures, as each SDK takes them. A refusal of every reason is tried again, no
+//! earlier than told where the SDK waits as it is told, and ends as its own throttling error.
 
 use std::fmt::Write as _;
 use std::thread;
