@@ -31,6 +31,7 @@ mod refused;
 mod relay;
 mod signed;
 mod stage;
+mod suite;
 mod telemetry;
 mod upstream;
 mod wire;
