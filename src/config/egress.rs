@@ -41,11 +41,7 @@ pub(super) fn egress(root: &Cursor<'_>) -> Option<Egress> {
     let clients = shared::clients(&of_proxy, tls.as_ref(), &names, is_local);
     let ca = ca(&at.table("ca"));
     check_via(&via, listen.as_ref(), &at.at("via"));
-    if listen.is_none() && names.is_empty() {
-        at.at("listen").given(&[&at.at("names")]).problem(
-            "is \"off\", and so is names: nothing would listen; expected an address for one of the two, or no [egress]",
-        );
-    }
+    check_listens(listen.as_ref(), &names, &at);
     for (key, number) in [("max_connections", max_connections), ("max_origins", max_origins)] {
         if number == 0 {
             at.at(key).problem("is 0, expected at least 1");
@@ -88,6 +84,15 @@ fn is_local(listen: &Listen) -> bool {
     match listen {
         Listen::Tcp(address) => address.ip().is_loopback(),
         Listen::Unix(_) => true,
+    }
+}
+
+/// Checks that there is a way in.
+fn check_listens(listen: Option<&Listen>, names: &[Listen], at: &Cursor<'_>) {
+    if listen.is_none() && names.is_empty() {
+        at.at("listen").given(&[&at.at("names")]).problem(
+            "is \"off\", and so is names: nothing would listen; expected an address for one of the two, or no [egress]",
+        );
     }
 }
 
