@@ -141,11 +141,11 @@ def product(kind, given):
 
 
 def certificates(folder):
-    """A CA and a certificate for localhost and 127.0.0.1: four files by name."""
+    """A CA and a certificate for localhost, 127.0.0.1 and the hosts of bench.example: four files by name."""
     curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     extensions = os.path.join(folder, "extensions")
     with open(extensions, "w") as file:
-        file.write("subjectAltName=DNS:localhost,IP:127.0.0.1\nextendedKeyUsage=serverAuth\n")
+        file.write("subjectAltName=DNS:localhost,DNS:*.bench.example,IP:127.0.0.1\nextendedKeyUsage=serverAuth\n")
     ca = ["-addext", "basicConstraints=critical,CA:TRUE", "-addext", "keyUsage=critical,keyCertSign"]
     output("openssl", "req", "-x509", *curve, "-days", "2", "-subj", "/CN=bench", *ca, "-keyout", "ca.key", "-out", "ca.pem", cwd=folder)
     output("openssl", "req", *curve, "-subj", "/CN=localhost", "-keyout", "localhost.key", "-out", "localhost.csr", cwd=folder)

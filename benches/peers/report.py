@@ -8,7 +8,6 @@ import statistics
 from peers import BOTH, MODES, PLAIN, SECURE
 from process import Failed, read
 
-BEGIN, END = "<!-- peers: begin -->", "<!-- peers: end -->"
 QUIET = 0.05    # of the machine, used by others: more than this, and the figures are not worth much
 
 # The most that tidegate's figure may be, as a multiple of another's.
@@ -61,12 +60,9 @@ class Report:
     # The command, the machine and the time.
 
     def about(self):
-        today = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")
-        model = re.search(r"^model name\s*: (.*)$", read("/proc/cpuinfo"), re.MULTILINE)
-        machine = f"{os.cpu_count()} cores of {model[1] if model else 'an unknown kind'}"
         versions = ", ".join(f"{peer.name} {peer.version}" for peer in self.peers if peer.name != "tidegate-none")
         lines = [
-            f"{today}, {machine}: `{self.command}`, {counted(self.plan.rounds, 'round')}.",
+            f"{today()}, {machine()}: `{self.command}`, {counted(self.plan.rounds, 'round')}.",
             f"Others used {self.others:.0%} of the machine meanwhile.",
             f"Versions: {versions}; load by h2load {self.loader}.",
         ]
@@ -176,6 +172,15 @@ class Report:
         return f"CPU per call differed between rounds by {widest[name]:.0%} at most ({name})."
 
 
+def today():
+    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")
+
+
+def machine():
+    model = re.search(r"^model name\s*: (.*)$", read("/proc/cpuinfo"), re.MULTILINE)
+    return f"{os.cpu_count()} cores of {model[1] if model else 'an unknown kind'}"
+
+
 def counted(number, word):
     return f"{number:,} {word}" + ("" if number == 1 else "s")
 
@@ -193,12 +198,12 @@ def table(heads, rows):
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def write(path, text):
+def write(path, text, name="peers"):
     """Puts the tables between the markers of a document."""
-    whole = read(path)
-    if whole.count(BEGIN) != 1 or whole.count(END) != 1:
-        raise Failed(f"{path} must have {BEGIN} and {END} once each")
-    before, rest = whole.split(BEGIN)
-    after = rest.split(END)[1]
+    whole, begin, end = read(path), f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    if whole.count(begin) != 1 or whole.count(end) != 1:
+        raise Failed(f"{path} must have {begin} and {end} once each")
+    before, rest = whole.split(begin)
+    after = rest.split(end)[1]
     with open(path, "w") as file:
-        file.write(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
+        file.write(f"{before}{begin}\n\n{text}\n\n{end}{after}")

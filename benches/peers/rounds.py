@@ -18,11 +18,16 @@ STARTS = 10
 Plan = collections.namedtuple("Plan", "rounds crowds saturated steady idle watches starts")
 
 
-def plan(rounds, quick):
-    """The number of connections that the limit on open files allows: nginx needs two for each."""
+def open_files():
+    """Allows as many open files as may be, and returns their number."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    room = max(0, (hard - 1500) // 2)
+    return hard
+
+
+def plan(rounds, quick):
+    """The number of connections that the limit on open files allows: nginx needs two for each."""
+    room = max(0, (open_files() - 1500) // 2)
     if quick:
         return Plan(1, 1, 1, 1, min(200, room), min(200, room), 2)
     return Plan(rounds, max(1, rounds // 2), 2, 2, min(IDLE, room), min(WATCHES, room), STARTS)
