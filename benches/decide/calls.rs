@@ -12,23 +12,27 @@
 //! cargo bench -p decide --bench calls               a line for each way of a call
 //! cargo bench -p decide --bench calls -- check      compares them with their bars, and fails above
 //!                                                   them
+//! cargo bench -p decide --bench calls -- qemu PLUGIN BINARY
+//!                                                   counts by qemu's user emulation in place of
+//!                                                   callgrind, which also runs a binary for arm64
 //! ```
 //!
 //! The binary is the one that stands where this program's folder is, or the one that an argument
 //! names. The gate has the limits of a Kubernetes gate, with a bucket that never runs dry; where
 //! clients speak TLS and HTTP/2 it is one for an external API, which listens itself or opens TLS in
-//! tunnels to it. Valgrind has to be installed.
+//! tunnels to it. Valgrind has to be installed. `benches/decide/processors` makes what the last
+//! form needs, and compares two processors.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Child, ExitCode};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use std::{env, fs, thread};
 
 use bytes::Bytes;
+use counter::{Counter, until_it_sleeps};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -40,6 +44,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio::io::BufStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+mod counter;
 
 /// A way that calls take through the gate.
 struct Way {
@@ -74,13 +80,19 @@ fn main() -> ExitCode {
     // `cargo bench` adds a flag of its own.
     let args: Vec<String> = env::args().skip(1).filter(|arg| arg != "--bench").collect();
     let checks = args.iter().any(|arg| arg == "check");
-    let Some(binary) = args.iter().find(|arg| *arg != "check").map(PathBuf::from).or_else(beside) else {
+    let (counter, rest) = match &*args {
+        [word, plugin, rest @ ..] if word == "qemu" => (Counter::Qemu(plugin.into()), rest),
+        all => (Counter::Callgrind, all),
+    };
+    let Some(binary) = rest.iter().find(|arg| *arg != "check").map(PathBuf::from).or_else(beside) else {
         eprintln!("the cost of a call is left out: build tidegate with the same profile first");
         return if checks { ExitCode::FAILURE } else { ExitCode::SUCCESS };
     };
     let (mut above, mut by_tls) = (false, 0);
     for mut way in WAYS {
-        match way.cost(&binary) {
+        match way.cost(&counter, &binary) {
+            // The bars are callgrind's.
+            Ok(cost) if !matches!(counter, Counter::Callgrind) => println!("{:<80} {cost:>6} instructions", way.what),
             Ok(cost) => {
                 match way.client {
                     Client::Plain => {}
@@ -111,19 +123,19 @@ fn beside() -> Option<PathBuf> {
 
 impl Way {
     /// Returns the instructions of one call.
-    fn cost(&self, binary: &Path) -> io::Result<u64> {
-        let (few, many) = (self.least(binary, FEW)?, self.least(binary, MANY)?);
+    fn cost(&self, counter: &Counter, binary: &Path) -> io::Result<u64> {
+        let (few, many) = (self.least(counter, binary, FEW)?, self.least(counter, binary, MANY)?);
         Ok(many.saturating_sub(few) / (MANY - FEW))
     }
 
-    fn least(&self, binary: &Path, calls: u64) -> io::Result<u64> {
-        (0..RUNS).map(|_| self.count(binary, calls)).try_fold(u64::MAX, |least, count| Ok(least.min(count?)))
+    fn least(&self, counter: &Counter, binary: &Path, calls: u64) -> io::Result<u64> {
+        (0..RUNS).map(|_| self.count(counter, binary, calls)).try_fold(u64::MAX, |least, count| Ok(least.min(count?)))
     }
 
-    fn count(&self, binary: &Path, calls: u64) -> io::Result<u64> {
+    fn count(&self, counter: &Counter, binary: &Path, calls: u64) -> io::Result<u64> {
         let folder = env::temp_dir().join(format!("tidegate-calls-{}", std::process::id()));
         fs::create_dir_all(&folder)?;
-        let counted = self.count_in(&folder, binary, calls);
+        let counted = self.count_in(&folder, counter, binary, calls);
         fs::remove_dir_all(&folder)?;
         counted
     }
@@ -151,7 +163,7 @@ impl Way {
         })
     }
 
-    fn count_in(&self, folder: &Path, binary: &Path, calls: u64) -> io::Result<u64> {
+    fn count_in(&self, folder: &Path, counter: &Counter, binary: &Path, calls: u64) -> io::Result<u64> {
         let upstream = (self.upstream)(folder)?;
         let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
         let (gate, bucket) =
@@ -159,10 +171,7 @@ impl Way {
         let config = format!("[admin]\nlisten = \"off\"\nsocket = \"off\"\n{gate}\n{bucket}\n");
         let file = folder.join("tidegate.toml");
         fs::write(&file, config)?;
-        let mut command = Command::new("valgrind");
-        command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(binary).args(["run", "--config"]);
-        let mut gate = command.arg(&file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
-        GATE.store(gate.id(), Ordering::Relaxed);
+        let mut gate = counter.start(binary, &file)?;
         let called = connect(&mut gate, port).and_then(|stream| match self.client {
             Client::Plain => call(&stream, WARM_UP + calls),
             client => call_by_tls(stream, client, folder, WARM_UP + calls),
@@ -173,8 +182,7 @@ impl Way {
         let said = gate.wait_with_output()?;
         let said = String::from_utf8_lossy(&said.stderr);
         called.map_err(|error| io::Error::other(format!("{error}\n{said}")))?;
-        let collected = said.lines().find_map(|line| line.split_once("Collected :"));
-        collected.and_then(|(_, count)| count.trim().parse().ok()).ok_or_else(|| io::Error::other(said.into_owned()))
+        Counter::collected(&said).ok_or_else(|| io::Error::other(said.into_owned()))
     }
 }
 
@@ -357,35 +365,13 @@ async fn json(request: Request<Incoming>) -> hyper::Result<Response<Full<Bytes>>
     Ok(response)
 }
 
-/// Waits until the gate has done what it can and sleeps. It has one thread that works.
-fn until_it_sleeps() {
-    let stat = format!("/proc/{}/stat", GATE.load(Ordering::Relaxed));
-    // The state stands behind the name, which is in parentheses.
-    let sleeps = || fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") S "));
-    let mut asleep = 0;
-    for _ in 0..100_000 {
-        asleep = if sleeps() { asleep + 1 } else { 0 };
-        if asleep == 3 {
-            return;
-        }
-        a_moment();
-    }
-}
-
 #[expect(clippy::disallowed_methods, reason = "another process works in its own time")]
 fn pause() {
     thread::sleep(Duration::from_millis(10));
 }
 
-#[expect(clippy::disallowed_methods, reason = "another process works in its own time")]
-fn a_moment() {
-    thread::sleep(Duration::from_micros(100));
-}
-
 /// The host of calls by TLS.
 const NAME: &str = "api.example.com";
-/// The process that is counted.
-static GATE: AtomicU32 = AtomicU32::new(0);
 /// The runs of which the least counts.
 const RUNS: usize = 3;
 /// The calls of a shorter run and of a longer one.

@@ -1,0 +1,89 @@
+//! What counts the instructions of a gate: callgrind, or qemu's user emulation with a plugin
+//! (`count.c`), which also runs a gate for another processor.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// A program that runs a gate and says at its end how many instructions that has executed.
+pub(crate) enum Counter {
+    Callgrind,
+    /// With the plugin, a shared object for this machine.
+    Qemu(PathBuf),
+}
+
+// === impl Counter ===
+
+impl Counter {
+    /// Starts a gate with a configuration.
+    ///
+    /// # Errors
+    /// The binary cannot be read, is for a processor that is not known here, or the program that
+    /// counts is not installed.
+    pub(crate) fn start(&self, binary: &Path, config: &Path) -> io::Result<Child> {
+        let mut command = match self {
+            Self::Callgrind => {
+                let mut command = Command::new("valgrind");
+                command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
+                command
+            }
+            Self::Qemu(plugin) => {
+                let mut command = Command::new(emulator(binary)?);
+                let mut file = OsString::from("file=");
+                file.push(plugin);
+                // Else some of the processor's instructions for TLS are missing.
+                command.args(["-cpu", "max", "-plugin"]).arg(file);
+                command
+            }
+        };
+        command.arg(binary).args(["run", "--config"]).arg(config);
+        let gate = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+        GATE.store(gate.id(), Ordering::Relaxed);
+        Ok(gate)
+    }
+
+    /// Returns the number of instructions from what has been said at the end.
+    pub(crate) fn collected(said: &str) -> Option<u64> {
+        let (_, count) = said.lines().find_map(|line| line.split_once("Collected :"))?;
+        count.trim().parse().ok()
+    }
+}
+
+/// Waits until the gate has done what it can and sleeps. It has one thread that works.
+pub(crate) fn until_it_sleeps() {
+    let stat = format!("/proc/{}/stat", GATE.load(Ordering::Relaxed));
+    // The state stands behind the name, which is in parentheses.
+    let sleeps = || fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") S "));
+    let mut asleep = 0;
+    for _ in 0..100_000 {
+        asleep = if sleeps() { asleep + 1 } else { 0 };
+        if asleep == 3 {
+            return;
+        }
+        a_moment();
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "another process works in its own time")]
+fn a_moment() {
+    thread::sleep(Duration::from_micros(100));
+}
+
+/// Returns qemu's emulator for a program, by the processor that its head names.
+fn emulator(binary: &Path) -> io::Result<&'static str> {
+    let mut head = [0; 20];
+    File::open(binary)?.read_exact(&mut head)?;
+    match head {
+        [0x7f, b'E', b'L', b'F', .., 62, 0] => Ok("qemu-x86_64"),
+        [0x7f, b'E', b'L', b'F', .., 183, 0] => Ok("qemu-aarch64"),
+        _ => Err(io::Error::other("it is neither for x86_64 nor for aarch64")),
+    }
+}
+
+/// The process that is counted.
+static GATE: AtomicU32 = AtomicU32::new(0);
