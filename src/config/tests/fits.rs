@@ -73,7 +73,7 @@ fn the_schema_has_every_key_of_the_reference_and_no_other() {
     let mut found = BTreeSet::new();
     keys(&schema, "", &mut found);
     let mut documented: BTreeSet<String> =
-        ["admin", "log", "shutdown", "otlp", "state", "stores", "egress", "gates"].map(str::to_owned).into();
+        ["admin", "log", "shutdown", "process", "otlp", "state", "stores", "egress", "gates"].map(str::to_owned).into();
     for (heading, chapter) in chapters() {
         let like = LIKE.iter().filter(|(_, base)| *base == heading).map(|(like, _)| (*like).to_owned());
         for path in [heading.clone()].into_iter().chain(like) {
