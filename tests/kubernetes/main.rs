@@ -46,6 +46,8 @@ mod streams;
 mod support;
 mod throttled;
 mod uploads;
+#[path = "../support/wait.rs"]
+mod wait;
 mod webhook;
 
 #[path = "../support/window.rs"]

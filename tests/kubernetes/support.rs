@@ -20,24 +20,7 @@ pub(crate) mod widgets;
 use std::time::Duration;
 
 pub(crate) use crate::fetched::{now, say};
-
-/// Repeats `check` until it returns something; panics with `what` when `within` has passed.
-pub(crate) fn wait_for<T>(what: &str, within: Duration, mut check: impl FnMut() -> Option<T>) -> T {
-    let start = now();
-    loop {
-        if let Some(found) = check() {
-            return found;
-        }
-        assert!(start.elapsed() < within, "not within {within:?}: {what}");
-        pause(Duration::from_millis(20));
-    }
-}
-
-/// Lets real time pass, between two looks or because a test is about a time.
-#[expect(clippy::disallowed_methods, reason = "a real control plane runs on real time")]
-pub(crate) fn pause(time: Duration) {
-    std::thread::sleep(time);
-}
+pub(crate) use crate::wait::{pause, wait_for};
 
 /// Runs the asynchronous part of a test in its own runtime.
 pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> T {

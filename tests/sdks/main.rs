@@ -6,6 +6,7 @@
 //! are fetched once into a per-user cache, with their versions pinned; a test whose SDK cannot be
 //! had says that it was skipped, and `TIDEGATE_REQUIRE_SDKS=1` makes that a failure.
 
+mod ack;
 #[path = "../support/admin.rs"]
 mod admin;
 #[path = "../support/fetched.rs"]
@@ -21,6 +22,7 @@ mod java;
 mod kept;
 mod matrix;
 mod operators;
+mod plane;
 mod pod;
 #[path = "../support/ports.rs"]
 mod ports;
@@ -34,6 +36,10 @@ mod stage;
 mod suite;
 mod telemetry;
 mod upstream;
+#[path = "../support/wait.rs"]
+mod wait;
+#[path = "../support/window.rs"]
+mod window;
 mod wire;
 
 /// The variable that makes a missing SDK a failure.

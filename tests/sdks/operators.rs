@@ -52,7 +52,7 @@ fn cert_manager() -> Result<PathBuf, String> {
 }
 
 /// TLS at the API's address before what listens in clear at a port.
-fn encrypted(mut tls: ServerConfig, to: u16) {
+pub(crate) fn encrypted(mut tls: ServerConfig, to: u16) {
     tls.alpn_protocols = vec![b"http/1.1".to_vec()];
     let acceptor = TlsAcceptor::from(Arc::new(tls));
     let listener = std::net::TcpListener::bind((pod::API, 443)).expect("the address is ours");
@@ -75,14 +75,20 @@ fn encrypted(mut tls: ServerConfig, to: u16) {
     });
 }
 
-/// Runs an operator once, to its end.
-fn reconcile(mut command: Command, judge: &Judge, variables: &[(String, String)]) {
+/// Gives an operator its identity and these variables, and nothing of the machine's own.
+pub(crate) fn set_up(command: &mut Command, judge: &Judge, variables: &[(String, String)]) {
     for variable in OF_THE_MACHINE {
         command.env_remove(variable);
     }
     command.env("AWS_ACCESS_KEY_ID", &judge.key.key).env("AWS_SECRET_ACCESS_KEY", &judge.key.secret);
     command.env("AWS_REGION", "eu-central-1").env("AWS_EC2_METADATA_DISABLED", "true").env("HOME", "/nonexistent");
-    let done = command.envs(variables.iter().map(|(name, value)| (name, value))).output().expect("it was built");
+    command.envs(variables.iter().map(|(name, value)| (name, value)));
+}
+
+/// Runs an operator once, to its end.
+fn reconcile(mut command: Command, judge: &Judge, variables: &[(String, String)]) {
+    set_up(&mut command, judge, variables);
+    let done = command.output().expect("it was built");
     let said = String::from_utf8_lossy(&done.stderr);
     assert!(done.status.success() && !said.contains("level=error"), "{said}");
 }
@@ -94,6 +100,19 @@ fn most(exchanges: &[Exchange]) -> usize {
         arrived.iter().filter(|at| *at >= start && at.duration_since(*start) < Duration::from_secs(1)).count()
     };
     arrived.iter().map(within).max().unwrap_or(0)
+}
+
+/// Starts the gate with the sidecar's own variables.
+pub(crate) fn sidecar(dir: &Path) -> Gates {
+    let variables = [
+        ("TIDEGATE__EGRESS__LISTEN", "127.0.0.1:8003"),
+        ("TIDEGATE__EGRESS__CA__KEEP", "/run/tidegate-keys"),
+        ("TIDEGATE__GATES__AWS__PRESET", "aws"),
+        ("TIDEGATE__GATES__AWS__INTERCEPT", "true"),
+    ];
+    let file = dir.join("tidegate.toml");
+    fs::write(&file, "").expect("the folder is ours");
+    Gates::of(&file, &variables.map(|(name, value)| (name, value.to_owned())), ("aws", 8003))
 }
 
 /// Runs an operator by itself and behind the gate; `operator` gives its program, and its arguments
@@ -126,17 +145,7 @@ fn is_held_to_what_is_published(
     assert!(alone.len() > 10, "ten changes, and more: {}", alone.len());
     assert!(most(&alone) > PUBLISHED, "it exceeds what is published: {}", most(&alone));
 
-    // The sidecar's own variables.
-    let sidecar = [
-        ("TIDEGATE__EGRESS__LISTEN", "127.0.0.1:8003"),
-        ("TIDEGATE__EGRESS__CA__KEEP", "/run/tidegate-keys"),
-        ("TIDEGATE__GATES__AWS__PRESET", "aws"),
-        ("TIDEGATE__GATES__AWS__INTERCEPT", "true"),
-    ];
-    let sidecar = sidecar.map(|(name, value)| (name, value.to_owned()));
-    let file = dir.path().join("tidegate.toml");
-    fs::write(&file, "").expect("the folder is ours");
-    let gates = Gates::of(&file, &sidecar, ("aws", 8003));
+    let gates = sidecar(dir.path());
     reconcile(operator(&program, &zone), &judge, &variables(8003, "/run/tidegate", &[Kind::Go]));
     let behind = relay.watch(Box::new(|_| {}));
     assert!(behind.len() > 10, "as many changes:\n{}", gates.log());
