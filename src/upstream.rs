@@ -342,6 +342,15 @@ pub(crate) async fn connect(options: &Options, clock: Clock) -> Result<Bare, Dia
     Dialer::new(options, clock).connect_bare().await
 }
 
+/// Connects to the target as for a call, with TLS and its verification, and lets go of it.
+///
+/// # Errors
+/// There is no connection.
+pub(crate) async fn try_out(options: &Options, clock: Clock) -> Result<(), Arc<DialError>> {
+    let dialer = Dialer::new(options, clock);
+    dialer.dial(Group::Short, clock.now(), dialer.connect()).await.map(drop)
+}
+
 /// Locks a mutex. Nothing panics while it holds one of these locks, so what is behind a poisoned
 /// one is still whole.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

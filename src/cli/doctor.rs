@@ -8,6 +8,7 @@ mod connections;
 mod controller;
 mod egress;
 mod files;
+mod hosts;
 mod running;
 mod stores;
 mod upstream;

@@ -51,6 +51,7 @@ pub(super) async fn past_hosts(gate: &Gate, egress: &Egress, status: Option<&Sta
     let names: BTreeSet<String> = named.chain(called).filter(|name| hosts.find(name).is_some()).collect();
     let (all, own) = (established(), own_sockets(status));
     let (mut findings, mut looked_up) = (Vec::new(), 0);
+    let advice = if egress.listen.is_some() { TO_THE_PROXY } else { TO_THE_NAMES };
     for name in names {
         let to = match hosts.connect_to.get(&name) {
             Some(to) => vec![to.clone()],
@@ -66,7 +67,7 @@ pub(super) async fn past_hosts(gate: &Gate, egress: &Egress, status: Option<&Sta
             match &own {
                 _ if there.is_empty() => {}
                 None => findings.push(cannot_be_told(&about, there.len(), &to)),
-                Some(own) => findings.extend(foreign(&about, &to, &there, own, TO_THE_PROXY)),
+                Some(own) => findings.extend(foreign(&about, &to, &there, own, advice)),
             }
         }
     }
@@ -166,6 +167,7 @@ fn owners() -> BTreeMap<u64, String> {
     owners
 }
 
+const TO_THE_NAMES: &str = "lead the names of its hosts to egress.names by hostAliases, and set what makes it trust the CA (docs/external-apis.md, Interception)";
 const TO_THE_PROXY: &str = "set HTTPS_PROXY in its container, and what makes it trust the CA; a client that takes no proxy (the AWS SDK for JavaScript, google-api-python-client without PySocks) comes by egress.names (docs/external-apis.md, Interception)";
 /// A name server that does not answer must not hold up the other findings.
 const LOOKUP: Duration = Duration::from_secs(2);

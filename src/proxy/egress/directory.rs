@@ -133,8 +133,8 @@ impl Directory {
         }
     }
 
-    /// The judge of addresses.
-    pub(super) fn judge(&self) -> crate::upstream::Judge {
+    /// Returns the judge of addresses that are dialled for clients.
+    pub(crate) fn judge(&self) -> crate::upstream::Judge {
         match self.egress.metadata {
             Unlisted::Refuse => super::address::judge,
             Unlisted::Tunnel => super::address::judge_but_metadata,

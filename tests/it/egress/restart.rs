@@ -234,3 +234,57 @@ fn doctor_says_which_client_does_not_trust_the_ca_and_which_file_is_missing() {
     running.signal("-TERM");
     running.end();
 }
+
+/// Each host that is named in full is tried, through the listener and from here.
+#[test]
+fn doctor_asks_for_a_tunnel_to_each_host_and_looks_at_its_certificate() {
+    let (named, lost) = ("named.example.com", "lost.example.com");
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let right = runtime.block_on(Api::start(&[EC2], &["h2", "http/1.1"]));
+    let wrong = runtime.block_on(Api::start(&["other.example.com"], &["http/1.1"]));
+    let gone = std::net::SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let place = Place { folder: tempfile::tempdir().expect("a folder"), egress: free_port(), admin: free_port() };
+    std::fs::write(place.folder.path().join("api.crt"), right.ca.clone() + &wrong.ca).expect("written");
+    let write = |hosts: &[(&str, std::net::SocketAddr)], more: &str| {
+        let names: Vec<_> = hosts.iter().map(|(host, _)| format!("{host:?}")).collect();
+        let connect_to: Vec<_> = hosts.iter().map(|(host, to)| format!("{host:?} = \"{to}\"")).collect();
+        place.write(&format!("{}{more}", names.join(", ")), &format!("connect_to = {{ {} }}", connect_to.join(", ")));
+    };
+    write(&[(EC2, right.address)], ", \"*.example.net\"");
+    let refusing = place.read("tidegate.toml").replace("[egress]\n", "[egress]\nothers = \"refuse\"\n");
+    std::fs::write(place.config(), refusing).expect("written");
+    let running = place.run();
+    let doctor = |path: &Path| end(with_config("doctor", path)).out;
+    let said = doctor(&place.config());
+    let fine =
+        "ok     hosts of aws: 1 host is reached, with certificates that verify, and the listener opens tunnels\n";
+    assert!(said.contains(fine), "{said}");
+
+    // The gate that runs has another file, and lists none of the new hosts.
+    let hosts = [(EC2, right.address), (named, wrong.address), (lost, gone)];
+    let other = place.folder.path().join("other.toml");
+    let kept = place.read("tidegate.toml");
+    write(&hosts, "");
+    std::fs::rename(place.config(), &other).expect("renamed");
+    std::fs::write(place.config(), kept).expect("written");
+    let said = doctor(&other);
+    assert_eq!(running.terminate(), Some(0));
+    for line in [
+        format!("WRONG  hosts of aws: {named}: the listener refuses a tunnel: \"403 tidegate: {named} is not listed"),
+        format!(
+            "WRONG  hosts of aws: {named}: cannot connect to {}: its certificate is for another name\n",
+            wrong.address
+        ),
+        "-> set upstream_tls.server_name to the name in the certificate\n".to_owned(),
+        format!("WRONG  hosts of aws: {lost}: cannot connect to {gone}: connection refused\n"),
+    ] {
+        assert!(said.contains(&line), "{line}\n{said}");
+    }
+    assert!(!said.contains(&format!("hosts of aws: {EC2}")), "{said}");
+    assert!(right.calls().is_empty() && wrong.calls().is_empty(), "doctor makes no call");
+
+    // Nothing listens: the hosts are looked at all the same.
+    let said = doctor(&other);
+    assert!(said.contains(&format!("hosts of aws: {named}: cannot connect to {}", wrong.address)), "{said}");
+    assert!(!said.contains("the listener refuses a tunnel"), "{said}");
+}
