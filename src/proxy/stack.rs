@@ -4,14 +4,15 @@
 
 use std::any::Any;
 use std::convert::Infallible;
-use std::future::ready;
+use std::future::{Ready, ready};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use futures_util::future::Either;
 use http::{Request, Response};
 use tower::{Service, ServiceBuilder};
-use tower_http::catch_panic::{CatchPanicLayer, ResponseForPanic};
+use tower_http::catch_panic::{CatchPanic, CatchPanicLayer, ResponseForPanic};
 
 use super::admission::{self, Admission, PendingCall};
 use super::body::Body;
@@ -26,42 +27,47 @@ use crate::upstream::Inbound;
 /// The body that reaches hyper: boxed once per response by `catch-panic`, never per frame.
 pub(crate) type Sent = tower_http::body::UnsyncBoxBody<bytes::Bytes, tower_http::BoxError>;
 
+/// The path of a connection's calls. It has one type for all listeners: hyper's part of a
+/// connection is large, and is there once.
+pub(crate) type Path = CatchPanic<Answerer, Broken>;
+
+/// The upper end of the path, as one listener has it.
+#[derive(Clone, derive_more::Debug)]
+#[debug("Answerer")]
+pub(crate) struct Answerer(Arc<dyn Fn(Request<Inbound>) -> Answering + Send + Sync>);
+
+/// An answer that is there, or the call that it will come of.
+pub(crate) type Answering = Either<Ready<Answered>, Pin<Box<dyn Future<Output = Answered> + Send>>>;
+
+type Answered = Result<Response<Body>, Infallible>;
+
 /// Returns the path for one connection, whose client is `peer`.
-pub(crate) fn stack(
-    gate: &Arc<GateParts>,
-    peer: Peer,
-) -> impl Service<Request<Inbound>, Response = Response<Sent>, Error = Infallible, Future: Send> + Clone + Send + use<>
-{
+pub(crate) fn stack(gate: &Arc<GateParts>, peer: Peer) -> Path {
+    let responder = Arc::clone(&gate.responder);
     let gate = Arc::clone(gate);
+    path(responder, move |request| match guard::turn_away(&gate, &request, peer.local) {
+        // Before anything is counted or read: what no client of ours sends costs nothing and
+        // teaches nothing.
+        Some(response) => Either::Left(ready(Ok(response))),
+        // Made before the future, which would hold the request beside it.
+        None => Either::Right(answer(Arc::clone(&gate), PendingCall::new(request).named(peer.name.as_ref()))),
+    })
+}
+
+/// Returns the path for a connection: whatever `enter` makes of a request.
+pub(crate) fn path(
+    responder: Arc<Responder>,
+    enter: impl Fn(Request<Inbound>) -> Answering + Send + Sync + 'static,
+) -> Path {
     ServiceBuilder::new()
         // Outermost, so that a fault anywhere below is one 500 and not the end of a connection that
         // carries other calls.
-        .layer(CatchPanicLayer::custom(Broken(Arc::clone(&gate.responder))))
-        .service_fn(move |request| match guard::turn_away(&gate, &request, peer.local) {
-            // Before anything is counted or read: what no client of ours sends costs nothing and
-            // teaches nothing.
-            Some(response) => Either::Left(ready(Ok(response))),
-            // Made before the future, which would hold the request beside it.
-            None => Either::Right(answer(Arc::clone(&gate), PendingCall::new(request).named(peer.name.as_ref()))),
-        })
-}
-
-/// Returns the path for a connection of the egress listener: whatever `answer` makes of a request.
-pub(crate) fn of_proxy<F>(
-    responder: Arc<Responder>,
-    answer: impl Fn(Request<Inbound>) -> F + Clone + Send,
-) -> impl Service<Request<Inbound>, Response = Response<Sent>, Error = Infallible, Future: Send> + Clone + Send
-where
-    F: Future<Output = Result<Response<Body>, Infallible>> + Send,
-{
-    ServiceBuilder::new().layer(CatchPanicLayer::custom(Broken(responder))).service_fn(answer)
+        .layer(CatchPanicLayer::custom(Broken(responder)))
+        .service(Answerer(Arc::new(enter)))
 }
 
 /// Answers a call that the guard has let in. The future is the one box of a request.
-pub(crate) fn answer(
-    gate: Arc<GateParts>,
-    mut request: PendingCall,
-) -> Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>> {
+pub(crate) fn answer(gate: Arc<GateParts>, mut request: PendingCall) -> Pin<Box<dyn Future<Output = Answered> + Send>> {
     Box::pin(async move {
         // The call keeps the configuration that it came under. Its context outlives everything
         // below: if it is dropped before it is closed, the caller left.
@@ -106,9 +112,23 @@ pub(crate) fn answer(
     })
 }
 
+impl Service<Request<Inbound>> for Answerer {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Answering;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Inbound>) -> Answering {
+        (self.0)(request)
+    }
+}
+
 /// Answers for a call that panicked.
-#[derive(Clone)]
-struct Broken(Arc<Responder>);
+#[derive(Clone, Debug)]
+pub(crate) struct Broken(Arc<Responder>);
 
 impl ResponseForPanic for Broken {
     type ResponseBody = Body;

@@ -3,12 +3,14 @@
 //! A call for a listed host leaves over TLS, with the Host that the client sent, so that its
 //! signature holds. Calls for others leave in clear, as they came.
 
-use std::convert::Infallible;
+use std::future::ready;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use futures_util::future::Either;
 use http::uri::Scheme;
-use http::{HeaderValue, Request, Response, Uri, header};
-use tokio_util::sync::CancellationToken;
+use http::{HeaderValue, Request, Uri, header};
 
 use super::directory::{Directory, Fate, Inside};
 use super::head;
@@ -17,10 +19,9 @@ use super::reason::{Refused, Why};
 use super::target::{Host, Origin};
 use super::{CLEAR, Egress, NAME};
 use crate::proxy::admission::PendingCall;
-use crate::proxy::body::Body;
 use crate::proxy::gate::Gate;
 use crate::proxy::listener::{self, WireHandle};
-use crate::proxy::stack;
+use crate::proxy::stack::{self, Answering};
 use crate::spec;
 use crate::upstream::Inbound;
 
@@ -38,8 +39,8 @@ pub(super) enum Entry {
 /// A connection whose calls are served.
 struct Connection {
     entry: Entry,
-    /// Ends it. HTTP/1.1 has a field for that.
-    over: Option<CancellationToken>,
+    /// True if it is to take no more calls. HTTP/1.1 has a field for that.
+    over: AtomicBool,
     last: Last,
 }
 
@@ -52,62 +53,59 @@ struct Last(Mutex<(Weak<Directory>, Weak<Met>)>);
 impl Egress {
     /// Serves the calls of a connection.
     pub(super) async fn serve_calls(self: &Arc<Self>, handle: &WireHandle, entry: Entry, http2: bool) {
-        let connection = Connection { entry, over: http2.then(CancellationToken::new), last: Last::default() };
-        let (egress, connection) = (Arc::clone(self), Arc::new(connection));
-        let served = Arc::clone(&connection);
-        let stack = stack::of_proxy(Arc::clone(&self.responder), move |request| {
-            let (egress, connection) = (Arc::clone(&egress), Arc::clone(&served));
-            // Boxed: hyper keeps room for it as long as the connection is busy.
-            Box::pin(async move { Ok::<_, Infallible>(egress.answer(request, &connection).await) })
+        let connection = Arc::new(Connection { entry, over: AtomicBool::new(false), last: Last::default() });
+        let (egress, served) = (Arc::clone(self), Arc::clone(&connection));
+        let path = stack::path(Arc::clone(&self.responder), move |request| match &served.entry {
+            Entry::Proxy(named) => {
+                let named = named.clone();
+                let (egress, served) = (Arc::clone(&egress), Arc::clone(&served));
+                // Who calls may have to be asked first.
+                Either::Right(Box::pin(async move {
+                    match egress.client(&request, named.as_ref()).await {
+                        Ok(client) => egress.answer(request, client.as_ref(), &served).await,
+                        Err(refused) => egress.refuse(&refused).await,
+                    }
+                }))
+            }
+            Entry::Tunnel(_, client) => egress.answer(request, client.as_ref(), &served),
+            Entry::Name => egress.answer(request, None, &served),
         });
-        if let Some(over) = &connection.over {
-            let closing = async {
-                tokio::select! {
-                    () = self.closing.told() => {}
-                    () = over.cancelled() => {}
-                }
-            };
-            listener::serve_calls_of_http2(handle, stack, closing, NAME).await;
+        if http2 {
+            listener::serve_calls_of_http2(handle, path, (&self.closing, &connection.over), NAME).await;
         } else {
-            listener::serve_calls(handle, stack, &self.closing, NAME).await;
+            listener::serve_calls(handle, path, &self.closing, NAME).await;
         }
     }
 
-    async fn answer(&self, mut request: Request<Inbound>, connection: &Connection) -> Response<Body> {
-        let Connection { entry, over, last } = connection;
-        let client = match self.client(&request, entry).await {
-            Ok(client) => client,
-            Err(refused) => {
-                self.tally.refused(&refused);
-                return refused.response();
-            }
-        };
-        let gate = match self.route(&request, entry, last) {
+    /// Answers a call of a client that is let in.
+    fn answer(&self, mut request: Request<Inbound>, client: Option<&Arc<str>>, connection: &Connection) -> Answering {
+        let gate = match self.route(&request, &connection.entry, &connection.last) {
             Ok(gate) => gate,
             Err(refused) => {
-                self.tally.refused(&refused);
                 // A client would go on with a connection for a host that is no longer read.
-                over.iter().for_each(CancellationToken::cancel);
-                return refused.response();
+                connection.over.store(true, Relaxed);
+                return self.refuse(&refused);
             }
         };
         own_form(&mut request);
-        // The gate is held until the head has come; its connections show the rest.
-        let Ok(response) =
-            stack::answer(Arc::clone(gate.own()), PendingCall::new(request).named(client.as_ref())).await;
-        response
+        let answered = stack::answer(Arc::clone(gate.own()), PendingCall::new(request).named(client));
+        Either::Right(Box::pin(async move {
+            let response = answered.await;
+            drop(gate); // held until the head has come; its connections show the rest
+            response
+        }))
     }
 
-    /// Checks that the client may use the proxy, and returns its name where clients are known.
-    async fn client<B>(&self, request: &Request<B>, entry: &Entry) -> Result<Option<Arc<str>>, Refused> {
-        match entry {
-            Entry::Proxy(named) => {
-                head::plain(request, None)?;
-                self.access.admit(named.as_ref(), &head::shown(request.headers())).await
-            }
-            Entry::Tunnel(_, client) => Ok(client.clone()),
-            Entry::Name => Ok(None),
-        }
+    fn refuse(&self, refused: &Refused) -> Answering {
+        self.tally.refused(refused);
+        Either::Left(ready(Ok(refused.response())))
+    }
+
+    /// Checks that a client may use the proxy, and returns its name where clients are known.
+    /// `named` is that of its certificate.
+    async fn client(&self, request: &Request<Inbound>, named: Option<&Arc<str>>) -> Result<Option<Arc<str>>, Refused> {
+        head::plain(request, None)?;
+        self.access.admit(named, &head::shown(request.headers())).await
     }
 
     /// Finds the gate for a call.

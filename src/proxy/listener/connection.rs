@@ -1,9 +1,11 @@
 //! One client's connection, from its first byte to its last.
 
-use std::convert::Infallible;
+use std::future::poll_fn;
 use std::iter::successors;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -26,7 +28,7 @@ use super::parting::Parting;
 use super::stream::Stream;
 use super::wire::{ActiveCall, Wire, WireHandle};
 use crate::proxy::peer::Peer;
-use crate::proxy::stack::{self, Sent};
+use crate::proxy::stack::{self, Path, Sent};
 use crate::proxy::tunnel::UpgradeSlot;
 use crate::telemetry::table;
 use crate::upstream::{Inbound, Unread};
@@ -36,18 +38,10 @@ use crate::upstream::{Inbound, Unread};
 #[error("the client has left")]
 struct Gone;
 
-/// The request path, as [`stack::stack`] makes it.
-pub(in crate::proxy) trait RequestPath:
-    Service<Request<Inbound>, Response = Response<Sent>, Error = Infallible> + Clone
-{
-}
-
-impl<S> RequestPath for S where S: Service<Request<Inbound>, Response = Response<Sent>, Error = Infallible> + Clone {}
-
 /// The request path as hyper calls it.
 #[derive(Clone)]
-struct Calls<S> {
-    stack: S,
+struct Calls {
+    path: Path,
     /// The connection over HTTP/1, whose calls are to be watched; HTTP/2 tells by itself.
     handle: Option<WireHandle>,
     /// The place where a call leaves the tunnel that the connection is to become; HTTP/2 becomes
@@ -58,9 +52,9 @@ struct Calls<S> {
 pin_project! {
     /// A call, for as long as its client is there. By its drop everything below learns that the
     /// client has left.
-    struct WhileThere<F> {
+    struct WhileThere {
         #[pin]
-        call: F,
+        call: <Path as Service<Request<Inbound>>>::Future,
         client: Option<ActiveCall>,
         // The request's body, if there is one.
         unread: Option<Unread>,
@@ -86,10 +80,10 @@ struct BodyWhileThere {
     begun: bool,
 }
 
-impl<S: RequestPath> hyper::service::Service<Request<Incoming>> for Calls<S> {
+impl hyper::service::Service<Request<Incoming>> for Calls {
     type Response = Response<BodyWhileThere>;
     type Error = Gone;
-    type Future = WhileThere<S::Future>;
+    type Future = WhileThere;
 
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
         let switches = request.headers().contains_key(header::UPGRADE);
@@ -99,14 +93,11 @@ impl<S: RequestPath> hyper::service::Service<Request<Incoming>> for Calls<S> {
         let chunked = request.version() == Version::HTTP_11 && request.method() != Method::HEAD;
         let (request, unread) = Inbound::of(request);
         let client = self.handle.as_ref().map(WireHandle::begin);
-        WhileThere { call: self.stack.clone().call(request), client, unread, early: None, switches, chunked }
+        WhileThere { call: self.path.clone().call(request), client, unread, early: None, switches, chunked }
     }
 }
 
-impl<F> Future for WhileThere<F>
-where
-    F: Future<Output = Result<Response<Sent>, Infallible>>,
-{
+impl Future for WhileThere {
     type Output = Result<Response<BodyWhileThere>, Gone>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -196,23 +187,27 @@ impl Server {
                 },
                 () = self.closing.told() => return, // it has not said a word yet
             };
-        let stack = stack::stack(&self.parts, peer);
+        let path = stack::stack(&self.parts, peer);
         if speaks_http2 {
-            serve_calls_of_http2(&handle, stack, self.closing.told(), &self.section.name).await;
+            serve_calls_of_http2(&handle, path, (&self.closing, &AtomicBool::new(false)), &self.section.name).await;
         } else {
-            serve_calls(&handle, stack, &self.closing, &self.section.name).await;
+            serve_calls(&handle, path, &self.closing, &self.section.name).await;
         }
     }
 }
 
-/// Serves the calls of a connection that speaks HTTP/2, to its end.
-pub(in crate::proxy) async fn serve_calls_of_http2<S: RequestPath<Future: Send + 'static>>(
+/// Serves the calls of a connection that speaks HTTP/2, to its end. After a call that has set
+/// `over` it takes no more.
+pub(in crate::proxy) async fn serve_calls_of_http2(
     handle: &WireHandle,
-    stack: S,
-    closing: impl Future<Output = ()>,
+    path: Path,
+    (closing, over): (&Parting, &AtomicBool),
     gate: &str,
 ) {
-    let calls = Calls { stack, handle: None, upgrade_slot: None };
+    let calls = Calls { path, handle: None, upgrade_slot: None };
+    let mut told = pin!(closing.told());
+    // Looked at with each answer that is sent, which is when a call can have set it.
+    let closing = poll_fn(|cx| if over.load(Relaxed) { Poll::Ready(()) } else { told.as_mut().poll(cx) });
     // Boxed, like all that is large and not what an idle connection of HTTP/1.1 is waiting in.
     if let Err(error) = Box::pin(serve_http2(handle, calls, closing)).await {
         tracing::debug!(gate, error = error_chain(&error), "a client's connection broke");
@@ -220,14 +215,9 @@ pub(in crate::proxy) async fn serve_calls_of_http2<S: RequestPath<Future: Send +
 }
 
 /// Serves the calls of a connection that speaks HTTP/1, to its end.
-pub(in crate::proxy) async fn serve_calls<S: RequestPath>(
-    handle: &WireHandle,
-    stack: S,
-    closing: &Parting,
-    gate: &str,
-) {
+pub(in crate::proxy) async fn serve_calls(handle: &WireHandle, path: Path, closing: &Parting, gate: &str) {
     let upgrade_slot = UpgradeSlot::default();
-    let calls = Calls { stack, handle: Some(handle.clone()), upgrade_slot: Some(upgrade_slot.clone()) };
+    let calls = Calls { path, handle: Some(handle.clone()), upgrade_slot: Some(upgrade_slot.clone()) };
     let served = serve_http1(handle, calls, closing).await;
     if let Some(fault) = handle.fault() {
         table::GUARDED.counter(&[gate, fault.word()]).increment(1);
@@ -245,7 +235,7 @@ pub(in crate::proxy) async fn serve_calls<S: RequestPath>(
 
 /// Serves HTTP/1. A new hyper begins as often as the connection ends a rest, or has a head for
 /// which the present one is not ready.
-async fn serve_http1<C: RequestPath>(handle: &WireHandle, calls: Calls<C>, closing: &Parting) -> hyper::Result<()> {
+async fn serve_http1(handle: &WireHandle, calls: Calls, closing: &Parting) -> hyper::Result<()> {
     while has_next(handle, closing).await {
         let served = Box::pin(serve_awake(handle, &calls, closing)).await;
         if handle.has_unread() {
@@ -270,16 +260,12 @@ async fn has_next(handle: &WireHandle, closing: &Parting) -> bool {
     has_next
 }
 
-async fn serve_awake<C: RequestPath>(handle: &WireHandle, calls: &Calls<C>, closing: &Parting) -> hyper::Result<()> {
+async fn serve_awake(handle: &WireHandle, calls: &Calls, closing: &Parting) -> hyper::Result<()> {
     let connection = pin!(begin_http1(handle, calls.clone()));
     until_closing(connection, closing.told(), |connection| connection.graceful_shutdown()).await
 }
 
-async fn serve_http2<C: RequestPath<Future: Send + 'static>>(
-    handle: &WireHandle,
-    calls: Calls<C>,
-    closing: impl Future<Output = ()>,
-) -> hyper::Result<()> {
+async fn serve_http2(handle: &WireHandle, calls: Calls, closing: impl Future<Output = ()>) -> hyper::Result<()> {
     let connection = pin!(
         http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
@@ -316,10 +302,7 @@ where
 }
 
 /// Begins a hyper for HTTP/1. Not part of the future that serves it, which would keep the builder.
-fn begin_http1<C>(handle: &WireHandle, calls: Calls<C>) -> UpgradeableConnection<TokioIo<Wire>, Calls<C>>
-where
-    C: RequestPath,
-{
+fn begin_http1(handle: &WireHandle, calls: Calls) -> UpgradeableConnection<TokioIo<Wire>, Calls> {
     let (mut builder, wire) = (http1::Builder::new(), Wire::scanned(handle));
     let ready = wire.ready();
     builder.preserve_header_case(ready != Ready::Usual);
@@ -365,11 +348,12 @@ const PING_TIMEOUT: Duration = Duration::from_secs(15);
 
 #[cfg(test)]
 mod tests {
-    use http_body_util::{BodyExt, Full};
+    use futures_util::future::Either;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
     use super::*;
     use crate::clock::Clock;
+    use crate::proxy::body::Body as AnswerBody;
     use crate::proxy::conservation;
 
     #[tokio::test(start_paused = true)]
@@ -377,13 +361,15 @@ mod tests {
         let clock = Clock::start();
         let server = conservation::idle_gate(clock);
         for millis in [0, 10, 99, 100, 101, 250, 10_000] {
-            let stack = tower::service_fn(move |_: Request<Inbound>| async move {
-                clock.sleep(Duration::from_millis(millis)).await;
-                Ok(Response::new(Sent::new(Full::from("done").map_err(|never| match never {}))))
+            let path = stack::path(Arc::clone(&server.parts.responder), move |_| {
+                Either::Right(Box::pin(async move {
+                    clock.sleep(Duration::from_millis(millis)).await;
+                    Ok(Response::new(AnswerBody::own("done")))
+                }))
             });
             let (mut client, end) = duplex(1 << 10);
             let handle = WireHandle::new(Box::new(end), Arc::default(), Arc::default());
-            let calls = Calls { stack, handle: Some(handle.clone()), upgrade_slot: None };
+            let calls = Calls { path, handle: Some(handle.clone()), upgrade_slot: None };
             client.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("room");
             let begun = clock.now();
             serve_awake(&handle, &calls, &server.closing).await.expect("no fault");
