@@ -12,6 +12,12 @@
 //! cargo bench -p decide --bench calls               a line for each way of a call
 //! cargo bench -p decide --bench calls -- check      compares them with their bars, and fails above
 //!                                                   them
+//! cargo bench -p decide --bench calls -- profile FOLDER BINARY
+//!                                                   leaves callgrind's files of each way in a folder
+//!                                                   that is there, for callgrind_annotate; to see names,
+//!                                                   build the binary with `-C strip=none`
+//! cargo bench -p decide --bench calls -- only BINARY
+//!                                                   makes the calls and counts nothing
 //! cargo bench -p decide --bench calls -- qemu PLUGIN BINARY
 //!                                                   counts by qemu's user emulation in place of
 //!                                                   callgrind, which also runs a binary for arm64
@@ -26,7 +32,7 @@
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ExitCode};
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 use std::{env, fs, thread};
@@ -78,16 +84,38 @@ const WAYS: [Way; 4] = [
 
 fn main() -> ExitCode {
     // `cargo bench` adds a flag of its own.
-    let args: Vec<String> = env::args().skip(1).filter(|arg| arg != "--bench").collect();
+    let mut args: Vec<String> = env::args().skip(1).filter(|arg| arg != "--bench").collect();
+    let one: Vec<String> = if args.first().is_some_and(|word| word == "count") {
+        args.drain(..args.len().min(3)).collect()
+    } else {
+        Vec::new()
+    };
     let checks = args.iter().any(|arg| arg == "check");
     let (counter, rest) = match &*args {
         [word, plugin, rest @ ..] if word == "qemu" => (Counter::Qemu(plugin.into()), rest),
+        [word, rest @ ..] if word == "only" => (Counter::Nothing, rest),
+        [word, folder, rest @ ..] if word == "profile" => (Counter::Profile(folder.into()), rest),
         all => (Counter::Callgrind, all),
     };
     let Some(binary) = rest.iter().find(|arg| *arg != "check").map(PathBuf::from).or_else(beside) else {
         eprintln!("the cost of a call is left out: build tidegate with the same profile first");
         return if checks { ExitCode::FAILURE } else { ExitCode::SUCCESS };
     };
+    if let [_, what, calls] = &*one {
+        return match count(what, calls, &counter, &binary) {
+            Ok(count) => {
+                println!("{count}");
+                ExitCode::SUCCESS
+            }
+            Err(why) => {
+                eprintln!("{why}");
+                ExitCode::FAILURE
+            }
+        };
+    }
+    if matches!(counter, Counter::Profile(_) | Counter::Nothing) {
+        return call_once(&counter, &binary);
+    }
     let (mut above, mut by_tls) = (false, 0);
     for mut way in WAYS {
         match way.cost(&counter, &binary) {
@@ -97,8 +125,7 @@ fn main() -> ExitCode {
                 match way.client {
                     Client::Plain => {}
                     Client::Tls => by_tls = cost,
-                    // Measured: 1.00 times a call by the listener, and 1.05 and 1.08 beside other
-                    // work.
+                    // At most 1.05 times a call by the listener.
                     Client::Tunnel => way.bar = by_tls + by_tls / 20,
                 }
                 above |= cost > way.bar;
@@ -114,6 +141,34 @@ fn main() -> ExitCode {
     if checks && above { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
+/// Returns what a process has counted.
+fn counted(run: Child) -> io::Result<u64> {
+    let ended = run.wait_with_output()?;
+    let said = String::from_utf8_lossy(&ended.stdout);
+    said.trim().parse().map_err(|_| io::Error::other(String::from_utf8_lossy(&ended.stderr).into_owned()))
+}
+
+/// Counts one run, in a process of its own.
+fn count(what: &str, calls: &str, counter: &Counter, binary: &Path) -> io::Result<u64> {
+    let way = WAYS.iter().find(|way| way.what == what).ok_or_else(|| io::Error::other("there is no such way"))?;
+    way.count(counter, binary, calls.parse().map_err(io::Error::other)?)
+}
+
+/// Makes many calls by each way, once.
+fn call_once(counter: &Counter, binary: &Path) -> ExitCode {
+    for way in WAYS {
+        match way.count(counter, binary, MANY) {
+            Ok(0) => println!("{:<80} {} calls", way.what, WARM_UP + MANY),
+            Ok(count) => println!("{:<80} {count:>6} instructions for {} calls", way.what, WARM_UP + MANY),
+            Err(why) => {
+                eprintln!("{}: {why}", way.what);
+                return ExitCode::FAILURE;
+            }
+        }
+    }
+    ExitCode::SUCCESS
+}
+
 /// Returns the binary that was built where this program was.
 fn beside() -> Option<PathBuf> {
     let binary = env::current_exe().ok()?.parent()?.parent()?.join("tidegate");
@@ -125,12 +180,26 @@ fn beside() -> Option<PathBuf> {
 impl Way {
     /// Returns the instructions of one call.
     fn cost(&self, counter: &Counter, binary: &Path) -> io::Result<u64> {
-        let (few, many) = (self.least(counter, binary, FEW)?, self.least(counter, binary, MANY)?);
+        let mut least = [u64::MAX; 2];
+        for _ in 0..RUNS {
+            let [few, many] = [FEW, MANY].map(|calls| self.begin(counter, binary, calls));
+            for (least, run) in least.iter_mut().zip([few?, many?]) {
+                *least = (*least).min(counted(run)?);
+            }
+        }
+        let [few, many] = least;
         Ok(many.saturating_sub(few) / (MANY - FEW))
     }
 
-    fn least(&self, counter: &Counter, binary: &Path, calls: u64) -> io::Result<u64> {
-        (0..RUNS).map(|_| self.count(counter, binary, calls)).try_fold(u64::MAX, |least, count| Ok(least.min(count?)))
+    /// Begins to count in a process of its own, since there is one gate to a process: so that a
+    /// shorter and a longer run are counted at once.
+    fn begin(&self, counter: &Counter, binary: &Path, calls: u64) -> io::Result<Child> {
+        let mut command = Command::new(env::current_exe()?);
+        command.args(["count", self.what, &calls.to_string()]);
+        if let Counter::Qemu(plugin) = counter {
+            command.arg("qemu").arg(plugin);
+        }
+        command.arg(binary).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()
     }
 
     fn count(&self, counter: &Counter, binary: &Path, calls: u64) -> io::Result<u64> {
@@ -183,6 +252,9 @@ impl Way {
         let said = gate.wait_with_output()?;
         let said = String::from_utf8_lossy(&said.stderr);
         called.map_err(|error| io::Error::other(format!("{error}\n{said}")))?;
+        if matches!(counter, Counter::Nothing) {
+            return Ok(0);
+        }
         Counter::collected(&said).ok_or_else(|| io::Error::other(said.into_owned()))
     }
 }
@@ -374,7 +446,7 @@ fn pause() {
 /// The host of calls by TLS.
 const NAME: &str = "api.example.com";
 /// The runs of which the least counts.
-const RUNS: usize = 5;
+const RUNS: usize = 3;
 /// The calls of a shorter run and of a longer one.
 const FEW: u64 = 500;
 const MANY: u64 = 4_000;

@@ -13,6 +13,10 @@ use std::time::Duration;
 /// A program that runs a gate and says at its end how many instructions that has executed.
 pub(crate) enum Counter {
     Callgrind,
+    /// Callgrind, which leaves what it has counted of each function in this folder.
+    Profile(PathBuf),
+    /// None: the gate runs by itself.
+    Nothing,
     /// With the plugin, a shared object for this machine.
     Qemu(PathBuf),
 }
@@ -27,21 +31,19 @@ impl Counter {
     /// counts is not installed.
     pub(crate) fn start(&self, binary: &Path, config: &Path) -> io::Result<Child> {
         let mut command = match self {
-            Self::Callgrind => {
-                let mut command = Command::new("valgrind");
-                command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
-                command
-            }
+            Self::Callgrind => counted(callgrind("/dev/null".as_ref()), binary),
+            Self::Profile(folder) => counted(callgrind(&folder.join("callgrind.out.%p")), binary),
+            Self::Nothing => Command::new(binary),
             Self::Qemu(plugin) => {
                 let mut command = Command::new(emulator(binary)?);
                 let mut file = OsString::from("file=");
                 file.push(plugin);
                 // Else some of the processor's instructions for TLS are missing.
                 command.args(["-cpu", "max", "-plugin"]).arg(file);
-                command
+                counted(command, binary)
             }
         };
-        command.arg(binary).args(["run", "--config"]).arg(config);
+        command.args(["run", "--config"]).arg(config);
         let gate = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
         GATE.store(gate.id(), Ordering::Relaxed);
         Ok(gate)
@@ -52,6 +54,19 @@ impl Counter {
         let (_, count) = said.lines().find_map(|line| line.split_once("Collected :"))?;
         count.trim().parse().ok()
     }
+}
+
+fn counted(mut counter: Command, binary: &Path) -> Command {
+    counter.arg(binary);
+    counter
+}
+
+fn callgrind(out: &Path) -> Command {
+    let mut file = OsString::from("--callgrind-out-file=");
+    file.push(out);
+    let mut command = Command::new("valgrind");
+    command.arg("--tool=callgrind").arg(file);
+    command
 }
 
 /// Waits until the gate has done what it can and sleeps. It has one thread that works.
