@@ -137,7 +137,7 @@ impl Limiter {
             return Some(self.now);
         }
         let turn = self.scheduler.next_wakeup(&self.resources, self.now);
-        [turn, self.waiting.timers.first()].into_iter().flatten().min()
+        [turn, self.members_only().or_else(|| self.waiting.timers.first())].into_iter().flatten().min()
     }
 
     /// Returns the questions to the stores of shared buckets that are due. Hand them on, and bring

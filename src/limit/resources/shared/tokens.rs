@@ -123,8 +123,10 @@ impl Tokens {
     }
 
     fn insert(&mut self, token: Token) {
-        let later = self.held.iter().rev().take_while(|other| other.available > token.available).count();
-        self.held.insert(self.held.len() - later, token);
+        match self.held.iter().rev().take_while(|other| other.available > token.available).count() {
+            0 => self.held.push_back(token), // as nearly always
+            later => self.held.insert(self.held.len() - later, token),
+        }
     }
 }
 
