@@ -17,7 +17,7 @@ mod script;
 mod sentinel;
 mod servers;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -77,6 +77,13 @@ impl Stores {
             let link = kept.unwrap_or_else(|| (store, Link::start(dialer, self.label.clone())));
             links.insert(name, link);
         }
+    }
+
+    /// Connects to these stores, before there is anything to ask.
+    pub(crate) fn connect(&self, names: &BTreeSet<Arc<str>>) {
+        let links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let named = links.iter().filter(|(name, _)| names.contains(*name));
+        named.for_each(|(_, (_, link))| link.ask(Vec::new(), Box::new(drop)));
     }
 
     /// Returns what was heard of each store, by name.

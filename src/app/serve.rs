@@ -71,6 +71,7 @@ async fn until_stopped(prepared: Prepared, sources: &Sources, level: Level, cloc
     let calls = call_log(prepared.settings.log.calls.as_deref(), spans.clone(), clock)?;
     let stores = Stores::new(clock, &std::env::var("HOSTNAME").unwrap_or_default());
     stores.adopt(prepared.stores);
+    stores.connect(&prepared.settings.stores_of_slow_buckets());
     let state = StateFile::open(&prepared.settings);
     let (own, shared) = (prepared.settings.admin.listen, (calls.as_ref(), &stores));
     let (gates, egress) = start_all((prepared.gates, prepared.egress), &state, shared, own, clock, &stop).await?;

@@ -1,11 +1,13 @@
 //! The stores of shared buckets.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::UpstreamTls;
+use super::{Settings, UpstreamTls};
+use crate::limit::Policy;
 
 /// A store of shared buckets: a Valkey or Redis.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,6 +69,22 @@ pub struct Endpoint {
     pub host: String,
     /// The port.
     pub port: u16,
+}
+
+// === impl Settings ===
+
+impl Settings {
+    /// Returns the stores that are dialled at the start: those of buckets below a call per second,
+    /// whose first call should not wait for a connection besides.
+    pub(crate) fn stores_of_slow_buckets(&self) -> BTreeSet<Arc<str>> {
+        let slow = |policy: &Policy| {
+            let buckets = policy.classes.iter().map(|class| class.bucket).chain([policy.bucket]).flatten();
+            let slow = buckets.filter(|bucket| bucket.rate < 1.0);
+            let shared = slow.filter_map(|bucket| policy.shared.get(usize::from(bucket.shared?.0)));
+            shared.map(|shared| Arc::clone(&shared.store)).collect::<Vec<_>>()
+        };
+        self.gates.values().flat_map(|gate| slow(&gate.policy)).collect()
+    }
 }
 
 // === impl StoreAddress ===

@@ -107,6 +107,16 @@ fn p13_p16_three_processes_send_one_rate_and_no_call_fails_when_the_store_is_kil
 }
 
 #[test]
+fn the_store_of_a_slow_bucket_is_dialled_before_there_is_a_call() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = std::os::unix::net::UnixListener::bind(folder.path().join("s")).expect("a socket");
+    let (dialled, heard) = std::sync::mpsc::channel();
+    thread::spawn(move || dialled.send(store.accept().map(drop)));
+    let _gate = gate_with(folder.path(), 9, "rate = 0.5, burst = 5", "");
+    heard.recv_timeout(super::cli::PATIENCE).expect("it was dialled").expect("accepted");
+}
+
+#[test]
 fn a_bucket_of_more_than_a_hundred_gates_is_noticed_once() {
     let folder = tempfile::tempdir().expect("a folder");
     let Some(_store) = server(folder.path()) else { return };

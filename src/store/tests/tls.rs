@@ -81,7 +81,7 @@ async fn the_nodes_that_a_cluster_names_are_reached_over_tls_and_told_the_passwo
     // One seed, which sends most questions on: the ports that it names are those for TLS.
     let address = StoreAddress::Cluster { seeds: over_tls(&nodes.nodes[1..2]) };
     let stores = stores(with_tls(address.clone(), folder.path(), Some(cert.clone()), Some("localhost")));
-    let mut homes = std::collections::BTreeSet::new();
+    let mut homes = BTreeSet::new();
     for name in ["a", "b", "c", "d", "e", "f"] {
         let shared = SharedPolicy { store: "main".into(), ..SharedPolicy::new(name) };
         let answer = asked(&stores, &Ask { shared: Arc::new(shared), ..ask(1, 1) }).await;
