@@ -15,6 +15,7 @@ use std::sync::Arc;
 use http::{HeaderMap, Method, Uri};
 
 use self::caller::{Caller, Identities};
+use self::index::Index;
 use self::parts::ClassKeys;
 use crate::api::{Call, Group, Verb, apply, external, kubernetes};
 use crate::dialect::{Dialect, Form, Head, Words};
@@ -28,6 +29,7 @@ mod cost;
 mod everywhere;
 mod flow;
 mod glob;
+mod index;
 mod key;
 mod matcher;
 mod parts;
@@ -57,6 +59,8 @@ pub struct Rules {
     classes: Vec<Traits>,
     keys: ClassKeys,
     rules: Vec<(ClassId, matcher::Compiled)>,
+    /// Finds the rules to try, if there are many.
+    index: Option<Index>,
     strictest: ClassId,
 }
 
@@ -149,12 +153,13 @@ impl Rules {
     /// `identity` is the property that buckets, slots or pauses are split by, so that each call's
     /// must be hashed: credential, account or action.
     pub fn new(kind: Kind, fair_by: FairBy, identity: Option<Per>, classes: Vec<Traits>, rules: Vec<Rule>) -> Self {
-        let rules = rules.into_iter().map(|rule| (rule.class, matcher::Compiled::new(rule.matching))).collect();
+        let rules: Vec<_> = rules.into_iter().map(|rule| (rule.class, matcher::Compiled::new(rule.matching))).collect();
+        let index = Index::new(rules.iter().map(|(_, compiled)| compiled));
         let strictest = strictest(&classes);
         let of_gate = identity.or_else(|| fair_by.identity());
         let (identities, keys) = (Identities { of_gate, ..Identities::default() }, ClassKeys::default());
         let (only_serial_writes, dialect) = (false, Dialect::Plain);
-        Self { kind, fair_by, identities, only_serial_writes, dialect, classes, keys, rules, strictest }
+        Self { kind, fair_by, identities, only_serial_writes, dialect, classes, keys, rules, index, strictest }
     }
 
     /// Returns the same rules for calls in a provider's dialect.
@@ -327,7 +332,11 @@ impl Rules {
     }
 
     fn first_match(&self, subject: &matcher::Subject<'_>) -> ClassId {
-        let found = self.rules.iter().find(|(_, compiled)| compiled.matches(subject));
+        let matches = |(_, compiled): &&(ClassId, matcher::Compiled)| compiled.matches(subject);
+        let found = match &self.index {
+            None => self.rules.iter().find(matches),
+            Some(index) => index.places(subject).filter_map(|place| self.rules.get(place)).find(matches),
+        };
         found.map_or_else(|| last(&self.classes), |(class, _)| *class)
     }
 

@@ -23,6 +23,11 @@ impl Glob {
         Self { head, rest }
     }
 
+    /// Returns the one text that matches, if the pattern has no star.
+    pub(super) fn name(&self) -> Option<&str> {
+        self.rest.is_none().then_some(&*self.head)
+    }
+
     /// True if the pattern matches the whole text.
     pub fn matches(&self, text: &str) -> bool {
         let Some((middle, tail)) = &self.rest else { return text == &*self.head };

@@ -77,6 +77,19 @@ pub(super) struct Subject<'a> {
     pub(super) words: Option<&'a Words>,
 }
 
+/// A part of a call by which rules are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    Name,
+    Path,
+    Account,
+    Action,
+    Namespace,
+    Resource,
+    Service,
+    Group,
+}
+
 /// A rule that is ready to match.
 #[derive(Clone, Debug)]
 pub(super) enum Compiled {
@@ -91,6 +104,41 @@ pub(super) struct Patterns {
     /// The patterns of paths that spell `%2F`. For them it is data, and they see only the path that
     /// keeps it.
     spelled_paths: Vec<Glob>,
+}
+
+// === impl Part ===
+
+impl Part {
+    /// All parts, the one that tells most rules apart first.
+    pub(super) const ALL: [Self; 8] = [
+        Self::Name,
+        Self::Path,
+        Self::Account,
+        Self::Action,
+        Self::Namespace,
+        Self::Resource,
+        Self::Service,
+        Self::Group,
+    ];
+}
+
+// === impl Subject ===
+
+impl Subject<'_> {
+    /// Returns a part of the call; `None` if it has none, and so matches no rule that names one.
+    pub(super) fn part(&self, part: Part) -> Option<&str> {
+        let of_resource = |read: fn(&Call) -> &str| self.call.is_resource.then(|| read(self.call));
+        match part {
+            Part::Name => of_resource(Call::name),
+            Part::Namespace => of_resource(Call::namespace),
+            Part::Resource => of_resource(Call::resource),
+            Part::Group => of_resource(Call::group),
+            Part::Path => Some(self.path),
+            Part::Account => self.words.map(|words| &*words.account),
+            Part::Action => self.words.map(|words| &*words.action),
+            Part::Service => self.words.map(|words| &*words.service),
+        }
+    }
 }
 
 // === impl Compiled ===
@@ -113,6 +161,17 @@ impl Compiled {
                 !(is_blind && headers.is_empty() && query.is_empty())
             }
         }
+    }
+
+    /// Returns the part of a call that it names without a star, and the names: it matches no call
+    /// that has another.
+    pub(super) fn named(&self) -> Option<(Part, impl Iterator<Item = &str>)> {
+        let Self::Patterns(patterns) = self else { return None };
+        Part::ALL.into_iter().find_map(|part| {
+            let globs = patterns.of(part);
+            let all_are_names = !globs.is_empty() && globs.iter().all(|glob| glob.name().is_some());
+            all_are_names.then(|| (part, globs.iter().filter_map(Glob::name)))
+        })
     }
 
     pub(super) fn matches(&self, subject: &Subject<'_>) -> bool {
@@ -189,6 +248,22 @@ impl Patterns {
             unfiltered: matcher.unfiltered,
         };
         Self { globs: compiled, spelled_paths: globs(&spelled) }
+    }
+
+    /// Returns the patterns of a part, if a call must match one of them.
+    fn of(&self, part: Part) -> &[Glob] {
+        match part {
+            Part::Name => &self.globs.names,
+            // One that spells `%2F` looks at another path.
+            Part::Path if !self.spelled_paths.is_empty() => &[],
+            Part::Path => &self.globs.paths,
+            Part::Account => &self.globs.accounts,
+            Part::Action => &self.globs.actions,
+            Part::Namespace => &self.globs.namespaces,
+            Part::Resource => &self.globs.resources,
+            Part::Service => &self.globs.services,
+            Part::Group => &self.globs.groups,
+        }
     }
 
     fn is_blind_to_paths(&self) -> bool {

@@ -18,7 +18,8 @@ proptest! {
 
     #[test]
     fn the_first_rule_that_matches_gives_the_class(
-        matchers in prop::collection::vec(any_matcher(), 0..6),
+        // Few are tried one after the other, many are found by what they name.
+        matchers in prop_oneof![prop::collection::vec(any_matcher(), 0..6), prop::collection::vec(any_matcher(), 17..40)],
         line in any_line(),
     ) {
         let traits = vec![Traits { exempt: false, remembers: true, strictness: 0, cost: CostBy::Number(1) }; matchers.len() + 1];
@@ -31,6 +32,31 @@ proptest! {
         let (method, uri, headers) = request(&line);
         let obvious = matchers.iter().position(|matcher| obviously_matches(matcher, &classified.call, &method, &uri, &headers));
         prop_assert_eq!(usize::from(classified.class.0), obvious.unwrap_or(matchers.len()), "{} {:?}", line, matchers);
+    }
+
+    /// By a provider's words. Each rule alone is tried without an index, and tells the first that
+    /// matches.
+    #[test]
+    fn the_first_of_many_rules_by_a_providers_words_gives_the_class(
+        matchers in prop::collection::vec(any_matcher_of_words(), 17..40),
+        method in prop::sample::select(vec!["GET", "PUT"]),
+        account in prop::sample::select(vec!["0a", "0b", "0c"]),
+        kind in prop::sample::select(vec!["Microsoft.Compute/virtualMachines", "Microsoft.Network/virtualNetworks"]),
+        speaks in any::<bool>(),
+    ) {
+        let dialect = if speaks { Dialect::Azure } else { Dialect::Plain };
+        let found_by = |matchers: &[Matcher]| {
+            let traits = Traits { exempt: false, remembers: true, strictness: 0, cost: CostBy::Number(1) };
+            let rules = matchers.iter().zip(0_u16..).map(|(matcher, class)| Rule {
+                class: ClassId(class),
+                matching: Matching::Patterns(Box::new(matcher.clone())),
+            });
+            let rules = Rules::new(Kind::Http, FairBy::None, None, vec![traits; matchers.len() + 1], rules.collect());
+            let line = format!("{method} /subscriptions/{account}/resourceGroups/rg/providers/{kind}/x");
+            usize::from(classify(&rules.with_dialect(dialect), &line, &Salt::random()).class.0)
+        };
+        let first = matchers.iter().position(|matcher| found_by(std::slice::from_ref(matcher)) == 0);
+        prop_assert_eq!(found_by(&matchers), first.unwrap_or(matchers.len()), "{:?}", matchers);
     }
 
     #[test]
@@ -97,6 +123,31 @@ fn any_external_matcher() -> impl Strategy<Value = Matcher> {
     };
     (list(vec!["GET", "POST", "P*"]), list(vec!["/a/*", "/a/b", "/*/b", "*xy", "/a*/a"]))
         .prop_map(|(methods, paths)| Matcher { methods, paths, ..Matcher::default() })
+}
+
+fn any_matcher_of_words() -> impl Strategy<Value = Matcher> {
+    let list = |words: Vec<&'static str>| {
+        let some = prop::sample::subsequence(words, 1..=2);
+        prop_oneof![2 => Just(Vec::new()), 1 => some]
+            .prop_map(|list| list.into_iter().map(str::to_owned).collect::<Vec<_>>())
+    };
+    (
+        list(vec!["microsoft.compute", "microsoft.network", "microsoft.*", ""]),
+        list(vec!["0a", "0b", "0*", ""]),
+        list(vec!["reads/virtualmachines", "writes/virtualmachines", "writes/*", "reads/virtualnetworks"]),
+        list(vec![
+            "/subscriptions/*",
+            "*/x",
+            "/subscriptions/0a/resourceGroups/rg/providers/Microsoft.Compute/virtualMachines/x",
+        ]),
+    )
+        .prop_map(|(services, accounts, actions, paths)| Matcher {
+            services,
+            accounts,
+            actions,
+            paths,
+            ..Matcher::default()
+        })
 }
 
 /// A few patterns over a few words, so that rules overlap.
