@@ -1,7 +1,8 @@
 //! Objects that are called too often or in vain, through a gate: each is named, with the right
 //! words, and none that is healthy.
 
-use std::sync::Arc;
+use std::io::{self, Write as _};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -114,6 +115,46 @@ async fn an_object_that_feeds_itself_is_named_beside_two_hundred_healthy_ones_un
 
     Clock::start().sleep(2 * MINUTE).await;
     assert_eq!(proxy.metric("tidegate_hot_objects", &[]), 0.0);
+}
+
+/// What the gates of this thread log.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    /// The lines with these words.
+    fn lines(&self, words: &str) -> Vec<String> {
+        let log = String::from_utf8(self.0.lock().expect("unpoisoned").clone()).expect("text");
+        log.lines().filter(|line| line.contains(words)).map(str::to_owned).collect()
+    }
+}
+
+impl io::Write for Log {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.0.lock().expect("unpoisoned").write(line)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_log_tells_of_a_loop_once_and_once_of_its_end() {
+    let log = Log::default();
+    let kept = log.clone();
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || kept.clone()).finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let backend = Backend::replying(200).await;
+    let proxy = gate(&backend, "").await;
+    let manager = Program { agent: "manager/1.2", every: Duration::from_millis(200) };
+    manager.calls(&proxy, OBJECT, update("a", "x"), 5 * MINUTE).await;
+    let begun = log.lines("object is hot: ");
+    assert_eq!(begun.len(), 1, "{begun:?}");
+    let words = ["WARN", "gate=\"hot\"", "configmaps default/a", "by manager/1.2, the same body each time"];
+    assert!(words.iter().all(|words| begun[0].contains(words)), "{begun:?}");
+    Clock::start().sleep(3 * MINUTE).await;
+    assert_eq!((log.lines("object is hot: ").len(), log.lines("object is not hot any more: ").len()), (1, 1));
 }
 
 #[tokio::test(start_paused = true)]

@@ -173,3 +173,40 @@ const FEW: usize = 5;
 const LONG: f64 = 1.0;
 /// Steps of the history in one minute.
 const MINUTE: usize = 12;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hot_object_is_told_of_with_what_ends_its_loop() {
+        let hot = |status, says: &str| status::HotObject {
+            object: "configmaps default/a".to_owned(),
+            kind: "configmaps".to_owned(),
+            says: says.to_owned(),
+            status,
+            ..status::HotObject::default()
+        };
+        let written = "written 1,210 times in 10 minutes by manager/1.2, the same body each time";
+        for (status, says, advice) in [
+            (None, written, "mend the loop in the controller; until then per_key.enforce = true"),
+            (Some(401), "asked for 60 times in vain (401)", "renew its credentials"),
+            (Some(403), "written 60 times in vain (403)", "give it the right that it lacks"),
+            (Some(404), "asked for 60 times in vain (404)", "make what it looks for"),
+            (Some(422), "written 60 times in vain (422)", "no retry changes a 422"),
+        ] {
+            let gate = status::Gate { name: "kubernetes".into(), hot: vec![hot(status, says)], ..Default::default() };
+            let findings = gate_findings(&gate, 0);
+            let finding = findings.iter().find(|finding| finding.says.contains(" is hot: ")).expect("it is told of");
+            assert_eq!((finding.verdict, &*finding.about), (Verdict::Note, "gate kubernetes"));
+            assert_eq!(finding.says, format!("configmaps default/a is hot: {says}"));
+            assert!(finding.remedy.contains(advice), "{}", finding.remedy);
+        }
+    }
+
+    #[test]
+    fn a_few_of_many_hot_objects_are_told_of() {
+        let gate = status::Gate { hot: vec![status::HotObject::default(); 20], ..Default::default() };
+        assert_eq!(gate_findings(&gate, 0).iter().filter(|finding| finding.says.contains(" is hot: ")).count(), FEW);
+    }
+}
