@@ -108,11 +108,8 @@ fn a_greedy_workload_leaves_the_turns_of_another_alone() {
             while gate.waiting() < 50.0 {
                 tokio::task::yield_now().await;
             }
-            let mut few = Vec::new();
-            for call in 0..10 {
-                few.push(send(&modest, format!("modest-{call}")).await);
-            }
-            few
+            // At once, so that one of them is always in the queue, however slow the machine is.
+            futures_util::future::join_all((0..10).map(|call| send(&modest, format!("modest-{call}")))).await
         };
         let (all, few) = tokio::join!(all, few);
         assert!(all.iter().chain(&few).all(|status| *status == 404), "{all:?} {few:?}");
@@ -125,8 +122,7 @@ fn a_greedy_workload_leaves_the_turns_of_another_alone() {
     assert_eq!(order.len(), 110);
     let between = order[first..=last].split(|client| *client == modest.name).map(<[String]>::len);
     let most = between.max().expect("some");
-    // One more than two: the call that had its turn while the modest one's was on its way.
-    assert!(most <= 3, "{most} of the greedy one's calls between two of the other's");
+    assert!(most <= 2, "{most} of the greedy one's calls between two of the other's");
     assert!(order[last..].len() > 50, "the greedy one was still waiting: {order:?}");
     say(format_args!("service: at most {most} calls of a greedy workload between two of another"));
 }
