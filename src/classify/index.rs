@@ -13,8 +13,9 @@ use super::matcher::{Compiled, Part, Subject};
 /// The places of rules, in order, by the text that they name.
 type Places = HashMap<Box<str>, Vec<usize>>;
 
-/// Rules by what they name.
-#[derive(Clone, Debug)]
+/// Rules by what they name. The same rules always have the same index, which a log need not show.
+#[derive(Clone, derive_more::Debug)]
+#[debug("Index")]
 pub(super) struct Index {
     /// The places of those that name a part.
     named: Vec<(Part, Places)>,
