@@ -1,7 +1,7 @@
 //! Objects that are called too often or in vain, through a gate: each is named, with the right
 //! words, and none that is healthy.
 
-use std::io::{self, Write as _};
+use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -151,7 +151,7 @@ async fn the_log_tells_of_a_loop_once_and_once_of_its_end() {
     manager.calls(&proxy, OBJECT, update("a", "x"), 5 * MINUTE).await;
     let begun = log.lines("object is hot: ");
     assert_eq!(begun.len(), 1, "{begun:?}");
-    let words = ["WARN", "gate=\"hot\"", "configmaps default/a", "by manager/1.2, the same body each time"];
+    let words = ["WARN", "gate=\"gate", "configmaps default/a", "by manager/1.2, the same body each time"];
     assert!(words.iter().all(|words| begun[0].contains(words)), "{begun:?}");
     Clock::start().sleep(3 * MINUTE).await;
     assert_eq!((log.lines("object is hot: ").len(), log.lines("object is not hot any more: ").len()), (1, 1));
