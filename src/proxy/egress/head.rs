@@ -49,7 +49,8 @@ impl ConnectHead {
         }
         self.scanned += new.len();
         if end.is_none() && bytes.len() > LONGEST_HEAD {
-            return Err(malformed("the head of a CONNECT is too long"));
+            let too_long = malformed("the head of a CONNECT has 64 KiB at most");
+            return Err(too_long.with(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE));
         }
         // A body, or another protocol, would be in the way of the tunnel.
         if end.is_some() && !self.scanner.is_between_requests() {
@@ -251,6 +252,13 @@ mod tests {
                 assert!(head(text, piece).is_err_and(|error| error != "more must come"), "{text}");
             }
         }
+    }
+
+    #[test]
+    fn a_head_that_does_not_end_is_refused_for_its_length() {
+        let head = format!("CONNECT h.example:443 HTTP/1.1\r\nUser-Agent: {}", "x".repeat(LONGEST_HEAD));
+        let refused = ConnectHead::default().read(head.as_bytes()).expect_err("it is too long");
+        assert_eq!(refused.response().status(), StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
     }
 
     #[test]
