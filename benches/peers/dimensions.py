@@ -153,7 +153,7 @@ class Shared(Dimension):
         pools = (f'''
 [[gates.kubernetes.classes]]
 name = "pool_{count}"
-bucket = {{ rate = 10000.0, burst = 20000, shared = "pool_{count}" }}
+bucket = {{ rate = 10000.0, burst = 70000, shared = {{ name = "pool_{count}", lease = "6s" }} }}
 ''' for count in range(number))
         return "".join(["\n[stores.main]\n" f'url = "unix:{bench.store}"\n' if number else "", *teams, *pools])
 
