@@ -50,8 +50,10 @@ struct Look<'a> {
 /// Reports on the hosts of all gates; `listens` says if the listener can be connected to.
 pub(super) async fn findings(settings: &Settings, listens: bool, around: &Environment, clock: Clock) -> Vec<Finding> {
     let (Some(directory), Some(egress)) = (Directory::new(settings), &settings.egress) else { return Vec::new() };
-    // One that asks its clients who they are has no answer for doctor, which is none of them.
-    let listener = egress.listen.as_ref().filter(|_| listens && egress.clients.is_none());
+    // One that asks its clients who they are has no answer for doctor, which is none of them. Over
+    // TLS, whose certificate is not verified here, no token is shown.
+    let can_ask = egress.clients.is_none() && (egress.tls.is_none() || egress.token_file.is_none());
+    let listener = egress.listen.as_ref().filter(|_| listens && can_ask);
     let look = Look { directory: &directory, settings: egress, listener, clock };
     let mut findings = Vec::new();
     for gate in settings.gates.values() {
@@ -155,8 +157,7 @@ impl Look<'_> {
             Listen::Unix(path) => Box::new(UnixStream::connect(path).await?),
         };
         if self.settings.tls.is_some() {
-            // Whose certificate it is does not matter: nothing that is said here is secret but the
-            // token, which whoever may listen at this address reads from its file.
+            // Nothing secret is said, so that it need not be known whose certificate it is.
             let config = tls::client(&Roots::Unverified, None).map_err(io::Error::other)?;
             let to = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
             stream = Box::new(TlsConnector::from(config).connect(to, stream).await?);

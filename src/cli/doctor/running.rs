@@ -190,10 +190,10 @@ mod tests {
         let written = "written 1,210 times in 10 minutes by manager/1.2, the same body each time";
         for (status, says, advice) in [
             (None, written, "mend the loop in the controller; until then per_key.enforce = true"),
-            (Some(401), "asked for 60 times in vain (401)", "renew its credentials"),
-            (Some(403), "written 60 times in vain (403)", "give it the right that it lacks"),
-            (Some(404), "asked for 60 times in vain (404)", "make what it looks for"),
-            (Some(422), "written 60 times in vain (422)", "no retry changes a 422"),
+            (Some(401), "gets 401 each time", "renew its credentials"),
+            (Some(403), "gets 403 each time", "give it the right that it lacks"),
+            (Some(404), "gets 404 each time", "make what it looks for"),
+            (Some(422), "gets 422 each time", "no retry changes a 422"),
         ] {
             let gate = status::Gate { name: "kubernetes".into(), hot: vec![hot(status, says)], ..Default::default() };
             let findings = gate_findings(&gate, 0);
