@@ -12,6 +12,7 @@ mod fault;
 mod health;
 mod link;
 mod memory;
+mod primaries;
 mod probe;
 mod script;
 mod sentinel;

@@ -1,5 +1,6 @@
 //! From the address of a store to a connection on which its server has taken the password.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use redis::{AsyncConnectionConfig, RedisConnectionInfo};
 use rustls::pki_types::ServerName;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::{TcpStream, ToSocketAddrs, UnixStream};
 use tokio::task::AbortHandle;
 use tokio_rustls::TlsConnector;
 
@@ -64,6 +65,12 @@ impl Dialer {
         self.in_time(self.connect(at, self.login())).await
     }
 
+    /// Connects to one of the addresses behind the name of a server, within the timeout.
+    pub(super) async fn dial_address(&self, name: &Endpoint, to: SocketAddr) -> Result<Connection, Fault> {
+        let connection = self.in_time(self.connect_to(name, to, self.login())).await?;
+        Ok(Connection { at: Some(Endpoint { host: to.ip().to_string(), port: to.port() }), ..connection })
+    }
+
     /// Connects to a sentinel, within the timeout.
     pub(super) async fn dial_sentinel(&self, at: &Endpoint) -> Result<Connection, Fault> {
         let password = self.sentinel_password.as_ref().and_then(|secret| secret.reveal(self.clock.now()));
@@ -77,12 +84,17 @@ impl Dialer {
     }
 
     async fn connect(&self, at: &Endpoint, login: Login) -> Result<Connection, Fault> {
+        self.connect_to(at, (&*at.host, at.port), login).await
+    }
+
+    /// Connects to an address of a server, which has the name that its certificate is for.
+    async fn connect_to(&self, at: &Endpoint, to: impl ToSocketAddrs, login: Login) -> Result<Connection, Fault> {
         // Where it is may be what a sentinel or a node of a cluster says.
         if login.password.is_some() && self.tls.is_none() && !at.is_local() {
             let why = format!("{at} is off this machine, and without TLS: its password would be sent in the clear");
             return Err(Fault::Settings(why));
         }
-        let stream = TcpStream::connect((&*at.host, at.port)).await?;
+        let stream = TcpStream::connect(to).await?;
         stream.set_nodelay(true)?;
         SockRef::from(&stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE))?;
         let connection = match &self.tls {

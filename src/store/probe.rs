@@ -31,6 +31,8 @@ pub(crate) struct Probed {
     pub(crate) evicts: Option<String>,
     /// The servers that have the buckets, unless there is but one at a Unix socket.
     pub(crate) at: Vec<Endpoint>,
+    /// Other servers that take questions for the same buckets.
+    pub(crate) others: Vec<Endpoint>,
 }
 
 /// The reason why a store is of no use, and what to do about it.
@@ -64,12 +66,12 @@ impl PreparedStore {
         };
         let name: Arc<str> = format!("doctor-{:016x}", RandomState::new().hash_one(())).into();
         let ask = ask(&name);
-        script::ask(redis.clone(), (&ask, &store.prefix, "doctor")).await?;
+        script::ask(redis.clone(), (&ask, &store.prefix, LABEL)).await?;
+        let others = self.0.other_primaries(&mut redis, &ask, LABEL).await;
         let began = self.0.clock.now();
-        script::ask(redis.clone(), (&Ask { leave: true, ..ask }, &store.prefix, "doctor")).await?;
-        let mut probed = Probed { took: self.0.clock.now() - began, ..Probed::default() };
-        let expire = redis::cmd("PEXPIRE").arg(key(&store.prefix, &name, None)).arg(1).to_owned();
-        redis.query::<i64>(&name, &expire).await?;
+        script::ask(redis.clone(), (&Ask { leave: true, ..ask }, &store.prefix, LABEL)).await?;
+        let mut probed = Probed { took: self.0.clock.now() - began, others, ..Probed::default() };
+        script::forget(&mut redis, (&name, &store.prefix)).await?;
         let (seconds, micros) = redis.query::<(u64, u32)>(&name, &redis::cmd("TIME")).await?;
         let theirs = Duration::new(seconds, 0) + Duration::from_micros(micros.into());
         let ours = wall_clock().duration_since(std::time::SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -144,3 +146,6 @@ fn ask(name: &str) -> Ask {
         alone: Alone::default(),
     }
 }
+
+/// The name under which the store sees it.
+const LABEL: &str = "doctor";

@@ -87,6 +87,15 @@ pub(super) async fn ask(
     answers.pop().unwrap_or(Err(Fault::Nonsense))
 }
 
+/// Removes a bucket.
+///
+/// # Errors
+/// The server's answer, or the reason why there is none.
+pub(super) async fn forget(servers: &mut Servers, (name, prefix): (&Arc<str>, &str)) -> Result<(), Fault> {
+    let expire = redis::cmd("PEXPIRE").arg(key(prefix, name, None)).arg(1).to_owned();
+    servers.query::<i64>(name, &expire).await.map(drop)
+}
+
 /// Asks, and returns the server's time with the answer.
 #[cfg(test)]
 pub(super) async fn ask_at(

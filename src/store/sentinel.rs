@@ -57,8 +57,8 @@ async fn primary(dialer: &Dialer, sentinels: &[Endpoint], name: &str) -> Result<
     votes.result()
 }
 
-/// Asks one sentinel.
-async fn ask(dialer: &Dialer, at: &Endpoint, name: &str) -> Result<Endpoint, Fault> {
+/// Asks one sentinel for the primary of this name.
+pub(super) async fn ask(dialer: &Dialer, at: &Endpoint, name: &str) -> Result<Endpoint, Fault> {
     let mut connection = dialer.dial_sentinel(at).await?;
     let mut question = redis::cmd("SENTINEL");
     question.arg("get-master-addr-by-name").arg(name);

@@ -22,6 +22,7 @@ use self::store_server::{Process, program, programs, spawn};
 mod agree;
 mod faults;
 mod places;
+mod primaries;
 #[path = "../../tests/support/store_server.rs"]
 mod store_server;
 #[path = "../../tests/support/store_servers.rs"]

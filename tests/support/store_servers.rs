@@ -36,7 +36,8 @@ pub(crate) struct Nodes {
 // === impl Node ===
 
 impl Node {
-    fn start(program: &Path, folder: &Path, more: &[&str]) -> Self {
+    /// Starts a server with these options.
+    pub(crate) fn start(program: &Path, folder: &Path, more: &[&str]) -> Self {
         let port = free_port();
         let place = folder.join(port.to_string());
         std::fs::create_dir(&place).expect("a folder");
@@ -215,7 +216,7 @@ fn list(nodes: &[Node]) -> String {
     nodes.iter().map(Node::to_string).collect::<Vec<_>>().join(",")
 }
 
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound").port()
 }
 
