@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Settings, UpstreamTls};
-use crate::limit::Policy;
 
 /// A store of shared buckets: a Valkey or Redis.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,13 +76,8 @@ impl Settings {
     /// Returns the stores that are dialled at the start: those of buckets below a call per second,
     /// whose first call should not wait for a connection besides.
     pub(crate) fn stores_of_slow_buckets(&self) -> BTreeSet<Arc<str>> {
-        let slow = |policy: &Policy| {
-            let buckets = policy.classes.iter().map(|class| class.bucket).chain([policy.bucket]).flatten();
-            let slow = buckets.filter(|bucket| bucket.rate < 1.0);
-            let shared = slow.filter_map(|bucket| policy.shared.get(usize::from(bucket.shared?.0)));
-            shared.map(|shared| Arc::clone(&shared.store)).collect::<Vec<_>>()
-        };
-        self.gates.values().flat_map(|gate| slow(&gate.policy)).collect()
+        let shared = self.gates.values().flat_map(|gate| gate.policy.shared_buckets());
+        shared.filter(|(bucket, _)| bucket.rate < 1.0).map(|(_, shared)| Arc::clone(&shared.store)).collect()
     }
 }
 

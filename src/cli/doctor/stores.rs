@@ -35,11 +35,9 @@ fn whole_buckets(settings: &Settings, store: &Store) -> Vec<Arc<str>> {
 /// Returns the names of those that have a key for each part.
 fn split_buckets(settings: &Settings, store: &Store) -> BTreeSet<Arc<str>> {
     let of_gate = |gate: &Gate| {
-        let buckets = gate.policy.classes.iter().map(|class| class.bucket).chain([gate.policy.bucket]).flatten();
-        let split = buckets.filter(|bucket| bucket.per != Per::Gate || gate.hosts.is_some());
-        let shared = split.filter_map(|bucket| gate.policy.shared.get(usize::from(bucket.shared?.0)));
-        let here = shared.filter(|shared| shared.store == store.name).map(|shared| Arc::clone(&shared.name));
-        here.collect::<Vec<_>>()
+        let split = gate.policy.shared_buckets().filter(|(bucket, _)| bucket.per != Per::Gate || gate.hosts.is_some());
+        let here = split.filter(|(_, shared)| shared.store == store.name);
+        here.map(|(_, shared)| Arc::clone(&shared.name)).collect::<Vec<_>>()
     };
     settings.gates.values().flat_map(of_gate).collect()
 }

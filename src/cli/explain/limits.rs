@@ -6,7 +6,7 @@ use super::Rows;
 use crate::api::duration;
 use crate::classify::Classified;
 use crate::config::Loaded;
-use crate::limit::policy::{BucketPolicy, ClassPolicy, Cost, InFlight, Lane, Per, SharedId, Strategy};
+use crate::limit::policy::{BucketPolicy, ClassPolicy, Cost, InFlight, Lane, Per, Strategy};
 use crate::spec::Gate;
 use crate::status::Shared;
 use crate::status::text::number;
@@ -161,7 +161,7 @@ fn size(bucket: &BucketPolicy) -> String {
 
 /// Names the members of a shared bucket, and its level if a running gate knows it.
 fn shared(gate: &Gate, bucket: &BucketPolicy, now: &[Shared]) -> String {
-    let Some(shared) = bucket.shared.and_then(|SharedId(id)| gate.policy.shared.get(usize::from(id))) else {
+    let Some(shared) = gate.policy.shared_by(bucket) else {
         return String::new();
     };
     let each = if bucket.per == Per::Gate { "," } else { ", each" };

@@ -49,8 +49,14 @@ words! {
 
 impl Policy {
     /// Returns how a bucket is shared, if it is.
-    pub(in crate::limit) fn shared_by(&self, bucket: &BucketPolicy) -> Option<Arc<SharedPolicy>> {
-        self.shared.get(usize::from(bucket.shared?.0)).map(Arc::clone)
+    pub fn shared_by(&self, bucket: &BucketPolicy) -> Option<&Arc<SharedPolicy>> {
+        self.shared.get(usize::from(bucket.shared?.0))
+    }
+
+    /// Returns each bucket for fresh calls that is shared, the gate's own last, and how it is.
+    pub fn shared_buckets(&self) -> impl Iterator<Item = (&BucketPolicy, &Arc<SharedPolicy>)> {
+        let buckets = self.classes.iter().map(|class| &class.bucket).chain([&self.bucket]).flatten();
+        buckets.filter_map(|bucket| Some((bucket, self.shared_by(bucket)?)))
     }
 }
 

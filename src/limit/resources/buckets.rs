@@ -51,7 +51,7 @@ impl Buckets {
     pub(crate) fn new(policy: &Policy, seed: u64, now: Moment) -> Self {
         let start = |policy: &BucketPolicy| if policy.starts_empty { Start::Level(0, now) } else { Start::Full };
         let family = |bucket: Option<BucketPolicy>| {
-            bucket.map(|bucket| Family::new(bucket, start(&bucket), policy.shared_by(&bucket)))
+            bucket.map(|bucket| Family::new(bucket, start(&bucket), policy.shared_by(&bucket).cloned()))
         };
         let families = Families {
             gate: family(policy.bucket),
@@ -260,7 +260,7 @@ impl Buckets {
         for family in classes.carry_over(origins).iter().flatten() {
             self.close(family);
         }
-        let shared = |bucket: &Option<BucketPolicy>| bucket.and_then(|bucket| policy.shared_by(&bucket));
+        let shared = |bucket: &Option<BucketPolicy>| bucket.and_then(|bucket| policy.shared_by(&bucket).cloned());
         let gate = self.adopt(gate, policy.bucket, shared(&policy.bucket), now);
         let retries = self.adopt(retries, policy.retry_bucket, None, now);
         for (class, family) in policy.classes.iter().zip(classes.values_mut()) {
