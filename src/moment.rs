@@ -48,6 +48,12 @@ impl Moment {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
+    /// Returns the seconds from `earlier` to `self`, to the nanosecond; zero if `earlier` is later.
+    #[expect(clippy::cast_precision_loss, reason = "exact for the first 104 days")]
+    pub(crate) const fn seconds_since(self, earlier: Self) -> f64 {
+        self.0.saturating_sub(earlier.0) as f64 * 1e-9
+    }
+
     /// Returns `self` moved back by `by`, but not before the start.
     #[must_use]
     pub fn back(self, by: Duration) -> Self {

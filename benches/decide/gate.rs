@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use tidegate::api::{Answer, Group, Key, Outcome, Pause, PauseLength, Scope};
-use tidegate::limit::policy::InFlight;
+use tidegate::limit::policy::{InFlight, SharedPolicy};
 use tidegate::limit::{Arrival, Claim, ClassId, Flow, Limiter, Permit, Policy, Receipt, Ticket, Verdict, Walk};
 use tidegate::moment::Moment;
 use tidegate::{config, limit};
@@ -247,9 +247,14 @@ pub(crate) fn usual() -> Policy {
     policy("")
 }
 
-/// The same with a bucket that other gates share, whose tokens last for many calls.
-pub(crate) fn usual_shared() -> Policy {
-    policy("bucket = { rate = 50, burst = 2000, shared = { name = 'account', lease = '6s' } }")
+/// The same with a bucket that other gates share, whose tokens last so long: longer than a
+/// configuration may say, so that they last for many calls.
+pub(crate) fn usual_shared(lease: Duration) -> Policy {
+    let mut policy = policy("bucket = { rate = 50, burst = 1000000, shared = 'account' }");
+    for shared in &mut policy.shared {
+        *shared = SharedPolicy { lease: Some(lease), ..SharedPolicy::clone(shared) }.into();
+    }
+    policy
 }
 
 /// The same with so many classes of the gate's own.

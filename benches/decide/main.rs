@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 use tidegate::limit::Verdict;
 
 use crate::gate::Gate;
-use crate::scenes::{HOARDS, Hoard, SCENES, Scene};
+use crate::scenes::{HOARDS, Hoard, MARGINS, Margin, SCENES, Scene};
 
 fn main() -> ExitCode {
     // `cargo bench` adds a flag of its own.
@@ -98,6 +98,18 @@ fn check() -> ExitCode {
     for (scene, bar) in SCENES.iter().filter_map(|scene| Some((scene, scene.bar?))) {
         match instructions::of(scene) {
             Ok(cost) => line(scene.what, "instructions", cost, bar),
+            Err(why) => {
+                eprintln!("{why}");
+                return ExitCode::FAILURE;
+            }
+        }
+    }
+    for Margin { of, than, most } in MARGINS {
+        let (scene, other) = (find(of), find(than));
+        match instructions::of(scene).and_then(|cost| Ok((cost, instructions::of(other)?))) {
+            Ok((cost, other)) => {
+                line(&format!("{} (more)", scene.what), "instructions", cost.saturating_sub(other), *most)
+            }
             Err(why) => {
                 eprintln!("{why}");
                 return ExitCode::FAILURE;

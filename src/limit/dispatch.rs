@@ -40,20 +40,12 @@ impl Limiter {
     pub(super) fn dispatch(&mut self, now: Moment) {
         // By far the most frequent case: no call waits.
         let is_idle = self.scheduler.waiting == 0 && self.work.dirty_keys.is_empty();
-        if is_idle && (self.waiting.timers.is_empty() || self.members_only().is_some_and(|tended| tended > now)) {
+        if is_idle && self.waiting.timers.is_empty() {
             self.resources.unblocked.clear();
             self.work.idle_since = now;
         } else {
             self.dispatch_turns(now);
         }
-    }
-
-    /// Returns the moment at which the members of shared buckets are looked at, if that is the only
-    /// timer.
-    #[inline]
-    pub(super) fn members_only(&self) -> Option<Moment> {
-        let tended = self.resources.buckets.shared.tended;
-        (self.waiting.timers.is_one_waiter() && tended < Moment::MAX).then_some(tended)
     }
 
     /// Dispatches for one turn. Other calls are not kept waiting for what is left then: it is done

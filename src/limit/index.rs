@@ -38,9 +38,6 @@ pub(crate) struct Store<Kind, T> {
 // === impl Index ===
 
 impl<Kind> Index<Kind> {
-    /// An index that leads nowhere.
-    pub(super) const NONE: Self = Self(NonZeroU32::MAX, PhantomData);
-
     /// The first index.
     pub(super) const FIRST: Self = Self(NonZeroU32::MIN, PhantomData);
 

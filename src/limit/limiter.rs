@@ -137,7 +137,9 @@ impl Limiter {
             return Some(self.now);
         }
         let turn = self.scheduler.next_wakeup(&self.resources, self.now);
-        [turn, self.members_only().or_else(|| self.waiting.timers.first())].into_iter().flatten().min()
+        let next = [turn, self.waiting.timers.first()].into_iter().flatten().min();
+        let tended = self.resources.buckets.shared.tended;
+        if tended < next.unwrap_or(Moment::MAX) { Some(tended) } else { next }
     }
 
     /// Returns the questions to the stores of shared buckets that are due. Hand them on, and bring
@@ -145,7 +147,9 @@ impl Limiter {
     /// none.
     pub fn take_asks(&mut self, now: Moment) -> Vec<Ask> {
         let now = self.now.max(now);
-        if self.resources.buckets.shared.is_empty() {
+        let shared = &mut self.resources.buckets.shared;
+        if shared.is_empty() {
+            shared.tended = Moment::MAX;
             return Vec::new();
         }
         // More tokens than calls that could leave while they last would only expire.
@@ -170,16 +174,12 @@ impl Limiter {
         self.resources.buckets.shared.farewells(self.now.max(now))
     }
 
-    /// Sets the timer by which the members of shared buckets are looked at though no call waits.
-    /// It stands among those of waiting calls, so that a gate without shared buckets has nothing
-    /// more to look at.
+    /// Sets the moment at which the members of shared buckets are looked at though no call waits.
+    /// Nothing but [`Limiter::take_asks`] is due then, so that no other operation has to look at it.
     pub(super) fn set_member_timer(&mut self, now: Moment) {
         let shared = &mut self.resources.buckets.shared;
         // What is due and was not asked waits for something else.
-        let next = shared.tend_at(now).map_or(Moment::MAX, |at| at.max(now + TEND_EVERY));
-        let before = std::mem::replace(&mut shared.tended, next);
-        self.waiting.timers.cancel_waiter(before, WaiterIndex::NONE);
-        self.waiting.timers.set_waiter(next, WaiterIndex::NONE);
+        shared.tended = shared.tend_at(now).map_or(Moment::MAX, |at| at.max(now + TEND_EVERY));
     }
 
     /// Takes the verdict of a waiting call.

@@ -78,12 +78,6 @@ impl Timers {
         self.waiters.pop_first().map(|(_, index)| Timer::Waiter(index))
     }
 
-    /// True if there is one, and it is a waiter's.
-    #[inline]
-    pub(crate) fn is_one_waiter(&self) -> bool {
-        self.waiters.len() == 1 && self.keys.is_empty()
-    }
-
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.keys.is_empty() && self.waiters.is_empty()

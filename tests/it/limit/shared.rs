@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tidegate::limit::policy::{Outage, SharedPolicy};
-use tidegate::limit::{Alone, Ask, Asked, Ledger, SharedLimits};
+use tidegate::limit::{Alone, Ask, Asked, Ledger, Policy, SharedLimits};
 use tidegate::moment::Moment;
 
 use super::fleet::{Fleet, bucket, policy};
@@ -324,6 +324,17 @@ fn p11_a_reload_keeps_the_tokens_and_the_strictest_limits_hold() {
     fleet.gates[1].limiter.reconfigure(policy(bucket(20.0, 100), shared), fleet.now);
     fleet.run(10 * SECOND);
     assert!(!differs(&fleet, 1));
+}
+
+#[test]
+fn a_gate_that_shares_nothing_any_more_has_no_member_to_look_at() {
+    let mut fleet = quiet(Fleet::of(1, 20.0, 100), 1, 20 * SECOND);
+    fleet.run(10 * SECOND);
+    let (limiter, now) = (&mut fleet.gates[0].limiter, fleet.now);
+    assert!(limiter.waiting() == 0 && limiter.next_wakeup().is_some(), "its member is looked at");
+    limiter.reconfigure(Policy::default(), now);
+    assert!(limiter.take_asks(now).is_empty());
+    assert_eq!(limiter.next_wakeup(), None);
 }
 
 #[test]

@@ -35,7 +35,7 @@ pub(crate) struct SharedBuckets {
     gone: BTreeMap<Arc<str>, SharedView>,
     /// The moment at which it was last looked who is due.
     looked: Moment,
-    /// The moment in the timers at which the members are looked at; `Moment::MAX` for none.
+    /// The moment at which the members are looked at though no call waits; `Moment::MAX` for none.
     pub(crate) tended: Moment,
 }
 
@@ -159,7 +159,7 @@ impl SharedBuckets {
     /// Returns the moment at which to look again at a bucket, for a call that finds no token now.
     pub(crate) fn look_at(&self, id: BucketId, now: Moment) -> Option<Moment> {
         let cell = self.get(id)?;
-        let is_short = cell.member.ready_at(now) > now;
+        let is_short = !cell.member.has_token(now);
         Some(if is_short { cell.member.look_at(self.question_at(now), now) } else { cell.own.ready_at(now) })
     }
 
@@ -268,8 +268,7 @@ impl Cell {
     /// Takes a token of both. Queue groups whose next token now comes at another time are added to
     /// `unblocked`.
     pub(crate) fn take(&mut self, turn: Turn, number: u64, unblocked: &mut Vec<GroupIndex>) {
-        let ready_at = self.own.ready_at(Moment::ZERO);
-        let awaited = turn.there_since.is_some_and(|there_since| ready_at >= there_since);
+        let awaited = turn.there_since.is_some_and(|there_since| self.own.ready_at(Moment::ZERO) >= there_since);
         let taken = self.own.take(turn.at, number, 1) > 0;
         let spent = self.member.take(turn.at, turn.now, number);
         debug_assert!(taken && spent, "a token was taken that was not there");

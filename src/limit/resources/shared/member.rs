@@ -172,9 +172,17 @@ impl Member {
     // --- spending
 
     /// Returns the moment at which a call can have a token; `Moment::MAX` if that is not known.
+    #[inline]
     pub(crate) fn ready_at(&self, now: Moment) -> Moment {
-        let part = self.away.as_ref().and_then(|away| away.bucket.as_ref()).map(|bucket| bucket.ready_at(now));
-        self.tokens.ready_at(now).into_iter().chain(part).min().unwrap_or(Moment::MAX)
+        let held = self.tokens.ready_at(now).unwrap_or(Moment::MAX);
+        let part = self.away.as_ref().and_then(|away| away.bucket.as_ref());
+        part.map_or(held, |bucket| bucket.ready_at(now).min(held))
+    }
+
+    /// True if a call can have a token now.
+    #[inline]
+    pub(super) fn has_token(&self, now: Moment) -> bool {
+        self.tokens.is_next_there(now) || self.ready_at(now) <= now
     }
 
     /// Returns the moment since when the token has been there that a call can have now.
@@ -350,11 +358,9 @@ impl Member {
         let next = self.ahead_at.max(self.short_at) + every;
         let rate = self.demand.rate(now);
         let enough = rate.mul_add((self.round_trip + LEAST_AHEAD).as_secs_f64(), 1.0).min(self.target(now));
-        let lasting = self.tokens.lasting(now + self.terms.lease / 4);
         let due = next.max(self.allowance.ready_at(RESERVED, now));
-        #[expect(clippy::cast_precision_loss, reason = "few tokens are held")]
-        let is_low = (lasting as f64) < enough;
-        Some(if is_low { due } else { due.max(now + every) })
+        let is_enough = self.tokens.lasts(whole(enough.ceil()) as usize, now + self.terms.lease / 4);
+        Some(if is_enough { due.max(now + every) } else { due })
     }
 
     fn target(&self, now: Moment) -> f64 {
@@ -373,7 +379,7 @@ impl Member {
     /// What it sent while the store was away has come again if its gate's own bucket is full.
     pub(super) fn is_idle(&self, now: Moment) -> bool {
         let has_news = self.news.is_some() || self.paused_until > now;
-        self.asked.is_none() && !has_news && !self.demand.is_alive(now) && self.tokens.lasting(now) == 0
+        self.asked.is_none() && !has_news && !self.demand.is_alive(now) && !self.tokens.lasts(1, now)
     }
 
     /// Returns the moment at which this member has something to do though no call waits.

@@ -30,15 +30,17 @@ impl Tokens {
     /// Adds what an answer granted: no token before the store means it, and none after it.
     pub(super) fn add(&mut self, answer: &Answer, lease: Duration, sent: Moment, received: Moment) {
         let period = i64::try_from(answer.period.as_nanos()).unwrap_or(i64::MAX);
-        for place in 0..answer.granted {
-            let after = answer.first.saturating_add(period.saturating_mul(i64::from(place)));
-            let after = Duration::from_nanos(u64::try_from(after).unwrap_or(0));
-            let token = Token { available: received + after, expires: sent + after + lease };
+        let later = |at: Moment, nanos| Moment::from_nanos(at.as_nanos().saturating_add(nanos));
+        let (mut after, expires) = (answer.first, sent + lease);
+        for _ in 0..answer.granted {
+            let nanos = u64::try_from(after).unwrap_or(0);
+            let token = Token { available: later(received, nanos), expires: later(expires, nanos) };
             if token.available < token.expires {
                 self.insert(token);
             } else {
                 self.expired += 1;
             }
+            after = after.saturating_add(period);
         }
     }
 
@@ -57,8 +59,15 @@ impl Tokens {
     }
 
     /// Returns the moment at which the next token can be spent.
+    #[inline]
     pub(super) fn ready_at(&self, now: Moment) -> Option<Moment> {
         self.valid(now).next().map(|token| token.available.max(now))
+    }
+
+    /// True if the first token can be spent now.
+    #[inline]
+    pub(super) fn is_next_there(&self, now: Moment) -> bool {
+        self.held.front().is_some_and(|token| token.available <= now && token.expires >= now)
     }
 
     /// Returns the moment since when a token has been there that can be spent now.
@@ -74,6 +83,12 @@ impl Tokens {
     /// Returns the moment at which the last token becomes available.
     pub(super) fn last(&self, now: Moment) -> Option<Moment> {
         self.valid(now).last().map(|token| token.available)
+    }
+
+    /// True if so many tokens are held that last until `end`. Those that come last also last
+    /// longest, so that few are looked at.
+    pub(super) fn lasts(&self, count: usize, end: Moment) -> bool {
+        self.held.iter().rev().filter(|token| token.expires >= end).take(count).count() == count
     }
 
     /// Returns the number of tokens held that last until `end`.
@@ -123,9 +138,11 @@ impl Tokens {
     }
 
     fn insert(&mut self, token: Token) {
-        match self.held.iter().rev().take_while(|other| other.available > token.available).count() {
-            0 => self.held.push_back(token), // as nearly always
-            later => self.held.insert(self.held.len() - later, token),
+        if self.held.back().is_none_or(|last| last.available <= token.available) {
+            self.held.push_back(token); // as nearly always
+        } else {
+            let later = self.held.iter().rev().take_while(|other| other.available > token.available).count();
+            self.held.insert(self.held.len() - later, token);
         }
     }
 }
