@@ -15,7 +15,7 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::server::conn::http1::{self, UpgradeableConnection};
 use hyper::server::conn::http2;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use pin_project_lite::pin_project;
 use tower::Service;
 use tower_http::BoxError;
@@ -267,7 +267,7 @@ async fn serve_awake(handle: &WireHandle, calls: &Calls, closing: &Parting) -> h
 
 async fn serve_http2(handle: &WireHandle, calls: Calls, closing: impl Future<Output = ()>) -> hyper::Result<()> {
     let connection = pin!(
-        http2::Builder::new(TokioExecutor::new())
+        http2::Builder::new(BoxingExecutor)
             .timer(TokioTimer::new())
             .max_concurrent_streams(STREAMS)
             .initial_stream_window_size(STREAM_WINDOW)
@@ -280,6 +280,17 @@ async fn serve_http2(handle: &WireHandle, calls: Calls, closing: impl Future<Out
             .serve_connection(TokioIo::new(Wire::unscanned(handle)), calls)
     );
     until_closing(connection, closing, |connection| connection.graceful_shutdown()).await
+}
+
+/// Spawns the calls of an HTTP/2 connection. Each is boxed first: it would be moved several times
+/// until it runs, and once more when it ends.
+#[derive(Clone, Copy)]
+struct BoxingExecutor;
+
+impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for BoxingExecutor {
+    fn execute(&self, future: F) {
+        tokio::spawn(Box::pin(future));
+    }
 }
 
 /// Serves a connection to its end, and has it say goodbye when the gate closes.

@@ -216,13 +216,15 @@ fn ended(end: hyper::Result<()>, pool: &Weak<Pool>, id: ConnectionId) {
 
 impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for WakingExecutor {
     fn execute(&self, future: F) {
+        // Boxed: hyper's future of a call has the room of a connection's, and would be moved
+        // several times until it runs, and once more when it ends.
+        let mut future = Box::pin(future);
         if self.reader_spawned.swap(true, Ordering::Relaxed) {
             tokio::spawn(future);
             return;
         }
         let waker = Arc::clone(&self.waker);
         tokio::spawn(async move {
-            let mut future = pin!(future);
             poll_fn(|cx| {
                 let poll = future.as_mut().poll(cx);
                 waker.wake();
