@@ -2,38 +2,104 @@
 //! moment would hold the one thread that still carries leases.
 
 use std::array;
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering::Relaxed;
+use std::pin::Pin;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 
-use tokio_util::sync::CancellationToken;
+use slab::Slab;
 
 /// The event for which all connections wait, in parts.
 #[derive(Debug)]
 pub(crate) struct Parting {
-    parts: [CancellationToken; PARTS],
+    parts: [Part; PARTS],
     next: AtomicUsize,
+}
+
+/// Some of the connections.
+#[derive(Debug, Default)]
+struct Part {
+    is_told: AtomicBool,
+    waiting: Mutex<Slab<Waker>>,
+}
+
+/// Ready after the event. It is asked whenever a connection has something to do, so it takes the
+/// lock only for a task that does not wait yet.
+#[derive(Debug)]
+pub(crate) struct Told<'a> {
+    part: &'a Part,
+    /// The task that waits, and its place in the list.
+    waits: Option<(usize, Waker)>,
 }
 
 // === impl Parting ===
 
 impl Parting {
     pub(crate) fn new() -> Self {
-        Self { parts: array::from_fn(|_| CancellationToken::new()), next: AtomicUsize::new(0) }
+        Self { parts: array::from_fn(|_| Part::default()), next: AtomicUsize::new(0) }
     }
 
     /// Returns after the event: for some connections a moment later than for others.
-    pub(crate) async fn told(&self) {
-        let part = self.next.fetch_add(1, Relaxed) % PARTS;
-        if let Some(part) = self.parts.get(part) {
-            part.cancelled().await;
-        }
+    pub(crate) fn told(&self) -> Told<'_> {
+        let [first, ..] = &self.parts;
+        let part = self.parts.get(self.next.fetch_add(1, Relaxed) % PARTS);
+        Told { part: part.unwrap_or(first), waits: None }
     }
 
     /// Notifies every connection; other tasks have their turns in between.
     pub(crate) async fn tell(&self) {
         for part in &self.parts {
-            part.cancel();
+            part.is_told.store(true, Release);
+            let waiting = std::mem::take(&mut *part.lock());
+            waiting.into_iter().for_each(|(_, waker)| waker.wake());
             tokio::task::yield_now().await;
+        }
+    }
+}
+
+// === impl Part ===
+
+impl Part {
+    fn lock(&self) -> MutexGuard<'_, Slab<Waker>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Told ===
+
+impl Future for Told<'_> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.part.is_told.load(Acquire) {
+            return Poll::Ready(());
+        }
+        if self.waits.as_ref().is_some_and(|(_, waker)| waker.will_wake(cx.waker())) {
+            return Poll::Pending;
+        }
+        let mut waiting = self.part.lock();
+        // Under the lock once more: whoever tells takes the list after it has said so.
+        if self.part.is_told.load(Acquire) {
+            return Poll::Ready(());
+        }
+        if let Some((place, _)) = &self.waits {
+            waiting.try_remove(*place);
+        }
+        let place = waiting.insert(cx.waker().clone());
+        drop(waiting);
+        self.waits = Some((place, cx.waker().clone()));
+        Poll::Pending
+    }
+}
+
+impl Drop for Told<'_> {
+    fn drop(&mut self) {
+        // Once it is told, the list is gone.
+        if let Some((place, _)) = self.waits.take()
+            && !self.part.is_told.load(Acquire)
+        {
+            self.part.lock().try_remove(place);
         }
     }
 }
