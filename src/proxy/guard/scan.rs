@@ -18,7 +18,7 @@ use std::borrow::Cow;
 use memchr::memchr;
 
 pub(crate) use self::fault::Fault;
-use self::syntax::{CAPITAL, checked, chunk_size, header, kinds, number, request_line};
+use self::syntax::{Header, checked, chunk_size, header, number, request_line};
 pub(super) use self::target::LONGEST as LONGEST_TARGET;
 use self::target::{Target, is_plain};
 
@@ -315,10 +315,10 @@ impl PartialLine {
 
 impl Head {
     /// Notes a header; if it `is_cut`, only the beginning of its value is here.
-    fn note(&mut self, (name, value): (&[u8], &[u8]), is_cut: bool) -> Result<(), Fault> {
+    fn note(&mut self, Header { name, has_capitals, value }: Header<'_>, is_cut: bool) -> Result<(), Fault> {
         self.lines += 1;
         // Host is the gate's to write.
-        self.capitals |= kinds(name) & CAPITAL != 0 && !name.eq_ignore_ascii_case(b"host");
+        self.capitals |= has_capitals && !name.eq_ignore_ascii_case(b"host");
         if name.eq_ignore_ascii_case(b"content-length") {
             let length = number(value, 10).filter(|_| !is_cut).ok_or(Fault::Length)?;
             if self.length.replace(length).is_some() {

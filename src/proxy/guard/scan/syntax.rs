@@ -5,6 +5,14 @@ use memchr::memchr;
 
 use super::Fault;
 
+/// A header line.
+pub(super) struct Header<'a> {
+    pub(super) name: &'a [u8],
+    /// The name has an upper-case letter.
+    pub(super) has_capitals: bool,
+    pub(super) value: &'a [u8],
+}
+
 /// Returns the line if it has no control character except tabs. A token of a kilobyte is in nearly
 /// every head: since the loop has no way out, the compiler takes many bytes at a time.
 pub(super) fn checked(line: &[u8]) -> Result<&[u8], Fault> {
@@ -45,15 +53,20 @@ fn split_at_space(line: &[u8]) -> Result<(&[u8], &[u8]), Fault> {
 }
 
 /// Splits a header into its name, and its value without the white space around it.
-pub(super) fn header(line: &[u8]) -> Result<(&[u8], &[u8]), Fault> {
-    let colon = memchr(b':', line).ok_or(Fault::Malformed)?;
-    let (name, value) = line.split_at(colon);
-    // No space before the colon, and none before the name: that would be a folded line.
-    if name.is_empty() || kinds(name) & NO_TOKEN != 0 {
-        return Err(Fault::Malformed);
+pub(super) fn header(line: &[u8]) -> Result<Header<'_>, Fault> {
+    let mut kinds = 0;
+    let end = line.iter().position(|byte| {
+        kinds |= kind(*byte);
+        kinds & NO_TOKEN != 0
+    });
+    let (name, rest) = line.split_at(end.unwrap_or(line.len()));
+    match rest {
+        // No space before the colon, and none before the name: that would be a folded line.
+        [b':', value @ ..] if !name.is_empty() => {
+            Ok(Header { name, has_capitals: kinds & CAPITAL != 0, value: value.trim_ascii() })
+        }
+        _ => Err(Fault::Malformed),
     }
-    let value = value.get(1..).unwrap_or_default();
-    Ok((name, value.trim_ascii()))
 }
 
 /// Reads the size in a chunk's first line.
@@ -70,15 +83,15 @@ pub(super) fn number(text: &[u8], radix: u32) -> Option<u64> {
     u64::from_str_radix(text, radix).ok().filter(|number| is_plain && i64::try_from(*number).is_ok())
 }
 
-/// The kinds of bytes that are among these, as bits.
-pub(super) fn kinds(bytes: &[u8]) -> u8 {
-    bytes.iter().fold(0, |kinds, byte| kinds | KINDS.get(usize::from(*byte)).unwrap_or(&NO_TOKEN))
+/// Returns the kind of a byte, as bits.
+fn kind(byte: u8) -> u8 {
+    *KINDS.get(usize::from(byte)).unwrap_or(&NO_TOKEN)
 }
 
 /// A byte that is part of no token.
 const NO_TOKEN: u8 = 1;
 /// An upper-case letter.
-pub(super) const CAPITAL: u8 = 2;
+const CAPITAL: u8 = 2;
 
 /// The kind of each byte. A table, because every name of every head is looked at.
 #[expect(clippy::indexing_slicing, reason = "while compiling, and an index for each byte there can be")]
