@@ -135,19 +135,23 @@ fn is_long_running(call: &Call, query: &Query<'_>) -> bool {
 fn segments(path: &str) -> ([Part; MOST_SEGMENTS], usize) {
     let mut parts = [Part::default(); MOST_SEGMENTS];
     let inner = path.trim_start_matches('/');
-    let mut start = path.len() - inner.len();
+    let outer = path.len() - inner.len();
     let inner = inner.trim_end_matches('/');
     if inner.is_empty() {
         return (parts, 0);
     }
-    // Byte by byte: segments are short, and a search for the next slash costs more than stepping to
-    // it.
-    let end = start + inner.len();
-    let ends = path.bytes().enumerate().take(end).skip(start).filter(|(_, byte)| *byte == b'/').map(|(at, _)| at);
-    let mut count = 0;
-    for (place, next) in parts.iter_mut().zip(ends.chain([end])) {
-        *place = Part::new(start, next - start);
-        start = next + 1;
+    let (mut start, mut count) = (0, 0);
+    // Byte by byte, and by a plain loop: segments are short, and a search for the next slash costs
+    // more than stepping to it.
+    for (at, byte) in inner.bytes().enumerate() {
+        if byte == b'/' {
+            let Some(place) = parts.get_mut(count) else { return (parts, count) };
+            *place = Part::new(outer + start, at - start);
+            (start, count) = (at + 1, count + 1);
+        }
+    }
+    if let Some(place) = parts.get_mut(count) {
+        *place = Part::new(outer + start, inner.len() - start);
         count += 1;
     }
     (parts, count)

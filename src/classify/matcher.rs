@@ -207,9 +207,9 @@ fn matches_builtin(builtin: &Matching, call: &Call) -> bool {
         },
         Matching::Health => {
             let path = call.path().strip_suffix('/').unwrap_or_else(|| call.path());
-            let first = path.split('/').nth(1).unwrap_or_default();
-            let is_health = matches!(first, "livez" | "readyz" | "healthz") || path == "/version";
-            call.verb == Verb::Get && path.starts_with('/') && is_health
+            let is_below =
+                |top: &&str| path.strip_prefix(top).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+            call.verb == Verb::Get && (["/livez", "/readyz", "/healthz"].iter().any(is_below) || path == "/version")
         }
         Matching::Discovery => call.is_discovery(),
         Matching::Reviews => matches!(call.group(), "authentication.k8s.io" | "authorization.k8s.io"),

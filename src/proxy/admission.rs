@@ -64,15 +64,11 @@ pub(crate) enum Route {
 // === impl PendingCall ===
 
 impl PendingCall {
-    pub(crate) fn new(request: Request<Inbound>) -> Self {
+    /// Takes a request of a client whose certificate has this name.
+    pub(crate) fn new(request: Request<Inbound>, client: Option<&Arc<str>>) -> Self {
         let (mut parts, body) = request.into_parts();
         let switch = Switch::asked(&mut parts);
-        Self { parts, body: Intake::new(body), switch, client: None }
-    }
-
-    /// Returns the same call of a client whose certificate has this name.
-    pub(crate) fn named(self, client: Option<&Arc<str>>) -> Self {
-        Self { client: client.map(Arc::clone), ..self }
+        Self { parts, body: Intake::new(body), switch, client: client.map(Arc::clone) }
     }
 
     /// Finds out who makes the call.

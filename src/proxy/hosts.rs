@@ -1,6 +1,5 @@
 //! The names by which clients address a gate.
 
-use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use http::uri::Authority;
@@ -8,7 +7,8 @@ use http::uri::Authority;
 /// The names by which clients address a gate.
 #[derive(Debug)]
 pub(crate) struct Hosts {
-    names: HashSet<Box<str>>,
+    /// In lower case. There are few, so each is looked at: a table would hash every request's.
+    names: Vec<Box<str>>,
     /// The length of the upstream's base path, which is put in front of each target.
     pub(crate) base_path: usize,
 }
@@ -25,15 +25,24 @@ impl Hosts {
     /// The port tells nothing: it may be mapped.
     pub(crate) fn allow(&self, authority: &Authority, local: Option<IpAddr>) -> bool {
         let host = authority.host();
-        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-        let Ok(address) = bare.parse::<IpAddr>() else {
-            return self.names.contains(host.to_ascii_lowercase().as_str());
+        let Some((bare, address)) = address_in(host) else {
+            return self.names.iter().any(|name| name.eq_ignore_ascii_case(host));
         };
         // The two addresses that a client uses for "this machine"; the rest of 127.0.0.0/8 is
         // allowed where the client connected to it.
         let address = address.to_canonical();
         [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)].contains(&address)
             || local.is_some_and(|local| local.to_canonical() == address)
-            || self.names.contains(bare)
+            || self.names.iter().any(|name| **name == *bare)
     }
+}
+
+/// Returns the address that a host is, without brackets and as such. Few hosts begin like one, and
+/// only these are read.
+fn address_in(host: &str) -> Option<(&str, IpAddr)> {
+    if !host.starts_with(|first: char| first == '[' || first.is_ascii_digit()) {
+        return None;
+    }
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    bare.parse().ok().map(|address| (bare, address))
 }

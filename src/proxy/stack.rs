@@ -50,7 +50,7 @@ pub(crate) fn stack(gate: &Arc<GateParts>, peer: Peer) -> Path {
         // teaches nothing.
         Some(response) => Either::Left(ready(Ok(response))),
         // Made before the future, which would hold the request beside it.
-        None => Either::Right(answer(Arc::clone(&gate), PendingCall::new(request).named(peer.name.as_ref()))),
+        None => Either::Right(answer(Arc::clone(&gate), PendingCall::new(request, peer.name.as_ref()))),
     })
 }
 

@@ -114,10 +114,11 @@ impl Outgoing {
         Kept(self.shared.clone())
     }
 
-    /// Charges what is kept to `budget`, and records whether the client declared a length.
-    pub(super) fn begin(&self, budget: &Budget, declared: bool) {
+    /// Charges what is kept to `budget`, and records whether the client declared a length, which is
+    /// asked only where there is a body.
+    pub(super) fn begin(&self, budget: &Budget, is_declared: impl FnOnce() -> bool) {
         let Some(mut state) = self.state() else { return };
-        state.declared = declared;
+        state.declared = is_declared();
         state.charge.budget = Some(Arc::clone(budget));
         let bytes = state.kept_bytes;
         // what was read while waiting is in memory anyway and must be sent: only its stay is
@@ -352,7 +353,7 @@ mod tests {
 
     fn sent(budget: usize, named: bool, frames: &[usize]) -> (Vec<Bytes>, bool) {
         let outgoing = Outgoing::new(Vec::new(), None, None);
-        outgoing.begin(&Budget::new(AtomicUsize::new(budget)), true);
+        outgoing.begin(&Budget::new(AtomicUsize::new(budget)), || true);
         let kept = Kept(outgoing.shared.clone());
         if named {
             drop(outgoing.kept());
@@ -383,7 +384,7 @@ mod tests {
     #[test]
     fn nothing_more_is_kept_behind_the_response_head() {
         let outgoing = Outgoing::new(vec![Bytes::from_static(b"begin")], None, None);
-        outgoing.begin(&Budget::new(AtomicUsize::new(1 << 20)), true);
+        outgoing.begin(&Budget::new(AtomicUsize::new(1 << 20)), || true);
         let kept = outgoing.kept();
         outgoing.answered();
         outgoing.state().expect("a body").keep(&Frame::data(Bytes::from_static(b"ning")));

@@ -85,7 +85,7 @@ impl Upstream {
 
     pub(super) async fn transmit(&self, attempt: &mut Attempt<'_>) -> Result<Response<Streaming>, SendError> {
         let version = self.authorize(&mut attempt.head).await?;
-        attempt.body.begin(&self.inner.budget, attempt.head.declares_length());
+        attempt.body.begin(&self.inner.budget, || attempt.head.declares_length());
         let (mut replays, mut refusals, mut returns) = (0, 0, 0);
         loop {
             let Failed { fate, source } = match attempt.send().await {
@@ -199,9 +199,8 @@ impl BrokenAnswer {
             (StatusCode::SWITCHING_PROTOCOLS, asked) => {
                 (Protocol::named(headers) != asked).then_some(Self::OtherProtocol)
             }
-            _ if headers.contains_key(TRANSFER_ENCODING) && headers.contains_key(CONTENT_LENGTH) => {
-                Some(Self::TwoLengths)
-            }
+            _ if !headers.contains_key(TRANSFER_ENCODING) => None,
+            _ if headers.contains_key(CONTENT_LENGTH) => Some(Self::TwoLengths),
             _ => is_coded(headers).then_some(Self::Coded),
         }
     }

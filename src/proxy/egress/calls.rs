@@ -88,7 +88,7 @@ impl Egress {
             }
         };
         own_form(&mut request);
-        let answered = stack::answer(Arc::clone(gate.own()), PendingCall::new(request).named(client));
+        let answered = stack::answer(Arc::clone(gate.own()), PendingCall::new(request, client));
         Either::Right(Box::pin(async move {
             let response = answered.await;
             drop(gate); // held until the head has come; its connections show the rest

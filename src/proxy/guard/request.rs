@@ -58,9 +58,13 @@ pub(crate) fn check<B>(request: &Request<B>, hosts: &Hosts, local: Option<IpAddr
     }
     target(request.method(), request.uri())?;
     host(request, hosts, local)?;
-    site(request.headers(), hosts, local)?;
-    if connection_tokens(request.headers()).any(is_protected) {
-        return Err(Violation::Connection);
+    // One look at each of few names costs less than a search for each of these.
+    let is_checked = |name: &HeaderName| [&header::ORIGIN, &header::CONNECTION, &SEC_FETCH_SITE].contains(&name);
+    if request.headers().keys().any(is_checked) {
+        site(request.headers(), hosts, local)?;
+        if drops_protected(request.headers()) {
+            return Err(Violation::Connection);
+        }
     }
     Ok(())
 }

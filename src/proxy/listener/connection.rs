@@ -169,8 +169,8 @@ impl Body for BodyWhileThere {
 /// True if hyper sends this answer to an HTTP/1.1 request in chunks.
 fn is_sent_in_chunks(response: &Response<Sent>) -> bool {
     let is_bodiless = [StatusCode::NO_CONTENT, StatusCode::NOT_MODIFIED].contains(&response.status());
-    let is_declared = response.headers().contains_key(header::CONTENT_LENGTH);
-    !is_bodiless && !is_declared && response.body().size_hint().exact().is_none()
+    let has_length = response.body().size_hint().exact().is_some(); // of a body that declares it, without a search for it
+    !is_bodiless && !has_length && !response.headers().contains_key(header::CONTENT_LENGTH)
 }
 
 // === impl Server ===
