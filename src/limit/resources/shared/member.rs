@@ -1,6 +1,7 @@
 //! One member of a shared bucket: what it spends, and when it asks.
 
 mod answers;
+mod moments;
 mod news;
 
 use std::num::NonZeroU32;
@@ -236,30 +237,6 @@ impl Member {
         self.enough_until = Moment::ZERO;
     }
 
-    /// Returns the moment at which to look again, for a call that finds no token now: when there
-    /// is one, or when to ask. The gate asks nothing before `question_at`.
-    pub(crate) fn look_at(&self, question_at: Moment, now: Moment) -> Moment {
-        let ready = self.ready_at(now);
-        if self.asked.is_some() || ready <= now {
-            return ready;
-        }
-        let ask_at = self.short_ask_at(now).max(self.enough_until).max(question_at);
-        // Later than now, or the call would seem to have its token.
-        ready.min(ask_at.max(now + Duration::from_nanos(1)))
-    }
-
-    /// Returns the moment at which tokens may be asked for calls that wait.
-    fn short_ask_at(&self, now: Moment) -> Moment {
-        let last = self.tokens.last(now).map_or(now, |last| last.back(self.look())).min(self.early_from);
-        let retry = self.away.as_ref().map_or(now, |away| away.retry_at);
-        last.max(retry).max(self.not_before).max(self.allowance.ready_at(0.0, now)).max(now)
-    }
-
-    /// Returns the time ahead of its last token at which a member asks.
-    fn look(&self) -> Duration {
-        self.round_trip.mul_f64(1.5) + Duration::from_millis(2)
-    }
-
     /// Returns the ask to make now, if there is one; for calls that wait if the gate's questions do
     /// not leave it `plenty`.
     pub(super) fn ask(
@@ -341,28 +318,6 @@ impl Member {
         self.demand.rate(now) * self.terms.lease.as_secs_f64()
     }
 
-    /// Returns the moment at which to ask though no call waits, if there is one: to have tokens
-    /// ahead of need, or to learn if the store is back.
-    fn ahead_ask_at(&self, now: Moment) -> Option<Moment> {
-        if let Some(away) = &self.away {
-            let asks = self.demand.is_alive(now);
-            return asks.then(|| away.retry_at.max(self.allowance.ready_at(0.0, now)));
-        }
-        let heard = self.heard?;
-        let left = heard.answer.level - f64::from(heard.answer.granted);
-        let plenty = left > self.terms.burst / 2.0 + 2.0 && heard.answer.rivals == 0;
-        if !plenty || self.in_a_lease(now) < 2.0 {
-            return None;
-        }
-        let every = (self.terms.lease / 4).max(LEAST_AHEAD);
-        let next = self.ahead_at.max(self.short_at) + every;
-        let rate = self.demand.rate(now);
-        let enough = rate.mul_add((self.round_trip + LEAST_AHEAD).as_secs_f64(), 1.0).min(self.target(now));
-        let due = next.max(self.allowance.ready_at(RESERVED, now));
-        let is_enough = self.tokens.lasts(whole(enough.ceil()) as usize, now + self.terms.lease / 4);
-        Some(if is_enough { due.max(now + every) } else { due })
-    }
-
     fn target(&self, now: Moment) -> f64 {
         self.in_a_lease(now) / 2.0 + 1.0
     }
@@ -380,14 +335,6 @@ impl Member {
     pub(super) fn is_idle(&self, now: Moment) -> bool {
         let has_news = self.news.is_some() || self.paused_until > now;
         self.asked.is_none() && !has_news && !self.demand.is_alive(now) && !self.tokens.lasts(1, now)
-    }
-
-    /// Returns the moment at which this member has something to do though no call waits.
-    pub(super) fn tend_at(&self, now: Moment) -> Option<Moment> {
-        if self.asked.is_some() {
-            return None;
-        }
-        [self.ahead_ask_at(now), self.tell_at(now)].into_iter().flatten().min()
     }
 }
 
