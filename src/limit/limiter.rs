@@ -175,7 +175,8 @@ impl Limiter {
     }
 
     /// Sets the moment at which the members of shared buckets are looked at though no call waits.
-    /// Nothing but [`Limiter::take_asks`] is due then, so that no other operation has to look at it.
+    /// Nothing but [`Limiter::take_asks`] is due then, so that no other operation has to look at
+    /// it.
     pub(super) fn set_member_timer(&mut self, now: Moment) {
         let shared = &mut self.resources.buckets.shared;
         // What is due and was not asked waits for something else.
