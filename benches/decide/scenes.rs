@@ -2,8 +2,8 @@
 //!
 //! A bar is in instructions, as callgrind counts them, because those hardly differ between machines
 //! and runs; `decide check` fails above it, and where one costs more than another by more than its
-//! margin. The usual call's is a promise, as those of memory are;
-//! the others have a tenth or two of head-room over what was measured.
+//! margin. The usual call's is a promise, as those of memory are; the others have a tenth or two of
+//! head-room over what was measured.
 
 use std::hint::black_box;
 use std::num::NonZeroU32;

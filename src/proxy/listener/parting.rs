@@ -79,7 +79,8 @@ impl Future for Told<'_> {
             return Poll::Pending;
         }
         let mut waiting = self.part.lock();
-        // Under the lock once more: whoever tells takes the list after it has said so.
+        // Asked again under the lock: `tell` sets the flag before it takes the list, so that a task
+        // that finds it unset here is in the list that is taken.
         if self.part.is_told.load(Acquire) {
             return Poll::Ready(());
         }

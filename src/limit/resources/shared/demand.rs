@@ -9,7 +9,7 @@ use crate::moment::Moment;
 pub(super) struct Demand {
     rate: f64,
     at: Moment,
-    /// What a call adds to the rate: one by the seconds of the average.
+    /// What one call adds to the rate: one, divided by the seconds that the average covers.
     each: f64,
 }
 
