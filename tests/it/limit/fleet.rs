@@ -138,6 +138,17 @@ impl Fleet {
         fleet
     }
 
+    /// Changes the time after which the gates refuse a call.
+    pub(super) fn wait_at_most(&mut self, max_wait: Duration) {
+        for (gate, weight) in self.gates.iter_mut().zip(&self.weights) {
+            let mut shared = SharedPolicy::new("account");
+            shared.weight = NonZeroU32::new(*weight).expect("a weight");
+            let mut policy = policy(bucket(self.rate, self.burst), shared);
+            policy.queue.max_wait = max_wait;
+            gate.limiter.reconfigure(policy, self.now);
+        }
+    }
+
     /// A fleet of equals.
     pub(super) fn of(count: usize, rate: f64, burst: u32) -> Self {
         Self::new(rate, burst, &vec![1; count], |_| ())

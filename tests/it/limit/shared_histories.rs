@@ -181,6 +181,8 @@ proptest! {
         fleet.round_trip = Duration::from_millis(millis);
         let turns = f64::from(weights.iter().sum::<u32>()) / rate;
         // Each has more callers than a turn has tokens, who come back as soon as they are answered.
+        // None is refused: it would not come back, and its gate would not be short.
+        fleet.wait_at_most(Duration::from_secs(3600));
         for (gate, join) in (0..weights.len()).zip(joins) {
             fleet.gates[gate].comes_back = true;
             for caller in 0..CALLERS {
@@ -189,6 +191,7 @@ proptest! {
         }
         let from = Moment::from_millis(5_000) + Duration::from_secs_f64(5.0 * turns);
         fleet.run(from - Moment::ZERO + Duration::from_secs_f64(8.0 + 30.0 * turns));
+        prop_assert_eq!(fleet.refused, 0);
         let fair = fleet.fairness_since(from, &weights);
         // A turn of a short lease is cut where a question takes a good part of it.
         let least = if fleet.terms.lease < Duration::from_millis(200) { 0.95 } else { 0.99 };
