@@ -186,36 +186,54 @@ impl Fleet {
 
     pub(super) fn run(&mut self, length: Duration) {
         let end = self.now + length;
+        let mut wakeups: Vec<_> = self.gates.iter().map(|gate| gate.limiter.next_wakeup()).collect();
         loop {
             let event = self.agenda.peek().map(|Reverse((at, _))| *at);
-            let wakeups = self.gates.iter().map(|gate| gate.limiter.next_wakeup());
-            let wakeup = wakeups.enumerate().filter_map(|(gate, at)| Some((at?, gate))).min();
+            let wakeup = wakeups.iter().enumerate().filter_map(|(gate, at)| Some(((*at)?, gate))).min();
             let next = event.into_iter().chain(wakeup.map(|(at, _)| at)).min();
             let Some(next) = next.filter(|next| *next <= end) else { break };
             self.now = self.now.max(next);
-            match wakeup {
-                Some((at, gate)) if event.is_none_or(|event| at <= event) => self.tick(gate),
+            let gate = match wakeup {
+                Some((at, gate)) if event.is_none_or(|event| at <= event) => {
+                    self.tick(gate);
+                    gate
+                }
                 _ => self.happen(),
-            }
+            };
+            // Nothing changes the moment of another gate.
+            wakeups[gate] = self.gates[gate].limiter.next_wakeup();
         }
         self.now = end;
     }
 
-    fn happen(&mut self) {
-        let Some(Reverse((_, number))) = self.agenda.pop() else { return };
-        match self.events.remove(&number) {
-            Some(Event::Ask(from, ask, sent)) => self.ask(from, &ask, sent),
-            Some(Event::Answer(Sender { gate, life }, asked, answer, sent)) if self.gates[gate].life == life => {
-                self.gates[gate].limiter.answered(asked, answer, sent, self.now);
-                self.drain(gate);
+    /// Lets the next event happen. Returns its gate.
+    fn happen(&mut self) -> usize {
+        let Reverse((_, number)) = self.agenda.pop().expect("an event");
+        let event = self.events.remove(&number).expect("each number has its event");
+        match event {
+            Event::Ask(from, ask, sent) => {
+                self.ask(from, &ask, sent);
+                from.gate
             }
-            Some(Event::Call(gate, who, patience)) => self.arrive(gate, who, patience),
-            Some(Event::HangUp(Sender { gate, life }, ticket)) if self.gates[gate].life == life => {
-                self.gates[gate].waiting.remove(&ticket);
-                self.gates[gate].limiter.leave(ticket, self.now);
-                self.drain(gate);
+            Event::Answer(Sender { gate, life }, asked, answer, sent) => {
+                if self.gates[gate].life == life {
+                    self.gates[gate].limiter.answered(asked, answer, sent, self.now);
+                    self.drain(gate);
+                }
+                gate
             }
-            None | Some(Event::Answer(..) | Event::HangUp(..)) => {}
+            Event::Call(gate, who, patience) => {
+                self.arrive(gate, who, patience);
+                gate
+            }
+            Event::HangUp(Sender { gate, life }, ticket) => {
+                if self.gates[gate].life == life {
+                    self.gates[gate].waiting.remove(&ticket);
+                    self.gates[gate].limiter.leave(ticket, self.now);
+                    self.drain(gate);
+                }
+                gate
+            }
         }
     }
 
