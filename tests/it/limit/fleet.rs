@@ -88,13 +88,24 @@ struct Sender {
     life: u64,
 }
 
+// === impl Event ===
+
+impl Event {
+    /// Returns the only gate that it concerns.
+    fn gate(&self) -> usize {
+        match self {
+            Self::Ask(from, ..) | Self::Answer(from, ..) | Self::HangUp(from, _) => from.gate,
+            Self::Call(gate, ..) => *gate,
+        }
+    }
+}
+
 // === impl Fleet ===
 
 impl Fleet {
     pub(super) fn new(rate: f64, burst: u32, weights: &[u32], change: impl Fn(&mut SharedPolicy)) -> Self {
         let shared = |weight: u32| {
-            let mut shared = SharedPolicy::new("account");
-            shared.weight = NonZeroU32::new(weight).expect("a weight");
+            let mut shared = weighing(weight);
             change(&mut shared);
             shared
         };
@@ -141,9 +152,7 @@ impl Fleet {
     /// Changes the time after which the gates refuse a call.
     pub(super) fn wait_at_most(&mut self, max_wait: Duration) {
         for (gate, weight) in self.gates.iter_mut().zip(&self.weights) {
-            let mut shared = SharedPolicy::new("account");
-            shared.weight = NonZeroU32::new(*weight).expect("a weight");
-            let mut policy = policy(bucket(self.rate, self.burst), shared);
+            let mut policy = policy(bucket(self.rate, self.burst), weighing(*weight));
             policy.queue.max_wait = max_wait;
             gate.limiter.reconfigure(policy, self.now);
         }
@@ -210,39 +219,28 @@ impl Fleet {
     fn happen(&mut self) -> usize {
         let Reverse((_, number)) = self.agenda.pop().expect("an event");
         let event = self.events.remove(&number).expect("each number has its event");
+        let gate = event.gate();
         match event {
-            Event::Ask(from, ask, sent) => {
-                self.ask(from, &ask, sent);
-                from.gate
+            Event::Ask(from, ask, sent) => self.ask(from, &ask, sent),
+            Event::Answer(Sender { life, .. }, asked, answer, sent) if self.gates[gate].life == life => {
+                self.gates[gate].limiter.answered(asked, answer, sent, self.now);
+                self.drain(gate);
             }
-            Event::Answer(Sender { gate, life }, asked, answer, sent) => {
-                if self.gates[gate].life == life {
-                    self.gates[gate].limiter.answered(asked, answer, sent, self.now);
-                    self.drain(gate);
-                }
-                gate
+            Event::Call(_, who, patience) => self.arrive(gate, who, patience),
+            Event::HangUp(Sender { life, .. }, ticket) if self.gates[gate].life == life => {
+                self.gates[gate].waiting.remove(&ticket);
+                self.gates[gate].limiter.leave(ticket, self.now);
+                self.drain(gate);
             }
-            Event::Call(gate, who, patience) => {
-                self.arrive(gate, who, patience);
-                gate
-            }
-            Event::HangUp(Sender { gate, life }, ticket) => {
-                if self.gates[gate].life == life {
-                    self.gates[gate].waiting.remove(&ticket);
-                    self.gates[gate].limiter.leave(ticket, self.now);
-                    self.drain(gate);
-                }
-                gate
-            }
+            Event::Answer(..) | Event::HangUp(..) => {}
         }
+        gate
     }
 
     /// A gate dies, with all that it holds and all that waits, and another takes its place.
     pub(super) fn replace(&mut self, gate: usize) {
         let life = self.gates[gate].life + 1;
-        let mut shared = SharedPolicy::new("account");
-        shared.weight = NonZeroU32::new(self.weights[gate]).expect("a weight");
-        let policy = policy(bucket(self.rate, self.burst), shared);
+        let policy = policy(bucket(self.rate, self.burst), weighing(self.weights[gate]));
         let mut new = Gate::new(policy, 1_000 * life + gate as u64);
         new.limiter.advance(self.now);
         self.gates[gate] = Gate { life, ..new };
@@ -442,6 +440,11 @@ impl Gate {
         waits.sort_unstable();
         waits.get(waits.len() * of_100 / 100).copied().unwrap_or_default()
     }
+}
+
+/// The word of a gate of so much weight.
+fn weighing(weight: u32) -> SharedPolicy {
+    SharedPolicy { weight: NonZeroU32::new(weight).expect("a weight"), ..SharedPolicy::new("account") }
 }
 
 pub(super) fn bucket(rate: f64, burst: u32) -> BucketPolicy {
