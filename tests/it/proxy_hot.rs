@@ -1,8 +1,9 @@
 //! Objects that are called too often or in vain, through a gate: each is named, with the right
 //! words, and none that is healthy.
 
+use std::cell::RefCell;
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -117,21 +118,32 @@ async fn an_object_that_feeds_itself_is_named_beside_two_hundred_healthy_ones_un
     assert_eq!(proxy.metric("tidegate_hot_objects", &[]), 0.0);
 }
 
-/// What the gates of this thread log.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
+thread_local! {
+    /// What the gates of this thread log.
+    static LOG: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Writes to the log of the thread that it is called on.
+struct Log;
 
 impl Log {
+    /// Listens on all threads: where only one has a subscriber, a line that another comes to first
+    /// is off for all of them, since whether anybody listens is looked up once for each line.
+    fn start() {
+        let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(|| Self).finish();
+        tracing::subscriber::set_global_default(subscriber).expect("no other test sets one");
+    }
+
     /// The lines with these words.
-    fn lines(&self, words: &str) -> Vec<String> {
-        let log = String::from_utf8(self.0.lock().expect("unpoisoned").clone()).expect("text");
+    fn lines(words: &str) -> Vec<String> {
+        let log = LOG.with_borrow(|log| String::from_utf8(log.clone()).expect("text"));
         log.lines().filter(|line| line.contains(words)).map(str::to_owned).collect()
     }
 }
 
 impl io::Write for Log {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.0.lock().expect("unpoisoned").write(line)
+        LOG.with_borrow_mut(|log| log.write(line))
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -141,20 +153,17 @@ impl io::Write for Log {
 
 #[tokio::test(start_paused = true)]
 async fn the_log_tells_of_a_loop_once_and_once_of_its_end() {
-    let log = Log::default();
-    let kept = log.clone();
-    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || kept.clone()).finish();
-    let _guard = tracing::subscriber::set_default(subscriber);
+    Log::start();
     let backend = Backend::replying(200).await;
     let proxy = gate(&backend, "").await;
     let manager = Program { agent: "manager/1.2", every: Duration::from_millis(200) };
     manager.calls(&proxy, OBJECT, update("a", "x"), 5 * MINUTE).await;
-    let begun = log.lines("object is hot: ");
+    let begun = Log::lines("object is hot: ");
     assert_eq!(begun.len(), 1, "{begun:?}");
     let words = ["WARN", "gate=\"gate", "configmaps default/a", "by manager/1.2, the same body each time"];
     assert!(words.iter().all(|words| begun[0].contains(words)), "{begun:?}");
     Clock::start().sleep(3 * MINUTE).await;
-    assert_eq!((log.lines("object is hot: ").len(), log.lines("object is not hot any more: ").len()), (1, 1));
+    assert_eq!((Log::lines("object is hot: ").len(), Log::lines("object is not hot any more: ").len()), (1, 1));
 }
 
 #[tokio::test(start_paused = true)]
