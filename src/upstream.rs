@@ -9,6 +9,7 @@
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unreachable))]
 
 mod body;
+mod corked;
 mod dial;
 mod dns;
 mod error;
@@ -39,6 +40,7 @@ use http::{HeaderMap, Request, Response};
 
 use self::body::{Budget, KEPT_TOGETHER};
 pub use self::body::{Kept, Outgoing, OutgoingError};
+pub(crate) use self::corked::{Corked, Uncorked};
 use self::dial::Dialer;
 pub use self::dns::{Dns, Judge};
 pub use self::error::{DialError, DialFailure, ForbiddenAddress, SendError};

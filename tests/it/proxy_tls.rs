@@ -1,47 +1,64 @@
 //! A gate with TLS: Go clients send credentials, and speak HTTP/2, over TLS only.
 
+use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::Request;
+use futures_util::future::join_all;
+use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tidegate::tls::{self, Identity, Pem, Roots};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::sync::Barrier;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use crate::pool_support::Server;
-use crate::support::{Backend, Proxy, status, within};
+use crate::support::{Backend, Proxy, ProxyBuilder, status, within};
 
 /// A gate with its own certificate, and a client that trusts it and offers these protocols.
 async fn gate(backend: &Backend) -> (Proxy, impl AsyncFn(&[&str]) -> TlsStream<TcpStream>) {
-    let listener = tls::self_signed(&[], &[[127, 0, 0, 1].into()], None).expect("made");
-    let listener = Arc::new(listener);
+    let (proxy, connector) = start(Proxy::before(backend.address).bucket(0.000_001, 3)).await;
+    let address = proxy.address;
+    let connect = async move |protocols: &[&str]| {
+        let stream = TcpStream::connect(address).await.expect("connects");
+        within(connector(protocols).connect(localhost(), stream)).await.expect("trusts")
+    };
+    (proxy, connect)
+}
+
+/// Starts a gate with its own certificate; the other part gives clients that trust it.
+async fn start(builder: ProxyBuilder) -> (Proxy, impl Fn(&[&str]) -> TlsConnector) {
+    let listener = Arc::new(tls::self_signed(&[], &[[127, 0, 0, 1].into()], None).expect("made"));
     let config = Arc::clone(&listener);
-    let proxy =
-        Proxy::before(backend.address).bucket(0.000_001, 3).with(|options| options.tls = Some(config)).start().await;
+    let proxy = builder.with(|options| options.tls = Some(config)).start().await;
     let mut roots = RootCertStore::empty();
     for ca in CertificateDer::pem_slice_iter(listener.ca().as_bytes()) {
         roots.add(ca.expect("PEM")).expect("a CA");
     }
-    let address = proxy.address;
-    let connect = async move |protocols: &[&str]| {
+    let connector = move |protocols: &[&str]| {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let versions = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
         let mut config = versions.expect("TLS").with_root_certificates(roots.clone()).with_no_client_auth();
         config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
-        let stream = TcpStream::connect(address).await.expect("connects");
-        let name = ServerName::try_from("localhost").expect("a name");
-        within(TlsConnector::from(Arc::new(config)).connect(name, stream)).await.expect("trusts")
+        TlsConnector::from(Arc::new(config))
     };
-    (proxy, connect)
+    (proxy, connector)
+}
+
+fn localhost() -> ServerName<'static> {
+    ServerName::try_from("localhost").expect("a name")
 }
 
 #[tokio::test]
@@ -71,6 +88,73 @@ async fn alpn_decides_between_http2_and_http1() {
         assert_eq!(status(&String::from_utf8_lossy(&answer)), 200);
     }
     assert_eq!(backend.targets(), ["/over/h2", "/over/h1", "/over/h1"]);
+}
+
+/// A stream that counts the records of TLS that are read from it.
+struct Records {
+    stream: TcpStream,
+    count: Arc<AtomicUsize>,
+    read: Vec<u8>,
+}
+
+impl AsyncRead for Records {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let poll = Pin::new(&mut self.stream).poll_read(cx, buf);
+        self.read.extend_from_slice(&buf.filled()[before..]);
+        while let [_, _, _, high, low, rest @ ..] = &self.read[..] {
+            let length = usize::from(u16::from_be_bytes([*high, *low]));
+            let Some(rest) = rest.get(length..) else { break };
+            self.read = rest.to_vec();
+            self.count.fetch_add(1, Relaxed);
+        }
+        poll
+    }
+}
+
+impl AsyncWrite for Records {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[tokio::test]
+async fn answers_over_http2_that_are_ready_together_share_records() {
+    const CALLS: usize = 16;
+    let all = Arc::new(Barrier::new(CALLS));
+    let backend = Backend::start(move |_| {
+        let all = Arc::clone(&all);
+        async move {
+            all.wait().await;
+            Response::new(Full::from(vec![b'v'; 1000]).map_err(|never| match never {}).boxed_unsync())
+        }
+    })
+    .await;
+    let (proxy, connector) = start(Proxy::before(backend.address)).await;
+    let count = Arc::<AtomicUsize>::default();
+    let stream = Records { stream: proxy.connect().await, count: Arc::clone(&count), read: Vec::new() };
+    let stream = within(connector(&["h2"]).connect(localhost(), stream)).await.expect("trusts");
+    let (client, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.expect("speaks h2");
+    tokio::spawn(connection);
+    let calls = (0..CALLS).map(|_| {
+        let (mut client, request) = (client.clone(), Request::get("https://localhost/").body(Full::<Bytes>::default()));
+        async move {
+            let answer = client.send_request(request.expect("valid")).await.expect("answered");
+            answer.into_body().collect().await.expect("whole").to_bytes().len()
+        }
+    });
+    assert_eq!(within(join_all(calls)).await, [1000; CALLS]);
+    let count = count.load(Relaxed);
+    assert!(count < CALLS, "{count} records for {CALLS} answers, with those of the handshake");
 }
 
 #[tokio::test]
@@ -205,7 +289,7 @@ async fn a_client_whose_certificate_does_not_do_is_turned_away_by_the_handshake(
     let config = Arc::clone(&listener);
     let proxy = Proxy::before(backend.address).with(|options| options.tls = Some(config)).start().await;
     let ca = Pem::new(listener.ca().as_bytes().to_vec(), "the gate's CA");
-    let ask = async |shown: Option<&Identity>| -> std::io::Result<String> {
+    let ask = async |shown: Option<&Identity>| -> io::Result<String> {
         let client = tls::client(&Roots::Only(ca.clone()), shown).expect("TLS");
         let stream = proxy.connect().await;
         let name = ServerName::try_from("localhost").expect("a name");

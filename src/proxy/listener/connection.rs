@@ -31,7 +31,7 @@ use crate::proxy::peer::Peer;
 use crate::proxy::stack::{self, Path, Sent};
 use crate::proxy::tunnel::UpgradeSlot;
 use crate::telemetry::table;
-use crate::upstream::{Inbound, Unread};
+use crate::upstream::{Corked, Inbound, Uncorked, Unread};
 
 /// The client has left: there is no one to answer.
 #[derive(Debug, thiserror::Error)]
@@ -266,7 +266,8 @@ async fn serve_awake(handle: &WireHandle, calls: &Calls, closing: &Parting) -> h
 }
 
 async fn serve_http2(handle: &WireHandle, calls: Calls, closing: impl Future<Output = ()>) -> hyper::Result<()> {
-    let connection = pin!(
+    let (stream, cork) = Corked::new(Wire::unscanned(handle));
+    let connection = pin!(Uncorked::new(
         http2::Builder::new(BoxingExecutor)
             .timer(TokioTimer::new())
             .max_concurrent_streams(STREAMS)
@@ -277,9 +278,10 @@ async fn serve_http2(handle: &WireHandle, calls: Calls, closing: impl Future<Out
             .keep_alive_timeout(PING_TIMEOUT)
             .auto_date_header(false)
             .max_send_buf_size(SEND_BUFFER)
-            .serve_connection(TokioIo::new(Wire::unscanned(handle)), calls)
-    );
-    until_closing(connection, closing, |connection| connection.graceful_shutdown()).await
+            .serve_connection(TokioIo::new(stream), calls),
+        cork
+    ));
+    until_closing(connection, closing, |connection| connection.connection().graceful_shutdown()).await
 }
 
 /// Spawns the calls of an HTTP/2 connection. Each is boxed first: it would be moved several times

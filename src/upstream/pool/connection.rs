@@ -20,6 +20,7 @@ use tokio::task::AbortHandle;
 use super::Pool;
 use super::stream_lease::{Exclusive, SentBody, Stream, StreamUnit};
 use crate::api::Group;
+use crate::upstream::corked::{Corked, Uncorked};
 use crate::upstream::dial::{Dialer, Socket, certificate_alert};
 use crate::upstream::error::DialFailure;
 use crate::upstream::http1::{Connection, Traffic, handshake};
@@ -35,7 +36,7 @@ pub(super) enum Established {
 
 /// The half of an HTTP/2 connection that hands out requests, and its waker.
 pub(super) struct Http2 {
-    connection: http2::Connection<TokioIo<Socket>, SentBody, WakingExecutor>,
+    connection: http2::Connection<TokioIo<Corked<Socket>>, SentBody, WakingExecutor>,
     waker: Arc<AtomicWaker>,
     _window: Window,
 }
@@ -56,6 +57,8 @@ pub(super) enum Handle {
 #[derive(Clone)]
 struct WakingExecutor {
     waker: Arc<AtomicWaker>,
+    /// That of the stream, to which the first task writes.
+    cork: Arc<AtomicBool>,
     /// The first task is the one that reads frames.
     reader_spawned: Arc<AtomicBool>,
 }
@@ -73,7 +76,8 @@ pub(super) async fn connect(dialer: &Dialer, group: Group) -> Result<Established
 
 async fn handshake_http2(socket: Socket, window: Window) -> Result<Established, DialFailure> {
     let waker = Arc::new(AtomicWaker::new());
-    let executor = WakingExecutor { waker: Arc::clone(&waker), reader_spawned: Arc::default() };
+    let (stream, cork) = Corked::new(socket);
+    let executor = WakingExecutor { waker: Arc::clone(&waker), cork, reader_spawned: Arc::default() };
     let (sender, connection) = http2::Builder::new(executor)
         .timer(TokioTimer::new())
         .initial_max_send_streams(0) // nothing may open before the server has said how many
@@ -83,7 +87,7 @@ async fn handshake_http2(socket: Socket, window: Window) -> Result<Established, 
         .keep_alive_interval(PING_EVERY)
         .keep_alive_timeout(PING_TIMEOUT)
         .keep_alive_while_idle(true)
-        .handshake(TokioIo::new(socket))
+        .handshake(TokioIo::new(stream))
         .await
         .map_err(http_failure)?;
     let mut connection = Http2 { connection, waker, _window: window };
@@ -218,15 +222,15 @@ impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for WakingE
     fn execute(&self, future: F) {
         // Boxed: hyper's future of a call has the room of a connection's, and would be moved
         // several times until it runs, and once more when it ends.
-        let mut future = Box::pin(future);
+        let future = Box::pin(future);
         if self.reader_spawned.swap(true, Ordering::Relaxed) {
             tokio::spawn(future);
             return;
         }
-        let waker = Arc::clone(&self.waker);
+        let (mut future, waker) = (Uncorked::new(future, Arc::clone(&self.cork)), Arc::clone(&self.waker));
         tokio::spawn(async move {
             poll_fn(|cx| {
-                let poll = future.as_mut().poll(cx);
+                let poll = Pin::new(&mut future).poll(cx);
                 waker.wake();
                 poll
             })

@@ -1,0 +1,308 @@
+//! Frames of HTTP/2 that go out together.
+//!
+//! h2 (0.4) writes a DATA frame of 256 bytes and more by itself, and flushes after it, however many
+//! others wait behind it. Over TLS that is a record and a system call for each small body, where
+//! sixteen of them could share one. h2 flushes once more when it has no more frames: until then
+//! what it writes is held back here, as by the `TCP_CORK` of tcp(7).
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf as _, BytesMut};
+use pin_project_lite::pin_project;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// A connection for h2, which must run in an [`Uncorked`].
+///
+/// h2 gives a DATA frame as two slices, its head and what it carries, and flushes twice after the
+/// last of them: the first flush is not passed on. What it writes otherwise is one slice, and goes
+/// out at once.
+pub(crate) struct Corked<S> {
+    stream: S,
+    /// At most a record's bytes. It has no room while nothing is held.
+    held: BytesMut,
+    /// The bytes of the last frame for which there was no room.
+    rest: usize,
+    /// A DATA frame was written last, so that h2 flushes again after the next flush.
+    in_data: bool,
+    cork: Arc<AtomicBool>,
+}
+
+pin_project! {
+    /// The future of a connection that writes to a [`Corked`]. Should h2 not come to flush again,
+    /// it is polled again, so that nothing is ever held for longer than a turn of the loop.
+    pub(crate) struct Uncorked<C> {
+        #[pin]
+        connection: C,
+        cork: Arc<AtomicBool>,
+    }
+}
+
+// === impl Corked ===
+
+impl<S> Corked<S> {
+    /// Wraps a stream; the second part is for [`Uncorked::new`].
+    pub(crate) fn new(stream: S) -> (Self, Arc<AtomicBool>) {
+        let cork = Arc::<AtomicBool>::default();
+        let corked = Self { stream, held: BytesMut::new(), rest: 0, in_data: false, cork: Arc::clone(&cork) };
+        (corked, cork)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> Corked<S> {
+    /// Writes what is held.
+    fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.held.is_empty() {
+            let written = ready!(Pin::new(&mut self.stream).poll_write(cx, &self.held))?;
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.held.advance(written);
+        }
+        self.held = BytesMut::new();
+        Poll::Ready(Ok(()))
+    }
+
+    /// Takes as much as there is room for, and returns how much that is.
+    fn hold(&mut self, slices: &[IoSlice<'_>]) -> usize {
+        if self.held.capacity() == 0 {
+            self.held.reserve(RECORD);
+        }
+        let before = self.held.len();
+        for slice in slices {
+            let room = RECORD - self.held.len();
+            self.held.extend_from_slice(slice.get(..room).unwrap_or(slice));
+        }
+        self.held.len() - before
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Corked<S> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_read(cx, buf)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Corked<S> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(cx, &[IoSlice::new(buf)])
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let bytes: usize = slices.iter().map(|slice| slice.len()).sum();
+        let in_data = slices.len() > 1 || this.rest > 0;
+        if this.held.len() >= RECORD {
+            ready!(this.poll_drain(cx))?;
+        }
+        if this.held.is_empty() && (!in_data || bytes >= LARGE) {
+            (this.rest, this.in_data) = (0, false);
+            return Pin::new(&mut this.stream).poll_write_vectored(cx, slices);
+        }
+        let taken = this.hold(slices);
+        (this.rest, this.in_data) = (bytes - taken, in_data);
+        Poll::Ready(Ok(taken))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true // by its two slices a DATA frame is known
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let is_first = std::mem::take(&mut this.in_data);
+        this.cork.store(is_first, Relaxed);
+        if is_first {
+            return Poll::Ready(Ok(()));
+        }
+        ready!(this.poll_drain(cx))?;
+        Pin::new(&mut this.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        ready!(this.poll_drain(cx))?;
+        Pin::new(&mut this.stream).poll_shutdown(cx)
+    }
+}
+
+// === impl Uncorked ===
+
+impl<C> Uncorked<C> {
+    /// Wraps a connection whose stream came with this cork.
+    pub(crate) fn new(connection: C, cork: Arc<AtomicBool>) -> Self {
+        Self { connection, cork }
+    }
+
+    /// The connection.
+    pub(crate) fn connection(self: Pin<&mut Self>) -> Pin<&mut C> {
+        self.project().connection
+    }
+}
+
+impl<C: Future> Future for Uncorked<C> {
+    type Output = C::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<C::Output> {
+        let this = self.project();
+        let polled = this.connection.poll(cx);
+        if this.cork.load(Relaxed) {
+            cx.waker().wake_by_ref();
+        }
+        polled
+    }
+}
+
+/// The most that a record of TLS carries (RFC 8446, 5.1).
+const RECORD: usize = 1 << 14;
+/// What is so large gains nothing by waiting for more, and copying it costs.
+const LARGE: usize = 1 << 13;
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::future::poll_fn;
+    use std::pin::pin;
+    use std::sync::atomic::AtomicUsize;
+    use std::time::Duration;
+
+    use bytes::Bytes;
+    use http::{Request, Response};
+    use http_body_util::{BodyExt as _, Full};
+    use hyper::body::Incoming;
+    use hyper::client::conn::http2 as client;
+    use hyper::server::conn::http2 as server;
+    use hyper::service::service_fn;
+    use hyper_util::rt::{TokioExecutor, TokioIo};
+    use proptest::prelude::*;
+    use tokio::io::{AsyncReadExt as _, DuplexStream, duplex};
+    use tokio::sync::Barrier;
+    use tokio::time::timeout;
+
+    use super::*;
+
+    /// A stream that counts what is written.
+    struct Counting {
+        stream: DuplexStream,
+        writes: Arc<AtomicUsize>,
+    }
+
+    impl AsyncRead for Counting {
+        fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.stream).poll_read(cx, buf)
+        }
+    }
+
+    impl AsyncWrite for Counting {
+        fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+            self.writes.fetch_add(1, Relaxed);
+            Pin::new(&mut self.stream).poll_write(cx, buf)
+        }
+
+        fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.stream).poll_flush(cx)
+        }
+
+        fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.stream).poll_shutdown(cx)
+        }
+    }
+
+    /// The connection's beginning, which is counted too.
+    const BEGINNING: usize = 6;
+
+    /// Sends these bodies at once over a connection that buffers so many bytes, has each sent back
+    /// when all have come, and returns them with the numbers of writes of both sides.
+    async fn echoed(bodies: &[Bytes], buffered: usize) -> (Vec<Bytes>, [usize; 2]) {
+        let (one, other) = duplex(buffered);
+        let [asks, answers] = [Arc::<AtomicUsize>::default(), Arc::default()];
+        let (near, near_cork) = Corked::new(Counting { stream: one, writes: Arc::clone(&asks) });
+        let (far, far_cork) = Corked::new(Counting { stream: other, writes: Arc::clone(&answers) });
+        let all = Arc::new(Barrier::new(bodies.len()));
+        let service = service_fn(move |request: Request<Incoming>| {
+            let all = Arc::clone(&all);
+            async move {
+                let body = request.into_body().collect().await.expect("whole").to_bytes();
+                all.wait().await;
+                Ok::<_, Infallible>(Response::new(Full::new(body)))
+            }
+        });
+        let serving = server::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(far), service);
+        tokio::spawn(async move { Uncorked::new(pin!(serving), far_cork).await.expect("served") });
+        let executor = Uncorking(near_cork);
+        let (sender, connection) = client::handshake(executor, TokioIo::new(near)).await.expect("speaks h2");
+        tokio::spawn(connection);
+        let calls = bodies.iter().map(|body| {
+            let (mut sender, request) = (sender.clone(), Request::post("http://a/").body(Full::new(body.clone())));
+            async move {
+                let answer = sender.send_request(request.expect("valid")).await.expect("answered");
+                answer.into_body().collect().await.expect("whole").to_bytes()
+            }
+        });
+        let echoed = futures_util::future::join_all(calls).await;
+        (echoed, [asks.load(Relaxed), answers.load(Relaxed)])
+    }
+
+    /// Runs the tasks of a client's connection.
+    #[derive(Clone)]
+    struct Uncorking(Arc<AtomicBool>);
+
+    impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Uncorking {
+        fn execute(&self, future: F) {
+            tokio::spawn(Uncorked::new(Box::pin(future), Arc::clone(&self.0)));
+        }
+    }
+
+    #[tokio::test]
+    async fn small_bodies_that_are_ready_together_share_their_writes() {
+        let bodies: Vec<_> = (b'a'..=b'p').map(|letter| Bytes::from(vec![letter; 1000])).collect();
+        let (echoed, writes) = echoed(&bodies, 1 << 20).await;
+        assert_eq!(echoed, bodies);
+        assert!(writes.iter().all(|writes| *writes <= BEGINNING + 2), "{writes:?} writes for 16 bodies each way");
+    }
+
+    /// Two slices and one flush, as h2 may do in time.
+    #[tokio::test]
+    async fn what_is_not_flushed_again_is_polled_again() {
+        let (stream, mut other) = duplex(100);
+        let (mut stream, cork) = Corked::new(stream);
+        let mut is_written = false;
+        let connection = poll_fn(move |cx| {
+            if !std::mem::replace(&mut is_written, true) {
+                let slices = [IoSlice::new(b"head"), IoSlice::new(b"body")];
+                let written = Pin::new(&mut stream).poll_write_vectored(cx, &slices);
+                assert!(matches!(written, Poll::Ready(Ok(8))), "{written:?}");
+            }
+            let flushed = Pin::new(&mut stream).poll_flush(cx);
+            assert!(matches!(flushed, Poll::Ready(Ok(()))), "{flushed:?}");
+            Poll::<()>::Pending
+        });
+        let connection = tokio::spawn(Uncorked::new(connection, cork));
+        let mut read = [0; 8];
+        other.read_exact(&mut read).await.expect("comes");
+        assert_eq!(&read, b"headbody");
+        connection.abort();
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_the_sizes_every_body_arrives_whole(
+            sizes in proptest::collection::vec(prop_oneof![0..600_usize, 0..20_000_usize, 16_000..70_000_usize], 1..12),
+            buffered in prop_oneof![200..1000_usize, 1000..100_000_usize], // less than the preface would not do,
+        ) {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
+            let bodies: Vec<_> = (b'a'..).zip(&sizes).map(|(letter, size)| Bytes::from(vec![letter; *size])).collect();
+            // If all wait for each other, the paused clock goes on to this moment at once.
+            let echoed = runtime.block_on(async { timeout(Duration::from_secs(60), echoed(&bodies, buffered)).await });
+            prop_assert_eq!(echoed.expect("nothing hangs").0, bodies);
+        }
+    }
+}
