@@ -29,8 +29,13 @@ pub(crate) struct Corked<S> {
     rest: usize,
     /// A DATA frame was written last, so that h2 flushes again after the next flush.
     in_data: bool,
-    cork: Arc<AtomicBool>,
+    cork: Cork,
 }
+
+/// What a [`Corked`] and its [`Uncorked`] share: true while something is held that h2 has to flush
+/// again.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Cork(Arc<AtomicBool>);
 
 pin_project! {
     /// The future of a connection that writes to a [`Corked`]. Should h2 not come to flush again,
@@ -38,7 +43,7 @@ pin_project! {
     pub(crate) struct Uncorked<C> {
         #[pin]
         connection: C,
-        cork: Arc<AtomicBool>,
+        cork: Cork,
     }
 }
 
@@ -46,10 +51,9 @@ pin_project! {
 
 impl<S> Corked<S> {
     /// Wraps a stream; the second part is for [`Uncorked::new`].
-    pub(crate) fn new(stream: S) -> (Self, Arc<AtomicBool>) {
-        let cork = Arc::<AtomicBool>::default();
-        let corked = Self { stream, held: BytesMut::new(), rest: 0, in_data: false, cork: Arc::clone(&cork) };
-        (corked, cork)
+    pub(crate) fn new(stream: S) -> (Self, Cork) {
+        let cork = Cork::default();
+        (Self { stream, held: BytesMut::new(), rest: 0, in_data: false, cork: cork.clone() }, cork)
     }
 }
 
@@ -99,7 +103,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Corked<S> {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let bytes: usize = slices.iter().map(|slice| slice.len()).sum();
-        let in_data = slices.len() > 1 || this.rest > 0;
+        let in_data = slices.len() > 1 || this.rest > 0 && this.in_data;
         if this.held.len() >= RECORD {
             ready!(this.poll_drain(cx))?;
         }
@@ -119,7 +123,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Corked<S> {
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let is_first = std::mem::take(&mut this.in_data);
-        this.cork.store(is_first, Relaxed);
+        this.cork.0.store(is_first, Relaxed);
         if is_first {
             return Poll::Ready(Ok(()));
         }
@@ -138,7 +142,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Corked<S> {
 
 impl<C> Uncorked<C> {
     /// Wraps a connection whose stream came with this cork.
-    pub(crate) fn new(connection: C, cork: Arc<AtomicBool>) -> Self {
+    pub(crate) fn new(connection: C, cork: Cork) -> Self {
         Self { connection, cork }
     }
 
@@ -154,7 +158,7 @@ impl<C: Future> Future for Uncorked<C> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<C::Output> {
         let this = self.project();
         let polled = this.connection.poll(cx);
-        if this.cork.load(Relaxed) {
+        if this.cork.0.load(Relaxed) {
             cx.waker().wake_by_ref();
         }
         polled
@@ -253,11 +257,11 @@ mod tests {
 
     /// Runs the tasks of a client's connection.
     #[derive(Clone)]
-    struct Uncorking(Arc<AtomicBool>);
+    struct Uncorking(Cork);
 
     impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Uncorking {
         fn execute(&self, future: F) {
-            tokio::spawn(Uncorked::new(Box::pin(future), Arc::clone(&self.0)));
+            tokio::spawn(Uncorked::new(Box::pin(future), self.0.clone()));
         }
     }
 

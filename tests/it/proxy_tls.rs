@@ -13,18 +13,22 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
+use tidegate::api::Group;
 use tidegate::tls::{self, Identity, Pem, Roots};
+use tidegate::upstream::Outgoing;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::Barrier;
-use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-use crate::pool_support::Server;
+use crate::pool_support::{Caller, Server, options, text};
 use crate::support::{Backend, Proxy, ProxyBuilder, status, within};
 
 /// A gate with its own certificate, and a client that trusts it and offers these protocols.
@@ -97,6 +101,12 @@ struct Records {
     read: Vec<u8>,
 }
 
+impl Records {
+    fn of(stream: TcpStream, count: &Arc<AtomicUsize>) -> Self {
+        Self { stream, count: Arc::clone(count), read: Vec::new() }
+    }
+}
+
 impl AsyncRead for Records {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
@@ -126,21 +136,23 @@ impl AsyncWrite for Records {
     }
 }
 
+const CALLS: usize = 16;
+const SMALL: usize = 1000;
+
 #[tokio::test]
 async fn answers_over_http2_that_are_ready_together_share_records() {
-    const CALLS: usize = 16;
     let all = Arc::new(Barrier::new(CALLS));
     let backend = Backend::start(move |_| {
         let all = Arc::clone(&all);
         async move {
             all.wait().await;
-            Response::new(Full::from(vec![b'v'; 1000]).map_err(|never| match never {}).boxed_unsync())
+            Response::new(Full::from(vec![b'v'; SMALL]).map_err(|never| match never {}).boxed_unsync())
         }
     })
     .await;
     let (proxy, connector) = start(Proxy::before(backend.address)).await;
     let count = Arc::<AtomicUsize>::default();
-    let stream = Records { stream: proxy.connect().await, count: Arc::clone(&count), read: Vec::new() };
+    let stream = Records::of(proxy.connect().await, &count);
     let stream = within(connector(&["h2"]).connect(localhost(), stream)).await.expect("trusts");
     let (client, connection) =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.expect("speaks h2");
@@ -152,9 +164,37 @@ async fn answers_over_http2_that_are_ready_together_share_records() {
             answer.into_body().collect().await.expect("whole").to_bytes().len()
         }
     });
-    assert_eq!(within(join_all(calls)).await, [1000; CALLS]);
+    assert_eq!(within(join_all(calls)).await, [SMALL; CALLS]);
     let count = count.load(Relaxed);
     assert!(count < CALLS, "{count} records for {CALLS} answers, with those of the handshake");
+}
+
+#[tokio::test]
+async fn bodies_over_http2_that_are_ready_together_share_records() {
+    let listener = tls::self_signed(&[], &[], None).expect("made");
+    let (acceptor, count) = (TlsAcceptor::from(listener.config()), Arc::<AtomicUsize>::default());
+    let counted = Arc::clone(&count);
+    let server = Server::plain(move |stream| {
+        let accepted = acceptor.accept(Records::of(stream, &counted));
+        async move {
+            let service = service_fn(async |request: Request<Incoming>| {
+                let body = request.into_body().collect().await?.to_bytes();
+                Ok::<_, hyper::Error>(Response::new(Full::<Bytes>::from(body.len().to_string())))
+            });
+            let stream = TokioIo::new(accepted.await.expect("TLS"));
+            hyper::server::conn::http2::Builder::new(TokioExecutor::new()).serve_connection(stream, service).await.ok();
+        }
+    })
+    .await;
+    let caller = Caller::start(options(server.address, Some(&listener.ca())));
+    let calls = (0..CALLS).map(|_| async {
+        let body = Outgoing::new(vec![vec![b'v'; SMALL].into()], None, None);
+        let request = Request::post("/").header("content-length", SMALL).body(body).expect("valid");
+        text(caller.send(Group::Short, request).await.expect("answered")).await
+    });
+    assert_eq!(within(join_all(calls)).await, ["1000"; CALLS]);
+    let count = count.load(Relaxed);
+    assert!(count < CALLS, "{count} records for {CALLS} bodies, with those of the handshake");
 }
 
 #[tokio::test]
@@ -255,7 +295,7 @@ async fn an_upstream_that_refuses_our_certificate_is_said_to() {
     for protocols in [&["h2"][..], &["http/1.1"]] {
         let mut config = (*wanted.config()).clone();
         config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
-        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+        let acceptor = TlsAcceptor::from(Arc::new(config));
         let server = Server::plain(move |socket| {
             let acceptor = acceptor.clone();
             async move { drop(acceptor.accept(socket).await) }

@@ -20,7 +20,7 @@ use tokio::task::AbortHandle;
 use super::Pool;
 use super::stream_lease::{Exclusive, SentBody, Stream, StreamUnit};
 use crate::api::Group;
-use crate::upstream::corked::{Corked, Uncorked};
+use crate::upstream::corked::{Cork, Corked, Uncorked};
 use crate::upstream::dial::{Dialer, Socket, certificate_alert};
 use crate::upstream::error::DialFailure;
 use crate::upstream::http1::{Connection, Traffic, handshake};
@@ -58,7 +58,7 @@ pub(super) enum Handle {
 struct WakingExecutor {
     waker: Arc<AtomicWaker>,
     /// That of the stream, to which the first task writes.
-    cork: Arc<AtomicBool>,
+    cork: Cork,
     /// The first task is the one that reads frames.
     reader_spawned: Arc<AtomicBool>,
 }
@@ -227,7 +227,7 @@ impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for WakingE
             tokio::spawn(future);
             return;
         }
-        let (mut future, waker) = (Uncorked::new(future, Arc::clone(&self.cork)), Arc::clone(&self.waker));
+        let (mut future, waker) = (Uncorked::new(future, self.cork.clone()), Arc::clone(&self.waker));
         tokio::spawn(async move {
             poll_fn(|cx| {
                 let poll = Pin::new(&mut future).poll(cx);
