@@ -70,8 +70,8 @@ struct Way {
 /// The client of a gate.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Client {
-    /// It speaks HTTP/1.1 in the clear.
-    Plain,
+    /// It speaks HTTP/1.1 in the clear, and has a token of so many bytes.
+    Plain(usize),
     /// It speaks HTTP/2 by TLS to the gate's own listener.
     Tls,
     /// The same through a tunnel of the egress listener, which is opened.
@@ -79,9 +79,10 @@ enum Client {
 }
 
 #[rustfmt::skip]
-const WAYS: [Way; 4] = [
-    Way { what: "a GET of 1 KiB, HTTP/1.1 to HTTP/1.1",       bar: 52_000, upstream: plain, client: Client::Plain },
-    Way { what: "a GET of 1 KiB, HTTP/1.1 to TLS and HTTP/2", bar: 75_000, upstream: tls, client: Client::Plain },
+const WAYS: [Way; 5] = [
+    Way { what: "a GET of 1 KiB, HTTP/1.1 to HTTP/1.1",       bar: 52_000, upstream: plain, client: Client::Plain(29) },
+    Way { what: "a GET of 1 KiB, HTTP/1.1 to TLS and HTTP/2", bar: 75_000, upstream: tls, client: Client::Plain(29) },
+    Way { what: "the same with a token of 900 bytes",         bar: 102_000, upstream: tls, client: Client::Plain(900) },
     Way { what: "a GET of 1 KiB, TLS and HTTP/2 to the same", bar: 84_000, upstream: tls, client: Client::Tls },
     Way { what: "the same through a tunnel that is opened",   bar: 0, upstream: tls, client: Client::Tunnel },
 ];
@@ -127,7 +128,7 @@ fn main() -> ExitCode {
             Ok(cost) if !matches!(counter, Counter::Callgrind) => println!("{:<80} {cost:>6} instructions", way.what),
             Ok(cost) => {
                 match way.client {
-                    Client::Plain => {}
+                    Client::Plain(_) => {}
                     Client::Tls => by_tls = cost,
                     // At most 1.05 times a call by the listener.
                     Client::Tunnel => way.bar = by_tls + by_tls / 20,
@@ -199,7 +200,7 @@ impl Way {
     /// not weigh where two ways are compared with each other.
     const fn many(&self) -> u64 {
         match self.client {
-            Client::Plain => MANY,
+            Client::Plain(_) => MANY,
             Client::Tls | Client::Tunnel => 3 * MANY,
         }
     }
@@ -226,7 +227,7 @@ impl Way {
     /// Returns the gate's configuration, for clients that come to this port.
     fn gate(&self, folder: &Path, port: u16, upstream: &str) -> io::Result<String> {
         Ok(match self.client {
-            Client::Plain => format!("[gates.kubernetes]\nlisten = \"127.0.0.1:{port}\"\n{upstream}"),
+            Client::Plain(_) => format!("[gates.kubernetes]\nlisten = \"127.0.0.1:{port}\"\n{upstream}"),
             Client::Tls => {
                 let (cert, key) = certificate(folder, NAME)?;
                 format!(
@@ -256,7 +257,7 @@ impl Way {
         fs::write(&file, config)?;
         let mut gate = counter.start(binary, &file)?;
         let called = connect(&mut gate, port).and_then(|stream| match self.client {
-            Client::Plain => call(&stream, WARM_UP + calls),
+            Client::Plain(token) => call(&stream, WARM_UP + calls, token),
             client => call_by_tls(stream, client, folder, WARM_UP + calls),
         });
         if let Some(pid) = i32::try_from(gate.id()).ok().and_then(Pid::from_raw) {
@@ -287,14 +288,17 @@ fn connect(gate: &mut Child, port: u16) -> io::Result<TcpStream> {
     Err(io::Error::other("it does not listen"))
 }
 
-/// Makes calls, one after the other.
-fn call(mut stream: &TcpStream, calls: u64) -> io::Result<()> {
+/// Makes calls with a token of this length, one after the other.
+fn call(mut stream: &TcpStream, calls: u64, token: usize) -> io::Result<()> {
     let mut answers = BufReader::new(stream);
+    let token: String = "eyJhbGciOiJSUzI1NiJ9.e30.c2ln".chars().cycle().take(token).collect();
+    let head = format!(
+        "Host: localhost\r\nUser-Agent: manager/v1 (linux/amd64) kubernetes/abc\r\nAccept: application/json\r\n\
+         Authorization: Bearer {token}\r\nAccept-Encoding: gzip\r\n\r\n"
+    );
     for number in 0..calls {
         until_it_sleeps();
         let target = format!("/api/v1/namespaces/default/configmaps/c{}", number % 100);
-        let head = "Host: localhost\r\nUser-Agent: manager/v1 (linux/amd64) kubernetes/abc\r\nAccept: application/json\r\n\
-                    Authorization: Bearer eyJhbGciOiJSUzI1NiJ9.e30.c2ln\r\nAccept-Encoding: gzip\r\n\r\n";
         stream.write_all(format!("GET {target} HTTP/1.1\r\n{head}").as_bytes())?;
         let (status, length) = head_of(&mut answers)?;
         let mut body = vec![0; length];

@@ -188,6 +188,7 @@ mod tests {
     use hyper_util::rt::{TokioExecutor, TokioIo};
     use proptest::prelude::*;
     use tokio::io::{AsyncReadExt as _, DuplexStream, duplex};
+    use tokio::runtime::Builder;
     use tokio::sync::Barrier;
     use tokio::time::timeout;
 
@@ -300,11 +301,11 @@ mod tests {
         #[test]
         fn whatever_the_sizes_every_body_arrives_whole(
             sizes in proptest::collection::vec(prop_oneof![0..600_usize, 0..20_000_usize, 16_000..70_000_usize], 1..12),
-            buffered in prop_oneof![200..1000_usize, 1000..100_000_usize], // less than the preface would not do,
+            buffered in prop_oneof![200..1000_usize, 1000..100_000_usize], // the preface must fit
         ) {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
+            // If all wait for each other, the paused clock goes on to the end at once.
+            let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
             let bodies: Vec<_> = (b'a'..).zip(&sizes).map(|(letter, size)| Bytes::from(vec![letter; *size])).collect();
-            // If all wait for each other, the paused clock goes on to this moment at once.
             let echoed = runtime.block_on(async { timeout(Duration::from_secs(60), echoed(&bodies, buffered)).await });
             prop_assert_eq!(echoed.expect("nothing hangs").0, bodies);
         }
