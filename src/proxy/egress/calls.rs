@@ -40,7 +40,7 @@ pub(super) enum Entry {
 struct Connection {
     entry: Entry,
     /// True if it is to take no more calls. HTTP/1.1 has a field for that.
-    over: AtomicBool,
+    over: Arc<AtomicBool>,
     last: Last,
 }
 
@@ -53,7 +53,7 @@ struct Last(Mutex<(Weak<Directory>, Weak<Met>)>);
 impl Egress {
     /// Serves the calls of a connection.
     pub(super) async fn serve_calls(self: &Arc<Self>, handle: &WireHandle, entry: Entry, http2: bool) {
-        let connection = Arc::new(Connection { entry, over: AtomicBool::new(false), last: Last::default() });
+        let connection = Arc::new(Connection { entry, over: Arc::default(), last: Last::default() });
         let (egress, served) = (Arc::clone(self), Arc::clone(&connection));
         let path = stack::path(Arc::clone(&self.responder), move |request| match &served.entry {
             Entry::Proxy(named) => {
@@ -82,9 +82,13 @@ impl Egress {
         let gate = match self.route(&request, &connection.entry, &connection.last) {
             Ok(gate) => gate,
             Err(refused) => {
-                // A client would go on with a connection for a host that is no longer read.
-                connection.over.store(true, Relaxed);
-                return self.refuse(&refused);
+                // A client would go on with a connection for a host that is no longer read. It is told
+                // so behind the answer: hyper's client can lose one that comes behind the goodbye.
+                let (refusal, over) = (self.refuse(&refused), Arc::clone(&connection.over));
+                return Either::Right(Box::pin(async move {
+                    over.store(true, Relaxed);
+                    refusal.await
+                }));
             }
         };
         own_form(&mut request);
