@@ -82,8 +82,9 @@ impl Egress {
         let gate = match self.route(&request, &connection.entry, &connection.last) {
             Ok(gate) => gate,
             Err(refused) => {
-                // A client would go on with a connection for a host that is no longer read. It is told
-                // so behind the answer: hyper's client can lose one that comes behind the goodbye.
+                // A client would go on with a connection for a host that is no longer read. It is
+                // told so behind the answer: hyper's client can lose one that comes behind the
+                // goodbye.
                 let (refusal, over) = (self.refuse(&refused), Arc::clone(&connection.over));
                 return Either::Right(Box::pin(async move {
                     over.store(true, Relaxed);
