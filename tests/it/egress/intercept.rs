@@ -291,7 +291,7 @@ fn one_name_holds_throughout() {
             let sent = spelled(host, host_form);
             if let Ok(mut stream) = stream {
                 let status = if http2 {
-                    // Not hyper's client, which loses an answer that comes in one read with a goodbye.
+                    // Not hyper's client, which loses an answer that comes with a goodbye.
                     let (send, connection) = h2::client::handshake(stream).await.expect("h2");
                     tokio::spawn(connection);
                     let request = Request::get(format!("https://{sent}/")).body(()).expect("a request");
