@@ -25,15 +25,13 @@ pub(crate) struct Corked<S> {
     stream: S,
     /// At most a record's bytes. It has no room while nothing is held.
     held: BytesMut,
-    /// The bytes of the last frame for which there was no room.
-    rest: usize,
-    /// A DATA frame was written last, so that h2 flushes again after the next flush.
+    /// A DATA frame was written, in whole or in part, and not flushed: h2 will flush twice.
     in_data: bool,
     cork: Cork,
 }
 
-/// What a [`Corked`] and its [`Uncorked`] share: true while something is held that h2 has to flush
-/// again.
+/// What a [`Corked`] tells its [`Uncorked`]: true if bytes are held that wait for h2's second
+/// flush.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cork(Arc<AtomicBool>);
 
@@ -53,7 +51,7 @@ impl<S> Corked<S> {
     /// Wraps a stream; the second part is for [`Uncorked::new`].
     pub(crate) fn new(stream: S) -> (Self, Cork) {
         let cork = Cork::default();
-        (Self { stream, held: BytesMut::new(), rest: 0, in_data: false, cork: cork.clone() }, cork)
+        (Self { stream, held: BytesMut::new(), in_data: false, cork: cork.clone() }, cork)
     }
 }
 
@@ -103,17 +101,17 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Corked<S> {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let bytes: usize = slices.iter().map(|slice| slice.len()).sum();
-        let in_data = slices.len() > 1 || this.rest > 0 && this.in_data;
+        // A frame that was not flushed had no room for its end, which comes as one slice.
+        let in_data = slices.len() > 1 || this.in_data;
         if this.held.len() >= RECORD {
             ready!(this.poll_drain(cx))?;
         }
         if this.held.is_empty() && (!in_data || bytes >= LARGE) {
-            (this.rest, this.in_data) = (0, false);
+            this.in_data = false;
             return Pin::new(&mut this.stream).poll_write_vectored(cx, slices);
         }
-        let taken = this.hold(slices);
-        (this.rest, this.in_data) = (bytes - taken, in_data);
-        Poll::Ready(Ok(taken))
+        this.in_data = in_data;
+        Poll::Ready(Ok(this.hold(slices)))
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -167,7 +165,8 @@ impl<C: Future> Future for Uncorked<C> {
 
 /// The most that a record of TLS carries (RFC 8446, 5.1).
 const RECORD: usize = 1 << 14;
-/// What is so large gains nothing by waiting for more, and copying it costs.
+/// A frame of this size goes out at once if nothing is held: to copy it would cost more than it
+/// saves.
 const LARGE: usize = 1 << 13;
 
 #[cfg(test)]
