@@ -53,7 +53,7 @@ fn an_api_server_killed_under_a_leader_watches_and_writes_costs_no_more_than_dir
     plane.start_api();
     let outage = begun.elapsed();
     let [direct, through] = both.each_ref().map(|crew| crew.recovered(&plane, gone));
-    let left = gate.metered_departures();
+    let left = gate.metered_departures(OBJECTS / 3);
     let excess = worst_excess(&left, 20.0, 30.0, LATENESS);
     say(format_args!("killed: {outage:.1?} of outage; directly {direct}"));
     say(format_args!("killed: through the gate {through}; {} metered calls, fullest window {excess:+.2}", left.len()));

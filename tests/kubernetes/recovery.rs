@@ -54,6 +54,7 @@ struct Outcome {
 const LIMIT: Duration = Duration::from_secs(600);
 /// The time between two healthy objects that are made during the outage.
 const BETWEEN: Duration = Duration::from_secs(1);
+const BETWEEN_LOOKS: Duration = Duration::from_secs(3);
 
 impl Cell {
     fn asked() -> Option<Self> {
@@ -81,7 +82,7 @@ impl<'a> Side<'a> {
         let objects = widgets::names("object", cell.objects);
         widgets::set(plane, &namespace, &objects, 1);
         let operator = Program::start(plane, way, &user, &args);
-        widgets::wait_written(&operator, &objects, 1, LIMIT);
+        await_written(&operator, &objects, 1);
         Self { plane, namespace, user, maker, operator, webhook, objects }
     }
 
@@ -117,7 +118,7 @@ impl<'a> Side<'a> {
     }
 
     fn outcome(&self) -> Outcome {
-        widgets::wait_written(&self.operator, &self.objects, 2, LIMIT);
+        await_written(&self.operator, &self.objects, 2);
         let audit = self.plane.audit();
         let made = audit.of(&self.maker.name);
         let healed = made.only(|event| event.resource == "configmaps").0.last().expect("the mark").received;
@@ -130,6 +131,20 @@ impl<'a> Side<'a> {
             healthy: quantile(&latencies(&made.0, &writes.0), 0.99),
         }
     }
+}
+
+/// Waits until the operator has written every object at this value. It looks rarely, because to
+/// read a long report takes a core, which the operators need.
+fn await_written(operator: &Program, objects: &[String], value: u64) {
+    wait_for(&format!("{} widgets at {value}", objects.len()), LIMIT, || {
+        operator.process.must_run();
+        let written = widgets::written(&operator.lines(), value);
+        let are_all = objects.iter().all(|name| written.contains_key(name));
+        are_all.then_some(()).or_else(|| {
+            pause(BETWEEN_LOOKS);
+            None
+        })
+    });
 }
 
 /// Returns the times from each healthy object to its status.

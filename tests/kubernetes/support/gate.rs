@@ -18,6 +18,9 @@ use crate::ports::free_port;
 /// needs.
 const LOG: &str = "info,tidegate::proxy::forward=debug";
 
+/// The gate's log of calls has a thread of its own, which comes to its turn within this.
+const WRITTEN: Duration = Duration::from_secs(60);
+
 /// A running gate with a TLS listener that passes credentials through.
 #[derive(Debug)]
 pub(crate) struct Gate {
@@ -162,28 +165,31 @@ impl Gate {
     }
 
     /// The moment at which each call of the default class took its tokens, by the gate's own clock:
-    /// this is its call log's evidence for P1.
-    pub(crate) fn metered_departures(&self) -> Vec<Duration> {
-        let lines = self.call_log().into_iter();
-        let is = |line: &Value, field: &str, text: &str| line.get(field).and_then(Value::as_str) == Some(text);
-        let mut left: Vec<Duration> = lines
-            .filter(|line| is(line, "class", "default") && !is(line, "verb", "watch"))
-            .filter_map(|line| line.get("granted_ns")?.as_u64().map(Duration::from_nanos))
-            .collect();
-        left.sort_unstable();
-        left
+    /// this is its call log's evidence for P1. At least `calls` of them are waited for.
+    pub(crate) fn metered_departures(&self, calls: usize) -> Vec<Duration> {
+        let is_watch = |line: &Value| line.get("verb").and_then(Value::as_str) == Some("watch");
+        let left = self.departures(calls, |line| !is_watch(line));
+        left.into_iter().map(|(at, _)| at).collect()
     }
 
-    /// The clients whose calls of the default class left, in the order in which they did.
-    pub(crate) fn departures_by_client(&self) -> Vec<String> {
-        let left = |line: Value| {
-            let client = line.get("client")?.as_str()?.to_owned();
-            let is_metered = line.get("class").and_then(Value::as_str) == Some("default");
-            line.get("granted_ns")?.as_u64().filter(|_| is_metered).map(|at| (at, client))
-        };
-        let mut left: Vec<_> = self.call_log().into_iter().filter_map(left).collect();
-        left.sort_unstable();
-        left.into_iter().map(|(_, client)| client).collect()
+    /// The clients of these calls in the order in which they left. At least `calls` of them are
+    /// waited for.
+    pub(crate) fn departures_by_client(&self, calls: usize) -> Vec<String> {
+        let left = self.departures(calls, |line| line.get("client").is_some_and(Value::is_string));
+        left.into_iter().map(|(_, line)| line["client"].as_str().expect("a name").to_owned()).collect()
+    }
+
+    /// The calls of the default class that are `wanted`, in the order in which they left. A call is
+    /// written down once its client has the answer, so this waits until there are `calls` of them.
+    fn departures(&self, calls: usize, wanted: impl Fn(&Value) -> bool) -> Vec<(Duration, Value)> {
+        let is_wanted = |line: &Value| line.get("class").and_then(Value::as_str) == Some("default") && wanted(line);
+        let left = |line: Value| Some((Duration::from_nanos(line.get("granted_ns")?.as_u64()?), line));
+        let mut left = wait_for("every call is written down", WRITTEN, || {
+            let left: Vec<_> = self.call_log().into_iter().filter(is_wanted).filter_map(left).collect();
+            (left.len() >= calls).then_some(left)
+        });
+        left.sort_unstable_by_key(|(at, _)| *at);
+        left
     }
 
     /// The arrival of each call, by the gate's wall clock.
