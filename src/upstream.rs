@@ -50,7 +50,7 @@ pub use self::pool::StreamLease;
 pub use self::protocol::Protocol;
 pub use self::streaming::{Streaming, StreamingError};
 pub(crate) use self::through::Wire as Bare;
-pub(crate) use self::trailing::Trailing;
+pub(crate) use self::trailing::{LAST_CHUNK, Trailing, last_chunk};
 pub use self::upgrade::{Dedicated, Upgraded};
 use crate::api::Group;
 use crate::clock::Clock;

@@ -140,7 +140,7 @@ fn gate(seed: u64) -> spec::Gate {
     }
 }
 
-fn server(options: Options, clock: Clock) -> (Server, Driver) {
+pub(super) fn server(options: Options, clock: Clock) -> (Server, Driver) {
     let target = options.upstream.target.clone();
     let server = Server::new(
         &Arc::new(Section::new(options, Default::default(), clock)),

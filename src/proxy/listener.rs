@@ -8,6 +8,7 @@ mod early;
 mod handshake_errors;
 mod idle;
 mod linger;
+mod long_answer;
 mod parting;
 mod read_ahead;
 mod socket;

@@ -31,17 +31,10 @@ impl Trailing {
     /// Returns the data that is to end the body, and what watches for it; `None` if none of the
     /// fields may stand in a trailer.
     pub(crate) fn new(trailers: &HeaderMap) -> Option<(Bytes, Box<Self>)> {
-        let mut end = b"0\r\n".to_vec();
-        let may_trail = |name: &HeaderName| !NO_TRAILERS.split(' ').any(|never| name == never);
-        for (name, value) in trailers.iter().filter(|(name, _)| may_trail(name)) {
-            for part in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
-                end.extend_from_slice(part);
-            }
-        }
-        if end.len() == 3 {
+        let end = last_chunk(trailers);
+        if end == LAST_CHUNK {
             return None;
         }
-        end.extend_from_slice(b"\r\n");
         let chance = || RandomState::new().hash_one(());
         let data = format!("{:016x}{:016x}", chance(), chance());
         let mark = format!("{:X}\r\n{data}\r\n0\r\n\r\n", data.len()).into_bytes();
@@ -97,6 +90,21 @@ impl Trailing {
     }
 }
 
+/// Returns the last chunk of a body, with those of the fields that may stand in a trailer.
+pub(crate) fn last_chunk(trailers: &HeaderMap) -> Vec<u8> {
+    let mut end = b"0\r\n".to_vec();
+    let may_trail = |name: &HeaderName| !NO_TRAILERS.split(' ').any(|never| name == never);
+    for (name, value) in trailers.iter().filter(|(name, _)| may_trail(name)) {
+        for part in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
+            end.extend_from_slice(part);
+        }
+    }
+    end.extend_from_slice(b"\r\n");
+    end
+}
+
+/// The last chunk without trailers.
+pub(crate) const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 /// Fields that may not trail: they frame a message, route it or authenticate its sender (RFC 9110,
 /// 6.5.1).
 const NO_TRAILERS: &str = "authorization cache-control content-encoding content-length content-range content-type \

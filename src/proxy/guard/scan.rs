@@ -33,6 +33,8 @@ pub(crate) struct Scanner {
     target: Target,
     /// The bytes for hyper in place of those just taken.
     replaced: Option<Vec<u8>>,
+    /// The number of request lines that have come whole.
+    requests: usize,
 }
 
 /// The part of a line that has come. Only the beginning of a long line is kept, where everything is
@@ -175,6 +177,11 @@ impl Scanner {
         self.at == At::Start && self.line.is_empty()
     }
 
+    /// Returns the number of requests of which a byte has come.
+    pub(crate) fn begun(&self) -> usize {
+        self.requests + usize::from(self.at == At::Start && !self.line.is_empty())
+    }
+
     /// Takes some bytes; none if they are to be held.
     fn step(&mut self, bytes: &[u8]) -> Result<usize, Fault> {
         match self.at {
@@ -270,6 +277,7 @@ impl Scanner {
             // Go's server (kube-apiserver's) does not.
             _ => {
                 self.head = Head { is_old: request_line(line)?, ..Head::default() };
+                self.requests += 1;
                 At::Header
             }
         };

@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::iter::successors;
+use std::mem;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -24,19 +25,15 @@ use super::Server;
 use super::early::{self, Early};
 use super::idle::Ready;
 use super::linger::linger;
+use super::long_answer;
 use super::parting::Parting;
 use super::stream::Stream;
-use super::wire::{ActiveCall, Wire, WireHandle};
+use super::wire::{ActiveCall, Gone, Wire, WireHandle};
 use crate::proxy::peer::Peer;
 use crate::proxy::stack::{self, Path, Sent};
 use crate::proxy::tunnel::UpgradeSlot;
 use crate::telemetry::table;
 use crate::upstream::{Corked, Inbound, Uncorked, Unread};
-
-/// The client has left: there is no one to answer.
-#[derive(Debug, thiserror::Error)]
-#[error("the client has left")]
-struct Gone;
 
 /// The request path as hyper calls it.
 #[derive(Clone)]
@@ -73,7 +70,7 @@ struct BodyWhileThere {
     body: Sent,
     client: Option<ActiveCall>,
     /// The rest of the request's body, which no one wants once the answer has ended.
-    _unread: Option<Unread>,
+    unread: Option<Unread>,
     /// Over HTTP/1 it is sent in chunks, and trailers may follow.
     chunked: bool,
     /// A part of it was given to hyper.
@@ -119,7 +116,7 @@ impl Future for WhileThere {
         let (client, unread) = (this.client.take(), this.unread.take());
         let has_switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
         if let Some(client) = &client {
-            if client.had_large_head() && !has_switched {
+            if client.answer() && !has_switched {
                 response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
             }
             if *this.switches {
@@ -127,7 +124,7 @@ impl Future for WhileThere {
             }
         }
         let chunked = *this.chunked && is_sent_in_chunks(&response);
-        Poll::Ready(Ok(response.map(|body| BodyWhileThere { body, client, _unread: unread, chunked, begun: false })))
+        Poll::Ready(Ok(response.map(|body| BodyWhileThere { body, client, unread, chunked, begun: false })))
     }
 }
 
@@ -136,11 +133,15 @@ impl Body for BodyWhileThere {
     type Error = BoxError;
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let Self { body, client, chunked, begun, .. } = self.get_mut();
+        let Self { body, client, unread, chunked, begun } = self.get_mut();
         let Some(client) = client else { return Pin::new(body).poll_frame(cx) };
         let is_full = *begun && client.poll_room(cx).is_pending();
-        match if is_full { Poll::Pending } else { Pin::new(body).poll_frame(cx) } {
+        match if is_full { Poll::Pending } else { Pin::new(&mut *body).poll_frame(cx) } {
             Poll::Pending if client.poll_gone(cx).is_ready() => Poll::Ready(Some(Err(Gone.into()))),
+            Poll::Pending if *chunked && unread.is_none() && client.may_outlast() => {
+                client.outlast(mem::take(body));
+                Poll::Ready(None)
+            }
             // hyper writes few trailers over HTTP/1: the wire does.
             Poll::Ready(Some(Ok(frame))) if frame.is_trailers() => {
                 let trailers = frame.trailers_ref().filter(|_| *chunked);
@@ -224,7 +225,7 @@ pub(in crate::proxy) async fn serve_calls(handle: &WireHandle, path: Path, closi
         tracing::debug!(gate, %fault, "a connection was turned away");
     }
     if let Err(error) = served {
-        tracing::debug!(gate, error = error_chain(&error), "a client's connection broke");
+        tracing::debug!(gate, error = error_chain(&*error), "a client's connection broke");
     }
     // Here and not in a task of its own, so that a tunnel counts as a client: the drain waits for
     // it, and ends it.
@@ -233,16 +234,24 @@ pub(in crate::proxy) async fn serve_calls(handle: &WireHandle, path: Path, closi
     }
 }
 
-/// Serves HTTP/1. A new hyper begins as often as the connection ends a rest, or has a head for
-/// which the present one is not ready.
-async fn serve_http1(handle: &WireHandle, calls: Calls, closing: &Parting) -> hyper::Result<()> {
+/// Serves HTTP/1. A new hyper begins as often as the connection ends a rest or a long answer, or
+/// has a head for which the present one is not ready.
+async fn serve_http1(handle: &WireHandle, calls: Calls, closing: &Parting) -> Result<(), BoxError> {
     while has_next(handle, closing).await {
         let served = Box::pin(serve_awake(handle, &calls, closing)).await;
         if handle.has_unread() {
             Box::pin(linger(handle)).await;
         }
-        if served.is_err() || !handle.rests() {
-            return served;
+        let outlasting = handle.take_outlasting();
+        served?;
+        if let Some(rest) = outlasting {
+            long_answer::write(handle, rest).await?;
+            if !handle.rests() {
+                handle.close().await; // hyper would have
+            }
+        }
+        if !handle.rests() {
+            break;
         }
     }
     Ok(())

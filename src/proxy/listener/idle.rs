@@ -37,8 +37,12 @@ pub(super) struct Idle {
     pub(super) resting: bool,
     /// hyper has a call whose answer it has not been given to its end.
     pub(super) busy: bool,
-    /// hyper has something to write, or to flush.
+    /// hyper has been given something that it has not written, or not flushed.
     pub(super) unflushed: bool,
+    /// The number of requests of which the present hyper has read a byte.
+    pub(super) requests: usize,
+    /// The number of calls that it has made of them.
+    pub(super) calls: usize,
 }
 
 /// The heads for which hyper is ready. To keep names as they were written, and to have room for
@@ -80,6 +84,7 @@ impl Idle {
     /// Begins with a new hyper, which is ready for the bytes that came `first`.
     pub(super) fn begin(&mut self, first: &[u8]) {
         self.resting = false;
+        (self.requests, self.calls) = (0, 0);
         self.ready = match (take(&mut self.turning), Ready::for_first(first, self.shows_case())) {
             (true, Ready::Usual) => Ready::All, // it was declined, whatever has changed since
             (_, ready) => ready,
@@ -142,6 +147,12 @@ impl Idle {
         if (self.turning || matches!(self.pause, Pause::Over)) && !self.is_occupied() {
             input.wake_reader();
         }
+    }
+
+    /// True if hyper could be let go but for an answer that has not ended: nothing has happened for
+    /// a while, and there is no other request.
+    pub(super) fn is_quiet(&self) -> bool {
+        matches!(self.pause, Pause::Over) && !self.unflushed && self.requests == self.calls
     }
 
     /// True if hyper has a call, or something to write.

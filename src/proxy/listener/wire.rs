@@ -5,6 +5,7 @@
 //! ahead ([`ReadAhead`]); and resting ([`Idle`]). Only the last two are shared with the
 //! connection's task and with the call under way.
 
+mod ending;
 mod filter;
 
 use std::future::poll_fn;
@@ -19,12 +20,14 @@ use http::HeaderMap;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::server::TlsStream;
 
+use self::ending::Ending;
 use self::filter::Filter;
 use super::idle::{Idle, Ready};
 use super::read_ahead::ReadAhead;
 use super::stream::{HangUp, Stream};
 use crate::proxy::guard::buffers::{AnswerShare, Buffers};
 use crate::proxy::guard::scan::Fault;
+use crate::proxy::stack::Sent;
 use crate::upstream::Trailing;
 
 /// The connection as hyper reads and writes it.
@@ -40,8 +43,8 @@ struct Shared {
     idle: Idle,
     /// The answers that hyper was given and has not written.
     answers: AnswerShare,
-    /// Trailers that end the body which hyper is writing.
-    trailing: Option<Box<Trailing>>,
+    /// What takes the place of the last chunk that hyper writes.
+    ending: Option<Ending>,
     /// The fault of the bytes that were refused, the last that came.
     fault: Option<Fault>,
     /// A large head came: the connection ends with the answer, and hyper's buffer with it.
@@ -51,6 +54,11 @@ struct Shared {
     /// hyper has shut down writing: true if the client had sent a part of a request by then.
     goodbye: Option<bool>,
 }
+
+/// The client has left: there is no one to answer.
+#[derive(Debug, thiserror::Error)]
+#[error("the client has left")]
+pub(super) struct Gone;
 
 /// The same connection, whether hyper has it or not.
 #[derive(Clone)]
@@ -103,17 +111,17 @@ impl AsyncRead for Wire {
 impl AsyncWrite for Wire {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let mut shared = lock(&self.shared);
-        match shared.poll_write_trailing(cx, &[IoSlice::new(buf)]) {
+        match shared.poll_write_ending(cx, &[IoSlice::new(buf)]) {
             Some(written) => written,
             None => shared.input.stream().poll_write(cx, buf),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Shared { input, idle, answers, trailing, .. } = &mut *lock(&self.shared);
-        if let Some(some) = trailing {
-            ready!(some.poll_drain(input.stream(), cx))?;
-            trailing.take_if(|trailing| trailing.is_over());
+        let Shared { input, idle, answers, ending, .. } = &mut *lock(&self.shared);
+        if let Some(Ending::Trailers(trailing)) = ending {
+            ready!(trailing.poll_drain(input.stream(), cx))?;
+            ending.take_if(|ending| ending.is_over());
         }
         let flushed = input.stream().poll_flush(cx);
         if flushed.is_ready() && idle.unflushed {
@@ -126,7 +134,7 @@ impl AsyncWrite for Wire {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut shared = lock(&self.shared);
-        if shared.idle.resting {
+        if shared.idle.resting || matches!(shared.ending, Some(Ending::Outlasts(_))) {
             return Poll::Ready(Ok(()));
         }
         shared.goodbye = Some(self.filter.as_ref().is_some_and(|filter| !filter.scanner.is_between_requests()));
@@ -139,7 +147,7 @@ impl AsyncWrite for Wire {
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let mut shared = lock(&self.shared);
-        match shared.poll_write_trailing(cx, bufs) {
+        match shared.poll_write_ending(cx, bufs) {
             Some(written) => written,
             None => shared.input.stream().poll_write_vectored(cx, bufs),
         }
@@ -167,7 +175,7 @@ impl WireHandle {
             input: ReadAhead::new(stream),
             idle: Idle::new(lower_case),
             answers: AnswerShare::of(buffers),
-            trailing: None,
+            ending: None,
             fault: None,
             large_head: false,
             switched: None,
@@ -220,8 +228,34 @@ impl WireHandle {
 
     /// Notes that a call begins.
     pub(crate) fn begin(&self) -> ActiveCall {
-        lock(&self.shared).idle.busy = true;
+        let idle = &mut lock(&self.shared).idle;
+        idle.busy = true;
+        idle.calls += 1;
         ActiveCall { shared: Arc::clone(&self.shared) }
+    }
+
+    /// Takes the rest of the answer that has outlasted hyper.
+    pub(super) fn take_outlasting(&self) -> Option<Sent> {
+        let Shared { idle, ending, .. } = &mut *lock(&self.shared);
+        match ending.take_if(|ending| matches!(ending, Ending::Outlasts(_)))? {
+            Ending::Outlasts(body) => {
+                idle.turning = false; // nothing was declined
+                Some(body)
+            }
+            Ending::Trailers(_) => None,
+        }
+    }
+
+    /// Writes some of these bytes where hyper did, and flushes the connection when there are none.
+    pub(super) fn poll_write(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let Shared { input, idle, answers, .. } = &mut *lock(&self.shared);
+        if !bytes.is_empty() {
+            return input.stream().poll_write(cx, bytes);
+        }
+        ready!(input.stream().poll_flush(cx))?;
+        idle.unflushed = false;
+        answers.written();
+        Poll::Ready(Ok(0))
     }
 
     /// True if hyper was let go for a rest, and not because the connection is over.
@@ -283,10 +317,12 @@ impl ActiveCall {
         shared.input.wake_reader();
     }
 
-    /// True if a large head came on the connection: it should end with the answer, and hyper's
-    /// buffer with it.
-    pub(crate) fn had_large_head(&self) -> bool {
-        lock(&self.shared).large_head
+    /// Notes that hyper is given the head of the answer. True if a large head came on the
+    /// connection: it should end with the answer, and hyper's buffer with it.
+    pub(super) fn answer(&self) -> bool {
+        let Shared { idle, large_head, .. } = &mut *lock(&self.shared);
+        idle.unflushed = true;
+        *large_head
     }
 
     /// Becomes ready when hyper may be given more of an answer; before that it must write what it
@@ -297,15 +333,31 @@ impl ActiveCall {
 
     /// Counts bytes more that hyper is given.
     pub(crate) fn give(&self, bytes: usize) {
-        lock(&self.shared).answers.give(bytes);
+        let Shared { idle, answers, .. } = &mut *lock(&self.shared);
+        idle.unflushed = true;
+        answers.give(bytes);
     }
 
     /// Has these trailers written at the end of the body, which is to end in the bytes that are
     /// returned; only in a body that is sent in chunks. None if there is nothing to write.
     pub(crate) fn trail(&self, trailers: &HeaderMap) -> Option<Bytes> {
         let (mark, trailing) = Trailing::new(trailers)?;
-        lock(&self.shared).trailing = Some(trailing);
+        lock(&self.shared).ending = Some(Ending::Trailers(trailing));
         Some(mark)
+    }
+
+    /// True if hyper has nothing to do but to wait for more of an answer: it may be let go before.
+    pub(super) fn may_outlast(&self) -> bool {
+        let Shared { idle, ending, fault, .. } = &*lock(&self.shared);
+        idle.is_quiet() && ending.is_none() && fault.is_none()
+    }
+
+    /// Has the rest of an answer outlast hyper, which is to be told that the body has ended. Only
+    /// for a body that is sent in chunks.
+    pub(super) fn outlast(&self, rest: Sent) {
+        let Shared { idle, ending, .. } = &mut *lock(&self.shared);
+        *ending = Some(Ending::Outlasts(rest));
+        (idle.turning, idle.unflushed) = (true, true); // hyper goes once it has written a last chunk
     }
 }
 
@@ -321,11 +373,11 @@ impl Drop for ActiveCall {
 // === impl Shared ===
 
 impl Shared {
-    /// Writes by way of the trailers, if there are any.
-    fn poll_write_trailing(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Option<Poll<io::Result<usize>>> {
+    /// Writes by way of what takes the place of the last chunk, if something does.
+    fn poll_write_ending(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Option<Poll<io::Result<usize>>> {
         self.idle.unflushed = true;
-        let written = self.trailing.as_mut()?.poll_write(self.input.stream(), cx, bufs);
-        self.trailing.take_if(|trailing| trailing.is_over());
+        let written = self.ending.as_mut()?.poll_write(self.input.stream(), cx, bufs);
+        self.ending.take_if(|ending| ending.is_over());
         Some(written)
     }
 }

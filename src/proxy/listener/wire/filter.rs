@@ -107,6 +107,7 @@ impl Filter {
     fn scan(&mut self, shared: &mut Shared, read: &[u8]) -> Scanned {
         let (ready, shows_case) = (shared.idle.ready, shared.idle.shows_case());
         let scanned = self.scanner.scan(read, |head| ready.takes(head, shows_case));
+        shared.idle.requests = self.scanner.begun();
         if !self.scanner.is_in_head() {
             self.patience = None;
             self.share.end();
