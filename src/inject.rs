@@ -135,19 +135,22 @@ fn edit(
             continue;
         }
         let form = json::Form::of(text);
-        let written = |node: &Node| form.map_or_else(|| emit::document(node), |form| form.document(node));
+        let written = |node: &Node, form: Option<json::Form>| match form {
+            Some(form) => form.document(node),
+            None => emit::document(node),
+        };
         if splice::same(&read.0, &root) {
             edited.text.push_str(text);
         } else if let Some(spliced) = form.is_none().then(|| splice::splice(text, &read, &root)).flatten() {
             edited.text.push_str(&spliced);
         } else {
             start_line(&mut edited.text);
-            edited.text.push_str(&written(&root));
+            edited.text.push_str(&written(&root, form));
         }
         for document in beside {
             start_line(&mut edited.text);
             edited.text.push_str("---\n");
-            edited.text.push_str(&written(&document));
+            edited.text.push_str(&written(&document, form.map(json::Form::with_line_end)));
         }
     }
     Ok(edited)

@@ -27,6 +27,11 @@ impl Form {
         Some(Self { indent, ends_line: text.ends_with('\n') })
     }
 
+    /// The same form for a document that ends its line.
+    pub(super) fn with_line_end(self) -> Self {
+        Self { ends_line: true, ..self }
+    }
+
     /// Writes a document.
     pub(super) fn document(self, root: &Node) -> String {
         let mut out = String::new();

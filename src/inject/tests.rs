@@ -149,6 +149,21 @@ fn a_pod_monitor_stands_beside_its_workload_once() {
     }
 }
 
+/// The workload's document ends its line once another one stands behind it.
+#[test]
+fn a_pod_monitor_beside_json_that_ends_no_line_is_the_same_twice() {
+    let pod = r#"{"metadata": {"labels": {"app": "op"}}, "spec": {"containers": [{"name": "op", "image": "op:1"}]}}"#;
+    let deployment = format!(
+        r#"{{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {{"name": "a"}}, "spec": {{"template": {pod}}}}}"#
+    );
+    let options = Options { pod_monitor: true, ..options() };
+    for end in ["", "\n", "\n  ", " "] {
+        let once = inject(&format!("{deployment}{end}"), &options).unwrap().text;
+        assert_eq!(once.matches("PodMonitor").count(), 1, "{once}");
+        assert_eq!(inject(&once, &options).unwrap().text, once, "{end:?}");
+    }
+}
+
 #[test]
 fn anchors_become_what_they_stand_for_so_that_an_edit_reaches_one_place() {
     let stream = "\
