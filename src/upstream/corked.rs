@@ -30,8 +30,8 @@ pub(crate) struct Corked<S> {
     cork: Cork,
 }
 
-/// What a [`Corked`] tells its [`Uncorked`]: true if bytes are held that wait for h2's second
-/// flush.
+/// The flag by which a [`Corked`] tells its [`Uncorked`] that it holds bytes, which wait for h2's
+/// second flush.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cork(Arc<AtomicBool>);
 

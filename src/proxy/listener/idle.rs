@@ -149,8 +149,8 @@ impl Idle {
         }
     }
 
-    /// True if hyper could be let go but for an answer that has not ended: nothing has happened for
-    /// a while, and there is no other request.
+    /// True if nothing has happened for a while, and hyper has no request besides the one that it
+    /// is answering.
     pub(super) fn is_quiet(&self) -> bool {
         matches!(self.pause, Pause::Over) && !self.unflushed && self.requests == self.calls
     }

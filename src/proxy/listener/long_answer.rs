@@ -26,7 +26,7 @@ struct LongAnswer<'a> {
     body: Sent,
     handle: &'a WireHandle,
     call: ActiveCall,
-    /// What has come of it and is not written, in chunks. A silent one holds no buffer.
+    /// The part that has come and is not written, in chunks. A silent answer holds no buffer.
     chunks: Vec<u8>,
     /// The way in which the body has ended.
     end: Option<Result<(), BoxError>>,

@@ -43,7 +43,7 @@ struct Shared {
     idle: Idle,
     /// The answers that hyper was given and has not written.
     answers: AnswerShare,
-    /// What takes the place of the last chunk that hyper writes.
+    /// The replacement for the last chunk that hyper writes, if there is one.
     ending: Option<Ending>,
     /// The fault of the bytes that were refused, the last that came.
     fault: Option<Fault>,

@@ -1,4 +1,4 @@
-//! What goes out where hyper writes the last chunk of a body.
+//! Replaces the last chunk that hyper writes for a body.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -8,7 +8,7 @@ use crate::proxy::listener::stream::Stream;
 use crate::proxy::stack::Sent;
 use crate::upstream::{LAST_CHUNK, Trailing};
 
-/// What takes the place of a last chunk.
+/// The replacement for a last chunk.
 pub(super) enum Ending {
     /// Trailers end the body.
     Trailers(Box<Trailing>),
@@ -19,7 +19,7 @@ pub(super) enum Ending {
 // === impl Ending ===
 
 impl Ending {
-    /// Writes what hyper writes, but for the last chunk.
+    /// Passes on hyper's bytes, and replaces the last chunk among them.
     pub(super) fn poll_write(
         &mut self,
         to: Pin<&mut Box<dyn Stream>>,
