@@ -132,29 +132,36 @@ pub fn main() -> ExitCode {
         }
     };
     let done = match typed.command {
-        Command::Run(configured) => run::run(&configured),
-        Command::Check(options) => check::run(&options),
-        Command::Demo(options) => demo::run(&options),
-        Command::Simulate(options) => simulate::run(&options),
-        Command::Health(configured) => health::run(&configured),
-        Command::Top(options) => top::run(&options),
-        Command::Explain(options) => explain::run(&options),
-        Command::Doctor(options) => doctor::run(&options),
-        Command::Forget(options) => forget::run(&options),
-        Command::Bypass(options) => bypass::run(&options),
-        Command::Kubeconfig(options) => kubeconfig::run(&options),
-        Command::Ca(options) => ca::run(&options),
-        Command::Inject(options) => inject::run(&options),
-        Command::Webhook(options) => webhook::run(&options),
-        Command::Import(options) => import::run(&options),
-        Command::Schema(options) => schema::run(&options),
-        Command::Completions(options) => completions::run(&options),
-        Command::Man(options) => man::run(&options),
+        Command::Run(configured) => apart(run::run, &configured),
+        Command::Check(options) => apart(check::run, &options),
+        Command::Demo(options) => apart(demo::run, &options),
+        Command::Simulate(options) => apart(simulate::run, &options),
+        Command::Health(configured) => apart(health::run, &configured),
+        Command::Top(options) => apart(top::run, &options),
+        Command::Explain(options) => apart(explain::run, &options),
+        Command::Doctor(options) => apart(doctor::run, &options),
+        Command::Forget(options) => apart(forget::run, &options),
+        Command::Bypass(options) => apart(bypass::run, &options),
+        Command::Kubeconfig(options) => apart(kubeconfig::run, &options),
+        Command::Ca(options) => apart(ca::run, &options),
+        Command::Inject(options) => apart(inject::run, &options),
+        Command::Webhook(options) => apart(webhook::run, &options),
+        Command::Import(options) => apart(import::run, &options),
+        Command::Schema(options) => apart(schema::run, &options),
+        Command::Completions(options) => apart(completions::run, &options),
+        Command::Man(options) => apart(man::run, &options),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.tell(),
     }
+}
+
+/// Runs a command in a stack frame of its own. If the compiler put the frames of all commands into
+/// that of `main`, a sidecar would hold the largest of them for as long as it runs.
+#[inline(never)]
+fn apart<Options>(run: fn(&Options) -> Result<(), Failure>, options: &Options) -> Result<(), Failure> {
+    run(options)
 }
 
 /// Returns the definitions of all commands, including those that the short help only names.

@@ -52,6 +52,8 @@ struct Worker {
 
 impl Link {
     /// Starts the task.
+    // The task is 50 KiB, which a start without stores would touch if this were inlined.
+    #[inline(never)]
     pub(super) fn start(dialer: Arc<Dialer>, label: String) -> Self {
         let (questions, receiver) = mpsc::channel(MOST);
         let clock = dialer.clock;
