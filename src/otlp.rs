@@ -6,8 +6,8 @@
 //! rather than calls delayed, and the metrics that it gets afterwards are whole again, as they
 //! only rise.
 //!
-//! OpenTelemetry's crates make the program 1.7 MiB larger. So they are behind the feature `otlp`,
-//! which cargo has by default and the binary that ships has not; without it `absent` says so.
+//! OpenTelemetry's crates make the program 1.7 MiB larger. So they are behind the feature `otlp`;
+//! without it `absent` says so.
 
 #[cfg(not(feature = "otlp"))]
 mod absent;
@@ -36,8 +36,8 @@ pub(crate) enum Unusable {
     /// The program cannot send.
     #[cfg_attr(feature = "otlp", expect(dead_code, reason = "it can"))]
     #[error(
-        "otlp: this program was built without OpenTelemetry; expected one that has it, by `cargo install tidegate` or \
-         `docker build --build-arg FEATURES=otlp`, or no [otlp]"
+        "otlp: this program was built without OpenTelemetry; expected one that has it, by `cargo install tidegate --features otlp` \
+         or `docker build --build-arg FEATURES=otlp`, or no [otlp]"
     )]
     Absent,
 }

@@ -118,7 +118,7 @@ def build(command, folder, **environment):
 def floor():
     """Static, as the image's binary is, and built without a profile; the flags do not apply to code that runs during the build."""
     host = re.search(r"^host: (\S+)", output("rustc", "-vV"), re.MULTILINE)[1]
-    flags = output(os.path.join(ROOT, "benches", "profile", "flags"), "static").strip()
+    flags = output(os.path.join(ROOT, "benches", "profile", "ship"), "flags").strip()
     command = ["cargo", "build", "--profile", "release", "--locked", "--target", host]
     target = os.path.join(WORK, "floor")
     build(command, os.path.join(peers.HERE, "floor"), RUSTFLAGS=flags, CARGO_TARGET_DIR=target)
