@@ -1,12 +1,12 @@
 //! Instructions of a whole call: the binary that ships runs under callgrind, between a client and an
-//! upstream of this program, for few calls and for many. The difference is what the calls cost,
-//! without the start and the end.
+//! upstream of this program, which tells callgrind when the first calls have warmed it up and when
+//! the last one has ended. What ran in between is what the calls cost.
 //!
 //! Two things made the count depend on how busy the machine is. A call that wakes the gate twice
 //! costs more than one whose answer is there already: so a request or an answer is sent only when
 //! the gate sleeps. And at its start the gate compares clocks (`quanta`) until they agree, which
-//! takes some ten million instructions more or less under valgrind: so the least of a few runs
-//! counts.
+//! takes some ten million instructions more or less under valgrind: so the start is not counted,
+//! rather than taken away by a second run that has another start.
 //!
 //! ```text
 //! cargo bench -p decide --bench calls               a line for each way of a call
@@ -14,12 +14,12 @@
 //!                                                   them
 //! cargo bench -p decide --bench calls -- profile FOLDER BINARY
 //!                                                   leaves callgrind's files of each way in a folder
-//!                                                   that is there, for callgrind_annotate; to see names,
-//!                                                   build the binary with `-C strip=none`
+//!                                                   that is there, for callgrind_annotate: `.1` is the
+//!                                                   start, `.2` the calls; to see names, build the
+//!                                                   binary with `-C strip=none`
 //! cargo bench -p decide --bench calls -- count WAY CALLS profile FOLDER BINARY
 //!                                                   the same for one way, by its whole name, and so
-//!                                                   many calls: two such files tell a call from the
-//!                                                   start and the end
+//!                                                   many calls
 //! cargo bench -p decide --bench calls -- only BINARY
 //!                                                   makes the calls and counts nothing
 //! cargo bench -p decide --bench calls -- qemu PLUGIN BINARY
@@ -30,8 +30,9 @@
 //! The binary is the one that stands where this program's folder is, or the one that an argument
 //! names. The gate has the limits of a Kubernetes gate, with a bucket that never runs dry; where
 //! clients speak TLS and HTTP/2 it is one for an external API, which listens itself or opens TLS in
-//! tunnels to it. Valgrind has to be installed. `benches/decide/processors` makes what the last
-//! form needs, and compares two processors.
+//! tunnels to it. Valgrind has to be installed, with `vgdb`, which tells callgrind of the moments.
+//! `benches/decide/processors` makes what the last form needs, and compares two processors; with
+//! qemu the calls are the difference between a longer run and a shorter one.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -185,28 +186,21 @@ fn beside() -> Option<PathBuf> {
 impl Way {
     /// Returns the instructions of one call.
     fn cost(&self, counter: &Counter, binary: &Path) -> io::Result<u64> {
+        let alone = counter.counts_calls_alone();
+        let lengths = if alone { [MANY; 2] } else { [FEW, MANY] };
         let mut least = [u64::MAX; 2];
-        for _ in 0..RUNS {
-            let [few, many] = [FEW, self.many()].map(|calls| self.begin(counter, binary, calls));
-            for (least, run) in least.iter_mut().zip([few?, many?]) {
-                *least = (*least).min(counted(run)?);
+        for _ in 0..if alone { 1 } else { RUNS } {
+            let runs = lengths.map(|calls| self.begin(counter, binary, calls));
+            for (least, run) in least.iter_mut().zip(runs) {
+                *least = (*least).min(counted(run?)?);
             }
         }
-        let [few, many] = least;
-        Ok(many.saturating_sub(few) / (self.many() - FEW))
+        let [one, other] = least;
+        Ok(if alone { one.min(other) / MANY } else { other.saturating_sub(one) / (MANY - FEW) })
     }
 
-    /// The calls of its longer run. A start differs by some three million instructions, which must
-    /// not weigh where two ways are compared with each other.
-    const fn many(&self) -> u64 {
-        match self.client {
-            Client::Plain(_) => MANY,
-            Client::Tls | Client::Tunnel => 3 * MANY,
-        }
-    }
-
-    /// Begins to count in a process of its own, since there is one gate to a process: so that a
-    /// shorter and a longer run are counted at once.
+    /// Begins to count in a process of its own, since there is one gate to a process: so that two
+    /// runs are counted at once.
     fn begin(&self, counter: &Counter, binary: &Path, calls: u64) -> io::Result<Child> {
         let mut command = Command::new(env::current_exe()?);
         command.args(["count", self.what, &calls.to_string()]);
@@ -256,9 +250,16 @@ impl Way {
         let file = folder.join("tidegate.toml");
         fs::write(&file, config)?;
         let mut gate = counter.start(binary, &file)?;
-        let called = connect(&mut gate, port).and_then(|stream| match self.client {
-            Client::Plain(token) => call(&stream, WARM_UP + calls, token),
-            client => call_by_tls(stream, client, folder, WARM_UP + calls),
+        let called = connect(&mut gate, port).and_then(|stream| {
+            // Before each call, and after the last.
+            let before = |number| {
+                until_it_sleeps();
+                if number == WARM_UP || number == WARM_UP + calls { counter.next_part(&gate) } else { Ok(()) }
+            };
+            match self.client {
+                Client::Plain(token) => call(&stream, WARM_UP + calls, token, before),
+                client => call_by_tls(stream, client, folder, WARM_UP + calls, before),
+            }
         });
         if let Some(pid) = i32::try_from(gate.id()).ok().and_then(Pid::from_raw) {
             kill_process(pid, Signal::TERM)?;
@@ -269,7 +270,7 @@ impl Way {
         if matches!(counter, Counter::Nothing) {
             return Ok(0);
         }
-        Counter::collected(&said).ok_or_else(|| io::Error::other(said.into_owned()))
+        counter.collected(&file, &said).ok_or_else(|| io::Error::other(said.into_owned()))
     }
 }
 
@@ -289,7 +290,12 @@ fn connect(gate: &mut Child, port: u16) -> io::Result<TcpStream> {
 }
 
 /// Makes calls with a token of this length, one after the other.
-fn call(mut stream: &TcpStream, calls: u64, token: usize) -> io::Result<()> {
+fn call(
+    mut stream: &TcpStream,
+    calls: u64,
+    token: usize,
+    mut before: impl FnMut(u64) -> io::Result<()>,
+) -> io::Result<()> {
     let mut answers = BufReader::new(stream);
     let token: String = "eyJhbGciOiJSUzI1NiJ9.e30.c2ln".chars().cycle().take(token).collect();
     let head = format!(
@@ -297,7 +303,7 @@ fn call(mut stream: &TcpStream, calls: u64, token: usize) -> io::Result<()> {
          Authorization: Bearer {token}\r\nAccept-Encoding: gzip\r\n\r\n"
     );
     for number in 0..calls {
-        until_it_sleeps();
+        before(number)?;
         let target = format!("/api/v1/namespaces/default/configmaps/c{}", number % 100);
         stream.write_all(format!("GET {target} HTTP/1.1\r\n{head}").as_bytes())?;
         let (status, length) = head_of(&mut answers)?;
@@ -307,11 +313,17 @@ fn call(mut stream: &TcpStream, calls: u64, token: usize) -> io::Result<()> {
             return Err(io::Error::other(format!("{status}: {}", String::from_utf8_lossy(&body))));
         }
     }
-    Ok(())
+    before(calls)
 }
 
 /// Makes calls over TLS and HTTP/2, one after the other.
-fn call_by_tls(mut stream: TcpStream, client: Client, folder: &Path, calls: u64) -> io::Result<()> {
+fn call_by_tls(
+    mut stream: TcpStream,
+    client: Client,
+    folder: &Path,
+    calls: u64,
+    mut before: impl FnMut(u64) -> io::Result<()>,
+) -> io::Result<()> {
     if client == Client::Tunnel {
         write!(stream, "CONNECT {NAME}:443 HTTP/1.1\r\n\r\n")?;
         let mut head = Vec::new();
@@ -341,7 +353,7 @@ fn call_by_tls(mut stream: TcpStream, client: Client, folder: &Path, calls: u64)
         let (mut send, connection) = made.map_err(io::Error::other)?;
         tokio::spawn(connection);
         for number in 0..calls {
-            until_it_sleeps();
+            before(number)?;
             let request =
                 Request::get(format!("https://{NAME}/things/{}", number % 100)).body(Full::<Bytes>::default());
             let answer = send.send_request(request.map_err(io::Error::other)?).await.map_err(io::Error::other)?;
@@ -351,7 +363,7 @@ fn call_by_tls(mut stream: TcpStream, client: Client, folder: &Path, calls: u64)
                 return Err(io::Error::other(format!("{status}: {}", String::from_utf8_lossy(&body))));
             }
         }
-        Ok(())
+        before(calls)
     })
 }
 
@@ -462,7 +474,7 @@ fn pause() {
 
 /// The host of calls by TLS.
 const NAME: &str = "api.example.com";
-/// The runs of which the least counts.
+/// The runs of each length of which the least counts, where a start is counted too.
 const RUNS: usize = 3;
 /// The calls of a shorter run and of a longer one.
 const FEW: u64 = 500;

@@ -31,7 +31,7 @@ impl Counter {
     /// counts is not installed.
     pub(crate) fn start(&self, binary: &Path, config: &Path) -> io::Result<Child> {
         let mut command = match self {
-            Self::Callgrind => counted(callgrind("/dev/null".as_ref()), binary),
+            Self::Callgrind => counted(callgrind(&config.with_file_name(COUNTED)), binary),
             Self::Profile(folder) => counted(callgrind(&folder.join("callgrind.out.%p")), binary),
             Self::Nothing => Command::new(binary),
             Self::Qemu(plugin) => {
@@ -49,10 +49,37 @@ impl Counter {
         Ok(gate)
     }
 
-    /// Returns the number of instructions from what has been said at the end.
-    pub(crate) fn collected(said: &str) -> Option<u64> {
-        let (_, count) = said.lines().find_map(|line| line.split_once("Collected :"))?;
-        count.trim().parse().ok()
+    /// Says whether it counts what runs between two moments, and not the start of a gate and its
+    /// end as well.
+    pub(crate) const fn counts_calls_alone(&self) -> bool {
+        matches!(self, Self::Callgrind)
+    }
+
+    /// Ends a part of the count of a gate that sleeps, and begins the next: the second part of three
+    /// is the calls. Does nothing where there is one part only.
+    ///
+    /// # Errors
+    /// `vgdb`, which comes with valgrind, is missing or cannot reach the gate.
+    pub(crate) fn next_part(&self, gate: &Child) -> io::Result<()> {
+        if !matches!(self, Self::Callgrind | Self::Profile(_)) {
+            return Ok(());
+        }
+        let told = Command::new("vgdb").arg(format!("--pid={}", gate.id())).arg("dump").output()?;
+        if told.status.success() {
+            return Ok(());
+        }
+        Err(io::Error::other(format!("vgdb: {}", String::from_utf8_lossy(&told.stderr))))
+    }
+
+    /// Returns the number of instructions of the calls, or of the whole run where there is one part
+    /// only: from the files beside the configuration, and from what has been said at the end.
+    pub(crate) fn collected(&self, config: &Path, said: &str) -> Option<u64> {
+        let count = |text: &str, before| text.lines().find_map(|line| line.split_once(before)?.1.trim().parse().ok());
+        if self.counts_calls_alone() {
+            let calls = fs::read_to_string(config.with_file_name(format!("{COUNTED}.2"))).ok()?;
+            return count(&calls, "totals:");
+        }
+        count(said, "Collected :")
     }
 }
 
@@ -99,6 +126,9 @@ fn emulator(binary: &Path) -> io::Result<&'static str> {
         _ => Err(io::Error::other("it is neither for x86_64 nor for aarch64")),
     }
 }
+
+/// What callgrind's files are called; those of parts have a number behind it.
+const COUNTED: &str = "callgrind.out";
 
 /// The process that is counted.
 static GATE: AtomicU32 = AtomicU32::new(0);
