@@ -55,7 +55,7 @@ impl Limiter {
         if !at_key.passes(now) {
             return match self.may_hold(&call, &at_key, now) {
                 Ok(()) => Verdict::Wait(self.hold_on_arrival(call, arrival, &at_key, now)),
-                Err(cause) => Verdict::Refuse(cause.refusal(Duration::ZERO, at_key.state)),
+                Err(cause) => self.refuse_on_arrival(&call, &at_key, &cause, now),
             };
         }
         let needs = self.resources.requirements(&self.policy, &call.demand, at_key.state.is_some(), now);
@@ -103,7 +103,8 @@ impl Limiter {
             return AtKey::healthy(busy || alone && self.waiting.first_held(id).is_some(), now);
         };
         let reserve = if self.reserves(call) { self.resources.retry_bucket(&call.demand, now) } else { None };
-        let token_at = reserve.map(|bucket| self.resources.buckets.ready_at(bucket, now));
+        let reserved_at = reserve.map(|bucket| self.resources.buckets.ready_at(bucket, now));
+        let token_at = reserved_at.or_else(|| self.gives_way_until(call, &view.state, now));
         let tried = view.trial != 0 || self.waiting.first_held(id).is_some();
         AtKey { reserve, ..AtKey::failing(view.state, tried, busy, token_at, now) }
     }
@@ -153,7 +154,7 @@ impl Limiter {
         let reason = blocked.map_or(Reason::Bucket, |block| block.reason);
         let ends = match self.may_queue(&call, &id, &needs, (blocked, reason), now) {
             Ok(ends) => ends,
-            Err(cause) => return Verdict::Refuse(cause.refusal(Duration::ZERO, at_key.state)),
+            Err(cause) => return self.refuse_on_arrival(&call, at_key, &cause, now),
         };
         let (key_grant, hold_ends) = (self.begin_key_grant(&call, at_key, now), now + self.class(&call).backoff.hold);
         let index = self.waiting.start(Waiter::new(call, key_grant, ends, hold_ends));

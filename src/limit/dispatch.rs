@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use super::{
-    BucketId, Call, Cause, Charges, Demand, Grant, Limiter, Mode, Next, QueueIndex, QueueKey, Reason, Requirements,
-    STEPS, State, Timer, Turn, Waiter, WaiterIndex,
+    AtKey, BucketId, Call, Cause, Charges, Demand, Grant, Limiter, Mode, Next, QueueIndex, QueueKey, Reason,
+    Requirements, STEPS, State, Timer, Turn, Verdict, Waiter, WaiterIndex,
 };
 use crate::moment::Moment;
 
@@ -165,11 +165,19 @@ impl Limiter {
     /// Ends a wait with a refusal.
     pub(super) fn refuse(&mut self, index: WaiterIndex, cause: Cause, now: Moment) {
         let Some(call) = self.waiting.get(index).map(|waiter| waiter.call) else { return };
+        self.note_passed_over(&call, &cause, now);
         let view = call.key.filter(|_| cause.of_key).and_then(|key| self.keys().view(&key, now));
         self.withdraw(index);
         let cause = Cause { retry_at: cause.retry_at.max(now), ..cause };
         let refusal = cause.refusal(now - call.arrived, view.map(|view| view.state));
         self.conclude(index, State::Refused(Box::new(refusal)));
+    }
+
+    /// Refuses a call that arrives.
+    #[inline]
+    pub(super) fn refuse_on_arrival(&mut self, call: &Call, at_key: &AtKey, cause: &Cause, now: Moment) -> Verdict {
+        self.note_passed_over(call, cause, now);
+        Verdict::Refuse(cause.refusal(Duration::ZERO, at_key.state))
     }
 
     /// Refuses the retries whose `hold` is over, now that a bucket of which tokens were taken may

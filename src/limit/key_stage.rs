@@ -6,8 +6,8 @@
 //! is past this stage, whether the key fails or not.
 
 use super::{
-    Arrival, AtKey, BucketId, Call, Cause, Combine, Grant, KeyGrant, KeyId, LOOKED_AT_ONCE, Lasts, Limiter, Reason,
-    Reserved, State, Ticket, Waiter, WaiterIndex,
+    Arrival, AtKey, BucketId, Call, Cause, Combine, Grant, KeyGrant, KeyId, KeyState, LOOKED_AT_ONCE, Lasts, Limiter,
+    Reason, Reserved, State, Ticket, Waiter, WaiterIndex,
 };
 use crate::hot::in_direction;
 use crate::moment::Moment;
@@ -250,6 +250,39 @@ impl Limiter {
         let key = call.key.as_ref().filter(|_| at_key.state.is_some());
         let trial = key.map_or(0, |key| self.table.begin_trial(KeyId::from(key)));
         KeyGrant { trial, reserved: self.reserve(at_key.reserve, now), alone: self.begin_write(call) }
+    }
+
+    /// Returns the moment until which a trial of a key leaves the last token of a retry bucket to
+    /// another key, which has been tried less often and not for longer. Without it the order in
+    /// which a controller tries its objects would decide: if the same come at each token, these
+    /// alone are tried, and their backoff becomes longer than the outage.
+    #[inline]
+    pub(super) fn gives_way_until(&mut self, call: &Call, key: &KeyState, now: Moment) -> Option<Moment> {
+        if key.ready_at > now || self.reserves(call) {
+            return None;
+        }
+        let bucket = self.resources.retry_bucket(&call.demand, now)?;
+        self.resources.buckets.get(bucket)?.last_token_kept_until(key, now)
+    }
+
+    /// Notes that a call is refused for want of a retry token, if that is the cause. Its key has no
+    /// chance to fail again, so its time to be forgotten runs from now: otherwise objects that are
+    /// tried less often than that would come back as healthy, and no retry bucket would hold them.
+    #[inline]
+    pub(super) fn note_passed_over(&mut self, call: &Call, cause: &Cause, now: Moment) {
+        if cause.reason == Reason::RetryBucket && !self.work.supposes {
+            self.pass_over(call, now);
+        }
+    }
+
+    #[inline(never)]
+    fn pass_over(&mut self, call: &Call, now: Moment) {
+        let Some(key) = call.key else { return };
+        let Some(view) = self.keys().view(&key, now) else { return };
+        self.table.keep(KeyId::from(&key), now + self.class(call).backoff.forget_after);
+        if let Some(bucket) = self.resources.retry_bucket(&call.demand, now) {
+            self.resources.buckets.pass_over(bucket, view.state);
+        }
     }
 
     /// True if a retry token is reserved when the call arrives instead of taken when it leaves.

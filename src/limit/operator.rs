@@ -102,6 +102,7 @@ impl Limiter {
         let expired_holds = std::mem::take(&mut self.work.expired_holds);
         let object = arrival.key.map_or(0, |key| in_direction(key.object, arrival.reads));
         let full_at = self.objects.full_at(object);
+        self.work.supposes = true;
         let preview = match self.arrive(arrival, now) {
             Verdict::Admit(permit) => {
                 self.retract(permit, now);
@@ -110,6 +111,7 @@ impl Limiter {
             Verdict::Refuse(refusal) => Preview::Refused(refusal),
             Verdict::Wait(ticket) => self.preview_wait(ticket, now),
         };
+        self.work.supposes = false;
         self.work.expired_holds.extend(expired_holds);
         self.objects.restore(object, full_at);
         preview

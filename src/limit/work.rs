@@ -24,6 +24,8 @@ pub(crate) struct Work {
     pub(super) behind: bool,
     /// The steps that are left of the turn under way.
     pub(super) steps: u32,
+    /// True while a call arrives that does not come: nothing is remembered of it.
+    pub(super) supposes: bool,
     /// The last moment at which every call that could leave had left.
     pub(super) idle_since: Moment,
 }

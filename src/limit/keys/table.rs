@@ -141,6 +141,12 @@ impl Table {
         Recorded::Changed
     }
 
+    /// Remembers a key until this moment at least, if it is failing.
+    pub(crate) fn keep(&mut self, key: KeyId, until: Moment) {
+        // Its entry in the order of those to forget stays, and is corrected when it is due.
+        self.keys.change(key.object, key.facet, |failing| failing.forget_at = failing.forget_at.max(until));
+    }
+
     /// Forgets a key if it is failing. Without a `why` the end is not reported: the caller asked
     /// for it.
     pub(crate) fn forget(&mut self, key: KeyId, why: Option<Why>) {

@@ -20,7 +20,7 @@ use governor::state::{NotKeyed, StateStore};
 use governor::{Quota, RateLimiter};
 
 use super::{Adaptive, Opening, Refunds};
-use crate::limit::BucketPolicy;
+use crate::limit::{BucketPolicy, KeyState};
 use crate::moment::Moment;
 
 /// The state in which a bucket starts.
@@ -141,6 +141,18 @@ impl Bucket {
     /// True if the calls that it meters succeed, and tokens come with their answers.
     pub(crate) fn is_open(&self) -> bool {
         self.limits.opens && self.opening.is_open()
+    }
+
+    /// Returns the moment until which its last token is kept from a key, for another that was
+    /// refused and has waited for longer: the next token is for whoever comes.
+    pub(crate) fn last_token_kept_until(&self, key: &KeyState, now: Moment) -> Option<Moment> {
+        let gives_way = self.limits.opens && self.opening.gives_way(key) && self.ready_at(now) <= now;
+        gives_way.then(|| self.ready_after(1, now)).filter(|next| *next > now)
+    }
+
+    /// Learns that the trial of a key was refused for want of a token.
+    pub(crate) fn pass_over(&mut self, key: KeyState) {
+        self.opening.pass_over(key);
     }
 
     /// Learns that a call succeeded.

@@ -13,7 +13,7 @@ use self::families::{Families, Family};
 pub(crate) use self::frozen::Flow;
 pub use self::frozen::Levels;
 use super::{Bucket, BucketId, SharedBuckets, Start, Turn};
-use crate::limit::{BucketPolicy, ClassId, GroupIndex, Origins, Per, Policy, SharedPolicy};
+use crate::limit::{BucketPolicy, ClassId, GroupIndex, KeyState, Origins, Per, Policy, SharedPolicy};
 use crate::moment::Moment;
 
 /// The owner of a family of buckets.
@@ -198,6 +198,13 @@ impl Buckets {
         if let Some(cell) = self.cell(id) {
             cell.bucket.succeeded();
             unblocked.extend_from_slice(&cell.users);
+        }
+    }
+
+    /// Tells a bucket that the trial of a key was refused for want of a token.
+    pub(crate) fn pass_over(&mut self, id: BucketId, key: KeyState) {
+        if let Some(cell) = self.cell(id) {
+            cell.bucket.pass_over(key);
         }
     }
 

@@ -14,6 +14,12 @@
 //! call, and each key has a backoff of its own besides. A needless refusal costs an object minutes.
 //! So a bucket that is open bears many failures in a row before it closes: it serves objects that
 //! have healed among others that never will. In a relapse those few are all it spends.
+//!
+//! While few tokens come, they go round. A controller's queue tries its objects in the same order
+//! again and again, so that the tokens would go to the same ones, whose backoff would grow past the
+//! end of the outage.
+
+use crate::limit::KeyState;
 
 /// The answers to the latest retries, as far as they matter.
 #[derive(Clone, Copy, Debug, Default)]
@@ -21,19 +27,39 @@ pub(crate) struct Opening {
     is_open: bool,
     /// The number of failures since a success, or since the bucket rested.
     failures: u32,
+    /// Of the keys that were refused since the last answer the one that failed least often.
+    passed_over: Option<KeyState>,
 }
 
 // === impl Opening ===
 
 impl Opening {
     /// True if retries succeed: then they may wait for their tokens as healthy calls do.
-    pub(crate) fn is_open(self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         self.is_open
+    }
+
+    /// True if a key gives way to one that was refused, which has been tried less often and not for
+    /// longer. Only both together: keys that begin to fail would take every token from one that has
+    /// failed for long, if they were always tried first. And where one was tried but once more, it
+    /// is too early to say that the same ones are tried again and again.
+    pub(crate) fn gives_way(&self, key: &KeyState) -> bool {
+        let has_waited =
+            |other: &KeyState| other.failures < key.failures.saturating_sub(1) && other.last_failure < key.last_failure;
+        !self.is_open && self.passed_over.as_ref().is_some_and(has_waited)
+    }
+
+    /// Records that a key was refused.
+    pub(crate) fn pass_over(&mut self, key: KeyState) {
+        let tried = |key: &KeyState| (key.failures, key.last_failure);
+        if self.passed_over.as_ref().is_none_or(|least| tried(&key) < tried(least)) {
+            self.passed_over = Some(key);
+        }
     }
 
     /// Records the success of a retry. Returns the number of tokens that it gives.
     pub(crate) fn succeeded(&mut self) -> u32 {
-        *self = Self { is_open: true, failures: 0 };
+        *self = Self { is_open: true, ..Self::default() };
         GIVEN
     }
 
@@ -46,6 +72,7 @@ impl Opening {
         }
         self.failures = self.failures.saturating_add(1).min(most);
         self.is_open &= self.failures < most;
+        self.passed_over = None;
         tokens.min(most - self.failures)
     }
 }

@@ -135,6 +135,86 @@ fn a_relapse_frees_the_workers_that_wait() {
     world.wind_down();
 }
 
+/// A controller with client-go's classic limiter: it tries ten objects a second, in the same order
+/// again and again, so that the first 300 s of an outage are six rounds of 500 objects. Returns the
+/// tries that failed, without the first of each object, and the refusals after the first success.
+fn classic_rounds() -> (usize, Vec<Reason>) {
+    let strategy = Delays::Exponential { base: secs(1), max: secs(60), jitter: 0.0 };
+    let retries = BucketPolicy { opens: true, ..bucket(2.5, 100) };
+    let mut policy = Policy { bucket: Some(bucket(50.0, 100)), retry_bucket: Some(retries), ..open() };
+    policy.classes[0].backoff = Backoff { strategy, hold: ms(100), forget_after: secs(120) };
+    let (mut world, mut in_vain, mut healed, mut refused) = (World::new(policy), 0, false, Vec::new());
+    for (round, key) in (0..8).flat_map(|round| (0..500).map(move |key| (round, key))) {
+        let call = retry(&mut world, key);
+        world.pass(ms(100));
+        let is_down = world.now < Moment::from_millis(330_000);
+        match world.refusal(call) {
+            Some(refusal) if healed => refused.push(refusal.reason),
+            Some(_) => {}
+            None if is_down => {
+                in_vain += usize::from(round > 0);
+                fail(&mut world, call);
+            }
+            None => {
+                succeed(&mut world, call);
+                healed = true;
+            }
+        }
+    }
+    world.wind_down();
+    (in_vain, refused)
+}
+
+/// An object that is tried more rarely than `forget_after` is not taken for healthy as long as the
+/// gate itself refuses its tries.
+#[test]
+fn objects_that_are_tried_rarely_get_no_more_than_the_bucket_has() {
+    let (in_vain, _) = classic_rounds();
+    assert!(in_vain <= 100 + 330 * 5 / 2, "{in_vain}");
+}
+
+/// The tries of an outage go round: no object fails so often that it is in its backoff when all
+/// others are back.
+#[test]
+fn few_tokens_go_round() {
+    let (_, refused) = classic_rounds();
+    assert!(refused.is_empty(), "{} refused, first for {:?}", refused.len(), refused[0]);
+}
+
+#[test]
+fn the_last_token_is_kept_for_an_object_that_was_tried_less_until_the_next_one_comes() {
+    let mut world = failing(opening(100.0, 100), 14);
+    let again = |world: &mut World, keys: std::ops::Range<u64>| {
+        for key in keys {
+            let call = retry(world, key);
+            fail(world, call);
+        }
+    };
+    for _ in 0..2 {
+        again(&mut world, 0..5);
+        world.pass(secs(10));
+    }
+    again(&mut world, 5..10);
+    // Two tokens come in a second.
+    let refused_after = |world: &mut World, millis, key| {
+        world.pass(ms(millis));
+        let call = retry(world, key);
+        let refusal = world.refusal(call);
+        if refusal.is_none() {
+            fail(world, call);
+        }
+        refusal.map(|refusal| (refusal.reason, refusal.retry_at - world.now))
+    };
+    let short_by = |millis| Some((Reason::RetryBucket, ms(millis)));
+    assert_eq!(refused_after(&mut world, 250, 10), short_by(250), "there is none");
+    assert_eq!(refused_after(&mut world, 250, 0), short_by(500), "it is kept");
+    assert_eq!(refused_after(&mut world, 200, 1), short_by(300), "it is kept");
+    assert_eq!(refused_after(&mut world, 0, 11), None, "for one like this");
+    assert_eq!(refused_after(&mut world, 100, 12), short_by(200), "there is none");
+    assert_eq!(refused_after(&mut world, 700, 2), None, "there are two");
+    world.wind_down();
+}
+
 /// An upstream that fails and heals, and the objects of a controller.
 #[derive(Clone, Debug)]
 struct History {
