@@ -186,17 +186,24 @@ fn beside() -> Option<PathBuf> {
 impl Way {
     /// Returns the instructions of one call.
     fn cost(&self, counter: &Counter, binary: &Path) -> io::Result<u64> {
-        let alone = counter.counts_calls_alone();
-        let lengths = if alone { [MANY; 2] } else { [FEW, MANY] };
+        if counter.counts_calls_alone() {
+            let [one, other] = self.least(counter, binary, [MANY; 2], 1)?;
+            return Ok(one.min(other) / MANY);
+        }
+        let [few, many] = self.least(counter, binary, [FEW, MANY], RUNS)?;
+        Ok(many.saturating_sub(few) / (MANY - FEW))
+    }
+
+    /// Counts calls of two numbers at once, several times. Returns the least of each.
+    fn least(&self, counter: &Counter, binary: &Path, calls: [u64; 2], times: usize) -> io::Result<[u64; 2]> {
         let mut least = [u64::MAX; 2];
-        for _ in 0..if alone { 1 } else { RUNS } {
-            let runs = lengths.map(|calls| self.begin(counter, binary, calls));
-            for (least, run) in least.iter_mut().zip(runs) {
-                *least = (*least).min(counted(run?)?);
+        for _ in 0..times {
+            let [one, other] = calls.map(|calls| self.begin(counter, binary, calls));
+            for (least, run) in least.iter_mut().zip([one?, other?]) {
+                *least = (*least).min(counted(run)?);
             }
         }
-        let [one, other] = least;
-        Ok(if alone { one.min(other) / MANY } else { other.saturating_sub(one) / (MANY - FEW) })
+        Ok(least)
     }
 
     /// Begins to count in a process of its own, since there is one gate to a process: so that two

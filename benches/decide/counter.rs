@@ -64,11 +64,10 @@ impl Counter {
         if !matches!(self, Self::Callgrind | Self::Profile(_)) {
             return Ok(());
         }
-        let told = Command::new("vgdb").arg(format!("--pid={}", gate.id())).arg("dump").output()?;
-        if told.status.success() {
-            return Ok(());
-        }
-        Err(io::Error::other(format!("vgdb: {}", String::from_utf8_lossy(&told.stderr))))
+        let failed = |why: &str| io::Error::other(format!("vgdb, which comes with valgrind: {why}"));
+        let told = Command::new("vgdb").arg(format!("--pid={}", gate.id())).arg("dump").output();
+        let told = told.map_err(|error| failed(&error.to_string()))?;
+        if told.status.success() { Ok(()) } else { Err(failed(&String::from_utf8_lossy(&told.stderr))) }
     }
 
     /// Returns the number of instructions of the calls, or of the whole run where there is one part

@@ -258,7 +258,7 @@ impl Limiter {
     /// alone are tried, and their backoff becomes longer than the outage.
     #[inline]
     pub(super) fn gives_way_until(&mut self, call: &Call, key: &KeyState, now: Moment) -> Option<Moment> {
-        if key.ready_at > now || self.reserves(call) {
+        if key.ready_at > now || !self.is_metered(call) || self.policy.queue.combine != Combine::Sequential {
             return None;
         }
         let bucket = self.resources.retry_bucket(&call.demand, now)?;
@@ -288,8 +288,13 @@ impl Limiter {
     /// True if a retry token is reserved when the call arrives instead of taken when it leaves.
     #[inline]
     pub(super) fn reserves(&self, call: &Call) -> bool {
-        let metered = call.demand.lasts != Lasts::Long || self.class(call).meter_long_running;
-        metered && self.policy.queue.combine == Combine::MaxOf
+        self.is_metered(call) && self.policy.queue.combine == Combine::MaxOf
+    }
+
+    /// True if a call takes tokens.
+    #[inline]
+    fn is_metered(&self, call: &Call) -> bool {
+        call.demand.lasts != Lasts::Long || self.class(call).meter_long_running
     }
 
     pub(super) fn reserve(&mut self, bucket: Option<BucketId>, now: Moment) -> Option<Reserved> {

@@ -150,7 +150,8 @@ pub struct Backoff {
     pub strategy: Strategy,
     /// The longest time the gate itself holds such a call before it refuses it.
     pub hold: Duration,
-    /// The time after its last failure at which a key is forgotten.
+    /// The time at which a key is forgotten, after its last failure or the last time it was refused
+    /// for want of a retry token.
     pub forget_after: Duration,
 }
 

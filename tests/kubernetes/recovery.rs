@@ -178,8 +178,9 @@ fn an_operator_is_back_after_an_outage_with_fewer_calls_in_vain_than_without_a_g
     sides.iter().for_each(Side::heal);
     let [direct, through] = sides.each_ref().map(Side::outcome);
     let seconds = |time: Duration| time.as_secs_f64();
+    let number = |calls: usize| f64::from(u32::try_from(calls).expect("few"));
     say(format_args!(
-        "| {}{} | {} | {} s | {:.0} s | {:.0} s | {:.2} | {} | {} | {:.2} s | {:.2} s |",
+        "| {}{} | {} | {} s | {:.0} s | {:.0} s | {:.2} | {} | {} | {:.2} | {:.2} s | {:.2} s |",
         cell.workers,
         if cell.classic { ", classic" } else { "" },
         cell.objects,
@@ -189,6 +190,7 @@ fn an_operator_is_back_after_an_outage_with_fewer_calls_in_vain_than_without_a_g
         seconds(through.last) / seconds(direct.last),
         direct.in_vain,
         through.in_vain,
+        number(through.in_vain) / number(direct.in_vain),
         seconds(direct.healthy),
         seconds(through.healthy),
     ));

@@ -143,16 +143,19 @@ impl Bucket {
         self.limits.opens && self.opening.is_open()
     }
 
-    /// Returns the moment until which its last token is kept from a key, for another that was
-    /// refused and has waited for longer: the next token is for whoever comes.
+    /// If its last token is kept for another key than this one: returns the moment of the next
+    /// token, which either may have. A full bucket keeps none, because no next token comes.
     pub(crate) fn last_token_kept_until(&self, key: &KeyState, now: Moment) -> Option<Moment> {
-        let gives_way = self.limits.opens && self.opening.gives_way(key) && self.ready_at(now) <= now;
-        gives_way.then(|| self.ready_after(1, now)).filter(|next| *next > now)
+        let is_full = self.tat.get() <= clamp(now);
+        let is_kept = self.limits.opens && !is_full && self.ready_at(now) <= now && self.opening.gives_way(key);
+        is_kept.then(|| self.ready_after(1, now)).filter(|next| *next > now)
     }
 
     /// Learns that the trial of a key was refused for want of a token.
     pub(crate) fn pass_over(&mut self, key: KeyState) {
-        self.opening.pass_over(key);
+        if self.limits.opens {
+            self.opening.pass_over(key);
+        }
     }
 
     /// Learns that a call succeeded.

@@ -39,10 +39,10 @@ impl Opening {
         self.is_open
     }
 
-    /// True if a key gives way to one that was refused, which has been tried less often and not for
-    /// longer. Only both together: keys that begin to fail would take every token from one that has
-    /// failed for long, if they were always tried first. And where one was tried but once more, it
-    /// is too early to say that the same ones are tried again and again.
+    /// True if a key gives way to the one that was refused: if that has failed at least two times
+    /// less often, and its last failure is longer ago. One of the two is not enough. Fewer failures
+    /// alone would let keys that have just begun to fail take every token from one that has failed
+    /// for long. And a difference of one says nothing yet: some key has to be tried first.
     pub(crate) fn gives_way(&self, key: &KeyState) -> bool {
         let has_waited =
             |other: &KeyState| other.failures < key.failures.saturating_sub(1) && other.last_failure < key.last_failure;

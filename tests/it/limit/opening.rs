@@ -136,8 +136,9 @@ fn a_relapse_frees_the_workers_that_wait() {
 }
 
 /// A controller with client-go's classic limiter: it tries ten objects a second, in the same order
-/// again and again, so that the first 300 s of an outage are six rounds of 500 objects. Returns the
-/// tries that failed, without the first of each object, and the refusals after the first success.
+/// again and again, so that a round of 500 objects takes 50 s and an outage of 330 s more than six of
+/// them. Returns the tries that failed, without the first of each object, and the refusals after the
+/// first success.
 fn classic_rounds() -> (usize, Vec<Reason>) {
     let strategy = Delays::Exponential { base: secs(1), max: secs(60), jitter: 0.0 };
     let retries = BucketPolicy { opens: true, ..bucket(2.5, 100) };
@@ -213,6 +214,47 @@ fn the_last_token_is_kept_for_an_object_that_was_tried_less_until_the_next_one_c
     assert_eq!(refused_after(&mut world, 100, 12), short_by(200), "there is none");
     assert_eq!(refused_after(&mut world, 700, 2), None, "there are two");
     world.wind_down();
+}
+
+/// The object that was refused may be gone for good.
+#[test]
+fn a_token_is_kept_for_nobody_once_the_bucket_is_full() {
+    let retries = BucketPolicy { opens: true, ..bucket(CLOSED, 1) };
+    let mut world = failing(Policy { retry_bucket: Some(retries), ..opening(100.0, 100) }, 3);
+    for _ in 0..2 {
+        let call = retry(&mut world, 0);
+        fail(&mut world, call);
+        world.pass(secs(10));
+    }
+    let tried = retry(&mut world, 1);
+    let refused = retry(&mut world, 2);
+    assert_eq!(world.refusal(refused).map(|refusal| refusal.reason), Some(Reason::RetryBucket));
+    world.answer(tried, Outcome::Neutral);
+    world.end(tried);
+    world.pass(secs(10));
+    let call = retry(&mut world, 0);
+    assert_eq!(world.refusal(call), None);
+}
+
+#[test]
+fn a_watch_that_takes_no_token_gives_way_to_nobody() {
+    let mut world = failing(opening(100.0, 100), 7);
+    for keys in [0..1, 0..1, 1..6] {
+        for key in keys {
+            let call = retry(&mut world, key);
+            fail(&mut world, call);
+        }
+        world.pass(secs(10));
+    }
+    for key in 1..6 {
+        let call = retry(&mut world, key);
+        fail(&mut world, call);
+    }
+    let refused = retry(&mut world, 6);
+    assert_eq!(world.refusal(refused).map(|refusal| refusal.reason), Some(Reason::RetryBucket));
+    world.pass(ms(500));
+    let watch = world.arrive(Caller { long_running: true, ..Caller::new().of_key(2) });
+    assert_eq!(world.refusal(watch), None);
 }
 
 /// An upstream that fails and heals, and the objects of a controller.
