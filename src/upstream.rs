@@ -47,6 +47,7 @@ pub use self::error::{DialError, DialFailure, ForbiddenAddress, SendError};
 pub use self::inbound::{Inbound, InboundError, Remainder, Unread};
 use self::pool::Pool;
 pub use self::pool::StreamLease;
+pub(crate) use self::prepare::hides_fields;
 pub use self::protocol::Protocol;
 pub use self::streaming::{Streaming, StreamingError};
 pub(crate) use self::through::Wire as Bare;
@@ -296,6 +297,12 @@ impl Upstream {
     /// Returns the credentials that the upstream sees: the proxy asks them what must be refused.
     pub fn injector(&self) -> &Injector {
         &self.inner.injector
+    }
+
+    /// Returns the number of changes of the client certificate that the upstream sees, or of the
+    /// roots: a call may leave with another certificate than one before it under another number.
+    pub fn certificate_changes(&self) -> u64 {
+        self.inner.tls_changes.load(Ordering::SeqCst)
     }
 }
 

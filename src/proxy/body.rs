@@ -109,7 +109,11 @@ impl HttpBody for Body {
                 *next += 1;
                 Poll::Ready(frame.map(Ok))
             }
-            BodyProjected::Kept { data } => Poll::Ready(data.take().map(|data| Ok(Frame::data(data)))),
+            BodyProjected::Kept { data } => {
+                let piece = data.as_mut().map(|data| data.split_to(data.len().min(PIECE)));
+                data.take_if(|data| data.is_empty());
+                Poll::Ready(piece.map(|piece| Ok(Frame::data(piece))))
+            }
             BodyProjected::Upstream { mut body, held, ends_quietly, copies } => {
                 let polled = body.as_mut().poll_frame(cx);
                 if let (Poll::Ready(polled), Some(_)) = (&polled, &copies) {
@@ -146,6 +150,10 @@ impl HttpBody for Body {
         }
     }
 }
+
+/// The bytes of a kept body that hyper is given at once, so that what clients do not read stays
+/// bounded in total.
+const PIECE: usize = 16 << 10;
 
 // === impl Copies ===
 

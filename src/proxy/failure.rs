@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::request::Parts;
+
 use crate::clients::Denied;
 use crate::credentials::Forbidden;
 use crate::limit::Refusal;
@@ -31,6 +33,10 @@ pub(crate) enum Failure {
     /// The response head did not come in time.
     #[error("the upstream did not answer within {0:?}: whether the request was carried out is not known")]
     Timeout(Duration),
+    /// The upstream answered a question that this gate made of the request, and the answer is not
+    /// one to the request, which has to be sent as it came.
+    #[error("the upstream said that an answer has not changed, and not which")]
+    Unproven(Box<Parts>),
     /// No connection could be had, and nothing was sent.
     #[error("the upstream cannot be reached, and nothing was sent: {}", .0.as_ref().map_or_else(|| CLOSED.to_owned(), ToString::to_string))]
     Unconnected(Option<Arc<DialError>>),

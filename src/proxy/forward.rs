@@ -107,8 +107,8 @@ pub(crate) fn send<'a>(
 fn ask(gate: &GateParts, request: &mut PendingCall, context: &CallContext) -> Option<Question> {
     let keeps = context.config.options.gate.revalidation.classes.get(usize::from(context.call.class.0));
     let asks = keeps == Some(&true) && !gate.shadow && !context.call.call.is_long_running && request.is_bare();
-    let mark = || gate.upstream.injector().mark().unwrap_or_default();
-    if asks { gate.answers.ask(&mut request.parts, mark()) } else { None }
+    let version = || [gate.upstream.injector().mark().unwrap_or_default(), gate.upstream.certificate_changes()];
+    if asks { gate.answers.ask(&mut request.parts, version()) } else { None }
 }
 
 /// True if the upstream does not count a call that it answers with 304, as it does for callers that
@@ -224,13 +224,7 @@ impl SentCall<'_> {
                 self.context.revalidated();
                 (Response::from_parts(*head, Body::kept(data)), None)
             }
-            Meaning::Wrong => {
-                tracing::warn!(
-                    gate = &*self.gate.responder.gate,
-                    "the upstream confirmed another answer than the one it was asked about: answers are not kept any more"
-                );
-                return Err(Failure::Lost);
-            }
+            Meaning::Unproven(request) => return Err(Failure::Unproven(request)),
             meaning => {
                 let ends_quietly = self.ends_quietly && head.status == StatusCode::OK;
                 let response = Response::from_parts(head, Body::upstream(body, slot, ends_quietly));

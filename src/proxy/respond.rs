@@ -170,7 +170,7 @@ fn own_failure(failure: &Failure, verb: Verb, method: &Method) -> (StatusCode, O
         Failure::Forbidden(Forbidden::Unauthenticated) => (StatusCode::UNAUTHORIZED, None),
         Failure::Forbidden(_) => (StatusCode::FORBIDDEN, None),
         // client-go would have tried a reset GET again by itself; with the header it still does.
-        Failure::Lost => (StatusCode::BAD_GATEWAY, safe.then_some(1)),
+        Failure::Lost | Failure::Unproven(_) => (StatusCode::BAD_GATEWAY, safe.then_some(1)),
         Failure::Refused(_) => (StatusCode::TOO_MANY_REQUESTS, None),
         Failure::Timeout(_) => (StatusCode::GATEWAY_TIMEOUT, None),
         // A reflector resumes from its last version after a 429; on a 502 it would list everything

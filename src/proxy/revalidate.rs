@@ -5,26 +5,30 @@
 //! upstream says that nothing has changed, the client gets what is kept, byte for byte. Nothing is
 //! ever answered without asking, so that nothing is older than its question. What may be kept, for
 //! which requests it holds, and what a 304 confirms is RFC 9111's to say, in the words of
-//! `http-cache-semantics`. A client that makes its own conditions has its own cache, and is left
-//! alone.
+//! `http-cache-semantics`. A 304 that proves nothing is no answer to a client that made no
+//! condition: its call is made again without one. A client that makes its own conditions has its
+//! own cache, and is left alone.
 
 mod identity;
 mod kept;
+mod room;
 mod rules;
 mod store;
+mod written;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use http::response;
-use http::{HeaderMap, HeaderValue, Method, StatusCode, request};
+use http::{HeaderValue, Method, StatusCode, request};
 use http_body::Frame;
 
 use self::identity::Identity;
 use self::kept::{Answer, Draft};
 use self::rules::{Proof, Rules};
 use self::store::Store;
+use crate::upstream::hides_fields;
 
 /// The answers that a gate keeps. Cheap to clone.
 #[derive(Clone, Default)]
@@ -36,14 +40,17 @@ pub(crate) struct Answers {
 struct Shared {
     store: Mutex<Store>,
     /// True once a 304 named another answer than the one that was asked about.
-    is_distrusted: AtomicBool,
+    names_mislead: AtomicBool,
+    /// True once a 304 did not repeat the date that was asked about.
+    dates_mislead: AtomicBool,
 }
 
 /// A call whose answer may be kept, and the answer that is kept already.
 pub(crate) struct Question {
     answers: Answers,
     identity: Arc<Identity>,
-    headers: HeaderMap,
+    /// The request without the conditions.
+    request: request::Parts,
     kept: Option<Arc<Answer>>,
 }
 
@@ -55,8 +62,9 @@ pub(crate) enum Meaning {
     New(Box<Keeping>),
     /// Nothing has changed: the client gets this head and body.
     Unchanged(Box<response::Parts>, Bytes),
-    /// It confirms what was not asked about: there is no answer for the client.
-    Wrong,
+    /// It proves nothing of what is kept: there is no answer for the client, and this request has
+    /// to be made without conditions.
+    Unproven(Box<request::Parts>),
 }
 
 /// An answer that is kept as it flows. If it is dropped before its end, nothing is kept.
@@ -69,34 +77,42 @@ pub(crate) struct Keeping {
 // === impl Answers ===
 
 impl Answers {
-    /// Bounds the bytes that are kept.
+    /// Bounds the bytes that are kept. An upstream that misled is believed again: whoever changes
+    /// the configuration may have mended it.
     pub(crate) fn resize(&self, max_bytes: usize) {
         self.store().resize(max_bytes);
+        self.shared.names_mislead.store(false, Ordering::Relaxed);
+        self.shared.dates_mislead.store(false, Ordering::Relaxed);
     }
 
-    /// Returns the bytes that are kept.
+    /// Returns the bytes that are kept, and those of answers that clients have not read to their
+    /// end.
     pub(crate) fn bytes(&self) -> usize {
         self.store().bytes()
     }
 
     /// Asks for the answer to a request, which gets the conditions of the one that is kept. `None`
-    /// for requests that are left alone. The gate's own credential, if it injects one, is the one
-    /// of this `version`.
-    pub(crate) fn ask(&self, parts: &mut request::Parts, version: u64) -> Option<Question> {
-        if self.shared.is_distrusted.load(Ordering::Relaxed) || !may_ask(parts) {
+    /// for requests that are left alone. The gate's own credential and client certificate, if it
+    /// has them, are those of this `version`.
+    pub(crate) fn ask(&self, parts: &mut request::Parts, version: [u64; 2]) -> Option<Question> {
+        if self.shared.names_mislead.load(Ordering::Relaxed) || !may_ask(parts) {
             return None;
         }
         let identity = Arc::new(Identity::of(parts, version));
-        let kept = self.store().find(&identity);
+        let kept = self.store().find(&identity).filter(|kept| self.may_ask_by(&kept.rules));
         let conditions = kept.as_ref().and_then(|kept| kept.rules.conditions(&parts.headers));
         let question = Question {
             answers: self.clone(),
             identity,
-            headers: parts.headers.clone(),
+            request: parts.clone(),
             kept: kept.filter(|_| conditions.is_some()),
         };
         parts.headers.extend(conditions.into_iter().flatten());
         Some(question)
+    }
+
+    fn may_ask_by(&self, rules: &Rules) -> bool {
+        !(rules.is_by_date() && self.shared.dates_mislead.load(Ordering::Relaxed))
     }
 
     fn store(&self) -> MutexGuard<'_, Store> {
@@ -112,21 +128,22 @@ impl Question {
     /// Reads the head of the upstream's answer.
     pub(crate) fn answered(self, head: &response::Parts) -> Meaning {
         match (head.status, &self.kept) {
-            (StatusCode::NOT_MODIFIED, Some(kept)) => match kept.rules.confirmed(&self.headers, &head.headers) {
-                Proof::Same => Meaning::Unchanged(Box::new(kept.head(&head.headers)), kept.body.clone()),
-                Proof::SameOnce => {
-                    self.answers.store().forget(&self.identity);
-                    Meaning::Unchanged(Box::new(kept.head(&head.headers)), kept.body.clone())
+            (StatusCode::NOT_MODIFIED, Some(kept)) => {
+                match kept.rules.confirmed(&self.request.headers, &head.headers) {
+                    Proof::Same => Meaning::Unchanged(Box::new(kept.head(&head.headers)), Answer::body(kept)),
+                    Proof::SameOnce => {
+                        self.answers.store().forget(&self.identity);
+                        Meaning::Unchanged(Box::new(kept.head(&head.headers)), Answer::body(kept))
+                    }
+                    Proof::None => {
+                        let is_by_date = kept.rules.is_by_date();
+                        self.unproven(is_by_date)
+                    }
                 }
-                Proof::Other => {
-                    self.answers.shared.is_distrusted.store(true, Ordering::Relaxed);
-                    self.answers.store().resize(0);
-                    Meaning::Wrong
-                }
-            },
-            (StatusCode::OK, _) => match Rules::of(&self.headers, &head.headers) {
-                Some(rules) => self.keep(head, rules),
-                None => self.forget(),
+            }
+            (StatusCode::OK, _) => match Rules::of(&self.request.headers, &head.headers) {
+                Some(rules) if self.answers.may_ask_by(&rules) => self.keep(head, rules),
+                _ => self.forget(),
             },
             // A failure says nothing of the object.
             (status, Some(_)) if !status.is_server_error() && status != StatusCode::TOO_MANY_REQUESTS => self.forget(),
@@ -143,6 +160,32 @@ impl Question {
         }
     }
 
+    /// The upstream is not asked in this way any more. One that names another answer is not to be
+    /// believed at all. A date is another matter: it is by the rules to say of an earlier answer
+    /// that it was not modified since, and to say no date at all.
+    fn unproven(self, is_by_date: bool) -> Meaning {
+        let Self { answers, identity, request, .. } = self;
+        let shared = &answers.shared;
+        if is_by_date {
+            answers.store().forget(&identity);
+            if !shared.dates_mislead.swap(true, Ordering::Relaxed) {
+                tracing::info!(
+                    path = request.uri.path(),
+                    "the upstream says of an answer that it has not changed, and not of which date: answers without an ETag are not kept until the configuration changes"
+                );
+            }
+        } else {
+            answers.store().resize(0);
+            if !shared.names_mislead.swap(true, Ordering::Relaxed) {
+                tracing::warn!(
+                    path = request.uri.path(),
+                    "the upstream confirmed another answer than the one it was asked about: answers are not kept until the configuration changes"
+                );
+            }
+        }
+        Meaning::Unproven(Box::new(request))
+    }
+
     /// The kept response is no longer the answer.
     fn forget(self) -> Meaning {
         self.answers.store().forget(&self.identity);
@@ -156,15 +199,14 @@ impl Keeping {
     /// Keeps a frame. False if there is no room for it: nothing will be kept.
     pub(crate) fn keep(&mut self, frame: &Frame<Bytes>) -> bool {
         let fits = match (&mut self.draft, frame.data_ref()) {
-            (Some(draft), Some(data)) if draft.has_room(data.len()) && self.answers.store().reserve(data.len()) => {
-                draft.add(data);
-                true
+            (Some(draft), Some(data)) if draft.has_room(data.len()) => {
+                let room = self.answers.store().take(data.len());
+                room.map(|room| draft.add(data, room)).is_some()
             }
             // No room; or trailers, which belong to the one answer that they came with.
             _ => false,
         };
-        if !fits && let Some(draft) = self.draft.take() {
-            self.answers.store().release(draft.reserved());
+        if !fits && self.draft.take().is_some() {
             self.answers.store().forget(&self.identity);
         }
         fits
@@ -174,19 +216,12 @@ impl Keeping {
     pub(crate) fn finish(mut self) {
         if let Some(draft) = self.draft.take() {
             let mut store = self.answers.store();
-            store.release(draft.reserved());
-            match draft.finish() {
-                Some(answer) => store.keep(Arc::clone(&self.identity), answer),
-                None => store.forget(&self.identity),
+            store.forget(&self.identity);
+            if let Some(overhead) = store.take(draft.overhead())
+                && let Some(answer) = draft.finish(overhead)
+            {
+                store.keep(Arc::new(self.identity.detached()), answer);
             }
-        }
-    }
-}
-
-impl Drop for Keeping {
-    fn drop(&mut self) {
-        if let Some(draft) = self.draft.take() {
-            self.answers.store().release(draft.reserved());
         }
     }
 }
@@ -202,6 +237,8 @@ fn may_ask(parts: &request::Parts) -> bool {
         && !has_body
         && !OWN_CONDITIONS.iter().any(|name| headers.contains_key(name))
         && !headers.get_all(http::header::CACHE_CONTROL).iter().any(no_store)
+        // What it is told apart by has to reach the upstream.
+        && !hides_fields(headers)
 }
 
 const NO_STORE: &str = "no-store";

@@ -10,12 +10,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures_util::future::Either;
+use http::request::Parts;
 use http::{Request, Response};
 use tower::{Service, ServiceBuilder};
 use tower_http::catch_panic::{CatchPanic, CatchPanicLayer, ResponseForPanic};
 
 use super::admission::{self, Admission, PendingCall};
 use super::body::Body;
+use super::coalesce::Whole;
 use super::failure::Failure;
 use super::observe::CallContext;
 use super::parts::GateParts;
@@ -91,12 +93,12 @@ pub(crate) fn answer(gate: Arc<GateParts>, mut request: PendingCall) -> Pin<Box<
         let answered = match admitted {
             // Sends the call and learns the outcome at the head; the slot stays with the body.
             Ok(Admission::Leaves(permit, route, leader)) => {
-                forward::send(&gate, request, permit, route, leader, &mut context).await
+                match forward::send(&gate, request, permit, route, leader, &mut context).await {
+                    Err(Failure::Unproven(request)) => Box::pin(ask_plainly(&gate, *request, &mut context)).await,
+                    answered => answered,
+                }
             }
-            Ok(Admission::Answered(whole)) => {
-                context.coalesced();
-                Ok(Response::from_parts(whole.head.clone(), Body::Shared { whole, next: 0 }))
-            }
+            Ok(Admission::Answered(whole)) => Ok(shared(whole, &mut context)),
             Err(failure) => Err(failure),
         };
         // Every way of not getting the upstream's answer becomes an answer of the gate's own.
@@ -110,6 +112,22 @@ pub(crate) fn answer(gate: Arc<GateParts>, mut request: PendingCall) -> Pin<Box<
         response.body_mut().hold(in_flight);
         Ok(response)
     })
+}
+
+/// Makes a call again as it came, under all limits, whose answer could not be had by asking if it
+/// has changed.
+async fn ask_plainly(gate: &GateParts, request: Parts, context: &mut CallContext) -> Result<Response<Body>, Failure> {
+    let mut request = PendingCall::new(Request::from_parts(request, Inbound::default()), context.call.client.as_ref());
+    match admission::admit(gate, &mut request, context).await? {
+        Admission::Leaves(permit, route, leader) => forward::send(gate, request, permit, route, leader, context).await,
+        Admission::Answered(whole) => Ok(shared(whole, context)),
+    }
+}
+
+/// Returns the answer to an identical call.
+fn shared(whole: Arc<Whole>, context: &mut CallContext) -> Response<Body> {
+    context.coalesced();
+    Response::from_parts(whole.head.clone(), Body::Shared { whole, next: 0 })
 }
 
 impl Service<Request<Inbound>> for Answerer {

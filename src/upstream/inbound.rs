@@ -26,7 +26,7 @@ use super::lock;
 use crate::clock::timer;
 
 /// A request body as the client sends it; `None` for no body at all, which costs nothing.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Inbound(Option<Arc<Mutex<State>>>);
 
 /// The same body for the connection that it comes on. When dropped, it takes the body away from

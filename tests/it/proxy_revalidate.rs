@@ -4,6 +4,7 @@
 mod argo;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -179,7 +180,7 @@ async fn a_304_gives_its_token_back_to_callers_that_the_upstream_knows() {
 }
 
 #[tokio::test]
-async fn an_upstream_that_confirms_what_was_not_asked_is_not_asked_again() {
+async fn an_upstream_that_confirms_what_was_not_asked_is_asked_plainly_from_then_on() {
     let backend = Backend::start(|seen| async move {
         let is_asked = seen.headers.contains_key("if-none-match");
         let mut answer = reply(if is_asked { 304 } else { 200 }, if is_asked { "" } else { "ok" });
@@ -189,13 +190,54 @@ async fn an_upstream_that_confirms_what_was_not_asked_is_not_asked_again() {
     })
     .await;
     let proxy = keeping(&backend).start().await;
-    let mut statuses = Vec::new();
     for _ in 0..4 {
-        statuses.push(status(&get(&proxy, "/", "").await));
+        let answer = get(&proxy, "/", "").await;
+        assert_eq!((status(&answer), header(&answer, "etag")), (200, Some("\"a\"")));
+        assert!(answer.ends_with("\r\n\r\nok"), "{answer}");
     }
-    assert_eq!(statuses, [200, 502, 200, 200]);
+    let asked = Some(HeaderValue::from_static("\"a\""));
+    assert_eq!(conditions(&backend), [None, asked, None, None, None]);
     assert_eq!(proxy.metric("tidegate_kept_bytes", &[]), 0.0);
 }
+
+/// A server of files compares dates as RFC 9110 has it: not modified since is also what was put back.
+#[tokio::test(start_paused = true)]
+async fn a_file_that_was_put_back_to_an_earlier_date_is_not_answered_from_what_was_kept() {
+    for repeats_date in [true, false] {
+        let is_back = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&is_back);
+        let backend = Backend::start(move |seen| {
+            let date = DATES[usize::from(!told.load(Ordering::SeqCst))];
+            async move {
+                let is_same = seen.headers.get("if-modified-since").is_some_and(|asked| *asked == DATES[1]);
+                let mut answer = reply(if is_same { 304 } else { 200 }, if is_same { "" } else { date });
+                answer.headers_mut().insert("date", HeaderValue::from_static(DATES[2]));
+                // Go's server of files does in its 304, Python's does not.
+                if !is_same || repeats_date {
+                    answer.headers_mut().insert("last-modified", HeaderValue::from_static(date));
+                }
+                answer
+            }
+        })
+        .await;
+        let proxy = keeping(&backend).bucket(0.000_1, 5).max_wait(Duration::ZERO).start().await;
+        let get = async || get(&proxy, "/file", "").await;
+        assert!(get().await.ends_with(DATES[1]));
+        let again = get().await;
+        assert!(again.ends_with(DATES[1]), "{again}");
+        assert_eq!(header(&again, "tidegate-cache"), repeats_date.then_some("revalidated"));
+        is_back.store(true, Ordering::SeqCst);
+        for _ in 0..2 {
+            let back = get().await;
+            assert!(status(&back) == 200 && back.ends_with(DATES[0]), "{back}");
+        }
+        assert_eq!(backend.seen().len(), 5, "it was asked twice, once");
+        assert_eq!(status(&get().await), 429, "the second question took a token too");
+    }
+}
+
+const DATES: [&str; 3] =
+    ["Mon, 31 Dec 2029 23:00:00 GMT", "Tue, 01 Jan 2030 00:00:00 GMT", "Tue, 01 Jan 2030 00:00:09 GMT"];
 
 #[tokio::test]
 async fn what_broke_off_is_not_kept() {

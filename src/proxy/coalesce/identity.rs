@@ -4,6 +4,8 @@ use http::header::{CONNECTION, UPGRADE};
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, Method, Uri, Version};
 
+use crate::upstream::hides_fields;
+
 /// All of a request that its answer can depend on: the target as bytes, and every header except
 /// those that only trace it. Credentials and impersonation are among the headers, so that no client
 /// is answered with what only another may see. It is compared whole: equal hashes are not enough.
@@ -20,7 +22,8 @@ impl Identity {
     /// The identity of a GET; `None` for requests of which no two are the same. The caller has seen
     /// that it has no body and is not long-running.
     pub(crate) fn of(parts: &Parts) -> Option<Self> {
-        if parts.method != Method::GET || parts.headers.contains_key(UPGRADE) {
+        // What it is told apart by has to reach the upstream.
+        if parts.method != Method::GET || parts.headers.contains_key(UPGRADE) || hides_fields(&parts.headers) {
             return None;
         }
         let told = parts.headers.iter().filter(|(name, _)| !TRACES.contains(name) && *name != CONNECTION);
@@ -76,5 +79,10 @@ mod tests {
             assert_eq!(identity(method, "/a", &[]), None, "{method}");
         }
         assert_eq!(identity("GET", "/a", &[("upgrade", "websocket")]), None);
+        assert_eq!(
+            identity("GET", "/a", &[("connection", "X-Token"), ("x-token", "1")]),
+            None,
+            "the upstream sees no token"
+        );
     }
 }

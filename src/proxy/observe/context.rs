@@ -175,7 +175,7 @@ impl CallContext {
     pub(crate) fn failed(&mut self, failure: &Failure) {
         let kind = match failure {
             Failure::Refused(refusal) => return self.refused(refusal),
-            Failure::Lost => FailureKind::Lost,
+            Failure::Lost | Failure::Unproven(_) => FailureKind::Lost,
             Failure::Timeout(_) => FailureKind::Timeout,
             Failure::Unconnected(_) => FailureKind::Unconnected,
             // Calls of strangers say nothing about an object.

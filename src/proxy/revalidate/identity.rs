@@ -14,20 +14,27 @@ pub(super) struct Identity {
     method: Method,
     uri: Uri,
     headers: Vec<(HeaderName, HeaderValue)>,
-    /// The version of the gate's own credential.
-    version: u64,
+    /// The versions of the gate's own credential and client certificate.
+    version: [u64; 2],
 }
 
 // === impl Identity ===
 
 impl Identity {
-    pub(super) fn of(parts: &Parts, version: u64) -> Self {
+    pub(super) fn of(parts: &Parts, version: [u64; 2]) -> Self {
         let telling = parts.headers.iter().filter(|(name, _)| !SAYS_NOTHING.contains(name));
         let mut headers: Vec<_> = telling.map(|(name, value)| (name.clone(), value.clone())).collect();
         // Values of one name keep their order, names have none.
         headers.sort_by(|(one, _), (other, _)| one.as_str().cmp(other.as_str()));
         headers.shrink_to_fit();
         Self { method: parts.method.clone(), uri: parts.uri.clone(), headers, version }
+    }
+
+    /// Returns a copy that holds nothing of the buffers that the request was read into.
+    pub(super) fn detached(&self) -> Self {
+        let target = |uri: &Uri| uri.to_string().parse().unwrap_or_else(|_| uri.clone());
+        let headers = self.headers.iter().map(|(name, value)| (name.clone(), detached(value))).collect();
+        Self { method: self.method.clone(), uri: target(&self.uri), headers, version: self.version }
     }
 
     pub(super) fn method(&self) -> &Method {
@@ -39,6 +46,13 @@ impl Identity {
         let headers = self.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + HEADER);
         headers.sum::<usize>() + self.uri.path().len() + self.uri.query().map_or(0, str::len) + size_of::<Self>()
     }
+}
+
+/// Copies a value out of the buffer that it was read into.
+pub(super) fn detached(value: &HeaderValue) -> HeaderValue {
+    let mut copy = HeaderValue::from_bytes(value.as_bytes()).unwrap_or_else(|_| value.clone());
+    copy.set_sensitive(value.is_sensitive());
+    copy
 }
 
 /// Headers that say where a call comes from and how it was made, and nothing about what it asks or

@@ -1,27 +1,39 @@
 //! An answer that is kept, and one in the making.
 
-use bytes::Bytes;
-use http::header::{CONNECTION, CONTENT_LENGTH, ETAG, LAST_MODIFIED, TRAILER, TRANSFER_ENCODING};
-use http::response::Parts;
-use http::{HeaderMap, HeaderName, Response, StatusCode};
+use std::sync::Arc;
 
-use super::identity::HEADER;
+use bytes::Bytes;
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, CONTENT_SECURITY_POLICY, CONTENT_SECURITY_POLICY_REPORT_ONLY, ETAG, LAST_MODIFIED,
+    TRAILER, TRANSFER_ENCODING,
+};
+use http::response::Parts;
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+
+use super::identity::{HEADER, detached};
+use super::room::Room;
 use super::rules::Rules;
+use super::written;
 
 /// A complete answer, and what says when it holds.
 pub(super) struct Answer {
     pub(super) rules: Rules,
-    pub(super) body: Bytes,
+    body: Box<[u8]>,
     head: Parts,
     /// About the memory that it takes, with the identity of its request.
-    pub(super) bytes: usize,
+    _room: Room,
 }
+
+/// The body of an answer that a client reads.
+struct Shown(Arc<Answer>);
 
 /// An answer in the making.
 pub(super) struct Draft {
     rules: Rules,
     head: Parts,
     body: Vec<u8>,
+    /// The room that was taken for the body.
+    room: Room,
     /// The length that its head declares.
     declared: Option<usize>,
     /// The memory that it takes besides the body.
@@ -35,7 +47,7 @@ impl Answer {
     /// Returns the head of the answer to the next client: as it was kept, with what the 304 tells
     /// (RFC 9111, section 3.2), except of the body, which is the one that is kept.
     pub(super) fn head(&self, told: &HeaderMap) -> Parts {
-        let mut head = copy(&self.head);
+        let mut head = copy(&self.head, HeaderValue::clone);
         let is_news = |name: &&HeaderName| told.get_all(*name) != self.head.headers.get_all(*name);
         for name in told.keys().filter(|name| !is_of_body(name)).filter(is_news) {
             let mut values = told.get_all(name).iter().cloned();
@@ -44,6 +56,18 @@ impl Answer {
             values.for_each(|value| _ = head.headers.append(name.clone(), value));
         }
         head
+    }
+
+    /// Returns the body. The answer has its room until the last piece of it is gone, also if it is
+    /// no longer kept: a client can take its time to read.
+    pub(super) fn body(answer: &Arc<Self>) -> Bytes {
+        Bytes::from_owner(Shown(Arc::clone(answer)))
+    }
+}
+
+impl AsRef<[u8]> for Shown {
+    fn as_ref(&self) -> &[u8] {
+        &self.0.body
     }
 }
 
@@ -56,9 +80,12 @@ impl Draft {
         let length = head.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
         let declared = if is_bare { Some(0) } else { length };
         let headers: usize = head.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + HEADER).sum();
-        let overhead = bytes + headers + rules.bytes() + size_of::<Answer>() + ENTRY;
+        let noted = written::bytes(&head.headers) + head.headers.len() * HEADER;
+        let written = if head.extensions.is_empty() { 0 } else { noted };
+        let overhead = bytes + headers + written + rules.bytes() + size_of::<Answer>() + ENTRY;
         let fits = declared.unwrap_or_default().saturating_add(overhead) <= most;
-        fits.then(|| Self { rules, head: copy(head), body: Vec::new(), declared, overhead, most })
+        let room = Room::default();
+        fits.then(|| Self { rules, head: copy(head, detached), body: Vec::new(), room, declared, overhead, most })
     }
 
     /// True if it may have so many bytes more.
@@ -66,37 +93,44 @@ impl Draft {
         self.body.len() + bytes + self.overhead <= self.most
     }
 
-    /// Adds to the body. It is copied: a piece of what was read from a socket would keep all of
-    /// that.
-    pub(super) fn add(&mut self, data: &[u8]) {
+    /// Adds to the body, for which there is room. It is copied: a piece of what was read from a
+    /// socket would keep all of that.
+    pub(super) fn add(&mut self, data: &[u8], room: Room) {
         self.body.extend_from_slice(data);
+        self.room.join(room);
     }
 
-    /// Returns the bytes that were reserved for its body.
-    pub(super) fn reserved(&self) -> usize {
-        self.body.len()
+    /// Returns the memory that it takes besides the body.
+    pub(super) fn overhead(&self) -> usize {
+        self.overhead
     }
 
-    /// Returns the answer; `None` if it is not the whole that its head declares.
-    pub(super) fn finish(self) -> Option<Answer> {
-        let Self { rules, head, body, declared, overhead, .. } = self;
-        let is_whole = declared.is_none_or(|declared| declared == body.len());
-        let bytes = overhead + body.len();
-        is_whole.then(|| Answer { rules, body: Bytes::from(body.into_boxed_slice()), head, bytes })
+    /// Returns the answer, with the room for what is not its body; `None` if it is not the whole
+    /// that its head declares.
+    pub(super) fn finish(self, overhead: Room) -> Option<Answer> {
+        let Self { rules, mut head, body, declared, mut room, .. } = self;
+        if declared.is_some_and(|declared| declared != body.len()) {
+            return None;
+        }
+        room.join(overhead);
+        head.extensions = written::detached(&head.headers, &head.extensions).unwrap_or_default();
+        Some(Answer { rules, body: body.into_boxed_slice(), head, _room: room })
     }
 }
 
 /// True for a header of a 304 that describes a body or a connection, or names the answer.
 fn is_of_body(name: &HeaderName) -> bool {
-    name.as_str().starts_with("content-")
+    let is_policy = [CONTENT_SECURITY_POLICY, CONTENT_SECURITY_POLICY_REPORT_ONLY].contains(name);
+    (name.as_str().starts_with("content-") && !is_policy)
         || [CONNECTION, ETAG, LAST_MODIFIED, TRAILER, TRANSFER_ENCODING].contains(name)
 }
 
-/// Copies a head with what else hyper notes of it, such as how its names were written.
-fn copy(head: &Parts) -> Parts {
+/// Copies a head with what else hyper notes of it, such as how its names were written; the values
+/// by `value`.
+fn copy(head: &Parts, value: fn(&HeaderValue) -> HeaderValue) -> Parts {
     let mut copied = Response::new(()).into_parts().0;
     copied.status = StatusCode::OK;
-    copied.headers = head.headers.clone();
+    copied.headers = head.headers.iter().map(|(name, held)| (name.clone(), value(held))).collect();
     copied.extensions = head.extensions.clone();
     copied
 }

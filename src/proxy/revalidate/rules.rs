@@ -7,6 +7,7 @@
 
 use std::time::SystemTime;
 
+use super::identity::detached;
 use http::header::{
     CACHE_CONTROL, CONTENT_RANGE, DATE, ETAG, IF_MODIFIED_SINCE, IF_NONE_MATCH, LAST_MODIFIED, SET_COOKIE, TRAILER,
     VARY,
@@ -30,8 +31,8 @@ pub(super) enum Proof {
     Same,
     /// The same, but it must not be kept any longer.
     SameOnce,
-    /// Another answer is.
-    Other,
+    /// None: the answer may be another.
+    None,
 }
 
 /// A request as the library sees it. A HEAD is a GET without a body: the library would not ask by
@@ -77,9 +78,13 @@ impl Rules {
     /// Reads the 304 to a request that went with the conditions.
     pub(super) fn confirmed(&self, request: &HeaderMap, answer: &HeaderMap) -> Proof {
         let mut told = HeaderMap::new();
-        // Only one answer was asked about, so a 304 that names none means that one.
         let (name, own) = &self.validator;
-        told.insert(name.clone(), answer.get(name).unwrap_or(own).clone());
+        // Only one name was asked about, so a 304 without one means that one. A date stands for all
+        // before it: an answer that was put back to an earlier one was "not modified since" either
+        // (RFC 9110, section 13.1.3), so that only the same date says that it is the same answer
+        // (RFC 9111, section 4.3.4).
+        let Some(named) = answer.get(name).or_else(|| (!self.is_by_date()).then_some(own)) else { return Proof::None };
+        told.insert(name.clone(), named.clone());
         let directives = directives(answer);
         let is_readable = directives.is_some();
         told.extend(directives.into_iter().flatten().map(|value| (CACHE_CONTROL, value)));
@@ -88,10 +93,15 @@ impl Rules {
         let may_stay = is_readable && policy(&asked, &Answered(StatusCode::OK, told.clone())).is_storable();
         let answered = Answered(StatusCode::NOT_MODIFIED, told);
         match self.policy.after_response(&asked, &answered, SystemTime::UNIX_EPOCH) {
-            AfterResponse::Modified(..) => Proof::Other,
+            AfterResponse::Modified(..) => Proof::None,
             AfterResponse::NotModified(..) if may_stay => Proof::Same,
             AfterResponse::NotModified(..) => Proof::SameOnce,
         }
+    }
+
+    /// True if the upstream is asked by the date of the answer.
+    pub(super) fn is_by_date(&self) -> bool {
+        self.validator.0 == LAST_MODIFIED
     }
 
     /// Returns about the memory that they take.
@@ -122,11 +132,11 @@ fn validator(answer: &HeaderMap) -> Option<(HeaderName, HeaderValue)> {
         values.next().filter(|value| values.next().is_none() && value.to_str().is_ok_and(|text| !text.is_empty()))
     };
     if answer.contains_key(ETAG) {
-        return Some((ETAG, only(&ETAG)?.clone()));
+        return Some((ETAG, detached(only(&ETAG)?)));
     }
     let time = |name| httpdate::parse_http_date(only(name)?.to_str().ok()?).ok();
     let age = time(&DATE)?.duration_since(time(&LAST_MODIFIED)?).ok()?;
-    (age.as_secs() >= 1).then_some((LAST_MODIFIED, only(&LAST_MODIFIED)?.clone()))
+    (age.as_secs() >= 1).then_some((LAST_MODIFIED, detached(only(&LAST_MODIFIED)?)))
 }
 
 /// Returns the directives of an answer in small letters; `None` if they cannot be read: they may

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::identity::Identity;
 use super::kept::Answer;
+use super::room::{Room, Taken};
 
 /// The answers of one gate.
 #[derive(Default)]
@@ -15,8 +16,9 @@ pub(super) struct Store {
     order: BTreeMap<u64, Arc<Identity>>,
     /// The number of questions so far.
     questions: u64,
-    /// The bytes of all answers, and of those in the making.
-    bytes: usize,
+    /// The bytes of all answers, of those in the making, and of those that are no longer kept but
+    /// still read.
+    taken: Taken,
     max_bytes: usize,
 }
 
@@ -29,7 +31,7 @@ struct Place {
 
 impl Store {
     pub(super) fn bytes(&self) -> usize {
-        self.bytes
+        self.taken.bytes()
     }
 
     pub(super) fn resize(&mut self, max_bytes: usize) {
@@ -55,38 +57,30 @@ impl Store {
         Some(answer)
     }
 
-    /// Takes room for bytes of an answer in the making; false if there is none.
-    pub(super) fn reserve(&mut self, bytes: usize) -> bool {
+    /// Takes room for bytes of an answer; `None` if there is none.
+    pub(super) fn take(&mut self, bytes: usize) -> Option<Room> {
         let fits = self.make_room(bytes);
-        self.bytes += if fits { bytes } else { 0 };
-        fits
-    }
-
-    pub(super) fn release(&mut self, bytes: usize) {
-        self.bytes = self.bytes.saturating_sub(bytes);
+        fits.then(|| self.taken.take(bytes))
     }
 
     /// Keeps an answer in place of the one before.
     pub(super) fn keep(&mut self, identity: Arc<Identity>, answer: Answer) {
         self.forget(&identity);
-        if self.reserve(answer.bytes) {
-            self.questions += 1;
-            self.order.insert(self.questions, Arc::clone(&identity));
-            self.answers.insert(identity, Place { answer: Arc::new(answer), asked: self.questions });
-        }
+        self.questions += 1;
+        self.order.insert(self.questions, Arc::clone(&identity));
+        self.answers.insert(identity, Place { answer: Arc::new(answer), asked: self.questions });
     }
 
     pub(super) fn forget(&mut self, identity: &Identity) {
-        if let Some(Place { answer, asked }) = self.answers.remove(identity) {
+        if let Some(Place { asked, .. }) = self.answers.remove(identity) {
             self.order.remove(&asked);
-            self.release(answer.bytes);
         }
     }
 
     /// Forgets answers until there is room for `bytes`. False if there cannot be: the rest is being
-    /// made.
+    /// made, or read.
     fn make_room(&mut self, bytes: usize) -> bool {
-        while self.bytes.saturating_add(bytes) > self.max_bytes {
+        while self.bytes().saturating_add(bytes) > self.max_bytes {
             let Some((_, oldest)) = self.order.pop_first() else { return false };
             self.forget(&oldest);
         }
