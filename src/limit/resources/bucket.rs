@@ -170,7 +170,7 @@ impl Bucket {
     pub(crate) fn failed(&mut self, now: Moment) {
         if self.limits.opens {
             let tokens = self.whole_tokens(now);
-            let lost = tokens - self.opening.failed(tokens).min(tokens);
+            let lost = tokens - self.opening.failed(tokens, self.policy.burst.get()).min(tokens);
             // The part of a token that has come since the last whole one stays.
             let tat = self.tat.get().max(clamp(now));
             self.tat.set(tat.saturating_add(u64::from(lost).saturating_mul(self.period)));

@@ -63,11 +63,13 @@ impl Opening {
         GIVEN
     }
 
-    /// Records the failure of a retry; the bucket has so many whole tokens. Returns how many stay.
-    pub(crate) fn failed(&mut self, tokens: u32) -> u32 {
+    /// Records the failure of a retry; the bucket has so many whole tokens, of `burst`. Returns how
+    /// many stay.
+    pub(crate) fn failed(&mut self, tokens: u32, burst: u32) -> u32 {
         let most = if self.is_open { BORNE_WHEN_OPEN } else { BORNE };
-        // It had time to fill, so that these are the first retries for a while.
-        if !self.is_open && tokens >= most {
+        // It had time to fill, so that these are the first retries for a while. A small bucket was
+        // full: the retry itself took a token of it.
+        if !self.is_open && tokens >= most.min(burst.saturating_sub(1)) {
             self.failures = 0;
         }
         self.failures = self.failures.saturating_add(1).min(most);
@@ -94,7 +96,7 @@ mod tests {
     fn kept(opening: &mut Opening, mut tokens: u32, failures: usize) -> Vec<u32> {
         let mut all = Vec::new();
         for _ in 0..failures {
-            tokens = opening.failed(tokens);
+            tokens = opening.failed(tokens, 100);
             all.push(tokens);
         }
         all
@@ -104,8 +106,8 @@ mod tests {
     fn a_bucket_that_rested_bears_a_few_failures_and_has_no_tokens_then() {
         let mut opening = Opening::default();
         assert_eq!(kept(&mut opening, 100, 6), [4, 3, 2, 1, 0, 0]);
-        assert_eq!(opening.failed(4), 0, "it has not rested since");
-        assert_eq!(opening.failed(5), 4);
+        assert_eq!(opening.failed(4, 100), 0, "it has not rested since");
+        assert_eq!(opening.failed(5, 100), 4);
         assert!(!opening.is_open());
     }
 
@@ -115,7 +117,7 @@ mod tests {
         assert_eq!((opening.succeeded(), opening.is_open()), (GIVEN, true));
         assert_eq!(kept(&mut opening, 100, 19).last(), Some(&1));
         assert!(opening.is_open());
-        assert_eq!((opening.failed(1), opening.is_open()), (0, false));
+        assert_eq!((opening.failed(1, 100), opening.is_open()), (0, false));
         opening.succeeded();
         assert_eq!(kept(&mut opening, 100, 19).last(), Some(&1), "a success makes up for all of them");
         assert!(opening.is_open());

@@ -78,6 +78,27 @@ fn while_every_retry_fails_few_leave() {
 }
 
 #[test]
+fn a_small_bucket_bears_as_many_failures_after_a_rest_as_it_has_tokens() {
+    for burst in 1..=7 {
+        let retries = BucketPolicy { opens: true, ..bucket(CLOSED, burst) };
+        let mut world = failing(Policy { retry_bucket: Some(retries), ..opening(100.0, 100) }, 10);
+        for round in 0..3 {
+            let mut left = 0;
+            for key in 0..10 {
+                let call = retry(&mut world, key);
+                if world.refusal(call).is_none() {
+                    left += 1;
+                    fail(&mut world, call);
+                }
+            }
+            assert_eq!(left, burst.min(5), "round {round} of a burst of {burst}");
+            world.pass(secs(10));
+        }
+        world.wind_down();
+    }
+}
+
+#[test]
 fn retries_that_succeed_wait_for_the_gates_bucket_as_healthy_calls_do() {
     let mut world = failing(opening(10.0, 5), 60);
     let first = retry(&mut world, 0);
