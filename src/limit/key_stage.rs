@@ -39,12 +39,17 @@ impl Limiter {
             return self.waiting.timers.set_key(view.forget_at, key);
         }
         let Some(first) = self.waiting.first_held(key).filter(|first| !self.waits_for_write(*first)) else { return };
-        let reserved = self.waiting.get(first).and_then(|waiter| waiter.key_grant.reserved);
-        let at = view.state.ready_at.max(reserved.map_or(now, |reserved| reserved.at));
-        if at > now {
-            return self.waiting.timers.set_key(at, key);
+        let Some(waiter) = self.waiting.get(first) else { return };
+        let (call, reserved, hold_ends) = (waiter.call, waiter.key_grant.reserved, waiter.hold_ends);
+        let token_at = self.token_at(&call, &view.state, reserved, now);
+        let at_key = AtKey::failing(view.state, false, false, token_at, now);
+        if at_key.earliest <= now {
+            self.enter_queue(first, true, now);
+        } else if let Err(cause) = self.backoff(&call, &at_key, hold_ends) {
+            self.refuse(first, cause, now);
+        } else {
+            return self.waiting.timers.set_key(at_key.earliest, key);
         }
-        self.enter_queue(first, true, now);
         // If the trial was refused, the next call is reviewed.
         if self.waiting.first_held(key).is_some() {
             self.work.dirty_keys.push(key);
@@ -189,7 +194,7 @@ impl Limiter {
         let at_key = match call.key.and_then(|key| Some((KeyId::from(&key), self.keys().view(&key, now)?))) {
             Some((key, view)) => {
                 let tried = view.trial != 0 || self.waiting.first_held(key) != Some(index);
-                AtKey::failing(view.state, tried, busy, reserved.map(|reserved| reserved.at), now)
+                AtKey::failing(view.state, tried, busy, self.token_at(&call, &view.state, reserved, now), now)
             }
             None if busy => AtKey::healthy(true, now),
             None => return self.work.dirty_keys.extend(call.key.as_ref().map(KeyId::from)),
@@ -252,13 +257,31 @@ impl Limiter {
         KeyGrant { trial, reserved: self.reserve(at_key.reserve, now), alone: self.begin_write(call) }
     }
 
+    /// Returns the moment from which a held call may have a retry token: the one that is reserved
+    /// for it, or one that is not kept for another key.
+    pub(super) fn token_at(
+        &mut self,
+        call: &Call,
+        key: &KeyState,
+        reserved: Option<Reserved>,
+        now: Moment,
+    ) -> Option<Moment> {
+        reserved.map(|reserved| reserved.at).or_else(|| self.gives_way_until(call, key, now))
+    }
+
     /// Returns the moment until which a trial of a key leaves the last token of a retry bucket to
     /// another key, which has been tried less often and not for longer. Without it the order in
     /// which a controller tries its objects would decide: if the same come at each token, these
     /// alone are tried, and their backoff becomes longer than the outage.
     #[inline]
     pub(super) fn gives_way_until(&mut self, call: &Call, key: &KeyState, now: Moment) -> Option<Moment> {
-        if key.ready_at > now || !self.is_metered(call) || self.policy.queue.combine != Combine::Sequential {
+        // As nearly always: a key that is tried during its backoff.
+        if key.ready_at > now { None } else { self.last_token_kept_until(call, key, now) }
+    }
+
+    #[inline(never)]
+    fn last_token_kept_until(&mut self, call: &Call, key: &KeyState, now: Moment) -> Option<Moment> {
+        if !self.is_metered(call) || self.policy.queue.combine != Combine::Sequential {
             return None;
         }
         let bucket = self.resources.retry_bucket(&call.demand, now)?;

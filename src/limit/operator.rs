@@ -2,7 +2,8 @@
 //! while, and preview what would happen to a call.
 
 use super::{
-    Arrival, KeyState, Limiter, Position, Reason, Refusal, State, Sweep, Ticket, Verdict, WaiterIndex, WaiterWalk,
+    Arrival, AtKey, KeyState, Limiter, Position, Reason, Refusal, State, Sweep, Ticket, Verdict, WaiterIndex,
+    WaiterWalk,
 };
 use crate::hot::in_direction;
 use crate::moment::Moment;
@@ -120,11 +121,14 @@ impl Limiter {
     fn preview_wait(&mut self, ticket: Ticket, now: Moment) -> Preview {
         let Some(waiter) = self.waiting.find(ticket) else { return Preview::Goes };
         let (call, held_for, retry) = (waiter.call, waiter.held_for, waiter.key_grant.trial != 0);
+        let reserved = waiter.key_grant.reserved;
         let stopped = if let State::Queued(queue) = waiter.state { Some(self.scheduler.stopped(queue)) } else { None };
         self.leave(ticket, now);
         if let (None, Some(reason)) = (stopped, held_for) {
-            let view = call.key.and_then(|key| self.keys().view(&key, now));
-            return Preview::Waits { reason, until: view.map_or(now, |view| view.state.ready_at) };
+            let state = call.key.and_then(|key| self.keys().view(&key, now)).map(|view| view.state);
+            let token_at = state.and_then(|state| self.token_at(&call, &state, reserved, now));
+            let until = state.map_or(now, |state| AtKey::failing(state, false, false, token_at, now).earliest);
+            return Preview::Waits { reason, until };
         }
         let (id, needs) = self.queue_of(&call, retry, now);
         let min_wait = self.scheduler.min_wait(&id, &needs, &self.resources, now);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tidegate::api::Outcome;
 use tidegate::limit::policy::{Backoff, BucketPolicy, Strategy as Delays};
-use tidegate::limit::{Policy, Reason};
+use tidegate::limit::{Policy, Preview, Reason};
 use tidegate::moment::Moment;
 
 use super::world::{Caller, World, bucket, ms, open, secs};
@@ -203,21 +203,27 @@ fn few_tokens_go_round() {
     assert!(refused.is_empty(), "{} refused, first for {:?}", refused.len(), refused[0]);
 }
 
+/// A world with no retry token, of which two come in a second. The keys 0 to 4 have failed three times
+/// each, and 10 to 13 once. A retry of 10 was refused.
+fn tokens_are_few(policy: Policy) -> World {
+    let mut world = failing(policy, 14);
+    for keys in [0..5, 0..5, 5..10] {
+        let is_last = keys.start == 5;
+        for key in keys {
+            let call = retry(&mut world, key);
+            fail(&mut world, call);
+        }
+        world.pass(if is_last { ms(250) } else { secs(10) });
+    }
+    let refused = retry(&mut world, 10);
+    let refusal = world.refusal(refused).map(|refusal| (refusal.reason, refusal.retry_at - world.now));
+    assert_eq!(refusal, Some((Reason::RetryBucket, ms(250))), "there is none");
+    world
+}
+
 #[test]
 fn the_last_token_is_kept_for_an_object_that_was_tried_less_until_the_next_one_comes() {
-    let mut world = failing(opening(100.0, 100), 14);
-    let again = |world: &mut World, keys: std::ops::Range<u64>| {
-        for key in keys {
-            let call = retry(world, key);
-            fail(world, call);
-        }
-    };
-    for _ in 0..2 {
-        again(&mut world, 0..5);
-        world.pass(secs(10));
-    }
-    again(&mut world, 5..10);
-    // Two tokens come in a second.
+    let mut world = tokens_are_few(opening(100.0, 100));
     let refused_after = |world: &mut World, millis, key| {
         world.pass(ms(millis));
         let call = retry(world, key);
@@ -228,12 +234,73 @@ fn the_last_token_is_kept_for_an_object_that_was_tried_less_until_the_next_one_c
         refusal.map(|refusal| (refusal.reason, refusal.retry_at - world.now))
     };
     let short_by = |millis| Some((Reason::RetryBucket, ms(millis)));
-    assert_eq!(refused_after(&mut world, 250, 10), short_by(250), "there is none");
     assert_eq!(refused_after(&mut world, 250, 0), short_by(500), "it is kept");
     assert_eq!(refused_after(&mut world, 200, 1), short_by(300), "it is kept");
     assert_eq!(refused_after(&mut world, 0, 11), None, "for one like this");
     assert_eq!(refused_after(&mut world, 100, 12), short_by(200), "there is none");
     assert_eq!(refused_after(&mut world, 700, 2), None, "there are two");
+    world.wind_down();
+}
+
+/// The same gate, which holds a call at its key for this long.
+fn holding(hold: Duration) -> Policy {
+    let mut policy = opening(100.0, 100);
+    policy.classes[0].backoff.hold = hold;
+    policy
+}
+
+#[test]
+fn a_call_that_may_be_held_until_the_next_token_leaves_the_last_one_too() {
+    let mut world = tokens_are_few(holding(secs(2)));
+    world.pass(ms(250));
+    let until = world.now + ms(500);
+    let reason = Reason::RetryBucket;
+    assert_eq!(world.preview(Caller::new().of_key(2)), Preview::Waits { reason, until });
+    let gives_way = retry(&mut world, 0);
+    assert!(world.is_waiting(gives_way), "the token is kept");
+    world.pass(ms(100));
+    let kept_for = retry(&mut world, 11);
+    fail(&mut world, kept_for);
+    world.pass(secs(1));
+    assert_eq!(world.left_at(gives_way), Some(until), "with the next token any may go");
+    world.wind_down();
+}
+
+#[test]
+fn a_held_call_is_refused_once_the_token_that_it_may_have_comes_too_late() {
+    for hold in [ms(600), ms(999)] {
+        let mut world = tokens_are_few(holding(hold));
+        world.pass(ms(250));
+        let gives_way = retry(&mut world, 0);
+        assert!(world.is_waiting(gives_way), "the token is kept");
+        // This one's answer takes a while, so that the next token is kept as well.
+        let kept_for = retry(&mut world, 11);
+        assert!(world.calls[kept_for].is_out());
+        world.pass(ms(500));
+        let refusal = world.refusal(gives_way).expect("it is refused");
+        assert_eq!((refusal.reason, refusal.waited), (Reason::RetryBucket, ms(500)), "held for {hold:?}");
+        assert_eq!(refusal.retry_at, world.now + ms(500));
+        world.wind_down();
+    }
+}
+
+#[test]
+fn a_call_whose_delay_ends_while_it_is_held_leaves_the_last_token_too() {
+    let mut policy = holding(secs(2));
+    policy.classes[0].backoff.strategy = Delays::Exponential { base: ms(700), max: ms(700), jitter: 0.0 };
+    let mut world = tokens_are_few(policy);
+    world.pass(ms(750));
+    let failed_at = world.now;
+    let again = retry(&mut world, 0);
+    fail(&mut world, again);
+    world.pass(ms(250));
+    let refused = retry(&mut world, 11);
+    assert_eq!(world.refusal(refused).map(|refusal| refusal.reason), Some(Reason::RetryBucket));
+    world.pass(ms(350));
+    let held = retry(&mut world, 0);
+    world.pass(secs(2));
+    // Its delay ends after 700 ms, and tokens come after 500 ms and a second.
+    assert_eq!(world.left_at(held), Some(failed_at + secs(1)));
     world.wind_down();
 }
 
