@@ -26,10 +26,10 @@ pub struct Loops {
 // === impl Loops ===
 
 impl Loops {
-    /// Counts a call of an object. Returns true if it came too soon.
+    /// Counts a call of an object among those at this pace. Returns true if it came too soon.
     #[inline]
     pub fn is_too_soon(&mut self, object: u64, reads: bool, pace: Pace, at: Moment) -> bool {
-        self.sketch.take(in_direction(object, reads), pace, at).is_err()
+        self.sketch.take(pace.number(in_direction(object, reads)), pace, at).is_err()
     }
 
     /// True if nothing is watched, so that a call that came at its pace and was not denied need not

@@ -9,9 +9,9 @@
 //! This is the large-flow detection of Wu, Hsiao and Hu (*Efficient Large Flow Detection over
 //! Arbitrary Windows*, IMC 2014) with the replacement of Metwally's Space-Saving (ICDT 2005), but
 //! the newcomer does not inherit the count of what it replaces. So every error is to the good of
-//! the object: none is found that was not called too often (except where two salted 64-bit hashes
-//! are equal), and one that is called more often than its part of all calls, one in [`PLACES`], is
-//! found in the end, because it is never the nearest to full among its neighbours.
+//! the object: none is found that was not called too often (except where two salted hashes of at
+//! least 48 bits are equal), and one that is called more often than its part of all calls, one in
+//! [`PLACES`], is found in the end, because it is never the nearest to full among its neighbours.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -59,6 +59,35 @@ impl Pace {
         let interval = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX).max(1);
         Self { interval, whole: interval.saturating_mul(burst.get().into()) }
     }
+
+    /// Returns the calls that come back in a second.
+    #[must_use]
+    pub fn rate(self) -> f64 {
+        1.0 / Duration::from_nanos(self.interval).as_secs_f64()
+    }
+
+    /// Returns the calls that may come at once.
+    #[must_use]
+    pub fn burst(self) -> u64 {
+        self.whole / self.interval
+    }
+
+    /// Returns a number of an object at this pace, so that what is counted at one pace is not held
+    /// against another.
+    #[inline]
+    pub(super) fn number(self, object: u64) -> u64 {
+        object ^ self.interval ^ self.whole.rotate_left(32)
+    }
+
+    /// Returns the time until a bucket of this pace is full, which has as many tokens as one of
+    /// another pace that is full after `missing`.
+    fn missing(self, missing: u64, other: Self) -> u64 {
+        let [missing, interval, whole] = [missing, self.interval, self.whole].map(u128::from);
+        let others_burst = u128::from(other.burst());
+        let missing = (missing * interval).div_ceil(other.interval.into()) + whole;
+        let missing = missing.saturating_sub(others_burst * interval).min(whole);
+        u64::try_from(missing).unwrap_or(u64::MAX)
+    }
 }
 
 // === impl PerKey ===
@@ -98,6 +127,22 @@ impl Sketch {
         Ok(())
     }
 
+    /// Brings what a class has counted in one direction to another pace: each object has as many
+    /// tokens as before, at most the new burst. Without a pace it is forgotten.
+    pub fn carry_over(&mut self, class: u32, reads: bool, from: Pace, to: Option<Pace>, now: Moment) {
+        let now = now.as_nanos();
+        for [object, full_at] in self.places.iter_mut().flatten() {
+            // One that is full is as good as one that is not kept.
+            if *object & CLASS != in_class(0, class, reads) || *full_at <= now {
+                continue;
+            }
+            match to {
+                Some(to) => *full_at = now.saturating_add(to.missing(*full_at - now, from)),
+                None => (*object, *full_at) = (0, 0),
+            }
+        }
+    }
+
     /// Returns the moment at which the bucket of an object is full again, if it is kept.
     #[must_use]
     pub fn full_at(&self, object: u64) -> Option<Moment> {
@@ -118,6 +163,14 @@ impl Sketch {
     pub fn bytes(&self) -> usize {
         self.places.capacity() * size_of::<[Place; NEIGHBOURS]>()
     }
+}
+
+/// Returns a number of an object for the calls of one class in one direction: each class has a pace
+/// of its own. Its lasting number is in the last bits, so that [`Sketch::carry_over`] finds it.
+#[inline]
+#[must_use]
+pub fn in_class(object: u64, class: u32, reads: bool) -> u64 {
+    object & !CLASS | (u64::from(class) << 1 | u64::from(reads)) & CLASS
 }
 
 /// Returns which neighbours an object is among.
@@ -142,6 +195,8 @@ fn place_of(object: u64, neighbours: &mut [Place; NEIGHBOURS]) -> Option<&mut Pl
     neighbours.get_mut(place)
 }
 
+/// The bits of a number that tell the class and the direction.
+const CLASS: u64 = 0xffff;
 /// The objects that are counted at once: 128 KiB of them. At the default pace of one write in a
 /// second this is enough for a thousand writes of different objects in each second.
 const PLACES: usize = 8192;
@@ -177,6 +232,28 @@ mod tests {
             for now in [Moment::ZERO, Moment::from_millis(1), Moment::MAX] {
                 assert_eq!(sketch.take(0, pace, now), Ok(()));
                 assert_eq!(sketch.take(u64::MAX, pace, now), Ok(()));
+            }
+        }
+    }
+
+    #[test]
+    fn another_pace_finds_the_tokens_that_are_left_and_at_most_its_burst() {
+        let (fast, slow, at) = (pace(5.0, 50), pace(0.1, 5), Moment::from_millis(1000));
+        // For the tokens that are taken at the one pace, those that are left at the other.
+        for (from, to, cases) in [
+            (fast, slow, [(0, 5), (45, 5), (46, 4), (49, 1), (50, 0)]),
+            (slow, fast, [(0, 50), (1, 4), (3, 2), (4, 1), (5, 0)]),
+        ] {
+            for (taken, left) in cases {
+                let (mut sketch, object) = (Sketch::default(), in_class(7 << 32, 3, true));
+                for _ in 0..taken {
+                    assert_eq!(sketch.take(object, from, at), Ok(()));
+                }
+                sketch.carry_over(3, false, from, None, at);
+                sketch.carry_over(2, true, from, None, at);
+                sketch.carry_over(3, true, from, Some(to), at);
+                let went = (0..100).take_while(|_| sketch.take(object, to, at).is_ok()).count();
+                assert_eq!(went, left, "after {taken} of {from:?}");
             }
         }
     }

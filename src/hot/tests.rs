@@ -170,6 +170,28 @@ fn two_that_fight_over_an_object_are_both_named() {
 fn queue(failures: u32) -> f64 {
     (0.005 * f64::from(2_u32.saturating_pow(failures))).min(1000.0)
 }
+#[test]
+fn each_pace_counts_its_own_calls_and_an_object_that_exceeds_two_has_one_name() {
+    let (slow, fast) =
+        (Pace::new(0.01, NonZeroU32::new(2).expect("two")), Pace::new(5.0, NonZeroU32::new(10).expect("ten")));
+    for (per_second, wanted) in [(1, 0), (20, 1)] {
+        let (mut watch, call) = (Watch::default(), write(1, "manager/1.2"));
+        for number in 0..per_second * 120 {
+            let now = at(f64::from(number) / f64::from(per_second));
+            watch.go_on(now);
+            let mut counted = |pace| {
+                let too_soon = watch.loops.is_too_soon(hash(1), false, pace, now);
+                watch.loops.learn(&seen(&call, now), too_soon);
+            };
+            counted(fast);
+            if number == 0 || per_second > 5 {
+                counted(slow);
+            }
+        }
+        assert_eq!(watch.news.len(), wanted, "{per_second} in a second: {:?}", watch.news);
+    }
+}
+
 
 #[test]
 fn a_call_that_is_denied_for_ever_is_named_within_a_minute_however_slowly_it_is_retried() {

@@ -9,7 +9,8 @@ use super::{
     Arrival, AtKey, BucketId, Call, Cause, Combine, Grant, KeyGrant, KeyId, KeyState, LOOKED_AT_ONCE, Lasts, Limiter,
     Reason, Reserved, State, Ticket, Waiter, WaiterIndex,
 };
-use crate::hot::in_direction;
+use crate::api::Key;
+use crate::hot::in_class;
 use crate::moment::Moment;
 
 // === impl Limiter ===
@@ -215,11 +216,17 @@ impl Limiter {
         if self.keys().view(&key, now).is_some() {
             return Ok(());
         }
-        let taken = self.objects.take(in_direction(key.object, arrival.reads), pace, now);
+        let taken = self.objects.take(self.counted_as(&key, arrival), pace, now);
         taken.map_err(|retry_at| Cause::new(Reason::PerKey, retry_at))
     }
 
     /// True if at most one call like this one may be past the key stage.
+    /// Returns the number under which the object of a call is counted for its class.
+    pub(super) fn counted_as(&self, key: &Key, arrival: &Arrival<'_>) -> u64 {
+        let serial = self.serials.get(arrival.class).copied().unwrap_or(u32::MAX);
+        in_class(key.object, serial, arrival.reads)
+    }
+
     pub(super) fn goes_alone(&self, call: &Call) -> bool {
         self.policy.one_at_a_time && call.write && call.key.is_some()
     }

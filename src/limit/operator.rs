@@ -5,7 +5,6 @@ use super::{
     Arrival, AtKey, KeyState, Limiter, Position, Reason, Refusal, State, Sweep, Ticket, Verdict, WaiterIndex,
     WaiterWalk,
 };
-use crate::hot::in_direction;
 use crate::moment::Moment;
 
 /// A preview: what would happen to a call that arrived now.
@@ -101,7 +100,7 @@ impl Limiter {
         let now = self.catch_up(now);
         // A call that does not come takes no token for the want of which another would be refused.
         let expired_holds = std::mem::take(&mut self.work.expired_holds);
-        let object = arrival.key.map_or(0, |key| in_direction(key.object, arrival.reads));
+        let object = arrival.key.map_or(0, |key| self.counted_as(&key, arrival));
         let full_at = self.objects.full_at(object);
         self.work.supposes = true;
         let preview = match self.arrive(arrival, now) {

@@ -30,6 +30,7 @@ impl Limiter {
             self.move_some(now);
         }
         let origins = self.adopt_classes(&policy);
+        self.carry_paces_over(&policy, &origins, now);
         self.resources.reconfigure(&policy, &origins, now);
         self.policy = policy;
         self.is_unusual = self.bypassed || self.policy.enforces_per_key();
@@ -55,6 +56,21 @@ impl Limiter {
         let kept = |origin: &Option<ClassId>| origin.and_then(|origin| self.serials.get(origin).copied());
         self.serials = origins.map(|origin| kept(origin).or_else(|| fresh.next()).unwrap_or(u32::MAX));
         origins
+    }
+
+    /// Brings what is counted of each object to the new paces of its classes.
+    fn carry_paces_over(&mut self, policy: &Policy, origins: &Origins, now: Moment) {
+        for (id, class) in (0..).map(ClassId).zip(&policy.classes) {
+            let origin = origins.get(id).copied().flatten();
+            let old = origin.and_then(|origin| self.policy.classes.get(usize::from(origin.0))?.per_key);
+            for reads in [false, true] {
+                let new = class.per_key.and_then(|per_key| per_key.pace(reads));
+                let old = old.and_then(|per_key| per_key.pace(reads)).filter(|old| new != Some(*old));
+                if let Some((old, serial)) = old.zip(self.serials.get(id)) {
+                    self.objects.carry_over(*serial, reads, old, new, now);
+                }
+            }
+        }
     }
 
     /// Returns the number of calls that wait in the old queues of a class.

@@ -149,6 +149,51 @@ fn a_reload_keeps_what_is_known_and_may_begin_or_end_it() {
     assert_eq!(succeeds(&mut limiter, &write(1), at(1000)), Ok(()));
 }
 
+fn pace(rate: f64, burst: u32) -> PerKey {
+    PerKey { writes: Some(Pace::new(rate, NonZeroU32::new(burst).expect("some"))), reads: None, enforce: true }
+}
+
+/// The calls of an object that go at one moment.
+fn went(limiter: &mut Limiter, arrival: &Arrival<'_>, now: Moment) -> usize {
+    (0..100).take_while(|_| succeeds(limiter, arrival, now).is_ok()).count()
+}
+
+#[test]
+fn a_pace_that_is_raised_holds_at_once_and_gives_no_burst_for_free() {
+    let with = |per_key| {
+        let mut policy = policy(true);
+        policy.classes[0].per_key = Some(per_key);
+        policy
+    };
+    let (slow, fast) = (pace(10.0 / 3600.0, 5), pace(5.0, 50));
+    let mut limiter = Limiter::new(with(slow), 1, Moment::ZERO);
+    limiter.add_room(Group::Short, 1 << 40, Moment::ZERO);
+    assert_eq!(went(&mut limiter, &write(1), at(0)), 5);
+    assert_eq!(went(&mut limiter, &write(1), at(1000)), 0);
+    limiter.reconfigure(with(fast), at(1000));
+    assert_eq!(went(&mut limiter, &write(1), at(1000)), 0, "its level is kept");
+    assert_eq!(went(&mut limiter, &write(1), at(2000)), 5, "five in a second");
+    assert_eq!(went(&mut limiter, &write(1), at(60_000)), 50);
+    limiter.reconfigure(with(slow), at(60_000));
+    assert_eq!(went(&mut limiter, &write(1), at(61_000)), 0, "its level is kept");
+    assert_eq!(went(&mut limiter, &write(1), at(60_000 + 360_000)), 1, "ten in an hour");
+    assert_eq!(went(&mut limiter, &write(2), at(60_000 + 360_000)), 5);
+}
+
+#[test]
+fn a_call_is_refused_only_for_the_calls_of_its_own_class() {
+    let mut policy = policy(true);
+    policy.classes[0].per_key = Some(pace(10.0 / 3600.0, 5));
+    policy.classes.push(ClassPolicy { name: "fast".into(), per_key: Some(pace(5.0, 50)), ..policy.classes[0].clone() });
+    let mut limiter = Limiter::new(policy, 1, Moment::ZERO);
+    limiter.add_room(Group::Short, 1 << 40, Moment::ZERO);
+    let fast = Arrival { class: ClassId(2), ..write(1) };
+    assert_eq!(went(&mut limiter, &write(1), at(0)), 5);
+    assert_eq!(went(&mut limiter, &fast, at(0)), 50);
+    assert_eq!(went(&mut limiter, &write(1), at(0)), 0);
+    assert_eq!(went(&mut limiter, &fast, at(1000)), 5);
+}
+
 #[test]
 fn in_random_histories_no_window_has_too_many_and_no_object_at_its_pace_is_refused() {
     for seed in 1..=50_u64 {
