@@ -206,13 +206,14 @@ impl Limiter {
 
     /// Step 5, `per_key`: its object was called more often than its class lets one be called. A
     /// call that passes has taken its object's token, whatever becomes of it. One whose key fails
-    /// takes none: its backoff is slower.
+    /// takes none, because its backoff is slower, and neither does one whose body tells its object.
     #[inline(never)]
     pub(super) fn per_key(&mut self, arrival: &Arrival<'_>, now: Moment) -> Result<(), Cause> {
         let class = self.policy.classes.get(usize::from(arrival.class.0));
         let pace = class.and_then(|class| class.per_key).filter(|per_key| per_key.enforce);
         let Some(pace) = pace.and_then(|per_key| per_key.pace(arrival.reads)) else { return Ok(()) };
-        let Some(key) = arrival.key.filter(|key| !key.is_collection_read()) else { return Ok(()) };
+        let known = arrival.key.filter(|key| !arrival.key_in_body && !key.is_collection_read());
+        let Some(key) = known else { return Ok(()) };
         if self.keys().view(&key, now).is_some() {
             return Ok(());
         }
@@ -220,13 +221,13 @@ impl Limiter {
         taken.map_err(|retry_at| Cause::new(Reason::PerKey, retry_at))
     }
 
-    /// True if at most one call like this one may be past the key stage.
     /// Returns the number under which the object of a call is counted for its class.
     pub(super) fn counted_as(&self, key: &Key, arrival: &Arrival<'_>) -> u64 {
         let serial = self.serials.get(arrival.class).copied().unwrap_or(u32::MAX);
         in_class(key.object, serial, arrival.reads)
     }
 
+    /// True if at most one call like this one may be past the key stage.
     pub(super) fn goes_alone(&self, call: &Call) -> bool {
         self.policy.one_at_a_time && call.write && call.key.is_some()
     }

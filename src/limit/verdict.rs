@@ -26,6 +26,9 @@ pub struct Arrival<'a> {
     /// The key for which failures are remembered; `None` if there is none (a `create` whose name is
     /// not known, strategy off).
     pub key: Option<Key>,
+    /// True if only its body tells the key. It is read only while a key of the collection fails, so
+    /// that such calls are not counted: else one object would have a pace now and then.
+    pub key_in_body: bool,
     /// The client's credential as a salted hash; read only where a bucket, a slot or a pause is
     /// split by credential.
     pub credential: u64,
@@ -58,6 +61,7 @@ impl<'a> Arrival<'a> {
             class,
             flow,
             key: None,
+            key_in_body: false,
             credential: 0,
             write: false,
             reads: false,

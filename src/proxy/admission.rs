@@ -213,6 +213,7 @@ pub(super) fn arrival<'a>(call: &Classified, key: Option<Key>, flow_name: &'a Fl
         class: call.class,
         flow: Flow { id: call.flow, name: flow_name },
         key,
+        key_in_body: call.key.needs_body(),
         credential: call.credential,
         write: call.goes_alone,
         reads: call.reads,

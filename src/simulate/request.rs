@@ -47,6 +47,7 @@ pub(super) struct Shared {
     patient: bool,
     goes_alone: bool,
     reads: bool,
+    key_in_body: bool,
     key_is_of_object: bool,
 }
 
@@ -138,8 +139,11 @@ impl Reader {
         let key = read.key.with_body(body.as_bytes(), true, &self.hasher).map(|key| self.key(key));
         let (flow, patient, key_is_of_object) = (self.number(read.flow), read.patient, read.key_is_of_object);
         let kind = self.hasher.hash_one(Request { name: "", ..*request });
-        let (goes_alone, reads) = (read.goes_alone, read.reads);
-        let new = || Rc::new(Shared { flow, flow_name, patient, goes_alone, reads, key_is_of_object, call: read.call });
+        let (goes_alone, reads, key_in_body) = (read.goes_alone, read.reads, read.key.needs_body());
+        let new = || {
+            let call = read.call;
+            Rc::new(Shared { flow, flow_name, patient, goes_alone, reads, key_in_body, key_is_of_object, call })
+        };
         let shared = Rc::clone(self.shared.entry(kind).or_insert_with(new));
         let read = Read { class: read.class, group: read.group, key, cost: read.cost, shared };
         self.reads.insert(hash, read.clone());
@@ -165,9 +169,10 @@ impl Reader {
 impl Read {
     /// Returns the call as it arrives.
     pub(super) fn arrival(&self) -> Arrival<'_> {
-        let Shared { call, flow, flow_name, patient, goes_alone, reads, .. } = &*self.shared;
+        let Shared { call, flow, flow_name, patient, goes_alone, reads, key_in_body, .. } = &*self.shared;
         Arrival {
             key: self.key,
+            key_in_body: *key_in_body,
             write: *goes_alone,
             reads: *reads,
             group: self.group,

@@ -270,6 +270,27 @@ async fn an_event_is_written_once_about_a_loop_where_it_is_asked_for() {
     }
 }
 
+/// Its object is not known before the body is read, which is done only while a key of its collection
+/// fails.
+#[tokio::test(start_paused = true)]
+async fn a_create_keeps_to_no_pace_whatever_else_fails() {
+    for fails in [false, true] {
+        let backend =
+            Backend::start(|seen| async move { reply(if seen.target.ends_with("/broken") { 500 } else { 409 }, "{}") })
+                .await;
+        let proxy = gate(&backend, "per_key = { burst = 2, enforce = true }").await;
+        if fails {
+            let broken = "PUT /api/v1/namespaces/default/configmaps/broken";
+            let manager = Program { agent: "manager/1.2", every: Duration::from_millis(10) };
+            manager.calls(&proxy, broken, update("broken", "x"), Duration::from_millis(15)).await;
+        }
+        let manager = Program { agent: "manager/1.2", every: Duration::from_millis(50) };
+        let create = "POST /api/v1/namespaces/default/configmaps";
+        manager.calls(&proxy, create, update("made", "x"), Duration::from_millis(500)).await;
+        assert_eq!(proxy.metric("tidegate_refusals_total", &["reason=\"per_key\""]), 0.0, "{fails}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn leases_are_never_named_and_an_object_that_keeps_to_its_pace_is_not() {
     let backend = Backend::replying(200).await;

@@ -149,6 +149,7 @@ impl Caller {
                 collection: self.collection.unwrap_or(object / 10),
                 facet: self.facet,
             }),
+            key_in_body: false,
             credential: self.credential,
             write: self.writes(),
             reads: !self.writes(),
