@@ -24,5 +24,5 @@ mod tests;
 pub use self::body::digest;
 pub use self::loops::{Loops, in_direction};
 pub use self::report::{News, Report};
-pub use self::seen::{Names, Seen};
+pub use self::seen::{Names, Refused, Seen};
 pub use self::sketch::{Pace, PerKey, Sketch, in_class};

@@ -165,6 +165,7 @@ impl Run {
 }
 
 impl Names {
+            is_paced: false,
     fn bytes(&self) -> usize {
         size_of::<Self>() + self.object.len() + self.kind.len() + self.path.len() + self.caller.len() + self.verb.len()
     }

@@ -58,7 +58,7 @@ impl Loops {
             place => place,
         };
         if let Some(watched) = place.and_then(|place| self.watched.get_mut(place)) {
-            watched.learn(seen, too_soon || seen.held);
+            watched.learn(seen, too_soon);
         }
         if seen.is_upstreams {
             let news = if is_denial(seen.status) {
@@ -77,8 +77,10 @@ impl Loops {
         let (news, denied) = (&mut self.news, &mut self.denied);
         denied.tick(now, news);
         for watched in self.watched.iter_mut().filter(|watched| !watched.is_named) {
-            // One that is denied for ever has its name already.
-            if watched.is_loop(now) && !(watched.is_mostly_denied() && denied.names(watched.of)) {
+            // One that is denied for ever has its name already, and one that fails is a failing
+            // key.
+            let is_known = watched.is_mostly_denied() && denied.names(watched.of) || watched.is_mostly_failing();
+            if watched.is_loop(now) && !is_known {
                 watched.is_named = true;
                 news.push(News::Began(watched.report(now)));
             }

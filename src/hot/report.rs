@@ -33,6 +33,8 @@ pub struct Report {
     pub last: Moment,
     /// The callers that make them.
     pub callers: Vec<Caller>,
+    /// True if the gate refuses its calls that come too soon.
+    pub is_paced: bool,
 }
 
 /// A caller of a hot object.
@@ -48,7 +50,7 @@ pub struct Caller {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Habit {
     /// It is called too often.
-    Often { reads: bool, bodies: Bodies, take_turns: bool, denied: u64, failed: u64, held: u64 },
+    Often { reads: bool, bodies: Bodies, take_turns: bool, denied: u64, failed: u64, refused: u64 },
     /// Each call gets the same 4xx.
     Denied { status: u16, verb: Box<str> },
 }
@@ -97,7 +99,7 @@ impl Report {
                 let by = self.by(names);
                 format!("{status} for ever: every {verb}{by} got it, {calls} times in a row in {within}")
             }
-            Habit::Often { reads, bodies, take_turns, denied, failed, held } => {
+            Habit::Often { reads, bodies, take_turns, denied, failed, refused } => {
                 let done = if *reads { "read" } else { "written" };
                 let mut text = format!("{done} {calls} times in {within}");
                 text += &if *take_turns { self.fighters(*reads, names) } else { self.by(names) };
@@ -107,9 +109,11 @@ impl Report {
                     Bodies::Other => ", another body each time",
                     Bodies::Mixed => "",
                 };
-                for (count, what) in
-                    [(denied, "answered with a 4xx"), (failed, "answered with a 5xx"), (held, "refused by this gate")]
-                {
+                for (count, what) in [
+                    (denied, "answered with a 4xx"),
+                    (failed, "answered with a 5xx"),
+                    (refused, "refused by this gate"),
+                ] {
                     if *count > 0 {
                         text += &format!("; {} {what}", number(*count));
                     }

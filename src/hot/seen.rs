@@ -19,13 +19,24 @@ pub struct Seen<'a> {
     pub status: u16,
     /// True if it was answered by the upstream.
     pub is_upstreams: bool,
-    /// True if it was refused here because it came too soon.
-    pub held: bool,
+    /// The kind of refusal that it got here, if it was refused here.
+    pub refused: Option<Refused>,
     /// The digest of its body, if that was taken.
     pub body: Option<u64>,
     /// Its names.
     #[debug(skip)]
     pub names: &'a dyn Names,
+}
+
+/// The kinds of refusal that the search for loops tells apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// Its object was called too soon.
+    TooSoon,
+    /// Its key fails.
+    Failing,
+    /// A limit that it shares with others.
+    Other,
 }
 
 /// The names of a call, made only for the few that need them.

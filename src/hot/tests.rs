@@ -102,7 +102,7 @@ fn seen(call: &Call, at: Moment) -> Seen<'_> {
         caller: call.caller.len() as u64,
         status: call.status,
         is_upstreams: true,
-        held: false,
+        refused: None,
         body: call.body,
         names: call,
     }

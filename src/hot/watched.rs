@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::recent::Recent;
 use super::report::{Bodies, Caller, Habit, Report};
-use super::seen::Seen;
+use super::seen::{Refused, Seen};
 use crate::moment::Moment;
 
 /// An object that is called too often.
@@ -27,11 +27,14 @@ pub(super) struct Watched {
     busy: u16,
     step: u64,
     calls: Recent,
-    /// Since the beginning: all, those with a 4xx and with a 5xx, and those that were held here.
+    /// Since the beginning: all, those with a 4xx and with a 5xx, those that were refused here, and
+    /// those of them that came too soon and whose key fails.
     total: u64,
     denied: u64,
     failed: u64,
-    held: u64,
+    refused: u64,
+    too_soon: u64,
+    failing: u64,
     callers: Vec<Habits>,
     /// The place of the last caller, and how often it changed.
     last_caller: usize,
@@ -69,7 +72,9 @@ impl Watched {
             total: 0,
             denied: 0,
             failed: 0,
-            held: 0,
+            refused: 0,
+            too_soon: 0,
+            failing: 0,
             callers: Vec::new(),
             last_caller: 0,
             turns: 0,
@@ -80,14 +85,18 @@ impl Watched {
     pub(super) fn learn(&mut self, seen: &Seen<'_>, over: bool) {
         self.go_on(seen.at);
         self.last = self.last.max(seen.at);
-        self.busy |= u16::from(over);
+        self.busy |= u16::from(over || seen.refused == Some(Refused::TooSoon));
         self.calls.add(seen.at);
         self.total += 1;
-        match seen.status {
-            _ if seen.held => self.held += 1,
-            400..500 => self.denied += 1,
-            500.. => self.failed += 1,
-            _ => {}
+        match (seen.refused, seen.status) {
+            (Some(why), _) => {
+                self.refused += 1;
+                self.too_soon += u64::from(why == Refused::TooSoon);
+                self.failing += u64::from(why == Refused::Failing);
+            }
+            (None, 400..500) => self.denied += 1,
+            (None, 500..) => self.failed += 1,
+            (None, _) => {}
         }
         let known = self.callers.iter().position(|caller| caller.number == seen.caller);
         let place = known.unwrap_or_else(|| self.callers.len().min(CALLERS - 1));
@@ -111,6 +120,11 @@ impl Watched {
     /// True if most of its calls got a 4xx.
     pub(super) fn is_mostly_denied(&self) -> bool {
         self.denied * 2 >= self.total
+    }
+
+    /// True if most of its calls were refused here because its key fails.
+    pub(super) fn is_mostly_failing(&self) -> bool {
+        self.failing * 2 >= self.total
     }
 
     /// True if it has not been called too often for a minute.
@@ -138,13 +152,14 @@ impl Watched {
                 take_turns: self.take_turns(),
                 denied: self.denied,
                 failed: self.failed,
-                held: self.held,
+                refused: self.refused,
             },
             calls: self.calls.count(now),
             within: (self.last - self.first).min(MEMORY),
             since: self.first,
             last: self.last,
             callers,
+            is_paced: self.too_soon > 0,
         }
     }
 

@@ -21,6 +21,9 @@ pub struct HotObject {
     /// The status that each call got, if they are in vain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
+    /// True if the gate refuses its calls that come too soon.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub enforced: bool,
     /// The programs that call; empty if names are not shown.
     pub callers: Vec<String>,
     /// The moment of the first call.

@@ -270,6 +270,28 @@ async fn an_event_is_written_once_about_a_loop_where_it_is_asked_for() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_this_gate_refuses_is_no_answer_of_the_upstream() {
+    let backend = Backend::replying(200).await;
+    let class = "classes = [{ name = \"default\", bucket = { rate = 0.1, burst = 1 } }]";
+    let proxy = gate(&backend, &format!("queue.max_wait = \"0s\"\n{class}")).await;
+    let manager = Program { agent: "manager/1.2", every: Duration::from_millis(200) };
+    manager.calls(&proxy, OBJECT, update("a", "x"), MINUTE).await;
+    let says = only(&hot(&proxy, true).await);
+    assert!(says.ends_with(" refused by this gate") && !says.contains("4xx"), "{says}");
+}
+
+/// It is one of the failing keys.
+#[tokio::test(start_paused = true)]
+async fn an_object_whose_calls_are_refused_for_its_failures_is_no_loop() {
+    let backend = Backend::replying(500).await;
+    let proxy = gate(&backend, "").await;
+    let manager = Program { agent: "manager/1.2", every: Duration::from_millis(500) };
+    manager.calls(&proxy, OBJECT, update("a", "x"), 2 * MINUTE).await;
+    assert!(backend.seen().len() < 20);
+    assert_eq!(hot(&proxy, true).await, []);
+}
+
 /// Its object is not known before the body is read, which is done only while a key of its collection
 /// fails.
 #[tokio::test(start_paused = true)]

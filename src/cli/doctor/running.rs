@@ -161,6 +161,9 @@ fn remedy(hot: &status::HotObject) -> String {
         Some(403) => "give it the right that it lacks, or take the call out of the controller".to_owned(),
         Some(404) => "make what it looks for, or let the controller stop looking: the name may be wrong".to_owned(),
         Some(status) => format!("correct what it sends: no retry changes a {status}"),
+        None if hot.enforced => {
+            "mend the loop in the controller; until then the gate holds the object to its pace".to_owned()
+        }
         None => {
             "mend the loop in the controller; until then per_key.enforce = true holds the object to its pace".to_owned()
         }
@@ -202,6 +205,12 @@ mod tests {
             assert_eq!(finding.says, format!("configmaps default/a is hot: {says}"));
             assert!(finding.remedy.contains(advice), "{}", finding.remedy);
         }
+    }
+
+    #[test]
+    fn what_is_enforced_already_is_not_advised() {
+        let hot = status::HotObject { enforced: true, ..status::HotObject::default() };
+        assert!(!remedy(&hot).contains("enforce") && remedy(&hot).contains("mend the loop"), "{}", remedy(&hot));
     }
 
     #[test]

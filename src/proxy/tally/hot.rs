@@ -115,6 +115,7 @@ fn told(report: &Report, clock: Clock, names: bool) -> status::HotObject {
         calls: report.calls,
         seconds: report.within.as_secs_f64(),
         status: report.status(),
+        enforced: report.is_paced,
         callers: if names { callers.collect() } else { Vec::new() },
         since_ms: clock.wall(report.since),
         last_ms: clock.wall(report.last),

@@ -4,7 +4,7 @@ use http::StatusCode;
 
 use super::CallContext;
 use crate::api::Key;
-use crate::hot::{self, PerKey, Seen};
+use crate::hot::{self, PerKey, Refused, Seen};
 use crate::limit::Reason;
 use crate::proxy::tally::shortened;
 
@@ -71,7 +71,18 @@ impl CallContext {
             caller: self.caller.number(),
             status: status.as_u16(),
             is_upstreams: self.upstream.is_some(),
-            held: self.refused == Some(Reason::PerKey),
+            refused: self.refused.map(|reason| match reason {
+                Reason::PerKey => Refused::TooSoon,
+                Reason::Backoff | Reason::RetryBucket | Reason::Trial => Refused::Failing,
+                Reason::Bucket
+                | Reason::BytesFull
+                | Reason::ClassBucket
+                | Reason::Deadline
+                | Reason::OneAtATime
+                | Reason::Pause
+                | Reason::QueueFull
+                | Reason::Slot => Refused::Other,
+            }),
             body: self.looked.as_ref().and_then(|looked| looked.digest),
             names: self,
         };
