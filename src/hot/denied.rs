@@ -35,6 +35,7 @@ struct Names {
     path: Box<str>,
     caller: Box<str>,
     verb: Box<str>,
+    part: Box<str>,
 }
 
 // === impl Denied ===
@@ -125,6 +126,7 @@ impl Run {
             }));
         }
     }
+                part: names.part().into(),
 
     /// True if it has gone on for long enough. A 404 may be what a read waits to see the end of:
     /// only one that is asked for more than every other second is a loop.
@@ -149,12 +151,12 @@ impl Run {
     }
 
     fn report(&self) -> Option<Report> {
-        let Names { object, kind, path, caller, verb } = &**self.names.as_ref()?;
+        let Names { object, kind, path, caller, verb, part } = &**self.names.as_ref()?;
         Some(Report {
             object: object.clone(),
             kind: kind.clone(),
             path: path.clone(),
-            habit: Habit::Denied { status: self.status, verb: verb.clone() },
+            habit: Habit::Denied { status: self.status, verb: verb.clone(), part: part.clone() },
             calls: self.calls,
             within: self.last - self.first,
             since: self.first,
@@ -167,7 +169,8 @@ impl Run {
 impl Names {
             is_paced: false,
     fn bytes(&self) -> usize {
-        size_of::<Self>() + self.object.len() + self.kind.len() + self.path.len() + self.caller.len() + self.verb.len()
+        let texts = [&self.object, &self.kind, &self.path, &self.caller, &self.verb, &self.part];
+        size_of::<Self>() + texts.map(|text| text.len()).iter().sum::<usize>()
     }
 }
 

@@ -52,7 +52,7 @@ pub(super) enum Habit {
     /// It is called too often.
     Often { reads: bool, bodies: Bodies, take_turns: bool, denied: u64, failed: u64, refused: u64 },
     /// Each call gets the same 4xx.
-    Denied { status: u16, verb: Box<str> },
+    Denied { status: u16, verb: Box<str>, part: Box<str> },
 }
 
 /// The bodies of the writes of each caller, beside those before.
@@ -90,14 +90,15 @@ impl Report {
         }
     }
 
-    /// Returns what is done to the object, as what follows its name in a sentence. Callers are in
-    /// it only if `names` are shown.
+    /// Returns what is done to the object, as what follows its name in a sentence. Callers, and the
+    /// part of the object, which may be any text, are in it only if `names` are shown.
     pub fn says(&self, names: bool) -> String {
         let (calls, within) = (number(self.calls), span(self.within));
         match &self.habit {
-            Habit::Denied { status, verb } => {
+            Habit::Denied { status, verb, part } => {
+                let of = if names && !part.is_empty() { format!(" of its {part}") } else { String::new() };
                 let by = self.by(names);
-                format!("{status} for ever: every {verb}{by} got it, {calls} times in a row in {within}")
+                format!("{status} for ever: every {verb}{of}{by} got it, {calls} times in a row in {within}")
             }
             Habit::Often { reads, bodies, take_turns, denied, failed, refused } => {
                 let done = if *reads { "read" } else { "written" };

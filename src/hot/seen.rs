@@ -51,4 +51,6 @@ pub trait Names {
     fn path(&self) -> String;
     /// Returns the verb.
     fn verb(&self) -> String;
+    /// Returns the part of the object that is meant; empty if that is the whole.
+    fn part(&self) -> String;
 }

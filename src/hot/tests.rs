@@ -42,6 +42,10 @@ impl Names for Call {
     fn verb(&self) -> String {
         self.verb.to_owned()
     }
+
+    fn part(&self) -> String {
+        String::new()
+    }
 }
 
 fn write(object: u64, caller: &'static str) -> Call {

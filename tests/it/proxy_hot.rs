@@ -292,6 +292,21 @@ async fn an_object_whose_calls_are_refused_for_its_failures_is_no_loop() {
     assert_eq!(hot(&proxy, true).await, []);
 }
 
+#[tokio::test(start_paused = true)]
+async fn no_part_of_an_odd_path_is_shown_where_names_are_not() {
+    let backend = Backend::replying(403).await;
+    let proxy = gate(&backend, "").await;
+    let manager = Program { agent: "manager/1.2", every: Duration::from_secs(3) };
+    let long = "topsecretname".repeat(20);
+    let odd = format!("PUT /api/v1/namespaces/secretns//configmaps/{long}");
+    manager.calls(&proxy, &odd, update("a", "x"), MINUTE).await;
+    let nameless = serde_json::to_string(&hot(&proxy, false).await).expect("it is data");
+    assert!(nameless.contains("403 for ever: every update got it"), "{nameless}");
+    assert!(!nameless.contains("topsecretname"), "{nameless}");
+    let named = hot(&proxy, true).await;
+    assert!(named[0].says.contains("every update of its ") && !named[0].says.contains(&long), "{named:?}");
+}
+
 /// Its object is not known before the body is read, which is done only while a key of its collection
 /// fails.
 #[tokio::test(start_paused = true)]

@@ -115,13 +115,17 @@ impl hot::Names for CallContext {
 
     fn verb(&self) -> String {
         let call = &self.call.call;
-        match (&self.call.words, call.subresource()) {
-            (Some(words), _) if !words.action.is_empty() => words.action.to_string(),
-            (_, "") => call.verb.word().to_owned(),
-            (_, part) => format!("{} of its {part}", call.verb.word()),
+        match &self.call.words {
+            Some(words) if !words.action.is_empty() => shortened(words.action.to_string()),
+            _ => call.verb.word().to_owned(),
         }
     }
 }
 
 /// No object of Kubernetes has a longer path.
+
+    fn part(&self) -> String {
+        let is_action = self.call.words.as_ref().is_some_and(|words| !words.action.is_empty());
+        if is_action { String::new() } else { shortened(self.call.call.subresource().to_owned()) }
+    }
 const LONGEST_PATH: usize = 1024;
