@@ -97,7 +97,7 @@ async fn call(own: &GateParts, method: Method, path: &str, body: Option<Bytes>) 
     if let Some(body) = &body {
         request = request.header(CONTENT_TYPE, JSON).header(CONTENT_LENGTH, body.len());
     }
-    let body = Outgoing::new(body.into_iter().collect(), None, None);
+    let body = body.map_or_else(Outgoing::default, |body| Outgoing::new(vec![body], None, None));
     let request = request.body(body).map_err(|error| error.to_string())?;
     let config = own.config.get();
     let call = config.options.gate.rules.classify(request.method(), request.uri(), request.headers(), &own.hasher);

@@ -271,6 +271,31 @@ async fn an_event_is_written_once_about_a_loop_where_it_is_asked_for() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_event_is_about_the_object_of_the_path_and_none_is_written_about_a_path_that_is_not_clear() {
+    let object = r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","namespace":"default","uid":"u-1"}}"#;
+    for (name, read) in [
+        ("My%20Role", Some("My%20Role")),
+        ("other%3Fdry=1", Some("other%3Fdry%3D1")),
+        ("system:a+b", Some("system%3Aa%2Bb")),
+        ("a..%2Fb", None),
+    ] {
+        let backend = Backend::start(move |_| async move { reply(200, object) }).await;
+        let proxy = gate(&backend, "events = true").await;
+        let manager = Program { agent: "manager/1.2", every: Duration::from_millis(200) };
+        let call = format!("PUT /api/v1/namespaces/default/configmaps/{name}");
+        manager.calls(&proxy, &call, update("a", "x"), MINUTE).await;
+        only(&hot(&proxy, true).await);
+        let own: Vec<_> = backend.seen().into_iter().filter(|seen| seen.headers["user-agent"] == "tidegate").collect();
+        assert_eq!(own.len(), if read.is_some() { 2 } else { 0 }, "{name}");
+        if let Some(read) = read {
+            assert_eq!(own[0].target, format!("/api/v1/namespaces/default/configmaps/{read}"));
+            // A GET has no body.
+            assert!(!own[0].headers.contains_key("transfer-encoding"), "{:?}", own[0].headers);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_this_gate_refuses_is_no_answer_of_the_upstream() {
     let backend = Backend::replying(200).await;
     let class = "classes = [{ name = \"default\", bucket = { rate = 0.1, burst = 1 } }]";

@@ -1,6 +1,7 @@
 //! A call's object and body, as the search for loops sees them.
 
 use http::StatusCode;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::CallContext;
 use crate::api::Key;
@@ -102,11 +103,13 @@ impl hot::Names for CallContext {
 
     fn path(&self) -> String {
         let call = &self.call.call;
-        if !call.is_resource || call.name().is_empty() || call.path().len() > LONGEST_PATH {
+        if !call.is_resource || call.is_ambiguous || call.name().is_empty() || call.path().len() > LONGEST_PATH {
             return String::new();
         }
         let path = call.path();
-        path.strip_suffix(call.subresource()).unwrap_or(path).trim_end_matches('/').to_owned()
+        let path = path.strip_suffix(call.subresource()).unwrap_or(path).trim_end_matches('/');
+        // The escapes of its segments were undone when it was read.
+        utf8_percent_encode(path, NOT_IN_PATHS).to_string()
     }
 
     fn caller(&self) -> String {
@@ -120,12 +123,15 @@ impl hot::Names for CallContext {
             _ => call.verb.word().to_owned(),
         }
     }
-}
-
-/// No object of Kubernetes has a longer path.
 
     fn part(&self) -> String {
         let is_action = self.call.words.as_ref().is_some_and(|words| !words.action.is_empty());
         if is_action { String::new() } else { shortened(self.call.call.subresource().to_owned()) }
     }
+}
+
+/// The characters that are escaped in a path: all but slashes and those that RFC 3986 calls
+/// unreserved.
+const NOT_IN_PATHS: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+/// No object of Kubernetes has a longer path.
 const LONGEST_PATH: usize = 1024;
