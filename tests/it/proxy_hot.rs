@@ -318,6 +318,35 @@ async fn an_object_whose_calls_are_refused_for_its_failures_is_no_loop() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn of_many_programs_each_is_judged_by_its_own_calls() {
+    let backend = Backend::replying(403).await;
+    let proxy = gate(&backend, "").await;
+    let call = |agent: String| {
+        let request = format!("{OBJECT} HTTP/1.1\r\nHost: localhost\r\nUser-Agent: {agent}\r\nContent-Length: 0\r\n");
+        let proxy = &proxy;
+        async move {
+            let answer = proxy.exchange(&format!("{request}Connection: close\r\n\r\n")).await;
+            assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
+            Clock::start().sleep(Duration::from_secs(3)).await;
+        }
+    };
+    // More than have a row of their own on the status page.
+    for number in 0..60 {
+        call(format!("program-{number}/1")).await;
+    }
+    assert_eq!(hot(&proxy, true).await, []);
+    for _ in 0..12 {
+        call("late/1".to_owned()).await;
+        call("later/1".to_owned()).await;
+    }
+    let hot = hot(&proxy, true).await;
+    assert_eq!(hot.len(), 2, "{hot:?}");
+    for hot in hot {
+        assert!(hot.says.starts_with("403 for ever: every update by another program got it, "), "{}", hot.says);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn no_part_of_an_odd_path_is_shown_where_names_are_not() {
     let backend = Backend::replying(403).await;
     let proxy = gate(&backend, "").await;

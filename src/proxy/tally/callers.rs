@@ -1,6 +1,7 @@
 //! Counts calls by the program that makes them, as its user agent says, so that a reader of the
 //! status page learns who calls so much.
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::clock::Clock;
@@ -10,7 +11,10 @@ use crate::status;
 /// The programs that have called. The first few have a row each, all others share one, because a
 /// client may send any text.
 #[derive(Debug, Default)]
-pub(super) struct Callers(Mutex<Vec<Caller>>);
+pub(super) struct Callers {
+    rows: Mutex<Vec<Caller>>,
+    salt: RandomState,
+}
 
 #[derive(Debug)]
 struct Caller {
@@ -24,16 +28,20 @@ struct Caller {
     last: Moment,
 }
 
-/// The row of a program.
+/// The row of a program, or a larger number that tells it from the others of the last row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct CallerRow(usize);
+pub(crate) struct CallerRow(u64);
 
 // === impl CallerRow ===
 
 impl CallerRow {
-    /// Returns a number that tells it from others.
+    /// Returns a number that tells its program from others, those in the same row too.
     pub(crate) fn number(self) -> u64 {
-        self.0 as u64
+        self.0
+    }
+
+    fn row(self) -> usize {
+        usize::try_from(self.0).map_or(ROWS, |row| row.min(ROWS))
     }
 }
 
@@ -48,24 +56,28 @@ impl Callers {
         let known = rows.iter().take(ROWS).position(is);
         let row = known.unwrap_or_else(|| rows.len().min(ROWS));
         if row == rows.len() {
-            let [agent, action, client] =
-                if row == ROWS { [OTHERS, "", ""] } else { [agent, action, client] }.map(Into::into);
+            let words = if row == ROWS { [OTHERS, "", ""] } else { [agent, action, client] };
+            let [agent, action, client] = words.map(Into::into);
             rows.push(Caller { agent, action, client, calls: 0, refused: 0, last: now });
         }
         if let Some(caller) = rows.get_mut(row) {
             (caller.calls, caller.last) = (caller.calls + 1, now);
         }
-        CallerRow(row)
+        let is_one_of_many = row == ROWS;
+        CallerRow(if is_one_of_many { self.salt.hash_one([agent, action, client]).max(row as u64) } else { row as u64 })
     }
 
     /// Returns the name of a program.
     pub(super) fn agent(&self, of: CallerRow) -> String {
-        self.lock().get(of.0).map(|row| row.agent.to_string()).unwrap_or_default()
+        if of.row() == ROWS {
+            return ANOTHER.to_owned();
+        }
+        self.lock().get(of.row()).map(|row| row.agent.to_string()).unwrap_or_default()
     }
 
     /// Counts that a call of this row was refused.
     pub(super) fn refused(&self, row: CallerRow) {
-        if let Some(caller) = self.lock().get_mut(row.0) {
+        if let Some(caller) = self.lock().get_mut(row.row()) {
             caller.refused += 1;
         }
     }
@@ -86,7 +98,7 @@ impl Callers {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Caller>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -94,6 +106,8 @@ impl Callers {
 const ROWS: usize = 20;
 /// The row of all others.
 const OTHERS: &str = "all others";
+/// The name of one of them, which is not kept.
+const ANOTHER: &str = "another program";
 
 #[cfg(test)]
 mod tests {
