@@ -54,17 +54,20 @@ impl Denied {
         }
         if self.0.len() >= MOST && !self.0.contains_key(&id) {
             self.make_room();
+            if self.0.len() >= MOST {
+                return ended;
+            }
         }
         self.0.entry(id).or_insert_with(|| Run::new(seen)).learn(seen);
         ended
     }
 
-    /// Forgets the shorter half of the runs, but none that was named.
+    /// Forgets the shorter half of the runs, but none that was named: it would be named again.
     fn make_room(&mut self) {
         let mut lengths: Vec<_> = self.0.values().map(Run::length).collect();
         let (_, middle, _) = lengths.select_nth_unstable(MOST / 2);
         let middle = *middle;
-        self.0.retain(|_, run| run.length() >= middle);
+        self.0.retain(|_, run| run.is_named || run.length() >= middle);
     }
 
     /// Learns of a call that was not denied: its run is over.
@@ -123,10 +126,10 @@ impl Run {
                 path: names.path().into(),
                 caller: names.caller().into(),
                 verb: names.verb().into(),
+                part: names.part().into(),
             }));
         }
     }
-                part: names.part().into(),
 
     /// True if it has gone on for long enough. A 404 may be what a read waits to see the end of:
     /// only one that is asked for more than every other second is a loop.
@@ -162,12 +165,12 @@ impl Run {
             since: self.first,
             last: self.last,
             callers: vec![Caller { name: caller.clone(), calls: self.calls }],
+            is_paced: false,
         })
     }
 }
 
 impl Names {
-            is_paced: false,
     fn bytes(&self) -> usize {
         let texts = [&self.object, &self.kind, &self.path, &self.caller, &self.verb, &self.part];
         size_of::<Self>() + texts.map(|text| text.len()).iter().sum::<usize>()

@@ -170,10 +170,6 @@ fn two_that_fight_over_an_object_are_both_named() {
     assert!(says.ends_with(wanted), "{says}");
 }
 
-/// The pauses of a controller's queue after each failure.
-fn queue(failures: u32) -> f64 {
-    (0.005 * f64::from(2_u32.saturating_pow(failures))).min(1000.0)
-}
 #[test]
 fn each_pace_counts_its_own_calls_and_an_object_that_exceeds_two_has_one_name() {
     let (slow, fast) =
@@ -196,6 +192,10 @@ fn each_pace_counts_its_own_calls_and_an_object_that_exceeds_two_has_one_name() 
     }
 }
 
+/// The pauses of a controller's queue after each failure.
+fn queue(failures: u32) -> f64 {
+    (0.005 * f64::from(2_u32.saturating_pow(failures))).min(1000.0)
+}
 
 #[test]
 fn a_call_that_is_denied_for_ever_is_named_within_a_minute_however_slowly_it_is_retried() {
@@ -216,6 +216,33 @@ fn a_call_that_is_denied_for_ever_is_named_within_a_minute_however_slowly_it_is_
         watch.go_on(at(now + 1.0));
         assert_eq!(watch.news.len(), 2, "a success ends it at once");
     }
+}
+
+#[test]
+fn what_was_named_stays_so_however_many_others_are_denied() {
+    let mut watch = Watch::default();
+    let denied = |object| Call { status: 403, ..write(object, "manager/1.2") };
+    let once = |watch: &mut Watch, round: u32| {
+        // Some have more calls than others.
+        let some = (0..700_u64).filter(|object| object % 5 >= u64::from(round.saturating_sub(10)));
+        some.for_each(|object| watch.call(&denied(object), at(f64::from(round) * 4.0)));
+    };
+    (0..14).for_each(|round| once(&mut watch, round));
+    watch.go_on(at(57.0));
+    assert_eq!(watch.news.len(), 700);
+    (1_000..5_000).for_each(|object| watch.call(&denied(object), at(58.0)));
+    for step in 0..12 {
+        (0..700).for_each(|object| watch.call(&denied(object), at(60.0 + f64::from(step) * 4.0)));
+    }
+    watch.go_on(at(120.0));
+    assert_eq!((watch.news.len(), watch.loops.list(at(120.0)).len()), (700, 700), "each has one name");
+    // There is room for some more, but no more than there is.
+    for round in 0..12 {
+        (10_000..12_000).for_each(|object| watch.call(&denied(object), at(130.0 + f64::from(round) * 4.0)));
+    }
+    watch.go_on(at(180.0));
+    assert!((700..=1024).contains(&watch.loops.list(at(180.0)).len()), "{}", watch.loops.list(at(180.0)).len());
+    assert!(watch.news.iter().all(|(_, news)| matches!(news, News::Began(_))));
 }
 
 #[test]
