@@ -103,6 +103,7 @@ impl Builtin {
     /// A key that the scenario does not have, or a value of the wrong type or range.
     pub fn set_up(&self, given: &[String]) -> Result<Setup, WrongParameter> {
         let parameters = Parameters::read(self.name, self.parameters, given)?;
+        parameters.at_most("base", "max")?;
         Ok((self.set_up)(&parameters))
     }
 }
@@ -338,6 +339,41 @@ mod tests {
         ] {
             let wrong = together.set_up(&[given.to_owned()]).expect_err(given).to_string();
             assert!(wrong.contains(said), "{given}: {wrong}");
+        }
+    }
+
+    #[test]
+    fn numbers_that_are_wrong_only_together_are_named() {
+        for (name, given, said) in [
+            ("one-failing-object", "base=2000s", "base is \"2000s\", expected at most max, 1000s"),
+            ("one-failing-object", "base=10s max=1s", "base is \"10s\", expected at most max, 1s"),
+            ("failing-together", "max=1ms", "base is \"5ms\", expected at most max, 1ms"),
+        ] {
+            let given: Vec<String> = given.split(' ').map(str::to_owned).collect();
+            let wrong = find(name).expect("there is one").set_up(&given).expect_err(name);
+            assert_eq!(wrong.to_string(), said);
+        }
+    }
+
+    #[test]
+    fn no_pair_of_numbers_makes_limits_that_cannot_be() {
+        let extremes = |key: &str| match key {
+            "replicas" => ["1", "100", "007"],
+            "objects" | "workers" | "burst" => ["1", "1000000", "+007"],
+            "length" | "base" | "max" | "down" | "every" | "rtt" | "outage" => ["1ns", "8760h", "90m"],
+            _ => ["0.001", "1e6", "+07."],
+        };
+        for builtin in ALL {
+            let keys: Vec<_> = builtin.parameters.split(' ').filter_map(|one| Some(one.split_once('=')?.0)).collect();
+            let pairs = keys.iter().flat_map(|one| keys.iter().map(move |other| (*one, *other)));
+            for (one, other) in pairs.filter(|(one, other)| one < other) {
+                for (value, beside) in extremes(one).into_iter().flat_map(|a| extremes(other).map(|b| (a, b))) {
+                    let given = [format!("{one}={value}"), format!("{other}={beside}")];
+                    if let Err(wrong) = builtin.set_up(&given) {
+                        assert!(wrong.to_string().contains("expected at most max"), "{given:?}: {wrong}");
+                    }
+                }
+            }
         }
     }
 }

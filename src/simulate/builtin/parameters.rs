@@ -32,12 +32,20 @@ impl Parameters {
                 let what = format!("{key:?} is no number of {scenario}, expected one of {}{near}", keys.join(", "));
                 return Err(WrongParameter(what));
             };
-            if let Some(expected) = fault(key, value) {
-                return Err(WrongParameter(format!("{key} is {value:?}, expected {expected}")));
-            }
-            value.clone_into(&mut place.1);
+            place.1 = checked(key, value)
+                .map_err(|expected| WrongParameter(format!("{key} is {value:?}, expected {expected}")))?;
         }
         Ok(Self(all))
+    }
+
+    /// Checks that one duration is no longer than another, where a scenario has both.
+    pub(super) fn at_most(&self, key: &str, bound: &str) -> Result<(), WrongParameter> {
+        let has = |key: &str| self.0.iter().any(|(known, _)| *known == key);
+        if !has(key) || !has(bound) || self.duration(key) <= self.duration(bound) {
+            return Ok(());
+        }
+        let (value, most) = (self.text(key), self.text(bound));
+        Err(WrongParameter(format!("{key} is {value:?}, expected at most {bound}, {most}")))
     }
 
     pub(super) fn text(&self, key: &str) -> &str {
@@ -57,28 +65,26 @@ impl Parameters {
     }
 }
 
-/// Returns what was expected, if the value is something else.
-fn fault(key: &str, value: &str) -> Option<&'static str> {
-    let (fits, expected) = match key {
-        "replicas" => {
-            let fits = value.parse().is_ok_and(|count: u32| (1..=100).contains(&count));
-            (fits, "a whole number from 1 to 100")
-        }
+/// Returns the value as a configuration takes it, or what was expected if it is something else.
+fn checked(key: &str, value: &str) -> Result<String, &'static str> {
+    let count = |most: u32| value.parse().ok().filter(|count: &u32| (1..=most).contains(count));
+    let (read, expected) = match key {
+        "replicas" => (count(100).map(|count| count.to_string()), "a whole number from 1 to 100"),
         "objects" | "workers" | "burst" => {
-            let fits = value.parse().is_ok_and(|count: u32| (1..=1_000_000).contains(&count));
-            (fits, "a whole number from 1 to 1000000")
+            (count(1_000_000).map(|count| count.to_string()), "a whole number from 1 to 1000000")
         }
         "length" | "base" | "max" | "down" | "every" | "rtt" | "outage" => {
             let has_unit = value.ends_with(|c: char| c.is_ascii_lowercase());
             let fits = duration::read(value).is_some_and(|duration| !duration.is_zero() && duration <= LONGEST);
-            (has_unit && fits, "a duration with a unit, such as \"500ms\" or \"2h\", at most 8760h")
+            let expected = "a duration with a unit, such as \"500ms\" or \"2h\", at most 8760h";
+            ((has_unit && fits).then(|| value.to_owned()), expected)
         }
         _ => {
-            let fits = value.parse().is_ok_and(|number: f64| (0.001..=1e6).contains(&number));
-            (fits, "a number from 0.001 to 1000000")
+            let number = value.parse().ok().filter(|number: &f64| (0.001..=1e6).contains(number));
+            (number.map(|number| number.to_string()), "a number from 0.001 to 1000000")
         }
     };
-    (!fits).then_some(expected)
+    read.ok_or(expected)
 }
 
 /// One year.
