@@ -69,12 +69,17 @@ fn sized(at: &Cursor<'_>, base: Option<BucketPolicy>, rate: Option<f64>, opens: 
     }
     let adapt = adapt(&adapt_at, rate, &at.at("rate"), base.and_then(|base| base.adapt));
     let (rate, burst) = (rate?, burst?);
-    if f64::from(burst.get()) / rate > LONGEST_FILL {
+    if takes_centuries(rate, burst) {
         let message = format!("is {rate}, too slow for a burst of {burst}: it would take centuries to fill");
         at.at("rate").given(&[&at.at("rate"), &at.at("burst")]).problem(message);
         return None;
     }
     Some(BucketPolicy { per, starts_empty: start == Start::Empty, adapt, opens, ..BucketPolicy::new(rate, burst) })
+}
+
+/// True if a bucket is too slow to reckon with.
+pub(super) fn takes_centuries(rate: f64, burst: NonZeroU32) -> bool {
+    f64::from(burst.get()) / rate > LONGEST_FILL
 }
 
 pub(super) fn is_rate(written: Rate, at: &Cursor<'_>) -> bool {

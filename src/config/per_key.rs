@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use super::cursor::Cursor;
-use super::limits::is_rate;
+use super::limits::{is_rate, takes_centuries};
 use super::presets::Preset;
 use super::rate::{Rate, RateOrOff};
 use crate::classify::Kind;
@@ -52,6 +52,16 @@ pub(super) fn per_key(at: &Cursor<'_>, base: Option<PerKey>) -> Option<PerKey> {
     };
     let (writes, reads) = (rate("writes", usual.writes), rate("reads", usual.reads));
     let burst = at.get("burst", usual.burst);
+    let fills = |name: &str, rate: &Rate| {
+        let is_slow = takes_centuries(rate.in_a_second(), burst);
+        if is_slow {
+            let rate = rate.describe();
+            let message = format!("is {rate}, too slow for a burst of {burst}: it would take centuries to fill");
+            at.at(name).given(&[&at.at(name), &at.at("burst")]).problem(message);
+        }
+        !is_slow
+    };
+    let (writes, reads) = (writes.filter(|rate| fills("writes", rate)), reads.filter(|rate| fills("reads", rate)));
     let enforce = at.get("enforce", usual.enforce);
     if at.is_table() && writes.is_none() && reads.is_none() {
         let given = [&at.at("writes"), &at.at("reads")];

@@ -173,6 +173,14 @@ fn the_pace_of_an_object_must_make_sense() {
         ("per_key.writes = 0", format!("f.toml:3:18: {at}.writes: is 0.0, {range}")),
         ("per_key.writes = \"0/h\"", format!("f.toml:3:18: {at}.writes: is \"0/h\", {range}")),
         ("per_key.reads = -1", format!("f.toml:3:17: {at}.reads: is -1.0, {range}")),
+        (
+            "per_key.writes = 1e-300",
+            format!("f.toml:3:18: {at}.writes: is 1e-300, too slow for a burst of 10: it would take centuries to fill"),
+        ),
+        (
+            "per_key = { reads = 1e-6, burst = 1000000 }",
+            format!("f.toml:3:21: {at}.reads: is 1e-6, too slow for a burst of 1000000: it would take centuries to fill"),
+        ),
         ("per_key.writes = \"often\"", format!("f.toml:3:18: {at}.writes: is \"often\", expected \"off\", {rate}")),
         ("per_key.burst = 0", format!("f.toml:3:17: {at}.burst: is 0, expected at least 1")),
         ("per_key = 0", format!("f.toml:3:11: {at}: is 0, expected a table, or \"off\"")),

@@ -218,6 +218,30 @@ fn explain_prints_figure_share_and_source() {
 }
 
 #[test]
+fn explain_prints_the_pace_of_an_object_where_it_is_enforced() {
+    let explain = |more: &str, call: &[&str]| {
+        let (_folder, path) = config(&format!("[gates.g]\nupstream = \"http://localhost:1\"\n{more}"));
+        let mut command = with_config("explain", &path);
+        command.args(call);
+        end(command).out
+    };
+    let row = |said: &str| said.lines().find(|line| line.starts_with("  per key")).map(str::to_owned);
+    let put = ["PUT", "/api/v1/namespaces/a/configmaps/b"];
+    let enforced = "per_key = { writes = \"30/min\", burst = 7, enforce = true }";
+    let said = explain(enforced, &put);
+    let one = row(&said).unwrap_or_else(|| panic!("{said}"));
+    assert!(one.starts_with("  per key       writes of one object: 0.5/s, burst 7"), "{one}");
+    assert!(one.ends_with(":3:1"), "{one}");
+    for (more, call) in [
+        ("", put),
+        (enforced, ["GET", "/api/v1/namespaces/a/configmaps/b"]),
+        (enforced, ["POST", "/api/v1/namespaces/a/configmaps"]),
+    ] {
+        assert_eq!(row(&explain(more, &call)), None, "{more} {call:?}");
+    }
+}
+
+#[test]
 fn the_document_has_every_figure() {
     let document = include_str!("../../docs/external-apis.md");
     for preset in ["aws", "azure_arm", "gcp", "github"] {

@@ -131,13 +131,15 @@ fn status_reason(status: StatusCode) -> &'static str {
     }
 }
 
-/// Returns a duration for people: two digits are enough.
+/// Returns a duration for people: two digits are enough. It is rounded up, so that who comes back
+/// after it does not come too soon.
 fn short(time: Duration) -> String {
-    match time.as_secs() {
-        0 => format!("{} ms", time.as_millis()),
-        1..=9 => format!("{:.1} s", time.as_secs_f64()),
-        seconds @ 10..=119 => format!("{seconds} s"),
-        seconds => format!("{} min", seconds / 60),
+    let up = time.as_secs() + u64::from(time.subsec_nanos() > 0);
+    match (time.as_secs(), up) {
+        (0, _) => format!("{} ms", time.as_millis()),
+        (1..=9, _) => format!("{:.1} s", time.as_secs_f64()),
+        (_, seconds @ 0..=119) => format!("{seconds} s"),
+        (_, seconds) => format!("{} min", seconds.div_ceil(60)),
     }
 }
 
@@ -165,6 +167,17 @@ mod tests {
             message("kubernetes", "default", &refusal, Moment::from_millis(4_500)),
             "tidegate: gate \"kubernetes\", class \"default\" refused this call (backoff): the same call has failed and its delay is not \
              over (4 times in a row, last with status 503, 3.5 s ago); the next attempt can make sense in 4.5 s; it waited 100 ms here"
+        );
+    }
+
+    #[test]
+    fn a_time_to_wait_is_never_told_too_short() {
+        let told = |millis| short(Duration::from_millis(millis));
+        assert_eq!([0, 999, 1_000, 9_949].map(told), ["0 ms", "999 ms", "1.0 s", "9.9 s"]);
+        assert_eq!([10_000, 10_001, 118_001, 119_001].map(told), ["10 s", "11 s", "119 s", "2 min"]);
+        assert_eq!(
+            [120_000, 120_001, 179_000, 359_990, 360_000].map(told),
+            ["2 min", "3 min", "3 min", "6 min", "6 min"]
         );
     }
 
