@@ -149,6 +149,7 @@ impl Egress {
         });
         telemetry::metrics().sample_by(&sampler);
         *self.sampler.write().unwrap_or_else(PoisonError::into_inner) = Some(sampler);
+        let leaving = listener::leaving(socket.iter().chain(&names));
         let (tidying, over) = (Arc::clone(self), CancellationToken::new());
         let tidied = over.clone();
         let named = names.into_iter().map(|socket| {
@@ -174,7 +175,7 @@ impl Egress {
         self.tasks.spawn(async move {
             stop.cancelled().await;
             let parting = [&egress.closing, &egress.ending];
-            listener::drain(NAME, &egress.clients, egress.clock, egress.drain, parting).await;
+            listener::drain(NAME, &egress.clients, egress.clock, [leaving, egress.drain], parting).await;
             over.cancel();
         });
         self.tasks.close();

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::gauges;
-use super::listener::{Bound, Server};
+use super::listener::{self, Bound, Server};
 use super::options::{Options, Past};
 use super::parts::GateParts;
 use super::peer::Peer;
@@ -92,6 +92,7 @@ impl Gate {
             gate.own().driver.thaw(frozen, *gap);
         }
 
+        let leaving = listener::leaving(&sockets);
         let accepting = TaskTracker::new();
         for socket in sockets {
             accepting.spawn(Arc::clone(&gate.server).accept(socket));
@@ -100,7 +101,7 @@ impl Gate {
         let server = Arc::clone(&gate.server);
         gate.tasks.spawn(async move {
             stop.cancelled().await;
-            server.drain().await;
+            server.drain(leaving).await;
             accepting.wait().await;
             over.cancel();
         });
@@ -298,6 +299,30 @@ mod tests {
         let series = ours.filter_map(|line| line.rsplit_once(' ')).map(|(series, value)| (series.to_owned(), value));
         let waiting = series.clone().find(|(series, _)| series.starts_with("tidegate_waiting{"));
         (series.map(|(series, _)| series).collect(), waiting.expect("a gauge").1.to_owned())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_gate_that_others_reach_does_not_stop_at_once() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let unix = Listen::Unix(folder.path().join("gate.sock"));
+        let tcp = |ip: [u8; 4]| Listen::Tcp((ip, 0).into());
+        let sidecar = [vec![tcp([127, 0, 0, 1])], vec![unix.clone()], vec![unix.clone(), tcp([127, 0, 0, 2])]];
+        let service = [vec![tcp([0, 0, 0, 0])], vec![unix, tcp([127, 0, 0, 1]), tcp([0, 0, 0, 0])]];
+        let stopped_after = async |listen| {
+            let (clock, stop) = (Clock::start(), CancellationToken::new());
+            let mut options = options(api("the API").await);
+            (options.gate.listen, options.drain) = (listen, Duration::from_secs(25));
+            let gate = Gate::start(options, clock, stop.clone()).await.expect("it listens");
+            stop.cancel();
+            gate.finished().await;
+            clock.now().since_start().as_secs()
+        };
+        for listen in sidecar {
+            assert_eq!(stopped_after(listen.clone()).await, 0, "{listen:?}");
+        }
+        for listen in service {
+            assert_eq!(stopped_after(listen.clone()).await, 5, "{listen:?}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

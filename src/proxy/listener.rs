@@ -125,10 +125,12 @@ impl Server {
         None
     }
 
-    /// Serves on, new calls too, until the last client is gone or the drain is over.
-    pub(crate) async fn drain(&self) {
+    /// Serves on, new calls too, until the last client is gone or the drain is over, but for the
+    /// time of `leaving` if there is that much.
+    pub(crate) async fn drain(&self, leaving: Duration) {
         let Section { name, clock, config, .. } = &*self.section;
-        drain(name, &self.clients, *clock, config.get().options.drain, [&self.closing, &self.ending]).await;
+        let drain = [leaving, config.get().options.drain];
+        self::drain(name, &self.clients, *clock, drain, [&self.closing, &self.ending]).await;
     }
 }
 
@@ -155,20 +157,30 @@ pub(super) async fn next_client(
     }
 }
 
+/// Returns the time for which a gate that is told to stop serves on even with no client: clients on
+/// other machines learn only then that it leaves. One that only its own machine reaches needs none.
+pub(super) fn leaving<'a>(sockets: impl IntoIterator<Item = &'a Bound>) -> Duration {
+    if sockets.into_iter().any(Bound::is_reached_from_elsewhere) { LEAVING } else { Duration::ZERO }
+}
+
 /// Serves on until the last client is gone or the drain is over: a controller's lease release must
-/// still get through. Then connections say goodbye, and a little later they end.
+/// still get through. For the time of `leaving` more clients may come after the last one. Then
+/// connections say goodbye, and a little later they end.
 pub(super) async fn drain(
     name: &str,
     clients: &TaskTracker,
     clock: Clock,
-    drain: Duration,
+    [leaving, drain]: [Duration; 2],
     [closing, ending]: [&Parting; 2],
 ) {
     clients.close(); // from now on `wait` returns when there is none; new ones are still welcome
     tracing::info!(gate = name, clients = clients.len(), drain = duration(drain.as_secs_f64()), "draining");
-    for (patience, parting) in [(drain, closing), (LAST_WORDS, ending)] {
+    for (least, patience, parting) in [(leaving, drain, closing), (Duration::ZERO, LAST_WORDS, ending)] {
         tokio::select! {
-            () = clients.wait() => {}
+            () = async {
+                clock.sleep(least).await;
+                clients.wait().await;
+            } => {}
             () = clock.sleep(patience) => {}
         }
         parting.tell().await;
@@ -182,5 +194,35 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 const SAY_AGAIN: Duration = Duration::from_secs(60);
 /// As long as Go's and kube-apiserver's.
 const HANDSHAKE: Duration = Duration::from_secs(10);
+/// The time in which every node's kube-proxy learns that a pod of a Service leaves.
+const LEAVING: Duration = Duration::from_secs(5);
 /// The time for answers that are on their way when the drain is over.
 const LAST_WORDS: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the second in which a gate has stopped whose clients stay for so long.
+    async fn stopped_after(leaving: u64, drain: u64, clients: &[u64]) -> u64 {
+        let (clock, tracker, parting) = (Clock::start(), TaskTracker::new(), [Parting::new(), Parting::new()]);
+        for seconds in clients {
+            let until = clock.now() + Duration::from_secs(*seconds);
+            tracker.spawn(async move { clock.sleep_until(until).await });
+        }
+        let patience = [leaving, drain].map(Duration::from_secs);
+        super::drain("drained", &tracker, clock, patience, parting.each_ref()).await;
+        clock.now().since_start().as_secs()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_gate_that_others_reach_goes_on_for_those_that_have_not_heard() {
+        assert_eq!(stopped_after(5, 25, &[]).await, 5);
+        assert_eq!(stopped_after(5, 25, &[1]).await, 5, "the last client left early");
+        assert_eq!(stopped_after(5, 25, &[7, 1]).await, 7);
+        assert_eq!(stopped_after(5, 25, &[26]).await, 26, "a client has time for its last answer");
+        assert_eq!(stopped_after(5, 2, &[]).await, 2, "no longer than the drain");
+        assert_eq!(stopped_after(0, 25, &[]).await, 0);
+        assert_eq!(stopped_after(0, 25, &[3]).await, 3);
+    }
+}

@@ -17,7 +17,7 @@ mod shared;
 mod signed;
 mod tunnels;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -69,6 +69,8 @@ pub(super) struct Listener {
 
 /// What a listener is started with besides its configuration.
 pub(super) struct Around {
+    pub(super) listen: &'static str,
+    pub(super) drain: Duration,
     pub(super) ca: Option<String>,
     pub(super) judge: Option<upstream::Judge>,
     pub(super) dns: upstream::Dns,
@@ -84,13 +86,14 @@ impl Default for Around {
     fn default() -> Self {
         // The upstreams of tests are on loopback.
         let (ca, token, tls, clients, via, own) = Default::default();
-        Self { ca, judge: Some(|_: IpAddr| Ok(())), dns: upstream::Dns::default(), token, tls, clients, via, own }
+        let (listen, drain, judge) = ("127.0.0.1:0", Duration::ZERO, Some((|_| Ok(())) as upstream::Judge));
+        Self { listen, drain, ca, judge, dns: upstream::Dns::default(), token, tls, clients, via, own }
     }
 }
 
 /// A listener with this configuration below `[egress]`.
 pub(super) async fn listener(text: &str, around: Around) -> Listener {
-    let text = format!("[egress]\nlisten = \"127.0.0.1:0\"\n{text}");
+    let text = format!("[egress]\nlisten = {:?}\n{text}", around.listen);
     let settings = config::load_text("f.toml".to_owned(), text, &[]).expect("a good configuration").settings;
     let directory = Directory::new(&settings).expect("there is a listener");
     let names = settings.intercepted_names();
@@ -124,7 +127,7 @@ pub(super) async fn listener(text: &str, around: Around) -> Listener {
         clients: None,
         call_log: None,
         stores: Stores::default(),
-        drain: Duration::ZERO,
+        drain: around.drain,
     };
     let clear = "[gates.clear]\nkind = \"http\"\nupstream = \"http://x\"\npreset = \"none\"\nhost = \"preserve\"\nlisten = \"127.0.0.1:0\"\n";
     let clear = config::load_text("f.toml".to_owned(), clear.to_owned(), &[]).expect("a good configuration");
@@ -470,4 +473,17 @@ async fn a_host_in_another_gate_s_terms_after_a_reload_is_that_gate_s() {
     assert_eq!((listener.egress.origins("one").len(), listener.egress.origins("two").len()), (1, 1));
     listener.stop.cancel();
     within(listener.egress.finished()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_listener_that_others_reach_does_not_stop_at_once() {
+    for (listen, seconds) in [("127.0.0.1:0", 0), ("0.0.0.0:0", 5)] {
+        let token = Some(Secret::fixed("opensesame", "the test").expect("a secret"));
+        let around = Around { listen, drain: Duration::from_secs(25), token, ..Around::default() };
+        let listener = listener("token_file = \"/run/token\"\n", around).await;
+        let clock = Clock::start();
+        listener.stop.cancel();
+        listener.egress.finished().await;
+        assert_eq!(clock.now().since_start().as_secs(), seconds, "{listen}");
+    }
 }

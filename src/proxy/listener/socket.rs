@@ -55,6 +55,11 @@ impl Bound {
         }
     }
 
+    /// True if clients on other machines can reach it.
+    pub(crate) fn is_reached_from_elsewhere(&self) -> bool {
+        self.address().is_some_and(|address| !address.ip().to_canonical().is_loopback())
+    }
+
     /// A client, with the address of ours that it connected to.
     pub(crate) async fn accept(&self) -> io::Result<(Box<dyn Stream>, Option<IpAddr>)> {
         match self {
