@@ -10,6 +10,7 @@
 pub mod call_log;
 pub mod log;
 pub mod meters;
+mod passing;
 pub mod table;
 pub mod trace;
 
@@ -21,10 +22,12 @@ use self::table::{Kind, TABLE};
 
 pub use self::call_log::{Asked, CallLog, CallRecord, Spans};
 pub use self::meters::{GateMeters, UpstreamMeters};
+pub use self::passing::Passing;
 pub use self::trace::Trace;
 
-/// Sets gauges that are not kept up to date otherwise, just before they are read.
-pub type Sampler = dyn Fn() + Send + Sync;
+/// Sets gauges that are not kept up to date otherwise, just before they are read: in the recorder,
+/// or for this rendering alone.
+pub type Sampler = dyn Fn(&mut Passing) + Send + Sync;
 
 /// The process's metrics.
 #[derive(Debug)]
@@ -78,10 +81,13 @@ impl Metrics {
             samplers.retain(|sampler| sampler.strong_count() > 0);
             samplers.iter().filter_map(Weak::upgrade).collect()
         };
+        let mut passing = Passing::default();
         for sampler in live {
-            sampler();
+            sampler(&mut passing);
         }
-        self.handle.render()
+        let mut text = self.handle.render();
+        passing.write(&mut text);
+        text
     }
 
     /// Folds recorded samples into their buckets. Call it every second: until then each sample is
@@ -111,7 +117,7 @@ mod tests {
 
     #[test]
     fn a_sampler_runs_before_each_rendering_and_not_after_its_owner_is_gone() {
-        let sampler: Arc<Sampler> = Arc::new(|| table::WAITING.gauge(&["sampled"]).increment(1.0));
+        let sampler: Arc<Sampler> = Arc::new(|_: &mut Passing| table::WAITING.gauge(&["sampled"]).increment(1.0));
         metrics().sample_by(&sampler);
         assert!(metrics().render().contains("tidegate_waiting{gate=\"sampled\"} "));
         drop(sampler);

@@ -141,7 +141,7 @@ impl Egress {
     fn open(self: &Arc<Self>, socket: Option<Bound>, names: Vec<Bound>, stop: CancellationToken) {
         self.directory().intercepting().for_each(|gate| self.tally.intercepts(gate));
         let weak = Arc::downgrade(self);
-        let sampler: Arc<Sampler> = Arc::new(move || {
+        let sampler: Arc<Sampler> = Arc::new(move |_| {
             if let Some(egress) = weak.upgrade() {
                 egress.tally.sample();
                 egress.origins.sample();

@@ -18,7 +18,7 @@ use crate::limit::Snapshot;
 use crate::limit::snapshot::{BucketView, Paused, SharedView};
 use crate::moment::Moment;
 use crate::telemetry::table::Metric;
-use crate::telemetry::{self, Sampler, UpstreamMeters, meters::as_f64, table};
+use crate::telemetry::{self, Passing, Sampler, UpstreamMeters, meters::as_f64, table};
 use crate::upstream::Occupancy;
 
 /// Sets the gauges of a section: sums over its gates.
@@ -26,7 +26,7 @@ pub(super) fn sampler(section: &Arc<Section>) -> Arc<Sampler> {
     let (gate, section) = (Arc::clone(&section.name), Arc::downgrade(section));
     let pool = UpstreamMeters::new(Arc::clone(&gate));
     let shown = Mutex::<Vec<(Gauge, f64)>>::default();
-    Arc::new(move || {
+    Arc::new(move |passing| {
         let gates = section.upgrade().map(|section| section.gates()).unwrap_or_default();
         if let Some(age) = gates.first().and_then(|gate| gate.upstream.injector().age()) {
             table::CREDENTIALS_AGE.gauge(&[&gate]).set(age.as_secs_f64());
@@ -56,7 +56,7 @@ pub(super) fn sampler(section: &Arc<Section>) -> Arc<Sampler> {
         }
         let mut shown = shown.lock().unwrap_or_else(PoisonError::into_inner);
         show_parts(&gate, &now, &mut shown);
-        gates.iter().for_each(|of| show_quotas(&gate, &of.tally.quotas, of.driver.clock().now(), &mut shown));
+        gates.iter().for_each(|of| show_quotas(&gate, &of.tally.quotas, of.driver.clock().now(), passing));
     })
 }
 
@@ -90,8 +90,8 @@ fn show_parts(gate: &str, now: &[Snapshot], shown: &mut Vec<(Gauge, f64)>) {
     }
 }
 
-/// Sets the gauges of the upstream's own quotas.
-fn show_quotas(gate: &str, quotas: &Quotas, now: Moment, shown: &mut Vec<(Gauge, f64)>) {
+/// Sets the gauges of the upstream's own quotas. Accounts come and go with credentials.
+fn show_quotas(gate: &str, quotas: &Quotas, now: Moment, passing: &mut Passing) {
     for (resource, account, seen) in quotas.list(now) {
         let labels = [gate, &resource, &account];
         let resets_in = seen.resets_at.map(|at| (at - now).as_secs_f64());
@@ -100,10 +100,9 @@ fn show_quotas(gate: &str, quotas: &Quotas, now: Moment, shown: &mut Vec<(Gauge,
             (&table::QUOTA_REMAINING, Some(as_count(seen.remaining))),
             (&table::QUOTA_RESET, resets_in),
         ] {
-            let Some(value) = value else { continue };
-            let gauge = metric.gauge(&labels);
-            gauge.set(value);
-            shown.push((gauge, f64::NAN));
+            if let Some(value) = value {
+                passing.set(metric, &labels, value);
+            }
         }
     }
 }
@@ -209,3 +208,46 @@ pub(super) fn bypass_is_over(gate: &str) {
 /// Seconds in a row before a change is one: a burst that waits for a moment is what the gate is
 /// for.
 const STEADY: u32 = 3;
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::api::signals::Quota;
+    use crate::proxy::{Gate, conservation};
+    use crate::spec::Listen;
+    use crate::telemetry::CallLog;
+
+    /// Every line about the quotas of a gate.
+    fn quotas(gate: &str) -> Vec<String> {
+        let text = telemetry::metrics().render();
+        let is_ours = |line: &&str| line.starts_with("tidegate_quota_") && line.contains(gate);
+        text.lines().filter(is_ours).map(str::to_owned).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn quotas_of_credentials_that_change_leave_no_series_behind() {
+        let (log, _) = tokio::sync::mpsc::channel(1);
+        let mut options = conservation::options(1, ([127, 0, 0, 1], 1).into(), CallLog::to(log));
+        let listen = vec![Listen::Tcp(([127, 0, 0, 1], 0).into())];
+        (options.gate.name, options.gate.listen) = ("rotating".into(), listen);
+        let clock = Clock::start();
+        let gate = Gate::start(options, clock, CancellationToken::new()).await.expect("a port");
+        let quota = |remaining| Quota { resource: "a \"b\" \\".into(), limit: Some(10), remaining, resets_in: None };
+        for whose in 1..=1000 {
+            gate.own().tally.quotas.note(vec![quota(whose)], whose, clock.now() + Duration::from_millis(whose));
+            if whose % 50 == 0 {
+                assert!(quotas("rotating").len() <= 2 * 100, "{whose}");
+            }
+        }
+        let last = "{gate=\"rotating\",resource=\"a \\\"b\\\" \\\\\",account=\"0003e8\"} ";
+        assert!(quotas("rotating").contains(&format!("tidegate_quota_limit{last}10")), "{:?}", quotas("rotating"));
+        assert!(quotas("rotating").contains(&format!("tidegate_quota_remaining{last}1000")));
+        let types = telemetry::metrics().render().matches("# TYPE tidegate_quota_limit gauge").count();
+        assert_eq!(types, 1, "one for all gates");
+        // At once: a day of upkeep, second by second, would take minutes.
+        tokio::time::advance(Duration::from_secs(24 * 3600 + 2)).await;
+        assert_eq!(quotas("rotating"), [""; 0]);
+    }
+}
