@@ -192,14 +192,6 @@ impl Added {
     /// Returns the options of an injection, checked as strictly as a configuration.
     pub(super) fn checked(&self, egress: Option<Egress>) -> Result<inject::Options, Failure> {
         let image = self.image()?;
-        if self.port == self.admin_port {
-            return Err(anyhow!("--port and --admin-port are both {}, expected two ports", self.port).into());
-        }
-        if let Some(port) =
-            egress.as_ref().map(|egress| egress.port).filter(|port| [self.port, self.admin_port].contains(port))
-        {
-            return Err(anyhow!("--egress-port is {port}, which is taken already; expected a port of its own").into());
-        }
         let options = inject::Options {
             image,
             mode: match self.mode {
@@ -212,6 +204,9 @@ impl Added {
             egress,
             ..inject::Options::default()
         };
+        if let Some(([one, other], port)) = options.same_ports() {
+            return Err(anyhow!("--{one} and --{other} are both {port}, expected two ports").into());
+        }
         injection::with_limits(options, &self.set)
     }
 

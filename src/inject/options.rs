@@ -39,6 +39,18 @@ pub enum Mode {
 }
 
 impl Options {
+    /// Returns two ports of the sidecar's that are the same one, by the names of their options.
+    pub fn same_ports(&self) -> Option<([&'static str; 2], u16)> {
+        let egress = self.egress.as_ref().map(|egress| ("egress-port", egress.port));
+        let ports = [Some(("port", self.port)), Some(("admin-port", self.admin_port)), egress];
+        let ports: Vec<_> = ports.into_iter().flatten().collect();
+        let same = |(at, (name, port)): (usize, &(&'static str, u16))| {
+            let other = ports.iter().skip(at + 1).find(|(_, other)| other == port);
+            other.map(|(other, _)| ([*name, *other], *port))
+        };
+        ports.iter().enumerate().find_map(same)
+    }
+
     /// True if TLS is opened, so that the sidecar keeps a CA.
     pub(super) fn intercepts(&self) -> bool {
         self.egress.as_ref().is_some_and(|egress| egress.intercept)

@@ -10,7 +10,7 @@ use crate::inject::{Mode, Options};
 pub type Check = fn(Options, &[String]) -> Result<Options, Vec<String>>;
 
 /// The annotations, without their prefix.
-const KNOWN: [&str; 7] = ["mode", "container", "config-map", "set", "port", "admin-port", "replace"];
+const KNOWN: [&str; 8] = ["mode", "container", "config-map", "set", "port", "admin-port", "egress-port", "replace"];
 const PREFIX: &str = "tidegate.io/";
 
 /// Returns the options for a pod.
@@ -24,8 +24,8 @@ pub(super) fn of(pod: &Value, defaults: &Options, check: Check) -> Result<Option
             wrong.push(format!("annotation {PREFIX}{name} is {value:?}, expected {expected}"));
         }
     }
-    if options.port == options.admin_port {
-        wrong.push(format!("{PREFIX}port and {PREFIX}admin-port are both {}, expected two ports", options.port));
+    if let Some(([one, other], port)) = options.same_ports() {
+        wrong.push(format!("{PREFIX}{one} and {PREFIX}{other} are both {port}, expected two ports"));
     }
     if !wrong.is_empty() {
         return Err(wrong);
@@ -52,6 +52,10 @@ fn apply(name: &str, value: &str, options: &mut Options, sets: &mut Vec<String>)
         "set" => sets.extend(value.split_whitespace().map(str::to_owned)),
         "port" => options.port = port()?,
         "admin-port" => options.admin_port = port()?,
+        "egress-port" => match &mut options.egress {
+            Some(egress) => egress.port = port()?,
+            None => return Err("none: the webhook has no --egress".to_owned()),
+        },
         "replace" => options.replace = value.parse().map_err(|_| "true or false".to_owned())?,
         _ => return Err(format!("one of {}", KNOWN.map(|known| format!("{PREFIX}{known}")).join(", "))),
     }

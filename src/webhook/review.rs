@@ -80,7 +80,8 @@ fn outcome(pod: &Value, settings: &Settings) -> Outcome {
     if matches!(label, Some("disabled" | "false")) || has_sidecar(pod) || is_annotated(pod, MIRROR) {
         return Outcome::Untouched;
     }
-    let reasons: Vec<String> = [without_token(pod), with_ports_of_the_host(pod)].into_iter().flatten().collect();
+    let reasons: Vec<String> =
+        [without_token(pod), with_ports_of_the_host(pod, settings)].into_iter().flatten().collect();
     if !reasons.is_empty() {
         return Outcome::Refused(reasons);
     }
@@ -129,11 +130,14 @@ fn without_token(pod: &Value) -> Option<String> {
 }
 
 /// Describes a pod that shares the ports of its node, and does not say which of them are free.
-fn with_ports_of_the_host(pod: &Value) -> Option<String> {
+fn with_ports_of_the_host(pod: &Value, settings: &Settings) -> Option<String> {
     let is_on_host = pod.pointer("/spec/hostNetwork").and_then(Value::as_bool) == Some(true);
-    let says = is_annotated(pod, "tidegate.io/port") && is_annotated(pod, "tidegate.io/admin-port");
+    let egress = settings.options.egress.as_ref().map(|_| "tidegate.io/egress-port");
+    let ports: Vec<&str> = ["tidegate.io/port", "tidegate.io/admin-port"].into_iter().chain(egress).collect();
+    let says = ports.iter().all(|port| is_annotated(pod, port));
     (is_on_host && !says).then(|| {
-        "pod is on the host's network, where the sidecar's ports may be taken; choose two that are free on every node with annotation tidegate.io/port and tidegate.io/admin-port".to_owned()
+        let ports = ports.join(" and ");
+        format!("pod is on the host's network, where the sidecar's ports may be taken; choose ports that are free on every node with annotation {ports}")
     })
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
-use crate::inject::{Mode, Options};
+use crate::inject::{Egress, Mode, Options};
 
 /// Adds limits without checking them, which is the application's work.
 fn unchecked(mut options: Options, sets: &[String]) -> Result<Options, Vec<String>> {
@@ -183,6 +183,52 @@ fn a_pod_on_the_hosts_network_must_say_which_port_is_free_there() {
     let chosen = json!({"tidegate.io/port": "7443", "tidegate.io/admin-port": "9465"});
     let response = on_host(json!({"metadata": {"annotations": chosen}}));
     assert!(response["allowed"] == true && !response["patch"].is_null(), "{response}");
+}
+
+/// The settings of a webhook that adds a forward proxy on port 8003.
+fn with_proxy() -> Settings {
+    let egress = Egress {
+        presets: vec!["aws".to_owned()],
+        port: 8003,
+        plain: Vec::new(),
+        direct: Vec::new(),
+        cluster_domain: None,
+        intercept: false,
+        clients: Vec::new(),
+    };
+    let mut settings = settings(Policy::Fail);
+    settings.options.egress = Some(egress);
+    settings
+}
+
+#[test]
+fn the_port_of_the_forward_proxy_is_one_of_the_ports() {
+    let of = |annotations: Value, host: bool, settings: &Settings| {
+        let more = json!({"metadata": {"annotations": annotations}, "spec": {"hostNetwork": host}});
+        let pod = pod(&more);
+        let response = answer(&request("app", &pod), settings);
+        if response["patch"].is_null() {
+            return response["status"]["message"].as_str().unwrap_or_default().to_owned();
+        }
+        patched(&pod, &response).to_string()
+    };
+    for (name, value, both) in
+        [("port", "8003", "both 8003"), ("admin-port", "8003", "both 8003"), ("egress-port", "9464", "both 9464")]
+    {
+        let says = of(json!({format!("tidegate.io/{name}"): value}), false, &with_proxy());
+        assert!(says.contains(both) && says.contains("tidegate.io/egress-port"), "{name}: {says}");
+    }
+    let moved = of(json!({"tidegate.io/egress-port": "8013"}), false, &with_proxy());
+    assert!(moved.contains("127.0.0.1:8013") && !moved.contains("8003"), "{moved}");
+    let without = of(json!({"tidegate.io/egress-port": "8013"}), false, &settings(Policy::Fail));
+    assert!(without.contains("tidegate.io/egress-port") && without.contains("--egress"), "{without}");
+
+    let two = json!({"tidegate.io/port": "7443", "tidegate.io/admin-port": "9465"});
+    let says = of(two.clone(), true, &with_proxy());
+    assert!(says.starts_with("tidegate: ") && says.contains("tidegate.io/egress-port"), "{says}");
+    let mut three = two;
+    three["tidegate.io/egress-port"] = "8013".into();
+    assert!(of(three, true, &with_proxy()).contains("127.0.0.1:8013"));
 }
 
 #[test]
