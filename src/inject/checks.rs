@@ -105,10 +105,11 @@ pub(super) fn account_mount(spec: &Node) -> Option<&Node> {
     mounts.find(|mount| mount.text_at(&["mountPath"]).is_some_and(|path| path.trim_end_matches('/') == ACCOUNT))
 }
 
-/// Describes the address of an API server that a container was given by itself.
+/// Describes the address of an API server that a container was given by itself. A KUBECONFIG wins
+/// over the variables of the API's service, so where it is added it would replace theirs.
 fn own_address(container: &Node, options: &Options) -> Option<String> {
     let variables = match options.mode {
-        Mode::Kubeconfig => &["KUBECONFIG"][..],
+        Mode::Kubeconfig => &["KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"][..],
         Mode::InCluster => &["KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"],
     };
     let found = variables.iter().find_map(|name| Some((name, own_variable(container, name)?)));

@@ -35,8 +35,15 @@ fn a_container_with_its_own_kubeconfig_is_not_sent_to_the_local_cluster() {
 fn a_container_with_its_own_api_server_is_not_sent_to_the_local_one() {
     let in_cluster = Options { mode: Mode::InCluster, ..options() };
     let stream = deployment("        env:\n        - {name: KUBERNETES_SERVICE_HOST, value: api.example}\n", "");
-    is_refused(&stream, &in_cluster, &["KUBERNETES_SERVICE_HOST", "api.example", "--replace"]);
-    assert_eq!(inject(&stream, &options()).unwrap().refused, [""; 0]);
+    for options in [options(), in_cluster.clone()] {
+        is_refused(&stream, &options, &["KUBERNETES_SERVICE_HOST", "api.example", "--replace"]);
+        let edited = inject(&stream, &Options { replace: true, ..options }).unwrap();
+        assert!(edited.changed == ["Deployment/op"] && edited.notes.len() == 1, "{:?}", edited.notes);
+        assert!(edited.notes[0].contains("api.example"), "{:?}", edited.notes);
+    }
+    // Its client read no such address where a KUBECONFIG led elsewhere: that one is named.
+    let both = stream.replace("env:\n", "env:\n        - {name: KUBECONFIG, value: /etc/other/config}\n");
+    is_refused(&both, &options(), &["KUBECONFIG", "/etc/other/config"]);
     let stream = deployment("        env:\n        - {name: KUBECONFIG, value: /etc/other/config}\n", "");
     let notes = inject(&stream, &in_cluster).unwrap().notes;
     assert!(notes.len() == 1 && notes[0].contains("KUBECONFIG") && notes[0].contains("take it out"), "{notes:?}");
