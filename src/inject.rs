@@ -113,7 +113,7 @@ fn edit(
         refused: Vec::new(),
     };
     for Document { marker, text, line } in documents::split(stream) {
-        let read = if documents::has_content(text) { yaml::read_placed(text, line)? } else { None };
+        let read = if documents::has_content(text) { yaml::read_placed(&json::for_yaml(text), line)? } else { None };
         if read.as_ref().is_some_and(|(root, _)| monitor::is_ours(root)) {
             continue; // made again beside its workload, or no longer wanted
         }

@@ -2,6 +2,8 @@
 //!
 //! A stream of JSON documents is one for YAML readers too, so only what is written differs.
 
+use std::borrow::Cow;
+
 use granit_parser::ScalarStyle;
 
 use crate::yaml::{Node, Scalar};
@@ -85,6 +87,29 @@ impl Form {
             out.extend(std::iter::repeat_n(' ', indent * depth));
         }
     }
+}
+
+/// Returns a document in which a YAML reader reads what a JSON reader does: JSON lets characters
+/// stand in its strings that YAML wants written out. Another document is left as it is.
+pub(super) fn for_yaml(text: &str) -> Cow<'_, str> {
+    if !text.contains(is_json_only) || Form::of(text).is_none() {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        if is_json_only(c) {
+            // All of them have four digits, and stand nowhere but in strings.
+            out.push_str(&format!("\\u{:04x}", u32::from(c)));
+        } else {
+            out.push(c);
+        }
+    }
+    Cow::Owned(out)
+}
+
+/// True for what is no character of YAML's, ends a line there, or marks the order of bytes.
+fn is_json_only(c: char) -> bool {
+    matches!(c, '\u{7f}'..='\u{9f}' | '\u{2028}' | '\u{2029}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}')
 }
 
 /// Writes a scalar. Plain text is a number or a word of JSON, or else a string.

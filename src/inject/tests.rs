@@ -328,3 +328,19 @@ fn a_key_without_a_value_gets_one_in_its_place() {
     let back = uninject(&once).unwrap().text;
     assert_eq!(line(&read(&back)), line(&read(&stream)));
 }
+
+#[test]
+fn a_json_document_may_have_characters_that_yaml_has_not() {
+    let json = serde_json::json!({"kind": "Pod", "metadata": {"name": "p\u{7f}\u{85}\u{9b}\u{fffe}\u{ffff}"},
+                                  "spec": {"containers": [{"name": "manager"}]}});
+    let edited = inject(&json.to_string(), &options()).unwrap();
+    let after: serde_json::Value = serde_json::from_str(&edited.text).unwrap();
+    assert_eq!((edited.changed.len(), &after["metadata"]["name"]), (1, &json["metadata"]["name"]));
+    assert_eq!(inject(&edited.text, &options()).unwrap().text, edited.text);
+    let back = uninject(&edited.text).unwrap().text;
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&back).unwrap(), json);
+    // What is not changed stays byte for byte, and YAML is held to its own rules.
+    let other = json.to_string().replace("\"Pod\"", "\"ConfigMap\"");
+    assert_eq!(inject(&other, &options()).unwrap().text, other);
+    assert!(inject("kind: Pod\nmetadata: {name: \"p\u{7f}\"}\n", &options()).is_err());
+}

@@ -232,6 +232,15 @@ fn the_port_of_the_forward_proxy_is_one_of_the_ports() {
 }
 
 #[test]
+fn a_pod_may_have_every_character_that_json_has() {
+    let all: String = ('\u{1}'..='\u{ffff}').chain(['\u{1f30a}', '\u{1fffe}', '\u{10ffff}']).collect();
+    let pod = pod(&json!({"metadata": {"annotations": {"all": all}}}));
+    let response = answer(&request("app", &pod), &settings(Policy::Fail));
+    let after = patched(&pod, &response);
+    assert!(after["metadata"]["annotations"]["all"] == all, "another text");
+}
+
+#[test]
 fn what_is_no_review_is_an_error() {
     for body in [
         "",
