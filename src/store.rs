@@ -20,7 +20,7 @@ mod servers;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use self::dial::Dialer;
 pub(crate) use self::health::Heard;
@@ -31,15 +31,19 @@ use crate::clock::Clock;
 use crate::credentials::Secret;
 use crate::limit::{Answer, Ask, Away};
 use crate::spec::Store;
+use crate::telemetry::{self, Passing, Sampler, table};
 use crate::tls::{self, Identity, Pem, Roots};
 
 /// Every store of the process.
-#[derive(Debug)]
+#[derive(derive_more::Debug)]
 pub(crate) struct Stores {
     memory: Memory,
     /// Told to the stores, for people who look there.
     label: String,
     links: Mutex<BTreeMap<Arc<str>, (Store, Link)>>,
+    /// Tells if each store answers.
+    #[debug(skip)]
+    _sampler: Arc<Sampler>,
 }
 
 /// A store that only needs its connection.
@@ -65,7 +69,23 @@ impl Stores {
         let fits = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
         let label: String = label.chars().filter(fits).take(LONGEST_LABEL).collect();
         let label = if label.is_empty() { "-".to_owned() } else { label };
-        Arc::new(Self { memory: Memory::new(clock), label, links: Mutex::default() })
+        Arc::new_cyclic(|stores: &Weak<Self>| {
+            let stores = Weak::clone(stores);
+            let sampler: Arc<Sampler> = Arc::new(move |passing| {
+                if let Some(stores) = stores.upgrade() {
+                    stores.sample(passing);
+                }
+            });
+            telemetry::metrics().sample_by(&sampler);
+            Self { memory: Memory::new(clock), label, links: Mutex::default(), _sampler: sampler }
+        })
+    }
+
+    /// Sets the gauges of the stores that were asked. One that a reload has taken away is not down.
+    fn sample(&self, passing: &mut Passing) {
+        for (store, heard) in self.heard().into_iter().filter(|(_, heard)| heard.since.is_some()) {
+            passing.set(&table::STORE_UP, &[&store.name], f64::from(u8::from(heard.is_up)));
+        }
     }
 
     /// Takes over what the configuration says. Stores that did not change keep their connections.

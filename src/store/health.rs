@@ -51,7 +51,6 @@ impl Health {
     /// Notes that a question was answered.
     pub(super) fn answered(&self, asks: &[Ask], answers: &[Answer], took: Duration) {
         table::STORE_SECONDS.histogram(&[&self.store]).record(took);
-        table::STORE_UP.gauge(&[&self.store]).set(1.0);
         table::STORE_ASKS.counter(&[&self.store, "ok"]).increment(1);
         let was_since = self.note(true, |heard| heard.took = Some(took));
         if self.away.swap(false, Ordering::SeqCst) {
@@ -82,7 +81,6 @@ impl Health {
     pub(super) fn failed(&self, fault: &Fault, asks: &[Ask], took: Duration) {
         table::STORE_SECONDS.histogram(&[&self.store]).record(took);
         self.broken.store(true, Ordering::SeqCst);
-        table::STORE_UP.gauge(&[&self.store]).set(0.0);
         table::STORE_ASKS.counter(&[&self.store, fault.word()]).increment(1);
         self.note(false, |heard| heard.error = Some(fault.code().to_owned()));
         if !self.away.swap(true, Ordering::SeqCst) {

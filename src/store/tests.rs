@@ -191,6 +191,26 @@ async fn parts_are_asked_as_one_question_and_their_keys_do_not_say_whose_they_ar
 }
 
 #[tokio::test]
+async fn a_store_that_a_reload_takes_away_is_not_down() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let name: Arc<str> = "taken-away".into();
+    let store = Store { name: Arc::clone(&name), ..store_at(StoreAddress::Unix(folder.path().join("none"))) };
+    let up = || {
+        let text = telemetry::metrics().render();
+        let line = text.lines().find_map(|line| line.strip_prefix("tidegate_store_up{store=\"taken-away\"} "));
+        line.map(str::to_owned)
+    };
+    let stores = stores(store);
+    assert_eq!(up(), None, "nothing was asked");
+    let mut wanted = ask(1, 1);
+    wanted.shared = Arc::new(SharedPolicy { store: name, ..SharedPolicy::new("account") });
+    assert!(asked(&stores, &wanted).await.is_err());
+    assert_eq!(up().as_deref(), Some("0"));
+    stores.adopt(Vec::new());
+    assert_eq!(up(), None);
+}
+
+#[tokio::test]
 async fn two_processes_share_a_bucket_through_a_server() {
     let Some(server) = Server::start(&[]) else { return };
     let (one, other) = (stores(server.store()), stores(server.store()));
