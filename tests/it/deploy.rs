@@ -4,8 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use serde_json::Value;
+use serde_json::{Value, json};
+use tidegate::config;
 use tidegate::inject::{Client, Egress, Mode, Options, inject, uninject};
+use tidegate::spec::OwnFile;
 use tidegate::telemetry::table::TABLE;
 
 fn file(path: &str) -> (PathBuf, String) {
@@ -80,6 +82,45 @@ fn the_component_of_the_forward_proxy_adds_what_inject_adds() {
     let mounts = &named(&component, "initContainers", "tidegate")["volumeMounts"];
     let all = named(&injected, "initContainers", "tidegate")["volumeMounts"].as_array().expect("a list");
     assert!(mounts.as_array().expect("a list").iter().all(|mount| all.contains(mount)), "{mounts}");
+}
+
+/// The objects of a file.
+fn objects(path: &str) -> Vec<Value> {
+    serde_saphyr::from_multiple(&file(path).1).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+#[test]
+fn a_gate_that_is_a_service_has_a_place_for_its_control_socket() {
+    for component in ["kustomize-service", "kustomize-egress-service"] {
+        let objects = objects(&format!("deploy/{component}/gate.yaml"));
+        let pod = objects.iter().find(|object| object["kind"] == "Deployment").expect("a Deployment");
+        let container = named(pod, "containers", "tidegate");
+        assert_eq!(container["securityContext"]["readOnlyRootFilesystem"], true, "{component}");
+        let is_writable = |mount: &&Value| {
+            let volume = named(pod, "volumes", mount["name"].as_str().expect("a name"));
+            mount["readOnly"] != true && volume["emptyDir"]["medium"] == "Memory"
+        };
+        let mounts = container["volumeMounts"].as_array().expect("mounts").iter().filter(is_writable);
+        let folders: Vec<_> = mounts.map(|mount| Path::new(mount["mountPath"].as_str().expect("a path"))).collect();
+        let settings = file(&format!("deploy/{component}/tidegate.toml")).1;
+        let settings = config::load_text(component.to_owned(), settings, &[]).expect("it is right").settings;
+        let OwnFile::At(socket) = &settings.admin.socket else { panic!("{component} names no socket") };
+        assert!(folders.contains(&socket.parent().expect("a folder")), "{component}: {socket:?} is not in {folders:?}");
+    }
+}
+
+#[test]
+fn a_gate_that_is_a_service_may_review_tokens_and_nothing_else() {
+    for component in ["kustomize-service", "kustomize-egress-service"] {
+        let objects = objects(&format!("deploy/{component}/rbac.yaml"));
+        let of = |kind: &str| objects.iter().filter(|object| object["kind"] == kind).collect::<Vec<_>>();
+        let [binding] = of("ClusterRoleBinding")[..] else { panic!("{component}: {objects:?}") };
+        let [role] = of("ClusterRole")[..] else { panic!("{component} has no role of its own") };
+        assert_eq!(binding["roleRef"]["name"], role["metadata"]["name"], "{component}");
+        let review =
+            json!({"apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"]});
+        assert_eq!(role["rules"], json!([review]), "{component}");
+    }
 }
 
 #[test]

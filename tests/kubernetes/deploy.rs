@@ -117,7 +117,7 @@ fn the_components_and_examples_are_taken_by_the_api_server() {
             // A component is nothing by itself: the examples include it.
             if !fs::read_to_string(&kustomization).expect("text").contains("kind: Component") {
                 let text = plane.kubectl(&["kustomize", &path]);
-                let adds = ["restartPolicy: Always", "MutatingWebhookConfiguration", "system:auth-delegator"];
+                let adds = ["restartPolicy: Always", "MutatingWebhookConfiguration", "tokenreviews"];
                 assert!(adds.iter().any(|what| text.contains(what)) && text.contains(IMAGE), "{text}");
                 taken(plane, "kustomization", &text);
                 built += 1;

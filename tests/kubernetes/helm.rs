@@ -178,6 +178,30 @@ fn the_chart_says_what_is_wrong_with_a_value() {
     }
 }
 
+/// The objects of a rendering.
+fn objects(text: &str) -> Vec<Value> {
+    serde_saphyr::from_multiple(text).unwrap_or_else(|error| panic!("{error}:\n{text}"))
+}
+
+#[test]
+fn a_gate_that_is_a_service_takes_orders_and_may_review_tokens_only() {
+    let Some(helm) = Helm::or_skip("a_gate_that_is_a_service_takes_orders_and_may_review_tokens_only") else { return };
+    let all = objects(&helm.template(&chart(), &["--set", "service.create=true,service.tlsSecret=t"]));
+    let of = |kind: &str| all.iter().find(|object| object["kind"] == kind).unwrap_or_else(|| panic!("no {kind}"));
+    let pod = &of("Deployment")["spec"]["template"]["spec"];
+    let socket = serde_json::json!({"name": "TIDEGATE__ADMIN__SOCKET", "value": "/run/tidegate/tidegate.sock"});
+    let place = serde_json::json!({"name": "run", "mountPath": "/run/tidegate"});
+    let volume = serde_json::json!({"name": "run", "emptyDir": {"medium": "Memory"}});
+    let has = |list: &Value, item: &Value| list.as_array().is_some_and(|list| list.contains(item));
+    assert!(has(&pod["containers"][0]["env"], &socket), "{pod}");
+    assert!(has(&pod["containers"][0]["volumeMounts"], &place) && has(&pod["volumes"], &volume), "{pod}");
+    let (role, binding) = (of("ClusterRole"), of("ClusterRoleBinding"));
+    assert_eq!(binding["roleRef"]["name"], role["metadata"]["name"]);
+    let review =
+        serde_json::json!({"apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"]});
+    assert_eq!(role["rules"], serde_json::json!([review]));
+}
+
 #[test]
 fn the_sidecar_embeds_into_another_chart() {
     const TEST: &str = "the_sidecar_embeds_into_another_chart";
