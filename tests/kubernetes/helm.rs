@@ -168,6 +168,7 @@ fn the_chart_says_what_is_wrong_with_a_value() {
         (["--set", "podmonitor.create=true"], "podmonitor"),
         (["--set", "operator.create=true"], "operator.image is needed"),
         (["--set", "service.create=true"], "service.tlsSecret is needed"),
+        (["--set", "networkPolicy.create=true"], "networkPolicy.create needs podLabels"),
         (["--set", "port=0"], "port"),
         (["--set", "webhook.failurePolicy=ignore"], "'Ignore', 'Fail'"),
         (["--kube-version", "1.28.4"], "requires kubeVersion: >= 1.29"),
@@ -181,6 +182,29 @@ fn the_chart_says_what_is_wrong_with_a_value() {
 /// The objects of a rendering.
 fn objects(text: &str) -> Vec<Value> {
     serde_saphyr::from_multiple(text).unwrap_or_else(|error| panic!("{error}:\n{text}"))
+}
+
+#[test]
+fn the_network_policy_selects_none_of_the_chart_s_other_pods_and_leaves_open_what_it_is_told() {
+    let Some(helm) = Helm::or_skip("the_network_policy_selects_none_of_the_chart_s_other_pods") else { return };
+    let more = ["--set", "networkPolicy.create=true,webhook.create=true,service.create=true,service.tlsSecret=t"];
+    let operator = ["--set", "operator.create=true,operator.image=i,networkPolicy.ports={9443,health}"];
+    let all = objects(&helm.template(&chart(), &[more, operator].concat()));
+    let policies =
+        all.iter().filter(|object| object["kind"] == "NetworkPolicy" && object["metadata"]["name"] == "rel-tidegate");
+    let is_of_sidecar = |policy: &&Value| policy["spec"]["podSelector"]["matchExpressions"].is_array();
+    let policy = policies.clone().find(is_of_sidecar).unwrap_or_else(|| panic!("{:?}", policies.collect::<Vec<_>>()));
+    let not = &policy["spec"]["podSelector"]["matchExpressions"];
+    let left_out = serde_json::json!([{"key": "app.kubernetes.io/name", "operator": "NotIn",
+                                       "values": ["tidegate-webhook", "tidegate-service"]}]);
+    assert_eq!(*not, left_out);
+    // The labels of these pods are those.
+    for name in ["tidegate-webhook", "tidegate-service"] {
+        let has = |object: &&Value| object["spec"]["template"]["metadata"]["labels"]["app.kubernetes.io/name"] == name;
+        assert_eq!(all.iter().filter(has).count(), 1, "{name}");
+    }
+    let open = serde_json::json!({"ports": [{"port": 9443, "protocol": "TCP"}, {"port": "health", "protocol": "TCP"}]});
+    assert_eq!(policy["spec"]["ingress"][1], open);
 }
 
 #[test]
