@@ -185,6 +185,44 @@ fn objects(text: &str) -> Vec<Value> {
 }
 
 #[test]
+fn names_of_digits_alone_are_text() {
+    let Some(helm) = Helm::or_skip("names_of_digits_alone_are_text") else { return };
+    for file in value_files() {
+        let values = file.display().to_string();
+        let more = ["--set-string", "configMap.name=789", "--set-string", "service.tlsSecret=12", "--set-string"];
+        let more =
+            [&more[..], &["webhook.tlsSecret=34", "--set-string", "operator.container=56", "--set-string"]].concat();
+        let more = [&more[..], &["operator.serviceAccountName=78", "--values", &values]].concat();
+        let text = helm.ok(&[&["template", "123", &chart(), KUBERNETES, "--namespace", "456"], &more[..]].concat());
+        for object in objects(&text) {
+            for (at, value) in named_leaves(&object) {
+                assert!(value.is_string(), "{values}: {} {at} is {value}", object["kind"]);
+            }
+        }
+    }
+}
+
+/// Every name, namespace and label of an object, with where it is.
+fn named_leaves(object: &Value) -> Vec<(String, Value)> {
+    fn walk(value: &Value, at: &str, into: &mut Vec<(String, Value)>) {
+        match value {
+            Value::Object(map) => map.iter().for_each(|(key, value)| walk(value, &format!("{at}/{key}"), into)),
+            Value::Array(items) => items.iter().for_each(|item| walk(item, at, into)),
+            leaf => into.push((at.to_owned(), leaf.clone())),
+        }
+    }
+    let mut all = Vec::new();
+    walk(object, "", &mut all);
+    let is_name = |at: &str| {
+        ["/name", "/namespace", "/serviceAccountName", "/secretName", "/values"].iter().any(|end| at.ends_with(end))
+            || at.contains("/labels/")
+            || at.contains("/matchLabels/")
+    };
+    all.retain(|(at, _)| is_name(at));
+    all
+}
+
+#[test]
 fn the_network_policy_selects_none_of_the_chart_s_other_pods_and_leaves_open_what_it_is_told() {
     let Some(helm) = Helm::or_skip("the_network_policy_selects_none_of_the_chart_s_other_pods") else { return };
     let more = ["--set", "networkPolicy.create=true,webhook.create=true,service.create=true,service.tlsSecret=t"];

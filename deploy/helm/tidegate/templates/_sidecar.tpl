@@ -114,7 +114,7 @@ $(KUBERNETES_SERVICE_HOST),localhost,127.0.0.1,::1,.svc,.cluster.local,kubernete
 
 {{- define "tidegate.volumes" -}}
 - {name: tidegate, emptyDir: {medium: Memory}}
-- {name: tidegate-config, configMap: {name: {{ include "tidegate.name" . }}}}
+- {name: tidegate-config, configMap: {name: {{ include "tidegate.name" . | quote }}}}
 {{- if include "tidegate.intercepts" . }}
 - {name: tidegate-keys, emptyDir: {medium: Memory}}
 {{- end }}
