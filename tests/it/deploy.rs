@@ -124,6 +124,22 @@ fn a_gate_that_is_a_service_may_review_tokens_and_nothing_else() {
 }
 
 #[test]
+fn a_component_shows_how_to_leave_out_a_deployment_without_a_manager() {
+    for (component, patch) in
+        [("kustomize", "sidecar.yaml"), ("kustomize-in-cluster", "sidecar.yaml"), ("kustomize-egress", "egress.yaml")]
+    {
+        let patched = objects(&format!("deploy/{component}/{patch}")).remove(0);
+        assert!(named(&patched, "containers", "manager")["image"].is_null(), "{component} is for others too");
+        let text = file(&format!("deploy/{component}/kustomization.yaml")).1;
+        let comments: Vec<_> = text.lines().take_while(|line| line.starts_with('#')).collect();
+        assert!(comments.join(" ").contains("labelSelector"), "{component} does not say so");
+        let narrow: Value = serde_saphyr::from_str(&text.replace("# labelSelector:", "labelSelector:")).expect("YAML");
+        let target = &narrow["patches"][0]["target"];
+        assert_eq!(target["labelSelector"], "control-plane=controller-manager", "{component}");
+    }
+}
+
+#[test]
 fn rules_and_dashboard_name_only_metrics_that_there_are() {
     for path in ["deploy/prometheus/rules.yaml", "deploy/prometheus/rules_test.yaml", "deploy/grafana/tidegate.json"] {
         let (_, text) = file(path);
