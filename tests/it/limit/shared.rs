@@ -237,6 +237,53 @@ fn p16_while_the_store_is_away_each_goes_on_at_its_part_and_no_burst_follows() {
 }
 
 #[test]
+fn p16_a_gate_whose_calls_have_ended_in_an_outage_is_back_with_its_store_and_brings_no_burst() {
+    let mut fleet = Fleet::of(2, 0.5, 20);
+    for gate in [0, 1, 0, 1] {
+        fleet.call(gate, 5 * SECOND, HOUR);
+    }
+    fleet.run(60 * SECOND);
+    fleet.gates.iter_mut().for_each(|gate| gate.cut_off = true);
+    (0..2).for_each(|gate| fleet.call(gate, Duration::ZERO, HOUR));
+    fleet.run(120 * SECOND);
+    let away =
+        |fleet: &Fleet| fleet.gates.iter().filter(|gate| gate.limiter.snapshot(fleet.now).shared[0].away).count();
+    assert_eq!(away(&fleet), 2, "both have found it away");
+    let asks = fleet.asks.len();
+    assert!(asks <= 2 * 140, "{asks} questions to a store that is away");
+
+    // Nobody calls when it comes back, and later all at once.
+    fleet.gates.iter_mut().for_each(|gate| gate.cut_off = false);
+    fleet.run(5 * SECOND);
+    assert_eq!(away(&fleet), 0, "they have asked without a call");
+    let asks = fleet.asks.len();
+    fleet.run(60 * SECOND);
+    assert_eq!(fleet.asks.len(), asks, "and ask no more");
+    for gate in 0..2 {
+        (0..30).for_each(|_| fleet.call(gate, Duration::ZERO, HOUR));
+    }
+    fleet.run(20 * SECOND);
+    assert!(fleet.over() <= TINY, "{} over", fleet.over());
+    let alone: u64 = fleet.gates.iter().map(|gate| gate.limiter.snapshot(fleet.now).shared[0].fallback).sum();
+    assert!(alone <= 2, "{alone} calls beside the store");
+}
+
+#[test]
+fn p16_a_call_now_and_then_finds_the_store_that_is_back() {
+    let mut fleet = Fleet::of(1, 20.0, 20);
+    (0..3).for_each(|call| fleet.call(0, SECOND * call, HOUR));
+    fleet.run(10 * SECOND);
+    fleet.gates[0].cut_off = true;
+    fleet.call(0, Duration::ZERO, HOUR);
+    fleet.run(20 * SECOND);
+    fleet.gates[0].cut_off = false;
+    fleet.calls(0, 1.0, 40 * SECOND);
+    fleet.run(40 * SECOND);
+    let seen = fleet.gates[0].limiter.snapshot(fleet.now).shared[0].clone();
+    assert!(!seen.away && seen.fallback <= 4, "{seen:?}");
+}
+
+#[test]
 fn p16_a_gate_that_is_cut_off_alone_adds_its_part_and_no_more() {
     let mut fleet = short_of(Fleet::of(3, 50.0, 100), 40 * SECOND);
     fleet.run(10 * SECOND);

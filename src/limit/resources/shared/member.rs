@@ -260,7 +260,8 @@ impl Member {
         let (need, extra) = if short && self.short_ask_at(now) <= now {
             (u32::try_from(calls - held).unwrap_or(MOST).min(MOST), self.grown_extra(now))
         } else if !short && (plenty || self.away.is_some()) && self.ahead_ask_at(now).is_some_and(|at| at <= now) {
-            (u32::from(self.away.is_some()), self.missing_ahead(now))
+            // A member without demand asks for no token: it only wants to know.
+            (u32::from(self.away.is_some() && self.demand.is_alive(now)), self.missing_ahead(now))
         } else if self.tell_at(now).is_some_and(|at| at <= now) {
             (0, 0)
         } else {

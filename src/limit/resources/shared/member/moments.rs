@@ -45,8 +45,9 @@ impl Member {
     /// ahead of need, or to learn if the store is back.
     pub(super) fn ahead_ask_at(&self, now: Moment) -> Option<Moment> {
         if let Some(away) = &self.away {
-            let asks = self.demand.is_alive(now);
-            return asks.then(|| away.retry_at.max(self.allowance.ready_at(0.0, now)));
+            // Without demand too: a call that came later would find the member's own bucket full,
+            // and would spend a burst beside a store that has long been back.
+            return Some(away.retry_at.max(self.allowance.ready_at(0.0, now)));
         }
         let heard = self.heard?;
         let left = heard.answer.level - f64::from(heard.answer.granted);
