@@ -14,26 +14,32 @@ local now = time[1] * 1000000 + time[2]
 local state, gone, members, rivals, least, mine = {}, {}, 1, 0, weight, nil
 local T, B = period, burst
 local fields = redis.call('HGETALL', key)
+local back = 0 -- how far the clock has gone back: all moments move with it
+for i = 1, #fields, 2 do
+  if fields[i] == 'n' then back = math.max(tonumber(fields[i + 1]) - now, 0) end
+end
 for i = 1, #fields, 2 do
   local name, value = fields[i], fields[i + 1]
   if string.sub(name, 1, 2) ~= 'm:' then
     state[name] = tonumber(value)
   else
     local g, seen, till, w, p, b = string.match(value, '^(%d+) (%d+) (%d+) (%d+) (%S+) (%S+)')
-    g, seen, till = tonumber(g), tonumber(seen), tonumber(till)
+    g, seen, till = tonumber(g), math.max(tonumber(seen) - back, 0), math.max(tonumber(till) - back, 0)
     if name == 'm:' .. id then
       mine = { granted = g, till = till, rest = tonumber(string.match(value, '^%d+ %d+ %d+ %d+ %S+ %S+ %S+ (%S+)')) }
     elseif seen + ttl < now and till < now then
       gone[#gone + 1] = name
     else -- the strictest member's limits hold while it lives
+      if back > 0 then
+        redis.call('HSET', key, name, string.format('%d %d %d %s', g, seen, till, string.match(value, '^%d+ %d+ %d+ (.+)$')))
+      end
       members, T, B = members + 1, math.max(T, tonumber(p)), math.min(B, tonumber(b))
       if till >= now then rivals, least = rivals + w, math.min(least, w) end
     end
   end
 end
 
--- zero: when the bucket held, or will hold, no token. back: how far the clock has gone back.
-local back = math.max((state.n or now) - now, 0)
+-- zero: when the bucket held, or will hold, no token
 local zero, born = (state.z or now) - back, state.e or now
 local known = mine and epoch == string.format('%d', born)
 if away or (total > 0 and not (known and total <= mine.granted)) then

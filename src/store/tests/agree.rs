@@ -43,6 +43,55 @@ async fn agree_on(server: &Server) {
     }
 }
 
+#[tokio::test]
+async fn members_were_seen_before_a_clock_that_has_gone_back() {
+    for program in programs() {
+        let server = Server::start_program(&program, &[]);
+        let mut connection = dialer(server.store()).dial().await.expect("it takes connections");
+        let mut ask_of = async |member, total, epoch| {
+            let ask = Ask { total, epoch, ..ask(member, 1) };
+            script::ask_at(&mut connection.redis, (&ask, "t", "pod")).await.expect("it answers")
+        };
+        let (_, first) = ask_of(1, 0, 0).await;
+        let (_, second) = ask_of(2, 0, 0).await;
+        assert_eq!((first.members, second.members), (1, 2));
+
+        // What it has written is from an hour after what its clock says.
+        let text = async |words: &[&str]| redis::from_redis_value::<String>(server.run(words).await).expect("text");
+        let key = "t:1:{account}";
+        let later = |number: &str| (number.parse::<u64>().expect("a number") + HOUR).to_string();
+        for name in ["m:1", "m:2"] {
+            let value = text(&["HGET", key, name]).await;
+            let moved = value.split(' ').enumerate().map(|(place, word)| match place {
+                1 | 2 => later(word),
+                _ => word.to_owned(),
+            });
+            server.run(&["HSET", key, name, &moved.collect::<Vec<_>>().join(" ")]).await;
+        }
+        let before = text(&["HGET", key, "m:1"]).await;
+        for name in ["z", "n"] {
+            let value = text(&["HGET", key, name]).await;
+            let whole = value.split('.').next().unwrap_or_default();
+            server.run(&["HSET", key, name, &later(whole)]).await;
+        }
+        let last = text(&["HGET", key, "n"]).await.parse::<u64>().expect("a number");
+        let (now, _) = ask_of(2, 1, second.epoch).await;
+        let back = last - now;
+        let moved = text(&["HGET", key, "m:1"]).await;
+        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        for (place, (before, after)) in words(&before).iter().zip(&words(&moved)).enumerate() {
+            let number = |text: &str| text.parse::<u64>().expect("a number");
+            match place {
+                1 | 2 => assert_eq!(number(after), number(before) - back, "{before} {after} {back}"),
+                _ => assert_eq!(before, after),
+            }
+        }
+    }
+}
+
+/// In microseconds.
+const HOUR: u64 = 3_600_000_000;
+
 fn random(dice: &mut Dice, bucket: u64, known: &[(u64, u64); 6]) -> Ask {
     let member = dice.below(6);
     let (total, epoch) = known[usize::try_from(member).expect("small")];

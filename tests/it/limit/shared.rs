@@ -357,6 +357,18 @@ fn p18_a_clock_of_the_store_that_goes_back_adds_nothing_and_one_that_jumps_ahead
 }
 
 #[test]
+fn p18_a_member_that_is_gone_is_none_after_a_minute_though_the_clock_went_back() {
+    let mut fleet = short_of(Fleet::of(2, 50.0, 100), 120 * SECOND);
+    fleet.run(10 * SECOND);
+    fleet.gates[1].cut_off = true; // as one that was killed
+    fleet.run(SECOND);
+    fleet.clock -= 3_600_000_000;
+    fleet.run(70 * SECOND);
+    let members = fleet.gates[0].limiter.snapshot(fleet.now).shared[0].members;
+    assert_eq!(members, 1, "it was seen an hour from now");
+}
+
+#[test]
 fn p11_a_reload_keeps_the_tokens_and_the_strictest_limits_hold() {
     let mut fleet = short_of(Fleet::of(2, 50.0, 100), 60 * SECOND);
     fleet.run(10 * SECOND);

@@ -63,11 +63,15 @@ impl Ledger {
             *self = Self::default();
         }
         let (time, terms) = (now as f64, &ask.limits);
+        // How far the clock has gone back.
+        let back = self.state.map_or(0, |state| state.last.saturating_sub(now));
+        if back > 0 {
+            self.shift_seats(back);
+        }
         let others = self.others(ask, now);
         let Others { period, burst, rivals, .. } = others;
         let state = self.state.unwrap_or(State { zero: time, born: now, last: now, paused: 0.0 });
-        // How far the clock has gone back.
-        let back = state.last.saturating_sub(now) as f64;
+        let back = back as f64;
         let mut zero = state.zero - back;
         let seat = self.seats.get(&ask.member).copied();
         let known = seat.is_some_and(|seat| ask.epoch == state.born && ask.total <= seat.granted);
@@ -124,6 +128,14 @@ impl Ledger {
         let Some(state) = self.state else { return true };
         let full = self.seats.values().map(|seat| seat.burst * seat.period).fold(0.0, f64::max);
         state.last.saturating_add(MEMBER) < now && state.zero.max(state.paused) + full < now as f64
+    }
+
+    /// Moves all moments of members to those of a clock that has gone back: otherwise one that is
+    /// gone would count as a member for as long as the clock went back.
+    fn shift_seats(&mut self, back: u64) {
+        for seat in self.seats.values_mut() {
+            (seat.seen, seat.till) = (seat.seen.saturating_sub(back), seat.till.saturating_sub(back));
+        }
     }
 
     /// Forgets the members that are gone. Returns the others.
