@@ -6,6 +6,7 @@
 //! cluster there is one connection for each node in use.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::mpsc;
 
@@ -45,6 +46,8 @@ struct Worker {
     cluster: Option<Arc<Cluster>>,
     /// The connection, otherwise.
     connection: Option<Connection>,
+    /// True if no connection could be made for the last question.
+    is_unreached: bool,
     health: Arc<Health>,
 }
 
@@ -63,7 +66,7 @@ impl Link {
             _ => None,
         };
         let link = Self { questions, clock, health: Arc::clone(&health), cluster: cluster.clone() };
-        let worker = Worker { dialer, label, cluster, connection: None, health };
+        let worker = Worker { dialer, label, cluster, connection: None, is_unreached: false, health };
         tokio::spawn(worker.run(receiver));
         link
     }
@@ -98,11 +101,18 @@ impl Question {
 
 impl Worker {
     async fn run(mut self, mut questions: mpsc::Receiver<Question>) {
-        while let Some(question) = questions.recv().await {
+        while let Some(question) = self.next(&mut questions).await {
+            let was_unreached = std::mem::take(&mut self.is_unreached);
             match self.connected().await {
-                Ok(_) if question.asks.is_empty() => (question.done)(Vec::new()),
+                Ok(_) if question.asks.is_empty() => {
+                    if was_unreached {
+                        self.health.answered(&[], &[], self.dialer.clock.now() - question.sent);
+                    }
+                    (question.done)(Vec::new());
+                }
                 Ok(servers) => self.send(servers, question),
                 Err(fault) => {
+                    self.is_unreached = true;
                     self.health.failed(&fault, &question.asks, self.dialer.clock.now() - question.sent);
                     self.failed(&fault);
                     question.fail(fault.away());
@@ -113,6 +123,18 @@ impl Worker {
                 }
             }
         }
+    }
+
+    /// Returns the next question. Where the store could not be reached and nobody has anything to
+    /// ask, it is one that asks nothing: a gate without calls learns by it that the store is back.
+    async fn next(&self, questions: &mut mpsc::Receiver<Question>) -> Option<Question> {
+        if !self.is_unreached {
+            return questions.recv().await;
+        }
+        let next = tokio::time::timeout(REDIAL, questions.recv()).await;
+        next.unwrap_or_else(|_| {
+            Some(Question { asks: Vec::new(), done: Box::new(drop), sent: self.dialer.clock.now() })
+        })
     }
 
     /// Returns a connection on which the server knows the password in force.
@@ -173,5 +195,7 @@ impl Worker {
 
 /// The connections and answers of a cluster that one question takes at most.
 const STEPS: u32 = 4;
+/// The time after which a store that could not be reached is dialled though nobody asks.
+const REDIAL: Duration = Duration::from_secs(5);
 /// The most questions that wait for a connection: each member has one at a time.
 const MOST: usize = 1024;

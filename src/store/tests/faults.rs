@@ -139,3 +139,23 @@ async fn an_address_where_nothing_listens_is_away() {
     let address = StoreAddress::Tcp(Endpoint { host: "127.0.0.1".to_owned(), port });
     said(Store { address, ..server.store() }, Away::Unreachable, "refused").await;
 }
+
+#[tokio::test]
+async fn a_store_that_comes_after_the_gate_is_up_before_anybody_calls() {
+    let Some(mut server) = Server::start(&[]) else { return };
+    let stores = stores(server.store());
+    server.stop();
+    stores.connect(&BTreeSet::from(["main".into()]));
+    let is_up = || stores.heard()[0].1.is_up;
+    while stores.heard()[0].1.error.is_none() {
+        tokio::task::yield_now().await;
+    }
+    server.begin();
+    for _ in 0..400 {
+        Clock::start().sleep(Duration::from_millis(25)).await;
+        if is_up() {
+            return;
+        }
+    }
+    panic!("it counts as down though nothing is wrong with it");
+}
