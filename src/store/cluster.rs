@@ -223,6 +223,7 @@ impl Node {
     async fn connection(&self, dialer: &Dialer, at: &Endpoint) -> Result<(u64, MultiplexedConnection), Fault> {
         let failed = self.failed.load(Ordering::SeqCst);
         let mut connection = self.connection.lock().await;
+        connection.take_if(|(_, open)| open.has_ended());
         if connection.is_none() {
             if self.failed.load(Ordering::SeqCst) != failed {
                 return Err(Fault::Timeout);

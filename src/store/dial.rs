@@ -38,7 +38,7 @@ pub(super) struct Connection {
     pub(super) at: Option<Endpoint>,
     /// The password that the server was told.
     password: Option<String>,
-    _driver: Driver,
+    driver: Driver,
 }
 
 /// The task that reads and writes for a connection.
@@ -131,7 +131,7 @@ impl Dialer {
         let stream = Bounded::new(stream);
         let (redis, driver) = MultiplexedConnection::new_with_config(&info, stream, config).await?;
         let driver = Driver(tokio::spawn(driver).abort_handle());
-        Ok(Connection { redis, at: None, password: login.password, _driver: driver })
+        Ok(Connection { redis, at: None, password: login.password, driver })
     }
 
     fn login(&self) -> Login {
@@ -163,6 +163,15 @@ impl Dialer {
     pub(super) fn refused(&self) {
         let secrets = self.password.iter().chain(&self.sentinel_password);
         secrets.for_each(|secret| secret.refused(0, self.clock));
+    }
+}
+
+// === impl Connection ===
+
+impl Connection {
+    /// True once it has ended, as where the server has closed it while nobody asked.
+    pub(super) fn has_ended(&self) -> bool {
+        self.driver.0.is_finished()
     }
 }
 

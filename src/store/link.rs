@@ -142,7 +142,9 @@ impl Worker {
         if let Some(cluster) = &self.cluster {
             return Ok(Servers::Cluster(Arc::clone(cluster)));
         }
-        if self.health.take_broken() {
+        // A question over one that the server has closed meanwhile would look like an outage.
+        let has_ended = self.connection.as_ref().is_some_and(Connection::has_ended);
+        if self.health.take_broken() || has_ended {
             self.connection = None;
         }
         if self.connection.is_none() {

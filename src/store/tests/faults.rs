@@ -159,3 +159,16 @@ async fn a_store_that_comes_after_the_gate_is_up_before_anybody_calls() {
     }
     panic!("it counts as down though nothing is wrong with it");
 }
+
+#[tokio::test]
+async fn a_connection_that_the_server_has_closed_meanwhile_costs_no_question() {
+    let Some(server) = Server::start(&[]) else { return };
+    let stores = stores(server.store());
+    for _ in 0..3 {
+        asked(&stores, &ask(1, 1)).await.expect("it answers");
+        server.run(&["CLIENT", "KILL", "TYPE", "normal"]).await; // as it does with idle ones
+        server.run(&["PING"]).await;
+    }
+    let heard = stores.heard();
+    assert!(heard[0].1.is_up && heard[0].1.error.is_none(), "{heard:?}");
+}
