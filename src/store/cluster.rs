@@ -3,7 +3,8 @@
 //! All keys of one bucket are in one slot, so a bucket is at home at one node. That is learned from
 //! the nodes themselves: any of them is asked, and sends the question on to the right one (`MOVED`,
 //! which is remembered, or `ASK` while a slot moves, which is followed once). No topology is read.
-//! A node that fails is forgotten as the home of its buckets, so that another is asked next.
+//! A node that fails is forgotten as the home of its buckets, so that another is asked next; one
+//! that is not ready is forgotten as the home of the bucket in question.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -102,7 +103,7 @@ impl Cluster {
         answers: Result<Vec<RedisResult<Value>>, Fault>,
         (commands, replies): (&[Command], &mut [Result<Value, Fault>]),
     ) -> Vec<Open> {
-        let mut again = Vec::new();
+        let (mut again, mut is_not_ready) = (Vec::new(), false);
         let answers = match answers {
             Ok(answers) => answers.into_iter().map(Ok).collect(),
             Err(fault) => {
@@ -134,10 +135,16 @@ impl Cluster {
                 }
                 Some(SentOn::Ask(to)) => again.push(Open { asking: Some(to), ..one }),
                 None => {
-                    if answer.is_ok() && one.asking.is_none() {
+                    let answer = answer.map_err(Fault::from);
+                    if answer.as_ref().is_err_and(Fault::is_not_ready) {
+                        let is_first = !std::mem::replace(&mut is_not_ready, true);
+                        if self.known().other_home(name, (at, is_first), &self.seeds) {
+                            again.push(Open { asking: None, ..one });
+                        }
+                    } else if answer.is_ok() && one.asking.is_none() {
                         self.known().homes.insert(Arc::clone(name), at.clone());
                     }
-                    *reply = answer.map_err(Fault::from);
+                    *reply = answer;
                 }
             }
         }
@@ -206,6 +213,14 @@ impl Known {
         let (node, used) = self.nodes.entry(at.clone()).or_insert_with(|| (Arc::default(), now));
         *used = now;
         Arc::clone(node)
+    }
+
+    /// Forgets that a bucket is at home at a node that is not ready for it. For the first bucket of
+    /// a trip the next node is the one to ask for the way. Returns true if that is another node.
+    fn other_home(&mut self, name: &str, (at, is_first): (&Endpoint, bool), seeds: &[Endpoint]) -> bool {
+        self.homes.remove(name);
+        self.failed = self.failed.wrapping_add(usize::from(is_first));
+        self.home(name, seeds) != *at
     }
 
     /// Forgets that any bucket is at home at a node.

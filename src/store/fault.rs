@@ -105,6 +105,11 @@ impl Fault {
         }
     }
 
+    /// True if a node of a cluster may know another that is ready.
+    pub(super) fn is_not_ready(&self) -> bool {
+        matches!(self, Self::Code { code } if NOT_READY.contains(&code.as_str()))
+    }
+
     /// True if the password may have changed.
     pub(super) fn is_of_password(&self) -> bool {
         match self {
@@ -210,6 +215,8 @@ fn sentinel_advice(code: &str) -> String {
     }
 }
 
+/// The codes of a node that cannot answer now where another of its cluster may.
+const NOT_READY: &[&str] = &["CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY"];
 /// The codes of a server that may answer soon.
 const TRANSIENT: &[&str] =
     &["LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "NOREPLICAS", "OOM"];

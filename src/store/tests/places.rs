@@ -156,22 +156,48 @@ async fn the_replica_of_a_node_that_dies_is_found_and_the_other_nodes_answer_mea
     });
 }
 
-#[tokio::test]
-async fn nodes_that_send_a_question_on_without_end_are_away() {
-    let nowhere = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let port = nowhere.local_addr().expect("bound").port();
+/// A node that gives the same answer to each of its commands, and tells of each. It says its own
+/// port in the place of `PORT`.
+fn node_that_says(answer: &str) -> (Endpoint, std::sync::mpsc::Receiver<()>) {
+    let node = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = node.local_addr().expect("bound").port();
+    let answer = answer.replace("PORT", &port.to_string());
     let (sender, heard) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
-        let (mut stream, _) = nowhere.accept().expect("it is called");
+        let (mut stream, _) = node.accept().expect("it is called");
         let mut bytes = [0; 4096];
-        while let Ok(read @ 1..) = stream.read(&mut bytes) {
-            let answer = format!("-MOVED 7 :{port}\r\n");
-            sender.send(bytes[..read].to_vec()).expect("it is counted");
+        while let Ok(1..) = stream.read(&mut bytes) {
+            sender.send(()).ok();
             stream.write_all(answer.as_bytes()).ok();
         }
     });
-    let seeds = vec![Endpoint { host: "127.0.0.1".to_owned(), port }];
-    let stores = stores(store_at(StoreAddress::Cluster { seeds }));
+    (Endpoint { host: "127.0.0.1".to_owned(), port }, heard)
+}
+
+#[tokio::test]
+async fn a_node_that_is_not_ready_is_not_asked_for_the_way_again_while_others_are() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(nodes) = Nodes::start(folder.path(), &[]) else { return };
+    for code in ["CLUSTERDOWN", "LOADING"] {
+        let answer = format!("-{code} not now\r\n");
+        let (silent, heard) = node_that_says(&answer);
+        let seeds = [vec![silent.clone()], endpoints(&nodes.nodes)].concat();
+        let all = stores(store_at(StoreAddress::Cluster { seeds }));
+        asked(&all, &ask(1, 1)).await.expect("another node knows the way");
+        asked(&all, &ask(1, 1)).await.expect("and is remembered");
+        assert_eq!(heard.try_iter().count(), 1);
+        // Alone it is asked once for each question, and says what it lacks.
+        let (silent, heard) = node_that_says(&answer);
+        let alone = stores(store_at(StoreAddress::Cluster { seeds: vec![silent] }));
+        assert_eq!(asked(&alone, &ask(1, 1)).await, Err(Away::Unreachable));
+        assert_eq!((heard.try_iter().count(), alone.heard()[0].1.error.as_deref()), (1, Some(code)));
+    }
+}
+
+#[tokio::test]
+async fn nodes_that_send_a_question_on_without_end_are_away() {
+    let (node, heard) = node_that_says("-MOVED 7 :PORT\r\n");
+    let stores = stores(store_at(StoreAddress::Cluster { seeds: vec![node] }));
     assert_eq!(asked(&stores, &ask(1, 1)).await, Err(Away::Unreachable));
     assert_eq!(heard.try_iter().count(), 6, "once, and five times more");
     assert!(Fault::SentOn.to_string().contains("without end"));
