@@ -94,7 +94,7 @@ impl Admin {
     pub async fn listen_at(&self, path: &Path) -> Result<(), SocketError> {
         let socket = Socket::bind(path).await?;
         let origin = |_: &UnixStream| Origin::Socket;
-        self.tasks.spawn(self.clone().accept(origin, move |context| socket.listener.poll_accept(context)));
+        self.tasks.spawn(self.clone().accept(origin, move |context| socket.poll_accept(context)));
         Ok(())
     }
 

@@ -1,6 +1,58 @@
-//! Says why an address or a path cannot be listened on, and what to do about it.
+//! What sockets to listen on have in common: whether a path is free for one, whose its file is, and
+//! why an address or a path cannot be listened on, with what to do about it.
 
+use std::fs;
 use std::io::{Error, ErrorKind};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use tokio::net::UnixStream;
+
+/// The file of a Unix socket; removed when dropped, unless another socket has taken its place.
+#[derive(Debug)]
+pub(crate) struct SocketFile {
+    path: PathBuf,
+    /// Device and inode, which tell this socket from another at the path.
+    id: Option<(u64, u64)>,
+}
+
+// === impl SocketFile ===
+
+impl SocketFile {
+    /// Takes the file that is at a path now for its own.
+    pub(crate) fn at(path: &Path) -> Self {
+        Self { path: path.to_owned(), id: id(path) }
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // another process may have taken the path over
+        if self.id.is_some()
+            && self.id == id(&self.path)
+            && let Err(error) = fs::remove_file(&self.path)
+        {
+            tracing::debug!(path = %self.path.display(), %error, "the socket's file stays behind");
+        }
+    }
+}
+
+fn id(path: &Path) -> Option<(u64, u64)> {
+    fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
+}
+
+/// Fails if a path is not free: a socket on which nothing listens may be replaced; a living one, or
+/// anything else at that path, is not ours to take.
+pub(crate) async fn check_place(path: &Path) -> Result<(), Error> {
+    let Ok(found) = fs::symlink_metadata(path) else { return Ok(()) };
+    if !found.file_type().is_socket() {
+        return Err(Error::new(ErrorKind::AlreadyExists, "there is a file that is no socket"));
+    }
+    match UnixStream::connect(path).await {
+        Ok(_) => Err(ErrorKind::AddrInUse.into()),
+        Err(_) => Ok(()),
+    }
+}
 
 /// Returns the reason of a failed bind, and the remedy, by what the kernel said.
 pub(crate) fn reason(error: &Error) -> &'static str {
@@ -12,7 +64,7 @@ pub(crate) fn reason(error: &Error) -> &'static str {
         }
         ErrorKind::NotFound | ErrorKind::NotADirectory => "its folder is not there",
         ErrorKind::ReadOnlyFilesystem => "its folder cannot be written; mount an emptyDir there",
-        ErrorKind::AlreadyExists => "something else is at that path",
+        ErrorKind::AlreadyExists => "something else is at that path; move it away, or take another path",
         // The kind of EAFNOSUPPORT has no name.
         _ if error.raw_os_error() == Some(AFNOSUPPORT) => "this machine has no such addresses; is IPv6 off here?",
         _ => "see the reason below",

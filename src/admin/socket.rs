@@ -5,10 +5,12 @@ use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::task::{Context, Poll};
 
+use tokio::net::unix::SocketAddr;
 use tokio::net::{UnixListener, UnixStream};
 
-use crate::bind;
+use crate::bind::{self, SocketFile};
 
 /// The reason why the control socket could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -30,38 +32,40 @@ pub enum SocketError {
 /// The control socket; removed when dropped.
 #[derive(Debug)]
 pub(super) struct Socket {
-    pub(super) listener: UnixListener,
-    path: PathBuf,
+    listener: UnixListener,
+    _file: SocketFile,
 }
 
 // === impl Socket ===
 
 impl Socket {
     pub(super) async fn bind(path: &Path) -> Result<Self, SocketError> {
-        if UnixStream::connect(path).await.is_ok() {
-            return Err(SocketError::Taken(path.to_owned()));
-        }
-        let listener = bind(path).map_err(|source| SocketError::Unmade { path: path.to_owned(), source })?;
-        Ok(Self { listener, path: path.to_owned() })
+        let listener = bind(path).await.map_err(|source| match source.kind() {
+            io::ErrorKind::AddrInUse => SocketError::Taken(path.to_owned()),
+            _ => SocketError::Unmade { path: path.to_owned(), source },
+        })?;
+        Ok(Self { listener, _file: SocketFile::at(path) })
     }
-}
 
-impl Drop for Socket {
-    fn drop(&mut self) {
-        // A later process at worst finds a stale socket, and replaces it.
-        drop(fs::remove_file(&self.path));
+    /// Accepts a client. A closure that calls this holds the file too, and not the listener alone.
+    pub(super) fn poll_accept(&self, context: &mut Context<'_>) -> Poll<io::Result<(UnixStream, SocketAddr)>> {
+        self.listener.poll_accept(context)
     }
 }
 
 /// Binds in a folder that no other user can look into, and moves the socket into its place once its
 /// mode is right, so that other users can connect at no moment. A socket that a dead process has
-/// left there is replaced.
-fn bind(path: &Path) -> io::Result<UnixListener> {
+/// left there is replaced, and nothing else.
+async fn bind(path: &Path) -> io::Result<UnixListener> {
+    bind::check_place(path).await?;
     let folder = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
     fs::create_dir_all(folder)?;
     let private = folder.join(format!(".tidegate-{}", std::process::id()));
-    fs::DirBuilder::new().mode(0o700).create(&private)?;
     let inside = private.join("s");
+    // A process that died in here had the same number: 1, in a container.
+    drop(fs::remove_file(&inside));
+    drop(fs::remove_dir(&private));
+    fs::DirBuilder::new().mode(0o700).create(&private)?;
     let bound = UnixListener::bind(&inside).and_then(|listener| {
         fs::set_permissions(&inside, Permissions::from_mode(0o600))?;
         fs::rename(&inside, path)?;
@@ -91,5 +95,36 @@ mod tests {
         drop(stale);
         drop(Socket::bind(&path).await.expect("what a dead process left is replaced"));
         assert_eq!(fs::read_dir(path.parent().expect("one")).expect("readable").count(), 0);
+    }
+
+    #[tokio::test]
+    async fn nothing_but_a_socket_is_replaced_or_removed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (path, elsewhere) = (folder.path().join("s"), folder.path().join("elsewhere"));
+        let refused = async || Socket::bind(&path).await.expect_err("it is not ours").to_string();
+        fs::write(&path, "mine").expect("it can be written");
+        assert!(refused().await.contains("something else is at that path"));
+        fs::rename(&path, &elsewhere).expect("ours");
+        std::os::unix::fs::symlink(&elsewhere, &path).expect("it can be made");
+        assert!(refused().await.contains("something else is at that path"));
+        assert_eq!(fs::read_to_string(&path).expect("it is still there"), "mine");
+        fs::remove_file(&path).expect("ours");
+        fs::create_dir(&path).expect("it can be made");
+        assert!(refused().await.contains("something else is at that path"));
+        fs::remove_dir(&path).expect("ours");
+        let socket = Socket::bind(&path).await.expect("it is free");
+        fs::rename(&elsewhere, &path).expect("ours");
+        drop(socket);
+        assert_eq!(fs::read_to_string(&path).expect("it is another's"), "mine");
+    }
+
+    #[tokio::test]
+    async fn what_a_process_of_the_same_number_left_half_made_is_cleared_away() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let private = folder.path().join(format!(".tidegate-{}", std::process::id()));
+        fs::create_dir(&private).expect("it can be made");
+        drop(std::os::unix::net::UnixListener::bind(private.join("s")).expect("it can be made"));
+        drop(Socket::bind(&folder.path().join("s")).await.expect("it can be made"));
+        assert_eq!(fs::read_dir(folder.path()).expect("readable").count(), 0);
     }
 }

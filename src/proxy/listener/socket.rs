@@ -8,14 +8,15 @@
 use std::fs::{self, Permissions};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
-use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::net::{TcpListener, UnixListener};
 
 use super::stream::Stream;
+use crate::bind::{self, SocketFile};
 use crate::spec::Listen;
 
 /// A socket, bound.
@@ -27,14 +28,6 @@ pub(crate) enum Bound {
         listener: UnixListener,
         _file: SocketFile,
     },
-}
-
-/// The file of a Unix socket.
-#[derive(Debug)]
-pub(crate) struct SocketFile {
-    path: PathBuf,
-    /// Device and inode, which tell this socket from another at the path.
-    id: Option<(u64, u64)>,
 }
 
 // === impl Bound ===
@@ -77,21 +70,9 @@ impl Bound {
     }
 }
 
-impl Drop for SocketFile {
-    fn drop(&mut self) {
-        // another gate may have taken the path over
-        if self.id.is_some()
-            && self.id == id(&self.path)
-            && let Err(error) = fs::remove_file(&self.path)
-        {
-            tracing::debug!(path = %self.path.display(), %error, "the socket's file stays behind");
-        }
-    }
-}
-
 /// Binds beside the path and renames into it, so that the socket is never there with another mode.
 async fn bind_unix(path: &Path) -> io::Result<Bound> {
-    check_place(path).await?;
+    bind::check_place(path).await?;
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");
     let beside = PathBuf::from(beside);
@@ -99,20 +80,7 @@ async fn bind_unix(path: &Path) -> io::Result<Bound> {
     let listener = UnixListener::bind(&beside)?;
     fs::set_permissions(&beside, Permissions::from_mode(MODE))?;
     fs::rename(&beside, path)?;
-    Ok(Bound::Unix { listener, _file: SocketFile { path: path.to_owned(), id: id(path) } })
-}
-
-/// Fails if the path is not free: a socket on which nothing listens may be replaced; a living one,
-/// or anything else at that path, is not ours to take.
-async fn check_place(path: &Path) -> io::Result<()> {
-    let Ok(found) = fs::symlink_metadata(path) else { return Ok(()) };
-    if !found.file_type().is_socket() {
-        return Err(io::Error::new(io::ErrorKind::AlreadyExists, "there is a file that is no socket"));
-    }
-    match UnixStream::connect(path).await {
-        Ok(_) => Err(io::ErrorKind::AddrInUse.into()),
-        Err(_) => Ok(()),
-    }
+    Ok(Bound::Unix { listener, _file: SocketFile::at(path) })
 }
 
 fn remove_socket(path: &Path) -> io::Result<()> {
@@ -120,10 +88,6 @@ fn remove_socket(path: &Path) -> io::Result<()> {
         Ok(found) if found.file_type().is_socket() => fs::remove_file(path),
         _ => Ok(()),
     }
-}
-
-fn id(path: &Path) -> Option<(u64, u64)> {
-    fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
 }
 
 /// The gate's user and group may connect.
