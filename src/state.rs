@@ -14,7 +14,7 @@ mod stamp;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-pub use self::file::{read, write};
+pub use self::file::{is_free, read, write};
 pub use self::format::{decode, encode};
 pub use self::stamp::Stamp;
 use crate::limit::snapshot::Frozen;

@@ -51,6 +51,11 @@ impl StateFile {
         }
         match state::read(&path) {
             Ok(left) => this.left = left,
+            Err(error) if !state::is_free(&path) => {
+                let file = path.display();
+                tracing::warn!(%file, %error, "the file is left as it is, and no state is kept over a restart; set state.file");
+                return this;
+            }
             Err(error) => tracing::warn!(file = %path.display(), %error, "the state file is ignored"),
         }
         if let Some(left) = &this.left {

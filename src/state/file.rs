@@ -5,7 +5,8 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use super::{State, StateError, format};
+use super::format::{self, MARK};
+use super::{State, StateError};
 
 /// Reads a state; `None` if there is no file. It must be a regular file of this user's own that
 /// others can neither read nor write.
@@ -33,6 +34,23 @@ pub fn read(path: &Path) -> Result<Option<State>, StateError> {
         return Err(StateError::TooLarge);
     }
     format::decode(&bytes).map(Some)
+}
+
+/// True if a state may be written at a path: nothing is there, or a state, whole or not and of any
+/// version. Anything else is somebody's file, which the path names by mistake.
+pub fn is_free(path: &Path) -> bool {
+    match fs::metadata(path) {
+        Err(_) => fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound),
+        Ok(found) if !found.is_file() => false,
+        Ok(_) => head(path).is_ok_and(|head| head.starts_with(MARK) || MARK.starts_with(&head)),
+    }
+}
+
+/// Returns the first bytes of a file, as many as those by which a state is known.
+fn head(path: &Path) -> io::Result<Vec<u8>> {
+    let mut head = Vec::new();
+    File::open(path)?.take(MARK.len() as u64).read_to_end(&mut head)?;
+    Ok(head)
 }
 
 /// Writes a state beside its place and renames it into it. `is_synced` is for a disk: then it is

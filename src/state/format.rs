@@ -191,6 +191,8 @@ impl From<PartText> for Part {
     }
 }
 
+/// The first bytes of every state, of whatever version.
+pub(super) const MARK: &[u8] = b"tidegate-state-";
 const NAME: &str = "tidegate-state-1";
 /// Another version may make other hashes of the same call.
 const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -99,6 +99,29 @@ fn a_file_that_others_could_have_written_or_read_is_refused() {
 }
 
 #[test]
+fn a_path_is_free_for_a_state_where_nothing_or_a_state_is() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("state");
+    assert!(is_free(&path));
+    let whole = encode(&some(1)).expect("numbers");
+    for ours in [&whole[..], &whole[..20], &whole[..5], b"", b"tidegate-state-2 99.0.0 00\nx"] {
+        fs::write(&path, ours).expect("ours");
+        assert!(is_free(&path), "{}", String::from_utf8_lossy(ours));
+    }
+    for foreign in [&b"\n"[..], b"tidegate is what I write about", b"[gates.api]\n", b"\xff\xfe"] {
+        fs::write(&path, foreign).expect("ours");
+        assert!(!is_free(&path), "{}", String::from_utf8_lossy(foreign));
+    }
+    let link = folder.path().join("link");
+    symlink(&path, &link).expect("ours");
+    assert!(!is_free(&link), "a link to another's file");
+    fs::remove_file(&path).expect("ours");
+    assert!(!is_free(&link), "a link that leads nowhere");
+    fs::create_dir(&path).expect("ours");
+    assert!(!is_free(&path), "a folder");
+}
+
+#[test]
 fn the_largest_file_that_is_read_holds_what_ten_gates_keep() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("state");

@@ -157,7 +157,7 @@ fn a_gate_that_crashes_in_a_loop_sends_one_burst_and_not_one_for_each_crash() {
 }
 
 #[test]
-fn a_state_file_that_is_cut_foreign_or_unsafe_is_ignored_with_one_line() {
+fn a_state_file_that_is_cut_of_another_version_or_unsafe_is_ignored_with_one_line() {
     let (upstream, _) = upstream();
     let setup = Setup::new(upstream, "bucket = \"off\"");
     let gate = setup.start();
@@ -171,9 +171,8 @@ fn a_state_file_that_is_cut_foreign_or_unsafe_is_ignored_with_one_line() {
         fs::remove_file(setup.state()).expect("ours");
         symlink(&elsewhere, setup.state()).expect("ours");
     };
-    let cases: [(&dyn Fn(), &str); 4] = [
+    let cases: [(&dyn Fn(), &str); 3] = [
         (&|| put(whole.get(..whole.len() / 2).expect("text")), "is damaged"),
-        (&|| put("no state at all\n"), "is not a state file"),
         (&|| put(&whole.replacen(env!("CARGO_PKG_VERSION"), "99.9.9", 1)), "was written by tidegate 99.9.9"),
         (&link, "is not a regular file of this user"),
     ];
@@ -202,6 +201,24 @@ fn a_state_file_that_is_cut_foreign_or_unsafe_is_ignored_with_one_line() {
     second.ready();
     other.port = setup.port;
     assert_eq!((second.terminate(), gate.terminate()), (Some(0), Some(0)));
+}
+
+#[test]
+fn a_file_that_is_no_state_is_left_as_it_is() {
+    const MINE: &str = "my dearest notes\n";
+    let (upstream, _) = upstream();
+    let setup = Setup::new(upstream, "bucket = \"off\"");
+    fs::create_dir(setup.state().parent().expect("a folder")).expect("ours");
+    for mode in [0o600, 0o644] {
+        fs::write(setup.state(), MINE).expect("ours");
+        fs::set_permissions(setup.state(), std::os::unix::fs::PermissionsExt::from_mode(mode)).expect("ours");
+        let mut gate = start(with_config("run", &setup.path));
+        gate.line("the file is left as it is, and no state is kept over a restart; set state.file");
+        gate.ready();
+        assert!(get(setup.port, "/fails/a").starts_with("HTTP/1.1 500 "));
+        assert_eq!(gate.terminate(), Some(0));
+        assert_eq!(fs::read_to_string(setup.state()).expect("ours"), MINE);
+    }
 }
 
 #[test]
