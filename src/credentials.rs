@@ -28,6 +28,7 @@ pub use self::injector::{CredentialVersion, Forbidden, Inject, Injector};
 pub use self::pod_token::PodToken;
 pub use self::proxy::{Proxy, ProxyKind};
 pub use self::token::Secret;
+use crate::spec::has_valid_port;
 pub use crate::spec::{Source, UpstreamTls};
 use crate::tls::{self, Identity, Pem, Roots, TlsError};
 
@@ -193,7 +194,7 @@ fn target(url: &str, from: &str) -> Result<Target, CredentialsError> {
     let uri: Uri = url.parse().map_err(|_| wrong())?;
     let scheme = uri.scheme().filter(|scheme| [Scheme::HTTP, Scheme::HTTPS].contains(scheme)).ok_or_else(wrong)?;
     let authority = uri.authority().filter(|authority| !authority.host().is_empty()).ok_or_else(wrong)?;
-    if authority.as_str().contains('@') || uri.query().is_some() {
+    if authority.as_str().contains('@') || uri.query().is_some() || !has_valid_port(authority) {
         return Err(wrong());
     }
     Ok(Target {
@@ -295,7 +296,18 @@ mod tests {
         let read = target("https://[::1]:6443/k8s/clusters/c-1/", "upstream").expect("a URL");
         assert_eq!((read.authority.as_str(), read.base_path.as_str()), ("[::1]:6443", "/k8s/clusters/c-1"));
         assert_eq!(target("http://api.example", "upstream").expect("a URL").base_path, "");
-        for wrong in ["api.example:80", "ftp://x", "https://", "https://u:hunter2@x/y", "http://x/?q", ""] {
+        for wrong in [
+            "api.example:80",
+            "ftp://x",
+            "https://",
+            "https://u:hunter2@x/y",
+            "http://x/?q",
+            "",
+            "https://127.0.0.1:64443O",
+            "http://x:99999",
+            "http://x:",
+            "http://x:0",
+        ] {
             let error = target(wrong, "upstream").expect_err(wrong).to_string();
             assert!(!error.contains("hunter2"), "{error}");
         }

@@ -6,6 +6,7 @@
 mod clients;
 mod egress;
 mod otlp;
+mod port;
 mod revalidation;
 mod store;
 
@@ -22,6 +23,7 @@ use http::{HeaderName, HeaderValue, Uri};
 pub use self::clients::{Clients, Tokens};
 pub use self::egress::{Egress, EgressCa, GivenCa, HostPattern, HostSet, Hosts, PlainHttp, Unlisted};
 pub use self::otlp::Otlp;
+pub use self::port::has_valid_port;
 pub use self::revalidation::Revalidation;
 pub use self::store::{Endpoint, SentinelLogin, Store, StoreAddress};
 use crate::api::{Failures, Throttling};

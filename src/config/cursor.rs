@@ -259,7 +259,7 @@ impl<'a> Cursor<'a> {
 
     fn must_be_table(&self, expected: &str) {
         if let Some(value) = self.value.filter(|value| !value.is_table()) {
-            self.problem(format!("is {}, expected {expected}", describe(value)));
+            self.problem(format!("is {}, expected {expected}", self.describe(value)));
         }
     }
 
@@ -332,9 +332,14 @@ impl<'a> Cursor<'a> {
     /// Reports that `value` is not what was expected, unless it was `found` to be that.
     pub(super) fn expect<T>(&self, found: Option<T>, value: &Value, expected: &str) -> Option<T> {
         if found.is_none() {
-            self.problem(format!("is {}, expected {expected}", describe(value)));
+            self.problem(format!("is {}, expected {expected}", self.describe(value)));
         }
         found
+    }
+
+    /// Returns a value for a message; where a secret may have been put by mistake only its kind.
+    fn describe(&self, value: &Value) -> String {
+        if value.is_str() && self.path.may_hold_a_secret() { "text".to_owned() } else { describe(value) }
     }
 
     /// Reports each text of the list `name` of which `fault` finds one.

@@ -17,8 +17,9 @@ use super::names::{address, listen};
 use super::presets::Preset;
 use super::problems::{alternatives, did_you_mean};
 use super::shape::Shape;
+use super::url;
 use crate::classify::Kind;
-use crate::spec::{Egress, HostPattern, HostSet, Hosts, Listen, PlainHttp, Settings, Unlisted};
+use crate::spec::{Egress, HostPattern, HostSet, Hosts, Listen, PlainHttp, Settings, Unlisted, has_valid_port};
 use crate::words::Words;
 
 /// Reads the egress listener, if there is one.
@@ -115,9 +116,8 @@ fn check_via(via: &str, listen: Option<&Listen>, at: &Cursor<'_>) {
     if via.is_empty() {
         return;
     }
-    let authority = via.split_once("://").map_or(via, |(_, rest)| rest);
-    if authority.contains('@') {
-        at.problem("has a user or password in it, which everyone would see who reads the configuration; expected a proxy that asks for none");
+    if let Some(fault) = url::secret(via, "which everyone would see who reads the configuration") {
+        at.problem(format!("{fault}, expected a proxy that asks for none, such as \"http://proxy.example:3128\""));
         return;
     }
     let url: Option<http::Uri> = via.parse().ok();
@@ -130,6 +130,13 @@ fn check_via(via: &str, listen: Option<&Listen>, at: &Cursor<'_>) {
         at.problem(format!("is {via:?}, expected a proxy such as \"http://proxy.example:3128\""));
         return;
     };
+    if !url.authority().is_some_and(has_valid_port) {
+        at.problem(format!(
+            "is {via:?}, which {}, expected a proxy such as \"http://proxy.example:3128\"",
+            url::NO_PORT
+        ));
+        return;
+    }
     let host = url.host().unwrap_or_default().trim_matches(['[', ']']);
     let is_loopback = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
     if let Some(Listen::Tcp(own)) = listen

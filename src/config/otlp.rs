@@ -8,7 +8,7 @@ use toml::Value;
 use super::cursor::{Cursor, TomlValue};
 use super::files::Holds;
 use super::shape::Shape;
-use super::sources;
+use super::url;
 use crate::spec::Otlp;
 
 /// Reads the table, if there is one.
@@ -46,7 +46,7 @@ impl TomlValue for Endpoint {
 
     fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
         let text = at.expect(value.as_str(), value, "text in quotes")?;
-        let url = sources::url(text, "for which there is no key; expected a collector beside the gate, which adds it");
+        let url = url::read(text, "for which there is no key; expected a collector beside the gate, which adds it");
         match url {
             Ok(url) if url.port_u16() == Some(GRPC) => {
                 at.problem(format!("is {text:?}, whose port is that of gRPC; expected the one of HTTP, {HTTP}"));

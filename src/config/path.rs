@@ -40,6 +40,11 @@ impl Path {
         })
     }
 
+    /// True at and below a key that is about a secret, which is in a file of its own.
+    pub(super) fn may_hold_a_secret(&self) -> bool {
+        self.0.iter().any(|step| matches!(step.as_str(), "credential" | "password_file" | "token_file"))
+    }
+
     pub(super) fn starts_with(&self, above: &Self) -> bool {
         self.0.starts_with(&above.0)
     }

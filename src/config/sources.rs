@@ -10,6 +10,7 @@ use super::egress;
 use super::files::Holds;
 use super::problems::did_you_mean;
 use super::shape::Shape;
+use super::url;
 use super::words::Mode;
 use crate::classify::Kind;
 use crate::spec::{CredentialFile, Credentials, Gate, ListenerTls, Source, TlsMode, UpstreamTls};
@@ -103,7 +104,7 @@ impl TomlValue for Source {
             }
             _ => {}
         }
-        let fault = match url(text, "which belong into [credential]") {
+        let fault = match url::read(text, "which belong into [credential]") {
             Ok(url) => return Some(Self::Url(url)),
             Err(fault) => fault,
         };
@@ -119,24 +120,6 @@ impl TomlValue for Source {
             Self::Url(url) => url.to_string().into(),
         }
     }
-}
-
-/// Reads a URL without what a base URL cannot have; `password` says where a password belongs. The
-/// message never shows one.
-pub(super) fn url(text: &str, password: &str) -> Result<http::Uri, String> {
-    let authority = text.split_once("://").map_or(text, |(_, rest)| rest).split('/').next().unwrap_or_default();
-    if authority.contains('@') {
-        return Err(format!("has a user or password in it, {password}"));
-    }
-    let fault = |what: &str| format!("is {text:?}, which {what}");
-    let url: http::Uri = text.parse().map_err(|_| fault("is not a URL"))?;
-    if !matches!(url.scheme_str(), Some("http" | "https")) || url.host().is_none_or(str::is_empty) {
-        return Err(fault("is not a URL with http:// or https://"));
-    }
-    if url.query().is_some() || text.contains('#') {
-        return Err(fault("has a query or fragment"));
-    }
-    Ok(url)
 }
 
 fn listener_tls(at: &Cursor<'_>) -> ListenerTls {
@@ -197,7 +180,7 @@ fn credential(at: &Cursor<'_>) -> Option<CredentialFile> {
         at.at("prefix").problem("has characters that a header cannot have");
     }
     let file = at.file("file", Holds::Secret);
-    if file.is_none() && at.at("file").is_absent_or_empty() {
+    if file.is_none() && at.is_table() && at.at("file").is_absent_or_empty() {
         at.at("file").missing(", expected the file with the secret");
     }
     Some(CredentialFile { header, prefix, file: file? })

@@ -6,6 +6,8 @@ use base64::engine::general_purpose::STANDARD;
 use http::Uri;
 use percent_encoding::percent_decode_str;
 
+use crate::spec::has_valid_port;
+
 /// A proxy on the way.
 #[derive(Clone, PartialEq, Eq, derive_more::Debug)]
 #[debug("{kind:?} proxy {host}:{port}")]
@@ -41,7 +43,8 @@ impl Proxy {
             "socks5" | "socks5h" => (ProxyKind::Socks5, 1080),
             _ => return None,
         };
-        let authority = uri.authority().filter(|authority| !authority.host().is_empty())?;
+        let authority =
+            uri.authority().filter(|authority| !authority.host().is_empty() && has_valid_port(authority))?;
         let decoded = |text| Some(percent_decode_str(text).decode_utf8().ok()?.into_owned());
         let login = match authority.as_str().rsplit_once('@') {
             None => None,
@@ -73,7 +76,7 @@ mod tests {
         let proxy = Proxy::parse("socks5://[::1]").expect("a proxy");
         assert_eq!((proxy.kind, proxy.host.as_str(), proxy.port), (ProxyKind::Socks5, "::1", 1080));
         assert_eq!(Proxy::parse("https://p").map(|proxy| proxy.port), Some(443));
-        for wrong in ["p:80", "ftp://p", "http://", ""] {
+        for wrong in ["p:80", "ftp://p", "http://", "", "http://p:99999", "http://me:1@p:", "socks5://p:0"] {
             assert_eq!(Proxy::parse(wrong), None, "{wrong}");
         }
     }

@@ -619,7 +619,8 @@ fn upstreams_and_credentials_must_make_sense() {
         ("kubernetes", "incluster", format!("is \"incluster\", which is not a URL with http:// or https://, expected {UPSTREAMS} (did you mean \"in_cluster\"?)")),
         ("http", "ftp://x", format!("is \"ftp://x\", which is not a URL with http:// or https://, expected {UPSTREAMS}")),
         ("http", "https://", format!("is \"https://\", which is not a URL, expected {UPSTREAMS}")),
-        ("http", "https://x/?a=b", format!("is \"https://x/?a=b\", which has a query or fragment, expected {UPSTREAMS}")),
+        ("http", "https://x/?a=b", format!("has a query or fragment, expected {UPSTREAMS}")),
+        ("http", "http://x:99999", format!("is \"http://x:99999\", which has no port from 1 to 65535 behind its host, expected {UPSTREAMS}")),
         ("http", "https://me:secret@x/", format!("has a user or password in it, which belong into [credential], expected {UPSTREAMS}")),
         ("http", "kubeconfig:a", "is \"kubeconfig:a\", which is for kind = \"kubernetes\"; expected a URL such as \"https://api.github.com\"".to_owned()),
     ] {
@@ -637,7 +638,7 @@ fn upstreams_and_credentials_must_make_sense() {
         ),
         (
             "credential = { file = \"/t\", header = \"a b\" }",
-            "f.toml:4:38: gates.g.credential.header: is \"a b\", expected the name of a header",
+            "f.toml:4:38: gates.g.credential.header: is text, expected the name of a header",
         ),
         (
             "credentials = \"pass_through\"\ncredential.file = \"/t\"",

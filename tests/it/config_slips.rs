@@ -300,3 +300,50 @@ fn a_secret_that_is_not_sent_is_told() {
     assert_eq!(warned("tls = {}"), [format!("f.toml:5:1: gates.g.credential: is not sent: with [tls] {rest}")]);
     assert!(warned("tls = {}\ncredentials = \"inject\"").is_empty());
 }
+
+#[test]
+fn what_stands_behind_a_host_is_a_port_wherever_urls_are_read() {
+    for host in ["127.0.0.1:99999", "x:64443O", "x:0", "x:", "x:+80", "[::1]:70000"] {
+        for text in [
+            format!("[gates.k]\nupstream = \"https://{host}\"\n"),
+            format!("[egress]\nvia = \"http://{host}\"\n"),
+            format!("{SMALLEST}[otlp]\nendpoint = \"http://{host}\"\n"),
+        ] {
+            let said = one(&text);
+            assert!(said.contains(" which has no port from 1 to 65535 behind its host, expected "), "{said}");
+        }
+    }
+    for host in ["127.0.0.1", "127.0.0.1:1", "x:65535", "[::1]", "[::1]:8080"] {
+        load(&format!("[gates.k]\nupstream = \"https://{host}/base\"\n"), &[]).expect(host);
+        load(&format!("[egress]\nvia = \"http://{host}\"\n"), &[]).expect(host);
+    }
+}
+
+#[test]
+fn no_message_shows_what_is_a_secret_in_the_wrong_place() {
+    let gate = "[gates.k]\nkind = \"http\"\n";
+    let with = |more: &str| format!("{gate}upstream = \"https://x\"\ncredentials = \"inject\"\n{more}\n");
+    for (text, expected) in [
+        (with("credential = \"hunter2\""), "credential: is text, expected a table"),
+        (with("credential = [\"hunter2\"]"), "credential: is a list, expected a table"),
+        (with("credential = { file = [\"hunter2\"] }"), "credential.file: is a list, expected text in quotes"),
+        (
+            with("credential = { header = \"Bearer hunter2\", file = \"/x\" }"),
+            "header: is text, expected the name of a header",
+        ),
+        (with("credential = { token = \"hunter2\", file = \"/x\" }"), "token: is not a valid key"),
+        (format!("{gate}upstream = \"https://x/?api_key=hunter2\"\n"), "upstream: has a query or fragment, expected"),
+        (format!("{gate}upstream = \"https://x/#hunter2\"\n"), "upstream: has a query or fragment, expected"),
+        (format!("{gate}upstream = \"x/?api_key=hunter2\"\n"), "upstream: has a query or fragment, expected"),
+        (format!("{gate}upstream = \"https://x y/?api_key=hunter2\"\n"), "upstream: has a query or fragment, expected"),
+        (format!("{gate}upstream = \"https:/me:hunter2@x\"\n"), "upstream: has a user or password in it"),
+        ("[egress]\nvia = \"http://x/?token=hunter2\"\n".to_owned(), "egress.via: has a query or fragment, expected"),
+        ("[egress]\nvia = \"http:/me:hunter2@x\"\n".to_owned(), "egress.via: has a user or password in it"),
+    ] {
+        let said = one(&text);
+        assert!(said.contains(expected) && !said.contains("hunter2"), "{text}: {said}");
+    }
+    let variable = [("TIDEGATE__GATES__K__CREDENTIAL", "hunter2")];
+    let said = load(&format!("{gate}upstream = \"https://x\"\n"), &variable).expect_err("it is no table").join("\n");
+    assert!(said.contains("expected a table") && !said.contains("hunter2"), "{said}");
+}
