@@ -131,6 +131,8 @@ pub fn main() -> ExitCode {
             return if error.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS };
         }
     };
+    // A process with another configuration may well run, and be what is asked about.
+    let is_question = matches!(typed.command, Command::Explain(_));
     let done = match typed.command {
         Command::Run(configured) => apart(run::run, &configured),
         Command::Check(options) => apart(check::run, &options),
@@ -153,7 +155,7 @@ pub fn main() -> ExitCode {
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.tell(),
+        Err(failure) => failure.tell(is_question),
     }
 }
 
@@ -175,15 +177,16 @@ fn definition() -> clap::Command {
 // === impl Failure ===
 
 impl Failure {
-    /// Prints the failure and chooses the exit code.
-    fn tell(&self) -> ExitCode {
+    /// Prints the failure, which may be that of a question, and chooses the exit code.
+    fn tell(&self, is_question: bool) -> ExitCode {
         match self {
             Self::Config(problems) => {
                 for problem in problems {
                     show::error(problem);
                 }
                 let count = count(problems.len(), "problem", "problems");
-                show::error(&format!("tidegate: {count} in the configuration; nothing was started"));
+                let rest = if is_question { "" } else { "; nothing was started" };
+                show::error(&format!("tidegate: {count} in the configuration{rest}"));
                 ExitCode::from(CONFIG)
             }
             Self::Other(error) => {

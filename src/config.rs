@@ -105,6 +105,24 @@ pub fn load(input: &Input) -> Result<Loaded, Vec<Problem>> {
     load_text(name, text, &input.env)
 }
 
+/// Reads a configuration as far as it goes, for asking the process that runs with it: it may be a
+/// change that the process has refused. What is wrong counts as absent, and so does a file that
+/// cannot be read or is not TOML. Also returns the problems; with any of them nothing can be run.
+#[must_use]
+pub fn load_as_far_as_it_goes(input: &Input) -> (Settings, Vec<Problem>) {
+    let problems = match load(input) {
+        Ok(loaded) => return (loaded.settings, Vec::new()),
+        Err(problems) => problems,
+    };
+    let file = input.file.as_deref().and_then(|path| read(path).ok()).map(|(name, text)| Text::new(name, text));
+    let file = file.filter(|(_, syntax)| syntax.is_empty()).map(|(text, _)| text);
+    let text = file.unwrap_or_else(|| Text::new("defaults".to_owned(), default_file(&input.env)).0);
+    let (variables, _) = layers::variables(&input.env);
+    let root = layers::layered(&text, &variables).unwrap_or_else(|_| toml::Table::new().into());
+    let report = Report::new(&text, &variables);
+    (process::settings(&Cursor::root(&root, &report)), problems)
+}
+
 /// Does the same for a text that is already at hand; `name` stands in its problems.
 ///
 /// # Errors

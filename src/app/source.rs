@@ -7,6 +7,7 @@ use super::prepare::{Prepared, prepare};
 use crate::clock::Clock;
 use crate::config::{self, Input, Loaded};
 use crate::credentials::Environment;
+use crate::spec::Settings;
 
 /// The file that was named, if any. Its content is read at each use, so that a reload sees what has
 /// changed.
@@ -29,6 +30,13 @@ impl Sources {
         let input = self.input();
         let from = input.file.as_ref().map_or_else(|| "defaults".to_owned(), |file| file.display().to_string());
         prepare(load(&input)?, &from, &self.environment(), clock)
+    }
+
+    /// Reads both as far as they go, to ask the process that runs with them, and returns what is
+    /// wrong with them.
+    pub(crate) fn load_as_far_as_it_goes(&self) -> (Settings, Vec<String>) {
+        let (settings, problems) = config::load_as_far_as_it_goes(&self.input());
+        (settings, problems.iter().map(ToString::to_string).collect())
     }
 
     /// Returns the environment from which upstreams and credentials are resolved.

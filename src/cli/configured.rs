@@ -4,7 +4,10 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::show;
 use crate::app::source::Sources;
+use crate::spec::Settings;
+use crate::status::text::count;
 
 /// The option that all commands with a configuration share.
 #[derive(Clone, Debug, Args)]
@@ -21,6 +24,18 @@ impl Configured {
     /// Returns the same with a file that was named in another way, if it was.
     pub(super) fn or(&self, file: Option<&PathBuf>) -> Self {
         Self { config: self.config.as_ref().or(file).cloned() }
+    }
+
+    /// Returns the settings by which the process that runs is found. What is wrong with them is
+    /// printed and stops nothing: the process goes on with what it had before.
+    pub(super) fn to_ask(&self) -> Settings {
+        let (settings, problems) = self.sources().load_as_far_as_it_goes();
+        problems.iter().for_each(|problem| show::error(problem));
+        if !problems.is_empty() {
+            let count = count(problems.len(), "problem", "problems");
+            show::error(&format!("tidegate: {count} in the configuration, which no process can start with"));
+        }
+        settings
     }
 
     pub(super) fn sources(&self) -> Sources {

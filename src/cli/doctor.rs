@@ -75,7 +75,11 @@ async fn examine(options: &Options) -> Result<Vec<Finding>, Failure> {
         Ok(loaded) => loaded,
         Err(Failure::Config(problems)) => {
             let advice = "correct that line; tidegate check lists all problems";
-            return Ok(problems.into_iter().map(|problem| Finding::wrong("configuration", problem, advice)).collect());
+            let problems = problems.into_iter().map(|problem| Finding::wrong("configuration", problem, advice));
+            // A process may run all the same: it has refused this, and goes on with what it had.
+            let (settings, _) = options.configured.sources().load_as_far_as_it_goes();
+            let running = running::findings_without_configuration(&settings).await;
+            return Ok(problems.chain(running).collect());
         }
         Err(other) => return Err(other),
     };

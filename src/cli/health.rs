@@ -11,12 +11,13 @@ use crate::app::reachable::reachable;
 
 pub(super) const EXAMPLES: &str = "\
 Example, in a pod:
-  livenessProbe: { exec: { command: [\"tidegate\", \"health\"] } }
+  startupProbe:  { exec: { command: [\"tidegate\", \"health\"] } }
+  livenessProbe: { httpGet: { path: /livez, port: 9464 } }
 
 It asks /readyz on admin.listen. The API behind the gates does not matter.";
 
 pub(super) fn run(configured: &Configured) -> Result<(), Failure> {
-    let settings = configured.sources().load()?.settings;
+    let settings = configured.to_ask();
     let listen = settings.admin.listen.ok_or_else(|| {
         anyhow!("admin.listen is \"off\": there is no port to ask; set it, e.g. to \"127.0.0.1:9464\"")
     })?;

@@ -36,7 +36,7 @@ pub(super) fn order<T: DeserializeOwned>(
     path: &str,
     order: &impl Serialize,
 ) -> Result<Vec<T>, Failure> {
-    let settings = configured.sources().load()?.settings;
+    let settings = configured.to_ask();
     let socket = place_to_ask(&settings).map(At::Socket).ok_or_else(|| anyhow!(NO_SOCKET))?;
     block_on(socket.order(path, order))?.map_err(|error| match error {
         NoAnswer::Unreachable { at, source } if source.kind() == std::io::ErrorKind::PermissionDenied => {

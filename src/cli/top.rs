@@ -46,7 +46,7 @@ pub(super) struct Options {
 }
 
 pub(super) fn run(options: &Options) -> Result<(), Failure> {
-    let settings = options.configured.sources().load()?.settings;
+    let settings = options.configured.to_ask();
     let screen = Screen::of_stdout();
     let asked = Asked { settings, gate: options.gate.as_deref(), colour: screen.colour };
     running::block_on(async {

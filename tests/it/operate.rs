@@ -352,6 +352,42 @@ fn a_node_without_ipv6_has_its_admin_port_on_ipv4_and_says_so_in_a_line() {
 }
 
 #[test]
+fn a_process_is_asked_whatever_has_become_of_its_file() {
+    let (upstream, _) = api();
+    let process = Process::start(&format!("http://127.0.0.1:{upstream}"), "");
+    let whole = std::fs::read_to_string(&process.config).expect("it is there");
+    let socket = process.config.with_file_name("tidegate.sock");
+    let run = |arguments: &[&str]| {
+        let mut command = tidegate(arguments);
+        command.arg("--config").arg(&process.config).env("KUBECONFIG", &process.current);
+        // What is not TOML says nothing of where the process is.
+        command.env("TIDEGATE__ADMIN__LISTEN", format!("127.0.0.1:{}", process.admin));
+        command.env("TIDEGATE__ADMIN__SOCKET", &socket);
+        end(command)
+    };
+    for (broken, problem) in
+        [(format!("{whole}colour = 1\n"), "colour: is not a valid key"), ("[gates\n".into(), ":1:7: ")]
+    {
+        std::fs::write(&process.config, broken).expect("ours");
+        for command in [&["health"][..], &["top", "--once"], &["forget", "--all"], &["bypass", "off"]] {
+            let ended = run(command);
+            assert_eq!(ended.code, Some(0), "{command:?}: {}", ended.err);
+            assert!(ended.err.contains(problem), "{command:?}: {}", ended.err);
+        }
+        let doctor = run(&["doctor"]);
+        assert_eq!(doctor.code, Some(1), "{}", doctor.out);
+        for wanted in [problem, "process: answers at the control socket"] {
+            assert!(doctor.out.contains(wanted), "{wanted}\n{}", doctor.out);
+        }
+        let explained = run(&["explain", "GET", SECRETS]);
+        assert_eq!(explained.code, Some(78), "{}", explained.err);
+        assert!(explained.err.contains("1 problem in the configuration\n"), "{}", explained.err);
+    }
+    std::fs::remove_file(&process.config).expect("ours");
+    assert_eq!(run(&["health"]).code, Some(0), "a file that is gone, too");
+}
+
+#[test]
 fn a_call_is_explained_with_its_lines_and_what_would_happen_now() {
     let (upstream, calls) = api();
     let process = Process::start(&format!("http://127.0.0.1:{upstream}"), TIGHT);

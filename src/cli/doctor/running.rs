@@ -9,28 +9,41 @@ use crate::spec::{Gate, Listen, Settings};
 use crate::status::text::{ago, count, duration, meaning, rejected_by, until};
 use crate::status::{self, Status};
 
-/// Returns the status of the process, and what is wrong with it.
+/// Returns the status of the process, and what is wrong with it and its listeners.
 pub(super) async fn findings(settings: &Settings) -> (Option<Status>, Vec<Finding>) {
-    let mut findings = Vec::new();
-    let status = match running::status(settings).await {
-        Ok((at, status)) => {
-            findings.push(Finding::fine("process", format!("answers at {at}, up {}", duration(status.uptime_seconds))));
-            Some(status)
-        }
-        Err(error) => {
-            let advice = "start it with tidegate run and this configuration, and look at its log";
-            findings.push(Finding::wrong("process", format!("{error:#}"), advice));
-            None
-        }
-    };
+    let (status, mut findings) = process(settings).await;
     for gate in settings.gates.values() {
         findings.extend(listeners(gate).await);
     }
-    if let Some(status) = &status {
-        findings.extend(configuration(status));
-        findings.extend(status.gates.iter().flat_map(|gate| gate_findings(gate, status.now_ms)));
-    }
+    findings.extend(status.iter().flat_map(of_status));
     (status, findings)
+}
+
+/// Returns what is wrong with the process where the configuration does not say what it runs.
+pub(super) async fn findings_without_configuration(settings: &Settings) -> Vec<Finding> {
+    let (status, mut findings) = process(settings).await;
+    findings.extend(status.iter().flat_map(of_status));
+    findings
+}
+
+/// Asks the process for its status.
+async fn process(settings: &Settings) -> (Option<Status>, Vec<Finding>) {
+    match running::status(settings).await {
+        Ok((at, status)) => {
+            let says = format!("answers at {at}, up {}", duration(status.uptime_seconds));
+            (Some(status), vec![Finding::fine("process", says)])
+        }
+        Err(error) => {
+            let advice = "start it with tidegate run and this configuration, and look at its log";
+            (None, vec![Finding::wrong("process", format!("{error:#}"), advice)])
+        }
+    }
+}
+
+/// Returns what is wrong by what the process says.
+fn of_status(status: &Status) -> Vec<Finding> {
+    let of_gates = status.gates.iter().flat_map(|gate| gate_findings(gate, status.now_ms));
+    configuration(status).into_iter().chain(of_gates).collect()
 }
 
 /// Checks that clients can connect.
