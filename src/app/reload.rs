@@ -4,7 +4,8 @@
 //! beside the running gates. Applying the result then cannot fail. The content of the file is
 //! compared every few seconds: a ConfigMap is swapped by renaming a link two folders up, which
 //! watches on the file do not see. A file that is still being written is left alone until two looks
-//! in a row have found the same content.
+//! in a row have found the same content. One that was refused as invalid is judged again now and
+//! then: the certificate or the token that it names may be there by now.
 
 mod restart;
 
@@ -49,6 +50,15 @@ pub(crate) struct Content {
     bytes: Result<Vec<u8>, ErrorKind>,
 }
 
+/// The looks since the last judgement.
+#[derive(Debug, Default)]
+struct Looks {
+    /// What the last look found, if it was not what is judged already.
+    changed: Option<Content>,
+    /// The number of looks that found what is judged already.
+    unchanged: u32,
+}
+
 // === impl Content ===
 
 impl Content {
@@ -59,12 +69,29 @@ impl Content {
     }
 }
 
+// === impl Looks ===
+
+impl Looks {
+    /// Takes the next look, and returns true if what was `found` is to be judged: it has changed
+    /// and is no longer being written, or it was judged `was_invalid` some time ago.
+    fn is_due(&mut self, found: &Content, judged: &Content, was_invalid: bool) -> bool {
+        if found == judged {
+            self.changed = None;
+            self.unchanged += 1;
+            return was_invalid && self.unchanged >= AGAIN;
+        }
+        let is_whole = self.changed.as_ref() == Some(found);
+        self.changed = Some(found.clone());
+        is_whole
+    }
+}
+
 // === impl Reloader ===
 
 impl Reloader {
     /// Reloads on every hangup signal and whenever the file has changed, until `stop`.
     pub(crate) async fn watch(mut self, mut hangup: Signal, stop: CancellationToken) {
-        let mut seen = None;
+        let mut looks = Looks::default();
         loop {
             let asked = tokio::select! {
                 () = stop.cancelled() => return,
@@ -72,11 +99,10 @@ impl Reloader {
                 () = self.clock.tick(LOOK) => false,
             };
             let found = Content::of(&self.sources);
-            if asked || seen.as_ref() == Some(&found) {
-                seen = None;
+            let was_invalid = self.operations.reloads.last_was(Outcome::Invalid);
+            if looks.is_due(&found, &self.judged, was_invalid) || asked {
+                looks = Looks::default();
                 self.reload(found, asked).await;
-            } else {
-                seen = Some(found).filter(|found| *found != self.judged);
             }
         }
     }
@@ -88,6 +114,7 @@ impl Reloader {
             self.operations.reloads.note(Outcome::Unchanged, Vec::new());
             return;
         }
+        let is_again = found == self.judged && !asked;
         self.judged = found;
         let sources = self.sources.clone();
         let clock = self.clock;
@@ -95,7 +122,12 @@ impl Reloader {
         let prepared = tokio::task::spawn_blocking(move || sources.prepare(clock)).await;
         let prepared = prepared.unwrap_or_else(|error| Err(Failure::Other(error.into())));
         match prepared.and_then(|prepared| self.call_log(prepared)) {
-            Err(failure) => self.refuse(Outcome::Invalid, failure.problems()),
+            Err(failure) => {
+                let reasons = failure.problems();
+                if !(is_again && self.operations.reloads.last_reasons() == reasons) {
+                    self.refuse(Outcome::Invalid, reasons);
+                }
+            }
             Ok((prepared, calls)) => match self.needs_a_restart(&prepared.settings) {
                 keys if keys.is_empty() => self.apply(prepared, calls).await,
                 keys => self.refuse(Outcome::RestartNeeded, keys),
@@ -169,3 +201,27 @@ impl Reloader {
 /// The time between two looks. Two in a row must agree, so a change is in force after four seconds,
 /// or eight at worst; kubelet itself takes up to a minute.
 const LOOK: Duration = Duration::from_secs(2);
+/// The number of looks after which a configuration that is invalid is judged again.
+const AGAIN: u32 = 5;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_configuration_is_judged_once_it_is_whole_and_again_while_it_is_invalid() {
+        let content = |text: &str| Content { path: None, bytes: Ok(text.into()) };
+        let (old, half, whole) = (content("a"), content("b"), content("bc"));
+        let mut looks = Looks::default();
+        let due = [&old, &half, &whole, &whole].map(|found| looks.is_due(found, &old, false));
+        assert_eq!(due, [false, false, false, true]);
+        let mut looks = Looks::default();
+        assert!((0..100).all(|_| !looks.is_due(&old, &old, false)), "it is in force, or needs a restart");
+        let mut looks = Looks::default();
+        let due = [(); 5].map(|()| looks.is_due(&old, &old, true));
+        assert_eq!(due, [false, false, false, false, true]);
+        let mut looks = Looks::default();
+        let due = [&old, &half, &old, &half].map(|found| looks.is_due(found, &old, true));
+        assert_eq!(due, [false; 4], "it is still being written");
+    }
+}

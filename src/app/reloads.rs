@@ -53,6 +53,16 @@ impl Reloads {
         self.lock().last_reload.as_ref().is_none_or(|last| !bad.contains(&last.result.as_str()))
     }
 
+    /// True if this was the result of the last reload.
+    pub(crate) fn last_was(&self, outcome: Outcome) -> bool {
+        self.lock().last_reload.as_ref().is_some_and(|last| last.result == outcome.word())
+    }
+
+    /// Returns the reasons of the last reload's result.
+    pub(crate) fn last_reasons(&self) -> Vec<String> {
+        self.lock().last_reload.as_ref().map(|last| last.reasons.clone()).unwrap_or_default()
+    }
+
     /// Records the result of a reload.
     pub(crate) fn note(&self, outcome: Outcome, reasons: Vec<String>) {
         table::RELOADS.counter(&[outcome.word()]).increment(1);

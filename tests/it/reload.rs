@@ -88,6 +88,22 @@ fn an_invalid_configuration_changes_nothing_and_says_what_and_where() {
 }
 
 #[test]
+fn what_an_invalid_configuration_waits_for_may_come_later() {
+    let (folder, ports) = (tempfile::tempdir().expect("a folder"), ports());
+    let (path, logs) = (folder.path().join("tidegate.toml"), folder.path().join("logs"));
+    std::fs::write(&path, text(ports, "")).expect("written");
+    let mut gate = running(&path);
+    let log = format!("[log]\ncalls = {:?}\n", logs.join("calls.jsonl").display().to_string());
+    std::fs::write(&path, format!("{}{log}", text(ports, "bucket = { rate = 8, burst = 3 }\n"))).expect("written");
+    gate.signal("-HUP");
+    gate.line("stays in force");
+    std::fs::create_dir(&logs).expect("it can be made");
+    gate.line("the new configuration is in force");
+    assert_eq!(metric(ports.0, RATE), "8");
+    assert_eq!(metric(ports.0, "tidegate_config_reloads_total{result=\"invalid\"}"), "1", "and it is said once");
+}
+
+#[test]
 fn what_only_a_restart_can_change_is_named_and_nothing_is_changed() {
     let ports = ports();
     let (_folder, path) = config(&text(ports, "bucket = { rate = 7, burst = 3 }\n"));
