@@ -112,7 +112,7 @@ fn edit(
         notes: Vec::new(),
         refused: Vec::new(),
     };
-    for Document { marker, text, line } in documents::split(stream) {
+    for Document { marker, text, line, is_json_among_others } in documents::split(stream) {
         let read = if documents::has_content(text) { yaml::read_placed(&json::for_yaml(text), line)? } else { None };
         if read.as_ref().is_some_and(|(root, _)| monitor::is_ours(root)) {
             continue; // made again beside its workload, or no longer wanted
@@ -149,7 +149,9 @@ fn edit(
         }
         for document in beside {
             start_line(&mut edited.text);
-            edited.text.push_str("---\n");
+            if !is_json_among_others {
+                edited.text.push_str("---\n");
+            }
             edited.text.push_str(&written(&document, form.map(json::Form::with_line_end)));
         }
     }

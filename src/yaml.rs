@@ -83,21 +83,25 @@ const MOST_NODES: usize = 1_000_000;
 /// Deeper than any manifest is.
 const MOST_DEPTH: usize = 100;
 
-/// Reads the tree of one document; `None` if it has no content. `line` is its first line in the
-/// stream.
+/// Reads the tree of the first document; `None` if it has no content. `line` is its first line in
+/// the stream.
 pub(crate) fn read(text: &str, line: usize) -> Result<Option<Node>, Unreadable> {
-    Ok(read_placed(text, line)?.map(|(node, _)| node))
+    Ok(Reader::new(text, line).root()?.map(|(node, _)| node))
 }
 
-/// Does the same, and tells where each node is.
+/// Reads the tree of a text that is one document, and tells where each node is. Anything behind the
+/// tree is an error.
 pub(crate) fn read_placed(text: &str, line: usize) -> Result<Option<(Node, Place)>, Unreadable> {
-    let mut reader = Reader { parser: Parser::new_from_str(text), anchors: HashMap::new(), nodes: 0, line };
-    loop {
-        match reader.next()? {
-            Some((Event::StreamEnd | Event::DocumentEnd, _)) | None => return Ok(None),
-            Some((Event::StreamStart | Event::DocumentStart(..), _)) => {}
-            Some((event, at)) => return reader.node(event, at, 0).map(Some),
-        }
+    let mut reader = Reader::new(text, line);
+    let root = reader.root()?;
+    match reader.next()? {
+        Some((Event::DocumentEnd, _)) if root.is_some() => match reader.next()? {
+            Some((event, at)) if event != Event::StreamEnd => {
+                Err(reader.wrong(at, "begins another document, expected a line with --- before it"))
+            }
+            _ => Ok(root),
+        },
+        _ => Ok(root),
     }
 }
 
@@ -116,6 +120,21 @@ struct Reader<'a> {
 // === impl Reader ===
 
 impl<'a> Reader<'a> {
+    fn new(text: &'a str, line: usize) -> Self {
+        Self { parser: Parser::new_from_str(text), anchors: HashMap::new(), nodes: 0, line }
+    }
+
+    /// Reads the first value; `None` if the first document has none.
+    fn root(&mut self) -> Result<Option<(Node, Place)>, Unreadable> {
+        loop {
+            match self.next()? {
+                Some((Event::StreamEnd | Event::DocumentEnd, _)) | None => return Ok(None),
+                Some((Event::StreamStart | Event::DocumentStart(..), _)) => {}
+                Some((event, at)) => return self.node(event, at, 0).map(Some),
+            }
+        }
+    }
+
     /// Returns the next event that is no comment.
     fn next(&mut self) -> Result<Option<(Event<'a>, Span)>, Unreadable> {
         loop {

@@ -1,6 +1,7 @@
 //! Cuts a stream into its documents, so that those without an edit stay as they are, byte for byte.
 //!
-//! A line that starts with `---` is always a document marker: YAML forbids it inside scalars.
+//! A line that starts with `---` is always a document marker: YAML forbids it inside scalars. JSON
+//! values that follow each other, as jq writes them, need none.
 
 /// One document of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,10 +13,15 @@ pub(super) struct Document<'a> {
     pub(super) text: &'a str,
     /// The line of the stream at which `text` starts, from 0.
     pub(super) line: usize,
+    /// True if it is one of several JSON values between which there is no marker.
+    pub(super) is_json_among_others: bool,
 }
 
 /// Returns the documents of a stream in order; joined again, they are the stream.
 pub(super) fn split(stream: &str) -> Vec<Document<'_>> {
+    if let Some(values) = json_values(stream) {
+        return values;
+    }
     let mut documents = Vec::new();
     let (mut marker, mut start, mut first) = (0..0, 0, 0);
     let mut at = 0;
@@ -35,8 +41,28 @@ pub(super) fn split(stream: &str) -> Vec<Document<'_>> {
         marker: stream.get(marker).unwrap_or_default(),
         text: stream.get(text).unwrap_or_default(),
         line,
+        is_json_among_others: false,
     };
     documents.into_iter().map(cut).filter(|document| !document.marker.is_empty() || !document.text.is_empty()).collect()
+}
+
+/// Returns the values of a stream of several JSON objects and nothing else, each with the space
+/// behind it.
+fn json_values(stream: &str) -> Option<Vec<Document<'_>>> {
+    if !stream.trim_start().starts_with('{') {
+        return None;
+    }
+    let mut values = serde_json::Deserializer::from_str(stream).into_iter::<serde::de::IgnoredAny>();
+    let (mut documents, mut start, mut line) = (Vec::new(), 0, 0);
+    while let Some(value) = values.next() {
+        value.ok()?;
+        let rest = stream.get(values.byte_offset()..)?;
+        let end = stream.len() - rest.trim_start_matches([' ', '\t', '\r', '\n']).len();
+        let text = stream.get(start..end)?;
+        documents.push(Document { marker: "", text, line, is_json_among_others: true });
+        (start, line) = (end, line + text.matches('\n').count());
+    }
+    (documents.len() > 1).then_some(documents)
 }
 
 /// True if there is anything except directives, comments and blank lines.
@@ -64,5 +90,15 @@ mod tests {
         assert_eq!(texts("--- {a: 1}\n--- # two\nb"), [(" {a: 1}\n", 0), ("b", 2)]);
         assert_eq!(texts("a: |\n  ---\nb: ---x\r\n---\r\nc: 1"), [("a: |\n  ---\nb: ---x\r\n", 0), ("c: 1", 4)]);
         assert_eq!(texts(""), []);
+    }
+
+    #[test]
+    fn json_values_that_follow_each_other_are_documents() {
+        assert_eq!(texts("{\"a\":\n1}\n{\"b\":2}\n"), [("{\"a\":\n1}\n", 0), ("{\"b\":2}\n", 2)]);
+        assert_eq!(texts("\n {}{} "), [("\n {}", 0), ("{} ", 1)]);
+        assert_eq!(texts("{}\n---\n{}\n"), [("{}\n", 0), ("{}\n", 2)]);
+        for whole in ["{}\n{a: 1}\n", "{}\nb: [\n", "{}\n", "{a: 1}\n"] {
+            assert_eq!(texts(whole), [(whole, 0)]);
+        }
     }
 }

@@ -266,6 +266,44 @@ fn json_in_gives_json_out_in_its_own_form() {
 }
 
 #[test]
+fn json_objects_that_follow_each_other_are_each_edited_in_their_own_form() {
+    let pod = |name: &str| {
+        format!(
+            r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"name":"{name}","labels":{{"app":"{name}"}}}},"spec":{{"containers":[{{"name":"{name}"}}]}}}}"#
+        )
+    };
+    let other = "{\n  \"apiVersion\": \"v1\",\n  \"kind\": \"Secret\"\n}\n";
+    let stream = format!("{}\n{other}{}\n", pod("a"), pod("b"));
+    for options in [options(), Options { pod_monitor: true, ..options() }] {
+        let edited = inject(&stream, &options).unwrap();
+        assert_eq!(edited.changed, ["Pod/a", "Pod/b"]);
+        let values = serde_json::Deserializer::from_str(&edited.text).into_iter::<serde_json::Value>();
+        let values: Vec<_> = values.map(|value| value.expect("JSON and nothing else")).collect();
+        let kinds: Vec<_> = values.iter().map(|value| value["kind"].as_str().unwrap()).collect();
+        let expected: &[&str] = if options.pod_monitor {
+            &["Pod", "PodMonitor", "Secret", "Pod", "PodMonitor"]
+        } else {
+            &["Pod", "Secret", "Pod"]
+        };
+        assert_eq!(kinds, expected);
+        assert_eq!(inject(&edited.text, &options).unwrap().text, edited.text);
+        assert_eq!(uninject(&edited.text).unwrap().text, stream);
+    }
+}
+
+#[test]
+fn what_stands_behind_the_first_value_of_a_document_is_an_error() {
+    for rest in ["garbage: [\n", "b: 1\n", "{c: 2}\n", "...\nb: 1\n"] {
+        let error = inject(&format!("{{\"a\": 1}}\n{rest}"), &options()).unwrap_err().to_string();
+        assert!(error.starts_with("line 2") || error.starts_with("line 3"), "{rest}: {error}");
+    }
+    for rest in ["", "# nothing\n", "...\n", "...\n# nothing\n", "---\nb: 1\n", "...\n---\nb: 1\n"] {
+        let stream = format!("{{\"a\": 1}}\n{rest}");
+        assert_eq!(inject(&stream, &options()).unwrap().text, stream);
+    }
+}
+
+#[test]
 fn comments_and_the_form_of_lists_stay() {
     let stream = "\
 # the operator
