@@ -1,5 +1,7 @@
 //! Reads what a class matches: patterns that can match something, in words that exist.
 
+mod patterns;
+
 use std::collections::BTreeMap;
 use std::mem;
 
@@ -99,9 +101,10 @@ fn check(matcher: &Matcher, at: &Cursor<'_>, kind: Kind) {
     at.check_each("paths", &matcher.paths, |path| {
         (!path.starts_with(['/', '*'])).then(|| "expected a path from its \"/\"".to_owned())
     });
-    at.check_each("resources", &matcher.resources, |resource| {
-        resource.contains('/').then(|| "expected a resource; its part belongs into subresources".to_owned())
-    });
+    patterns::check_path_escapes(&matcher.paths, at, kind);
+    if kind == Kind::Kubernetes {
+        patterns::check_resources(matcher, at);
+    }
 }
 
 /// Checks names of AWS's services. There are more than are known here, so that an unknown one is no

@@ -347,3 +347,49 @@ fn no_message_shows_what_is_a_secret_in_the_wrong_place() {
     let said = load(&format!("{gate}upstream = \"https://x\"\n"), &variable).expect_err("it is no table").join("\n");
     assert!(said.contains("expected a table") && !said.contains("hunter2"), "{said}");
 }
+
+#[test]
+fn a_pattern_that_nothing_can_match_says_what_it_should_be() {
+    let of = |kind: &str, pattern: &str| {
+        format!(
+            "[gates.k]\nkind = \"{kind}\"\nupstream = \"https://x\"\nclasses = [{{ name = \"a\", match = {{ {pattern} }} }}]\n"
+        )
+    };
+    for (pattern, expected) in [
+        ("resources = [\"deployments.apps\"]", "expected a resource such as \"pods\"; its group belongs into groups"),
+        ("resources = [\"*.apps\"]", "its group belongs into groups"),
+        ("resources = [\"Pods\"]", "expected a resource as in paths, in lower case and plural"),
+        ("groups = [\"apps\"], resources = [\"Deployment\"]", "in lower case and plural"),
+        ("groups = [\"apps/v1\"]", "expected a group without its version, such as \"apps\""),
+        ("groups = [\"v1\"]", "which is a version; the core group is \"\""),
+        ("groups = [\"Apps\"]", "expected a group in lower case"),
+        ("namespaces = [\"Prod\"]", "expected a namespace: lower case letters, digits and \"-\""),
+        ("namespaces = [\"prod/*\"]", "expected a namespace"),
+        ("names = [\"a/b\"]", "expected the name of an object, which has no \"/\" and no \"%\""),
+        ("subresources = [\"Status\"]", "(did you mean \"status\"?)"),
+        (
+            "subresources = [\"pods/log\"]",
+            "expected a subresource such as \"status\"; its resource belongs into resources",
+        ),
+        ("paths = [\"/a%20b\"]", "expected a path with its escapes undone"),
+        ("paths = [\"/a%2Fb\"]", "expected a path with its escapes undone"),
+    ] {
+        let said = one(&of("kubernetes", pattern));
+        assert!(said.contains(expected), "{pattern}: {said}");
+    }
+    let said = one(&of("http", "paths = [\"/a%20b\"]"));
+    assert!(said.contains("expected a path with its escapes undone, and only %2F as it is"), "{said}");
+    for pattern in [
+        "resources = [\"*\", \"p*s\", \"x-1\"]",
+        "groups = [\"\", \"*\", \"v1.example.com\", \"*.k8s.io\", \"v*\"]",
+        "namespaces = [\"\", \"prod-*\"], names = [\"system:Controller.x\"]",
+        "subresources = [\"\", \"status\", \"instantiateBinary\"]",
+        // The resource of a metric is its name, or an object's with its group.
+        "groups = [\"external.metrics.k8s.io\"], resources = [\"Queue.length\"]",
+        "groups = [\"*.metrics.k8s.io\"], resources = [\"deployments.apps\"], subresources = [\"Status\"]",
+        "paths = [\"/100%\", \"/a b\", \"/%*\"]",
+    ] {
+        load(&of("kubernetes", pattern), &[]).expect(pattern);
+    }
+    load(&of("http", "paths = [\"/repos/*/branches/feature%2f*\"]"), &[]).expect("data there");
+}
