@@ -176,7 +176,7 @@ impl Dialer {
 
     /// Connects to the upstream, or to its proxy.
     async fn tcp(&self) -> Result<TcpStream, DialFailure> {
-        race::connect(self.names.addresses(self.timeout()).await?, self.names.clock).await
+        race::connect(self.names.addresses(self.timeout()).await?, &self.names).await
     }
 }
 

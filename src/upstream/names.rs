@@ -93,6 +93,15 @@ impl Names {
         })
     }
 
+    /// True if a connection between these two ends came out at the gate's own listener.
+    ///
+    /// A listener on every address has all those of the machine, and which those are shows only
+    /// now: what is dialled under an address of the machine's own is dialled from that address.
+    pub(super) fn is_own_connection(&self, local: SocketAddr, peer: SocketAddr) -> bool {
+        let on_this_machine = local.ip().to_canonical() == peer.ip().to_canonical();
+        on_this_machine && self.own.iter().any(|own| own.port() == peer.port() && own.ip().is_unspecified())
+    }
+
     fn last_good(&self) -> Option<Vec<SocketAddr>> {
         let known = lock(&self.known);
         known.as_ref().filter(|(_, at)| self.clock.now() - *at < STALE).map(|(known, _)| known.clone())
@@ -102,3 +111,27 @@ impl Names {
 /// The longest that an answer is kept, as in RFC 8767: an address that has been wrong for longer is
 /// more likely that of another host.
 const STALE: Duration = Duration::from_secs(24 * 3600);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listener_on_every_address_is_known_by_a_connection_whose_ends_are_on_one_machine() {
+        let end = |text: &str| text.parse::<SocketAddr>().expect("an address");
+        let names = |own: &[&str]| {
+            let own = own.iter().map(|text| end(text)).collect();
+            Names::new("api.test".to_owned(), 443, own, Dns::default(), Clock::start())
+        };
+        for (own, local, peer, expected) in [
+            (&["0.0.0.0:8001"][..], "10.0.0.1:4000", "10.0.0.1:8001", true),
+            (&["127.0.0.1:9", "[::]:8001"], "[fd00::2]:4000", "[fd00::2]:8001", true),
+            (&["[::]:8001"], "10.0.0.1:4000", "[::ffff:10.0.0.1]:8001", true),
+            (&["0.0.0.0:8001"], "10.0.0.1:4000", "10.0.0.2:8001", false),
+            (&["0.0.0.0:8001"], "10.0.0.1:4000", "10.0.0.1:8002", false),
+            (&["10.0.0.9:8001"], "10.0.0.1:4000", "10.0.0.1:8001", false),
+        ] {
+            assert_eq!(names(own).is_own_connection(end(local), end(peer)), expected, "{own:?}: {local} to {peer}");
+        }
+    }
+}

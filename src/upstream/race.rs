@@ -11,17 +11,17 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 
 use super::error::DialFailure;
-use crate::clock::Clock;
+use super::names::Names;
 
-/// Connects to the address that is first to take the connection. The failure is that of the last to
-/// fail.
-pub(super) async fn connect(addresses: Vec<SocketAddr>, clock: Clock) -> Result<TcpStream, DialFailure> {
+/// Connects to the address that is first to take the connection, unless it turns out to be the
+/// gate's own. The failure is that of the last to fail.
+pub(super) async fn connect(addresses: Vec<SocketAddr>, names: &Names) -> Result<TcpStream, DialFailure> {
     let mut rest = alternating(addresses).into_iter();
     let mut attempts = FuturesUnordered::new();
     let mut last = DialFailure::Name(io::Error::new(io::ErrorKind::NotFound, "it has no address"));
     loop {
         match rest.next() {
-            Some(address) => attempts.push(attempt(address)),
+            Some(address) => attempts.push(attempt(address, names)),
             None if attempts.is_empty() => return Err(last),
             None => {}
         }
@@ -31,7 +31,7 @@ pub(super) async fn connect(addresses: Vec<SocketAddr>, clock: Clock) -> Result<
                 Ok(stream) => return Ok(stream),
                 Err(failure) => last = failure,
             },
-            () = clock.sleep(HEAD_START), if others_wait => {}
+            () = names.clock.sleep(HEAD_START), if others_wait => {}
         }
     }
 }
@@ -47,11 +47,15 @@ fn alternating(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     same
 }
 
-async fn attempt(address: SocketAddr) -> Result<TcpStream, DialFailure> {
+async fn attempt(address: SocketAddr, names: &Names) -> Result<TcpStream, DialFailure> {
     let stream = TcpStream::connect(address).await.map_err(|error| match error.kind() {
         io::ErrorKind::ConnectionRefused => DialFailure::Refused,
         _ => DialFailure::Network(error),
     })?;
+    let (local, peer) = (stream.local_addr(), stream.peer_addr());
+    if names.is_own_connection(local.map_err(DialFailure::Network)?, peer.map_err(DialFailure::Network)?) {
+        return Err(DialFailure::Itself);
+    }
     stream.set_nodelay(true).map_err(DialFailure::Network)?;
     let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
     SockRef::from(&stream).set_tcp_keepalive(&keepalive).map_err(DialFailure::Network)?;

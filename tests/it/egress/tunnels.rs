@@ -251,6 +251,28 @@ async fn the_listener_does_not_connect_to_itself() {
 }
 
 #[tokio::test]
+async fn a_listener_on_every_address_is_reached_by_none_of_them() {
+    // One as the admin port, which a CONNECT must not reach by the pod's own address.
+    let socket = TcpListener::bind("0.0.0.0:0").await.expect("a port");
+    let own = socket.local_addr().expect("bound");
+    let listener = listener("", Around { own: vec![own], ..Around::default() }).await;
+    let address = own_address();
+    let answer = listener.exchange(&format!("CONNECT {address}:{} HTTP/1.1\r\n\r\n", own.port())).await;
+    assert!(answer.starts_with(&format!("HTTP/1.1 508 tidegate: {address} is this gate itself\r\n")), "{answer}");
+}
+
+/// An address of this machine that others reach it by, if it has one.
+fn own_address() -> Ipv4Addr {
+    let socket = std::net::UdpSocket::bind("0.0.0.0:0").expect("a port");
+    // Nothing is sent: the system only looks for a way there.
+    let led = socket.connect("192.0.2.1:9").and_then(|()| socket.local_addr());
+    match led.map(|address| address.ip()) {
+        Ok(IpAddr::V4(address)) => address,
+        _ => Ipv4Addr::LOCALHOST,
+    }
+}
+
+#[tokio::test]
 async fn a_dial_that_fails_is_said_in_the_answer_to_the_connect() {
     let closed = TcpListener::bind("127.0.0.1:0").await.expect("a port").local_addr().expect("bound");
     let listener = listener("", Around::default()).await;
