@@ -305,7 +305,7 @@ const BUNDLES: [(&str, &[Client]); 8] = [
     ("SSL_CERT_FILE", &[Client::DotNet]),
 ];
 /// The destinations that bypass the proxy: this pod, the cluster, and the sources of credentials.
-const NO_PROXY: [&str; 15] = [
+const NO_PROXY: [&str; 16] = [
     "$(KUBERNETES_SERVICE_HOST)",
     "localhost",
     "127.0.0.1",
@@ -319,6 +319,7 @@ const NO_PROXY: [&str; 15] = [
     "169.254.170.23",
     "fd00:ec2::254",
     "fd00:ec2::23",
+    "fd20:ce::254",
     "metadata.google.internal",
     "168.63.129.16",
 ];

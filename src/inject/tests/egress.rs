@@ -26,7 +26,7 @@ fn value(env: &[(String, String)], name: &str) -> Option<String> {
 }
 
 const NO_PROXY: &str = "$(KUBERNETES_SERVICE_HOST),localhost,127.0.0.1,::1,.svc,.cluster.local,kubernetes,kubernetes.default,\
-                        169.254.169.254,169.254.170.2,169.254.170.23,fd00:ec2::254,fd00:ec2::23,metadata.google.internal,168.63.129.16,\
+                        169.254.169.254,169.254.170.2,169.254.170.23,fd00:ec2::254,fd00:ec2::23,fd20:ce::254,metadata.google.internal,168.63.129.16,\
                         .corp.example,10.96.0.0/12";
 
 #[test]

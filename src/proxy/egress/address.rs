@@ -45,7 +45,7 @@ fn judge_v6(address: Ipv6Addr) -> Result<(), Forbidden> {
     if address.is_loopback() || address.is_unspecified() {
         return Err(Forbidden::Loopback);
     }
-    if first & 0xffc0 == 0xfe80 || (first, second) == (0xfd00, 0x0ec2) {
+    if first & 0xffc0 == 0xfe80 || (first, second) == (0xfd00, 0x0ec2) || METADATA.contains(&address) {
         return Err(Forbidden::Metadata);
     }
     let is_documentation = (first, second) == (0x2001, 0x0db8) || (first == 0x3fff && second < 0x1000);
@@ -57,13 +57,14 @@ fn judge_v6(address: Ipv6Addr) -> Result<(), Forbidden> {
     Ok(())
 }
 
-/// Returns the IPv4 address that an IPv6 address leads to: mapped, compatible, NAT64 or 6to4.
+/// Returns the IPv4 address that an IPv6 address leads to: mapped, compatible, translated (RFC
+/// 2765), NAT64 or 6to4.
 fn embedded(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let octets = address.octets();
     let at = |from: usize| -> Option<Ipv4Addr> { Some(<[u8; 4]>::try_from(octets.get(from..from + 4)?).ok()?.into()) };
     match address.segments() {
         [0, 0, 0, 0, 0, 0, high, low] if (high, low) != (0, 0) && (high, low) != (0, 1) => at(12),
-        [0x0064, 0xff9b, 0, 0, 0, 0, ..] => at(12),
+        [0, 0, 0, 0, 0xffff, 0, ..] | [0x0064, 0xff9b, 0, 0, 0, 0, ..] => at(12),
         [0x2002, ..] => at(2),
         _ => None,
     }
@@ -73,6 +74,15 @@ fn embedded(address: Ipv6Addr) -> Option<Ipv4Addr> {
 const AZURE_WIRE_SERVER: Ipv4Addr = Ipv4Addr::new(168, 63, 129, 16);
 /// Lies in the shared address space, which is allowed otherwise.
 const ALIBABA_METADATA: Ipv4Addr = Ipv4Addr::new(100, 100, 100, 200);
+/// The metadata services of other clouds lie among the private addresses, which are allowed
+/// otherwise: Google's, Oracle's, Scaleway's, Akamai's and Alibaba's.
+const METADATA: [Ipv6Addr; 5] = [
+    Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),
+    Ipv6Addr::new(0xfd00, 0xc1, 0, 0, 0, 0, 0xa9fe, 0xa9fe),
+    Ipv6Addr::new(0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42),
+    Ipv6Addr::new(0xfd00, 0xa9fe, 0xa9fe, 0, 0, 0, 0, 1),
+    Ipv6Addr::new(0xfd00, 0x100, 0, 0, 0, 0, 0x100, 0x200),
+];
 
 #[cfg(test)]
 mod tests {
@@ -86,7 +96,16 @@ mod tests {
 
     #[test]
     fn addresses_are_judged_by_what_they_lead_to() {
-        for text in ["127.0.0.1", "127.8.9.1", "::1", "::", "::ffff:127.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::"] {
+        for text in [
+            "127.0.0.1",
+            "127.8.9.1",
+            "::1",
+            "::",
+            "::ffff:127.0.0.1",
+            "64:ff9b::7f00:1",
+            "2002:7f00:1::",
+            "::ffff:0:7f00:1",
+        ] {
             assert_eq!(verdict(text), Err(Forbidden::Loopback), "{text}");
         }
         for text in [
@@ -100,6 +119,12 @@ mod tests {
             "::ffff:169.254.169.254",
             "64:ff9b::a9fe:a9fe",
             "::a9fe:a9fe",
+            "fd20:ce::254",
+            "fd00:c1::a9fe:a9fe",
+            "fd00:42::42",
+            "fd00:a9fe:a9fe::1",
+            "fd00:100::100:200",
+            "::ffff:0:169.254.169.254",
         ] {
             assert_eq!(verdict(text), Err(Forbidden::Metadata), "{text}");
             assert!(judge_but_metadata(text.parse().expect("an address")).is_ok(), "{text}");
@@ -126,6 +151,9 @@ mod tests {
             "100.64.0.1",
             "fc00::1",
             "fd00::1",
+            "fd20:ce::253",
+            "fd00:c1::a9fe:a9fd",
+            "fd00:a9fe:a9fe::2",
             "8.8.8.8",
             "2a00::1",
             "::ffff:8.8.8.8",
@@ -145,6 +173,7 @@ mod tests {
             let expected = judge(address.into());
             for form in [
                 address.to_ipv6_mapped(),
+                Ipv6Addr::new(0, 0, 0, 0, 0xffff, 0, high, low),
                 Ipv6Addr::new(0x0064, 0xff9b, 0, 0, 0, 0, high, low),
                 Ipv6Addr::new(0x2002, high, low, 0, 0, 0, 0, 1),
             ] {

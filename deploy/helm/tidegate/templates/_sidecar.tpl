@@ -74,7 +74,7 @@ The sidecar for a pod of your own chart (whole: deploy/examples/helm). Make this
 {{- end }}
 
 {{- define "tidegate.noProxy" -}}
-$(KUBERNETES_SERVICE_HOST),localhost,127.0.0.1,::1,.svc,.cluster.local,kubernetes,kubernetes.default,169.254.169.254,169.254.170.2,169.254.170.23,fd00:ec2::254,fd00:ec2::23,metadata.google.internal,168.63.129.16
+$(KUBERNETES_SERVICE_HOST),localhost,127.0.0.1,::1,.svc,.cluster.local,kubernetes,kubernetes.default,169.254.169.254,169.254.170.2,169.254.170.23,fd00:ec2::254,fd00:ec2::23,fd20:ce::254,metadata.google.internal,168.63.129.16
 {{- range .Values.egress.noProxy }},{{ . }}{{ end -}}
 {{- end }}
 
