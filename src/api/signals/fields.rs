@@ -65,6 +65,9 @@ const EPOCHS: u64 = 1_000_000_000;
 /// From here on it is in milliseconds.
 const MILLIS: u64 = 100_000_000_000;
 
+/// The most quotas that are read in one answer: an upstream may send many more.
+pub(super) const MOST_QUOTAS: usize = 16;
+
 #[cfg(test)]
 mod tests {
     use http::StatusCode;

@@ -66,7 +66,7 @@ pub(super) fn quotas(response: &Response<'_>) -> Vec<Quota> {
         let policies =
             joined(headers, "ratelimit-policy").and_then(|field| Parser::new(&field).parse::<sfv::List>().ok());
         let policies = policies.unwrap_or_default();
-        return list.iter().filter_map(|entry| named(entry, &policies)).collect();
+        return list.iter().take(fields::MOST_QUOTAS).filter_map(|entry| named(entry, &policies)).collect();
     }
     let Ok(dictionary) = Parser::new(&field).parse::<sfv::Dictionary>() else { return Vec::new() };
     let number = |key: &str| whole(&dictionary.get(key).and_then(item)?.bare_item);
@@ -82,7 +82,8 @@ pub(super) fn quotas(response: &Response<'_>) -> Vec<Quota> {
 /// Reads a quota of the list form, with its policy of the same name.
 fn named(entry: &ListEntry, policies: &sfv::List) -> Option<Quota> {
     let item = item(entry)?;
-    let policy = policies.iter().filter_map(self::item).find(|policy| policy.bare_item == item.bare_item);
+    let policies = policies.iter().take(fields::MOST_QUOTAS);
+    let policy = policies.filter_map(self::item).find(|policy| policy.bare_item == item.bare_item);
     let unit = policy.and_then(|policy| policy.params.get("qu")).and_then(|unit| unit.as_string());
     if unit.is_some_and(|unit| unit.as_str() != "requests") {
         return None;
@@ -129,6 +130,8 @@ fn joined(headers: &HeaderMap, name: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use http::HeaderName;
+
     use super::*;
     use crate::api::signals::tests::{For, Key, headers, refusal, response};
 
@@ -163,6 +166,22 @@ mod tests {
         assert_eq!(found(&[("ratelimit", "\"default\";t=30")]), [], "r is required");
         assert_eq!(found(&[("ratelimit", "\"default\";r=5;t=30;")]), [], "malformed: ignored as a whole");
         assert_eq!(found(&[("ratelimit", "\"default\";r=-5;t=30")]), []);
+    }
+
+    #[test]
+    fn of_more_quotas_than_an_answer_can_mean_the_first_are_read() {
+        let list = |item: fn(usize) -> String| (0..1000).map(item).collect::<Vec<_>>().join(",");
+        let read = |lines: [(&'static str, String); 2]| {
+            let lines = lines.map(|(name, value)| (HeaderName::from_static(name), value.parse().unwrap()));
+            quotas(&response(200, &lines.into_iter().collect(), ""))
+        };
+        let left = list(|at| format!("\"{at}\";r=1;t=2"));
+        let policy = list(|at| format!("\"{at}\";q={at}"));
+        let limits = read([("ratelimit", left), ("ratelimit-policy", policy)]).into_iter().map(|quota| quota.limit);
+        assert_eq!(limits.collect::<Vec<_>>(), (0..16).map(Some).collect::<Vec<_>>());
+        // What is no quota of calls counts as well: it has to be looked at.
+        let unusable = list(|at| format!("\"{at}\";t=2"));
+        assert_eq!(read([("ratelimit", format!("{unusable},\"a\";r=1")), ("x", String::new())]), []);
     }
 
     #[test]

@@ -90,7 +90,7 @@ fn azure(headers: &HeaderMap) -> Vec<Quota> {
         told.extend(of_providers.filter_map(|(name, left)| Some(quota(name, fields::digits(left)?))));
         told.extend(fields::digits(value.trim()).map(|left| quota(resource, left)));
     }
-    told.truncate(MOST);
+    told.truncate(fields::MOST_QUOTAS);
     told
 }
 
@@ -102,8 +102,6 @@ fn resource_word(name: &str) -> String {
 
 const GITHUB: [&str; 4] = ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset", "x-ratelimit-resource"];
 const OKTA: [&str; 4] = ["x-rate-limit-limit", "x-rate-limit-remaining", "x-rate-limit-reset", "x-rate-limit-resource"];
-/// The most quotas that one answer tells.
-const MOST: usize = 16;
 /// The longest name of a resource.
 const LONGEST_NAME: usize = 64;
 
