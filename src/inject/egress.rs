@@ -92,12 +92,7 @@ impl Egress {
         for name in ["HTTPS_PROXY", "https_proxy"].iter().chain(plain) {
             variables.add(container, name, |_| proxy.clone());
         }
-        for name in ["NO_PROXY", "no_proxy"] {
-            variables.add(container, name, |own| match own {
-                Some(own) => format!("{},{}", own.trim_end_matches(','), self.no_proxy()),
-                None => self.no_proxy(),
-            });
-        }
+        self.add_no_proxy(container, &mut variables);
         // Node.js reads the variables above only if it is told to.
         variables.add(container, "NODE_USE_ENV_PROXY", |_| "1".to_owned());
         for (service, region) in &self.plain {
@@ -116,6 +111,25 @@ impl Egress {
             self.add_trust(container, folder, &mut variables);
         }
         variables
+    }
+
+    /// Adds to the destinations that bypass the proxy, in both spellings: some clients prefer one
+    /// and some the other, so that each must have what the container said in either.
+    fn add_no_proxy(&self, container: &Node, variables: &mut Variables) {
+        let added = self.no_proxy();
+        for [name, other] in [["NO_PROXY", "no_proxy"], ["no_proxy", "NO_PROXY"]] {
+            let said = match (own(container, name), own(container, other)) {
+                // Another spelling would hide one whose value is not here.
+                (Own::None, Own::Elsewhere) => continue,
+                (_, Own::Text(text)) => text,
+                (_, Own::None | Own::Elsewhere) => "",
+            };
+            variables.add(container, name, |own| {
+                let own = items(own.unwrap_or_default());
+                let said = items(said).filter(|item| !own.clone().any(|own| own == *item));
+                own.clone().chain(said).chain([added.as_str()]).collect::<Vec<_>>().join(",")
+            });
+        }
     }
 
     /// Adds the variables by which clients trust the CA of interception.
@@ -265,6 +279,11 @@ pub(super) fn own<'a>(container: &'a Node, name: &str) -> Own<'a> {
         (Some(text), None) => Own::Text(text),
         (None, None) => Own::None,
     }
+}
+
+/// Returns the items of a list with commas.
+fn items(list: &str) -> impl Iterator<Item = &str> + Clone {
+    list.split(',').map(str::trim).filter(|item| !item.is_empty())
 }
 
 /// Returns the URL of a service, by its real name.

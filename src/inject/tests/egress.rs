@@ -92,6 +92,29 @@ fn what_a_container_has_of_its_own_is_gone_on_through_extended_or_left() {
 }
 
 #[test]
+fn what_a_container_reaches_directly_by_either_spelling_it_reaches_so_by_both() {
+    let own =
+        |more: &str| DEPLOYMENT.replace("        image: op:1\n", &format!("        image: op:1\n        env:\n{more}"));
+    let upper = "        - name: NO_PROXY\n          value: .corp,10.1.2.3\n";
+    let lower = "        - name: no_proxy\n          value: .corp,.lab\n";
+    let elsewhere = "        - name: NO_PROXY\n          valueFrom: {configMapKeyRef: {name: a, key: b}}\n";
+    let both = format!("{upper}{lower}");
+    for (text, expected) in [
+        (upper, [Some(format!(".corp,10.1.2.3,{NO_PROXY}")), Some(format!(".corp,10.1.2.3,{NO_PROXY}"))]),
+        (lower, [Some(format!(".corp,.lab,{NO_PROXY}")), Some(format!(".corp,.lab,{NO_PROXY}"))]),
+        (&both, [Some(format!(".corp,10.1.2.3,.lab,{NO_PROXY}")), Some(format!(".corp,.lab,10.1.2.3,{NO_PROXY}"))]),
+        // A client that reads the lower case first would miss what is there and not known here.
+        (elsewhere, [Some("-".to_owned()), None]),
+    ] {
+        let edited = inject(&own(text), &proxied(&[])).unwrap();
+        let manager = env(&edited.text, "manager");
+        assert_eq!([value(&manager, "NO_PROXY"), value(&manager, "no_proxy")], expected, "{text}");
+        assert_eq!(inject(&edited.text, &proxied(&[])).unwrap().text, edited.text, "twice as once");
+        assert_eq!(line(&read(&uninject(&edited.text).unwrap().text)), line(&read(&own(text))));
+    }
+}
+
+#[test]
 fn a_proxy_with_a_password_and_a_port_that_is_taken_are_refused() {
     let own = |more: &str| DEPLOYMENT.replace("        image: op:1\n", &format!("        image: op:1\n{more}"));
     for (text, expected) in [
