@@ -271,7 +271,9 @@ impl Rules {
         };
         let label = own.filter(|_| key != KeySource::None).map(|parts| parts.label(&head).into());
         let key_is_of_object = own.is_none_or(KeyParts::is_of_object);
-        call.is_long_running |= words.as_deref().is_some_and(|words| words.waits_upstream);
+        let waits = words.as_deref().is_some_and(|words| words.waits_upstream);
+        // The wait holds nothing here, but the provider counts the call like any other.
+        (call.is_long_running, call.lists_first) = (call.is_long_running || waits, call.lists_first || waits);
         let group = match call.is_long_running {
             _ if traits.exempt => Group::Exempt,
             true => Group::LongRunning,

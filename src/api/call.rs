@@ -53,7 +53,8 @@ pub struct Call {
     /// and spends no token unless it [lists first](Self::lists_first).
     pub is_long_running: bool,
     /// True for a watch that begins with every existing object (`sendInitialEvents`, client-go's
-    /// WatchList): for the API server it is as expensive as a list.
+    /// WatchList): for the API server it is as expensive as a list. Also for a call that waits for
+    /// its answer at an external API, which counts it like any other.
     pub lists_first: bool,
     /// True if `?dryRun=` is set: the result says nothing about the real write.
     pub is_dry_run: bool,

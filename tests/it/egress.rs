@@ -204,6 +204,17 @@ async fn a_call_for_a_listed_host_is_limited_and_leaves_over_tls_with_the_host_t
 }
 
 #[tokio::test]
+async fn a_receive_that_waits_takes_a_token_like_any_other() {
+    let backend = Backend::replying(200).await;
+    let (address, ca) = encrypted(backend.address, &[EC2]).await;
+    let listener = listener(&aws(1, address), Around { ca: Some(ca), ..Around::default() }).await;
+    let url = format!("http://{EC2}/?Action=ReceiveMessage&WaitTimeSeconds=20");
+    assert_eq!(listener.get(&url, "").await.0, 200);
+    let (status, answer) = listener.get(&url, "").await;
+    assert_eq!((status, header(&answer, "tidegate-refusal")), (429, Some("bucket")), "{answer}");
+}
+
+#[tokio::test]
 async fn the_spellings_of_a_host_are_one_origin_and_share_its_limits() {
     let backend = Backend::replying(200).await;
     let (address, ca) = encrypted(backend.address, &[EC2]).await;
