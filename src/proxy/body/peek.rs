@@ -23,8 +23,8 @@ pub(crate) struct Peeked<B: HttpBody> {
     read: VecDeque<Option<Result<Frame<Bytes>, B::Error>>>,
     /// The declared length of the body before it was read, less what was handed on.
     hint: SizeHint,
-    /// An error that was read ahead is handed on only after a pause in which what comes before it
-    /// can leave: hyper drops what it has not flushed, even the head, when a body breaks.
+    /// An error is handed on only after a pause in which what comes before it can leave: hyper
+    /// drops what it has not flushed, even the head, when a body breaks.
     has_paused: bool,
     rest: B,
 }
@@ -69,6 +69,13 @@ impl<B: HttpBody<Data = Bytes, Error: Unpin> + Unpin> Peeked<B> {
         bytes >= PEEK || self.read.len() >= FRAMES || self.rest.is_end_stream() || self.is_over()
     }
 
+    /// Lets hyper write what it has before it asks again.
+    fn pause<T>(&mut self, cx: &Context<'_>) -> Poll<T> {
+        self.has_paused = true;
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
     /// True after an end, an error or trailers.
     fn is_over(&self) -> bool {
         match self.read.back() {
@@ -86,12 +93,16 @@ impl<B: HttpBody<Data = Bytes, Error: Unpin> + Unpin> HttpBody for Peeked<B> {
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         let this = self.get_mut();
         if matches!(this.read.front(), Some(Some(Err(_)))) && !this.has_paused {
-            this.has_paused = true;
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
+            return this.pause(cx);
         }
         let Some(read) = this.read.pop_front() else {
-            return Pin::new(&mut this.rest).poll_frame(cx);
+            return match Pin::new(&mut this.rest).poll_frame(cx) {
+                Poll::Ready(error @ Some(Err(_))) if !this.has_paused => {
+                    this.read.push_back(error);
+                    this.pause(cx)
+                }
+                polled => polled,
+            };
         };
         if let (Some(Ok(frame)), Some(exact)) = (&read, this.hint.exact()) {
             let length = frame.data_ref().map_or(0, Bytes::len);
@@ -122,6 +133,8 @@ const PATIENCE: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
 mod tests {
+    use std::task::Waker;
+
     use http::HeaderMap;
     use http_body_util::combinators::UnsyncBoxBody;
     use http_body_util::{BodyExt, Empty, Full, StreamBody};
@@ -193,6 +206,18 @@ mod tests {
         assert_eq!(peeked.beginning(), b"half");
         assert!(peeked.frame().await.unwrap().is_ok());
         assert!(peeked.frame().await.unwrap().is_err());
+    }
+
+    #[test]
+    fn what_comes_before_an_error_has_time_to_leave_though_nothing_was_looked_at() {
+        let broken = || Err(std::io::Error::other("cut"));
+        let mut peeked = Peeked::unread(body(vec![data(b"half"), broken(), broken()], false));
+        let mut poll = || Pin::new(&mut peeked).poll_frame(&mut Context::from_waker(Waker::noop()));
+        assert!(matches!(poll(), Poll::Ready(Some(Ok(_)))));
+        assert!(poll().is_pending());
+        assert!(matches!(poll(), Poll::Ready(Some(Err(_)))));
+        assert!(matches!(poll(), Poll::Ready(Some(Err(_)))), "one pause is enough");
+        assert!(matches!(poll(), Poll::Ready(None)));
     }
 
     #[tokio::test(start_paused = true)]

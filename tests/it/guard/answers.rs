@@ -6,12 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
 
+use http::Request;
+use http_body_util::{BodyExt as _, Full};
 use tidegate::tls::{self, Pem, Roots};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use crate::frames::{
-    self, ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, PUSH_PROMISE, SETTINGS, block, frame,
+    self, ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, PUSH_PROMISE, RST_STREAM, SETTINGS, block, frame,
 };
 use crate::pool_support::Server;
 use crate::support::{Proxy, status, within};
@@ -294,6 +296,35 @@ async fn an_answer_over_http2_that_is_not_one_clear_answer_is_502_or_cut() {
 }
 
 #[tokio::test]
+async fn what_comes_together_with_a_reset_over_http2_reaches_the_client_before_its_end() {
+    const INTERNAL_ERROR: u32 = 2;
+    for (error, data) in [(INTERNAL_ERROR, "half"), (INTERNAL_ERROR, ""), (0, "half"), (0, "")] {
+        let what = format!("{data:?} and error {error}");
+        let body = if data.is_empty() { Vec::new() } else { frame(DATA, 0, 1, data.as_bytes()) };
+        let answer =
+            [head(0, &[(":status", "200"), ("x", "a")]), body, frame(RST_STREAM, 0, 1, &error.to_be_bytes())].concat();
+
+        let server = bad_frames(answer.clone()).await;
+        let proxy = gate(&server).await;
+        let (code, cut) = proxy.get("/bad").await;
+        assert_eq!(code, 200, "{what}: {cut:?}");
+        assert!(cut.contains(data) && !cut.ends_with("0\r\n\r\n"), "{what}: {cut:?}");
+
+        let server = bad_frames(answer).await;
+        let proxy = gate(&server).await;
+        let mut client = proxy.connect_http2().await;
+        let request = Request::get("http://localhost/bad").body(Full::default()).expect("valid");
+        let mut response = within(client.send_request(request)).await.unwrap_or_else(|error| panic!("{what}: {error}"));
+        assert_eq!(response.status(), 200, "{what}");
+        let mut came = Vec::new();
+        while let Ok(frame) = within(response.frame()).await.unwrap_or_else(|| panic!("{what}: ended")) {
+            came.extend_from_slice(&frame.into_data().expect("data"));
+        }
+        assert_eq!(String::from_utf8_lossy(&came), data, "{what}");
+    }
+}
+
+#[tokio::test]
 async fn a_redirect_is_passed_on_and_not_followed() {
     let elsewhere = Server::plain(|_| async {}).await;
     let to = format!("http://{}/stolen", elsewhere.address);
@@ -323,7 +354,7 @@ async fn an_upstream_that_refuses_every_stream_is_not_asked_for_ever() {
             while let Some(came) = frames::next(&mut socket).await {
                 if came.kind == HEADERS {
                     counted.fetch_add(1, SeqCst);
-                    let refused = frame(frames::RST_STREAM, 0, came.stream, &REFUSED_STREAM.to_be_bytes());
+                    let refused = frame(RST_STREAM, 0, came.stream, &REFUSED_STREAM.to_be_bytes());
                     if socket.write_all(&refused).await.is_err() {
                         return;
                     }
