@@ -22,7 +22,7 @@ pub struct Builtin {
     pub about: &'static str,
     /// Its numbers with their defaults: `key=value`, separated by spaces.
     pub parameters: &'static str,
-    set_up: fn(&Parameters) -> Setup,
+    set_up: fn(&Parameters) -> Result<Setup, WrongParameter>,
 }
 
 /// A scenario, the limits to compare, and the picture that shows the difference.
@@ -91,7 +91,7 @@ pub fn find(name: &str) -> Option<&'static Builtin> {
 /// Returns the limits of a gate without configuration.
 #[must_use]
 pub fn usual() -> Limits {
-    limits("sidecar", "")
+    limits("sidecar", "").expect("it is the default")
 }
 
 // === impl Builtin ===
@@ -104,11 +104,11 @@ impl Builtin {
     pub fn set_up(&self, given: &[String]) -> Result<Setup, WrongParameter> {
         let parameters = Parameters::read(self.name, self.parameters, given)?;
         parameters.at_most("base", "max")?;
-        Ok((self.set_up)(&parameters))
+        (self.set_up)(&parameters)
     }
 }
 
-fn one_failing_object(numbers: &Parameters) -> Setup {
+fn one_failing_object(numbers: &Parameters) -> Result<Setup, WrongParameter> {
     let (base, max) = (numbers.text("base"), numbers.text("max"));
     let scenario = Scenario {
         upstream: failing(Duration::MAX, Duration::ZERO),
@@ -116,13 +116,13 @@ fn one_failing_object(numbers: &Parameters) -> Setup {
         ..scenario("How long one failing object waits before each retry", numbers)
     };
     let limits = vec![
-        limits(&format!("{base} to {max}"), &format!("{UNLIMITED}{}", backoff(base, max))),
-        limits("1s to 60s (sidecar)", &format!("{UNLIMITED}{}", backoff("1s", "60s"))),
+        limits(&format!("{base} to {max}"), &format!("{UNLIMITED}{}", backoff(base, max)))?,
+        limits("1s to 60s (sidecar)", &format!("{UNLIMITED}{}", backoff("1s", "60s")))?,
     ];
-    Setup { scenario, limits, picture: Picture::Delays }
+    Ok(Setup { scenario, limits, picture: Picture::Delays })
 }
 
-fn failing_together(numbers: &Parameters) -> Setup {
+fn failing_together(numbers: &Parameters) -> Result<Setup, WrongParameter> {
     let (rate, burst) = (numbers.text("rate"), numbers.text("burst"));
     let objects = numbers.count("objects");
     let scenario = Scenario {
@@ -136,15 +136,15 @@ fn failing_together(numbers: &Parameters) -> Setup {
     let combine =
         |how: &str| UNLIMITED.replace("[gates.it.queue]", &format!("{bucket}[gates.it.queue]\ncombine = \"{how}\""));
     let limits = vec![
-        limits("backoff only", &format!("{UNLIMITED}{exponential}")),
-        limits("bucket only", &format!("{}{at_once}", combine("sequential"))),
-        limits("both, max_of", &format!("{}{exponential}", combine("max_of"))),
-        limits("both, sequential", &format!("{}{exponential}", combine("sequential"))),
+        limits("backoff only", &format!("{UNLIMITED}{exponential}"))?,
+        limits("bucket only", &format!("{}{at_once}", combine("sequential")))?,
+        limits("both, max_of", &format!("{}{exponential}", combine("max_of")))?,
+        limits("both, sequential", &format!("{}{exponential}", combine("sequential")))?,
     ];
-    Setup { scenario, limits, picture: Picture::TotalRetries }
+    Ok(Setup { scenario, limits, picture: Picture::TotalRetries })
 }
 
-fn recovery(numbers: &Parameters) -> Setup {
+fn recovery(numbers: &Parameters) -> Result<Setup, WrongParameter> {
     let upstream = Upstream {
         capacity: Some(numbers.number("capacity")),
         ..failing(numbers.duration("down"), Duration::from_millis(20))
@@ -160,14 +160,14 @@ fn recovery(numbers: &Parameters) -> Setup {
     let (rate, bucket) = (numbers.text("retry_rate"), (2.0 * numbers.number("retry_rate")).max(50.0));
     let larger = format!("bucket.rate = {bucket}\nretry_bucket = {{ rate = {rate}, burst = 100 }}\n");
     let limits = vec![
-        limits("without a gate", "preset = \"none\"\n"),
-        limits("sidecar", ""),
-        limits(&format!("sidecar, retries {rate}/s"), &larger),
+        limits("without a gate", "preset = \"none\"\n")?,
+        limits("sidecar", "")?,
+        limits(&format!("sidecar, retries {rate}/s"), &larger)?,
     ];
-    Setup { scenario, limits, picture: Picture::Calls }
+    Ok(Setup { scenario, limits, picture: Picture::Calls })
 }
 
-fn noisy_neighbour(numbers: &Parameters) -> Setup {
+fn noisy_neighbour(numbers: &Parameters) -> Result<Setup, WrongParameter> {
     let (rate, burst) = (numbers.number("rate"), numbers.text("burst"));
     let steady = |name: &str, resource: &str, rate| Controller {
         resource: resource.to_owned(),
@@ -182,11 +182,11 @@ fn noisy_neighbour(numbers: &Parameters) -> Setup {
     let with = |fair_by: &str| {
         format!("bucket = {{ rate = {rate:?}, burst = {burst} }}\nqueue = {{ fair_by = \"{fair_by}\" }}\n")
     };
-    let limits = vec![limits("first in, first out", &with("none")), limits("fair by resource", &with("resource"))];
-    Setup { scenario, limits, picture: Picture::Waits("quiet".to_owned()) }
+    let limits = vec![limits("first in, first out", &with("none"))?, limits("fair by resource", &with("resource"))?];
+    Ok(Setup { scenario, limits, picture: Picture::Waits("quiet".to_owned()) })
 }
 
-fn lease_holder(numbers: &Parameters) -> Setup {
+fn lease_holder(numbers: &Parameters) -> Result<Setup, WrongParameter> {
     let lease = Lease { name: "leader".to_owned(), every: numbers.duration("every"), deadline: Lease::DEADLINE };
     let scenario = Scenario {
         controllers: vec![controller("objects", numbers.count("objects"))],
@@ -197,24 +197,24 @@ fn lease_holder(numbers: &Parameters) -> Setup {
     // As one client-go limiter shared by all clients of a process: first come, first served, leases
     // included.
     let shared = format!("kind = \"http\"\n{bucket}queue = {{ fair_by = \"none\", max_wait = \"1000s\" }}\n");
-    let limits = vec![limits("lease in the queue", &shared), limits("lease exempt", &bucket)];
-    Setup { scenario, limits, picture: Picture::LeaseAge }
+    let limits = vec![limits("lease in the queue", &shared)?, limits("lease exempt", &bucket)?];
+    Ok(Setup { scenario, limits, picture: Picture::LeaseAge })
 }
 
-fn shared_account(numbers: &Parameters) -> Setup {
+fn shared_account(numbers: &Parameters) -> Result<Setup, WrongParameter> {
     let (rate, burst, count) = (numbers.number("rate"), numbers.count("burst"), numbers.count("replicas"));
     let title = "Calls per second of all gates that use one account";
     let part = |number: f64| number / f64::from(u32::try_from(count).unwrap_or(u32::MAX));
     let burst_part = (burst / count).max(1);
     let limits = vec![
-        of_bucket("each the whole rate", &format!("rate = {rate:?}, burst = {burst}")),
-        of_bucket(&format!("each 1/{count} of it"), &format!("rate = {:?}, burst = {burst_part}", part(rate))),
-        of_bucket("shared", &format!("rate = {rate:?}, burst = {burst}, shared = \"account\"")),
+        of_bucket("each the whole rate", &format!("rate = {rate:?}, burst = {burst}"))?,
+        of_bucket(&format!("each 1/{count} of it"), &format!("rate = {:?}, burst = {burst_part}", part(rate)))?,
+        of_bucket("shared", &format!("rate = {rate:?}, burst = {burst}, shared = \"account\""))?,
     ];
-    Setup { scenario: account(title, numbers), limits, picture: Picture::Together }
+    Ok(Setup { scenario: account(title, numbers), limits, picture: Picture::Together })
 }
 
-fn shared_outage(numbers: &Parameters) -> Setup {
+fn shared_outage(numbers: &Parameters) -> Result<Setup, WrongParameter> {
     let (rate, burst) = (numbers.number("rate"), numbers.count("burst"));
     let mut scenario = account("Calls per second of all gates while their store is away", numbers);
     let from = scenario.length / 3;
@@ -224,8 +224,8 @@ fn shared_outage(numbers: &Parameters) -> Setup {
         let shared = format!("shared = {{ name = \"account\", outage = \"{outage}\" }}");
         of_bucket(&format!("outage = \"{outage}\""), &format!("rate = {rate:?}, burst = {burst}, {shared}"))
     };
-    let limits = vec![shared("share"), shared("full"), shared("stop")];
-    Setup { scenario, limits, picture: Picture::Together }
+    let limits = vec![shared("share")?, shared("full")?, shared("stop")?];
+    Ok(Setup { scenario, limits, picture: Picture::Together })
 }
 
 /// Returns a scenario in which a busy replica of a controller and some quiet ones want a fifth more
@@ -246,7 +246,7 @@ fn account(title: &str, numbers: &Parameters) -> Scenario {
 }
 
 /// Returns the limits of a bucket alone.
-fn of_bucket(name: &str, bucket: &str) -> Limits {
+fn of_bucket(name: &str, bucket: &str) -> Result<Limits, WrongParameter> {
     let bucket = format!("bucket = {{ {bucket} }}\n[gates.it.queue]");
     limits(name, &format!("{}{STORE}", UNLIMITED.replace("[gates.it.queue]", &bucket)))
 }
@@ -295,12 +295,17 @@ fn backoff(base: &str, max: &str) -> String {
     format!("[gates.it.backoff]\n{delays}strategy = \"exponential\"\nhold = \"8760h\"\n")
 }
 
-/// Returns the limits of a gate that these lines configure.
-fn limits(name: &str, lines: &str) -> Limits {
+/// Returns the limits of a gate that these lines configure, with what is wrong with them in the
+/// configuration's words: numbers that are right alone may be wrong together.
+fn limits(name: &str, lines: &str) -> Result<Limits, WrongParameter> {
     let text = format!("[gates.it]\nupstream = \"http://simulated\"\n{lines}");
-    let loaded = config::load_text(name.to_owned(), text, &[]);
-    let gate = loaded.ok().and_then(|loaded| loaded.settings.gates.into_values().next());
-    Limits { name: name.to_owned(), gate: gate.expect("built-in limits are checked by a test, their numbers before") }
+    let loaded = config::load_text("limits".to_owned(), text, &[]).map_err(|problems| {
+        let first = problems.first().map(ToString::to_string).unwrap_or_default();
+        let what = first.split_once(": ").map_or(&*first, |(_, what)| what);
+        WrongParameter::because(format!("the limits {name:?} cannot be: {what}"))
+    })?;
+    let gate = loaded.settings.gates.into_values().next();
+    Ok(Limits { name: name.to_owned(), gate: gate.expect("there is one above") })
 }
 
 /// A store, which is not reached: the scenario has one of its own.
@@ -347,6 +352,11 @@ mod tests {
         for (name, given, said) in [
             ("one-failing-object", "base=2000s", "base is \"2000s\", expected at most max, 1000s"),
             ("one-failing-object", "base=10s max=1s", "base is \"10s\", expected at most max, 1s"),
+            (
+                "shared-account",
+                "rate=1000000",
+                "the limits \"shared\" cannot be: gates.it.bucket.rate: is 1000000.0, expected at most 10000.0 for a shared bucket",
+            ),
             ("failing-together", "max=1ms", "base is \"5ms\", expected at most max, 1ms"),
         ] {
             let given: Vec<String> = given.split(' ').map(str::to_owned).collect();
@@ -370,7 +380,9 @@ mod tests {
                 for (value, beside) in extremes(one).into_iter().flat_map(|a| extremes(other).map(|b| (a, b))) {
                     let given = [format!("{one}={value}"), format!("{other}={beside}")];
                     if let Err(wrong) = builtin.set_up(&given) {
-                        assert!(wrong.to_string().contains("expected at most max"), "{given:?}: {wrong}");
+                        let is_known = ["expected at most max", "for a shared bucket", "per second"];
+                        let wrong = wrong.to_string();
+                        assert!(is_known.iter().any(|words| wrong.contains(words)), "{given:?}: {wrong}");
                     }
                 }
             }

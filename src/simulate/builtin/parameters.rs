@@ -14,6 +14,14 @@ pub(super) struct Parameters(Vec<(&'static str, String)>);
 #[error("{0}")]
 pub struct WrongParameter(String);
 
+// === impl WrongParameter ===
+
+impl WrongParameter {
+    pub(super) fn because(what: String) -> Self {
+        Self(what)
+    }
+}
+
 // === impl Parameters ===
 
 impl Parameters {
