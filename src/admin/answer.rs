@@ -70,7 +70,7 @@ impl Handler {
             (&Method::GET | &Method::HEAD, page::STYLE_PATH, Some(_)) => typed("text/css; charset=utf-8", page::STYLE),
             (&Method::GET | &Method::HEAD, ..) => text(
                 StatusCode::NOT_FOUND,
-                "there are /status, /metrics, /livez, /readyz, /egress/ca.pem and /docs/alerts.md here\n",
+                "there are /status, /config, /metrics, /livez, /readyz, /egress/ca.pem and /docs/alerts.md here\n",
             ),
             _ => {
                 let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD here\n");

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use tidegate::config::{self, scenario};
 
-use super::cli::{end, tidegate};
+use super::cli::{config as config_file, end, tidegate};
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -341,5 +341,43 @@ fn everything_that_doctor_looks_at_is_told() {
     for about in examined {
         let told = [format!("\n| `{about}` |"), format!("\n| `{about} NAME` |")];
         assert!(told.iter().any(|row| text.contains(row)), "docs/troubleshooting.md has no row for {about}");
+    }
+}
+
+#[test]
+fn the_shape_of_the_status_has_every_field() {
+    let page = fs::read_to_string(root().join("docs/operations.md")).expect("it is there");
+    let code = fs::read_to_string(root().join("src/status.rs")).expect("it is there");
+    let (_, shape) = page.split_once("<summary>The shape</summary>").expect("it is on the page");
+    let (shape, _) = shape.split_once("</details>").expect("it ends");
+    let words: BTreeSet<&str> = shape.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
+    for name in ["Status", "Gate", "Quota", "Bucket", "Shared", "Queue", "Key", "Caller", "History"] {
+        let (_, from) = code.split_once(&format!("pub struct {name} {{")).expect(name);
+        let fields =
+            from.lines().skip(1).take_while(|line| *line != "}").filter_map(|line| line.trim().strip_prefix("pub "));
+        for field in fields.filter_map(|field| field.split(':').next()) {
+            assert!(words.contains(field), "{name}.{field} is not in the shape of docs/operations.md");
+        }
+    }
+}
+
+#[test]
+fn the_call_that_the_page_for_operators_explains_is_explained_so() {
+    let page = fs::read_to_string(root().join("docs/operations.md")).expect("it is there");
+    let (_, shown) = page.split_once("$ tidegate explain ").expect("it is on the page");
+    let mut shown = shown.split("```").next().unwrap_or_default().lines();
+    let call = shown.next().expect("a method and a path").split(' ');
+    let (_folder, path) = config_file(
+        "[gates.kubernetes]\nupstream = \"http://127.0.0.1:9\"\n[gates.kubernetes.bucket]\nrate = 20\nburst = 30\n",
+    );
+    let mut command = tidegate(["explain"]);
+    command.args(call).arg("--config").arg(&path);
+    let ended = end(command);
+    let said = ended.out.replace(&path.display().to_string(), "/etc/tidegate/tidegate.toml");
+    // The last row is what the running gate says; the space between columns depends on the path.
+    let rows = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+    let said: Vec<String> = said.lines().map(rows).collect();
+    for row in shown.map(rows).filter(|row| !row.starts_with("now ")) {
+        assert!(said.contains(&row), "{row:?} is not in\n{}", ended.out);
     }
 }

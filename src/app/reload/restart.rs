@@ -5,23 +5,18 @@ use std::collections::BTreeSet;
 
 use crate::spec::{Egress, Gate, Settings};
 
+/// A key, and true if it has changed.
+type Key = (&'static str, bool);
+
 /// Returns the changes that are impossible while the process runs: one sentence for each key.
 pub(super) fn needed(running: &Settings, new: &Settings) -> Vec<String> {
-    let of_process = [
-        ("admin.listen", running.admin.listen != new.admin.listen),
-        ("admin.socket", running.admin.socket != new.admin.socket),
-        ("state.file", running.state != new.state),
-        ("log.format", running.log.json != new.log.json),
-        ("otlp", running.otlp != new.otlp),
-        ("process.threads", running.threads != new.threads),
-    ];
-    let mut keys: Vec<String> = changed(of_process).map(str::to_owned).collect();
+    let mut keys: Vec<String> = changed(of_process(running, new)).map(str::to_owned).collect();
     keys.extend(of_egress(running.egress.as_ref(), new.egress.as_ref()).into_iter().map(|key| format!("egress{key}")));
     let names: BTreeSet<_> = running.gates.keys().chain(new.gates.keys()).collect();
     for name in names {
         match (running.gates.get(name), new.gates.get(name)) {
             (Some(running), Some(new)) => {
-                keys.extend(of_gate(running, new).map(|key| format!("gates.{name}.{key}")));
+                keys.extend(changed(of_gate(running, new)).map(|key| format!("gates.{name}.{key}")));
             }
             _ => keys.push(format!("gates.{name} (a gate more or less)")),
         }
@@ -29,23 +24,37 @@ pub(super) fn needed(running: &Settings, new: &Settings) -> Vec<String> {
     keys.into_iter().map(|key| format!("{key} can only be changed by a restart")).collect()
 }
 
+fn of_process(running: &Settings, new: &Settings) -> [Key; 6] {
+    [
+        ("admin.listen", running.admin.listen != new.admin.listen),
+        ("admin.socket", running.admin.socket != new.admin.socket),
+        ("state.file", running.state != new.state),
+        ("log.format", running.log.json != new.log.json),
+        ("otlp", running.otlp != new.otlp),
+        ("process.threads", running.threads != new.threads),
+    ]
+}
+
 /// Returns what cannot change of the egress listener.
 fn of_egress(running: Option<&Egress>, new: Option<&Egress>) -> Vec<&'static str> {
     match (running, new) {
         (None, None) => Vec::new(),
-        (Some(running), Some(new)) => changed([
-            (".listen", running.listen != new.listen),
-            (".names", running.names != new.names),
-            (".metadata", running.metadata != new.metadata),
-            (".via", running.via != new.via),
-            (".token_file", running.token_file != new.token_file),
-            (".tls", running.tls != new.tls),
-            (".clients", running.clients != new.clients),
-            (".ca", running.ca != new.ca),
-        ])
-        .collect(),
+        (Some(running), Some(new)) => changed(of_listener(running, new)).collect(),
         _ => vec![""],
     }
+}
+
+fn of_listener(running: &Egress, new: &Egress) -> [Key; 8] {
+    [
+        (".listen", running.listen != new.listen),
+        (".names", running.names != new.names),
+        (".metadata", running.metadata != new.metadata),
+        (".via", running.via != new.via),
+        (".token_file", running.token_file != new.token_file),
+        (".tls", running.tls != new.tls),
+        (".clients", running.clients != new.clients),
+        (".ca", running.ca != new.ca),
+    ]
 }
 
 /// Returns the hosts for which the CA of interception, which is made at the start, cannot sign.
@@ -65,8 +74,8 @@ pub(super) fn not_permitted(new: &Settings, is_permitted: impl Fn(&str) -> bool)
     others.map(says).collect()
 }
 
-fn of_gate(running: &Gate, new: &Gate) -> impl Iterator<Item = &'static str> {
-    changed([
+fn of_gate(running: &Gate, new: &Gate) -> [Key; 12] {
+    [
         ("kind", running.kind != new.kind),
         ("listen", running.listen != new.listen),
         ("upstream", running.upstream != new.upstream),
@@ -79,10 +88,10 @@ fn of_gate(running: &Gate, new: &Gate) -> impl Iterator<Item = &'static str> {
         ("clients", running.clients != new.clients),
         ("upstream_tls", running.upstream_tls != new.upstream_tls),
         ("credential", running.credential != new.credential),
-    ])
+    ]
 }
 
-fn changed<const N: usize>(keys: [(&'static str, bool); N]) -> impl Iterator<Item = &'static str> {
+fn changed<const N: usize>(keys: [Key; N]) -> impl Iterator<Item = &'static str> {
     keys.into_iter().filter(|(_, changed)| *changed).map(|(key, _)| key)
 }
 
@@ -95,6 +104,20 @@ mod tests {
         let text = format!("[egress]\n{egress}\n[gates.a]\nhosts = [\"a.example\"]\n{gate}\n");
         let loaded = load_text("f.toml".to_owned(), text.clone(), &[]);
         loaded.unwrap_or_else(|problems| panic!("{text}{problems:?}")).settings
+    }
+
+    #[test]
+    fn the_page_for_operators_names_each_key_that_needs_a_restart() {
+        let page = include_str!("../../../docs/operations.md");
+        let (_, from) = page.split_once("Some changes need a restart: ").expect("it says so");
+        let (said, _) = from.split_once("\n\n").expect("a paragraph");
+        let settings = settings("", "");
+        let (gate, egress) = (&settings.gates["a"], settings.egress.as_ref().expect("there is one"));
+        let keys = [&of_process(&settings, &settings)[..], &of_gate(gate, gate), &of_listener(egress, egress)];
+        for (key, _) in keys.concat() {
+            let name = key.split(' ').next().unwrap_or_default().trim_start_matches('.');
+            assert!(said.contains(&format!("`{name}`")), "{key} is not in\n{said}");
+        }
     }
 
     #[test]
