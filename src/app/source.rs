@@ -56,11 +56,11 @@ pub(crate) fn of_file(file: &Path) -> Result<Loaded, Failure> {
     load(&Input { file: Some(file.to_owned()), env: environment() })
 }
 
-/// Returns the environment. A variable that is not Unicode cannot be tidegate's: the names and
-/// values of those are checked as text.
+/// Returns the environment. A value that is not UTF-8 has a mark in place of what cannot be read:
+/// of a variable of tidegate's that is a problem, and not as if it were not there.
 fn environment() -> Vec<(String, String)> {
     std::env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.to_string_lossy().into_owned())))
         .collect()
 }
 

@@ -119,7 +119,10 @@ enum Way {
 pub(super) fn run(options: &Options) -> Result<(), Failure> {
     let (stream, from) = read(options.file.as_deref())?;
     let edited = if options.uninject { inject::uninject(&stream) } else { inject::inject(&stream, &chosen(options)?) };
-    let edited = edited.map_err(|error| anyhow!("{from}: {error}; expected Kubernetes objects as YAML or JSON"))?;
+    let edited = edited.map_err(|error| {
+        let rest = if stream.contains("{{") { "; render a template first, as by helm template" } else { "" };
+        anyhow!("{from}: {error}; expected Kubernetes objects as YAML or JSON{rest}")
+    })?;
     for note in edited.notes.iter().chain(&edited.refused) {
         show::error(&format!("tidegate: {note}"));
     }
@@ -192,6 +195,9 @@ impl Added {
     /// Returns the options of an injection, checked as strictly as a configuration.
     pub(super) fn checked(&self, egress: Option<Egress>) -> Result<inject::Options, Failure> {
         let image = self.image()?;
+        if let Some(name) = self.config_map.as_ref().filter(|name| !is_object_name(name)) {
+            return Err(anyhow!("--config-map is {name:?}, expected the name of a ConfigMap").into());
+        }
         let options = inject::Options {
             image,
             mode: match self.mode {
@@ -224,6 +230,14 @@ impl Added {
         }
         Ok(image.clone())
     }
+}
+
+/// True if an object of the cluster can have this name.
+fn is_object_name(name: &str) -> bool {
+    let is_ordinary = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    name.starts_with(is_ordinary)
+        && name.ends_with(is_ordinary)
+        && name.chars().all(|c| is_ordinary(c) || matches!(c, '-' | '.'))
 }
 
 /// The presets that have hosts.

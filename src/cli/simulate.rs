@@ -39,7 +39,7 @@ pub(super) struct Options {
     #[arg(long, value_name = "FILE", requires = "replay")]
     baseline: Option<PathBuf>,
     /// The gate of it, if there are several
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", requires = "config")]
     gate: Option<String>,
     /// Write the numbers over time
     #[arg(long, value_name = "FILE")]

@@ -89,7 +89,7 @@ pub(super) fn gate(at: &Cursor<'_>, name: Arc<str>, behind: Option<(usize, bool)
     };
     sources::check_together(&gate, at);
     clients::check(&gate, at);
-    warn_of_links(&gate, dialect, at);
+    check_links(&gate, dialect, at);
     gate
 }
 
@@ -287,11 +287,16 @@ fn warn_of_retries(bucket: Option<BucketPolicy>, retries: Option<BucketPolicy>, 
     }
 }
 
-/// Warns of an external API whose links would lead past the gate, where nothing is said of them.
-fn warn_of_links(gate: &Gate, dialect: Dialect, at: &Cursor<'_>) {
-    let is_said = at.has("rewrite_links") || gate.host == Host::Preserve || dialect == Dialect::Aws;
+/// Warns of an external API whose links would lead past the gate, where nothing is said of them. A
+/// cluster's answers have none.
+fn check_links(gate: &Gate, dialect: Dialect, at: &Cursor<'_>) {
+    let (links, kind) = (at.at("rewrite_links"), at.at("kind"));
+    if gate.kind == Kind::Kubernetes && gate.rewrite_links && links.is_present() {
+        links.given(&[&kind]).problem("is true, but a cluster's answers have no links; it is for kind = \"http\"");
+    }
+    let is_said = links.is_present() || gate.host == Host::Preserve || dialect == Dialect::Aws;
     if gate.kind == Kind::Http && !gate.rewrite_links && !is_said {
-        at.at("rewrite_links").warn(
+        links.warn(
             "is false: a client that follows the links of an answer (Link, Location: the next page of a list) goes past the gate; expected \
              true, or false in so many words if this API has none",
         );

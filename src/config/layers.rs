@@ -16,7 +16,7 @@ pub(super) fn variables(env: &[(String, String)]) -> (Vec<Variable>, Vec<Problem
     for (name, value) in env {
         let Some(rest) = strip_prefix(name) else { continue };
         let path: Path = rest.to_lowercase().split(SEPARATOR).map(str::to_owned).collect();
-        match fault(&path) {
+        match fault(&path).or_else(|| fault_of_value(value)) {
             Some(fault) => problems.push(Problem::of_variable(name, path, fault)),
             None => variables.push(Variable { name: name.clone(), path, value: value.clone() }),
         }
@@ -80,6 +80,11 @@ fn fault(path: &Path) -> Option<&'static str> {
         return Some("cannot be set by a variable: lists are only in the file");
     }
     None
+}
+
+/// Returns what is wrong with a value as text. The mark stands for bytes that are not UTF-8.
+fn fault_of_value(value: &str) -> Option<&'static str> {
+    value.contains(char::REPLACEMENT_CHARACTER).then_some("is not UTF-8 text")
 }
 
 /// Checks that no variable sets a table of which another sets a key.

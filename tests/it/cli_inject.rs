@@ -50,6 +50,16 @@ fn a_stream_without_a_workload_is_an_error() {
 }
 
 #[test]
+fn a_template_is_told_from_what_is_no_yaml() {
+    for (text, is_template) in [("{{- if .Values.on }}\nkind: Pod\n{{- end }}\n", true), ("kind: [\n", false)] {
+        let ended = inject(text, &[]);
+        assert_eq!((ended.code, &*ended.out), (Some(1), ""), "{}", ended.err);
+        assert!(ended.err.contains("expected Kubernetes objects as YAML or JSON"), "{}", ended.err);
+        assert_eq!(ended.err.contains("render a template first, as by helm template"), is_template, "{}", ended.err);
+    }
+}
+
+#[test]
 fn a_wrong_limit_is_said_of_the_set_that_was_typed() {
     for (set, says) in [
         ("bucket.rate=many", "--set bucket.rate=many"),

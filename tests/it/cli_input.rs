@@ -120,6 +120,17 @@ fn all_problems_are_listed_at_once() {
 }
 
 #[test]
+fn a_variable_that_is_not_text_is_named() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let (_folder, path) = config(GATE);
+    let mut command = with_config("check", &path);
+    command.env("TIDEGATE__GATES__API__BUCKET__RATE", std::ffi::OsStr::from_bytes(b"5\xff"));
+    let ended = end(command);
+    assert_eq!(ended.code, Some(78), "{}", ended.err);
+    line(&ended.err, &["TIDEGATE__GATES__API__BUCKET__RATE: gates.api.bucket.rate: is not UTF-8 text"]);
+}
+
+#[test]
 fn a_bad_variable_is_named() {
     let (_folder, path) = config(GATE);
     for (name, value) in [("TIDEGATE__GATES__API__BUCKET__RATE", "fast"), ("TIDEGATE__GATES__API__BUKCET__RATE", "5")] {

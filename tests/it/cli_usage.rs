@@ -119,3 +119,14 @@ fn health_without_an_admin_port_says_what_to_set() {
     assert_eq!(ended.code, Some(1));
     assert!(ended.err.contains("admin.listen"), "{}", ended.err);
 }
+
+#[test]
+fn what_an_option_cannot_mean_is_refused() {
+    let ended = end(tidegate(["simulate", "failing-together", "--gate", "k"]));
+    assert!(ended.code == Some(64) && ended.err.contains("--config"), "{}", ended.err);
+    for name in ["", "A B", "-a", "a/b"] {
+        let ended = end(tidegate(["inject", "--image", "i:1", &format!("--config-map={name}")]));
+        let said = format!("--config-map is {name:?}, expected the name of a ConfigMap");
+        assert!(ended.code == Some(1) && ended.err.contains(&said), "{}", ended.err);
+    }
+}

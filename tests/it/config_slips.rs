@@ -393,3 +393,14 @@ fn a_pattern_that_nothing_can_match_says_what_it_should_be() {
     }
     load(&of("http", "paths = [\"/repos/*/branches/feature%2f*\"]"), &[]).expect("data there");
 }
+
+#[test]
+fn links_are_rewritten_of_external_apis_only() {
+    in_gate(
+        "rewrite_links = true",
+        &[
+            "f.toml:3:17: gates.kubernetes.rewrite_links: is true, but a cluster's answers have no links; it is for kind = \"http\"",
+        ],
+    );
+    in_gate("rewrite_links = false", &[]);
+}

@@ -167,3 +167,12 @@ fn a_controller_that_goes_past_the_gate_is_found() {
         }
     }
 }
+
+#[test]
+fn a_process_that_is_not_there_is_told_from_one_that_cannot_be_read() {
+    let (upstream, _) = api();
+    let process = Process::start(&format!("http://127.0.0.1:{upstream}"), "");
+    let ended = process.command(&["doctor", "--pid", "999999999"]);
+    let found = wrong(&ended);
+    assert!(found.len() == 1 && found[0].contains("there is no process 999999999"), "{}", ended.out);
+}

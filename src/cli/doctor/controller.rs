@@ -24,8 +24,17 @@ pub(super) struct Controller {
 pub(super) fn findings(settings: &Settings, pid: Option<u32>, status: Option<&Status>) -> Vec<Finding> {
     let Some(gates) = addresses(settings) else { return Vec::new() };
     if let Some(pid) = pid {
-        let says = format!("the environment of process {pid} cannot be read");
-        let unreadable = || Finding::wrong("controller", says, "run doctor as the user of that process");
+        let is_there = Path::new(&format!("/proc/{pid}")).exists();
+        let unreadable = || match is_there {
+            true => {
+                let says = format!("the environment of process {pid} cannot be read");
+                Finding::wrong("controller", says, "run doctor as the user of that process")
+            }
+            false => {
+                let says = format!("there is no process {pid} to be seen from here");
+                Finding::wrong("controller", says, "give --pid the number that it has in this container")
+            }
+        };
         return vec![Controller::of(pid).map_or_else(unreadable, |controller| controller.finding(&gates))];
     }
     // Outside of a pod, this would look at every process of the machine.
