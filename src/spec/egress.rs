@@ -222,8 +222,9 @@ impl HostSet {
     pub const fn says(self) -> &'static str {
         match self {
             Self::Aws => {
-                "SERVICE.REGION.amazonaws.com, .amazonaws.com.cn and .api.aws (not s3, s3-* and dkr); \
-                 and cloudfront, globalaccelerator, iam, organizations, route53, sts and support .amazonaws.com"
+                "SERVICE.REGION.amazonaws.com, .amazonaws.com.cn and .api.aws (not s3, s3-* and dkr), \
+                 PART.SERVICE.REGION of those with such names (api.ecr, api.sagemaker, streams.dynamodb, ...); \
+                 and the services without a region (iam, sts, route53, cloudfront, organizations, budgets, ...)"
             }
             Self::AzureArm => "management.azure.com, management.chinacloudapi.cn and management.usgovcloudapi.net",
             Self::Gcp => {
@@ -250,12 +251,15 @@ impl HostSet {
 fn is_aws(host: &str) -> bool {
     let below = |end: &&str| host.strip_suffix(end)?.strip_suffix('.');
     let Some(rest) = AWS_ENDS.iter().find_map(below) else { return false };
-    match rest.split_once('.') {
-        None => AWS_GLOBAL.contains(&rest) && host.ends_with(".amazonaws.com"),
-        Some((service, region)) => {
-            is_region(region) && !service.starts_with("s3-") && !["", "s3", "dkr"].contains(&service)
-        }
+    let (service, region) = rest.rsplit_once('.').unwrap_or((rest, ""));
+    // A service has the same names again where its cryptography is that of FIPS 140.
+    let usual = |name: &str| name.replace("-fips", "");
+    if is_region(region) {
+        let is_one = !service.contains('.') && !service.starts_with("s3-") && !["", "s3", "dkr"].contains(&service);
+        return is_one || AWS_PARTS.contains(&usual(service).as_str());
     }
+    let name = if AWS_PLACES.contains(&region) { service } else { rest };
+    AWS_GLOBAL.contains(&usual(name).as_str())
 }
 
 /// True for a name such as `eu-central-1` or `us-gov-west-1`.
@@ -284,7 +288,67 @@ fn is_google(host: &str) -> bool {
 const AWS_ENDS: [&str; 3] = ["amazonaws.com", "amazonaws.com.cn", "api.aws"];
 const AZURE_HOSTS: [&str; 3] = ["management.azure.com", "management.chinacloudapi.cn", "management.usgovcloudapi.net"];
 /// Services of AWS without a region.
-const AWS_GLOBAL: [&str; 7] = ["cloudfront", "globalaccelerator", "iam", "organizations", "route53", "sts", "support"];
+const AWS_GLOBAL: [&str; 11] = [
+    "budgets",
+    "cloudfront",
+    "global.health",
+    "globalaccelerator",
+    "iam",
+    "organizations",
+    "route53",
+    "savingsplans",
+    "sts",
+    "support",
+    "waf",
+];
+/// What stands for the region of such services in a part of AWS, or where IPv6 is spoken.
+const AWS_PLACES: [&str; 2] = ["global", "us-gov"];
+/// Services of AWS with names of several labels, from the endpoints in the SDKs. Not those below
+/// which the names of customers are.
+const AWS_PARTS: [&str; 42] = [
+    "a2i-runtime.sagemaker",
+    "admin.wickr",
+    "api.detective",
+    "api.ecr",
+    "api.ecr-public",
+    "api.iot-tunneling",
+    "api.iotdeviceadvisor",
+    "api.iotmanagedintegrations",
+    "api.iotwireless",
+    "api.mediatailor",
+    "api.pricing",
+    "api.sagemaker",
+    "api.tunneling.iot",
+    "catalog.marketplace",
+    "controlplane.payment-cryptography",
+    "data.jobs.iot",
+    "data.qapps",
+    "dataplane.payment-cryptography",
+    "edge.sagemaker",
+    "entitlement.marketplace",
+    "featurestore-runtime.sagemaker",
+    "fips.batch",
+    "fips.eks",
+    "fips.transcribe",
+    "gateway-runtime.sagemaker",
+    "inferencerouter-runtime.sagemaker",
+    "ingest.timestream",
+    "job-runtime.sagemaker",
+    "maps.geo",
+    "metering.marketplace",
+    "metrics.sagemaker",
+    "models.lex",
+    "participant.connect",
+    "places.geo",
+    "portal.sso",
+    "query.timestream",
+    "routes.geo",
+    "runtime.lex",
+    "runtime.sagemaker",
+    "sms-voice.pinpoint",
+    "streams.dynamodb",
+    "training-session-runtime.sagemaker",
+];
 /// Data, and what gives out tokens.
 const GOOGLE_OTHERS: [&str; 6] = ["accounts", "iamcredentials", "oauth2", "storage", "sts", "www"];
 
@@ -340,6 +404,28 @@ mod tests {
             (HostSet::Aws, "sts.amazonaws.com", true),
             (HostSet::Aws, "route53.amazonaws.com", true),
             (HostSet::Aws, "eks.eu-central-1.amazonaws.com", true),
+            (HostSet::Aws, "api.ecr.eu-central-1.amazonaws.com", true),
+            (HostSet::Aws, "api.ecr-fips.us-east-1.amazonaws.com", true),
+            (HostSet::Aws, "api.sagemaker.cn-north-1.amazonaws.com.cn", true),
+            (HostSet::Aws, "runtime-fips.sagemaker.us-gov-west-1.amazonaws.com", true),
+            (HostSet::Aws, "streams.dynamodb.eu-central-1.amazonaws.com", true),
+            (HostSet::Aws, "api.pricing.us-east-1.amazonaws.com", true),
+            (HostSet::Aws, "fips.eks.us-gov-west-1.amazonaws.com", true),
+            (HostSet::Aws, "data.jobs.iot.eu-central-1.amazonaws.com", true),
+            (HostSet::Aws, "route53.amazonaws.com.cn", true),
+            (HostSet::Aws, "route53.us-gov.amazonaws.com", true),
+            (HostSet::Aws, "iam.us-gov.amazonaws.com", true),
+            (HostSet::Aws, "iam-fips.amazonaws.com", true),
+            (HostSet::Aws, "iam.global.api.aws", true),
+            (HostSet::Aws, "budgets.amazonaws.com", true),
+            (HostSet::Aws, "savingsplans.amazonaws.com", true),
+            (HostSet::Aws, "waf.amazonaws.com", true),
+            (HostSet::Aws, "global.health.amazonaws.com", true),
+            (HostSet::Aws, "mine.sagemaker.eu-central-1.amazonaws.com", false),
+            (HostSet::Aws, "abc.execute-api.eu-central-1.amazonaws.com", false),
+            (HostSet::Aws, "api.ecr.evil.amazonaws.com", false),
+            (HostSet::Aws, "s3.us-gov.amazonaws.com", false),
+            (HostSet::Aws, "x.global.api.aws", false),
             (HostSet::Aws, "abc.gr7.eu-central-1.eks.amazonaws.com", false),
             (HostSet::Aws, "s3.eu-central-1.amazonaws.com", false),
             (HostSet::Aws, "s3-control.eu-central-1.amazonaws.com", false),
