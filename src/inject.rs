@@ -16,6 +16,7 @@ mod monitor;
 mod options;
 mod parts;
 mod record;
+mod services;
 mod shape;
 mod sidecar;
 mod splice;

@@ -10,6 +10,7 @@ use super::{Failure, show};
 use crate::app::injection;
 use crate::inject::{self, Client, Egress, Mode};
 use crate::release;
+use crate::spec::{HostPattern, HostSet};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -181,7 +182,16 @@ impl Proxied {
             intercept: self.egress_intercept,
             clients: self.clients()?,
         };
-        egress.fault().map_or(Ok(Some(egress)), |fault| Err(anyhow!(fault)))
+        if let Some(fault) = egress.fault() {
+            bail!(fault);
+        }
+        let apis = HostPattern::Set(HostSet::Aws);
+        if let Some((service, region, host)) = egress.plain_hosts().find(|(_, _, host)| !apis.matches(host)) {
+            bail!(
+                "--egress-plain {service}={region}: {host} is not among the hosts of @aws, so that calls to it would leave in clear"
+            );
+        }
+        Ok(Some(egress))
     }
 
     fn clients(&self) -> anyhow::Result<Vec<Client>> {

@@ -5,6 +5,7 @@
 //! suffixes with a leading dot, exact names and exact addresses. An IPv6 network makes httpx fail.
 
 use super::parts::{KEYS_FOLDER, is_named};
+use super::services;
 use crate::yaml::Node;
 
 words! {
@@ -82,22 +83,39 @@ impl Egress {
         self.clients.contains(&client)
     }
 
+    /// Returns the variables of the proxy that containers are given.
+    fn proxies(&self) -> &'static [&'static str] {
+        let is_plain = !self.plain.is_empty() || self.is_for(Client::Java);
+        if is_plain { &PROXIES } else { &PROXIES[..2] }
+    }
+
+    /// Returns each service of `plain` with its region, and the host that its SDKs call.
+    pub fn plain_hosts(&self) -> impl Iterator<Item = (&str, &str, String)> {
+        self.plain.iter().map(|(service, region)| (service.as_str(), region.as_str(), host(service, region)))
+    }
+
     /// Returns the variables of a container that is pointed at the proxy, and finds the gate's
     /// files in `folder`.
     pub(super) fn of_container(&self, container: &Node, folder: &str) -> Variables {
         let mut variables = Variables::default();
         let proxy = format!("http://127.0.0.1:{}", self.port);
-        let is_plain = !self.plain.is_empty() || self.is_for(Client::Java);
-        let plain: &[&str] = if is_plain { &["HTTP_PROXY", "http_proxy"] } else { &[] };
-        for name in ["HTTPS_PROXY", "https_proxy"].iter().chain(plain) {
+        for name in self.proxies() {
             variables.add(container, name, |_| proxy.clone());
         }
         self.add_no_proxy(container, &mut variables);
         // Node.js reads the variables above only if it is told to.
         variables.add(container, "NODE_USE_ENV_PROXY", |_| "1".to_owned());
         for (service, region) in &self.plain {
-            for suffix in suffixes(service) {
-                variables.keep(container, &format!("AWS_ENDPOINT_URL_{suffix}"), &endpoint(service, region), LEFT);
+            let (names, are_known) = services::in_variables(service);
+            if !are_known {
+                let of = container.text_at(&["name"]).unwrap_or_default();
+                variables.notes.push(format!(
+                    "container {of} is given AWS_ENDPOINT_URL_{}, which is a guess: {service} is not a service that is known here; expected its name in signatures",
+                    names.join("")
+                ));
+            }
+            for name in names {
+                variables.keep(container, &format!("AWS_ENDPOINT_URL_{name}"), &endpoint(service, region), LEFT);
             }
         }
         if self.is_for(Client::Java) {
@@ -185,9 +203,9 @@ impl Egress {
         let mut found: Option<&str> = None;
         for container in containers {
             let name = container.text_at(&["name"]).unwrap_or_default();
-            for variable in ["HTTPS_PROXY", "https_proxy"] {
+            for variable in self.proxies() {
                 let Own::Text(own) = own(container, variable) else { continue };
-                if own.is_empty() {
+                if own.is_empty() || self.is_this(own) {
                     continue;
                 }
                 if found.is_some_and(|found| found != own) {
@@ -195,15 +213,21 @@ impl Egress {
                         "container {name} has {variable} {own:?} and there is another one; the gate can go on through one proxy only"
                     ));
                 }
-                if own.contains('@') || !own.contains("://") || own.contains("$(") {
+                if !is_proxy(own) {
                     return Err(format!(
-                        "container {name} has its own {variable}, which is not a URL without a password; set egress.via in a ConfigMap, and take the variable out"
+                        "container {name} has its own {variable}, which is not a URL without a password and a path, of http, https or socks5; set egress.via in a ConfigMap, and take the variable out"
                     ));
                 }
                 found = Some(own);
             }
         }
         Ok(found.map(str::to_owned))
+    }
+
+    /// True for this proxy itself.
+    fn is_this(&self, url: &str) -> bool {
+        let itself = |host: &str| url.trim_end_matches('/') == format!("http://{host}:{}", self.port);
+        itself("127.0.0.1") || itself("localhost")
     }
 
     /// Returns what is wrong with the options, if something is.
@@ -286,28 +310,33 @@ fn items(list: &str) -> impl Iterator<Item = &str> + Clone {
     list.split(',').map(str::trim).filter(|item| !item.is_empty())
 }
 
+/// True for a proxy that a gate can go on through, as `egress.via` takes it.
+fn is_proxy(url: &str) -> bool {
+    let Ok(url) = url.parse::<http::Uri>() else { return false };
+    matches!(url.scheme_str(), Some("http" | "https" | "socks5"))
+        && url
+            .authority()
+            .is_some_and(|authority| !authority.host().is_empty() && !authority.as_str().contains(['@', '$']))
+        && matches!(url.path(), "" | "/")
+        && url.query().is_none()
+}
+
 /// Returns the URL of a service, by its real name.
 fn endpoint(service: &str, region: &str) -> String {
+    format!("http://{}", host(service, region))
+}
+
+fn host(service: &str, region: &str) -> String {
+    let service = services::host(service);
     match region {
-        "global" => format!("http://{service}.amazonaws.com"),
-        _ if region.starts_with("cn-") => format!("http://{service}.{region}.amazonaws.com.cn"),
-        _ => format!("http://{service}.{region}.amazonaws.com"),
+        "global" => format!("{service}.amazonaws.com"),
+        _ if region.starts_with("cn-") => format!("{service}.{region}.amazonaws.com.cn"),
+        _ => format!("{service}.{region}.amazonaws.com"),
     }
 }
 
-/// Returns the names by which the SDKs know a service, which are not those of its host.
-fn suffixes(service: &str) -> Vec<String> {
-    let known: &[&str] = match service {
-        "autoscaling" => &["AUTO_SCALING"],
-        "elasticloadbalancing" => &["ELASTIC_LOAD_BALANCING", "ELASTIC_LOAD_BALANCING_V2"],
-        "monitoring" => &["CLOUDWATCH"],
-        "route53" => &["ROUTE_53"],
-        "secretsmanager" => &["SECRETS_MANAGER"],
-        _ => return vec![service.to_ascii_uppercase().replace('-', "_")],
-    };
-    known.iter().map(|suffix| (*suffix).to_owned()).collect()
-}
-
+/// The variables of the proxy; those for plain HTTP are the last two.
+const PROXIES: [&str; 4] = ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"];
 const LEFT: &str = "it is left as it is";
 const OWN_ROOTS: &str = "it is left as it is, and must have the CA of ca.crt in the gate's folder; or take it out, and give its roots to egress.ca.extra_roots";
 /// The folders of roots that images have; clients skip those that are not there.

@@ -73,6 +73,24 @@ fn a_wrong_limit_is_said_of_the_set_that_was_typed() {
 }
 
 #[test]
+fn a_service_whose_calls_no_gate_would_take_is_not_called_in_clear() {
+    for (plain, host) in [
+        ("s3=eu-central-1", "s3.eu-central-1.amazonaws.com"),
+        ("ec2=global", "ec2.amazonaws.com"),
+        ("ec2=mars", "ec2.mars"),
+    ] {
+        let ended = inject(DEPLOYMENT, &["--egress", "aws", "--egress-plain", plain]);
+        assert_eq!((ended.code, &*ended.out), (Some(1), ""), "{}", ended.err);
+        assert!(ended.err.contains(&format!("--egress-plain {plain}: {host}")), "{}", ended.err);
+        assert!(ended.err.contains("in clear"), "{}", ended.err);
+    }
+    for plain in ["ecr=eu-central-1", "route53=global", "iam=global", "ec2=cn-north-1"] {
+        let ended = inject(DEPLOYMENT, &["--egress", "aws", "--egress-plain", plain]);
+        assert_eq!(ended.code, Some(0), "{}", ended.err);
+    }
+}
+
+#[test]
 fn two_ports_must_be_two() {
     let ended = inject(DEPLOYMENT, &["--port", "9464"]);
     assert_eq!((ended.code, &*ended.out), (Some(1), ""), "{}", ended.err);

@@ -6,7 +6,9 @@ use std::sync::OnceLock;
 
 use proptest::prelude::*;
 use serde_json::Value;
+use tidegate::dialect::SERVICES;
 use tidegate::inject::{Client, Edited, Egress, Mode, Options, inject, uninject};
+use tidegate::spec::{HostPattern, HostSet};
 
 fn options(mode: Mode) -> Options {
     Options {
@@ -111,6 +113,25 @@ fn fifty_manifests_go_there_and_back() {
         }
     }
     assert!(workloads >= 50, "{workloads} workloads");
+}
+
+#[test]
+fn every_service_that_classes_know_is_known_by_its_variables() {
+    let (_, stream) =
+        streams().into_iter().find(|(name, _)| name == "kubebuilder.yaml").expect("the manifests of a new project");
+    // S3 is not among the hosts of @aws, and what SDKs call SSO is the portal.
+    for (id, service) in SERVICES.into_iter().filter(|(id, _)| !["S3", "SSO"].contains(id)) {
+        let mut options = options(Mode::InCluster);
+        let egress = options.egress.as_mut().expect("there is one");
+        egress.plain = vec![(service.to_owned(), "eu-central-1".to_owned())];
+        let edited = inject(&stream, &options).expect("it can be read");
+        let variable = format!("AWS_ENDPOINT_URL_{}\n", id.to_ascii_uppercase().replace(' ', "_"));
+        assert!(edited.text.contains(&variable), "{id} {service}");
+        assert!(!edited.notes.iter().any(|note| note.contains("a guess")), "{service}: {:?}", edited.notes);
+        for (_, _, host) in options.egress.iter().flat_map(Egress::plain_hosts) {
+            assert!(HostPattern::Set(HostSet::Aws).matches(&host), "{host}");
+        }
+    }
 }
 
 #[test]

@@ -62,6 +62,29 @@ fn a_container_is_given_the_proxy_and_the_sidecar_opens_it() {
 }
 
 #[test]
+fn each_service_has_the_host_and_the_variables_that_its_sdks_know() {
+    for (service, host, names) in [
+        ("logs", "logs", &["CLOUDWATCH_LOGS"][..]),
+        ("elasticloadbalancing", "elasticloadbalancing", &["ELASTIC_LOAD_BALANCING", "ELASTIC_LOAD_BALANCING_V2"]),
+        ("states", "states", &["SFN"]),
+        ("ecr", "api.ecr", &["ECR"]),
+        ("ses", "email", &["SES", "SESV2"]),
+        ("eks", "eks", &["EKS"]),
+    ] {
+        let edited = inject(DEPLOYMENT, &proxied(&[(service, "eu-central-1")])).unwrap();
+        assert_eq!(edited.notes, [""; 0]);
+        let manager = env(&edited.text, "manager");
+        let mut set = manager.iter().filter(|(name, _)| name.starts_with("AWS_ENDPOINT_URL_")).collect::<Vec<_>>();
+        set.sort();
+        let url = format!("http://{host}.eu-central-1.amazonaws.com");
+        let expected: Vec<_> = names.iter().map(|name| (format!("AWS_ENDPOINT_URL_{name}"), url.clone())).collect();
+        assert_eq!(set, expected.iter().collect::<Vec<_>>(), "{service}");
+    }
+    let edited = inject(DEPLOYMENT, &proxied(&[("brand-new", "eu-central-1")])).unwrap();
+    assert!(edited.notes[0].contains("AWS_ENDPOINT_URL_BRAND_NEW"), "{:?}", edited.notes);
+}
+
+#[test]
 fn without_real_names_http_is_left_alone_and_a_note_says_what_that_means() {
     let edited = inject(DEPLOYMENT, &proxied(&[])).unwrap();
     let manager = env(&edited.text, "manager");
@@ -89,6 +112,41 @@ fn what_a_container_has_of_its_own_is_gone_on_through_extended_or_left() {
         assert!(edited.notes.iter().any(|note| note.contains(part)), "{:?}", edited.notes);
     }
     assert_eq!(line(&read(&uninject(&edited.text).unwrap().text)), line(&read(&own)));
+}
+
+#[test]
+fn a_proxy_of_a_container_is_gone_on_through_if_a_gate_can_do_that() {
+    let own = |name: &str, value: &str| {
+        let variable = format!("        env:\n        - name: {name}\n          value: {value}\n");
+        DEPLOYMENT.replace("        image: op:1\n", &format!("        image: op:1\n{variable}"))
+    };
+    let via = |text: &str, plain: &[(&str, &str)]| {
+        let edited = inject(text, &proxied(plain)).unwrap();
+        assert_eq!(edited.refused, [""; 0]);
+        value(&env(&edited.text, "tidegate"), "TIDEGATE__EGRESS__VIA")
+    };
+    let ec2 = [("ec2", "eu-central-1")];
+    let proxy = Some("http://proxy.corp:3128".to_owned());
+    assert_eq!(via(&own("HTTP_PROXY", "http://proxy.corp:3128"), &ec2), proxy, "it is replaced");
+    assert_eq!(via(&own("HTTP_PROXY", "http://proxy.corp:3128"), &[]), None, "it is left");
+    assert_eq!(via(&own("https_proxy", "http://proxy.corp:3128"), &[]), proxy);
+    assert_eq!(via(&own("HTTPS_PROXY", "http://localhost:8003"), &[]), None, "it is the pod's own already");
+    for wrong in [
+        "socks5h://p:1080",
+        "ftp://p",
+        "http://p:3128/path",
+        "http://p:3128?x",
+        "http://",
+        "p:3128",
+        "http://$(HOST):3128",
+    ] {
+        let refused = inject(&own("HTTPS_PROXY", wrong), &proxied(&[])).unwrap().refused;
+        assert!(refused.iter().any(|why| why.contains("has its own HTTPS_PROXY")), "{wrong}: {refused:?}");
+        let refused = inject(&own("HTTP_PROXY", wrong), &proxied(&ec2)).unwrap().refused;
+        assert!(refused.iter().any(|why| why.contains("has its own HTTP_PROXY")), "{wrong}: {refused:?}");
+    }
+    let both = own("HTTP_PROXY", "http://a:1\n        - name: HTTPS_PROXY\n          value: http://b:1");
+    assert!(inject(&both, &proxied(&ec2)).unwrap().refused[0].contains("one proxy only"));
 }
 
 #[test]
