@@ -324,6 +324,10 @@ async fn heads_that_are_not_for_a_forward_proxy_are_refused_with_their_reason() 
             "GET http://a.example/ HTTP/1.1\r\nHost: a.example\r\n",
             "403 tidegate: plain HTTP to a.example is refused here; use https://",
         ),
+        (
+            "GET http://a.example:8080/ HTTP/1.1\r\nHost: a.example:8080\r\n",
+            "403 tidegate: a.example:8080 would be called in clear; use https://, or list it in egress.tunnel",
+        ),
         ("GET http://a.example/ HTTP/1.1\r\nHost: b.example\r\n", "400 tidegate: Host and target are not the same"),
         (
             "GET https://a.example/ HTTP/1.1\r\nHost: a.example\r\n",

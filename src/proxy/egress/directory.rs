@@ -86,11 +86,17 @@ impl Directory {
     }
 
     /// Decides on a call whose target is a URL. One of `http` with the port of `https` is for the
-    /// same origin.
+    /// same origin. To a listed host nothing leaves in clear, whatever the port.
     pub(super) fn call(&self, origin: &Origin) -> Result<Fate<'_>, Refused> {
         check_port(origin)?;
-        match self.listed(origin, |port| self.is_read(port)) {
-            Some((gate, hosts, pattern)) => plain(origin, hosts).map(|()| Fate::Gate(gate, pattern)),
+        match self.listed(origin, |_| true) {
+            Some((gate, hosts, pattern)) if self.is_read(origin.port) => {
+                plain(origin, hosts).map(|()| Fate::Gate(gate, pattern))
+            }
+            Some(_) => Err(Refused::new(
+                Why::PlainHttp,
+                format!("{origin} would be called in clear; use https://, or list it in egress.tunnel"),
+            )),
             None => self.other(origin),
         }
     }
