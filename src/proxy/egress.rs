@@ -225,8 +225,11 @@ impl Egress {
                         ListenerKind::Name(port) => Box::pin(self.serve_named(&handle, port)).await,
                     };
                 }
-                let text = "too many connections; raise egress.max_connections";
-                self.turn_away(&handle, &Refused::new(Why::Crowded, text)).await;
+                let crowded = Refused::new(Why::Crowded, "too many connections; raise egress.max_connections");
+                match kind {
+                    ListenerKind::Proxy => self.turn_away(&handle, &crowded).await,
+                    ListenerKind::Name(_) => Box::pin(self.turn_away_named(&handle, &crowded)).await,
+                }
             } => {}
             () = self.ending.told() => {}
         }

@@ -436,6 +436,31 @@ async fn connections_past_the_most_are_told_so() {
 }
 
 #[tokio::test]
+async fn a_client_past_the_most_that_came_by_a_name_is_answered_only_if_it_speaks_http() {
+    let port = crate::ports::free_port();
+    let text = format!(
+        "names = \"127.0.0.1:{port}\"\nmax_connections = 1\n[gates.aws]\nhosts = [\"@aws\"]\nintercept = true\n"
+    );
+    let listener = listener(&text, Around::default()).await;
+    let _first = listener.connect().await;
+    while listener.egress.status().connections == 0 {
+        tokio::task::yield_now().await;
+    }
+    for (says, expected) in
+        [(&b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03"[..], ""), (b"GET / HTTP/1.1\r\n", "HTTP/1.1 503 ")]
+    {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).await.expect("it listens");
+        stream.write_all(says).await.expect("sent");
+        let mut answer = Vec::new();
+        within(stream.read_to_end(&mut answer)).await.ok();
+        let answer = String::from_utf8_lossy(&answer);
+        assert_eq!(answer.get(..13).unwrap_or(&answer), expected);
+    }
+    let refused = listener.egress.status().refusals;
+    assert!(refused.iter().any(|refused| refused.why == "crowded" && refused.count == 2), "{refused:?}");
+}
+
+#[tokio::test]
 async fn a_flood_of_half_open_handshakes_is_closed_before_tls() {
     let proxy = Arc::new(tls::self_signed(&[], &[], None).expect("a certificate"));
     let ca = proxy.ca().to_string();

@@ -82,6 +82,17 @@ impl Egress {
         }
     }
 
+    /// Turns away a client that came by the name of a host: in words if it speaks plain HTTP; one
+    /// that speaks TLS could not read them.
+    pub(super) async fn turn_away_named(&self, handle: &WireHandle, refused: &Refused) {
+        if matches!(self.first(handle).await, Some(first) if first != TLS) {
+            return self.turn_away(handle, refused).await;
+        }
+        self.tally.became("refused");
+        self.tally.refused(refused);
+        handle.close().await;
+    }
+
     /// Returns the first byte of what a client says.
     async fn first(&self, handle: &WireHandle) -> Option<u8> {
         let first = handle.peek(|bytes| bytes.first().copied());
