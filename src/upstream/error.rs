@@ -42,7 +42,9 @@ pub enum DialFailure {
     #[error("no connection within {0:?}; check the address and network policies, or raise timeouts.connect")]
     Timeout(Duration),
     /// The upstream's certificate is not for this name.
-    #[error("its certificate is for another name; set upstream_tls.server_name to the name in the certificate")]
+    #[error(
+        "its certificate is for another name; check where the name leads, or, on a gate without `hosts`, set upstream_tls.server_name to the name in the certificate"
+    )]
     WrongHost(CertificateError),
     /// The upstream's certificate is not valid now.
     #[error("its certificate is expired or not valid yet; renew it, or check the clocks")]
@@ -64,7 +66,7 @@ pub enum DialFailure {
     #[error("the gate cannot get its own credentials; its log says why")]
     Credentials(#[source] Arc<CredentialError>),
     /// The proxy on the way does not let the gate through.
-    #[error("the proxy on the way does not let calls through: {0}; check the kubeconfig's proxy-url")]
+    #[error("the proxy on the way does not let calls through: {0}; check the kubeconfig's proxy-url, or egress.via")]
     Proxy(String),
     /// Another TLS failure.
     #[error("TLS failed: {0}")]

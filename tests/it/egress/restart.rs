@@ -275,7 +275,7 @@ fn doctor_asks_for_a_tunnel_to_each_host_and_looks_at_its_certificate() {
             "WRONG  hosts of aws: {named}: cannot connect to {}: its certificate is for another name\n",
             wrong.address
         ),
-        "-> set upstream_tls.server_name to the name in the certificate\n".to_owned(),
+        "-> check where the name leads, or, on a gate without `hosts`, set upstream_tls.server_name".to_owned(),
         format!("WRONG  hosts of aws: {lost}: cannot connect to {gone}: connection refused\n"),
     ] {
         assert!(said.contains(&line), "{line}\n{said}");
