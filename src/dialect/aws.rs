@@ -8,7 +8,7 @@ mod rest;
 mod scope;
 mod services;
 
-use http::header::CONTENT_LENGTH;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderName, Method};
 
 pub(super) use self::scope::{Scope, scope};
@@ -22,8 +22,10 @@ pub enum Protocol {
     Ec2Query,
     /// The query protocol of STS, IAM, ELB, Auto Scaling and others.
     Query,
-    /// JSON 1.0 or 1.1, with `X-Amz-Target`.
+    /// JSON 1.1, with `X-Amz-Target`.
     Json,
+    /// JSON 1.0, which has the same errors and its own content type.
+    Json10,
     /// Smithy's RPC v2 with CBOR.
     Cbor,
     /// REST with JSON.
@@ -71,7 +73,10 @@ pub(super) fn protocol(head: &Head<'_>, service: &str) -> Protocol {
     let has_action = || form::pairs(head.uri.query().unwrap_or_default()).any(|(name, _)| name == "Action");
     match service {
         _ if header(head.headers, &PROTOCOL).is_some_and(|name| name == "rpc-v2-cbor") => Protocol::Cbor,
-        _ if head.headers.contains_key(&TARGET) => Protocol::Json,
+        _ if head.headers.contains_key(&TARGET) => match header(head.headers, CONTENT_TYPE) {
+            Some(kind) if kind.starts_with("application/x-amz-json-1.0") => Protocol::Json10,
+            _ => Protocol::Json,
+        },
         "ec2" => Protocol::Ec2Query,
         _ if is_s3(service) => Protocol::S3,
         _ if is_form(head) || has_action() => Protocol::Query,
@@ -284,7 +289,9 @@ mod tests {
         let json = ("x-amz-target", "X.Y");
         assert_eq!(form("ec2", &[FORM]), Some(Form::Aws(Protocol::Ec2Query)));
         assert_eq!(form("sts", &[FORM]), Some(Form::Aws(Protocol::Query)));
-        assert_eq!(form("dynamodb", &[json]), Some(Form::Aws(Protocol::Json)));
+        let old = ("content-type", "application/x-amz-json-1.0");
+        assert_eq!(form("ecr", &[json]), Some(Form::Aws(Protocol::Json)));
+        assert_eq!(form("dynamodb", &[json, old]), Some(Form::Aws(Protocol::Json10)));
         assert_eq!(form("monitoring", &[("smithy-protocol", "rpc-v2-cbor")]), Some(Form::Aws(Protocol::Cbor)));
         assert_eq!(form("eks", &[]), Some(Form::Aws(Protocol::RestJson)));
         assert_eq!(form("route53", &[]), Some(Form::Aws(Protocol::RestXml)));

@@ -91,10 +91,11 @@ fn aws(protocol: Protocol, denial: &Denial<'_>, method: &Method) -> Written {
         (true, Protocol::Ec2Query) => "RequestLimitExceeded",
         (true, Protocol::Query | Protocol::RestXml) => "Throttling",
         (true, Protocol::S3) => "SlowDown",
-        (true, Protocol::Json | Protocol::Cbor | Protocol::RestJson) => "ThrottlingException",
+        (true, Protocol::Json | Protocol::Json10 | Protocol::Cbor | Protocol::RestJson) => "ThrottlingException",
     };
     let (message, id) = (xml(denial.message), denial.request_id);
     let side = if denial.throttled { "Sender" } else { "Receiver" };
+    let typed = || json!({ "__type": code, "message": denial.message }).to_string();
     let (kind, body) = match protocol {
         Protocol::Ec2Query => (
             "text/xml",
@@ -114,9 +115,8 @@ fn aws(protocol: Protocol, denial: &Denial<'_>, method: &Method) -> Written {
             "application/xml",
             format!("<Error><Code>{code}</Code><Message>{message}</Message><RequestId>{id}</RequestId></Error>"),
         ),
-        Protocol::Json => {
-            ("application/x-amz-json-1.1", json!({ "__type": code, "message": denial.message }).to_string())
-        }
+        Protocol::Json => ("application/x-amz-json-1.1", typed()),
+        Protocol::Json10 => ("application/x-amz-json-1.0", typed()),
         Protocol::RestJson => ("application/json", json!({ "message": denial.message }).to_string()),
         Protocol::Cbor => ("application/cbor", String::new()),
     };
@@ -129,7 +129,7 @@ fn aws(protocol: Protocol, denial: &Denial<'_>, method: &Method) -> Written {
     let status = if *method == Method::HEAD { StatusCode::SERVICE_UNAVAILABLE } else { denial.status };
     let mut written = Written::new(status, kind, body);
     match protocol {
-        Protocol::Json | Protocol::RestJson => written.push("x-amzn-errortype", code),
+        Protocol::Json | Protocol::Json10 | Protocol::RestJson => written.push("x-amzn-errortype", code),
         Protocol::Cbor => {
             written.push("x-amzn-errortype", code);
             written.push("smithy-protocol", "rpc-v2-cbor");
@@ -292,6 +292,7 @@ mod tests {
             (Protocol::RestXml, "text/xml", "Throttling", "<ErrorResponse><Error><Type>Sender</Type><Code>"),
             (Protocol::S3, "application/xml", "SlowDown", "<Error><Code>"),
             (Protocol::Json, "application/x-amz-json-1.1", "ThrottlingException", "{\"__type\":\""),
+            (Protocol::Json10, "application/x-amz-json-1.0", "ThrottlingException", "{\"__type\":\""),
         ] {
             let written = Form::Aws(protocol).write(&REFUSAL, &Method::POST);
             assert_eq!((written.status, field(&written, "content-type")), (StatusCode::TOO_MANY_REQUESTS, Some(kind)));
