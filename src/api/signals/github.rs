@@ -3,7 +3,8 @@
 //! <https://docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api>: a refusal is a
 //! 403 or a 429. With Retry-After: not before it. With nothing remaining: not before the reset.
 //! Otherwise at least a minute, then exponentially longer. A 403 with none of these may as well be
-//! a missing permission: only its text tells.
+//! a missing permission: only its text tells. GraphQL may refuse for a secondary limit with a 200,
+//! which tells it by Retry-After too; what is said only in its text is not looked for.
 
 use std::time::Duration;
 
@@ -32,6 +33,14 @@ pub(super) fn refused(response: &Response<'_>) -> Option<Refused> {
 }
 
 pub(super) fn spent(response: &Response<'_>, reserve: f64) -> Option<Spent> {
+    let told = response.retry_after().filter(|wait| response.status == StatusCode::OK && !wait.is_zero());
+    let secondary = told.map(|wait| Spent { wait, reach: Reach::All });
+    let quota = used_up(response, reserve);
+    secondary.into_iter().chain(quota).max_by_key(|spent| spent.wait)
+}
+
+/// Returns the quota that is used up except for the reserve.
+fn used_up(response: &Response<'_>, reserve: f64) -> Option<Spent> {
     let wait = fields::spent(response, ["x-ratelimit-limit", REMAINING, "x-ratelimit-reset"], reserve)?;
     // Searches, GraphQL and so on have quotas of their own, and some are much smaller.
     let core = response.headers.get(RESOURCE).is_none_or(|resource| resource == "core");
@@ -94,6 +103,26 @@ mod tests {
         assert_eq!(refusal(refused, 403, &quota("4000", "core"), SECONDARY_BODY), minute);
         let old = r#"{ "message" : "You have triggered an abuse detection mechanism. Please wait" }"#;
         assert_eq!(refusal(refused, 403, &[], old), minute);
+    }
+
+    #[test]
+    fn graphql_may_refuse_with_a_success_that_says_when() {
+        let wait = |status, pairs: &[Key]| {
+            let headers = headers(pairs);
+            let response = Response { status: StatusCode::from_u16(status).unwrap(), ..response(200, &headers, "") };
+            assert_eq!(refused(&response), None, "it is a success for its key");
+            spent(&response, 0.0).map(|spent| (spent.wait.as_secs(), spent.reach))
+        };
+        let mut with = quota("4000", "graphql");
+        assert_eq!(wait(200, &with), None);
+        with.push(("retry-after", "30"));
+        assert_eq!(wait(200, &with), Some((30, Reach::All)));
+        assert_eq!(wait(202, &with), None, "it says when the work may be done");
+        let mut both = quota("0", "graphql");
+        both.push(("retry-after", "30"));
+        assert_eq!(wait(200, &both), Some((3601, Reach::Class)));
+        assert_eq!(wait(200, &[("retry-after", "0")]), None);
+        assert_eq!(wait(200, &[("retry-after", "soon")]), None);
     }
 
     #[test]
