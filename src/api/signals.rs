@@ -11,6 +11,7 @@ use http::{HeaderMap, StatusCode};
 
 mod aws;
 mod azure;
+mod cbor;
 mod docker;
 mod fields;
 mod github;

@@ -2,13 +2,13 @@
 //!
 //! The codes are botocore's (`botocore/retries/standard.py`), and so is the wait: a random part of
 //! 1 s, 2 s, 4 s, ... 20 s. JSON services name the code in `x-amzn-errortype` or `__type`, query
-//! services in `<Code>`.
+//! services in `<Code>`, and those that speak CBOR in its `__type`.
 
 use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
 
-use super::{PauseLength, Reach, Refused, Response, json};
+use super::{PauseLength, Reach, Refused, Response, cbor, json};
 
 pub(super) fn wants_body(status: StatusCode, headers: &HeaderMap) -> bool {
     STATUSES.contains(&status.as_u16()) && NAMES.iter().all(|name| !headers.contains_key(*name))
@@ -35,6 +35,9 @@ fn code(response: &Response<'_>) -> Option<String> {
 }
 
 fn in_body(body: &[u8]) -> Option<String> {
+    if cbor::is_map(body) {
+        return cbor::text(body, "__type").map(str::to_owned);
+    }
     let text = body.trim_ascii_start();
     if text.starts_with(b"<") {
         let text = text.utf8_chunks().next()?.valid();
@@ -111,6 +114,29 @@ mod tests {
         let busy = headers(&[("x-amzn-errortype", "LimitExceededException")]);
         let full = refused(&Response { status: StatusCode::BAD_REQUEST, headers: &busy, body: b"", wall: None });
         assert!(full.is_some_and(|full| !full.overload), "no reason to slow others down");
+    }
+
+    #[test]
+    fn a_code_in_cbor_is_read() {
+        let of = |body: &[u8]| {
+            let headers = headers(&[("smithy-protocol", "rpc-v2-cbor")]);
+            refused(&Response { status: StatusCode::BAD_REQUEST, headers: &headers, body, wall: None }).is_some()
+        };
+        let named = |key: &[u8], code: &[u8]| [key, &[0x78, u8::try_from(code.len()).unwrap()], code].concat();
+        let code = named(b"\x66__type", b"com.amazonaws.cloudwatch#ThrottlingException");
+        for (says, expected, before, after) in [
+            ("a map of known length", true, &b"\xa2"[..], &b"\x67message\x64slow"[..]),
+            ("a map of unknown length", true, b"\xbf", b"\xff"),
+            ("after a text", true, b"\xa2\x67message\x64slow", b""),
+            ("after a text in pieces", true, b"\xa2\x67message\x7f\x62sl\x62ow\xff", b""),
+            ("after a map and a list", true, b"\xa3\x61a\xa1\x01\xf9\x3c\x00\x61b\x82\x20\x9f\xf6\xff", b""),
+            ("below another key", false, b"\xa1\x61a\xa1", b""),
+            ("as bytes before it that are cut off", false, b"\xa2\x61a\x59\xff\xff", b""),
+        ] {
+            assert_eq!(of(&[before, &code, after].concat()), expected, "{says}");
+        }
+        assert!(!of(&[b"\xa1".as_slice(), &named(b"\x66__type", b"ValidationException")].concat()));
+        assert!(!of(&[b"\xa1".as_slice(), &named(b"\x67message", b"ThrottlingException")].concat()));
     }
 
     #[test]
