@@ -135,8 +135,12 @@ impl Scanner {
                 Ok(_) if self.replaced.is_some() && !takes(None) => return self.decline(begun.unwrap_or(at)),
                 Ok(taken) if self.replaced.is_some() => return Scanned { passed: at, rest: Rest::Replaced(taken) },
                 Ok(taken) => at += taken,
-                // Whatever led to the fault may pass up to here: no head ends in it.
-                Err(fault) => return Scanned { passed: at, rest: Rest::Refused(fault) },
+                Err(fault) => {
+                    // Whatever led to the fault may pass up to here: no head ends in it. With all
+                    // of a line that is too long, hyper has more than it takes, and says so.
+                    let passed = if fault == Fault::TooLong && self.at == At::Header { line_len(rest) } else { 0 };
+                    return Scanned { passed: at + passed, rest: Rest::Refused(fault) };
+                }
             }
             let ended = begun.take_if(|_| !self.is_in_head());
             if let Some(begun) = ended.filter(|_| !takes(Some(&self.head))) {
@@ -297,6 +301,11 @@ impl Scanner {
     fn after_body(&self) -> At {
         if self.head.switches { At::Switching } else { At::Start }
     }
+}
+
+/// Returns the number of bytes up to the end of the line, or all of them.
+fn line_len(bytes: &[u8]) -> usize {
+    memchr(b'\n', bytes).unwrap_or(bytes.len())
 }
 
 // === impl PartialLine ===

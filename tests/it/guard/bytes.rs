@@ -54,6 +54,58 @@ async fn what_two_readers_could_read_differently_is_turned_away() {
     assert_eq!(backend.targets(), [""; 0]);
 }
 
+/// Sends pieces, each once the gate has read the one before, and reads to the end of the
+/// connection.
+async fn answer_to_pieces(proxy: &Proxy, pieces: &[&[u8]]) -> String {
+    let mut client = proxy.connect().await;
+    for piece in pieces {
+        client.write_all(piece).await.expect("writes");
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+    }
+    rest(&mut client).await
+}
+
+#[tokio::test]
+async fn a_bad_head_is_answered_however_it_is_cut() {
+    let backend = Backend::replying(200).await;
+    let proxy = Proxy::before(backend.address).start().await;
+    for (before, after) in [
+        ("GET / HTTP/1.1\r\nHost: localhost\r\n", "X : a\r\n\r\n"),
+        ("GET / HTTP/1.1\r\nHost: localhost\r\nX:", " a\n\r\n"),
+        ("GET / HTTP/1.1\r\nHost: localhost\r\nX: a\r", "b: c\r\n\r\n"),
+        ("POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 1\r\n", "\r\nx"),
+        ("GET /a", "#b HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+        ("G", "ET / HTTP/1.1\nHost: localhost\n\n"),
+    ] {
+        let answer = answer_to_pieces(&proxy, &[before.as_bytes(), after.as_bytes()]).await;
+        assert_eq!(status(&answer), 400, "{before:?} {after:?}\n{answer}");
+        assert_eq!(answer.matches("HTTP/1.1 ").count(), 1, "{answer}");
+    }
+    assert_eq!(backend.targets(), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_head_longer_than_is_taken_gets_431_whether_its_lines_are_long_or_many() {
+    let backend = Backend::replying(200).await;
+    let proxy = Proxy::before(backend.address).start().await;
+    for (lines, length) in [(1, 1_200_000), (1, 5 << 20), (1, (1 << 20) + (64 << 10)), (30, 40_000)] {
+        let line = format!("X: {}\r\n", "x".repeat(length));
+        let head = format!("GET / HTTP/1.1\r\nHost: localhost\r\n{}\r\n", line.repeat(lines));
+        let mut client = proxy.connect().await;
+        let (mut reader, mut writer) = client.split();
+        let mut answer = Vec::new();
+        let sending = async { drop(writer.write_all(head.as_bytes()).await) };
+        let reading = reader.read_to_end(&mut answer);
+        let (_, read) = within(async { tokio::join!(sending, reading) }).await;
+        read.expect("no reset");
+        let answer = String::from_utf8_lossy(&answer);
+        assert_eq!(status(&answer), 431, "{lines} of {length}: {answer}");
+    }
+    assert_eq!(backend.targets(), [""; 0]);
+}
+
 #[tokio::test]
 async fn a_good_request_is_answered_before_the_bad_one_behind_it_is_turned_away() {
     let backend = Backend::replying(200).await;

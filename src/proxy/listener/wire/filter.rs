@@ -1,8 +1,9 @@
 //! The filter between a client and hyper: passes on what the scanner lets pass, in bounds of time
 //! and memory.
 //!
-//! If the scanner finds a fault, hyper gets a byte that no parser takes. It then answers 400 in its
-//! turn, after the answers that are still owed, and closes.
+//! If the scanner finds a fault, hyper gets a line that no parser takes, and the end of a head,
+//! without which it does not look at one that has come in part. It then answers 400 in its turn,
+//! after the answers that are still owed, and closes.
 
 use std::io;
 use std::pin::Pin;
@@ -49,7 +50,7 @@ impl Filter {
         }
         let before = buf.filled().len();
         loop {
-            if shared.fault.is_some() || self.give_replaced(buf) {
+            if self.give_replaced(buf) || shared.fault.is_some() {
                 return Poll::Ready(Ok(()));
             }
             if shared.idle.turning {
@@ -66,12 +67,12 @@ impl Filter {
             if !is_ahead {
                 shared.idle.stir();
             }
-            let is_dropped = self.pass(shared, buf, before, is_ahead);
+            let is_replaced = self.pass(shared, buf, before, is_ahead);
             if buf.filled().len() > before {
                 return Poll::Ready(Ok(()));
             }
             // Nothing passes. All that came may be of a target that is too long, and dropped.
-            if !is_dropped {
+            if !is_replaced {
                 return shared.idle.poll_turn(&mut shared.input, cx).map(Ok);
             }
             if self.is_late(shared, cx) {
@@ -97,7 +98,8 @@ impl Filter {
             }
             Rest::Refused(fault) => {
                 shared.fault = Some(fault);
-                buf.put_slice(b"\0"); // part of no head and of no chunk's size
+                self.replaced = Bytes::from_static(REFUSED);
+                return true;
             }
         }
         replaced > 0
@@ -149,5 +151,7 @@ impl Filter {
     }
 }
 
+/// Bytes that are part of no head and of no chunk's size, and that end a head.
+const REFUSED: &[u8] = b"\0\r\n\r\n";
 /// The time from the first byte of a head to its last; kube-apiserver waits 32 s.
 pub(super) const HEAD: Duration = Duration::from_secs(30);
