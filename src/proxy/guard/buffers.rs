@@ -1,5 +1,5 @@
-//! The bound on the bytes that large heads of HTTP/1 clients, and answers that they do not read,
-//! may hold.
+//! The bound on the bytes that large heads of HTTP/1 clients, answers that they do not read, and
+//! what is read ahead of their calls may hold.
 //!
 //! kube-apiserver takes heads of 1 MiB, so the gate must; but a thousand clients with one each
 //! would be a gigabyte, and hyper keeps a buffer that has grown for as long as it has the
@@ -11,12 +11,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
-/// The bytes that all HTTP/1 clients of a section together have in large heads, and those that
-/// hyper has of their answers and has not written.
+/// The bytes that all HTTP/1 clients of a section together have in large heads, those that hyper
+/// has of their answers and has not written, and those that were read ahead of hyper.
 #[derive(Debug, Default)]
 pub(crate) struct Buffers {
     heads: AtomicUsize,
     answers: AtomicUsize,
+    ahead: AtomicUsize,
 }
 
 /// One connection's part of the heads, given back when dropped.
@@ -35,6 +36,12 @@ pub(crate) struct AnswerShare {
     unwritten: usize,
     /// A body that waits until hyper may be given more.
     giver: Option<Waker>,
+}
+
+/// One connection's part of what is read ahead, given back when dropped.
+pub(crate) struct AheadShare {
+    all: Arc<Buffers>,
+    taken: usize,
 }
 
 // === impl HeadShare ===
@@ -117,6 +124,35 @@ impl Drop for AnswerShare {
     }
 }
 
+// === impl AheadShare ===
+
+impl AheadShare {
+    pub(crate) fn of(all: Arc<Buffers>) -> Self {
+        Self { all, taken: 0 }
+    }
+
+    /// True if there is room to read more ahead.
+    pub(crate) fn has_room(&self) -> bool {
+        self.all.ahead.load(Ordering::Relaxed) < AHEAD
+    }
+
+    /// Counts the bytes that the connection has ahead now.
+    pub(crate) fn set(&mut self, bytes: usize) {
+        if bytes > self.taken {
+            self.all.ahead.fetch_add(bytes - self.taken, Ordering::Relaxed);
+        } else if bytes < self.taken {
+            self.all.ahead.fetch_sub(self.taken - bytes, Ordering::Relaxed);
+        }
+        self.taken = bytes;
+    }
+}
+
+impl Drop for AheadShare {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
 /// The bytes of a head that need not be counted: a token of some kilobytes, and a few hundred
 /// groups to impersonate.
 const USUAL: usize = 64 << 10;
@@ -127,6 +163,8 @@ const HEADS: usize = 32 << 20;
 const UNWRITTEN: usize = 64 << 10;
 /// The bound on the answers of all clients: past this each has one piece.
 const ANSWERS: usize = 8 << 20;
+/// The bound on what is read ahead of all clients.
+const AHEAD: usize = 8 << 20;
 
 #[cfg(test)]
 mod tests {

@@ -2,7 +2,9 @@
 //!
 //! hyper (1.12) stops reading an HTTP/1 connection while a call with unread body or pipelined bytes
 //! is being answered, and so does not notice that the client has left (measured).
-//! [`ReadAhead::poll_gone`] reads on into a small buffer, from which hyper is served first.
+//! [`ReadAhead::poll_gone`] reads on into a small buffer, from which hyper is served first. All
+//! clients together have a bound for these buffers: whoever waits behind what is full is watched by
+//! the kernel alone, and what it sends stays there.
 
 use std::io;
 use std::mem::{MaybeUninit, replace, take};
@@ -13,6 +15,7 @@ use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt as _, ReadBuf, Take};
 
 use super::stream::{HangUp, Stream};
+use crate::proxy::guard::buffers::AheadShare;
 
 /// The reading half of a connection.
 pub(super) struct ReadAhead {
@@ -20,6 +23,9 @@ pub(super) struct ReadAhead {
     stream: Take<Box<dyn Stream>>,
     /// The bytes that were read and not yet given to hyper.
     bytes: BytesMut,
+    /// The part of the memory for what is read ahead, beyond one [`STEP`], that is this
+    /// connection's.
+    share: AheadShare,
     /// Set once nothing more will come: the error that ended it, until hyper has seen that.
     end: Option<io::Result<()>>,
     /// Notices that the client has left while it has sent more than is read ahead.
@@ -31,8 +37,8 @@ pub(super) struct ReadAhead {
 // === impl ReadAhead ===
 
 impl ReadAhead {
-    pub(super) fn new(stream: Box<dyn Stream>) -> Self {
-        Self { stream: stream.take(0), bytes: BytesMut::new(), end: None, hang_up: None, reader: None }
+    pub(super) fn new(stream: Box<dyn Stream>, share: AheadShare) -> Self {
+        Self { stream: stream.take(0), bytes: BytesMut::new(), share, end: None, hang_up: None, reader: None }
     }
 
     /// The connection, to write to.
@@ -80,6 +86,7 @@ impl ReadAhead {
         if self.bytes.is_empty() {
             self.bytes = BytesMut::new(); // the usual connection holds no buffer of ours
         }
+        self.count();
     }
 
     /// Reads ahead once, and wakes hyper if it waits for what came.
@@ -87,7 +94,10 @@ impl ReadAhead {
         let mut step = [const { MaybeUninit::uninit() }; STEP]; // on the stack: a silent client holds no buffer
         let mut read = ReadBuf::uninit(&mut step);
         match ready!(self.poll_stream(cx, &mut read)) {
-            Ok(()) if !read.filled().is_empty() => self.bytes.extend_from_slice(read.filled()),
+            Ok(()) if !read.filled().is_empty() => {
+                self.bytes.extend_from_slice(read.filled());
+                self.count();
+            }
             ended => self.end = Some(ended),
         }
         self.wake_reader();
@@ -96,12 +106,12 @@ impl ReadAhead {
 
     /// Becomes ready when the client has closed, half-closed or reset the connection. Only the
     /// connection's own task may poll this: there is one waker for reading. For a client with more
-    /// than [`AHEAD`] bytes unread the kernel is asked, which knows what has arrived: whatever a
-    /// client that closes had still to send must fit into the socket's buffer, while a reset
-    /// overtakes it.
+    /// bytes unread than may be read ahead the kernel is asked, which knows what has arrived:
+    /// whatever a client that closes had still to send must fit into the socket's buffer, while a
+    /// reset overtakes it.
     pub(super) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while self.end.is_none() {
-            if self.bytes.len() >= AHEAD {
+            if !self.may_read_ahead() {
                 if self.hang_up.is_none() {
                     self.hang_up = self.stream.get_ref().hang_up();
                 }
@@ -112,9 +122,19 @@ impl ReadAhead {
         Poll::Ready(())
     }
 
+    /// True if more may be read ahead: one step always, and more while there is room.
+    fn may_read_ahead(&self) -> bool {
+        self.bytes.len() < STEP || (self.bytes.len() < AHEAD && self.share.has_room())
+    }
+
+    fn count(&mut self) {
+        self.share.set(self.bytes.len().saturating_sub(STEP));
+    }
+
     /// Reads into `room` bytes that are discarded; ready with true if there were any.
     pub(super) fn poll_discard(&mut self, cx: &mut Context<'_>, room: &mut [u8]) -> Poll<bool> {
         take(&mut self.bytes);
+        self.count();
         let mut read = ReadBuf::new(room);
         let polled = ready!(self.poll_stream(cx, &mut read));
         Poll::Ready(polled.is_ok() && !read.filled().is_empty())
@@ -144,21 +164,49 @@ impl ReadAhead {
 /// The most that one read takes. hyper doubles its buffer whenever a read fills it, up to the
 /// megabyte that a head may have: so a body stays at 32 KiB.
 const READ: usize = 16 * 1024;
-/// The most that is read ahead of hyper: enough for whatever a client pipelines, little beside the
-/// 3 MiB of a waiting body.
+/// The most that is read ahead of hyper for one client: enough for whatever it pipelines, little
+/// beside the 3 MiB of a waiting body.
 pub(super) const AHEAD: usize = 64 * 1024;
 /// The most that is read ahead at once: a request's head fits.
 pub(super) const STEP: usize = 4096;
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use futures_util::FutureExt as _;
+    use tokio::io::AsyncWriteExt as _;
+
     use super::*;
 
     #[test]
     fn a_client_that_sends_nothing_holds_no_buffer() {
         let (_client, server) = tokio::io::duplex(16);
-        let mut input = ReadAhead::new(Box::new(server));
+        let mut input = ReadAhead::new(Box::new(server), AheadShare::of(Arc::default()));
         assert!(input.poll_gone(&mut Context::from_waker(Waker::noop())).is_pending());
         assert_eq!(input.bytes.capacity(), 0);
+    }
+
+    #[test]
+    fn clients_that_send_more_than_is_read_share_the_room_and_give_it_back() {
+        let room = Arc::default();
+        let mut clients = Vec::new();
+        let mut ahead = || {
+            let (mut client, server) = tokio::io::duplex(2 * AHEAD);
+            let mut input = ReadAhead::new(Box::new(server), AheadShare::of(Arc::clone(&room)));
+            client.write_all(&[0; 2 * AHEAD]).now_or_never().expect("room").expect("open");
+            assert!(input.poll_gone(&mut Context::from_waker(Waker::noop())).is_pending());
+            clients.push(client);
+            input
+        };
+        let mut all: Vec<_> = (0..300).map(|_| ahead()).collect();
+        assert_eq!((all[0].bytes.len(), all[299].bytes.len()), (AHEAD, STEP));
+        let held: usize = all.iter().map(|input| input.bytes.len()).sum();
+        assert!(held <= (8 << 20) + 301 * STEP, "{held}");
+
+        all[0].consume(true, &[0; AHEAD], AHEAD);
+        assert_eq!(ahead().bytes.len(), AHEAD);
+        all.clear();
+        assert!((0..100).map(|_| ahead()).collect::<Vec<_>>().iter().all(|input| input.bytes.len() == AHEAD));
     }
 }

@@ -25,7 +25,7 @@ use self::filter::Filter;
 use super::idle::{Idle, Ready};
 use super::read_ahead::ReadAhead;
 use super::stream::{HangUp, Stream};
-use crate::proxy::guard::buffers::{AnswerShare, Buffers};
+use crate::proxy::guard::buffers::{AheadShare, AnswerShare, Buffers};
 use crate::proxy::guard::scan::Fault;
 use crate::proxy::stack::Sent;
 use crate::upstream::Trailing;
@@ -172,7 +172,7 @@ impl WireHandle {
     /// the names of fields.
     pub(crate) fn new(stream: Box<dyn Stream>, buffers: Arc<Buffers>, lower_case: Arc<AtomicBool>) -> Self {
         let shared = Shared {
-            input: ReadAhead::new(stream),
+            input: ReadAhead::new(stream, AheadShare::of(Arc::clone(&buffers))),
             idle: Idle::new(lower_case),
             answers: AnswerShare::of(buffers),
             ending: None,
