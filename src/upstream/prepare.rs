@@ -137,12 +137,13 @@ fn switching(headers: &mut HeaderMap, protocol: HeaderValue) {
 /// Returns the base path followed by the client's own path and query, neither of them touched.
 fn join(base: &str, path: Option<&PathAndQuery>) -> Result<PathAndQuery, http::uri::InvalidUri> {
     let Some(path) = path else { return PathAndQuery::try_from(if base.is_empty() { "/" } else { base }) };
-    if base.is_empty() || path.as_str() == "*" {
+    let has_path = path.as_str().starts_with('/');
+    if path.as_str() == "*" || (base.is_empty() && has_path) {
         return Ok(path.clone());
     }
     let mut joined = Vec::with_capacity(base.len() + path.as_str().len());
     joined.extend_from_slice(base.as_bytes());
-    if !path.as_str().starts_with('/') {
+    if !has_path {
         joined.push(b'/'); // `?query` alone is a legal path and query
     }
     joined.extend_from_slice(path.as_str().as_bytes());
@@ -281,6 +282,15 @@ mod tests {
             let http2 = head(request(), "/base", &Host::Rewrite).http2(no_body());
             assert_eq!(http2.uri().path_and_query().map(PathAndQuery::as_str), Some(format!("/base{path}").as_str()));
             assert_eq!(http2.uri().authority().map(Authority::as_str), Some("api.test:6443"));
+        }
+    }
+
+    #[test]
+    fn a_query_without_a_path_gets_one() {
+        for (base, expected) in [("", "/?x=1"), ("/base", "/base/?x=1")] {
+            let request = Request::get("http://localhost?x=1").body(()).expect("hyper takes it");
+            let sent = head(request, base, &Host::Rewrite).http2(no_body());
+            assert_eq!(sent.uri().path_and_query().map(PathAndQuery::as_str), Some(expected));
         }
     }
 

@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use futures_util::future::Either;
-use http::uri::Scheme;
-use http::{HeaderValue, Request, Uri, header};
+use http::uri::{PathAndQuery, Scheme};
+use http::{HeaderValue, Request, Uri, Version, header};
 
 use super::directory::{Directory, Fate, Inside};
 use super::head;
@@ -191,10 +191,34 @@ impl Last {
 
 /// Gives a request the form that servers get: a path, and the Host that the client sent.
 fn own_form<B>(request: &mut Request<B>) {
-    let path = request.uri().path_and_query().cloned();
+    let path = match request.uri().path_and_query() {
+        // An absolute target may have a query and no path (RFC 9112, 3.2.2), the `:path` of HTTP/2
+        // may not.
+        Some(query) if query.as_str().starts_with('?') && request.version() != Version::HTTP_2 => {
+            PathAndQuery::try_from(format!("/{}", query.as_str())).ok()
+        }
+        path => path.cloned(),
+    };
     let named = request.uri().authority().and_then(|authority| HeaderValue::from_str(authority.as_str()).ok());
     if let Some(named) = named {
         request.headers_mut().entry(header::HOST).or_insert(named);
     }
     *request.uri_mut() = path.map_or_else(|| Uri::from_static("/"), Uri::from);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_gets_a_path_whatever_the_target_of_the_proxy_has() {
+        for (target, expected) in
+            [("http://a.test", "/"), ("http://a.test/b?c=d", "/b?c=d"), ("http://a.test?c=d", "/?c=d")]
+        {
+            let mut request = Request::get(target).body(()).unwrap();
+            own_form(&mut request);
+            assert_eq!(request.uri().path_and_query().unwrap().as_str(), expected);
+            assert_eq!((request.uri().authority(), request.headers()[header::HOST].as_bytes()), (None, &b"a.test"[..]));
+        }
+    }
 }

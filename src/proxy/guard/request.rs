@@ -7,7 +7,7 @@
 
 use std::net::IpAddr;
 
-use http::uri::{Authority, Scheme};
+use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, Version, header};
 
 use super::scan::LONGEST_TARGET;
@@ -56,7 +56,7 @@ pub(crate) fn check<B>(request: &Request<B>, hosts: &Hosts, local: Option<IpAddr
     if request.method() == Method::CONNECT {
         return Err(Violation::Connect);
     }
-    target(request.method(), request.uri())?;
+    target(request)?;
     host(request, hosts, local)?;
     // One look at each of few names costs less than a search for each of these.
     let is_checked = |name: &HeaderName| [&header::ORIGIN, &header::CONNECTION, &SEC_FETCH_SITE].contains(&name);
@@ -92,12 +92,16 @@ fn target_length<B>(request: &Request<B>) -> usize {
 
 /// Checks that the target is a path, `*` for OPTIONS, or either behind an authority that is checked
 /// as Host is; it is never dialled.
-fn target(method: &Method, uri: &Uri) -> Result<(), Violation> {
+fn target<B>(request: &Request<B>) -> Result<(), Violation> {
+    let (method, uri) = (request.method(), request.uri());
     let authority_form = uri.scheme().is_none() && uri.authority().is_some();
     // `http::Uri` takes `1http` for a scheme too
     let is_http = uri.scheme().is_none_or(|scheme| [Scheme::HTTP, Scheme::HTTPS].contains(scheme));
-    let path = uri.path();
-    let is_path = path.starts_with('/') || (path == "*" && method == Method::OPTIONS);
+    let path = uri.path_and_query().map_or("", PathAndQuery::as_str);
+    // An absolute target may have a query and no path (RFC 9112, 3.2.2), the `:path` of HTTP/2 may
+    // not.
+    let is_bare_query = path.starts_with('?') && uri.scheme().is_some() && request.version() != Version::HTTP_2;
+    let is_path = path.starts_with('/') || is_bare_query || (path == "*" && method == Method::OPTIONS);
     if authority_form || !is_http || !is_path { Err(Violation::Target) } else { Ok(()) }
 }
 
@@ -201,9 +205,19 @@ mod tests {
         assert_eq!(verdict("GET localhost:80\nHost: localhost"), Err(Violation::Target));
         assert_eq!(verdict("GET 1http://localhost/api\nHost: localhost"), Err(Violation::Target));
         assert_eq!(verdict("GET foo\nHost: localhost"), Err(Violation::Target));
+        assert_eq!(verdict("GET http://localhost?a=b\nHost: localhost"), Ok(()));
         assert_eq!(verdict("CONNECT a:443\nHost: localhost"), Err(Violation::Connect));
         assert_eq!(verdict("OPTIONS *\nHost: localhost"), Ok(()));
         assert_eq!(verdict("GET *\nHost: localhost"), Err(Violation::Target));
+    }
+
+    #[test]
+    fn over_http2_a_target_without_a_path_is_none() {
+        for (path, expected) in [("/", Ok(())), ("/?a=b", Ok(())), ("?a=b", Err(Violation::Target))] {
+            let uri = Uri::builder().scheme("http").authority("localhost").path_and_query(path).build().unwrap();
+            let request = Request::builder().version(Version::HTTP_2).uri(uri).body(()).unwrap();
+            assert_eq!(check(&request, &Hosts::new([""; 0], ""), None), expected, "{path}");
+        }
     }
 
     #[test]

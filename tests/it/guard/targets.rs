@@ -106,6 +106,14 @@ async fn the_base_path_of_the_upstream_counts_to_the_target() {
     assert_eq!(backend.targets().len(), 1);
 }
 
+#[tokio::test]
+async fn a_query_without_a_path_reaches_the_upstream_behind_one() {
+    let backend = Backend::replying(200).await;
+    let proxy = Proxy::before(backend.address).start().await;
+    assert_eq!(proxy.get("http://localhost?a=b").await.0, 200);
+    assert_eq!(backend.targets(), ["/?a=b"]);
+}
+
 /// Bytes that Go's client sends raw if its user wrote the query by hand, and that Go's server
 /// accepts.
 #[tokio::test]
