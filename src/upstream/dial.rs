@@ -194,6 +194,8 @@ fn tls_failure(error: io::Error) -> DialFailure {
         | CertificateError::ExpiredContext { .. }
         | CertificateError::NotValidYet
         | CertificateError::NotValidYetContext { .. } => DialFailure::Expired,
+        // The type of this error is not rustls's own; it says no more than its name.
+        CertificateError::Other(other) if other.0.to_string() == "CaUsedAsEndEntity" => DialFailure::CaItself,
         CertificateError::UnknownIssuer | CertificateError::BadSignature | CertificateError::Other(_) => {
             DialFailure::UnknownIssuer
         }

@@ -52,6 +52,9 @@ pub enum DialFailure {
     /// The upstream's certificate is not signed by a trusted authority.
     #[error("its certificate is signed by an unknown authority; set upstream_tls.ca to the right CA file")]
     UnknownIssuer(CertificateError),
+    /// The upstream's certificate is that of a CA.
+    #[error("its certificate is a CA's own, which cannot be a server's; issue one for the server, with CA:FALSE")]
+    CaItself(CertificateError),
     /// None of the pinned keys is in the chain of the upstream's certificate.
     #[error(
         "its certificate is trusted, but none of the keys in `pins` is in its chain; if the upstream has changed its key, change the pin"
@@ -120,9 +123,10 @@ impl DialError {
     /// Returns the underlying cause: for the log, and not for clients.
     pub fn cause(&self) -> Option<String> {
         match &self.what {
-            DialFailure::WrongHost(cause) | DialFailure::Expired(cause) | DialFailure::UnknownIssuer(cause) => {
-                Some(cause.to_string())
-            }
+            DialFailure::WrongHost(cause)
+            | DialFailure::Expired(cause)
+            | DialFailure::UnknownIssuer(cause)
+            | DialFailure::CaItself(cause) => Some(cause.to_string()),
             DialFailure::Credentials(cause) => Some(cause.to_string()),
             _ => None,
         }

@@ -120,11 +120,9 @@ async fn a_wrong_certificate_is_named_for_what_it_is() {
     assert!(caller.get(Group::Short, "/").await.is_err(), "HTTP to a TLS port");
 }
 
-#[tokio::test]
-async fn an_expired_certificate_is_named_for_what_it_is() {
+/// An upstream with a certificate of its own signature, and that certificate.
+async fn self_signed(params: rcgen::CertificateParams) -> (Server, String) {
     let key = rcgen::KeyPair::generate().expect("a key");
-    let mut params = rcgen::CertificateParams::new(vec!["127.0.0.1".into()]).expect("a name");
-    params.not_after = rcgen::date_time_ymd(2020, 1, 1);
     let certificate = params.self_signed(&key).expect("a certificate");
     let folder = tempfile::tempdir().expect("a folder");
     let (cert, file) = (folder.path().join("tls.crt"), folder.path().join("tls.key"));
@@ -137,10 +135,27 @@ async fn an_expired_certificate_is_named_for_what_it_is() {
         async move { drop(acceptor.accept(socket).await) }
     })
     .await;
-    let error = soon(Caller::start(options(server.address, Some(&listener.ca()))).lease(Group::Short))
-        .await
-        .expect_err("expired");
+    (server, certificate.pem())
+}
+
+#[tokio::test]
+async fn an_expired_certificate_is_named_for_what_it_is() {
+    let mut params = rcgen::CertificateParams::new(vec!["127.0.0.1".into()]).expect("a name");
+    params.not_after = rcgen::date_time_ymd(2020, 1, 1);
+    let (server, own) = self_signed(params).await;
+    let error =
+        soon(Caller::start(options(server.address, Some(&own))).lease(Group::Short)).await.expect_err("expired");
     assert!(matches!(error.what, DialFailure::Expired(_)), "{error}");
+}
+
+/// The certificate is trusted, so that advice about the CA file would not help.
+#[tokio::test]
+async fn a_ca_s_own_certificate_is_named_for_what_it_is() {
+    let mut params = rcgen::CertificateParams::new(vec!["127.0.0.1".into()]).expect("a name");
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let (server, own) = self_signed(params).await;
+    let error = soon(Caller::start(options(server.address, Some(&own))).lease(Group::Short)).await.expect_err("a CA's");
+    assert!(error.to_string().contains("CA:FALSE") && !error.to_string().contains("upstream_tls.ca"), "{error}");
 }
 
 #[tokio::test]
