@@ -116,6 +116,7 @@ impl Head {
 /// Makes a response the client's: its own server frames the body again, in the client's HTTP.
 pub(super) fn answer<B>(response: &mut Response<B>) {
     strip_hop_by_hop(response.headers_mut());
+    join_lengths(response.headers_mut());
     *response.version_mut() = Version::HTTP_11;
 }
 
@@ -166,6 +167,20 @@ fn authority(parts: &request::Parts, target: &Target, host: &Host) -> Result<(Au
         return Ok((target.authority.clone(), value.unwrap_or_else(|_| HeaderValue::from_static(""))));
     };
     Ok((Authority::try_from(value.as_bytes()).map_err(InvalidRequest::Authority)?, value))
+}
+
+/// Makes one length of several that say the same, as RFC 9110, 8.6 demands before an answer goes
+/// on.
+fn join_lengths(headers: &mut HeaderMap) {
+    let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
+    let Some(first) = lengths.next() else { return };
+    let mut parts = first.as_bytes().split(|byte| *byte == b',');
+    let length = parts.next().unwrap_or_default().trim_ascii();
+    if (lengths.next().is_some() || parts.next().is_some())
+        && let Ok(length) = HeaderValue::from_bytes(length)
+    {
+        headers.insert(CONTENT_LENGTH, length);
+    }
 }
 
 /// Joins several Cookie fields into one, as RFC 9113, 8.2.3 demands of requests that go on by

@@ -181,6 +181,8 @@ impl Upstream {
 pub(super) enum BrokenAnswer {
     #[error("the upstream answered with both Content-Length and Transfer-Encoding, so its end is unknown")]
     TwoLengths,
+    #[error("the upstream answered with a Content-Length that is not one number, so its end is unknown")]
+    UnclearLength,
     #[error("the upstream answered with a Transfer-Encoding other than chunked alone, so its content is unknown")]
     Coded,
     #[error("the upstream switched protocols though it was not asked to")]
@@ -199,11 +201,21 @@ impl BrokenAnswer {
             (StatusCode::SWITCHING_PROTOCOLS, asked) => {
                 (Protocol::named(headers) != asked).then_some(Self::OtherProtocol)
             }
-            _ if !headers.contains_key(TRANSFER_ENCODING) => None,
+            _ if !headers.contains_key(TRANSFER_ENCODING) => is_unclear(headers).then_some(Self::UnclearLength),
             _ if headers.contains_key(CONTENT_LENGTH) => Some(Self::TwoLengths),
             _ => is_coded(headers).then_some(Self::Coded),
         }
     }
+}
+
+/// True if a length is not a number, or there are two that differ. hyper looks only where a body
+/// follows.
+fn is_unclear(headers: &HeaderMap) -> bool {
+    let mut lengths =
+        headers.get_all(CONTENT_LENGTH).iter().flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
+    let Some(first) = lengths.next().map(<[u8]>::trim_ascii) else { return false };
+    let is_number = !first.is_empty() && first.iter().all(u8::is_ascii_digit);
+    !is_number || !lengths.all(|length| length.trim_ascii() == first)
 }
 
 /// True if the body came in another coding than in chunks, or in chunks twice. The header field

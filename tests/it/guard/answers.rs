@@ -127,6 +127,10 @@ async fn an_answer_over_http1_that_is_not_one_clear_answer_is_502_or_cut() {
         (Gets::Whole(502), "GET", "HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n".into()),
         (Gets::Whole(502), "GET", head("Content-Length: 2\r\nContent-Length: 3", "ok!")),
         (Gets::Whole(502), "GET", head("Content-Length: 2, 3", "ok!")),
+        (Gets::Whole(502), "HEAD", head("Content-Length: 2, 3", "")),
+        (Gets::Whole(502), "HEAD", head("Content-Length: 2\r\nContent-Length: 3", "")),
+        (Gets::Whole(502), "HEAD", head("Content-Length: two", "")),
+        (Gets::Whole(502), "GET", "HTTP/1.1 304 Not Modified\r\nContent-Length: 2, 3\r\n\r\n".into()),
         (Gets::Whole(502), "GET", head("Content-Length: +2", "ok")),
         (Gets::Whole(502), "GET", head("Content-Length: -2", "ok")),
         (Gets::Whole(502), "GET", head("Content-Length: 99999999999999999999", "ok")),
@@ -177,6 +181,22 @@ async fn a_body_behind_the_answer_to_a_head_is_nobodys_answer() {
     for _ in 0..3 {
         let (code, next) = proxy.get("/next").await;
         assert!(code == 200 && next.ends_with("own"), "{next}");
+    }
+}
+
+/// RFC 9110, 8.6: refused or made one.
+#[tokio::test]
+async fn a_length_that_an_answer_says_twice_alike_is_passed_on_once() {
+    for lengths in ["Content-Length: 2, 2", "Content-Length: 2\r\nContent-Length: 2", "Content-Length: 2 ,2,2"] {
+        for (method, body) in [("GET", "ok"), ("HEAD", "")] {
+            let server = bad(format!("HTTP/1.1 200 OK\r\n{lengths}\r\n\r\n{body}").into_bytes(), false).await;
+            let proxy = Proxy::before(server.address).start().await;
+            let ask = format!("{method} /bad HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+            let answer = proxy.exchange(&ask).await.to_ascii_lowercase();
+            assert_eq!(status(&answer.to_ascii_uppercase()), 200, "{lengths}: {answer}");
+            assert_eq!(answer.matches("content-length").count(), 1, "{lengths}: {answer}");
+            assert!(answer.contains("content-length: 2\r\n") && answer.ends_with(body), "{lengths}: {answer}");
+        }
     }
 }
 
