@@ -21,6 +21,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // request is one as the server saw it.
@@ -171,12 +172,27 @@ func lines(header http.Header) []string {
 
 // carried is a target as the gate sends it on: the few bytes that its library cannot carry are percent-encoded, which says the same.
 func carried(target string) string {
-	path, query, asks := strings.Cut(target, "?")
+	path, query, asks := strings.Cut(characters(target), "?")
 	path = strings.NewReplacer("<", "%3C", ">", "%3E", "`", "%60").Replace(path)
 	if !asks {
 		return path
 	}
 	return path + "?" + strings.NewReplacer("\"", "%22", "<", "%3C", ">", "%3E").Replace(query)
+}
+
+// characters is a text in which each byte that belongs to no character is percent-encoded.
+func characters(text string) string {
+	var clear strings.Builder
+	for len(text) > 0 {
+		character, size := utf8.DecodeRuneInString(text)
+		if character == utf8.RuneError && size == 1 {
+			fmt.Fprintf(&clear, "%%%02X", text[0])
+		} else {
+			clear.WriteString(text[:size])
+		}
+		text = text[size:]
+	}
+	return clear.String()
 }
 
 // differs says in what the request that went on is another one than the client's.

@@ -106,6 +106,19 @@ async fn the_base_path_of_the_upstream_counts_to_the_target() {
     assert_eq!(backend.targets().len(), 1);
 }
 
+/// Also one that came in two pieces: the gate reads each as it comes.
+#[tokio::test]
+async fn bytes_that_are_not_utf_8_reach_the_upstream_percent_encoded() {
+    let backend = Backend::replying(200).await;
+    let proxy = Proxy::before(backend.address).start().await;
+    for piece in [1 << 20, 1] {
+        let head = b"GET /a\xff/\xc3\xa9?b=\xe9 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+        let answer = answer_to(&proxy, head, piece).await;
+        assert_eq!(status(&answer), 200, "{answer}");
+    }
+    assert_eq!(backend.targets(), ["/a%FF/\u{e9}?b=%E9"; 2]);
+}
+
 #[tokio::test]
 async fn a_query_without_a_path_reaches_the_upstream_behind_one() {
     let backend = Backend::replying(200).await;
