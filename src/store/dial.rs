@@ -4,12 +4,14 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, RedisConnectionInfo};
 use rustls::pki_types::ServerName;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpStream, ToSocketAddrs, UnixStream};
+use tokio::net::{TcpStream, ToSocketAddrs, UnixStream, lookup_host};
 use tokio::task::AbortHandle;
 use tokio_rustls::TlsConnector;
 
@@ -94,7 +96,7 @@ impl Dialer {
             let why = format!("{at} is off this machine, and without TLS: its password would be sent in the clear");
             return Err(Fault::Settings(why));
         }
-        let stream = TcpStream::connect(to).await?;
+        let stream = self.race(to).await?;
         stream.set_nodelay(true)?;
         SockRef::from(&stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE))?;
         let connection = match &self.tls {
@@ -112,6 +114,30 @@ impl Dialer {
             }
         };
         Ok(Connection { at: Some(at.clone()), ..connection })
+    }
+
+    /// Connects to the address that is first to take the connection. All have been tried by half of
+    /// the timeout, and the next at once where one fails: an address that is silent must not take
+    /// the time of the others.
+    pub(super) async fn race(&self, to: impl ToSocketAddrs) -> Result<TcpStream, Fault> {
+        let mut rest = lookup_host(to).await?.collect::<Vec<_>>().into_iter();
+        let head_start = self.store.timeout / 2 / u32::try_from(rest.len().max(1)).unwrap_or(u32::MAX);
+        let (mut tries, mut last) = (FuturesUnordered::new(), Fault::Io("its name has no address".to_owned()));
+        loop {
+            match rest.next() {
+                Some(address) => tries.push(TcpStream::connect(address)),
+                None if tries.is_empty() => return Err(last),
+                None => {}
+            }
+            let others_wait = rest.len() > 0;
+            tokio::select! {
+                Some(tried) = tries.next() => match tried {
+                    Ok(stream) => return Ok(stream),
+                    Err(error) => last = error.into(),
+                },
+                () = self.clock.sleep(head_start), if others_wait => {}
+            }
+        }
     }
 
     /// Sends the password, if there is one.

@@ -3,7 +3,7 @@
 
 use std::io::{Read, Write};
 
-use super::store_servers::{Node, Nodes, Watched, until};
+use super::store_servers::{Node, Nodes, Watched, free_port, until};
 use super::*;
 use crate::store::fault::Fault;
 
@@ -211,4 +211,24 @@ async fn no_password_is_sent_in_the_clear_to_where_a_node_points() {
     let fault = dialer.dial_at(&Endpoint { host: "192.0.2.1".to_owned(), port: 6379 }).await;
     let fault = fault.expect_err("it is not dialled");
     assert!(fault.to_string().contains("192.0.2.1:6379 is off this machine") && fault.away() == Away::Wrong, "{fault}");
+}
+
+#[tokio::test]
+async fn an_address_that_is_silent_takes_no_time_of_the_others_behind_the_name() {
+    let open = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    // Its queue is full with the first connection, and what comes then is dropped.
+    let silent = tokio::net::TcpSocket::new_v4().expect("a socket");
+    silent.bind("127.0.0.1:0".parse().expect("an address")).expect("a port");
+    let silent = silent.listen(0).expect("listens");
+    let of = |listener: &tokio::net::TcpListener| listener.local_addr().expect("bound");
+    let _first = std::net::TcpStream::connect(of(&silent)).expect("it is taken");
+    let store = store_at(StoreAddress::Tcp(Endpoint { host: "unused".to_owned(), port: 0 }));
+    let dialer = dialer(Store { timeout: Duration::from_secs(2), ..store });
+    let refused = free_port();
+    for addresses in [vec![of(&silent), of(&open)], vec![of(&silent), ([127, 0, 0, 1], refused).into(), of(&open)]] {
+        let stream = dialer.in_time(dialer.race(&*addresses)).await.expect("one takes it");
+        assert_eq!(stream.peer_addr().expect("it is connected"), of(&open));
+    }
+    let fault = dialer.in_time(dialer.race(&[of(&silent)][..])).await.expect_err("nobody takes it");
+    assert_eq!(fault.code(), "timeout");
 }
