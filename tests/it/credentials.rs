@@ -99,14 +99,19 @@ fn a_kubeconfig_is_read_with_paths_relative_to_it() {
 }
 
 #[test]
-fn inline_data_wins_over_files_and_a_token_over_a_token_file() {
+fn inline_data_wins_over_files_and_a_token_file_that_can_be_read_over_a_token() {
     let folder = tempfile::tempdir().expect("a folder");
     let data = STANDARD.encode(ca());
     let cluster = format!("server: 'https://x', certificate-authority-data: {data}, certificate-authority: /nowhere");
     let path = file(folder.path(), "config", &config(&cluster, &format!("token: {CANARY}, tokenFile: /nowhere")));
     let resolved = kubeconfig(&path, Some("c")).expect("resolved");
-    assert_eq!(authorization(&resolved), Some(format!("Bearer {CANARY}")));
+    assert_eq!(authorization(&resolved), Some(format!("Bearer {CANARY}")), "the file cannot be read");
     assert!(resolved.tls(true).expect("TLS").is_some());
+
+    file(folder.path(), "token", CANARY);
+    let path = file(folder.path(), "both", &config(&cluster, "token: old, tokenFile: token"));
+    let resolved = kubeconfig(&path, Some("c")).expect("resolved");
+    assert_eq!(authorization(&resolved), Some(format!("Bearer {CANARY}")));
 }
 
 #[test]

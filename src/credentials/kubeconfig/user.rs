@@ -72,11 +72,8 @@ pub(super) fn read(
     if basic && !(user.token.is_empty() && user.token_file.is_empty()) {
         return Err(wrong(&place, "username", "alone; a token, or username and password, not both"));
     }
-    // as client-go: a token wins over a tokenFile, and either over a plugin
-    resolved.credential = if let Some(token) = given(&user.token) {
-        Some(Credential::bearer(Secret::fixed(token, &format!("`token` of {place}"))?))
-    } else if let Some(path) = given(&user.token_file) {
-        Some(Credential::bearer(Secret::file(&found.folder.join(path))?))
+    resolved.credential = if let Some(token) = token(user, &place, found.folder)? {
+        Some(Credential::bearer(token))
     } else if basic {
         let login = STANDARD.encode(format!("{}:{}", user.username, user.password));
         let secret = Secret::fixed(&login, &format!("`username` of {place}"))?;
@@ -89,6 +86,21 @@ pub(super) fn read(
         None
     };
     Ok(())
+}
+
+/// Returns the user's token. As with client-go, a `tokenFile` wins over a `token`, which is used
+/// where the file cannot be, and either over a plugin.
+fn token(user: &User, place: &str, folder: &Path) -> Result<Option<Secret>, CredentialsError> {
+    let fixed = given(&user.token).map(|token| Secret::fixed(token, &format!("`token` of {place}")));
+    let fixed = fixed.transpose()?;
+    let Some(path) = given(&user.token_file) else { return Ok(fixed) };
+    match (Secret::file(&folder.join(path)), fixed) {
+        (Err(error), Some(fixed)) => {
+            tracing::warn!(%error, "the `tokenFile` of {place} cannot be used, so its `token` is");
+            Ok(Some(fixed))
+        }
+        (file, _) => file.map(Some),
+    }
 }
 
 fn certificate(user: &User, place: &str, folder: &Path) -> Result<Option<Identity>, CredentialsError> {
