@@ -146,7 +146,8 @@ impl From<RedisError> for Fault {
             (ErrorKind::AuthenticationFailed, code) => Self::Code { code: code.unwrap_or("WRONGPASS").to_owned() },
             (_, Some("ERR")) => Self::Code { code: meant(error.detail().unwrap_or_default()).to_owned() },
             (_, Some(code)) => Self::Code { code: code.chars().take(40).filter(char::is_ascii_uppercase).collect() },
-            (ErrorKind::Io, None) => Self::Io("the connection broke".to_owned()),
+            // What a server says as it closes a new connection may come before the question.
+            (ErrorKind::Io, None) => Self::Io(BROKE.to_owned()),
             (_, None) => Self::Nonsense,
         }
     }
@@ -172,6 +173,7 @@ fn meant(detail: &str) -> &'static str {
         () if says(&["ACL failure", "NOPERM", "permission", "executing the script can't"]) => "NOPERM",
         // So many words are too many for a client that has not shown a password.
         () if says(&["unauthenticated"]) => "NOAUTH",
+        () if says(&["max number of clients"]) => "MAXCLIENTS",
         () => "ERR",
     }
 }
@@ -192,6 +194,15 @@ fn advice(code: &str) -> String {
         "READONLY" => "it is a replica; the url must lead to the primary, or to its sentinels".into(),
         "NOREPLICAS" => "min-replicas-to-write is not met; give it its replicas, or lower that".into(),
         "OOM" => "its maxmemory is reached; raise it: a shared bucket takes a few KiB".into(),
+        "MISCONF" => {
+            r#"it cannot save to its disk, and takes nothing until it can; mend that, or set `save ""` there"#.into()
+        }
+        "MAXCLIENTS" => "its maxclients is reached; raise it, or end what keeps so many connections".into(),
+        "DENIED" => {
+            "it is in protected mode, and takes only connections of its own machine; give it a password and set \
+                     password_file, or set `bind` there"
+                .into()
+        }
         "NOAUTH" => "it wants a password; set password_file, and user if it is not the default one".into(),
         "WRONGPASS" => "user or password is wrong; the file is read again, so that a new one is used at once".into(),
         "NOPERM" => format!("the user lacks rights; give it: {RIGHTS}, and +asking in a cluster"),
@@ -219,4 +230,7 @@ fn sentinel_advice(code: &str) -> String {
 const NOT_READY: &[&str] = &["CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY"];
 /// The codes of a server that may answer soon.
 const TRANSIENT: &[&str] =
-    &["LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "NOREPLICAS", "OOM"];
+    &["LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "NOREPLICAS", "OOM", "MAXCLIENTS"];
+/// The words for a connection that the server or the network has ended.
+const BROKE: &str =
+    "the connection broke; if that lasts, the server's maxclients is reached, or it is in protected mode";

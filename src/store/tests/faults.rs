@@ -66,6 +66,25 @@ async fn servers_that_cannot_write_are_away_and_say_why() {
 }
 
 #[tokio::test]
+async fn a_server_with_too_many_clients_is_away_and_says_why() {
+    let Some(server) = Server::start(&["--maxclients", "1"]) else { return };
+    let _only = std::os::unix::net::UnixStream::connect(server.socket()).expect("there is room for one");
+    said(server.store(), Away::Unreachable, "maxclients is reached").await;
+}
+
+#[tokio::test]
+async fn what_a_server_lacks_is_said_with_what_to_do() {
+    for (answer, away, words) in [
+        ("-ERR max number of clients reached", Away::Unreachable, "MAXCLIENTS: its maxclients is reached; raise it"),
+        ("-MISCONF Valkey is configured to save RDB snapshots", Away::Wrong, "MISCONF: it cannot save to its disk"),
+        ("-DENIED Redis is running in protected mode", Away::Wrong, "DENIED: it is in protected mode"),
+    ] {
+        let (at, _heard) = places::node_that_says(&format!("{answer}\r\n"));
+        said(store_at(StoreAddress::Tcp(at)), away, words).await;
+    }
+}
+
+#[tokio::test]
 async fn a_key_of_another_program_is_left_alone() {
     let Some(server) = Server::start(&[]) else { return };
     server.run(&["SET", "tidegate:1:{account}", "theirs"]).await;

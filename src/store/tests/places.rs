@@ -158,7 +158,7 @@ async fn the_replica_of_a_node_that_dies_is_found_and_the_other_nodes_answer_mea
 
 /// A node that gives the same answer to each of its commands, and tells of each. It says its own
 /// port in the place of `PORT`.
-fn node_that_says(answer: &str) -> (Endpoint, std::sync::mpsc::Receiver<()>) {
+pub(super) fn node_that_says(answer: &str) -> (Endpoint, std::sync::mpsc::Receiver<()>) {
     let node = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = node.local_addr().expect("bound").port();
     let answer = answer.replace("PORT", &port.to_string());
