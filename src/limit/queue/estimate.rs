@@ -108,9 +108,9 @@ impl Scheduler {
             let before = own_tokens.saturating_add(self.others_before(id, &ask, own, metered));
             let turns = Before { own: own_tokens, over, before, gate_over, retry: is_of_retry.then_some(now) };
             if let Some(bucket) = own_bucket {
-                min_wait.include(&turns, charge.reason, |tokens, from| bucket.ready_after(tokens, from));
+                min_wait.include(&turns, charge.reason, |tokens, from| bucket.ready_after(tokens, from, now));
             } else if let Some(shared) = resources.buckets.shared.get(charge.bucket) {
-                min_wait.include(&turns, charge.reason, |tokens, from| shared.ready_after(tokens, from));
+                min_wait.include(&turns, charge.reason, |tokens, from| shared.ready_after(tokens, from, now));
             }
         }
         min_wait

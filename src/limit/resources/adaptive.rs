@@ -72,10 +72,11 @@ impl Adaptive {
         changes
     }
 
-    /// Returns the highest rate possible after `time`, if nothing is throttled and calls are short
-    /// of tokens throughout.
-    pub(crate) fn at_best(&self, time: Duration) -> f64 {
-        self.after(self.short_for.saturating_add(time)).max(self.rate)
+    /// Returns what it is at best after `time`: nothing is throttled, and calls are short of tokens
+    /// throughout.
+    pub(crate) fn at_best(self, time: Duration) -> Self {
+        let short_for = self.short_for.saturating_add(time);
+        Self { rate: self.after(short_for).max(self.rate), short_for, ..self }
     }
 
     /// Applies new limits: the rate stays where it is, within them.

@@ -7,7 +7,8 @@
 //! rate keeps the level. Between two changes a rate is constant, so a bucket yields exactly the sum
 //! of its level and of rate times time.
 
-use std::num::NonZeroU32;
+mod estimate;
+
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -97,19 +98,6 @@ impl Bucket {
         now.max(Moment::from_nanos(self.tat.get().saturating_sub(self.tolerance())))
     }
 
-    /// Returns the earliest moment at which a call may have its tokens once `tokens` others were
-    /// taken. Changes nothing.
-    pub(crate) fn ready_after(&self, tokens: usize, now: Moment) -> Moment {
-        let taken = (tokens as u64).saturating_mul(self.period);
-        let full_again = self.tat.get().max(clamp(now)).saturating_add(taken);
-        let at = now.max(Moment::from_nanos(full_again.saturating_sub(self.tolerance())));
-        match self.adaptive.filter(Adaptive::is_slowed) {
-            None => at,
-            // The rate may rise meanwhile, but no higher than this.
-            Some(adaptive) => now + (at - now).mul_f64(adaptive.rate / adaptive.at_best(at - now)),
-        }
-    }
-
     /// Records that a call finds no token.
     pub(crate) fn note_short(&mut self, now: Moment) {
         self.short |= self.adaptive.is_some() && self.ready_at(now) > now;
@@ -148,7 +136,7 @@ impl Bucket {
     pub(crate) fn last_token_kept_until(&self, key: &KeyState, now: Moment) -> Option<Moment> {
         let is_full = self.tat.get() <= clamp(now);
         let is_kept = self.limits.opens && !is_full && self.ready_at(now) <= now && self.opening.gives_way(key);
-        is_kept.then(|| self.ready_after(1, now)).filter(|next| *next > now)
+        is_kept.then(|| self.ready_after(1, now, now)).filter(|next| *next > now)
     }
 
     /// Learns that the trial of a key was refused for want of a token.
@@ -179,12 +167,7 @@ impl Bucket {
 
     /// Applies the adapted rate.
     fn follow(&mut self, now: Moment, number: u64) {
-        let slowed = |adaptive: Adaptive| BucketPolicy {
-            rate: adaptive.rate,
-            burst: adaptive.burst(self.limits.burst).max(NonZeroU32::from(self.limits.largest_cost)),
-            ..self.limits
-        };
-        self.reshape(self.adaptive.map_or(self.limits, slowed), now, number);
+        self.reshape(self.adaptive.map_or(self.limits, |adaptive| self.slowed(adaptive)), now, number);
     }
 
     /// Takes the tokens that are there at `at`, `cost` of them but no more than one call may;
@@ -395,7 +378,7 @@ fn governor(policy: &BucketPolicy, period: u64, tat: &Shared, time: &Shared) -> 
 mod tests {
     use super::*;
 
-    use std::num::NonZeroU16;
+    use std::num::{NonZeroU16, NonZeroU32};
 
     fn policy(rate: f64, burst: u32) -> BucketPolicy {
         BucketPolicy::new(rate, NonZeroU32::new(burst).unwrap())
@@ -441,7 +424,7 @@ mod tests {
                     bucket.reserve(now, 2);
                     bucket.give_back(1);
                     bucket.resize(policy(1.0, 7), now, 2);
-                    let _ = (bucket.level(now), bucket.ready_after(usize::MAX, now));
+                    let _ = (bucket.level(now), bucket.ready_after(usize::MAX, now, now));
                 }
             }
         }

@@ -254,9 +254,10 @@ impl Cell {
         self.own.ready_at(Moment::ZERO).max(self.member.there_since(now))
     }
 
-    /// Returns the earliest moment at which both have a token once `calls` others have had theirs.
-    pub(crate) fn ready_after(&self, calls: usize, now: Moment) -> Moment {
-        self.own.ready_after(calls, now).max(self.member.ready_after(calls, now))
+    /// Returns the earliest moment, `from` or later, at which both have a token once `calls` others
+    /// have had theirs.
+    pub(crate) fn ready_after(&self, calls: usize, from: Moment, now: Moment) -> Moment {
+        self.own.ready_after(calls, from, now).max(self.member.ready_after(calls, from, now))
     }
 
     /// Returns the number of calls that could have a token now.

@@ -193,12 +193,12 @@ impl Member {
         held.or_else(|| part.map(|bucket| bucket.ready_at(Moment::ZERO))).unwrap_or(now)
     }
 
-    /// Returns the earliest moment at which a call can have a token once `calls` others have had
-    /// theirs.
-    pub(crate) fn ready_after(&self, calls: usize, now: Moment) -> Moment {
-        let held = self.tokens.ready_after(calls, now).unwrap_or_else(|| self.promise.max(now));
+    /// Returns the earliest moment, `from` or later, at which a call can have a token once `calls`
+    /// others have had theirs.
+    pub(crate) fn ready_after(&self, calls: usize, from: Moment, now: Moment) -> Moment {
+        let held = self.tokens.ready_after(calls, from).unwrap_or_else(|| self.promise.max(from));
         let part = self.away.as_ref().and_then(|away| away.bucket.as_ref());
-        part.map_or(held, |bucket| bucket.ready_after(calls, now).min(held))
+        part.map_or(held, |bucket| bucket.ready_after(calls, from, now).min(held))
     }
 
     /// Returns the number of tokens that are there now.
