@@ -1,5 +1,5 @@
-//! What sockets to listen on have in common: whether a path is free for one, whose its file is, and
-//! why an address or a path cannot be listened on, with what to do about it.
+//! Sockets to listen on. Says if a path is free for one, removes its file at the end, and says why
+//! an address or a path cannot be listened on, and what to do about it.
 
 use std::fs;
 use std::io::{Error, ErrorKind};

@@ -53,9 +53,9 @@ pub(crate) struct Content {
 /// The looks since the last judgement.
 #[derive(Debug, Default)]
 struct Looks {
-    /// What the last look found, if it was not what is judged already.
+    /// The content that the last look found, if it is not the one that was judged.
     changed: Option<Content>,
-    /// The number of looks that found what is judged already.
+    /// The number of looks that found the content that was judged.
     unchanged: u32,
 }
 

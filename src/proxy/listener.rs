@@ -125,8 +125,8 @@ impl Server {
         None
     }
 
-    /// Serves on, new calls too, until the last client is gone or the drain is over, but for the
-    /// time of `leaving` if there is that much.
+    /// Serves on, new calls too, until the last client is gone, and for the time of `leaving` at
+    /// least. At the end of the drain it stops in any case.
     pub(crate) async fn drain(&self, leaving: Duration) {
         let Section { name, clock, config, .. } = &*self.section;
         let drain = [leaving, config.get().options.drain];

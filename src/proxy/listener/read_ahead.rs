@@ -2,9 +2,9 @@
 //!
 //! hyper (1.12) stops reading an HTTP/1 connection while a call with unread body or pipelined bytes
 //! is being answered, and so does not notice that the client has left (measured).
-//! [`ReadAhead::poll_gone`] reads on into a small buffer, from which hyper is served first. All
-//! clients together have a bound for these buffers: whoever waits behind what is full is watched by
-//! the kernel alone, and what it sends stays there.
+//! [`ReadAhead::poll_gone`] reads on into a small buffer, from which hyper is served first. The
+//! buffers of all clients share one bound. Past it nothing more is read: what a client sends stays
+//! in the kernel, which still tells if the client hangs up.
 
 use std::io;
 use std::mem::{MaybeUninit, replace, take};

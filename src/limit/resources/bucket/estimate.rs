@@ -1,4 +1,4 @@
-//! When a bucket has a token for a call behind others, at the earliest.
+//! The earliest moment at which a bucket can have a token for a call that waits behind others.
 //!
 //! A rate that gives way may rise again before that, because others leave meanwhile, and the burst
 //! rises with it. No token comes sooner than if the rate had already risen, from now on, as far as
