@@ -60,7 +60,8 @@ pub(super) async fn reviews(of: &str, clients: &Clients) -> Option<Finding> {
         Err(denied) => Finding::wrong(
             &about,
             denied.to_string(),
-            "bind the gate's service account to the ClusterRole system:auth-delegator, and let it reach the API server",
+            "let the gate's service account create tokenreviews, as deploy/kustomize-service/rbac.yaml does (system:auth-delegator permits that and \
+             more), and let it reach the API server",
         ),
     })
 }
