@@ -47,6 +47,11 @@ impl ConnectHead {
             Rest::Replaced(_) => return Err(malformed(TargetError::Name.to_string())),
             Rest::None | Rest::Held | Rest::Declined => {}
         }
+        // A name is ASCII (RFC 3986, 3.2.2), even where the scanner waits for a character's end.
+        let line = memchr::memchr(b'\n', bytes).unwrap_or(bytes.len());
+        if !bytes.get(self.scanned..line).unwrap_or_default().is_ascii() {
+            return Err(malformed(TargetError::Name.to_string()));
+        }
         self.scanned += new.len();
         if end.is_none() && bytes.len() > LONGEST_HEAD {
             let too_long = malformed("the head of a CONNECT has 64 KiB at most");
@@ -229,6 +234,22 @@ mod tests {
                 let text = format!("CONNECT {target} HTTP/1.1\r\nHost: h.example:443\r\n\r\n");
                 assert_eq!(head(&text, piece), Err("the target is not a host name".to_owned()), "{text}");
             }
+        }
+    }
+
+    #[test]
+    fn a_byte_that_no_name_has_is_refused_before_its_line_ends_however_it_is_cut() {
+        for target in [&b"h.\xc3\xa9xample"[..], b"h.\xc3", b"h\xff", b"\x01\0\0+\xd0\xb5"] {
+            let bytes = [b"CONNECT ", target].concat();
+            for piece in 1..=bytes.len() {
+                let expected = Err("the target is not a host name".to_owned());
+                assert_eq!(connect_in(&bytes, piece), expected, "{:?} in {piece}", bytes.escape_ascii().to_string());
+            }
+        }
+        // Other fields than the target may have them.
+        let text = "CONNECT h.example:443 HTTP/1.1\r\nUser-Agent: \u{e9}\r\n\r\n";
+        for piece in 1..=text.len() {
+            assert_eq!(head(text, piece).as_deref(), Ok("h.example:443 "), "{piece}");
         }
     }
 
