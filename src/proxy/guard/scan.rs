@@ -506,6 +506,27 @@ mod tests {
         prop::collection::vec(piece, 0..14).prop_map(|pieces| pieces.concat())
     }
 
+    /// The bytes that hyper gets of a stream that is cut at these ends, and how it ends.
+    fn given(stream: &[u8], ends: &[usize]) -> (Vec<u8>, Rest) {
+        let (mut scanner, mut given, mut from) = (Scanner::default(), Vec::new(), 0);
+        for end in ends.iter().map(|end| (*end).min(stream.len())).chain([stream.len()]) {
+            while from < end {
+                let Scanned { passed, rest } = scanner.scan(&stream[from..end], all);
+                given.extend_from_slice(&stream[from..from + passed]);
+                from += passed;
+                match rest {
+                    Rest::Replaced(taken) => {
+                        given.extend(scanner.take_replaced());
+                        from += taken;
+                    }
+                    Rest::None => {}
+                    rest => return (given, rest),
+                }
+            }
+        }
+        (given, Rest::None)
+    }
+
     /// In pieces as they come from a socket, or as one.
     fn scan_in(pieces: usize, bytes: &[u8]) -> (Rest, usize) {
         let mut scanner = Scanner::default();
@@ -597,6 +618,36 @@ mod tests {
             }
             prop_assert_eq!(rest, whole.rest);
             prop_assert!(passed >= whole.passed && passed <= stream.len());
+        }
+
+        #[test]
+        fn hyper_gets_the_same_of_any_bytes_however_they_are_cut(
+            pieces in prop::collection::vec(
+                prop::sample::select(vec![
+                    &b"GET /"[..],
+                    b" HTTP/1.1\r\n",
+                    b"\r\n",
+                    b"X: \xc3\xa9\xff\r\n",
+                    b"GET /\xe2\x82\xac?<\" HTTP/1.1\r\n\r\n",
+                    b"?",
+                    b"<",
+                    b"`\"",
+                    b"\xc3",
+                    b"\xa9",
+                    b"\xf0\x9f\x8c\x8a",
+                    b"\xff",
+                    b" ",
+                ]),
+                0..14,
+            ),
+            mut cuts in prop::collection::vec(0usize..100, 0..9),
+        ) {
+            let stream = pieces.concat();
+            cuts.sort_unstable();
+            let (whole, cut) = (given(&stream, &[]), given(&stream, &cuts));
+            prop_assert_eq!(&cut.1, &whole.1);
+            // Of a refused head hyper has a part: as much as had come before the fault showed.
+            prop_assert!(cut.0 == whole.0 || matches!(cut.1, Rest::Refused(_)), "{:?} {:?}", cut.0, whole.0);
         }
 
         #[test]
