@@ -90,7 +90,7 @@ func (p *pod) startSandbox() error {
 	context.AfterFunc(p.ending, func() { _ = listener.Close() })
 	go relay(listener, "tcp", p.node.api)
 	self, _ := os.Executable()
-	p.sandbox = exec.Command(self, "sandbox", socket)
+	p.sandbox = exec.Command(self, "sandbox", strconv.Itoa(os.Getpid()), socket)
 	p.sandbox.Stderr = os.Stderr
 	p.sandbox.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWNET,
@@ -124,9 +124,20 @@ func enter(c *running, command []string) *exec.Cmd {
 	return run
 }
 
-// sandbox is the pod's network: a loopback of its own, and on it the API server's address.
-func sandbox(socket string) error {
+// endWith lets this process end when the one that started it ends, or now if it has ended since.
+func endWith(parent string) error {
 	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
+		return err
+	}
+	if strconv.Itoa(os.Getppid()) != parent {
+		return fmt.Errorf("process %s, which started this one, has ended", parent)
+	}
+	return nil
+}
+
+// sandbox is the pod's network: a loopback of its own, and on it the API server's address.
+func sandbox(parent, socket string) error {
+	if err := endWith(parent); err != nil {
 		return err
 	}
 	for _, address := range []string{"127.0.0.1", service} {
@@ -197,7 +208,7 @@ func relay(listener net.Listener, network, address string) {
 }
 
 // shim starts a container's first process, says under which number when its root is made, passes signals on, and ends as it ends.
-func shim(file string) error {
+func shim(parent, file string) error {
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
 	reader, writer, err := os.Pipe()
@@ -211,7 +222,7 @@ func shim(file string) error {
 	child.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL}
 	// The signal comes when this thread ends, not when the process does.
 	runtime.LockOSThread()
-	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
+	if err := endWith(parent); err != nil {
 		return err
 	}
 	if err := child.Start(); err != nil {
@@ -241,6 +252,11 @@ func shim(file string) error {
 
 // container makes the root folder that the image would be, and becomes the container's program.
 func container(file string) error {
+	// The program takes the place of the thread that starts it, and with it the wish to end as the shim ends: another thread has none.
+	runtime.LockOSThread()
+	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
+		return err
+	}
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return err
@@ -287,7 +303,10 @@ func container(file string) error {
 	if err := unix.Chdir("/" + made.Folder); err != nil {
 		return err
 	}
-	// From here on the container counts as started.
+	// From here on the container counts as started, if there is still a shim that reads it.
+	if _, err := unix.Write(told, []byte{0}); err != nil {
+		return err
+	}
 	_ = unix.Close(told)
 	time.Sleep(made.Slow)
 	if !strings.Contains(made.Command[0], "/") {

@@ -46,10 +46,10 @@ type node struct {
 
 func main() {
 	if len(os.Args) > 1 && os.Args[1] == "sandbox" {
-		log.Fatal(sandbox(os.Args[2]))
+		log.Fatal(sandbox(os.Args[2], os.Args[3]))
 	}
 	if len(os.Args) > 1 && os.Args[1] == "shim" {
-		log.Fatal(shim(os.Args[2]))
+		log.Fatal(shim(os.Args[2], os.Args[3]))
 	}
 	if len(os.Args) > 1 && os.Args[1] == "container" {
 		log.Fatal(container(os.Args[2]))

@@ -129,7 +129,7 @@ func (p *pod) run(spec *corev1.Container, isSidecar bool) (*running, error) {
 		return nil, err
 	}
 	self, _ := os.Executable()
-	c.command = p.inside(p.sandbox.Process.Pid, []string{"--user", "--net"}, self, "shim", file)
+	c.command = p.inside(p.sandbox.Process.Pid, []string{"--user", "--net"}, self, "shim", strconv.Itoa(os.Getpid()), file)
 	c.command.Stdout, c.command.Stderr = output, output
 	if err := c.command.Start(); err != nil {
 		return nil, err
