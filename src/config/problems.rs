@@ -173,6 +173,12 @@ impl Text {
                 format!("has the quotation mark {}, expected straight ones: \"", quote.1),
             );
         }
+        // The parser tells what its own types are, or that one overflowed.
+        let is_too_large = ["as i128", "as u128", "number overflowed"].iter().any(|it| error.message().contains(it));
+        if is_too_large {
+            let message = "is a number too far from zero, expected one of at most 18 digits";
+            return self.problem_at(offset, Path::default(), message.to_owned());
+        }
         // A problem is one line, whatever the parser says.
         let message = error.message().split_whitespace().collect::<Vec<_>>().join(" ");
         self.problem_at(offset, Path::default(), message)

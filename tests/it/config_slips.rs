@@ -187,6 +187,17 @@ fn quotation_marks_of_running_text_are_named() {
 }
 
 #[test]
+fn numbers_that_toml_does_not_carry_are_named_as_such() {
+    for number in ["99999999999999999999", "-99999999999999999999", &"9".repeat(50), "1e999"] {
+        expect(
+            &format!("[gates.k]\nupstream = \"kubeconfig\"\nbucket = {{ rate = 1, burst = {number} }}\n"),
+            &[],
+            &["f.toml:3:30: is a number too far from zero, expected one of at most 18 digits"],
+        );
+    }
+}
+
+#[test]
 fn a_file_of_another_kind_is_recognised() {
     const GATES: &str =
         "TOML: [gates.kubernetes] on a line of its own, and keys such as upstream = \"in_cluster\" below it";
