@@ -77,8 +77,8 @@ impl Loops {
         let (news, denied) = (&mut self.news, &mut self.denied);
         denied.tick(now, news);
         for watched in self.watched.iter_mut().filter(|watched| !watched.is_named) {
-            // Those that are denied for ever are named as such, and those that fail are shown as
-            // failing keys.
+            // An object that is denied for ever is named by `denied`, and one that fails is shown
+            // as a failing key.
             let is_known = watched.is_mostly_denied() && denied.names(watched.of) || watched.is_mostly_failing();
             if watched.is_loop(now) && !is_known {
                 watched.is_named = true;

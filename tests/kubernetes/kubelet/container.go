@@ -219,7 +219,7 @@ func shim(parent, file string) error {
 	child := exec.Command(self, "container", file)
 	child.Stdout, child.Stderr = os.Stdout, os.Stderr
 	child.ExtraFiles = []*os.File{writer}
-	child.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL}
+	child.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID}
 	// The signal comes when this thread ends, not when the process does.
 	runtime.LockOSThread()
 	if err := endWith(parent); err != nil {
