@@ -1,8 +1,6 @@
 //! Holds the sources to the import rule of ARCHITECTURE.md: which module may use which.
 
 mod circles;
-mod prose;
-mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
