@@ -12,7 +12,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
-use super::cli::PATIENCE;
+use crate::command::PATIENCE;
 
 /// A browser with one page open.
 pub(crate) struct Browser {

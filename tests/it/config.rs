@@ -1,6 +1,8 @@
 //! The configuration's messages about bad input: one line for each problem, with its place and what
 //! was expected, and all problems at once.
 
+pub(crate) mod slips;
+
 use std::fs;
 use std::path::PathBuf;
 

@@ -1,5 +1,9 @@
 //! Upstreams from a pod, a kubeconfig or a URL, and what a controller is given to find the gate.
 
+pub(crate) mod canary;
+pub(crate) mod proxy;
+pub(crate) mod rotation;
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

@@ -13,10 +13,10 @@ use std::thread;
 
 use serde_json::Value;
 
-use super::cli::{start, with_config};
-use super::fetched::{or_skip, prometheus};
-use super::metrics::{asked, bad_days, fetch, load, until};
-use super::ports::free_port;
+use crate::command::{start, with_config};
+use crate::fetched::{or_skip, prometheus};
+use crate::metrics::{asked, bad_days, fetch, load, until};
+use crate::ports::free_port;
 
 /// A query of the dashboard, and the form of its series' names.
 struct Query {

@@ -1,7 +1,7 @@
 //! The demo as a user starts it: it ends by itself, reports what it saw, leaves a picture, and the
 //! gate keeps its promise in it.
 
-use super::cli::{Ended, end, tidegate};
+use crate::command::{Ended, end, tidegate};
 
 fn played(seconds: u64) -> (Ended, String) {
     let folder = tempfile::tempdir().expect("a folder");

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use tidegate::config::{self, scenario};
 
-use super::cli::{config as config_file, end, tidegate};
+use crate::command::{config as config_file, end, tidegate};
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))

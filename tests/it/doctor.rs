@@ -4,10 +4,10 @@
 use std::net::TcpStream;
 use std::process::Command;
 
-use super::cli::Ended;
-use super::cli_input::{certificate, tls_server};
-use super::operate::{Process, answering, api, responding};
-use super::ports::free_port;
+use crate::cli::input::{certificate, tls_server};
+use crate::command::Ended;
+use crate::operate::{Process, answering, api, responding};
+use crate::ports::free_port;
 
 /// The findings: lines with their remedies.
 fn wrong(ended: &Ended) -> Vec<String> {
@@ -34,16 +34,16 @@ fn with_a_token(port: u16, gates: &str) -> Ended {
     std::fs::write(&kubeconfig, text).expect("it can be written");
     let config = folder.path().join("tidegate.toml");
     std::fs::write(&config, format!("[admin]\nlisten = \"off\"\n{gates}")).expect("it can be written");
-    let mut command = super::cli::with_config("doctor", &config);
+    let mut command = crate::command::with_config("doctor", &config);
     command.env("KUBECONFIG", &kubeconfig);
-    super::cli::end(command)
+    crate::command::end(command)
 }
 
 #[test]
 fn nothing_is_wrong_with_a_healthy_gate() {
     let (upstream, _) = api();
     let process = Process::start(&format!("http://127.0.0.1:{upstream}"), "");
-    super::cli_input::get(process.gate, "/api/v1/namespaces/n/pods/good");
+    crate::cli::input::get(process.gate, "/api/v1/namespaces/n/pods/good");
     let ended = process.command(&["doctor"]);
     assert!(wrong(&ended).is_empty(), "{}", ended.out);
     for wanted in

@@ -22,9 +22,9 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
-use crate::cli_input::get;
+use crate::cli::input::get;
 use crate::operate::Process;
-use crate::pool_support::soon;
+use crate::pool::support::soon;
 use crate::support::{Backend, reply};
 
 /// A gate under attack, and a leader that keeps renewing its lease through it.

@@ -2,9 +2,9 @@
 
 use std::os::unix::fs::symlink;
 
-use super::follow::follow;
-use super::operate::responding;
-use super::ports::free_port;
+use crate::follow::follow;
+use crate::operate::responding;
+use crate::ports::free_port;
 
 #[test]
 fn a_reader_of_the_page_for_github_clients_sees_a_limit_in_force() {

@@ -6,9 +6,9 @@ use std::net::TcpStream;
 
 use serde_json::Value;
 
-use super::cli::Running;
-use super::cli_input::get;
-use super::operate::{Process, responding};
+use crate::cli::input::get;
+use crate::command::Running;
+use crate::operate::{Process, responding};
 
 /// Answers 500 to calls that name `bad`, except a DELETE, and to those that name `wait` a 429 that
 /// asks all calls to wait.

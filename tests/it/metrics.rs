@@ -15,11 +15,11 @@ use tidegate::limit::Reason;
 use tidegate::telemetry::meters::{Decision, FailureKind};
 use tidegate::telemetry::table::{Kind, Metric, Since, TABLE};
 
-use super::cli::{PATIENCE, start, with_config};
-use super::egress::EC2;
-use super::fetched::{or_skip, prometheus};
-use super::operate::{Process, api, command, responding};
-use super::ports::free_port;
+use crate::command::{PATIENCE, start, with_config};
+use crate::egress::EC2;
+use crate::fetched::{or_skip, prometheus};
+use crate::operate::{Process, api, command, responding};
+use crate::ports::free_port;
 
 fn is_there(metric: &Metric) -> String {
     match metric.since {
@@ -92,7 +92,7 @@ fn names(page: &str) -> BTreeSet<String> {
 fn before_anything_has_happened_what_the_manual_says_is_there_at_zero() {
     let (upstream, _) = api();
     let process = Process::start(&format!("http://127.0.0.1:{upstream}"), "");
-    let page = super::cli_input::get(process.admin, "/metrics");
+    let page = crate::cli::input::get(process.admin, "/metrics");
     let there = names(&page);
     for metric in TABLE {
         let expected = match metric.since {
@@ -118,13 +118,13 @@ fn a_queue_and_a_bucket_that_a_reload_took_away_do_not_go_on_saying_what_was() {
     let (upstream, _) = api();
     let class = "[[gates.k.classes]]\nname = \"maps\"\nmatch = { resources = [\"configmaps\"] }\nbucket = { rate = 5, burst = 5 }\n";
     let mut process = Process::start(&format!("http://127.0.0.1:{upstream}"), class);
-    let page = super::cli_input::get(process.admin, "/metrics");
+    let page = crate::cli::input::get(process.admin, "/metrics");
     assert!(page.contains("tidegate_bucket_tokens{gate=\"k\",bucket=\"class maps\"} 5"), "{page}");
     let text = fs::read_to_string(&process.config).expect("it is there");
     fs::write(&process.config, text.replace(class, "")).expect("written");
     process.running.signal("-HUP");
     process.running.line("the new configuration is in force");
-    let page = super::cli_input::get(process.admin, "/metrics");
+    let page = crate::cli::input::get(process.admin, "/metrics");
     assert!(page.contains("tidegate_bucket_tokens{gate=\"k\",bucket=\"class maps\"} NaN"), "{page}");
     assert!(page.contains("tidegate_queue_length{gate=\"k\",class=\"maps\"} 0"), "{page}");
     assert!(page.contains("tidegate_bucket_rate{gate=\"k\",bucket=\"gate\"} 50"), "{page}");

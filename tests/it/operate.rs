@@ -14,10 +14,10 @@ use std::thread::{self, JoinHandle};
 use serde_json::Value;
 use tidegate::clock::Clock;
 
-use super::cli::{Ended, PATIENCE, Running, end, start, tidegate, with_config};
-use super::cli_input::get;
-use super::docs::blocks;
-use super::ports::free_port;
+use crate::cli::input::get;
+use crate::command::{Ended, PATIENCE, Running, end, start, tidegate, with_config};
+use crate::docs::blocks;
+use crate::ports::free_port;
 
 /// An API that answers 500 for every path or body with `bad` in it, else 200. Returns its port, and
 /// the number of calls that reached it.

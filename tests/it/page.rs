@@ -12,10 +12,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tidegate::clock::Clock;
 
-use super::browser::{Browser, Proxy, Screen};
-use super::cli_input::get;
-use super::fetched::{axe, chromium, or_skip};
-use super::operate::{Process, responding};
+use crate::browser::{Browser, Proxy, Screen};
+use crate::cli::input::get;
+use crate::fetched::{axe, chromium, or_skip};
+use crate::operate::{Process, responding};
 
 /// A webhook is down, so that no object of one kind can be written; the API server asks one class
 /// to wait; a client lists without end.

@@ -7,7 +7,7 @@ use tidegate::config::{Loaded, Problem, load_text};
 use tidegate::limit::policy::{BucketPolicy, Per};
 use tidegate::spec::Gate;
 
-use super::cli::{config, end, with_config};
+use crate::command::{config, end, with_config};
 
 pub(super) fn load(preset: &str, more: &str) -> Result<Loaded, Vec<String>> {
     let text = format!("[gates.g]\nupstream = \"https://api.example.com\"\npreset = \"{preset}\"\n{more}");

@@ -14,7 +14,7 @@ use self::azure::Arm;
 use self::github::Github;
 use self::tokens::Refill;
 use self::town::{Job, Provider, Town, Traffic};
-use super::presets::gate;
+use crate::presets::gate;
 
 const MINUTE: Duration = Duration::from_secs(60);
 const TEN_MINUTES: Duration = Duration::from_secs(600);

@@ -1,5 +1,7 @@
 //! A changed configuration takes effect while the gate runs, or changes nothing and says why (P11).
 
+pub(crate) mod load;
+
 use std::io::Write as _;
 use std::net::TcpStream;
 use std::os::unix::fs::symlink;
@@ -9,10 +11,10 @@ use std::time::Duration;
 use tidegate::clock::Clock;
 use tidegate::limit::policy::Lane;
 
-use super::cli::{Running, config, start, with_config};
-use super::cli_input::get;
-use super::ports::free_port;
-use super::support::{Backend, Proxy, status, within};
+use crate::cli::input::get;
+use crate::command::{Running, config, start, with_config};
+use crate::ports::free_port;
+use crate::support::{Backend, Proxy, status, within};
 
 const RATE: &str = "tidegate_bucket_rate{gate=\"k\",bucket=\"gate\"}";
 

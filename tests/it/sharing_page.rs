@@ -2,10 +2,10 @@
 
 use std::os::unix::fs::symlink;
 
-use super::follow::follow;
-use super::operate::responding;
-use super::ports::free_port;
-use super::store_server::program;
+use crate::follow::follow;
+use crate::operate::responding;
+use crate::ports::free_port;
+use crate::store_server::program;
 
 #[test]
 fn a_reader_of_the_page_on_sharing_has_three_gates_that_share_a_quota() {

@@ -10,9 +10,9 @@ use std::thread;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
-use super::cli::tidegate;
-use super::cli_input::get;
-use super::operate::{Process, api};
+use crate::cli::input::get;
+use crate::command::tidegate;
+use crate::operate::{Process, api};
 
 /// Reads until the screen has shown this.
 fn shows(terminal: &mut File, seen: &mut String, wanted: &str) -> String {

@@ -3,9 +3,9 @@
 
 use std::net::TcpStream;
 
-use super::cli_input::{certificate, get, tls_server};
-use super::operate::{Process, answering, api};
-use super::ports::free_port;
+use crate::cli::input::{certificate, get, tls_server};
+use crate::operate::{Process, answering, api};
+use crate::ports::free_port;
 
 const POD: &str = "/api/v1/namespaces/n/pods/good";
 

@@ -16,8 +16,8 @@ use tokio::io::copy_bidirectional;
 use tokio::runtime::Runtime;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-use super::cli::{Running, config, start, with_config};
-use super::ports::free_port;
+use crate::command::{Running, config, start, with_config};
+use crate::ports::free_port;
 
 /// Bytes in each direction: 4 s without optimization.
 const BYTES: u64 = 1 << 30;

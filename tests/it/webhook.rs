@@ -18,8 +18,8 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::cli::{Running, end, start, tidegate};
-use crate::cli_input::certificate;
+use crate::cli::input::certificate;
+use crate::command::{Running, end, start, tidegate};
 
 /// A webhook that runs, and what its clients trust.
 struct Webhook {

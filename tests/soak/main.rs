@@ -6,10 +6,10 @@
 //! seed (1). Nothing is timed, so it may run beside other work. Halfway and at the end everything
 //! comes to rest, and the two states are compared.
 
-#[expect(dead_code, reason = "the soak runs the command as the other tests do, and needs less of it")]
-#[path = "../it/cli.rs"]
-mod cli;
 mod clients;
+#[expect(dead_code, reason = "the soak runs the command as the other tests do, and needs less of it")]
+#[path = "../support/command.rs"]
+mod command;
 mod dice;
 #[path = "../support/ports.rs"]
 mod ports;

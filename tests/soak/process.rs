@@ -11,7 +11,7 @@ use serde_json::Value;
 use tidegate::clock::Clock;
 use tidegate::tls::{self, Pem, Roots};
 
-use crate::cli::{Running, start, with_config};
+use crate::command::{Running, start, with_config};
 use crate::dice::Dice;
 use crate::ports::free_port;
 use crate::upstream::Api;
@@ -122,7 +122,7 @@ impl Process {
             if held.is_empty() {
                 break sum(&metrics, "tidegate_upstream_connections");
             }
-            assert!(clock.now().since_start() < crate::cli::PATIENCE, "at rest somebody still holds: {held:#?}");
+            assert!(clock.now().since_start() < crate::command::PATIENCE, "at rest somebody still holds: {held:#?}");
             clock.sleep(std::time::Duration::from_millis(100)).await;
         };
         let pid = self.running.lock().expect("no panic").id();

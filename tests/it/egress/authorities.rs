@@ -19,7 +19,7 @@ use tokio::net::TcpListener;
 use super::intercept::{Api, ca, speak_tls};
 use super::tunnels::head;
 use super::{Around, Listener, listener};
-use crate::proxy_names::{NameServer, Says};
+use crate::proxy::names::{NameServer, Says};
 use crate::support::{header, within};
 
 const LISTED: [&str; 2] = ["a.listed.example", "b.listed.example"];

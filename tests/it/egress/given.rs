@@ -3,8 +3,8 @@
 use super::EC2;
 use super::intercept::Api;
 use super::restart::Place;
-use crate::cli::{end, tidegate};
-use crate::cli_input::get;
+use crate::cli::input::get;
+use crate::command::{end, tidegate};
 use crate::ports::free_port;
 
 fn place(api: &Api) -> Place {
@@ -55,7 +55,7 @@ fn replicas_that_are_given_one_ca_are_one_to_their_clients() {
         tidegate::tls::self_signed(&[], &[], None).expect("a CA").ca_key().expect("its own"),
     )
     .expect("written");
-    let check = end(crate::cli::with_config("check", &places[0].config()));
+    let check = end(crate::command::with_config("check", &places[0].config()));
     let says = "egress.ca.key: ";
     assert!(check.code == Some(78) && check.err.contains(says), "{}{}", check.out, check.err);
     assert!(check.err.contains("is not the key of the first certificate in"), "{}", check.err);

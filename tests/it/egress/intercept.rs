@@ -23,7 +23,7 @@ use super::tunnels::{head, tunnel};
 use super::{Around, EC2, Listener, aws, listener};
 use crate::frames::{GOAWAY, HEADERS, hello, next, request};
 use crate::ports::free_port;
-use crate::proxy_names::{NameServer, Says};
+use crate::proxy::names::{NameServer, Says};
 use crate::support::{header, status, within};
 
 const STS: &str = "sts.eu-central-1.amazonaws.com";

@@ -6,8 +6,8 @@ use std::net::TcpStream;
 use serde_json::Value;
 
 use super::EC2;
-use crate::cli::{end, start, tidegate, with_config};
-use crate::cli_input::get;
+use crate::cli::input::get;
+use crate::command::{end, start, tidegate, with_config};
 use crate::ports::free_port;
 
 /// An address of this machine that may be dialled for a client, if it has one: loopback may not.
@@ -20,7 +20,7 @@ fn outer_address() -> Option<std::net::IpAddr> {
 /// Everything that is answered to these bytes.
 fn exchange(port: u16, request: &str) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
-    stream.set_read_timeout(Some(crate::cli::PATIENCE)).expect("a socket");
+    stream.set_read_timeout(Some(crate::command::PATIENCE)).expect("a socket");
     stream.write_all(request.as_bytes()).expect("sent");
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).ok();

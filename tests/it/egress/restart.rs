@@ -12,8 +12,8 @@ use tidegate::tls::{self, Pem, Roots};
 
 use super::EC2;
 use super::intercept::{Api, get as request};
-use crate::cli::{Running, end, start, tidegate, with_config};
-use crate::cli_input::get;
+use crate::cli::input::get;
+use crate::command::{Running, end, start, tidegate, with_config};
 use crate::ports::free_port;
 
 pub(super) struct Place {
@@ -56,7 +56,7 @@ impl Place {
     /// A call as a client that trusts this CA makes it.
     pub(super) fn call(&self, ca: &str) -> Result<String, std::io::Error> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.egress)).expect("it listens");
-        stream.set_read_timeout(Some(crate::cli::PATIENCE)).expect("a socket");
+        stream.set_read_timeout(Some(crate::command::PATIENCE)).expect("a socket");
         stream.write_all(format!("CONNECT {EC2}:443 HTTP/1.1\r\nUser-Agent: Go-http-client/1.1\r\n\r\n").as_bytes())?;
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tidegate::clock::Clock;
 
 use super::encrypted;
-use crate::cli::{Running, end, start, with_config};
+use crate::command::{Running, end, start, with_config};
 use crate::ports::free_port;
 use crate::store_server::{program, spawn};
 use crate::support::Backend;
@@ -23,7 +23,7 @@ struct Process {
 /// Calls a host through a forward proxy.
 fn call(egress: u16, host: &str) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", egress)).expect("it listens");
-    stream.set_read_timeout(Some(crate::cli::PATIENCE)).expect("a socket");
+    stream.set_read_timeout(Some(crate::command::PATIENCE)).expect("a socket");
     let request = format!("GET http://{host}/zen HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).expect("sent");
     let mut answer = String::new();

@@ -15,7 +15,7 @@ use tokio::runtime::Runtime;
 use tokio_rustls::TlsConnector;
 
 use super::{Around, EC2, Listener, encrypted, listener};
-use crate::proxy_names::{NameServer, Says};
+use crate::proxy::names::{NameServer, Says};
 use crate::support::{Backend, within};
 
 /// A host that sends `says`, reads to the end, ends its own half, and hands over what it read.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 
-use crate::cli::PATIENCE;
+use crate::command::PATIENCE;
 
 /// A connection, plain or with TLS.
 pub(super) struct Client {

@@ -8,7 +8,7 @@ use std::{fs, thread};
 use super::api::Api;
 use super::clients::{Came, Client};
 use super::say;
-use crate::cli::{config, start, with_config};
+use crate::command::{config, start, with_config};
 use crate::ports::free_port;
 
 /// The descriptors that the process may open; a gate with one client has about 20.

@@ -7,7 +7,7 @@ use std::path::Path;
 use super::api::Api;
 use super::clients::{Came, Client};
 use super::{is_alone, must, say};
-use crate::cli::{config, end, start, with_config};
+use crate::command::{config, end, start, with_config};
 use crate::ports::free_port;
 
 /// Mounts a small disk at a folder.

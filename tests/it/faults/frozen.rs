@@ -6,7 +6,7 @@ use std::{fs, thread};
 use super::api::Api;
 use super::clients::{Came, Client};
 use super::say;
-use crate::cli::{config, start, with_config};
+use crate::command::{config, start, with_config};
 use crate::ports::free_port;
 
 const RATE: f64 = 100.0;

@@ -6,8 +6,8 @@ use std::{fs, thread};
 use super::api::Api;
 use super::clients::{Came, Client};
 use super::say;
-use crate::cli::{config, start, with_config};
-use crate::cli_input::get;
+use crate::cli::input::get;
+use crate::command::{config, start, with_config};
 use crate::ports::free_port;
 
 /// The limit that the deployment examples give the sidecar.

@@ -20,7 +20,7 @@ use tidegate::tls::{self, Roots};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::{is_alone, must, say};
-use crate::pool_support::{Answer, Server, answer};
+use crate::pool::support::{Answer, Server, answer};
 use crate::support::{Proxy, within};
 
 const UPSTREAM: &str = "10.77.0.1";

@@ -13,7 +13,7 @@ use tidegate::tls::{self, Pem, Roots};
 use super::api::Api;
 use super::clients::{Came, Client};
 use super::say;
-use crate::cli::{Running, config, start, with_config};
+use crate::command::{Running, config, start, with_config};
 use crate::ports::free_port;
 
 const WORKERS: usize = 8;

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use super::{disk, say};
-use crate::cli::{Running, config, start, with_config};
-use crate::cli_input::get;
+use crate::cli::input::get;
+use crate::command::{Running, config, start, with_config};
 use crate::ports::free_port;
 
 /// An upstream that counts calls. Those below `/fails` fail, and `/pause` asks for ten minutes

@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use super::{Flooded, LEASES, connections, many};
-use crate::pool_support::{Server, soon};
+use crate::pool::support::{Server, soon};
 use crate::support::Backend;
 
 /// Opens connections, and sends these bytes on each.
@@ -272,7 +272,7 @@ async fn of_four_hundred_heads_without_an_end_the_gate_holds_32_mebibytes() {
     println!("{guarded} of 400 were turned away");
     // An ordinary call notices nothing.
     assert!(
-        crate::cli_input::get(flooded.process.gate, "/api/v1/namespaces/a/configmaps/c").starts_with("HTTP/1.1 200")
+        crate::cli::input::get(flooded.process.gate, "/api/v1/namespaces/a/configmaps/c").starts_with("HTTP/1.1 200")
     );
     flooded.leases(LEASES).await;
     drop(unended);

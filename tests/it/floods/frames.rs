@@ -8,7 +8,7 @@ use crate::frames::{
     self, ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, RST_STREAM, SETTINGS, WINDOW_UPDATE,
     block, frame, good, hello, request,
 };
-use crate::pool_support::soon;
+use crate::pool::support::soon;
 
 /// GOAWAY's code for a peer that does too much.
 const ENHANCE_YOUR_CALM: u32 = 11;

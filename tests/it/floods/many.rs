@@ -4,7 +4,7 @@ use http::Request;
 use http_body_util::{BodyExt as _, Full};
 
 use super::{Flooded, LEASES, many};
-use crate::pool_support::soon;
+use crate::pool::support::soon;
 
 /// Every call fails, so that its key would be remembered, and no name comes twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 use crate::frames::{
     self, ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, PUSH_PROMISE, RST_STREAM, SETTINGS, block, frame,
 };
-use crate::pool_support::Server;
+use crate::pool::support::Server;
 use crate::support::{Proxy, status, within};
 
 /// The result that the client gets.

@@ -7,7 +7,7 @@ use tidegate::api::Failures;
 use tidegate::config;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::pool_support::Server;
+use crate::pool::support::Server;
 use crate::support::{Proxy, ProxyBuilder, status};
 
 /// Request lines as they reach the upstream.

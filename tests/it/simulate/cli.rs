@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use crate::cli::{Ended, end, tidegate};
+use crate::command::{Ended, end, tidegate};
 
 fn simulate<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Ended {
     end(tidegate(std::iter::once("simulate").chain(arguments)))
@@ -47,7 +47,7 @@ fn a_scenario_gives_a_table_a_picture_and_files() {
 #[test]
 fn limits_of_ones_own_are_compared_with_the_usual_ones() {
     let (_folder, path) =
-        crate::cli::config("[gates.mine]\nupstream = \"http://127.0.0.1:9\"\npreset = \"crossplane\"\n");
+        crate::command::config("[gates.mine]\nupstream = \"http://127.0.0.1:9\"\npreset = \"crossplane\"\n");
     let path = path.display().to_string();
     let ended = simulate(["recovery", "objects=20", "length=40s", "down=10s", "--config", &path]);
     assert_eq!(ended.code, Some(0), "{}", ended.err);
@@ -70,7 +70,7 @@ fn the_example_scenario_plays() {
 
 #[test]
 fn every_problem_of_a_scenario_file_is_listed_with_its_place() {
-    let (_folder, path) = crate::cli::config(
+    let (_folder, path) = crate::command::config(
         "lenght = \"1m\"\nlength = 5\n[upstream]\ncapacity = 0\n[[upstream.failures]]\nstatus = 200\ncontrollers = [\"dbs\"]\n\
          [[controllers]]\nname = \"db\"\nverbs = [\"upddate\"]\nrequeue = \"soon\"\n[[leases]]\nevery = \"20s\"\n[[limits]]\nname = \"x\"\n",
     );
@@ -110,7 +110,7 @@ fn wrong_usage_says_what_is_right() {
 #[test]
 fn a_replay_shows_what_was_recorded_beside_the_candidate() {
     let (folder, config) =
-        crate::cli::config("[gates.api]\nupstream = \"http://127.0.0.1:9\"\nbucket = { rate = 1, burst = 1 }\n");
+        crate::command::config("[gates.api]\nupstream = \"http://127.0.0.1:9\"\nbucket = { rate = 1, burst = 1 }\n");
     let log = folder.path().join("calls.jsonl");
     let line = "{\"arrived_ns\":1,\"wall_ms\":1,\"gate\":\"api\",\"class\":\"default\",\"lane\":\"normal\",\"flow\":\"0a\",\"verb\":\"get\",\
                 \"group\":\"\",\"resource\":\"pods\",\"sent_ns\":1,\"upstream_ns\":5,\"status\":200}\n";
