@@ -2,8 +2,7 @@
 //! `TIDEGATE_STORE_SERVER` names it. That script and ledger agree is held on both.
 //!
 //! Each test starts a server of its own, on a Unix socket in a folder of its own, and stops it by
-//! its process id. Without a server the tests say what was skipped; where
-//! `TIDEGATE_REQUIRE_STORE` is set, they fail unless both engines are there.
+//! its process id. They run where `TIDEGATE_LIVE=1` is set.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -14,7 +14,8 @@ use std::thread;
 use serde_json::Value;
 
 use crate::command::{start, with_config};
-use crate::fetched::{or_skip, prometheus};
+use crate::fetched::prometheus;
+use crate::live::or_skip;
 use crate::metrics::{asked, bad_days, fetch, load, until};
 use crate::ports::free_port;
 

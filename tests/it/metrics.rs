@@ -17,7 +17,8 @@ use tidegate::telemetry::table::{Kind, Metric, Since, TABLE};
 
 use crate::command::{PATIENCE, start, with_config};
 use crate::egress::EC2;
-use crate::fetched::{or_skip, prometheus};
+use crate::fetched::prometheus;
+use crate::live::or_skip;
 use crate::operate::{Process, api, command, responding};
 use crate::ports::free_port;
 

@@ -14,7 +14,8 @@ use tidegate::clock::Clock;
 
 use crate::browser::{Browser, Proxy, Screen};
 use crate::cli::input::get;
-use crate::fetched::{axe, chromium, or_skip};
+use crate::fetched::{axe, chromium};
+use crate::live::or_skip;
 use crate::operate::{Process, responding};
 
 /// A webhook is down, so that no object of one kind can be written; the API server asks one class

@@ -4,7 +4,7 @@
 //! when attempts run out; a failure of the upstream as its own service error; and a signature must
 //! stay good. Each SDK is a program (`clients/`, `go/`, `rust/`, `cert-manager/`) that makes the calls it is told to. They
 //! are fetched once into a per-user cache, with their versions pinned; a test whose SDK cannot be
-//! had says that it was skipped, and `TIDEGATE_REQUIRE_SDKS=1` makes that a failure.
+//! had says that it was skipped, and `TIDEGATE_LIVE=1` makes that a failure.
 
 mod ack;
 #[path = "../support/admin.rs"]
@@ -41,6 +41,3 @@ mod wait;
 #[path = "../support/window.rs"]
 mod window;
 mod wire;
-
-/// The variable that makes a missing SDK a failure.
-const REQUIRED_BY: &str = "TIDEGATE_REQUIRE_SDKS";

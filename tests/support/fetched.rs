@@ -2,8 +2,8 @@
 //!
 //! They live in `${XDG_CACHE_HOME:-~/.cache}/tidegate`, in folders named by what they are made
 //! from. Versions are pinned by files beside the tests; the places they come from are what the
-//! tools are configured with (`pip`, `npm`, `go`). What cannot be fetched is a reason to skip, which the
-//! variable that the test binary names (`crate::REQUIRED_BY`) makes a failure.
+//! tools are configured with (`pip`, `npm`, `go`). What cannot be fetched is a reason to skip, which
+//! `TIDEGATE_LIVE=1` makes a failure.
 
 use std::fmt::Display;
 use std::fs::{self, File};
@@ -20,7 +20,7 @@ pub(crate) fn or_skip<T>(test: &str, found: Result<T, String>) -> Option<T> {
     match found {
         Ok(found) => Some(found),
         Err(why) if everything_is_required() => {
-            panic!("{}=1, but {test} misses a client: {why}", crate::REQUIRED_BY)
+            panic!("TIDEGATE_LIVE=1, but {test} misses a client: {why}")
         }
         Err(why) => {
             say(format_args!("SKIPPED {test}: {why}"));
@@ -31,7 +31,7 @@ pub(crate) fn or_skip<T>(test: &str, found: Result<T, String>) -> Option<T> {
 
 /// True if what is missing is a failure instead of a reason to skip.
 pub(crate) fn everything_is_required() -> bool {
-    std::env::var_os(crate::REQUIRED_BY).is_some_and(|value| value == "1")
+    std::env::var_os("TIDEGATE_LIVE").is_some_and(|value| value == "1")
 }
 
 /// Writes a line of the report, past libtest's capture, so that skips and figures show in a run

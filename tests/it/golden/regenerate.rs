@@ -1,15 +1,15 @@
 //! The committed vectors are, byte for byte, what the committed module versions print. Needs Go.
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
-use std::{env, fs};
+
+use crate::live::{self, or_skip};
 
 #[test]
 fn the_committed_vectors_are_what_the_originals_answer() {
-    if let Err(why) = modules() {
-        assert!(env::var_os("TIDEGATE_REQUIRE_KUBERNETES").is_none_or(|value| value != "1"), "required, but {why}");
-        eprintln!("skipped: {why}");
+    if or_skip("the committed vectors", live::required().and_then(|()| modules())).is_none() {
         return;
     }
     let fresh = tempfile::tempdir().expect("a folder");

@@ -8,8 +8,8 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::Duration;
-use std::{env, thread};
 
 use tidegate::proxy::Gate;
 use tidegate::upstream::Host;
@@ -17,6 +17,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::corpus::{CORPUS, Mutations};
+use crate::live::{self, or_skip};
 use crate::support::Proxy;
 
 /// The number of mutations of the corpus.
@@ -158,14 +159,8 @@ fn program(folder: &Path) -> Result<PathBuf, String> {
 #[test]
 fn what_the_guard_lets_in_go_reads_as_the_gate_does() {
     let folder = tempfile::tempdir().expect("a folder");
-    let program = match program(folder.path()) {
-        Ok(program) => program,
-        Err(why) => {
-            assert!(env::var_os("TIDEGATE_REQUIRE_KUBERNETES").is_none_or(|value| value != "1"), "required, but {why}");
-            eprintln!("skipped: {why}");
-            return;
-        }
-    };
+    let program = live::required().and_then(|()| program(folder.path()));
+    let Some(program) = or_skip("Go's net/http", program) else { return };
     let mut sent: Vec<Vec<u8>> = CORPUS.iter().map(|text| text.as_bytes().to_vec()).collect();
     sent.extend(Mutations::new(SEED).take(MUTATIONS));
     let half = sent.split_off(sent.len() / 2);

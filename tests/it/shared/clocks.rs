@@ -67,13 +67,13 @@ impl Store {
 }
 
 /// Returns the library, unless it is not installed: then it says so, and fails where
-/// `TIDEGATE_REQUIRE_STORE` is set.
+/// `TIDEGATE_LIVE=1` is set.
 fn library() -> Option<PathBuf> {
     let folders = std::fs::read_dir("/usr/lib").into_iter().flatten().filter_map(Result::ok);
     let library = folders.map(|folder| folder.path().join("faketime/libfaketimeMT.so.1")).find(|file| file.is_file());
     if library.is_none() {
         let why = "there is no libfaketime: apt-get install faketime";
-        assert!(std::env::var_os("TIDEGATE_REQUIRE_STORE").is_none(), "{why}");
+        assert!(!crate::live::is_required(), "{why}");
         eprintln!("skipped: {why}");
     }
     library

@@ -45,7 +45,7 @@ impl Binaries {
         match FOUND.get_or_init(Self::find) {
             Ok(found) => Some(found),
             Err(why) if everything_is_required() => {
-                panic!("TIDEGATE_REQUIRE_KUBERNETES=1, but there is no control plane: {why}")
+                panic!("TIDEGATE_LIVE=1, but there is no control plane: {why}")
             }
             Err(why) => {
                 say(format_args!("SKIPPED {test}: {why}"));
