@@ -7,11 +7,11 @@ COPY src src
 COPY config config
 COPY docs docs
 COPY benches benches
+COPY .ci/ship .ci/ship
 # Cargo's features that the image is to have besides: otlp.
 ARG FEATURES=
-# Static, and built by the profile of what calls run through.
-RUN SHIP_FEATURES="$FEATURES" benches/profile/ship build --bin tidegate \
- && install -D "$(benches/profile/ship binary)" /out/tidegate \
+RUN SHIP_FEATURES="$FEATURES" .ci/ship build --bin tidegate \
+ && install -D "$(.ci/ship binary)" /out/tidegate \
  && install -D -m 644 /etc/ssl/certs/ca-certificates.crt /out/etc/ssl/certs/ca-certificates.crt
 
 FROM scratch

@@ -10,8 +10,10 @@
 //!
 //! ```text
 //! cargo bench -p decide --bench calls               a line for each way of a call
-//! cargo bench -p decide --bench calls -- check      compares them with their bars, and fails above
-//!                                                   them
+//! cargo bench -p decide --bench calls -- check [BINARY]
+//!                                                   counts the floor (`benches/peers/floor`) as well,
+//!                                                   whose binary FLOOR names, and fails where a call
+//!                                                   takes too many times what it takes there
 //! cargo bench -p decide --bench calls -- profile FOLDER BINARY
 //!                                                   leaves callgrind's files of each way in a folder
 //!                                                   that is there, for callgrind_annotate: `.1` is the
@@ -34,6 +36,7 @@
 //! `benches/decide/processors` makes what the last form needs, and compares two processors; with
 //! qemu the calls are the difference between a longer run and a shorter one.
 
+use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -61,11 +64,26 @@ mod counter;
 /// A way that calls take through the gate.
 struct Way {
     what: &'static str,
-    /// The most instructions that a call may take.
+    /// The most that a call may take, in hundredths of what it takes through the floor. For the
+    /// tunnel, in hundredths of a call by TLS through the gate.
     bar: u64,
-    /// Starts the upstream, and returns what the gate's table has of it. The folder is for files.
-    upstream: fn(&Path) -> io::Result<String>,
+    /// Starts the upstream. The folder is for files.
+    upstream: fn(&Path) -> io::Result<Upstream>,
     client: Client,
+}
+
+/// An upstream on a port of this machine.
+struct Upstream {
+    port: u16,
+    /// The file of its authority, if it speaks TLS.
+    ca: Option<PathBuf>,
+}
+
+/// A program between client and upstream.
+#[derive(Clone, Copy)]
+enum Program<'a> {
+    Gate(&'a Path),
+    Floor(&'a Path),
 }
 
 /// The client of a gate.
@@ -81,70 +99,99 @@ enum Client {
 
 #[rustfmt::skip]
 const WAYS: [Way; 5] = [
-    Way { what: "a GET of 1 KiB, HTTP/1.1 to HTTP/1.1",       bar: 52_000, upstream: plain, client: Client::Plain(29) },
-    Way { what: "a GET of 1 KiB, HTTP/1.1 to TLS and HTTP/2", bar: 75_000, upstream: tls, client: Client::Plain(29) },
-    Way { what: "the same with a token of 900 bytes",         bar: 102_000, upstream: tls, client: Client::Plain(900) },
-    Way { what: "a GET of 1 KiB, TLS and HTTP/2 to the same", bar: 84_000, upstream: tls, client: Client::Tls },
-    Way { what: "the same through a tunnel that is opened",   bar: 0, upstream: tls, client: Client::Tunnel },
+    Way { what: "a GET of 1 KiB, HTTP/1.1 to HTTP/1.1",       bar: 400, upstream: plain, client: Client::Plain(29) },
+    Way { what: "a GET of 1 KiB, HTTP/1.1 to TLS and HTTP/2", bar: 300, upstream: tls, client: Client::Plain(29) },
+    Way { what: "the same with a token of 900 bytes",         bar: 300, upstream: tls, client: Client::Plain(900) },
+    Way { what: "a GET of 1 KiB, TLS and HTTP/2 to the same", bar: 300, upstream: tls, client: Client::Tls },
+    Way { what: "the same through a tunnel that is opened",   bar: 105, upstream: tls, client: Client::Tunnel },
 ];
 
 fn main() -> ExitCode {
     // `cargo bench` adds a flag of its own.
-    let mut args: Vec<String> = env::args().skip(1).filter(|arg| arg != "--bench").collect();
-    let one: Vec<String> = if args.first().is_some_and(|word| word == "count") {
-        args.drain(..args.len().min(3)).collect()
-    } else {
-        Vec::new()
-    };
-    let checks = args.iter().any(|arg| arg == "check");
-    let (counter, rest) = match &*args {
-        [word, plugin, rest @ ..] if word == "qemu" => (Counter::Qemu(plugin.into()), rest),
-        [word, rest @ ..] if word == "only" => (Counter::Nothing, rest),
-        [word, folder, rest @ ..] if word == "profile" => (Counter::Profile(folder.into()), rest),
-        all => (Counter::Callgrind, all),
-    };
-    let Some(binary) = rest.iter().find(|arg| *arg != "check").map(PathBuf::from).or_else(beside) else {
-        eprintln!("the cost of a call is left out: build tidegate with the same profile first");
-        return if checks { ExitCode::FAILURE } else { ExitCode::SUCCESS };
-    };
-    if let [_, what, calls] = &*one {
-        return match count(what, calls, &counter, &binary) {
-            Ok(count) => {
-                println!("{count}");
-                ExitCode::SUCCESS
-            }
-            Err(why) => {
-                eprintln!("{why}");
-                ExitCode::FAILURE
-            }
-        };
-    }
-    if matches!(counter, Counter::Profile(_) | Counter::Nothing) {
-        return call_once(&counter, &binary);
-    }
-    let (mut above, mut by_tls) = (false, 0);
-    for mut way in WAYS {
-        match way.cost(&counter, &binary) {
-            // The bars are callgrind's.
-            Ok(cost) if !matches!(counter, Counter::Callgrind) => println!("{:<80} {cost:>6} instructions", way.what),
-            Ok(cost) => {
-                match way.client {
-                    Client::Plain(_) => {}
-                    Client::Tls => by_tls = cost,
-                    // At most 1.05 times a call by the listener.
-                    Client::Tunnel => way.bar = by_tls + by_tls / 20,
-                }
-                above |= cost > way.bar;
-                let verdict = if cost > way.bar { "ABOVE" } else { "of at most" };
-                println!("{:<80} {cost:>6} instructions {verdict} {}", way.what, way.bar);
-            }
-            Err(why) => {
-                eprintln!("{}: {why}", way.what);
-                return ExitCode::FAILURE;
-            }
+    let args: Vec<String> = env::args().skip(1).filter(|arg| arg != "--bench").collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    match run(&args) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(why) => {
+            eprintln!("{why}");
+            ExitCode::FAILURE
         }
     }
-    if checks && above { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// Returns false where a call takes more than its bar.
+fn run(args: &[&str]) -> io::Result<bool> {
+    match *args {
+        ["count", what, calls, ref rest @ ..] => {
+            let way =
+                WAYS.iter().find(|way| way.what == what).ok_or_else(|| io::Error::other("there is no such way"))?;
+            let (counter, rest) = counter(rest);
+            let program = match *rest {
+                ["floor", floor] => Program::Floor(Path::new(floor)),
+                _ => Program::Gate(&binary(rest)?),
+            };
+            println!("{}", way.count(&counter, program, calls.parse().map_err(io::Error::other)?)?);
+            Ok(true)
+        }
+        ["check", ref rest @ ..] => {
+            let floor =
+                env::var_os("FLOOR").ok_or_else(|| io::Error::other("FLOOR must name the binary of the floor"))?;
+            compare(Path::new(&floor), &binary(rest)?)
+        }
+        ref rest => {
+            let (counter, rest) = counter(rest);
+            let binary = binary(rest)?;
+            if matches!(counter, Counter::Profile(_) | Counter::Nothing) {
+                return call_once(&counter, &binary);
+            }
+            for way in WAYS {
+                println!("{:<50} {:>6} instructions", way.what, way.cost(&counter, Program::Gate(&binary))?);
+            }
+            Ok(true)
+        }
+    }
+}
+
+/// Reads which counter is asked for, and returns the arguments behind it.
+fn counter<'a, 'b>(args: &'a [&'b str]) -> (Counter, &'a [&'b str]) {
+    match args {
+        ["qemu", plugin, rest @ ..] => (Counter::Qemu(plugin.into()), rest),
+        ["only", rest @ ..] => (Counter::Nothing, rest),
+        ["profile", folder, rest @ ..] => (Counter::Profile(folder.into()), rest),
+        rest => (Counter::Callgrind, rest),
+    }
+}
+
+/// Returns the binary that is named, or the one that was built where this program was.
+fn binary(args: &[&str]) -> io::Result<PathBuf> {
+    if let [named] = args {
+        return Ok(PathBuf::from(named));
+    }
+    let beside = env::current_exe()?.parent().and_then(Path::parent).map(|folder| folder.join("tidegate"));
+    beside
+        .filter(|binary| binary.is_file())
+        .ok_or_else(|| io::Error::other("build tidegate with the same profile first"))
+}
+
+/// Compares each way through the gate with the same way through the floor.
+fn compare(floor: &Path, binary: &Path) -> io::Result<bool> {
+    let (mut holds, mut by_tls) = (true, 0);
+    for way in WAYS {
+        let cost = way.cost(&Counter::Callgrind, Program::Gate(binary))?;
+        let least = match way.client {
+            Client::Tunnel => by_tls,
+            _ => way.cost(&Counter::Callgrind, Program::Floor(floor))?,
+        };
+        if way.client == Client::Tls {
+            by_tls = cost;
+        }
+        let ratio = cost * 100 / least.max(1);
+        holds &= ratio <= way.bar;
+        let verdict = if ratio <= way.bar { "of at most" } else { "ABOVE" };
+        println!("{:<50} {cost:>6} instructions, {ratio}% of {least}, {verdict} {}%", way.what, way.bar);
+    }
+    Ok(holds)
 }
 
 /// Returns what a process has counted.
@@ -154,51 +201,35 @@ fn counted(run: Child) -> io::Result<u64> {
     said.trim().parse().map_err(|_| io::Error::other(String::from_utf8_lossy(&ended.stderr).into_owned()))
 }
 
-/// Counts one run, in a process of its own.
-fn count(what: &str, calls: &str, counter: &Counter, binary: &Path) -> io::Result<u64> {
-    let way = WAYS.iter().find(|way| way.what == what).ok_or_else(|| io::Error::other("there is no such way"))?;
-    way.count(counter, binary, calls.parse().map_err(io::Error::other)?)
-}
-
 /// Makes many calls by each way, once.
-fn call_once(counter: &Counter, binary: &Path) -> ExitCode {
+fn call_once(counter: &Counter, binary: &Path) -> io::Result<bool> {
     for way in WAYS {
-        match way.count(counter, binary, MANY) {
-            Ok(0) => println!("{:<80} {} calls", way.what, WARM_UP + MANY),
-            Ok(count) => println!("{:<80} {count:>6} instructions for {} calls", way.what, WARM_UP + MANY),
-            Err(why) => {
-                eprintln!("{}: {why}", way.what);
-                return ExitCode::FAILURE;
-            }
+        match way.count(counter, Program::Gate(binary), MANY)? {
+            0 => println!("{:<50} {} calls", way.what, WARM_UP + MANY),
+            count => println!("{:<50} {count:>6} instructions for {} calls", way.what, WARM_UP + MANY),
         }
     }
-    ExitCode::SUCCESS
-}
-
-/// Returns the binary that was built where this program was.
-fn beside() -> Option<PathBuf> {
-    let binary = env::current_exe().ok()?.parent()?.parent()?.join("tidegate");
-    binary.is_file().then_some(binary)
+    Ok(true)
 }
 
 // === impl Way ===
 
 impl Way {
     /// Returns the instructions of one call.
-    fn cost(&self, counter: &Counter, binary: &Path) -> io::Result<u64> {
+    fn cost(&self, counter: &Counter, program: Program<'_>) -> io::Result<u64> {
         if counter.counts_calls_alone() {
-            let [one, other] = self.least(counter, binary, [MANY; 2], 1)?;
+            let [one, other] = self.least(counter, program, [MANY; 2], 1)?;
             return Ok(one.min(other) / MANY);
         }
-        let [few, many] = self.least(counter, binary, [FEW, MANY], RUNS)?;
+        let [few, many] = self.least(counter, program, [FEW, MANY], RUNS)?;
         Ok(many.saturating_sub(few) / (MANY - FEW))
     }
 
     /// Counts calls of two numbers at once, several times. Returns the least of each.
-    fn least(&self, counter: &Counter, binary: &Path, calls: [u64; 2], times: usize) -> io::Result<[u64; 2]> {
+    fn least(&self, counter: &Counter, program: Program<'_>, calls: [u64; 2], times: usize) -> io::Result<[u64; 2]> {
         let mut least = [u64::MAX; 2];
         for _ in 0..times {
-            let [one, other] = calls.map(|calls| self.begin(counter, binary, calls));
+            let [one, other] = calls.map(|calls| self.begin(counter, program, calls));
             for (least, run) in least.iter_mut().zip([one?, other?]) {
                 *least = (*least).min(counted(run)?);
             }
@@ -208,25 +239,33 @@ impl Way {
 
     /// Begins to count in a process of its own, since there is one gate to a process: so that two
     /// runs are counted at once.
-    fn begin(&self, counter: &Counter, binary: &Path, calls: u64) -> io::Result<Child> {
+    fn begin(&self, counter: &Counter, program: Program<'_>, calls: u64) -> io::Result<Child> {
         let mut command = Command::new(env::current_exe()?);
         command.args(["count", self.what, &calls.to_string()]);
         if let Counter::Qemu(plugin) = counter {
             command.arg("qemu").arg(plugin);
         }
-        command.arg(binary).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()
+        match program {
+            Program::Gate(binary) => command.arg(binary),
+            Program::Floor(floor) => command.arg("floor").arg(floor),
+        };
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()
     }
 
-    fn count(&self, counter: &Counter, binary: &Path, calls: u64) -> io::Result<u64> {
+    fn count(&self, counter: &Counter, program: Program<'_>, calls: u64) -> io::Result<u64> {
         let folder = env::temp_dir().join(format!("tidegate-calls-{}", std::process::id()));
         fs::create_dir_all(&folder)?;
-        let counted = self.count_in(&folder, counter, binary, calls);
+        let counted = self.count_in(&folder, counter, program, calls);
         fs::remove_dir_all(&folder)?;
         counted
     }
 
     /// Returns the gate's configuration, for clients that come to this port.
-    fn gate(&self, folder: &Path, port: u16, upstream: &str) -> io::Result<String> {
+    fn gate(&self, folder: &Path, port: u16, upstream: &Upstream) -> io::Result<String> {
+        let to = upstream.port;
+        let own = upstream.ca.as_ref().map_or_else(String::new, |ca| format!("upstream_tls.ca = {ca:?}"));
+        let scheme = if upstream.ca.is_some() { "https" } else { "http" };
+        let upstream = format!("upstream = \"{scheme}://localhost:{to}\"\n{own}");
         Ok(match self.client {
             Client::Plain(_) => format!("[gates.kubernetes]\nlisten = \"127.0.0.1:{port}\"\n{upstream}"),
             Client::Tls => {
@@ -238,25 +277,41 @@ impl Way {
                 )
             }
             Client::Tunnel => {
-                let (to, own) = upstream.split_once('\n').unwrap_or((upstream, ""));
-                let to = to.trim_start_matches("upstream = \"https://");
                 format!(
                     "[egress]\nlisten = \"127.0.0.1:{port}\"\nca.write_to = {folder:?}\n[gates.api]\nhosts = [{NAME:?}]\n\
-                     intercept = true\npreset = \"none\"\nconnect_to = {{ {NAME:?} = \"{to} }}\n{own}"
+                     intercept = true\npreset = \"none\"\nconnect_to = {{ {NAME:?} = \"localhost:{to}\" }}\n{own}"
                 )
             }
         })
     }
 
-    fn count_in(&self, folder: &Path, counter: &Counter, binary: &Path, calls: u64) -> io::Result<u64> {
+    /// Returns the floor's arguments.
+    fn floor(&self, folder: &Path, port: u16, upstream: &Upstream) -> io::Result<Vec<OsString>> {
+        let scheme = if upstream.ca.is_some() { "https" } else { "http" };
+        let mut arguments =
+            vec![format!("127.0.0.1:{port}").into(), format!("{scheme}://127.0.0.1:{}", upstream.port).into()];
+        arguments.extend(upstream.ca.clone().map(PathBuf::into_os_string));
+        if self.client == Client::Tls {
+            let (cert, key) = certificate(folder, NAME)?;
+            arguments.extend([cert.into_os_string(), key.into_os_string()]);
+        }
+        Ok(arguments)
+    }
+
+    fn count_in(&self, folder: &Path, counter: &Counter, program: Program<'_>, calls: u64) -> io::Result<u64> {
         let upstream = (self.upstream)(folder)?;
         let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
-        let (gate, bucket) =
-            (self.gate(folder, port, &upstream)?, "bucket = { rate = 1e9, burst = 4294967295, adapt = \"off\" }");
-        let config = format!("[admin]\nlisten = \"off\"\nsocket = \"off\"\n{gate}\n{bucket}\n");
         let file = folder.join("tidegate.toml");
-        fs::write(&file, config)?;
-        let mut gate = counter.start(binary, &file)?;
+        let (binary, arguments) = match program {
+            Program::Floor(floor) => (floor, self.floor(folder, port, &upstream)?),
+            Program::Gate(binary) => {
+                let gate = self.gate(folder, port, &upstream)?;
+                let bucket = "bucket = { rate = 1e9, burst = 4294967295, adapt = \"off\" }";
+                fs::write(&file, format!("[admin]\nlisten = \"off\"\nsocket = \"off\"\n{gate}\n{bucket}\n"))?;
+                (binary, vec!["run".into(), "--config".into(), file.clone().into_os_string()])
+            }
+        };
+        let mut gate = counter.start(binary, folder, &arguments)?;
         let called = connect(&mut gate, port).and_then(|stream| {
             // Before each call, and after the last.
             let before = |number| {
@@ -277,7 +332,7 @@ impl Way {
         if matches!(counter, Counter::Nothing) {
             return Ok(0);
         }
-        counter.collected(&file, &said).ok_or_else(|| io::Error::other(said.into_owned()))
+        counter.collected(folder, &said).ok_or_else(|| io::Error::other(said.into_owned()))
     }
 }
 
@@ -397,7 +452,7 @@ fn head_of(reader: &mut impl BufRead) -> io::Result<(String, usize)> {
 }
 
 /// An upstream that speaks HTTP/1.1 in the clear.
-fn plain(_: &Path) -> io::Result<String> {
+fn plain(_: &Path) -> io::Result<Upstream> {
     let listener = TcpListener::bind(("127.0.0.1", 0))?;
     let port = listener.local_addr()?.port();
     thread::spawn(move || {
@@ -405,7 +460,7 @@ fn plain(_: &Path) -> io::Result<String> {
             thread::spawn(move || answer(&stream));
         }
     });
-    Ok(format!("upstream = \"http://127.0.0.1:{port}\""))
+    Ok(Upstream { port, ca: None })
 }
 
 /// Answers until the connection ends.
@@ -422,9 +477,9 @@ fn answer(mut stream: &TcpStream) -> io::Result<()> {
 }
 
 /// An upstream that speaks HTTP/2 by TLS.
-fn tls(folder: &Path) -> io::Result<String> {
-    let made =
-        rcgen::generate_simple_self_signed(["localhost".to_owned(), NAME.to_owned()]).map_err(io::Error::other)?;
+fn tls(folder: &Path) -> io::Result<Upstream> {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned(), "127.0.0.1".to_owned(), NAME.to_owned()])
+        .map_err(io::Error::other)?;
     let ca = folder.join("upstream.crt");
     fs::write(&ca, made.cert.pem())?;
     let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).map_err(io::Error::other)?;
@@ -439,7 +494,7 @@ fn tls(folder: &Path) -> io::Result<String> {
     let port = listener.local_addr()?.port();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     thread::spawn(move || runtime.block_on(serve(listener, TlsAcceptor::from(Arc::new(config)))));
-    Ok(format!("upstream = \"https://localhost:{port}\"\nupstream_tls.ca = {ca:?}"))
+    Ok(Upstream { port, ca: Some(ca) })
 }
 
 /// Makes a certificate for a name, and writes it and its key.

@@ -24,15 +24,15 @@ pub(crate) enum Counter {
 // === impl Counter ===
 
 impl Counter {
-    /// Starts a gate with a configuration.
+    /// Starts a program; the folder is for what callgrind counts.
     ///
     /// # Errors
     /// The binary cannot be read, is for a processor that is not known here, or the program that
     /// counts is not installed.
-    pub(crate) fn start(&self, binary: &Path, config: &Path) -> io::Result<Child> {
+    pub(crate) fn start(&self, binary: &Path, folder: &Path, arguments: &[OsString]) -> io::Result<Child> {
         let mut command = match self {
-            Self::Callgrind => counted(callgrind(&config.with_file_name(COUNTED)), binary),
-            Self::Profile(folder) => counted(callgrind(&folder.join("callgrind.out.%p")), binary),
+            Self::Callgrind => counted(callgrind(&folder.join(COUNTED)), binary),
+            Self::Profile(kept) => counted(callgrind(&kept.join("callgrind.out.%p")), binary),
             Self::Nothing => Command::new(binary),
             Self::Qemu(plugin) => {
                 let mut command = Command::new(emulator(binary)?);
@@ -43,7 +43,7 @@ impl Counter {
                 counted(command, binary)
             }
         };
-        command.args(["run", "--config"]).arg(config);
+        command.args(arguments);
         let gate = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
         GATE.store(gate.id(), Ordering::Relaxed);
         Ok(gate)
@@ -71,11 +71,11 @@ impl Counter {
     }
 
     /// Returns the number of instructions of the calls, or of the whole run where there is one part
-    /// only: from the files beside the configuration, and from what has been said at the end.
-    pub(crate) fn collected(&self, config: &Path, said: &str) -> Option<u64> {
+    /// only: from the files in the folder, and from what has been said at the end.
+    pub(crate) fn collected(&self, folder: &Path, said: &str) -> Option<u64> {
         let count = |text: &str, before| text.lines().find_map(|line| line.split_once(before)?.1.trim().parse().ok());
         if self.counts_calls_alone() {
-            let calls = fs::read_to_string(config.with_file_name(format!("{COUNTED}.2"))).ok()?;
+            let calls = fs::read_to_string(folder.join(format!("{COUNTED}.2"))).ok()?;
             return count(&calls, "totals:");
         }
         count(said, "Collected :")

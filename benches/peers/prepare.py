@@ -116,9 +116,9 @@ def build(command, folder, **environment):
 
 
 def floor():
-    """Static, as the image's binary is, and built without a profile; the flags do not apply to code that runs during the build."""
+    """Static, as the image's binary is; the flags do not apply to code that runs during the build."""
     host = re.search(r"^host: (\S+)", output("rustc", "-vV"), re.MULTILINE)[1]
-    flags = output(os.path.join(ROOT, "benches", "profile", "ship"), "flags").strip()
+    flags = output(os.path.join(ROOT, ".ci", "ship"), "flags").strip()
     command = ["cargo", "build", "--profile", "release", "--locked", "--target", host]
     target = os.path.join(WORK, "floor")
     build(command, os.path.join(peers.HERE, "floor"), RUSTFLAGS=flags, CARGO_TARGET_DIR=target)
@@ -132,7 +132,7 @@ def product(kind, given):
     """The binary that ships, from the sources here unless one is given."""
     if given:
         return kind(given, first_number(output(given, "--version")))
-    ship, target = os.path.join(ROOT, "benches", "profile", "ship"), os.path.join(ROOT, "target")
+    ship, target = os.path.join(ROOT, ".ci", "ship"), os.path.join(ROOT, "target")
     build([ship, "build", "--bin", "tidegate"], ROOT, CARGO_TARGET_DIR=target)
     binary = output("env", f"CARGO_TARGET_DIR={target}", ship, "binary").strip()
     version = first_number(output(binary, "--version"))

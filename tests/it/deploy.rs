@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use serde_json::{Value, json};
 use tidegate::config;
@@ -204,115 +203,14 @@ fn what_the_dockerfile_copies_is_let_through_to_the_builder() {
 
 /// The binary that is measured and tested is built as the one that ships.
 #[test]
-fn the_image_ci_and_the_benchmark_build_with_the_same_flags() {
-    for path in ["Dockerfile", ".ci/run", "benches/profile/record", "benches/peers/prepare.py"] {
+fn what_ships_is_built_by_one_script() {
+    for path in ["Dockerfile", ".ci/run", ".ci/release/build", "benches/peers/prepare.py"] {
         let text = file(path).1;
-        let ships = text.contains("benches/profile/ship ") || text.contains(r#""benches", "profile", "ship""#);
-        assert!(ships, "{path} does not build what ships by benches/profile/ship");
-        for own in ["target-feature", "--profile ship", "--profile\", \"ship", "SHIP_PROFILE"] {
+        assert!(text.contains(".ci/ship ") || text.contains(r#"".ci", "ship""#), "{path} does not build by .ci/ship");
+        for own in ["target-feature", "--profile ship", "--profile\", \"ship"] {
             assert!(!text.contains(own), "{path} has {own} of its own");
         }
     }
-    let folder = tempfile::tempdir().expect("a folder");
-    let cargo =
-        script(folder.path(), "cargo", "echo \"$RUSTC_WRAPPER|$SHIP_RUSTFLAGS|${RUSTFLAGS-}|${SHIP_PROFILE-}|$*\"");
-    let ship = |arguments: &[&str], target: &str| {
-        let mut command = Command::new(profile("ship"));
-        command.args(arguments).env("CARGO", &cargo).env("SHIP_RUSTFLAGS", "-C more").env("RUSTFLAGS", "-C own");
-        command.env("SHIP_TARGET", target).env("RUSTC_WRAPPER", "another");
-        let told = command.env_remove("CARGO_TARGET_DIR").output().unwrap();
-        assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
-        String::from_utf8(told.stdout).unwrap().trim_end().to_owned()
-    };
-    let other = "riscv64gc-unknown-linux-gnu";
-    let is_static = "-C target-feature=+crt-static";
-    let told = ship(&["build", "--bin", "tidegate"], other);
-    let [wrapper, added, own, mode, words] = told.split('|').collect::<Vec<_>>()[..] else { panic!("{told}") };
-    assert_eq!((Path::new(wrapper), added), (&*profile("rustc"), &*format!("{is_static} -C more")));
-    // Cargo's own flag only says that something else is to be built.
-    assert!(own.starts_with("--cfg=ship_") && !own.contains(' ') && mode.is_empty(), "{told}");
-    assert_ne!(ship(&["static", "build"], other).split('|').nth(2), Some(own));
-    assert_eq!(words, format!("build --profile ship --locked --target {other} --bin tidegate"));
-    assert_eq!(ship(&["binary"], other), format!("target/{other}/ship/tidegate"));
-    assert_eq!(ship(&["flags"], other), is_static);
-    // The profile is for the compiler's own target, which must not be named: it is part of the functions' names.
-    let told = ship(&["static", "bench", "--", "check"], "");
-    assert!(told.ends_with("|none|bench --profile ship --locked -- check"), "{told}");
-    assert_eq!(ship(&["binary"], ""), "target/ship/tidegate");
-}
-
-/// A file of benches/profile.
-fn profile(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/profile").join(name)
-}
-
-/// A program of one line of shell.
-fn script(folder: &Path, name: &str, line: &str) -> PathBuf {
-    let path = folder.join(name);
-    fs::write(&path, format!("#!/bin/sh\n{line}\n")).expect("it can be written");
-    fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("it is ours");
-    path
-}
-
-/// `cargo build --release` makes what ships, and nothing else is compiled in another way than cargo asks for.
-#[test]
-fn a_release_and_only_a_release_is_compiled_with_the_recorded_profile() {
-    let settings = file(".cargo/config.toml").1;
-    assert!(settings.contains("\nrustc-wrapper = \"benches/profile/rustc\"\n"), "{settings}");
-    let folder = tempfile::tempdir().expect("a folder");
-    let recorded = script(
-        folder.path(),
-        "recorded",
-        &format!("if [ \"$1\" = -vV ]; then cat '{}'; else printf '%s\\n' \"$@\"; fi", profile("compiler").display()),
-    );
-    let another =
-        script(folder.path(), "another", "if [ \"$1\" = -vV ]; then echo rustc 1.0; else printf '%s\\n' \"$@\"; fi");
-    let compile = |compiler: &Path, arguments: &str, ship: Option<(&str, &str)>| {
-        let mut command = Command::new(profile("rustc"));
-        command
-            .arg(compiler)
-            .args(arguments.split(' '))
-            .env_remove("SHIP_PROFILE")
-            .env_remove("SHIP_RUSTFLAGS")
-            .envs(ship);
-        let told = command.output().unwrap();
-        assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
-        let arguments = String::from_utf8(told.stdout).unwrap().trim_end().replace('\n', " ");
-        (arguments, String::from_utf8(told.stderr).unwrap())
-    };
-    let library = "--crate-name hyper --crate-type lib -C opt-level=3 -C linker-plugin-lto -C codegen-units=1";
-    let program = "--crate-name tidegate --crate-type bin -C opt-level=2 -C lto=fat -C codegen-units=1";
-    for released in [library, program] {
-        let (told, warned) = compile(&recorded, released, Some(("SHIP_RUSTFLAGS", "-C one -C two")));
-        let added = told.strip_prefix(released).expect("the arguments come first");
-        assert!(added.contains(" -C profile-use=") && added.contains("--symbol-ordering-file="), "{added}");
-        assert!(added.ends_with(" -C one -C two") && warned.is_empty(), "{added}, {warned}");
-        let file = added.split(' ').find_map(|flag| flag.strip_prefix("profile-use=")).expect("a profile");
-        // LLVM's magic number of a profile that a compiler can use.
-        assert!(fs::read(file).unwrap().starts_with(b"\xfflprofi\x81"), "{file} is no profile");
-        assert_eq!(compile(&recorded, released, Some(("SHIP_PROFILE", "none"))), (released.to_owned(), String::new()));
-        // Other linkers know no such order.
-        let (told, _) = compile(&recorded, &format!("{released} -C link-arg=-fuse-ld=mold"), None);
-        assert!(told.contains("-C profile-use=") && !told.contains("ordering"), "{told}");
-    }
-    // What runs during the build, a test, and a question of cargo's.
-    for other in [
-        "--crate-name syn --crate-type lib -C opt-level=z -C embed-bitcode=no",
-        "--crate-name tidegate --test -C debuginfo=line-tables-only",
-        "- --crate-name ___ --print=file-names",
-    ] {
-        assert_eq!(compile(&recorded, other, None), (other.to_owned(), String::new()));
-    }
-    // A compiler that names functions differently.
-    for (compiler, words) in
-        [(&another, program.to_owned()), (&recorded, format!("{program} --target aarch64-unknown-linux-gnu"))]
-    {
-        let (told, warned) = compile(compiler, &words, None);
-        assert_eq!(told, words);
-        assert!(warned.starts_with("benches/profile: tidegate is built without the recorded profile"), "{warned}");
-        assert!(warned.contains("the profile is for rustc 1.") && warned.lines().count() == 1, "{warned}");
-    }
-    assert_eq!(compile(&another, library, None), (library.to_owned(), String::new()), "one warning is enough");
 }
 
 #[test]
