@@ -123,7 +123,7 @@ fn a_new_version_is_written_everywhere_by_one_command() {
     let (is_taken, why) = said(&["version", "check", "v7.8.9"]);
     assert!(!is_taken && why.contains("the tag is v7.8.9, expected v7.8.9-rc.1"), "{why}");
     let (is_found, notes) = said(&["version", "notes"]);
-    assert!(is_found && notes.contains("### ") && !notes.contains("## ["), "{notes}");
+    assert!(is_found && notes.contains("- **") && !notes.contains("## ["), "{notes}");
 
     // One file that was forgotten is named.
     let chart = folder.path().join("deploy/helm/tidegate/Chart.yaml");
