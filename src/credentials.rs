@@ -13,6 +13,7 @@ mod pod_token;
 mod proxy;
 mod token;
 
+use std::fmt;
 use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -213,6 +214,14 @@ fn without_userinfo(url: &str) -> String {
     match rest.get(..end).and_then(|authority| authority.rfind('@')) {
         Some(at) => format!("{scheme}://***{}", rest.get(at..).unwrap_or_default()),
         None => url.to_owned(),
+    }
+}
+
+// === impl Target ===
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}{}", self.scheme, self.authority, self.base_path)
     }
 }
 

@@ -96,7 +96,7 @@ async fn examine(options: &Options) -> Result<Vec<Finding>, Failure> {
     findings.extend(stores::findings(&settings, clock).await);
     // Of those with hosts, each host has an upstream of its own, and is dialled when it is called.
     for gate in settings.gates.values().filter(|gate| gate.hosts.is_none()) {
-        findings.extend(upstream::findings(gate, &environment, clock).await);
+        findings.extend(upstream::findings(gate, &environment, status.as_ref(), clock).await);
         findings.extend(connections::findings(gate, &environment, status.as_ref()).await);
     }
     findings.extend(egress::findings(&settings, options.pid, status.as_ref(), &environment, clock).await);

@@ -138,7 +138,7 @@ impl Gate {
         dns: Option<Dns>,
         sampler: Arc<Sampler>,
     ) -> (Self, CancellationToken) {
-        let shown = format!("{}://{}{}", target.scheme, target.authority, target.base_path);
+        let shown = target.to_string();
         let (tasks, over) = (TaskTracker::new(), CancellationToken::new());
         let server = Arc::new(Server::new(&section, target, dns, over.clone().drop_guard()));
         let parts = &server.parts;

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::cli::input::{certificate, tls_server};
 use crate::command::Ended;
-use crate::operate::{Process, answering, api, responding};
+use crate::operate::{Connected, Process, answering, api, responding};
 use crate::ports::free_port;
 
 /// The findings: lines with their remedies.
@@ -23,14 +23,23 @@ fn wrong(ended: &Ended) -> Vec<String> {
     found
 }
 
+/// A kubeconfig that leads to a local port, with this user.
+fn kubeconfig(port: u16, user: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{{ name: c, context: {{ cluster: c, user: u }} }}]\n\
+         clusters: [{{ name: c, cluster: {{ server: 'http://127.0.0.1:{port}' }} }}]\nusers: [{{ name: u, user: {{ {user} }} }}]\n"
+    )
+}
+
 /// Runs `doctor` for these gates, with a kubeconfig that leads to a local port by a token.
 fn with_a_token(port: u16, gates: &str) -> Ended {
+    with_a_kubeconfig(&kubeconfig(port, "token: hunter2"), gates)
+}
+
+/// Runs `doctor` for these gates, with this kubeconfig as the current one.
+fn with_a_kubeconfig(text: &str, gates: &str) -> Ended {
     let folder = tempfile::tempdir().expect("a folder");
     let kubeconfig = folder.path().join("kubeconfig");
-    let text = format!(
-        "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{{ name: c, context: {{ cluster: c, user: u }} }}]\n\
-         clusters: [{{ name: c, cluster: {{ server: 'http://127.0.0.1:{port}' }} }}]\nusers: [{{ name: u, user: {{ token: hunter2 }} }}]\n"
-    );
     std::fs::write(&kubeconfig, text).expect("it can be written");
     let config = folder.path().join("tidegate.toml");
     std::fs::write(&config, format!("[admin]\nlisten = \"off\"\n{gates}")).expect("it can be written");
@@ -135,13 +144,75 @@ fn a_wrong_ca_and_an_upstream_that_is_away_are_told_apart() {
 }
 
 #[test]
+fn a_missing_exec_plugin_is_named_with_its_cause() {
+    let (upstream, _) = api();
+    let user = "exec: { apiVersion: client.authentication.k8s.io/v1, command: no-such-plugin, interactiveMode: Never, installHint: 'apt install it' }";
+    let gate = format!("[gates.k]\nupstream = \"kubeconfig\"\nlisten = \"127.0.0.1:{}\"\n", free_port());
+    let ended = with_a_kubeconfig(&kubeconfig(upstream, user), &gate);
+    let found = wrong(&ended);
+    let plugin = found.iter().find(|found| found.contains("no-such-plugin")).unwrap_or_else(|| panic!("{}", ended.out));
+    assert!(plugin.contains("not installed") && plugin.contains("apt install it"), "{plugin}");
+    assert!(!ended.out.contains("its log says why"), "{}", ended.out);
+}
+
+#[test]
+fn a_kubeconfig_for_the_gate_accuses_nobody() {
+    let (upstream, _) = api();
+    let process = Process::with("kubeconfig", "", &kubeconfig(upstream, "token: hunter2"));
+    std::fs::write(&process.current, kubeconfig(process.gate, "token: hunter2")).expect("it can be written");
+    let operator = Connected::to(process.gate);
+    let ended = process.command(&["doctor"]);
+    assert!(wrong(&ended).is_empty(), "{}", ended.out);
+    let (real, here) = (format!("http://127.0.0.1:{upstream}"), format!("http://127.0.0.1:{}", process.gate));
+    let note = ended.out.lines().find(|line| line.starts_with("note") && line.contains("upstream of k"));
+    assert!(note.is_some_and(|note| note.contains(&real) && note.contains(&here)), "{}", ended.out);
+    drop(operator);
+
+    let past = Connected::to(upstream);
+    let found = wrong(&process.command(&["doctor"]));
+    assert!(found.len() == 1 && found[0].contains(&past.title()), "the real upstream is known: {found:#?}");
+}
+
+#[test]
+fn a_gate_without_its_upstream_is_wrong_from_any_shell() {
+    let away = free_port();
+    let process = Process::with("kubeconfig", "", &kubeconfig(away, "token: hunter2"));
+    std::fs::write(&process.current, kubeconfig(process.gate, "token: hunter2")).expect("it can be written");
+    assert!(crate::cli::input::get(process.gate, "/api").starts_with("HTTP/1.1 502"));
+    let found = wrong(&process.command(&["doctor"]));
+    assert!(found.len() == 1 && found[0].contains("connection refused"), "{found:#?}");
+}
+
+#[test]
+fn the_server_itself_and_other_gates_are_not_accused() {
+    let (upstream, _) = api();
+    let url = format!("http://127.0.0.1:{upstream}");
+    let (process, other) = (Process::start(&url, ""), Process::start(&url, ""));
+    for gate in [process.gate, other.gate] {
+        crate::cli::input::get(gate, "/api/v1/namespaces/n/pods/good");
+    }
+    let server_s_own = TcpStream::connect(("127.0.0.1", upstream)).expect("the API listens");
+    let ended = process.command(&["doctor"]);
+    assert!(wrong(&ended).is_empty(), "{}", ended.out);
+    let other_is_named = format!("tidegate (pid {})", other.running.id());
+    assert!(ended.out.contains(&other_is_named), "{}", ended.out);
+
+    let past = Connected::to(upstream);
+    let found = wrong(&process.command(&["doctor"]));
+    assert!(found.len() == 1 && found[0].contains("1 connection to") && found[0].contains(&past.title()), "{found:#?}");
+    drop(server_s_own);
+}
+
+#[test]
 fn a_controller_that_goes_past_the_gate_is_found() {
     let (upstream, _) = api();
     let process = Process::start(&format!("http://127.0.0.1:{upstream}"), "");
-    let direct = TcpStream::connect(("127.0.0.1", upstream)).expect("the API listens");
+    let direct = Connected::to(upstream);
     let found = wrong(&process.command(&["doctor"]));
-    let own = format!("(pid {})", std::process::id());
-    assert!(found.len() == 1 && found[0].contains("1 connections to") && found[0].contains(&own), "{found:#?}");
+    assert!(
+        found.len() == 1 && found[0].contains("1 connection to") && found[0].contains(&direct.title()),
+        "{found:#?}"
+    );
     drop(direct);
 
     let controller = |port: u16| {

@@ -2,11 +2,11 @@
 //! forget, bypass, and the log.
 
 use std::fs::Permissions;
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
@@ -78,7 +78,7 @@ pub(crate) struct Process {
     pub(crate) gate: u16,
     pub(crate) admin: u16,
     /// The current kubeconfig.
-    current: PathBuf,
+    pub(crate) current: PathBuf,
     _folder: tempfile::TempDir,
 }
 
@@ -145,6 +145,34 @@ impl Process {
     pub(crate) fn call(&self, path: &str) -> JoinHandle<String> {
         let (gate, path) = (self.gate, path.to_owned());
         thread::spawn(move || get(gate, &path).lines().next().unwrap_or_default().to_owned())
+    }
+}
+
+/// A process that is connected to a local port for as long as it is kept.
+pub(crate) struct Connected(Child);
+
+impl Connected {
+    pub(crate) fn to(port: u16) -> Self {
+        let script = format!("exec 3<>/dev/tcp/127.0.0.1/{port}; echo connected; read -r");
+        let mut command = Command::new("bash");
+        command.args(["-c", &script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("bash is there");
+        let mut line = String::new();
+        let out = child.stdout.take().expect("it is piped");
+        BufReader::new(out).read_line(&mut line).expect("it can be read");
+        assert_eq!(line, "connected\n");
+        Self(child)
+    }
+
+    pub(crate) fn title(&self) -> String {
+        format!("bash (pid {})", self.0.id())
+    }
+}
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        self.0.wait().expect("it ran");
     }
 }
 

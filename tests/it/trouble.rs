@@ -1,10 +1,8 @@
 //! `top`, `explain` and `doctor` when all is well and in five kinds of trouble: each describes the
 //! state, and says what to look at next.
 
-use std::net::TcpStream;
-
 use crate::cli::input::{certificate, get, tls_server};
-use crate::operate::{Process, answering, api};
+use crate::operate::{Connected, Process, answering, api};
 use crate::ports::free_port;
 
 const POD: &str = "/api/v1/namespaces/n/pods/good";
@@ -119,11 +117,11 @@ fn a_wrong_ca_is_told_by_all_three() {
 fn a_controller_that_goes_past_the_gate_leaves_it_untouched_and_that_is_told() {
     let (upstream, _) = api();
     let process = Process::start(&at(upstream), "");
-    let direct = TcpStream::connect(("127.0.0.1", upstream)).expect("the API listens");
+    let direct = Connected::to(upstream);
     Said::by(&process).expect(
         &["No call has come yet: is the controller pointed here?"],
         &["it would go at once", "but           No call has come yet", "tidegate doctor finds what goes past the gate"],
-        &["WRONG", "1 connections to"],
+        &["WRONG", "1 connection to"],
     );
     drop(direct);
 }

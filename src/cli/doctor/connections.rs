@@ -3,41 +3,65 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use super::Finding;
-use super::controller::processes;
-use crate::app::gate::prepare_gate;
-use crate::clock::Clock;
+use http::Uri;
+
+use super::controller::{is_tidegate, name_of, processes};
+use super::{Finding, Verdict, upstream};
 use crate::credentials::Environment;
 use crate::spec::{Egress, Gate, HostPattern, Listen};
+use crate::status::text::count;
 use crate::status::{self, Status};
 
-/// An established connection as seen from this end.
+/// An established connection as seen from this end, or a listening socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Established {
+struct Socket {
+    state: State,
     local: SocketAddr,
     remote: SocketAddr,
     inode: u64,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Established,
+    Listening,
+}
+
+/// The sockets of this network namespace, and the processes that have them.
+struct Sockets {
+    all: Vec<Socket>,
+    /// The processes by inode, as far as they can be seen.
+    owners: BTreeMap<u64, BTreeSet<u32>>,
+    /// The running gate, if its sockets can be seen.
+    gate: Option<u32>,
+}
+
+/// The processes that are connected to an address, besides the gate and the server there.
+#[derive(Default)]
+struct Beside {
+    gates: BTreeSet<String>,
+    others: BTreeSet<String>,
+    /// The connections of `others`.
+    count: usize,
+    /// The connections that may be the gate's or the server's.
+    unknown: usize,
+}
+
 /// Reports connections to a gate's upstream that the gate did not open.
 pub(super) async fn findings(gate: &Gate, around: &Environment, status: Option<&Status>) -> Vec<Finding> {
     let about = format!("past gate {}", gate.name);
-    let Ok(prepared) = prepare_gate(gate.clone(), around, Duration::ZERO, Clock::start()) else {
+    let Some(url) = upstream::url(gate, around, status).and_then(|url| url.parse::<Uri>().ok()) else {
         return Vec::new(); // already reported
     };
-    let target = prepared.options.upstream.target;
-    let host = target.authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
-    let port = target.authority.port_u16().unwrap_or(if target.scheme == http::uri::Scheme::HTTPS { 443 } else { 80 });
+    let host = url.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']').to_owned();
+    let usual = if url.scheme_str() == Some("https") { 443 } else { 80 };
+    let port = url.port_u16().unwrap_or(usual);
     let Ok(found) = tokio::net::lookup_host((host.as_str(), port)).await else { return Vec::new() };
-    let (upstream, text): (BTreeSet<SocketAddr>, _) = (found.collect(), format!("{host}:{port}"));
-    let there: Vec<_> = established().into_iter().filter(|it| upstream.contains(&it.remote)).collect();
-    let Some(own) = own_sockets(status) else { return vec![cannot_be_told(&about, there.len(), &text)] };
     let advice = "point that process at the gate: KUBECONFIG or KUBERNETES_SERVICE_HOST in its container; tidegate kubeconfig prints one";
-    let finding = foreign(&about, &text, &there, &own, advice);
-    vec![finding.unwrap_or_else(|| Finding::fine(&about, format!("nothing is connected to {text} but the gate")))]
+    vec![Sockets::read(status).judge(&about, &format!("{host}:{port}"), &found.collect(), advice)]
 }
 
 /// Reports connections to the hosts of a gate behind the egress listener that it did not open: to
@@ -49,7 +73,7 @@ pub(super) async fn past_hosts(gate: &Gate, egress: &Egress, status: Option<&Sta
     let of_gate = |seen: &&status::Gate| *seen.name == *gate.name && !seen.host.is_empty();
     let called = status.into_iter().flat_map(|status| &status.gates).filter(of_gate).map(|seen| seen.host.clone());
     let names: BTreeSet<String> = named.chain(called).filter(|name| hosts.find(name).is_some()).collect();
-    let (all, own) = (established(), own_sockets(status));
+    let sockets = Sockets::read(status);
     let (mut findings, mut looked_up) = (Vec::new(), 0);
     let advice = if egress.listen.is_some() { TO_THE_PROXY } else { TO_THE_NAMES };
     for name in names {
@@ -63,68 +87,118 @@ pub(super) async fn past_hosts(gate: &Gate, egress: &Egress, status: Option<&Sta
             let found = found.ok().and_then(Result::ok).into_iter().flatten();
             let there: BTreeSet<_> = found.filter(|it| !egress.names.contains(&Listen::Tcp(*it))).collect();
             looked_up += usize::from(!there.is_empty());
-            let there: Vec<_> = all.iter().copied().filter(|it| there.contains(&it.remote)).collect();
-            match &own {
-                _ if there.is_empty() => {}
-                None => findings.push(cannot_be_told(&about, there.len(), &to)),
-                Some(own) => findings.extend(foreign(&about, &to, &there, own, advice)),
+            if sockets.connected_to(&there).next().is_some() {
+                findings.push(sockets.judge(&about, &to, &there, advice));
             }
         }
     }
+    findings.retain(|finding| finding.verdict != Verdict::Fine);
     if findings.is_empty() && looked_up > 0 {
         findings.push(Finding::fine(&about, "nothing is connected to its hosts but the gate"));
     }
     findings
 }
 
-/// Returns the sockets of the running gate and of this process; `None` if they cannot be seen.
-fn own_sockets(status: Option<&Status>) -> Option<BTreeSet<u64>> {
-    let gates = status.and_then(|status| sockets_of(status.pid))?;
-    Some(&gates | &sockets_of(std::process::id())?)
-}
+// === impl Sockets ===
 
-/// Says that some of the connections to a host may be the gate's.
-fn cannot_be_told(about: &str, count: usize, to: &str) -> Finding {
-    let unknown = "not known: the running gate's connections cannot be told from others";
-    Finding::note(
-        about,
-        format!("{unknown}; there are {count} to {to}"),
-        "run doctor beside the gate, as the same user",
-    )
-}
-
-/// Reports those of the connections to a host that are not the gate's, if there are any.
-fn foreign(
-    about: &str,
-    to: &str,
-    there: &[Established],
-    own: &BTreeSet<u64>,
-    advice: impl Into<String>,
-) -> Option<Finding> {
-    let foreign: Vec<_> = there.iter().filter(|it| !own.contains(&it.inode)).collect();
-    if foreign.is_empty() {
-        return None;
+impl Sockets {
+    fn read(status: Option<&Status>) -> Self {
+        let before = table();
+        let owners = owners();
+        // A connection that ends meanwhile would seem to be of a process that is not visible.
+        let all = table().into_iter().filter(|socket| before.contains(socket)).collect();
+        let is_seen = |pid: &u32| is_tidegate(*pid) && sockets_of(*pid).is_some();
+        Self { all, owners, gate: status.map(|status| status.pid).filter(is_seen) }
     }
-    let owners = owners();
-    let owner = |it: &&Established| owners.get(&it.inode).map_or("a process that is not visible here", String::as_str);
-    let names: BTreeSet<&str> = foreign.iter().map(owner).collect();
-    let names = names.into_iter().collect::<Vec<_>>().join(", ");
-    let says = format!("{} connections to {to} are not the gate's, but of {names}", foreign.len());
-    Some(Finding::wrong(about, says, advice))
+
+    fn connected_to(&self, addresses: &BTreeSet<SocketAddr>) -> impl Iterator<Item = &Socket> {
+        self.all.iter().filter(|it| it.state == State::Established && addresses.contains(&it.remote))
+    }
+
+    /// Reports who is connected to these addresses, past the gate.
+    fn judge(&self, about: &str, to: &str, addresses: &BTreeSet<SocketAddr>, advice: &str) -> Finding {
+        let Beside { gates, others, count: number, unknown } = self.beside(addresses);
+        if number > 0 {
+            let (connections, others) = (count(number, "connection", "connections"), joined(others));
+            let are = if number == 1 { "is" } else { "are" };
+            return Finding::wrong(
+                about,
+                format!("{connections} to {to} {are} not the gate's, but of {others}"),
+                advice,
+            );
+        }
+        if unknown > 0 || self.gate.is_none() {
+            let says = format!(
+                "not known: {} to {to}, and it cannot be seen whose",
+                count(unknown, "connection", "connections")
+            );
+            return Finding::note(about, says, "run doctor beside the gate, as the same user");
+        }
+        let gates = if gates.is_empty() { String::new() } else { format!(", and {}", joined(gates)) };
+        Finding::fine(about, format!("nothing is connected to {to} but the gate{gates}"))
+    }
+
+    fn beside(&self, addresses: &BTreeSet<SocketAddr>) -> Beside {
+        let servers = self.servers(addresses);
+        let (mut beside, own) = (Beside::default(), Some(std::process::id()));
+        for it in self.connected_to(addresses) {
+            let owners = self.owners.get(&it.inode);
+            let has = |is_so: &dyn Fn(u32) -> bool| owners.into_iter().flatten().any(|pid| is_so(*pid));
+            let title = || joined(owners.into_iter().flatten().map(|pid| format!("{} (pid {pid})", name_of(*pid))));
+            if has(&|pid| Some(pid) == self.gate || Some(pid) == own || servers.contains(&Some(pid))) {
+                continue;
+            }
+            if self.gate.is_none() || owners.is_none() && servers.contains(&None) {
+                beside.unknown += 1;
+            } else if has(&is_tidegate) {
+                beside.gates.insert(title());
+            } else {
+                let title = if owners.is_some() { title() } else { "a process that is not visible here".to_owned() };
+                beside.others.insert(title);
+                beside.count += 1;
+            }
+        }
+        beside
+    }
+
+    /// Returns the processes of this machine that listen at these addresses, `None` for one that
+    /// cannot be seen. A server that is connected to itself goes past nothing.
+    fn servers(&self, addresses: &BTreeSet<SocketAddr>) -> BTreeSet<Option<u32>> {
+        let local: Vec<_> = addresses.iter().copied().filter(|it| UdpSocket::bind((it.ip(), 0)).is_ok()).collect();
+        let is_there = |socket: &&Socket| {
+            let at = socket.local;
+            let serves = |it: &SocketAddr| at.port() == it.port() && (at.ip() == it.ip() || at.ip().is_unspecified());
+            socket.state == State::Listening && local.iter().any(serves)
+        };
+        let owners = |socket: &Socket| match self.owners.get(&socket.inode) {
+            Some(pids) => pids.iter().copied().map(Some).collect(),
+            None => vec![None],
+        };
+        self.all.iter().filter(is_there).flat_map(owners).collect()
+    }
 }
 
-/// Returns the established connections of this network namespace.
-fn established() -> Vec<Established> {
+fn joined(texts: impl IntoIterator<Item = String>) -> String {
+    texts.into_iter().collect::<Vec<_>>().join(", ")
+}
+
+/// Returns the established connections and the listening sockets of this network namespace.
+fn table() -> Vec<Socket> {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|path| fs::read_to_string(path).unwrap_or_default());
     tables.iter().flat_map(|table| table.lines().skip(1)).filter_map(read).collect()
 }
 
-/// Parses one line of the kernel's table; `None` if it is not an established connection.
-fn read(line: &str) -> Option<Established> {
+/// Parses one line of the kernel's table; `None` for a socket in any other state.
+fn read(line: &str) -> Option<Socket> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let (local, remote) = (address(fields.get(1)?)?, address(fields.get(2)?)?);
     let inode = fields.get(9)?.parse().ok()?;
-    (*fields.get(3)? == "01").then_some(Established { local, remote, inode })
+    let state = match *fields.get(3)? {
+        "01" => State::Established,
+        "0A" => State::Listening,
+        _ => return None,
+    };
+    Some(Socket { state, local, remote, inode })
 }
 
 /// Parses an address such as `0100007F:1F90`: words of four bytes in this machine's byte order. An
@@ -155,13 +229,12 @@ fn inode(link: &str) -> Option<u64> {
     link.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
 }
 
-/// Maps each socket to the process that owns it, among the processes that can be seen.
-fn owners() -> BTreeMap<u64, String> {
-    let mut owners = BTreeMap::new();
+/// Maps each socket to the processes that have it, among the processes that can be seen.
+fn owners() -> BTreeMap<u64, BTreeSet<u32>> {
+    let mut owners = BTreeMap::<_, BTreeSet<u32>>::new();
     for pid in processes() {
-        let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         for socket in sockets_of(pid).into_iter().flatten() {
-            owners.insert(socket, format!("{} (pid {pid})", name.trim()));
+            owners.entry(socket).or_default().insert(pid);
         }
     }
     owners
@@ -182,7 +255,9 @@ mod tests {
         let read_line = read(line).expect("an established connection");
         assert_eq!((read_line.local.to_string().as_str(), read_line.inode), ("127.0.0.1:8080", 12345));
         assert_eq!(read_line.remote.to_string(), "10.0.0.2:443");
-        assert_eq!(read(&line.replace(" 01 ", " 0A ")), None, "listening");
+        assert_eq!(read_line.state, State::Established);
+        assert_eq!(read(&line.replace(" 01 ", " 0A ")).expect("a listener").state, State::Listening);
+        assert_eq!(read(&line.replace(" 01 ", " 06 ")), None, "it has ended");
         let mapped = address("0000000000000000FFFF00000100007F:0050").expect("an address");
         assert_eq!(mapped.to_string(), "127.0.0.1:80");
         assert_eq!((inode("socket:[7]"), inode("pipe:[7]")), (Some(7), None));
@@ -193,9 +268,8 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("bound");
         let stream = std::net::TcpStream::connect(address).expect("it listens");
-        let found = established()
-            .into_iter()
-            .find(|it| it.remote == address && it.local == stream.local_addr().expect("bound"));
+        let found =
+            table().into_iter().find(|it| it.remote == address && it.local == stream.local_addr().expect("bound"));
         let found = found.expect("the kernel knows it");
         assert!(sockets_of(std::process::id()).expect("its own").contains(&found.inode));
     }

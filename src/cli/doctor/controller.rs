@@ -66,6 +66,17 @@ pub(super) fn processes() -> Vec<u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
+/// Returns the name of a process, cut to 15 bytes; empty if it is not there.
+pub(super) fn name_of(pid: u32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim().to_owned()
+}
+
+/// True for the processes of this program, whatever its file is called.
+pub(super) fn is_tidegate(pid: u32) -> bool {
+    let name = name_of(pid);
+    name == "tidegate" || name == name_of(std::process::id())
+}
+
 // === impl Controller ===
 
 impl Controller {
@@ -74,14 +85,13 @@ impl Controller {
         let environment = String::from_utf8_lossy(&environment);
         let pairs = environment.split('\0').filter_map(|pair| pair.split_once('='));
         let variables = pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-        let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim().to_owned();
-        Some(Self { pid, name, variables })
+        Some(Self { pid, name: name_of(pid), variables })
     }
 
     /// True if the process is a controller: the pause container has no such variables, and tidegate
     /// itself does not count.
     pub(super) fn is_one(&self) -> bool {
-        self.name != "tidegate"
+        !is_tidegate(self.pid)
             && (self.variable("KUBERNETES_SERVICE_HOST").is_some() || self.variable("KUBECONFIG").is_some())
     }
 

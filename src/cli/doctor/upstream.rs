@@ -1,6 +1,7 @@
 //! Checks that the upstream answers and accepts the credentials. The call goes through a gate of
 //! its own, so that the check tries exactly what runs.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -17,9 +18,10 @@ use crate::credentials::Environment;
 use crate::proxy;
 use crate::spec::{Credentials, Gate, Listen};
 use crate::status::text::duration;
+use crate::status::{self, Status};
 
 /// Reports the result of one call.
-pub(super) async fn findings(gate: &Gate, around: &Environment, clock: Clock) -> Vec<Finding> {
+pub(super) async fn findings(gate: &Gate, around: &Environment, status: Option<&Status>, clock: Clock) -> Vec<Finding> {
     let about = format!("upstream of {}", gate.name);
     let mut prepared = match prepare_gate(probe(gate), around, Duration::ZERO, clock) {
         Ok(prepared) => prepared,
@@ -31,11 +33,20 @@ pub(super) async fn findings(gate: &Gate, around: &Environment, clock: Clock) ->
             return vec![Finding::wrong(&about, format!("{what:#}"), advice)];
         }
     };
+    let here = prepared.options.upstream.target.to_string();
+    if let Some(running) = running(gate, status).filter(|running| running.upstream != here) {
+        return elsewhere(&about, running, &here);
+    }
     let mut found = Vec::new();
     if let Some(clients) = prepared.options.clients.take() {
         found.extend(reviews(&gate.name, &clients).await);
     }
     let injects = prepared.credentials == "inject";
+    if let Err(error) = prepared.options.upstream.injector.ready().await {
+        let advice = format!("mend that plugin, or the user in the kubeconfig, for gates.{}.upstream", gate.name);
+        found.push(Finding::wrong(&about, format!("the gate cannot get its own credentials: {error}"), advice));
+        return found;
+    }
     let path = if gate.kind == Kind::Kubernetes { "/version" } else { "/" };
     let answer = match tokio::time::timeout(PATIENCE, ask(prepared, path, clock)).await {
         Ok(Ok(answer)) => answer,
@@ -50,6 +61,37 @@ pub(super) async fn findings(gate: &Gate, around: &Environment, clock: Clock) ->
     };
     found.extend(judge(gate, &about, &answer, injects, clock));
     found
+}
+
+/// Returns the upstream's URL: that of the gate that runs, or else by the configuration.
+pub(super) fn url(gate: &Gate, around: &Environment, status: Option<&Status>) -> Option<String> {
+    let by_configuration = || {
+        let prepared = prepare_gate(gate.clone(), around, Duration::ZERO, Clock::start()).ok()?;
+        Some(prepared.options.upstream.target.to_string())
+    };
+    running(gate, status).map(|running| running.upstream.clone()).or_else(by_configuration)
+}
+
+/// Returns the gate as the process that runs tells of it.
+fn running<'a>(gate: &Gate, status: Option<&'a Status>) -> Option<&'a status::Gate> {
+    status?.gates.iter().find(|running| *running.name == *gate.name && running.host.is_empty())
+}
+
+/// Reports on the upstream of the gate that runs, where this configuration and environment lead
+/// elsewhere: a shell whose KUBECONFIG is the gate's own would take the gate for its upstream.
+fn elsewhere(about: &str, running: &status::Gate, here: &str) -> Vec<Finding> {
+    let says = format!(
+        "was not tried: the gate that runs sends its calls to {}, and doctor here would to {here}",
+        running.upstream
+    );
+    let advice = "run doctor with the configuration and the environment (KUBECONFIG) that the gate was started with";
+    let down: BTreeSet<&String> = running.connections.iter().filter_map(|group| group.down.as_ref()).collect();
+    let wrong = down.into_iter().map(|why| {
+        // In the message, the advice comes after a semicolon.
+        let (what, remedy) = why.split_once("; ").unwrap_or((why, NOT_REACHED));
+        Finding::wrong(about, format!("the gate that runs has no connection to it: {what}"), remedy)
+    });
+    std::iter::once(Finding::note(about, says, advice)).chain(wrong).collect()
 }
 
 /// Reports if the API server judges the tokens of the clients of a gate, or of the egress listener.
@@ -90,7 +132,7 @@ fn judge(gate: &Gate, about: &str, answer: &str, injects: bool, clock: Clock) ->
     if let Some((_, why)) = body.split_once("nothing was sent: ") {
         let why = why.split(['"', '\n']).next().unwrap_or(why).trim_end_matches('\\');
         // In the message, the advice comes after a semicolon.
-        let (what, remedy) = why.split_once("; ").unwrap_or((why, "check the upstream's address, and that it runs"));
+        let (what, remedy) = why.split_once("; ").unwrap_or((why, NOT_REACHED));
         return vec![Finding::wrong(about, what, remedy)];
     }
     let finding = match status {
@@ -123,6 +165,7 @@ fn skew(gate: &Gate, head: &str, clock: Clock) -> Option<Finding> {
     })
 }
 
+const NOT_REACHED: &str = "check the upstream's address, and that it runs";
 /// The timeout of the call. Connecting has its own limit, which comes first.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The most bytes that are read of an answer.

@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::EC2;
 use crate::cli::input::get;
 use crate::command::{end, start, tidegate, with_config};
+use crate::operate::Connected;
 use crate::ports::free_port;
 
 /// An address of this machine that may be dialled for a client, if it has one: loopback may not.
@@ -196,11 +197,11 @@ fn doctor_names_who_is_connected_to_a_listed_host_past_the_gate() {
     let said = doctor();
     assert!(said.contains("ok     past gate api: nothing is connected to its hosts but the gate"), "{said}");
 
-    let past = TcpStream::connect(to).expect("it listens");
+    let past = Connected::to(to.port());
     let said = doctor();
-    let own = format!("1 connections to {to} are not the gate's, but of ");
+    let own = format!("1 connection to {to} is not the gate's, but of ");
     let line = said.lines().find(|line| line.starts_with("WRONG  past gate api: ")).unwrap_or_else(|| panic!("{said}"));
-    assert!(line.contains(&own) && line.contains(&format!("(pid {})", std::process::id())), "{said}");
+    assert!(line.contains(&own) && line.contains(&past.title()), "{said}");
     assert!(said.contains("set HTTPS_PROXY in its container"), "{said}");
     drop(past);
     assert_eq!(running.terminate(), Some(0));
