@@ -40,6 +40,7 @@ mod values;
 mod words;
 
 use std::path::PathBuf;
+use std::time::SystemTime;
 
 use self::cursor::Cursor;
 use self::files::NamedFile;
@@ -152,6 +153,12 @@ impl Loaded {
     /// cannot be read, or do not hold what is expected of them.
     pub fn unreadable_files(&self) -> Vec<Problem> {
         self.files.iter().filter_map(NamedFile::problem).collect()
+    }
+
+    /// Returns the files that hold certificates which are not valid at this time of day. They can
+    /// be renewed while a gate runs. `lives` reads the times of a PEM text's certificates.
+    pub fn expired_files(&self, now: SystemTime, lives: impl Fn(&[u8]) -> Vec<files::Life>) -> Vec<Problem> {
+        self.files.iter().filter_map(|file| file.expired(now, &lives)).collect()
     }
 }
 

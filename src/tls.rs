@@ -31,7 +31,7 @@ pub use self::listener::{Listener, from_files, self_signed, self_signed_by, wall
 pub use self::pem::{Identity, Pem};
 pub use self::pins::{NotPinned, Pin};
 pub use self::subject::{client_name, common_name};
-pub use self::trust::{Trust, extra_roots, fingerprint, first_certificate, holds};
+pub use self::trust::{Trust, extra_roots, fingerprint, first_certificate, holds, lives};
 
 /// The reason why a TLS configuration cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -43,7 +43,7 @@ pub enum TlsError {
     #[error("{0} holds no {1} in PEM form")]
     NotPem(String, &'static str),
     /// The certificate from this file is unusable.
-    #[error("the certificate in {0} cannot be used: {1}")]
+    #[error("the certificate in {0} cannot be used: {fault}", fault = fault(.1))]
     Certificate(String, #[source] rustls::Error),
     /// The system has no roots, as in an image from scratch.
     #[error("the system has no trusted CA certificates ({0}); set upstream_tls.ca, or SSL_CERT_FILE, to a CA file")]
@@ -61,8 +61,18 @@ pub enum TlsError {
     #[error("the system offers no randomness")]
     Randomness,
     /// The parts do not fit together.
-    #[error("these TLS settings do not go together: {0}")]
+    #[error("these TLS settings do not go together: {fault}", fault = fault(.0))]
     Rustls(#[from] rustls::Error),
+}
+
+/// Returns an error of rustls in the words of a user's files.
+fn fault(error: &rustls::Error) -> String {
+    match error {
+        rustls::Error::InconsistentKeys(rustls::InconsistentKeys::KeyMismatch) => {
+            "the private key is that of another one; expected the two files of one pair".to_owned()
+        }
+        error => error.to_string(),
+    }
 }
 
 /// A warning that is logged once and not at every look at the files.

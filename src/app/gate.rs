@@ -9,6 +9,7 @@ use super::folder::{Folder, Token};
 use crate::classify::Kind;
 use crate::clients;
 use crate::clock::Clock;
+use crate::config::Origins;
 use crate::credentials::{self, Api, Credential, CredentialsError, Environment, Injector, PodToken, Resolved, Secret};
 use crate::spec::{Clients, CredentialFile, Credentials, Gate, Listen, ListenerTls, TlsMode, Tokens, UpstreamTls};
 use crate::upstream::{self, Dns};
@@ -24,6 +25,8 @@ pub(crate) struct PreparedGate {
     pub(crate) credentials: &'static str,
     /// Notes for the user, logged once at start.
     pub(crate) notes: Vec<String>,
+    /// The warning that the API will not know the gate's clients, if that is so.
+    anonymous: Option<String>,
     /// The files through which the controller reaches the gate.
     pub(crate) folder: Option<Folder>,
 }
@@ -54,7 +57,8 @@ pub(crate) fn prepare_gate(
     let injector = injector(&gate, &resolved, injects, pod_token.clone(), clock)?;
     let pins = gate.hosts.as_ref().map_or(&[][..], |hosts| &hosts.pins);
     let tls = resolved.pinned_tls(injects, pins).map_err(|error| Trouble::wrong("upstream_tls", error))?;
-    let notes = notes(&gate, injects);
+    let anonymous = anonymous(&gate, injects, &resolved.target.scheme);
+    let notes = notes(&gate, injects, anonymous.is_some());
     let folder = listener.as_ref().and_then(|listener| folder(&gate, listener, &resolved, injects, pod_token.as_ref()));
     let scheme = if gate.tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP };
     let options = proxy::Options {
@@ -76,7 +80,17 @@ pub(crate) fn prepare_gate(
         drain,
         gate,
     };
-    Ok(PreparedGate { options, credentials: if injects { "inject" } else { "pass_through" }, notes, folder })
+    Ok(PreparedGate { options, credentials: if injects { "inject" } else { "pass_through" }, notes, anonymous, folder })
+}
+
+// === impl PreparedGate ===
+
+impl PreparedGate {
+    /// Returns what works, but should be known; `from` names the configuration.
+    pub(crate) fn warning(&self, origins: &Origins, from: &str) -> Option<String> {
+        let path = format!("gates.{}.credentials", self.options.gate.name);
+        Some(origins.located(from, &path, self.anonymous.as_ref()?))
+    }
 }
 
 /// Returns what the controller needs to reach a TLS gate, if there is a folder for it.
@@ -220,20 +234,21 @@ fn injector(
 }
 
 /// Returns the notes for the user, logged once at start.
-fn notes(gate: &Gate, injects: bool) -> Vec<String> {
+fn notes(gate: &Gate, injects: bool, is_warned: bool) -> Vec<String> {
     let mut notes = Vec::new();
     if gate.credentials == Credentials::Auto && injects {
         notes.push(
             "credentials = \"auto\" became \"inject\": every client that reaches this loopback port acts with the gate's identity".to_owned(),
         );
     }
-    if gate.kind == Kind::Kubernetes && gate.tls.is_none() && !injects {
+    let is_plain = gate.kind == Kind::Kubernetes && gate.tls.is_none() && !is_warned;
+    if is_plain && !injects {
         notes.push(format!(
-            "credentials are passed through, but Go clients send none over plain HTTP, so the API will see their calls as anonymous; \
-             set gates.{0}.tls, or gates.{0}.credentials = \"inject\"",
+            "credentials are passed through, but Go clients send none over plain HTTP; gates.{0}.tls or \
+             gates.{0}.credentials = \"inject\" changes that",
             gate.name
         ));
-    } else if gate.kind == Kind::Kubernetes && gate.tls.is_none() {
+    } else if is_plain {
         notes.push("Go clients send no credentials over plain HTTP; the gate adds its own".to_owned());
     }
     if gate.shadow {
@@ -242,10 +257,25 @@ fn notes(gate: &Gate, injects: bool) -> Vec<String> {
     notes
 }
 
+/// Warns of a plain listener to which client-go and kubectl would show no credentials, where the API
+/// wants to see the client's own. An upstream without TLS gets none of them directly either.
+fn anonymous(gate: &Gate, injects: bool, scheme: &Scheme) -> Option<String> {
+    let is_plain = gate.kind == Kind::Kubernetes && gate.tls.is_none() && *scheme == Scheme::HTTPS;
+    (is_plain && !injects).then(|| {
+        format!(
+            "the clients' own are passed through, but the listener is plain HTTP, over which kubectl and client-go send none: the API \
+             takes their calls for anonymous ones (403); expected gates.{0}.tls = {{ mode = \"self_signed\" }}, or \
+             gates.{0}.credentials = \"inject\" on loopback",
+            gate.name
+        )
+    })
+}
+
 // === impl Trouble ===
 
 impl Trouble {
-    fn wrong(key: &'static str, error: impl Into<anyhow::Error>) -> Self {
-        Self::Wrong { key, what: error.into() }
+    /// The error's own text has that of its cause.
+    fn wrong(key: &'static str, error: impl std::fmt::Display) -> Self {
+        Self::Wrong { key, what: anyhow!("{error}") }
     }
 }

@@ -3,6 +3,7 @@
 //!
 //! All problems are collected. Nothing listens, nothing is sent and nothing is written yet.
 
+use std::fmt::Display;
 use std::path::Path;
 
 use anyhow::Context as _;
@@ -18,6 +19,7 @@ use crate::otlp::PreparedOtlp;
 use crate::spec::{Log, Settings};
 use crate::store::PreparedStore;
 use crate::telemetry::{CallLog, Spans};
+use crate::tls;
 
 /// Everything that is needed to start.
 #[derive(Debug)]
@@ -39,8 +41,11 @@ pub(crate) struct Prepared {
 /// Builds what a configuration describes; `from` names it in problems.
 pub(crate) fn prepare(loaded: Loaded, from: &str, around: &Environment, clock: Clock) -> Result<Prepared, Failure> {
     let mut problems: Vec<String> = loaded.unreadable_files().iter().map(Problem::to_string).collect();
-    let Loaded { settings, effective, mut warnings, .. } = loaded;
-    problems.extend(call_log_problem(&settings.log).map(|what| format!("{from}: log.calls: {what}")));
+    let files = loaded.expired_files(tls::wall(), tls::lives);
+    let Loaded { settings, effective, mut warnings, origins, .. } = loaded;
+    warnings.extend(files.iter().map(Problem::to_string));
+    let located = |path: &str, what: &dyn Display| origins.located(from, path, what);
+    problems.extend(call_log_problem(&settings.log).map(|what| located("log.calls", &what)));
     let too_much = memory::limit().and_then(|limit| memory::problem(settings.gates.values(), limit));
     problems.extend(too_much.map(|what| format!("{from}: {what}")));
     let Settings { drain, gates, stores, otlp, .. } = settings.clone();
@@ -52,7 +57,7 @@ pub(crate) fn prepare(loaded: Loaded, from: &str, around: &Environment, clock: C
         }
         Err(Trouble::Wrong { key, what }) => {
             if !problems.iter().any(|problem| problem.contains("egress.")) {
-                problems.push(format!("{from}: egress.{key}: {what:#}"));
+                problems.push(located(&format!("egress.{key}"), &format_args!("{what:#}")));
             }
             None
         }
@@ -85,10 +90,15 @@ pub(crate) fn prepare(loaded: Loaded, from: &str, around: &Environment, clock: C
         // it.
         let is_known = problems.iter().any(|problem| problem.contains(&place));
         match prepare_gate(gate, around, drain, clock) {
-            Ok(gate) => prepared.gates.push(gate),
+            Ok(gate) => {
+                prepared.warnings.extend(gate.warning(&origins, from));
+                prepared.gates.push(gate);
+            }
             Err(Trouble::Missing(what)) => prepared.missing.push(what),
             Err(Trouble::Wrong { .. }) if is_known => {}
-            Err(Trouble::Wrong { key, what }) => problems.push(format!("{from}: {place}{key}: {what:#}")),
+            Err(Trouble::Wrong { key, what }) => {
+                problems.push(located(&format!("{place}{key}"), &format_args!("{what:#}")));
+            }
         }
     }
     if problems.is_empty() { Ok(prepared) } else { Err(Failure::Config(problems)) }

@@ -187,7 +187,7 @@ async fn open(admin: &Admin, settings: &Settings) -> anyhow::Result<(Option<Stri
 
 /// Starts one gate and logs it.
 async fn start(prepared: PreparedGate, past: Past, clock: Clock, stop: CancellationToken) -> anyhow::Result<Gate> {
-    let PreparedGate { options, credentials, notes, folder } = prepared;
+    let PreparedGate { options, credentials, notes, folder, .. } = prepared;
     let (name, target) = (Arc::clone(&options.gate.name), options.upstream.target.clone());
     tokio::spawn(look_up(Arc::clone(&name), target.clone()));
     let tls = options.tls.clone();
@@ -196,26 +196,29 @@ async fn start(prepared: PreparedGate, past: Past, clock: Clock, stop: Cancellat
         folder::keep(tls, folder, gate.addresses(), clock, stop)?;
     }
     let listen: Vec<String> = gate.addresses().iter().map(ToString::to_string).collect();
-    let upstream = format!("{}://{}{}", target.scheme, target.authority, target.base_path);
-    tracing::info!(gate = &*name, listen = listen.join(","), upstream, credentials, "gate open");
+    tracing::info!(gate = &*name, listen = listen.join(","), upstream = %target, credentials, "gate open");
     for note in notes {
         tracing::info!(gate = &*name, "{note}");
     }
     Ok(gate)
 }
 
-/// Logs a warning if the upstream's name cannot be looked up, so that a typing error shows at the
-/// start. Nothing fails and nothing waits for it: a name server that is down when the pod starts
+/// Logs a warning if the name that is dialled cannot be looked up, so that a typing error shows at
+/// the start. Nothing fails and nothing waits for it: a name server that is down when the pod starts
 /// comes back, and every connection attempt looks the name up again.
 async fn look_up(gate: Arc<str>, target: Target) {
-    let host = target.authority.host().trim_start_matches('[').trim_end_matches(']');
-    let port = target.authority.port_u16().unwrap_or(443);
+    let of_upstream = target.authority.host().trim_start_matches('[').trim_end_matches(']');
+    let (of, host, port) = match &target.proxy {
+        None => ("upstream", of_upstream, target.authority.port_u16().unwrap_or(443)),
+        // It looks up the upstream's name itself.
+        Some(proxy) => ("proxy", proxy.host.as_str(), proxy.port),
+    };
     if let Err(error) = tokio::net::lookup_host((host, port)).await {
         tracing::warn!(
             gate = &*gate,
             host,
             %error,
-            "the upstream's name cannot be looked up; is it spelled right, and is there DNS here?"
+            "the {of}'s name cannot be looked up; is it spelled right, and is there DNS here?"
         );
     }
 }

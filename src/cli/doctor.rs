@@ -13,14 +13,18 @@ mod running;
 mod stores;
 mod upstream;
 
+use std::time::Duration;
+
 use anyhow::anyhow;
 use clap::Args;
 
 use super::running::block_on;
 use super::show::{self, Screen};
 use super::{Configured, Failure};
+use crate::app::gate::prepare_gate;
 use crate::clock::Clock;
 use crate::status::text::{count, printable};
+use crate::tls;
 
 pub(super) const EXAMPLES: &str = "\
 Example:
@@ -84,12 +88,17 @@ async fn examine(options: &Options) -> Result<Vec<Finding>, Failure> {
         Err(other) => return Err(other),
     };
     let (clock, environment) = (Clock::start(), options.configured.sources().environment());
-    let unreadable = loaded.unreadable_files();
-    let settings = loaded.settings;
+    let (unreadable, expired) = (loaded.unreadable_files(), loaded.expired_files(tls::wall(), tls::lives));
+    let (settings, origins) = (loaded.settings, loaded.origins);
+    let prepared = settings.gates.values().map(|gate| prepare_gate(gate.clone(), &environment, Duration::ZERO, clock));
+    let of_gates: Vec<_> = prepared.filter_map(|gate| gate.ok()?.warning(&origins, "defaults")).collect();
     let mut findings = vec![Finding::fine("configuration", "has no problems")];
-    findings.extend(loaded.warnings.into_iter().map(|warning| Finding::note("configuration", warning, "")));
+    findings
+        .extend(loaded.warnings.into_iter().chain(of_gates).map(|warning| Finding::note("configuration", warning, "")));
     let advice = "mount that file, or correct its path";
     findings.extend(unreadable.iter().map(|problem| Finding::wrong("configuration", problem.to_string(), advice)));
+    let advice = "renew it; a gate that runs takes the new file by itself";
+    findings.extend(expired.iter().map(|problem| Finding::wrong("configuration", problem.to_string(), advice)));
     let (status, more) = running::findings(&settings).await;
     findings.extend(more);
     findings.extend(files::findings(&settings));

@@ -2,7 +2,9 @@
 //! `run` say the same of them.
 
 use std::fs;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
+use std::time::SystemTime;
 
 use super::problems::Problem;
 
@@ -15,11 +17,16 @@ pub(super) struct NamedFile {
     pub(super) problem: Problem,
 }
 
+/// The time in which a certificate is valid.
+pub(super) type Life = RangeInclusive<SystemTime>;
+
 /// The content that a file must have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Holds {
-    /// PEM certificates.
+    /// PEM certificates of CAs.
     Certificate,
+    /// A PEM certificate that is shown, and those between it and its root.
+    Chain,
     /// A PEM private key.
     Key,
     /// A secret.
@@ -30,7 +37,9 @@ impl NamedFile {
     /// Returns what is wrong with the file now. Its content is never shown.
     pub(super) fn problem(&self) -> Option<Problem> {
         let (expected, is_in): (_, fn(&[u8]) -> bool) = match self.holds {
-            Holds::Certificate => ("a PEM file with a certificate", |all| has(all, b"-----BEGIN CERTIFICATE-----")),
+            Holds::Certificate | Holds::Chain => {
+                ("a PEM file with a certificate", |all| has(all, b"-----BEGIN CERTIFICATE-----"))
+            }
             Holds::Key => ("a PEM file with a private key", |all| has(all, b"PRIVATE KEY-----")),
             Holds::Secret => ("a file with the secret in it", |all| !all.trim_ascii().is_empty()),
         };
@@ -41,6 +50,30 @@ impl NamedFile {
             Ok(_) => return None,
         };
         Some(self.problem.with_message(message))
+    }
+
+    /// Returns a problem if the certificate that is shown, or all of the CAs, are not valid now.
+    pub(super) fn expired(&self, now: SystemTime, lives: impl Fn(&[u8]) -> Vec<Life>) -> Option<Problem> {
+        let of_file = match self.holds {
+            Holds::Chain => 1,
+            Holds::Certificate => usize::MAX,
+            Holds::Key | Holds::Secret => return None,
+        };
+        let content = fs::read(&self.path).ok()?;
+        let (shown, mut fault) = (self.path.display(), None);
+        for life in lives(&content).into_iter().take(of_file) {
+            if life.contains(&now) {
+                return None;
+            }
+            let is_early = now < *life.start();
+            let (what, when) =
+                if is_early { ("is not valid before", life.start()) } else { ("has expired at", life.end()) };
+            let when = httpdate::fmt_http_date(*when);
+            fault.get_or_insert_with(|| {
+                format!("the certificate in {shown} {what} {when}: TLS with it fails; expected one that is valid now")
+            });
+        }
+        Some(self.problem.with_message(fault?))
     }
 }
 

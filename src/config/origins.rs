@@ -1,5 +1,7 @@
 //! The origins of keys, for `explain`, which names the line that a limit stands in.
 
+use std::fmt::Display;
+
 use super::path::Path;
 use super::problems::{Text, Variable};
 
@@ -21,6 +23,14 @@ impl Origins {
     /// if nothing does.
     pub fn of(&self, keys: &[&str]) -> Option<String> {
         self.at(&keys.iter().map(|key| (*key).to_owned()).collect())
+    }
+
+    /// Returns what is said of a key as problems are written, with the place of the nearest key or
+    /// table above it that is there; `from` stands for a file in which nothing is.
+    pub(crate) fn located(&self, from: &str, path: &str, says: impl Display) -> String {
+        let keys: Vec<&str> = path.split('.').collect();
+        let place = (1..=keys.len()).rev().find_map(|length| self.of(keys.get(..length)?));
+        format!("{}: {path}: {says}", place.as_deref().unwrap_or(from))
     }
 
     /// Does the same for a key of a class, or without a key for the class itself.

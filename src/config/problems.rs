@@ -179,9 +179,37 @@ impl Text {
             let message = "is a number too far from zero, expected one of at most 18 digits";
             return self.problem_at(offset, Path::default(), message.to_owned());
         }
+        let may_be_text = BARE.iter().any(|begins| error.message().starts_with(begins));
+        if let Some(problem) = may_be_text.then(|| self.without_quotes(offset)).flatten() {
+            return problem;
+        }
         // A problem is one line, whatever the parser says.
         let message = error.message().split_whitespace().collect::<Vec<_>>().join(" ");
         self.problem_at(offset, Path::default(), message)
+    }
+
+    /// Returns the problem of a text without quotes at `offset`, if there is one: it says what to
+    /// type.
+    fn without_quotes(&self, offset: usize) -> Option<Problem> {
+        let line = self.text.get(..offset)?.rfind('\n').map_or(0, |at| at + 1);
+        let before = self.text.get(line..offset)?;
+        let at = before.rfind(['=', '[', ',', '{'])?;
+        let rest = self.text.get(line + at + 1..)?.lines().next()?;
+        let value = rest.split([',', ']', '}', '#']).next()?.trim();
+        let is_symbol = ["true", "false", "inf", "nan"].iter().any(|symbol| value.eq_ignore_ascii_case(symbol));
+        if is_symbol || value.contains(['"', '\'']) || !value.contains(|c: char| c.is_alphabetic() || "/:".contains(c))
+        {
+            return None;
+        }
+        let key = before.get(..at)?.rsplit(['{', ',', '[']).next()?.trim();
+        // What was meant to be a secret is not shown.
+        let may_show = key.ends_with("credentials")
+            || !["secret", "password", "token", "credential"].iter().any(|word| before.contains(word));
+        let shown = if may_show { value } else { "..." };
+        let typed =
+            if before.get(at..)?.starts_with('=') { format!("{key} = \"{shown}\"") } else { format!("\"{shown}\"") };
+        let start = line + at + 1 + (rest.len() - rest.trim_start().len());
+        Some(self.problem_at(start, Path::default(), format!("is text without quotes, expected {typed}")))
     }
 
     /// Returns the first quotation mark of running text in the line of `offset`, outside of quotes
@@ -260,6 +288,9 @@ pub(super) fn alternatives(words: &[&str]) -> String {
 /// The ways in which the parser complains of what follows a list or table that is left open.
 const INSIDE: [&str; 5] =
     ["unclosed array", "unclosed inline", "missing comma", "missing key for inline", "unexpected `=` in"];
+/// The ways in which the parser complains of a value without quotes, by its first letter.
+const BARE: [&str; 5] =
+    ["string values must be quoted", "invalid boolean", "invalid float", "invalid integer", "invalid date"];
 /// The quotation marks of English, French and German text.
 const QUOTATION_MARKS: [char; 9] = ['“', '”', '„', '‟', '‘', '’', '‚', '«', '»'];
 

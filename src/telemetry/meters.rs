@@ -261,6 +261,11 @@ impl UpstreamMeters {
         Self { gate }
     }
 
+    /// The name of the gate.
+    pub fn gate(&self) -> &str {
+        &self.gate
+    }
+
     /// Sets the number of connections of a group.
     pub fn connections(&self, group: Group, count: usize) {
         table::CONNECTIONS.gauge(&[&self.gate, group.word()]).set(as_f64(count));

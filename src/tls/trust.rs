@@ -3,7 +3,9 @@
 //! Most clients can only replace the roots that they have, so the bundle and the Java store hold
 //! the system's too.
 
+use std::ops::RangeInclusive;
 use std::path::Path;
+use std::time::SystemTime;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -11,6 +13,7 @@ use ring::digest::{SHA256, digest};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 
+use super::ca_certificate::CaCertificate;
 use super::interception::Interception;
 use super::keystore::keystore;
 use super::pem::armoured;
@@ -57,6 +60,14 @@ pub fn fingerprint(ca: &CertificateDer<'_>) -> String {
 #[must_use]
 pub fn first_certificate(text: &[u8]) -> Option<CertificateDer<'static>> {
     CertificateDer::pem_slice_iter(text).next()?.ok()
+}
+
+/// Returns the times between which each certificate of a text is valid.
+#[must_use]
+pub fn lives(text: &[u8]) -> Vec<RangeInclusive<SystemTime>> {
+    let certificates = CertificateDer::pem_slice_iter(text).filter_map(Result::ok);
+    let read = certificates.filter_map(|certificate| CaCertificate::read(&certificate));
+    read.map(|read| read.begins..=read.ends).collect()
 }
 
 /// True if a certificate is among those of a text, or of a Java trust store.

@@ -28,6 +28,7 @@ use crate::api::Group;
 use crate::clock::Clock;
 use crate::credentials::{Injector, Proxy};
 use crate::moment::Moment;
+use crate::telemetry::UpstreamMeters;
 use crate::tls;
 
 /// Dials one upstream.
@@ -83,6 +84,11 @@ impl Dialer {
 
     pub(super) fn set_timeout(&self, timeout: Duration) {
         self.timeout.store(nanos(timeout), Ordering::Relaxed);
+    }
+
+    /// Returns the name of the gate, for the log.
+    pub(super) fn gate(&self) -> &str {
+        self.meters.get().map_or("", UpstreamMeters::gate)
     }
 
     fn timeout(&self) -> Duration {

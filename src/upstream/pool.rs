@@ -147,7 +147,8 @@ impl Pool {
         };
         let waiters = self.with(|state, deferred, now| {
             if state.pacing.failed(Arc::clone(&error), begun, now) {
-                tracing::warn!(group = self.group.word(), %error, cause = error.cause(), "the upstream cannot be reached");
+                let (gate, group) = (self.dialer.gate(), self.group.word());
+                tracing::warn!(gate, group, %error, cause = error.cause(), "the upstream cannot be reached");
             }
             deferred.unreachable = state.accounts.free() == 0;
             std::mem::take(&mut state.replays)
@@ -161,7 +162,7 @@ impl Pool {
         self.with(|state, deferred, now| {
             let failure = if own { state.pacing.recovered() } else { state.pacing.succeeded() };
             if let Some(failure) = failure {
-                tracing::info!(group = self.group.word(), at = %failure.at, "the upstream can be reached again");
+                tracing::info!(gate = self.dialer.gate(), group = self.group.word(), at = %failure.at, "the upstream can be reached again");
             }
             let outdated = self.dialer.tls_changes() != tls;
             let expires = if outdated { now } else { now + MAX_AGE + MAX_AGE.mul_f64(jitter()) };

@@ -170,7 +170,7 @@ impl Upstream {
         }
         let error = self.inner.dialer.failure(DialFailure::ClientCertificate(alert));
         if !self.inner.certificate_refused.swap(true, Ordering::Relaxed) {
-            tracing::warn!(%error, "the upstream cannot be reached");
+            tracing::warn!(gate = self.inner.dialer.gate(), %error, "the upstream cannot be reached");
         }
         SendError::Unconnected(Arc::new(error))
     }

@@ -37,6 +37,50 @@ fn an_unknown_key_is_placed_and_the_near_one_named() {
     line(&said, &["FILE:4:1:", "gates.api.bukcet", "bucket"]);
 }
 
+/// A self-signed certificate and its key in files, and the lines of `tls` that name them.
+fn files(folder: &std::path::Path, cert: &str, key: &str) -> String {
+    let (cert_file, key_file) = (folder.join("tls.crt"), folder.join("tls.key"));
+    std::fs::write(&cert_file, cert).expect("it can be written");
+    std::fs::write(&key_file, key).expect("it can be written");
+    format!(
+        "tls = {{ mode = \"files\", cert = {:?}, key = {:?} }}\n",
+        cert_file.display().to_string(),
+        key_file.display().to_string()
+    )
+}
+
+#[test]
+fn a_key_of_another_certificate_is_one_placed_problem() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let tls = files(folder.path(), &certificate().cert.pem(), &certificate().signing_key.serialize_pem());
+    let said = refused(&format!("{GATE}rewrite_links = true\n{tls}"));
+    assert_eq!(said.matches("the private key is that of another one").count(), 1, "{said}");
+    line(&said, &["FILE:5:1: gates.api.tls: the certificate in "]);
+    assert!(!said.contains("KeyMismatch"), "{said}");
+}
+
+#[test]
+fn a_certificate_out_of_its_time_is_placed_and_dated() {
+    for (from, to, what) in
+        [(2001, 2002, "has expired at Tue, 01 Jan 2002"), (2090, 2091, "is not valid before Sun, 01 Jan 2090")]
+    {
+        let folder = tempfile::tempdir().expect("a folder");
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let mut params = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]).expect("a name");
+        (params.not_before, params.not_after) = (rcgen::date_time_ymd(from, 1, 1), rcgen::date_time_ymd(to, 1, 1));
+        let cert = params.self_signed(&key).expect("a certificate");
+        let tls = files(folder.path(), &cert.pem(), &key.serialize_pem());
+        let (_folder, path) = config(&format!("{GATE}rewrite_links = true\n{tls}"));
+        let place = format!("{}:5:", path.display());
+        let check = end(with_config("check", &path));
+        assert_eq!(check.code, Some(0), "it can be renewed while the gate runs: {}", check.err);
+        line(&check.err, &["warning", &place, "gates.api.tls.cert", what]);
+        let doctor = end(with_config("doctor", &path));
+        assert_eq!(doctor.code, Some(1));
+        line(&doctor.out, &["WRONG  configuration: ", &place, what]);
+    }
+}
+
 #[test]
 fn a_wrong_type_is_placed_and_the_right_one_named() {
     let said = refused(&format!("{GATE}[gates.api.bucket]\nrate = \"fast\"\nburst = 3\n"));

@@ -90,6 +90,71 @@ fn an_upstream_name_that_nobody_knows_is_said_and_ends_nothing() {
 }
 
 #[test]
+fn behind_a_proxy_only_the_proxy_s_name_is_looked_up() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (path, kubeconfig) = (folder.path().join("tidegate.toml"), folder.path().join("kubeconfig"));
+    let cluster = "{ server: 'https://api.invalid', proxy-url: 'http://proxy.invalid:3128' }";
+    std::fs::write(&kubeconfig, KUBECONFIG.replace("{ server: 'http://127.0.0.1:9' }", cluster))
+        .expect("it can be written");
+    let listen = format!("listen = \"127.0.0.1:{}\"\n", free_port());
+    std::fs::write(&path, format!("[admin]\nlisten = \"off\"\n[gates.k]\nupstream = \"kubeconfig\"\n{listen}"))
+        .expect("it can be written");
+    let mut command = with_config("run", &path);
+    command.env("KUBECONFIG", &kubeconfig);
+    let mut gate = start(command);
+    let said = gate.line("cannot be looked up");
+    assert!(said.contains("the proxy's name") && said.contains("proxy.invalid"), "{said}");
+    assert!(!gate.end().iter().any(|line| line.contains("upstream's name")), "the proxy looks that up");
+}
+
+#[test]
+fn a_plain_gate_before_a_cluster_warns_of_anonymous_calls() {
+    for credentials in ["credentials = \"pass_through\"\n", ""] {
+        let listen = format!("127.0.0.1:{}", free_port());
+        let (_folder, path) = config(&format!(
+            "[admin]\nlisten = \"off\"\n[gates.k]\nupstream = \"https://127.0.0.1:9\"\nlisten = {listen:?}\n{credentials}"
+        ));
+        let place =
+            format!("{}:{}: gates.k.credentials: ", path.display(), if credentials.is_empty() { "3:8" } else { "6:1" });
+        let check = end(with_config("check", &path));
+        let warning =
+            check.err.lines().find(|line| line.contains("anonymous")).unwrap_or_else(|| panic!("{}", check.err));
+        assert!(warning.contains(&place) && warning.contains("gates.k.tls"), "{warning}");
+        let mut gate = start(with_config("run", &path));
+        let line = gate.line("anonymous");
+        assert!(line.contains("WARN") && line.contains(&place), "{line}");
+        let doctor = end(with_config("doctor", &path));
+        let note =
+            doctor.out.lines().find(|line| line.contains("anonymous")).unwrap_or_else(|| panic!("{}", doctor.out));
+        assert!(note.starts_with("note") && note.contains(&place), "{note}");
+    }
+}
+
+#[test]
+fn a_gate_with_tls_or_without_a_cluster_warns_of_nothing() {
+    for gate in [
+        "upstream = \"https://127.0.0.1:9\"\ntls = { write_to = \"/nowhere/tls\" }\n",
+        "upstream = \"http://127.0.0.1:9\"\n",
+        "upstream = \"https://127.0.0.1:9\"\nkind = \"http\"\nrewrite_links = true\n",
+    ] {
+        let (_folder, path) = config(&format!("[gates.k]\n{gate}"));
+        let check = end(with_config("check", &path));
+        assert_eq!((check.code, check.err.as_str()), (Some(0), ""), "{gate}");
+    }
+}
+
+#[test]
+fn an_upstream_without_a_connection_is_logged_with_its_gate() {
+    let port = free_port();
+    let (_folder, path) = config(&plain(port, ""));
+    let mut gate = start(with_config("run", &path));
+    gate.ready();
+    assert!(get(port, "/api").starts_with("HTTP/1.1 502"));
+    let said = gate.line("the upstream cannot be reached");
+    assert!(said.contains("gate=\"kubernetes\""), "{said}");
+}
+
+#[test]
 fn a_client_without_a_certificate_is_said_once_and_not_at_every_attempt() {
     let folder = tempfile::tempdir().expect("a folder");
     let (path, ca, port) = (folder.path().join("tidegate.toml"), folder.path().join("clients.crt"), free_port());

@@ -167,7 +167,24 @@ fn a_slip_of_syntax_is_one_problem() {
             "f.toml:4:1: unclosed inline table, expected `}` before this",
         ),
         ("shadow: true\n", "f.toml:3:9: key with no value, expected `=`"),
-        ("queue.max_wait = 8s\n", "f.toml:3:18: string values must be quoted, expected literal string"),
+        ("queue.max_wait = 8s\n", "f.toml:3:18: is text without quotes, expected queue.max_wait = \"8s\""),
+        (
+            "queue = { max_wait = 1m30s, max_waiting = 5 }\n",
+            "f.toml:3:22: is text without quotes, expected max_wait = \"1m30s\"",
+        ),
+        (
+            "bucket = { rate = 5000/h, burst = 9 } # x\n",
+            "f.toml:3:19: is text without quotes, expected rate = \"5000/h\"",
+        ),
+        ("credentials = inject\n", "f.toml:3:15: is text without quotes, expected credentials = \"inject\""),
+        ("credential.file = hunter2\n", "f.toml:3:19: is text without quotes, expected credential.file = \"...\""),
+        ("preset = none\n", "f.toml:3:10: is text without quotes, expected preset = \"none\""),
+        ("listen = 127.0.0.1:8001\n", "f.toml:3:10: is text without quotes, expected listen = \"127.0.0.1:8001\""),
+        ("signals.honour = [github]\n", "f.toml:3:19: is text without quotes, expected \"github\""),
+        (
+            "upstream_tls.ca = /etc/ca.crt\n",
+            "f.toml:3:19: is text without quotes, expected upstream_tls.ca = \"/etc/ca.crt\"",
+        ),
     ] {
         expect(&format!("{gate}{more}"), &[], &[expected]);
     }
