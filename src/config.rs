@@ -35,6 +35,7 @@ mod shared;
 mod signals;
 mod sources;
 mod stores;
+mod unmet;
 mod url;
 mod values;
 mod words;

@@ -9,6 +9,7 @@ use super::matching::matching;
 use super::per_key::{PerKey, per_key};
 use super::presets::{DENIALS, Preset, PresetClass, bucket};
 use super::problems::did_you_mean;
+use super::unmet::{Reach, reach};
 use super::{limits, names, shared};
 use crate::api::Failures;
 use crate::classify::{CostBy, KeyParts, Kind, Matcher, Matching, Rule, Traits};
@@ -308,6 +309,7 @@ pub(super) struct Numbered {
     pub(super) rules: Vec<Rule>,
     pub(super) failures: Vec<Failures>,
     pub(super) revalidate: Vec<bool>,
+    pub(super) reach: Vec<Reach>,
     /// True for classes that remember failures for each credential.
     pub(super) callers_apart: Vec<bool>,
     pub(super) keys: Vec<Option<KeyParts>>,
@@ -355,6 +357,7 @@ pub(super) fn numbered(classes: &[Class<'_>], gate_bucket: Option<BucketPolicy>,
         rules: rules.collect(),
         failures: classes.iter().map(|class| class.failures.clone()).collect(),
         revalidate: classes.iter().map(|class| class.revalidate).collect(),
+        reach: reach(classes.iter().map(|class| class.matching.as_ref())),
         // Of an object that is written by one at a time there is one key.
         callers_apart: classes.iter().map(|class| !one_at_a_time && class.counts_denials()).collect(),
         keys: classes.iter().map(|class| class.key.clone()).collect(),

@@ -89,6 +89,13 @@ impl<'a> Cursor<'a> {
         self.value.and_then(Value::as_str) == Some(word)
     }
 
+    /// True if something is here that asks for more than `off`, `false` and `auto` do.
+    pub(super) fn is_asked_for(&self) -> bool {
+        let idle =
+            |value: &Value| value.as_bool() == Some(false) || matches!(value.as_str(), Some("off" | "auto" | ""));
+        self.value.is_some_and(|value| !idle(value))
+    }
+
     /// True if nothing is here, or the empty text.
     pub(super) fn is_absent_or_empty(&self) -> bool {
         self.value.is_none_or(|value| value.as_str() == Some(""))

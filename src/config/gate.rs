@@ -12,6 +12,7 @@ use super::per_key::{PerKey, per_key};
 use super::presets::{self, Numbers, Preset};
 use super::problems::{alternatives, did_you_mean};
 use super::shape::Shape;
+use super::unmet::{self, Whole};
 use super::values::{Bytes, OrOff};
 use super::words::Impersonation;
 use super::{clients, egress, identities, limits, names, shared, signals, sources};
@@ -19,7 +20,7 @@ use crate::api::{Failures, Throttling, duration};
 use crate::classify::{FairBy, KeyParts, Kind, Rules};
 use crate::dialect::Dialect;
 use crate::limit::Policy;
-use crate::limit::policy::{Backoff, BucketPolicy, SharedId, Strategy};
+use crate::limit::policy::{Backoff, SharedId};
 use crate::spec::{Credentials, Gate, Host, Listen, RetryAfter, Revalidation, Source};
 
 /// Reads the gate `name`. With an egress listener, `behind` is the gate's place in the file, and if
@@ -215,7 +216,7 @@ impl Limits {
             let message = "is 0, expected at least 1; to remember no failures: strategy = \"off\"";
             backoff_at.at("max_keys").problem(message);
         }
-        warn_of_retries(bucket, retry_bucket, backoff.0.strategy, &at.at("retry_bucket").at("rate"));
+        unmet::warn_of_retries(bucket, retry_bucket, backoff.0.strategy, &at.at("retry_bucket").at("rate"));
         let (queue, fair_by, coalesce) = limits::queue(&at.table("queue"), kind, numbers.max_wait);
         let retry_bucket = limits::combined(retry_bucket, queue.combine);
         let in_flight = limits::in_flight(&at.limit("in_flight"), numbers.in_flight);
@@ -254,6 +255,7 @@ impl Limits {
         let one_at_a_time = policy.one_at_a_time || only_serial;
         let mut policy = classes.join(Policy { bucket, one_at_a_time, ..policy });
         shared::share_all(at, &mut policy);
+        Whole::new(&policy, &classes.reach, at).warn();
         let (identity, of_classes) = identities::of(at, &policy, fair_by, (dialect, knows_clients));
         let rules = Rules::new(kind, fair_by, identity, classes.traits, classes.rules);
         let rules = rules.with_identities(of_classes, shared::has_parts(&policy)).with_only_serial_writes(only_serial);
@@ -271,20 +273,6 @@ fn revalidation(at: &Cursor<'_>, kind: Kind, classes: Vec<bool>) -> Revalidation
         at.at("max_bytes").problem("is 0, expected a size; to keep no answers: revalidate = false in each class");
     }
     Revalidation { classes, max_bytes }
-}
-
-/// Warns of retries that crowd out healthy calls: they take their tokens of both buckets, so that
-/// with much failing, healthy calls have what is left of the gate's.
-fn warn_of_retries(bucket: Option<BucketPolicy>, retries: Option<BucketPolicy>, strategy: Strategy, at: &Cursor<'_>) {
-    let (Some(bucket), Some(retries)) = (bucket, retries) else { return };
-    if strategy != Strategy::Off && !retries.opens && retries.rate > bucket.rate / 2.0 {
-        let (rate, least) = (retries.rate, 2.0 * retries.rate);
-        at.warn(format!(
-            "is {rate}, more than half of bucket.rate, which is {}: while many objects fail, retries leave healthy calls less than half of it; \
-             expected bucket.rate to be {least} or more, or this to be lower",
-            bucket.rate
-        ));
-    }
 }
 
 /// Warns of an external API whose links would lead past the gate, where nothing is said of them. A

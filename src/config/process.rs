@@ -14,7 +14,7 @@ use super::names::{self, address};
 use super::problems::{alternatives, did_you_mean};
 use super::shape::Shape;
 use super::words::Format;
-use super::{egress, otlp, shared, stores};
+use super::{egress, otlp, shared, stores, unmet};
 use crate::spec::{Admin, Gate, Listen, Log, OwnFile, Settings, ShowNames};
 
 /// Reads it all. The result is only good if nothing was reported.
@@ -45,6 +45,7 @@ pub(super) fn settings(root: &Cursor<'_>) -> Settings {
     check_paths(&settings, root);
     egress::check_interception(&settings, root);
     egress::warn_of_unreachable(&settings, root);
+    unmet::warn_of_idle(&settings, root);
     settings
 }
 

@@ -20,6 +20,9 @@ struct First {
     at: String,
 }
 
+/// The keys that share the bucket of a store and a name.
+type Users<'a> = BTreeMap<(Arc<str>, Arc<str>), Vec<Cursor<'a>>>;
+
 /// Reads `shared` in the table of a bucket.
 pub(super) fn shared(bucket_at: &Cursor<'_>, bucket: Option<&BucketPolicy>) -> Option<SharedPolicy> {
     let shared = read(&bucket_at.table_or_text("shared"))?;
@@ -154,6 +157,7 @@ fn least_burst(rate: f64, lease: Option<Duration>) -> f64 {
 pub(super) fn check_together(settings: &mut Settings, root: &Cursor<'_>) {
     let Settings { stores, gates, .. } = settings;
     let mut seen = BTreeMap::<_, First>::new();
+    let mut users = Users::new();
     for (name, gate) in gates {
         let gate_at = root.at("gates").at(name);
         let longest_pause = gate.throttling.max_pause;
@@ -188,16 +192,35 @@ pub(super) fn check_together(settings: &mut Settings, root: &Cursor<'_>) {
                     shared.name
                 ));
             }
+            users.entry(id.clone()).or_default().push(at.clone());
             let BucketPolicy { rate, burst, per, .. } = bucket;
             seen.entry(id).or_insert(First { rate, burst, per, at: bucket_at }).check(&bucket, &shared.name, &at);
         }
         warn_of_slow(slow);
     }
+    warn_of_alone(&users);
     let is_used = |store: &&Store| seen.keys().any(|(used, _): &(Arc<str>, Arc<str>)| *used == store.name);
     for store in stores.iter().filter(|store| !is_used(store)) {
         root.at("stores")
             .at(&store.name)
             .warn("is not used: no bucket is shared through it; expected bucket.shared at a gate, or no such store");
+    }
+}
+
+/// Warns of what shares buckets without a store that nothing else in this process uses.
+fn warn_of_alone(users: &Users<'_>) {
+    let is_alone = |store: &str, at: &[Cursor<'_>]| store.is_empty() && at.len() == 1;
+    let shared = users.iter().filter(|((store, _), at)| !is_alone(store, at)).flat_map(|(_, at)| at);
+    // What shares one bucket of several does not stand there in vain.
+    let mut done: BTreeSet<String> = shared.map(|at| at.path.to_string()).collect();
+    let alone = users.iter().filter(|((store, _), at)| is_alone(store, at)).flat_map(|(_, at)| at);
+    for at in alone {
+        if done.insert(at.path.to_string()) {
+            at.warn(
+                "is shared with nobody: there is no [stores.NAME], and no other gate of this process has this name; expected a store \
+                 that other processes use too, the same name at another gate, or no such key",
+            );
+        }
     }
 }
 

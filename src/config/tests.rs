@@ -9,6 +9,7 @@ use super::*;
 
 mod fits;
 pub(in crate::config) mod schema;
+mod unmet;
 
 const EXAMPLE: &str = include_str!("../../config/example.toml");
 const REFERENCE: &str = include_str!("../../docs/configuration.md");

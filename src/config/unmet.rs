@@ -1,0 +1,323 @@
+//! Warns of keys that cannot act in the configuration as a whole: each may stand there by itself,
+//! but what others say leaves no call for it.
+//!
+//! Only what the file or a variable says is warned of; a preset may bring what another key makes
+//! idle.
+
+use super::cursor::Cursor;
+use crate::classify::{Matcher, Matching};
+use crate::limit::Policy;
+use crate::limit::policy::{BucketPolicy, ClassPolicy, Combine, InFlight, Lane, Per, Strategy};
+use crate::spec::{Hosts, PlainHttp, Settings};
+
+/// A gate's limits, and the classes that calls reach.
+pub(super) struct Whole<'a> {
+    policy: &'a Policy,
+    /// By class.
+    reach: &'a [Reach],
+    at: &'a Cursor<'a>,
+}
+
+/// The calls that a class can have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// Those that it matches.
+    Calls,
+    /// None: an earlier class, at this place, matches all of them.
+    Covered(usize),
+    /// None: it matches nothing, and other classes are within it.
+    Within,
+}
+
+/// Returns what calls the classes can have that match so, in their order.
+pub(super) fn reach<'m>(matchings: impl Iterator<Item = Option<&'m Matching>>) -> Vec<Reach> {
+    let matchings: Vec<_> = matchings.collect();
+    let covering = |narrow: &Matching, place| {
+        let mut before = matchings.iter().take(place);
+        before.position(|wide| wide.is_some_and(|wide| covers(wide, narrow)))
+    };
+    let reach = |(place, matching): (usize, &Option<&Matching>)| match matching {
+        None => Reach::Within,
+        Some(narrow) => covering(narrow, place).map_or(Reach::Calls, Reach::Covered),
+    };
+    matchings.iter().enumerate().map(reach).collect()
+}
+
+/// True if a call that is `narrow` is `wide` as well, as far as the patterns' own texts tell.
+fn covers(wide: &Matching, narrow: &Matching) -> bool {
+    let (wide, narrow) = match (wide, narrow) {
+        (Matching::Everything, _) => return true,
+        (Matching::Patterns(wide), _) if **wide == Matcher::default() => return true,
+        (Matching::Patterns(wide), Matching::Patterns(narrow)) => (wide, narrow),
+        _ => return wide == narrow,
+    };
+    let lists = |matcher: &Matcher| {
+        let Matcher { verbs, groups, resources, namespaces, names, subresources, .. } = matcher.clone();
+        let Matcher { methods, paths, user_agents, services, regions, accounts, actions, .. } = matcher.clone();
+        let kubernetes = [verbs, groups, resources, namespaces, names, subresources];
+        kubernetes.into_iter().chain([methods, paths, user_agents, services, regions, accounts, actions])
+    };
+    let has_all = |(wide, narrow): (Vec<String>, Vec<String>)| {
+        wide.is_empty() || !narrow.is_empty() && narrow.iter().all(|pattern| wide.contains(pattern))
+    };
+    lists(wide).zip(lists(narrow)).all(has_all)
+        && wide.headers.iter().all(|header| narrow.headers.contains(header))
+        && wide.query.iter().all(|parameter| narrow.query.contains(parameter))
+        && (wide.unfiltered.is_none() || wide.unfiltered == narrow.unfiltered)
+}
+
+// === impl Whole ===
+
+impl<'a> Whole<'a> {
+    pub(super) fn new(policy: &'a Policy, reach: &'a [Reach], at: &'a Cursor<'a>) -> Self {
+        Self { policy, reach, at }
+    }
+
+    /// Warns of all of them.
+    pub(super) fn warn(&self) {
+        self.of_gate();
+        self.passed_by();
+        self.of_queue();
+        for (class, reach) in self.policy.classes.iter().zip(self.reach) {
+            if let Some(at) = self.table(class) {
+                self.of_class(class, &at, *reach);
+            }
+        }
+    }
+
+    /// The classes of calls that can wait at all.
+    fn waiting(&self) -> impl Iterator<Item = &ClassPolicy> {
+        let classes = self.policy.classes.iter().zip(self.reach);
+        classes.filter(|(class, reach)| **reach == Reach::Calls && class.lane != Lane::Exempt).map(|(class, _)| class)
+    }
+
+    /// The table of a class, if the file has one.
+    fn table(&self, class: &ClassPolicy) -> Option<Cursor<'a>> {
+        let all = self.at.at("classes");
+        let mut items = (0..self.policy.classes.len()).map(|index| all.item(index));
+        items.find(|item| item.text("name") == Some(&class.name))
+    }
+
+    /// Warns of the gate's own limits that no call meets.
+    fn of_gate(&self) {
+        let idle = |key: &str, is_met: bool, why: &str| {
+            let at = self.at.at(key);
+            if (at.is_table() || at.is_true()) && !is_met {
+                at.warn(format!("has no effect: {why}"));
+            }
+        };
+        let exempt = "every call is of an exempt class; expected another lane for one of them";
+        let has_calls = self.waiting().next().is_some();
+        let remembers = self.waiting().any(|class| class.backoff.strategy != Strategy::Off);
+        let why = "no call spends from it: every class is exempt or has own_bucket_only = true; expected own_bucket_only = false in one of them";
+        idle("bucket", self.waiting().any(|class| !class.own_bucket_only), why);
+        let why =
+            "no call is a retry, because failures are remembered nowhere; expected a backoff of the gate or of a class";
+        idle("retry_bucket", remembers, why);
+        let why = "no class remembers a failure: the strategy is \"off\" by the preset, or in each class that is not exempt; expected strategy = \"exponential\"";
+        idle("backoff", remembers || self.at.at("backoff").at("strategy").is_off(), why);
+        idle("in_flight", has_calls, exempt);
+        idle("one_at_a_time", has_calls, exempt);
+        let why = "each class is exempt or has per_key = \"off\"; expected it in one of them";
+        idle("per_key", self.waiting().any(|class| class.per_key.is_some()), why);
+    }
+
+    /// Warns of calls that a gate's own bucket does not meter, because the preset has them spend
+    /// from buckets of their own.
+    fn passed_by(&self) {
+        let at = self.at.at("bucket");
+        let is_of_preset = |class: &&ClassPolicy| {
+            let says_so = self.table(class).is_some_and(|table| table.has("own_bucket_only"));
+            class.own_bucket_only && !says_so && &*class.name != "discovery"
+        };
+        let names: Vec<&str> = self.waiting().filter(is_of_preset).map(|class| &*class.name).collect();
+        let (Some(first), true) = (names.first(), at.is_table()) else { return };
+        let more = names.len().saturating_sub(FEW);
+        let listed = names.iter().take(FEW).copied().collect::<Vec<_>>().join(", ");
+        let listed = if more > 0 { format!("{listed} and {more} more") } else { listed };
+        at.warn(format!(
+            "does not meter every call: the preset's classes {listed} spend from buckets of their own alone; to lower those, set share; \
+             for this limit over them too, name each in [[classes]] with own_bucket_only = false, such as {{ name = {first:?}, own_bucket_only = false }}"
+        ));
+    }
+
+    /// Warns of what joins or orders calls where there is nothing to join or to order.
+    fn of_queue(&self) {
+        let (queue, at) = (&self.policy.queue, self.at.at("queue"));
+        if queue.combine == Combine::MaxOf && at.has("combine") && self.policy.retry_bucket.is_none() {
+            at.at("combine").warn("has no effect: there is no retry_bucket; expected one, or \"sequential\"");
+        }
+        let is_split = |per: Per| per == Per::Flow;
+        let by_flow = |bucket: &Option<BucketPolicy>, slots: &Option<InFlight>| {
+            bucket.is_some_and(|bucket| is_split(bucket.per)) || slots.is_some_and(|slots| is_split(slots.per))
+        };
+        let of_classes = self.policy.classes.iter().any(|class| by_flow(&class.bucket, &class.in_flight));
+        let gate = by_flow(&self.policy.bucket, &self.policy.in_flight) || by_flow(&self.policy.retry_bucket, &None);
+        for key in ["coalesce", "fair_by"] {
+            let acts = key == "fair_by" && (gate || of_classes);
+            if queue.max_wait.is_zero() && !acts && at.at(key).is_asked_for() {
+                at.at(key).warn(
+                    "has no effect: with max_wait = \"0s\" no call waits; expected a longer max_wait, or no such key",
+                );
+            }
+        }
+        if self.at.at("shadow").is_true() && at.at("coalesce").is_true() {
+            at.at("coalesce").warn("has no effect: with shadow = true no call waits; expected it without shadow");
+        }
+    }
+
+    /// Warns of the keys of one class.
+    fn of_class(&self, class: &ClassPolicy, at: &Cursor<'_>, reach: Reach) {
+        let idle = |key: &str, why: &str| {
+            if at.at(key).is_asked_for() {
+                at.at(key).warn(format!("has no effect: {why}"));
+            }
+        };
+        if at.at("bucket").is_table() && !self.waiting().any(|other| self.is_within(other, class)) {
+            idle("bucket", "no call spends from it; expected a class within it that calls are of");
+        }
+        if let Reach::Covered(by) = reach {
+            let by = self.policy.classes.get(by).map_or("", |class| &class.name);
+            let at = if at.has("match") { at.at("match") } else { at.at("name") };
+            at.warn(format!("no call is of this class: class {by:?} before it has them all; expected it before that one, or a narrower match there"));
+        }
+        if reach != Reach::Calls {
+            let why = "no call is of this class; of such a class only the bucket acts, for the classes within it; expected it in those";
+            ["in_flight", "backoff", "per_key", "key", "cost", "meter_long_running", "revalidate"]
+                .iter()
+                .for_each(|key| idle(key, why));
+            return;
+        }
+        if class.lane == Lane::Exempt {
+            let why = "an exempt class never waits, never spends, and no failure of its calls is remembered; expected another lane";
+            ["backoff", "key", "meter_long_running", "within", "own_bucket_only"].iter().for_each(|key| idle(key, why));
+            return;
+        }
+        if class.own_bucket_only && self.policy.bucket.is_none() {
+            idle("own_bucket_only", "the gate has no bucket; expected one, or no such key");
+        }
+        let charged = self.charged(class);
+        if charged.is_empty() {
+            let why = "no bucket meters the class; expected a bucket of the gate or of the class";
+            idle("meter_long_running", why);
+            idle("cost", why);
+        } else if charged.iter().all(|bucket| !bucket.counts_costs) {
+            idle("cost", "the buckets of the class count calls; expected counts = \"tokens\" in one of them");
+        }
+        let forgets = class.backoff.strategy == Strategy::Off && class.per_key.is_none() && !self.policy.one_at_a_time;
+        if forgets {
+            idle("key", "the class remembers nothing of its calls; expected backoff, per_key or one_at_a_time");
+        }
+        self.of_narrower(class, at, &charged);
+    }
+
+    /// Warns of limits of a class behind which a stricter one of the gate always comes first.
+    fn of_narrower(&self, class: &ClassPolicy, at: &Cursor<'_>, charged: &[BucketPolicy]) {
+        let own = class.bucket.filter(|_| at.at("bucket").is_table() && self.policy.uncounted.is_none());
+        let outer = own.and_then(|own| charged.iter().find(|outer| is_stricter(outer, &own)));
+        if let Some(outer) = outer {
+            at.at("bucket").warn(format!(
+                "is never the limit: its calls also spend from a bucket of {}/s with burst {}, which is stricter; expected a lower rate or \
+                 burst here, or own_bucket_only = true",
+                outer.rate, outer.burst
+            ));
+        }
+        if let (Some(own), Some(gate)) = (class.in_flight, self.policy.in_flight)
+            && at.at("in_flight").is_table()
+            && gate.max <= own.max
+            && is_coarser(gate.per, own.per)
+        {
+            at.at("in_flight").warn(format!(
+                "is never the limit: the gate has {} slots for all classes; expected fewer here",
+                gate.max
+            ));
+        }
+    }
+
+    /// The buckets that calls of a class spend from, its own first.
+    fn charged(&self, class: &ClassPolicy) -> Vec<BucketPolicy> {
+        let gate = self.policy.bucket.filter(|_| !class.own_bucket_only);
+        self.chain(class).filter_map(|class| class.bucket).chain(gate).collect()
+    }
+
+    fn is_within(&self, class: &ClassPolicy, outer: &ClassPolicy) -> bool {
+        self.chain(class).any(|class| class.name == outer.name)
+    }
+
+    /// A class, and those that it is within.
+    fn chain<'c>(&'c self, class: &'c ClassPolicy) -> impl Iterator<Item = &'c ClassPolicy> {
+        let outer = |class: &&'c ClassPolicy| self.policy.classes.get(usize::from(class.within?.0));
+        std::iter::successors(Some(class), outer).take(self.policy.classes.len())
+    }
+}
+
+/// True if calls that spend from both buckets always wait for the outer one.
+fn is_stricter(outer: &BucketPolicy, own: &BucketPolicy) -> bool {
+    let is_plain = own.adapt.is_none() && own.shared.is_none() && outer.shared.is_none();
+    let starts = outer.starts_empty || !own.starts_empty;
+    let costs = outer.counts_costs == own.counts_costs || own.largest_cost.get() == 1;
+    let numbers = outer.rate <= own.rate && outer.burst <= own.burst;
+    outer != own && is_plain && starts && costs && numbers && is_coarser(outer.per, own.per)
+}
+
+/// True if what one limit is for includes all that the other is for.
+fn is_coarser(outer: Per, own: Per) -> bool {
+    outer == Per::Gate || outer == own
+}
+
+/// Warns of retries that crowd out healthy calls: they take their tokens of both buckets, so that
+/// with much failing, healthy calls have what is left of the gate's.
+pub(super) fn warn_of_retries(
+    bucket: Option<BucketPolicy>,
+    retries: Option<BucketPolicy>,
+    strategy: Strategy,
+    at: &Cursor<'_>,
+) {
+    let (Some(bucket), Some(retries)) = (bucket, retries) else { return };
+    if strategy != Strategy::Off && !retries.opens && retries.rate > bucket.rate / 2.0 {
+        let (rate, least) = (retries.rate, 2.0 * retries.rate);
+        at.warn(format!(
+            "is {rate}, more than half of bucket.rate, which is {}: while many objects fail, retries leave healthy calls less than half of it; \
+             expected bucket.rate to be {least} or more, or this to be lower",
+            bucket.rate
+        ));
+    }
+}
+
+/// Warns of what other parts of a gate, or of the process, leave without effect.
+pub(super) fn warn_of_idle(settings: &Settings, root: &Cursor<'_>) {
+    for (name, gate) in &settings.gates {
+        let at = root.at("gates").at(name);
+        let keeps = gate.revalidation.classes.iter().any(|keeps| *keeps);
+        let shadow = "with shadow = true every call goes upstream as it came; expected it without shadow";
+        let none = "no class keeps answers; expected revalidate = true in one of them";
+        if !keeps && at.at("revalidation").is_table() {
+            at.at("revalidation").warn(format!("has no effect: {none}"));
+        } else if gate.shadow && at.at("revalidation").is_table() {
+            at.at("revalidation").warn(format!("has no effect: {shadow}"));
+        }
+        if !gate.injects() && at.at("impersonation").is_word("allow") {
+            at.at("impersonation").warn("has no effect: the clients' own credentials are passed through, with their Impersonate-* headers; expected credentials = \"inject\", or no such key");
+        }
+        let signals = at.at("signals");
+        for key in ["scope", "max_pause"] {
+            if gate.throttling.honour.iter().next().is_none() && signals.has(key) {
+                signals.at(key).warn(
+                    "has no effect: honour is empty, so that no upstream can ask for a pause; expected a signal there",
+                );
+            }
+        }
+        let is_closed = |hosts: &Hosts| !hosts.intercept && hosts.plain == PlainHttp::Refuse;
+        if gate.hosts.as_ref().is_some_and(is_closed) {
+            at.at("plain").warn("is \"refuse\", and without intercept TLS is not opened, so that no limit of this gate meets a call; expected intercept = true, or \"upgrade\"");
+        }
+    }
+    if settings.egress.is_some() && settings.intercepted_names().is_empty() && root.at("egress").at("ca").is_table() {
+        root.at("egress")
+            .at("ca")
+            .warn("has no effect: no gate has intercept = true; expected it at a gate with hosts, or no such table");
+    }
+}
+
+/// The classes that are named.
+const FEW: usize = 4;
