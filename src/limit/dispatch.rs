@@ -213,12 +213,13 @@ impl Limiter {
         // tokens were there, before it entered the queue, or before anything else that held it was
         // over. The lateness made up for is bounded, or a driver that slept for a minute would
         // admit a minute's calls at once (P1).
-        let could_leave = self.resources.there_since(&needs, class, now).max(self.work.idle_since).max(entered);
+        let there = self.resources.there_since(&needs, class, now).max(entered);
+        let could_leave = there.max(self.work.idle_since);
         let at = could_leave.min(now).max(now.back(LATENESS));
         let turn = Turn { now, at, there_since: Some(could_leave) };
         let cost = self.cost(&call);
         let number = self.resources.take(&mut needs, (class, cost), turn);
-        let stopped = self.scheduler.stopped(queue);
+        let stopped = self.scheduler.limit_stop(queue).main_reason(entered, there, now);
         self.scheduler.had_turn(queue, cost);
         self.scheduler.part(queue, index, &mut self.waiting.waiters, &mut self.resources);
         self.waiting.count_out(index);

@@ -8,6 +8,7 @@ mod lengths;
 mod regroup;
 mod scheduler;
 mod shape_group;
+mod stops;
 mod timers;
 mod waiter;
 mod waiting;

@@ -111,12 +111,11 @@ impl Resources {
     }
 
     /// Returns what keeps a call with these requirements from leaving now. Causes that the queues
-    /// of its class share come first.
+    /// of its class share come first. A lack of room comes last: a connection is made as soon as
+    /// nothing else keeps the call.
     pub(super) fn blocked(&self, needs: &Requirements, class: ClassId, now: Moment) -> Option<Block> {
-        if self.room(needs.group) <= 0 {
-            return Some(Block::slot(false));
-        }
-        self.blocked_but_for_room(needs, class, now)
+        let no_room = || (self.room(needs.group) <= 0).then_some(Block::slot(false));
+        self.blocked_but_for_room(needs, class, now).or_else(no_room)
     }
 
     /// Returns the same for a call that has room.

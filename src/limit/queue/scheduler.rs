@@ -16,8 +16,8 @@ use super::{
 };
 use crate::limit::policy::Cost;
 use crate::limit::{
-    ClassId, ClassPolicy, GroupIndex, Lane, OfQueue, PerClass, Policy, QueueIndex, Reason, Requirements, Resources,
-    Store, WaiterIndex,
+    ClassId, ClassPolicy, GroupIndex, Lane, OfQueue, PerClass, Policy, QueueIndex, Requirements, Resources, Store,
+    WaiterIndex,
 };
 use crate::moment::Moment;
 
@@ -252,25 +252,6 @@ impl Scheduler {
     /// Returns the queue group of a class and mode that needs no resource of its own.
     pub(crate) fn unsplit_group(&self, class: ClassId, mode: Mode) -> Option<&QueueGroup> {
         self.unsplit.get(&(class, mode)).and_then(|queue_group| self.queue_groups.get(*queue_group))
-    }
-
-    /// Returns the reason this queue was stopped last.
-    pub(crate) fn stopped(&self, queue: QueueIndex) -> Reason {
-        let Some(queue_group) = self.group_of(queue) else { return Reason::Bucket };
-        let class = self.classes.get(queue_group.class);
-        let shape_group =
-            class.and_then(|class| class.shape_groups.iter().find(|group| group.mode == queue_group.mode));
-        let of_shape_group = shape_group.map(|shape_group| shape_group.stopped);
-        of_shape_group.filter(|stopped| stopped.0 > queue_group.stopped.0).unwrap_or(queue_group.stopped).1
-    }
-
-    /// Records the reason that stops a queue which has not been checked yet.
-    pub(crate) fn note_stopped(&mut self, queue: QueueIndex, now: Moment, reason: Reason) {
-        if let Some(queue_group) = self.queue(queue).map(|queue| queue.queue_group)
-            && let Some(found) = self.queue_groups.get_mut(queue_group)
-        {
-            found.stopped = (now, reason);
-        }
     }
 
     /// Returns the queue of a lane that has its next turn, if any call in the lane may leave.

@@ -13,15 +13,18 @@ pub(crate) struct ShapeGroup {
     pub(crate) mode: Mode,
     /// The queue groups that are not set aside, by the stamp of their next queue.
     pub(crate) ready: BTreeSet<(u64, GroupIndex)>,
-    /// The moment and the reason all of it was stopped last.
+    /// The moment and the limit that stopped all of it last.
     pub(crate) stopped: (Moment, Reason),
+    /// The moment at which only room was missing.
+    pub(crate) lacked_room: Moment,
 }
 
 // === impl ShapeGroup ===
 
 impl ShapeGroup {
     pub(crate) fn new(mode: Mode) -> Self {
-        Self { mode, ready: BTreeSet::new(), stopped: (Moment::ZERO, Reason::Bucket) }
+        let stopped = (Moment::ZERO, Reason::Bucket);
+        Self { mode, ready: BTreeSet::new(), stopped, lacked_room: Moment::ZERO }
     }
 
     /// Returns the queue of this shape group that is next, with its stamp, if it may leave and its
@@ -37,8 +40,12 @@ impl ShapeGroup {
         loop {
             let (stamp, index) = *self.ready.first().filter(|(stamp, _)| *stamp < limit)?;
             let queue_group = queue_groups.get_mut(index)?;
-            let Some(block) = resources.blocked(&queue_group.needs, class, now) else {
-                return queue_group.queues.first().copied();
+            let Some(block) = resources.blocked_but_for_room(&queue_group.needs, class, now) else {
+                if resources.room(self.mode.group) > 0 {
+                    return queue_group.queues.first().copied();
+                }
+                self.lacked_room = now;
+                return None;
             };
             if !block.own {
                 self.stopped = (now, block.reason);

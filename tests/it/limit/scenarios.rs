@@ -760,3 +760,20 @@ fn a_bucket_that_nobody_has_used_keeps_its_level_over_a_reload_too() {
         "a larger burst is room, not tokens"
     );
 }
+
+/// An upstream that closes each connection: one is made as soon as nothing else keeps the call.
+#[test]
+fn the_longer_part_of_a_wait_is_its_reason() {
+    for (dial, reason) in [(ms(3), Reason::Bucket), (ms(400), Reason::Bucket), (ms(600), Reason::Slot)] {
+        let mut world = World::without_room(Policy { bucket: Some(bucket(2.0, 1)), ..open() });
+        let first = world.arrive(Caller::new());
+        world.room(Group::Short, 1);
+        assert!(world.left_at(first).is_some());
+        let other = world.arrive(Caller::new());
+        world.pass(ms(500));
+        assert_eq!(world.limiter.wants_room(Group::Short), 1, "the token is there");
+        world.pass(dial);
+        world.room(Group::Short, 1);
+        assert_eq!(world.calls[other].waited, Some((reason, ms(500) + dial)), "{dial:?}");
+    }
+}

@@ -237,6 +237,40 @@ async fn a_held_call_says_how_long_and_why_and_others_say_nothing() {
     assert_eq!(proxy.metric("tidegate_wait_seconds_count", &["reason=\"bucket\""]), counted);
 }
 
+/// An upstream that closes each connection behind its answer.
+async fn closing() -> Backend {
+    Backend::start(|_| async {
+        let mut answer = reply(200, "ok");
+        answer.headers_mut().insert("connection", http::HeaderValue::from_static("close"));
+        answer
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_connection_to_be_made_is_not_what_a_queue_waits_for() {
+    let backend = closing().await;
+    let proxy = Arc::new(Proxy::before(backend.address).bucket(0.000_001, 1).start().await);
+    assert_eq!(proxy.get("/first").await.0, 200);
+    proxy.reaches("tidegate_upstream_connections", &["group=\"short\""], 0.0).await;
+    let other = Arc::clone(&proxy);
+    let waiting = tokio::spawn(async move { other.get("/second").await });
+    proxy.reaches("tidegate_waiting", &[], 1.0).await;
+    let told = proxy.gate.status(true).await;
+    assert_eq!(told.queues.iter().map(|queue| &*queue.reason).collect::<Vec<_>>(), ["bucket"]);
+    waiting.abort();
+}
+
+#[tokio::test]
+async fn a_connection_to_be_made_is_not_the_reason_of_a_wait() {
+    let backend = closing().await;
+    let proxy = Proxy::before(backend.address).bucket(4.0, 1).start().await;
+    assert_eq!(proxy.get("/first").await.0, 200);
+    let (_, answer) = proxy.get("/second").await;
+    let timing = header(&answer, "server-timing").expect("it was held");
+    assert!(timing.ends_with(";desc=\"bucket\""), "{timing}");
+}
+
 #[tokio::test]
 async fn leases_pass_while_everything_else_waits() {
     let backend = Backend::replying(200).await;
