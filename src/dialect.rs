@@ -22,6 +22,7 @@ use http::header::{AsHeaderName, CONTENT_TYPE};
 use http::{HeaderMap, Method, Uri};
 
 pub use self::aws::{Protocol, SERVICES};
+pub use self::grpc::is_grpc;
 pub use self::identity::{TokenBody, signing_key_id};
 pub use self::refusal::{Denial, Form, Written};
 
@@ -76,6 +77,8 @@ pub struct Words {
     /// The thing whose changes the provider takes one at a time, where that is narrower than the
     /// path.
     pub serial: String,
+    /// True for a gRPC call.
+    pub is_grpc: bool,
 }
 
 /// The longest beginning of a body that is looked at for an action, in bytes.
@@ -88,7 +91,13 @@ pub const LARGEST_FORM: u64 = 64 * 1024;
 impl Dialect {
     /// True if the beginning of the body may name the action: a form to an AWS service.
     pub fn wants_body(self, head: &Head<'_>) -> bool {
-        self == Self::Aws && !grpc::is(head) && aws::wants_body(head)
+        self == Self::Aws && !self.is_grpc(head) && aws::wants_body(head)
+    }
+
+    /// True for a gRPC call. What is signed as AWS is signed is none, whatever media type it has:
+    /// S3 takes any.
+    fn is_grpc(self, head: &Head<'_>) -> bool {
+        self != Self::Plain && grpc::is(head) && !(self == Self::Aws && aws::scope(head).is_some())
     }
 
     /// True for a GraphQL call, whose body tells a mutation from a query.
@@ -99,7 +108,7 @@ impl Dialect {
     /// Reads a call. `body` is its beginning, of at most [`LONGEST_FORM`] bytes; empty if it was
     /// not asked for, or did not come in time.
     pub fn read(self, head: &Head<'_>, body: &[u8]) -> Words {
-        if self != Self::Plain && grpc::is(head) {
+        if self.is_grpc(head) {
             return grpc::read(head);
         }
         match self {
@@ -115,7 +124,7 @@ impl Dialect {
     pub fn form(self, head: &Head<'_>, words: &Words) -> Option<Form> {
         match self {
             Self::Plain => None,
-            _ if grpc::is(head) => Some(Form::Grpc),
+            _ if self.is_grpc(head) => Some(Form::Grpc),
             Self::Aws => Some(Form::Aws(aws::protocol(head, &words.service))),
             Self::Azure => Some(Form::Azure),
             Self::Google => Some(Form::Google),
@@ -142,6 +151,14 @@ impl Dialect {
 }
 
 // === impl Words ===
+
+impl Words {
+    /// True for a gRPC health check, on which a client's load balancing rests.
+    pub fn is_health_check(&self) -> bool {
+        let is_of_health = self.is_grpc && self.service == "grpc.health.v1.Health";
+        is_of_health && matches!(&*self.action, "Check" | "List" | "Watch")
+    }
+}
 
 /// The account may name a customer, and is left out.
 impl fmt::Display for Words {

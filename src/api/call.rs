@@ -49,14 +49,15 @@ pub struct Call {
     /// a Kubernetes call also `%2F`). Such a call gets no benefit of the doubt.
     pub is_ambiguous: bool,
     pub(super) escaped_slash: bool,
-    /// True for watch, exec, attach, port-forward, log follow and proxy. Such a call holds no slot,
-    /// and spends no token unless it [lists first](Self::lists_first).
+    /// True for watch, exec, attach, port-forward, log follow and proxy, by the methods that
+    /// kube-apiserver serves them with. Such a call holds no slot, and spends no token unless it
+    /// [lists first](Self::lists_first).
     pub is_long_running: bool,
     /// True for a watch that begins with every existing object (`sendInitialEvents`, client-go's
     /// WatchList): for the API server it is as expensive as a list. Also for a call that waits for
     /// its answer at an external API, which counts it like any other.
     pub lists_first: bool,
-    /// True if `?dryRun=` is set: the result says nothing about the real write.
+    /// True for a write with `?dryRun=`: the result says nothing about the real one.
     pub is_dry_run: bool,
     /// True for a server-side apply, which its head tells.
     pub is_apply: bool,
@@ -143,7 +144,7 @@ impl Call {
     /// True if a pod or service answers the call, not the API: then the status says nothing about
     /// the API.
     pub fn is_tunnel(&self) -> bool {
-        self.is_long_running && self.verb != Verb::Watch && self.subresource() != "log"
+        self.is_resource && self.is_long_running && self.verb != Verb::Watch && self.subresource() != "log"
     }
 
     /// True if the call reads a collection or a stream of its changes.

@@ -10,7 +10,7 @@ words! {
         Exempt = "leases",
         /// Calls that end.
         Short = "short",
-        /// Watches, followed logs, proxied calls.
+        /// Watches, followed logs, proxied calls that do not ask to switch.
         LongRunning = "long_running",
         /// Calls that ask to switch protocols: each brings a connection of its own, so there is
         /// always room.

@@ -21,9 +21,11 @@ pub fn read(method: &Method, uri: &Uri) -> Call {
     let mut call = Call::of_path(text, external::verb(method), ambiguous);
     call.timeout =
         query.timeout.and_then(|raw| duration::read(&query::unescape(raw))).filter(|timeout| !timeout.is_zero());
-    call.is_dry_run = query.dry_run.is_some_and(|value| !value.is_empty());
     read_resource(&mut call, &query);
-    call.is_long_running = is_long_running(&call, &query);
+    // A read ignores the parameter, and must not pass for a rehearsal.
+    call.is_dry_run =
+        !matches!(*method, Method::GET | Method::HEAD) && query.dry_run.is_some_and(|value| !value.is_empty());
+    call.is_long_running = is_long_running(&call, &query, method);
     call.lists_first = call.verb == Verb::Watch && query::is_set(query.send_initial_events);
     call
 }
@@ -115,16 +117,20 @@ fn read_list_options(call: &mut Call, query: &Query<'_>) {
 
 /// True if the call goes on until one side ends it.
 ///
-/// The list is kube-apiserver's own (`BasicLongRunningRequestCheck`), except that a log counts only
-/// if it follows: otherwise it is a download like any other, and must take a slot and a token.
-/// kube-apiserver counts it because its size is unknown, which does not matter here.
-fn is_long_running(call: &Call, query: &Query<'_>) -> bool {
+/// The list is kube-apiserver's own (`BasicLongRunningRequestCheck`), with the methods that it serves
+/// these calls with: no other method is a way past the limits. A log counts only if it follows:
+/// otherwise it is a download like any other, and must take a slot and a token. kube-apiserver counts
+/// it because its size is unknown, which does not matter here. The prefix `/proxy/` is a 404 in every
+/// supported version.
+fn is_long_running(call: &Call, query: &Query<'_>, method: &Method) -> bool {
     match call.verb {
-        Verb::Watch | Verb::Proxy => true,
+        Verb::Watch => *method == Method::GET,
+        Verb::Proxy => false,
         _ if !call.is_resource => false,
         _ => match call.subresource() {
-            "attach" | "exec" | "portforward" | "proxy" => true,
-            "log" => query::is_set(query.follow),
+            "attach" | "exec" | "portforward" => matches!(*method, Method::GET | Method::POST),
+            "proxy" => true,
+            "log" => *method == Method::GET && query::is_set(query.follow),
             _ => false,
         },
     }
@@ -318,7 +324,13 @@ mod tests {
             ("GET", "/api/v1/namespaces/a/pods/p/attach", true, true),
             ("POST", "/api/v1/namespaces/a/pods/p/portforward", true, true),
             ("GET", "/api/v1/namespaces/a/services/s/proxy/x", true, true),
-            ("GET", "/api/v1/proxy/namespaces/a/pods/p", true, true),
+            ("GET", "/api/v1/proxy/namespaces/a/pods/p", false, false),
+            ("PUT", "/api/v1/namespaces/a/services/s/proxy/x", true, true),
+            ("PUT", "/api/v1/namespaces/a/pods/p/exec", false, false),
+            ("DELETE", "/api/v1/namespaces/a/pods/p/portforward", false, false),
+            ("POST", "/api/v1/namespaces/a/pods/p/log?follow=true", false, false),
+            ("POST", "/api/v1/watch/pods", false, false),
+            ("HEAD", "/api/v1/pods?watch=1", false, false),
             ("GET", "/api/v1/namespaces/a/pods/p/log", false, false),
             ("GET", "/api/v1/namespaces/a/pods/p/log?follow=false", false, false),
             ("GET", "/api/v1/namespaces/a/pods/p/log?follow=true", true, false),

@@ -629,8 +629,5 @@ mod tests {
         {
             assert_eq!(left(&failures(), &call(line), minute).outcome, Outcome::Abandoned, "{line}");
         }
-        let mut upgraded = call("GET /api/v1/namespaces/a/pods/p");
-        upgraded.is_long_running = true;
-        assert_eq!(left(&failures(), &upgraded, minute).outcome, Outcome::Abandoned);
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use http::HeaderMap;
 
 use super::caller::client_number;
-use super::{Classified, FairBy, FlowName, KeySource, Kind, Rules, Salt, key};
+use super::{Classified, FairBy, FlowName, Kind, Rules, Salt, key};
 use crate::api::Group;
 
 impl Classified {
@@ -26,16 +26,10 @@ impl Classified {
         self.client = Some(Arc::clone(client));
     }
 
-    /// Notes that the call asks to switch protocols: it may last any time, whatever its path says.
-    /// Its client would fall back rather than retry, so it waits and is not refused on arrival. Its
-    /// result says nothing about the API, unless it is a watch.
+    /// Notes that the call asks to switch protocols: it leaves on a connection of its own. Its
+    /// limits stay those of the call, because the upstream may ignore the header and do the work.
     pub fn upgrade(&mut self) {
-        self.call.is_long_running = true;
         self.group = Group::Upgrades;
-        self.patient = true;
-        if self.call.is_tunnel() {
-            self.key = KeySource::None;
-        }
     }
 
     /// Returns the readable name of its flow, for the status page.

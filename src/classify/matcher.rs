@@ -14,6 +14,8 @@ pub enum Matching {
     Leases,
     /// Reads of /livez, /readyz, /healthz (and their parts) and /version.
     Health,
+    /// gRPC's health checks.
+    GrpcHealth,
     /// Reads of /api, /apis and the paths above the resources, and of /openapi.
     Discovery,
     /// authentication.k8s.io and authorization.k8s.io: another request waits for each of these.
@@ -154,7 +156,7 @@ impl Compiled {
     /// True if it looks at anything that the log of calls does not have.
     pub(super) fn looks_past_the_log(&self) -> bool {
         match self {
-            Self::Builtin(builtin) => matches!(builtin, Matching::Health | Matching::Discovery),
+            Self::Builtin(builtin) => matches!(builtin, Matching::Health | Matching::GrpcHealth | Matching::Discovery),
             Self::Patterns(patterns) => {
                 let Matcher { names, headers, query, .. } = &patterns.globs;
                 let is_blind = names.is_empty() && patterns.is_blind_to_paths() && patterns.is_blind_to_words();
@@ -176,7 +178,7 @@ impl Compiled {
 
     pub(super) fn matches(&self, subject: &Subject<'_>) -> bool {
         match self {
-            Self::Builtin(builtin) => matches_builtin(builtin, subject.call),
+            Self::Builtin(builtin) => matches_builtin(builtin, subject),
             Self::Patterns(patterns) => patterns.match_path(subject) && patterns.match_except_path(subject),
         }
     }
@@ -198,7 +200,8 @@ impl Compiled {
     }
 }
 
-fn matches_builtin(builtin: &Matching, call: &Call) -> bool {
+fn matches_builtin(builtin: &Matching, subject: &Subject<'_>) -> bool {
+    let call = subject.call;
     match builtin {
         Matching::Leases => match call.group() {
             "coordination.k8s.io" => true,
@@ -211,6 +214,7 @@ fn matches_builtin(builtin: &Matching, call: &Call) -> bool {
                 |top: &&str| path.strip_prefix(top).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
             call.verb == Verb::Get && (["/livez", "/readyz", "/healthz"].iter().any(is_below) || path == "/version")
         }
+        Matching::GrpcHealth => subject.words.is_some_and(Words::is_health_check),
         Matching::Discovery => call.is_discovery(),
         Matching::Reviews => matches!(call.group(), "authentication.k8s.io" | "authorization.k8s.io"),
         Matching::Events => {

@@ -12,7 +12,7 @@ use super::problems::did_you_mean;
 use super::unmet::{Reach, reach};
 use super::{limits, names, shared};
 use crate::api::Failures;
-use crate::classify::{CostBy, KeyParts, Kind, Matcher, Matching, Rule, Traits};
+use crate::classify::{CostBy, KeyParts, Kind, Matching, Rule, Traits};
 use crate::dialect::Dialect;
 use crate::limit::policy::{Backoff, BucketPolicy, ClassPolicy, Cost, Lane, Per, SharedId, SharedPolicy, Strategy};
 use crate::limit::{ClassId, Policy};
@@ -173,7 +173,8 @@ fn builtin<'a>(
     let default = class("default", Matching::Everything);
     if defaults.kind == Kind::Http {
         let of_preset = defaults.preset.classes().into_iter().map(|one| of_preset(one, defaults, class));
-        let before = if defaults.dialect == Dialect::Plain { Vec::new() } else { vec![grpc_health(class)] };
+        let health = class("health", Matching::GrpcHealth).with(|policy| policy.lane = Lane::Exempt);
+        let before = if defaults.dialect == Dialect::Plain { Vec::new() } else { vec![health] };
         return (before, of_preset.chain([default]).collect());
     }
     let before = [class("leases", Matching::Leases), class("health", Matching::Health)];
@@ -189,14 +190,6 @@ fn builtin<'a>(
     let events = class("events", Matching::Events).with(|policy| policy.lane = Lane::Low);
     let after = vec![discovery, reviews, events, default];
     (before, after)
-}
-
-/// Returns the class of gRPC's health checks, on which a client's load balancing rests.
-fn grpc_health<'a>(class: &impl Fn(&str, Matching) -> Class<'a>) -> Class<'a> {
-    let services = vec!["grpc.health.v1.Health".to_owned()];
-    let paths = vec!["/grpc.health.v1.Health/*".to_owned()];
-    let matcher = Matcher { services, paths, ..Matcher::default() };
-    class("health", Matching::Patterns(Box::new(matcher))).with(|policy| policy.lane = Lane::Exempt)
 }
 
 /// Returns a class of the gate's preset.

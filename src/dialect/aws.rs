@@ -46,14 +46,17 @@ pub(super) fn read(head: &Head<'_>, body: &[u8]) -> Words {
     let Scope { key_id, region, service } = scope(head).unwrap_or_else(|| unsigned(head));
     let body = form::text(body);
     let fields = Fields { query: head.uri.query().unwrap_or_default(), form: if is_form(head) { body } else { "" } };
-    let action = target(head)
-        .or_else(|| cbor_operation(head))
+    // EC2 and S3 speak neither of these protocols, and ignore their headers.
+    let has_target = service != "ec2" && !is_s3(&service);
+    let action = has_target
+        .then(|| target(head).or_else(|| cbor_operation(head)))
+        .flatten()
         .map(str::to_owned)
         .or_else(|| fields.value("Action"))
         .or_else(|| rest::action(&service, head, host(head).as_str()).map(str::to_owned))
         .unwrap_or_default();
     let reads = if action.is_empty() { is_read(head.method) } else { reads(&action) };
-    let waits = action == "ReceiveMessage" && (fields.waits() || json_waits(body));
+    let waits = service == "sqs" && action == "ReceiveMessage" && (fields.waits() || json_waits(body));
     Words {
         unfiltered: service == "ec2" && UNFILTERED.contains(&action.as_str()) && !fields.filter(),
         is_retry: attempt(head).is_some_and(|attempt| attempt > 1),
@@ -65,6 +68,7 @@ pub(super) fn read(head: &Head<'_>, body: &[u8]) -> Words {
         region,
         action,
         reads,
+        is_grpc: false,
     }
 }
 
@@ -254,12 +258,14 @@ mod tests {
 
     #[test]
     fn a_receive_that_waits_holds_no_slot() {
-        let headers = [("x-amz-target", "AmazonSQS.ReceiveMessage")];
+        let sqs = ("host", "sqs.eu-central-1.amazonaws.com");
+        let headers = [("x-amz-target", "AmazonSQS.ReceiveMessage"), sqs];
         let waits = |body: &[u8]| words(Dialect::Aws, &Method::POST, "/", &headers, body).waits_upstream;
         assert!(waits(br#"{"QueueUrl":"q","WaitTimeSeconds": 20}"#));
         assert!(!waits(br#"{"QueueUrl":"q","WaitTimeSeconds":0}"#) && !waits(b"{}") && !waits(b""));
         assert!(
-            words(Dialect::Aws, &Method::POST, "/", &[FORM], b"Action=ReceiveMessage&WaitTimeSeconds=5").waits_upstream
+            words(Dialect::Aws, &Method::POST, "/", &[FORM, sqs], b"Action=ReceiveMessage&WaitTimeSeconds=5")
+                .waits_upstream
         );
     }
 
@@ -296,7 +302,7 @@ mod tests {
         assert_eq!(form("eks", &[]), Some(Form::Aws(Protocol::RestJson)));
         assert_eq!(form("route53", &[]), Some(Form::Aws(Protocol::RestXml)));
         assert_eq!(form("s3", &[]), Some(Form::Aws(Protocol::S3)));
-        assert_eq!(form("s3", &[("content-type", "application/grpc")]), Some(Form::Grpc));
+        assert_eq!(form("s3", &[("content-type", "application/grpc")]), Some(Form::Aws(Protocol::S3)));
     }
 
     #[test]

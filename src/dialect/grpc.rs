@@ -1,13 +1,20 @@
 //! gRPC, whatever the provider: `POST /package.Service/Method`, told by its media type.
 
 use http::header::CONTENT_TYPE;
+use http::{HeaderMap, Method};
 
 use super::{Head, Words, header};
 
-pub(super) fn is(head: &Head<'_>) -> bool {
-    header(head.headers, CONTENT_TYPE).is_some_and(|kind| {
+/// True for the head of a gRPC message: `application/grpc`, with or without a format.
+pub fn is_grpc(headers: &HeaderMap) -> bool {
+    header(headers, CONTENT_TYPE).is_some_and(|kind| {
         kind.strip_prefix("application/grpc").is_some_and(|rest| rest.is_empty() || rest.starts_with(['+', ';']))
     })
+}
+
+/// True for a POST with gRPC's media type and without a query, which no method has.
+pub(super) fn is(head: &Head<'_>) -> bool {
+    *head.method == Method::POST && head.uri.query().is_none() && is_grpc(head.headers)
 }
 
 pub(super) fn read(head: &Head<'_>) -> Words {
@@ -20,6 +27,7 @@ pub(super) fn read(head: &Head<'_>) -> Words {
         account: account.into(),
         reads: reads.iter().any(|word| action.starts_with(word)),
         is_retry: header(head.headers, "grpc-previous-rpc-attempts").is_some_and(|attempts| attempts != "0"),
+        is_grpc: true,
         ..Words::default()
     }
 }

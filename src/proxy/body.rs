@@ -35,8 +35,7 @@ pin_project! {
         Shared { whole: Arc<Whole>, next: usize },
         /// The body of an answer that was kept, which the upstream has confirmed.
         Kept { data: Option<Bytes> },
-        /// No body: bytes of another protocol follow, through the tunnel that holds what the call
-        /// holds.
+        /// No body: bytes of another protocol follow, through the tunnel that is left here.
         Switched { slot: UpgradeSlot },
     }
 }

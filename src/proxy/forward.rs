@@ -22,7 +22,7 @@ use crate::api::outcome::{self, Throttling, Told};
 use crate::api::{Answer, Gone, Key, Outcome, Verb, grpc, signals};
 use crate::classify::Kind;
 use crate::clock::wall_clock;
-use crate::dialect::Form;
+use crate::dialect::{Form, is_grpc};
 use crate::hot;
 use crate::limit::Receipt;
 use crate::upstream::{Kept, SendError, Streaming, Upgraded};
@@ -72,11 +72,13 @@ pub(crate) fn send<'a>(
         let response = match route {
             Route::Stream(lease) => gate.upstream.send(lease, request).await,
             Route::Upgrade(connection, switch) => {
-                match gate.upstream.upgrade(connection, switch.protocol, request).await {
+                let is_long_running = sent.context.call.call.is_long_running;
+                match gate.upstream.upgrade(connection, switch.protocol, is_long_running, request).await {
                     Ok(Upgraded::Switched(response, upstream)) => {
+                        drop(slot); // no one knows how long a tunnel lasts
                         sent.context.head_came();
                         sent.answered(response.status(), response.headers(), &[]);
-                        return Ok(response.map(|()| Body::Switched { slot: switch.tunnel(upstream, slot) }));
+                        return Ok(response.map(|()| Body::Switched { slot: switch.tunnel(upstream) }));
                     }
                     Ok(Upgraded::Answered(response)) => Ok(response),
                     Err(error) => Err(error),
@@ -95,7 +97,7 @@ pub(crate) fn send<'a>(
         let beginning = body.beginning();
         let outcome = sent.answered(head.status, &head.headers, &signals::in_clear(&head.headers, &beginning));
         // A stream cannot be told from a single answer, and may last for any time.
-        let slot = if sent.is_grpc() { None } else { Some(slot) };
+        let slot = if sent.is_grpc() && is_grpc(&head.headers) { None } else { Some(slot) };
         // A failure is the answer to one attempt, not to a question: the next may do better.
         let leader = leader.filter(|_| matches!(outcome, Outcome::Success | Outcome::Neutral));
         sent.clients_answer(head, (body, slot), question, leader)

@@ -13,8 +13,7 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio::io::copy_bidirectional_with_sizes;
 
-use super::driver::HeldSlot;
-use super::observe::{Held, InFlight};
+use super::observe::InFlight;
 use crate::upstream::Protocol;
 
 /// The place where a call leaves the tunnel that its connection is to become.
@@ -28,11 +27,11 @@ pub(crate) struct Switch {
     client: OnUpgrade,
 }
 
-/// Both sides of a tunnel, and what its call holds until the end.
+/// Both sides of a tunnel, which counts as in flight until its end.
 pub(crate) struct Tunnel {
     client: OnUpgrade,
     upstream: OnUpgrade,
-    held: Held,
+    in_flight: Option<InFlight>,
 }
 
 // === impl UpgradeSlot ===
@@ -46,7 +45,7 @@ impl UpgradeSlot {
     /// Makes the tunnel count as in flight until it ends.
     pub(crate) fn hold(&self, in_flight: Option<InFlight>) {
         if let Some(tunnel) = self.lock().as_mut() {
-            tunnel.held.1 = in_flight;
+            tunnel.in_flight = in_flight;
         }
     }
 
@@ -67,8 +66,8 @@ impl Switch {
     }
 
     /// Leaves the tunnel: the upstream has switched.
-    pub(crate) fn tunnel(self, upstream: OnUpgrade, slot: HeldSlot) -> UpgradeSlot {
-        *self.slot.lock() = Some(Tunnel { client: self.client, upstream, held: (Some(slot), None) });
+    pub(crate) fn tunnel(self, upstream: OnUpgrade) -> UpgradeSlot {
+        *self.slot.lock() = Some(Tunnel { client: self.client, upstream, in_flight: None });
         self.slot
     }
 }
@@ -79,7 +78,7 @@ impl Tunnel {
     /// Carries bytes both ways until both sides have ended. A side that ends its half has it ended
     /// on the other; a side that breaks breaks the other.
     pub(crate) async fn carry(self, gate: &str) {
-        let Self { client, upstream, held } = self;
+        let Self { client, upstream, in_flight } = self;
         let carried = async {
             let (client, upstream) = tokio::try_join!(client, upstream).map_err(io::Error::other)?;
             let (mut client, mut upstream) = (TokioIo::new(client), TokioIo::new(upstream));
@@ -89,7 +88,7 @@ impl Tunnel {
             Ok((up, down)) => tracing::debug!(gate, up, down, "a tunnel ended"),
             Err(error) => tracing::debug!(gate, %error, "a tunnel broke"),
         }
-        drop(held);
+        drop(in_flight);
     }
 }
 

@@ -61,7 +61,8 @@ impl Upstream {
     }
 
     /// Sends a request that asks to switch to `protocol` and returns at the response head. Like
-    /// [`Upstream::send`], but nothing is sent twice.
+    /// [`Upstream::send`], but nothing is sent twice. A long-running call may take any time until
+    /// then.
     ///
     /// # Errors
     /// The fate of the request. A switch to anything else than `protocol` is an error.
@@ -69,11 +70,13 @@ impl Upstream {
         &self,
         mut connection: Dedicated,
         protocol: Protocol,
+        is_long_running: bool,
         request: Admitted<Request<Outgoing>>,
     ) -> Result<Upgraded, SendError> {
+        let settings = self.inner.settings();
+        let limit = settings.response_timeout.filter(|_| !is_long_running);
         let switching = async {
             let (parts, body) = request.into_inner().into_parts();
-            let settings = self.inner.settings();
             let links = self.links(&settings, &parts);
             let head = Head::new(parts, &self.inner.target, &settings.host, Some(protocol));
             let mut head = head.map_err(|error| SendError::Unsent(Arc::new(error)))?;
@@ -97,6 +100,10 @@ impl Upstream {
             let response = response.map(|body| Streaming::new(body, Hold::Nothing));
             Ok(Upgraded::Answered(self.answered(response, version, links.as_ref())))
         };
-        Box::pin(switching).await // boxed: it is large and rare
+        let switching = Box::pin(switching); // it is large and rare
+        match limit {
+            None => switching.await,
+            Some(after) => tokio::time::timeout(after, switching).await.unwrap_or(Err(SendError::Timeout(after))),
+        }
     }
 }

@@ -204,6 +204,21 @@ async fn a_call_for_a_listed_host_is_limited_and_leaves_over_tls_with_the_host_t
 }
 
 #[tokio::test]
+async fn an_offered_upgrade_passes_no_limit_of_the_egress_listener() {
+    let backend = Backend::replying(200).await;
+    let (address, ca) = encrypted(backend.address, &[EC2]).await;
+    let listener = listener(&aws(1, address), Around { ca: Some(ca), ..Around::default() }).await;
+    let ask = format!(
+        "GET http://{EC2}/a HTTP/1.1\r\nHost: {EC2}\r\nConnection: Upgrade, close\r\nUpgrade: websocket\r\n\r\n"
+    );
+    assert_eq!(status(&listener.exchange(&ask).await), 200);
+    let answer = listener.exchange(&ask).await;
+    assert_eq!((status(&answer), header(&answer, "tidegate-refusal")), (429, Some("bucket")), "{answer}");
+    assert_eq!(backend.seen().len(), 1);
+    assert!(backend.seen()[0].headers.contains_key("upgrade"), "the offer itself is forwarded");
+}
+
+#[tokio::test]
 async fn a_receive_that_waits_takes_a_token_like_any_other() {
     let backend = Backend::replying(200).await;
     let (address, ca) = encrypted(backend.address, &[EC2]).await;

@@ -213,7 +213,9 @@ impl CallContext {
         if let (Some(record), Some(log)) = (self.record(Some(status.as_u16())), &self.config.options.call_log) {
             match &mut in_flight {
                 // What lasts for as long as the client likes may outlast the log.
-                Some(in_flight) if !record.asked.long_running => in_flight.write(log.clone(), record, self.clock),
+                Some(in_flight) if !record.asked.long_running && status != StatusCode::SWITCHING_PROTOCOLS => {
+                    in_flight.write(log.clone(), record, self.clock);
+                }
                 _ => log.record(record),
             }
         }

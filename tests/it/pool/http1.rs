@@ -553,7 +553,7 @@ async fn an_upgrade_has_a_connection_of_its_own() {
         .body(Outgoing::default())
         .expect("valid");
     let connection = soon(caller.upstream.dedicate()).await.expect("the server listens");
-    let answer = soon(caller.upstream.upgrade(connection, Protocol::WebSocket, admitted(asked))).await;
+    let answer = soon(caller.upstream.upgrade(connection, Protocol::WebSocket, true, admitted(asked))).await;
     let Ok(Upgraded::Switched(response, bytes)) = answer else { panic!("{answer:?}") };
     assert_eq!(
         (response.status().as_u16(), &response.headers()["upgrade"]),

@@ -114,3 +114,19 @@ async fn a_grpc_stream_gives_its_slot_back_at_its_head() {
     assert_eq!(field(other.headers(), "tidegate-refusal"), "", "the stream is open, and holds no slot");
     drop(open);
 }
+
+/// A client's media type is only its word.
+#[tokio::test]
+async fn only_a_grpc_answer_gives_its_slot_back_at_its_head() {
+    let server = Server::http2(100, |_, _| {
+        let mut response = Response::new(StreamBody::new(futures_util::stream::pending()).boxed_unsync());
+        response.headers_mut().insert("content-type", http::HeaderValue::from_static("application/json"));
+        async { response }.boxed()
+    });
+    let server = server.await;
+    let proxy = proxy(&server).await;
+    let open = call(&proxy, "Watch").await;
+    let other = call(&proxy, "Get").await;
+    assert_eq!(field(other.headers(), "tidegate-refusal"), "slot", "it is held to the end of the body");
+    drop(open);
+}

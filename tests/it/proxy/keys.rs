@@ -10,7 +10,10 @@ use std::time::Duration;
 use tidegate::classify::Kind;
 use tidegate::limit::policy::Strategy;
 
-use crate::support::{Backend, Proxy, header, reply, rules, status};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use crate::support::{Backend, Proxy, header, reply, rules, status, within};
 
 /// An upstream that answers each call as its `X-Answer` says, `404` or `429 30` (with a
 /// Retry-After), and a gate in front of it.
@@ -129,4 +132,44 @@ async fn a_delete_forgets_the_failures_of_its_object_but_no_time_that_the_upstre
             assert_eq!(header(&refused, "tidegate-refusal"), Some("backoff"), "after {delete} {gone}: {refused}");
         }
     }
+}
+
+/// The head of a create of `c`, whose body is sent later.
+const LATE: &str = "POST /api/v1/namespaces/a/configmaps HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+     X-Answer: 500\r\nContent-Length: 25\r\n";
+const BODY: &[u8] = br#"{"metadata":{"name":"c"}}"#;
+
+async fn rest(client: &mut TcpStream) -> String {
+    let mut answer = Vec::new();
+    within(client.read_to_end(&mut answer)).await.expect("reads");
+    String::from_utf8(answer).expect("text")
+}
+
+#[tokio::test]
+async fn an_expectation_hides_no_failing_key() {
+    let (backend, proxy) = scripted(Kind::Kubernetes).await;
+    assert_eq!(status(&send(&proxy, CREATE, "500").await), 500);
+    let mut client = proxy.connect().await;
+    client.write_all(format!("{LATE}Expect: 100-continue\r\n\r\n").as_bytes()).await.expect("writes");
+    let mut goes_on = vec![0; "HTTP/1.1 100 Continue\r\n\r\n".len()];
+    within(client.read_exact(&mut goes_on)).await.expect("an interim answer");
+    client.write_all(BODY).await.expect("writes");
+    let answer = rest(&mut client).await;
+    assert_eq!((status(&answer), header(&answer, "tidegate-refusal")), (429, Some("backoff")), "{answer}");
+    assert_eq!(reached(&backend, "500"), 1);
+}
+
+/// Who may send a body slowly may send it so again, and each time costs a token and a slot.
+#[tokio::test]
+async fn a_create_whose_body_dawdles_is_sent_once() {
+    let (backend, proxy) = scripted(Kind::Kubernetes).await;
+    assert_eq!(status(&send(&proxy, CREATE, "500").await), 500);
+    let mut client = proxy.connect().await;
+    client.write_all(format!("{LATE}\r\n").as_bytes()).await.expect("writes");
+    proxy.reaches("tidegate_upstream_streams", &["group=\"short\""], 1.0).await;
+    client.write_all(BODY).await.expect("writes");
+    assert_eq!(status(&rest(&mut client).await), 500, "it had left before its name was known");
+    let answer = send(&proxy, CREATE, "500").await;
+    assert_eq!(header(&answer, "tidegate-refusal"), Some("backoff"), "{answer}");
+    assert_eq!(reached(&backend, "500"), 2);
 }
