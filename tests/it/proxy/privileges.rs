@@ -20,7 +20,7 @@ use tidegate::moment::Moment;
 use tidegate::{config, spec};
 
 use self::Privilege::{Exempt, Keyless, Patient, Uncounted, Unmetered, Unslotted};
-use crate::support::bucket;
+use crate::support::{Backend, Proxy, bucket, status};
 
 /// A limit that does not apply to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -679,5 +679,47 @@ fn no_other_class_is_exempt_unless_a_configuration_says_so() {
                 assert!(found.is_subset(&named(allowed)), "{preset}: {found:?}");
             }
         }
+    }
+}
+
+/// The class for ConfigMap and Endpoints locks that docs/tuning.md gives. Their annotation is no way
+/// out: any client can write it.
+#[tokio::test]
+async fn a_lock_that_is_named_is_exempt_and_no_other_object() {
+    let page = fs::read_to_string("docs/tuning.md").expect("it is there");
+    let blocks = page.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let locks = blocks.into_iter().find(|block| block.contains("name = \"locks\"")).expect("the class");
+    let class = locks.replace("gates.kubernetes", "gates.g");
+    let gate = load(&format!(
+        "upstream = \"in_cluster\"\nbucket = {{ rate = 0.001, burst = 1 }}\nqueue.max_wait = \"0s\"\n{class}"
+    ));
+    let backend = Backend::replying(200).await;
+    let proxy = Proxy::before(backend.address).with(|options| {
+        (options.gate.rules, options.gate.policy) = (gate.rules.clone(), gate.policy.clone());
+        options.gate.failures.clone_from(&gate.failures);
+    });
+    let proxy = proxy.start().await;
+    let leader = r#"{"metadata":{"annotations":{"control-plane.alpha.kubernetes.io/leader":"{}"}}}"#;
+    let send = |line: &str| {
+        let (length, proxy) = (leader.len(), &proxy);
+        let head = format!("{line} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {length}");
+        async move { status(&proxy.exchange(&format!("{head}\r\n\r\n{leader}")).await) }
+    };
+    assert_eq!(send("PUT /api/v1/namespaces/operators/configmaps/other").await, 200, "the only token");
+    for line in [
+        "GET /api/v1/namespaces/operators/configmaps/",
+        "PUT /api/v1/namespaces/operators/configmaps/",
+        "PATCH /api/v1/namespaces/operators/endpoints/",
+    ] {
+        assert_eq!(send(&format!("{line}my-operator-leader")).await, 200, "{line}");
+    }
+    for line in [
+        "PUT /api/v1/namespaces/operators/configmaps/other",
+        "PUT /api/v1/namespaces/elsewhere/configmaps/my-operator-leader",
+        "PUT /api/v1/namespaces/operators/secrets/my-operator-leader",
+        "DELETE /api/v1/namespaces/operators/configmaps/my-operator-leader",
+        "GET /api/v1/namespaces/operators/configmaps?watch=false",
+    ] {
+        assert_eq!(send(line).await, 429, "{line}");
     }
 }
