@@ -2,14 +2,17 @@
 //! a token, a client certificate, or both.
 //!
 //! One run at a time, in a task of its own. The credential is renewed in the background before it
-//! ends; calls wait only where there is nothing to use: at first, past its end, or after the
-//! upstream has answered 401 to it. A plugin that fails is asked again after 1 s, doubling to a
-//! minute, and a credential that still holds is kept meanwhile.
+//! ends; calls wait for a run only where there is nothing to use: at first, and past the end of
+//! what was given. After a 401 they wait for 2 s at most, and exempt calls not at all: one API
+//! alone may have refused what holds for all others. A plugin that fails is asked again after 1 s,
+//! doubling to a minute, and a credential that still holds is kept meanwhile.
+//!
+//! As with client-go, the server judges a credential that had ended when the plugin gave it: the
+//! plugin may want to be asked each time, or this machine's clock is ahead.
 
 mod plugin;
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -43,12 +46,15 @@ pub(super) struct Exec {
 #[derive(Default)]
 struct State {
     held: Option<Held>,
-    running: bool,
+    /// The beginning of the run that is under way.
+    running: Option<Moment>,
     /// The upstream refused what is held.
     refused: bool,
     /// The number of fresh credentials refused in a row.
     refusals: u32,
     failure: Option<Failure>,
+    /// The log knows that the plugin gives credentials that have ended.
+    is_reported: bool,
 }
 
 /// A credential that the plugin gave.
@@ -58,7 +64,18 @@ struct Held {
     /// `None`: when it is refused.
     ends: Option<Moment>,
     refresh_at: Moment,
+    /// The time from which a call waits a little for a renewal; it may have ended.
+    doubtful_at: Moment,
     number: u64,
+}
+
+/// What a call that needs the credential finds.
+enum Availability {
+    Usable,
+    /// A run may bring a better one than what is held: worth a wait until then.
+    Doubtful(Moment),
+    /// Nothing to use before a run has ended.
+    Nothing,
 }
 
 /// The failure of the last run.
@@ -81,14 +98,20 @@ impl Exec {
         self.client.get_or_init(|| Arc::clone(client));
     }
 
-    /// Returns when there is a credential to use.
-    pub(super) async fn ready(self: &Arc<Self>, clock: Clock) -> Result<(), Arc<CredentialError>> {
+    /// Returns when there is a credential to use. Where one is held, an exempt call takes it at
+    /// once.
+    pub(super) async fn ready(self: &Arc<Self>, is_exempt: bool, clock: Clock) -> Result<(), Arc<CredentialError>> {
         let mut ended = self.ended.subscribe();
         loop {
-            match self.look(clock) {
-                Poll::Ready(found) => return found,
+            match self.look(clock)? {
+                Availability::Usable => return Ok(()),
+                Availability::Doubtful(_) if is_exempt => return Ok(()),
+                Availability::Doubtful(until) => tokio::select! {
+                    _ = ended.changed() => {}
+                    () = clock.sleep_until(until) => {}
+                },
                 // its sender lives as long as this
-                Poll::Pending => drop(ended.changed().await),
+                Availability::Nothing => drop(ended.changed().await),
             }
         }
     }
@@ -113,25 +136,26 @@ impl Exec {
         let _started = self.look(clock);
     }
 
-    /// Says whether there is a credential to use; pending while a run may bring one. Starts a run
-    /// where one is due.
-    fn look(self: &Arc<Self>, clock: Clock) -> Poll<Result<(), Arc<CredentialError>>> {
+    /// Says whether there is a credential to use. Starts a run where one is due.
+    fn look(self: &Arc<Self>, clock: Clock) -> Result<Availability, Arc<CredentialError>> {
         let now = clock.now();
         let mut state = self.state();
-        let holds = state.held.as_ref().is_some_and(|held| held.ends.is_none_or(|ends| now < ends));
-        let is_due = !holds || state.refused || state.held.as_ref().is_some_and(|held| now >= held.refresh_at);
+        let held = state.held.as_ref().filter(|held| held.ends.is_none_or(|ends| now < ends));
+        let holds = held.is_some();
+        let is_doubtful = state.refused || held.is_some_and(|held| now >= held.doubtful_at);
+        let is_due = is_doubtful || held.is_none_or(|held| now >= held.refresh_at);
         let may_run = state.failure.as_ref().is_none_or(|failure| now >= failure.again_at);
-        if is_due && may_run && !state.running {
-            state.running = true;
+        if is_due && may_run && state.running.is_none() {
+            state.running = Some(now);
             let exec = Arc::clone(self);
             tokio::spawn(async move { exec.run(clock).await });
         }
-        match &state.failure {
-            _ if holds && !state.refused => Poll::Ready(Ok(())),
-            _ if state.running => Poll::Pending,
-            _ if holds => Poll::Ready(Ok(())), // refused, but the plugin has nothing better
-            Some(failure) => Poll::Ready(Err(Arc::clone(&failure.error))),
-            None => Poll::Pending,
+        let until = state.running.map(|began| began + A_LITTLE).filter(|until| now < *until);
+        match (&state.failure, until) {
+            (None, Some(until)) if holds && is_doubtful => Ok(Availability::Doubtful(until)),
+            _ if holds => Ok(Availability::Usable),
+            (Some(failure), _) if state.running.is_none() => Err(Arc::clone(&failure.error)),
+            _ => Ok(Availability::Nothing),
         }
     }
 
@@ -154,12 +178,24 @@ impl Exec {
 impl State {
     /// Takes over what a run gave: a token and its remaining life.
     fn ended(&mut self, answer: Result<(Option<String>, Option<Duration>), PluginFailure>, command: &str, now: Moment) {
-        self.running = false;
+        self.running = None;
         match answer {
             Ok((token, life)) => {
                 let number = self.held.as_ref().map_or(1, |held| held.number + 1);
-                let refresh_at = life.map_or(Moment::MAX, |life| now + life.saturating_sub(AHEAD.min(life / 5)));
-                self.held = Some(Held { token, since: now, ends: life.map(|life| now + life), refresh_at, number });
+                let has_ended = life.is_some_and(|life| life < RENEW_ENDED);
+                if has_ended && !std::mem::replace(&mut self.is_reported, true) {
+                    tracing::warn!(
+                        plugin = command,
+                        "the exec plugin's credential had ended when it came (expirationTimestamp); it is used all the same, and renewed \
+                         every {RENEW_ENDED:?}; check this machine's clock"
+                    );
+                }
+                let (ends, refresh_at, doubtful_at) = match life {
+                    None => (None, Moment::MAX, Moment::MAX),
+                    Some(_) if has_ended => (None, now + RENEW_ENDED, now + DOUBT_ENDED),
+                    Some(life) => (Some(now + life), now + life.saturating_sub(AHEAD.min(life / 5)), Moment::MAX),
+                };
+                self.held = Some(Held { token, since: now, ends, refresh_at, doubtful_at, number });
                 self.refused = false;
                 if self.failure.take().is_some() {
                     tracing::info!(plugin = command, "the exec plugin gives credentials again");
@@ -185,6 +221,13 @@ const AHEAD: Duration = Duration::from_secs(300);
 /// once; if that does not help, the next credential must be this old, the one after it three times,
 /// and so on.
 const AFTER_REFUSAL: Duration = Duration::from_secs(2);
+/// The time from a run's beginning for which a call waits for it although a credential is held.
+const A_LITTLE: Duration = Duration::from_secs(2);
+/// The time between two renewals of a credential that had ended when it came, or would within that
+/// time; client-go has the plugin run at each call.
+const RENEW_ENDED: Duration = Duration::from_secs(10);
+/// The age from which such a credential is probably of no use: no call has come for that long.
+const DOUBT_ENDED: Duration = Duration::from_secs(60);
 const MOST_REFUSALS: u32 = 7;
 /// The age from which a credential counts as good.
 const CALM: Duration = Duration::from_secs(600);

@@ -87,13 +87,15 @@ impl Injector {
     }
 
     /// Returns when there are credentials to inject: at once, unless an exec plugin has to be asked
-    /// first. `Upstream` does this.
+    /// first. An exempt call does not wait for better ones than what is held. `Upstream` does this.
     ///
     /// # Errors
     /// There are none to be had.
-    pub async fn ready(&self) -> Result<(), Arc<CredentialError>> {
+    pub async fn ready(&self, is_exempt: bool) -> Result<(), Arc<CredentialError>> {
         match &self.0 {
-            Some(Inject { credential: Some(credential), clock, .. }) => credential.secret.ready(*clock).await,
+            Some(Inject { credential: Some(credential), clock, .. }) => {
+                credential.secret.ready(is_exempt, *clock).await
+            }
             _ => Ok(()),
         }
     }

@@ -73,13 +73,14 @@ impl Secret {
         Self(Kind::Exec(exec))
     }
 
-    /// Returns when there is something to send: only a plugin is ever waited for.
+    /// Returns when there is something to send: only a plugin is ever waited for, and by an exempt
+    /// call only if nothing of it is held.
     ///
     /// # Errors
     /// The plugin fails.
-    pub(super) async fn ready(&self, clock: Clock) -> Result<(), Arc<CredentialError>> {
+    pub(super) async fn ready(&self, is_exempt: bool, clock: Clock) -> Result<(), Arc<CredentialError>> {
         let Kind::Exec(exec) = &self.0 else { return Ok(()) };
-        exec.ready(clock).await
+        exec.ready(is_exempt, clock).await
     }
 
     /// Returns the secret behind `prefix`, as a header value that no library logs, and a number

@@ -107,7 +107,7 @@ impl Dialer {
         connect: impl Future<Output = Result<T, DialFailure>>,
     ) -> Result<(T, u64), Arc<DialError>> {
         let dialled = async {
-            self.injector.ready().await.map_err(DialFailure::Credentials)?;
+            self.injector.ready(group == Group::Exempt).await.map_err(DialFailure::Credentials)?;
             if let Some(tls) = &self.tls {
                 tls.refresh(now);
             }

@@ -29,6 +29,7 @@ use super::prepare::{self, Head};
 use super::protocol::Protocol;
 use super::streaming::{Hold, Streaming};
 use super::{RequestSettings, Upstream};
+use crate::api::Group;
 use crate::credentials::CredentialVersion;
 
 /// The knowledge about a request that got no answer.
@@ -84,7 +85,7 @@ impl Upstream {
     }
 
     pub(super) async fn transmit(&self, attempt: &mut Attempt<'_>) -> Result<Response<Streaming>, SendError> {
-        let version = self.authorize(&mut attempt.head).await?;
+        let version = self.authorize(&mut attempt.head, attempt.pool.group).await?;
         attempt.body.begin(&self.inner.budget, || attempt.head.declares_length());
         let (mut replays, mut refusals, mut returns) = (0, 0, 0);
         loop {
@@ -144,8 +145,8 @@ impl Upstream {
 
     /// Puts the gate's credentials into a request, if this gate injects, and waits for them where a
     /// plugin has to be asked first.
-    pub(super) async fn authorize(&self, head: &mut Head) -> Result<CredentialVersion, SendError> {
-        let Err(error) = self.inner.injector.ready().await else {
+    pub(super) async fn authorize(&self, head: &mut Head, group: Group) -> Result<CredentialVersion, SendError> {
+        let Err(error) = self.inner.injector.ready(group == Group::Exempt).await else {
             return Ok(self.inner.injector.authorize(&mut head.headers));
         };
         let error = self.inner.dialer.failure(DialFailure::Credentials(error));

@@ -80,7 +80,7 @@ impl Upstream {
             let links = self.links(&settings, &parts);
             let head = Head::new(parts, &self.inner.target, &settings.host, Some(protocol));
             let mut head = head.map_err(|error| SendError::Unsent(Arc::new(error)))?;
-            let version = self.authorize(&mut head).await?;
+            let version = self.authorize(&mut head, Group::Upgrades).await?;
             body.begin(&self.inner.budget, || head.declares_length());
             let sending = connection.0.send_request(head.http1(body.attempt(None, None)));
             drop(connection); // it serves nothing else, and what it could not send comes back only so

@@ -1,6 +1,7 @@
 //! Upstreams from a pod, a kubeconfig or a URL, and what a controller is given to find the gate.
 
 pub(crate) mod canary;
+pub(crate) mod plugin;
 pub(crate) mod proxy;
 pub(crate) mod rotation;
 

@@ -7,6 +7,7 @@ use std::io;
 use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, SystemTime};
 
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use time::OffsetDateTime;
@@ -37,7 +38,7 @@ pub(in crate::credentials) struct Plugin {
 pub(super) struct Answer {
     pub(super) token: Option<String>,
     pub(super) identity: Option<Identity>,
-    /// The remaining life; `None`: until it is refused.
+    /// The remaining life, zero if it has ended; `None`: until it is refused.
     pub(super) life: Option<Duration>,
 }
 
@@ -78,6 +79,20 @@ struct Status {
     client_key_data: Option<String>,
 }
 
+/// A process that leads a group of its own, which ends with it if it is dropped before its end.
+struct Group(Child);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // It has a number until its end was awaited, so the group is still its own.
+        let number = self.0.id().and_then(|id| i32::try_from(id).ok());
+        if let Some(group) = number.and_then(Pid::from_raw) {
+            // its processes may have ended by themselves
+            let _ended = kill_process_group(group, Signal::KILL);
+        }
+    }
+}
+
 impl Plugin {
     /// Runs it.
     pub(super) async fn ask(&self, clock: Clock) -> Result<Answer, PluginFailure> {
@@ -88,9 +103,11 @@ impl Plugin {
         self.read(&answer, tls::wall())
     }
 
-    /// Returns its standard output. When dropped before that, the program is ended.
+    /// Returns its standard output. When dropped before that, the program is ended with what it
+    /// has started.
     async fn run(&self) -> Result<Vec<u8>, PluginFailure> {
-        let mut child = self.spawn()?;
+        let mut group = Group(self.spawn()?);
+        let child = &mut group.0;
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let (answer, errors) = tokio::join!(read(stdout), read(stderr));
         let status = child.wait().await?;
@@ -114,6 +131,7 @@ impl Plugin {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
+            .process_group(0)
             .kill_on_drop(true)
             .spawn();
         spawned.map_err(|error| match error.kind() {
@@ -136,8 +154,7 @@ impl Plugin {
             Some(text) => {
                 let ends = OffsetDateTime::parse(&text, &Rfc3339)
                     .map_err(|_| wrong("expected an expirationTimestamp such as 2030-01-31T12:00:00Z"))?;
-                let life = SystemTime::from(ends).duration_since(wall).ok().filter(|life| !life.is_zero());
-                Some(life.ok_or_else(|| wrong("expected a credential that has not ended yet"))?)
+                Some(SystemTime::from(ends).duration_since(wall).unwrap_or_default())
             }
         };
         let pem =
@@ -213,6 +230,10 @@ mod tests {
         let given = read(&json!({ "token": "t", "expirationTimestamp": "2023-11-14T23:13:20+00:30" })).expect("read");
         assert_eq!((given.token.as_deref(), given.life), (Some("t"), Some(Duration::from_secs(1800))));
         assert_eq!(read(&json!({ "token": "t" })).expect("read").life, None);
+        for ended in ["2023-11-14T22:13:20Z", "0001-01-01T00:00:00Z"] {
+            let given = read(&json!({ "token": "t", "expirationTimestamp": ended })).expect("read");
+            assert_eq!(given.life, Some(Duration::ZERO));
+        }
     }
 
     #[test]
@@ -221,7 +242,6 @@ mod tests {
             (json!({}), "a token or a client certificate"),
             (json!({ "token": "hunter2\nx" }), "without blanks"),
             (json!({ "token": "hunter2", "expirationTimestamp": "tomorrow" }), "expirationTimestamp such as"),
-            (json!({ "token": "hunter2", "expirationTimestamp": "2023-11-14T22:13:20Z" }), "has not ended"),
             (json!({ "clientCertificateData": "hunter2" }), "together"),
         ] {
             let error = read(&status).expect_err("unusable");

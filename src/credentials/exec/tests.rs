@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::task::Poll;
 
 use futures_util::future::join_all;
 use tempfile::TempDir;
@@ -48,7 +49,7 @@ impl Stage {
     }
 
     async fn ready(&self) -> Result<Option<String>, Arc<CredentialError>> {
-        self.exec.ready(self.clock).await?;
+        self.exec.ready(false, self.clock).await?;
         Ok(self.exec.token().0)
     }
 
@@ -59,7 +60,7 @@ impl Stage {
     /// Waits for a run that nobody waits for.
     async fn finished(&self) {
         let mut ended = self.exec.ended.subscribe();
-        while self.exec.state.lock().expect("no panic").running {
+        while self.exec.state.lock().expect("no panic").running.is_some() {
             ended.changed().await.expect("it lives");
         }
     }
@@ -73,7 +74,15 @@ async fn pass(time: Duration) {
 
 /// A time of day in one hour.
 fn in_an_hour() -> String {
-    let ends = time::OffsetDateTime::from(tls::wall()) + Duration::from_secs(3600);
+    ends(time::OffsetDateTime::from(tls::wall()) + Duration::from_secs(3600))
+}
+
+/// A time of day that was a minute ago.
+fn a_minute_ago() -> String {
+    ends(time::OffsetDateTime::from(tls::wall()) - Duration::from_secs(60))
+}
+
+fn ends(ends: time::OffsetDateTime) -> String {
     let (date, time) = (ends.date(), ends.time());
     format!(
         "\"expirationTimestamp\":\"{date}T{:02}:{:02}:{:02}Z\",\"token\":\"token-$n\"",
@@ -200,4 +209,80 @@ async fn its_client_certificate_is_shown_from_the_next_connection_on() {
     assert_eq!(stage.ready().await.expect("a credential"), None, "it gives no token");
     assert!(client.config().client_auth_cert_resolver.has_certs());
     assert_eq!(client.changes(), 1);
+}
+
+#[tokio::test]
+async fn a_call_waits_two_seconds_for_what_replaces_a_refused_one() {
+    let stage = Stage::new("[ $n = 1 ] || exec sleep 1000", &in_an_hour());
+    assert_eq!(stage.token().await, "token-1");
+    stage.exec.refused(1, stage.clock);
+    let mut patient = Box::pin(stage.token());
+    assert!(futures_util::poll!(&mut patient).is_pending(), "a better one may come");
+    let exempt = futures_util::poll!(Box::pin(stage.exec.ready(true, stage.clock)));
+    assert!(matches!(exempt, Poll::Ready(Ok(()))), "a lease goes with what is held");
+    pass(A_LITTLE).await;
+    assert_eq!(patient.await, "token-1");
+    let next = futures_util::poll!(Box::pin(stage.token()));
+    assert!(next.is_ready(), "only the first calls wait, and not each of them for itself");
+    pass(Duration::from_secs(60)).await;
+    stage.finished().await;
+    pass(FIRST_PAUSE).await;
+    let next = futures_util::poll!(Box::pin(stage.token()));
+    assert!(next.is_ready() && stage.exec.state().running.is_some(), "a plugin that fails is not waited for");
+}
+
+#[tokio::test]
+async fn what_had_ended_when_it_came_is_used_and_renewed() {
+    let stage = Stage::new("", &a_minute_ago());
+    for _ in 0..100 {
+        assert_eq!(stage.token().await, "token-1");
+    }
+    assert_eq!(stage.runs(), 1, "not one run for each call");
+    pass(RENEW_ENDED).await;
+    assert_eq!(stage.token().await, "token-1", "nobody waits for the next");
+    stage.finished().await;
+    assert_eq!((stage.token().await.as_str(), stage.runs()), ("token-2", 2));
+    pass(DOUBT_ENDED).await;
+    assert_eq!(stage.token().await, "token-3", "no call came for so long that the next one waits");
+}
+
+#[tokio::test]
+async fn what_had_ended_is_used_while_the_plugin_fails() {
+    let stage = Stage::new("[ $n = 1 ] || exit 1", &a_minute_ago());
+    assert_eq!(stage.token().await, "token-1");
+    for _ in 0..3 {
+        pass(DOUBT_ENDED).await;
+        assert_eq!(stage.token().await, "token-1");
+        stage.finished().await;
+    }
+}
+
+#[tokio::test]
+async fn a_plugin_that_times_out_is_ended_with_its_children() {
+    let stage = Stage::new("sleep 1000 & echo $! > \"$COUNT.child\"; wait", "\"token\":\"t\"");
+    let mut call = Box::pin(stage.ready());
+    assert!(futures_util::poll!(&mut call).is_pending());
+    let path = stage.file("count.child");
+    let child = eventually(|| fs::read_to_string(&path).ok().filter(|text| text.ends_with('\n'))).await;
+    pass(Duration::from_secs(60)).await;
+    let error = call.await.expect_err("it does not answer").to_string();
+    assert!(error.contains("had not answered within 60s"), "{error}");
+    let status = format!("/proc/{}/stat", child.trim());
+    eventually(|| match fs::read_to_string(&status) {
+        // where nobody collects orphans it stays as a zombie
+        Ok(stat) => stat.contains(") Z ").then_some(()),
+        Err(_) => Some(()),
+    })
+    .await;
+}
+
+/// Looks again until there is something; the processes of a test run on real time.
+async fn eventually<T>(mut look: impl FnMut() -> Option<T>) -> T {
+    for _ in 0..1000 {
+        if let Some(found) = look() {
+            return found;
+        }
+        Clock::start().sleep(Duration::from_millis(10)).await;
+    }
+    panic!("it does not come");
 }
