@@ -69,6 +69,8 @@ pub struct Resolved {
     pub namespace: Option<String>,
     /// The Impersonate-* headers that inject adds: the identity as which the credential acts.
     pub acting_as: Vec<(HeaderName, HeaderValue)>,
+    /// Warnings about what works but should be known. The log may not have begun yet.
+    pub warnings: Vec<String>,
     roots: Roots,
     /// The source's own client certificate: an identity that must not be lent to clients who pass
     /// their own.
@@ -111,12 +113,15 @@ pub enum CredentialsError {
     /// that it does not have; it has those.
     #[error("the kubeconfig has no {0} `{1}`; it has: {2}")]
     Missing(&'static str, String, String),
-    /// This user of the kubeconfig asks for what client-go itself has given up.
+    /// In this file, this name stands twice in the list of this kind.
+    #[error("{path} has the {1} `{2}` twice; kubectl takes no such file: remove one of them", path = .0.display())]
+    Twice(PathBuf, &'static str, String),
+    /// This user of the kubeconfig has a provider of credentials that the gate does not have.
     #[error(
-        "{0} of the kubeconfig uses `auth-provider`, which Kubernetes removed in 1.26; use an exec plugin (as `gke-gcloud-auth-plugin` or \
-         `kubelogin`), a token, a tokenFile or a client certificate"
+        "{0} of the kubeconfig uses `auth-provider: {1}`, {2}; use an exec plugin (as `gke-gcloud-auth-plugin` or `kubelogin`), a token, a \
+         tokenFile or a client certificate"
     )]
-    AuthProvider(String),
+    AuthProvider(String, String, &'static str),
     /// At this place of the kubeconfig, this field is not what is expected. Its content is not
     /// shown.
     #[error("`{1}` of {0} in the kubeconfig is not {2}")]
@@ -159,11 +164,12 @@ pub fn resolve(source: &Source, tls: &UpstreamTls, environment: &Environment) ->
         (None, None) => None,
         _ => return Err(CredentialsError::HalfIdentity),
     };
-    if resolved.roots == Roots::Unverified && resolved.target.scheme == Scheme::HTTPS {
-        tracing::warn!(
-            upstream = %resolved.target.authority,
-            "TLS verification of the upstream is OFF: anyone in between can read and change every call"
-        );
+    // of its own key the configuration says so itself
+    if resolved.roots == Roots::Unverified && resolved.target.scheme == Scheme::HTTPS && !tls.insecure {
+        resolved.warnings.push(format!(
+            "the kubeconfig turns TLS verification of {} OFF (insecure-skip-tls-verify): anyone in between can read and change every call",
+            resolved.target.authority
+        ));
     }
     Ok(resolved)
 }
@@ -234,6 +240,7 @@ impl Resolved {
             credential: None,
             namespace: None,
             acting_as: Vec::new(),
+            warnings: Vec::new(),
             roots: Roots::System,
             own_identity: None,
             connection_identity: None,

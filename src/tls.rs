@@ -12,6 +12,7 @@ mod client;
 mod interception;
 mod keystore;
 mod listener;
+mod own_certificate;
 mod pem;
 mod pins;
 mod subject;
@@ -28,6 +29,7 @@ use rustls::crypto::CryptoProvider;
 pub use self::client::{Client, Roots, client};
 pub use self::interception::{CurrentCa, GivenCa, Interception, Unfit};
 pub use self::listener::{Listener, from_files, self_signed, self_signed_by, wall};
+pub use self::own_certificate::is_ca_itself;
 pub use self::pem::{Identity, Pem};
 pub use self::pins::{NotPinned, Pin};
 pub use self::subject::{client_name, common_name};
@@ -45,6 +47,11 @@ pub enum TlsError {
     /// The certificate from this file is unusable.
     #[error("the certificate in {0} cannot be used: {fault}", fault = fault(.1))]
     Certificate(String, #[source] rustls::Error),
+    /// The private key from this file is unusable.
+    #[error(
+        "the private key in {0} cannot be used: {1}; expected RSA of 2048 to 4096 bits, ECDSA P-256 or P-384, or Ed25519"
+    )]
+    Key(String, String),
     /// The system has no roots, as in an image from scratch.
     #[error("the system has no trusted CA certificates ({0}); set upstream_tls.ca, or SSL_CERT_FILE, to a CA file")]
     NoRoots(String),

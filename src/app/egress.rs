@@ -27,14 +27,15 @@ pub(crate) struct PreparedEgress {
     tls: Option<Arc<tls::Listener>>,
     clients: Option<Arc<Clients>>,
     ca: Option<PreparedCa>,
+    warnings: Vec<String>,
 }
 
 // === impl PreparedEgress ===
 
 impl PreparedEgress {
-    /// Returns what should be known of its CA.
-    pub(crate) fn warning(&self) -> Option<String> {
-        self.ca.as_ref()?.warning()
+    /// Returns what should be known of its CA, and of the API server that judges its clients.
+    pub(crate) fn warnings(&self) -> impl Iterator<Item = String> {
+        self.warnings.iter().cloned().chain(self.ca.as_ref().and_then(PreparedCa::warning))
     }
 }
 
@@ -52,16 +53,22 @@ pub(crate) fn prepare_egress(
         via.map(|via| via.ok_or_else(|| Trouble::Wrong { key: "via", what: anyhow!("is not a proxy") })).transpose()?;
     let asks_by_tls = egress.clients.as_ref().is_none_or(spec::Clients::need_certificates);
     let tls = egress.tls.as_ref().map(|tls| listener(tls, &[], asks_by_tls)).transpose()?.map(Arc::new);
-    let clients = egress.clients.as_ref().map(|clients| judge(clients, around, clock)).transpose()?;
+    let mut warnings = Vec::new();
+    let clients = egress.clients.as_ref().map(|clients| judge(clients, around, clock, &mut warnings)).transpose()?;
     let ca = PreparedCa::new(settings)?;
     let mut clear = clear(settings.drain, around, clock)?;
     clear.options.upstream.target.proxy = via;
-    Ok(Some(PreparedEgress { directory, clear, token, tls, clients, ca }))
+    Ok(Some(PreparedEgress { directory, clear, token, tls, clients, ca, warnings }))
 }
 
 /// Makes the judge of the listener's clients.
-pub(crate) fn judge(clients: &spec::Clients, around: &Environment, clock: Clock) -> Result<Arc<Clients>, Trouble> {
-    let api = reviewer(clients, &UpstreamTls::default(), around, clock)?;
+pub(crate) fn judge(
+    clients: &spec::Clients,
+    around: &Environment,
+    clock: Clock,
+    warnings: &mut Vec<String>,
+) -> Result<Arc<Clients>, Trouble> {
+    let api = reviewer(clients, &UpstreamTls::default(), around, clock, warnings)?;
     let judge = Clients::of_proxy("egress", clients, api, clock).map(Arc::new);
     judge.ok_or_else(|| Trouble::Missing(anyhow!(tls::TlsError::Randomness)))
 }
@@ -84,7 +91,7 @@ pub(crate) async fn start(
     clock: Clock,
     stop: CancellationToken,
 ) -> anyhow::Result<Arc<Egress>> {
-    let PreparedEgress { directory, clear, token, tls, clients, ca } = prepared;
+    let PreparedEgress { directory, clear, token, tls, clients, ca, warnings: _ } = prepared;
     // Before anything listens: a client that connects finds what it needs to trust.
     let ca = ca.map(|ca| ca.open(clock, stop.clone())).transpose()?;
     let notes: Vec<_> = gates.iter().map(|gate| (Arc::clone(&gate.options.gate.name), gate.notes.clone())).collect();

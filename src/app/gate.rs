@@ -27,6 +27,8 @@ pub(crate) struct PreparedGate {
     pub(crate) notes: Vec<String>,
     /// The warning that the API will not know the gate's clients, if that is so.
     anonymous: Option<String>,
+    /// Warnings about what works but should be known.
+    warnings: Vec<String>,
     /// The files through which the controller reaches the gate.
     pub(crate) folder: Option<Folder>,
 }
@@ -48,9 +50,10 @@ pub(crate) fn prepare_gate(
     clock: Clock,
 ) -> Result<PreparedGate, Trouble> {
     let resolved = resolve(&gate, around)?;
+    let mut warnings = resolved.warnings.clone();
     let asks_by_tls = gate.clients.as_ref().is_none_or(Clients::need_certificates);
     let listener = gate.tls.as_ref().map(|tls| listener(tls, &gate.listen, asks_by_tls)).transpose()?.map(Arc::new);
-    let clients = clients(&gate, around, clock)?.map(Arc::new);
+    let clients = clients(&gate, around, clock, &mut warnings)?.map(Arc::new);
     let injects = gate.injects()
         && (gate.credentials == Credentials::Inject || resolved.has_credentials() || gate.credential.is_some());
     let pod_token = pod_token(&gate, injects)?;
@@ -80,16 +83,19 @@ pub(crate) fn prepare_gate(
         drain,
         gate,
     };
-    Ok(PreparedGate { options, credentials: if injects { "inject" } else { "pass_through" }, notes, anonymous, folder })
+    let credentials = if injects { "inject" } else { "pass_through" };
+    Ok(PreparedGate { options, credentials, notes, anonymous, warnings, folder })
 }
 
 // === impl PreparedGate ===
 
 impl PreparedGate {
     /// Returns what works, but should be known; `from` names the configuration.
-    pub(crate) fn warning(&self, origins: &Origins, from: &str) -> Option<String> {
-        let path = format!("gates.{}.credentials", self.options.gate.name);
-        Some(origins.located(from, &path, self.anonymous.as_ref()?))
+    pub(crate) fn warnings(&self, origins: &Origins, from: &str) -> Vec<String> {
+        let name = &self.options.gate.name;
+        let anonymous =
+            self.anonymous.iter().map(|why| origins.located(from, &format!("gates.{name}.credentials"), why));
+        anonymous.chain(self.warnings.iter().map(|warning| format!("{name}: {warning}"))).collect()
     }
 }
 
@@ -141,11 +147,16 @@ fn resolve(gate: &Gate, around: &Environment) -> Result<Resolved, Trouble> {
 }
 
 /// Makes the judge of the gate's clients, if it asks who they are.
-fn clients(gate: &Gate, around: &Environment, clock: Clock) -> Result<Option<clients::Clients>, Trouble> {
+fn clients(
+    gate: &Gate,
+    around: &Environment,
+    clock: Clock,
+    warnings: &mut Vec<String>,
+) -> Result<Option<clients::Clients>, Trouble> {
     let Some(clients) = &gate.clients else { return Ok(None) };
     let is_upstream = clients.api == gate.upstream;
     let tls = if is_upstream { gate.upstream_tls.clone() } else { UpstreamTls::default() };
-    let api = reviewer(clients, &tls, around, clock)?;
+    let api = reviewer(clients, &tls, around, clock, warnings)?;
     let judge = clients::Clients::new(gate, clients, api, clock);
     judge.map(Some).ok_or_else(|| Trouble::Missing(anyhow!(tls::TlsError::Randomness)))
 }
@@ -156,6 +167,7 @@ pub(super) fn reviewer(
     tls: &UpstreamTls,
     around: &Environment,
     clock: Clock,
+    warnings: &mut Vec<String>,
 ) -> Result<Option<Api>, Trouble> {
     if clients.tokens == Tokens::Off {
         return Ok(None);
@@ -166,6 +178,8 @@ pub(super) fn reviewer(
         }
         error => Trouble::wrong("clients.api", error),
     })?;
+    warnings
+        .extend(resolved.warnings.iter().filter(|warning| !warnings.contains(warning)).cloned().collect::<Vec<_>>());
     if !resolved.has_credentials() {
         let why = "has no credentials with which the gate could ask for a TokenReview";
         return Err(Trouble::wrong("clients.api", anyhow!(why)));

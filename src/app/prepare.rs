@@ -52,7 +52,7 @@ pub(crate) fn prepare(loaded: Loaded, from: &str, around: &Environment, clock: C
     let mut missing = Vec::new();
     let egress = match prepare_egress(&settings, around, clock) {
         Ok(egress) => {
-            warnings.extend(egress.as_ref().and_then(PreparedEgress::warning));
+            warnings.extend(egress.iter().flat_map(PreparedEgress::warnings));
             egress
         }
         Err(Trouble::Wrong { key, what }) => {
@@ -91,7 +91,7 @@ pub(crate) fn prepare(loaded: Loaded, from: &str, around: &Environment, clock: C
         let is_known = problems.iter().any(|problem| problem.contains(&place));
         match prepare_gate(gate, around, drain, clock) {
             Ok(gate) => {
-                prepared.warnings.extend(gate.warning(&origins, from));
+                prepared.warnings.extend(gate.warnings(&origins, from));
                 prepared.gates.push(gate);
             }
             Err(Trouble::Missing(what)) => prepared.missing.push(what),

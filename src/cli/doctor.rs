@@ -91,7 +91,7 @@ async fn examine(options: &Options) -> Result<Vec<Finding>, Failure> {
     let (unreadable, expired) = (loaded.unreadable_files(), loaded.expired_files(tls::wall(), tls::lives));
     let (settings, origins) = (loaded.settings, loaded.origins);
     let prepared = settings.gates.values().map(|gate| prepare_gate(gate.clone(), &environment, Duration::ZERO, clock));
-    let of_gates: Vec<_> = prepared.filter_map(|gate| gate.ok()?.warning(&origins, "defaults")).collect();
+    let of_gates: Vec<_> = prepared.flatten().flat_map(|gate| gate.warnings(&origins, "defaults")).collect();
     let mut findings = vec![Finding::fine("configuration", "has no problems")];
     findings
         .extend(loaded.warnings.into_iter().chain(of_gates).map(|warning| Finding::note("configuration", warning, "")));

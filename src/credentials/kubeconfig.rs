@@ -6,6 +6,7 @@
 
 mod user;
 
+use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -148,7 +149,21 @@ impl Files {
 
 /// Parses a file. Of an error only the place is kept: its text may quote a secret.
 fn parse(path: &Path, text: &str) -> Result<Kubeconfig, CredentialsError> {
-    yaml::from_str(text).map_err(|misfit| CredentialsError::NotKubeconfig(path.to_owned(), misfit.to_string()))
+    let read: Kubeconfig =
+        yaml::from_str(text).map_err(|misfit| CredentialsError::NotKubeconfig(path.to_owned(), misfit.to_string()))?;
+    let twice = twice("context", &read.contexts)
+        .or_else(|| twice("cluster", &read.clusters))
+        .or_else(|| twice("user", &read.users));
+    match twice {
+        Some((kind, name)) => Err(CredentialsError::Twice(path.to_owned(), kind, name.to_owned())),
+        None => Ok(read),
+    }
+}
+
+/// Returns a name that a list has twice, with the kind of the list.
+fn twice<'a, T>(kind: &'static str, list: &'a [Named<T>]) -> Option<(&'static str, &'a str)> {
+    let mut known = HashSet::new();
+    list.iter().find(|named| !known.insert(&*named.name)).map(|named| (kind, &*named.name))
 }
 
 fn read_cluster(found: &Found<'_, Cluster>) -> Result<Resolved, CredentialsError> {
@@ -162,6 +177,10 @@ fn read_cluster(found: &Found<'_, Cluster>) -> Result<Resolved, CredentialsError
         resolved.target.proxy = Some(Proxy::parse(url).ok_or_else(|| wrong(&place, "proxy-url", expected))?);
     }
     let (data, file) = (&cluster.certificate_authority_data, &cluster.certificate_authority);
+    if cluster.insecure_skip_tls_verify && (given(data), given(file)) != (None, None) {
+        let expected = "alone; a certificate-authority would not be used: remove one of them, as for kubectl";
+        return Err(wrong(&place, "insecure-skip-tls-verify", expected));
+    }
     if let Some(pem) = pem(&place, "certificate-authority-data", data, file, found.folder)? {
         resolved.roots = Roots::Only(pem);
     }
@@ -201,7 +220,8 @@ fn pem(
     folder: &Path,
 ) -> Result<Option<Pem>, CredentialsError> {
     if let Some(data) = given(data) {
-        let text = STANDARD.decode(data.trim()).map_err(|_| wrong(place, field, "base64"))?;
+        let data: String = data.chars().filter(|byte| !matches!(byte, '\r' | '\n')).collect(); // as Go
+        let text = STANDARD.decode(data).map_err(|_| wrong(place, field, "base64"))?;
         return Ok(Some(Pem::new(text, format!("`{field}` of {place}"))));
     }
     Ok(given(file).map(|path| Pem::read(&folder.join(path))).transpose()?)

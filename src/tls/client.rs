@@ -9,8 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
+use rustls::client::danger::ServerCertVerifier;
 use rustls::{ClientConfig, RootCertStore};
 
+use super::own_certificate::RootsAndServers;
 use super::pins::PinnedKeys;
 use super::unverified::NoVerification;
 use super::{Identity, Pem, Pin, TlsError, Warning, provider};
@@ -66,25 +68,26 @@ pub fn client(roots: &Roots, identity: Option<&Identity>) -> Result<Arc<ClientCo
 
 fn pinning(roots: &Roots, identity: Option<&Identity>, pins: &[Pin]) -> Result<Arc<ClientConfig>, TlsError> {
     let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
-    let store = match roots {
-        Roots::Unverified => None,
-        Roots::System => Some(system_roots()?),
-        Roots::Only(pem) => Some(pem.roots()?),
-    };
-    let builder = match store {
-        None => builder.dangerous().with_custom_certificate_verifier(Arc::new(NoVerification(provider()))),
-        Some(store) if pins.is_empty() => builder.with_root_certificates(store),
-        Some(store) => builder.dangerous().with_custom_certificate_verifier(Arc::new(PinnedKeys::new(store, pins)?)),
-    };
+    let builder = builder.dangerous().with_custom_certificate_verifier(verifier(roots, pins)?);
     let mut config = match identity {
         None => builder.with_no_client_auth(),
         Some(identity) => {
             let certified = builder.with_client_auth_cert(identity.chain.certificates()?, identity.key.key()?);
-            certified.map_err(|error| identity.chain.unusable(error))?
+            certified.map_err(|error| identity.unusable(error))?
         }
     };
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(Arc::new(config))
+}
+
+fn verifier(roots: &Roots, pins: &[Pin]) -> Result<Arc<dyn ServerCertVerifier>, TlsError> {
+    let (store, servers) = match roots {
+        Roots::Unverified => return Ok(Arc::new(NoVerification(provider()))),
+        Roots::System => (system_roots()?, Vec::new()),
+        Roots::Only(pem) => (pem.roots()?, pem.readable()),
+    };
+    let usual = RootsAndServers::new(store.clone(), servers)?;
+    Ok(if pins.is_empty() { Arc::new(usual) } else { Arc::new(PinnedKeys::new(usual, store, pins)) })
 }
 
 // === impl Client ===

@@ -67,12 +67,22 @@ impl Pem {
         PrivateKeyDer::from_pem_slice(&self.text).map_err(|_| TlsError::NotPem(self.from.clone(), "private key"))
     }
 
+    /// Returns the certificates that can be read; as Go does, it passes over what cannot be.
+    pub(super) fn readable(&self) -> Vec<CertificateDer<'static>> {
+        CertificateDer::pem_slice_iter(&self.text).flatten().collect()
+    }
+
+    /// Returns the certificates to trust, without those that cannot be read.
     pub(super) fn roots(&self) -> Result<RootCertStore, TlsError> {
-        let mut store = RootCertStore::empty();
-        for certificate in self.certificates()? {
-            store.add(certificate).map_err(|error| self.unusable(error))?;
+        let (mut store, mut wrong) = (RootCertStore::empty(), None);
+        for certificate in self.readable() {
+            wrong = store.add(certificate).err().or(wrong);
         }
-        Ok(store)
+        match wrong {
+            _ if !store.is_empty() => Ok(store),
+            Some(error) => Err(self.unusable(error)),
+            None => Err(TlsError::NotPem(self.from.clone(), "certificate")),
+        }
     }
 
     pub(super) fn unusable(&self, error: rustls::Error) -> TlsError {
@@ -101,7 +111,15 @@ impl Identity {
 
     pub(super) fn certified(&self) -> Result<CertifiedKey, TlsError> {
         CertifiedKey::from_der(self.chain.certificates()?, self.key.key()?, &provider())
-            .map_err(|error| self.chain.unusable(error))
+            .map_err(|error| self.unusable(error))
+    }
+
+    /// Names the file that is at fault.
+    pub(super) fn unusable(&self, error: rustls::Error) -> TlsError {
+        match error {
+            rustls::Error::General(why) => TlsError::Key(self.key.from.clone(), why), // it is of another kind
+            other => self.chain.unusable(other),
+        }
     }
 }
 

@@ -7,13 +7,12 @@
 use std::sync::Arc;
 
 use ring::digest::{SHA256, digest};
-use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, DigitallySignedStruct, Error, OtherError, RootCertStore, SignatureScheme};
 
-use super::{TlsError, provider};
+use super::own_certificate::RootsAndServers;
 
 /// The SHA-256 of a public key with its algorithm (`subjectPublicKeyInfo`).
 pub type Pin = [u8; 32];
@@ -26,7 +25,7 @@ pub struct NotPinned;
 /// Accepts certificates that are trusted and pinned.
 #[derive(Debug)]
 pub(super) struct PinnedKeys {
-    usual: Arc<WebPkiServerVerifier>,
+    usual: RootsAndServers,
     /// The trusted roots whose keys are pinned.
     roots: RootCertStore,
     pins: Vec<Pin>,
@@ -35,10 +34,11 @@ pub(super) struct PinnedKeys {
 // === impl PinnedKeys ===
 
 impl PinnedKeys {
-    pub(super) fn new(roots: RootCertStore, pins: &[Pin]) -> Result<Self, TlsError> {
+    /// Accepts what `usual` accepts by these roots, if one of these keys is in its chain.
+    pub(super) fn new(usual: RootsAndServers, roots: RootCertStore, pins: &[Pin]) -> Self {
         let is_pinned = |info: &[u8]| pins.contains(&hash(&sequence(info)));
-        let pinned = roots.roots.iter().filter(|root| is_pinned(&root.subject_public_key_info)).cloned().collect();
-        Ok(Self { usual: verifier(roots)?, roots: RootCertStore { roots: pinned }, pins: pins.to_vec() })
+        let pinned = roots.roots.into_iter().filter(|root| is_pinned(&root.subject_public_key_info)).collect();
+        Self { usual, roots: RootCertStore { roots: pinned }, pins: pins.to_vec() }
     }
 
     fn is_pinned(&self, certificate: &CertificateDer<'_>) -> bool {
@@ -65,7 +65,7 @@ impl ServerCertVerifier for PinnedKeys {
             anchors.add(intermediate.clone().into_owned())?;
         }
         let leads_there = !anchors.is_empty()
-            && verifier(anchors).is_ok_and(|verifier| {
+            && RootsAndServers::new(anchors, Vec::new()).is_ok_and(|verifier| {
                 verifier.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now).is_ok()
             });
         let not_pinned = || Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(NotPinned))));
@@ -96,11 +96,6 @@ impl ServerCertVerifier for PinnedKeys {
 }
 
 // === helpers ===
-
-fn verifier(roots: RootCertStore) -> Result<Arc<WebPkiServerVerifier>, TlsError> {
-    let made = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider()).build();
-    made.map_err(|error| TlsError::Rustls(Error::General(error.to_string())))
-}
 
 fn hash(info: &[u8]) -> Pin {
     digest(&SHA256, info).as_ref().try_into().unwrap_or_default()
@@ -153,7 +148,8 @@ mod tests {
     fn verdict(chain: &Chain, more: &[CertificateDer<'static>], pins: &[Pin]) -> Result<(), Error> {
         let mut roots = RootCertStore::empty();
         roots.add(chain.root.clone()).expect("a root");
-        let verifier = PinnedKeys::new(roots, pins).expect("a verifier");
+        let usual = RootsAndServers::new(roots.clone(), Vec::new()).expect("a verifier");
+        let verifier = PinnedKeys::new(usual, roots, pins);
         let name = ServerName::try_from("a.example").expect("a name");
         let now = wall().duration_since(std::time::SystemTime::UNIX_EPOCH).expect("after 1970");
         let shown = [std::slice::from_ref(&chain.between), more].concat();

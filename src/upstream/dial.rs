@@ -143,7 +143,8 @@ impl Dialer {
     /// Names the address in a failure.
     pub(super) fn failure(&self, what: DialFailure) -> DialError {
         let (host, port) = (&self.host, self.port);
-        DialError { at: if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }, what }
+        let at = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+        DialError { at, what }
     }
 
     /// Connects to the upstream's port, and says nothing there.
@@ -192,7 +193,13 @@ fn tls_failure(error: io::Error) -> DialFailure {
         return DialFailure::ClientCertificate(alert);
     }
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
-    let Some(rustls::Error::InvalidCertificate(certificate)) = inner else { return DialFailure::Tls(error) };
+    let certificate = match inner {
+        Some(rustls::Error::InvalidCertificate(certificate)) => certificate,
+        Some(rustls::Error::AlertReceived(AlertDescription::HandshakeFailure)) => {
+            return DialFailure::NothingInCommon(error);
+        }
+        _ => return DialFailure::Tls(error),
+    };
     let sort = match certificate {
         CertificateError::Other(other) if other.0.is::<tls::NotPinned>() => return DialFailure::NotPinned,
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => DialFailure::WrongHost,
@@ -200,11 +207,11 @@ fn tls_failure(error: io::Error) -> DialFailure {
         | CertificateError::ExpiredContext { .. }
         | CertificateError::NotValidYet
         | CertificateError::NotValidYetContext { .. } => DialFailure::Expired,
-        // The type of this error is not rustls's own; it says no more than its name.
-        CertificateError::Other(other) if other.0.to_string() == "CaUsedAsEndEntity" => DialFailure::CaItself,
-        CertificateError::UnknownIssuer | CertificateError::BadSignature | CertificateError::Other(_) => {
-            DialFailure::UnknownIssuer
-        }
+        certificate if tls::is_ca_itself(certificate) => DialFailure::CaItself,
+        CertificateError::UnknownIssuer | CertificateError::Other(_) => DialFailure::UnknownIssuer,
+        CertificateError::BadSignature
+        | CertificateError::UnsupportedSignatureAlgorithmContext { .. }
+        | CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => DialFailure::Signature,
         _ => return DialFailure::Tls(error),
     };
     sort(certificate.clone())

@@ -53,8 +53,21 @@ pub enum DialFailure {
     #[error("its certificate is signed by an unknown authority; set upstream_tls.ca to the right CA file")]
     UnknownIssuer(CertificateError),
     /// The upstream's certificate is that of a CA.
-    #[error("its certificate is a CA's own, which cannot be a server's; issue one for the server, with CA:FALSE")]
+    #[error(
+        "its certificate is a CA's own; issue one for the server, with CA:FALSE, or set upstream_tls.ca to that very certificate"
+    )]
     CaItself(CertificateError),
+    /// A signature in the upstream's chain, or its handshake, cannot be verified.
+    #[error(
+        "its certificate is signed by an unknown authority of a known name, or has a key that the gate does not support; set upstream_tls.ca to \
+         the right CA file, and use keys that are {SUPPORTED_KEYS}"
+    )]
+    Signature(CertificateError),
+    /// The two sides have nothing in common by which they could make a connection.
+    #[error(
+        "it refuses TLS as the gate offers it; the gate supports TLS 1.2 and 1.3, and keys that are {SUPPORTED_KEYS}"
+    )]
+    NothingInCommon(std::io::Error),
     /// None of the pinned keys is in the chain of the upstream's certificate.
     #[error(
         "its certificate is trusted, but none of the keys in `pins` is in its chain; if the upstream has changed its key, change the pin"
@@ -96,6 +109,9 @@ pub enum ForbiddenAddress {
     Special,
 }
 
+/// The keys by which ring verifies signatures.
+const SUPPORTED_KEYS: &str = "RSA of 2048 to 8192 bits, ECDSA P-256 and P-384, and Ed25519";
+
 /// The fate of a request that got no response head.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum SendError {
@@ -126,7 +142,9 @@ impl DialError {
             DialFailure::WrongHost(cause)
             | DialFailure::Expired(cause)
             | DialFailure::UnknownIssuer(cause)
+            | DialFailure::Signature(cause)
             | DialFailure::CaItself(cause) => Some(cause.to_string()),
+            DialFailure::NothingInCommon(cause) => Some(cause.to_string()),
             DialFailure::Credentials(cause) => Some(cause.to_string()),
             _ => None,
         }

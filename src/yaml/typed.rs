@@ -1,10 +1,13 @@
-//! Reads a document into a Rust type, as kubectl reads it: a text field accepts any scalar (`name:
-//! 123`), null counts as absent, unknown keys are ignored.
+//! Reads a document into a Rust type, as kubectl reads it: null counts as absent, unknown keys are
+//! ignored, the last of two equal keys wins, and text that looks like a number or a truth value
+//! must be quoted where text belongs (`token: 123` is an error).
 //!
 //! An error gives the place, but never the content: the files that are read this way hold secrets.
 
 use std::fmt;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use granit_parser::ScalarStyle;
 use serde::de::value::{MapDeserializer, SeqDeserializer};
 use serde::de::{self, IntoDeserializer, Visitor};
@@ -25,15 +28,30 @@ pub(crate) enum Misfit {
     /// See [`Self::Whole`].
     #[error(", at `{0}`,")]
     Key(String),
+    /// Text belongs there, and it is a number or a truth value; without a key until the key is
+    /// known.
+    #[error(", at `{0}`, where text belongs (put a number, or a word such as yes, in quotes),")]
+    Unquoted(String),
+}
+
+/// What a scalar is if its type is not given.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Looks {
+    Null,
+    Bool(bool),
+    Whole(i64),
+    Number(f64),
+    Text,
 }
 
 /// Reads a document; a document without content gives the default.
 pub(crate) fn from_str<T: Default + for<'de> Deserialize<'de>>(text: &str) -> Result<T, Misfit> {
     let root = read(text, 0).map_err(|unreadable| Misfit::Line(unreadable.line))?;
     let Some(node) = root.filter(|node| !node.is_null()) else { return Ok(T::default()) };
-    serde_path_to_error::deserialize(&node).map_err(|error| match error.path() {
-        path if path.iter().len() == 0 => Misfit::Whole,
-        path => Misfit::Key(path.to_string()),
+    serde_path_to_error::deserialize(&node).map_err(|error| match (error.path(), error.inner()) {
+        (path, _) if path.iter().len() == 0 => Misfit::Whole,
+        (path, Misfit::Unquoted(_)) => Misfit::Unquoted(path.to_string()),
+        (path, _) => Misfit::Key(path.to_string()),
     })
 }
 
@@ -59,10 +77,12 @@ impl<'de> Deserializer<'de> for &'de Node {
     }
 
     fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
-        match self {
-            _ if self.is_null() => visitor.visit_borrowed_str(""),
-            Node::Scalar(scalar) => visitor.visit_borrowed_str(&scalar.text),
-            Node::List(..) | Node::Map(..) => Err(Misfit::Whole),
+        let Node::Scalar(scalar) = self else { return Err(Misfit::Whole) };
+        match looks(scalar) {
+            Looks::Null => visitor.visit_borrowed_str(""),
+            Looks::Text if scalar.tag.as_deref() == Some("!!binary") => visitor.visit_string(binary(&scalar.text)?),
+            Looks::Text => visitor.visit_borrowed_str(&scalar.text),
+            Looks::Bool(_) | Looks::Whole(_) | Looks::Number(_) => Err(Misfit::Unquoted(String::new())),
         }
     }
 
@@ -74,12 +94,12 @@ impl<'de> Deserializer<'de> for &'de Node {
         self.deserialize_str(visitor)
     }
 
-    /// Accepts the words of YAML 1.1, which kubectl reads.
     fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
-        match self.text().map(str::to_ascii_lowercase).as_deref() {
-            Some("true" | "yes" | "on" | "y") => visitor.visit_bool(true),
-            Some("false" | "no" | "off" | "n" | "" | "~" | "null") => visitor.visit_bool(false),
-            _ => Err(Misfit::Whole),
+        let Node::Scalar(scalar) = self else { return Err(Misfit::Whole) };
+        match looks(scalar) {
+            Looks::Bool(value) => visitor.visit_bool(value),
+            Looks::Null => visitor.visit_bool(false),
+            Looks::Whole(_) | Looks::Number(_) | Looks::Text => Err(Misfit::Whole),
         }
     }
 
@@ -101,7 +121,16 @@ impl<'de> Deserializer<'de> for &'de Node {
             _ if self.is_null() => &[],
             Node::List(..) | Node::Scalar(_) => return Err(Misfit::Whole),
         };
-        visitor.visit_map(MapDeserializer::new(entries.iter().map(|(key, value)| (key, value))))
+        // a key is text whatever it looks like, and may have been given again
+        let mut last: Vec<(&str, &Node)> = Vec::with_capacity(entries.len());
+        for (key, value) in entries {
+            let Some(key) = key.text() else { return Err(Misfit::Whole) };
+            match last.iter_mut().find(|(known, _)| *known == key) {
+                Some((_, earlier)) => *earlier = value,
+                None => last.push((key, value)),
+            }
+        }
+        visitor.visit_map(MapDeserializer::new(last.into_iter()))
     }
 
     fn deserialize_struct<V: Visitor<'de>>(
@@ -130,23 +159,65 @@ impl<'de> IntoDeserializer<'de, Misfit> for &'de Node {
     }
 }
 
-/// Visits a scalar if no type is required: by its looks, unless it is quoted or tagged.
+/// Visits a scalar if no type is required.
 fn untyped<'de, V: Visitor<'de>>(scalar: &'de Scalar, visitor: V) -> Result<V::Value, Misfit> {
+    match looks(scalar) {
+        Looks::Null => visitor.visit_unit(),
+        Looks::Bool(value) => visitor.visit_bool(value),
+        Looks::Whole(whole) => visitor.visit_i64(whole),
+        Looks::Number(number) => visitor.visit_f64(number),
+        Looks::Text => visitor.visit_borrowed_str(&scalar.text),
+    }
+}
+
+/// Says what a scalar is by its looks, unless it is quoted or tagged: by those of YAML 1.1, which
+/// kubectl reads.
+fn looks(scalar: &Scalar) -> Looks {
     let text = &*scalar.text;
     if scalar.style != ScalarStyle::Plain || scalar.tag.is_some() {
-        return visitor.visit_borrowed_str(text);
+        return Looks::Text;
     }
     match text {
-        "" | "~" | "null" | "Null" | "NULL" => visitor.visit_unit(),
-        "true" | "True" | "TRUE" => visitor.visit_bool(true),
-        "false" | "False" | "FALSE" => visitor.visit_bool(false),
-        _ => match (text.parse::<i64>(), text.parse::<f64>()) {
-            (Ok(whole), _) => visitor.visit_i64(whole),
-            // `inf` and `nan` are numbers to Rust, and words to YAML.
-            (_, Ok(number)) if text.contains(|byte: char| byte.is_ascii_digit()) => visitor.visit_f64(number),
-            _ => visitor.visit_borrowed_str(text),
-        },
+        "" | "~" | "null" | "Null" | "NULL" => return Looks::Null,
+        "true" | "True" | "TRUE" | "yes" | "Yes" | "YES" | "on" | "On" | "ON" | "y" | "Y" => return Looks::Bool(true),
+        "false" | "False" | "FALSE" | "no" | "No" | "NO" | "off" | "Off" | "OFF" | "n" | "N" => {
+            return Looks::Bool(false);
+        }
+        _ if !text.starts_with(|first: char| first.is_ascii_digit() || "+-.".contains(first)) => return Looks::Text,
+        _ => {}
     }
+    let text = text.replace('_', "");
+    match (whole(&text), text.parse::<f64>()) {
+        (Some(whole), _) => Looks::Whole(whole),
+        // `inf` and `nan` are numbers to Rust, and words to YAML
+        (None, Ok(number)) if text.contains(|byte: char| byte.is_ascii_digit()) => Looks::Number(number),
+        (None, _) => Looks::Text,
+    }
+}
+
+/// Reads a whole number in any base that YAML 1.1 knows.
+fn whole(text: &str) -> Option<i64> {
+    let (sign, digits) = match text.split_at_checked(1) {
+        Some((sign @ ("+" | "-"), digits)) => (sign, digits),
+        _ => ("", text),
+    };
+    let (base, digits) = match digits.split_at_checked(2) {
+        Some(("0x" | "0X", digits)) => (16, digits),
+        Some(("0o" | "0O", digits)) => (8, digits),
+        Some(("0b" | "0B", digits)) => (2, digits),
+        _ if digits.len() > 1 && digits.starts_with('0') => (8, digits),
+        _ => (10, digits),
+    };
+    if !digits.starts_with(|first: char| first.is_ascii_alphanumeric()) {
+        return None;
+    }
+    i64::from_str_radix(&format!("{sign}{digits}"), base).ok()
+}
+
+/// Reads the text in a `!!binary`.
+fn binary(text: &str) -> Result<String, Misfit> {
+    let text: String = text.chars().filter(|byte| !byte.is_ascii_whitespace()).collect();
+    STANDARD.decode(text).ok().and_then(|bytes| String::from_utf8(bytes).ok()).ok_or(Misfit::Whole)
 }
 
 #[cfg(test)]
@@ -181,11 +252,32 @@ mod tests {
 
     #[test]
     fn text_is_text_where_text_is_wanted() {
-        let read = wanted("name: 123\ninner: {text: true}\nlist: [1, 'a', 0x1f, ~]\nmore: {a: [yes]}").unwrap();
+        let read =
+            wanted("name: '123'\ninner: {text: !!str true}\nlist: ['1', a, 2020-01-01, ~, 1.2.3]\nmore: {1: [-x]}");
+        let read = read.unwrap();
         assert_eq!(read.name, "123");
         assert_eq!(read.inner.text.as_deref(), Some("true"));
-        assert_eq!(read.list.unwrap(), ["1", "a", "0x1f", ""]);
-        assert_eq!(read.more["a"], ["yes"]);
+        assert_eq!(read.list.unwrap(), ["1", "a", "2020-01-01", "", "1.2.3"]);
+        assert_eq!(read.more["1"], ["-x"]);
+    }
+
+    #[test]
+    fn what_kubectl_takes_for_a_number_is_no_text() {
+        for number in ["1", "-1", "+1", "007", "0x1f", "0b1", "1_000", "1.5", ".5", "1e3", "yes", "Off", "true"] {
+            let misfit = wanted(&format!("inner: {{text: {number}}}")).unwrap_err();
+            assert_eq!(misfit, Misfit::Unquoted("inner.text".to_owned()), "{number}");
+        }
+    }
+
+    #[test]
+    fn binary_is_what_it_stands_for() {
+        assert_eq!(wanted("name: !!binary |\n  aHVu\n  dGVyMg==\n").unwrap().name, "hunter2");
+        assert_eq!(wanted("name: !!binary '?'").unwrap_err(), Misfit::Key("name".to_owned()));
+    }
+
+    #[test]
+    fn the_last_of_two_equal_keys_wins() {
+        assert_eq!(wanted("name: a\nname: b").unwrap().name, "b");
     }
 
     #[test]
@@ -214,7 +306,7 @@ mod tests {
             ("flag: hunter2", ", at `flag`,"),
             ("[a, b]", ""),
             ("hunter2", ""),
-            ("name: a\nname: b", ""),
+            ("{[a]: b}", ""),
             ("name: a\nlist: [b\nflag: c: d", ":3"),
         ] {
             assert_eq!(wanted(text).unwrap_err().to_string(), says, "{text}");

@@ -179,6 +179,29 @@ fn libraries_stay_inside_the_module_that_uses_them() {
     assert!(broken.is_empty(), "{}", broken.join("\n"));
 }
 
+/// Files whose code runs before the log has begun. What they have to say goes into what they return:
+/// `check` and `doctor` show it, and `run` logs it.
+const BEFORE_THE_LOG: [&str; 7] = [
+    "src/app/gate.rs",
+    "src/app/prepare.rs",
+    "src/app/source.rs",
+    "src/config",
+    "src/credentials.rs",
+    "src/credentials/kubeconfig",
+    "src/credentials/proxy.rs",
+];
+
+#[test]
+fn what_runs_before_the_log_does_not_log() {
+    let files = sources().into_iter().filter(|(file, ..)| {
+        let file = file.display().to_string();
+        BEFORE_THE_LOG.iter().any(|part| file.contains(part))
+    });
+    let (logging, quiet): (Vec<_>, Vec<_>) = files.partition(|(_, _, text)| names(text, "tracing"));
+    assert!(logging.is_empty(), "{:?}", logging.iter().map(|(file, ..)| file).collect::<Vec<_>>());
+    assert!(quiet.len() > 20, "they were not found");
+}
+
 #[test]
 fn every_file_opens_with_what_it_is_and_stays_readable() {
     let mut broken = Vec::new();

@@ -165,7 +165,13 @@ fn what_cannot_be_done_is_said_and_never_passed_over() {
         (
             "",
             "auth-provider: {name: gcp}".to_owned(),
-            "`auth-provider`, which Kubernetes removed in 1.26; use an exec plugin",
+            "`auth-provider: gcp`, which Kubernetes removed in 1.26; use an exec plugin",
+        ),
+        ("", "auth-provider: {name: oidc}".to_owned(), "`auth-provider: oidc`, whose id-token the gate does not renew"),
+        (
+            ", insecure-skip-tls-verify: true, certificate-authority: /nowhere",
+            "token: t".to_owned(),
+            "would not be used",
         ),
         ("", "exec: {command: aws, apiVersion: client.authentication.k8s.io/v1alpha1}".to_owned(), "v1 or v1beta1"),
         ("", exec("interactiveMode: Never"), "`exec.command` of user `u`"),
@@ -193,7 +199,7 @@ fn a_user_and_a_password_are_basic_authentication() {
 #[test]
 fn a_kubeconfig_can_act_as_somebody_else() {
     let folder = tempfile::tempdir().expect("a folder");
-    let user = "token: t, as: robot, as-uid: u1, as-groups: [a, b], as-user-extra: {Example.com/Scopes%: [x, y]}";
+    let user = "token: t, as: robot, as-uid: u1, as-groups: [a, b], as-user-extra: {Example.com/Scopes%: [x, z]}";
     let path = file(folder.path(), "config", &config("server: 'https://x'", user));
     let resolved = kubeconfig(&path, None).expect("resolved");
     let said: Vec<_> =
@@ -206,7 +212,7 @@ fn a_kubeconfig_can_act_as_somebody_else() {
             ("impersonate-group", "a"),
             ("impersonate-group", "b"),
             ("impersonate-extra-example.com%2fscopes%25", "x"),
-            ("impersonate-extra-example.com%2fscopes%25", "y"),
+            ("impersonate-extra-example.com%2fscopes%25", "z"),
         ]
     );
 }
@@ -224,6 +230,8 @@ fn a_wrong_kubeconfig_says_what_and_where() {
         (format!("{fine}users: [{{name: {CANARY}"), None, "is not a kubeconfig"),
         (format!("clusters: {CANARY}"), None, "config, at `clusters`, is not a kubeconfig"),
         (fine.replace("token:", "client-key-data:"), None, "not base64"),
+        (format!("{fine}users: [{{name: v}}, {{name: v}}]\n"), None, "has the user `v` twice"),
+        (fine.replace(CANARY, "12345"), None, "at `users[0].user.token`, where text belongs (put a number"),
         (fine.replace(CANARY, &format!("\"{CANARY}\\nX: y\"")), None, "is not a valid token"),
     ] {
         let path = file(folder.path(), "config", &text);
@@ -232,6 +240,17 @@ fn a_wrong_kubeconfig_says_what_and_where() {
     }
     let error = kubeconfig("/nowhere/config", None).expect_err("missing").to_string();
     assert!(error.contains("no file at /nowhere/config"), "{error}");
+}
+
+#[test]
+fn what_a_kubeconfig_makes_unsafe_is_a_warning() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let cluster = "server: 'https://x', insecure-skip-tls-verify: true";
+    let path = file(folder.path(), "config", &config(cluster, &format!("token: {CANARY}, tokenFile: /nowhere")));
+    let warnings = kubeconfig(&path, None).expect("resolved").warnings;
+    let [token, insecure] = &warnings[..] else { panic!("{warnings:?}") };
+    assert!(token.contains("`tokenFile` of user `u`") && !token.contains(CANARY), "{token}");
+    assert!(insecure.contains("TLS verification of x OFF"), "{insecure}");
 }
 
 #[test]

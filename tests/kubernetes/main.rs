@@ -27,6 +27,7 @@ mod in_cluster;
 #[path = "../support/java.rs"]
 mod java;
 mod kube_rs;
+mod kubeconfigs;
 mod kubectl;
 mod leader;
 mod loops;

@@ -59,8 +59,10 @@ pub(super) async fn findings(
 }
 
 /// Reports if the API server judges the tokens of the listener's clients.
-async fn clients(egress: &Egress, around: &Environment, clock: Clock) -> Option<Finding> {
-    match judge(egress.clients.as_ref()?, around, clock) {
+async fn clients(egress: &Egress, around: &Environment, clock: Clock) -> Vec<Finding> {
+    let Some(clients) = &egress.clients else { return Vec::new() };
+    let mut warnings = Vec::new();
+    let finding = match judge(clients, around, clock, &mut warnings) {
         Ok(judge) => upstream::reviews("egress", &judge).await,
         Err(Trouble::Missing(what)) => {
             Some(Finding::wrong("clients of egress", format!("{what:#}"), "run doctor where the gate runs"))
@@ -68,7 +70,8 @@ async fn clients(egress: &Egress, around: &Environment, clock: Clock) -> Option<
         Err(Trouble::Wrong { key, what }) => {
             Some(Finding::wrong("clients of egress", format!("{what:#}"), format!("correct egress.{key}")))
         }
-    }
+    };
+    warnings.into_iter().map(|warning| Finding::note("clients of egress", warning, "")).chain(finding).collect()
 }
 
 async fn listener(egress: &Egress) -> Finding {

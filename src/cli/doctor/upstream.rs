@@ -42,7 +42,7 @@ pub(super) async fn findings(gate: &Gate, around: &Environment, status: Option<&
         found.extend(reviews(&gate.name, &clients).await);
     }
     let injects = prepared.credentials == "inject";
-    if let Err(error) = prepared.options.upstream.injector.ready().await {
+    if let Err(error) = prepared.options.upstream.injector.ready(false).await {
         let advice = format!("mend that plugin, or the user in the kubeconfig, for gates.{}.upstream", gate.name);
         found.push(Finding::wrong(&about, format!("the gate cannot get its own credentials: {error}"), advice));
         return found;

@@ -9,7 +9,6 @@ use base64::engine::general_purpose::STANDARD;
 use http::{HeaderName, HeaderValue};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 
 use super::{Cluster, Found, about, given, pem, wrong};
 use crate::credentials::exec::{Exec, Plugin};
@@ -29,12 +28,18 @@ pub(super) struct User {
     username: String,
     password: String,
     exec: Option<ExecConfig>,
-    auth_provider: Option<IgnoredAny>,
+    auth_provider: Option<AuthProvider>,
     #[serde(rename = "as")]
     act_as: String,
     as_uid: String,
     as_groups: Vec<String>,
     as_user_extra: BTreeMap<String, Vec<String>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct AuthProvider {
+    name: String,
 }
 
 #[derive(Default, Deserialize)]
@@ -63,16 +68,26 @@ pub(super) fn read(
     resolved: &mut Resolved,
 ) -> Result<(), CredentialsError> {
     let (place, user) = (format!("user `{}`", found.entry.name), &found.entry.item);
-    if user.auth_provider.is_some() {
-        return Err(CredentialsError::AuthProvider(place));
-    }
     resolved.acting_as = acting_as(user, &place)?;
     resolved.own_identity = certificate(user, &place, found.folder)?;
     let basic = !(user.username.is_empty() && user.password.is_empty());
-    if basic && !(user.token.is_empty() && user.token_file.is_empty()) {
+    let has_token = !(user.token.is_empty() && user.token_file.is_empty());
+    if let Some(provider) = &user.auth_provider {
+        // as with client-go, any other credential goes before what OIDC would give
+        let why = match &*provider.name {
+            "oidc" if (basic || has_token) && user.exec.is_none() => None,
+            "oidc" => Some("whose id-token the gate does not renew"),
+            _ => Some("which Kubernetes removed in 1.26"),
+        };
+        if let Some(why) = why {
+            return Err(CredentialsError::AuthProvider(place, provider.name.clone(), why));
+        }
+    }
+    if basic && has_token {
         return Err(wrong(&place, "username", "alone; a token, or username and password, not both"));
     }
-    resolved.credential = if let Some(token) = token(user, &place, found.folder)? {
+    let token = token(user, &place, found.folder, &mut resolved.warnings)?;
+    resolved.credential = if let Some(token) = token {
         Some(Credential::bearer(token))
     } else if basic {
         let login = STANDARD.encode(format!("{}:{}", user.username, user.password));
@@ -90,13 +105,18 @@ pub(super) fn read(
 
 /// Returns the user's token. As with client-go, a `tokenFile` wins over a `token`, which is used
 /// where the file cannot be, and either over a plugin.
-fn token(user: &User, place: &str, folder: &Path) -> Result<Option<Secret>, CredentialsError> {
+fn token(
+    user: &User,
+    place: &str,
+    folder: &Path,
+    warnings: &mut Vec<String>,
+) -> Result<Option<Secret>, CredentialsError> {
     let fixed = given(&user.token).map(|token| Secret::fixed(token, &format!("`token` of {place}")));
     let fixed = fixed.transpose()?;
     let Some(path) = given(&user.token_file) else { return Ok(fixed) };
     match (Secret::file(&folder.join(path)), fixed) {
         (Err(error), Some(fixed)) => {
-            tracing::warn!(%error, "the `tokenFile` of {place} cannot be used, so its `token` is");
+            warnings.push(format!("the `tokenFile` of {place} cannot be used, so its `token` is: {error}"));
             Ok(Some(fixed))
         }
         (file, _) => file.map(Some),

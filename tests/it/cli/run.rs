@@ -49,6 +49,32 @@ fn a_kubeconfig_s_identity_is_injected_on_loopback_and_said_so() {
     assert!(!said.contains("hunter2"), "no secret in the log\n{said}");
 }
 
+#[test]
+fn a_kubeconfig_without_verification_is_warned_of() {
+    let (folder, path) = config(&format!(
+        "[admin]\nlisten = \"off\"\n[gates.k]\nupstream = \"kubeconfig\"\nlisten = \"127.0.0.1:{}\"\n",
+        free_port()
+    ));
+    let kubeconfig = folder.path().join("kubeconfig");
+    let text = KUBECONFIG.replace("'http://127.0.0.1:9'", "'https://127.0.0.1:9', insecure-skip-tls-verify: true");
+    std::fs::write(&kubeconfig, text).expect("it can be written");
+    let with = |what| {
+        let mut command = with_config(what, &path);
+        command.env("KUBECONFIG", &kubeconfig);
+        command
+    };
+    let mut gate = start(with("run"));
+    let line = gate.line("the kubeconfig turns TLS verification of 127.0.0.1:9 OFF");
+    assert!(line.contains("WARN"), "{line}");
+    gate.ready();
+    gate.kill();
+    for what in ["check", "doctor"] {
+        let ended = end(with(what));
+        let said = format!("{}{}", ended.out, ended.err);
+        assert!(said.contains("TLS verification of 127.0.0.1:9 OFF"), "{what}: {said}");
+    }
+}
+
 const KUBECONFIG: &str = "\
 apiVersion: v1
 kind: Config

@@ -102,6 +102,11 @@ impl Process {
         }
     }
 
+    /// True if it has ended by itself.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.child().try_wait().expect("a child can be asked").is_some()
+    }
+
     /// Sends a signal by name, as `kill -NAME` does.
     pub(crate) fn signal(&self, name: &str) {
         let pid = self.pid().to_string();
