@@ -47,6 +47,9 @@ pub struct Target {
     pub server_name: Option<String>,
     /// The proxy on the way, if there is one.
     pub proxy: Option<Proxy>,
+    /// The environment variable that names a proxy which is not used: for those who look for the
+    /// reason why nothing is reached.
+    pub unused_proxy: Option<&'static str>,
 }
 
 /// The part of the process's environment that sources are read from.
@@ -171,6 +174,7 @@ pub fn resolve(source: &Source, tls: &UpstreamTls, environment: &Environment) ->
             resolved.target.authority
         ));
     }
+    resolved.target.unused_proxy = proxy::unused(environment, &resolved.target);
     Ok(resolved)
 }
 
@@ -210,6 +214,7 @@ fn target(url: &str, from: &str) -> Result<Target, CredentialsError> {
         base_path: uri.path().trim_end_matches('/').to_owned(),
         server_name: None,
         proxy: None,
+        unused_proxy: None,
     })
 }
 

@@ -40,6 +40,7 @@ pub(super) struct Dialer {
     names: Names,
     server_name: Option<ServerName<'static>>,
     proxy: Option<Proxy>,
+    unused_proxy: Option<&'static str>,
     pub(super) tls: Option<Arc<tls::Client>>,
     injector: Arc<Injector>,
     /// In nanoseconds: a reload may change it.
@@ -73,6 +74,7 @@ impl Dialer {
             names: Names::new(next_host, next_port, own.clone(), Dns { judge, ..dns.clone() }, clock),
             server_name: ServerName::try_from(name).ok(),
             proxy: target.proxy.clone(),
+            unused_proxy: target.unused_proxy.filter(|_| target.proxy.is_none() && dns.judge.is_none()),
             tls: tls.clone(),
             injector: Arc::clone(injector),
             timeout: AtomicU64::new(nanos(options.connect_timeout)),
@@ -144,7 +146,7 @@ impl Dialer {
     pub(super) fn failure(&self, what: DialFailure) -> DialError {
         let (host, port) = (&self.host, self.port);
         let at = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
-        DialError { at, what }
+        DialError { at, what, unused_proxy: self.unused_proxy }
     }
 
     /// Connects to the upstream's port, and says nothing there.

@@ -10,12 +10,14 @@ use crate::credentials::CredentialError;
 
 /// No connection could be had. All calls that waited for it share the error.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot connect to {at}: {what}")]
+#[error("cannot connect to {at}: {what}{}", self.hint())]
 pub struct DialError {
     /// `host:port`.
     pub at: String,
     /// The reason, and what to do.
     pub what: DialFailure,
+    /// The variable that names a proxy for this upstream, which is not used.
+    pub unused_proxy: Option<&'static str>,
 }
 
 /// The reason why a connection could not be had.
@@ -136,6 +138,19 @@ pub enum SendError {
 // === impl DialError ===
 
 impl DialError {
+    /// Names the proxy that other programs would use, where it might have made a difference.
+    fn hint(&self) -> String {
+        let is_network = matches!(
+            self.what,
+            DialFailure::Name(_) | DialFailure::Refused | DialFailure::Network(_) | DialFailure::Timeout(_)
+        );
+        self.unused_proxy.filter(|_| is_network).map_or_else(String::new, |variable| {
+            format!(
+                "; {variable} is set here, and a gate does not use it: name the proxy in a kubeconfig's `proxy-url`"
+            )
+        })
+    }
+
     /// Returns the underlying cause: for the log, and not for clients.
     pub fn cause(&self) -> Option<String> {
         match &self.what {

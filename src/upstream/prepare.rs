@@ -269,6 +269,7 @@ mod tests {
             base_path: base.into(),
             server_name: None,
             proxy: None,
+            unused_proxy: None,
         }
     }
 

@@ -112,6 +112,7 @@ pub(super) async fn listener(text: &str, around: Around) -> Listener {
                 base_path: String::new(),
                 server_name: None,
                 proxy: proxy.clone(),
+                unused_proxy: None,
             },
             tls,
             host: gate.host.clone(),

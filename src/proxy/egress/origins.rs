@@ -117,7 +117,8 @@ impl Origins {
             .parse()
             .map_err(|_| Refused::new(Why::Malformed, "the host cannot be called"))?;
         let server_name = connect_to.map(|_| origin.name());
-        Ok(Target { scheme, authority, base_path: String::new(), server_name, proxy: self.via.clone() })
+        let (base_path, proxy) = (String::new(), self.via.clone());
+        Ok(Target { scheme, authority, base_path, server_name, proxy, unused_proxy: None })
     }
 
     /// Drops the origin that was used least lately, if it is idle and `is_over` says so of the time

@@ -193,6 +193,7 @@ pub(crate) fn options(address: SocketAddr, ca: Option<&str>) -> Options {
         base_path: String::new(),
         server_name: None,
         proxy: None,
+        unused_proxy: None,
     };
     Options {
         target,
