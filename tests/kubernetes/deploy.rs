@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 
 use tidegate::inject::{Mode, Options, inject, uninject};
 
+use crate::support::binaries::Binaries;
 use crate::support::cluster::IMAGE;
 use crate::support::control_plane::ControlPlane;
-use crate::support::process::scratch_dir;
+use crate::support::process::{command, scratch_dir};
 use crate::support::{installed, say, turn};
 
 /// kube-apiserver does not serve these, and their definitions are not here.
@@ -132,6 +133,46 @@ fn the_components_and_examples_are_taken_by_the_api_server() {
     }
     say(format!("deploy: {built} kustomizations and {files} files are taken by kube-apiserver"));
     assert!(built >= 2 && files >= 10, "{built}, {files}");
+}
+
+#[test]
+fn a_component_needs_the_namespace_of_its_kustomization() {
+    let Some(binaries) = Binaries::or_skip("a_component_needs_the_namespace_of_its_kustomization") else { return };
+    let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy");
+    for component in ["kustomize", "kustomize-in-cluster"] {
+        let text = fs::read_to_string(deploy.join(component).join("kustomization.yaml")).expect("text");
+        assert!(text.starts_with("# Needs `namespace:`"), "{component}: the first line says what is needed");
+        let folder = scratch_dir();
+        for file in files_of(&deploy.join(component)) {
+            let to = folder.path().join(component).join(file.file_name().expect("a name"));
+            fs::create_dir_all(to.parent().expect("a folder")).expect("the folder is ours");
+            fs::copy(&file, to).expect("copied");
+        }
+        for (line, is_found) in [("namespace: ops\n", true), ("", false)] {
+            let app = folder.path().join("app");
+            fs::create_dir_all(&app).expect("the folder is ours");
+            fs::write(app.join("deployment.yaml"), DEPLOYMENT).expect("the folder is ours");
+            let text = format!("{line}resources: [deployment.yaml]\ncomponents: [../{component}]\n");
+            fs::write(app.join("kustomization.yaml"), text).expect("the folder is ours");
+            let built = command(binaries.path("kubectl"), ["kustomize"]).arg(&app).output().expect("kubectl runs");
+            let built = String::from_utf8(built.stdout).expect("text");
+            let made = built
+                .lines()
+                .find_map(|line| line.strip_prefix("  name: ").filter(|name| name.starts_with("tidegate-")));
+            let mounted = format!("name: {}\n        name: tidegate-config", made.expect("a ConfigMap"));
+            assert_eq!(built.contains(&mounted), is_found, "{component}, {line:?}:\n{built}");
+        }
+    }
+}
+
+/// An operator's Deployment with a namespace of its own.
+const DEPLOYMENT: &str = "{\"apiVersion\": \"apps/v1\", \"kind\": \"Deployment\", \"metadata\": {\"name\": \"operator\", \"namespace\": \"ops\"},
+\"spec\": {\"template\": {\"spec\": {\"containers\": [{\"name\": \"manager\", \"image\": \"operator\"}]}}}}
+";
+
+/// The files of a folder.
+fn files_of(folder: &Path) -> Vec<PathBuf> {
+    fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("can be read").path()).collect()
 }
 
 /// The folder and every folder below it.
