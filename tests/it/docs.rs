@@ -141,6 +141,64 @@ pub(crate) fn blocks<'a>(text: &'a str, language: &str) -> Vec<(usize, String)> 
     found
 }
 
+/// The texts that the commands of a block write: here-documents, and the first line of each `echo`.
+fn written(block: &str) -> Vec<String> {
+    let (mut found, mut lines, mut before) = (Vec::new(), block.lines(), "");
+    while let Some(line) = lines.next() {
+        if let Some((_, end)) = line.split_once("<<") {
+            let end = end.trim_start_matches(['-', '\'', '"']).split(['\'', '"', ' ']).next().unwrap_or_default();
+            found.push(lines.by_ref().take_while(|line| line.trim() != end).collect::<Vec<_>>().join("\n"));
+        }
+        let echo =
+            |line: &str| line.trim().strip_prefix("echo ").map(|text| text.trim_start_matches(['\'', '"']).to_owned());
+        found.extend(echo(line).filter(|_| echo(before).is_none()));
+        before = line;
+    }
+    found
+}
+
+/// True if kubectl before 1.33 reads a text as JSON, and it is none.
+fn is_taken_for_json(text: &str) -> bool {
+    text.trim_start().starts_with('{') && !text.trim_start().starts_with("{{") && {
+        let mut values = serde_json::Deserializer::from_str(text).into_iter::<serde_json::Value>();
+        values.next().is_some_and(|value| value.is_err())
+    }
+}
+
+#[test]
+fn no_yaml_begins_as_json_does() {
+    let mut wrong = Vec::new();
+    let mut seen = 0;
+    for (file, text) in documents() {
+        let yaml = blocks(&text, "yaml").into_iter().map(|(_, block)| block);
+        let texts: Vec<String> = blocks(&text, "sh").iter().flat_map(|(_, block)| written(block)).chain(yaml).collect();
+        seen += texts.len();
+        wrong.extend(
+            texts.into_iter().filter(|text| is_taken_for_json(text)).map(|text| format!("{}: {text}", file.display())),
+        );
+    }
+    let mut folders = vec![root().join("deploy"), root().join("docs")];
+    while let Some(folder) = folders.pop() {
+        for path in fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("readable").path()) {
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "yaml") {
+                seen += 1;
+                let text = fs::read_to_string(&path).expect("text");
+                wrong.extend(is_taken_for_json(&text).then(|| path.display().to_string()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "kubectl 1.32 reads as JSON (begin with ---):\n{}", wrong.join("\n"));
+    assert!(seen > 60, "only {seen} texts were found");
+    let page = "for i in 1 2; do\n  echo \"{kind: A}\"\n  echo ---\ndone > a.yaml\ncat <<'END'\n{kind: B}\nEND";
+    assert!(
+        written(page).iter().all(|text| is_taken_for_json(text)) && written(page).len() == 2,
+        "{:?}",
+        written(page)
+    );
+}
+
 /// Returns the problems of a TOML block, which may be a whole configuration, keys of a gate,
 /// sections beside one, or a scenario.
 fn fault(block: &str) -> Option<String> {
