@@ -22,6 +22,7 @@ pub mod clients;
 pub mod clock;
 pub mod config;
 mod controller;
+mod controls;
 pub mod credentials;
 pub mod demo;
 pub mod dialect;

@@ -14,6 +14,7 @@ use serde::de::DeserializeOwned;
 use super::control::Operator;
 use super::{Readiness, docs};
 use crate::body;
+use crate::controls::json_in_clear;
 use crate::spec::ShowNames;
 use crate::status::page;
 use crate::telemetry;
@@ -179,7 +180,7 @@ fn is_local(headers: &HeaderMap) -> bool {
 
 fn json<T: Serialize>(value: &T) -> Answer {
     match serde_json::to_vec(value) {
-        Ok(bytes) => typed("application/json", bytes),
+        Ok(bytes) => typed("application/json", json_in_clear(bytes)),
         Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("cannot be written as JSON: {error}\n")),
     }
 }

@@ -2,6 +2,8 @@
 
 use std::fmt::Display;
 
+use crate::controls::steers;
+
 /// Formats a duration in at most two parts: `0.4 s`, `12 s`, `3 m 20 s`, `2 h 5 m`, `4 d 1 h`.
 pub(crate) fn duration(seconds: f64) -> String {
     let seconds = seconds.max(0.0);
@@ -111,11 +113,9 @@ pub(crate) fn printable(text: &str) -> String {
     text.chars().map(visible).collect()
 }
 
-/// Writes out a control character, or one that changes the direction of the text after it.
+/// Writes out a character that steers.
 fn visible(c: char) -> String {
-    let steers =
-        c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    if steers { c.escape_default().to_string() } else { c.to_string() }
+    if steers(c) { c.escape_default().to_string() } else { c.to_string() }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "milliseconds of a process's life are exact in a double")]

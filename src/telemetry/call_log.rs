@@ -28,6 +28,7 @@ use super::table;
 use super::trace::Trace;
 use crate::api::Key;
 use crate::clock::Clock;
+use crate::controls::json_in_clear;
 use crate::limit::Reason;
 use crate::moment::Moment;
 
@@ -285,7 +286,7 @@ impl Serialize for LogLine<'_> {
 
 /// Renders a record as a line.
 fn json_line(record: &CallRecord, clock: &Clock) -> io::Result<Vec<u8>> {
-    let mut bytes = serde_json::to_vec(&LogLine(record, clock))?;
+    let mut bytes = json_in_clear(serde_json::to_vec(&LogLine(record, clock))?);
     bytes.push(b'\n');
     Ok(bytes)
 }

@@ -13,6 +13,8 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Registry, reload};
 
+use crate::controls::{json_escape, steers};
+
 /// The reason why the log could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
@@ -120,21 +122,13 @@ fn escaped(event: &str, form: Escaping) -> Cow<'_, str> {
         if at < colour_ends || !steers(c) {
             out.push(c);
         } else if form.json {
-            // All of them are in the basic plane, where JSON's escape has four digits.
-            out.push_str(&format!("\\u{:04x}", u32::from(c)));
+            out.push_str(&json_escape(c));
         } else {
             out.extend(c.escape_default());
         }
     }
     out.push('\n');
     Cow::Owned(out)
-}
-
-/// True for a control character, for an end of line by Unicode's rules, and for a character that
-/// changes the direction of the text after it.
-fn steers(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// Returns the length of the colour sequence at the start of a text.
