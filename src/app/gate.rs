@@ -50,6 +50,7 @@ pub(crate) fn prepare_gate(
     clock: Clock,
 ) -> Result<PreparedGate, Trouble> {
     let resolved = resolve(&gate, around)?;
+    not_itself(&gate, &resolved.target)?;
     let mut warnings = resolved.warnings.clone();
     let asks_by_tls = gate.clients.as_ref().is_none_or(Clients::need_certificates);
     let listener = gate.tls.as_ref().map(|tls| listener(tls, &gate.listen, asks_by_tls)).transpose()?.map(Arc::new);
@@ -144,6 +145,30 @@ fn resolve(gate: &Gate, around: &Environment) -> Result<Resolved, Trouble> {
         CredentialsError::Tls(_) | CredentialsError::HalfIdentity => Trouble::wrong("upstream_tls", error),
         error => Trouble::wrong("upstream", error),
     })
+}
+
+/// Checks that an upstream that is given by address is not where the gate listens itself. A name is
+/// looked up, and checked, with each connection.
+fn not_itself(gate: &Gate, target: &upstream::Target) -> Result<(), Trouble> {
+    let host = target.authority.host().trim_start_matches('[').trim_end_matches(']');
+    let is_localhost = host.eq_ignore_ascii_case("localhost");
+    let address = host.parse::<IpAddr>().ok().map(|ip| ip.to_canonical());
+    let usual = if target.scheme == Scheme::HTTPS { 443 } else { 80 };
+    let port = target.authority.port_u16().unwrap_or(usual);
+    let is_own = |listen: &&Listen| {
+        let Listen::Tcp(own) = listen else { return false };
+        let (ip, is_loopback) = (own.ip().to_canonical(), is_localhost || address.is_some_and(|ip| ip.is_loopback()));
+        let is_here = address == Some(ip) || is_loopback && (ip.is_unspecified() || is_localhost && ip.is_loopback());
+        own.port() == port && is_here
+    };
+    match gate.listen.iter().find(is_own).filter(|_| target.proxy.is_none()) {
+        None => Ok(()),
+        Some(own) => {
+            let what =
+                anyhow!("{host}:{port} is this gate itself, which listens on {own}; expected the address of the API");
+            Err(Trouble::wrong("upstream", what))
+        }
+    }
 }
 
 /// Makes the judge of the gate's clients, if it asks who they are.
