@@ -7,9 +7,12 @@
 
 mod config;
 mod egress;
+mod explained;
 mod hot;
 mod lists;
 pub(crate) mod page;
+mod pause;
+mod shadow;
 mod spark;
 mod stores;
 mod summary;
@@ -20,7 +23,10 @@ use serde::{Deserialize, Serialize};
 
 pub use self::config::{Config, Reload};
 pub use self::egress::{Egress, EgressHandshakes, EgressRefusals, Tunnels};
+pub use self::explained::Explained;
 pub use self::hot::HotObject;
+pub(crate) use self::pause::kept;
+pub use self::shadow::{Shadow, ShadowCalls};
 pub use self::stores::Store;
 
 /// The whole process at one moment.
@@ -66,6 +72,9 @@ pub struct Gate {
     pub host: String,
     /// The bypass, while everything is admitted.
     pub bypass: Option<Bypass>,
+    /// What the limits would have done, on a gate that is only a shadow and holds nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shadow: Option<Shadow>,
     /// Counts since the start: calls that left, were refused, and were admitted by a bypass.
     pub admitted: u64,
     /// See `admitted`.
@@ -217,6 +226,9 @@ pub struct Class {
     pub name: String,
     /// `exempt`, `high`, `normal` or `low`.
     pub lane: String,
+    /// Calls that came since these limits are in force; those of all hosts, where there are several.
+    #[serde(default)]
+    pub calls: u64,
     /// Calls in its queues.
     pub waiting: usize,
     /// Its slots.
@@ -255,7 +267,7 @@ pub struct Key {
     pub next_at_ms: u64,
 }
 
-/// A pause that the upstream asked for.
+/// A pause that the upstream asked for, or that keeps a reserve of its quota.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Pause {
     /// The scope of the pause: `gate`, `class NAME` or `credential HASH`.
@@ -265,6 +277,13 @@ pub struct Pause {
     /// `shared` if another gate told of it; otherwise the upstream asked this one.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub from: String,
+    /// The calls that are left of the upstream's quota, if the pause only keeps them for others
+    /// (`signals.reserve`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left: Option<u64>,
+    /// The size of that quota.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u64>,
 }
 
 /// Connections to the upstream of one group.
@@ -353,41 +372,6 @@ pub struct History {
     pub refused: Vec<u64>,
     /// The most calls that waited at once in each step.
     pub waiting: Vec<u64>,
-}
-
-/// A call as a gate sees it, and what would happen to it now.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Explained {
-    /// The gate.
-    pub gate: String,
-    /// Its class.
-    pub class: String,
-    /// `exempt`, `high`, `normal` or `low`.
-    pub lane: String,
-    /// The verb, as the gate read it.
-    pub verb: String,
-    /// Its flow: fairness is between flows.
-    pub flow: String,
-    /// The key for which its failure would be remembered; absent if there is none, or if only its
-    /// body says.
-    pub key: Option<String>,
-    /// The connections that it would use: `leases`, `short` or `long_running`.
-    pub group: String,
-    /// True if it holds no slot and, unless its class says otherwise, takes no token.
-    pub long_running: bool,
-    /// `goes`, `waits`, `refused` or `unconnected`.
-    pub now: String,
-    /// The reason why it would wait or be refused.
-    pub reason: Option<String>,
-    /// The least time that it would wait, or the time that it would be told to stay away.
-    pub seconds: f64,
-    /// The state of its key, if that fails.
-    pub failing: Option<Key>,
-    /// Sentences about other conditions at the gate that concern the call.
-    pub notes: Vec<String>,
-    /// The state of the gate's shared buckets at the other gates.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub shared: Vec<Shared>,
 }
 
 impl History {

@@ -9,6 +9,7 @@ use clap::Args;
 use http::HeaderMap;
 
 use self::egress::Way;
+pub(super) use self::limits::{backoff, size};
 use super::running::{self, block_on};
 use super::{Configured, Failure, show};
 use crate::admin::control::Ask;
@@ -17,7 +18,7 @@ use crate::classify::{Classified, Kind, Salt};
 use crate::config::Loaded;
 use crate::spec::Gate;
 use crate::status::Explained;
-use crate::status::text::{duration, meaning, printable};
+use crate::status::text::{count, duration, meaning, printable};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -159,16 +160,24 @@ fn what_now(gate: &Gate, now: &Result<Vec<Explained>, String>) -> String {
     let (meaning, seconds) = (meaning(reason), duration(explained.seconds));
     let mut says = match explained.now.as_str() {
         "goes" => "it would go at once".to_owned(),
+        "waits" if explained.shadow => {
+            format!("{SHADOW}; it would have waited for {seconds} or more ({reason})")
+        }
+        "refused" if explained.shadow => {
+            format!("{SHADOW}; it would have been refused ({reason}), to be tried again in {seconds}")
+        }
         "unconnected" => "it would be answered 502, unless a connection can be made by then".to_owned(),
         "waits" => format!("it would wait for {seconds} or more ({reason}: {meaning})"),
         _ => format!("it would be refused ({reason}: {meaning}); to be tried again in {seconds}"),
     };
     if let Some(key) = &explained.failing {
         let status = key.status.map_or_else(|| "was lost".to_owned(), |status| format!("got {status}"));
-        says.push_str(&format!("; its key failed {} times in a row and last {status}", key.failures));
+        says.push_str(&format!("; its key failed {} in a row and last {status}", count(key.failures, "time", "times")));
     }
     says
 }
+
+const SHADOW: &str = "it would go at once (shadow: nothing is held)";
 
 /// The lines about one gate: a name, a value, and the place in the configuration that sets it.
 #[derive(Default)]

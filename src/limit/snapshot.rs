@@ -206,6 +206,17 @@ impl Limiter {
     }
 }
 
+// === impl Snapshot ===
+
+impl Snapshot {
+    /// Takes out the calls that wait: at a shadow they have gone already.
+    #[must_use]
+    pub fn of_shadow(self) -> Self {
+        let classes = self.classes.into_iter().map(|class| ClassView { waiting: 0, ..class }).collect();
+        Self { waiting: 0, waiting_bytes: 0, queues: Vec::new(), classes, ..self }
+    }
+}
+
 // === impl BucketView ===
 
 impl BucketView {

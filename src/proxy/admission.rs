@@ -202,7 +202,7 @@ fn ask(gate: &GateParts, request: &Parts, context: &CallContext) -> Result<Verdi
     };
     config.meters.decided(call.class, decision);
     Ok(match gate.shadow {
-        true => Verdict::Go(shadow::permit(&gate.driver, verdict, &arrival, request, config)),
+        true => Verdict::Go(shadow::permit(gate, verdict, &arrival, request, config)),
         false => verdict,
     })
 }

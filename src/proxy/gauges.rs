@@ -40,7 +40,11 @@ pub(super) fn sampler(section: &Arc<Section>) -> Arc<Sampler> {
             pool.connections(group, of(|occupancy| occupancy.connections));
             pool.streams(group, of(|occupancy| occupancy.used));
         }
-        let now: Vec<_> = gates.iter().map(|gate| gate.driver.look(|limiter, now| limiter.overview(now))).collect();
+        let overview = |gate: &Arc<GateParts>| {
+            let now = gate.driver.look(|limiter, now| limiter.overview(now));
+            if gate.shadow { now.of_shadow() } else { now }
+        };
+        let now: Vec<_> = gates.iter().map(overview).collect();
         let sum = |of: &dyn Fn(&Snapshot) -> usize| as_f64(now.iter().map(of).sum());
         table::KEYS_FAILING.gauge(&[&gate]).set(sum(&|now| now.failing_keys));
         table::WAITING.gauge(&[&gate]).set(sum(&|now| now.waiting));
@@ -174,7 +178,7 @@ pub(super) async fn upkeep(gate: Arc<str>, own: Arc<GateParts>, clock: Clock, ov
             () = clock.tick(telemetry::UPKEEP * pause) => telemetry::metrics().upkeep(),
             () = over.cancelled() => return own.driver.log_keys(true),
         }
-        let waiting = own.driver.look(|limiter, _| limiter.waiting());
+        let waiting = if own.shadow { 0 } else { own.driver.look(|limiter, _| limiter.waiting()) };
         (0..pause).for_each(|_| own.tally.second(waiting));
         let before = std::mem::replace(&mut calls, own.tally.calls());
         let passed = if waiting == 0 { pause } else { 1 };

@@ -2,6 +2,7 @@
 //! each.
 
 use super::parts::GateParts;
+use super::quotas::Kept;
 use crate::api::Signal;
 use crate::limit::snapshot::{PauseView, Paused};
 use crate::status::text::duration;
@@ -19,10 +20,13 @@ impl PauseLog {
     pub(super) fn look(&mut self, gate: &GateParts) {
         let signal = gate.last_signal.get().map_or("", Signal::word);
         let (now, pauses) = gate.driver.look(|limiter, now| (now, limiter.pauses(now)));
-        let meters = &gate.config.get().meters;
+        let config = gate.config.get();
+        let (meters, quotas) = (&config.meters, &gate.tally.quotas);
         let gate = &*meters.gate;
         let (begun, over) = changes(&mut self.known, &pauses);
         for PauseView { who, until, heard } in begun {
+            let whose = if let Paused::Credential(whose) = who { Some(whose) } else { None };
+            let kept = quotas.kept(whose, config.options.gate.throttling.reserve, (until, now));
             let (who, lasts) = (name(who, meters), duration((until - now).as_secs_f64()));
             if heard {
                 tracing::info!(
@@ -30,6 +34,16 @@ impl PauseLog {
                     who,
                     lasts,
                     "upstream asked a gate for a pause that shares a bucket with this one"
+                );
+            } else if let Some(Kept { left, limit }) = kept {
+                tracing::info!(
+                    gate,
+                    signal,
+                    who,
+                    lasts,
+                    left,
+                    limit,
+                    "pausing: signals.reserve keeps what is left of the quota"
                 );
             } else {
                 tracing::info!(gate, signal, who, lasts, "upstream asked for a pause");

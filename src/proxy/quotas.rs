@@ -1,7 +1,7 @@
 //! The quotas of the upstream as its answers told them last. They are for people who look, not for
 //! decisions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -21,6 +21,13 @@ pub(crate) struct Seen {
     /// The moment from which it is whole again.
     pub(crate) resets_at: Option<Moment>,
     pub(crate) at: Moment,
+}
+
+/// What is left of a quota, and kept for others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Kept {
+    pub(crate) left: u64,
+    pub(crate) limit: u64,
 }
 
 // === impl Quotas ===
@@ -52,6 +59,20 @@ impl Quotas {
         known.iter().map(row).collect()
     }
 
+    /// Returns the quota of a credential, or of any, for whose reserve a pause ends then: some of it
+    /// is left, no more than this fraction, and the pause is over when it is whole again at the
+    /// latest. A longer pause is the upstream's.
+    pub(crate) fn kept(&self, whose: Option<u64>, reserve: f64, (ends, now): (Moment, Moment)) -> Option<Kept> {
+        let known = self.lock();
+        let of_whom = known.iter().filter(|((_, of), _)| whose.is_none_or(|whose| whose == *of));
+        of_whom.filter_map(|(_, seen)| seen.kept(reserve, ends, now)).min_by_key(|kept| kept.left)
+    }
+
+    /// Returns the credentials of which a quota is known.
+    pub(crate) fn credentials(&self) -> BTreeSet<u64> {
+        self.lock().keys().map(|(_, whose)| *whose).filter(|whose| *whose != 0).collect()
+    }
+
     /// Returns the same for the status page; `wall` gives the time of day in milliseconds.
     pub(crate) fn tell(&self, now: Moment, wall: impl Fn(Moment) -> u64) -> Vec<status::Quota> {
         let rows = self.list(now).into_iter().map(|(resource, account, seen)| status::Quota {
@@ -70,11 +91,25 @@ impl Quotas {
     }
 }
 
+// === impl Seen ===
+
+impl Seen {
+    fn kept(&self, reserve: f64, ends: Moment, now: Moment) -> Option<Kept> {
+        let (limit, whole) = (self.limit?, self.resets_at.filter(|at| *at > now)?);
+        #[expect(clippy::cast_precision_loss, reason = "quotas stay far below 2^52")]
+        let is_kept = self.remaining > 0 && self.remaining as f64 <= limit as f64 * reserve;
+        (is_kept && ends <= whole + SLACK).then_some(Kept { left: self.remaining, limit })
+    }
+}
+
 /// Returns a name that tells a handful of accounts apart, and is useless for anything else.
 fn name(whose: u64) -> String {
     if whose == 0 { String::new() } else { format!("{:06x}", whose & 0xff_ffff) }
 }
 
+/// The difference between a pause and the quota that it is of: each is reckoned from its own look at the
+/// clock, and upstreams tell whole seconds.
+const SLACK: Duration = Duration::from_secs(2);
 /// The most quotas that are remembered.
 const MOST: usize = 100;
 /// The time for which one is.
@@ -105,5 +140,20 @@ mod tests {
         assert_eq!(quotas.list(at(5000)).len(), MOST);
         assert!(quotas.list(at(5000)).iter().all(|(resource, ..)| resource != "core"));
         assert!(quotas.list(at(5000 + 86_400_000)).is_empty());
+    }
+
+    #[test]
+    fn a_reserve_is_told_from_a_longer_pause_of_the_upstreams() {
+        let (quotas, at) = (Quotas::default(), Moment::from_millis);
+        quotas.note(quota("core", 1), 1, at(1000));
+        let kept = |whose, reserve, ends| quotas.kept(whose, reserve, (at(ends), at(2000)));
+        let told = Some(Kept { left: 1, limit: 10 });
+        assert_eq!((kept(Some(1), 0.1, 61_000), kept(None, 0.1, 61_000)), (told, told));
+        assert_eq!(kept(Some(1), 0.1, 5_000), told, "max_pause may end it sooner");
+        assert_eq!(kept(Some(1), 0.1, 70_000), None, "the upstream asked for a longer one");
+        assert_eq!(kept(Some(2), 0.1, 61_000), None, "another credential");
+        assert_eq!(kept(Some(1), 0.0, 61_000), None, "nothing is kept");
+        quotas.note(quota("core", 0), 1, at(1000));
+        assert_eq!(kept(Some(1), 0.1, 61_000), None, "nothing is left");
     }
 }

@@ -24,7 +24,6 @@ use crate::clock::Clock;
 use crate::credentials::Forbidden;
 use crate::dialect::{Denial, Form, Written};
 use crate::limit::{Reason, Refusal};
-use crate::spec::RetryAfter;
 use crate::upstream::DialFailure;
 
 /// Makes the gate's own answers.
@@ -50,7 +49,7 @@ impl Responder {
     pub(crate) fn answer(&self, failure: &Failure, context: &CallContext) -> Response<Body> {
         let (class, method) = (context.config.meters.class_name(context.call.class), &context.method);
         let answer = if let Failure::Refused(refusal) = failure {
-            self.refusal(refusal, class, context.config.options.gate.retry_after)
+            self.refusal(refusal, class, context)
         } else {
             let (status, retry_after) = own_failure(failure, context.call.call.verb, method);
             let message = format!("tidegate: gate {:?}, class {class:?}: {failure}", self.gate);
@@ -75,12 +74,14 @@ impl Responder {
         self.build(&Answer::new(status, message), &Method::GET)
     }
 
-    fn refusal(&self, refusal: &Refusal, class: &str, policy: RetryAfter) -> Answer {
+    fn refusal(&self, refusal: &Refusal, class: &str, context: &CallContext) -> Answer {
+        let policy = context.config.options.gate.retry_after;
+        let kept = if refusal.reason == Reason::Pause { context.kept(refusal.retry_at) } else { None };
         let now = self.clock.now();
         let wait = whole_seconds(refusal.retry_at - now);
         let retry_after = Some(self.spread(wait, refusal.reason));
         let in_header = policy.is_on(refusal.reason, self.kind);
-        let message = message(&self.gate, class, refusal, now);
+        let message = message((&self.gate, class), refusal, kept, now);
         let status = StatusCode::TOO_MANY_REQUESTS;
         Answer { status, reason: Some(refusal.reason), retry_after, in_header, message }
     }
@@ -197,6 +198,7 @@ const LONGEST: u64 = 86_400;
 mod tests {
     use super::*;
     use crate::moment::Moment;
+    use crate::spec::RetryAfter;
 
     fn responder(kind: Kind) -> Responder {
         Responder::new("kubernetes".into(), kind, Clock::start())

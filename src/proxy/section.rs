@@ -100,7 +100,7 @@ impl Section {
         }
         let parts = Arc::new(GateParts {
             config: Arc::clone(&self.config),
-            tally: Arc::new(tally::Tally::new(&self.name, host, self.clock)),
+            tally: Arc::new(tally::Tally::new(&self.name, host, self.shadow, self.clock)),
             responder: Arc::clone(&self.responder),
             driver,
             upstream,

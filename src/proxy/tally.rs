@@ -4,6 +4,7 @@
 mod callers;
 mod hot;
 mod latency;
+mod shadow;
 
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicU64;
@@ -15,6 +16,7 @@ pub(crate) use self::callers::CallerRow;
 use self::callers::Callers;
 use self::hot::Hot;
 use self::latency::Latency;
+use self::shadow::Shadow;
 use super::quotas::Quotas;
 use crate::api::Rejection;
 use crate::classify::Classified;
@@ -44,6 +46,8 @@ pub(crate) struct Tally {
     pub(crate) quotas: Quotas,
     /// The objects that are called too often or in vain.
     pub(crate) hot: Hot,
+    /// What the limits would have done, where the gate is only a shadow.
+    pub(crate) shadow: Option<Shadow>,
 }
 
 #[derive(Debug, Default)]
@@ -75,7 +79,7 @@ struct Refused {
 // === impl Tally ===
 
 impl Tally {
-    pub(crate) fn new(gate: &str, host: Option<Arc<str>>, clock: Clock) -> Self {
+    pub(crate) fn new(gate: &str, host: Option<Arc<str>>, is_shadow: bool, clock: Clock) -> Self {
         let [admitted, refused, bypassed, links_passed, revalidated] = Default::default();
         let counter = table::BYPASSED.counter(&[gate]);
         let (callers, latency) = (Callers::default(), Latency::default());
@@ -93,6 +97,7 @@ impl Tally {
             lately: Mutex::default(),
             quotas: Quotas::default(),
             hot: Hot::default(),
+            shadow: is_shadow.then(Shadow::default),
         }
     }
 
@@ -207,6 +212,7 @@ impl Tally {
         gate.revalidated = self.revalidated.load(Relaxed);
         gate.hot = self.hot.tell(self.clock, names);
         gate.latency = self.latency.tell();
+        gate.shadow = self.shadow.as_ref().map(Shadow::tell);
         gate.callers = if names { self.callers.tell(self.clock) } else { Vec::new() };
         let lately = self.lock();
         let refusal = |refused: &Refused| status::Refusal {
@@ -277,7 +283,7 @@ mod tests {
 
     #[tokio::test]
     async fn equal_refusals_are_one_line_and_names_are_left_out_where_they_must_be() {
-        let tally = Tally::new("tallied", None, Clock::start());
+        let tally = Tally::new("tallied", None, false, Clock::start());
         let web = "/apis/apps/v1/namespaces/prod/deployments/web";
         for _ in 0..3 {
             refuse(&tally, web, Reason::Backoff);
@@ -301,7 +307,7 @@ mod tests {
 
     #[tokio::test]
     async fn history_is_ten_minutes_of_five_seconds_each() {
-        let tally = Tally::new("tallied", None, Clock::start());
+        let tally = Tally::new("tallied", None, false, Clock::start());
         for second in 0..700 {
             tally.admitted();
             tally.second(second % 10);

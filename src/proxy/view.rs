@@ -11,8 +11,8 @@ use super::tally::shortened;
 use crate::api::Group;
 use crate::classify::{Classified, FairBy, Kind};
 use crate::limit::policy::Outage;
-use crate::limit::snapshot::{BucketView, Paused, QueueView, SharedView, SlotView};
-use crate::limit::{KeyState, Preview, Reason, Snapshot};
+use crate::limit::snapshot::{BucketView, ClassView, PauseView, Paused, QueueView, SharedView, SlotView};
+use crate::limit::{ClassId, KeyState, Preview, Reason, Snapshot};
 use crate::status::{self, text::duration};
 use crate::telemetry::meters::GateMeters;
 use crate::telemetry::table;
@@ -26,23 +26,14 @@ impl Gate {
     pub async fn status(&self, names: bool) -> status::Gate {
         let (own, clock, config) = (self.own(), self.section.clock, self.section.config.get());
         let now = own.driver.snapshot().await;
+        let now = if own.shadow { now.of_shadow() } else { now };
         let shows_flows =
             names || (self.section.kind == Kind::Kubernetes && config.options.gate.rules.fair_by == FairBy::Resource);
         let queued: usize = now.queues.iter().map(|queue| queue.waiting).sum();
         let queues = now.queues.iter().filter(|queue| queue.waiting > 0);
-        let pauses = now.pauses.iter().map(|pause| status::Pause {
-            who: paused(pause.who, &config.meters),
-            until_ms: clock.wall(pause.until),
-            from: if pause.heard { "shared" } else { "" }.to_owned(),
-        });
+        let pauses = now.pauses.iter().map(|pause| self.pause(pause));
         // Those to be tried next, in that order.
         let keys = own.driver.look(|limiter, now| limiter.next_tried(SHOWN, now));
-        let classes = now.classes.iter().map(|class| status::Class {
-            name: class.name.to_string(),
-            lane: class.lane.word().to_owned(),
-            waiting: class.waiting,
-            slots: slots(class.slots),
-        });
         let mut gate = status::Gate {
             name: self.name().to_string(),
             kind: self.section.kind.to_string(),
@@ -60,12 +51,56 @@ impl Gate {
             connections: Group::ALL.map(|group| self.connections(group)).into(),
             queues: queues.map(|waiting| queue(waiting, &config.meters, shows_flows)).collect(),
             pauses: pauses.collect(),
-            classes: classes.collect(),
+            classes: self.classes(&now),
             keys: keys.iter().map(|(name, _, state)| self.failing_key(if names { name } else { "" }, state)).collect(),
             ..status::Gate::default()
         };
         own.tally.tell(&mut gate, names);
         gate
+    }
+
+    fn classes(&self, now: &Snapshot) -> Vec<status::Class> {
+        let meters = &self.section.config.get().meters;
+        let class = |(id, class): (u16, &ClassView)| status::Class {
+            name: class.name.to_string(),
+            lane: class.lane.word().to_owned(),
+            calls: meters.calls(ClassId(id)),
+            waiting: class.waiting,
+            slots: slots(class.slots),
+        };
+        (0..).zip(&now.classes).map(class).collect()
+    }
+
+    fn pause(&self, pause: &PauseView) -> status::Pause {
+        let (config, clock) = (self.section.config.get(), self.section.clock);
+        let whose = if let Paused::Credential(whose) = pause.who { Some(whose) } else { None };
+        let kept = || {
+            let reserve = config.options.gate.throttling.reserve;
+            self.own().tally.quotas.kept(whose, reserve, (pause.until, clock.now()))
+        };
+        let kept = if pause.heard { None } else { kept() };
+        status::Pause {
+            who: paused(pause.who, &config.meters),
+            until_ms: clock.wall(pause.until),
+            from: if pause.heard { "shared" } else { "" }.to_owned(),
+            left: kept.map(|kept| kept.left),
+            limit: kept.map(|kept| kept.limit),
+        }
+    }
+
+    /// Says how many of the credentials in use are paused: the call that is asked about may have
+    /// none, or another.
+    fn paused_credentials(&self) -> Option<String> {
+        let pauses = self.own().driver.look(|limiter, now| limiter.pauses(now));
+        let paused = pauses.iter().filter(|pause| matches!(pause.who, Paused::Credential(_)));
+        let last = paused.clone().max_by_key(|pause| pause.until)?;
+        let (count, known) = (paused.count(), self.own().tally.quotas.credentials().len());
+        let who = match known.saturating_sub(count) {
+            0 => "Every credential in use is".to_owned(),
+            _ => format!("{count} of {known} credentials in use {}", if count == 1 { "is" } else { "are" }),
+        };
+        let ends = duration((last.until - self.section.clock.now()).as_secs_f64());
+        Some(format!("{who} paused: {}; that ends in {ends}.", self.pause(last).because()))
     }
 
     /// Forgets the failing keys that `is_meant` selects by name: their next calls go at once.
@@ -146,6 +181,7 @@ impl Gate {
             group: call.group.to_string(),
             long_running: call.call.is_long_running,
             now: word.to_owned(),
+            shadow: own.shadow,
             reason: reason.map(|reason| reason.word().to_owned()),
             seconds: (until - now).as_secs_f64(),
             failing: failing.map(|(name, state)| self.failing_key(&name, &state)),
@@ -159,9 +195,12 @@ impl Gate {
 
     /// Sentences about other conditions than the limits that the call would meet.
     fn notes(&self, call: &Classified) -> Vec<String> {
-        let mut gate = status::Gate { connections: vec![self.connections(call.group)], ..status::Gate::default() };
+        let now = self.own().driver.look(|limiter, now| limiter.overview(now));
+        let (connections, classes) = (vec![self.connections(call.group)], self.classes(&now));
+        let mut gate = status::Gate { connections, classes, ..status::Gate::default() };
         self.own().tally.tell(&mut gate, false);
         let mut notes = gate.remarks(self.section.clock.wall(self.section.clock.now()));
+        notes.extend(self.paused_credentials());
         if self.is_bypassed() {
             notes.push("Everything is let through: a bypass is on.".to_owned());
         }

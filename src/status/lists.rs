@@ -1,7 +1,7 @@
 //! The lists of a gate as data: the page and the terminal show the same tables.
 
-use super::text::{ago, bytes, count, duration, meaning, number, rejected_by, until};
-use super::{Egress, Gate, Shared};
+use super::text::{ago, bytes, count, duration, number, rejected_by, until};
+use super::{Bucket, Class, Egress, Gate, Refusal, Shared};
 
 /// A list with headings.
 pub(super) struct List {
@@ -36,20 +36,6 @@ pub(super) enum Cell {
 
 /// Returns the lists that are not empty: those about what is wrong come first.
 pub(super) fn lists(gate: &Gate, now_ms: u64) -> impl Iterator<Item = List> {
-    let pauses = list("Pauses that the upstream asked for", &["Who pauses", "Ends"], &gate.pauses, |pause| {
-        vec![text(&pause.who), Cell::Time(until(pause.until_ms, now_ms), pause.until_ms)]
-    });
-    let columns = &["Call", "Class", "Times", "Refused because", "Last", "Come back"];
-    let refusals = list("Last refusals", columns, &gate.refusals, |refusal| {
-        vec![
-            Cell::Code(refusal.call.clone()),
-            text(&refusal.class),
-            text(&refusal.count),
-            Cell::Word(meaning(&refusal.reason), refusal.reason.clone()),
-            Cell::Time(ago(refusal.at_ms, now_ms), refusal.at_ms),
-            text(&format!("after {}", duration(refusal.retry_in_seconds))),
-        ]
-    });
     let hot = list("Hot objects", &["Object", "What is done to it", "Since", "Last"], &gate.hot, |hot| {
         let time = |at| Cell::Time(ago(at, now_ms), at);
         vec![Cell::Code(hot.title().to_owned()), text(&hot.says), time(hot.since_ms), time(hot.last_ms)]
@@ -73,11 +59,82 @@ pub(super) fn lists(gate: &Gate, now_ms: u64) -> impl Iterator<Item = List> {
         let by = Cell::Word(rejected_by(&rejection.by), rejection.by.clone());
         vec![by, text(&rejection.count), Cell::Time(ago(rejection.at_ms, now_ms), rejection.at_ms)]
     });
-    let classes = list("Classes", &["Class", "Lane", "Waiting", "Slots"], &gate.classes, |class| {
-        let slots = class.slots.max.map_or_else(|| NONE.to_owned(), |max| format!("{} of {max}", class.slots.used));
-        vec![text(&class.name), text(&class.lane), text(&class.waiting), text(&slots)]
-    });
-    let callers = list("Who calls", &["User agent", "Calls", "Refused", "Last call"], &gate.callers, |caller| {
+    let lists = [
+        shadow(gate),
+        waiting(gate),
+        keys(gate, now_ms),
+        hot,
+        pauses(gate, now_ms),
+        quotas,
+        refusals(gate, now_ms),
+        rejections,
+        callers(gate, now_ms),
+        buckets(gate),
+        connections(gate),
+        classes(gate),
+    ];
+    lists.into_iter().filter(|list| !list.rows.is_empty() || !list.note.is_empty())
+}
+
+fn pauses(gate: &Gate, now_ms: u64) -> List {
+    list("Pauses", &["Who pauses", "Ends", "Because"], &gate.pauses, |pause| {
+        vec![text(&pause.who), Cell::Time(until(pause.until_ms, now_ms), pause.until_ms), text(&pause.because())]
+    })
+}
+
+/// Returns the last refusals. Those of one class and reason share a row that names the latest call.
+fn refusals(gate: &Gate, now_ms: u64) -> List {
+    let mut groups: Vec<Vec<&Refusal>> = Vec::new();
+    for refusal in &gate.refusals {
+        let alike = |group: &&mut Vec<&Refusal>| {
+            group.first().is_some_and(|first| first.class == refusal.class && first.reason == refusal.reason)
+        };
+        match groups.iter_mut().find(alike) {
+            Some(group) => group.push(refusal),
+            None => groups.push(vec![refusal]),
+        }
+    }
+    let row = |group: &Vec<&Refusal>| {
+        let latest = *group.first()?;
+        let longest = group.iter().map(|refusal| refusal.retry_in_seconds).fold(0.0, f64::max);
+        let call = match group.len() {
+            1 => latest.call.clone(),
+            calls => format!("{} and {} more", latest.call, calls - 1),
+        };
+        Some(vec![
+            Cell::Code(call),
+            text(&latest.class),
+            text(&group.iter().map(|refusal| refusal.count).sum::<u64>()),
+            Cell::Word(gate.meaning(&latest.reason), latest.reason.clone()),
+            Cell::Time(ago(latest.at_ms, now_ms), latest.at_ms),
+            text(&format!("after {}", duration(longest))),
+        ])
+    };
+    let columns = &["Call", "Class", "Times", "Refused because", "Last", "Come back"];
+    let rows = groups.iter().filter_map(row).collect();
+    List { heading: "Last refusals", columns, rows, note: String::new() }
+}
+
+/// Returns what a shadow would have done.
+fn shadow(gate: &Gate) -> List {
+    let by = gate.shadow.as_ref().map_or(&[][..], |shadow| &shadow.by);
+    let columns = &["Class", "Because", "Would have waited", "p50", "p99", "Would have been refused"];
+    list("Shadow", columns, by, |calls| {
+        let time = |seconds: Option<f64>| text(&seconds.map_or_else(|| NONE.to_owned(), duration));
+        vec![
+            text(&calls.class),
+            // Without its meaning, which is told of calls that are held.
+            Cell::Code(calls.reason.clone()),
+            text(&calls.would_have_waited),
+            time(calls.median_seconds),
+            time(calls.p99_seconds),
+            text(&calls.would_have_been_refused),
+        ]
+    })
+}
+
+fn callers(gate: &Gate, now_ms: u64) -> List {
+    list("Who calls", &["User agent", "Calls", "Refused", "Last call"], &gate.callers, |caller| {
         let agent = if caller.user_agent.is_empty() { "none sent" } else { &caller.user_agent };
         let agent = if caller.action.is_empty() { agent.to_owned() } else { format!("{agent}: {}", caller.action) };
         let agent = if caller.client.is_empty() { agent } else { format!("{}, {agent}", caller.client) };
@@ -87,11 +144,34 @@ pub(super) fn lists(gate: &Gate, now_ms: u64) -> impl Iterator<Item = List> {
             text(&caller.refused),
             Cell::Time(ago(caller.last_ms, now_ms), caller.last_ms),
         ]
-    });
-    let (waiting, keys) = (waiting(gate), keys(gate, now_ms));
-    let lists =
-        [waiting, keys, hot, pauses, quotas, refusals, rejections, callers, buckets(gate), connections(gate), classes];
-    lists.into_iter().filter(|list| !list.rows.is_empty() || !list.note.is_empty())
+    })
+}
+
+/// Returns the classes that have had calls; the others are only counted.
+fn classes(gate: &Gate) -> List {
+    let used: Vec<_> = gate.classes.iter().filter(|class| !class.is_idle()).collect();
+    let slots = |class: &&Class| {
+        let slots = &class.slots;
+        text(&slots.max.map_or_else(|| NONE.to_owned(), |max| format!("{} of {max}", slots.used)))
+    };
+    let mut list = if gate.shadow.is_some() {
+        let row = |class: &&Class| vec![text(&class.name), text(&class.lane), text(&class.calls), slots(class)];
+        list("Classes", &["Class", "Lane", "Calls", "Slots"], &used, row)
+    } else {
+        list("Classes", &["Class", "Lane", "Calls", "Waiting", "Slots"], &used, |class| {
+            vec![text(&class.name), text(&class.lane), text(&class.calls), text(&class.waiting), slots(class)]
+        })
+    };
+    list.note = without_calls(gate.classes.len() - used.len());
+    list
+}
+
+/// Counts classes that are not shown.
+fn without_calls(classes: usize) -> String {
+    match classes {
+        0 => String::new(),
+        classes => format!("And {} without calls.", count(classes, "class", "classes")),
+    }
 }
 
 /// Returns the lists of the egress listener that are not empty.
@@ -136,14 +216,15 @@ pub(super) fn overview(gates: &[&Gate], now_ms: u64) -> List {
     let row = |(place, gate): (usize, &&Gate)| {
         let (word, severity) = gate.state(now_ms);
         let rate = |values: &[u64]| format!("{}/s", gate.history.rate(values.last()));
+        let unless_shadow = |says: String| text(&if gate.shadow.is_some() { NONE.to_owned() } else { says });
         let within = |latency: &super::Latency| format!("99% within {}", duration(latency.p99_seconds));
         vec![
             Cell::Link(format!("#gate{place}"), gate.title()),
             Cell::State(severity.class, word.into_owned()),
-            text(&gate.waiting),
+            unless_shadow(gate.waiting.to_string()),
             text(&gate.keys_failing),
             text(&rate(&gate.history.admitted)),
-            text(&rate(&gate.history.refused)),
+            unless_shadow(rate(&gate.history.refused)),
             text(&gate.latency.as_ref().map_or_else(|| NONE.to_owned(), within)),
         ]
     };
@@ -160,7 +241,7 @@ fn waiting(gate: &Gate) -> List {
             text(&queue.class),
             text(&queue.waiting),
             text(&duration(queue.oldest_seconds)),
-            Cell::Word(meaning(&queue.reason), queue.reason.clone()),
+            Cell::Word(gate.meaning(&queue.reason), queue.reason.clone()),
         ]
     });
     if gate.held > 0 {
@@ -206,7 +287,7 @@ impl Shared {
         let state = match self.state.as_str() {
             "fallback" => format!("; its store is away, so that it goes on alone at {}/s", number(self.rate)),
             "stopped" => "; its store is away, so that calls wait".to_owned(),
-            _ => format!(": {} there, {held} held", number(level.floor())),
+            _ => format!(": {} there, {held} held", number(level.floor().max(0.0))), // below zero: promised
         };
         let differs = if self.differs { "; another has stricter limits" } else { "" };
         format!("shared as {name} with {others}{place}{state}{differs}")
@@ -214,7 +295,12 @@ impl Shared {
 }
 
 fn buckets(gate: &Gate) -> List {
-    let mut list = list("Buckets", &["Bucket", "Tokens", "Rate"], &gate.buckets, |bucket| {
+    let is_idle = |bucket: &&Bucket| {
+        let class = bucket.name.strip_prefix("class ");
+        class.is_some_and(|name| gate.classes.iter().any(|class| class.name == *name && class.is_idle()))
+    };
+    let (idle, used): (Vec<_>, Vec<_>) = gate.buckets.iter().partition(is_idle);
+    let mut list = list("Buckets", &["Bucket", "Tokens", "Rate"], &used, |bucket| {
         let part = if bucket.part > 0 { format!(" #{}", bucket.part) } else { String::new() };
         let slowed = if bucket.rate < bucket.full_rate {
             format!(" of {}/s: slowed down", number(bucket.full_rate))
@@ -232,9 +318,9 @@ fn buckets(gate: &Gate) -> List {
             text(&format!("{}{slowed}", number(bucket.rate))),
         ]
     });
-    if let Some(max) = gate.slots.max {
-        list.note = format!("Slots: {} of {max} taken.", gate.slots.used);
-    }
+    let slots = gate.slots.max.map(|max| format!("Slots: {} of {max} taken.", gate.slots.used));
+    let idle = Some(without_calls(idle.len())).filter(|says| !says.is_empty());
+    list.note = slots.into_iter().chain(idle).collect::<Vec<_>>().join(" ");
     list
 }
 
@@ -273,5 +359,58 @@ impl Gate {
     /// Returns its name, with its host if it is one of several.
     pub(super) fn title(&self) -> String {
         if self.host.is_empty() { self.name.clone() } else { format!("{} {}", self.name, self.host) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(list: &List) -> Vec<Vec<String>> {
+        let cell = |cell: &Cell| match cell {
+            Cell::Text(text) | Cell::Code(text) | Cell::Word(_, text) | Cell::Level(text, _) => text.clone(),
+            Cell::Time(text, _) | Cell::State(_, text) | Cell::Link(_, text) | Cell::Down(text) => text.clone(),
+        };
+        list.rows.iter().map(|row| row.iter().map(cell).collect()).collect()
+    }
+
+    #[test]
+    fn equal_refusals_share_a_row() {
+        let refusal = |call: &str, reason: &str, count, retry_in_seconds| Refusal {
+            at_ms: 9_000,
+            count,
+            class: "default".to_owned(),
+            reason: reason.to_owned(),
+            call: call.to_owned(),
+            retry_in_seconds,
+        };
+        let all = vec![refusal("a", "bucket", 3, 1.0), refusal("b", "slot", 1, 1.0), refusal("c", "bucket", 4, 8.0)];
+        let found = rows(&refusals(&Gate { refusals: all, ..Gate::default() }, 10_000));
+        let wanted = [
+            ["a and 1 more", "default", "7", "bucket", "1.0 s ago", "after 8.0 s"],
+            ["b", "default", "1", "slot", "1.0 s ago", "after 1.0 s"],
+        ];
+        assert_eq!(found, wanted);
+    }
+
+    #[test]
+    fn classes_without_calls_are_only_counted() {
+        let class = |name: &str, calls| Class { name: name.to_owned(), calls, ..Class::default() };
+        let bucket = |name: &str| Bucket { name: name.to_owned(), ..Bucket::default() };
+        let gate = Gate {
+            classes: vec![class("ec2", 87), class("s3", 0), class("iam", 0)],
+            buckets: ["gate", "class ec2", "class s3"].map(bucket).into(),
+            ..Gate::default()
+        };
+        let (classes, buckets) = (classes(&gate), buckets(&gate));
+        assert_eq!((rows(&classes).len(), &*classes.note), (1, "And 2 classes without calls."));
+        assert_eq!((rows(&buckets).len(), &*buckets.note), (2, "And 1 class without calls."));
+        assert!(!gate.summary(0).join(" ").contains("No call has come"), "87 have");
+    }
+
+    #[test]
+    fn promised_tokens_are_not_there() {
+        let shared = Shared { name: "account".to_owned(), members: 2, level: -0.4, ..Shared::default() };
+        assert_eq!(shared.says(""), "shared as account with 1 other: 0 there, 0 held");
     }
 }

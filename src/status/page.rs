@@ -161,10 +161,34 @@ fn figures(gate: &Gate) -> String {
         let picture = picture(values, &format!("{most}/s"), &says);
         figure(name, class, &format!("{now}<small>/s</small>"), &format!("{total} since the start"), &picture)
     };
+    let admitted = rates("Admitted", "calm", &history.admitted, gate.admitted);
+    if let Some(shadow) = &gate.shadow {
+        let calls = &shadow.calls;
+        let times = calls.median_seconds.zip(calls.p99_seconds);
+        let times = times.map(|(median, p99)| format!("p50 {}, p99 {}", duration(median), duration(p99)));
+        let (waited, refused) = (calls.would_have_waited.to_string(), calls.would_have_been_refused.to_string());
+        return format!(
+            "<div class=\"figures\">\n{admitted}{}{}{}</div>\n",
+            figure("Would have waited", "calm", &waited, &times.unwrap_or_default(), ""),
+            figure("Would have been refused", "calm", &refused, "nothing is held", ""),
+            answers(gate),
+        );
+    }
     let now = gate.waiting;
     let most = history.waiting.iter().copied().max().unwrap_or_default().max(now as u64);
     let says = format!("Waiting calls in the last ten minutes: {now} now, {most} at most");
     let waiting = picture(&history.waiting, &most.to_string(), &says);
+    format!(
+        "<div class=\"figures\">\n{}{}{}{}</div>\n",
+        admitted,
+        figure("Waiting", "busy", &now.to_string(), &format!("{} held by their keys", gate.held), &waiting),
+        rates("Refused", "alarm", &history.refused, gate.refused),
+        answers(gate),
+    )
+}
+
+/// Returns the time that the upstream takes to answer.
+fn answers(gate: &Gate) -> String {
     let (median, more) = gate.latency.as_ref().map_or_else(
         || ("\u{2013}".to_owned(), "no answer lately".to_owned()),
         |latency| {
@@ -173,13 +197,7 @@ fn figures(gate: &Gate) -> String {
             (duration(latency.median_seconds), more)
         },
     );
-    format!(
-        "<div class=\"figures\">\n{}{}{}{}</div>\n",
-        rates("Admitted", "calm", &history.admitted, gate.admitted),
-        figure("Waiting", "busy", &now.to_string(), &format!("{} held by their keys", gate.held), &waiting),
-        rates("Refused", "alarm", &history.refused, gate.refused),
-        figure("Upstream answers within", "calm", &median, &more, ""),
-    )
+    figure("Upstream answers within", "calm", &median, &more, "")
 }
 
 /// Draws the last ten minutes with their scale.

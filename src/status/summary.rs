@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::cmp::Reverse;
 
-use super::text::{ago, bytes, count, duration, meaning, rejected_by, until};
+use super::text::{ago, bytes, count, duration, rejected_by, until};
 use super::{Gate, Status};
 
 /// The age at which an event no longer counts as recent.
@@ -79,8 +79,10 @@ impl Gate {
                 "{calls} answered from {kept} of kept answers, which the upstream said have not changed."
             ));
         }
-        // Leases and health checks count as calls.
-        if self.admitted == 0 && self.refused == 0 && self.waiting == 0 && !self.is_cut_off() {
+        // Leases and health checks count as calls, and so do those that had no connection, or that
+        // went to another host of the gate.
+        let came = self.classes.iter().any(|class| class.calls > 0);
+        if !came && self.admitted == 0 && self.refused == 0 && self.waiting == 0 && !self.is_cut_off() {
             says.push(
                 "No call has come yet: is the controller pointed here? tidegate doctor finds what goes past the gate."
                     .to_owned(),
@@ -106,6 +108,7 @@ impl Gate {
             _ if self.bypass.is_some() => ("bypassed", BAD),
             _ if self.is_cut_off() => ("cut off", BAD),
             _ if self.rejected_lately(now_ms).any(|rejection| rejection.by == "credentials") => ("unauthorized", BAD),
+            _ if self.shadow.is_some() => ("shadow", GOOD),
             _ if self.pauses.iter().any(|pause| pause.who == "gate") => ("paused", WARN),
             _ if self.waiting > 0 => ("holding back", WARN),
             _ if self.keys_failing > 0 => ("keys failing", WARN),
@@ -117,15 +120,24 @@ impl Gate {
 
     /// Describes the state in a sentence or two.
     pub(super) fn summary(&self, now_ms: u64) -> Vec<String> {
-        let mut says = self.remarks(now_ms);
+        let mut says = self.shadow_sentence().into_iter().collect::<Vec<_>>();
+        says.extend(self.remarks(now_ms));
         says.extend(self.waits());
         if self.held > 0 {
             says.push(format!("{} by failing keys.", count(self.held, "call is held", "calls are held")));
         }
         if let Some(pause) = self.pauses.iter().max_by_key(|pause| pause.until_ms) {
-            says.push(format!("The upstream asked for a pause that ends {}.", until(pause.until_ms, now_ms)));
+            let held = if self.shadow.is_some() { ", and calls go all the same" } else { "" };
+            let ends = until(pause.until_ms, now_ms);
+            says.push(match pause.left {
+                Some(_) => format!("Paused: {}; that ends {ends}{held}.", pause.because()),
+                None => format!("The upstream asked for a pause that ends {ends}{held}."),
+            });
         }
-        if self.keys_failing > 0 {
+        if self.keys_failing > 0 && self.shadow.is_some() {
+            let keys = count(self.keys_failing, "key fails", "keys fail");
+            says.push(format!("{keys}{}; their calls go all the same.", self.last_answers()));
+        } else if self.keys_failing > 0 {
             let keys = count(self.keys_failing, "key is backing", "keys are backing");
             let next = self.keys.iter().find(|key| key.next_at_ms > now_ms);
             let next = next.map(|key| format!("; the next may be tried {}", until(key.next_at_ms, now_ms)));
@@ -136,6 +148,12 @@ impl Gate {
             says.push("Nothing waits and nothing fails.".to_owned());
         }
         says
+    }
+
+    /// Says what a shadow would have done.
+    fn shadow_sentence(&self) -> Option<String> {
+        let says = self.shadow.as_ref()?.says();
+        Some(format!("S{}.", says.strip_prefix('s')?))
     }
 
     /// Describes what calls wait for, the most common reason first, and the flow of most of them,
@@ -153,7 +171,7 @@ impl Gate {
                 "{}, the longest for {}: {}{}.",
                 count(waiting, "call waits", "calls wait"),
                 duration(longest),
-                meaning(reason),
+                self.meaning(reason),
                 of.unwrap_or_default(),
             )
         };

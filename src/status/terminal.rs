@@ -2,7 +2,7 @@
 
 use super::lists::{Cell, List, egress_lists, lists};
 use super::summary::BAD;
-use super::text::{ago, clock, duration, printable, until};
+use super::text::{ago, clock, count, duration, printable, until};
 use super::{Gate, Status};
 use crate::chart::{cut, sparkline};
 
@@ -64,8 +64,8 @@ impl Lines {
         self.add("", "");
         self.add(STRONG, &format!("{}  {} -> {}", gate.name, gate.listen.join(" "), gate.upstream));
         if let Some(bypass) = &gate.bypass {
-            let (ends, calls) = (until(bypass.until_ms, now_ms), gate.bypassed);
-            self.add(BAD.colour, &format!("  BYPASS: everything is let through; ends {ends} ({calls} calls so far)"));
+            let (ends, calls) = (until(bypass.until_ms, now_ms), count(gate.bypassed, "call", "calls"));
+            self.add(BAD.colour, &format!("  BYPASS: everything is let through; ends {ends} ({calls} so far)"));
         }
         let colour = gate.state(now_ms).1.colour;
         for says in gate.summary(now_ms) {
@@ -75,11 +75,14 @@ impl Lines {
         let rate = |values: &[u64]| format!("{}/s", history.rate(values.last()));
         let total = |count| format!("{count} in all");
         let room = self.look.width.saturating_sub(44).clamp(10, 60);
-        for (name, now, more, values) in [
+        let figures = [
             ("admitted", rate(&history.admitted), total(gate.admitted), &history.admitted),
             ("waiting", gate.waiting.to_string(), format!("{} held", gate.held), &history.waiting),
             ("refused", rate(&history.refused), total(gate.refused), &history.refused),
-        ] {
+        ];
+        // A shadow holds and refuses nothing.
+        let shown = if gate.shadow.is_some() { 1 } else { figures.len() };
+        for (name, now, more, values) in figures.into_iter().take(shown) {
             self.add("", &format!("  {name:<9} {now:>9}  {more:>18}  {}", sparkline(values, room)));
         }
         lists(gate, now_ms).for_each(|list| self.table(list));

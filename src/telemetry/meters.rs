@@ -5,6 +5,8 @@
 //! shows what happened and not every possible combination.
 
 use std::collections::HashSet;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -35,6 +37,8 @@ pub struct GateMeters {
 struct ClassMeters {
     name: Arc<str>,
     lane: &'static str,
+    /// Calls that came, for the status page.
+    came: AtomicU64,
     decisions: [Counter; Decision::ALL.len()],
     calls: [[OnceLock<Counter>; CODES.len()]; Verb::ALL.len()],
     waits: [OnceLock<Histogram>; Reason::ALL.len()],
@@ -98,6 +102,18 @@ impl GateMeters {
     fn with(gate: Arc<str>, host: Arc<str>, policy: &Policy, resources: Arc<Capped>) -> Self {
         let classes = policy.classes.iter().map(|class| ClassMeters::new(&gate, class)).collect();
         Self { gate, host, client_go: Default::default(), classes, resources }
+    }
+
+    /// Counts a call that came.
+    pub fn came(&self, class: ClassId) {
+        if let Some(meters) = self.class(class) {
+            meters.came.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Returns the number of calls of a class that came since these meters were made.
+    pub fn calls(&self, class: ClassId) -> u64 {
+        self.class(class).map_or(0, |meters| meters.came.load(Relaxed))
     }
 
     /// Counts a decision of the limiter.
@@ -240,6 +256,7 @@ impl ClassMeters {
         Self {
             name: Arc::clone(&class.name),
             lane: class.lane.word(),
+            came: AtomicU64::new(0),
             decisions: Decision::ALL.map(|decision| table::DECISIONS.counter(&[gate, &class.name, decision.word()])),
             calls: Default::default(),
             waits: Default::default(),

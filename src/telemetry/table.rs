@@ -65,7 +65,7 @@ metrics_table! {
     CALLS = Kind::Counter, "tidegate_calls_total", ["gate", "class", "lane", "verb", "code"], "calls", Once("a call was answered"),
         "Calls answered, by the class of the status that the client got";
     DECISIONS = Kind::Counter, "tidegate_decisions_total", ["gate", "class", "decision"], "calls", Start,
-        "What the gate decided about calls on arrival: go, wait (the result is in the waits and refusals) or refuse";
+        "What the gate decided about calls on arrival: go, wait (the result is in the waits and refusals) or refuse; at a shadow, what it would have";
     REFUSALS = Kind::Counter, "tidegate_refusals_total", ["gate", "class", "reason", "group", "resource"], "calls",
         Once("a call was refused"),
         "Calls refused by the gate itself, on arrival or after waiting";
@@ -96,13 +96,13 @@ metrics_table! {
         Once("a call waited"),
         "Time that calls waited before they left; calls that did not wait are not in it";
     SHADOW = Kind::Gauge, "tidegate_shadow", ["gate"], "0 or 1", Start,
-        "1 where the gate decides about every call and lets every call through";
+        "1 where the gate is a shadow: it decides about every call, holds none, and lets every call through";
     SHADOW_WAIT_SECONDS = Kind::Histogram(WAITS), "tidegate_shadow_wait_seconds", ["gate", "class", "reason"], "seconds",
         Once("a call would have waited at a shadow"),
-        "Time that calls would have waited, had the gate not only been a shadow";
+        "Time that calls would have waited at a shadow, where nothing is held and they went at once";
     SHADOW_REFUSALS = Kind::Counter, "tidegate_shadow_refusals_total", ["gate", "class", "reason"], "calls",
         Once("a call would have been refused by a shadow"),
-        "Calls that would have been refused, had the gate not only been a shadow";
+        "Calls that would have been refused at a shadow, where nothing is held and they went at once";
     UPSTREAM_SECONDS = Kind::Histogram(ANSWERS), "tidegate_upstream_seconds", ["gate", "class"], "seconds",
         Once("the upstream answered a call"),
         "Time from leaving to the response head; long-running calls are not in it";
@@ -112,13 +112,13 @@ metrics_table! {
     IN_FLIGHT = Kind::Gauge, "tidegate_in_flight", ["gate", "class"], "calls", Once("a call has come"),
         "Calls inside the gate, from arrival to the end of the response body";
     WAITING = Kind::Gauge, "tidegate_waiting", ["gate"], "calls", Start,
-        "Calls waiting now, in queues or for their keys";
+        "Calls waiting now, in queues or for their keys; 0 at a shadow, which holds none";
     QUEUE_LENGTH = Kind::Gauge, "tidegate_queue_length", ["gate", "class"], "calls", Start,
-        "Calls in the queues of a class now";
+        "Calls in the queues of a class now; 0 at a shadow";
     WAITING_BYTES = Kind::Gauge, "tidegate_waiting_bytes", ["gate"], "bytes", Start,
-        "Bytes of bodies, and of heads past 8 KiB, held while their calls wait";
+        "Bytes of bodies, and of heads past 8 KiB, held while their calls wait; 0 at a shadow";
     KEYS_FAILING = Kind::Gauge, "tidegate_keys_failing", ["gate"], "keys", Start,
-        "Keys that back off";
+        "Keys that back off; at a shadow, that would";
     HOT_OBJECTS = Kind::Gauge, "tidegate_hot_objects", ["gate"], "objects", Start,
         "Objects that are written or read too often (per_key), or get the same 4xx again and again";
     BUCKET_TOKENS = Kind::Gauge, "tidegate_bucket_tokens", ["gate", "bucket"], "tokens", Once("the gate has a bucket"),

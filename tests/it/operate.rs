@@ -434,7 +434,7 @@ fn a_call_is_explained_with_its_lines_and_what_would_happen_now() {
         "tidegate.toml:8:1",
         "fair_by = \"resource\"",
         "it would be refused (backoff:",
-        "its key failed 1 times in a row and last got 500",
+        "its key failed 1 time in a row and last got 500",
     ] {
         assert!(refused.out.contains(wanted), "{wanted}\n{}", refused.out);
     }

@@ -93,6 +93,10 @@ fn gate_findings(gate: &status::Gate, now_ms: u64) -> Vec<Finding> {
         let says = format!("everything is let through; that ends {}", until(bypass.until_ms, now_ms));
         findings.push(Finding::wrong(&about, says, "tidegate bypass off"));
     }
+    if let Some(shadow) = &gate.shadow {
+        let advice = format!("when that is what you want, set gates.{}.shadow = false and restart", gate.name);
+        findings.push(Finding::note(&about, shadow.says(), advice));
+    }
     for rejection in gate.rejected_lately(now_ms) {
         let (calls, last) = (count(rejection.count, "call", "calls"), ago(rejection.at_ms, now_ms));
         let says = format!("the upstream turned {calls} away, the last {last}: {}", rejected_by(&rejection.by));
@@ -116,25 +120,31 @@ fn gate_findings(gate: &status::Gate, now_ms: u64) -> Vec<Finding> {
     let longest = gate.queues.iter().max_by(|one, other| one.oldest_seconds.total_cmp(&other.oldest_seconds));
     if let Some(queue) = longest.filter(|queue| queue.oldest_seconds >= LONG) {
         let says = format!(
-            "is saturated: {} calls wait, the longest for {}, because {}",
-            gate.waiting,
+            "is saturated: {}, the longest for {}, because {}",
+            count(gate.waiting, "call waits", "calls wait"),
             duration(queue.oldest_seconds),
             meaning(&queue.reason)
         );
         findings.push(Finding::wrong(&about, says, knob(&queue.reason)));
     }
     if let Some(pause) = gate.pauses.iter().max_by_key(|pause| pause.until_ms) {
-        let says = format!(
-            "the upstream asked for a pause: {} pauses; that ends {}",
-            pause.who,
-            until(pause.until_ms, now_ms)
-        );
-        findings.push(Finding::note(&about, says, "wait; if it takes calls again already, tidegate forget --pauses"));
+        let (who, ends) = (&pause.who, until(pause.until_ms, now_ms));
+        let (says, advice) = match pause.left {
+            Some(_) => (pause.because(), "wait; or lower signals.reserve"),
+            None => (
+                "the upstream asked for a pause".to_owned(),
+                "wait; if it takes calls again already, tidegate forget --pauses",
+            ),
+        };
+        findings.push(Finding::note(&about, format!("{says}: {who} pauses; that ends {ends}"), advice));
     }
     let refused: u64 = gate.history.refused.iter().rev().take(MINUTE).sum();
     if let Some(latest) = gate.refusals.first().filter(|_| refused > 0) {
-        let says =
-            format!("refused {refused} calls in the last minute, the last of them because {}", meaning(&latest.reason));
+        let says = format!(
+            "refused {} in the last minute, the last because {}",
+            count(refused, "call", "calls"),
+            meaning(&latest.reason)
+        );
         findings.push(Finding::note(&about, says, knob(&latest.reason)));
     }
     for hot in gate.hot.iter().take(FEW) {
@@ -142,7 +152,10 @@ fn gate_findings(gate: &status::Gate, now_ms: u64) -> Vec<Finding> {
         findings.push(Finding::note(&about, says, remedy(hot)));
     }
     if gate.keys_failing > 0 {
-        let says = format!("{} keys are backing off", gate.keys_failing);
+        let says = match gate.shadow {
+            Some(_) => count(gate.keys_failing, "key fails", "keys fail"),
+            None => count(gate.keys_failing, "key is backing off", "keys are backing off"),
+        };
         let advice = "tidegate top shows what they got; when the cause is healed, tidegate forget --all";
         findings.push(Finding::note(&about, says, advice));
     }
@@ -218,6 +231,12 @@ mod tests {
             assert_eq!(finding.says, format!("configmaps default/a is hot: {says}"));
             assert!(finding.remedy.contains(advice), "{}", finding.remedy);
         }
+    }
+
+    #[test]
+    fn one_key_is_not_told_as_many() {
+        let gate = status::Gate { keys_failing: 1, ..Default::default() };
+        assert_eq!(gate_findings(&gate, 0)[0].says, "1 key is backing off");
     }
 
     #[test]

@@ -150,7 +150,8 @@ fn place_of_bucket(from: &From<'_>, class: &ClassPolicy, is_of_preset: bool) -> 
     )
 }
 
-fn backoff(class: &ClassPolicy) -> String {
+/// Describes the delays of a failing key.
+pub(in crate::cli) fn backoff(class: &ClassPolicy) -> String {
     let text = duration::write;
     match class.backoff.strategy {
         Strategy::Off => "off".to_owned(),
@@ -163,7 +164,8 @@ fn backoff(class: &ClassPolicy) -> String {
     }
 }
 
-fn size(bucket: &BucketPolicy) -> String {
+/// Describes a bucket.
+pub(in crate::cli) fn size(bucket: &BucketPolicy) -> String {
     format!("{}/s, burst {}{}", number(bucket.rate), bucket.burst, per(bucket.per))
 }
 

@@ -11,41 +11,53 @@
 
 use std::future::poll_fn;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::request::Parts;
 use tokio::sync::oneshot;
 
 use super::intake::{ENOUGH, declared, large_head};
 use crate::api::{Group, Outcome};
-use crate::limit::{Arrival, ClassId, Receipt};
+use crate::limit::{Arrival, ClassId, Reason, Receipt};
 use crate::proxy::driver::{Driver, HeldPermit, HeldTicket, Settlement, ShadowEntry, Verdict};
 use crate::proxy::gate_config::GateConfig;
+use crate::proxy::parts::GateParts;
+use crate::proxy::tally::Tally;
+
+/// Counts what would have become of a call.
+struct Counter {
+    config: Arc<GateConfig>,
+    tally: Arc<Tally>,
+    class: ClassId,
+}
 
 /// Returns the permit of a call on a gate that only plays: always one, at once.
 pub(super) fn permit(
-    driver: &Driver,
+    gate: &GateParts,
     verdict: Verdict,
     arrival: &Arrival<'_>,
     request: &Parts,
     config: &Arc<GateConfig>,
 ) -> HeldPermit {
+    let driver = &gate.driver;
+    let counter = Counter { config: Arc::clone(config), tally: Arc::clone(&gate.tally), class: arrival.class };
     let mut ticket = match verdict {
         Verdict::Go(permit) => return permit,
         Verdict::Refused(refusal) => {
-            config.meters.would_have_refused(arrival.class, refusal.reason);
+            counter.would_have_refused(refusal.reason);
             return driver.admit_unmetered(arrival, ShadowEntry::default());
         }
         Verdict::Wait(ticket) => ticket,
     };
     // As much as would have been read while it waited.
     if let Err(refusal) = ticket.hold_bytes(large_head(request) + declared(request).min(ENOUGH)) {
-        config.meters.would_have_refused(arrival.class, refusal.reason);
+        counter.would_have_refused(refusal.reason);
         return driver.admit_unmetered(arrival, ShadowEntry::default());
     }
     let (told, hears) = oneshot::channel();
     let (ended, end) = oneshot::channel();
     // Bounded: there are no more of them than may wait, and than there are calls.
-    tokio::spawn(shadow_task(driver.clone(), ticket, (arrival.class, arrival.group), Arc::clone(config), hears, end));
+    tokio::spawn(shadow_task(driver.clone(), ticket, arrival.group, counter, hears, end));
     driver.admit_unmetered(arrival, ShadowEntry { told: Some(told), ended: Some(ended) })
 }
 
@@ -53,8 +65,8 @@ pub(super) fn permit(
 async fn shadow_task(
     driver: Driver,
     mut ticket: HeldTicket,
-    (class, group): (ClassId, Group),
-    config: Arc<GateConfig>,
+    group: Group,
+    counter: Counter,
     mut hears: oneshot::Receiver<Settlement>,
     end: oneshot::Receiver<()>,
 ) {
@@ -69,7 +81,7 @@ async fn shadow_task(
             },
             turn = poll_fn(|cx| ticket.poll_turn(cx)) => match turn {
                 Ok(permit) => break permit,
-                Err(Some(refusal)) => return config.meters.would_have_refused(class, refusal.reason),
+                Err(Some(refusal)) => return counter.would_have_refused(refusal.reason),
                 Err(None) => return,
             },
         }
@@ -77,7 +89,7 @@ async fn shadow_task(
     driver.give_room(&permit, group);
     let (_, owed, slot) = permit.admit(());
     if let Some((reason, wait)) = owed.receipt().and_then(Receipt::waited) {
-        config.meters.would_have_waited(class, reason, wait);
+        counter.would_have_waited(reason, wait);
     }
     let told = match told {
         Some(told) => Ok(told),
@@ -89,4 +101,22 @@ async fn shadow_task(
     }
     drop(end.await); // an error too: its other end is gone, and so is the call
     drop(slot);
+}
+
+// === impl Counter ===
+
+impl Counter {
+    fn would_have_waited(&self, reason: Reason, wait: Duration) {
+        let meters = &self.config.meters;
+        meters.would_have_waited(self.class, reason, wait);
+        let class = meters.class_name(self.class);
+        self.tally.shadow.iter().for_each(|shadow| shadow.would_have_waited(class, reason, wait));
+    }
+
+    fn would_have_refused(&self, reason: Reason) {
+        let meters = &self.config.meters;
+        meters.would_have_refused(self.class, reason);
+        let class = meters.class_name(self.class);
+        self.tally.shadow.iter().for_each(|shadow| shadow.would_have_refused(class, reason));
+    }
 }

@@ -18,10 +18,12 @@ pub(super) struct KeyLog(Mutex<Pending>);
 
 #[derive(Debug, Default)]
 struct Pending {
+    /// True if the gate is only a shadow: no call of a failing key is held.
+    is_shadow: bool,
     /// Every change of a key's state has a number, in order.
     changes: u64,
     /// By kind.
-    news: [News; 5],
+    news: [News; 6],
 }
 
 /// The news of one kind.
@@ -50,6 +52,8 @@ struct Told {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Began,
+    /// As `Began`, at a shadow.
+    Fails,
     Recovered,
     Gone,
     Old,
@@ -69,10 +73,16 @@ struct Line {
 // === impl KeyLog ===
 
 impl KeyLog {
+    /// Makes it the log of a shadow.
+    pub(super) fn cast_shadow(&self) {
+        self.lock().is_shadow = true;
+    }
+
     /// Notes that a key has begun to fail.
     pub(super) fn began(&self, name: String, state: &KeyState) {
         let failing = Some((state.last_status, state.ready_at - state.last_failure));
-        self.note(Kind::Began, Told { change: 0, name: name.into(), failures: state.failures, failing });
+        let kind = if self.lock().is_shadow { Kind::Fails } else { Kind::Began };
+        self.note(kind, Told { change: 0, name: name.into(), failures: state.failures, failing });
     }
 
     /// Notes that a key is no longer failing.
@@ -152,6 +162,7 @@ impl Line {
     fn says(&self) -> String {
         let (one, many) = match self.kind {
             Kind::Began => ("key is backing off", "keys are backing off"),
+            Kind::Fails => ("key fails; shadow: nothing is held", "keys fail; shadow: nothing is held"),
             Kind::Recovered => ("key has recovered", "keys have recovered"),
             Kind::Gone => ("key forgotten: its object is gone", "keys forgotten: their objects are gone"),
             Kind::Old => (
@@ -168,7 +179,7 @@ impl Line {
 }
 
 /// In the order of their declaration.
-const KINDS: [Kind; 5] = [Kind::Began, Kind::Recovered, Kind::Gone, Kind::Old, Kind::Crowded];
+const KINDS: [Kind; 6] = [Kind::Began, Kind::Fails, Kind::Recovered, Kind::Gone, Kind::Old, Kind::Crowded];
 /// The number of keys that have a line each.
 const FEW: usize = 5;
 /// The time between two lines about many keys.
@@ -209,6 +220,14 @@ mod tests {
         assert_eq!(lines(&log, 60), [""; 0]);
         (0..312).for_each(|_| log.ended(ended("write pods/prod/web-0", Why::Recovered)));
         assert_eq!(lines(&log, 61), ["312 keys have recovered; the first: write pods/prod/web-0"]);
+    }
+
+    #[test]
+    fn a_shadow_does_not_say_that_it_backs_off() {
+        let log = KeyLog::default();
+        log.cast_shadow();
+        log.began("write pods/prod/web".to_owned(), &state(1));
+        assert_eq!(lines(&log, 1), ["key fails; shadow: nothing is held write pods/prod/web"]);
     }
 
     #[test]

@@ -38,6 +38,7 @@ impl Driver {
     /// Makes the limiter only play: calls find connections for themselves, so that for the limiter
     /// there is always room. Once.
     pub(crate) fn cast_shadow(&self) {
+        self.shared.key_log.cast_shadow();
         for group in [Group::Exempt, Group::Short, Group::LongRunning] {
             self.operate(|state, now| state.limiter.add_room(group, BOUNDLESS, now));
         }

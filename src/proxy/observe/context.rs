@@ -12,14 +12,15 @@ use http::{HeaderMap, Method, StatusCode};
 
 use self::object::Looked;
 use super::in_flight::InFlight;
-use crate::api::outcome::Told;
-use crate::api::{self, Call, Key, Outcome, PauseLength};
+use crate::api::outcome::{Throttling, Told};
+use crate::api::{self, Call, Key, Outcome, PauseLength, Scope};
 use crate::classify::{Classified, Salt};
 use crate::clock::Clock;
 use crate::limit::{Reason, Refusal};
 use crate::moment::Moment;
 use crate::proxy::failure::Failure;
 use crate::proxy::gate_config::GateConfig;
+use crate::proxy::quotas::Kept;
 use crate::proxy::tally::{CallerRow, Tally};
 use crate::telemetry::meters::FailureKind;
 use crate::telemetry::{Asked, CallRecord, Trace};
@@ -76,6 +77,7 @@ impl CallContext {
         let arrived = clock.now();
         let action = call.words.as_deref().map_or("", |words| &words.action);
         let client = call.client.as_deref().unwrap_or_default();
+        config.meters.came(call.class);
         Self {
             method: request.method.clone(),
             caller: tally.called([program(&request.headers), action, client], arrived),
@@ -192,6 +194,13 @@ impl CallContext {
         meters.refused(class, refusal.reason, call.group(), call.resource());
         meters.limited(class, refusal.waited, self.method.as_str());
         self.tally.refused(meters.class_name(class), refusal, &self.call, self.caller);
+    }
+
+    /// Returns what is left of the upstream's quota, if a pause that ends then only keeps it.
+    pub(crate) fn kept(&self, ends: Moment) -> Option<Kept> {
+        let Throttling { scope, reserve, .. } = self.config.options.gate.throttling;
+        let whose = (scope == Scope::Credential).then_some(self.call.credential);
+        self.tally.quotas.kept(whose, reserve, (ends, self.clock.now()))
     }
 
     /// Returns the limit that held the call before it left or was answered, and for how long.

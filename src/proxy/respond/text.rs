@@ -7,6 +7,8 @@ use serde_json::json;
 
 use crate::limit::{KeyState, Reason, Refusal};
 use crate::moment::Moment;
+use crate::proxy::quotas::Kept;
+use crate::status;
 
 /// One of the gate's own answers.
 #[derive(Debug)]
@@ -67,11 +69,14 @@ impl Answer {
     }
 }
 
-/// Returns the reason of a refusal as a sentence, and never in the upstream's words (they may hold
+/// Returns the reason of a refusal as a sentence, with what is `kept` of the upstream's quota, and never in the upstream's words (they may hold
 /// anything).
-pub(super) fn message(gate: &str, class: &str, refusal: &Refusal, now: Moment) -> String {
+pub(super) fn message((gate, class): (&str, &str), refusal: &Refusal, kept: Option<Kept>, now: Moment) -> String {
     let mut text = format!("tidegate: gate {gate:?}, class {class:?} refused this call ({}): ", refusal.reason);
-    text.push_str(sentence(refusal.reason));
+    match kept {
+        Some(Kept { left, limit }) => text.push_str(&format!("of the upstream's quota {}", status::kept(left, limit))),
+        None => text.push_str(sentence(refusal.reason)),
+    }
     if let Some(key) = &refusal.key {
         text.push_str(&failures(key, now));
     }
@@ -164,7 +169,7 @@ mod tests {
             key: Some(key),
         };
         assert_eq!(
-            message("kubernetes", "default", &refusal, Moment::from_millis(4_500)),
+            message(("kubernetes", "default"), &refusal, None, Moment::from_millis(4_500)),
             "tidegate: gate \"kubernetes\", class \"default\" refused this call (backoff): the same call has failed and its delay is not \
              over (4 times in a row, last with status 503, 3.5 s ago); the next attempt can make sense in 4.5 s; it waited 100 ms here"
         );

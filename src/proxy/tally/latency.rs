@@ -32,16 +32,8 @@ impl Latency {
         let count =
             |(now, before): (&AtomicU32, &AtomicU32)| u64::from(now.load(Relaxed)) + u64::from(before.load(Relaxed));
         let counts: Vec<u64> = now.iter().zip(before).map(count).collect();
-        let calls: u64 = counts.iter().sum();
-        let within = |percent: u64| {
-            let mut rest = (calls * percent).div_ceil(100);
-            let last = counts.iter().position(|count| {
-                rest = rest.saturating_sub(*count);
-                rest == 0
-            });
-            end(last.unwrap_or(STEPS - 1))
-        };
-        (calls > 0).then(|| status::Latency { calls, median_seconds: within(50), p99_seconds: within(99) })
+        let (calls, median, p99) = (counts.iter().sum(), quantile(&counts, 50)?, quantile(&counts, 99)?);
+        Some(status::Latency { calls, median_seconds: median, p99_seconds: p99 })
     }
 }
 
@@ -51,8 +43,20 @@ impl Default for Latency {
     }
 }
 
+/// Returns the seconds within which these percent of the times were, of counts by step; `None` if
+/// there are none.
+pub(super) fn quantile(counts: &[u64], percent: u64) -> Option<f64> {
+    let all: u64 = counts.iter().sum();
+    let mut rest = (all * percent).div_ceil(100);
+    let last = counts.iter().position(|count| {
+        rest = rest.saturating_sub(*count);
+        rest == 0
+    });
+    last.filter(|_| all > 0).map(end)
+}
+
 /// Returns the step of a time: four steps double it.
-fn step(took: Duration) -> usize {
+pub(super) fn step(took: Duration) -> usize {
     let octaves = (took.as_secs_f64() / FIRST).max(1.0).log2();
     whole(octaves * 4.0).min(STEPS - 1)
 }
@@ -70,7 +74,7 @@ fn whole(number: f64) -> usize {
 /// The end of the first step, in seconds.
 const FIRST: f64 = 0.0005;
 /// Up to half an hour.
-const STEPS: usize = 88;
+pub(super) const STEPS: usize = 88;
 
 #[cfg(test)]
 mod tests {

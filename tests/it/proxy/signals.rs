@@ -261,6 +261,8 @@ async fn a_quota_that_is_used_up_but_for_the_reserve_pauses_its_credential() {
     let paused = get(&proxy, "/repos/c/d", "one").await;
     assert_eq!(status(&paused), 429, "{paused}");
     assert!(paused.contains("tidegate-refusal: pause"), "{paused}");
+    assert!(paused.contains("500 of 5000 left; `signals.reserve` keeps them"), "{paused}");
+    assert!(!paused.contains("upstream asked"), "it asked for nothing: {paused}");
     let after = paused.split_once("retry-after: ").and_then(|(_, rest)| rest.split("\r\n").next()?.parse::<u64>().ok());
     assert!(after.is_some_and(|after| (61..=74).contains(&after)), "spread, never sooner: {paused}");
     assert_eq!(status(&get(&proxy, "/repos/c/d", "two").await), 200, "another token has a quota of its own");
@@ -269,7 +271,13 @@ async fn a_quota_that_is_used_up_but_for_the_reserve_pauses_its_credential() {
     assert_eq!(backend.targets(), ["/repos/a/b", "/repos/c/d", "/repos/c/d", "/rate_limit"]);
     proxy.reaches("tidegate_refusals_total", &["reason=\"pause\""], 1.0).await;
     proxy.reaches("tidegate_signals_total", &["signal=\"github\"", "class=\"default\""], 1.0).await;
-    let told = proxy.gate.status(false).await.quotas;
+    let shown = proxy.gate.status(false).await;
+    assert_eq!((shown.pauses[0].left, shown.pauses[0].limit), (Some(500), Some(5000)), "{:?}", shown.pauses);
+    let explained =
+        proxy.gate.explain(&http::Method::GET, &"/repos/a/b".parse().expect("a path"), &http::HeaderMap::new());
+    let note = "1 of 2 credentials in use is paused: 500 of 5000 left; `signals.reserve` keeps them";
+    assert!(explained.notes.iter().any(|says| says.starts_with(note)), "{:?}", explained.notes);
+    let told = shown.quotas;
     let left = |n: usize| (told[n].resource.as_str(), told[n].limit, told[n].remaining, told[n].resets_ms.is_some());
     let mut both = [left(0), left(1)];
     both.sort_unstable();

@@ -1,0 +1,76 @@
+//! What the limits of a gate that is only a shadow would have done.
+
+use serde::{Deserialize, Serialize};
+
+use super::text::{count, duration};
+
+/// What a shadow would have done since the start. It holds and refuses nothing.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Shadow {
+    /// All calls together.
+    #[serde(flatten)]
+    pub calls: ShadowCalls,
+    /// The same by class and reason, most calls first.
+    pub by: Vec<ShadowCalls>,
+}
+
+/// Calls that a limit would have held or refused.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ShadowCalls {
+    /// Their class; left out for all together.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub class: String,
+    /// One of the reasons of refusals; left out for all together.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// The calls that would have waited, and would have left by now.
+    pub would_have_waited: u64,
+    /// The time that half of these would have waited at most; absent if there are none.
+    pub median_seconds: Option<f64>,
+    /// The time that 99 of 100 would have waited at most.
+    pub p99_seconds: Option<f64>,
+    /// The calls that would have been refused.
+    pub would_have_been_refused: u64,
+}
+
+// === impl Shadow ===
+
+impl Shadow {
+    /// Says that nothing is held, and what would have been.
+    pub fn says(&self) -> String {
+        let ShadowCalls { would_have_waited, median_seconds, p99_seconds, would_have_been_refused, .. } = &self.calls;
+        let times = median_seconds
+            .zip(*p99_seconds)
+            .map(|(median, p99)| format!(" (p50 {}, p99 {})", duration(median), duration(p99)));
+        format!(
+            "shadow: nothing is held. {} would have waited{}, {} would have been refused",
+            count(*would_have_waited, "call", "calls"),
+            times.unwrap_or_default(),
+            count(*would_have_been_refused, "call", "calls"),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shadow_is_told_with_what_it_would_have_done() {
+        assert_eq!(
+            Shadow::default().says(),
+            "shadow: nothing is held. 0 calls would have waited, 0 calls would have been refused"
+        );
+        let calls = ShadowCalls {
+            would_have_waited: 144,
+            median_seconds: Some(0.047),
+            p99_seconds: Some(2.0),
+            would_have_been_refused: 1,
+            ..ShadowCalls::default()
+        };
+        assert_eq!(
+            Shadow { calls, by: Vec::new() }.says(),
+            "shadow: nothing is held. 144 calls would have waited (p50 47 ms, p99 2.0 s), 1 call would have been refused"
+        );
+    }
+}
