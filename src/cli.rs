@@ -41,7 +41,7 @@ use crate::status::text::count;
 #[command(
     name = "tidegate",
     version = release::version(),
-    about = "Holds a controller's API calls to a rate, in fair order, instead of rejecting them.",
+    about = "Holds a controller's API calls to a rate, in fair order; refuses those that cannot go in time.",
     after_help = EXAMPLES,
     disable_help_subcommand = true,
     max_term_width = 100

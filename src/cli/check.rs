@@ -1,5 +1,7 @@
 //! `tidegate check`: lists every problem at once, or prints what the configuration comes to.
 
+mod summary;
+
 use std::path::PathBuf;
 
 use clap::Args;
@@ -12,8 +14,8 @@ Example:
   tidegate check tidegate.toml
 
 Problems come one per line: FILE:LINE:COL: key.path: what is wrong, what was
-expected; exit code 78. Without any, the effective configuration is printed;
-exit code 0. Files that it names are read, too; nothing is sent to any API.";
+expected; exit code 78. Without any, a summary and the effective configuration
+are printed; exit code 0. Files that it names are read, too; nothing is sent to any API.";
 
 /// The configuration to check.
 #[derive(Clone, Debug, Args)]
@@ -31,5 +33,5 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     for warning in prepared.warnings.iter().cloned().chain(missing) {
         show::error(&format!("warning: {warning}"));
     }
-    Ok(show::text(&prepared.effective)?)
+    Ok(show::text(&format!("{}{}", summary::summary(&prepared.settings), prepared.effective))?)
 }

@@ -3,5 +3,7 @@
 pub(crate) mod inject;
 pub(crate) mod input;
 pub(crate) mod run;
+pub(crate) mod shadow;
 pub(crate) mod shell;
 pub(crate) mod usage;
+pub(crate) mod words;

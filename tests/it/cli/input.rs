@@ -204,7 +204,7 @@ fn check_takes_a_file_and_every_example_passes_anywhere() {
         command.current_dir(env!("CARGO_MANIFEST_DIR")).env_remove("KUBERNETES_SERVICE_HOST").env("HOME", "/nowhere");
         let ended = end(command);
         assert_eq!(ended.code, Some(0), "{file}\n{}", ended.err);
-        assert!(ended.out.starts_with("[admin]\n"), "{}", ended.out);
+        assert!(ended.out.starts_with("# gate ") && ended.out.contains("\n\n[admin]\n"), "{}", ended.out);
         assert!(ended.err.lines().all(|line| line.starts_with("warning: not here: ")), "{}", ended.err);
     }
     let ended = end(tidegate(["check", "/nowhere/tidegate.toml"]));
