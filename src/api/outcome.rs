@@ -5,7 +5,8 @@
 
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderName, StatusCode};
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use super::signals::{self, PauseLength, Reach, Reading, Refused, Response, Signal, Signals};
 use super::{Call, Verb, apply};
@@ -126,8 +127,7 @@ words! {
         Credentials = "credentials",
         /// A PodDisruptionBudget, which is no limit on calls.
         DisruptionBudget = "disruption_budget",
-        /// kube-apiserver's API priority and fairness (its `X-Kubernetes-PF-*` headers are on the
-        /// 429).
+        /// kube-apiserver's API priority and fairness.
         PriorityAndFairness = "priority_and_fairness",
         /// Any other limit of the upstream: a 429, or the provider's own way to say it.
         RateLimit = "rate_limit",
@@ -202,7 +202,9 @@ pub fn answer(failures: &Failures, throttling: &Throttling, call: &Call, respons
 /// True if the beginning of the body, at most [`signals::PEEK`] bytes, could tell more than the
 /// head does.
 pub fn wants_body(throttling: &Throttling, call: &Call, status: StatusCode, headers: &HeaderMap) -> bool {
-    !call.is_tunnel() && (signals::wants_body(throttling.honour, status, headers) || apply::wants_body(call, status))
+    let is_fairness = throttling.kubernetes && has_refusals_head(status, headers) && signals::is_readable(headers);
+    !call.is_tunnel()
+        && (is_fairness || signals::wants_body(throttling.honour, status, headers) || apply::wants_body(call, status))
 }
 
 /// Returns the meaning of a call that was sent and then lost, or not answered in time.
@@ -298,17 +300,31 @@ impl Throttling {
     }
 }
 
-/// True if kube-apiserver's priority and fairness turned a call away: its headers are on every
-/// answer that passed through it.
+/// True if kube-apiserver's priority and fairness refused the call (`tooManyRequests` in
+/// `pkg/server/filters/priority-and-fairness.go` of apiserver).
+///
+/// Its headers alone say nothing: they are on every answer that passed through it. Any other 429 of
+/// kube-apiserver is a Status, and an aggregated API that shuts down says so in plain text. A body
+/// that was not read leaves the head to decide.
 fn is_fair_queueing_at_work(response: &Response<'_>) -> bool {
-    let headers = response.headers;
-    response.status == StatusCode::TOO_MANY_REQUESTS
+    let body = response.body;
+    has_refusals_head(response.status, response.headers) && (body.is_empty() || body.starts_with(REFUSAL))
+}
+
+/// True if a response's head is that of a refusal by priority and fairness.
+fn has_refusals_head(status: StatusCode, headers: &HeaderMap) -> bool {
+    let kind = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+    status == StatusCode::TOO_MANY_REQUESTS
         && (headers.contains_key(&FLOW_SCHEMA) || headers.contains_key(&PRIORITY_LEVEL))
+        && kind.is_some_and(|kind| kind.starts_with(PLAIN_TEXT))
 }
 
 /// Static, because parsing a name costs more than looking it up.
 static FLOW_SCHEMA: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
 static PRIORITY_LEVEL: HeaderName = HeaderName::from_static("x-kubernetes-pf-prioritylevel-uid");
+/// The body's type, as Go's `http.Error` sets it, and the body.
+const PLAIN_TEXT: &[u8] = b"text/plain";
+const REFUSAL: &[u8] = b"Too many requests, please try again later.";
 
 /// The time after which a caller that leaves had reason to: its call counts as failed.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -465,7 +481,7 @@ mod tests {
         let get = call("GET /api/v1/namespaces/a/pods/p");
         let evict = call("POST /api/v1/namespaces/a/pods/p/eviction");
         let pod = call("GET /api/v1/namespaces/a/pods/p/proxy/x");
-        let fair = [("x-kubernetes-pf-prioritylevel-uid", "u")];
+        let fair = [("x-kubernetes-pf-prioritylevel-uid", "u"), ("content-type", "text/plain; charset=utf-8")];
         let kubernetes = most();
         let external = Throttling { kubernetes: false, ..kubernetes };
         for (throttling, call, status, pairs, rejection) in [
@@ -488,12 +504,16 @@ mod tests {
         let get = call("GET /api/v1/namespaces/a/pods/p");
         let evict = call("POST /api/v1/namespaces/a/pods/p/eviction");
         let pod = call("GET /api/v1/namespaces/a/pods/p/proxy/x");
-        let queued = [("x-kubernetes-pf-flowschema-uid", "u"), ("retry-after", "1")];
+        let queued = [
+            ("x-kubernetes-pf-flowschema-uid", "u"),
+            ("content-type", "text/plain; charset=utf-8"),
+            ("retry-after", "1"),
+        ];
         let stopping = [("retry-after", "5")];
         let gate = Throttling { scope: Scope::Gate, ..most() };
         for (call, status, pairs, slows, pauses) in [
             (&get, 429, &queued[..], true, true),
-            (&get, 429, &queued[..1], true, false),
+            (&get, 429, &queued[..2], true, false),
             (&get, 429, &stopping, false, false),
             (&get, 503, &queued, false, false),
             (&get, 500, &queued, false, false),

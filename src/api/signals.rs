@@ -24,7 +24,7 @@ mod okta;
 mod quota;
 mod retry_after;
 
-pub use self::inflate::in_clear;
+pub use self::inflate::{in_clear, is_readable};
 pub use self::quota::{Quota, left, quotas};
 
 /// The number of bytes of a body that are looked at. The codes and reasons of all providers are at
@@ -135,7 +135,7 @@ pub fn wants_body(honoured: Signals, status: StatusCode, headers: &HeaderMap) ->
         Signal::Google => google::wants_body(status, headers),
         Signal::Azure | Signal::Docker | Signal::Gitlab | Signal::Ietf | Signal::Okta | Signal::RetryAfter => false,
     });
-    could && inflate::is_readable(headers)
+    could && is_readable(headers)
 }
 
 /// Reads a response. `reserve` is the fraction of a quota that is left to others.

@@ -67,7 +67,7 @@ pub struct ClassView {
 /// A bucket at one moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BucketView {
-    /// Tokens per second now.
+    /// Tokens per second, as a call that came now would find it.
     pub rate: f64,
     /// Tokens per second when nothing slows it down.
     pub full_rate: f64,
@@ -221,7 +221,7 @@ impl Snapshot {
 
 impl BucketView {
     fn of(bucket: &Bucket, now: Moment) -> Self {
-        let (BucketPolicy { rate, burst, .. }, full_rate) = (bucket.policy, bucket.limits.rate);
+        let (BucketPolicy { rate, burst, .. }, full_rate) = (bucket.next_policy(now), bucket.limits.rate);
         Self { rate, full_rate, burst: burst.get(), level: bucket.level(now), shared: bucket.limits.shared }
     }
 }

@@ -190,7 +190,8 @@ impl Read {
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
         let seconds = retry_after.map(|after| (header::RETRY_AFTER, HeaderValue::from(whole_seconds(after))));
         let schema = by_apf.then_some((FLOW_SCHEMA, HeaderValue::from_static("simulated")));
-        let headers: HeaderMap = seconds.into_iter().chain(schema).collect();
+        let kind = by_apf.then_some((header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8")));
+        let headers: HeaderMap = [seconds, schema, kind].into_iter().flatten().collect();
         self.judge(gate, |failures| {
             let response = signals::Response { status, headers: &headers, body: &[], wall: None };
             let answer = outcome::answer(failures, &gate.throttling, &self.shared.call, &response).answer;

@@ -10,6 +10,7 @@ mod controller;
 mod durations;
 mod gate;
 mod limits;
+mod refusals;
 mod regenerate;
 mod requestinfo;
 

@@ -9,6 +9,7 @@ use serde_json::Value;
 use crate::cli::input::get;
 use crate::command::Running;
 use crate::operate::{Process, responding};
+use crate::support::too_busy;
 
 /// Answers 500 to calls that name `bad`, except a DELETE, and to those that name `wait` a 429 that
 /// asks all calls to wait.
@@ -16,7 +17,7 @@ fn api() -> u16 {
     let (port, _) = responding(|request| {
         let line = request.lines().next().unwrap_or_default();
         let (status, headers) = match line {
-            _ if line.contains("wait") => (429, "Retry-After: 3\r\nX-Kubernetes-PF-PriorityLevel-UID: u\r\n"),
+            _ if line.contains("wait") => return too_busy(3),
             _ if request.contains("bad") && !line.starts_with("DELETE") => (500, ""),
             _ => (200, ""),
         };

@@ -21,6 +21,7 @@ use crate::fetched::prometheus;
 use crate::live::or_skip;
 use crate::operate::{Process, api, command, responding};
 use crate::ports::free_port;
+use crate::support::too_busy;
 
 fn is_there(metric: &Metric) -> String {
     match metric.since {
@@ -165,7 +166,7 @@ pub(crate) fn bad_days() -> u16 {
     let (port, _) = responding(|request| {
         let line = request.lines().next().unwrap_or_default();
         let (status, headers) = match line {
-            _ if line.contains("fair") => (429, "Retry-After: 1\r\nX-Kubernetes-PF-PriorityLevel-UID: u\r\n"),
+            _ if line.contains("fair") => return too_busy(1),
             _ if line.contains("limited") => (429, ""),
             _ if line.contains("unauthorized") => (401, ""),
             _ if line.contains("broken") => (500, ""),

@@ -17,6 +17,7 @@ use crate::cli::input::get;
 use crate::fetched::{axe, chromium};
 use crate::live::or_skip;
 use crate::operate::{Process, responding};
+use crate::support::too_busy;
 
 /// A webhook is down, so that no object of one kind can be written; the API server asks one class
 /// to wait; a client lists without end.
@@ -26,7 +27,7 @@ fn api() -> u16 {
         let (status, headers) = match line {
             _ if line.starts_with("PUT") && line.contains("/deployments/") => (500, ""),
             _ if line.starts_with("PUT") => (503, ""),
-            _ if line.contains("/secrets") => (429, "Retry-After: 600\r\nX-Kubernetes-PF-PriorityLevel-UID: u\r\n"),
+            _ if line.contains("/secrets") => return too_busy(600),
             _ => (200, ""),
         };
         format!("HTTP/1.1 {status} Said\r\n{headers}Content-Length: 2\r\n\r\nok")

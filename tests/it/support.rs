@@ -119,6 +119,15 @@ impl Backend {
     }
 }
 
+/// The refusal by kube-apiserver's priority and fairness, as it comes.
+pub(crate) fn too_busy(retry_after: u64) -> String {
+    format!(
+        "HTTP/1.1 429 Too Many Requests\r\nContent-Type: text/plain; charset=utf-8\r\nRetry-After: {retry_after}\r\n\
+         X-Content-Type-Options: nosniff\r\nX-Kubernetes-Pf-Flowschema-Uid: f\r\nX-Kubernetes-Pf-Prioritylevel-Uid: p\r\n\
+         Content-Length: 43\r\n\r\nToo many requests, please try again later.\n"
+    )
+}
+
 /// An answer with a short body.
 pub(crate) fn reply(status: u16, body: &'static str) -> Response<AnyBody> {
     let body = Full::from(body).map_err(|never| match never {}).boxed_unsync();

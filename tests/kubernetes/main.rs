@@ -32,6 +32,7 @@ mod kubectl;
 mod leader;
 mod loops;
 mod manager;
+mod new_kind;
 mod operators;
 mod outage;
 mod packaged_chart;

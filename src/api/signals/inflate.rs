@@ -22,7 +22,7 @@ enum Coding {
 }
 
 /// True if a body with this head can be read.
-pub(super) fn is_readable(headers: &HeaderMap) -> bool {
+pub fn is_readable(headers: &HeaderMap) -> bool {
     Coding::of(headers).is_some()
 }
 

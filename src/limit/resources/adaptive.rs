@@ -4,8 +4,8 @@
 //! upstream throttles, once for all calls that were under way together; then fast and ever more
 //! slowly up to the last good rate; then slowly and ever faster past it. Two things differ. The
 //! rate that counts as good is lower than the one that was throttled, or the recovery would end
-//! where it began. And the recovery is measured in time during which calls had to wait for this
-//! bucket: a gate that is not short of tokens learns nothing about what the upstream bears.
+//! where it began. And time during which no call had to wait for this bucket counts half: a gate
+//! that is not short of tokens learns less about what the upstream bears.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -19,8 +19,8 @@ pub(crate) struct Adaptive {
     /// The rate after the last decrease, and the rate that is thought to be good.
     low: f64,
     good: f64,
-    /// The time that calls have been short of tokens since then.
-    short_for: Duration,
+    /// The time since then, as far as it counts.
+    recovered_for: Duration,
     /// The number of calls that had left at the last decrease: their answers are old news.
     left: u64,
 }
@@ -29,7 +29,7 @@ pub(crate) struct Adaptive {
 
 impl Adaptive {
     pub(crate) fn new(floor: f64, full: f64) -> Self {
-        Self { floor: floor.min(full), full, rate: full, low: full, good: full, short_for: Duration::ZERO, left: 0 }
+        Self { floor: floor.min(full), full, rate: full, low: full, good: full, recovered_for: Duration::ZERO, left: 0 }
     }
 
     pub(crate) fn is_slowed(&self) -> bool {
@@ -56,15 +56,21 @@ impl Adaptive {
         self.low = (before * DECREASE).max(self.floor);
         self.good = (before * GOOD).max(self.low);
         self.rate = self.low;
-        self.short_for = Duration::ZERO;
+        self.recovered_for = Duration::ZERO;
         self.rate < before
     }
 
-    /// Adds a time during which calls were short of tokens. Returns true if the rate changes enough
-    /// to matter.
-    pub(crate) fn grow(&mut self, short_for: Duration) -> bool {
-        self.short_for = self.short_for.saturating_add(short_for);
-        let rate = self.after(self.short_for);
+    /// Returns how much of the time since the last call counts, of which calls were short of tokens
+    /// for `short_for`.
+    pub(crate) fn counted(since_last: Duration, short_for: Duration) -> Duration {
+        let short_for = short_for.min(since_last);
+        short_for + (since_last - short_for) / 2
+    }
+
+    /// Adds a time that counts. Returns true if the rate changes enough to matter.
+    pub(crate) fn grow(&mut self, counted: Duration) -> bool {
+        self.recovered_for = self.recovered_for.saturating_add(counted);
+        let rate = self.after(self.recovered_for);
         let changes = rate >= self.rate * WORTH_IT || rate >= self.full && self.rate < self.full;
         if changes {
             self.rate = rate;
@@ -75,8 +81,8 @@ impl Adaptive {
     /// Returns what it is at best after `time`: nothing is throttled, and calls are short of tokens
     /// throughout.
     pub(crate) fn at_best(self, time: Duration) -> Self {
-        let short_for = self.short_for.saturating_add(time);
-        Self { rate: self.after(short_for).max(self.rate), short_for, ..self }
+        let recovered_for = self.recovered_for.saturating_add(time);
+        Self { rate: self.after(recovered_for).max(self.rate), recovered_for, ..self }
     }
 
     /// Applies new limits: the rate stays where it is, within them.
@@ -88,9 +94,9 @@ impl Adaptive {
         (self.rate, self.low, self.good) = (rate, within(self.low), within(self.good).max(within(self.low)));
     }
 
-    /// The curve: returns the rate after calls were short of tokens for this long.
-    fn after(&self, short_for: Duration) -> f64 {
-        let time = short_for.as_secs_f64();
+    /// The curve: returns the rate after a time that counts.
+    fn after(&self, recovered_for: Duration) -> f64 {
+        let time = recovered_for.as_secs_f64();
         let back = (RECOVERY_CALLS / self.good).max(RECOVERY);
         let rate = if time < back {
             self.good - (self.good - self.low) * (1.0 - time / back).powi(3)

@@ -107,14 +107,29 @@ impl Bucket {
     /// this token and nothing else. Returns true if the rate changes.
     #[inline]
     pub(crate) fn learn(&mut self, awaited: bool, now: Moment, number: u64) -> bool {
-        let Some(adaptive) = self.adaptive.as_mut().filter(|adaptive| adaptive.is_slowed()) else { return false };
+        if !self.adaptive.as_ref().is_some_and(Adaptive::is_slowed) {
+            return false;
+        }
         let short = std::mem::take(&mut self.short) || awaited;
-        let gap = now - std::mem::replace(&mut self.last_take, now);
-        let changes = short && adaptive.grow(gap.min(Duration::from_nanos(self.period)));
+        let counted = self.counted(short, now);
+        self.last_take = now;
+        let changes = self.adaptive.as_mut().is_some_and(|adaptive| adaptive.grow(counted));
         if changes {
             self.follow(now, number);
         }
         changes
+    }
+
+    /// Returns how much of the time since the last take counts for the recovery of the rate.
+    pub(super) fn counted(&self, short: bool, now: Moment) -> Duration {
+        let short_for = if short { Duration::from_nanos(self.period) } else { Duration::ZERO };
+        Adaptive::counted(now - self.last_take, short_for)
+    }
+
+    /// Returns the limits that a call which came now would bring into force. Changes nothing.
+    pub(crate) fn next_policy(&self, now: Moment) -> BucketPolicy {
+        let Some(mut adaptive) = self.adaptive.filter(Adaptive::is_slowed) else { return self.policy };
+        if adaptive.grow(self.counted(self.short, now)) { self.slowed(adaptive) } else { self.policy }
     }
 
     /// Slows down because the upstream throttled the call of take `left`; `number` is that of the

@@ -184,24 +184,79 @@ fn a_server_at_a_quarter_of_its_capacity_turns_few_calls_away_and_has_them_back_
 }
 
 #[test]
-fn a_gate_that_is_not_short_of_tokens_learns_nothing() {
-    let mut world = World::new(adapting(50.0, 1, 5.0));
-    let rate = |world: &World| world.limiter.snapshot(world.now).buckets[0].rate;
-    let call = world.arrive(Caller::new());
-    world.answer_with(call, Answer { throttled: true, ..Answer::new(Outcome::Failure, Some(429)) });
-    assert!((rate(&world) - 35.0).abs() < 1e-9);
-    for _ in 0..3600 {
+fn a_rate_comes_back_within_a_minute_or_two_of_little_demand() {
+    let mut world = slowed(adapting(50.0, 1, 5.0), 1);
+    for _ in 0..30 {
         world.pass(secs(1));
         let call = world.arrive(Caller::new());
         world.answer(call, Outcome::Success);
     }
-    assert!((rate(&world) - 35.0).abs() < 1e-9, "{}", rate(&world));
+    assert!((42.0..45.0).contains(&rate(&world)), "{}", rate(&world));
+    for _ in 0..60 {
+        world.pass(secs(1));
+        let call = world.arrive(Caller::new());
+        world.answer(call, Outcome::Success);
+    }
+    assert!((rate(&world) - 50.0).abs() < 1e-9, "{}", rate(&world));
+    judge::rate_holds(&world, Meter::Gate, &[adapting(50.0, 1, 5.0)], 0.0);
+    world.wind_down();
+}
+
+#[test]
+fn a_rate_comes_back_to_a_gate_without_calls() {
+    for (full, floor, refusals, within) in [(20.0, 5.0, 1, 70), (20.0, 5.0, 30, 90), (50.0, 5.0, 30, 90)] {
+        let mut world = slowed(adapting(full, 100, floor), refusals);
+        let low = rate(&world);
+        world.pass(secs(5));
+        assert!(rate(&world) < full, "not at once");
+        world.pass(secs(within));
+        assert!((rate(&world) - full).abs() < 1e-9, "{} of {full}, from {low}", rate(&world));
+        let call = world.arrive(Caller::new());
+        world.answer(call, Outcome::Success);
+        assert!((rate(&world) - full).abs() < 1e-9, "it stays when a call comes");
+        judge::rate_holds(&world, Meter::Gate, &[adapting(full, 100, floor)], 0.0);
+        world.wind_down();
+    }
+}
+
+#[test]
+fn a_rate_that_was_idle_brings_no_burst() {
+    let policy = adapting(50.0, 100, 5.0);
+    let mut world = slowed(policy.clone(), 12);
+    world.pass(secs(120));
+    for _ in 0..300 {
+        world.arrive(Caller::new());
+    }
+    assert!(world.calls.iter().filter(|call| call.left.is_some_and(|(at, _)| at == world.now)).count() < 100);
+    world.pass(secs(5));
+    judge::rate_holds(&world, Meter::Gate, &[policy], 0.0);
+    world.wind_down();
+}
+
+#[test]
+fn calls_that_wait_bring_a_rate_back_twice_as_fast() {
+    let mut world = slowed(adapting(50.0, 1, 5.0), 1);
     for _ in 0..300 {
         world.arrive(Caller::new());
     }
     world.pass(secs(2));
-    assert!(rate(&world) > 40.0, "{}", rate(&world));
+    assert!(rate(&world) > 42.0, "{}", rate(&world));
     world.wind_down();
+}
+
+fn rate(world: &World) -> f64 {
+    world.limiter.snapshot(world.now).buckets[0].rate
+}
+
+/// A gate that was throttled so many times, each time by a call that left later.
+fn slowed(policy: Policy, times: usize) -> World {
+    let mut world = World::new(policy);
+    for _ in 0..times {
+        let call = world.arrive(Caller::new());
+        world.pass(ms(250));
+        world.answer_with(call, Answer { throttled: true, ..Answer::new(Outcome::Failure, Some(429)) });
+    }
+    world
 }
 
 /// A gate that never holds calls refuses them instead, and the refused ones count as short of

@@ -91,7 +91,7 @@ pub(super) struct World {
     /// True if callers claim at once; otherwise the test must claim for them.
     pub(super) prompt: bool,
     leaves: usize,
-    /// True if any rate adapts, and the rates at the last look.
+    /// True if any rate adapts, and the rates in force at the last look.
     adapts: bool,
     rates: Vec<(u16, f64)>,
 }
@@ -291,6 +291,7 @@ impl World {
 
     fn leave_now(&mut self, call: usize) {
         self.leaves += 1;
+        self.note_rates(true);
         self.calls[call].left = Some((self.now, self.leaves));
         self.calls[call].noted = self.events.len();
         self.events.push((self.now, Event::Left(call)));
@@ -301,8 +302,9 @@ impl World {
         self.drain();
     }
 
-    /// Records rates that have changed.
-    fn note_rates(&mut self) {
+    /// Records rates that have changed. A snapshot has the rate that the next call would find; the
+    /// rate in force rises only when one leaves.
+    fn note_rates(&mut self, has_left: bool) {
         if !self.adapts {
             return;
         }
@@ -310,15 +312,20 @@ impl World {
         let classes = (1_u16..).zip(&snapshot.classes).map(|(place, class)| (place, &class.buckets));
         let first = |(place, buckets): (u16, &Vec<BucketView>)| Some((place, buckets.first()?.rate));
         let rates: Vec<_> = [(0, &snapshot.buckets)].into_iter().chain(classes).filter_map(first).collect();
-        for (place, rate) in rates.iter().filter(|rate| !self.rates.contains(rate)) {
-            self.events.push((self.now, Event::Rate(*place, *rate)));
+        for (place, rate) in rates {
+            let known = self.rates.iter_mut().find(|(known, _)| *known == place);
+            match known {
+                Some((_, known)) if rate == *known || rate > *known && !has_left => continue,
+                Some((_, known)) => *known = rate,
+                None => self.rates.push((place, rate)),
+            }
+            self.events.push((self.now, Event::Rate(place, rate)));
         }
-        self.rates = rates;
     }
 
     /// Records the calls whose answer has changed.
     fn drain(&mut self) {
-        self.note_rates();
+        self.note_rates(false);
         while let Some(ticket) = self.limiter.next_event() {
             let call = *self.tickets.get(&ticket).expect("events are about calls that wait");
             if self.prompt {

@@ -4,8 +4,6 @@
 //! rises with it. No token comes sooner than if the rate had already risen, from now on, as far as
 //! it can by then.
 
-use std::time::Duration;
-
 use super::{Adaptive, Bucket, clamp, period};
 use crate::limit::BucketPolicy;
 use crate::moment::Moment;
@@ -29,8 +27,7 @@ impl Bucket {
     #[cold]
     fn ready_at_best(&self, adaptive: Adaptive, tokens: usize, (from, at): (Moment, Moment), now: Moment) -> Moment {
         // The next take also counts some of the time since the last.
-        let gap = (now - self.last_take).min(Duration::from_nanos(self.period));
-        let best = self.slowed(adaptive.at_best(gap.saturating_add(at - now)));
+        let best = self.slowed(adaptive.at_best(self.counted(true, now).saturating_add(at - now)));
         let fastest = period(&best);
         // What is missing now comes from now on; a bucket that is full at `from` holds no more.
         let debt = self.tat.get().saturating_sub(clamp(now));
@@ -61,6 +58,7 @@ mod tests {
     use super::*;
 
     use std::num::{NonZeroU16, NonZeroU32};
+    use std::time::Duration;
 
     use proptest::collection::vec;
     use proptest::prelude::*;
