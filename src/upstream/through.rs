@@ -2,11 +2,14 @@
 
 use std::error::Error as StdError;
 use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 
 use http::{HeaderValue, Uri};
 use hyper_util::client::legacy::connect::proxy::{SocksV5, Tunnel};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -21,6 +24,12 @@ use crate::tls;
 /// there.
 pub(crate) type Wire = Either<TcpStream, Box<TlsStream<TcpStream>>>;
 
+/// A connection to a proxy, read byte by byte until the proxy has answered.
+///
+/// hyper-util drops what it has read past the answer. That is the upstream's already, if the
+/// upstream speaks first (SSH, SMTP, MySQL; RFC 9110, section 9.3.6).
+struct Sips<S>(S);
+
 /// Asks the proxy at the other end of `tcp` for a connection to `target`, whose name the proxy is
 /// to look up itself.
 pub(super) async fn proxy(
@@ -33,9 +42,17 @@ pub(super) async fn proxy(
         ProxyKind::Http | ProxyKind::Socks5 => Wire::Left(tcp),
         ProxyKind::Https => Wire::Right(Box::new(encrypt(proxy, tcp, tls).await?)),
     };
+    ask(proxy, wire, (host, port)).await
+}
+
+async fn ask<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
+    proxy: &Proxy,
+    wire: S,
+    (host, port): (&str, u16),
+) -> Result<S, DialFailure> {
     let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
     let target: Uri = format!("https://{host}:{port}").parse().map_err(|_| failed("the upstream is not a host"))?;
-    let mut wire = Some(TokioIo::new(wire));
+    let mut wire = Some(TokioIo::new(Sips(wire)));
     let connected = tower::service_fn(move |_: Uri| {
         let wire = wire.take().ok_or_else(|| io::Error::other("it is asked once"));
         async move { wire }
@@ -57,7 +74,7 @@ pub(super) async fn proxy(
             None => failed(error),
         })?
     };
-    Ok(wire.into_inner())
+    Ok(wire.into_inner().0)
 }
 
 /// Begins TLS with the proxy. As with Go's client, the roots that are trusted for the upstream are
@@ -78,4 +95,74 @@ async fn encrypt(
 #[expect(clippy::needless_pass_by_value, reason = "it is handed to map_err")]
 fn failed(why: impl ToString) -> DialFailure {
     DialFailure::Proxy(why.to_string())
+}
+
+// === impl Sips ===
+
+impl<S: AsyncRead + Unpin> AsyncRead for Sips<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let mut byte = [0];
+        let mut sip = ReadBuf::new(&mut byte);
+        if buf.remaining() > 0 {
+            ready!(Pin::new(&mut self.0).poll_read(cx, &mut sip))?;
+            buf.put_slice(sip.filled());
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Sips<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+
+    const BANNER: &[u8] = b"SSH-2.0-OpenSSH_9.6\r\n";
+
+    /// Asks a proxy that says all of `says`, `size` bytes at a time, and reads on in the tunnel.
+    async fn read_on(proxy: &str, says: &[u8], size: usize) -> Vec<u8> {
+        let proxy = Proxy::parse(proxy).expect("a proxy");
+        let (gate, theirs) = tokio::io::duplex(size);
+        let (mut asked, mut answers) = tokio::io::split(theirs);
+        let (says, length) = (says.to_vec(), BANNER.len());
+        // What it is asked is nothing to it.
+        tokio::spawn(async move { tokio::io::copy(&mut asked, &mut tokio::io::sink()).await });
+        tokio::spawn(async move { answers.write_all(&says).await });
+        let mut tunnel = ask(&proxy, gate, ("git.example", 22)).await.expect("the proxy agrees");
+        let mut read = vec![0; length];
+        tunnel.read_exact(&mut read).await.expect("the banner");
+        read
+    }
+
+    #[tokio::test]
+    async fn what_comes_behind_a_proxy_s_answer_is_the_upstream_s() {
+        let ways: [(&str, &[u8]); 5] = [
+            ("http://proxy:3128", b"HTTP/1.1 200 OK\r\n\r\n"),
+            ("http://me:secret@proxy:3128", b"HTTP/1.1 200 Connection established\r\nVia: 1.1 proxy\r\n\r\n"),
+            ("socks5://proxy", b"\x05\x00\x05\x00\x00\x01\x00\x00\x00\x00\x00\x00"),
+            ("socks5://proxy", b"\x05\x00\x05\x00\x00\x03\x05proxy\x00\x16"),
+            ("socks5://me:secret@proxy", b"\x05\x02\x01\x00\x05\x00\x00\x01\x00\x00\x00\x00\x00\x00"),
+        ];
+        for (proxy, answer) in ways {
+            let says = [answer, BANNER].concat();
+            for size in 1..=says.len() {
+                let read = read_on(proxy, &says, size).await;
+                assert_eq!(String::from_utf8_lossy(&read), String::from_utf8_lossy(BANNER), "{proxy}, cut at {size}");
+            }
+        }
+    }
 }

@@ -302,6 +302,38 @@ async fn next_proxy(to: SocketAddr) -> (SocketAddr, Arc<std::sync::Mutex<Vec<Str
     (address, asked)
 }
 
+/// A proxy whose answer and what the host says come in two pieces, cut at this place.
+async fn proxy_cut_at(says: Vec<u8>, place: usize) -> SocketAddr {
+    let socket = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = socket.local_addr().expect("bound");
+    tokio::spawn(async move {
+        let (mut stream, _) = socket.accept().await.expect("it dials");
+        stream.set_nodelay(true).expect("a TCP socket");
+        head(&mut stream).await;
+        for piece in [&says[..place], &says[place..]] {
+            stream.write_all(piece).await.expect("sent");
+            tokio::task::yield_now().await;
+        }
+        stream.shutdown().await.expect("ended");
+    });
+    address
+}
+
+#[tokio::test]
+async fn what_a_host_says_first_comes_through_another_proxy() {
+    let answer = "HTTP/1.1 200 Connection established\r\nVia: 1.1 next\r\n\r\n";
+    let banner = "SSH-2.0-OpenSSH_9.6\r\n";
+    let says = format!("{answer}{banner}");
+    for place in 0..says.len() {
+        let via = proxy_cut_at(says.clone().into_bytes(), place).await;
+        let listener = listener("", Around { via: Some(via), ..Around::default() }).await;
+        let mut stream = tunnel(&listener, "git.example:22").await;
+        let mut said = String::new();
+        within(stream.read_to_string(&mut said)).await.expect("text");
+        assert_eq!(said, banner, "cut at {place}");
+    }
+}
+
 #[tokio::test]
 async fn behind_another_proxy_that_one_looks_names_up() {
     let backend = Backend::replying(200).await;
