@@ -1,7 +1,8 @@
 //! Points links in response headers back at the gate, so that page 2 of a list and the status of an
 //! operation do not escape its limits.
 //!
-//! Only where the operator asked for it, only URLs of the upstream's own origin and below its base
+//! A path without a name loses the base path in any case, because the gate puts it before the path
+//! again. The rest is done only where the operator asked for it: only URLs of the upstream's own origin and below its base
 //! path, only in the headers that carry such links; bodies are never touched. The gate's own
 //! address is the one that the client used. What cannot be read for certain stays as it is.
 //!
@@ -20,8 +21,8 @@ use super::{Host, Target};
 pub(super) struct Links<'a> {
     target: &'a Target,
     host: Host,
-    /// `http://localhost:8001`.
-    gate: String,
+    /// `http://localhost:8001`, if URLs with a name are to be changed.
+    gate: Option<String>,
 }
 
 /// The parts of a URL, as far as they matter.
@@ -33,15 +34,17 @@ struct Absolute<'a> {
 }
 
 impl<'a> Links<'a> {
-    /// Prepares for the answer to a request that came to a gate with this scheme.
-    pub(super) fn to_gate(scheme: &Scheme, parts: &request::Parts, target: &'a Target, host: &Host) -> Option<Self> {
-        let of_uri = parts.uri.authority().map(Authority::as_str);
-        let of_head = parts.headers.get(HOST).and_then(|host| host.to_str().ok());
-        let name = of_uri.or(of_head)?;
-        // Without the usual port, as the upstream's own links are: some clients compare ports.
-        let usual = if *scheme == Scheme::HTTPS { ":443" } else { ":80" };
-        let gate = format!("{scheme}://{}", name.strip_suffix(usual).unwrap_or(name));
-        Some(Self { target, host: host.clone(), gate })
+    /// Prepares for the answer to a request. URLs with a name are pointed at the gate if they are
+    /// to have its `scheme`. Returns `None` if nothing can change.
+    pub(super) fn new(
+        scheme: Option<&Scheme>,
+        parts: &request::Parts,
+        target: &'a Target,
+        host: &Host,
+    ) -> Option<Self> {
+        let gate = scheme.and_then(|scheme| gate(scheme, parts));
+        let changes = gate.is_some() || !target.base_path.is_empty();
+        changes.then(|| Self { target, host: host.clone(), gate })
     }
 
     /// Rewrites the links in the headers of the answer.
@@ -62,8 +65,10 @@ impl<'a> Links<'a> {
     fn url(&self, url: &str) -> Option<String> {
         let trimmed = url.trim_matches([' ', '\t']);
         match absolute(trimmed) {
-            Some(absolute) if !is_own(&absolute, self.target, &self.host) => None,
-            Some(absolute) => Some(format!("{}{}", self.gate, self.below_base(absolute.rest)?)),
+            Some(absolute) => {
+                let gate = self.gate.as_ref().filter(|_| is_own(&absolute, self.target, &self.host))?;
+                Some(format!("{gate}{}", self.below_base(absolute.rest)?))
+            }
             // A path without a name: the gate puts the base path before it again. One that came to
             // begin with `//` would name a host.
             None if trimmed.starts_with('/') && !self.target.base_path.is_empty() => {
@@ -72,6 +77,7 @@ impl<'a> Links<'a> {
             None => None,
         }
     }
+
     /// Returns the part behind the base path; `None` for what the gate cannot reach.
     fn below_base(&self, rest: &str) -> Option<String> {
         let base = self.target.base_path.as_str();
@@ -88,6 +94,16 @@ impl<'a> Links<'a> {
             Some(_) => None, // the base path was only the beginning of a longer name
         }
     }
+}
+
+/// Returns the gate's own URL, as the client of a request knows it.
+fn gate(scheme: &Scheme, parts: &request::Parts) -> Option<String> {
+    let of_uri = parts.uri.authority().map(Authority::as_str);
+    let of_head = parts.headers.get(HOST).and_then(|host| host.to_str().ok());
+    let name = of_uri.or(of_head)?;
+    // Without the usual port, as the upstream's own links are: some clients compare ports.
+    let usual = if *scheme == Scheme::HTTPS { ":443" } else { ":80" };
+    Some(format!("{scheme}://{}", name.strip_suffix(usual).unwrap_or(name)))
 }
 
 /// True if an answer has a link to the upstream itself, which a client would follow past the gate.
@@ -219,7 +235,7 @@ mod tests {
 
     fn links<'a>(target: &'a Target, host: &'a Host) -> Links<'a> {
         let parts = Request::get("/x").header(HOST, "localhost:8001").body(()).expect("valid").into_parts().0;
-        Links::to_gate(&Scheme::HTTP, &parts, target, host).expect("there is a host")
+        Links::new(Some(&Scheme::HTTP), &parts, target, host).expect("there is a host")
     }
 
     #[test]
@@ -273,6 +289,24 @@ mod tests {
         }
     }
 
+    #[test]
+    fn without_the_operator_s_wish_only_paths_lose_the_base_path() {
+        let target = target("/api/v3");
+        let parts = Request::get("/x").header(HOST, "localhost:8001").body(()).expect("valid").into_parts().0;
+        let links = Links::new(None, &parts, &target, &Host::Rewrite).expect("there is a base path");
+        for (url, becomes) in [
+            ("/api/v3/items?page=2", Some("/items?page=2")),
+            ("/api/v3", Some("/")),
+            ("/uploads/items", None),
+            ("items", None),
+            ("https://api.test/api/v3/items", None),
+            ("//api.test/api/v3/items", None),
+        ] {
+            assert_eq!(links.url(url).as_deref(), becomes, "{url}");
+        }
+        assert!(Links::new(None, &parts, &self::target(""), &Host::Rewrite).is_none());
+    }
+
     /// PyGithub calls `http://api.github.com:80` and asserts that links have no port.
     #[test]
     fn the_gates_own_usual_port_is_left_out_of_a_link() {
@@ -286,7 +320,7 @@ mod tests {
             (Scheme::HTTP, "api.test:8080", "http://api.test:8080/items"),
         ] {
             let parts = Request::get("/x").header(HOST, host).body(()).expect("valid").into_parts().0;
-            let links = Links::to_gate(&scheme, &parts, &target, &Host::Rewrite).expect("there is a host");
+            let links = Links::new(Some(&scheme), &parts, &target, &Host::Rewrite).expect("there is a host");
             assert_eq!(links.url("https://api.test/items").as_deref(), Some(becomes), "{scheme} {host}");
         }
     }

@@ -119,10 +119,10 @@ impl Upstream {
         }
     }
 
-    /// Returns what points the links of the answer to this request back at the gate, if that is
-    /// wanted.
+    /// Returns what points the links of the answer to this request back at the gate, if any can
+    /// change.
     pub(super) fn links(&self, settings: &RequestSettings, parts: &request::Parts) -> Option<Links<'_>> {
-        Links::to_gate(settings.rewrite_links.as_ref()?, parts, &self.inner.target, &settings.host)
+        Links::new(settings.rewrite_links.as_ref(), parts, &self.inner.target, &settings.host)
     }
 
     /// Makes a response the client's.

@@ -15,7 +15,7 @@ use crate::command::{config, start, tidegate, with_config};
 use crate::config::{SMALLEST, load};
 use crate::operate::{Process, responding};
 use crate::ports::free_port;
-use crate::support::{AnyBody, Backend, Proxy, within};
+use crate::support::{AnyBody, Backend, Proxy, reply, within};
 
 /// The value of each line of a header, in order.
 fn lines<'a>(answer: &'a str, name: &str) -> Vec<&'a str> {
@@ -101,6 +101,28 @@ async fn links_and_absolute_locations_stay_unless_it_is_asked_for() {
     let (_, answer) = proxy.get("/items").await;
     assert_eq!(lines(&answer, "location"), [format!("http://{}/items/7", backend.address)]);
     assert!(lines(&answer, "link")[0].starts_with(&format!("<http://{}/items", backend.address)), "{answer}");
+}
+
+#[tokio::test]
+async fn a_redirect_below_the_base_path_leads_to_where_it_says() {
+    let backend = Backend::start(|seen| async move {
+        if seen.target.ends_with("/version/") {
+            return reply(200, "here");
+        }
+        let mut answer = reply(301, "");
+        let location = HeaderValue::try_from(format!("{}/", seen.target)).expect("valid");
+        answer.headers_mut().insert("location", location);
+        answer
+    })
+    .await;
+    let proxy = Proxy::before(backend.address)
+        .with(|options| options.upstream.target.base_path = "/k8s/clusters/c".into())
+        .start()
+        .await;
+    let (status, answer) = proxy.get("/version").await;
+    assert_eq!((status, lines(&answer, "location")), (301, vec!["/version/"]), "{answer}");
+    assert_eq!(proxy.get("/version/").await.0, 200);
+    assert_eq!(backend.targets(), ["/k8s/clusters/c/version", "/k8s/clusters/c/version/"]);
 }
 
 /// Serves four pages, each with an absolute link to the next, as GitHub does. Returns its port, and
