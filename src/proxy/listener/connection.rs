@@ -59,8 +59,9 @@ pin_project! {
         early: Option<Box<Early>>,
         // It asks for another protocol.
         switches: bool,
-        // A body that answers it may be sent in chunks.
-        chunked: bool,
+        // The client's.
+        version: Version,
+        is_head: bool,
     }
 }
 
@@ -87,10 +88,10 @@ impl hyper::service::Service<Request<Incoming>> for Calls {
         if let Some(upgrade_slot) = self.upgrade_slot.as_ref().filter(|_| switches) {
             request.extensions_mut().insert(upgrade_slot.clone());
         }
-        let chunked = request.version() == Version::HTTP_11 && request.method() != Method::HEAD;
+        let (version, is_head) = (request.version(), request.method() == Method::HEAD);
         let (request, unread) = Inbound::of(request);
         let client = self.handle.as_ref().map(WireHandle::begin);
-        WhileThere { call: self.path.clone().call(request), client, unread, early: None, switches, chunked }
+        WhileThere { call: self.path.clone().call(request), client, unread, early: None, switches, version, is_head }
     }
 }
 
@@ -115,15 +116,21 @@ impl Future for WhileThere {
         };
         let (client, unread) = (this.client.take(), this.unread.take());
         let has_switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+        let is_old = *this.version == Version::HTTP_10;
+        let is_open = *this.version < Version::HTTP_2 && !*this.is_head && is_open(&response);
         if let Some(client) = &client {
-            if client.answer() && !has_switched {
+            // Only the end of the connection tells an old client where such a body ends.
+            if (client.answer() || is_old && is_open) && !has_switched {
                 response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
             }
             if *this.switches {
                 client.resolve(has_switched);
             }
         }
-        let chunked = *this.chunked && is_sent_in_chunks(&response);
+        if is_old && response.headers().contains_key(header::CONNECTION) {
+            *response.version_mut() = Version::HTTP_10; // or hyper would promise to keep the connection as well
+        }
+        let chunked = is_open && !is_old;
         Poll::Ready(Ok(response.map(|body| BodyWhileThere { body, client, unread, chunked, begun: false })))
     }
 }
@@ -167,8 +174,8 @@ impl Body for BodyWhileThere {
     }
 }
 
-/// True if hyper sends this answer to an HTTP/1.1 request in chunks.
-fn is_sent_in_chunks(response: &Response<Sent>) -> bool {
+/// True if hyper sends a body of this answer without a length.
+fn is_open(response: &Response<Sent>) -> bool {
     let is_bodiless = [StatusCode::NO_CONTENT, StatusCode::NOT_MODIFIED].contains(&response.status());
     let has_length = response.body().size_hint().exact().is_some(); // of a body that declares it, without a search for it
     !is_bodiless && !has_length && !response.headers().contains_key(header::CONTENT_LENGTH)

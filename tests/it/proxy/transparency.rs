@@ -14,7 +14,7 @@ use tidegate::telemetry::{CallLog, Spans};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
-use crate::support::{Backend, Proxy, raw_backend, reply, status, within};
+use crate::support::{Backend, Proxy, header, raw_backend, reply, status, within};
 
 #[tokio::test]
 async fn target_and_headers_pass_byte_for_byte_and_in_order() {
@@ -345,4 +345,31 @@ async fn raw_early() -> (SocketAddr, tokio::task::JoinHandle<()>) {
         within(stream.read_to_end(&mut head)).await.ok();
     });
     (address, task)
+}
+
+#[tokio::test]
+async fn a_client_of_http_1_0_is_promised_only_what_is_kept() {
+    for (says, method, promised) in [
+        ("Transfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n", "GET", "close"),
+        ("\r\nok", "GET", "close"),
+        ("Content-Length: 2\r\n\r\nok", "GET", "keep-alive"),
+        ("Transfer-Encoding: chunked\r\n\r\n", "HEAD", "keep-alive"),
+    ] {
+        let says: &'static str = format!("HTTP/1.1 200 OK\r\n{says}").leak();
+        let (address, _) = raw_backend(says.as_bytes()).await;
+        let proxy = Proxy::before(address).start().await;
+        let mut client = proxy.connect().await;
+        let head = format!("{method} /x HTTP/1.0\r\nHost: localhost\r\nConnection: keep-alive\r\n\r\n");
+        client.write_all(head.as_bytes()).await.expect("writes");
+        let mut answer = Vec::new();
+        let is_whole = |answer: &[u8]| answer.ends_with(if method == "HEAD" { b"\r\n\r\n" } else { b"\r\n\r\nok" });
+        while !is_whole(&answer) {
+            assert!(within(client.read_buf(&mut answer)).await.expect("no reset") > 0, "{answer:?}");
+        }
+        let answer = String::from_utf8(answer).expect("text");
+        assert_eq!(header(&answer, "connection"), Some(promised), "{says:?}: {answer}");
+        if promised == "close" {
+            assert_eq!(within(client.read(&mut [0])).await.expect("no reset"), 0, "the body ends so");
+        }
+    }
 }
