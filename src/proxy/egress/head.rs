@@ -12,7 +12,7 @@ use subtle::ConstantTimeEq;
 use super::directory::Inside;
 use super::reason::{Refused, Why};
 use super::target::{Host, Origin, TargetError};
-use crate::proxy::guard::request::{Violation, drops_protected, is_too_long};
+use crate::proxy::guard::request::{Violation, drops_protected, is_cut, is_too_long};
 use crate::proxy::guard::scan::{Rest, Scanner};
 
 /// A request for a tunnel.
@@ -110,6 +110,9 @@ pub(super) fn connect(head: &[u8]) -> Result<Connect, Refused> {
 pub(super) fn plain<B>(request: &Request<B>, inside: Option<&Inside>) -> Result<Origin, Refused> {
     let (uri, headers) = (request.uri(), request.headers());
     let is_tls = inside.is_some_and(|inside| inside.is_tls);
+    if is_cut(request) {
+        return Err(malformed(Violation::HeadSize.to_string()).with(Violation::HeadSize.status()));
+    }
     if is_too_long(request) {
         return Err(malformed(Violation::TargetLength.to_string()).with(StatusCode::URI_TOO_LONG));
     }

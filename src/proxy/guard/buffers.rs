@@ -51,11 +51,13 @@ impl HeadShare {
         Self { all, head: 0, taken: 0 }
     }
 
-    /// Counts bytes more of a head that has not ended. False if there is no room for them.
+    /// Counts bytes more of a head that has not ended, and the most lines that any head had. False
+    /// if there is no room for them.
     #[must_use]
-    pub(crate) fn grow(&mut self, bytes: usize) -> bool {
+    pub(crate) fn grow(&mut self, bytes: usize, most_lines: usize) -> bool {
         self.head += bytes;
-        let more = self.head.saturating_sub(USUAL).saturating_sub(self.taken);
+        let large = self.head.saturating_sub(USUAL) + most_lines.saturating_sub(USUAL_LINES) * LINE;
+        let more = large.saturating_sub(self.taken);
         if more == 0 {
             return true;
         }
@@ -156,6 +158,11 @@ impl Drop for AheadShare {
 /// The bytes of a head that need not be counted: a token of some kilobytes, and a few hundred
 /// groups to impersonate.
 const USUAL: usize = 64 << 10;
+/// The lines of a head that need not be counted, and the bytes that each further one costs once it
+/// is read: a header map has more than a hundred bytes for a line, another has its name as it was
+/// written, and each try upstream has a copy.
+const USUAL_LINES: usize = 512;
+const LINE: usize = 512;
 /// The bound on all large heads: thirty of the longest at once.
 const HEADS: usize = 32 << 20;
 /// The bytes of an answer that hyper is given before it must have written them: four of the largest
@@ -179,14 +186,27 @@ mod tests {
         let room = Arc::<Buffers>::default();
         let mut share = HeadShare::of(room.clone());
         for _ in 0..1000 {
-            assert!(share.grow(USUAL / 2) && share.grow(USUAL / 2) && !share.is_taken());
+            assert!(share.grow(USUAL / 2, 0) && share.grow(USUAL / 2, 0) && !share.is_taken());
             share.end();
         }
-        assert!(share.grow(USUAL + 10) && share.grow(5) && share.is_taken());
+        assert!(share.grow(USUAL + 10, 0) && share.grow(5, 0) && share.is_taken());
         assert_eq!(room.heads.load(Ordering::Relaxed), 15);
         share.end();
-        assert!(share.grow(USUAL + 15)); // the buffer is there already
+        assert!(share.grow(USUAL + 15, 0)); // the buffer is there already
         assert_eq!(room.heads.load(Ordering::Relaxed), 15);
+        drop(share);
+        assert_eq!(room.heads.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn lines_past_the_usual_take_room_until_the_connection_ends() {
+        let room = Arc::<Buffers>::default();
+        let mut share = HeadShare::of(room.clone());
+        assert!(share.grow(20_000, USUAL_LINES) && !share.is_taken());
+        assert!(share.grow(0, USUAL_LINES + 2) && share.is_taken());
+        share.end();
+        assert_eq!(room.heads.load(Ordering::Relaxed), 2 * LINE);
+        assert!(!share.grow(0, USUAL_LINES + HEADS / LINE + 1));
         drop(share);
         assert_eq!(room.heads.load(Ordering::Relaxed), 0);
     }
@@ -221,11 +241,11 @@ mod tests {
     fn who_comes_when_the_room_is_full_is_turned_away_and_room_comes_back() {
         let room = Arc::<Buffers>::default();
         let mut first = HeadShare::of(room.clone());
-        assert!(first.grow(USUAL + HEADS));
+        assert!(first.grow(USUAL + HEADS, 0));
         let mut second = HeadShare::of(room.clone());
-        assert!(second.grow(USUAL));
-        assert!(!second.grow(1));
+        assert!(second.grow(USUAL, 0));
+        assert!(!second.grow(1, 0));
         drop((first, second));
-        assert!(HeadShare::of(room).grow(USUAL + HEADS));
+        assert!(HeadShare::of(room).grow(USUAL + HEADS, 0));
     }
 }

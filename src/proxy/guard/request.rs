@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, Version, header};
 
-use super::scan::LONGEST_TARGET;
+use super::scan::{CUT, LONGEST_TARGET};
 use crate::proxy::hosts::Hosts;
 
 sentences! {
@@ -18,6 +18,8 @@ sentences! {
     pub(crate) enum Violation {
         /// `Connection` names a field that must reach the upstream.
         Connection = "connection": "the Connection header names a field that must not be dropped on the way",
+        /// The head has more bytes or lines than are taken.
+        HeadSize = "head_size": "the head has more than 1 MiB or more than 24,000 lines",
         /// The client takes this for a forward proxy.
         Connect = "connect": "CONNECT is not for this gate: it is a reverse proxy",
         /// A page of another site calls.
@@ -41,6 +43,7 @@ impl Violation {
             Self::Connect => StatusCode::METHOD_NOT_ALLOWED,
             Self::Connection | Self::HostCount | Self::Target => StatusCode::BAD_REQUEST,
             Self::CrossSite => StatusCode::FORBIDDEN,
+            Self::HeadSize => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::Host => StatusCode::MISDIRECTED_REQUEST,
             Self::TargetLength => StatusCode::URI_TOO_LONG,
         }
@@ -49,7 +52,10 @@ impl Violation {
 
 /// Checks that a request may come in.
 pub(crate) fn check<B>(request: &Request<B>, hosts: &Hosts, local: Option<IpAddr>) -> Result<(), Violation> {
-    // Before the rest: of a target that is too long only the beginning is here.
+    // Before the rest: of a head or a target that is too long only the beginning is here.
+    if is_cut(request) {
+        return Err(Violation::HeadSize);
+    }
     if target_length(request) > LONGEST_TARGET.saturating_sub(hosts.base_path) {
         return Err(Violation::TargetLength);
     }
@@ -67,6 +73,11 @@ pub(crate) fn check<B>(request: &Request<B>, hosts: &Hosts, local: Option<IpAddr
         }
     }
     Ok(())
+}
+
+/// True if a request's head was too large.
+pub(crate) fn is_cut<B>(request: &Request<B>) -> bool {
+    request.headers().contains_key(&CUT)
 }
 
 /// True if a target is longer than can be sent on.

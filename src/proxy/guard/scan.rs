@@ -15,6 +15,7 @@ mod target;
 
 use std::borrow::Cow;
 
+use http::HeaderName;
 use memchr::memchr;
 
 pub(crate) use self::fault::Fault;
@@ -35,6 +36,8 @@ pub(crate) struct Scanner {
     replaced: Option<Vec<u8>>,
     /// The number of request lines that have come whole.
     requests: usize,
+    /// The number of header lines of the head that had most.
+    most_lines: usize,
 }
 
 /// The part of a line that has come. Only the beginning of a long line is kept, where everything is
@@ -82,6 +85,8 @@ pub(crate) struct Head {
     pub(crate) switches: bool,
     /// The number of header lines.
     pub(crate) lines: usize,
+    /// The number of bytes so far.
+    bytes: usize,
     /// A name other than Host's has an upper-case letter.
     pub(crate) capitals: bool,
 }
@@ -111,8 +116,17 @@ pub(crate) enum Rest {
     Refused(Fault),
 }
 
-/// As long as hyper takes a whole head.
-const LONGEST_LINE: usize = (1 << 20) + (64 << 10);
+/// The most bytes of a head with which hyper takes it; kube-apiserver takes 1 MiB.
+pub(crate) const HEAD_BYTES: usize = (1 << 20) + (64 << 10);
+/// The most that passes of a head: what ends one that is cut must find room.
+const LARGEST_HEAD: usize = HEAD_BYTES - (4 << 10);
+/// The most header lines, a little below what a `HeaderMap` holds. kube-apiserver counts bytes
+/// alone.
+pub(crate) const MOST_LINES: usize = 24_000;
+/// The header that ends a head which was cut. A client that sends it is turned away likewise.
+pub(crate) static CUT: HeaderName = HeaderName::from_static("tidegate-head-cut");
+/// As long as a head may be.
+const LONGEST_LINE: usize = HEAD_BYTES;
 /// The part of a line that is read: any target that hyper takes fits with method and version, and
 /// so does any header's name.
 const KEPT: usize = 66 << 10;
@@ -135,12 +149,9 @@ impl Scanner {
                 Ok(_) if self.replaced.is_some() && !takes(None) => return self.decline(begun.unwrap_or(at)),
                 Ok(taken) if self.replaced.is_some() => return Scanned { passed: at, rest: Rest::Replaced(taken) },
                 Ok(taken) => at += taken,
-                Err(fault) => {
-                    // Whatever led to the fault may pass up to here: no head ends in it. With all
-                    // of a line that is too long, hyper has more than it takes, and says so.
-                    let passed = if fault == Fault::TooLong && self.at == At::Header { line_len(rest) } else { 0 };
-                    return Scanned { passed: at + passed, rest: Rest::Refused(fault) };
-                }
+                Err(Fault::TooLarge) if !takes(None) => return self.decline(begun.unwrap_or(at)),
+                // Whatever led to the fault may pass up to here: no head ends in it.
+                Err(fault) => return Scanned { passed: at, rest: Rest::Refused(fault) },
             }
             let ended = begun.take_if(|_| !self.is_in_head());
             if let Some(begun) = ended.filter(|_| !takes(Some(&self.head))) {
@@ -162,6 +173,25 @@ impl Scanner {
     fn decline(&mut self, passed: usize) -> Scanned {
         *self = Self::default();
         Scanned { passed, rest: Rest::Declined }
+    }
+
+    /// Returns the bytes for hyper in place of the rest of a head that is too large: they end the
+    /// line and the head, and have the request turned away.
+    pub(crate) fn cut(&self) -> Vec<u8> {
+        let PartialLine { start, more } = &self.line;
+        let last = more.map_or(start.last().copied(), |(_, last)| Some(last));
+        let line_end = match last {
+            None => "",
+            Some(b'\r') => "\n",
+            Some(_) if start.contains(&b':') => "\r\n",
+            Some(_) => ":\r\n",
+        };
+        format!("{line_end}{CUT}: 1\r\n\r\n").into()
+    }
+
+    /// Returns the number of header lines of the head that had most.
+    pub(crate) fn most_lines(&self) -> usize {
+        self.most_lines.max(self.head.lines)
     }
 
     /// Notes the answer to the call that asked for another protocol.
@@ -222,6 +252,13 @@ impl Scanner {
         let end = memchr(b'\n', bytes);
         let (piece, _) = bytes.split_at(end.map_or(bytes.len(), |end| end + 1));
         let is_whole = end.is_some() && self.line.is_empty();
+        if self.at == At::Header {
+            self.head.bytes += piece.len();
+            let is_more = self.line.is_empty() && self.head.lines == MOST_LINES && !piece.starts_with(b"\r");
+            if is_more || self.head.bytes > LARGEST_HEAD {
+                return Err(Fault::TooLarge);
+            }
+        }
         if self.at != At::Start || (is_whole && is_plain(piece)) {
             self.piece(piece)?;
         } else {
@@ -280,7 +317,8 @@ impl Scanner {
             // An empty line before a request is none either: RFC 9112, 2.2 would ignore it, but
             // Go's server (kube-apiserver's) does not.
             _ => {
-                self.head = Head { is_old: request_line(line)?, ..Head::default() };
+                self.most_lines = self.most_lines();
+                self.head = Head { is_old: request_line(line)?, bytes: line.len(), ..Head::default() };
                 self.requests += 1;
                 At::Header
             }
@@ -301,11 +339,6 @@ impl Scanner {
     fn after_body(&self) -> At {
         if self.head.switches { At::Switching } else { At::Start }
     }
-}
-
-/// Returns the number of bytes up to the end of the line, or all of them.
-fn line_len(bytes: &[u8]) -> usize {
-    memchr(b'\n', bytes).unwrap_or(bytes.len())
 }
 
 // === impl PartialLine ===

@@ -29,6 +29,7 @@ use super::long_answer;
 use super::parting::Parting;
 use super::stream::Stream;
 use super::wire::{ActiveCall, Gone, Wire, WireHandle};
+use crate::proxy::guard::scan::{Fault, HEAD_BYTES, MOST_LINES};
 use crate::proxy::peer::Peer;
 use crate::proxy::stack::{self, Path, Sent};
 use crate::proxy::tunnel::UpgradeSlot;
@@ -227,7 +228,8 @@ pub(in crate::proxy) async fn serve_calls(handle: &WireHandle, path: Path, closi
     let upgrade_slot = UpgradeSlot::default();
     let calls = Calls { path, handle: Some(handle.clone()), upgrade_slot: Some(upgrade_slot.clone()) };
     let served = serve_http1(handle, calls, closing).await;
-    if let Some(fault) = handle.fault() {
+    // A head that is too large was counted when its request was turned away.
+    if let Some(fault) = handle.fault().filter(|fault| *fault != Fault::TooLarge) {
         table::GUARDED.counter(&[gate, fault.word()]).increment(1);
         tracing::debug!(gate, %fault, "a connection was turned away");
     }
@@ -336,7 +338,7 @@ fn begin_http1(handle: &WireHandle, calls: Calls) -> UpgradeableConnection<Tokio
     let ready = wire.ready();
     builder.preserve_header_case(ready != Ready::Usual);
     if ready == Ready::All {
-        builder.max_headers(HEADERS); // it makes room for so many with each head
+        builder.max_headers(MOST_LINES + 1); // with what ends a head that is cut
     }
     builder
         .header_read_timeout(None) // the wire has its own, and one for each head costs
@@ -357,10 +359,6 @@ fn error_chain(error: &dyn std::error::Error) -> String {
 const FIRST_BYTES: Duration = Duration::from_secs(30);
 /// The time between calls. Clients keep connections for 90 s and must be first to close.
 const IDLE: Duration = Duration::from_secs(120);
-/// The most lines of a head: hyper's 100 is few for a client behind another proxy.
-const HEADERS: usize = 256;
-/// The longest head: kube-apiserver takes 1 MiB.
-const HEAD_BYTES: usize = (1 << 20) + (64 << 10);
 const HEADER_LIST: u32 = 1 << 20;
 /// The streams offered: past these Go's client opens another connection; others queue.
 const STREAMS: u32 = 1000;

@@ -435,7 +435,7 @@ mod tests {
     async fn a_large_head_that_finds_no_room_is_refused_however_full_the_buffer_is() {
         let buffers = Arc::<Buffers>::default();
         let mut others = HeadShare::of(Arc::clone(&buffers));
-        while others.grow(1 << 20) {}
+        while others.grow(1 << 20, 0) {}
         let (mut client, server) = duplex(1 << 20);
         let mut wire = scan_all(Wire::unscanned(&WireHandle::new(Box::new(server), buffers, Arc::default())));
         let head = format!("GET / HTTP/1.1\r\nX: {}", "x".repeat(100_000));

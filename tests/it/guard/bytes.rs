@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::support::{Backend, Proxy, status, within};
+use crate::support::{Backend, Proxy, header, raw_backend, status, within};
 
 /// Everything that comes until the gate closes.
 async fn rest(client: &mut TcpStream) -> String {
@@ -90,7 +90,9 @@ async fn a_bad_head_is_answered_however_it_is_cut() {
 async fn a_head_longer_than_is_taken_gets_431_whether_its_lines_are_long_or_many() {
     let backend = Backend::replying(200).await;
     let proxy = Proxy::before(backend.address).start().await;
-    for (lines, length) in [(1, 1_200_000), (1, 5 << 20), (1, (1 << 20) + (64 << 10)), (30, 40_000)] {
+    for (lines, length) in
+        [(1, 1_200_000), (1, 5 << 20), (1, (1 << 20) + (64 << 10)), (30, 40_000), (24_001, 1), (60_000, 0)]
+    {
         let line = format!("X: {}\r\n", "x".repeat(length));
         let head = format!("GET / HTTP/1.1\r\nHost: localhost\r\n{}\r\n", line.repeat(lines));
         let mut client = proxy.connect().await;
@@ -102,8 +104,74 @@ async fn a_head_longer_than_is_taken_gets_431_whether_its_lines_are_long_or_many
         read.expect("no reset");
         let answer = String::from_utf8_lossy(&answer);
         assert_eq!(status(&answer), 431, "{lines} of {length}: {answer}");
+        assert_eq!(header(&answer, "connection"), Some("close"), "{answer}");
+        assert!(answer.contains("\"kind\":\"Status\"") && answer.contains("24,000 lines"), "{answer}");
     }
     assert_eq!(backend.targets(), [""; 0]);
+    assert_eq!(proxy.metric("tidegate_guarded_total", &["rule=\"head_size\""]), 6.0);
+}
+
+/// A head is cut wherever its end is found to be too far.
+#[tokio::test]
+async fn a_head_that_is_cut_anywhere_in_a_line_gets_431() {
+    let backend = Backend::replying(200).await;
+    let proxy = Proxy::before(backend.address).start().await;
+    let before = format!("X: {}\r\n", "x".repeat(1000)).repeat(1080);
+    for length in 0..40 {
+        let line = "X-Long-Name: a value\r\n";
+        let first = "POST / HTTP/1.1\r\nHost: localhost\r\n";
+        // The limit is 4 KiB less than hyper's.
+        let fill = (1 << 20) + (60 << 10) - first.len() - before.len() - length - "F: \r\n".len();
+        let head = format!("{first}{before}F: {}\r\n{line}{line}\r\n", "f".repeat(fill));
+        let answer = answer_to(&proxy, head.as_bytes()).await;
+        assert_eq!(status(&answer), 431, "{length}: {answer}");
+        assert!(answer.contains("\"kind\":\"Status\""), "{length}: {answer}");
+    }
+    assert_eq!(backend.targets(), [""; 0]);
+}
+
+/// As clients behind Rancher send them: a line for each group of the user.
+fn groups(number: usize) -> String {
+    (0..number).map(|group| format!("Impersonate-Group: organization:team-{group}\r\n")).collect()
+}
+
+#[tokio::test]
+async fn a_head_of_many_lines_reaches_the_upstream_as_it_came() {
+    for number in [101, 257, 600, 12_000] {
+        let (address, upstream) = raw_backend(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await;
+        let proxy = Proxy::before(address).start().await;
+        let head = format!("GET /api HTTP/1.1\r\nHost: localhost\r\n{}Connection: close\r\n\r\n", groups(number));
+        let answer = answer_to(&proxy, head.as_bytes()).await;
+        assert_eq!(status(&answer), 200, "{number}: {answer}");
+        let came = String::from_utf8(upstream.await.expect("no panic")).expect("text");
+        let came: Vec<_> = came.lines().filter(|line| line.starts_with("Impersonate-Group: ")).collect();
+        assert!(came.into_iter().eq(groups(number).lines()), "{number} lines as they came");
+    }
+}
+
+#[tokio::test]
+async fn a_head_of_many_lines_over_http2_reaches_the_upstream() {
+    let (address, upstream) = raw_backend(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await;
+    let proxy = Proxy::before(address).start().await;
+    let mut request = http::Request::get("http://localhost/api").version(http::Version::HTTP_2);
+    for line in groups(12_000).lines() {
+        request = request.header("impersonate-group", line.split_once(": ").expect("a line").1);
+    }
+    let request = request.body(http_body_util::Full::default()).expect("valid");
+    let answer = within(proxy.connect_http2().await.send_request(request)).await.expect("an answer");
+    assert_eq!(answer.status(), 200);
+    let came = String::from_utf8(upstream.await.expect("no panic")).expect("text");
+    assert_eq!(came.matches("impersonate-group: organization:team-").count(), 12_000);
+}
+
+#[tokio::test]
+async fn a_connection_with_hundreds_of_lines_serves_on() {
+    let backend = Backend::replying(200).await;
+    let proxy = Proxy::before(backend.address).start().await;
+    let call = |more: &str| format!("GET /x HTTP/1.1\r\nHost: localhost\r\n{}{more}\r\n", groups(90));
+    let many = format!("GET /y HTTP/1.1\r\nHost: localhost\r\n{}\r\n", groups(510));
+    let answer = answer_to(&proxy, format!("{}{many}{}", call(""), call("Connection: close\r\n")).as_bytes()).await;
+    assert_eq!(answer.matches("HTTP/1.1 ").count(), 3, "{answer}");
 }
 
 #[tokio::test]

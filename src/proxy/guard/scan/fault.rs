@@ -19,6 +19,8 @@ sentences! {
         Malformed = "malformed": "a line of the head is malformed",
         /// A head that does not come to its end in time.
         Slow = "slow": "a head did not come to its end in time",
+        /// A head with too many bytes or lines; the request half answers it.
+        TooLarge = "too_large": "the head is too large",
         /// A line that never ends.
         TooLong = "too_long": "a line of the head is too long",
     }

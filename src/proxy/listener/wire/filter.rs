@@ -3,7 +3,8 @@
 //!
 //! If the scanner finds a fault, hyper gets a line that no parser takes, and the end of a head,
 //! without which it does not look at one that has come in part. It then answers 400 in its turn,
-//! after the answers that are still owed, and closes.
+//! after the answers that are still owed, and closes. A head that is too large is cut instead, and
+//! turned away by the request half.
 
 use std::io;
 use std::pin::Pin;
@@ -50,8 +51,14 @@ impl Filter {
         }
         let before = buf.filled().len();
         loop {
-            if self.give_replaced(buf) || shared.fault.is_some() {
+            if self.give_replaced(buf) {
                 return Poll::Ready(Ok(()));
+            }
+            match shared.fault {
+                // hyper would not answer a client that has ended.
+                Some(Fault::TooLarge) => return shared.input.park(cx),
+                Some(_) => return Poll::Ready(Ok(())),
+                None => {}
             }
             if shared.idle.turning {
                 return shared.idle.poll_turn(&mut shared.input, cx).map(Ok);
@@ -99,6 +106,10 @@ impl Filter {
             Rest::Refused(fault) => {
                 shared.fault = Some(fault);
                 self.replaced = Bytes::from_static(REFUSED);
+                if fault == Fault::TooLarge {
+                    shared.large_head = true;
+                    self.replaced = self.scanner.cut().into();
+                }
                 return true;
             }
         }
@@ -110,15 +121,16 @@ impl Filter {
         let (ready, shows_case) = (shared.idle.ready, shared.idle.shows_case());
         let scanned = self.scanner.scan(read, |head| ready.takes(head, shows_case));
         shared.idle.requests = self.scanner.begun();
-        if !self.scanner.is_in_head() {
+        let is_in_head = self.scanner.is_in_head();
+        let bytes = if is_in_head && !matches!(scanned.rest, Rest::Replaced(_)) { read.len() } else { 0 };
+        let has_room = self.share.grow(bytes, self.scanner.most_lines());
+        shared.large_head |= self.share.is_taken();
+        if !is_in_head {
             self.patience = None;
             self.share.end();
-        } else if !matches!(scanned.rest, Rest::Replaced(_)) {
-            let has_room = self.share.grow(read.len());
-            shared.large_head |= self.share.is_taken();
-            if !has_room && scanned.rest == Rest::None {
-                return Scanned { passed: 0, rest: Rest::Refused(Fault::Crowded) };
-            }
+        }
+        if !has_room && scanned.rest == Rest::None {
+            return Scanned { passed: 0, rest: Rest::Refused(Fault::Crowded) };
         }
         scanned
     }
