@@ -16,12 +16,10 @@ mod readiness;
 mod socket;
 
 use std::convert::Infallible;
-use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper::server::conn::http1;
@@ -37,6 +35,7 @@ use self::control::Operator;
 use self::socket::Socket;
 use crate::bind;
 use crate::clock::Clock;
+use crate::places::{self, Door, Place};
 
 pub use self::readiness::{Latch, Readiness};
 pub use self::socket::SocketError;
@@ -55,9 +54,17 @@ pub struct AdminError {
 #[debug("Admin")]
 pub struct Admin {
     handler: Handler,
-    clock: Clock,
+    doors: Arc<Doors>,
     stop: CancellationToken,
     tasks: TaskTracker,
+}
+
+/// The places of clients. A storm from elsewhere takes none of those of this machine.
+#[derive(Debug)]
+struct Doors {
+    network: Arc<Door>,
+    loopback: Arc<Door>,
+    socket: Arc<Door>,
 }
 
 // === impl Admin ===
@@ -65,7 +72,13 @@ pub struct Admin {
 impl Admin {
     /// Creates a server that does not listen yet; `stop` ends it.
     pub fn new(readiness: Readiness, clock: Clock, stop: CancellationToken) -> Self {
-        Self { handler: Handler { readiness, operator: Arc::default() }, clock, stop, tasks: TaskTracker::new() }
+        let door = |name: &str, most| Door::new(name, places::few(most), clock);
+        let doors = Doors {
+            network: door("admin", FROM_ELSEWHERE),
+            loopback: door("admin over loopback", FROM_HERE),
+            socket: door("control socket", FROM_HERE),
+        };
+        Self { handler: Handler::new(readiness), doors: Arc::new(doors), stop, tasks: TaskTracker::new() }
     }
 
     /// Sets the operator, which knows the gates; before, there are only metrics and health. Must be
@@ -83,7 +96,10 @@ impl Admin {
         let failed = |source| AdminError { address: listen, source };
         let listener = bind(listen).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        self.tasks.spawn(self.clone().accept(origin, move |context| listener.poll_accept(context)));
+        let admin = self.clone();
+        self.tasks.spawn(async move {
+            admin.accept(&admin.doors.network, origin, async || Ok(listener.accept().await?.0)).await;
+        });
         Ok(address)
     }
 
@@ -93,8 +109,11 @@ impl Admin {
     /// The socket cannot be made.
     pub async fn listen_at(&self, path: &Path) -> Result<(), SocketError> {
         let socket = Socket::bind(path).await?;
-        let origin = |_: &UnixStream| Origin::Socket;
-        self.tasks.spawn(self.clone().accept(origin, move |context| socket.poll_accept(context)));
+        let admin = self.clone();
+        self.tasks.spawn(async move {
+            let origin = |_: &UnixStream| Origin::Socket;
+            admin.accept(&admin.doors.socket, origin, || socket.accept()).await;
+        });
         Ok(())
     }
 
@@ -105,34 +124,36 @@ impl Admin {
     }
 
     /// Accepts connections until it is time to stop, and serves each in a task of its own.
-    async fn accept<S, A>(
-        self,
-        origin: impl Fn(&S) -> Origin,
-        accept: impl Fn(&mut Context<'_>) -> Poll<io::Result<(S, A)>>,
-    ) where
+    async fn accept<S, F>(&self, door: &Door, origin: impl Fn(&S) -> Origin, accept: impl Fn() -> F)
+    where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        F: Future<Output = io::Result<S>>,
     {
         loop {
-            let accepted = tokio::select! {
-                accepted = poll_fn(&accept) => accepted,
+            let stream = tokio::select! {
+                stream = door.accept(&accept) => stream,
                 () = self.stop.cancelled() => return,
             };
-            match accepted {
-                Ok((stream, _)) => {
-                    let from = origin(&stream);
-                    drop(self.tasks.spawn(self.clone().serve(stream, from)));
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "the admin port cannot accept");
-                    self.clock.sleep(ACCEPT_AGAIN).await;
-                }
+            let from = origin(&stream);
+            // No connection is busy here: the idlest goes.
+            if let Some(place) = self.doors.of(from).take() {
+                let admin = self.clone();
+                self.tasks.spawn(async move {
+                    tokio::select! {
+                        () = admin.serve(stream, from, &place) => {}
+                        () = place.over() => {}
+                    }
+                });
             }
         }
     }
 
     /// Serves one connection.
-    async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(self, stream: S, from: Origin) {
-        let answer = service_fn(|request| async { Ok::<_, Infallible>(self.handler.answer(request, from).await) });
+    async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(&self, stream: S, from: Origin, place: &Place) {
+        let answer = service_fn(|request| {
+            place.touch();
+            async move { Ok::<_, Infallible>(self.handler.answer(request, from).await) }
+        });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(IDLE)
@@ -148,6 +169,18 @@ impl Admin {
         };
         if let Err(error) = served {
             tracing::debug!(%error, "an admin connection ended");
+        }
+    }
+}
+
+// === impl Doors ===
+
+impl Doors {
+    fn of(&self, from: Origin) -> &Arc<Door> {
+        match from {
+            Origin::Network(_) => &self.network,
+            Origin::Loopback => &self.loopback,
+            Origin::Socket => &self.socket,
         }
     }
 }
@@ -179,18 +212,21 @@ fn in_ipv4(address: SocketAddr) -> Option<SocketAddr> {
 /// Returns the origin of a connection to the port. Both of its ends must be on loopback: a mesh's
 /// proxy in the pod hands on what comes from elsewhere with an address like 127.0.0.6.
 fn origin(stream: &TcpStream) -> Origin {
-    let is_loopback = |end: io::Result<SocketAddr>| end.is_ok_and(|end| end.ip().to_canonical().is_loopback());
-    if is_loopback(stream.peer_addr()) && is_loopback(stream.local_addr()) { Origin::Loopback } else { Origin::Network }
+    let ip = |end: io::Result<SocketAddr>| end.ok().map(|end| end.ip().to_canonical());
+    match (ip(stream.peer_addr()), ip(stream.local_addr())) {
+        (Some(peer), Some(local)) if peer.is_loopback() && local.is_loopback() => Origin::Loopback,
+        (_, local) => Origin::Network(local),
+    }
 }
 
-/// The time after which an idle connection is closed. Scrapers keep their connection between
-/// scrapes, a minute apart.
-const IDLE: Duration = Duration::from_secs(120);
+/// The places of clients from other machines and pods, probes and scrapers among them.
+const FROM_ELSEWHERE: usize = 48;
+/// The places of this machine's clients: over loopback, and again at the control socket.
+const FROM_HERE: usize = 16;
+/// The time for a head, and after which an idle connection is closed. A scraper connects again.
+const IDLE: Duration = Duration::from_secs(10);
 /// The size of a connection's buffer. Requests here are one line, a few headers and a short body.
 const SMALL: usize = 16 * 1024;
-/// The pause after a failed accept. Without file descriptors left, some must be closed before the
-/// next try.
-const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
 mod tests {

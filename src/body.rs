@@ -12,8 +12,13 @@ use bytes::{Bytes, BytesMut};
 use http_body::Body;
 use http_body_util::BodyExt as _;
 
-/// Reads a body of at most `longest` bytes; `None` if it is longer, breaks off or takes too long.
-pub(crate) async fn whole<B: Body<Data = Bytes>>(body: B, longest: usize) -> Option<Bytes> {
+/// Reads a body of at most `longest` bytes; `None` if it is longer, breaks off or takes too long, or
+/// if `may_keep` does not let this many bytes of it be kept.
+pub(crate) async fn whole<B: Body<Data = Bytes>>(
+    body: B,
+    mut longest: usize,
+    may_keep: impl Fn(usize) -> bool,
+) -> Option<Bytes> {
     let reading = async {
         let (mut body, mut kept, mut length) = (pin!(body), BytesMut::new(), 0_usize);
         while let Some(frame) = body.frame().await {
@@ -21,10 +26,13 @@ pub(crate) async fn whole<B: Body<Data = Bytes>>(body: B, longest: usize) -> Opt
             length = length.saturating_add(data.len());
             if length <= longest {
                 kept.extend_from_slice(&data);
+                if !may_keep(length) {
+                    (longest, kept) = (0, BytesMut::new());
+                }
             } else if length - longest > DISCARDED {
                 return None;
             } else {
-                kept.clear();
+                kept = BytesMut::new();
             }
         }
         (length <= longest).then(|| kept.freeze())
@@ -35,8 +43,8 @@ pub(crate) async fn whole<B: Body<Data = Bytes>>(body: B, longest: usize) -> Opt
 /// The most that is read of a body after it has proved too long. No client of these servers sends
 /// as much by mistake.
 const DISCARDED: usize = 32 << 20;
-/// As long as the API server waits for a webhook at most (`timeoutSeconds`).
-const PATIENCE: Duration = Duration::from_secs(30);
+/// As long as the API server waits for a webhook, unless it is told otherwise (`timeoutSeconds`).
+const PATIENCE: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {
@@ -53,10 +61,11 @@ mod tests {
     #[tokio::test]
     async fn a_body_is_whole_or_nothing() {
         let abc = || vec![Ok(Bytes::from_static(b"a")), Ok(Bytes::from_static(b"bc"))];
-        assert_eq!(whole(parts(abc()), 3).await.as_deref(), Some(&b"abc"[..]));
-        assert_eq!(whole(parts(abc()), 2).await, None);
-        assert_eq!(whole(parts(vec![Ok(Bytes::from_static(b"a")), Err("it broke off")]), 3).await, None);
-        assert_eq!(whole(Full::new(Bytes::new()), 0).await.as_deref(), Some(&b""[..]));
+        assert_eq!(whole(parts(abc()), 3, |_| true).await.as_deref(), Some(&b"abc"[..]));
+        assert_eq!(whole(parts(abc()), 2, |_| true).await, None);
+        assert_eq!(whole(parts(vec![Ok(Bytes::from_static(b"a")), Err("it broke off")]), 3, |_| true).await, None);
+        assert_eq!(whole(parts(abc()), 3, |bytes| bytes < 3).await, None);
+        assert_eq!(whole(Full::new(Bytes::new()), 0, |_| true).await.as_deref(), Some(&b""[..]));
     }
 
     #[tokio::test(start_paused = true)]
@@ -64,8 +73,8 @@ mod tests {
         fn never() -> impl Stream<Item = Result<Frame<Bytes>, &'static str>> {
             pending()
         }
-        assert_eq!(whole(StreamBody::new(never()), 3).await, None);
+        assert_eq!(whole(StreamBody::new(never()), 3, |_| true).await, None);
         let piece = || Ok(Bytes::from(vec![b' '; 1 << 20]));
-        assert_eq!(whole(parts((0..40).map(|_| piece()).collect()), 3).await, None);
+        assert_eq!(whole(parts((0..40).map(|_| piece()).collect()), 3, |_| true).await, None);
     }
 }

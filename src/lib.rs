@@ -32,6 +32,7 @@ pub mod inject;
 pub mod limit;
 pub mod moment;
 mod otlp;
+mod places;
 pub mod proxy;
 mod random;
 pub mod release;

@@ -10,6 +10,7 @@
 // In the path of a pod nothing may panic; every exception states its reason.
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unreachable))]
 
+mod budget;
 mod certificate;
 mod options;
 mod review;

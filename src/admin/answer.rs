@@ -5,11 +5,13 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use http::uri::Authority;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use http_body::Body;
 use http_body_util::Full;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::sync::Mutex;
 
 use super::control::Operator;
 use super::{Readiness, docs};
@@ -22,8 +24,8 @@ use crate::telemetry;
 /// The origin of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// The admin port, from another machine or pod.
-    Network,
+    /// The admin port, from another machine or pod, at this address of ours.
+    Network(Option<IpAddr>),
     /// The admin port, over loopback: a client in this pod, or `kubectl port-forward`.
     Loopback,
     /// The control socket: the process's own user.
@@ -33,9 +35,12 @@ pub(super) enum Origin {
 /// Answers requests. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Handler {
-    pub(super) readiness: Readiness,
+    readiness: Readiness,
     /// The operator, set once the gates are open.
     pub(super) operator: Arc<OnceLock<Arc<dyn Operator>>>,
+    /// Held while a large answer is made, and never while a client is waited for: one after the
+    /// other, so that calls have their turns.
+    turn: Arc<Mutex<()>>,
 }
 
 type Answer = Response<Full<Bytes>>;
@@ -43,13 +48,17 @@ type Answer = Response<Full<Bytes>>;
 // === impl Handler ===
 
 impl Handler {
+    pub(super) fn new(readiness: Readiness) -> Self {
+        Self { readiness, operator: Arc::default(), turn: Arc::default() }
+    }
+
     pub(super) async fn answer<B>(&self, request: Request<B>, from: Origin) -> Answer
     where
         B: Body<Data = Bytes>,
     {
         let (head, body) = request.into_parts();
-        let body = body::whole(body, LONGEST).await;
         let path = head.uri.path();
+        let _turn = if LARGE.contains(&path) { Some(self.turn.lock().await) } else { None };
         let operator = self.operator.get().map(|operator| &**operator);
         match (&head.method, path, operator) {
             (&Method::POST, "/explain" | "/forget" | "/bypass", Some(operator)) => order(operator, &head, body, from)
@@ -93,9 +102,8 @@ impl Handler {
     /// Answers `/status`: the page for browsers, JSON for all other clients.
     async fn status(&self, operator: &dyn Operator, head: &Parts, from: Origin) -> Answer {
         let names = shows_names(operator, &head.headers, from);
-        if names && from != Origin::Socket && !is_local(&head.headers) {
-            let advice = "names are shown here: ask for localhost or an IP address\n";
-            return text(StatusCode::MISDIRECTED_REQUEST, advice);
+        if names && let Err((status, advice)) = check_site(head, from) {
+            return text(status, advice);
         }
         let mut status = operator.status(names).await;
         status.waiting_for = self.readiness.waiting_for();
@@ -116,8 +124,11 @@ impl Handler {
 
 /// Answers `/config`. Its classes may name objects.
 fn configuration(operator: &dyn Operator, head: &Parts, from: Origin) -> Answer {
-    if shows_names(operator, &head.headers, from) && (from == Origin::Socket || is_local(&head.headers)) {
-        return text(StatusCode::OK, operator.configuration());
+    if shows_names(operator, &head.headers, from) {
+        return match check_site(head, from) {
+            Ok(()) => text(StatusCode::OK, operator.configuration()),
+            Err((status, advice)) => text(status, advice),
+        };
     }
     text(StatusCode::FORBIDDEN, "only shown over loopback (admin.show_names), or on the control socket\n")
 }
@@ -129,7 +140,7 @@ fn configuration(operator: &dyn Operator, head: &Parts, from: Origin) -> Answer 
 async fn order(
     operator: &dyn Operator,
     head: &Parts,
-    body: Option<Bytes>,
+    body: impl Body<Data = Bytes>,
     from: Origin,
 ) -> Result<Answer, (StatusCode, String)> {
     let path = head.uri.path();
@@ -140,12 +151,14 @@ async fn order(
             let advice = "orders are taken on the control socket only (admin.socket)";
             return Err((StatusCode::FORBIDDEN, advice.to_owned()));
         }
-        if !shows_names(operator, &head.headers, from) || !is_local(&head.headers) {
+        if !shows_names(operator, &head.headers, from) {
             let advice = "only asked on loopback (admin.show_names), or on the control socket";
             return Err((StatusCode::FORBIDDEN, advice.to_owned()));
         }
+        check_site(head, from).map_err(|(status, advice)| (status, advice.trim_end().to_owned()))?;
     }
     let bad_request = |why: String| (StatusCode::BAD_REQUEST, why);
+    let body = body::whole(body, LONGEST, |_| true).await;
     let body = body.ok_or_else(|| bad_request("the body cannot be read, or is too long".to_owned()))?;
     match path {
         "/explain" => operator.explain(&read(&body).map_err(bad_request)?).map(|explained| json(&explained)),
@@ -165,17 +178,45 @@ fn shows_names(operator: &dyn Operator, headers: &HeaderMap, from: Origin) -> bo
     match (operator.show_names(), from) {
         (ShowNames::Always, _) | (_, Origin::Socket) => true,
         (ShowNames::Auto, Origin::Loopback) => !FORWARDED.iter().any(|name| headers.contains_key(*name)),
-        (ShowNames::Auto, Origin::Network) | (ShowNames::Never, _) => false,
+        (ShowNames::Auto, Origin::Network(_)) | (ShowNames::Never, _) => false,
     }
 }
 
-/// True if the client addressed this machine: a page elsewhere whose name was made to point here
-/// (DNS rebinding) must not read names.
-fn is_local(headers: &HeaderMap) -> bool {
-    let Some(host) = headers.get(header::HOST) else { return true };
-    let Ok(authority) = host.to_str().unwrap_or_default().parse::<http::uri::Authority>() else { return false };
-    let name = authority.host().trim_start_matches('[').trim_end_matches(']');
-    name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok()
+/// Checks that the client addressed this machine, and is not a page of another site: one whose name
+/// was made to point here (DNS rebinding) must not read names.
+///
+/// # Errors
+/// It is refused, with this status and text.
+fn check_site(head: &Parts, from: Origin) -> Result<(), (StatusCode, &'static str)> {
+    let local = match from {
+        Origin::Socket => return Ok(()),
+        Origin::Loopback => None,
+        Origin::Network(local) => local,
+    };
+    let is_own = |authority: &Authority| {
+        let name = authority.host().trim_start_matches('[').trim_end_matches(']');
+        let address = name.parse::<IpAddr>().map(|address| address.to_canonical());
+        let is_here = address.is_ok_and(|address| address.is_loopback() || local == Some(address));
+        !authority.as_str().contains('@') && (name.eq_ignore_ascii_case("localhost") || is_here)
+    };
+    let mut hosts = head.headers.get_all(header::HOST).iter();
+    let host = match (hosts.next(), hosts.next()) {
+        (Some(host), None) => host.as_bytes().try_into().ok(),
+        _ => return Err((StatusCode::BAD_REQUEST, "a request has exactly one Host\n")),
+    };
+    if !host.as_ref().is_some_and(is_own) || !head.uri.authority().is_none_or(is_own) {
+        let advice = "names are shown here: ask for localhost, or for the address that you connect to\n";
+        return Err((StatusCode::MISDIRECTED_REQUEST, advice));
+    }
+    let is_own_page = |origin: &HeaderValue| {
+        let origin = origin.to_str().ok().and_then(|origin| origin.parse::<Uri>().ok());
+        origin.as_ref().and_then(Uri::authority).is_some_and(is_own)
+    };
+    let is_cross_site = head.headers.get_all("sec-fetch-site").iter().any(|site| site == "cross-site");
+    if is_cross_site || !head.headers.get_all(header::ORIGIN).iter().all(is_own_page) {
+        return Err((StatusCode::FORBIDDEN, "names are shown here: a page of another site may not ask\n"));
+    }
+    Ok(())
 }
 
 fn json<T: Serialize>(value: &T) -> Answer {
@@ -209,9 +250,11 @@ fn typed(kind: &'static str, body: impl Into<Bytes>) -> Answer {
 
 /// The headers by which a proxy says that it hands on another client's request.
 const FORWARDED: [&str; 4] = ["forwarded", "via", "x-forwarded-for", "x-forwarded-proto"];
-/// Prometheus' text format.
+/// The paths whose answers take a while to make.
+const LARGE: [&str; 3] = ["/metrics", "/status", "/config"];
 /// Where the root of the egress CA is published.
 const EGRESS_CA_PATH: &str = "/egress/ca.pem";
+/// Prometheus' text format.
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// The most bytes of a body: a question with a few headers.
 const LONGEST: usize = 64 * 1024;

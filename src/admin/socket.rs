@@ -5,9 +5,7 @@ use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::task::{Context, Poll};
 
-use tokio::net::unix::SocketAddr;
 use tokio::net::{UnixListener, UnixStream};
 
 use crate::bind::{self, SocketFile};
@@ -47,9 +45,8 @@ impl Socket {
         Ok(Self { listener, _file: SocketFile::at(path) })
     }
 
-    /// Accepts a client. A closure that calls this holds the file too, and not the listener alone.
-    pub(super) fn poll_accept(&self, context: &mut Context<'_>) -> Poll<io::Result<(UnixStream, SocketAddr)>> {
-        self.listener.poll_accept(context)
+    pub(super) async fn accept(&self) -> io::Result<UnixStream> {
+        Ok(self.listener.accept().await?.0)
     }
 }
 

@@ -21,6 +21,7 @@ use crate::admin::{Admin, Readiness};
 use crate::clock::Clock;
 use crate::credentials::Target;
 use crate::otlp::Exporters;
+use crate::places;
 use crate::proxy::{self, Egress, Gate, Past};
 use crate::spec::{OwnFile, Settings};
 use crate::store::Stores;
@@ -29,6 +30,7 @@ use crate::telemetry::log::{self, Level};
 
 /// Runs the configuration until a signal ends it.
 pub(crate) fn serve(sources: &Sources) -> Result<(), Failure> {
+    places::bound_by_descriptors();
     let clock = Clock::start();
     let mut prepared = sources.prepare(clock)?;
     if let Some(missing) = prepared.missing.pop() {

@@ -27,6 +27,7 @@ use super::scene::{CAPACITY, KINDS, Kind, SERVICE_TIME, Scene};
 use super::store::{Denied, Store};
 use crate::clock::Clock;
 use crate::moment::Moment;
+use crate::places::{self, Door, Place};
 
 /// The API, shared by its connections and by the observers inside the process.
 #[derive(Debug)]
@@ -79,21 +80,26 @@ impl Api {
         let api = Arc::clone(self);
         tasks.spawn(async move {
             let mut connections = JoinSet::new();
+            let door = Door::new("demo", places::few(MOST_CONNECTIONS), api.clock);
             loop {
-                // A client whose connection could not be accepted tries again.
-                if let Ok((stream, _)) = listener.accept().await {
-                    connections.spawn(Arc::clone(&api).connection(stream));
-                }
+                let stream = door.accept(async || Ok(listener.accept().await?.0)).await;
+                let (api, place) = (Arc::clone(&api), door.place().await);
+                connections.spawn(async move {
+                    tokio::select! {
+                        () = api.connection(stream, &place) => {}
+                        () = place.over() => {}
+                    }
+                });
                 while connections.try_join_next().is_some() {}
             }
         });
         Ok(address)
     }
 
-    async fn connection(self: Arc<Self>, stream: TcpStream) {
-        let service = service_fn(move |request| {
-            let api = Arc::clone(&self);
-            async move { Ok::<_, Infallible>(api.answer(request).await) }
+    async fn connection(&self, stream: TcpStream, place: &Place) {
+        let service = service_fn(|request| {
+            place.touch();
+            async move { Ok::<_, Infallible>(self.answer(request).await) }
         });
         // Without it, every small answer waits for a delayed acknowledgement; a connection without
         // it still works.
@@ -196,9 +202,24 @@ fn failure(status: StatusCode, reason: &str, message: &str) -> Answer {
     answer
 }
 
+/// The demo's own clients have some dozens.
+const MOST_CONNECTIONS: usize = 1024;
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_says_nothing_is_closed() {
+        use tokio::io::AsyncReadExt as _;
+        let mut tasks = JoinSet::new();
+        let address = Api::new(Scene { length: std::time::Duration::from_secs(10), seed: 1 }, Clock::start())
+            .serve(&mut tasks)
+            .await
+            .expect("a port");
+        let mut silent = TcpStream::connect(address).await.expect("it listens");
+        assert_eq!(silent.read(&mut [0]).await.expect("closed"), 0);
+    }
 
     #[test]
     fn paths_are_read_as_kubernetes_writes_them() {

@@ -49,6 +49,7 @@ use super::listener::{self, Bound, HandshakeErrors, Parting, Stream, Wire, WireH
 use super::respond::Responder;
 use crate::classify::Kind;
 use crate::clock::Clock;
+use crate::places::{self, Door, Place};
 use crate::spec::Listen;
 use crate::telemetry::{self, Sampler};
 use crate::tls;
@@ -72,6 +73,9 @@ pub struct Egress {
     buffers: Arc<Buffers>,
     responder: Arc<Responder>,
     tally: Tally,
+    door: Arc<Door>,
+    /// Those that are told that there are too many.
+    crowd: Arc<Door>,
     clients: TaskTracker,
     closing: Parting,
     ending: Parting,
@@ -127,6 +131,8 @@ impl Egress {
             buffers: Arc::default(),
             responder: Arc::new(Responder::new(NAME.into(), Kind::Http, clock)),
             tally: Tally::new(),
+            door: Door::to(places::of_process(), NAME, usize::MAX, clock),
+            crowd: Door::to(places::of_process(), "egress crowd", TURNED_AWAY, clock),
             clients: TaskTracker::new(),
             closing: Parting::new(),
             ending: Parting::new(),
@@ -182,14 +188,29 @@ impl Egress {
     }
 
     async fn accept(self: &Arc<Self>, socket: Bound, kind: ListenerKind) {
-        let mut said = None;
         loop {
-            let accepted = tokio::select! {
-                accepted = listener::next_client(&socket, self.clock, NAME, &mut said) => accepted,
+            let (stream, _) = tokio::select! {
+                accepted = self.door.accept(|| socket.accept()) => accepted,
                 () = self.closing.told() => return,
             };
+            // When all are busy, some are told so. The others are closed before TLS: a handshake
+            // that begins holds a connection for as long as it may take.
+            let served = self.door.take_of(self.directory().egress.max_connections);
+            let is_served = served.is_some();
+            let Some(place) = served.or_else(|| self.crowd.take()) else {
+                self.tally.became("refused");
+                continue;
+            };
             let egress = Arc::clone(self);
-            self.clients.spawn(async move { egress.receive(accepted.0, kind).await });
+            self.clients.spawn(async move {
+                let _connection = egress.tally.connected();
+                tokio::select! {
+                    biased; // an idle connection that is lost begins no call
+                    () = place.lost() => {}
+                    () = egress.receive(stream, kind, is_served.then(|| Arc::clone(&place))) => {}
+                    () = egress.ending.told() => {}
+                }
+            });
         }
     }
 
@@ -202,36 +223,26 @@ impl Egress {
         }
     }
 
-    async fn receive(self: &Arc<Self>, stream: Box<dyn Stream>, kind: ListenerKind) {
-        let (_connection, number) = self.tally.connected();
-        let most = self.directory().egress.max_connections;
-        // Those that are told that they are too many are not without number either. Others are
-        // closed before TLS: a handshake that begins holds a connection for as long as it may take.
-        if number > most.saturating_add(TURNED_AWAY) {
-            return self.tally.became("refused");
+    /// Receives a client. One without a place is turned away.
+    async fn receive(self: &Arc<Self>, stream: Box<dyn Stream>, kind: ListenerKind, place: Option<Arc<Place>>) {
+        let opened = match kind {
+            ListenerKind::Proxy => Box::pin(self.access.open(stream)).await,
+            ListenerKind::Name(_) => Some((stream, None)),
+        };
+        let Some((stream, named)) = opened else { return };
+        let is_served = place.is_some();
+        let mut handle = WireHandle::new(stream, Arc::clone(&self.buffers), Arc::default());
+        handle.place = place;
+        if is_served {
+            return match kind {
+                ListenerKind::Proxy => self.serve(&handle, named).await,
+                ListenerKind::Name(port) => Box::pin(self.serve_named(&handle, port)).await,
+            };
         }
-        tokio::select! {
-            biased; // no dice for each poll
-            () = async {
-                let opened = match kind {
-                    ListenerKind::Proxy => Box::pin(self.access.open(stream)).await,
-                    ListenerKind::Name(_) => Some((stream, None)),
-                };
-                let Some((stream, named)) = opened else { return };
-                let handle = WireHandle::new(stream, Arc::clone(&self.buffers), Arc::default());
-                if number <= most {
-                    return match kind {
-                        ListenerKind::Proxy => self.serve(&handle, named).await,
-                        ListenerKind::Name(port) => Box::pin(self.serve_named(&handle, port)).await,
-                    };
-                }
-                let crowded = Refused::new(Why::Crowded, "too many connections; raise egress.max_connections");
-                match kind {
-                    ListenerKind::Proxy => self.turn_away(&handle, &crowded).await,
-                    ListenerKind::Name(_) => Box::pin(self.turn_away_named(&handle, &crowded)).await,
-                }
-            } => {}
-            () = self.ending.told() => {}
+        let crowded = Refused::new(Why::Crowded, "too many connections; raise egress.max_connections");
+        match kind {
+            ListenerKind::Proxy => self.turn_away(&handle, &crowded).await,
+            ListenerKind::Name(_) => Box::pin(self.turn_away_named(&handle, &crowded)).await,
         }
     }
 

@@ -34,7 +34,7 @@ use super::parts::GateParts;
 use super::peer::Peer;
 use super::section::Section;
 use crate::clock::Clock;
-use crate::moment::Moment;
+use crate::places::{self, Door, Place};
 use crate::status::text::duration;
 use crate::telemetry::table;
 use crate::tls;
@@ -73,28 +73,39 @@ impl Server {
 
     /// Accepts from one socket until the gate closes.
     pub(crate) async fn accept(self: Arc<Self>, socket: Bound) {
-        let mut said = None;
+        let door = Door::to(places::of_process(), Arc::clone(&self.section.name), usize::MAX, self.section.clock);
         loop {
-            let accepted = tokio::select! {
-                accepted = next_client(&socket, self.section.clock, &self.section.name, &mut said) => accepted,
+            let next = async {
+                let accepted = door.accept(|| socket.accept()).await;
+                (accepted, door.place().await)
+            };
+            let (accepted, place) = tokio::select! {
+                next = next => next,
                 () = self.closing.told() => return,
             };
             let server = Arc::clone(&self);
-            self.clients.spawn(async move { server.receive(accepted).await });
+            self.clients.spawn(async move {
+                tokio::select! {
+                    biased; // an idle connection that is lost begins no call
+                    () = place.lost() => {}
+                    () = server.receive(accepted, Arc::clone(&place)) => {}
+                }
+            });
         }
     }
 
-    async fn receive(&self, (stream, local): (Box<dyn Stream>, Option<IpAddr>)) {
+    async fn receive(&self, (stream, local): (Box<dyn Stream>, Option<IpAddr>), place: Arc<Place>) {
+        let place = Some(place);
         let gauge = table::CLIENT_CONNECTIONS.gauge(&[&self.section.name]);
         gauge.increment(1.0);
         tokio::select! {
             biased; // no dice for each poll
             () = async {
                 match &self.section.tls {
-                    None => self.serve(stream, Peer { local, ..Peer::default() }, false).await,
+                    None => self.serve(stream, Peer { local, place, name: None }, false).await,
                     Some(tls) => {
                         if let Some((stream, http2, name)) = Box::pin(self.shake_hands(tls, stream)).await {
-                            self.serve(stream, Peer { local, name }, http2).await;
+                            self.serve(stream, Peer { local, name, place }, http2).await;
                         }
                     }
                 }
@@ -134,29 +145,6 @@ impl Server {
     }
 }
 
-/// Returns the next client. If a connection cannot be accepted, it says so once a minute (`said` is
-/// the last time) and tries again: the machine may be out of file descriptors for a while.
-pub(super) async fn next_client(
-    socket: &Bound,
-    clock: Clock,
-    name: &str,
-    said: &mut Option<Moment>,
-) -> (Box<dyn Stream>, Option<IpAddr>) {
-    loop {
-        match socket.accept().await {
-            Ok(accepted) => return accepted,
-            Err(error) => {
-                let now = clock.now();
-                if said.is_none_or(|said| now - said >= SAY_AGAIN) {
-                    *said = Some(now);
-                    tracing::warn!(gate = name, %error, "a connection cannot be accepted; the gate keeps trying");
-                }
-                clock.sleep(ACCEPT_AGAIN).await;
-            }
-        }
-    }
-}
-
 /// Returns the time for which a gate that is told to stop serves on even with no client: clients on
 /// other machines learn only then that it leaves. One that only its own machine reaches needs none.
 pub(super) fn leaving<'a>(sockets: impl IntoIterator<Item = &'a Bound>) -> Duration {
@@ -189,9 +177,6 @@ pub(super) async fn drain(
     tracing::info!(gate = name, "stopped");
 }
 
-/// Out of file descriptors: let some be closed before trying again.
-const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
-const SAY_AGAIN: Duration = Duration::from_secs(60);
 /// As long as Go's and kube-apiserver's.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// The time in which every node's kube-proxy learns that a pod of a Service leaves.

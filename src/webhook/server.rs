@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -15,16 +16,17 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::budget::{self, Budget};
 use super::certificate::Certificate;
 use super::{Settings, review};
 use crate::body;
 use crate::clock::Clock;
+use crate::places::{self, Door, Place};
 
 /// The port that cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -47,7 +49,8 @@ struct Shared {
     listener: TcpListener,
     settings: Settings,
     certificate: Certificate,
-    connections: Arc<Semaphore>,
+    door: Arc<Door>,
+    bodies: Arc<Budget>,
     clock: Clock,
     tasks: TaskTracker,
     /// It stops: readiness says no.
@@ -80,7 +83,8 @@ impl Server {
             listener,
             settings,
             certificate,
-            connections: Arc::new(Semaphore::new(MOST_CONNECTIONS)),
+            door: Door::new("webhook", places::few(MOST_CONNECTIONS), clock),
+            bodies: Budget::new(BODIES),
             clock,
             tasks: TaskTracker::new(),
             stopping: AtomicBool::new(false),
@@ -119,38 +123,34 @@ impl Shared {
     /// Accepts connections, each served in a task of its own.
     async fn accept(self: &Arc<Self>) {
         loop {
-            let Ok(place) = Arc::clone(&self.connections).acquire_owned().await else { return };
-            match self.listener.accept().await {
-                Ok((stream, _)) => {
-                    let shared = Arc::clone(self);
-                    self.tasks.spawn(async move {
-                        shared.receive(stream).await;
-                        drop(place);
-                    });
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "the webhook cannot accept a connection");
-                    self.clock.sleep(ACCEPT_AGAIN).await;
-                }
+            let stream = self.door.accept(async || Ok(self.listener.accept().await?.0)).await;
+            // No connection is busy here: the idlest goes.
+            if let Some(place) = self.door.take() {
+                let shared = Arc::clone(self);
+                self.tasks.spawn(async move {
+                    tokio::select! {
+                        () = shared.receive(stream, &place) => {}
+                        () = place.over() => {}
+                    }
+                });
             }
         }
     }
 
-    async fn receive(self: Arc<Self>, stream: TcpStream) {
+    async fn receive(self: Arc<Self>, stream: TcpStream, place: &Arc<Place>) {
         // Only latency is lost.
         drop(stream.set_nodelay(true));
-        let acceptor = TlsAcceptor::from(self.certificate.config());
-        match tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
-            Ok(Ok(stream)) => self.converse(stream).await,
-            Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
-            Err(_) => tracing::debug!("a TLS handshake took too long"),
+        match TlsAcceptor::from(self.certificate.config()).accept(stream).await {
+            Ok(stream) => self.converse(stream, place).await,
+            Err(error) => tracing::debug!(%error, "a TLS handshake failed"),
         }
     }
 
-    async fn converse(self: Arc<Self>, stream: TlsStream<TcpStream>) {
+    async fn converse(self: Arc<Self>, stream: TlsStream<TcpStream>, place: &Arc<Place>) {
         let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-        let closing = self.closing.clone();
+        let (closing, place) = (self.closing.clone(), Arc::clone(place));
         let service = service_fn(move |request| {
+            place.touch();
             let shared = Arc::clone(&self);
             async move { Ok::<_, Infallible>(shared.answer(request).await) }
         });
@@ -158,27 +158,15 @@ impl Shared {
         let served = if is_http2 {
             let mut builder = http2::Builder::new(TokioExecutor::new());
             builder.timer(TokioTimer::new()).keep_alive_interval(IDLE).max_concurrent_streams(MOST_STREAMS);
-            let mut connection = std::pin::pin!(builder.serve_connection(stream, service));
-            tokio::select! {
-                served = connection.as_mut() => served,
-                () = closing.cancelled() => {
-                    connection.as_mut().graceful_shutdown();
-                    connection.await
-                }
-            }
+            builder.initial_stream_window_size(WINDOW).initial_connection_window_size(WINDOW);
+            until(builder.serve_connection(stream, service), &closing, |it| it.graceful_shutdown()).await
         } else {
             let connection = http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(IDLE)
+                .max_buf_size(BUFFER)
                 .serve_connection(stream, service);
-            let mut connection = std::pin::pin!(connection);
-            tokio::select! {
-                served = connection.as_mut() => served,
-                () = closing.cancelled() => {
-                    connection.as_mut().graceful_shutdown();
-                    connection.await
-                }
-            }
+            until(connection, &closing, |it| it.graceful_shutdown()).await
         };
         if let Err(error) = served {
             tracing::debug!(%error, "a connection ended");
@@ -186,21 +174,25 @@ impl Shared {
     }
 
     async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
-        let (head, body) = request.into_parts();
-        let body = body::whole(body, LARGEST).await;
-        match (&head.method, head.uri.path()) {
+        match (request.method(), request.uri().path()) {
             (&Method::GET, "/livez") => text(StatusCode::OK, "ok"),
             (&Method::GET, "/readyz") if self.stopping.load(Ordering::SeqCst) => {
                 text(StatusCode::SERVICE_UNAVAILABLE, "stopping")
             }
             (&Method::GET, "/readyz") => text(StatusCode::OK, "ok"),
-            (&Method::POST, "/inject") => self.review(body),
+            (&Method::POST, "/inject") => self.review(request.into_body()).await,
             _ => text(StatusCode::NOT_FOUND, "there is POST /inject, GET /livez and GET /readyz"),
         }
     }
 
-    fn review(&self, body: Option<Bytes>) -> Response<Full<Bytes>> {
-        let Some(body) = body else {
+    async fn review(&self, body: Incoming) -> Response<Full<Bytes>> {
+        // What the review itself takes is not among it: there is one at a time.
+        let share = self.bodies.share();
+        let body = tokio::select! {
+            body = body::whole(body, LARGEST, |bytes| share.set(bytes)) => body,
+            () = share.lost() => None,
+        };
+        let Some(body) = body.filter(|body| budget::cost(body) <= REVIEWED) else {
             return text(StatusCode::PAYLOAD_TOO_LARGE, "the body broke off, or is larger than any AdmissionReview");
         };
         match review(&body, &self.settings) {
@@ -214,6 +206,22 @@ impl Shared {
     }
 }
 
+/// Serves a connection to its end, and has it say goodbye when the server closes.
+async fn until<C: Future<Output = hyper::Result<()>>>(
+    connection: C,
+    closing: &CancellationToken,
+    say_goodbye: impl Fn(Pin<&mut C>),
+) -> hyper::Result<()> {
+    let mut connection = pin!(connection);
+    tokio::select! {
+        served = connection.as_mut() => served,
+        () = closing.cancelled() => {
+            say_goodbye(connection.as_mut());
+            connection.await
+        }
+    }
+}
+
 fn text(status: StatusCode, text: &str) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(Bytes::from(format!("{text}\n"))));
     *response.status_mut() = status;
@@ -222,12 +230,17 @@ fn text(status: StatusCode, text: &str) -> Response<Full<Bytes>> {
 
 const JSON: http::HeaderValue = http::HeaderValue::from_static("application/json");
 /// A cluster has few API servers, each with few connections.
-const MOST_CONNECTIONS: usize = 256;
-const MOST_STREAMS: u32 = 64;
+const MOST_CONNECTIONS: usize = 64;
+const MOST_STREAMS: u32 = 8;
+/// The bytes that a client may send unasked, on each connection.
+const WINDOW: u32 = 64 << 10;
+/// The longest head.
+const BUFFER: usize = 16 << 10;
 /// The API server takes objects of up to 3 MiB; in JSON they may be written longer.
-const LARGEST: usize = 8 << 20;
-const HANDSHAKE: Duration = Duration::from_secs(10);
+const LARGEST: usize = 4 << 20;
+/// The bytes of all bodies together, and of what is made of the one that is reviewed: 16 MiB.
+const BODIES: usize = 6 << 20;
+const REVIEWED: usize = 10 << 20;
 const IDLE: Duration = Duration::from_secs(120);
 /// The time in which kube-proxy learns that the pod leaves.
 const LEAVING: Duration = Duration::from_secs(5);
-const ACCEPT_AGAIN: Duration = Duration::from_millis(100);

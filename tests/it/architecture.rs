@@ -1,6 +1,7 @@
 //! Holds the sources to the import rule of ARCHITECTURE.md: which module may use which.
 
 mod circles;
+mod listeners;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,6 +13,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("bind", &[]),
     ("body", &[]),
     ("moment", &[]),
+    ("places", &["clock", "moment"]),
     ("words", &[]),
     ("controls", &[]),
     ("clock", &["moment"]),
@@ -47,6 +49,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "hot",
             "limit",
             "moment",
+            "places",
             "spec",
             "status",
             "telemetry",
@@ -54,15 +57,15 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "upstream",
         ],
     ),
-    ("admin", &["bind", "body", "clock", "controls", "moment", "spec", "status", "telemetry"]),
-    ("demo", &["chart", "clock", "controller", "moment", "random"]),
+    ("admin", &["bind", "body", "clock", "controls", "moment", "places", "spec", "status", "telemetry"]),
+    ("demo", &["chart", "clock", "controller", "moment", "places", "random"]),
     ("simulate", &["agenda", "api", "chart", "classify", "config", "controller", "limit", "moment", "random", "spec"]),
     ("import", &["classify", "config", "dialect"]),
     ("state", &["api", "limit"]),
     ("store", &["clock", "credentials", "limit", "moment", "spec", "telemetry", "tls"]),
     ("inject", &["yaml"]),
     ("otlp", &["clock", "moment", "spec", "telemetry", "tls"]),
-    ("webhook", &["body", "clock", "credentials", "inject", "tls"]),
+    ("webhook", &["body", "clock", "credentials", "inject", "places", "tls"]),
     (
         "app",
         &[
@@ -75,6 +78,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "inject",
             "moment",
             "otlp",
+            "places",
             "proxy",
             "spec",
             "state",

@@ -197,7 +197,7 @@ fn many(usual: usize, full: usize) -> usize {
 }
 
 /// Raises the limit of open files as far as possible, for this process and those that it starts.
-fn more_files() {
+pub(crate) fn more_files() {
     let of = std::process::id().to_string();
     let most = limit("Max open files", 4);
     // Without prlimit the limit stays, and there are fewer connections.

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::net::SocketAddr;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -20,23 +21,29 @@ use tokio_rustls::client::TlsStream;
 
 use crate::cli::input::certificate;
 use crate::command::{Running, end, start, tidegate};
+use crate::faults::memory::Group;
 
 /// A webhook that runs, and what its clients trust.
 struct Webhook {
-    _process: Running,
+    process: Running,
     address: SocketAddr,
     roots: Roots,
     _folder: tempfile::TempDir,
 }
 
 fn webhook() -> Webhook {
+    limited("nofile=1024").0
+}
+
+/// A webhook under a limit of `prlimit`, and under 128 MiB where there can be a control group.
+fn limited(limit: &str) -> (Webhook, Option<Group>) {
     let folder = tempfile::tempdir().expect("a folder");
     let made = certificate();
     let (cert, key) = (folder.path().join("tls.crt"), folder.path().join("tls.key"));
     fs::write(&cert, made.cert.pem()).expect("written");
     fs::write(&key, made.signing_key.serialize_pem()).expect("written");
     let (cert, key) = (cert.display().to_string(), key.display().to_string());
-    let mut process = start(tidegate([
+    let webhook = tidegate([
         "webhook",
         "--listen",
         "127.0.0.1:0",
@@ -48,12 +55,23 @@ fn webhook() -> Webhook {
         "registry.example/tidegate:1",
         "--failure-policy",
         "fail",
-    ]));
+    ]);
+    let mut command = Command::new("prlimit");
+    command.arg(format!("--{limit}")).arg(webhook.get_program()).args(webhook.get_args());
+    command.stdin(Stdio::null()).stderr(Stdio::piped());
+    let mut process = start(command);
+    let group = Group::limited("webhook", MEMORY);
+    if let Some(group) = &group {
+        group.take(process.id());
+    }
     let line: Value = serde_json::from_str(&process.line("webhook open")).expect("JSON");
     let address = line["listen"].as_str().expect("an address").parse().expect("an address");
     let roots = Roots::Only(Pem::new(made.cert.pem().into_bytes(), "the test"));
-    Webhook { _process: process, address, roots, _folder: folder }
+    (Webhook { process, address, roots, _folder: folder }, group)
 }
+
+/// The limit of the manifests.
+const MEMORY: u64 = 128 << 20;
 
 impl Webhook {
     async fn connect(&self, http2: bool) -> TlsStream<TcpStream> {
@@ -126,17 +144,71 @@ async fn a_review_is_answered_over_tls_in_both_versions_of_http() {
 async fn a_body_that_is_too_long_is_read_to_its_end_before_it_is_answered() {
     let webhook = webhook();
     let mut stream = webhook.connect(false).await;
-    for (target, status) in [("/inject", "413 Payload Too Large"), ("/elsewhere", "404 Not Found")] {
-        let length: usize = 24 << 20;
-        let head = format!("POST {target} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {length}\r\n\r\n");
-        stream.write_all(head.as_bytes()).await.expect("a head");
-        stream.write_all(&vec![b' '; length]).await.expect("all of the body is read");
-        stream.flush().await.expect("all of it");
-        let mut answer = vec![0; 4096];
-        let read = stream.read(&mut answer).await.expect("an answer");
-        let answer = String::from_utf8_lossy(&answer[..read]).into_owned();
-        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{target}: {answer}");
+    let length: usize = 24 << 20;
+    let answer = send(&mut stream, "/inject", length, &vec![b' '; length]).await;
+    assert!(answer.starts_with("HTTP/1.1 413 Payload Too Large"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_body_elsewhere_is_not_read() {
+    let webhook = webhook();
+    let mut stream = webhook.connect(false).await;
+    let answer = send(&mut stream, "/elsewhere", 1 << 20, b"").await;
+    assert!(answer.starts_with("HTTP/1.1 404 Not Found"), "{answer}");
+}
+
+/// Sends a body, and returns the beginning of the answer.
+async fn send(stream: &mut TlsStream<TcpStream>, target: &str, length: usize, body: &[u8]) -> String {
+    let head = format!("POST {target} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {length}\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.expect("a head");
+    stream.write_all(body).await.expect("the body is read");
+    stream.flush().await.expect("all of it");
+    let mut answer = vec![0; 4096];
+    let read = stream.read(&mut answer).await.expect("an answer");
+    String::from_utf8_lossy(&answer[..read]).into_owned()
+}
+
+/// Each kind at once: silent clients, bodies that lack a byte, and JSON that is large in memory.
+#[tokio::test]
+async fn a_flood_leaves_the_webhook_to_the_api_server() {
+    crate::floods::more_files();
+    let (webhook, _group) = limited("nofile=256");
+    let served = async || {
+        let (status, _) = webhook.ask(true, "POST", "/inject", &request(&json!({}))).await;
+        assert_eq!((status, webhook.ask(false, "GET", "/readyz", "").await.0), (StatusCode::OK, StatusCode::OK));
+    };
+    let mut silent = Vec::new();
+    for _ in 0..400 {
+        silent.push(TcpStream::connect(webhook.address).await.expect("it listens"));
     }
+    served().await;
+    let mut bodies = Vec::new();
+    for size in [1 << 20, 3 << 20].into_iter().cycle().take(40) {
+        let mut stream = webhook.connect(false).await;
+        let head = format!("POST /inject HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {}\r\n\r\n", size + 1);
+        // The largest are given up meanwhile.
+        drop(stream.write_all(&[head.into_bytes(), vec![b' '; size]].concat()).await);
+        bodies.push(stream);
+        if bodies.len() % 10 == 0 {
+            served().await;
+        }
+    }
+    drop((bodies, silent));
+    for value in ["{},", "[],", "{\"\":0},", "0,", "\"\","] {
+        // What is just small enough is read, what is too large is refused.
+        for length in [20 << 10, 80 << 10, 3 << 20] {
+            let pod = format!("[{}0]", value.repeat(length / value.len()));
+            let review = request(&json!({})).replace("\"p\"", &pod);
+            let (status, said) = webhook.ask(false, "POST", "/inject", &review).await;
+            assert!([200, 413].contains(&status.as_u16()), "{value} {length}: {status} {said}");
+        }
+    }
+    served().await;
+    let status = fs::read_to_string(format!("/proc/{}/status", webhook.process.id())).expect("it lives");
+    let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).map(str::trim).expect("Linux says so");
+    println!("at most {most} resident");
+    let kib: u64 = most.trim_end_matches(" kB").parse().expect("a number");
+    assert!(kib << 10 < MEMORY, "{most}");
 }
 
 #[test]

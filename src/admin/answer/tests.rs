@@ -56,10 +56,8 @@ impl Operator for Fake {
 
 /// Returns status, headers and body of an answer.
 async fn ask(names: ShowNames, from: Origin, request: http::request::Builder, body: &str) -> (u16, HeaderMap, String) {
-    let handler = Handler {
-        readiness: Readiness::new(),
-        operator: Arc::new(OnceLock::from(Arc::new(Fake { names }) as Arc<dyn Operator>)),
-    };
+    let mut handler = Handler::new(Readiness::new());
+    handler.operator = Arc::new(OnceLock::from(Arc::new(Fake { names }) as Arc<dyn Operator>));
     let request = request.body(Full::new(Bytes::from(body.to_owned()))).expect("valid");
     let (parts, body) = handler.answer(request, from).await.into_parts();
     let body = body.collect().await.expect("whole").to_bytes();
@@ -90,10 +88,10 @@ async fn nothing_else_is_there_and_nothing_can_be_changed_on_the_port() {
 
 #[tokio::test]
 async fn the_root_leads_to_the_status_and_the_manual_of_the_night_is_there() {
-    let (status, headers, _) = ask(Auto, Origin::Network, get("/"), "").await;
+    let (status, headers, _) = ask(Auto, NETWORK, get("/"), "").await;
     assert_eq!((status, &headers["location"]), (307, &HeaderValue::from_static("/status")));
     for page in ["alerts", "configuration", "metrics", "operations", "troubleshooting"] {
-        let (status, headers, text) = ask(Never, Origin::Network, get(&format!("/docs/{page}.md")), "").await;
+        let (status, headers, text) = ask(Never, NETWORK, get(&format!("/docs/{page}.md")), "").await;
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/");
         let written = std::fs::read_to_string(format!("{path}{page}.md")).expect("it is there");
         assert_eq!((status, text == written), (200, true), "{page}");
@@ -103,7 +101,7 @@ async fn the_root_leads_to_the_status_and_the_manual_of_the_night_is_there() {
 
 #[tokio::test]
 async fn everyone_may_read_the_root_of_the_egress_ca_if_there_is_one() {
-    let (status, headers, root) = ask(Never, Origin::Network, get("/egress/ca.pem"), "").await;
+    let (status, headers, root) = ask(Never, NETWORK, get("/egress/ca.pem"), "").await;
     assert_eq!((status, &*root), (200, "the root"));
     assert_eq!(&headers["content-type"], "application/pem-certificate-chain");
     let (status, _, said) = ask(Auto, Origin::Loopback, get("/egress/ca.pem"), "").await;
@@ -131,8 +129,8 @@ async fn names_are_for_those_on_this_machine() {
     let names = |body: &str| body.contains("alert");
     for (shown, from, wanted) in [
         (Auto, Origin::Loopback, true),
-        (Auto, Origin::Network, false),
-        (Always, Origin::Network, true),
+        (Auto, NETWORK, false),
+        (Always, NETWORK, true),
         (Never, Origin::Loopback, false),
         (Never, Origin::Socket, true),
     ] {
@@ -153,12 +151,91 @@ async fn who_only_hands_on_a_request_or_was_led_here_sees_no_names() {
         assert!(status == 200 && !said.contains("alert"), "{header}: {said}");
     }
     let rebound = || Request::get("/status").header("host", "evil.example:9464");
-    for (shown, from) in [(Auto, Origin::Loopback), (Always, Origin::Network)] {
+    for (shown, from) in [(Auto, Origin::Loopback), (Always, NETWORK)] {
         let (status, _, said) = ask(shown, from, rebound(), "").await;
         assert!(status == 421 && !said.contains("alert"), "{said}");
     }
-    assert_eq!(ask(Auto, Origin::Network, rebound(), "").await.0, 200, "there are no names in it");
+    assert_eq!(ask(Auto, NETWORK, rebound(), "").await.0, 200, "there are no names in it");
 }
+
+#[tokio::test]
+async fn names_are_asked_for_at_this_machine_and_by_no_other_site() {
+    let own = ["localhost", "LOCALHOST:1", "127.0.0.1:9464", "[::1]:9464", "127.0.0.6"];
+    for host in own.into_iter().chain(["10.1.2.3:9464"]) {
+        let from = if host.starts_with("10.") { NETWORK } else { Origin::Loopback };
+        let asked = Request::get("/status").header("host", host).header("origin", format!("http://{host}"));
+        assert_eq!(ask(Always, from, asked, "").await.0, 200, "{host}");
+    }
+    let foreign: [(&[(&str, &str)], u16); 8] = [
+        (&[("host", "8.8.8.8")], 421),
+        (&[("host", "10.1.2.4")], 421),
+        (&[("host", "me@localhost")], 421),
+        (&[("host", "localhost"), ("host", "localhost")], 400),
+        (&[], 400),
+        (&[("host", "localhost"), ("origin", "null")], 403),
+        (&[("host", "localhost"), ("origin", "http://evil.example")], 403),
+        (&[("host", "localhost"), ("sec-fetch-site", "cross-site")], 403),
+    ];
+    for (headers, refused) in foreign {
+        for (method, path, body) in [("GET", "/status", ""), ("GET", "/config", ""), ("POST", "/explain", QUESTION)] {
+            for (from, expected) in [(Origin::Loopback, refused), (NETWORK, refused), (Origin::Socket, 200)] {
+                let asked = Request::builder().method(method).uri(path);
+                let asked = headers.iter().fold(asked, |asked, (name, value)| asked.header(*name, *value));
+                let (status, _, said) = ask(Always, from, asked, body).await;
+                assert_eq!(status, expected, "{path} {headers:?} {from:?}: {said}");
+            }
+        }
+    }
+}
+
+/// A body that panics when it is read.
+struct Unread;
+
+impl Body for Unread {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<http_body::Frame<Bytes>, Self::Error>>> {
+        panic!("it was read")
+    }
+}
+
+#[tokio::test]
+async fn bodies_are_read_only_from_where_orders_may_come() {
+    let mut handler = Handler::new(Readiness::new());
+    handler.operator = Arc::new(OnceLock::from(Arc::new(Fake { names: Auto }) as Arc<dyn Operator>));
+    for (path, from) in [
+        ("/explain", NETWORK),
+        ("/forget", Origin::Loopback),
+        ("/bypass", Origin::Loopback),
+        ("/status", Origin::Socket),
+        ("/livez", NETWORK),
+    ] {
+        let answer = handler.answer(post(path).body(Unread).expect("valid"), from).await;
+        assert!(answer.status().is_client_error(), "{path}");
+    }
+}
+
+/// A body that does not come to its end.
+#[tokio::test(start_paused = true)]
+async fn an_order_that_is_not_whole_keeps_nobody_waiting() {
+    let mut handler = Handler::new(Readiness::new());
+    handler.operator = Arc::new(OnceLock::from(Arc::new(Fake { names: Auto }) as Arc<dyn Operator>));
+    let never = http_body_util::StreamBody::new(futures_util::stream::pending::<Result<http_body::Frame<Bytes>, ()>>());
+    let order = post("/explain").body(never).expect("valid");
+    let order = handler.answer(order, Origin::Loopback);
+    let status = handler.answer(get("/status").body(Full::<Bytes>::default()).expect("valid"), Origin::Loopback);
+    tokio::select! {
+        biased;
+        answer = order => panic!("{}", answer.status()),
+        answer = status => assert_eq!(answer.status().as_u16(), 200),
+    }
+}
+
+const NETWORK: Origin = Origin::Network(Some(IpAddr::V4(std::net::Ipv4Addr::new(10, 1, 2, 3))));
 
 const QUESTION: &str = "{\"method\":\"GET\",\"path\":\"/\",\"headers\":[]}";
 

@@ -15,9 +15,10 @@ use super::head::{self, ConnectHead};
 use super::intercept::Opened;
 use super::reason::{Refused, Why};
 use super::target::{Host, Origin};
-use super::tunnel::{self, First};
+use super::tunnel::{self, First, Holding};
 use super::{Egress, FIRST_BYTES};
 use crate::credentials::Target;
+use crate::places::Place;
 use crate::proxy::listener::{Wire, WireHandle};
 use crate::spec::Unlisted;
 use crate::upstream;
@@ -50,6 +51,7 @@ impl Egress {
             }
             Fate::Passed(listed_by) => listed_by,
         };
+        let busy = handle.place.as_ref().map(Place::busy);
         let host = self.dial(&origin).await?;
         if established(handle).await.is_err() {
             return Ok(());
@@ -69,7 +71,7 @@ impl Egress {
                 "calls to a listed host pass unread in a tunnel, and without its limits; the gate limits what comes as http://"
             );
         }
-        tunnel::carry(Wire::unscanned(handle), host, open).await;
+        tunnel::carry(Wire::unscanned(handle), host, open, Holding { busy, clock: self.clock }).await;
         Ok(())
     }
 

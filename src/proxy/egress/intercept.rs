@@ -140,7 +140,9 @@ impl Egress {
         let Opened { origin, gate, client, .. } = opened;
         let lower_case = gate.own().upstream.lower_case();
         drop(gate); // each call finds it, so that it may go while the connection is idle
-        let handle = WireHandle::new(Box::new(stream), Arc::clone(&self.buffers), lower_case);
+        let place = handle.place.clone();
+        let mut handle = WireHandle::new(Box::new(stream), Arc::clone(&self.buffers), lower_case);
+        handle.place = place;
         let entry = Entry::Tunnel(Inside { origin, is_tls: true }, client);
         Box::pin(self.serve_calls(&handle, entry, http2)).await;
     }

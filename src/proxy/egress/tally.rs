@@ -82,10 +82,10 @@ impl Tally {
         Self { connections: AtomicUsize::new(0), tunnels, refusals, meters, handshakes, warned }
     }
 
-    /// Counts a client's connection; the number of all of them comes with it.
-    pub(super) fn connected(&self) -> (Connection<'_>, usize) {
-        let before = self.connections.fetch_add(1, Relaxed);
-        (Connection(self), before + 1)
+    /// Counts a client's connection.
+    pub(super) fn connected(&self) -> Connection<'_> {
+        self.connections.fetch_add(1, Relaxed);
+        Connection(self)
     }
 
     /// Counts a connection by what became of it.

@@ -29,6 +29,7 @@ use super::long_answer;
 use super::parting::Parting;
 use super::stream::Stream;
 use super::wire::{ActiveCall, Gone, Wire, WireHandle};
+use crate::places::{Busy, Place};
 use crate::proxy::guard::scan::{Fault, HEAD_BYTES, MOST_LINES};
 use crate::proxy::peer::Peer;
 use crate::proxy::stack::{self, Path, Sent};
@@ -45,6 +46,7 @@ struct Calls {
     /// The place where a call leaves the tunnel that the connection is to become; HTTP/2 becomes
     /// none.
     upgrade_slot: Option<UpgradeSlot>,
+    place: Option<Arc<Place>>,
 }
 
 pin_project! {
@@ -63,6 +65,7 @@ pin_project! {
         // The client's.
         version: Version,
         is_head: bool,
+        busy: Option<Busy>,
     }
 }
 
@@ -77,6 +80,7 @@ struct BodyWhileThere {
     chunked: bool,
     /// A part of it was given to hyper.
     begun: bool,
+    _busy: Option<Busy>,
 }
 
 impl hyper::service::Service<Request<Incoming>> for Calls {
@@ -92,7 +96,9 @@ impl hyper::service::Service<Request<Incoming>> for Calls {
         let (version, is_head) = (request.version(), request.method() == Method::HEAD);
         let (request, unread) = Inbound::of(request);
         let client = self.handle.as_ref().map(WireHandle::begin);
-        WhileThere { call: self.path.clone().call(request), client, unread, early: None, switches, version, is_head }
+        let busy = self.place.as_ref().map(Place::busy);
+        let call = self.path.clone().call(request);
+        WhileThere { call, client, unread, early: None, switches, version, is_head, busy }
     }
 }
 
@@ -132,7 +138,8 @@ impl Future for WhileThere {
             *response.version_mut() = Version::HTTP_10; // or hyper would promise to keep the connection as well
         }
         let chunked = is_open && !is_old;
-        Poll::Ready(Ok(response.map(|body| BodyWhileThere { body, client, unread, chunked, begun: false })))
+        let _busy = this.busy.take();
+        Poll::Ready(Ok(response.map(|body| BodyWhileThere { body, client, unread, chunked, begun: false, _busy })))
     }
 }
 
@@ -141,7 +148,7 @@ impl Body for BodyWhileThere {
     type Error = BoxError;
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let Self { body, client, unread, chunked, begun } = self.get_mut();
+        let Self { body, client, unread, chunked, begun, _busy: _ } = self.get_mut();
         let Some(client) = client else { return Pin::new(body).poll_frame(cx) };
         let is_full = *begun && client.poll_room(cx).is_pending();
         match if is_full { Poll::Pending } else { Pin::new(&mut *body).poll_frame(cx) } {
@@ -187,7 +194,8 @@ fn is_open(response: &Response<Sent>) -> bool {
 impl Server {
     /// Serves a connection to its end. `http2` if ALPN agreed on it; otherwise the preface decides.
     pub(in crate::proxy) async fn serve(&self, stream: Box<dyn Stream>, peer: Peer, http2: bool) {
-        let handle = WireHandle::new(stream, Arc::clone(&self.section.buffers), self.parts.upstream.lower_case());
+        let mut handle = WireHandle::new(stream, Arc::clone(&self.section.buffers), self.parts.upstream.lower_case());
+        handle.place = peer.place.clone();
         let speaks_http2 = http2
             || tokio::select! {
                 first = tokio::time::timeout(FIRST_BYTES, handle.speaks_http2()) => match first {
@@ -213,7 +221,7 @@ pub(in crate::proxy) async fn serve_calls_of_http2(
     (closing, over): (&Parting, &AtomicBool),
     gate: &str,
 ) {
-    let calls = Calls { path, handle: None, upgrade_slot: None };
+    let calls = Calls { path, handle: None, upgrade_slot: None, place: handle.place.clone() };
     let mut told = pin!(closing.told());
     // Looked at with each answer that is sent, which is when a call can have set it.
     let closing = poll_fn(|cx| if over.load(Relaxed) { Poll::Ready(()) } else { told.as_mut().poll(cx) });
@@ -226,7 +234,8 @@ pub(in crate::proxy) async fn serve_calls_of_http2(
 /// Serves the calls of a connection that speaks HTTP/1, to its end.
 pub(in crate::proxy) async fn serve_calls(handle: &WireHandle, path: Path, closing: &Parting, gate: &str) {
     let upgrade_slot = UpgradeSlot::default();
-    let calls = Calls { path, handle: Some(handle.clone()), upgrade_slot: Some(upgrade_slot.clone()) };
+    let place = handle.place.clone();
+    let calls = Calls { path, handle: Some(handle.clone()), upgrade_slot: Some(upgrade_slot.clone()), place };
     let served = serve_http1(handle, calls, closing).await;
     // A head that is too large was counted when its request was turned away.
     if let Some(fault) = handle.fault().filter(|fault| *fault != Fault::TooLarge) {
@@ -239,6 +248,7 @@ pub(in crate::proxy) async fn serve_calls(handle: &WireHandle, path: Path, closi
     // Here and not in a task of its own, so that a tunnel counts as a client: the drain waits for
     // it, and ends it.
     if let Some(tunnel) = upgrade_slot.take() {
+        let _busy = handle.place.as_ref().map(Place::busy);
         Box::pin(tunnel.carry(gate)).await;
     }
 }
@@ -254,6 +264,7 @@ async fn serve_http1(handle: &WireHandle, calls: Calls, closing: &Parting) -> Re
         let outlasting = handle.take_outlasting();
         served?;
         if let Some(rest) = outlasting {
+            let _busy = handle.place.as_ref().map(Place::busy);
             long_answer::write(handle, rest).await?;
             if !handle.rests() {
                 handle.close().await; // hyper would have
@@ -396,7 +407,7 @@ mod tests {
             });
             let (mut client, end) = duplex(1 << 10);
             let handle = WireHandle::new(Box::new(end), Arc::default(), Arc::default());
-            let calls = Calls { path, handle: Some(handle.clone()), upgrade_slot: None };
+            let calls = Calls { path, handle: Some(handle.clone()), upgrade_slot: None, place: None };
             client.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("room");
             let begun = clock.now();
             serve_awake(&handle, &calls, &server.closing).await.expect("no fault");

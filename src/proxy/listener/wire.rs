@@ -25,6 +25,7 @@ use self::filter::Filter;
 use super::idle::{Idle, Ready};
 use super::read_ahead::ReadAhead;
 use super::stream::{HangUp, Stream};
+use crate::places::Place;
 use crate::proxy::guard::buffers::{AheadShare, AnswerShare, Buffers};
 use crate::proxy::guard::scan::Fault;
 use crate::proxy::stack::Sent;
@@ -64,6 +65,8 @@ pub(super) struct Gone;
 #[derive(Clone)]
 pub(crate) struct WireHandle {
     shared: Arc<Mutex<Shared>>,
+    /// The place that it has at its door.
+    pub(crate) place: Option<Arc<Place>>,
 }
 
 /// The same connection as the call sees it that is under way there; it does not rest before this is
@@ -181,7 +184,7 @@ impl WireHandle {
             switched: None,
             goodbye: None,
         };
-        Self { shared: Arc::new(Mutex::new(shared)) }
+        Self { shared: Arc::new(Mutex::new(shared)), place: None }
     }
 
     /// True if the client begins with HTTP/2's preface. This is decided at the first byte that
@@ -407,7 +410,7 @@ mod tests {
     }
 
     fn handle_of(wire: &Wire) -> WireHandle {
-        WireHandle { shared: Arc::clone(&wire.shared) }
+        WireHandle { shared: Arc::clone(&wire.shared), place: None }
     }
 
     /// A new hyper begins with what comes next.

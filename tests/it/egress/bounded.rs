@@ -78,6 +78,17 @@ async fn act(does: Does, listener: &Listener, ca: &str, other: &str) -> (Option<
     }
 }
 
+/// True if the listener has not closed a connection.
+fn is_open(stream: &TcpStream) -> bool {
+    loop {
+        match stream.try_read(&mut [0; 4096]) {
+            Ok(0) => return false,
+            Ok(_) => {}
+            Err(error) => return error.kind() == std::io::ErrorKind::WouldBlock,
+        }
+    }
+}
+
 #[test]
 fn whatever_comes_the_listener_holds_no_more_than_it_may() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
@@ -118,8 +129,15 @@ fn whatever_comes_the_listener_holds_no_more_than_it_may() {
                 prop_assert!(told.origins <= MOST_ORIGINS, "{} origins after {:?} of {:?}", told.origins, does, story);
                 prop_assert!([0, 200, 502, 503].contains(&code), "{does:?}: {code}");
                 prop_assert!(told.tunnels.len() <= 20 && told.handshakes.len() <= 20);
-                let served = stay.iter().filter(|(_, code)| *code == 200).count();
-                prop_assert!(served <= MOST_CONNECTIONS, "{served} at once after {does:?} of {story:?}");
+                // The idlest are closed for newer ones, a moment later.
+                let are_few = within(async {
+                    while stay.iter().filter(|(stream, code)| *code == 200 && is_open(stream)).count()
+                        > MOST_CONNECTIONS
+                    {
+                        tokio::task::yield_now().await;
+                    }
+                });
+                are_few.await;
             }
             // All leave: nothing is held for them.
             drop(stay);

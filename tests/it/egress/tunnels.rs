@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
 use tokio_rustls::TlsConnector;
 
-use super::{Around, EC2, Listener, encrypted, listener};
+use super::{Around, EC2, Listener, encrypted, in_a_tunnel, listener};
 use crate::proxy::names::{NameServer, Says};
 use crate::support::{Backend, within};
 
@@ -391,4 +391,20 @@ async fn a_client_that_speaks_tls_or_nothing_is_let_go() {
         within(stream.read_to_end(&mut answer)).await.ok();
         assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 400 "), "{}", String::from_utf8_lossy(&answer));
     }
+}
+
+#[tokio::test]
+async fn the_tunnel_half_closed_longest_makes_room() {
+    let listener = listener("max_connections = 2\n", Around::default()).await;
+    let [mut one, mut two] = [in_a_tunnel(&listener).await, in_a_tunnel(&listener).await];
+    let full = listener.exchange("CONNECT a.example:443 HTTP/1.1\r\n\r\n").await;
+    assert!(full.starts_with("HTTP/1.1 503 "), "{full}");
+    for (client, host) in [&mut two, &mut one] {
+        client.shutdown().await.expect("ended");
+        assert_eq!(within(host.read(&mut [0])).await.expect("the end"), 0);
+    }
+    let _three = in_a_tunnel(&listener).await;
+    assert_eq!(within(two.0.read(&mut [0])).await.unwrap_or_default(), 0, "the first to end");
+    one.1.write_all(b"x").await.expect("sent");
+    within(one.0.read_exact(&mut [0])).await.expect("the other is carried on");
 }

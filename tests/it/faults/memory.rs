@@ -17,12 +17,12 @@ const LIMIT: u64 = 256 << 20;
 const BODIES: usize = 400;
 
 /// A control group of the kernel (version 1 or 2) with a memory limit; removed at the end.
-struct Group(PathBuf);
+pub(crate) struct Group(PathBuf);
 
 impl Group {
     /// `None` if this user may not make one.
-    fn limited(bytes: u64) -> Option<Self> {
-        let name = format!("tidegate-test-{}", std::process::id());
+    pub(crate) fn limited(name: &str, bytes: u64) -> Option<Self> {
+        let name = format!("tidegate-test-{name}-{}", std::process::id());
         for (root, limit) in [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")] {
             let folder = Path::new(root).join(&name);
             if fs::create_dir(&folder).is_err() {
@@ -36,7 +36,7 @@ impl Group {
         None
     }
 
-    fn take(&self, process: u32) {
+    pub(crate) fn take(&self, process: u32) {
         fs::write(self.0.join("cgroup.procs"), process.to_string()).expect("the group is ours");
     }
 
@@ -71,7 +71,7 @@ fn under_a_memory_limit_waiting_bodies_are_refused_and_leases_go_on() {
          listen = \"127.0.0.1:{port}\"\nbucket = {{ rate = 0.01, burst = 1 }}\nqueue = {{ max_wait = \"30m\" }}\n",
         api.port
     ));
-    let group = Group::limited(LIMIT);
+    let group = Group::limited("bodies", LIMIT);
     if group.is_none() {
         say("no control group can be made here: the limit is not the kernel's, only the gate's own");
     }

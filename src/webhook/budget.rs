@@ -1,0 +1,132 @@
+//! One budget for the bodies of all reviews, and what the JSON of one takes in memory.
+//!
+//! When it is used up, the largest body is given up. A pod has some kilobytes, so those who send
+//! more than that, or never come to an end, make room for it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio_util::sync::CancellationToken;
+
+/// The bytes that all reviews may take together.
+#[derive(Debug)]
+pub(super) struct Budget {
+    most: usize,
+    shares: Mutex<Shares>,
+}
+
+#[derive(Debug, Default)]
+struct Shares {
+    next: u64,
+    taken: BTreeMap<u64, (usize, CancellationToken)>,
+}
+
+/// The part of one review.
+#[derive(Debug)]
+pub(super) struct Share {
+    budget: Arc<Budget>,
+    number: u64,
+    is_lost: CancellationToken,
+}
+
+// === impl Budget ===
+
+impl Budget {
+    pub(super) fn new(most: usize) -> Arc<Self> {
+        Arc::new(Self { most, shares: Mutex::default() })
+    }
+
+    pub(super) fn share(self: &Arc<Self>) -> Share {
+        let is_lost = CancellationToken::new();
+        let mut shares = self.lock();
+        let number = shares.next;
+        shares.next += 1;
+        shares.taken.insert(number, (0, is_lost.clone()));
+        drop(shares);
+        Share { budget: Arc::clone(self), number, is_lost }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Shares> {
+        self.shares.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Share ===
+
+impl Share {
+    /// Makes the share so large. While all together are too large, the largest is lost; false if
+    /// that is this one.
+    pub(super) fn set(&self, bytes: usize) -> bool {
+        let mut shares = self.budget.lock();
+        match shares.taken.get_mut(&self.number) {
+            Some((size, _)) => *size = bytes,
+            None => return false,
+        }
+        while shares.taken.values().map(|(size, _)| size).sum::<usize>() > self.budget.most {
+            let largest = shares.taken.iter().max_by_key(|(_, (size, _))| size).map(|(number, _)| *number);
+            let Some((_, is_lost)) = largest.and_then(|largest| shares.taken.remove(&largest)) else { break };
+            is_lost.cancel();
+        }
+        shares.taken.contains_key(&self.number)
+    }
+
+    /// Returns when the share is lost.
+    pub(super) async fn lost(&self) {
+        self.is_lost.cancelled().await;
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.budget.lock().taken.remove(&self.number);
+    }
+}
+
+/// Returns what a body takes in memory while it is reviewed: the text some times over, and every
+/// value of its JSON, of which an object is large however little is in it.
+pub(super) fn cost(body: &[u8]) -> usize {
+    let (mut objects, mut values, mut in_text, mut is_escaped) = (0, 0, false, false);
+    for byte in body {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if in_text => is_escaped = true,
+            b'"' => in_text = !in_text,
+            _ if in_text => {}
+            b'{' => objects += 1,
+            b',' | b'[' | b':' => values += 1,
+            _ => {}
+        }
+    }
+    TEXT * body.len() + OBJECT * objects + VALUE * values
+}
+
+/// The text is there once as it came, in the tree, and in what is made of it.
+const TEXT: usize = 2;
+/// A map of `serde_json` makes room for eleven entries at once.
+const OBJECT: usize = 1024;
+const VALUE: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_body_makes_room() {
+        let budget = Budget::new(100);
+        let [small, large, newest] = [(); 3].map(|()| budget.share());
+        assert!(small.set(10) && large.set(80) && newest.set(10));
+        assert!(newest.set(11) && large.is_lost.is_cancelled() && !large.set(1));
+        assert!(!newest.set(91), "now it is the largest itself");
+        assert!(newest.is_lost.is_cancelled() && small.set(100));
+        drop(small);
+        assert!(budget.share().set(100), "what is over takes nothing");
+    }
+
+    #[test]
+    fn small_objects_cost_more_than_their_text() {
+        assert_eq!(cost(br#"{"a":[1,"{,:\"[{"]}"#), TEXT * 19 + OBJECT + VALUE * 3);
+        let objects = [b"[".to_vec(), b"{},".repeat(7 << 18), b"0]".to_vec()].concat();
+        assert!(cost(&objects) > 1 << 30);
+        assert!(cost(&vec![b' '; 3 << 20]) < 10 << 20, "as large as an object may be");
+    }
+}
