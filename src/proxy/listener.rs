@@ -84,23 +84,18 @@ impl Server {
                 () = self.closing.told() => return,
             };
             let server = Arc::clone(&self);
-            self.clients.spawn(async move {
-                tokio::select! {
-                    biased; // an idle connection that is lost begins no call
-                    () = place.lost() => {}
-                    () = server.receive(accepted, Arc::clone(&place)) => {}
-                }
-            });
+            self.clients.spawn(async move { server.receive(accepted, place).await });
         }
     }
 
     async fn receive(&self, (stream, local): (Box<dyn Stream>, Option<IpAddr>), place: Arc<Place>) {
-        let place = Some(place);
         let gauge = table::CLIENT_CONNECTIONS.gauge(&[&self.section.name]);
         gauge.increment(1.0);
         tokio::select! {
-            biased; // no dice for each poll
+            biased; // an idle connection that is lost begins no call
+            () = place.lost() => {}
             () = async {
+                let place = Some(Arc::clone(&place));
                 match &self.section.tls {
                     None => self.serve(stream, Peer { local, place, name: None }, false).await,
                     Some(tls) => {

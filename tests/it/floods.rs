@@ -204,9 +204,10 @@ pub(crate) fn more_files() {
     drop(Command::new("prlimit").args(["--pid", &of, &format!("--nofile={most}:{most}")]).status());
 }
 
-/// The number of connections that one process can have, at most `wanted`.
+/// The number of connections that one process can have, at most `wanted`. A gate takes half as many
+/// as it may have descriptors.
 fn connections(wanted: usize) -> usize {
-    let can = limit("Max open files", 3).saturating_sub(400);
+    let can = limit("Max open files", 3).saturating_sub(400) / 2;
     if can < wanted {
         println!("{can} connections instead of {wanted}: no more files can be open");
     }

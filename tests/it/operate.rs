@@ -463,11 +463,13 @@ fn an_order_that_is_too_long_is_read_to_its_end_before_it_is_answered() {
     let (upstream, _) = api();
     let process = Process::start(&format!("http://127.0.0.1:{upstream}"), "");
     let mut stream = TcpStream::connect(("127.0.0.1", process.admin)).expect("the admin port listens");
-    for (path, status) in [("/explain", 400), ("/status", 405), ("/elsewhere", 405)] {
+    for (path, read, status) in [("/explain", true, 400), ("/status", false, 405)] {
         let length: usize = 16 << 20;
         let head = format!("POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n");
         stream.write_all(head.as_bytes()).expect("a head");
-        stream.write_all(&vec![b' '; length]).expect("all of the body is read");
+        // Others are answered at once.
+        let body = if read { vec![b' '; length] } else { Vec::new() };
+        stream.write_all(&body).expect("all of the body is read");
         let mut answer = vec![0; 4096];
         let read = stream.read(&mut answer).expect("an answer");
         let answer = String::from_utf8_lossy(&answer[..read]).into_owned();

@@ -129,6 +129,7 @@ fn whatever_comes_the_listener_holds_no_more_than_it_may() {
                 prop_assert!(told.origins <= MOST_ORIGINS, "{} origins after {:?} of {:?}", told.origins, does, story);
                 prop_assert!([0, 200, 502, 503].contains(&code), "{does:?}: {code}");
                 prop_assert!(told.tunnels.len() <= 20 && told.handshakes.len() <= 20);
+                crowded.set(crowded.get() || stay.iter().any(|(stream, code)| *code == 200 && !is_open(stream)));
                 // The idlest are closed for newer ones, a moment later.
                 let are_few = within(async {
                     while stay.iter().filter(|(stream, code)| *code == 200 && is_open(stream)).count()
