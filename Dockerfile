@@ -4,6 +4,7 @@ FROM rust:1.95-bookworm AS builder
 WORKDIR /build
 COPY Cargo.toml Cargo.lock ./
 COPY src src
+COPY crates crates
 COPY config config
 COPY docs docs
 COPY benches benches

@@ -15,7 +15,6 @@ mod loops;
 mod recent;
 mod report;
 mod seen;
-mod sketch;
 mod watched;
 
 #[cfg(test)]
@@ -25,4 +24,4 @@ pub use self::body::digest;
 pub use self::loops::{Loops, in_direction};
 pub use self::report::{News, Report};
 pub use self::seen::{Names, Refused, Seen};
-pub use self::sketch::{Pace, PerKey, Sketch, in_class};
+pub use crate::limit::sketch::{Pace, PerKey, Sketch, in_class};

@@ -7,6 +7,9 @@
 //! connections are in [`upstream`]. ARCHITECTURE.md has the map.
 
 #[macro_use]
+pub extern crate tidegate_limit as limit;
+
+#[macro_use]
 mod words;
 
 pub mod admin;
@@ -29,8 +32,6 @@ pub mod dialect;
 pub mod hot;
 mod import;
 pub mod inject;
-pub mod limit;
-pub mod moment;
 mod otlp;
 mod places;
 pub mod proxy;
@@ -46,3 +47,5 @@ pub mod tls;
 pub mod upstream;
 pub mod webhook;
 mod yaml;
+
+pub use limit::moment;

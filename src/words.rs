@@ -1,40 +1,4 @@
-//! The macro that declares enums whose values have a word each, in configuration, metrics, logs and
-//! status.
-
-/// An enum whose values have a word each.
-pub(crate) trait Words {
-    /// The words of all values, in the order of their declaration.
-    const WORDS: &'static [&'static str];
-}
-
-/// Declares enums with `ALL`, their values in order, with `word`, and with `Display` by that word.
-macro_rules! words {
-    ($($(#[$of_enum:meta])* $vis:vis enum $name:ident { $($(#[$of_value:meta])* $value:ident = $word:literal,)+ })+) => {$(
-        $(#[$of_enum])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        $vis enum $name { $($(#[$of_value])* $value,)+ }
-
-        impl $name {
-            /// All values, in the order of their declaration.
-            $vis const ALL: [Self; [$($word),+].len()] = [$(Self::$value),+];
-
-            /// Returns the word for it.
-            $vis const fn word(self) -> &'static str {
-                match self { $(Self::$value => $word),+ }
-            }
-        }
-
-        impl crate::words::Words for $name {
-            const WORDS: &'static [&'static str] = &[$($word),+];
-        }
-
-        impl std::fmt::Display for $name {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str(self.word())
-            }
-        }
-    )+};
-}
+//! The macro that declares enums whose values have a word and a sentence each.
 
 /// Declares an enum whose values have a word each, for metrics, and a sentence, which `Display`
 /// shows.

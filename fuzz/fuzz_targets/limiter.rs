@@ -9,12 +9,12 @@ use proptest::{
 };
 
 #[expect(dead_code, reason = "shared with the tests, which use more of it")]
-#[path = "../../tests/it/limit/lives.rs"]
+#[path = "../../crates/limit/tests/limit/lives.rs"]
 mod lives;
-#[path = "../../tests/it/limit/model.rs"]
+#[path = "../../crates/limit/tests/limit/model.rs"]
 mod model;
 #[expect(dead_code, reason = "shared with the tests, which use more of it")]
-#[path = "../../tests/it/limit/world.rs"]
+#[path = "../../crates/limit/tests/limit/world.rs"]
 mod world;
 
 /// Makes a seed in which every byte counts. The bytes themselves cannot be the random choices:

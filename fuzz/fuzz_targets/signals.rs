@@ -6,7 +6,8 @@ use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header::CONTENT_ENCODING};
 use libfuzzer_sys::fuzz_target;
-use tidegate::api::signals::{PEEK, PauseLength, Response, Signal, Signals, in_clear, read, wants_body};
+use tidegate::api::PauseLength;
+use tidegate::api::signals::{PEEK, Response, Signal, Signals, in_clear, read, wants_body};
 
 /// Reads them for each family alone, then for all together.
 fn all(status: StatusCode, headers: &HeaderMap, body: &[u8], wall: Option<SystemTime>) {

@@ -8,76 +8,8 @@ use std::time::Duration;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
-use super::signals::{self, PauseLength, Reach, Reading, Refused, Response, Signal, Signals};
-use super::{Call, Verb, apply};
-
-/// The meaning of a response for its key (docs/design.md, "Outcomes").
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// The caller left after less than 1 s upstream, or nothing was learned.
-    Abandoned,
-    /// Counts against the key.
-    Failure,
-    /// Neither counts nor forgets.
-    Neutral,
-    /// Forgets the key.
-    Success,
-    /// Counts as a failure, and nothing of the key leaves before `after` has passed.
-    Throttled {
-        /// The upstream's own Retry-After.
-        after: Duration,
-    },
-}
-
-/// An outcome, and its effects beyond the key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answer {
-    /// The meaning for the key.
-    pub outcome: Outcome,
-    /// The status; `None` if the call was sent and then lost.
-    pub status: Option<u16>,
-    /// The memory that it ends, beyond the outcome.
-    pub gone: Gone,
-    /// True if the upstream turned the call away because it has too much to do (not for an error of
-    /// its own or a PodDisruptionBudget). An adaptive bucket slows down for it.
-    pub throttled: bool,
-    /// The pause of calls beyond the key.
-    pub pause: Option<Pause>,
-}
-
-/// The memory of failures that an answer ends. A time that the upstream named stays in any case.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Gone {
-    /// None. A read that finds no object says nothing about the write that fails to make it.
-    Nothing,
-    /// That of its own key: the write found nothing to write to.
-    Key,
-    /// That of every key of the object: a DELETE has removed it, or found nothing to remove.
-    Object,
-}
-
-/// A pause that the upstream asked for, of calls beyond the key of the one it answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pause {
-    /// The calls that wait.
-    pub scope: Scope,
-    /// Its length, from the response head on.
-    pub length: PauseLength,
-}
-
-words! {
-    /// The calls that pause when the upstream asks for it.
-    pub enum Scope {
-        /// The calls of the same key, by [`Outcome::Throttled`] and never by a [`Pause`].
-        Key = "key",
-        /// The calls of the same class.
-        Class = "class",
-        /// The calls of the same credential.
-        Credential = "credential",
-        /// Every call of the gate that is not exempt.
-        Gate = "gate",
-    }
-}
+use super::signals::{self, Reach, Reading, Refused, Response, Signal, Signals};
+use super::{Answer, Call, Gone, Outcome, Pause, PauseLength, Scope, Verb, apply};
 
 /// The answers that count as failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -148,30 +80,6 @@ impl Rejection {
             _ if throttling.kubernetes && is_fair_queueing_at_work(response) => Some(Self::PriorityAndFairness),
             _ => too_much.then_some(Self::RateLimit),
         }
-    }
-}
-
-// === impl Outcome ===
-
-impl Outcome {
-    /// True if it counts against the key.
-    pub const fn counts(self) -> bool {
-        matches!(self, Self::Failure | Self::Throttled { .. })
-    }
-}
-
-// === impl Answer ===
-
-impl Answer {
-    /// Creates an answer that concerns only the key of its call.
-    pub const fn new(outcome: Outcome, status: Option<u16>) -> Self {
-        Self { outcome, status, gone: Gone::Nothing, throttled: false, pause: None }
-    }
-
-    /// Returns the same for a call whose key is not of one object: the end of an object says
-    /// nothing about such a key.
-    pub const fn of_no_object(self) -> Self {
-        Self { gone: Gone::Nothing, ..self }
     }
 }
 

@@ -9,6 +9,8 @@ use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, StatusCode};
 
+use crate::limit::outcome::PauseLength;
+
 mod aws;
 mod azure;
 mod cbor;
@@ -99,21 +101,6 @@ pub struct Spent {
     pub wait: Duration,
     /// The calls that the quota concerns.
     pub reach: Reach,
-}
-
-/// The length of a pause, or of the wait of a single call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PauseLength {
-    /// The upstream named it.
-    Known(Duration),
-    /// The upstream named none: `first`, then twice as long each time it happens again before a
-    /// success in the scope, up to `most`.
-    Growing {
-        /// The first length.
-        first: Duration,
-        /// The longest.
-        most: Duration,
-    },
 }
 
 /// The calls that a limit concerns at most, however wide `signals.scope` is.
@@ -209,25 +196,6 @@ impl Response<'_> {
     /// Ends the reading with `None` unless the call was answered 429.
     fn too_many(&self) -> Option<()> {
         (self.status == StatusCode::TOO_MANY_REQUESTS).then_some(())
-    }
-}
-
-// === impl PauseLength ===
-
-impl PauseLength {
-    /// Returns the length at the first time.
-    pub(super) fn first(self) -> Duration {
-        match self {
-            Self::Known(first) | Self::Growing { first, .. } => first,
-        }
-    }
-
-    /// Returns the same, but never longer than `cap`.
-    pub(super) fn capped(self, cap: Duration) -> Self {
-        match self {
-            Self::Known(length) => Self::Known(length.min(cap)),
-            Self::Growing { first, most } => Self::Growing { first: first.min(cap), most: most.min(cap) },
-        }
     }
 }
 

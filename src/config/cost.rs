@@ -10,7 +10,7 @@ use super::values::one_of;
 use crate::classify::{CostBy, CostReader, Kind};
 use crate::dialect::Dialect;
 use crate::limit::policy::{BucketPolicy, Cost};
-use crate::words::Words;
+use crate::limit::words::Words;
 
 words! {
     /// The things that a bucket counts.

@@ -19,8 +19,8 @@ use super::problems::{alternatives, did_you_mean};
 use super::shape::Shape;
 use super::url;
 use crate::classify::Kind;
+use crate::limit::words::Words;
 use crate::spec::{Egress, HostPattern, HostSet, Hosts, Listen, PlainHttp, Settings, Unlisted, has_valid_port};
-use crate::words::Words;
 
 /// Reads the egress listener, if there is one.
 pub(super) fn egress(root: &Cursor<'_>) -> Option<Egress> {

@@ -11,8 +11,8 @@ use crate::api::{Scope, Signal};
 use crate::classify::{FairBy, Kind};
 use crate::dialect::Dialect;
 use crate::limit::policy::{Combine, Lane, Outage, Per};
+use crate::limit::words::Words;
 use crate::spec::{Credentials, PlainHttp, RetryAfter, ShowNames, Tokens, Unlisted};
-use crate::words::Words;
 
 words! {
     /// Log lines as text or JSON.

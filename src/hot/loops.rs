@@ -9,8 +9,8 @@
 use super::denied::Denied;
 use super::report::{News, Report};
 use super::seen::Seen;
-use super::sketch::{Pace, Sketch};
 use super::watched::Watched;
+use crate::limit::sketch::{Pace, Sketch};
 use crate::moment::Moment;
 
 /// The objects that are called too often or in vain.

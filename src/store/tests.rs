@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 use super::*;
 use crate::limit::policy::{BucketPolicy, Per, SharedPolicy};
-use crate::limit::{Alone, Answer, Ask, Away, Ledger, Part, SharedLimits};
+use crate::limit::{Alone, Answer, Ask, Asked, Away, Ledger, Part, SharedLimits};
 use crate::spec::{Endpoint, SentinelLogin, StoreAddress, UpstreamTls};
 
 use self::store_server::{Process, program, programs, spawn};
@@ -122,7 +122,7 @@ fn ask(member: u64, need: u32) -> Ask {
     let bucket = BucketPolicy::new(50.0, std::num::NonZeroU32::new(100).expect("a burst"));
     let shared = SharedPolicy { store: "main".into(), ..SharedPolicy::new("account") };
     Ask {
-        asked: crate::limit::Asked::default(),
+        asked: Asked::default(),
         limits: SharedLimits::new(&bucket, &shared),
         shared: Arc::new(shared),
         part: None,

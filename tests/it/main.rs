@@ -28,7 +28,7 @@ mod github_page;
 mod golden;
 mod guard;
 mod inject;
-mod limit;
+mod keys;
 #[path = "../support/live.rs"]
 mod live;
 mod log;

@@ -9,7 +9,7 @@ fn root() -> PathBuf {
 }
 
 /// The folders of the repository whose paths are checked wherever they occur.
-const FOLDERS: &[&str] = &["src/", "tests/", "docs/", "fuzz/", "benches/", ".ci/"];
+const FOLDERS: &[&str] = &["src/", "crates/", "tests/", "docs/", "fuzz/", "benches/", ".ci/"];
 /// The folders whose names also mean other things (`deploy/NAME` is a Deployment to kubectl): only
 /// files in them are checked.
 const FOLDERS_OF_FILES: &[&str] = &["config/", "deploy/"];
@@ -115,19 +115,18 @@ fn every_reference_leads_to_a_file_of_the_repository() {
     assert!(seen > 200, "only {seen} references were found");
 }
 
-/// ARCHITECTURE.md names modules by their path below `src`.
+/// ARCHITECTURE.md names modules by their path below `src`, and those of a crate behind its name.
 #[test]
 fn every_module_that_the_map_names_is_there() {
     let text = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("it is there");
     let (mut missing, mut seen) = (Vec::new(), 0);
     for word in text.split('`').skip(1).step_by(2) {
-        let Some((top, _)) =
-            word.split_once('/').filter(|(top, _)| !top.is_empty() && root().join("src").join(top).is_dir())
+        let Some((top, inside)) = word.split_once('/').filter(|(top, _)| !top.is_empty() && folder(top).is_dir())
         else {
             continue;
         };
         seen += 1;
-        let path = root().join("src").join(word);
+        let path = folder(top).join(inside);
         if !path.exists() && !path.with_extension("rs").exists() {
             missing.push(format!("ARCHITECTURE.md: `{word}`: src/{top} has no such module"));
         }
@@ -136,13 +135,19 @@ fn every_module_that_the_map_names_is_there() {
     assert!(seen > 5, "only {seen} were found");
 }
 
+/// The folder of a module, or of a crate's sources.
+fn folder(top: &str) -> PathBuf {
+    let of_crate = root().join("crates").join(top).join("src");
+    if of_crate.is_dir() { of_crate } else { root().join("src").join(top) }
+}
+
 #[test]
 fn references_are_found_in_prose_and_documents_everywhere() {
     let gone = format!("GONE.{}", "md");
     let line =
-        format!("see ({gone}, section 3), docs/{gone}#a and https://example.org/{gone}; `src/limit`, src/*/x, a/b");
+        format!("see ({gone}, section 3), docs/{gone}#a and https://example.org/{gone}; `src/proxy`, src/*/x, a/b");
     assert_eq!(references(&line, false), [gone.clone(), format!("docs/{gone}")]);
-    assert_eq!(references(&line, true), [gone.clone(), format!("docs/{gone}"), "src/limit".to_owned()]);
+    assert_eq!(references(&line, true), [gone.clone(), format!("docs/{gone}"), "src/proxy".to_owned()]);
     assert_eq!(references("deploy/operator, config/example.toml.", true), ["config/example.toml"]);
     assert!(is_there(Path::new("docs/README.md"), "README.md"));
     assert!(is_there(Path::new("src/lib.rs"), "/docs/README.md"));

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{code, is_test, sources};
+use super::{code, is_test, module, sources};
 
 type Graph = BTreeMap<String, BTreeSet<String>>;
 
@@ -38,15 +38,8 @@ fn a_circle_is_found_whichever_way_its_files_name_each_other() {
 
 /// Every file of the product by its module path, with its code.
 fn modules() -> BTreeMap<String, String> {
-    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let product = sources().into_iter().filter(|(file, ..)| !is_test(file));
-    product
-        .map(|(file, _, text)| {
-            let inside = file.strip_prefix(&root).expect("below src").with_extension("");
-            let module: Vec<_> = inside.iter().map(|part| part.to_string_lossy().into_owned()).collect();
-            (module.join("::"), code(&text))
-        })
-        .collect()
+    product.map(|(file, _, text)| (module(&file), code(&text))).collect()
 }
 
 /// The circles of each folder, as sets of its rooms.

@@ -46,7 +46,7 @@ const OWN: &str = "every_row_of_the_reliability_page_names_a_test_that_is_there"
 /// The names of everything that counts as a test: functions marked as one, and fuzz targets.
 fn tests_of(root: &Path) -> BTreeSet<String> {
     let mut known = BTreeSet::new();
-    for folder in ["tests", "src"] {
+    for folder in ["tests", "src", "crates"] {
         for file in files(&root.join(folder)) {
             known.extend(functions(&file));
         }

@@ -1,0 +1,129 @@
+//! Proof of admission. Only the limiter makes these values, so code that sends a call which was not
+//! admitted does not compile.
+
+use std::time::Duration;
+
+use super::{Call, ClassId, Grant, Keys, Reason, SlotShare};
+use crate::key::{Group, Key};
+use crate::moment::Moment;
+use crate::outcome::Answer;
+
+/// Proof that a call was admitted, until it is sent or retracted.
+#[derive(Debug)]
+#[must_use = "a permit holds tokens and a slot: admit a request with it, or retract it"]
+pub struct Permit {
+    pub(super) receipt: Receipt,
+    pub(super) slot: Slot,
+}
+
+/// A receipt for an admitted call. It is owed exactly one outcome, at the response head. Boxed,
+/// because it is passed on many times on the way to the upstream and would be copied each time.
+#[derive(Debug)]
+#[must_use = "a receipt is owed an outcome"]
+pub struct Receipt(pub(super) Box<(Call, Grant)>);
+
+/// The slots that a call in flight holds, given back at the end of the body.
+#[derive(Debug)]
+#[must_use = "a slot is given back with Limiter::release"]
+pub struct Slot {
+    pub(super) group: Group,
+    /// Its share of the gate's slots and of the class's.
+    pub(super) shares: [SlotShare; 2],
+    /// The class, by the number that stays the same over a reload.
+    pub(super) serial: u32,
+    /// The class as it was when the call left.
+    pub(super) class: ClassId,
+}
+
+/// An admitted request: the upstream accepts nothing else.
+#[derive(Debug)]
+pub struct Admitted<T>(T);
+
+// === impl Permit ===
+
+impl Permit {
+    pub(super) fn new(call: Call, grant: Grant) -> Self {
+        let shares = grant.needs.as_ref().map_or([SlotShare::None; 2], |needs| needs.shares);
+        let slot = Slot { group: call.demand.group, shares, serial: call.serial, class: call.demand.class };
+        Self { receipt: Receipt(Box::new((call, grant))), slot }
+    }
+
+    /// Binds the permit to the request that it admits.
+    pub fn admit<T>(self, request: T) -> (Admitted<T>, Receipt, Slot) {
+        (Admitted(request), self.receipt, self.slot)
+    }
+
+    /// Returns the class it was given for.
+    pub fn class(&self) -> ClassId {
+        self.receipt.call().demand.class
+    }
+
+    /// True if it was given without asking any limit: such a call waits for nothing, not even for
+    /// room on a connection.
+    pub fn is_exempt(&self) -> bool {
+        self.receipt.grant().needs.is_none()
+    }
+
+    /// Returns the time the call waited and the main reason for it, if it waited at all.
+    pub fn waited(&self) -> Option<(Reason, Duration)> {
+        self.receipt.waited()
+    }
+}
+
+// === impl Receipt ===
+
+impl Receipt {
+    /// Returns the key for which a failure of the call will be remembered.
+    pub fn key(&self) -> Option<Key> {
+        self.call().key
+    }
+
+    /// Returns the time the call waited and the main reason for it, if it waited at all.
+    pub fn waited(&self) -> Option<(Reason, Duration)> {
+        self.grant().waited
+    }
+
+    /// Settles a receipt whose outcome changes nothing (the usual case: success of a healthy key),
+    /// without the limiter's lock.
+    ///
+    /// # Errors
+    /// Returns the receipt if `Limiter::finish` must be called with it.
+    pub fn settle(self, keys: &Keys, answer: Answer) -> Result<(), Self> {
+        // Other calls of its key wait for this one: it is the trial of a failing key, or the one
+        // write.
+        let key_grant = &self.grant().key_grant;
+        let is_awaited = key_grant.trial != 0 || key_grant.alone;
+        if is_awaited || keys.learns_from(self.call().key.as_ref(), answer) { Err(self) } else { Ok(()) }
+    }
+
+    /// Returns the moment at which its tokens were taken, and with them everything else it needed.
+    pub fn granted(&self) -> Moment {
+        self.call().arrived + self.grant().waited.map_or(Duration::ZERO, |(_, waited)| waited)
+    }
+
+    pub(super) fn call(&self) -> &Call {
+        &self.0.0
+    }
+
+    pub(super) fn grant(&self) -> &Grant {
+        &self.0.1
+    }
+}
+
+// === impl Admitted ===
+
+impl<T> Admitted<T> {
+    /// Returns the admitted request.
+    pub fn into_inner(self) -> T {
+        self.0
+    }
+}
+
+// === impl Slot ===
+
+impl Slot {
+    /// Returns the group of connections that the call used.
+    pub fn group(&self) -> Group {
+        self.group
+    }
+}

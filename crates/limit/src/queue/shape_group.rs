@@ -1,0 +1,66 @@
+//! Shape groups: the queue groups of one class that have the same requirements except for buckets
+//! and slots of their own. What they share is looked at once for all of them.
+
+use std::collections::BTreeSet;
+
+use super::{Mode, QueueGroups};
+use crate::moment::Moment;
+use crate::{ClassId, GroupIndex, QueueIndex, Reason, Resources};
+
+/// The queue groups of a class that share everything except buckets and slots of their own.
+#[derive(Debug)]
+pub(crate) struct ShapeGroup {
+    pub(crate) mode: Mode,
+    /// The queue groups that are not set aside, by the stamp of their next queue.
+    pub(crate) ready: BTreeSet<(u64, GroupIndex)>,
+    /// The moment and the limit that stopped all of it last.
+    pub(crate) stopped: (Moment, Reason),
+    /// The moment at which only room was missing.
+    pub(crate) lacked_room: Moment,
+}
+
+// === impl ShapeGroup ===
+
+impl ShapeGroup {
+    pub(crate) fn new(mode: Mode) -> Self {
+        let stopped = (Moment::ZERO, Reason::Bucket);
+        Self { mode, ready: BTreeSet::new(), stopped, lacked_room: Moment::ZERO }
+    }
+
+    /// Returns the queue of this shape group that is next, with its stamp, if it may leave and its
+    /// stamp is below `limit`.
+    pub(crate) fn first(
+        &mut self,
+        (limit, class): (u64, ClassId),
+        queue_groups: &mut QueueGroups,
+        resources: &Resources,
+        parked: &mut BTreeSet<(Moment, GroupIndex)>,
+        (looks, now): (&mut usize, Moment),
+    ) -> Option<(u64, QueueIndex)> {
+        loop {
+            let (stamp, index) = *self.ready.first().filter(|(stamp, _)| *stamp < limit)?;
+            let queue_group = queue_groups.get_mut(index)?;
+            let Some(block) = resources.blocked_but_for_room(&queue_group.needs, class, now) else {
+                if resources.room(self.mode.group) > 0 {
+                    return queue_group.queues.first().copied();
+                }
+                self.lacked_room = now;
+                return None;
+            };
+            if !block.own {
+                self.stopped = (now, block.reason);
+                return None;
+            }
+            queue_group.stopped = (now, block.reason);
+            queue_group.parked = Some(block.until);
+            if block.until < Moment::MAX {
+                parked.insert((block.until, index));
+            }
+            self.ready.remove(&(stamp, index));
+            *looks = looks.saturating_sub(1);
+            if *looks == 0 {
+                return None;
+            }
+        }
+    }
+}

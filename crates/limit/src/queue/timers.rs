@@ -1,0 +1,85 @@
+//! Everything of waiting calls and of keys that happens at a moment of its own, in order.
+
+use std::collections::{BTreeSet, HashMap};
+use std::ops::Bound::Excluded;
+
+use crate::moment::Moment;
+use crate::{KeyId, Spread, WaiterIndex};
+
+/// Something that happens at a moment of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Timer {
+    /// The backoff of a key is over for which a call waits.
+    Key(KeyId),
+    /// A wait ends.
+    Waiter(WaiterIndex),
+}
+
+/// Everything that happens at a moment of its own, in order.
+#[derive(Debug, Default)]
+pub(crate) struct Timers {
+    keys: BTreeSet<(Moment, KeyId)>,
+    /// The moment of each of those keys.
+    moments: HashMap<KeyId, Moment, Spread>,
+    waiters: BTreeSet<(Moment, WaiterIndex)>,
+}
+
+// === impl Timers ===
+
+impl Timers {
+    /// Sets the moment at which the backoff of a key is over. A key has one such moment.
+    pub(crate) fn set_key(&mut self, at: Moment, key: KeyId) {
+        self.cancel_key(key);
+        if at < Moment::MAX {
+            self.keys.insert((at, key));
+            self.moments.insert(key, at);
+        }
+    }
+
+    pub(crate) fn cancel_key(&mut self, key: KeyId) {
+        if !self.keys.is_empty()
+            && let Some(at) = self.moments.remove(&key)
+        {
+            self.keys.remove(&(at, key));
+        }
+    }
+
+    pub(crate) fn set_waiter(&mut self, at: Moment, index: WaiterIndex) {
+        if at < Moment::MAX {
+            self.waiters.insert((at, index));
+        }
+    }
+
+    pub(crate) fn cancel_waiter(&mut self, at: Moment, index: WaiterIndex) {
+        self.waiters.remove(&(at, index));
+    }
+
+    /// Returns the waiter whose wait ends next after `place`, and before `at`.
+    pub(crate) fn waiter_after(&self, place: (Moment, WaiterIndex), at: Moment) -> Option<(Moment, WaiterIndex)> {
+        let end = (at, WaiterIndex::FIRST);
+        (place < end).then(|| self.waiters.range((Excluded(place), Excluded(end))).next().copied()).flatten()
+    }
+
+    pub(crate) fn first(&self) -> Option<Moment> {
+        let key = self.keys.first().map(|(at, _)| *at);
+        let waiter = self.waiters.first().map(|(at, _)| *at);
+        key.into_iter().chain(waiter).min()
+    }
+
+    /// Takes the next timer that is due. At the same moment, a key releases its calls before any
+    /// wait ends.
+    pub(crate) fn pop(&mut self, now: Moment) -> Option<Timer> {
+        let first = self.first().filter(|first| *first <= now)?;
+        if self.keys.first().is_some_and(|(at, _)| *at == first) {
+            let (_, key) = self.keys.pop_first()?;
+            self.moments.remove(&key);
+            return Some(Timer::Key(key));
+        }
+        self.waiters.pop_first().map(|(_, index)| Timer::Waiter(index))
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.keys.is_empty() && self.waiters.is_empty()
+    }
+}

@@ -1,0 +1,238 @@
+//! Waiting calls: one record each, found by ticket and linked into its queue and its key's held
+//! calls.
+//!
+//! The lists are intrusive, so a call can leave from the middle in O(1) with 100,000 waiting.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "two links each, indexed by an enum of two; a link whose waiter is gone is a fault of the lists"
+)]
+
+use std::collections::HashMap;
+
+use crate::moment::Moment;
+use crate::{Call, Grant, KeyGrant, KeyId, OfWaiter, QueueIndex, Reason, Refusal, Store, WaiterIndex};
+
+/// The state of a waiting call.
+#[derive(Debug)]
+pub(crate) enum State {
+    /// Its turn has come and is not yet claimed. Boxed, because few calls are granted at any moment
+    /// and the others should not carry the room for it.
+    Granted(Box<Grant>),
+    /// Its key holds it.
+    Held,
+    /// It waits in this queue.
+    Queued(QueueIndex),
+    /// Its wait is over, and the refusal is not yet claimed.
+    Refused(Box<Refusal>),
+    /// No connection could be made, and this is not yet claimed.
+    Unconnected,
+}
+
+/// A waiting call.
+#[derive(Debug)]
+pub(crate) struct Waiter {
+    pub(crate) generation: u32,
+    pub(crate) call: Call,
+    pub(crate) state: State,
+    pub(crate) key_grant: KeyGrant,
+    /// Its place in the order in which calls entered queues.
+    pub(crate) sequence: u64,
+    /// The moment it entered its queue.
+    pub(crate) entered: Moment,
+    /// The moment its wait ends in any case.
+    pub(crate) ends: Moment,
+    /// The moment its wait for its key ends.
+    pub(crate) hold_ends: Moment,
+    /// The moment of its entry in the timers; `Moment::MAX` for none.
+    pub(crate) timer: Moment,
+    /// The reason its key held it.
+    pub(crate) held_for: Option<Reason>,
+    /// The bytes of its body that are held.
+    pub(crate) bytes: usize,
+    /// The list of its key's held calls in which it stands.
+    pub(crate) key_list: Option<KeyList>,
+    /// The number of the limits under which it has its class and its queue.
+    pub(crate) era: u16,
+    links: [Links; 2],
+}
+
+/// The neighbours of a waiter in one of its lists.
+#[derive(Clone, Copy, Debug, Default)]
+struct Links {
+    before: Option<WaiterIndex>,
+    after: Option<WaiterIndex>,
+}
+
+/// The list that a link belongs to: that of the queue or that of the key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum By {
+    Queue,
+    Key,
+}
+
+/// The ends of a list through the waiters.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct List {
+    pub(crate) first: Option<WaiterIndex>,
+    pub(crate) last: Option<WaiterIndex>,
+}
+
+/// The two lists of a key's held calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KeyList {
+    Held,
+    Passed,
+}
+
+/// Every waiting call.
+#[derive(Debug, Default)]
+pub(crate) struct Waiters {
+    pub(crate) store: Store<OfWaiter, Waiter>,
+    /// Readable names of flows that no queue knows: those of calls held by their keys, which are
+    /// few at any moment.
+    flow_names: HashMap<WaiterIndex, Box<str>>,
+    /// The generation of the call that came last.
+    pub(crate) generation: u32,
+    /// Counted up by every reload.
+    pub(crate) era: u16,
+}
+
+// === impl Waiter ===
+
+impl Waiter {
+    pub(crate) fn new(call: Call, key_grant: KeyGrant, ends: Moment, hold_ends: Moment) -> Self {
+        Self {
+            generation: 0,
+            state: State::Held,
+            key_grant,
+            sequence: 0,
+            entered: call.arrived,
+            ends,
+            hold_ends,
+            timer: Moment::MAX,
+            held_for: None,
+            bytes: 0,
+            key_list: None,
+            era: 0,
+            links: [Links::default(); 2],
+            call,
+        }
+    }
+
+    pub(crate) fn key(&self) -> Option<KeyId> {
+        self.call.key.as_ref().map(KeyId::from)
+    }
+
+    /// True if it still waits for its turn.
+    pub(crate) fn is_waiting(&self) -> bool {
+        matches!(self.state, State::Held | State::Queued(_))
+    }
+
+    fn links(&mut self, by: By) -> &mut Links {
+        &mut self.links[by as usize]
+    }
+}
+
+// === impl Waiters ===
+
+impl Waiters {
+    pub(crate) fn insert(&mut self, mut waiter: Waiter) -> WaiterIndex {
+        self.generation = self.generation.wrapping_add(1);
+        (waiter.generation, waiter.era) = (self.generation, self.era);
+        self.store.insert(waiter)
+    }
+
+    pub(crate) fn remove(&mut self, index: WaiterIndex) -> Option<Waiter> {
+        self.take_flow_name(index);
+        self.store.remove(index)
+    }
+
+    pub(crate) fn get(&self, index: WaiterIndex) -> Option<&Waiter> {
+        self.store.get(index)
+    }
+
+    pub(crate) fn get_mut(&mut self, index: WaiterIndex) -> Option<&mut Waiter> {
+        self.store.get_mut(index)
+    }
+
+    pub(crate) fn keep_flow_name(&mut self, index: WaiterIndex, name: Option<Box<str>>) {
+        self.flow_names.extend(name.map(|name| (index, name)));
+    }
+
+    pub(crate) fn take_flow_name(&mut self, index: WaiterIndex) -> Option<Box<str>> {
+        if self.flow_names.is_empty() { None } else { self.flow_names.remove(&index) }
+    }
+}
+
+// === impl List ===
+
+impl List {
+    /// Puts `index` before `next`, or last.
+    pub(crate) fn insert_before(
+        &mut self,
+        waiters: &mut Waiters,
+        by: By,
+        index: WaiterIndex,
+        next: Option<WaiterIndex>,
+    ) {
+        let end = match next {
+            None => &mut self.last,
+            Some(next) => match waiters.get_mut(next) {
+                Some(next) => &mut next.links(by).before,
+                None => return,
+            },
+        };
+        let before = end.replace(index);
+        if let Some(waiter) = waiters.get_mut(index) {
+            *waiter.links(by) = Links { before, after: next };
+        }
+        self.link_before(waiters, by, before, Some(index));
+    }
+
+    pub(crate) fn remove(&mut self, waiters: &mut Waiters, by: By, index: WaiterIndex) {
+        let Some(waiter) = waiters.get_mut(index) else { return };
+        let Links { before, after } = std::mem::take(waiter.links(by));
+        self.link_before(waiters, by, before, after);
+        match after.and_then(|after| waiters.get_mut(after)) {
+            Some(after) => after.links(by).before = before,
+            None => self.last = before,
+        }
+    }
+
+    /// Returns the first `most` calls in it, in order.
+    pub(crate) fn collect(&self, waiters: &Waiters, by: By, most: usize) -> Vec<WaiterIndex> {
+        std::iter::successors(self.first, |index| Self::after(waiters, by, *index)).take(most).collect()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+
+    pub(crate) fn after(waiters: &Waiters, by: By, index: WaiterIndex) -> Option<WaiterIndex> {
+        waiters.get(index).and_then(|waiter| waiter.links[by as usize].after)
+    }
+
+    pub(crate) fn before(waiters: &Waiters, by: By, index: WaiterIndex) -> Option<WaiterIndex> {
+        waiters.get(index).and_then(|waiter| waiter.links[by as usize].before)
+    }
+
+    /// Makes `next` the one that comes after `before`, or first.
+    fn link_before(&mut self, waiters: &mut Waiters, by: By, before: Option<WaiterIndex>, next: Option<WaiterIndex>) {
+        match before.and_then(|before| waiters.get_mut(before)) {
+            Some(before) => before.links(by).after = next,
+            None => self.first = next,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_waiter_takes_less_than_half_a_kibibyte() {
+        // Timers, queues and held calls take some 200 bytes more.
+        assert!(size_of::<Waiter>() <= 200, "{} bytes", size_of::<Waiter>());
+    }
+}

@@ -1,0 +1,289 @@
+//! The resources that calls compete for: rooms, slots and buckets, and the pauses that keep calls
+//! from them. Everything that a call requires is checked and taken as one.
+
+mod adaptive;
+mod bucket;
+mod buckets;
+mod demand;
+mod opening;
+mod pauses;
+mod refund;
+mod shared;
+mod slots;
+mod split;
+
+pub(crate) use self::adaptive::Adaptive;
+pub(crate) use self::bucket::{Bucket, Start};
+pub use self::buckets::Levels;
+pub(crate) use self::buckets::{Buckets, Flow, Owner};
+pub(crate) use self::demand::{Block, BucketId, Charges, Demand, Lasts, Requirements, SlotShare, Turn};
+pub(crate) use self::opening::Opening;
+pub(crate) use self::pauses::{Origin, Pauses};
+pub use self::pauses::{PauseView, Paused};
+pub(crate) use self::refund::Refunds;
+pub use self::shared::{Alone, Answer, Ask, Asked, Away, Ledger, Part, Questions, SharedLimits, SharedView};
+pub(crate) use self::shared::{News, SharedBuckets, SharedPause, Want};
+pub(crate) use self::slots::Slots;
+pub(crate) use self::split::Split;
+use super::{ClassId, Combine, GroupIndex, Origins, Per, PerClass, Policy, Reason};
+use crate::key::Group;
+use crate::moment::Moment;
+
+/// The rooms, slots, buckets and pauses of one gate.
+#[derive(Debug)]
+pub(crate) struct Resources {
+    rooms: [i64; 4],
+    pub(super) buckets: Buckets,
+    pub(super) pauses: Pauses,
+    pub(super) gate_slots: Slots,
+    pub(super) class_slots: PerClass<Slots>,
+    /// The queue groups to check again: their own bucket or slots got something back, or their next
+    /// token now comes at another time.
+    pub(super) unblocked: Vec<GroupIndex>,
+    /// Bounds the tokens that come back of calls that were sent.
+    uncounted: Option<Bucket>,
+}
+
+// === impl Resources ===
+
+impl Resources {
+    pub(super) fn new(policy: &Policy, seed: u64, now: Moment) -> Self {
+        Self {
+            rooms: [0, 0, 0, ALWAYS],
+            buckets: Buckets::new(policy, seed, now),
+            pauses: Pauses::new(policy),
+            gate_slots: Slots::new(policy.in_flight),
+            class_slots: policy.per_class(|class| Slots::new(class.in_flight)),
+            unblocked: Vec::new(),
+            uncounted: policy.uncounted.map(|uncounted| Bucket::new(uncounted, Start::Full)),
+        }
+    }
+
+    /// Returns what a call needs in order to leave. `retry` is true for the trial of a failing key.
+    pub(super) fn requirements(&mut self, policy: &Policy, demand: &Demand, retry: bool, now: Moment) -> Requirements {
+        let class = policy.class(demand.class);
+        let mut charges = Charges::default();
+        if demand.lasts != Lasts::Long || class.meter_long_running {
+            if retry && policy.queue.combine == Combine::Sequential {
+                self.charge(&mut charges, Owner::Retries, Reason::RetryBucket, demand, now);
+            }
+            self.charge(&mut charges, Owner::Class(demand.class), Reason::ClassBucket, demand, now);
+            // Checked to be no cycle; counting the steps costs nothing and would end one.
+            let mut within = class.within;
+            for _ in 0..policy.classes.len() {
+                let Some(outer) = within else { break };
+                self.charge(&mut charges, Owner::Class(outer), Reason::ClassBucket, demand, now);
+                within = policy.classes.get(usize::from(outer.0)).and_then(|class| class.within);
+            }
+            if !class.own_bucket_only {
+                self.charge(&mut charges, Owner::Gate, Reason::Bucket, demand, now);
+            }
+        }
+        let Demand { flow, credential, .. } = *demand;
+        let shares = match demand.lasts {
+            Lasts::Long | Lasts::LongAfterList => [SlotShare::None; 2],
+            Lasts::Shortly => [
+                self.gate_slots.share(flow, credential, now),
+                self.class_slots.of_mut(demand.class).share(flow, credential, now),
+            ],
+        };
+        Requirements { group: demand.group, shares, charges, credential: self.pauses.own(credential) }
+    }
+
+    /// Returns the retry bucket of a call, for a reservation.
+    pub(super) fn retry_bucket(&mut self, demand: &Demand, now: Moment) -> Option<BucketId> {
+        self.buckets.find(Owner::Retries, demand.flow, demand.credential, now).map(|(id, _)| id)
+    }
+
+    #[inline]
+    fn charge(&mut self, charges: &mut Charges, owner: Owner, reason: Reason, demand: &Demand, now: Moment) {
+        if let Some((bucket, own)) = self.buckets.find(owner, demand.flow, demand.credential, now)
+            && !charges.contains(bucket)
+        {
+            charges.push(bucket, reason, own);
+        }
+    }
+
+    /// True if the retry bucket among these is open.
+    pub(super) fn retries_are_open(&self, charges: &Charges) -> bool {
+        let buckets = charges.of_retry().filter_map(|bucket| self.buckets.get(bucket));
+        buckets.into_iter().any(Bucket::is_open)
+    }
+
+    /// Returns what keeps a call with these requirements from leaving now. Causes that the queues
+    /// of its class share come first. A lack of room comes last: a connection is made as soon as
+    /// nothing else keeps the call.
+    pub(super) fn blocked(&self, needs: &Requirements, class: ClassId, now: Moment) -> Option<Block> {
+        let no_room = || (self.room(needs.group) <= 0).then_some(Block::slot(false));
+        self.blocked_but_for_room(needs, class, now).or_else(no_room)
+    }
+
+    /// Returns the same for a call that has room.
+    pub(super) fn blocked_but_for_room(&self, needs: &Requirements, class: ClassId, now: Moment) -> Option<Block> {
+        let paused = self.pauses.ends(class, needs.credential);
+        if paused.shared > now {
+            return Some(Block { reason: Reason::Pause, until: paused.shared, own: false });
+        }
+        let mut own_slot = false;
+        for (slots, share) in
+            [(Some(&self.gate_slots), needs.shares[0]), (self.class_slots.get(class), needs.shares[1])]
+        {
+            if slots.is_some_and(|slots| slots.free(share) == 0) {
+                if !share.is_own() {
+                    return Some(Block::slot(false));
+                }
+                own_slot = true;
+            }
+        }
+        let (mut shared, mut own) = (None, None);
+        for charge in needs.charges.iter() {
+            let until = self.buckets.look_at(charge.bucket, now);
+            let block = if charge.own { &mut own } else { &mut shared };
+            // The retry bucket comes first and stays the reason: it allows less waiting than the
+            // others.
+            if until > now && block.is_none_or(|block: Block| until > block.until) {
+                let reason = block
+                    .filter(|block| block.reason == Reason::RetryBucket)
+                    .map_or(charge.reason, |block| block.reason);
+                *block = Some(Block { reason, until, own: charge.own });
+            }
+        }
+        let own_pause = Block { reason: Reason::Pause, until: paused.own, own: true };
+        let own_slot = own_slot.then_some(Block::slot(true));
+        shared.or_else(|| (paused.own > now).then_some(own_pause)).or(own_slot).or(own)
+    }
+
+    /// Returns the moment from which all tokens that a call needs were there and its pauses were
+    /// over.
+    pub(super) fn there_since(&self, needs: &Requirements, class: ClassId, now: Moment) -> Moment {
+        let tokens = needs.charges.iter().map(|charge| self.buckets.there_since(charge.bucket, now));
+        tokens.max().unwrap_or_default().max(self.pauses.ends(class, needs.credential).all())
+    }
+
+    /// Takes all requirements. Returns the number of the take, which a refund names.
+    pub(super) fn take(&mut self, needs: &mut Requirements, (class, cost): (ClassId, u16), turn: Turn) -> u64 {
+        let number = self.buckets.next_take();
+        for charge in needs.charges.iter_mut() {
+            charge.taken = self.buckets.take(charge.bucket, turn, (number, cost), &mut self.unblocked);
+        }
+        self.gate_slots.take(needs.shares[0]);
+        if let Some(slots) = self.class_slots.get_mut(class) {
+            slots.take(needs.shares[1]);
+        }
+        self.add_room(needs.group, -1);
+        number
+    }
+
+    /// Records that a call with these requirements cannot leave now.
+    pub(super) fn note_short(&mut self, needs: &Requirements, now: Moment) {
+        needs.charges.iter().for_each(|charge| self.buckets.note_short(charge.bucket, now));
+    }
+
+    /// Gives one token of a take back.
+    pub(super) fn give_back_token(&mut self, bucket: BucketId, number: u64) {
+        self.buckets.give_back(bucket, number, &mut self.unblocked);
+    }
+
+    /// Gives the tokens of a take back.
+    pub(super) fn give_back_tokens(&mut self, needs: &Requirements, number: u64) {
+        for charge in needs.charges.iter() {
+            (0..charge.taken).for_each(|_| self.give_back_token(charge.bucket, number));
+        }
+    }
+
+    /// Gives back what a call took of the gate's bucket though it was sent: the upstream did not
+    /// count it. Nothing comes back beyond the bound for such calls, which other limits of the
+    /// upstream do count.
+    pub(super) fn give_back_uncounted(&mut self, needs: &Requirements, number: u64, now: Moment) {
+        let is_within = |uncounted: &mut Bucket| uncounted.take(now, number, 1) > 0;
+        if self.uncounted.as_mut().is_some_and(is_within) {
+            for charge in needs.charges.iter().filter(|charge| charge.reason == Reason::Bucket) {
+                (0..charge.taken).for_each(|_| self.give_back_token(charge.bucket, number));
+            }
+        }
+    }
+
+    /// Gives the slots of a take back; `class` is `None` when the class is gone.
+    #[inline]
+    pub(super) fn give_back_slot(&mut self, shares: [SlotShare; 2], class: Option<ClassId>) {
+        self.gate_slots.give_back(shares[0], &mut self.unblocked);
+        if let Some(slots) = class.and_then(|class| self.class_slots.get_mut(class)) {
+            slots.give_back(shares[1], &mut self.unblocked);
+        }
+    }
+
+    #[inline]
+    pub(super) fn room(&self, group: Group) -> i64 {
+        self.rooms.get(group as usize).copied().unwrap_or_default()
+    }
+
+    #[inline]
+    pub(super) fn add_room(&mut self, group: Group, change: i64) {
+        if let Some(room) = self.rooms.get_mut(group as usize) {
+            *room = room.saturating_add(change);
+        }
+    }
+
+    /// Returns how many calls with these requirements could leave one after the other if there were
+    /// room.
+    pub(super) fn enough_for(&self, needs: &Requirements, class: ClassId, now: Moment) -> usize {
+        let slots = self.gate_slots.free(needs.shares[0]);
+        let slots = self.class_slots.get(class).map_or(slots, |class| slots.min(class.free(needs.shares[1])));
+        let calls = needs.charges.iter().filter_map(|charge| self.buckets.whole_calls(charge.bucket, now));
+        calls.fold(slots, u32::min) as usize
+    }
+
+    /// Returns how many calls could take a slot of the gate now.
+    pub(super) fn free_slots(&self) -> usize {
+        match self.gate_slots.limit {
+            Some(limit) if limit.per == Per::Gate => self.gate_slots.free(SlotShare::Whole) as usize,
+            Some(_) | None => usize::MAX,
+        }
+    }
+
+    /// Registers a queue group with the split buckets and slots that it uses, so that a refund
+    /// finds it.
+    pub(super) fn add_user(&mut self, needs: &Requirements, class: ClassId, group: GroupIndex) {
+        self.change_users(needs, class, |users| users.push(group));
+    }
+
+    pub(super) fn remove_user(&mut self, needs: &Requirements, class: ClassId, group: GroupIndex) {
+        self.change_users(needs, class, |users| {
+            let at = users.iter().position(|user| *user == group);
+            at.map(|at| users.swap_remove(at));
+        });
+    }
+
+    /// Changes the users of each bucket and share that is one of many.
+    fn change_users(&mut self, needs: &Requirements, class: ClassId, change: impl Fn(&mut Vec<GroupIndex>)) {
+        let own = needs.charges.iter().filter(|charge| charge.own);
+        own.for_each(|charge| self.buckets.users(charge.bucket).into_iter().for_each(&change));
+        self.gate_slots.users(needs.shares[0]).into_iter().for_each(&change);
+        let slots = self.class_slots.get_mut(class);
+        slots.and_then(|slots| slots.users(needs.shares[1])).into_iter().for_each(change);
+    }
+
+    /// Applies new limits; `origins` gives for each new class which old one it was. The queue
+    /// groups are gone.
+    pub(super) fn reconfigure(&mut self, policy: &Policy, origins: &Origins, now: Moment) {
+        self.unblocked.clear();
+        self.buckets.reconfigure(policy, origins, now);
+        self.pauses.reconfigure(policy, origins);
+        self.gate_slots.reconfigure(policy.in_flight);
+        self.uncounted = policy.uncounted.map(|uncounted| match self.uncounted.take() {
+            Some(mut bucket) => {
+                bucket.resize(uncounted, now, self.buckets.takes);
+                bucket
+            }
+            None => Bucket::new(uncounted, Start::Level(1, now)),
+        });
+        self.class_slots.carry_over(origins);
+        for (class, slots) in policy.classes.iter().zip(self.class_slots.values_mut()) {
+            slots.reconfigure(class.in_flight);
+        }
+    }
+}
+
+/// The room of exempt calls, which is not counted: more than can be used up, and far from either
+/// end of the number.
+const ALWAYS: i64 = i64::MAX / 2;

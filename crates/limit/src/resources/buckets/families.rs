@@ -1,0 +1,73 @@
+//! The families of buckets: those of one owner, whole or one of many.
+
+use std::sync::Arc;
+
+use super::Owner;
+use crate::moment::Moment;
+use crate::resources::{Bucket, BucketId, Split, Start};
+use crate::{BucketPolicy, PerClass, SharedPolicy};
+
+/// The families of all owners.
+#[derive(Debug, Default)]
+pub(super) struct Families {
+    pub(super) gate: Option<Family>,
+    pub(super) retries: Option<Family>,
+    pub(super) classes: PerClass<Option<Family>>,
+}
+
+/// The buckets of one policy.
+#[derive(Debug)]
+pub(super) struct Family {
+    pub(super) policy: BucketPolicy,
+    pub(super) start: Start,
+    /// Set if it is one bucket that other gates use too.
+    pub(super) shared: Option<Arc<SharedPolicy>>,
+    /// The buckets that were used so far. The rest is the only one if they are not split.
+    pub(super) split: Split<Option<BucketId>>,
+}
+
+// === impl Families ===
+
+impl Families {
+    #[inline]
+    pub(super) fn get(&self, owner: Owner) -> Option<&Family> {
+        match owner {
+            Owner::Gate => self.gate.as_ref(),
+            Owner::Retries => self.retries.as_ref(),
+            Owner::Class(class) => self.classes.get(class)?.as_ref(),
+        }
+    }
+
+    pub(super) fn get_mut(&mut self, owner: Owner) -> Option<&mut Family> {
+        match owner {
+            Owner::Gate => self.gate.as_mut(),
+            Owner::Retries => self.retries.as_mut(),
+            Owner::Class(class) => self.classes.get_mut(class)?.as_mut(),
+        }
+    }
+}
+
+// === impl Family ===
+
+impl Family {
+    pub(super) fn new(policy: BucketPolicy, start: Start, shared: Option<Arc<SharedPolicy>>) -> Self {
+        Self { policy, start, shared, split: Split::default() }
+    }
+
+    /// True if a new policy leaves its buckets what they are.
+    pub(super) fn is_like(&self, policy: &BucketPolicy, shared: Option<&Arc<SharedPolicy>>) -> bool {
+        self.policy.per == policy.per && self.shared.is_some() == shared.is_some()
+    }
+
+    /// Returns the start of buckets that were not used before a change of policy: the level they
+    /// would have had, in whole tokens.
+    pub(super) fn start_after(&self, policy: &BucketPolicy, now: Moment) -> Start {
+        let tokens = Bucket::new(self.policy, self.start).whole_tokens(now);
+        Start::Level(tokens.min(policy.burst.get()), now)
+    }
+
+    /// Returns all its buckets, the shared one first.
+    pub(super) fn ids(&self) -> impl Iterator<Item = BucketId> {
+        self.split.all().filter_map(|id| *id)
+    }
+}

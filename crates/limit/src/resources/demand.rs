@@ -1,0 +1,188 @@
+//! The requirements of a call: the tokens, slots and room on a connection that it needs in order to
+//! leave. These are plain values that fit in a receipt.
+
+use std::num::NonZeroU32;
+
+use crate::key::Group;
+use crate::moment::Moment;
+use crate::{ClassId, Reason};
+
+/// The facts about a call that decide its requirements.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Demand {
+    pub(crate) class: ClassId,
+    pub(crate) flow: u64,
+    pub(crate) credential: u64,
+    pub(crate) group: Group,
+    pub(crate) lasts: Lasts,
+    /// The tokens that it costs, whatever its class allows: a reload may change that.
+    pub(crate) cost: u16,
+}
+
+/// The id of a bucket; stale once the bucket is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct BucketId {
+    pub(crate) index: u32,
+    /// Never zero, so that an `Option` of it takes no more room.
+    pub(crate) serial: NonZeroU32,
+}
+
+/// The tokens of one bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Charge {
+    pub(crate) bucket: BucketId,
+    /// The reason a call waits that waits for this token.
+    pub(crate) reason: Reason,
+    /// True if the bucket is one of many (per flow or credential), so that its being empty says
+    /// nothing about other queues.
+    pub(crate) own: bool,
+    /// The tokens that were taken; zero before that.
+    pub(crate) taken: u16,
+}
+
+/// The tokens that a call takes, in the order in which reasons are named. Four fit without
+/// allocation, enough for all except long `within` chains.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Charges {
+    first: [Option<Charge>; 4],
+    more: Vec<Charge>,
+}
+
+/// A share of the slots of the gate or of a class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) enum SlotShare {
+    /// It holds no slot.
+    #[default]
+    None,
+    /// One of all slots.
+    Whole,
+    /// One of the slots of a flow or credential. `era` tells apart what the slots were split by.
+    Split { who: u64, era: u32 },
+    /// One of the slots shared by all flows or credentials past the limit.
+    Rest { era: u32 },
+}
+
+/// Everything that a call takes at the moment it leaves, together or not at all, and the credential
+/// whose pause applies to it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Requirements {
+    pub(crate) group: Group,
+    /// Its share of the gate's slots and of the class's.
+    pub(crate) shares: [SlotShare; 2],
+    pub(crate) charges: Charges,
+    /// Its credential, if pauses are told apart by it.
+    pub(crate) credential: Option<u64>,
+}
+
+/// The duration of a call and its beginning. One byte: a waiting call has no room for two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Lasts {
+    /// It lasts to the end of its answer.
+    Shortly,
+    /// It lasts until one side ends it.
+    Long,
+    /// It lasts as long, and begins with a list.
+    LongAfterList,
+}
+
+/// The times at which a call takes its requirements.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Turn {
+    pub(crate) now: Moment,
+    /// The moment at which its tokens are judged: `now`, or earlier if the driver was late.
+    pub(crate) at: Moment,
+    /// The moment at which the last thing it waited for was there; `None` if it did not wait.
+    pub(crate) there_since: Option<Moment>,
+}
+
+/// The reason a call cannot leave now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Block {
+    pub(crate) reason: Reason,
+    /// The moment at which it may be over; `Moment::MAX` if time alone does not end it.
+    pub(crate) until: Moment,
+    /// True if it stops this queue (and those that share its buckets and slots) but not the others
+    /// of its class.
+    pub(crate) own: bool,
+}
+
+// === impl Block ===
+
+impl Block {
+    pub(crate) const fn slot(own: bool) -> Self {
+        Self { reason: Reason::Slot, until: Moment::MAX, own }
+    }
+}
+
+// === impl Charges ===
+
+impl Charges {
+    #[inline]
+    pub(crate) fn push(&mut self, bucket: BucketId, reason: Reason, own: bool) {
+        let charge = Charge { bucket, reason, own, taken: 0 };
+        match self.first.iter_mut().find(|place| place.is_none()) {
+            Some(place) => *place = Some(charge),
+            None => self.more.push(charge),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Charge> {
+        self.first.iter().map_while(Option::as_ref).chain(&self.more)
+    }
+
+    #[inline]
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Charge> {
+        self.first.iter_mut().map_while(Option::as_mut).chain(&mut self.more)
+    }
+
+    /// True if every bucket here is also among `others`.
+    pub(crate) fn are_among(&self, others: &Self) -> bool {
+        self.iter().all(|charge| others.iter().any(|other| other.bucket == charge.bucket))
+    }
+
+    #[inline]
+    pub(crate) fn contains(&self, bucket: BucketId) -> bool {
+        self.iter().any(|charge| charge.bucket == bucket)
+    }
+
+    /// Returns the buckets for whose tokens a retry is held no longer than its key may hold it: the
+    /// retry bucket and the gate's.
+    #[inline]
+    pub(crate) fn of_retry(&self) -> impl Iterator<Item = BucketId> {
+        self.iter().filter(|charge| charge.reason.is_of_retry()).map(|charge| charge.bucket)
+    }
+}
+
+// === impl SlotShare ===
+
+impl SlotShare {
+    /// True if it is one of many.
+    pub(crate) fn is_own(self) -> bool {
+        matches!(self, Self::Split { .. } | Self::Rest { .. })
+    }
+}
+
+// === impl Lasts ===
+
+impl Lasts {
+    pub(crate) fn new(long_running: bool, lists_first: bool) -> Self {
+        match (long_running, lists_first) {
+            (false, _) => Self::Shortly,
+            (true, false) => Self::Long,
+            (true, true) => Self::LongAfterList,
+        }
+    }
+}
+
+// === impl Requirements ===
+
+impl Requirements {
+    /// True if anything here is one of many, so that the queue may stop while others of its class
+    /// continue.
+    pub(crate) fn have_own(&self) -> bool {
+        self.credential.is_some()
+            || self.charges.iter().any(|charge| charge.own)
+            || self.shares.iter().any(|share| share.is_own())
+    }
+}

@@ -1,0 +1,61 @@
+//! A member's way while the store is away: it goes on at its part of the rate.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use super::Away;
+use crate::moment::Moment;
+use crate::resources::{Bucket, Start};
+use crate::{BucketPolicy, Outage};
+
+/// The time during which the store is away.
+#[derive(Debug)]
+pub(super) struct StoreAway {
+    /// The member's part of the bucket; `None` if calls wait until the store is back.
+    pub(super) bucket: Option<Bucket>,
+    /// The moment from which the store is asked again.
+    pub(super) retry_at: Moment,
+    backoff: Duration,
+}
+
+// === impl StoreAway ===
+
+impl StoreAway {
+    /// Begins with an empty bucket, so that an outage brings no burst.
+    pub(super) fn new(part: Option<BucketPolicy>, now: Moment) -> Self {
+        let bucket = part.map(|part| Bucket::new(part, Start::Level(0, now)));
+        Self { bucket, retry_at: now, backoff: Duration::ZERO }
+    }
+
+    /// Returns the rate of the member's part; zero if calls wait.
+    pub(super) fn rate(&self) -> f64 {
+        self.bucket.as_ref().map_or(0.0, |bucket| bucket.policy.rate)
+    }
+
+    /// Records that the store did not answer; `spread` is a number from 0 to 1.
+    pub(super) fn failed(&mut self, away: Away, spread: f64, now: Moment) {
+        self.backoff = (self.backoff * 2).clamp(FIRST, LONGEST);
+        let least = match away {
+            Away::Unreachable => Duration::ZERO,
+            Away::Wrong => WRONG,
+        };
+        self.retry_at = now + self.backoff.mul_f64(0.5 + spread / 2.0).max(least);
+    }
+}
+
+/// Returns the limits of one of so many members that is alone; `None` if its calls wait then.
+pub(super) fn part(limits: &BucketPolicy, outage: Outage, members: NonZeroU32) -> Option<BucketPolicy> {
+    let parts = match outage {
+        Outage::Share => members,
+        Outage::Full => NonZeroU32::MIN,
+        Outage::Stop => return None,
+    };
+    let burst = NonZeroU32::new(limits.burst.get() / parts).unwrap_or(NonZeroU32::MIN);
+    Some(BucketPolicy::new(limits.rate / f64::from(parts.get()), burst))
+}
+
+/// The time after which a store is asked again, for the first time and at the longest.
+const FIRST: Duration = Duration::from_millis(50);
+const LONGEST: Duration = Duration::from_secs(2);
+/// The same where a person has to change something.
+const WRONG: Duration = Duration::from_secs(5);

@@ -1,0 +1,116 @@
+//! Slots: the calls in flight of the gate or of one class, as a whole or in one set per flow or
+//! credential.
+//!
+//! They are counted even where nothing limits them, so that a limit that comes with a reload knows
+//! how many calls are in flight.
+
+use super::{SlotShare, Split};
+use crate::moment::Moment;
+use crate::{GroupIndex, InFlight, Per};
+
+/// The slots of the gate or of one class.
+#[derive(Debug, Default)]
+pub(crate) struct Slots {
+    pub(crate) limit: Option<InFlight>,
+    /// The number of calls in flight that hold one.
+    pub(crate) used: u32,
+    split: Split<Part>,
+    /// Tells apart what they were split by.
+    era: u32,
+}
+
+/// The slots of one flow or credential.
+#[derive(Debug, Default)]
+struct Part {
+    used: u32,
+    /// The queue groups that need one of these.
+    users: Vec<GroupIndex>,
+}
+
+// === impl Slots ===
+
+impl Slots {
+    pub(crate) fn new(limit: Option<InFlight>) -> Self {
+        Self { limit, ..Self::default() }
+    }
+
+    /// Returns the share that a call of this flow and credential would hold.
+    #[inline]
+    pub(crate) fn share(&mut self, flow: u64, credential: u64, now: Moment) -> SlotShare {
+        match self.limit {
+            Some(InFlight { per, .. }) if per != Per::Gate => {
+                self.share_of_many(if per == Per::Flow { flow } else { credential }, now)
+            }
+            Some(_) | None => SlotShare::Whole,
+        }
+    }
+
+    #[inline(never)]
+    fn share_of_many(&mut self, who: u64, now: Moment) -> SlotShare {
+        let (era, kept) = (self.era, |part: &mut Part| part.used > 0 || !part.users.is_empty());
+        if self.split.open(who, now, kept) { SlotShare::Split { who, era } } else { SlotShare::Rest { era } }
+    }
+
+    /// Returns how many calls may take this share now.
+    #[inline]
+    pub(crate) fn free(&self, share: SlotShare) -> u32 {
+        let Some(limit) = self.limit else { return u32::MAX };
+        let used = match share {
+            SlotShare::None => return u32::MAX,
+            SlotShare::Whole => self.used,
+            SlotShare::Split { who, .. } => self.split.get(who).map_or(0, |part| part.used),
+            SlotShare::Rest { .. } => self.split.rest.used,
+        };
+        limit.max.get().saturating_sub(used)
+    }
+
+    #[inline]
+    pub(crate) fn take(&mut self, share: SlotShare) {
+        if share == SlotShare::None {
+            return;
+        }
+        self.used = self.used.saturating_add(1);
+        if let Some(part) = self.part(share) {
+            part.used = part.used.saturating_add(1);
+        }
+    }
+
+    /// Gives a share back and adds the queue groups that may now continue to `unblocked`.
+    #[inline]
+    pub(crate) fn give_back(&mut self, share: SlotShare, unblocked: &mut Vec<GroupIndex>) {
+        if share == SlotShare::None {
+            return;
+        }
+        debug_assert!(self.used > 0, "a slot was given back twice");
+        self.used = self.used.saturating_sub(1);
+        if let Some(part) = self.part(share) {
+            part.used = part.used.saturating_sub(1);
+            unblocked.extend_from_slice(&part.users);
+        }
+    }
+
+    /// Returns the queue groups that need a share, if it is one of many.
+    pub(crate) fn users(&mut self, share: SlotShare) -> Option<&mut Vec<GroupIndex>> {
+        self.part(share).map(|part| &mut part.users)
+    }
+
+    /// Applies a new limit. Calls in flight stay counted as a whole, and by flow or credential only
+    /// if they are still split that way.
+    pub(crate) fn reconfigure(&mut self, limit: Option<InFlight>) {
+        if limit.map(|limit| limit.per) != self.limit.map(|limit| limit.per) {
+            self.split = Split::default();
+            self.era = self.era.wrapping_add(1);
+        }
+        self.limit = limit;
+        self.split.all_mut().for_each(|part| part.users.clear());
+    }
+
+    #[inline]
+    fn part(&mut self, share: SlotShare) -> Option<&mut Part> {
+        match share {
+            SlotShare::Split { who, era } if era == self.era => self.split.get_mut(who),
+            SlotShare::Rest { era } if era == self.era => Some(&mut self.split.rest),
+            SlotShare::None | SlotShare::Whole | SlotShare::Split { .. } | SlotShare::Rest { .. } => None,
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! A sketch of heavy hitters: one leaky bucket for each object that was called lately, in memory
+//! that is bounded whatever is called.
+//!
+//! A bucket that is full again says nothing, so it need not be kept: an object that is called less
+//! often than its pace costs nothing a moment later. What is kept are the buckets that are not
+//! full. As long as these fit, every object is counted exactly. If they do not, the one that is
+//! nearest to full makes room, and its object starts again with a full bucket.
+//!
+//! This is the large-flow detection of Wu, Hsiao and Hu (*Efficient Large Flow Detection over
+//! Arbitrary Windows*, IMC 2014) with the replacement of Metwally's Space-Saving (ICDT 2005), but
+//! the newcomer does not inherit the count of what it replaces. So every error is to the good of
+//! the object: none is found that was not called too often (except where two salted hashes of at
+//! least 48 bits are equal), and one that is called more often than its part of all calls, one in
+//! `PLACES`, is found in the end, because it is never the nearest to full among its neighbours.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use crate::moment::Moment;
+
+/// The rate at which one object may be called: so many calls at once, then one in each interval.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// The time in which one call comes back, in nanoseconds.
+    interval: u64,
+    /// The time in which all of them do.
+    whole: u64,
+}
+
+/// The rates at which one object may be written and read, as a class has them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PerKey {
+    /// For writes; `None` if they are not counted.
+    pub writes: Option<Pace>,
+    /// For reads.
+    pub reads: Option<Pace>,
+    /// True if calls that come more often are refused; else they are only named.
+    pub enforce: bool,
+}
+
+/// The buckets of the objects that were called lately.
+#[derive(Debug, Default)]
+pub struct Sketch {
+    /// Empty until the first call. An object has its place among a few neighbours.
+    places: Vec<[Place; NEIGHBOURS]>,
+}
+
+/// An object, and the moment at which its bucket is full again, in nanoseconds; zeros for none.
+type Place = [u64; 2];
+
+// === impl Pace ===
+
+impl Pace {
+    /// Makes the pace of this many calls in a second, with a burst.
+    #[must_use]
+    pub fn new(rate: f64, burst: NonZeroU32) -> Self {
+        // A rate that no interval has is as good as the slowest or the fastest that one has.
+        let interval = Duration::try_from_secs_f64(1.0 / rate).unwrap_or(Duration::MAX);
+        let interval = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX).max(1);
+        Self { interval, whole: interval.saturating_mul(burst.get().into()) }
+    }
+
+    /// Returns the calls that come back in a second.
+    #[must_use]
+    pub fn rate(self) -> f64 {
+        1.0 / Duration::from_nanos(self.interval).as_secs_f64()
+    }
+
+    /// Returns the calls that may come at once.
+    #[must_use]
+    pub fn burst(self) -> u64 {
+        self.whole / self.interval
+    }
+
+    /// Returns a number of an object at this pace, so that what is counted at one pace is not held
+    /// against another.
+    #[inline]
+    #[must_use]
+    pub fn number(self, object: u64) -> u64 {
+        object ^ self.interval ^ self.whole.rotate_left(32)
+    }
+
+    /// Returns the time until a bucket of this pace is full, which has as many tokens as one of
+    /// another pace that is full after `missing`.
+    fn missing(self, missing: u64, other: Self) -> u64 {
+        let [missing, interval, whole] = [missing, self.interval, self.whole].map(u128::from);
+        let others_burst = u128::from(other.burst());
+        let missing = (missing * interval).div_ceil(other.interval.into()) + whole;
+        let missing = missing.saturating_sub(others_burst * interval).min(whole);
+        u64::try_from(missing).unwrap_or(u64::MAX)
+    }
+}
+
+// === impl PerKey ===
+
+impl PerKey {
+    /// Returns the pace of reads or writes.
+    #[inline]
+    #[must_use]
+    pub fn pace(&self, reads: bool) -> Option<Pace> {
+        if reads { self.reads } else { self.writes }
+    }
+}
+
+// === impl Sketch ===
+
+impl Sketch {
+    /// Takes a token of an object.
+    ///
+    /// # Errors
+    /// The moment from which there is one, if there is none now.
+    #[inline]
+    pub fn take(&mut self, object: u64, pace: Pace, now: Moment) -> Result<(), Moment> {
+        if self.places.is_empty() {
+            self.places = vec![[[0; 2]; NEIGHBOURS]; PLACES / NEIGHBOURS];
+        }
+        let (object, now) = (object.max(1), now.as_nanos());
+        let Some(neighbours) = self.places.get_mut(neighbours(object)) else { return Ok(()) };
+        let Some([known, full_at]) = place_of(object, neighbours) else { return Ok(()) };
+        if *known != object {
+            (*known, *full_at) = (object, now);
+        }
+        let taken = (*full_at).max(now).saturating_add(pace.interval);
+        if taken - now > pace.whole {
+            return Err(Moment::from_nanos(taken - pace.whole));
+        }
+        *full_at = taken;
+        Ok(())
+    }
+
+    /// Brings what a class has counted in one direction to another pace: each object has as many
+    /// tokens as before, at most the new burst. Without a pace it is forgotten.
+    pub fn carry_over(&mut self, class: u32, reads: bool, from: Pace, to: Option<Pace>, now: Moment) {
+        let now = now.as_nanos();
+        for [object, full_at] in self.places.iter_mut().flatten() {
+            // One that is full is as good as one that is not kept.
+            if *object & CLASS != in_class(0, class, reads) || *full_at <= now {
+                continue;
+            }
+            match to {
+                Some(to) => *full_at = now.saturating_add(to.missing(*full_at - now, from)),
+                None => (*object, *full_at) = (0, 0),
+            }
+        }
+    }
+
+    /// Returns the moment at which the bucket of an object is full again, if it is kept.
+    #[must_use]
+    pub fn full_at(&self, object: u64) -> Option<Moment> {
+        let mut around = self.places.get(neighbours(object))?.iter();
+        around.find(|[known, _]| *known == object.max(1)).map(|[_, full_at]| Moment::from_nanos(*full_at))
+    }
+
+    /// Takes back what happened to the bucket of an object since [`Self::full_at`] was asked.
+    pub fn restore(&mut self, object: u64, before: Option<Moment>) {
+        let mut around = self.places.get_mut(neighbours(object)).into_iter().flatten();
+        if let Some([_, full_at]) = around.find(|[known, _]| *known == object.max(1)) {
+            *full_at = before.unwrap_or_default().as_nanos();
+        }
+    }
+
+    /// Returns the bytes that it takes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.places.capacity() * size_of::<[Place; NEIGHBOURS]>()
+    }
+}
+
+/// Returns a number of an object for the calls of one class in one direction: each class has a pace
+/// of its own. Its lasting number is in the last bits, so that [`Sketch::carry_over`] finds it.
+#[inline]
+#[must_use]
+pub fn in_class(object: u64, class: u32, reads: bool) -> u64 {
+    object & !CLASS | (u64::from(class) << 1 | u64::from(reads)) & CLASS
+}
+
+/// Returns which neighbours an object is among.
+#[inline]
+fn neighbours(object: u64) -> usize {
+    (object >> 32) as usize % (PLACES / NEIGHBOURS)
+}
+
+/// Returns the place of an object: its own, or that of the neighbour that is nearest to full.
+#[inline]
+fn place_of(object: u64, neighbours: &mut [Place; NEIGHBOURS]) -> Option<&mut Place> {
+    let (mut place, mut least) = (0, u64::MAX);
+    for (at, [known, full_at]) in neighbours.iter().enumerate() {
+        if *known == object {
+            place = at;
+            break;
+        }
+        if *full_at < least {
+            (place, least) = (at, *full_at);
+        }
+    }
+    neighbours.get_mut(place)
+}
+
+/// The bits of a number that tell the class and the direction.
+const CLASS: u64 = 0xffff;
+/// The objects that are counted at once: 128 KiB of them. At the default pace of one write in a
+/// second this is enough for a thousand writes of different objects in each second.
+const PLACES: usize = 8192;
+/// The places among which an object has its own.
+const NEIGHBOURS: usize = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pace(rate: f64, burst: u32) -> Pace {
+        Pace::new(rate, NonZeroU32::new(burst).expect("some"))
+    }
+
+    #[test]
+    fn an_object_has_its_burst_and_then_its_rate_and_is_told_when_to_come_back() {
+        let (mut sketch, pace, at) = (Sketch::default(), pace(2.0, 3), Moment::from_millis);
+        for _ in 0..3 {
+            assert_eq!(sketch.take(7, pace, at(1000)), Ok(()));
+        }
+        assert_eq!(sketch.take(7, pace, at(1000)), Err(at(1500)));
+        assert_eq!(sketch.take(8, pace, at(1000)), Ok(()), "another object has its own");
+        assert_eq!(sketch.take(7, pace, at(1499)), Err(at(1500)));
+        assert_eq!(sketch.take(7, pace, at(1500)), Ok(()));
+        let passed = (0..10_000).filter(|millis| sketch.take(7, pace, at(1501 + millis)).is_ok()).count();
+        assert_eq!(passed, 20, "two in a second");
+    }
+
+    #[test]
+    fn no_pace_and_no_moment_overflows() {
+        for rate in [1e-300, 1e-9, 1e9, 1e300] {
+            let (mut sketch, pace) = (Sketch::default(), pace(rate, u32::MAX));
+            for now in [Moment::ZERO, Moment::from_millis(1), Moment::MAX] {
+                assert_eq!(sketch.take(0, pace, now), Ok(()));
+                assert_eq!(sketch.take(u64::MAX, pace, now), Ok(()));
+            }
+        }
+    }
+
+    #[test]
+    fn another_pace_finds_the_tokens_that_are_left_and_at_most_its_burst() {
+        let (fast, slow, at) = (pace(5.0, 50), pace(0.1, 5), Moment::from_millis(1000));
+        // For the tokens that are taken at the one pace, those that are left at the other.
+        for (from, to, cases) in [
+            (fast, slow, [(0, 5), (45, 5), (46, 4), (49, 1), (50, 0)]),
+            (slow, fast, [(0, 50), (1, 4), (3, 2), (4, 1), (5, 0)]),
+        ] {
+            for (taken, left) in cases {
+                let (mut sketch, object) = (Sketch::default(), in_class(7 << 32, 3, true));
+                for _ in 0..taken {
+                    assert_eq!(sketch.take(object, from, at), Ok(()));
+                }
+                sketch.carry_over(3, false, from, None, at);
+                sketch.carry_over(2, true, from, None, at);
+                sketch.carry_over(3, true, from, Some(to), at);
+                let went = (0..100).take_while(|_| sketch.take(object, to, at).is_ok()).count();
+                assert_eq!(went, left, "after {taken} of {from:?}");
+            }
+        }
+    }
+}

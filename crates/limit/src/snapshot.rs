@@ -1,0 +1,240 @@
+//! The numbers and names that the status page shows of a limiter, taken at one moment without side
+//! effects.
+
+mod frozen;
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{
+    Bucket, BucketPolicy, ClassId, ClassTurns, KeyState, Lane, Limiter, Owner, Queue, QueueIndex, Reason, SharedId,
+    Slots,
+};
+use crate::key::{Group, Key};
+use crate::moment::Moment;
+
+pub use self::frozen::{Changes, Freezing, Frozen, FrozenKey, FrozenPause, Gap, Part};
+pub use super::resources::{Levels, PauseView, Paused, SharedView};
+
+/// A limiter at one moment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Snapshot {
+    /// The number of calls that wait, in queues or for their keys.
+    pub waiting: usize,
+    /// The bytes of their bodies.
+    pub waiting_bytes: usize,
+    /// The number of keys that are failing.
+    pub failing_keys: usize,
+    /// The number of those whose trial is queued or upstream.
+    pub trials: usize,
+    /// The gate's buckets: one, or the first few of many.
+    pub buckets: Vec<BucketView>,
+    /// The retry buckets.
+    pub retry_buckets: Vec<BucketView>,
+    /// The gate's slots.
+    pub slots: SlotView,
+    /// The room on connections, by group; below zero if more streams are open than there should be.
+    pub rooms: [(Group, i64); 3],
+    /// The pauses in force that the upstream asked for; at most a hundred.
+    pub pauses: Vec<PauseView>,
+    /// The number of keys of which a write is past the key stage, where only one may be.
+    pub writes: usize,
+    /// The classes, by [`ClassId`].
+    pub classes: Vec<ClassView>,
+    /// The shared buckets.
+    pub shared: Vec<SharedView>,
+    /// The queues in which any call waits, longest first; at most a hundred.
+    pub queues: Vec<QueueView>,
+}
+
+/// A class at one moment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClassView {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its rank.
+    pub lane: Lane,
+    /// Its buckets: one, or the first few of many.
+    pub buckets: Vec<BucketView>,
+    /// Its slots.
+    pub slots: SlotView,
+    /// The number of calls in its queues.
+    pub waiting: usize,
+}
+
+/// A bucket at one moment.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BucketView {
+    /// Tokens per second, as a call that came now would find it.
+    pub rate: f64,
+    /// Tokens per second when nothing slows it down.
+    pub full_rate: f64,
+    /// The most tokens now: fewer while its rate gives way.
+    pub burst: u32,
+    /// Tokens now; below zero if some are reserved.
+    pub level: f64,
+    /// Set if other gates use it too.
+    pub shared: Option<SharedId>,
+}
+
+/// Slots at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotView {
+    /// The number of calls in flight that hold one.
+    pub used: u32,
+    /// The most calls, per gate, flow or credential; `None` for no limit.
+    pub max: Option<u32>,
+}
+
+/// A queue at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueView {
+    /// Its class.
+    pub class: ClassId,
+    /// Its flow's readable name; empty if that was not known.
+    pub flow: String,
+    /// True if it is the queue of retries.
+    pub retry: bool,
+    /// The number of calls in it.
+    pub waiting: usize,
+    /// The time its first call has waited.
+    pub oldest: Duration,
+    /// The reason it is stopped, as far as is known.
+    pub reason: Reason,
+}
+
+/// The longest queues that a look at all of them has found so far; not more than a hundred.
+#[derive(Clone, Debug, Default)]
+pub struct LongestQueues {
+    found: BinaryHeap<Reverse<(u32, QueueIndex)>>,
+    next: usize,
+}
+
+// === impl Limiter ===
+
+impl Limiter {
+    /// Returns everything that the status page shows. It looks at every queue:
+    /// [`Limiter::overview`] and a [`LongestQueues`] do the same a little at a time.
+    pub fn snapshot(&self, now: Moment) -> Snapshot {
+        let mut longest = LongestQueues::default();
+        while self.look_at_queues(&mut longest) {}
+        Snapshot { queues: self.queue_views(&longest, now), ..self.overview(now) }
+    }
+
+    /// Returns the same without queues.
+    pub fn overview(&self, now: Moment) -> Snapshot {
+        let now = self.now.max(now);
+        let room = |group| (group, self.resources.room(group));
+        let buckets = |owner| self.resources.buckets.view(owner, SHOWN, |bucket| BucketView::of(bucket, now));
+        let class = |(id, turns): (ClassId, &ClassTurns)| {
+            let policy = self.policy.class(id);
+            ClassView {
+                name: Arc::clone(&policy.name),
+                lane: policy.lane,
+                buckets: buckets(Owner::Class(id)),
+                slots: SlotView::of(self.resources.class_slots.of(id)),
+                waiting: turns.waiting + self.unmoved(id),
+            }
+        };
+        Snapshot {
+            waiting: self.waiting(),
+            waiting_bytes: self.waiting.bytes.own,
+            failing_keys: self.table.failing(now),
+            trials: self.table.trials_out,
+            buckets: buckets(Owner::Gate),
+            retry_buckets: buckets(Owner::Retries),
+            slots: SlotView::of(&self.resources.gate_slots),
+            rooms: [room(Group::Exempt), room(Group::Short), room(Group::LongRunning)],
+            pauses: self.pauses(now),
+            writes: self.writes.len(),
+            classes: self.scheduler.classes.iter().map(class).collect(),
+            shared: self.shared(now),
+            queues: Vec::new(),
+        }
+    }
+
+    /// Returns what is known of every shared bucket.
+    pub fn shared(&self, now: Moment) -> Vec<SharedView> {
+        self.resources.buckets.shared.views(self.now.max(now))
+    }
+
+    /// Returns the pauses in force, at most a hundred.
+    pub fn pauses(&self, now: Moment) -> Vec<PauseView> {
+        self.resources.pauses.views(self.now.max(now), SHOWN)
+    }
+
+    /// Returns the failing keys that may be tried first, by name, at most `most`.
+    pub fn next_tried(&self, most: usize, now: Moment) -> Vec<(String, Key, KeyState)> {
+        self.table.next_tried(most, self.now.max(now))
+    }
+
+    /// Looks at a few more queues. Returns true if there may be more.
+    pub fn look_at_queues(&self, longest: &mut LongestQueues) -> bool {
+        let places = self.scheduler.queues.capacity();
+        let end = places.min(longest.next + QUEUES_AT_ONCE);
+        for place in longest.next..end {
+            let index = QueueIndex::at(place);
+            let Some(queue) = self.scheduler.queue(index) else { continue };
+            if longest.found.len() < SHOWN {
+                longest.found.push(Reverse((queue.len, index)));
+            } else if let Some(mut shortest) = longest.found.peek_mut().filter(|shortest| shortest.0.0 < queue.len) {
+                *shortest = Reverse((queue.len, index));
+            }
+        }
+        longest.next = end;
+        end < places
+    }
+
+    /// Returns the queues that were found to be longest.
+    pub fn queue_views(&self, longest: &LongestQueues, now: Moment) -> Vec<QueueView> {
+        let now = self.now.max(now);
+        let found = longest.found.iter().filter_map(|Reverse((_, at))| Some((*at, self.scheduler.queue(*at)?)));
+        let mut queues: Vec<_> = found.collect();
+        queues.sort_unstable_by_key(|(_, queue)| Reverse(queue.len));
+        let oldest = |queue: &Queue| Some(now - self.waiting.get(queue.list.first?)?.call.arrived);
+        let view = |(at, queue): (QueueIndex, &Queue)| QueueView {
+            class: queue.id.class,
+            flow: queue.name.as_deref().unwrap_or_default().to_owned(),
+            retry: queue.id.mode.retry,
+            waiting: queue.len as usize,
+            oldest: oldest(queue).unwrap_or_default(),
+            reason: self.scheduler.stopped(at),
+        };
+        queues.into_iter().map(view).collect()
+    }
+}
+
+// === impl Snapshot ===
+
+impl Snapshot {
+    /// Takes out the calls that wait: at a shadow they have gone already.
+    #[must_use]
+    pub fn of_shadow(self) -> Self {
+        let classes = self.classes.into_iter().map(|class| ClassView { waiting: 0, ..class }).collect();
+        Self { waiting: 0, waiting_bytes: 0, queues: Vec::new(), classes, ..self }
+    }
+}
+
+// === impl BucketView ===
+
+impl BucketView {
+    fn of(bucket: &Bucket, now: Moment) -> Self {
+        let (BucketPolicy { rate, burst, .. }, full_rate) = (bucket.next_policy(now), bucket.limits.rate);
+        Self { rate, full_rate, burst: burst.get(), level: bucket.level(now), shared: bucket.limits.shared }
+    }
+}
+
+// === impl SlotView ===
+
+impl SlotView {
+    fn of(slots: &Slots) -> Self {
+        Self { used: slots.used, max: slots.limit.map(|limit| limit.max.get()) }
+    }
+}
+
+/// The number of queues that are looked at before other tasks have their turn.
+const QUEUES_AT_ONCE: usize = 1000;
+/// The most things of one kind that are shown: a page is for reading.
+const SHOWN: usize = 100;
