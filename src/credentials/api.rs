@@ -127,7 +127,7 @@ impl Api {
 
     async fn exchange(&self, method: Method, path: &str, kind: &'static str, body: Bytes) -> Result<Value, ApiError> {
         if let Some(credential) = &self.credential {
-            credential.secret.ready(false, self.clock).await?;
+            credential.secret.ready(true, self.clock).await?;
         }
         let (request, number) = self.request(&method, path, kind, body)?;
         // A connection that was idle may have ended before the server saw anything, or after it did

@@ -182,7 +182,7 @@ impl State {
         match answer {
             Ok((token, life)) => {
                 let number = self.held.as_ref().map_or(1, |held| held.number + 1);
-                let has_ended = life.is_some_and(|life| life < RENEW_ENDED);
+                let has_ended = life.is_some_and(|life| life.is_zero());
                 if has_ended && !std::mem::replace(&mut self.is_reported, true) {
                     tracing::warn!(
                         plugin = command,
@@ -193,6 +193,11 @@ impl State {
                 let (ends, refresh_at, doubtful_at) = match life {
                     None => (None, Moment::MAX, Moment::MAX),
                     Some(_) if has_ended => (None, now + RENEW_ENDED, now + DOUBT_ENDED),
+                    // The server judges it past its end, while calls wait a little for the next.
+                    Some(life) if life < RENEW_ENDED => {
+                        let at = now + life.max(FIRST_PAUSE);
+                        (None, at, at)
+                    }
                     Some(life) => (Some(now + life), now + life.saturating_sub(AHEAD.min(life / 5)), Moment::MAX),
                 };
                 self.held = Some(Held { token, since: now, ends, refresh_at, doubtful_at, number });
