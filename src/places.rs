@@ -5,6 +5,8 @@
 //! that nobody closes a listener by staying. The doors of gates share the descriptors of the
 //! process: there, the door with most connections gives way.
 
+mod descriptors;
+
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::io;
@@ -15,10 +17,10 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::task::AtomicWaker;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use slab::Slab;
 use tokio::sync::Notify;
 
+pub(crate) use self::descriptors::{bound_by_descriptors, few};
 use crate::clock::Clock;
 use crate::moment::Moment;
 
@@ -44,7 +46,15 @@ struct State {
 struct Row {
     taken: usize,
     /// By the order in which they became idle.
-    idle: BTreeMap<u64, Arc<Seat>>,
+    idle: BTreeMap<u64, Resting>,
+}
+
+/// A connection that is idle.
+#[derive(Debug)]
+struct Resting {
+    seat: Arc<Seat>,
+    /// It stays until then: its last answer is on its way.
+    until: Moment,
 }
 
 /// One listener.
@@ -81,47 +91,17 @@ struct Seat {
     task: AtomicWaker,
 }
 
-/// Keeps a connection from counting as idle.
+/// Keeps a connection from counting as idle, and for a while after that.
 #[derive(Debug)]
-pub(crate) struct Busy(Arc<Place>);
+pub(crate) struct Busy {
+    place: Arc<Place>,
+    rest: Duration,
+}
 
 /// Returns the places that the gates and the egress listener of this process share.
 pub(crate) fn of_process() -> Arc<Pool> {
     static POOL: LazyLock<Arc<Pool>> = LazyLock::new(Arc::default);
     Arc::clone(&POOL)
-}
-
-/// Lets this process have as many descriptors as it may, and bounds its connections by them.
-pub(crate) fn bound_by_descriptors() {
-    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    let raised = maximum.map_or(MOST_DESCRIPTORS, |maximum| maximum.min(MOST_DESCRIPTORS));
-    if current.is_some_and(|current| current < raised) {
-        let wanted = Rlimit { current: Some(raised), maximum };
-        if let Err(error) = setrlimit(Resource::Nofile, wanted) {
-            tracing::debug!(%error, "the limit of descriptors stays as it is");
-        }
-    }
-    of_process().lock().most = Some(for_clients(descriptors()));
-}
-
-/// Returns the places of a listener that takes few descriptors: an eighth of all at most.
-pub(crate) fn few(most: usize) -> usize {
-    most.min(descriptors() / 8).max(1)
-}
-
-/// Returns the number of descriptors that this process may have.
-fn descriptors() -> usize {
-    let current = getrlimit(Resource::Nofile).current.unwrap_or(MOST_DESCRIPTORS);
-    usize::try_from(current.min(MOST_DESCRIPTORS)).unwrap_or(usize::MAX)
-}
-
-/// Returns how many clients a process with so many descriptors can serve. Each may need a second
-/// one, for a connection to the upstream. Of 256, 64 are the process's own and 48 those of the
-/// small listeners, so that there are 72 clients.
-fn for_clients(descriptors: usize) -> usize {
-    let small = |most: usize| most.min(descriptors / 8);
-    let own = (descriptors / 3).min(64);
-    (descriptors.saturating_sub(own + small(64) + small(16)) / 2).max(1)
 }
 
 // === impl Pool ===
@@ -135,10 +115,11 @@ impl Pool {
 // === impl State ===
 
 impl State {
-    /// Closes the connection of a door that has been idle longest; false if none is idle.
-    fn close_idlest(&mut self, door: usize) -> bool {
+    /// Closes the connection of a door that has been idle longest; false if none may be closed.
+    fn close_idlest(&mut self, door: usize, now: Moment) -> bool {
         let Some(row) = self.doors.get_mut(door) else { return false };
-        let Some((_, seat)) = row.idle.pop_first() else { return false };
+        let Some(stamp) = row.idlest(now) else { return false };
+        let Some(Resting { seat, .. }) = row.idle.remove(&stamp) else { return false };
         row.taken -= 1;
         self.taken -= 1;
         seat.is_lost.store(true, Release);
@@ -162,19 +143,19 @@ impl State {
     }
 
     /// Closes one at the door that has most connections, or at this one.
-    fn close_at_fullest(&mut self, own: usize) -> bool {
+    fn close_at_fullest(&mut self, own: usize, now: Moment) -> bool {
         let share = self.most.map_or(usize::MAX, |most| self.share(most));
-        let may_give = |door: usize, row: &Row| !row.idle.is_empty() && (door == own || row.taken > share);
+        let may_give = |door: usize, row: &Row| row.idlest(now).is_some() && (door == own || row.taken > share);
         let giving = self.doors.iter().filter(|(door, row)| may_give(*door, row));
         let fullest = giving.max_by_key(|(_, row)| row.taken).map(|(door, _)| door);
-        fullest.is_some_and(|door| self.close_idlest(door))
+        fullest.is_some_and(|door| self.close_idlest(door, now))
     }
 
     /// Makes a connection the last one of its door that became idle.
-    fn rest(&mut self, door: usize, seat: &Arc<Seat>) -> u64 {
+    fn rest(&mut self, door: usize, seat: &Arc<Seat>, until: Moment) -> u64 {
         self.stamps += 1;
         if let Some(row) = self.doors.get_mut(door) {
-            row.idle.insert(self.stamps, Arc::clone(seat));
+            row.idle.insert(self.stamps, Resting { seat: Arc::clone(seat), until });
         }
         self.stamps
     }
@@ -183,6 +164,15 @@ impl State {
         if let Some(row) = self.doors.get_mut(door) {
             row.idle.remove(&stamp);
         }
+    }
+}
+
+// === impl Row ===
+
+impl Row {
+    /// Returns the connection that has been idle longest, of those that may be closed.
+    fn idlest(&self, now: Moment) -> Option<u64> {
+        self.idle.iter().find(|(_, resting)| resting.until <= now).map(|(stamp, _)| *stamp)
     }
 }
 
@@ -229,7 +219,11 @@ impl Door {
             if self.may_say("busy") {
                 tracing::warn!(listener = &*self.name, "all connections carry calls; more clients wait");
             }
-            room.await;
+            // Those whose answers are on their way may be closed before long.
+            tokio::select! {
+                () = room => {}
+                () = self.clock.sleep(ANSWERED) => {}
+            }
         }
     }
 
@@ -240,24 +234,25 @@ impl Door {
 
     /// Takes a place, of which there are `most`; `None` if all are busy.
     pub(crate) fn take_of(self: &Arc<Self>, most: usize) -> Option<Arc<Place>> {
+        let now = self.clock.now();
         let mut state = self.pool.lock();
         let mut closed = false;
         while state.doors.get(self.row)?.taken >= most {
             closed = true;
-            if !state.close_idlest(self.row) {
+            if !state.close_idlest(self.row, now) {
                 return None;
             }
         }
         while state.is_full_for(self.row) {
             closed = true;
-            if !state.close_at_fullest(self.row) {
+            if !state.close_at_fullest(self.row, now) {
                 return None;
             }
         }
         state.doors.get_mut(self.row)?.taken += 1;
         state.taken += 1;
         let seat = Arc::default();
-        let stamp = state.rest(self.row, &seat);
+        let stamp = state.rest(self.row, &seat, now);
         drop(state);
         if closed && self.may_say("full") {
             tracing::warn!(
@@ -293,13 +288,13 @@ impl Place {
     /// Notes that a request has come: the connection is the last that was idle.
     pub(crate) fn touch(&self) {
         self.has_spoken.store(true, Relaxed);
-        self.change(|_| {});
+        self.change(Duration::ZERO, |_| {});
     }
 
     /// Keeps the connection from counting as idle.
     pub(crate) fn busy(self: &Arc<Self>) -> Busy {
-        self.change(|hold| hold.busy += 1);
-        Busy(Arc::clone(self))
+        self.change(Duration::ZERO, |hold| hold.busy += 1);
+        Busy { place: Arc::clone(self), rest: ANSWERED }
     }
 
     /// Returns when the connection is to be closed for another one.
@@ -329,19 +324,21 @@ impl Place {
         }
     }
 
-    fn is_lost(&self) -> bool {
+    pub(crate) fn is_lost(&self) -> bool {
         self.seat.is_lost.load(Acquire)
     }
 
-    /// Takes the connection from the idle ones, and puts it back as the last if it is not busy.
-    fn change(&self, change: impl FnOnce(&mut Hold)) {
+    /// Takes the connection from the idle ones, and puts it back as the last if it is not busy. It
+    /// is not closed before it has had this rest.
+    fn change(&self, rest: Duration, change: impl FnOnce(&mut Hold)) {
+        let until = self.door.clock.now() + rest;
         let mut hold = self.hold.lock().unwrap_or_else(PoisonError::into_inner);
         let mut state = self.door.pool.lock();
         change(&mut hold);
         if !self.is_lost() {
             state.wake_up(self.door.row, hold.stamp);
             if hold.busy == 0 {
-                hold.stamp = state.rest(self.door.row, &self.seat);
+                hold.stamp = state.rest(self.door.row, &self.seat, until);
                 drop(state);
                 self.door.pool.room.notify_waiters();
             }
@@ -369,23 +366,29 @@ impl Drop for Place {
 
 impl Busy {
     pub(crate) const fn place(&self) -> &Arc<Place> {
-        &self.0
+        &self.place
+    }
+
+    /// Lets the connection count as idle at once: nothing of it is on its way.
+    pub(crate) fn end(mut self) {
+        self.rest = Duration::ZERO;
     }
 }
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        self.0.change(|hold| hold.busy -= 1);
+        self.place.change(self.rest, |hold| hold.busy -= 1);
     }
 }
 
 /// The time in which the small servers must have a first head, TLS included.
 const FIRST_HEAD: Duration = Duration::from_secs(10);
+/// The time that an answer has on its way, and a watch or a tunnel to change hands, before its
+/// connection counts as idle.
+const ANSWERED: Duration = Duration::from_secs(1);
 /// Out of descriptors: some must be closed before the next try.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 const SAY_AGAIN: Duration = Duration::from_secs(60);
-/// More than fit into the memory of any sidecar.
-const MOST_DESCRIPTORS: u64 = 65_536;
 
 #[cfg(test)]
 mod tests {
@@ -413,6 +416,17 @@ mod tests {
         assert!(door.take().is_none(), "all carry calls");
         drop(four);
         assert!(door.take().is_none(), "a call holds its place");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_has_a_second_on_its_way() {
+        let door = door(1);
+        let one = door.take().expect("free");
+        drop(one.busy());
+        assert!(door.take().is_none());
+        door.clock.sleep(ANSWERED).await;
+        let _other = door.take().expect("it has been idle for a while");
+        one.lost().await;
     }
 
     #[tokio::test]
@@ -452,7 +466,7 @@ mod tests {
         assert!(door.take().is_none(), "one that is lost gives nothing back");
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_client_waits_until_a_call_is_over() {
         let door = door(1);
         let busy = door.place().await.busy();
@@ -470,12 +484,5 @@ mod tests {
         silent.over().await;
         let before_long = tokio::time::timeout(Duration::from_secs(600), other.over());
         before_long.await.expect_err("it has spoken");
-    }
-
-    #[test]
-    fn descriptors_are_enough_for_clients_and_their_upstreams() {
-        for (descriptors, clients) in [(60, 13), (256, 72), (1024, 440), (65_536, 32_696)] {
-            assert_eq!(for_clients(descriptors), clients);
-        }
     }
 }

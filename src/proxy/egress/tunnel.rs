@@ -77,7 +77,9 @@ impl Half {
     /// that.
     async fn is_silent(&self, busy: Option<Busy>) {
         self.ended.notified().await;
-        drop(busy);
+        if let Some(busy) = busy {
+            busy.end();
+        }
         loop {
             let silent = self.last() + SILENCE;
             if self.clock.now() >= silent {

@@ -23,7 +23,7 @@ use tower_http::BoxError;
 
 use super::Server;
 use super::early::{self, Early};
-use super::idle::Ready;
+use super::idle::{MANY_LINES, Ready};
 use super::linger::linger;
 use super::long_answer;
 use super::parting::Parting;
@@ -110,6 +110,9 @@ impl Future for WhileThere {
         // The client first: a call must not leave in the very poll that finds its client gone.
         if this.client.as_ref().is_some_and(|client| client.poll_gone(cx).is_ready()) {
             return Poll::Ready(Err(Gone));
+        }
+        if this.busy.as_ref().is_some_and(|busy| busy.place().is_lost()) {
+            return Poll::Ready(Err(Gone)); // for another connection, before the call began
         }
         let mut response = match (&mut *this.early, &*this.unread) {
             (Some(early), Some(unread)) => ready!(early.poll(unread, cx)),
@@ -348,8 +351,10 @@ fn begin_http1(handle: &WireHandle, calls: Calls) -> UpgradeableConnection<Tokio
     let (mut builder, wire) = (http1::Builder::new(), Wire::scanned(handle));
     let ready = wire.ready();
     builder.preserve_header_case(ready != Ready::Usual);
-    if ready == Ready::All {
-        builder.max_headers(MOST_LINES + 1); // with what ends a head that is cut
+    match ready {
+        Ready::All => drop(builder.max_headers(MOST_LINES + 1)), // with what ends a head that is cut
+        Ready::Many => drop(builder.max_headers(MANY_LINES + 1)),
+        Ready::Few | Ready::Usual => {}
     }
     builder
         .header_read_timeout(None) // the wire has its own, and one for each head costs

@@ -50,9 +50,11 @@ pub(super) struct Idle {
 /// asked for either only once a head has come that needs it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Ready {
-    /// All heads.
+    /// All heads, of any number of lines.
     #[default]
     All,
+    /// Heads that come at once and have at most [`MANY_LINES`].
+    Many,
     /// Heads that come at once and have few lines.
     Few,
     /// Likewise, and their names come out in lower case, so they must be in lower case if that
@@ -168,7 +170,7 @@ impl Ready {
     fn for_first(first: &[u8], shows_case: bool) -> Self {
         let takes =
             |ready: &Self| Scanner::default().scan(first, |head| ready.takes(head, shows_case)).rest != Rest::Declined;
-        [Self::Usual, Self::Few].into_iter().find(takes).unwrap_or(Self::All)
+        [Self::Usual, Self::Few, Self::Many].into_iter().find(takes).unwrap_or(Self::All)
     }
 
     /// True if hyper can take the head as it is. Trailers come later, and may be many.
@@ -178,7 +180,10 @@ impl Ready {
             || head.is_some_and(|head| {
                 // One that switches goes by HTTP/1.1, whatever others go by.
                 let loses_case = self == Self::Usual && head.capitals && (shows_case || head.switches);
-                head.lines <= USUAL_LINES && !head.chunked && !loses_case
+                match self {
+                    Self::Many => head.lines <= MANY_LINES,
+                    _ => head.lines <= USUAL_LINES && !head.chunked && !loses_case,
+                }
             })
     }
 }
@@ -188,6 +193,8 @@ impl Ready {
 pub(super) const PAUSE: Duration = Duration::from_millis(100);
 /// hyper's own limit, where it is told none.
 const USUAL_LINES: usize = 100;
+/// hyper sets aside 32 bytes twice for each line that it is ready for, with each head.
+pub(super) const MANY_LINES: usize = 256;
 
 #[cfg(test)]
 mod tests {
@@ -207,9 +214,10 @@ mod tests {
             (head("host: h\r\nUpgrade: x\r\n"), false, Ready::Few),
             (head("host: h\r\nupgrade: x\r\n"), false, Ready::Usual),
             (lines(USUAL_LINES), true, Ready::Usual),
-            (lines(USUAL_LINES + 1), true, Ready::All),
-            (lines(USUAL_LINES + 1), false, Ready::All),
-            ("POST / HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n".to_owned(), false, Ready::All),
+            (lines(USUAL_LINES + 1), true, Ready::Many),
+            (lines(MANY_LINES), false, Ready::Many),
+            (lines(MANY_LINES + 1), false, Ready::All),
+            ("POST / HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n".to_owned(), false, Ready::Many),
             ("POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 2\r\n\r\n".to_owned(), true, Ready::Usual),
             ("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\n".to_owned(), true, Ready::Few),
             ("GET / HTTP/1.1\r\nhost: h\r\n".to_owned(), false, Ready::All),

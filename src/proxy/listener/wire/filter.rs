@@ -129,7 +129,7 @@ impl Filter {
             self.patience = None;
             self.share.end();
         }
-        if !has_room && scanned.rest == Rest::None {
+        if !has_room && matches!(scanned.rest, Rest::None | Rest::Held) {
             return Scanned { passed: 0, rest: Rest::Refused(Fault::Crowded) };
         }
         scanned
