@@ -95,9 +95,11 @@ impl Dialect {
     }
 
     /// True for a gRPC call. What is signed as AWS is signed is none, whatever media type it has:
-    /// S3 takes any.
+    /// S3 takes any. Azure and GitHub speak no gRPC, and a header must not make another call of one
+    /// of theirs.
     fn is_grpc(self, head: &Head<'_>) -> bool {
-        self != Self::Plain && grpc::is(head) && !(self == Self::Aws && aws::scope(head).is_some())
+        // What is signed is read last: it costs most.
+        grpc::is(head) && (self == Self::Google || self == Self::Aws && aws::scope(head).is_none())
     }
 
     /// True for a GraphQL call, whose body tells a mutation from a query.
@@ -236,9 +238,13 @@ mod tests {
     }
 
     #[test]
-    fn grpc_is_read_alike_in_every_dialect() {
+    fn grpc_is_read_where_a_provider_speaks_it() {
         let headers = [("content-type", "application/grpc+proto"), ("x-goog-user-project", "p")];
-        for dialect in [Dialect::Aws, Dialect::Azure, Dialect::Google, Dialect::Github] {
+        for dialect in [Dialect::Azure, Dialect::Github] {
+            let read = words(dialect, &Method::POST, "/google.pubsub.v1.Publisher/GetTopic", &headers, b"");
+            assert!(!read.is_grpc && read.account != "p", "a header makes no other call of it: {read:?}");
+        }
+        for dialect in [Dialect::Aws, Dialect::Google] {
             let read = words(dialect, &Method::POST, "/google.pubsub.v1.Publisher/GetTopic", &headers, b"");
             assert_eq!((read.service.as_str(), read.action.as_str()), ("google.pubsub.v1.Publisher", "GetTopic"));
             assert!(read.reads && read.account == "p");
