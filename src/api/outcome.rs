@@ -213,10 +213,10 @@ impl Throttling {
 ///
 /// Its headers alone say nothing: they are on every answer that passed through it. Any other 429 of
 /// kube-apiserver is a Status, and an aggregated API that shuts down says so in plain text. A body
-/// that was not read leaves the head to decide.
+/// that was not read, or not far enough, leaves the head to decide.
 fn is_fair_queueing_at_work(response: &Response<'_>) -> bool {
     let body = response.body;
-    has_refusals_head(response.status, response.headers) && (body.is_empty() || body.starts_with(REFUSAL))
+    has_refusals_head(response.status, response.headers) && (body.starts_with(REFUSAL) || REFUSAL.starts_with(body))
 }
 
 /// True if a response's head is that of a refusal by priority and fairness.

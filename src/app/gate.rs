@@ -1,6 +1,6 @@
 //! Puts one gate together from upstream, credentials and TLS, as the configuration says.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -158,7 +158,8 @@ fn not_itself(gate: &Gate, target: &upstream::Target) -> Result<(), Trouble> {
     let is_own = |listen: &&Listen| {
         let Listen::Tcp(own) = listen else { return false };
         let (ip, is_loopback) = (own.ip().to_canonical(), is_localhost || address.is_some_and(|ip| ip.is_loopback()));
-        let is_here = address == Some(ip) || is_loopback && (ip.is_unspecified() || is_localhost && ip.is_loopback());
+        let is_here =
+            address == Some(ip) || is_loopback && ip.is_unspecified() || is_localhost && ip == Ipv4Addr::LOCALHOST;
         own.port() == port && is_here
     };
     match gate.listen.iter().find(is_own).filter(|_| target.proxy.is_none()) {

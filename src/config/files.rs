@@ -68,7 +68,7 @@ impl NamedFile {
             let is_early = now < *life.start();
             let (what, when) =
                 if is_early { ("is not valid before", life.start()) } else { ("has expired at", life.end()) };
-            let when = httpdate::fmt_http_date(*when);
+            let when = httpdate::fmt_http_date((*when).max(SystemTime::UNIX_EPOCH));
             fault.get_or_insert_with(|| {
                 format!("the certificate in {shown} {what} {when}: TLS with it fails; expected one that is valid now")
             });

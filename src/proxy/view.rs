@@ -1,5 +1,6 @@
 //! The operator's view of a gate at work, and the orders that an operator may give.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use http::{HeaderMap, Method, Uri};
@@ -13,7 +14,8 @@ use crate::classify::{Classified, FairBy, Kind};
 use crate::limit::policy::Outage;
 use crate::limit::snapshot::{BucketView, ClassView, PauseView, Paused, QueueView, SharedView, SlotView};
 use crate::limit::{ClassId, KeyState, Preview, Reason, Snapshot};
-use crate::status::{self, text::duration};
+use crate::status::text::{count, duration};
+use crate::status::{self};
 use crate::telemetry::meters::GateMeters;
 use crate::telemetry::table;
 use crate::upstream::Occupancy;
@@ -92,12 +94,21 @@ impl Gate {
     /// none, or another.
     fn paused_credentials(&self) -> Option<String> {
         let pauses = self.own().driver.look(|limiter, now| limiter.pauses(now));
-        let paused = pauses.iter().filter(|pause| matches!(pause.who, Paused::Credential(_)));
-        let last = paused.clone().max_by_key(|pause| pause.until)?;
-        let (count, known) = (paused.count(), self.own().tally.quotas.credentials().len());
-        let who = match known.saturating_sub(count) {
-            0 => "Every credential in use is".to_owned(),
-            _ => format!("{count} of {known} credentials in use {}", if count == 1 { "is" } else { "are" }),
+        let of = |pause: &PauseView| match pause.who {
+            Paused::Credential(whose) => Some(whose),
+            _ => None,
+        };
+        let last = pauses.iter().filter(|pause| of(pause).is_some()).max_by_key(|pause| pause.until)?;
+        let paused: BTreeSet<u64> = pauses.iter().filter_map(of).collect();
+        // Only credentials with a quota that was told are known.
+        let known = self.own().tally.quotas.credentials();
+        let are = if paused.len() == 1 { "is" } else { "are" };
+        let who = if paused == known {
+            "Every credential in use is".to_owned()
+        } else if paused.is_subset(&known) {
+            format!("{} of {} credentials in use {are}", paused.len(), known.len())
+        } else {
+            format!("{} {are}", count(paused.len(), "credential", "credentials"))
         };
         let ends = duration((last.until - self.section.clock.now()).as_secs_f64());
         Some(format!("{who} paused: {}; that ends in {ends}.", self.pause(last).because()))

@@ -70,10 +70,10 @@ impl<'a> Links<'a> {
                 Some(format!("{gate}{}", self.below_base(absolute.rest)?))
             }
             // A path without a name: the gate puts the base path before it again. One that came to
-            // begin with `//` would name a host.
-            None if trimmed.starts_with('/') && !self.target.base_path.is_empty() => {
-                self.below_base(trimmed).filter(|below| !below.starts_with("//"))
-            }
+            // begin with `//`, or with what browsers take for it, would name a host.
+            None if trimmed.starts_with('/') && !self.target.base_path.is_empty() => self
+                .below_base(trimmed)
+                .filter(|below| !["//", "/\\", "/\t"].iter().any(|host| below.starts_with(host))),
             None => None,
         }
     }
