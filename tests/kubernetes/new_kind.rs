@@ -9,7 +9,7 @@ use crate::support::gate::{Gate, Way};
 use crate::support::{block_on, say, turn};
 
 /// The kinds that are defined at most until one is listed while its storage begins.
-const KINDS: usize = 20;
+const KINDS: usize = 200;
 
 #[test]
 fn a_new_kind_under_list_load_slows_nothing() {

@@ -2,15 +2,17 @@
 //! learns from each. The answers are in `refusals.txt`, as kube-apiserver 1.36 writes them.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
-use std::{env, fs};
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use tidegate::api::outcome::{Failures, Throttling, answer, wants_body};
 use tidegate::api::signals::{Response, Signal};
 use tidegate::api::{Call, Outcome, Scope, kubernetes};
+
+use crate::live::{self, or_skip};
 
 /// A refusal, and what the gate learns from it.
 struct Refusal {
@@ -109,14 +111,7 @@ fn only_fair_queueing_slows_the_gate_down() {
 /// Every place in the sources of kube-apiserver that makes a 429 or a 503 has its row. Needs Go.
 #[test]
 fn each_429_and_503_of_the_sources_has_a_row() {
-    let folders = match folders() {
-        Ok(folders) => folders,
-        Err(why) => {
-            assert!(env::var_os("TIDEGATE_REQUIRE_KUBERNETES").is_none_or(|value| value != "1"), "required, but {why}");
-            eprintln!("skipped: {why}");
-            return;
-        }
-    };
+    let Some(folders) = or_skip("kube-apiserver's sources", live::required().and_then(|()| folders())) else { return };
     let (mut found, mut named) = (BTreeMap::new(), BTreeMap::new());
     for (module, folder) in &folders {
         for file in fs::read_dir(folder).expect("go lists folders that exist").map(|entry| entry.expect("read").path())

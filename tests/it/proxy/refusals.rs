@@ -264,7 +264,7 @@ async fn a_connection_to_be_made_is_not_what_a_queue_waits_for() {
 #[tokio::test]
 async fn a_connection_to_be_made_is_not_the_reason_of_a_wait() {
     let backend = closing().await;
-    let proxy = Proxy::before(backend.address).bucket(4.0, 1).start().await;
+    let proxy = Proxy::before(backend.address).bucket(0.5, 1).start().await;
     assert_eq!(proxy.get("/first").await.0, 200);
     let (_, answer) = proxy.get("/second").await;
     let timing = header(&answer, "server-timing").expect("it was held");
