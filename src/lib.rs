@@ -6,6 +6,7 @@
 //! pure value. The proxy ([`proxy`]) does the waiting and the forwarding; the upstream's
 //! connections are in [`upstream`]. ARCHITECTURE.md has the map.
 
+pub extern crate tidegate_call as call;
 #[macro_use]
 pub extern crate tidegate_limit as limit;
 
@@ -14,12 +15,10 @@ mod words;
 
 pub mod admin;
 mod agenda;
-pub mod api;
 mod app;
 mod bind;
 mod body;
 pub mod chart;
-pub mod classify;
 pub mod cli;
 pub mod clients;
 pub mod clock;
@@ -28,8 +27,6 @@ mod controller;
 mod controls;
 pub mod credentials;
 pub mod demo;
-pub mod dialect;
-pub mod hot;
 mod import;
 pub mod inject;
 mod otlp;
@@ -48,4 +45,5 @@ pub mod upstream;
 pub mod webhook;
 mod yaml;
 
+pub use call::{api, classify, dialect, hot};
 pub use limit::moment;

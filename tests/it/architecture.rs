@@ -246,12 +246,14 @@ fn is_test(file: &Path) -> bool {
     file.iter().map(text).any(|part| part == "tests" || part == "conservation")
 }
 
-/// Every source file with its top-level module and its text. A crate is a module of the name of its
-/// folder, as the program names it.
+/// Returns every source file with its top-level module and its text. The modules of a crate are
+/// modules of the program by the same names, but for those of `limit`, which are below its name.
 fn sources() -> Vec<(PathBuf, String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut found = Vec::new();
-    let mut folders = vec![root.join("src"), root.join("crates/limit/src")];
+    let crates = fs::read_dir(root.join("crates")).expect("crates is there");
+    let mut folders: Vec<_> = crates.map(|entry| entry.expect("it is readable").path().join("src")).collect();
+    folders.push(root.join("src"));
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).expect("src is there") {
             let path = entry.expect("src is readable").path();
@@ -261,8 +263,11 @@ fn sources() -> Vec<(PathBuf, String, String)> {
                 let text = fs::read_to_string(&path).expect("sources are readable");
                 let module = module(&path);
                 let top = module.split("::").next().expect("a name").to_owned();
-                let is_of_crate = path.starts_with(root.join("crates"));
-                let text = if is_of_crate { text.replace("crate::", &format!("crate::{top}::")) } else { text };
+                let text = if path.starts_with(root.join("crates/limit")) {
+                    text.replace("crate::", &format!("crate::{top}::"))
+                } else {
+                    text
+                };
                 found.push((path, top, text));
             }
         }
@@ -274,18 +279,14 @@ fn sources() -> Vec<(PathBuf, String, String)> {
 /// The path of a file's module from the root of the program.
 fn module(file: &Path) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let parts =
-        |inside: &Path| inside.with_extension("").iter().map(|part| part.to_string_lossy().into_owned()).collect();
-    let mut parts: Vec<String> = match file.strip_prefix(root.join("crates")) {
-        Ok(inside) => parts(inside),
-        Err(_) => parts(file.strip_prefix(root.join("src")).expect("below src")),
+    let inside = file.strip_prefix(root).expect("it is of the project").with_extension("");
+    let parts: Vec<_> = inside.iter().map(|part| part.to_string_lossy().into_owned()).collect();
+    let parts: Vec<_> = match parts.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["crates", "limit", "src", "lib"] => vec!["limit"],
+        ["crates", "limit", "src", ref inside @ ..] => [&["limit"], inside].concat(),
+        ["crates", _, "src", ref inside @ ..] | ["src", ref inside @ ..] => inside.to_vec(),
+        _ => panic!("{} is not below src", file.display()),
     };
-    if file.starts_with(root.join("crates")) {
-        parts.remove(1);
-        if parts.last().is_some_and(|last| last == "lib") {
-            parts.pop();
-        }
-    }
     parts.join("::")
 }
 

@@ -63,7 +63,7 @@ fn copied() -> tempfile::TempDir {
         "src/release.rs",
         "Cargo.toml",
         "Cargo.lock",
-        "crates/limit/Cargo.toml",
+        "crates",
         "Dockerfile",
         "CHANGELOG.md",
         "README.md",

@@ -588,11 +588,11 @@ fn named<'a>(known: impl IntoIterator<Item = &'a str>) -> BTreeSet<String> {
 #[test]
 fn every_header_that_the_gate_reads_is_in_the_table() {
     let read = [
-        "src/classify",
-        "src/classify.rs",
-        "src/dialect",
-        "src/dialect.rs",
-        "src/api",
+        "crates/call/src/classify",
+        "crates/call/src/classify.rs",
+        "crates/call/src/dialect",
+        "crates/call/src/dialect.rs",
+        "crates/call/src/api",
         "src/proxy/admission.rs",
         "src/proxy/admission",
         "src/proxy/forward.rs",
@@ -608,7 +608,7 @@ fn every_header_that_the_gate_reads_is_in_the_table() {
         "src/upstream/protocol.rs",
         "src/upstream/inbound.rs",
     ];
-    let only_of_answers = ["src/api/signals", "src/dialect/refusal.rs"];
+    let only_of_answers = ["crates/call/src/api/signals", "crates/call/src/dialect/refusal.rs"];
     let is_of_requests = |path: &PathBuf| {
         !only_of_answers.iter().any(|other| path.starts_with(other)) && !path.to_str().expect("text").contains("tests")
     };
@@ -623,14 +623,14 @@ fn every_header_that_the_gate_reads_is_in_the_table() {
 
 #[test]
 fn every_other_word_that_frees_a_call_is_in_the_table() {
-    let kubernetes = code(Path::new("src/api/kubernetes.rs"));
+    let kubernetes = code(Path::new("crates/call/src/api/kubernetes.rs"));
     let function = kubernetes.split("fn is_long_running").nth(1).and_then(|rest| rest.split("\n}").next()).expect("it");
     let subresources = named(["attach", "exec", "log", "portforward", "proxy"]);
     assert_eq!(found(function, "\"([a-z]+)\""), subresources);
     assert_eq!(found(function, r"Verb::(\w+)"), named(["Proxy", "Watch"]));
-    let query = code(Path::new("src/api/query.rs"));
+    let query = code(Path::new("crates/call/src/api/query.rs"));
     assert_eq!(found(&query, r#""(\w+)" => &mut found"#), named(QUERY.iter().map(|(name, _)| *name)));
-    let outcomes = code(Path::new("src/api/outcome.rs"));
+    let outcomes = code(Path::new("crates/call/src/api/outcome.rs"));
     let facts = named(["is_dry_run", "is_long_running", "is_resource", "is_tunnel"]);
     assert_eq!(found(&outcomes, r"call\.(is_\w+)"), facts, "what keeps a failure from counting");
     let Words {
