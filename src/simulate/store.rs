@@ -98,7 +98,7 @@ impl Store {
     }
 
     fn answer(&mut self, gate: usize, ask: &Ask, sent: Moment, now: Moment) {
-        if self.spec.outages.iter().any(|outage| outage.concerns(gate) && outage.holds(now)) {
+        if self.spec.outages.iter().any(|outage| outage.keeps_out(gate, now.since_start())) {
             return;
         }
         self.asks += 1;
@@ -107,17 +107,6 @@ impl Store {
         let answer = Ok(bucket.ask(ask, u64::try_from(micros).unwrap_or_default()));
         let answered = Answered { gate, asked: ask.asked, answer, sent };
         self.agenda.add(now + self.spec.rtt / 2, Event::Answered(answered));
-    }
-}
-
-impl scenario::Outage {
-    /// True if it keeps a gate from the store.
-    fn concerns(&self, gate: usize) -> bool {
-        self.gates.is_empty() || self.gates.contains(&(gate + 1))
-    }
-
-    fn holds(&self, now: Moment) -> bool {
-        (self.from..self.to).contains(&now.since_start())
     }
 }
 

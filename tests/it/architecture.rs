@@ -186,7 +186,7 @@ const BEFORE_THE_LOG: [&str; 7] = [
     "src/app/gate.rs",
     "src/app/prepare.rs",
     "src/app/source.rs",
-    "src/config",
+    "crates/config/src/config",
     "src/credentials.rs",
     "src/credentials/kubeconfig",
     "src/credentials/proxy.rs",

@@ -9,7 +9,7 @@ use super::tokens::{Bucket, Refill, Window};
 use super::town::{Job, Provider, Reply};
 
 /// The published table of actions with figures of their own.
-const TABLE: &str = include_str!("../../../src/config/presets/ec2.tsv");
+const TABLE: &str = include_str!("../../../crates/config/src/config/presets/ec2.tsv");
 
 /// An action of each line of the table, and some of each category.
 pub(super) const ACTIONS: [&str; 32] = [

@@ -12,11 +12,11 @@ use std::ops::Range;
 
 use granit_parser::{Event, Parser, ScalarStyle, Span, StructureStyle, Tag};
 
-pub(crate) use self::typed::from_str;
+pub use self::typed::from_str;
 
 /// A node of a document.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Node {
+pub enum Node {
     /// Text.
     Scalar(Scalar),
     /// A list.
@@ -27,39 +27,39 @@ pub(crate) enum Node {
 
 /// A text and its style.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Scalar {
+pub struct Scalar {
     /// The value.
-    pub(crate) text: String,
+    pub text: String,
     /// The style in which it was written.
-    pub(crate) style: ScalarStyle,
+    pub style: ScalarStyle,
     /// Its tag as written, `!!binary`.
-    pub(crate) tag: Option<String>,
+    pub tag: Option<String>,
 }
 
 /// The style of a collection.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Shape {
+pub struct Shape {
     /// True for `[a, b]`, false for one line each.
-    pub(crate) flow: bool,
+    pub flow: bool,
     /// Its tag as written.
-    pub(crate) tag: Option<String>,
+    pub tag: Option<String>,
 }
 
 /// The place of a node in its text.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub struct Place {
     /// The bytes from its beginning to its end. The end of a collection that is not in brackets may
     /// lie behind the comments after it.
-    pub(crate) bytes: Range<usize>,
+    pub bytes: Range<usize>,
     /// The column of its beginning, in characters.
-    pub(crate) column: usize,
+    pub column: usize,
     /// The places of its parts.
-    pub(crate) parts: Parts,
+    pub parts: Parts,
 }
 
 /// The places of the parts of a node.
 #[derive(Clone, Debug)]
-pub(crate) enum Parts {
+pub enum Parts {
     /// It has none, or its parts are not where it is (an alias, a merge key).
     None,
     /// The items of a list.
@@ -85,13 +85,13 @@ const MOST_DEPTH: usize = 100;
 
 /// Reads the tree of the first document; `None` if it has no content. `line` is its first line in
 /// the stream.
-pub(crate) fn read(text: &str, line: usize) -> Result<Option<Node>, Unreadable> {
+pub fn read(text: &str, line: usize) -> Result<Option<Node>, Unreadable> {
     Ok(Reader::new(text, line).root()?.map(|(node, _)| node))
 }
 
 /// Reads the tree of a text that is one document, and tells where each node is. Anything behind the
 /// tree is an error.
-pub(crate) fn read_placed(text: &str, line: usize) -> Result<Option<(Node, Place)>, Unreadable> {
+pub fn read_placed(text: &str, line: usize) -> Result<Option<(Node, Place)>, Unreadable> {
     let mut reader = Reader::new(text, line);
     let root = reader.root()?;
     match reader.next()? {
@@ -277,77 +277,77 @@ fn written(tag: &Tag) -> String {
 
 impl Node {
     /// Makes a plain scalar, for text that needs no quotes.
-    pub(crate) fn plain(text: impl Into<String>) -> Self {
+    pub fn plain(text: impl Into<String>) -> Self {
         Self::Scalar(Scalar { text: text.into(), style: ScalarStyle::Plain, tag: None })
     }
 
     /// Makes a quoted scalar, which is text whatever it looks like.
-    pub(crate) fn quoted(text: impl Into<String>) -> Self {
+    pub fn quoted(text: impl Into<String>) -> Self {
         Self::Scalar(Scalar { text: text.into(), style: ScalarStyle::DoubleQuoted, tag: None })
     }
 
     /// Makes a map of plain keys.
-    pub(crate) fn map<const N: usize>(entries: [(&str, Self); N]) -> Self {
+    pub fn map<const N: usize>(entries: [(&str, Self); N]) -> Self {
         Self::Map(entries.into_iter().map(|(key, value)| (Self::plain(key), value)).collect(), Shape::default())
     }
 
     /// Makes a list.
-    pub(crate) fn list(items: impl IntoIterator<Item = Self>) -> Self {
+    pub fn list(items: impl IntoIterator<Item = Self>) -> Self {
         Self::List(items.into_iter().collect(), Shape::default())
     }
 
     /// Returns the text of a scalar.
-    pub(crate) fn text(&self) -> Option<&str> {
+    pub fn text(&self) -> Option<&str> {
         let Self::Scalar(scalar) = self else { return None };
         Some(&scalar.text)
     }
 
     /// True for a value that is present but empty: `key:`, `~` or `null`.
-    pub(crate) fn is_null(&self) -> bool {
+    pub fn is_null(&self) -> bool {
         let Self::Scalar(scalar) = self else { return false };
         scalar.style == ScalarStyle::Plain && matches!(&*scalar.text, "" | "~" | "null" | "Null" | "NULL")
     }
 
     /// Returns the value of a key.
-    pub(crate) fn get(&self, key: &str) -> Option<&Self> {
+    pub fn get(&self, key: &str) -> Option<&Self> {
         let Self::Map(entries, _) = self else { return None };
         entries.iter().find(|(name, _)| name.text() == Some(key)).map(|(_, value)| value)
     }
 
     /// Returns the value of a key, to change.
-    pub(crate) fn get_mut(&mut self, key: &str) -> Option<&mut Self> {
+    pub fn get_mut(&mut self, key: &str) -> Option<&mut Self> {
         let Self::Map(entries, _) = self else { return None };
         entries.iter_mut().find(|(name, _)| name.text() == Some(key)).map(|(_, value)| value)
     }
 
     /// Returns the value at a path of keys.
-    pub(crate) fn at(&self, path: &[&str]) -> Option<&Self> {
+    pub fn at(&self, path: &[&str]) -> Option<&Self> {
         path.iter().try_fold(self, |node, key| node.get(key))
     }
 
     /// Returns the value at a path of keys, to change.
-    pub(crate) fn at_mut(&mut self, path: &[&str]) -> Option<&mut Self> {
+    pub fn at_mut(&mut self, path: &[&str]) -> Option<&mut Self> {
         path.iter().try_fold(self, |node, key| node.get_mut(key))
     }
 
     /// Returns the text at a path of keys.
-    pub(crate) fn text_at(&self, path: &[&str]) -> Option<&str> {
+    pub fn text_at(&self, path: &[&str]) -> Option<&str> {
         self.at(path)?.text()
     }
 
     /// Returns the list under a key; an empty one if there is none.
-    pub(crate) fn list_of(&self, key: &str) -> &[Self] {
+    pub fn list_of(&self, key: &str) -> &[Self] {
         self.get(key).map_or(&[], Self::items)
     }
 
     /// Returns the list under a key, to change.
-    pub(crate) fn list_of_mut(&mut self, key: &str) -> Option<&mut Vec<Self>> {
+    pub fn list_of_mut(&mut self, key: &str) -> Option<&mut Vec<Self>> {
         self.get_mut(key)?.items_mut()
     }
 
     /// Sets a key, at its place if it exists, else at the end. A node that is not a map stays
     /// unchanged.
-    pub(crate) fn set(&mut self, key: &str, value: Self) {
+    pub fn set(&mut self, key: &str, value: Self) {
         if let Some(old) = self.get_mut(key) {
             *old = value;
         } else if let Self::Map(entries, _) = self {
@@ -356,26 +356,26 @@ impl Node {
     }
 
     /// Removes a key and returns its value.
-    pub(crate) fn remove(&mut self, key: &str) -> Option<Self> {
+    pub fn remove(&mut self, key: &str) -> Option<Self> {
         let Self::Map(entries, _) = self else { return None };
         let index = entries.iter().position(|(name, _)| name.text() == Some(key))?;
         Some(entries.remove(index).1)
     }
 
     /// Returns the items of a list; none for anything else.
-    pub(crate) fn items(&self) -> &[Self] {
+    pub fn items(&self) -> &[Self] {
         let Self::List(items, _) = self else { return &[] };
         items
     }
 
     /// Returns the items of a list, to change.
-    pub(crate) fn items_mut(&mut self) -> Option<&mut Vec<Self>> {
+    pub fn items_mut(&mut self) -> Option<&mut Vec<Self>> {
         let Self::List(items, _) = self else { return None };
         Some(items)
     }
 
     /// True for a map without entries, and for a list without items.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         match self {
             Self::List(items, _) => items.is_empty(),
             Self::Map(entries, _) => entries.is_empty(),

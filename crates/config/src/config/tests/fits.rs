@@ -35,7 +35,7 @@ impl Judge {
 }
 
 fn root(path: &str) -> String {
-    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path))
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path))
         .unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
@@ -46,7 +46,7 @@ fn the_committed_schemas_are_what_the_code_makes() {
     {
         let text = format!("{schema:#}\n");
         if std::env::var_os("TIDEGATE_WRITE_SCHEMA").is_some() {
-            fs::write(Path::new(env!("CARGO_MANIFEST_DIR")).join(path), &text).unwrap();
+            fs::write(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path), &text).unwrap();
         }
         assert!(root(path) == text, "{path} is not what the code makes; run this test with TIDEGATE_WRITE_SCHEMA=1");
     }

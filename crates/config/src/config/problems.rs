@@ -263,7 +263,7 @@ fn walk_value(path: &Path, value: &DeValue<'_>, spans: &mut BTreeMap<Path, Spans
 }
 
 /// Returns ` (did you mean "x"?)` if a known word is near, or else nothing.
-pub(crate) fn did_you_mean(word: &str, known: &[&str]) -> String {
+pub fn did_you_mean(word: &str, known: &[&str]) -> String {
     nearest(word, known).map_or_else(String::new, |near| format!(" (did you mean \"{near}\"?)"))
 }
 

@@ -17,7 +17,7 @@ use super::{Node, Scalar, read};
 
 /// The place where a document has the wrong type; its text can follow the name of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Misfit {
+pub enum Misfit {
     /// The document is not YAML, at this line.
     #[error(":{0}")]
     Line(usize),
@@ -45,7 +45,7 @@ enum Looks {
 }
 
 /// Reads a document; a document without content gives the default.
-pub(crate) fn from_str<T: Default + for<'de> Deserialize<'de>>(text: &str) -> Result<T, Misfit> {
+pub fn from_str<T: Default + for<'de> Deserialize<'de>>(text: &str) -> Result<T, Misfit> {
     let root = read(text, 0).map_err(|unreadable| Misfit::Line(unreadable.line))?;
     let Some(node) = root.filter(|node| !node.is_null()) else { return Ok(T::default()) };
     serde_path_to_error::deserialize(&node).map_err(|error| match (error.path(), error.inner()) {

@@ -27,7 +27,7 @@ impl Origins {
 
     /// Returns what is said of a key as problems are written, with the place of the nearest key or
     /// table above it that is there; `from` stands for a file in which nothing is.
-    pub(crate) fn located(&self, from: &str, path: &str, says: impl Display) -> String {
+    pub fn located(&self, from: &str, path: &str, says: impl Display) -> String {
         let keys: Vec<&str> = path.split('.').collect();
         let place = (1..=keys.len()).rev().find_map(|length| self.of(keys.get(..length)?));
         format!("{}: {path}: {says}", place.as_deref().unwrap_or(from))

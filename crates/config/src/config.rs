@@ -49,7 +49,7 @@ pub use self::origins::Origins;
 use self::path::Path;
 pub use self::problems::Problem;
 use self::problems::Text;
-pub(crate) use self::problems::did_you_mean;
+pub use self::problems::did_you_mean;
 use self::report::{Findings, Report};
 use crate::spec::{Figures, HostPattern, Settings};
 
@@ -64,10 +64,10 @@ pub struct Input {
 
 /// The JSON Schema of the file, for editors. A test makes it from the keys in the code and the
 /// words of docs/configuration.md.
-pub const SCHEMA: &str = include_str!("../config/tidegate.schema.json");
+pub const SCHEMA: &str = include_str!("../tidegate.schema.json");
 
 /// The same for the scenarios of `tidegate simulate`.
-pub const SCENARIO_SCHEMA: &str = include_str!("../config/scenario.schema.json");
+pub const SCENARIO_SCHEMA: &str = include_str!("../scenario.schema.json");
 
 /// A configuration that can be run.
 #[derive(Debug)]

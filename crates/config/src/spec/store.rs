@@ -75,7 +75,7 @@ pub struct Endpoint {
 impl Settings {
     /// Returns the stores that are dialled at the start: those of buckets below a call per second,
     /// whose first call should not wait for a connection besides.
-    pub(crate) fn stores_of_slow_buckets(&self) -> BTreeSet<Arc<str>> {
+    pub fn stores_of_slow_buckets(&self) -> BTreeSet<Arc<str>> {
         let shared = self.gates.values().flat_map(|gate| gate.policy.shared_buckets());
         shared.filter(|(bucket, _)| bucket.rate < 1.0).map(|(_, shared)| Arc::clone(&shared.store)).collect()
     }

@@ -11,11 +11,11 @@ mod fits;
 pub(in crate::config) mod schema;
 mod unmet;
 
-const EXAMPLE: &str = include_str!("../../config/example.toml");
-const REFERENCE: &str = include_str!("../../docs/configuration.md");
-const CROSSPLANE: &str = include_str!("../../config/crossplane.toml");
-const GITHUB: &str = include_str!("../../config/github.toml");
-const AWS: &str = include_str!("../../config/aws.toml");
+const EXAMPLE: &str = include_str!("../../../../config/example.toml");
+const REFERENCE: &str = include_str!("../../../../docs/configuration.md");
+const CROSSPLANE: &str = include_str!("../../../../config/crossplane.toml");
+const GITHUB: &str = include_str!("../../../../config/github.toml");
+const AWS: &str = include_str!("../../../../config/aws.toml");
 
 fn load_plain(text: &str) -> Result<Loaded, Vec<Problem>> {
     load_text("f.toml".to_owned(), text.to_owned(), &[])

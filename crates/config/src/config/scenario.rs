@@ -85,6 +85,14 @@ pub struct Outage {
     pub gates: Vec<usize>,
 }
 
+impl Outage {
+    /// Returns true if the gate with this index gets no answer at `time` since the start.
+    #[must_use]
+    pub fn keeps_out(&self, gate: usize, time: Duration) -> bool {
+        (self.gates.is_empty() || self.gates.contains(&(gate + 1))) && (self.from..self.to).contains(&time)
+    }
+}
+
 /// A loss of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loss {
