@@ -27,7 +27,7 @@ pub struct Clock {
 /// Returns a timer that is polled by hand, for code that has no clock and decides about no call: it
 /// closes a connection, or tells a client to send.
 #[expect(clippy::disallowed_methods, reason = "this is the one place that sleeps")]
-pub(crate) fn timer(duration: Duration) -> Pin<Box<Sleep>> {
+pub fn timer(duration: Duration) -> Pin<Box<Sleep>> {
     Box::pin(tokio::time::sleep(duration))
 }
 

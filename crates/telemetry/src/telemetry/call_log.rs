@@ -52,7 +52,8 @@ pub struct Spans {
 /// An entry for the writer.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "all but a handful are calls; in a box each would cost an allocation")]
-pub(crate) enum Entry {
+pub enum Entry {
+    /// An answered call.
     Call(CallRecord),
     /// A mark that is dropped when everything before it is in the file.
     Flush(oneshot::Sender<()>),
@@ -165,8 +166,7 @@ impl CallLog {
     }
 
     /// Creates a log that hands its entries to a test.
-    #[cfg(test)]
-    pub(crate) fn to(lines: mpsc::Sender<Entry>) -> Self {
+    pub fn to(lines: mpsc::Sender<Entry>) -> Self {
         Self { lines, takes_all: true }
     }
 

@@ -343,7 +343,7 @@ const CODES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
 const METHODS: [&str; 8] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "other"];
 /// The most resources with series of their own. A large cluster serves some 150; a client that
 /// invents more must not make series (P9).
-pub(crate) const RESOURCES: usize = 300;
+pub const RESOURCES: usize = 300;
 
 #[cfg(test)]
 mod tests {

@@ -93,7 +93,6 @@ mod tests {
         assert_eq!(Trace::of(&HeaderMap::new()), None);
     }
 
-    #[cfg(feature = "otlp")]
     proptest::proptest! {
         /// OpenTelemetry's own reading is the judge, of lines that are nearly right.
         #[test]

@@ -2,7 +2,7 @@
 
 /// True for a control character, for an end of line by Unicode's rules, and for a character that
 /// changes the direction of the text after it.
-pub(crate) fn steers(c: char) -> bool {
+pub fn steers(c: char) -> bool {
     c.is_control()
         || matches!(
             c,
@@ -18,13 +18,13 @@ pub(crate) fn steers(c: char) -> bool {
 
 /// Returns the character as JSON writes it out. All that steer are in the basic plane, where JSON's
 /// escape has four digits.
-pub(crate) fn json_escape(c: char) -> String {
+pub fn json_escape(c: char) -> String {
     format!("\\u{:04x}", u32::from(c))
 }
 
 /// Writes out what steers in JSON as serde wrote it, without line breaks of its own: the value
 /// stays what it was.
-pub(crate) fn json_in_clear(json: Vec<u8>) -> Vec<u8> {
+pub fn json_in_clear(json: Vec<u8>) -> Vec<u8> {
     if json.iter().all(|byte| (0x20..0x7f).contains(byte)) {
         return json;
     }
