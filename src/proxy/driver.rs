@@ -93,7 +93,7 @@ impl Driver {
 
     /// Returns this driver as the pool knows it.
     pub(crate) fn rooms(&self) -> Arc<dyn Rooms> {
-        Arc::new(Arc::downgrade(&self.shared))
+        Arc::new(PoolRooms(Arc::downgrade(&self.shared)))
     }
 
     /// Connects the pool, which learns from then on how many calls wait for room. Once.
@@ -224,16 +224,18 @@ impl Driver {
     }
 }
 
-/// The driver as the pool knows it: without keeping it alive, or the two would keep each other.
-impl Rooms for Weak<Shared> {
+/// The driver as the pool knows it: not kept alive by it, or the two would keep each other.
+struct PoolRooms(Weak<Shared>);
+
+impl Rooms for PoolRooms {
     fn add_room(&self, group: Group, change: i64) {
-        if let Some(shared) = self.upgrade() {
+        if let Some(shared) = self.0.upgrade() {
             Driver { shared }.operate(|state, now| state.limiter.add_room(group, change, now));
         }
     }
 
     fn unreachable(&self, group: Group) {
-        if let Some(shared) = self.upgrade() {
+        if let Some(shared) = self.0.upgrade() {
             Driver { shared }.operate(|state, now| state.limiter.fail_group(group, now));
         }
     }

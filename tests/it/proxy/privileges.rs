@@ -605,8 +605,8 @@ fn every_header_that_the_gate_reads_is_in_the_table() {
         "src/proxy/tunnel.rs",
         "src/proxy/observe",
         "src/proxy/listener/connection.rs",
-        "src/upstream/protocol.rs",
-        "src/upstream/inbound.rs",
+        "crates/upstream/src/upstream/protocol.rs",
+        "crates/upstream/src/upstream/inbound.rs",
     ];
     let only_of_answers = ["crates/call/src/api/signals", "crates/call/src/dialect/refusal.rs"];
     let is_of_requests = |path: &PathBuf| {

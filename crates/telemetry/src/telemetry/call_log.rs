@@ -165,7 +165,8 @@ impl CallLog {
         Ok(Self { lines, takes_all })
     }
 
-    /// Creates a log that hands its entries to a test.
+    /// Creates a log that sends its entries to `lines`, in place of a file.
+    #[must_use]
     pub fn to(lines: mpsc::Sender<Entry>) -> Self {
         Self { lines, takes_all: true }
     }

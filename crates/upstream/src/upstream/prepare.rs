@@ -231,7 +231,7 @@ fn strip_hop_by_hop(headers: &mut HeaderMap) {
 }
 
 /// True if `Connection` names a field that a request has: the upstream does not see that one.
-pub(crate) fn hides_fields(headers: &HeaderMap) -> bool {
+pub fn hides_fields(headers: &HeaderMap) -> bool {
     let is_hidden = |name: &[u8]| HeaderName::from_bytes(name).is_ok_and(|name| headers.contains_key(&name));
     let is_usual = |name: &[u8]| [b"keep-alive".as_slice(), b"te"].iter().any(|usual| name.eq_ignore_ascii_case(usual));
     headers.contains_key(CONNECTION) && tokens(headers, &CONNECTION).any(|name| !is_usual(name) && is_hidden(name))

@@ -106,17 +106,17 @@ impl Api {
     }
 
     /// Reads an object.
-    pub(crate) async fn get(&self, path: &str) -> Result<Value, ApiError> {
+    pub async fn get(&self, path: &str) -> Result<Value, ApiError> {
         self.call(Method::GET, path, "application/json", Bytes::new()).await
     }
 
     /// Changes an object by a patch of this type.
-    pub(crate) async fn patch(&self, path: &str, kind: &'static str, patch: &Value) -> Result<Value, ApiError> {
+    pub async fn patch(&self, path: &str, kind: &'static str, patch: &Value) -> Result<Value, ApiError> {
         self.call(Method::PATCH, path, kind, Bytes::from(patch.to_string())).await
     }
 
     /// Posts a question, such as a review, that changes nothing.
-    pub(crate) async fn post(&self, path: &str, object: &Value) -> Result<Value, ApiError> {
+    pub async fn post(&self, path: &str, object: &Value) -> Result<Value, ApiError> {
         self.call(Method::POST, path, "application/json", Bytes::from(object.to_string())).await
     }
 
@@ -225,7 +225,7 @@ where
 
 impl ApiError {
     /// True if the object was changed by another meanwhile.
-    pub(crate) const fn is_conflict(&self) -> bool {
+    pub const fn is_conflict(&self) -> bool {
         matches!(self, Self::Status { status: StatusCode::CONFLICT, .. })
     }
 }

@@ -100,7 +100,7 @@ impl Secret {
 
     /// Notes that the upstream refused the one with this number: it is read again before its next
     /// use.
-    pub(crate) fn refused(&self, number: u64, clock: Clock) {
+    pub fn refused(&self, number: u64, clock: Clock) {
         match &self.0 {
             Kind::Fixed(_) => {}
             Kind::File(file) => file.state().refused = true,

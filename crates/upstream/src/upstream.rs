@@ -40,18 +40,18 @@ use http::{HeaderMap, Request, Response};
 
 use self::body::{Budget, KEPT_TOGETHER};
 pub use self::body::{Kept, Outgoing, OutgoingError};
-pub(crate) use self::corked::{Corked, Uncorked};
+pub use self::corked::{Corked, Uncorked};
 use self::dial::Dialer;
 pub use self::dns::{Dns, Judge};
 pub use self::error::{DialError, DialFailure, ForbiddenAddress, SendError};
 pub use self::inbound::{Inbound, InboundError, Remainder, Unread};
 use self::pool::Pool;
 pub use self::pool::StreamLease;
-pub(crate) use self::prepare::hides_fields;
+pub use self::prepare::hides_fields;
 pub use self::protocol::Protocol;
 pub use self::streaming::{Streaming, StreamingError};
-pub(crate) use self::through::Wire as Bare;
-pub(crate) use self::trailing::{LAST_CHUNK, Trailing, last_chunk};
+pub use self::through::Wire as Bare;
+pub use self::trailing::{LAST_CHUNK, Trailing, last_chunk};
 pub use self::upgrade::{Dedicated, Upgraded};
 use crate::api::Group;
 use crate::clock::Clock;
@@ -261,7 +261,7 @@ impl Upstream {
     ///
     /// # Errors
     /// There is no connection.
-    pub(crate) async fn speaks_http2(&self) -> Result<bool, Arc<DialError>> {
+    pub async fn speaks_http2(&self) -> Result<bool, Arc<DialError>> {
         let [_, short, _] = &self.inner.pools;
         if let Some(known) = short.is_multiplexed() {
             return Ok(known);
@@ -347,7 +347,7 @@ impl Inner {
 ///
 /// # Errors
 /// There is no connection.
-pub(crate) async fn connect(options: &Options, clock: Clock) -> Result<Bare, DialError> {
+pub async fn connect(options: &Options, clock: Clock) -> Result<Bare, DialError> {
     Dialer::new(options, clock).connect_bare().await
 }
 
@@ -355,7 +355,7 @@ pub(crate) async fn connect(options: &Options, clock: Clock) -> Result<Bare, Dia
 ///
 /// # Errors
 /// There is no connection.
-pub(crate) async fn try_out(options: &Options, clock: Clock) -> Result<(), Arc<DialError>> {
+pub async fn try_out(options: &Options, clock: Clock) -> Result<(), Arc<DialError>> {
     let dialer = Dialer::new(options, clock);
     dialer.dial(Group::Short, clock.now(), dialer.connect()).await.map(drop)
 }

@@ -18,7 +18,7 @@ use tokio::io::AsyncWrite;
 
 /// Trailers that wait for the end of their body on a connection.
 #[derive(Debug)]
-pub(crate) struct Trailing {
+pub struct Trailing {
     /// The mark as a chunk, and the last chunk.
     mark: Vec<u8>,
     /// The bytes to write instead; empty once they were.
@@ -30,7 +30,7 @@ pub(crate) struct Trailing {
 impl Trailing {
     /// Returns the data that is to end the body, and what watches for it; `None` if none of the
     /// fields may stand in a trailer.
-    pub(crate) fn new(trailers: &HeaderMap) -> Option<(Bytes, Box<Self>)> {
+    pub fn new(trailers: &HeaderMap) -> Option<(Bytes, Box<Self>)> {
         let end = last_chunk(trailers);
         if end == LAST_CHUNK {
             return None;
@@ -42,7 +42,7 @@ impl Trailing {
     }
 
     /// Takes what hyper writes, and writes it as far as it cannot be the beginning of the mark.
-    pub(crate) fn poll_write(
+    pub fn poll_write(
         &mut self,
         mut to: Pin<&mut (impl AsyncWrite + ?Sized)>,
         cx: &mut Context<'_>,
@@ -68,7 +68,7 @@ impl Trailing {
     }
 
     /// Writes what is held, as far as it cannot be the beginning of the mark.
-    pub(crate) fn poll_drain(
+    pub fn poll_drain(
         &mut self,
         mut to: Pin<&mut (impl AsyncWrite + ?Sized)>,
         cx: &mut Context<'_>,
@@ -85,13 +85,13 @@ impl Trailing {
     }
 
     /// True if the trailers were written, and all that came with them.
-    pub(crate) fn is_over(&self) -> bool {
+    pub fn is_over(&self) -> bool {
         self.end.is_empty() && self.held.is_empty()
     }
 }
 
 /// Returns the last chunk of a body, with those of the fields that may stand in a trailer.
-pub(crate) fn last_chunk(trailers: &HeaderMap) -> Vec<u8> {
+pub fn last_chunk(trailers: &HeaderMap) -> Vec<u8> {
     let mut end = b"0\r\n".to_vec();
     let may_trail = |name: &HeaderName| !NO_TRAILERS.split(' ').any(|never| name == never);
     for (name, value) in trailers.iter().filter(|(name, _)| may_trail(name)) {
@@ -104,7 +104,7 @@ pub(crate) fn last_chunk(trailers: &HeaderMap) -> Vec<u8> {
 }
 
 /// The last chunk without trailers.
-pub(crate) const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
+pub const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 /// Fields that may not trail: they frame a message, route it or authenticate its sender (RFC 9110,
 /// 6.5.1).
 const NO_TRAILERS: &str = "authorization cache-control content-encoding content-length content-range content-type \

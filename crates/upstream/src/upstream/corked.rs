@@ -21,7 +21,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 /// h2 gives a DATA frame as two slices, its head and what it carries, and flushes twice after the
 /// last of them: the first flush is not passed on. What it writes otherwise is one slice, and goes
 /// out at once.
-pub(crate) struct Corked<S> {
+#[derive(Debug)]
+pub struct Corked<S> {
     stream: S,
     /// At most a record's bytes. It has no room while nothing is held.
     held: BytesMut,
@@ -33,12 +34,12 @@ pub(crate) struct Corked<S> {
 /// The flag by which a [`Corked`] tells its [`Uncorked`] that it holds bytes, which wait for h2's
 /// second flush.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Cork(Arc<AtomicBool>);
+pub struct Cork(Arc<AtomicBool>);
 
 pin_project! {
     /// The future of a connection that writes to a [`Corked`]. Should h2 not come to flush again,
     /// it is polled again, so that nothing is ever held for longer than a turn of the loop.
-    pub(crate) struct Uncorked<C> {
+    pub struct Uncorked<C> {
         #[pin]
         connection: C,
         cork: Cork,
@@ -49,7 +50,7 @@ pin_project! {
 
 impl<S> Corked<S> {
     /// Wraps a stream; the second part is for [`Uncorked::new`].
-    pub(crate) fn new(stream: S) -> (Self, Cork) {
+    pub fn new(stream: S) -> (Self, Cork) {
         let cork = Cork::default();
         (Self { stream, held: BytesMut::new(), in_data: false, cork: cork.clone() }, cork)
     }
@@ -140,12 +141,12 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Corked<S> {
 
 impl<C> Uncorked<C> {
     /// Wraps a connection whose stream came with this cork.
-    pub(crate) fn new(connection: C, cork: Cork) -> Self {
+    pub fn new(connection: C, cork: Cork) -> Self {
         Self { connection, cork }
     }
 
     /// The connection.
-    pub(crate) fn connection(self: Pin<&mut Self>) -> Pin<&mut C> {
+    pub fn connection(self: Pin<&mut Self>) -> Pin<&mut C> {
         self.project().connection
     }
 }

@@ -22,7 +22,7 @@ use crate::tls;
 
 /// A connection to the upstream's own port: a TCP connection, or TLS to a proxy that goes on from
 /// there.
-pub(crate) type Wire = Either<TcpStream, Box<TlsStream<TcpStream>>>;
+pub type Wire = Either<TcpStream, Box<TlsStream<TcpStream>>>;
 
 /// A connection to a proxy, read byte by byte until the proxy has answered.
 ///

@@ -1,0 +1,15 @@
+//! The connections of tidegate to an API.
+//!
+//! [`tls`] has rustls configurations that follow their files. [`credentials`] finds an upstream and
+//! what it asks of a client. [`clients`] asks an API server whose token a client has. [`upstream`]
+//! accounts for every stream of a connection, and sends requests.
+
+pub mod clients;
+pub mod credentials;
+pub mod tls;
+pub mod upstream;
+
+use tidegate_call::{api, classify};
+use tidegate_config::{spec, yaml};
+use tidegate_limit::{self as limit, moment};
+use tidegate_telemetry::{clock, telemetry};
