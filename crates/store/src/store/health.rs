@@ -28,16 +28,17 @@ pub(super) struct Health {
 
 /// The facts shown to people.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Heard {
+pub struct Heard {
     /// The moment since which it answers, or does not.
-    pub(crate) since: Option<Moment>,
-    pub(crate) is_up: bool,
+    pub since: Option<Moment>,
+    /// True if it answers.
+    pub is_up: bool,
     /// The time that its last answer took.
-    pub(crate) took: Option<Duration>,
+    pub took: Option<Duration>,
     /// The code of its last error.
-    pub(crate) error: Option<String>,
+    pub error: Option<String>,
     /// The server of the connection; of a cluster, the nodes that have buckets.
-    pub(crate) servers: Vec<Endpoint>,
+    pub servers: Vec<Endpoint>,
 }
 
 // === impl Health ===

@@ -8,7 +8,7 @@ use crate::limit::Away;
 
 /// The reason why a store did not answer a question.
 #[derive(Clone, Debug, thiserror::Error)]
-pub(crate) enum Fault {
+pub(super) enum Fault {
     /// There was no answer within the timeout.
     #[error("no answer within the timeout")]
     Timeout,
@@ -47,7 +47,7 @@ pub(crate) enum Fault {
 }
 
 /// The rights that the gate's user needs.
-pub(crate) const RIGHTS: &str =
+pub(super) const RIGHTS: &str =
     "resetkeys ~PREFIX:* resetchannels -@all +auth +ping +select +eval +evalsha +time +hgetall +hset +hdel +pexpire";
 
 // === impl Fault ===

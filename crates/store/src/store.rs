@@ -23,10 +23,10 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use self::dial::Dialer;
-pub(crate) use self::health::Heard;
+pub use self::health::Heard;
 use self::link::Link;
 use self::memory::Memory;
-pub(crate) use self::probe::Probed;
+pub use self::probe::Probed;
 use crate::clock::Clock;
 use crate::credentials::Secret;
 use crate::limit::{Answer, Ask, Away};
@@ -36,7 +36,7 @@ use crate::tls::{self, Identity, Pem, Roots};
 
 /// Every store of the process.
 #[derive(derive_more::Debug)]
-pub(crate) struct Stores {
+pub struct Stores {
     memory: Memory,
     /// Told to the stores, for people who look there.
     label: String,
@@ -48,24 +48,24 @@ pub(crate) struct Stores {
 
 /// A store that only needs its connection.
 #[derive(Debug)]
-pub(crate) struct PreparedStore(Arc<Dialer>);
+pub struct PreparedStore(Arc<Dialer>);
 
 /// A store that cannot be used as it is configured.
 #[derive(Debug, thiserror::Error)]
 #[error("{key}: {what}")]
-pub(crate) struct Unusable {
+pub struct Unusable {
     key: &'static str,
     what: String,
 }
 
 /// Takes what came of each ask of a question.
-pub(crate) type Done = Box<dyn FnOnce(Vec<Result<Answer, Away>>) + Send>;
+pub type Done = Box<dyn FnOnce(Vec<Result<Answer, Away>>) + Send>;
 
 // === impl Stores ===
 
 impl Stores {
     /// Makes the stores of a process; `label` is the name of its pod.
-    pub(crate) fn new(clock: Clock, label: &str) -> Arc<Self> {
+    pub fn new(clock: Clock, label: &str) -> Arc<Self> {
         let fits = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
         let label: String = label.chars().filter(fits).take(LONGEST_LABEL).collect();
         let label = if label.is_empty() { "-".to_owned() } else { label };
@@ -89,7 +89,7 @@ impl Stores {
     }
 
     /// Takes over what the configuration says. Stores that did not change keep their connections.
-    pub(crate) fn adopt(&self, stores: Vec<PreparedStore>) {
+    pub fn adopt(&self, stores: Vec<PreparedStore>) {
         let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
         let mut before = std::mem::take(&mut *links);
         for PreparedStore(dialer) in stores {
@@ -101,20 +101,20 @@ impl Stores {
     }
 
     /// Connects to these stores, before there is anything to ask.
-    pub(crate) fn connect(&self, names: &BTreeSet<Arc<str>>) {
+    pub fn connect(&self, names: &BTreeSet<Arc<str>>) {
         let links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
         let named = links.iter().filter(|(name, _)| names.contains(*name));
         named.for_each(|(_, (_, link))| link.ask(Vec::new(), Box::new(drop)));
     }
 
     /// Returns what was heard of each store, by name.
-    pub(crate) fn heard(&self) -> Vec<(Store, Heard)> {
+    pub fn heard(&self) -> Vec<(Store, Heard)> {
         let links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
         links.values().map(|(store, link)| (store.clone(), link.heard())).collect()
     }
 
     /// Asks one store a question, for all these members. `done` is called once, here or later.
-    pub(crate) fn ask(&self, asks: Vec<Ask>, done: Done) {
+    pub fn ask(&self, asks: Vec<Ask>, done: Done) {
         let Some(store) = asks.first().map(|ask| Arc::clone(&ask.shared.store)) else { return done(Vec::new()) };
         if store.is_empty() {
             return done(asks.iter().map(|ask| Ok(self.memory.ask(ask))).collect());
@@ -143,7 +143,7 @@ impl PreparedStore {
     ///
     /// # Errors
     /// One of them cannot be used.
-    pub(crate) fn new(store: Store, clock: Clock) -> Result<Self, Unusable> {
+    pub fn new(store: Store, clock: Clock) -> Result<Self, Unusable> {
         let secret = |file: Option<&Path>, key| {
             file.map(Secret::file).transpose().map_err(|error| Unusable { key, what: error.to_string() })
         };

@@ -18,28 +18,28 @@ use crate::spec::{Endpoint, StoreAddress};
 
 /// The findings of a probe.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Probed {
+pub struct Probed {
     /// The time from a question to its answer.
-    pub(crate) took: Duration,
+    pub took: Duration,
     /// The time by which the server's clock differs from this machine's.
-    pub(crate) clock_off: Duration,
+    pub clock_off: Duration,
     /// The gates that use each shared bucket, by the names of their pods.
-    pub(crate) members: BTreeMap<Arc<str>, Vec<String>>,
+    pub members: BTreeMap<Arc<str>, Vec<String>>,
     /// The shared buckets for which gates have different limits.
-    pub(crate) differ: Vec<Arc<str>>,
+    pub differ: Vec<Arc<str>>,
     /// The policy by which the server may drop keys, where it tells and may.
-    pub(crate) evicts: Option<String>,
+    pub evicts: Option<String>,
     /// The servers that have the buckets, unless there is but one at a Unix socket.
-    pub(crate) at: Vec<Endpoint>,
+    pub at: Vec<Endpoint>,
     /// Other servers that take questions for the same buckets.
-    pub(crate) others: Vec<Endpoint>,
+    pub others: Vec<Endpoint>,
 }
 
 /// The reason why a store is of no use, and what to do about it.
 #[derive(Clone, Debug)]
-pub(crate) struct Broken {
-    pub(crate) what: String,
-    pub(crate) remedy: String,
+pub struct Broken {
+    pub what: String,
+    pub remedy: String,
 }
 
 // === impl PreparedStore ===
@@ -50,7 +50,7 @@ impl PreparedStore {
     ///
     /// # Errors
     /// A gate would get no answer.
-    pub(crate) async fn probe(&self, buckets: &[Arc<str>]) -> Result<Probed, Broken> {
+    pub async fn probe(&self, buckets: &[Arc<str>]) -> Result<Probed, Broken> {
         self.look(buckets).await.map_err(|fault| Broken { what: fault.what(), remedy: fault.remedy() })
     }
 

@@ -22,9 +22,9 @@ mod agree;
 mod faults;
 mod places;
 mod primaries;
-#[path = "../../tests/support/store_server.rs"]
+#[path = "../../../../tests/support/store_server.rs"]
 mod store_server;
-#[path = "../../tests/support/store_servers.rs"]
+#[path = "../../../../tests/support/store_servers.rs"]
 #[expect(dead_code, reason = "tests/it needs more of it")]
 mod store_servers;
 mod tls;

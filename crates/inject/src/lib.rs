@@ -1,0 +1,9 @@
+//! Adds the tidegate sidecar to Kubernetes workloads that are read as YAML or JSON, and takes it
+//! out again.
+
+#[macro_use]
+extern crate tidegate_limit;
+
+pub mod inject;
+
+use tidegate_config::yaml;
