@@ -62,8 +62,8 @@ pub struct Input {
     pub env: Vec<(String, String)>,
 }
 
-/// The JSON Schema of the file, for editors. A test makes it from the keys in the code and the
-/// words of docs/configuration.md.
+/// The JSON Schema of the file, for editors. A test makes it from the keys in the code and
+/// their meanings in config/tests/keys.toml.
 pub const SCHEMA: &str = include_str!("../tidegate.schema.json");
 
 /// The same for the scenarios of `tidegate simulate`.

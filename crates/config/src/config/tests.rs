@@ -8,11 +8,11 @@ use super::record::Record;
 use super::*;
 
 mod fits;
+mod reference;
 pub(in crate::config) mod schema;
 mod unmet;
 
 const EXAMPLE: &str = include_str!("../../../../config/example.toml");
-const REFERENCE: &str = include_str!("../../../../docs/configuration.md");
 const CROSSPLANE: &str = include_str!("../../../../config/crossplane.toml");
 const GITHUB: &str = include_str!("../../../../config/github.toml");
 const AWS: &str = include_str!("../../../../config/aws.toml");
@@ -33,7 +33,7 @@ fn good(text: &str) -> Loaded {
 
 /// A configuration with every table.
 const WHOLE: &str = "[otlp]\nendpoint = \"http://x\"\n[stores.name]\nurl = \"redis://x\"\n[gates.name]\nupstream = \"https://x\"\nclasses = [{ name = \"a\", match = {} }]\n\
-                     tls = {}\nclients = { tokens = \"review\" }\ncredential = { file = \"/x\" }\n[egress]\ntls = { cert = \"/c\", key = \"/k\" }\nclients = { tokens = \"review\" }\n";
+                     tls = {}\nbucket.shared = { name = \"a\" }\nin_flight = { max = 1 }\nclients = { tokens = \"review\" }\ncredential = { file = \"/x\" }\n[egress]\ntls = { cert = \"/c\", key = \"/k\" }\nclients = { tokens = \"review\" }\n";
 
 /// Every key there is, as reading asks for them.
 fn record() -> Record {
@@ -78,11 +78,11 @@ const HEADINGS: [&str; 30] = [
     "[gates.NAME.queue]",
     "[gates.NAME.in_flight]",
     "[gates.NAME.per_key]",
+    "[gates.NAME.revalidation]",
     "[gates.NAME.signals]",
     "[gates.NAME.timeouts]",
     "[[gates.NAME.classes]]",
     "[gates.NAME.classes.match]",
-    "[gates.NAME.revalidation]",
     "[gates.NAME.tls]",
     "[gates.NAME.clients]",
     "[gates.NAME.upstream_tls]",
@@ -115,61 +115,6 @@ fn the_example_mentions_every_key() {
     let all = ["[]"].into_iter().chain(HEADINGS).flat_map(|heading| keys(&record, heading));
     let missing: Vec<String> = all.filter(|key| !is_there(key)).collect();
     assert!(missing.is_empty(), "config/example.toml does not mention {missing:?}");
-}
-
-/// The keys of one section of docs/configuration.md with their defaults.
-fn reference(heading: &str) -> Vec<(&'static str, &'static str)> {
-    let text = REFERENCE.split(&format!("\n## `{heading}`\n")).nth(1);
-    let section = text.unwrap_or_else(|| panic!("no section {heading}")).split("\n## ").next().unwrap_or_default();
-    let table = section.lines().skip_while(|line| !line.starts_with("| key |")).skip(2);
-    let rows = table.take_while(|line| line.starts_with('|')).map(|line| line.split(" | ").collect::<Vec<_>>());
-    rows.map(|cells| (cells[0].trim_matches(['|', ' ', '`']), cells[2].trim_matches('`'))).collect()
-}
-
-#[test]
-fn the_reference_has_every_key_and_no_other() {
-    let record = record();
-    for heading in HEADINGS {
-        let documented: Vec<&str> = reference(heading).into_iter().map(|(key, _)| key).collect();
-        assert_eq!(documented, keys(&record, heading), "{heading} in docs/configuration.md, in the order of the code");
-    }
-}
-
-#[test]
-fn the_reference_shows_the_defaults() {
-    let effective: toml::Value =
-        toml::from_str(&good("[egress]\n[gates.name]\nupstream = \"https://x\"\n").effective).unwrap();
-    let gate = &effective["gates"]["name"];
-    let default = gate["classes"].as_array().unwrap().iter().find(|class| class["name"].as_str() == Some("default"));
-    for (heading, values) in [
-        ("[admin]", &effective["admin"]),
-        ("[log]", &effective["log"]),
-        ("[shutdown]", &effective["shutdown"]),
-        ("[process]", &effective["process"]),
-        ("[state]", &effective["state"]),
-        ("[egress]", &effective["egress"]),
-        ("[gates.NAME]", gate),
-        ("[gates.NAME.bucket]", &gate["bucket"]),
-        ("[gates.NAME.bucket.adapt]", &gate["bucket"]["adapt"]),
-        ("[gates.NAME.backoff]", &gate["backoff"]),
-        ("[gates.NAME.queue]", &gate["queue"]),
-        ("[gates.NAME.signals]", &gate["signals"]),
-        ("[gates.NAME.timeouts]", &gate["timeouts"]),
-        ("[[gates.NAME.classes]]", default.unwrap()),
-        ("[gates.NAME.upstream_tls]", &gate["upstream_tls"]),
-    ] {
-        for (key, shown) in reference(heading) {
-            let value = values.get(key).filter(|value| !value.is_table() || key == "adapt");
-            match toml::from_str::<toml::Table>(&format!("x = {shown}")) {
-                Ok(shown) => assert_eq!(value, shown.get("x"), "{heading} {key}"),
-                Err(_) => {
-                    let has_none = shown == "-"
-                        && (value.is_none() || matches!(key, "upstream" | "name" | "classes" | "retry_bucket"));
-                    assert!(has_none, "{heading} {key}: {shown:?}, in force is {value:?}");
-                }
-            }
-        }
-    }
 }
 
 #[test]

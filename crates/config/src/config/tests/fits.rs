@@ -9,7 +9,9 @@ use boon::{Compiler, SchemaIndex, Schemas};
 
 use serde_json::Value;
 
-use super::schema::{LIKE, chapters, rows, schema};
+use super::record;
+use super::reference::sections;
+use super::schema::{LIKE, schema};
 use crate::config::{SCENARIO_SCHEMA, SCHEMA, scenario};
 
 /// A schema, compiled.
@@ -74,10 +76,11 @@ fn the_schema_has_every_key_of_the_reference_and_no_other() {
     keys(&schema, "", &mut found);
     let mut documented: BTreeSet<String> =
         ["admin", "log", "shutdown", "process", "otlp", "state", "stores", "egress", "gates"].map(str::to_owned).into();
-    for (heading, chapter) in chapters() {
+    for section in sections() {
+        let heading = section.path();
         let like = LIKE.iter().filter(|(_, base)| *base == heading).map(|(like, _)| (*like).to_owned());
         for path in [heading.clone()].into_iter().chain(like) {
-            documented.extend(rows(chapter).iter().map(|row| format!("{path}.{}", row.key)));
+            documented.extend(super::keys(&record(), &section.heading).iter().map(|key| format!("{path}.{key}")));
         }
     }
     assert_eq!(found, documented);

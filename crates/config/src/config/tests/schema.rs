@@ -1,13 +1,14 @@
-//! The JSON Schema that editors complete and check by: made from the keys in the code, the words
-//! and defaults of docs/configuration.md, and the bounds below. Only tests make it; what they
-//! compare it with is config/tidegate.schema.json, which `tidegate schema` prints.
+//! The JSON Schema that editors complete and check by: made from the keys in the code, the meanings
+//! of `keys.toml`, and the bounds below. Only tests make it, and compare it with
+//! config/tidegate.schema.json, which `tidegate schema` prints.
 //!
 //! Whatever `check` accepts fits the schema, which a test holds for anything that a user may
 //! write. The reverse is not promised: what keys mean together only `check` knows.
 
 use serde_json::{Map, Value, json};
 
-use super::{REFERENCE, record};
+use super::reference::{Section, sections};
+use super::{path, record};
 use crate::config::path::Path;
 use crate::config::record::Record;
 use crate::config::shape::Shape;
@@ -33,11 +34,12 @@ pub(super) const LIKE: [(&str, &str); 10] = [
 /// The schema of the configuration.
 pub(in crate::config) fn schema() -> Value {
     let mut schema = of(&record(), "The configuration of tidegate");
-    for (heading, section) in chapters() {
-        let section: Vec<Row> = rows(section);
-        describe(&mut schema, &heading, &section, true);
+    let record = record();
+    for section in sections() {
+        let heading = section.path();
+        describe(&mut schema, &heading, &section, &record, true);
         for (like, _) in LIKE.iter().filter(|(_, base)| *base == heading) {
-            describe(&mut schema, like, &section, false);
+            describe(&mut schema, like, &section, &record, false);
         }
     }
     for (path, bounds) in bounds() {
@@ -207,55 +209,23 @@ fn at<'a>(schema: &'a mut Value, path: &str) -> &'a mut Value {
     })
 }
 
-/// A row of the reference.
-pub(super) struct Row {
-    pub(super) key: &'static str,
-    what: &'static str,
-    default: Option<Value>,
-    meaning: String,
-    example: Option<Value>,
-}
-
-/// The chapters of the reference that have keys, by their path.
-pub(super) fn chapters() -> impl Iterator<Item = (String, &'static str)> {
-    REFERENCE.split("\n## `[").skip(1).map(|chapter| {
-        let (heading, text) = chapter.split_once("`\n").expect("a heading ends");
-        (heading.trim_matches(['[', ']']).to_owned(), text)
-    })
-}
-
-pub(super) fn rows(chapter: &'static str) -> Vec<Row> {
-    let table = chapter.lines().skip_while(|line| !line.starts_with("| key |")).skip(2);
-    let rows = table.take_while(|line| line.starts_with('|'));
-    rows.map(|row| {
-        let cells: Vec<&str> = row.trim_matches('|').split(" | ").map(str::trim).collect();
-        let value = |cell: &str| {
-            let text = cell.strip_prefix('`')?.strip_suffix('`')?;
-            toml::from_str::<Value>(&format!("x = {text}")).ok().map(|table| table["x"].clone())
-        };
-        let [key, what, default, meaning, example] = cells[..] else { panic!("{row} has five cells") };
-        let meaning = meaning.replace("[Keys](#keys)", "docs/configuration.md");
-        Row { key: key.trim_matches('`'), what, default: value(default), meaning, example: value(example) }
-    })
-    .collect()
-}
-
-/// Says of each key of a table what the reference says of it; defaults only where they are the
-/// section's own.
-fn describe(schema: &mut Value, path: &str, rows: &[Row], with_defaults: bool) {
-    for row in rows {
-        let here = at(schema, &format!("{path}.{}", row.key));
-        if row.what == "table, or `\"off\"`" {
+/// Adds to each key of a table its meaning; defaults only where they are the section's own.
+fn describe(schema: &mut Value, table: &str, section: &Section, record: &Record, with_defaults: bool) {
+    for key in record.keys(&path(&section.heading)) {
+        let here = at(schema, &format!("{table}.{}", key.name));
+        if matches!(key.shape, Shape::TableOrOff | Shape::Limit) {
             // Not `anyOf`: of that editors only say that none of it fits.
             merge(here, json!({ "type": ["object", "string"], "pattern": "^off$" }));
         }
-        if row.what == "text, or table" {
+        if key.shape == Shape::TableOrText {
             merge(here, json!({ "type": ["object", "string"], "required": ["name"] }));
         }
+        let meaning = section.meaning(&key.name);
+        let default = section.default(&key.name).filter(|_| with_defaults);
         let more = [
-            Some(("description", json!(row.meaning))).filter(|_| !row.meaning.is_empty()),
-            row.default.clone().filter(|_| with_defaults).map(|default| ("default", default)),
-            row.example.clone().map(|example| ("examples", json!([example]))),
+            Some(("description", json!(meaning.plain()))),
+            default.map(|default| ("default", json!(default))),
+            meaning.example.as_ref().map(|example| ("examples", json!([example]))),
         ];
         merge(
             here,
