@@ -23,13 +23,6 @@ use crate::operate::{Process, api, command, responding};
 use crate::ports::free_port;
 use crate::support::too_busy;
 
-fn is_there(metric: &Metric) -> String {
-    match metric.since {
-        Since::Start => "from the start".to_owned(),
-        Since::Once(event) => format!("once {event}"),
-    }
-}
-
 const fn kind(metric: &Metric) -> &'static str {
     match metric.kind {
         Kind::Counter => "counter",
@@ -40,17 +33,15 @@ const fn kind(metric: &Metric) -> &'static str {
 
 /// The text between the markers of docs/metrics.md.
 fn tables() -> String {
-    let mut text = String::from("\n| name | type | labels | unit | is there | meaning |\n|---|---|---|---|---|---|\n");
-    for metric in TABLE {
-        let labels: Vec<String> = metric.labels.iter().map(|label| format!("`{label}`")).collect();
-        let (name, kind, since) = (metric.name, kind(metric), is_there(metric));
-        let _infallible = writeln!(
-            text,
-            "| `{name}` | {kind} | {} | {} | {since} | {} |",
-            labels.join(" "),
-            metric.unit,
-            metric.help
-        );
+    let mut text = String::new();
+    for (title, of_kind) in [("Counters", "counter"), ("Gauges", "gauge"), ("Histograms", "histogram")] {
+        let _infallible = write!(text, "\n**{title}**\n\n");
+        for metric in TABLE.iter().filter(|metric| kind(metric) == of_kind) {
+            let labels = metric.labels.join(",");
+            let labels = if labels.is_empty() { labels } else { format!("{{{labels}}}") };
+            let star = if matches!(metric.since, Since::Start) { "" } else { "\\*" };
+            let _infallible = writeln!(text, "- `{}{labels}`{star}: {}", metric.name, metric.help);
+        }
     }
     let words = |words: Vec<&str>| words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(" ");
     text.push_str("\n| label | values |\n|---|---|\n");
