@@ -74,13 +74,12 @@ class Report:
     # The tables.
 
     def calls(self, mode):
-        heads = ["proxy", "calls/s", "core busy", "in the kernel", "CPU s per 100,000 calls, saturated", "at 2,000/s", "p50 µs", "p99 µs"]
+        heads = ["proxy", "CPU s per 100,000 calls, saturated", "at 2,000/s", "p50 µs", "p99 µs"]
         rows = []
         for peer in self.of(mode):
             figure = lambda key: self.median(mode, peer, key)
-            full = [f"{figure('per_second'):,.0f}", f"{figure('busy'):.0%}", f"{figure('kernel'):.0%}", f"{figure('cpu_full'):.2f}"]
-            steady = [f"{figure('cpu_steady'):.2f}", f"{figure('p50'):.0f}", f"{figure('p99'):.0f}"]
-            rows.append([peer, *full, *steady, self.times(mode, "cpu_full", peer)])
+            figures = [f"{figure('cpu_full'):.2f}", f"{figure('cpu_steady'):.2f}", f"{figure('p50'):.0f}", f"{figure('p99'):.0f}"]
+            rows.append([peer, *figures, self.times(mode, "cpu_full", peer)])
         title = f"### {MODES[mode]}" + ("\n\nnginx speaks HTTP/1.1 over TLS upstream." if mode == SECURE else "")
         return f"{title}\n\n{table([*heads, 'tidegate ÷ this, saturated'], rows)}\n\n{self.spread(mode)}".strip()
 
