@@ -160,7 +160,7 @@ fn mark(headers: &mut HeaderMap, reason: Option<Reason>) {
     }
 }
 
-/// Returns the status for a failure of the gate's own (docs/design.md, "The gate's own failures"),
+/// Returns the status for a failure of the gate's own (docs/internals/design.md, "The gate's own failures"),
 /// and its Retry-After: as nearly what the direct failure would have meant to the client as a
 /// status can say.
 fn own_failure(failure: &Failure, verb: Verb, method: &Method) -> (StatusCode, Option<u64>) {

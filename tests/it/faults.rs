@@ -1,7 +1,7 @@
 //! Faults around a gate, injected for real where a test can do that, next to what a direct
 //! connection makes of the same fault.
 //!
-//! docs/reliability.md has a row for each of these. A test that needs its own network or file
+//! docs/internals/reliability.md has a row for each of these. A test that needs its own network or file
 //! system runs itself again in its own namespaces; where it may not have them, it says that it was
 //! skipped.
 

@@ -1,5 +1,5 @@
 //! The guard, row by row: an attack as bytes, the answer, and the bytes that reached the upstream.
-//! docs/reliability.md lists the rows.
+//! docs/internals/reliability.md lists the rows.
 
 mod answers;
 mod bytes;

@@ -197,7 +197,7 @@ impl Ask {
         Name { object, touch: format!("{does} {}", self.part) }
     }
 
-    /// The table in docs/design.md, "Outcomes".
+    /// The table in docs/internals/design.md, "Outcomes".
     fn means(self, kind: Kind, end: End, takes: Duration) -> Means {
         let of_object = self.part.is_empty() && (kind == Kind::Http || self.does != Does::DeleteAll);
         match end {

@@ -3,7 +3,7 @@
 //! through the proxy while the tests stay what they are: they hold what the server gets and what
 //! the client gets to the byte. They run twice, by `http://` and in tunnels.
 //!
-//! docs/reliability.md lists each test that has another result than without a proxy, with the
+//! docs/internals/reliability.md lists each test that has another result than without a proxy, with the
 //! reason. This test holds that table to what happens, in both directions.
 
 use std::collections::BTreeSet;
@@ -155,7 +155,7 @@ fn curls_own_tests_have_the_results_that_are_explained() {
 }
 
 const HALVES: [&str; 2] = ["1 to 999 HTTP", "1000 to 9999 HTTP"];
-const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/reliability.md");
+const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/internals/reliability.md");
 /// The head of the table.
 const TABLE: &str = "| by | tests of curl | another result than without a proxy, because |\n|---|---|---|";
 /// The seconds of a transfer; a server of the tests takes half of them for an answer in pieces.

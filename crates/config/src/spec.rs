@@ -217,7 +217,7 @@ words! {
     /// The refusals that carry the header Retry-After. Their bodies name the time in any case:
     /// nothing sleeps on it unasked.
     pub enum RetryAfter {
-        /// Those of the table of reasons in docs/design.md.
+        /// Those of the table of reasons in docs/internals/design.md.
         Auto = "auto",
         /// All.
         Always = "always",

@@ -1,7 +1,7 @@
 //! Decides what happens to a call on arrival: it leaves at once, waits or is refused.
 //!
 //! This is the list of refusals. They stand here in the order in which a call meets them, each with
-//! the number of its step in docs/design.md ("The order of refusals"): the first that says no
+//! the number of its step in docs/internals/design.md ("The order of refusals"): the first that says no
 //! decides the reason. Where the situation of a waiting call changes, the same functions decide. No
 //! call passes those that wait already (P5), and a call whose wait is certain to fail is refused
 //! (P8).

@@ -2,7 +2,7 @@
 //! being dropped.
 //!
 //! No queue tells how long the wait would be, so this is kube-apiserver's dropped-request tracker:
-//! 1 to 32 s (docs/semantics.md, "Its 429s and 5xx").
+//! 1 to 32 s (docs/internals/semantics.md, "Its 429s and 5xx").
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-/// The meaning of a response for its key (docs/design.md, "Outcomes").
+/// The meaning of a response for its key (docs/internals/design.md, "Outcomes").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The caller left after less than 1 s upstream, or nothing was learned.

@@ -1,4 +1,4 @@
-//! Every listener of the sources has a row in docs/reliability.md that says what it holds.
+//! Every listener of the sources has a row in docs/internals/reliability.md that says what it holds.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -45,7 +45,7 @@ fn every_listener_has_its_bounds_in_the_table() {
     let listed = OPENED.iter().map(|(file, count, _)| ((*file).to_owned(), *count));
     assert_eq!(opened, listed.collect(), "a listener without bounds, or one that is gone");
 
-    let page = include_str!("../../../docs/reliability.md");
+    let page = include_str!("../../../docs/internals/reliability.md");
     let table = page.split("## Listeners").nth(1).and_then(|rest| rest.split("\n## ").next()).expect("the section");
     let rows: Vec<Vec<&str>> = table
         .lines()

@@ -1,4 +1,4 @@
-//! Holds docs/reliability.md to the sources: no row without a test, and no fault tested here that
+//! Holds docs/internals/reliability.md to the sources: no row without a test, and no fault tested here that
 //! is missing from the page.
 
 use std::collections::BTreeSet;
@@ -12,7 +12,7 @@ const WITHOUT_TESTS: [&str; 2] = ["What others promise", "curl's own tests"];
 #[test]
 fn every_row_of_the_reliability_page_names_a_test_that_is_there() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let page = fs::read_to_string(root.join("docs/reliability.md")).expect("the page is there");
+    let page = fs::read_to_string(root.join("docs/internals/reliability.md")).expect("the page is there");
     let known = tests_of(root);
     let (mut named, mut rows) = (BTreeSet::new(), 0);
     for section in page.split("\n## ").filter(|section| WITHOUT_TESTS.iter().all(|other| !section.starts_with(other))) {
@@ -38,7 +38,7 @@ fn every_row_of_the_reliability_page_names_a_test_that_is_there() {
         here.extend(functions(&file));
     }
     let untold: Vec<&String> = here.difference(&named).filter(|name| *name != OWN).collect();
-    assert!(untold.is_empty(), "rehearsed, and not in docs/reliability.md: {untold:?}");
+    assert!(untold.is_empty(), "rehearsed, and not in docs/internals/reliability.md: {untold:?}");
 }
 
 const OWN: &str = "every_row_of_the_reliability_page_names_a_test_that_is_there";

@@ -198,7 +198,7 @@ fn exponential(base: Duration, max: Duration) -> Strategy {
     Strategy::Exponential { base, max, jitter: 0.0 }
 }
 
-/// Returns the default failures (docs/design.md, "Outcomes"): what a server in trouble answers, and
+/// Returns the default failures (docs/internals/design.md, "Outcomes"): what a server in trouble answers, and
 /// no answer. A client that leaves an API server has given up on it; a client that leaves an
 /// external API may have polled for as long as it meant to. Of a provider also the answers that no
 /// retry changes, but somebody with rights.

@@ -1,4 +1,4 @@
-//! P1 to P9 and P11 of docs/design.md, each over random runs of a gate. P10 and P12 are promises of
+//! P1 to P9 and P11 of docs/internals/design.md, each over random runs of a gate. P10 and P12 are promises of
 //! the proxy.
 
 use std::collections::HashSet;
