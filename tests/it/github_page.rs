@@ -1,4 +1,4 @@
-//! Follows docs/github-clients.md before a stand-in of GitHub, which has lists of many pages.
+//! Follows docs/recipes/github-clients.md before a stand-in of GitHub, which has lists of many pages.
 
 use std::os::unix::fs::symlink;
 
@@ -17,7 +17,7 @@ fn a_reader_of_the_page_for_github_clients_sees_a_limit_in_force() {
     let folder = tempfile::tempdir().expect("a folder");
     symlink(env!("CARGO_BIN_EXE_tidegate"), folder.path().join("tidegate")).expect("the folder is ours");
     // The ports of the page may be in use here.
-    let page = include_str!("../../docs/github-clients.md").replace("8002", &free_port().to_string());
+    let page = include_str!("../../docs/recipes/github-clients.md").replace("8002", &free_port().to_string());
     let variables = [
         ("TIDEGATE__GATES__GITHUB__UPSTREAM", format!("http://127.0.0.1:{github}")),
         ("TIDEGATE__ADMIN__LISTEN", format!("127.0.0.1:{}", free_port())),

@@ -61,7 +61,8 @@ fn a_reader_of_the_page_for_kubebuilder_sees_a_limit_in_force() {
     fs::write(project.join("kustomization.yaml"), "namespace: my-operator-system\nresources: [operator.yaml]\n")
         .expect("written");
     let project = outside.path().join("my-operator").display().to_string();
-    let page = include_str!("../../docs/kubebuilder-operators.md").replace("=../my-operator", &format!("={project}"));
+    let page =
+        include_str!("../../docs/recipes/kubebuilder-operators.md").replace("=../my-operator", &format!("={project}"));
     follow(&page, folder.path(), &[("KUBECONFIG", harness(plane))]);
     say("the page for kubebuilder operators was followed");
 }
@@ -75,7 +76,11 @@ fn a_reader_of_the_page_for_administrators_sees_a_limit_in_force() {
     plane.namespace("team-a");
     plane.apply(&operator("team-a"));
     let folder = page_folder(plane);
-    follow(include_str!("../../docs/cluster-administrators.md"), folder.path(), &[("KUBECONFIG", harness(plane))]);
+    follow(
+        include_str!("../../docs/recipes/cluster-administrators.md"),
+        folder.path(),
+        &[("KUBECONFIG", harness(plane))],
+    );
     say("the page for administrators was followed");
 }
 
@@ -100,7 +105,11 @@ fn a_reader_of_the_page_for_crossplane_sees_a_limit_in_force() {
     let folder = page_folder(plane);
     std::thread::scope(|scope| {
         scope.spawn(|| play_crossplane(plane));
-        follow(include_str!("../../docs/crossplane-providers.md"), folder.path(), &[("KUBECONFIG", harness(plane))]);
+        follow(
+            include_str!("../../docs/recipes/crossplane-providers.md"),
+            folder.path(),
+            &[("KUBECONFIG", harness(plane))],
+        );
     });
     say("the page for Crossplane was followed");
 }

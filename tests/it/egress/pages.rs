@@ -26,18 +26,19 @@ fn calls_of_a_reader(page: &str, host: &str) -> usize {
 
 #[test]
 fn a_reader_of_the_page_for_external_dns_sees_a_limit_in_force() {
-    let calls = calls_of_a_reader(include_str!("../../../docs/external-dns.md"), "route53.amazonaws.com");
+    let calls = calls_of_a_reader(include_str!("../../../docs/recipes/external-dns.md"), "route53.amazonaws.com");
     assert_eq!(calls, 1, "the second call never reached Route 53");
 }
 
 #[test]
 fn a_reader_of_the_page_for_crossplane_on_aws_sees_a_limit_in_force() {
-    let calls = calls_of_a_reader(include_str!("../../../docs/crossplane-aws.md"), "ec2.eu-central-1.amazonaws.com");
+    let calls =
+        calls_of_a_reader(include_str!("../../../docs/recipes/crossplane-aws.md"), "ec2.eu-central-1.amazonaws.com");
     assert_eq!(calls, 1, "the second call never reached EC2");
 }
 
 #[test]
 fn a_reader_of_the_page_for_arc_sees_a_limit_in_force() {
-    let calls = calls_of_a_reader(include_str!("../../../docs/arc.md"), "api.github.com");
+    let calls = calls_of_a_reader(include_str!("../../../docs/recipes/arc.md"), "api.github.com");
     assert_eq!(calls, 1, "the second call never reached GitHub, nor one without the password");
 }
