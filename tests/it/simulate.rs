@@ -178,7 +178,7 @@ fn gates_that_share_a_bucket_use_all_of_an_account_and_no_more() {
 #[test]
 fn the_table_of_three_operators_that_use_one_github_app_is_what_simulate_says() {
     let played = &played("shared-account", &["replicas=3", "rate=1.25", "burst=20"]).1[..];
-    let document = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/external-apis.md"));
+    let document = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/sharing-a-quota.md"));
     let document = document.expect("it is there");
     let seconds = |time: Duration| match time.as_secs_f64() {
         0.0 => "0 s".to_owned(),
@@ -190,7 +190,7 @@ fn the_table_of_three_operators_that_use_one_github_app_is_what_simulate_says() 
         let most = quiet.iter().map(|row| row.waits.quantile(1000)).max().expect("two");
         let (sent, median) = (busy.sent, seconds(busy.waits.quantile(500)));
         let row = format!("| {name} | {used:.0}% | {sent}, {median} | {} |", seconds(most));
-        assert!(document.contains(&row), "docs/external-apis.md is stale: {row}");
+        assert!(document.contains(&row), "docs/sharing-a-quota.md is stale: {row}");
     }
 }
 

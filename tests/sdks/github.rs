@@ -63,7 +63,7 @@ fn pygithub_with_the_gate_for_its_proxy_brings_every_page_and_url_of_a_body_thro
 #[test]
 fn clients_that_keep_githubs_name_are_led_to_the_gate_and_follow_every_link_there() {
     let document = include_str!("../../docs/external-apis.md");
-    let section = document.split("\n### ARC").nth(1).expect("the section is there");
+    let section = document.split("\n### GitHub's name over TLS").nth(1).expect("the section is there");
     let config = section.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a configuration");
     for (program, name, trusts) in
         [(Program::Python, "PyGithub", "REQUESTS_CA_BUNDLE"), (Program::Go, "go-github", "SSL_CERT_DIR")]

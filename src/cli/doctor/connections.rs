@@ -240,8 +240,8 @@ fn owners() -> BTreeMap<u64, BTreeSet<u32>> {
     owners
 }
 
-const TO_THE_NAMES: &str = "lead the names of its hosts to egress.names by hostAliases, and set what makes it trust the CA (docs/external-apis.md, Interception)";
-const TO_THE_PROXY: &str = "set HTTPS_PROXY in its container, and what makes it trust the CA; a client that takes no proxy (the AWS SDK for JavaScript, google-api-python-client without PySocks) comes by egress.names (docs/external-apis.md, Interception)";
+const TO_THE_NAMES: &str = "lead the names of its hosts to egress.names by hostAliases, and set what makes it trust the CA (docs/egress.md, Interception)";
+const TO_THE_PROXY: &str = "set HTTPS_PROXY in its container, and what makes it trust the CA; a client that takes no proxy (the AWS SDK for JavaScript, google-api-python-client without PySocks) comes by egress.names (docs/egress.md, Interception)";
 /// A name server that does not answer must not hold up the other findings.
 const LOOKUP: Duration = Duration::from_secs(2);
 

@@ -170,10 +170,7 @@ fn handshake(failed: &status::EgressHandshakes) -> Finding {
     let (says, advice) = match failed.why.as_str() {
         "untrusted" => (
             "ended when the client saw the certificate: it does not trust the egress CA",
-            format!(
-                "set {} in its container (docs/external-apis.md, Interception), and start it again",
-                variable_of(client)
-            ),
+            format!("set {} in its container (docs/egress.md, Interception), and start it again", variable_of(client)),
         ),
         "sni" => ("asked for another host than the tunnel's", "let the client open a tunnel for each host".to_owned()),
         "timeout" => ("took too long", "look at the client".to_owned()),

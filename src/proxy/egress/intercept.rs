@@ -186,7 +186,7 @@ impl Egress {
             HandshakeFailure::Sni => "its TLS is for another host than its tunnel",
             HandshakeFailure::Timeout => "it took too long",
             HandshakeFailure::Untrusted => {
-                "it left when it saw the certificate; it must trust the egress CA, by one of the variables in docs/external-apis.md"
+                "it left when it saw the certificate; it must trust the egress CA, by one of the variables in docs/egress.md"
             }
         };
         if self.tally.may_warn(why.word(), self.clock.now()) {

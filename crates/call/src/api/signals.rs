@@ -1,7 +1,7 @@
 //! The signals by which an upstream tells of its own limits, one file per provider.
 //!
 //! Pure: a response head and at most [`PEEK`] bytes of its body in, a [`Reading`] out.
-//! docs/signals.md has the source of each. A time of day counts from the response's own `Date`,
+//! docs/external-apis.md has the source of each. A time of day counts from the response's own `Date`,
 //! because the gate's clock may differ from the upstream's; without a `Date` it counts from the
 //! gate's, which is passed in.
 
