@@ -110,10 +110,10 @@ fn levels(limiter: &Limiter, now: Moment) -> Vec<(Part, Levels)> {
     limiter.frozen_buckets(now)
 }
 
-/// A thousand stories, more or less where someone asks for it.
+/// A hundred stories, or as many as `PROPTEST_CASES` says.
 fn stories() -> Config {
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
-    Config::with_cases(cases.unwrap_or(1_000))
+    Config::with_cases(cases.unwrap_or(100))
 }
 
 proptest! {
