@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{BucketId, Demand, Reason, Requirements};
+use super::{BucketId, Demand, KeyId, Reason, Requirements};
 use crate::key::Key;
 use crate::moment::Moment;
 
@@ -57,6 +57,14 @@ pub(crate) struct Reserved {
     pub(super) number: u64,
     /// The moment the token is there.
     pub(super) at: Moment,
+}
+
+// === impl Call ===
+
+impl Call {
+    pub(super) fn key_id(&self) -> Option<KeyId> {
+        self.key.as_ref().map(KeyId::from)
+    }
 }
 
 // === impl KeyGrant ===

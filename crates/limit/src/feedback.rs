@@ -2,49 +2,37 @@
 //! rates of buckets.
 
 use super::{
-    Asked, Away, Call, Cause, ClassId, Failure, Index, KeyGrant, KeyId, Lane, Limiter, News, Origin, Owner, Paused,
-    Reason, Receipt, Recorded, Resources, SharedPause, State, Strategy, Sweep, WaiterIndex, Why, resources,
+    Asked, Away, ClassId, Failure, Index, KeyGrant, KeyId, Lane, News, Origin, Owner, Parts, Paused, Reason, Receipt,
+    Recorded, Resources, SharedPause, State, Strategy, Sweep, WaiterIndex, Why, resources,
 };
 use crate::key::Key;
 use crate::moment::Moment;
 use crate::outcome::{Answer, Gone, Outcome, Pause, Scope};
 
-// === impl Limiter ===
+// === impl Parts ===
 
-impl Limiter {
+impl Parts {
     /// Records the outcome of a call. `key` replaces the receipt's key (for a name that is known
     /// only from the body). `name` is called if the key starts to fail.
-    #[expect(clippy::needless_pass_by_value, reason = "a receipt is settled once: it is used up")]
-    pub fn finish(
+    pub(crate) fn finish(
         &mut self,
-        receipt: Receipt,
+        receipt: &Receipt,
         answer: Answer,
         key: Option<Key>,
         name: &dyn Fn() -> String,
         now: Moment,
     ) {
-        let now = self.catch_up(now);
-        let (call, grant) = (receipt.call(), receipt.grant());
-        self.feed_back(&receipt, answer, now);
+        let call = receipt.call();
+        let grant = receipt.grant();
+        self.feed_back(receipt, answer, now);
         if grant.key_grant.trial != 0 {
-            self.open_or_close(&receipt, answer.outcome, now);
+            self.open_or_close(receipt, answer.outcome, now);
         }
         if let Some(key) = key.or(call.key) {
-            self.learn(key, self.class_of(call), grant.left, answer, name, now);
+            self.learn(key, self.rules.class_of(call), grant.left, answer, name, now);
         }
         // The token reserved on arrival stays spent: only the key's part of the grant ends.
         self.end_key_grant(call.key.as_ref().map(KeyId::from), KeyGrant { reserved: None, ..grant.key_grant });
-        self.dispatch(now);
-    }
-
-    /// Gives back the token that a call took of the gate's bucket, because the upstream did not
-    /// count the call. Its outcome is still owed.
-    pub fn refund(&mut self, of: &Receipt, now: Moment) {
-        let now = self.catch_up(now);
-        if let Some(needs) = &of.grant().needs {
-            self.resources.give_back_uncounted(needs, of.grant().number, now);
-            self.dispatch(now);
-        }
     }
 
     /// Applies an outcome to its key.
@@ -53,19 +41,19 @@ impl Limiter {
         let after = match answer.outcome {
             Outcome::Abandoned | Outcome::Neutral => return self.forget_gone(id, answer.gone, now),
             Outcome::Success => {
-                self.table.forget(id, Some(Why::Recovered));
+                self.stage.table.forget(id, Some(Why::Recovered));
                 self.work.dirty_keys.push(id);
                 return self.forget_gone(id, answer.gone, now);
             }
             Outcome::Failure => None,
             Outcome::Throttled { after } => Some(after),
         };
-        let class = self.policy.class(class);
+        let class = self.rules.policy().class(class);
         if class.lane == Lane::Exempt || class.backoff.strategy == Strategy::Off {
             return;
         }
         let failure = Failure { key, backoff: &class.backoff, after, status: answer.status, left };
-        if self.table.record(&failure, name, now, &mut self.work.dirty_keys) == Recorded::Changed {
+        if self.stage.table.record(&failure, name, now, &mut self.work.dirty_keys) == Recorded::Changed {
             self.recall(id, now);
             self.work.dirty_keys.push(id);
         }
@@ -75,38 +63,36 @@ impl Limiter {
     fn forget_gone(&mut self, id: KeyId, gone: Gone, now: Moment) {
         match gone {
             Gone::Nothing => {}
-            Gone::Key => self.table.forget_gone(id, now, &mut self.work.dirty_keys),
-            Gone::Object => self.table.forget_gone_object(id.object, now, &mut self.work.dirty_keys),
+            Gone::Key => self.stage.table.forget_gone(id, now, &mut self.work.dirty_keys),
+            Gone::Object => self.stage.table.forget_gone_object(id.object, now, &mut self.work.dirty_keys),
         }
     }
 
     /// Ends every pause now, with `everywhere` also for the gates that share its buckets. Returns
     /// how many there were.
-    pub fn lift_pauses(&mut self, everywhere: bool, now: Moment) -> usize {
-        let now = self.catch_up(now);
+    pub(crate) fn lift_pauses(&mut self, everywhere: bool, now: Moment) -> usize {
         let lifted = self.resources.pauses.lift(now);
         if everywhere {
             self.resources.buckets.shared.tell_all(News::Lifted);
-            self.set_member_timer(now);
+            self.resources.set_member_timer(now);
         }
-        self.keys().listen(false);
+        self.stage.keys().listen(false);
         self.work.begin_sweep(Sweep::Unpark { from: (Moment::ZERO, Index::FIRST) });
-        self.dispatch_turns(now);
         lifted
     }
 
     /// Applies what an answer means beyond its key.
-    pub(super) fn feed_back(&mut self, of: &Receipt, answer: Answer, now: Moment) {
-        let class = self.class_of(of.call());
+    pub(crate) fn feed_back(&mut self, of: &Receipt, answer: Answer, now: Moment) {
+        let class = self.rules.class_of(of.call());
         let origin = Origin { class, credential: of.call().demand.credential, left: of.grant().number };
         if answer.throttled {
             self.slow_down(of, now);
         }
         // An exempt call ignores every pause, so its success says nothing about one.
-        let exempt = self.policy.class(class).lane == Lane::Exempt;
+        let exempt = self.rules.policy().class(class).lane == Lane::Exempt;
         if answer.outcome == Outcome::Success && !exempt && self.resources.pauses.grows {
             self.resources.pauses.succeeded(origin);
-            self.keys().listen(self.resources.pauses.grows);
+            self.stage.keys().listen(self.resources.pauses.grows);
         }
         // The last call of a quota may succeed and still ask for a pause.
         if let Some(pause) = answer.pause {
@@ -114,32 +100,25 @@ impl Limiter {
         }
     }
 
-    /// Returns the moment at which the call's pauses are over, or `None` if they are.
-    pub(super) fn paused_until(&self, call: &Call, now: Moment) -> Option<Moment> {
-        let pauses = &self.resources.pauses;
-        let until = pauses.any(now).then(|| pauses.ends(call.demand.class, pauses.own(call.demand.credential)).all());
-        until.filter(|until| *until > now)
-    }
-
     /// Puts a granted but unclaimed call back into its queue if a pause has begun meanwhile.
-    pub(super) fn stop_if_paused(&mut self, index: WaiterIndex, now: Moment) {
-        let Some(waiter) = self.waiting.get(index) else { return };
+    pub(crate) fn stop_if_paused(&mut self, index: WaiterIndex, now: Moment) {
+        let Some(waiter) = self.queues.waiting.get(index) else { return };
         let call = waiter.call;
         let is_metered = matches!(&waiter.state, State::Granted(grant) if grant.needs.is_some());
-        if !is_metered || self.paused_until(&call, now).is_none() {
+        if !is_metered || self.resources.paused_until(&call.demand, now).is_none() {
             return;
         }
-        let Some(waiter) = self.waiting.get_mut(index) else { return };
+        let Some(waiter) = self.queues.waiting.get_mut(index) else { return };
         let State::Granted(grant) = std::mem::replace(&mut waiter.state, State::Held) else { return };
         waiter.key_grant = grant.key_grant;
         self.undo(index, &grant);
-        let (id, needs) = self.queue_of(&call, grant.key_grant.trial != 0, now);
-        let queue = self.scheduler.open(id, &needs, || None, &mut self.resources);
-        self.scheduler.note_stopped(queue, now, Reason::Pause);
-        self.scheduler.join(queue, index, true, &mut self.waiting.waiters);
-        self.waiting.count_in(index);
-        self.set_timer(index);
-        if let Err(cause) = self.pause(&call, now) {
+        let place = self.place_of(&call, grant.key_grant.trial != 0, now);
+        let queue = self.queues.scheduler.open(place.id, &place.needs, || None, &mut self.resources);
+        self.queues.scheduler.note_stopped(queue, now, Reason::Pause);
+        self.queues.scheduler.join(queue, index, true, &mut self.queues.waiting.waiters);
+        self.queues.waiting.count_in(index);
+        self.queues.set_timer(index, &self.rules);
+        if let Err(cause) = self.outlook(now).pause(&call) {
             self.refuse(index, cause, now);
         }
         self.dispatch(now);
@@ -170,7 +149,7 @@ impl Limiter {
     fn begin_pause(&mut self, pause: Pause, origin: Origin, now: Moment) {
         let leaves = self.resources.buckets.takes;
         let until = self.resources.pauses.begin(pause, origin, leaves, now);
-        self.keys().listen(self.resources.pauses.grows);
+        self.stage.keys().listen(self.resources.pauses.grows);
         if let Some(until) = until {
             self.tell_of_pause(pause.scope, origin, until, now);
         }
@@ -183,39 +162,33 @@ impl Limiter {
         let Resources { buckets, .. } = &mut self.resources;
         if let Some(bucket) = buckets.shared_of(owner, origin.credential) {
             buckets.shared.tell(bucket, News::Paused(until));
-            self.set_member_timer(now);
+            self.resources.set_member_timer(now);
         }
     }
 
     /// Records what is left of a quota of the upstream's, as the answer to a call says. The quota
     /// is that of a shared bucket if the call has spent a token of it, and `scope` says that what
     /// the upstream asks for concerns the calls of that bucket. The gates that share it are told.
-    pub fn note_left(&mut self, of: &Receipt, scope: Scope, left: u32, now: Moment) {
-        let now = self.catch_up(now);
+    pub(crate) fn note_left(&mut self, of: &Receipt, scope: Scope, left: u32, now: Moment) {
         let call = of.call();
-        let Some(owner) = owner_in(scope, self.class_of(call)) else { return };
+        let Some(owner) = owner_in(scope, self.rules.class_of(call)) else { return };
         let mut spent = of.grant().needs.iter().flat_map(|needs| needs.charges.iter().map(|charge| charge.bucket));
         let Resources { buckets, .. } = &mut self.resources;
         let bucket = buckets.shared_of(owner, call.demand.credential).filter(|bucket| spent.any(|of| of == *bucket));
         if bucket.is_some_and(|bucket| buckets.shared.note_left(bucket, left, now)) {
-            self.set_member_timer(now);
+            self.resources.set_member_timer(now);
         }
     }
 
-    /// Takes in what came of a question to a store that was asked at `sent`.
-    pub fn answered(&mut self, asked: Asked, answer: Result<resources::Answer, Away>, sent: Moment, now: Moment) {
-        self.all_answered([(asked, answer)], sent, now);
-    }
-
     /// Takes in what came of questions that were asked together.
-    pub fn all_answered(
+    pub(crate) fn all_answered(
         &mut self,
         answers: impl IntoIterator<Item = (Asked, Result<resources::Answer, Away>)>,
         sent: Moment,
         now: Moment,
     ) {
-        let now = self.catch_up(now);
-        let (mut was_heard, mut lost) = (false, None);
+        let mut was_heard = false;
+        let mut lost = None;
         for (asked, answer) in answers {
             was_heard |= answer.is_ok();
             lost = lost.or_else(|| answer.err().map(|why| (asked, why)));
@@ -230,8 +203,7 @@ impl Limiter {
         if let Some(lost) = lost.filter(|_| !was_heard) {
             self.resources.buckets.shared.spread_outage(lost, now);
         }
-        self.set_member_timer(now);
-        self.dispatch(now);
+        self.resources.set_member_timer(now);
     }
 
     /// Begins or ends a pause that another gate has told.
@@ -257,19 +229,8 @@ impl Limiter {
     fn refuse_paused(&mut self, until: Option<Moment>) {
         // Waiting calls whose wait ends before the pause are refused. A later end may still be
         // worth the wait.
-        if let Some(until) = until.filter(|_| !self.waiting.timers.is_empty()) {
+        if let Some(until) = until.filter(|_| !self.queues.waiting.timers.is_empty()) {
             self.work.begin_sweep(Sweep::Paused { from: (Moment::ZERO, Index::FIRST), until });
-        }
-    }
-
-    /// Refuses a call in a queue whose pause ends too late for it.
-    pub(super) fn refuse_if_paused(&mut self, index: WaiterIndex, now: Moment) {
-        let Some(waiter) = self.waiting.get(index) else { return };
-        let State::Queued(queue) = waiter.state else { return };
-        let call = waiter.call;
-        if let Err(cause) = self.pause(&call, now) {
-            let cause = Cause { retry_at: self.wait_over(queue, now).retry_at, ..cause };
-            self.refuse(index, cause, now);
         }
     }
 }

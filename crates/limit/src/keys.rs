@@ -11,7 +11,7 @@ mod table;
 pub(crate) use self::backoff::{Dice, mix};
 pub(crate) use self::due::Due;
 pub use self::failing::Keys;
-pub(crate) use self::failing::{Failing, Spread};
+pub(crate) use self::failing::{Failing, Spread, View};
 pub(crate) use self::id::KeyId;
 pub(crate) use self::order::{Order, Position};
 pub(crate) use self::table::{Failure, Recorded, Table};

@@ -69,27 +69,35 @@ pub mod snapshot;
 pub mod verdict;
 
 mod arrive;
+mod at_key;
 mod call;
 mod dispatch;
 mod dropped_requests;
 mod feedback;
 mod index;
 mod key_stage;
+mod parts;
 mod queue;
+mod queues;
+mod refusals;
 mod reload;
 mod resources;
+mod review;
+mod rules;
 mod sweep;
 mod work;
 
 // Each room hands out its words here, and the others take them from here.
-pub(crate) use self::arrive::AtKey;
+pub(crate) use self::at_key::AtKey;
 pub(crate) use self::call::{Call, Grant, KeyGrant, Reserved};
 pub(crate) use self::dropped_requests::DroppedRequests;
 pub(crate) use self::index::{GroupIndex, Index, OfGroup, OfQueue, OfWaiter, QueueIndex, Store, WaiterIndex};
+pub(crate) use self::key_stage::{KeyStage, token_at};
 pub use self::keys::Keys;
-pub(crate) use self::keys::{Failure, KeyId, Position, Recorded, Spread, Table};
+pub(crate) use self::keys::{Failure, KeyId, Position, Recorded, Spread, Table, View};
 pub use self::limiter::Limiter;
 pub use self::operator::{Preview, Walk};
+pub(crate) use self::parts::Parts;
 pub use self::permit::{Admitted, Permit, Receipt, Slot};
 pub(crate) use self::policy::{
     Backoff, BucketPolicy, ClassPolicy, Combine, InFlight, Lane, Origins, Outage, Per, PerClass, SharedId,
@@ -100,13 +108,16 @@ pub(crate) use self::queue::{
     ClassTurns, KeyList, LOOKED_AT_ONCE, MinWait, Mode, Move, Next, Queue, QueueKey, STEPS, Scheduler, State, Step,
     Sweep, Timer, Waiter, WaiterWalk, Waiting, WaitingBytes,
 };
+pub(crate) use self::queues::{Place, Queues};
 pub(crate) use self::refusal::{Cause, Why};
 pub use self::refusal::{Ended, KeyState, Reason, Refusal};
+pub(crate) use self::refusals::Outlook;
 pub use self::resources::{Alone, Answer, Ask, Asked, Away, Ledger, Part, Questions, SharedLimits};
 pub(crate) use self::resources::{
     Block, Bucket, BucketId, Charges, Demand, Lasts, News, Origin, Owner, Paused, Pauses, Requirements, Resources,
     SharedPause, SlotShare, Slots, Turn, Want,
 };
+pub(crate) use self::rules::Rules;
 pub use self::snapshot::{LongestQueues, Snapshot};
 pub use self::verdict::{Arrival, Claim, Flow, Ticket, Verdict};
 pub(crate) use self::work::Work;

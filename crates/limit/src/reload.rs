@@ -8,96 +8,59 @@
 //! them. If a call hangs up or its key fails before it has moved, it is moved first.
 
 use super::{
-    ClassId, Combine, KeyGrant, KeyId, KeyList, Lane, Limiter, Move, Origins, Policy, Scheduler, State, Step, Ticket,
-    Waiter, WaiterIndex,
+    Combine, KeyGrant, KeyId, KeyList, Lane, Move, Parts, Policy, Reason, Scheduler, State, Step, Ticket, Waiter,
+    WaiterIndex,
 };
 use crate::moment::Moment;
 
-// === impl Limiter ===
+// === impl Parts ===
 
-impl Limiter {
-    /// Applies new limits. Buckets keep their level, and waiters their places. Classes are the same
-    /// if their names are; calls of a class that is gone go on as those of `default`. A bucket that
-    /// is new, or split differently than before, starts with one token: no burst for free.
-    pub fn reconfigure(&mut self, policy: Policy, now: Moment) {
-        let now = self.catch_up(now);
+impl Parts {
+    /// Applies new limits, and begins to move the waiting calls to their new queues. Returns false
+    /// if nothing changes.
+    pub(crate) fn reconfigure(&mut self, policy: Policy, now: Moment) -> bool {
         debug_assert!(!policy.classes.is_empty(), "a policy has a class");
-        if policy == self.policy || policy.classes.is_empty() {
-            return;
+        if policy == *self.rules.policy() || policy.classes.is_empty() {
+            return false;
         }
         // The driver waits for a move that is under way.
-        while self.work.moving.is_some() {
+        while self.queues.moving.is_some() {
             self.move_some(now);
         }
-        let origins = self.adopt_classes(&policy);
-        self.carry_paces_over(&policy, &origins, now);
+        let origins = self.rules.adopt_classes(&policy);
+        self.stage.carry_paces_over(&self.rules, &policy, &origins, now);
         self.resources.reconfigure(&policy, &origins, now);
-        self.policy = policy;
-        self.is_unusual = self.bypassed || self.policy.enforces_per_key();
-        self.table.set_max_keys(self.policy.max_keys);
-        let old = std::mem::replace(&mut self.scheduler, Scheduler::new(&self.policy));
-        self.scheduler.inherit(&old, &origins);
+        self.rules.replace(policy);
+        let policy = self.rules.policy();
+        self.stage.table.set_max_keys(policy.max_keys);
+        let queues = &mut self.queues;
+        let old = std::mem::replace(&mut queues.scheduler, Scheduler::new(policy));
+        queues.scheduler.inherit(&old, &origins);
         // One more than there are: as long as the move lasts, no call goes because the queues are
         // empty.
-        self.scheduler.waiting = old.waiting + 1;
-        self.waiting.waiters.era = self.waiting.waiters.era.wrapping_add(1);
-        self.work.moving = Some(Box::new(Move::new(old, origins, &self.waiting.waiters)));
+        queues.scheduler.waiting = old.waiting + 1;
+        queues.waiting.waiters.era = queues.waiting.waiters.era.wrapping_add(1);
+        queues.moving = Some(Box::new(Move::new(old, origins, &queues.waiting.waiters)));
         self.work.behind = true;
-        self.dispatch_turns(now);
-    }
-
-    /// Gives the new classes the lasting numbers of the old ones of their name. Returns which old
-    /// class each one was.
-    fn adopt_classes(&mut self, policy: &Policy) -> Origins {
-        let mut fresh = self.serials.iter().map(|(_, serial)| serial.wrapping_add(1)).max().unwrap_or(0)..;
-        let old = &self.policy.classes;
-        let origins = policy.per_class(|class| (0..).map(ClassId).zip(old).find(|(_, old)| old.name == class.name));
-        let origins = origins.map(|origin| origin.map(|(id, _)| id));
-        let kept = |origin: &Option<ClassId>| origin.and_then(|origin| self.serials.get(origin).copied());
-        self.serials = origins.map(|origin| kept(origin).or_else(|| fresh.next()).unwrap_or(u32::MAX));
-        origins
-    }
-
-    /// Brings what is counted of each object to the new paces of its classes.
-    fn carry_paces_over(&mut self, policy: &Policy, origins: &Origins, now: Moment) {
-        for (id, class) in (0..).map(ClassId).zip(&policy.classes) {
-            let origin = origins.get(id).copied().flatten();
-            let old = origin.and_then(|origin| self.policy.classes.get(usize::from(origin.0))?.per_key);
-            for reads in [false, true] {
-                let new = class.per_key.and_then(|per_key| per_key.pace(reads));
-                let old = old.and_then(|per_key| per_key.pace(reads)).filter(|old| new != Some(*old));
-                if let Some((old, serial)) = old.zip(self.serials.get(id)) {
-                    self.objects.carry_over(*serial, reads, old, new, now);
-                }
-            }
-        }
-    }
-
-    /// Returns the number of calls that wait in the old queues of a class.
-    pub(super) fn unmoved(&self, class: ClassId) -> usize {
-        let old = self.work.moving.as_ref().and_then(|moving| {
-            let origin = moving.origins.get(class).copied().flatten()?;
-            moving.old.classes.get(origin)
-        });
-        old.map_or(0, |class| class.waiting)
+        true
     }
 
     /// Makes one step of a move.
-    pub(super) fn move_some(&mut self, now: Moment) {
-        let Some(mut moving) = self.work.moving.take() else { return };
+    pub(crate) fn move_some(&mut self, now: Moment) {
+        let Some(mut moving) = self.queues.moving.take() else { return };
         if self.move_step(&mut moving, now) {
-            self.work.moving = Some(moving);
+            self.queues.moving = Some(moving);
         } else {
-            self.scheduler.waiting = self.scheduler.waiting.saturating_sub(1);
+            self.queues.scheduler.waiting = self.queues.scheduler.waiting.saturating_sub(1);
         }
     }
 
     /// Makes one step of a move. Returns true if it goes on.
     fn move_step(&mut self, moving: &mut Move, now: Moment) -> bool {
-        if moving.look_at_queues(&self.waiting.waiters) {
+        if moving.look_at_queues(&self.queues.waiting.waiters) {
             return true;
         }
-        if let Some(index) = moving.next(&self.waiting.waiters) {
+        if let Some(index) = moving.next(&self.queues.waiting.waiters) {
             self.carry_over(&mut moving.old, index, now);
             return true;
         }
@@ -105,8 +68,8 @@ impl Limiter {
             self.place_late(ticket, name, now);
             return true;
         }
-        let era = self.waiting.waiters.era;
-        match moving.walk.step(&self.waiting.waiters, |waiter| waiter.era != era) {
+        let era = self.queues.waiting.waiters.era;
+        match moving.walk.step(&self.queues.waiting.waiters, |waiter| waiter.era != era) {
             Step::At(index) => self.carry_over(&mut moving.old, index, now),
             Step::On => {}
             Step::Over => return false,
@@ -115,31 +78,35 @@ impl Limiter {
     }
 
     /// Moves a waiter to which something is about to happen, if it has not moved yet.
-    pub(super) fn freshen(&mut self, index: WaiterIndex, now: Moment) {
-        if let Some(mut moving) = self.work.moving.take() {
+    pub(crate) fn freshen(&mut self, index: WaiterIndex, now: Moment) {
+        if let Some(mut moving) = self.queues.moving.take() {
             self.carry_over(&mut moving.old, index, now);
-            self.work.moving = Some(moving);
+            self.queues.moving = Some(moving);
         }
     }
 
     /// Brings a waiter under the new limits: its class, the end of its wait, its queue, and no
     /// reserved retry token where there is none any more.
     fn carry_over(&mut self, old: &mut Scheduler, index: WaiterIndex, now: Moment) {
-        let era = self.waiting.waiters.era;
-        let Some(waiter) = self.waiting.get(index).filter(|waiter| waiter.era != era) else { return };
+        let era = self.queues.waiting.waiters.era;
+        let Some(waiter) = self.queues.waiting.get(index).filter(|waiter| waiter.era != era) else { return };
         let mut call = waiter.call;
-        call.demand.class = self.class_of(&call);
-        call.serial = *self.serials.of(call.demand.class);
-        let (ends, is_exempt) = (self.ends(&call), self.class(&call).lane == Lane::Exempt);
-        let sequential = self.policy.queue.combine == Combine::Sequential;
-        let Some(waiter) = self.waiting.get_mut(index) else { return };
-        (waiter.call, waiter.ends, waiter.era) = (call, ends, era);
+        call.demand.class = self.rules.class_of(&call);
+        call.serial = self.rules.serial(call.demand.class).unwrap_or(u32::MAX);
+        let ends = self.rules.ends(&call);
+        let is_exempt = self.rules.class(&call).lane == Lane::Exempt;
+        let sequential = self.rules.policy().queue.combine == Combine::Sequential;
+        let Some(waiter) = self.queues.waiting.get_mut(index) else { return };
+        waiter.call = call;
+        waiter.ends = ends;
+        waiter.era = era;
         let unneeded = if sequential { waiter.key_grant.reserved.take() } else { None };
-        let (is_waiting, retry) = (waiter.is_waiting(), waiter.key_grant.trial != 0);
-        let place = if let State::Queued(queue) = waiter.state {
+        let is_waiting = waiter.is_waiting();
+        let retry = waiter.key_grant.trial != 0;
+        let old_place = if let State::Queued(queue) = waiter.state {
             waiter.state = State::Held;
-            self.scheduler.waiting = self.scheduler.waiting.saturating_sub(1);
-            old.take_out(queue, index, &mut self.waiting.waiters)
+            self.queues.scheduler.waiting = self.queues.scheduler.waiting.saturating_sub(1);
+            old.take_out(queue, index, &mut self.queues.waiting.waiters)
         } else {
             None
         };
@@ -148,42 +115,62 @@ impl Limiter {
         if is_waiting && is_exempt {
             self.release_as_exempt(index, now);
             self.work.dirty_keys.extend(key);
-            if let Some(waiter) = self.waiting.get_mut(index) {
+            if let Some(waiter) = self.queues.waiting.get_mut(index) {
                 waiter.call.key = None;
             }
             return;
         }
-        if let Some(place) = place {
-            let (id, needs) = self.queue_of(&call, retry, now);
-            let queue = self.scheduler.open_at(id, &needs, place, &mut self.resources);
-            self.scheduler.join_in_order(queue, index, &mut self.waiting.waiters);
+        if let Some(old) = old_place {
+            let place = self.place_of(&call, retry, now);
+            let queue = self.queues.scheduler.open_at(place.id, &place.needs, old, &mut self.resources);
+            self.queues.scheduler.join_in_order(queue, index, &mut self.queues.waiting.waiters);
         } else {
-            self.work.dirty_keys.extend(key.filter(|key| self.waiting.first_held(*key) == Some(index)));
+            self.work.dirty_keys.extend(key.filter(|key| self.queues.waiting.first_held(*key) == Some(index)));
         }
-        self.set_timer(index);
-    }
-
-    /// Keeps a call that came during a move and may not go at once. It queues when all before it
-    /// have moved.
-    pub(super) fn await_move(&mut self, index: WaiterIndex, name: Box<str>) {
-        self.waiting.note_passed(index);
-        let ticket = self.waiting.ticket(index);
-        if let Some(moving) = &mut self.work.moving {
-            moving.late.push_back((ticket, name));
-        }
-        self.set_timer(index);
+        self.queues.set_timer(index, &self.rules);
     }
 
     fn place_late(&mut self, ticket: Ticket, name: Box<str>, now: Moment) {
         // It may have left, or its key may have failed and hold it.
         let is_late = |waiter: &&Waiter| matches!(waiter.state, State::Held) && waiter.key_list != Some(KeyList::Held);
-        let Some(waiter) = self.waiting.find(ticket).filter(is_late) else { return };
-        let (call, retry, index) = (waiter.call, waiter.key_grant.trial != 0, ticket.index);
-        let (id, needs) = self.queue_of(&call, retry, now);
-        if let Err(cause) = self.turn_in_time(&call, &id, &needs, now, now) {
+        let Some(waiter) = self.queues.waiting.find(ticket).filter(is_late) else { return };
+        let call = waiter.call;
+        let retry = waiter.key_grant.trial != 0;
+        let index = ticket.index;
+        let place = self.place_of(&call, retry, now);
+        if let Err(cause) = self.outlook(now).turn_in_time(&call, &place.id, &place.needs, now) {
             return self.refuse(index, cause, now);
         }
-        self.waiting.leave_key(index);
-        self.queue_up(index, (id, needs), Some(name), now);
+        self.queues.waiting.leave_key(index);
+        self.queue_up(index, place, Some(name), now);
+    }
+
+    /// Takes back every call of a key that has passed and not left. They are held before those that
+    /// came later.
+    pub(crate) fn recall(&mut self, key: KeyId, now: Moment) {
+        let Some(passed) = self.queues.waiting.passed(key) else { return };
+        for index in passed.into_iter().rev() {
+            self.freshen(index, now);
+            let Some(waiter) = self.queues.waiting.get_mut(index) else { continue };
+            waiter.hold_ends = now + self.rules.policy().class(waiter.call.demand.class).backoff.hold;
+            waiter.held_for = Some(Reason::Backoff);
+            let mut key_grant = std::mem::take(&mut waiter.key_grant);
+            match std::mem::replace(&mut waiter.state, State::Held) {
+                State::Queued(queue) => {
+                    let name = self.queues.scheduler.queue(queue).and_then(|queue| queue.name.clone());
+                    self.queues.waiting.waiters.keep_flow_name(index, name);
+                    self.queues.scheduler.part(queue, index, &mut self.queues.waiting.waiters, &mut self.resources);
+                }
+                State::Granted(grant) => {
+                    self.undo(index, &grant);
+                    key_grant = grant.key_grant;
+                    self.queues.waiting.count_in(index);
+                }
+                State::Held | State::Refused(_) | State::Unconnected => {}
+            }
+            self.end_key_grant(Some(key), key_grant);
+            self.queues.waiting.leave_key(index);
+            self.hold(index, true);
+        }
     }
 }

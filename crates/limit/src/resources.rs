@@ -25,7 +25,9 @@ pub use self::shared::{Alone, Answer, Ask, Asked, Away, Ledger, Part, Questions,
 pub(crate) use self::shared::{News, SharedBuckets, SharedPause, Want};
 pub(crate) use self::slots::Slots;
 pub(crate) use self::split::Split;
-use super::{ClassId, Combine, GroupIndex, Origins, Per, PerClass, Policy, Reason};
+use std::time::Duration;
+
+use super::{ClassId, Combine, GroupIndex, Origins, Per, PerClass, Policy, Reason, Reserved};
 use crate::key::Group;
 use crate::moment::Moment;
 
@@ -95,6 +97,28 @@ impl Resources {
         self.buckets.find(Owner::Retries, demand.flow, demand.credential, now).map(|(id, _)| id)
     }
 
+    /// Reserves the next token of a bucket.
+    pub(super) fn reserve(&mut self, bucket: Option<BucketId>, now: Moment) -> Option<Reserved> {
+        let bucket = bucket?;
+        let (at, number) = self.buckets.reserve(bucket, now);
+        Some(Reserved { bucket, number, at })
+    }
+
+    /// Returns the moment at which the pauses of a call are over, or `None` if they are.
+    pub(super) fn paused_until(&self, demand: &Demand, now: Moment) -> Option<Moment> {
+        let pauses = &self.pauses;
+        let until = pauses.any(now).then(|| pauses.ends(demand.class, pauses.own(demand.credential)).all());
+        until.filter(|until| *until > now)
+    }
+
+    /// Sets the moment at which the members of shared buckets are looked at though no call waits.
+    /// Nothing but `Limiter::take_asks` is due then, so that no other operation has to look at it.
+    pub(super) fn set_member_timer(&mut self, now: Moment) {
+        let shared = &mut self.buckets.shared;
+        // What is due and was not asked waits for something else.
+        shared.tended = shared.tend_at(now).map_or(Moment::MAX, |at| at.max(now + TEND_EVERY));
+    }
+
     #[inline]
     fn charge(&mut self, charges: &mut Charges, owner: Owner, reason: Reason, demand: &Demand, now: Moment) {
         if let Some((bucket, own)) = self.buckets.find(owner, demand.flow, demand.credential, now)
@@ -161,7 +185,7 @@ impl Resources {
     }
 
     /// Takes all requirements. Returns the number of the take, which a refund names.
-    pub(super) fn take(&mut self, needs: &mut Requirements, (class, cost): (ClassId, u16), turn: Turn) -> u64 {
+    pub(super) fn take(&mut self, needs: &mut Requirements, class: ClassId, cost: u16, turn: Turn) -> u64 {
         let number = self.buckets.next_take();
         for charge in needs.charges.iter_mut() {
             charge.taken = self.buckets.take(charge.bucket, turn, (number, cost), &mut self.unblocked);
@@ -287,3 +311,5 @@ impl Resources {
 /// The room of exempt calls, which is not counted: more than can be used up, and far from either
 /// end of the number.
 const ALWAYS: i64 = i64::MAX / 2;
+/// The least time between two looks at the members of shared buckets while no call waits.
+const TEND_EVERY: Duration = Duration::from_millis(5);

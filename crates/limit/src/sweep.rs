@@ -6,14 +6,19 @@
 //! moment; its sweep only refuses those that cannot make it. While anything is left, a new call
 //! queues behind those that wait, even where nothing stops it.
 
-use super::{Limiter, State, Step, Sweep, Waiter};
+use super::{Cause, Parts, State, Step, Sweep, Waiter, WaiterIndex, WaiterWalk};
 use crate::moment::Moment;
 
-// === impl Limiter ===
+// === impl Parts ===
 
-impl Limiter {
+impl Parts {
+    /// Begins a sweep over all calls that wait now.
+    pub(crate) fn sweep_waiters(&mut self, sweep: impl FnOnce(WaiterWalk) -> Sweep) {
+        self.work.begin_sweep(sweep(WaiterWalk::over(&self.queues.waiting.waiters)));
+    }
+
     /// Makes one step of the sweep whose turn it is. Returns false if there is none.
-    pub(super) fn sweep(&mut self, now: Moment) -> bool {
+    pub(crate) fn sweep(&mut self, now: Moment) -> bool {
         let Some(mut sweep) = self.work.sweeps.pop_front() else { return false };
         if self.sweep_on(&mut sweep, now) {
             self.work.sweeps.push_front(sweep);
@@ -26,7 +31,7 @@ impl Limiter {
         match sweep {
             Sweep::Unconnected(group, walk) => {
                 let is_meant = |waiter: &Waiter| waiter.is_waiting() && waiter.call.demand.group == *group;
-                let step = walk.step(&self.waiting.waiters, is_meant);
+                let step = walk.step(&self.queues.waiting.waiters, is_meant);
                 if let Step::At(index) = step {
                     self.withdraw(index);
                     self.conclude(index, State::Unconnected);
@@ -34,23 +39,34 @@ impl Limiter {
                 step != Step::Over
             }
             Sweep::Release(walk) => {
-                let step = walk.step(&self.waiting.waiters, Waiter::is_waiting);
+                let step = walk.step(&self.queues.waiting.waiters, Waiter::is_waiting);
                 if let Step::At(index) = step {
                     self.release_as_exempt(index, now);
                 }
-                self.bypassed && step != Step::Over
+                self.rules.is_bypassed() && step != Step::Over
             }
             Sweep::Paused { from, until } => {
-                let Some(next) = self.waiting.timers.waiter_after(*from, *until) else { return false };
+                let Some(next) = self.queues.waiting.timers.waiter_after(*from, *until) else { return false };
                 self.refuse_if_paused(next.1, now);
                 *from = next;
                 true
             }
             Sweep::Unpark { from } => {
-                let Some(next) = self.scheduler.unpark_after(*from) else { return false };
+                let Some(next) = self.queues.scheduler.unpark_after(*from) else { return false };
                 *from = next;
                 true
             }
+        }
+    }
+
+    /// Refuses a call in a queue whose pause ends too late for it.
+    fn refuse_if_paused(&mut self, index: WaiterIndex, now: Moment) {
+        let Some(waiter) = self.queues.waiting.get(index) else { return };
+        let State::Queued(queue) = waiter.state else { return };
+        let call = waiter.call;
+        if let Err(cause) = self.outlook(now).pause(&call) {
+            let cause = Cause { retry_at: self.outlook(now).wait_over(queue).retry_at, ..cause };
+            self.refuse(index, cause, now);
         }
     }
 }

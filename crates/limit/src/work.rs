@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use super::{KeyId, Move, Sweep, Ticket};
+use super::{KeyId, Sweep, Ticket};
 use crate::moment::Moment;
 
 /// The work that is left.
@@ -14,8 +14,6 @@ pub(crate) struct Work {
     /// The calls in retry queues whose `hold` ended while a retry token was there: refused as soon
     /// as there is none.
     pub(super) expired_holds: Vec<Ticket>,
-    /// A reload whose waiters are on their way to their new queues.
-    pub(super) moving: Option<Box<Move>>,
     /// The waiting calls whose answer has changed.
     pub(super) events: VecDeque<Ticket>,
     /// The sweeps under way.

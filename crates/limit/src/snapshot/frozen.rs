@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::key::Key;
 use crate::moment::Moment;
 use crate::resources::{Flow, Levels, Paused};
-use crate::{ClassId, KeyState, Limiter, Owner, Position};
+use crate::{ClassId, KeyState, Limiter, Owner, Parts, Position};
 
 /// A limiter's memory as it was at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -97,21 +97,21 @@ pub struct Changes {
 impl Limiter {
     /// Returns the numbers by which to see if there is something new to keep.
     pub fn changes(&self) -> Changes {
-        let memory = self.table.changes.wrapping_add(self.resources.pauses.changes);
-        Changes { memory, takes: self.resources.buckets.takes }
+        let memory = self.parts().stage.table.changes.wrapping_add(self.parts().resources.pauses.changes);
+        Changes { memory, takes: self.parts().resources.buckets.takes }
     }
 
     /// Reads a little more of what is kept over a restart, of at most `most` keys. Returns it once
     /// it is whole.
     pub fn freeze_some(&self, freezing: &mut Freezing, most: usize, now: Moment) -> Option<Frozen> {
-        let now = self.now.max(now);
+        let now = self.latest(now);
         let began = *freezing.began.get_or_insert_with(|| {
-            freezing.frozen.pauses = self.frozen_pauses(now);
-            freezing.frozen.buckets = self.frozen_buckets(now);
+            freezing.frozen.pauses = self.parts().frozen_pauses(now);
+            freezing.frozen.buckets = self.parts().frozen_buckets(now);
             now
         });
         let keys = &mut freezing.frozen.keys;
-        freezing.place = self.table.read_some(freezing.place, |object, failing| {
+        freezing.place = self.parts().stage.table.read_some(freezing.place, |object, failing| {
             if failing.forget_at > began && keys.len() < most {
                 let state = failing.state;
                 keys.push(FrozenKey {
@@ -127,16 +127,19 @@ impl Limiter {
         let is_over = freezing.place.is_none() || keys.len() >= most;
         is_over.then(|| std::mem::take(freezing).frozen)
     }
+}
 
+// === impl Parts ===
+
+impl Parts {
     /// Goes on with what another limiter of the same gate remembered. For a limiter at rest, before
     /// its first call.
-    pub fn thaw(&mut self, frozen: &Frozen, gap: Gap, now: Moment) {
-        let now = self.now.max(now);
+    pub(crate) fn thaw(&mut self, frozen: &Frozen, gap: Gap, now: Moment) {
         for FrozenKey { key, failures, status, ready, named, forget } in frozen.keys.iter().copied() {
             let at = |left: Duration| now + left.saturating_sub(gap.length);
             if forget > gap.length {
                 let state = KeyState { failures, last_status: status, last_failure: now, ready_at: at(ready) };
-                self.table.restore(key, state, (at(named), at(forget)));
+                self.stage.table.restore(key, state, (at(named), at(forget)));
             }
         }
         for pause in &frozen.pauses {
@@ -145,7 +148,7 @@ impl Limiter {
                 self.resources.pauses.restore(who, (until, pause.grown), now);
             }
         }
-        self.keys().listen(self.resources.pauses.grows);
+        self.stage.keys().listen(self.resources.pauses.grows);
         let seconds = gap.length.as_secs_f64();
         let surely = gap.unseen.map(|unseen| gap.length.saturating_sub(unseen).as_secs_f64());
         for (of, levels) in &frozen.buckets {
@@ -155,7 +158,7 @@ impl Limiter {
         }
     }
 
-    fn frozen_pauses(&self, now: Moment) -> Vec<FrozenPause> {
+    pub(super) fn frozen_pauses(&self, now: Moment) -> Vec<FrozenPause> {
         let of = |who| match who {
             Paused::Gate => Part::Gate,
             Paused::Class(class) => self.part_of(class),
@@ -166,8 +169,8 @@ impl Limiter {
         kept.map(|(who, left, grown)| FrozenPause { of: of(who), left, grown }).collect()
     }
 
-    fn frozen_buckets(&self, now: Moment) -> Vec<(Part, Levels)> {
-        let classes = (0..self.policy.classes.len()).map(ClassId::at);
+    pub(super) fn frozen_buckets(&self, now: Moment) -> Vec<(Part, Levels)> {
+        let classes = (0..self.rules.policy().classes.len()).map(ClassId::at);
         let classes = classes.map(|class| (self.part_of(class), Owner::Class(class)));
         let all = [(Part::Gate, Owner::Gate), (Part::Retries, Owner::Retries)].into_iter().chain(classes);
         let mut room = PARTS;
@@ -180,11 +183,11 @@ impl Limiter {
     }
 
     fn part_of(&self, class: ClassId) -> Part {
-        Part::Class(Arc::clone(&self.policy.class(class).name))
+        Part::Class(Arc::clone(&self.rules.policy().class(class).name))
     }
 
     fn class_named(&self, name: &str) -> Option<ClassId> {
-        self.policy.classes.iter().position(|class| &*class.name == name).map(ClassId::at)
+        self.rules.policy().classes.iter().position(|class| &*class.name == name).map(ClassId::at)
     }
 
     fn paused(&self, place: &Part) -> Option<Paused> {

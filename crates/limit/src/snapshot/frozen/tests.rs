@@ -64,9 +64,14 @@ fn happen(limiter: &mut Limiter, event: Event, now: &mut Moment) {
         Event::Call { class, who } => drop(call(limiter, ClassId(class), who, *now)),
         Event::Failure { object, after } => {
             let key = Key { object, collection: 1, facet: 0 };
-            let (after, left) = (after.map(Duration::from_secs), limiter.table.failures);
+            let (after, left) = (after.map(Duration::from_secs), limiter.parts_mut().stage.table.failures);
             let failure = Failure { key, backoff: &BACKOFF, after, status: Some(500), left };
-            limiter.table.record(&failure, &|| format!("write secrets/n/{object}"), *now, &mut Vec::new());
+            limiter.parts_mut().stage.table.record(
+                &failure,
+                &|| format!("write secrets/n/{object}"),
+                *now,
+                &mut Vec::new(),
+            );
         }
         Event::Pause { scope, who, seconds, grows } => {
             let seconds = Duration::from_secs(seconds);
@@ -76,7 +81,7 @@ fn happen(limiter: &mut Limiter, event: Event, now: &mut Moment) {
                 PauseLength::Known(seconds)
             };
             let origin = Origin { class: ClassId(1), credential: who, left: u64::MAX };
-            limiter.resources.pauses.begin(Pause { scope, length }, origin, 1, *now);
+            limiter.parts_mut().resources.pauses.begin(Pause { scope, length }, origin, 1, *now);
         }
     }
 }
@@ -107,7 +112,7 @@ fn freeze(limiter: &Limiter, now: Moment) -> Frozen {
 
 /// The levels of every bucket at a moment.
 fn levels(limiter: &Limiter, now: Moment) -> Vec<(Part, Levels)> {
-    limiter.frozen_buckets(now)
+    limiter.parts().frozen_buckets(now)
 }
 
 /// A hundred stories, or as many as `PROPTEST_CASES` says.
@@ -153,7 +158,7 @@ proptest! {
             prop_assert!(left.is_zero() || restored.is_some_and(|new| new.ready_at - here >= left && new.failures == state.failures));
         }
         let ends = |limiter: &Limiter, now| {
-            let mut ends: Vec<_> = limiter.frozen_pauses(now).into_iter().map(|pause| (format!("{:?}", pause.of), pause.left, pause.grown)).collect();
+            let mut ends: Vec<_> = limiter.parts().frozen_pauses(now).into_iter().map(|pause| (format!("{:?}", pause.of), pause.left, pause.grown)).collect();
             ends.sort();
             ends
         };

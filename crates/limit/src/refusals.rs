@@ -1,0 +1,142 @@
+//! The refusals, in the order in which a call meets them.
+//!
+//! Each has the number of its step in docs/design.md ("The order of refusals"): the first that says
+//! no decides the reason. They decide about calls that arrive, and again where the situation of a
+//! waiting call changes. A call whose wait is certain to fail is refused (P8).
+//!
+//! Two have their places elsewhere, because they count what passes: step 5, `per_key`, at the key
+//! stage, and the bounds on what waits (`queue_full`, `bytes_full`) beside the counters.
+
+use std::time::Duration;
+
+use super::{AtKey, Call, Cause, MinWait, QueueIndex, QueueKey, Queues, Reason, Requirements, Resources, Rules};
+use crate::moment::Moment;
+
+/// What a call has to expect at one moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outlook<'a> {
+    rules: &'a Rules,
+    queues: &'a Queues,
+    resources: &'a Resources,
+    now: Moment,
+}
+
+// === impl Outlook ===
+
+impl<'a> Outlook<'a> {
+    #[inline]
+    pub(crate) fn new(rules: &'a Rules, queues: &'a Queues, resources: &'a Resources, now: Moment) -> Self {
+        Self { rules, queues, resources, now }
+    }
+
+    /// Step 6, `backoff`: the delay of its key ends after its hold. `retry_bucket` if the token
+    /// that is reserved on arrival comes later; `deadline` if only the client's own is too short.
+    #[inline]
+    pub(crate) fn backoff(&self, call: &Call, at_key: &AtKey, hold_ends: Moment) -> Result<(), Cause> {
+        let longest = hold_ends.min(self.rules.longest_wait(call));
+        if call.patient || at_key.earliest <= longest.min(call.half_time) {
+            return Ok(());
+        }
+        let reason = if at_key.earliest <= longest { Reason::Deadline } else { at_key.later };
+        Err(Cause { of_key: true, ..Cause::new(reason, at_key.earliest) })
+    }
+
+    /// Steps 7 and 15, `trial` or `one_at_a_time`: its hold is over, and another call of its key is
+    /// the trial or the one write. Else `retry_bucket` or `backoff`.
+    pub(crate) fn hold_over(&self, call: &Call, at_key: &AtKey) -> Cause {
+        let reason = at_key.reason();
+        let after_trial = call.key.zip(at_key.state).filter(|_| reason == Reason::Trial).map(|(key, state)| {
+            self.now + self.rules.class(call).backoff.delay_of(&key, state.failures.saturating_add(1))
+        });
+        // The end of another write is unknown, so the earliest useful moment is now.
+        let retry_at = at_key.earliest.max(after_trial.unwrap_or(self.now));
+        Cause::new(reason, retry_at)
+    }
+
+    /// Steps 8 and 16, `pause`: one ends too late for it. `deadline` if only the client's own is
+    /// too short.
+    pub(crate) fn pause(&self, call: &Call) -> Result<(), Cause> {
+        let until = self.resources.paused_until(&call.demand, self.now);
+        let Some(until) = until.filter(|until| *until > self.rules.ends(call) && !call.patient) else { return Ok(()) };
+        let reason = if until <= self.rules.longest_wait(call) { Reason::Deadline } else { Reason::Pause };
+        Err(Cause::new(reason, until))
+    }
+
+    /// Steps 9 and 10, for a call that would join the end of this queue now.
+    pub(crate) fn turn_in_time(
+        &self,
+        call: &Call,
+        id: &QueueKey,
+        needs: &Requirements,
+        token_by: Moment,
+    ) -> Result<(), Cause> {
+        if call.patient {
+            return Ok(());
+        }
+        let min_wait = self.queues.scheduler.min_wait(id, needs, self.resources, self.now);
+        self.retry_bucket(call, needs, &min_wait, token_by)?;
+        self.too_late(call, &min_wait)
+    }
+
+    /// Step 9, `retry_bucket`: the tokens of a trial come after the moment until which it is held
+    /// for them.
+    fn retry_bucket(
+        &self,
+        call: &Call,
+        needs: &Requirements,
+        min_wait: &MinWait,
+        token_by: Moment,
+    ) -> Result<(), Cause> {
+        let at = min_wait.retry_at.filter(|_| self.rules.policy().retry_bucket.is_some());
+        let late = at.filter(|at| *at > token_by.min(self.rules.ends(call)));
+        // Where retries succeed, one that is refused would only teach its controller to come later.
+        let late = late.filter(|_| !self.resources.retries_are_open(&needs.charges));
+        late.map_or(Ok(()), |at| Err(Cause::new(Reason::RetryBucket, at)))
+    }
+
+    /// Step 10, `deadline` if `max_wait` alone would have been enough, else `pause`, `bucket`,
+    /// `class_bucket` or `slot`: it is certain not to get its turn in time.
+    fn too_late(&self, call: &Call, min_wait: &MinWait) -> Result<(), Cause> {
+        let ends = self.rules.ends(call);
+        let reason = match min_wait.at {
+            at if at <= ends => return Ok(()),
+            at if at <= self.rules.longest_wait(call) => Reason::Deadline,
+            _ if self.resources.paused_until(&call.demand, self.now).is_some_and(|until| until > ends) => Reason::Pause,
+            _ => min_wait.reason,
+        };
+        Err(Cause::new(reason, min_wait.at))
+    }
+
+    /// Step 12: it may not wait at all, and `stop` says why it would. Returns the moment at which
+    /// the wait of any other call ends.
+    pub(crate) fn may_wait(&self, call: &Call, needs: &Requirements, stop: Cause) -> Result<Moment, Cause> {
+        let ends = self.rules.ends(call);
+        if ends > self.now {
+            return Ok(ends);
+        }
+        let needs_room = self.resources.blocked_but_for_room(needs, call.demand.class, self.now).is_none();
+        if needs_room && call.half_time > self.now {
+            // A connection being made is not a limit: otherwise a gate that never holds calls would
+            // never make one, or would refuse the first call.
+            return Ok(call.half_time.min(self.now + CONNECTING));
+        }
+        Err(stop)
+    }
+
+    /// Step 17: its wait in a queue is over, and the reason is what stops it at that moment. It may
+    /// come back when it would leave from the end of that queue.
+    pub(crate) fn wait_over(&self, queue: QueueIndex) -> Cause {
+        let scheduler = &self.queues.scheduler;
+        let Some((found, group)) = scheduler.queue(queue).zip(scheduler.group_of(queue)) else {
+            return Cause::new(Reason::Bucket, self.now);
+        };
+        let block = self.resources.blocked(&group.needs, group.class, self.now);
+        let reason = block.map_or_else(|| scheduler.stopped(queue), |block| block.reason);
+        let min_wait = scheduler.min_wait(&found.id, &group.needs, self.resources, self.now);
+        Cause::new(reason, min_wait.at)
+    }
+}
+
+/// The longest a call waits for a connection at a gate that never holds calls. A failed dial ends
+/// the wait sooner.
+const CONNECTING: Duration = Duration::from_secs(10);
