@@ -159,7 +159,7 @@ impl SharedBuckets {
     /// Returns the moment at which to look again at a bucket, for a call that finds no token now.
     pub(crate) fn look_at(&self, id: BucketId, now: Moment) -> Option<Moment> {
         let cell = self.get(id)?;
-        let is_short = !cell.member.has_token(now);
+        let is_short = !cell.member.held().has_token(now);
         Some(if is_short { cell.member.look_at(self.question_at(now), now) } else { cell.own.ready_at(now) })
     }
 
@@ -246,24 +246,24 @@ impl SharedBuckets {
 impl Cell {
     /// Returns the moment at which both have a token.
     pub(crate) fn ready_at(&self, now: Moment) -> Moment {
-        self.own.ready_at(now).max(self.member.ready_at(now))
+        self.own.ready_at(now).max(self.member.held().ready_at(now))
     }
 
     /// Returns the moment since when both have had the token that is there now.
     pub(crate) fn there_since(&self, now: Moment) -> Moment {
-        self.own.ready_at(Moment::ZERO).max(self.member.there_since(now))
+        self.own.ready_at(Moment::ZERO).max(self.member.held().there_since(now))
     }
 
     /// Returns the earliest moment, `from` or later, at which both have a token once `calls` others
     /// have had theirs.
     pub(crate) fn ready_after(&self, calls: usize, from: Moment, now: Moment) -> Moment {
-        self.own.ready_after(calls, from, now).max(self.member.ready_after(calls, from, now))
+        self.own.ready_after(calls, from, now).max(self.member.held().ready_after(calls, from, now))
     }
 
     /// Returns the number of calls that could have a token now.
     pub(crate) fn whole_tokens(&self, now: Moment) -> u32 {
         let own = self.own.whole_tokens(now).max(u32::from(self.own.ready_at(now) <= now));
-        own.min(self.member.available(now))
+        own.min(self.member.held().available(now))
     }
 
     /// Takes a token of both. Queue groups whose next token now comes at another time are added to

@@ -1,6 +1,7 @@
 //! One member of a shared bucket: what it spends, and when it asks.
 
 mod answers;
+mod holdings;
 mod moments;
 mod news;
 
@@ -10,10 +11,9 @@ use std::time::Duration;
 
 pub(crate) use self::answers::SharedPause;
 pub use self::answers::SharedView;
-use self::news::Left;
-use super::demand::{Allowance, Demand};
-use super::outage::StoreAway;
-use super::tokens::Tokens;
+use self::holdings::{Holdings, Source};
+use self::news::Bulletin;
+use super::demand::Allowance;
 use super::{Alone, Answer, Ask, Asked, Part, SharedLimits, ledger};
 use crate::moment::Moment;
 use crate::{BucketPolicy, SharedPolicy};
@@ -28,16 +28,24 @@ pub(crate) struct Member {
     terms: SharedLimits,
     /// Random, so that no two members are one to the store.
     id: u64,
-    tokens: Tokens,
-    demand: Demand,
+    held: Holdings,
+    schedule: Schedule,
+    counters: Counters,
+    bulletin: Bulletin,
+    answer: Option<LastAnswer>,
+    /// The number of members that the store said before a restart.
+    reckoned: Option<NonZeroU32>,
+}
+
+/// The time of the last ask and of the next.
+#[derive(Debug)]
+struct Schedule {
     allowance: Allowance,
     /// The ask under way.
-    asked: Option<UnderWay>,
+    pending: Option<PendingAsk>,
     /// The number of asks so far.
     number: u64,
     asked_at: Moment,
-    total: u64,
-    epoch: u64,
     /// The average time of a question and its answer.
     round_trip: Duration,
     /// The tokens beyond need that the next ask takes.
@@ -54,24 +62,20 @@ pub(crate) struct Member {
     enough_until: Moment,
     /// The moment of the last ask ahead of need.
     ahead_at: Moment,
-    /// The earliest moment at which the store has a token that nobody has.
-    promise: Moment,
-    heard: Option<Heard>,
-    /// The number of members that the store said before a restart.
-    reckoned: Option<NonZeroU32>,
-    away: Option<StoreAway>,
-    /// True if the store was away since its last answer.
-    was_away: bool,
-    /// News for the other members.
-    news: Option<News>,
-    /// The rest of the upstream's quota, to be told to the others.
-    left: Left,
-    /// The end of the pause that another member told.
-    paused_until: Moment,
+}
+
+/// What a member has been granted and has sent.
+#[derive(Debug, Default)]
+struct Counters {
+    /// The tokens received since it became a member.
+    total: u64,
+    /// The life of the bucket in which that was.
+    epoch: u64,
     granted: u64,
     spent: u64,
+    /// The calls sent without the store.
     fallback: u64,
-    /// Those of the calls without the store that were sent before its last answer.
+    /// Those of them that were sent before the store's last answer.
     fallback_before: u64,
 }
 
@@ -96,7 +100,7 @@ pub(crate) enum News {
 
 /// An ask under way.
 #[derive(Clone, Copy, Debug)]
-struct UnderWay {
+struct PendingAsk {
     number: u64,
     need: u32,
     extra: u32,
@@ -106,9 +110,30 @@ struct UnderWay {
 
 /// The last answer, and the moment it came.
 #[derive(Clone, Copy, Debug)]
-struct Heard {
+struct LastAnswer {
     answer: Answer,
     at: Moment,
+}
+
+// === impl Schedule ===
+
+impl Schedule {
+    fn new() -> Self {
+        let never = Moment::ZERO;
+        Self {
+            allowance: Allowance::new(),
+            pending: None,
+            number: 0,
+            asked_at: never,
+            round_trip: Duration::ZERO,
+            extra: 0,
+            short_at: never,
+            early_from: never,
+            not_before: never,
+            enough_until: never,
+            ahead_at: never,
+        }
+    }
 }
 
 // === impl Member ===
@@ -121,34 +146,13 @@ impl Member {
             shared,
             part,
             id,
-            tokens: Tokens::default(),
-            demand: Demand::new(terms.lease),
+            held: Holdings::new(terms.lease),
             terms,
-            allowance: Allowance::new(),
-            asked: None,
-            number: 0,
-            asked_at: Moment::ZERO,
-            total: 0,
-            epoch: 0,
-            round_trip: Duration::ZERO,
-            extra: 0,
-            short_at: Moment::ZERO,
-            early_from: Moment::ZERO,
-            not_before: Moment::ZERO,
-            enough_until: Moment::ZERO,
-            ahead_at: Moment::ZERO,
-            promise: Moment::ZERO,
-            heard: None,
+            schedule: Schedule::new(),
+            counters: Counters::default(),
+            bulletin: Bulletin::default(),
+            answer: None,
             reckoned: None,
-            away: None,
-            was_away: false,
-            news: None,
-            left: Left::default(),
-            paused_until: Moment::ZERO,
-            granted: 0,
-            spent: 0,
-            fallback: 0,
-            fallback_before: 0,
         }
     }
 
@@ -158,75 +162,41 @@ impl Member {
             (&one.name, &one.store, one.lease) != (&other.name, &other.store, other.lease)
         };
         if is_other(&self.shared, &shared) || self.terms.lease != SharedLimits::new(&limits, &shared).lease {
-            let (number, id) = (self.number, self.id);
-            let (granted, spent, fallback) = (self.granted, self.spent, self.fallback);
-            self.tokens.clear();
-            let expired = self.tokens.expired;
-            *self = Self { number, granted, spent, fallback, ..Self::new(limits, (shared, self.part), id) };
-            (self.tokens.expired, self.fallback_before) = (expired, fallback);
+            self.held.tokens.clear();
+            let Counters { granted, spent, fallback, .. } = self.counters;
+            let expired = self.held.tokens.expired;
+            let number = self.schedule.number;
+            *self = Self::new(limits, (shared, self.part), self.id);
+            self.counters = Counters { granted, spent, fallback, fallback_before: fallback, ..Counters::default() };
+            self.held.tokens.expired = expired;
+            self.schedule.number = number;
         } else {
             self.terms = SharedLimits::new(&limits, &shared);
-            (self.limits, self.shared) = (limits, shared);
+            self.limits = limits;
+            self.shared = shared;
         }
     }
 
     // --- spending
 
-    /// Returns the moment at which a call can have a token; `Moment::MAX` if that is not known.
+    /// Returns what calls can have tokens of.
     #[inline]
-    pub(crate) fn ready_at(&self, now: Moment) -> Moment {
-        let held = self.tokens.ready_at(now).unwrap_or(Moment::MAX);
-        let part = self.away.as_ref().and_then(|away| away.bucket.as_ref());
-        part.map_or(held, |bucket| bucket.ready_at(now).min(held))
-    }
-
-    /// True if a call can have a token now.
-    #[inline]
-    pub(super) fn has_token(&self, now: Moment) -> bool {
-        self.tokens.is_next_there(now) || self.ready_at(now) <= now
-    }
-
-    /// Returns the moment since when the token has been there that a call can have now.
-    pub(crate) fn there_since(&self, now: Moment) -> Moment {
-        let held = self.tokens.since(now);
-        let part = self.away.as_ref().and_then(|away| away.bucket.as_ref());
-        held.or_else(|| part.map(|bucket| bucket.ready_at(Moment::ZERO))).unwrap_or(now)
-    }
-
-    /// Returns the earliest moment, `from` or later, at which a call can have a token once `calls`
-    /// others have had theirs.
-    pub(crate) fn ready_after(&self, calls: usize, from: Moment, now: Moment) -> Moment {
-        let held = self.tokens.ready_after(calls, from).unwrap_or_else(|| self.promise.max(from));
-        let part = self.away.as_ref().and_then(|away| away.bucket.as_ref());
-        part.map_or(held, |bucket| bucket.ready_after(calls, from, now).min(held))
-    }
-
-    /// Returns the number of tokens that are there now.
-    pub(crate) fn available(&self, now: Moment) -> u32 {
-        let part = self.away.as_ref().and_then(|away| away.bucket.as_ref());
-        let part = part.map_or(0, |bucket| bucket.whole_tokens(now).max(u32::from(bucket.ready_at(now) <= now)));
-        part.saturating_add(u32::try_from(self.tokens.available(now)).unwrap_or(u32::MAX))
+    pub(super) fn held(&self) -> &Holdings {
+        &self.held
     }
 
     /// Takes the token that is there at `at`, for a call that leaves now.
     pub(super) fn take(&mut self, at: Moment, now: Moment, number: u64) -> bool {
-        self.demand.note(now);
-        if self.tokens.take(at, now, number) {
-            self.spent += 1;
-            return true;
-        }
-        let part = self.away.as_mut().and_then(|away| away.bucket.as_mut());
-        let taken = part.is_some_and(|bucket| bucket.take(at, number, 1) > 0);
-        self.fallback += u64::from(taken);
-        taken
+        let source = self.held.take(at, now, number);
+        self.counters.spent += u64::from(source == Some(Source::Store));
+        self.counters.fallback += u64::from(source == Some(Source::Alone));
+        source.is_some()
     }
 
     /// Gives the token of a take back.
     pub(super) fn give_back(&mut self, number: u64) {
-        if self.tokens.give_back(number) {
-            self.spent = self.spent.saturating_sub(1);
-        } else if let Some(bucket) = self.away.as_mut().and_then(|away| away.bucket.as_mut()) {
-            bucket.give_back(number);
+        if self.held.give_back(number) == Source::Store {
+            self.counters.spent = self.counters.spent.saturating_sub(1);
         }
     }
 
@@ -234,7 +204,7 @@ impl Member {
 
     /// Records that a call begins to wait.
     pub(super) fn note_short(&mut self) {
-        self.enough_until = Moment::ZERO;
+        self.schedule.enough_until = Moment::ZERO;
     }
 
     /// Returns the ask to make now, if there is one; for calls that wait if the gate's questions do
@@ -245,23 +215,23 @@ impl Member {
         now: Moment,
         asked: impl FnOnce(u64) -> Asked,
     ) -> Option<Ask> {
-        self.tokens.expire(now);
-        if self.asked.is_some() {
+        self.held.tokens.expire(now);
+        if self.schedule.pending.is_some() {
             return None;
         }
         // A call without a slot can leave only in place of another: more tokens would expire.
         let in_turn = whole(self.in_a_lease(now)) as usize + 1;
         let calls = want.map_or(0, |want| want.calls.min(want.slots.max(in_turn)));
-        let held = self.tokens.lasting(now);
+        let held = self.held.tokens.lasting(now);
         let short = calls > held;
         if !short && calls > 0 {
-            self.enough_until = self.tokens.ready_at(now).unwrap_or(now);
+            self.schedule.enough_until = self.held.tokens.ready_at(now).unwrap_or(now);
         }
         let (need, extra) = if short && self.short_ask_at(now) <= now {
             (u32::try_from(calls - held).unwrap_or(MOST).min(MOST), self.grown_extra(now))
-        } else if !short && (plenty || self.away.is_some()) && self.ahead_ask_at(now).is_some_and(|at| at <= now) {
+        } else if !short && (plenty || self.held.away.is_some()) && self.ahead_ask_at(now).is_some_and(|at| at <= now) {
             // A member without demand asks for no token: it only wants to know.
-            (u32::from(self.away.is_some() && self.demand.is_alive(now)), self.missing_ahead(now))
+            (u32::from(self.held.away.is_some() && self.held.demand.is_alive(now)), self.missing_ahead(now))
         } else if self.tell_at(now).is_some_and(|at| at <= now) {
             (0, 0)
         } else {
@@ -269,38 +239,41 @@ impl Member {
         };
         match (need, extra) {
             (0, 0) => {}
-            (0, _) => self.ahead_at = now,
-            _ => self.short_at = now,
+            (0, _) => self.schedule.ahead_at = now,
+            _ => self.schedule.short_at = now,
         }
         let within = want.map_or(Duration::ZERO, |want| want.within);
-        let under_way = UnderWay { number: self.number + 1, need, extra, within, news: self.news };
-        Some(self.begin(under_way, now, asked))
+        let pending = PendingAsk { number: self.schedule.number + 1, need, extra, within, news: self.bulletin.news };
+        Some(self.begin(pending, now, asked))
     }
 
-    fn begin(&mut self, under_way: UnderWay, now: Moment, asked: impl FnOnce(u64) -> Asked) -> Ask {
-        if (now - self.asked_at).as_micros() > u128::from(ledger::MEMBER) {
-            (self.total, self.epoch) = (0, 0); // it is no member any more
+    fn begin(&mut self, pending: PendingAsk, now: Moment, asked: impl FnOnce(u64) -> Asked) -> Ask {
+        if (now - self.schedule.asked_at).as_micros() > u128::from(ledger::MEMBER) {
+            self.counters.total = 0; // it is no member any more
+            self.counters.epoch = 0;
         }
-        self.allowance.take(now);
-        (self.number, self.asked_at, self.asked) = (under_way.number, now, Some(under_way));
+        self.schedule.allowance.take(now);
+        self.schedule.number = pending.number;
+        self.schedule.asked_at = now;
+        self.schedule.pending = Some(pending);
         Ask {
-            asked: asked(under_way.number),
+            asked: asked(pending.number),
             shared: Arc::clone(&self.shared),
             part: self.part,
             member: self.id,
             limits: self.terms,
-            need: under_way.need,
-            extra: under_way.extra,
-            total: self.total,
-            epoch: self.epoch,
-            ahead: u32::try_from(self.tokens.later_than(now + self.look())).unwrap_or(u32::MAX),
-            away: self.was_away,
-            within: under_way.within,
-            pause: under_way.news.map(|news| match news {
+            need: pending.need,
+            extra: pending.extra,
+            total: self.counters.total,
+            epoch: self.counters.epoch,
+            ahead: u32::try_from(self.held.tokens.later_than(now + self.look())).unwrap_or(u32::MAX),
+            away: self.held.was_away,
+            within: pending.within,
+            pause: pending.news.map(|news| match news {
                 News::Paused(until) => (until - now).max(Duration::from_micros(1)),
                 News::Lifted => Duration::ZERO,
             }),
-            left: self.left.take(now),
+            left: self.bulletin.left.take(now),
             leave: false,
             alone: Alone { rate: self.rate_alone(now), sent: 0 },
         }
@@ -309,14 +282,15 @@ impl Member {
     /// Returns the tokens to take beyond need: more and more while asks follow each other quickly.
     fn grown_extra(&mut self, now: Moment) -> u32 {
         let in_a_lease = self.in_a_lease(now);
-        let follows = now - self.short_at < self.terms.lease && self.short_at > Moment::ZERO;
-        self.extra = if follows { (self.extra * 2).clamp(1, MOST_EXTRA) } else { self.extra / 2 };
-        if in_a_lease < 2.0 { 0 } else { self.extra.min(whole(in_a_lease)) }
+        let follows = now - self.schedule.short_at < self.terms.lease && self.schedule.short_at > Moment::ZERO;
+        self.schedule.extra =
+            if follows { (self.schedule.extra * 2).clamp(1, MOST_EXTRA) } else { self.schedule.extra / 2 };
+        if in_a_lease < 2.0 { 0 } else { self.schedule.extra.min(whole(in_a_lease)) }
     }
 
     /// Returns the calls that the demand makes in a lease.
     fn in_a_lease(&self, now: Moment) -> f64 {
-        self.demand.rate(now) * self.terms.lease.as_secs_f64()
+        self.held.demand.rate(now) * self.terms.lease.as_secs_f64()
     }
 
     fn target(&self, now: Moment) -> f64 {
@@ -324,18 +298,21 @@ impl Member {
     }
 
     fn missing_ahead(&self, now: Moment) -> u32 {
-        if self.away.is_some() {
+        if self.held.away.is_some() {
             return 0;
         }
-        let lasting = self.tokens.lasting(now + self.terms.lease / 4);
+        let lasting = self.held.tokens.lasting(now + self.terms.lease / 4);
         whole(self.target(now)).saturating_sub(u32::try_from(lasting).unwrap_or(u32::MAX)).max(1)
     }
 
     /// True if nothing is lost with it: it holds no token, sends no calls, and has nothing to tell.
     /// What it sent while the store was away has come again if its gate's own bucket is full.
     pub(super) fn is_idle(&self, now: Moment) -> bool {
-        let has_news = self.news.is_some() || self.paused_until > now;
-        self.asked.is_none() && !has_news && !self.demand.is_alive(now) && !self.tokens.lasts(1, now)
+        let has_news = self.bulletin.news.is_some() || self.bulletin.paused_until > now;
+        self.schedule.pending.is_none()
+            && !has_news
+            && !self.held.demand.is_alive(now)
+            && !self.held.tokens.lasts(1, now)
     }
 }
 

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Heard, Member, News, UnderWay};
+use super::{LastAnswer, Member, News, PendingAsk};
 use crate::keys::mix;
 use crate::moment::Moment;
 use crate::policy::Per;
@@ -94,78 +94,83 @@ impl Member {
         sent: Moment,
         now: Moment,
     ) -> Option<SharedPause> {
-        let under_way = self.asked.take_if(|asked| asked.number == number)?;
+        let pending = self.schedule.pending.take_if(|asked| asked.number == number)?;
         match answer {
-            Ok(answer) if answer.granted <= under_way.need.saturating_add(under_way.extra) => {
-                self.heard(&answer, under_way, sent, now);
+            Ok(answer) if answer.granted <= pending.need.saturating_add(pending.extra) => {
+                self.heard(&answer, pending, sent, now);
                 return self.pause_of(&answer, sent, now);
             }
             Ok(_) => self.lost(Away::Wrong, now),
             Err(away) => self.lost(away, now),
         }
-        self.news.take_if(|news| matches!(news, News::Paused(until) if *until <= now));
+        self.bulletin.news.take_if(|news| matches!(news, News::Paused(until) if *until <= now));
         None
     }
 
     /// Returns what the store told of a pause. What this member has not told yet is newer.
     fn pause_of(&mut self, answer: &Answer, sent: Moment, now: Moment) -> Option<SharedPause> {
-        let longest = self.shared.pauses.filter(|_| self.news.is_none())?;
+        let longest = self.shared.pauses.filter(|_| self.bulletin.news.is_none())?;
         let left = answer.pause?.min(longest);
         if left.is_zero() {
-            let is_new = self.paused_until > now;
+            let is_new = self.bulletin.paused_until > now;
             self.pause_is_over();
             return is_new.then_some(SharedPause::Lifted);
         }
-        self.paused_until = now + left;
+        self.bulletin.paused_until = now + left;
         Some(SharedPause::Paused { until: now + left, surely: sent + left })
     }
 
-    fn heard(&mut self, answer: &Answer, under_way: UnderWay, sent: Moment, now: Moment) {
+    fn heard(&mut self, answer: &Answer, pending: PendingAsk, sent: Moment, now: Moment) {
         let took = now - sent;
-        self.round_trip = if self.heard.is_none() { took } else { self.round_trip.mul_f64(0.8) + took.mul_f64(0.2) };
-        (self.away, self.was_away) = (None, false);
-        self.fallback_before = self.fallback;
-        if self.news == under_way.news {
-            self.news = None;
+        self.schedule.round_trip =
+            if self.answer.is_none() { took } else { self.schedule.round_trip.mul_f64(0.8) + took.mul_f64(0.2) };
+        self.held.away = None;
+        self.held.was_away = false;
+        self.counters.fallback_before = self.counters.fallback;
+        if self.bulletin.news == pending.news {
+            self.bulletin.news = None;
         }
-        if under_way.news == Some(News::Lifted) {
+        if pending.news == Some(News::Lifted) {
             self.pause_is_over();
         }
-        (self.epoch, self.total) = (answer.epoch, self.total + u64::from(answer.granted));
-        self.granted += u64::from(answer.granted);
-        self.tokens.add(answer, self.terms.lease, sent, now);
+        self.counters.epoch = answer.epoch;
+        self.counters.total += u64::from(answer.granted);
+        self.counters.granted += u64::from(answer.granted);
+        self.held.tokens.add(answer, self.terms.lease, sent, now);
         let after = |tokens: u32| {
             let period = i64::try_from(answer.period.as_nanos()).unwrap_or(i64::MAX);
             let nanos = answer.first.saturating_add(period.saturating_mul(i64::from(tokens)));
             Duration::from_nanos(u64::try_from(nanos).unwrap_or(0))
         };
-        self.promise = sent + after(answer.granted);
-        if answer.granted < under_way.need {
-            self.early_from = self.tokens.last(now).unwrap_or(now) + self.terms.lease * IN_VAIN;
+        self.held.promise = sent + after(answer.granted);
+        if answer.granted < pending.need {
+            self.schedule.early_from = self.held.tokens.last(now).unwrap_or(now) + self.terms.lease * IN_VAIN;
         }
-        if under_way.need > 0 && answer.granted == 0 {
-            self.not_before = now + after(0).saturating_sub(under_way.within) + SPREAD.mul_f64(self.spread());
+        if pending.need > 0 && answer.granted == 0 {
+            self.schedule.not_before = now + after(0).saturating_sub(pending.within) + SPREAD.mul_f64(self.spread());
         }
-        self.heard = Some(Heard { answer: *answer, at: now });
+        self.answer = Some(LastAnswer { answer: *answer, at: now });
     }
 
     /// Asks again for calls that wait: the last answers named the end of a pause.
     fn pause_is_over(&mut self) {
-        if self.paused_until > Moment::ZERO {
-            (self.paused_until, self.not_before) = (Moment::ZERO, Moment::ZERO);
+        if self.bulletin.paused_until > Moment::ZERO {
+            self.bulletin.paused_until = Moment::ZERO;
+            self.schedule.not_before = Moment::ZERO;
         }
     }
 
     fn lost(&mut self, why: Away, now: Moment) {
         let spread = self.spread();
-        let mut away = self.away.take().unwrap_or_else(|| StoreAway::new(self.part_alone(now), now));
+        let mut away = self.held.away.take().unwrap_or_else(|| StoreAway::new(self.part_alone(now), now));
         away.failed(why, spread, now);
-        (self.away, self.was_away) = (Some(away), true);
+        self.held.away = Some(away);
+        self.held.was_away = true;
     }
 
     /// Returns this member's limits if the store is away from now on; `None` if its calls wait.
     fn part_alone(&self, now: Moment) -> Option<BucketPolicy> {
-        let recently = self.heard.filter(|heard| now - heard.at < MEMBERS_KNOWN);
+        let recently = self.answer.filter(|heard| now - heard.at < MEMBERS_KNOWN);
         let members = recently.and_then(|heard| NonZeroU32::new(heard.answer.members));
         let rate = recently.map_or(self.limits.rate, |heard| self.rate_told(&heard.answer));
         let limits = BucketPolicy { rate, ..self.limits };
@@ -181,40 +186,40 @@ impl Member {
     /// Returns the rate at which this member goes on without its store; zero if its calls wait.
     pub(in super::super) fn rate_alone(&self, now: Moment) -> f64 {
         let now_alone = || self.part_alone(now).map_or(0.0, |part| part.rate);
-        self.away.as_ref().map_or_else(now_alone, StoreAway::rate)
+        self.held.away.as_ref().map_or_else(now_alone, StoreAway::rate)
     }
 
     /// Returns the calls that this member has sent without the store since its last answer.
     pub(in super::super) fn sent_alone(&self) -> u64 {
-        self.fallback.saturating_sub(self.fallback_before)
+        self.counters.fallback.saturating_sub(self.counters.fallback_before)
     }
 
     /// Returns the moment at which a store that is away is asked again.
     pub(in super::super) fn away_until(&self) -> Option<Moment> {
-        self.away.as_ref().map(|away| away.retry_at)
+        self.held.away.as_ref().map(|away| away.retry_at)
     }
 
     /// Goes on alone as another member of the gate does, which found the store away, if it has
     /// anything to send.
     pub(in super::super) fn hear_outage(&mut self, why: Away, retry_at: Moment, now: Moment) {
-        if self.asked.is_none() && self.away.is_none() && self.demand.is_alive(now) {
+        if self.schedule.pending.is_none() && self.held.away.is_none() && self.held.demand.is_alive(now) {
             self.lost(why, now);
         }
-        if let Some(away) = self.away.as_mut().filter(|_| self.asked.is_none()) {
+        if let Some(away) = self.held.away.as_mut().filter(|_| self.schedule.pending.is_none()) {
             away.retry_at = retry_at;
         }
     }
 
     /// Returns a number from 0 to 1 that differs between members and asks.
     fn spread(&self) -> f64 {
-        let mixed = mix(self.id ^ self.number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mixed = mix(self.id ^ self.schedule.number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         f64::from(u32::try_from(mixed >> 32).unwrap_or(0)) / f64::from(u32::MAX)
     }
 
     /// Returns the number of members at the last answer, or before a restart; zero if that is not
     /// known.
     pub(crate) fn members(&self) -> u32 {
-        self.heard.map_or_else(|| self.reckoned.map_or(0, NonZeroU32::get), |heard| heard.answer.members)
+        self.answer.map_or_else(|| self.reckoned.map_or(0, NonZeroU32::get), |heard| heard.answer.members)
     }
 
     /// Reckons with this many members until the store has said how many there are.
@@ -224,26 +229,26 @@ impl Member {
 
     /// Returns what a status page shows.
     pub(crate) fn view(&self, now: Moment) -> SharedView {
-        let answer = self.heard.map(|heard| heard.answer);
+        let answer = self.answer.map(|heard| heard.answer);
         SharedView {
             id: self.limits.shared,
             policy: Arc::clone(&self.shared),
             parts: self.part.filter(|part| part.per != Per::Gate).map(|_| 1),
             members: answer.map_or(0, |answer| answer.members),
             level: answer.map_or(0.0, |answer| answer.level - f64::from(answer.granted)),
-            held: self.tokens.lasting(now),
-            away: self.away.is_some(),
-            rate: match (&self.away, &answer) {
+            held: self.held.tokens.lasting(now),
+            away: self.held.away.is_some(),
+            rate: match (&self.held.away, &answer) {
                 (Some(away), _) => away.rate(),
                 (None, Some(answer)) => self.rate_told(answer),
                 (None, None) => self.limits.rate,
             },
-            next: Some(self.ready_at(now)).filter(|at| *at < Moment::MAX).map(|at| at - now),
+            next: Some(self.held.ready_at(now)).filter(|at| *at < Moment::MAX).map(|at| at - now),
             differs: answer.is_some_and(|answer| answer.period > self.terms.token()),
-            granted: self.granted,
-            spent: self.spent,
-            expired: self.tokens.expired,
-            fallback: self.fallback,
+            granted: self.counters.granted,
+            spent: self.counters.spent,
+            expired: self.held.tokens.expired,
+            fallback: self.counters.fallback,
         }
     }
 }

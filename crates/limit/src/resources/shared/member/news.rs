@@ -3,13 +3,23 @@
 
 use std::time::Duration;
 
-use super::{Member, News, UnderWay};
+use super::{Member, News, PendingAsk};
 use crate::moment::Moment;
 use crate::resources::{Ask, Asked};
 
+/// What a member has to tell the others, and what they told it.
+#[derive(Debug, Default)]
+pub(super) struct Bulletin {
+    pub(super) news: Option<News>,
+    /// The rest of the upstream's quota.
+    pub(super) left: QuotaRest,
+    /// The end of the pause that another member told.
+    pub(super) paused_until: Moment,
+}
+
 /// The rest of the upstream's quota, by the upstream's own word.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Left {
+pub(super) struct QuotaRest {
     /// The least that was said since it was told to the others, and when.
     least: Option<(u32, Moment)>,
     /// The moment at which something was told last.
@@ -21,15 +31,20 @@ pub(super) struct Left {
 impl Member {
     /// Returns the last ask of this member, if the store knows it.
     pub(in super::super) fn farewell(&mut self, now: Moment, asked: impl FnOnce(u64) -> Asked) -> Option<Ask> {
-        self.heard.filter(|_| self.away.is_none())?;
-        let under_way =
-            UnderWay { number: self.number + 1, need: 0, extra: 0, within: Duration::ZERO, news: self.news };
-        Some(Ask { leave: true, ..self.begin(under_way, now, asked) })
+        self.answer.filter(|_| self.held.away.is_none())?;
+        let pending = PendingAsk {
+            number: self.schedule.number + 1,
+            need: 0,
+            extra: 0,
+            within: Duration::ZERO,
+            news: self.bulletin.news,
+        };
+        Some(Ask { leave: true, ..self.begin(pending, now, asked) })
     }
 
     /// Tells the others what is new, as soon as no other ask is under way.
     pub(in super::super) fn tell(&mut self, news: News) {
-        self.news = Some(news);
+        self.bulletin.news = Some(news);
     }
 
     /// Records what is left of the upstream's quota. Returns true if it is worth telling: the
@@ -37,7 +52,7 @@ impl Member {
     pub(in super::super) fn note_left(&mut self, left: u32, now: Moment) -> bool {
         let is_less = f64::from(left) < self.terms.burst;
         if is_less {
-            self.left.note(left, now);
+            self.bulletin.left.note(left, now);
         }
         is_less
     }
@@ -45,19 +60,19 @@ impl Member {
     /// Returns the moment at which to tell what is new, or to hear if the pause that another told
     /// has been lifted.
     pub(super) fn tell_at(&self, now: Moment) -> Option<Moment> {
-        let news = match self.news {
+        let news = match self.bulletin.news {
             Some(_) => Some(now),
-            None => (self.paused_until > now).then_some(self.asked_at + HEAR_AGAIN),
+            None => (self.bulletin.paused_until > now).then_some(self.schedule.asked_at + HEAR_AGAIN),
         };
-        let due = news.into_iter().chain(self.left.due(now)).min()?;
-        let retry = self.away.as_ref().map_or(now, |away| away.retry_at);
-        Some(due.max(retry).max(self.allowance.ready_at(0.0, now)))
+        let due = news.into_iter().chain(self.bulletin.left.due(now)).min()?;
+        let retry = self.held.away.as_ref().map_or(now, |away| away.retry_at);
+        Some(due.max(retry).max(self.schedule.allowance.ready_at(0.0, now)))
     }
 }
 
-// === impl Left ===
+// === impl QuotaRest ===
 
-impl Left {
+impl QuotaRest {
     fn note(&mut self, left: u32, now: Moment) {
         let least = self.least.map_or(left, |(least, _)| least.min(left));
         self.least = Some((least, now));
