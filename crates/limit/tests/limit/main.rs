@@ -4,6 +4,7 @@
 mod adaptive;
 mod fairness;
 mod fleet;
+mod house;
 mod judge;
 mod lives;
 mod model;
