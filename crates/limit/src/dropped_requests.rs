@@ -36,7 +36,8 @@ impl DroppedRequests {
             while self.history.front().is_some_and(|(at, _)| second - at > LONGEST) {
                 self.history.pop_front();
             }
-            (self.second, self.dropped) = (second, 0);
+            self.second = second;
+            self.dropped = 0;
             self.adjust();
         }
         self.dropped = self.dropped.saturating_add(1);

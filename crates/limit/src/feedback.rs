@@ -200,8 +200,8 @@ impl Parts {
             }
         }
         // What is wrong with one part is not wrong with the others.
-        if let Some(lost) = lost.filter(|_| !was_heard) {
-            self.resources.buckets.shared.spread_outage(lost, now);
+        if let Some((from, why)) = lost.filter(|_| !was_heard) {
+            self.resources.buckets.shared.spread_outage(from, why, now);
         }
         self.resources.set_member_timer(now);
     }
@@ -216,7 +216,7 @@ impl Parts {
         };
         match pause {
             SharedPause::Paused { until, surely } => {
-                let until = pauses.hear(who, (until, surely), now);
+                let until = pauses.hear(who, until, surely, now);
                 self.refuse_paused(until);
             }
             SharedPause::Lifted if pauses.end(who, now) => {

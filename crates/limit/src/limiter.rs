@@ -106,8 +106,6 @@ impl Limiter {
         self.now
     }
 
-    // --- time
-
     /// Admits the calls whose turn has come and ends the waits that are over. Advancing too often
     /// does nothing.
     pub fn advance(&mut self, now: Moment) {
@@ -141,8 +139,6 @@ impl Limiter {
     pub fn take_ended(&mut self) -> Vec<Ended> {
         self.parts.stage.table.take_ended()
     }
-
-    // --- calls
 
     /// Decides about a call that arrives.
     pub fn arrive(&mut self, arrival: &Arrival<'_>, now: Moment) -> Verdict {
@@ -198,7 +194,7 @@ impl Limiter {
     /// Gives back everything that a call took, because it will not be sent.
     pub fn retract(&mut self, permit: Permit, now: Moment) {
         let now = self.catch_up(now);
-        self.parts.retract(&permit);
+        self.parts.retract(permit);
         self.parts.dispatch(now);
     }
 
@@ -206,10 +202,10 @@ impl Limiter {
     /// call waits again at the head of its queue (or for its key, if that has failed meanwhile).
     pub fn requeue(&mut self, permit: Permit, now: Moment) -> Ticket {
         let now = self.catch_up(now);
-        self.parts.take_back(&permit);
-        let mut call = *permit.receipt.call();
+        let receipt = self.parts.take_back(permit);
+        let mut call = *receipt.call();
         call.demand.class = self.parts.rules.class_of(&call);
-        let ticket = self.parts.come_back(call, permit.receipt.grant(), now);
+        let ticket = self.parts.come_back(call, receipt.grant(), now);
         self.parts.dispatch(now);
         ticket
     }

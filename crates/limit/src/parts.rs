@@ -2,7 +2,7 @@
 
 use super::{
     Ask, BucketId, Call, Cause, Charges, DroppedRequests, Grant, KeyGrant, KeyId, KeyStage, Outlook, Permit, Place,
-    Policy, Queues, Reason, Resources, Rules, Scheduler, Slot, State, WaiterIndex, Want, Work,
+    Policy, Queues, Reason, Receipt, Resources, Rules, Scheduler, Slot, State, WaiterIndex, Want, Work,
 };
 use crate::moment::Moment;
 
@@ -144,22 +144,23 @@ impl Parts {
     }
 
     /// Gives back the tokens and the slot of a call that will not be sent.
-    pub(crate) fn take_back(&mut self, permit: &Permit) {
-        let grant = permit.receipt.grant();
-        if let Some(needs) = &grant.needs {
-            self.resources.give_back_tokens(needs, grant.number);
+    pub(crate) fn take_back(&mut self, permit: Permit) -> Receipt {
+        let Permit { receipt, slot } = permit;
+        if let Some(needs) = &receipt.grant().needs {
+            self.resources.give_back_tokens(needs, receipt.grant().number);
         }
-        self.give_back_slot(&permit.slot);
+        self.give_back_slot(&slot);
+        receipt
     }
 
     /// Gives back everything that a call took, because it will not be sent.
-    pub(crate) fn retract(&mut self, permit: &Permit) {
-        self.take_back(permit);
-        let grant = permit.receipt.grant();
+    pub(crate) fn retract(&mut self, permit: Permit) {
+        let receipt = self.take_back(permit);
+        let grant = receipt.grant();
         if let Some(needs) = &grant.needs {
             self.resources.add_room(needs.group, 1);
         }
-        self.end_key_grant(permit.receipt.call().key_id(), grant.key_grant);
+        self.end_key_grant(receipt.call().key_id(), grant.key_grant);
     }
 
     pub(crate) fn give_back_slot(&mut self, slot: &Slot) {

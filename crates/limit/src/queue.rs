@@ -21,7 +21,7 @@ pub(crate) use self::held_calls::HeldCalls;
 pub(crate) use self::lengths::QueueLengths;
 pub(crate) use self::regroup::Move;
 pub(crate) use self::scheduler::{ClassTurns, Next, PASSED, Scheduler};
-pub(crate) use self::shape_group::ShapeGroup;
+pub(crate) use self::shape_group::{Limit, ShapeGroup};
 pub(crate) use self::timers::{Timer, Timers};
 pub(crate) use self::waiter::{By, KeyList, List, State, Waiter, Waiters};
 pub(crate) use self::waiting::Waiting;

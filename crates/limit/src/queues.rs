@@ -62,9 +62,9 @@ impl Queues {
         resources: &mut Resources,
         now: Moment,
     ) {
-        let class = place.id.class;
-        let queue = self.scheduler.open(place.id, &place.needs, || name, resources);
-        if let Some(block) = resources.blocked(&place.needs, class, now) {
+        let Place { id, needs } = place;
+        let queue = self.scheduler.open(id, &needs, || name, resources);
+        if let Some(block) = resources.blocked(&needs, id.class, now) {
             self.scheduler.note_stopped(queue, now, block.reason);
         }
         self.join(queue, index, false, rules, now);

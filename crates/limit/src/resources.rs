@@ -159,7 +159,8 @@ impl Resources {
                 own_slot = true;
             }
         }
-        let (mut shared, mut own) = (None, None);
+        let mut shared = None;
+        let mut own = None;
         for charge in needs.charges.iter() {
             let until = self.buckets.look_at(charge.bucket, now);
             let block = if charge.own { &mut own } else { &mut shared };
@@ -188,7 +189,7 @@ impl Resources {
     pub(super) fn take(&mut self, needs: &mut Requirements, class: ClassId, cost: u16, turn: Turn) -> u64 {
         let number = self.buckets.next_take();
         for charge in needs.charges.iter_mut() {
-            charge.taken = self.buckets.take(charge.bucket, turn, (number, cost), &mut self.unblocked);
+            charge.taken = self.buckets.take(charge.bucket, turn, number, cost, &mut self.unblocked);
         }
         self.gate_slots.take(needs.shares[0]);
         if let Some(slots) = self.class_slots.get_mut(class) {

@@ -114,7 +114,8 @@ impl Sketch {
         if self.places.is_empty() {
             self.places = vec![[[0; 2]; NEIGHBOURS]; PLACES / NEIGHBOURS];
         }
-        let (object, now) = (object.max(1), now.as_nanos());
+        let object = object.max(1);
+        let now = now.as_nanos();
         let Some(neighbours) = self.places.get_mut(neighbours(object)) else { return Ok(()) };
         let Some([known, full_at]) = place_of(object, neighbours) else { return Ok(()) };
         if *known != object {
@@ -183,14 +184,16 @@ fn neighbours(object: u64) -> usize {
 /// Returns the place of an object: its own, or that of the neighbour that is nearest to full.
 #[inline]
 fn place_of(object: u64, neighbours: &mut [Place; NEIGHBOURS]) -> Option<&mut Place> {
-    let (mut place, mut least) = (0, u64::MAX);
+    let mut place = 0;
+    let mut least = u64::MAX;
     for (at, [known, full_at]) in neighbours.iter().enumerate() {
         if *known == object {
             place = at;
             break;
         }
         if *full_at < least {
-            (place, least) = (at, *full_at);
+            place = at;
+            least = *full_at;
         }
     }
     neighbours.get_mut(place)

@@ -72,7 +72,8 @@ pub(crate) fn mix(mut z: u64) -> u64 {
 fn exponential(base: Duration, max: Duration, failures: u32) -> Duration {
     let doublings = i32::try_from(failures.saturating_sub(1)).unwrap_or(i32::MAX).min(1023);
     #[expect(clippy::cast_precision_loss, reason = "client-go computes in float64 too")]
-    let (base, guard) = (base.as_nanos() as f64, i64::MAX as f64);
+    let base = base.as_nanos() as f64;
+    let guard = i64::MAX as f64;
     let backoff = base * 2_f64.powi(doublings);
     if backoff > guard {
         return max;

@@ -57,7 +57,8 @@ impl Due {
     /// Returns the objects that were last known to be due by `now`, each once. At most `most` are
     /// looked at.
     pub(crate) fn by(&self, now: Moment, most: usize) -> Vec<u64> {
-        let (mut found, mut next) = (Vec::new(), vec![0]);
+        let mut found = Vec::new();
+        let mut next = vec![0];
         while let Some(place) = next.pop() {
             if let Some((_, object)) = self.heap.get(place).filter(|(at, _)| *at <= now)
                 && found.len() < most

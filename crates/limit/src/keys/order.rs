@@ -48,7 +48,8 @@ impl Order {
     /// Moves an object to another time; `None` is for one that is not in the order.
     pub(crate) fn change(&mut self, object: u64, before: Option<Moment>, after: Option<Moment>) {
         let stand = |at: Moment| Position::new(at, object);
-        let (before, after) = (before.map(stand), after.map(stand));
+        let before = before.map(stand);
+        let after = after.map(stand);
         if before == after {
             return;
         }

@@ -255,7 +255,9 @@ impl Table {
         place: Option<Position>,
         is_meant: &dyn Fn(&str, &KeyState) -> bool,
     ) -> (Vec<KeyId>, Option<Position>) {
-        let (mut meant, mut looked_at, mut last) = (Vec::new(), 0, None);
+        let mut meant = Vec::new();
+        let mut looked_at = 0;
+        let mut last = None;
         for stand in self.by_ready.after(place).take(WALKED_AT_ONCE) {
             let object = stand.object();
             self.keys.each(object, |failing| {
@@ -263,7 +265,8 @@ impl Table {
                     meant.push(KeyId { object, facet: failing.facet });
                 }
             });
-            (looked_at, last) = (looked_at + 1, Some(stand));
+            looked_at += 1;
+            last = Some(stand);
         }
         (meant, last.filter(|_| looked_at == WALKED_AT_ONCE))
     }
@@ -271,17 +274,19 @@ impl Table {
     /// Reads the keys of the next few objects before a position, those that wait longest first.
     /// Returns the position to go on at, if there may be more.
     pub(crate) fn read_some(&self, place: Option<Position>, mut read: impl FnMut(u64, &Failing)) -> Option<Position> {
-        let (mut looked_at, mut last) = (0, None);
+        let mut looked_at = 0;
+        let mut last = None;
         for stand in self.by_ready.before(place).take(WALKED_AT_ONCE) {
             self.keys.each(stand.object(), |failing| read(stand.object(), failing));
-            (looked_at, last) = (looked_at + 1, Some(stand));
+            looked_at += 1;
+            last = Some(stand);
         }
         last.filter(|_| looked_at == WALKED_AT_ONCE)
     }
 
     /// Adds a key that failed before a restart, unless it is there or there is no room for it. Its
     /// name is not known.
-    pub(crate) fn restore(&mut self, key: Key, state: KeyState, (named, forget_at): (Moment, Moment)) {
+    pub(crate) fn restore(&mut self, key: Key, state: KeyState, named: Moment, forget_at: Moment) {
         let is_there = self.keys.change(key.object, key.facet, |_| ()).is_some();
         if is_there || self.keys.len() >= self.max_keys {
             return;

@@ -67,7 +67,8 @@ impl MinWait {
         }
         let at = ready_after(turns.own, turns.over).max(ready_after(turns.before, turns.gate_over));
         if at > self.at {
-            (self.at, self.reason) = (at, reason);
+            self.at = at;
+            self.reason = reason;
         }
     }
 }
@@ -224,7 +225,8 @@ impl Scheduler {
         let lane = mine.lane;
         // Between two turns of its class, every other class of the lane has one.
         let beside = self.active[lane].iter().copied().filter(|class| *class != id.class);
-        let (mut turns, mut counted) = (own, 0_usize);
+        let mut turns = own;
+        let mut counted = 0_usize;
         for class in beside {
             let others = self.others(class, ask, &metered);
             counted = counted.saturating_add(others.in_turns(own));

@@ -22,11 +22,19 @@ pub(crate) struct Move {
     pub(crate) walk: WaiterWalk,
 }
 
+/// A queue of the old limits, for the one that takes its place.
+#[derive(Debug)]
+pub(crate) struct OldQueue {
+    stamp: u64,
+    name: Option<Box<str>>,
+}
+
 // === impl Move ===
 
 impl Move {
     pub(crate) fn new(old: Scheduler, origins: Origins, waiters: &Waiters) -> Self {
-        let (heads, late) = (BinaryHeap::new(), VecDeque::new());
+        let heads = BinaryHeap::new();
+        let late = VecDeque::new();
         Self { old, origins, heads, next_queue: 0, late, walk: WaiterWalk::over(waiters) }
     }
 
@@ -71,16 +79,19 @@ impl Scheduler {
         queue: QueueIndex,
         index: WaiterIndex,
         waiters: &mut Waiters,
-    ) -> Option<(u64, Option<Box<str>>)> {
+    ) -> Option<OldQueue> {
         let found = self.queues.get_mut(queue)?;
         found.list.remove(waiters, By::Queue, index);
         found.len = found.len.saturating_sub(1);
-        let (stamp, class, queue_group, is_empty) = (found.stamp, found.id.class, found.queue_group, found.len == 0);
+        let stamp = found.stamp;
+        let class = found.id.class;
+        let queue_group = found.queue_group;
+        let is_empty = found.len == 0;
         if let Some(class) = self.classes.get_mut(class) {
             class.waiting = class.waiting.saturating_sub(1);
         }
         if !is_empty {
-            return Some((stamp, found.name.clone()));
+            return Some(OldQueue { stamp, name: found.name.clone() });
         }
         if let Some(found) = self.queue_groups.get_mut(queue_group) {
             found.queues.remove(&(stamp, queue));
@@ -89,16 +100,19 @@ impl Scheduler {
                 self.queue_groups.remove(queue_group);
             }
         }
-        Some((stamp, self.queues.remove(queue)?.name))
+        Some(OldQueue { stamp, name: self.queues.remove(queue)?.name })
     }
 
     /// Puts a waiter where its sequence says, which is nearly always the end.
     pub(crate) fn join_in_order(&mut self, queue: QueueIndex, index: WaiterIndex, waiters: &mut Waiters) {
         let sequence = |index: WaiterIndex| waiters.get(index).map_or(0, |waiter| waiter.sequence);
-        let (mine, list) = (sequence(index), self.queue(queue).map(|queue| queue.list).unwrap_or_default());
-        let (mut next, mut before) = (None, list.last);
+        let mine = sequence(index);
+        let list = self.queue(queue).map(|queue| queue.list).unwrap_or_default();
+        let mut next = None;
+        let mut before = list.last;
         while let Some(other) = before.filter(|other| sequence(*other) > mine) {
-            (next, before) = (before, List::before(waiters, By::Queue, other));
+            next = before;
+            before = List::before(waiters, By::Queue, other);
         }
         self.join_before(queue, index, next, waiters);
     }
@@ -108,13 +122,13 @@ impl Scheduler {
         &mut self,
         id: QueueKey,
         needs: &Requirements,
-        (stamp, name): (u64, Option<Box<str>>),
+        old: OldQueue,
         resources: &mut Resources,
     ) -> QueueIndex {
         let is_new = self.find(&id).is_none();
-        let queue = self.open(id, needs, || name, resources);
+        let queue = self.open(id, needs, || old.name, resources);
         if let Some(found) = self.queues.get_mut(queue).filter(|_| is_new) {
-            found.stamp = stamp;
+            found.stamp = old.stamp;
         }
         queue
     }

@@ -12,7 +12,8 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::{
-    By, LOOKED_AT_ONCE, List, Mode, Queue, QueueGroup, QueueGroups, QueueKey, QueueLengths, ShapeGroup, State, Waiters,
+    By, LOOKED_AT_ONCE, Limit, List, Mode, Queue, QueueGroup, QueueGroups, QueueKey, QueueLengths, ShapeGroup, State,
+    Waiters,
 };
 use crate::moment::Moment;
 use crate::policy::Cost;
@@ -141,7 +142,9 @@ impl Scheduler {
             waiter.state = State::Queued(queue);
         }
         found.len += 1;
-        let (len, stamp, queue_group) = (found.len, found.stamp, found.queue_group);
+        let len = found.len;
+        let stamp = found.stamp;
+        let queue_group = found.queue_group;
         if len == 1 {
             self.relist(queue_group, |queue_group| _ = queue_group.queues.insert((stamp, queue)));
         }
@@ -158,7 +161,9 @@ impl Scheduler {
     ) {
         let Some(found) = self.queues.get_mut(queue) else { return };
         found.list.remove(waiters, By::Queue, index);
-        let (len, stamp, queue_group) = (found.len, found.stamp, found.queue_group);
+        let len = found.len;
+        let stamp = found.stamp;
+        let queue_group = found.queue_group;
         found.len = found.len.saturating_sub(1);
         self.count(queue_group, |queue_lengths| queue_lengths.shrank_from(len as usize), false);
         if len == 1 {
@@ -200,7 +205,10 @@ impl Scheduler {
         self.clock += 1;
         let turns = stamp(self.clock, self.turns_owed(queue, cost));
         let Some(found) = self.queues.get_mut(queue) else { return };
-        let (old, new, queue_group, class) = (found.stamp, self.clock, found.queue_group, found.id.class);
+        let old = found.stamp;
+        let new = self.clock;
+        let queue_group = found.queue_group;
+        let class = found.id.class;
         found.stamp = turns;
         self.relist(queue_group, |queue_group| {
             queue_group.queues.remove(&(old, queue));
@@ -265,9 +273,10 @@ impl Scheduler {
             }
             let mut first: Option<(u64, QueueIndex)> = None;
             for shape_group in &mut turns.shape_groups {
-                let limit = (first.map_or(u64::MAX, |(stamp, _)| stamp), class);
-                let (groups, parked) = (&mut self.queue_groups, &mut self.parked);
-                first = shape_group.first(limit, groups, resources, parked, (looks, now)).or(first);
+                let limit = Limit { stamp: first.map_or(u64::MAX, |(stamp, _)| stamp), class };
+                let groups = &mut self.queue_groups;
+                let parked = &mut self.parked;
+                first = shape_group.first(limit, groups, resources, parked, looks, now).or(first);
             }
             best = first.map(|(_, queue)| (turns.stamp, queue)).or(best);
         }
@@ -281,7 +290,8 @@ impl Scheduler {
         let place = |found: &QueueGroup| found.stamp().filter(|_| found.parked.is_none());
         let before = place(found);
         change(found);
-        let (after, mode) = (place(found), found.mode);
+        let after = place(found);
+        let mode = found.mode;
         if before == after {
             return;
         }

@@ -7,6 +7,13 @@ use super::{Mode, QueueGroups};
 use crate::moment::Moment;
 use crate::{ClassId, GroupIndex, QueueIndex, Reason, Resources};
 
+/// The class whose turn is sought, and a stamp that comes too late.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limit {
+    pub(crate) stamp: u64,
+    pub(crate) class: ClassId,
+}
+
 /// The queue groups of a class that share everything except buckets and slots of their own.
 #[derive(Debug)]
 pub(crate) struct ShapeGroup {
@@ -31,16 +38,17 @@ impl ShapeGroup {
     /// stamp is below `limit`.
     pub(crate) fn first(
         &mut self,
-        (limit, class): (u64, ClassId),
+        limit: Limit,
         queue_groups: &mut QueueGroups,
         resources: &Resources,
         parked: &mut BTreeSet<(Moment, GroupIndex)>,
-        (looks, now): (&mut usize, Moment),
+        looks: &mut usize,
+        now: Moment,
     ) -> Option<(u64, QueueIndex)> {
         loop {
-            let (stamp, index) = *self.ready.first().filter(|(stamp, _)| *stamp < limit)?;
+            let (stamp, index) = *self.ready.first().filter(|(stamp, _)| *stamp < limit.stamp)?;
             let queue_group = queue_groups.get_mut(index)?;
-            let Some(block) = resources.blocked_but_for_room(&queue_group.needs, class, now) else {
+            let Some(block) = resources.blocked_but_for_room(&queue_group.needs, limit.class, now) else {
                 if resources.room(self.mode.group) > 0 {
                     return queue_group.queues.first().copied();
                 }

@@ -139,7 +139,8 @@ impl Waiter {
 impl Waiters {
     pub(crate) fn insert(&mut self, mut waiter: Waiter) -> WaiterIndex {
         self.generation = self.generation.wrapping_add(1);
-        (waiter.generation, waiter.era) = (self.generation, self.era);
+        waiter.generation = self.generation;
+        waiter.era = self.era;
         self.store.insert(waiter)
     }
 

@@ -88,7 +88,8 @@ impl Adaptive {
     /// Applies new limits: the rate stays where it is, within them.
     pub(crate) fn reconfigure(&mut self, floor: f64, full: f64) {
         let was_slowed = self.is_slowed();
-        (self.floor, self.full) = (floor.min(full), full);
+        self.floor = floor.min(full);
+        self.full = full;
         let within = |rate: f64| rate.clamp(self.floor, full);
         let rate = if was_slowed { within(self.rate) } else { full };
         (self.rate, self.low, self.good) = (rate, within(self.low), within(self.good).max(within(self.low)));

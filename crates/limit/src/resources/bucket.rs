@@ -69,7 +69,8 @@ impl Bucket {
     pub(crate) fn new(policy: BucketPolicy, start: Start) -> Self {
         let period = period(&policy);
         // A bucket has always been full.
-        let (tat, time) = (Shared::default(), Shared::default());
+        let tat = Shared::default();
+        let time = Shared::default();
         let governor = governor(&policy, period, &tat, &time);
         let bucket = Self {
             limits: policy,
@@ -136,7 +137,8 @@ impl Bucket {
     /// last take.
     pub(crate) fn throttled(&mut self, left: u64, now: Moment, number: u64) {
         if self.adaptive.as_mut().is_some_and(|adaptive| adaptive.throttled(left, number)) {
-            (self.last_take, self.short) = (now, false);
+            self.last_take = now;
+            self.short = false;
             self.follow(now, number);
         }
     }
@@ -207,7 +209,8 @@ impl Bucket {
     /// Takes the next token even if it comes only later, and returns when that is (client-go's
     /// `Reserve`).
     pub(crate) fn reserve(&mut self, now: Moment, number: u64) -> Moment {
-        let (at, ready) = (clamp(now), self.ready_at(now));
+        let at = clamp(now);
+        let ready = self.ready_at(now);
         self.note(self.tat.get().saturating_sub(at), number);
         self.tat.set(self.tat.get().max(at).saturating_add(self.period).min(HORIZON));
         ready
@@ -297,12 +300,14 @@ impl Bucket {
 
     /// Does the same to the limits now in force.
     fn reshape(&mut self, policy: BucketPolicy, now: Moment, number: u64) {
-        let (now, new_period) = (u128::from(clamp(now)), period(&policy));
+        let now = u128::from(clamp(now));
+        let new_period = period(&policy);
         let debt = u128::from(self.tat.get()).saturating_sub(now);
         // In new nanoseconds: what was missing to the old burst, and what the burst has grown or
         // shrunk by.
         let missing = (debt * u128::from(new_period)).div_ceil(u128::from(self.period.max(1)));
-        let (old_burst, new_burst) = (u128::from(self.policy.burst.get()), u128::from(policy.burst.get()));
+        let old_burst = u128::from(self.policy.burst.get());
+        let new_burst = u128::from(policy.burst.get());
         let grown = new_burst.saturating_sub(old_burst) * u128::from(new_period);
         let shrunk = old_burst.saturating_sub(new_burst) * u128::from(new_period);
         let missing = (missing + grown).saturating_sub(shrunk);

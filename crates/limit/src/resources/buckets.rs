@@ -151,7 +151,8 @@ impl Buckets {
         &mut self,
         id: BucketId,
         turn: Turn,
-        (number, cost): (u64, u16),
+        number: u64,
+        cost: u16,
         unblocked: &mut Vec<GroupIndex>,
     ) -> u16 {
         let mut taken = 0;
@@ -292,7 +293,8 @@ impl Buckets {
                 if family.policy != policy {
                     family.start = family.start_after(&policy, now);
                 }
-                (family.policy, family.shared) = (policy, shared);
+                family.policy = policy;
+                family.shared = shared;
                 for id in family.ids() {
                     let takes = self.takes;
                     if let Some(cell) = self.cell(id) {
@@ -320,7 +322,9 @@ impl Buckets {
     /// Makes a bucket of a family for `who`, or the shared one.
     #[cold]
     fn open(&mut self, owner: Owner, who: Option<u64>, now: Moment) -> Option<BucketId> {
-        let (family, cells, shared) = (self.families.get_mut(owner)?, &mut self.cells, &mut self.shared);
+        let family = self.families.get_mut(owner)?;
+        let cells = &mut self.cells;
+        let shared = &mut self.shared;
         let kept = |id: &mut Option<BucketId>| match *id {
             Some(id) if id.is_shared() => shared.keep(id, now),
             id => {
@@ -341,8 +345,7 @@ impl Buckets {
         if place.is_none() {
             self.serial = self.serial.checked_add(1).unwrap_or(NonZeroU32::MIN);
             if let Some(policy) = &family.shared {
-                let bucket = (family.policy, family.start);
-                *place = self.shared.open(bucket, (Arc::clone(policy), who), self.serial);
+                *place = self.shared.open(family.policy, family.start, Arc::clone(policy), who, self.serial);
                 return *place;
             }
             let bucket = Bucket::new(family.policy, family.start);

@@ -134,13 +134,16 @@ impl Pauses {
             PauseLength::Growing { .. } if pausing.left > 0 && origin.left <= pausing.left => return None,
             PauseLength::Growing { first, most } => {
                 let length = if pausing.grown.is_zero() { first } else { pausing.grown.saturating_mul(2) };
-                (pausing.grown, pausing.left) = (length.min(most), leaves);
+                pausing.grown = length.min(most);
+                pausing.left = leaves;
                 pausing.grown
             }
         };
-        let (before, until) = (pausing.until, now + length);
+        let before = pausing.until;
+        let until = now + length;
         if until > before && until > now {
-            (pausing.until, pausing.heard) = (until, false);
+            pausing.until = until;
+            pausing.heard = false;
             self.last = self.last.max(until);
         }
         self.grows |= matches!(pause.length, PauseLength::Growing { .. });
@@ -168,9 +171,12 @@ impl Pauses {
     pub(crate) fn lift(&mut self, now: Moment) -> usize {
         let lifted = self.views(now, usize::MAX).len();
         self.classes = self.classes.map(|_| Pausing::default());
-        (self.gate, self.credentials) = (Pausing::default(), Split::default());
+        self.gate = Pausing::default();
+        self.credentials = Split::default();
         // A call that leaves now could not have left before this moment.
-        (self.gate.until, self.last, self.grows) = (now, now, false);
+        self.gate.until = now;
+        self.last = now;
+        self.grows = false;
         self.changes += 1;
         lifted
     }
@@ -207,7 +213,7 @@ impl Pauses {
 
     /// Begins the pause of a gate, a class or a credential that another gate has told of. Returns
     /// its end, unless that was so already: then a pause is in force until `surely` at least.
-    pub(crate) fn hear(&mut self, who: Paused, (until, surely): (Moment, Moment), now: Moment) -> Option<Moment> {
+    pub(crate) fn hear(&mut self, who: Paused, until: Moment, surely: Moment, now: Moment) -> Option<Moment> {
         let pausing = match who {
             Paused::Gate => &mut self.gate,
             Paused::Class(class) => self.classes.get_mut(class)?,
@@ -217,7 +223,8 @@ impl Pauses {
         if pausing.until >= surely || until <= now {
             return None;
         }
-        (pausing.until, pausing.heard) = (until, true);
+        pausing.until = until;
+        pausing.heard = true;
         self.last = self.last.max(until);
         self.changes += 1;
         Some(until)
@@ -237,7 +244,7 @@ impl Pauses {
     }
 
     /// Goes on with a pause of before a restart.
-    pub(crate) fn restore(&mut self, who: Paused, (until, grown): (Moment, Duration), now: Moment) {
+    pub(crate) fn restore(&mut self, who: Paused, until: Moment, grown: Duration, now: Moment) {
         let pausing = match who {
             Paused::Gate => Some(&mut self.gate),
             Paused::Class(class) => self.classes.get_mut(class),
@@ -246,7 +253,8 @@ impl Pauses {
             Paused::Credential(_) | Paused::OtherCredentials => None,
         };
         if let Some(pausing) = pausing {
-            (pausing.until, pausing.grown) = (pausing.until.max(until), grown);
+            pausing.until = pausing.until.max(until);
+            pausing.grown = grown;
             self.last = self.last.max(until);
             self.grows |= !grown.is_zero();
         }

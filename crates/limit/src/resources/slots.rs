@@ -47,7 +47,8 @@ impl Slots {
 
     #[inline(never)]
     fn share_of_many(&mut self, who: u64, now: Moment) -> SlotShare {
-        let (era, kept) = (self.era, |part: &mut Part| part.used > 0 || !part.users.is_empty());
+        let era = self.era;
+        let kept = |part: &mut Part| part.used > 0 || !part.users.is_empty();
         if self.split.open(who, now, kept) { SlotShare::Split { who, era } } else { SlotShare::Rest { era } }
     }
 

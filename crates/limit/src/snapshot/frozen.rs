@@ -139,13 +139,13 @@ impl Parts {
             let at = |left: Duration| now + left.saturating_sub(gap.length);
             if forget > gap.length {
                 let state = KeyState { failures, last_status: status, last_failure: now, ready_at: at(ready) };
-                self.stage.table.restore(key, state, (at(named), at(forget)));
+                self.stage.table.restore(key, state, at(named), at(forget));
             }
         }
         for pause in &frozen.pauses {
             if let Some(who) = self.paused(&pause.of) {
                 let until = now + pause.left.saturating_sub(gap.length);
-                self.resources.pauses.restore(who, (until, pause.grown), now);
+                self.resources.pauses.restore(who, until, pause.grown, now);
             }
         }
         self.stage.keys().listen(self.resources.pauses.grows);

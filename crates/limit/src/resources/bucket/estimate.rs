@@ -18,14 +18,14 @@ impl Bucket {
         let full_again = self.tat.get().max(clamp(from)).saturating_add(taken);
         let at = from.max(Moment::from_nanos(full_again.saturating_sub(self.tolerance())));
         match self.adaptive.filter(Adaptive::is_slowed) {
-            Some(adaptive) if at > from => from.max(self.ready_at_best(adaptive, tokens, (from, at), now)),
+            Some(adaptive) if at > from => from.max(self.ready_at_best(adaptive, tokens, from, at, now)),
             _ => at,
         }
     }
 
     /// Does the same for a rate that may rise. `at` is the moment for the rate of now.
     #[cold]
-    fn ready_at_best(&self, adaptive: Adaptive, tokens: usize, (from, at): (Moment, Moment), now: Moment) -> Moment {
+    fn ready_at_best(&self, adaptive: Adaptive, tokens: usize, from: Moment, at: Moment, now: Moment) -> Moment {
         // The next take also counts some of the time since the last.
         let best = self.slowed(adaptive.at_best(self.counted(true, now).saturating_add(at - now)));
         let fastest = period(&best);

@@ -60,7 +60,9 @@ impl Buckets {
     /// start as the others.
     pub(crate) fn restore(&mut self, owner: Owner, levels: &Levels, flow: Flow, now: Moment) {
         let Some(family) = self.families.get_mut(owner) else { return };
-        let (rate, burst, per) = (family.policy.rate, family.policy.burst.get(), family.policy.per);
+        let rate = family.policy.rate;
+        let burst = family.policy.burst.get();
+        let per = family.policy.per;
         if let Some(seconds) = flow.surely.filter(|_| per != Per::Gate) {
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "`as` saturates")]
             let tokens = (rate * seconds) as u32;

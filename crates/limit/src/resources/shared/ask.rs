@@ -160,7 +160,8 @@ impl SharedLimits {
     /// burst.
     #[must_use]
     pub fn auto_lease(bucket: &BucketPolicy) -> Duration {
-        let (token, burst) = (1.0 / bucket.rate, f64::from(bucket.burst.get()) / bucket.rate);
+        let token = 1.0 / bucket.rate;
+        let burst = f64::from(bucket.burst.get()) / bucket.rate;
         let seconds = (burst / 4.0).clamp(0.1, 2.0).max(token / 4.0);
         // A burst of one leaves nothing to take the lease from, and nothing to lend.
         let is_large = burst < token + seconds;

@@ -64,14 +64,17 @@ impl SharedBuckets {
     /// Makes a bucket, whose id has this serial: the one of `who`, if it is split.
     pub(crate) fn open(
         &mut self,
-        (policy, start): (BucketPolicy, Start),
-        (shared, who): (Arc<SharedPolicy>, Option<u64>),
+        policy: BucketPolicy,
+        start: Start,
+        shared: Arc<SharedPolicy>,
+        who: Option<u64>,
         serial: NonZeroU32,
     ) -> Option<BucketId> {
         let id = mix(self.seed ^ u64::from(serial.get()).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let (per, origin) = (policy.per, self.origin);
+        let per = policy.per;
+        let origin = self.origin;
         let part = (per != Per::Gate || origin != 0).then_some(Part { per, origin, who });
-        let member = Member::new(policy, (shared, part), id);
+        let member = Member::new(policy, shared, part, id);
         let cell = Cell { serial, own: Bucket::new(policy, start), member, users: Vec::new() };
         let index = u32::try_from(self.cells.insert(cell)).ok()?;
         Some(BucketId { index: index | SHARED, serial })
@@ -141,7 +144,7 @@ impl SharedBuckets {
     fn due(&mut self, want: &mut impl FnMut(BucketId) -> Option<Want>, has_plenty: bool, now: Moment) -> Vec<Ask> {
         let ask = |(index, cell): (usize, &mut Cell)| {
             let bucket = BucketId { index: u32::try_from(index).ok()? | SHARED, serial: cell.serial };
-            cell.member.ask((want(bucket), has_plenty), now, |number| Asked { bucket, number })
+            cell.member.ask(want(bucket), has_plenty, now, |number| Asked { bucket, number })
         };
         self.cells.iter_mut().filter_map(ask).collect()
     }
@@ -165,7 +168,7 @@ impl SharedBuckets {
 
     /// Leaves the store alone for all members that use it, until the one asks again that found it
     /// away.
-    pub(crate) fn spread_outage(&mut self, (from, why): (Asked, Away), now: Moment) {
+    pub(crate) fn spread_outage(&mut self, from: Asked, why: Away, now: Moment) {
         let Some(member) = self.get(from.bucket).map(|cell| &cell.member) else { return };
         let Some((store, retry_at)) = member.away_until().map(|at| (Arc::clone(&member.shared.store), at)) else {
             return;

@@ -60,7 +60,8 @@ impl Allowance {
 
     /// Records an ask.
     pub(super) fn take(&mut self, now: Moment) {
-        (self.left, self.at) = (self.left(now) - 1.0, now);
+        self.left = self.left(now) - 1.0;
+        self.at = now;
     }
 
     fn left(&self, now: Moment) -> f64 {

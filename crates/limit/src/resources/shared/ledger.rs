@@ -62,7 +62,8 @@ impl Ledger {
         if self.state.is_some_and(|state| state.last.saturating_add(KEPT) <= now) {
             *self = Self::default();
         }
-        let (time, terms) = (now as f64, &ask.limits);
+        let time = now as f64;
+        let terms = &ask.limits;
         // How far the clock has gone back.
         let back = self.state.map_or(0, |state| state.last.saturating_sub(now));
         if back > 0 {
@@ -88,7 +89,8 @@ impl Ledger {
         let lifts = ask.pause.is_some_and(|pause| pause.is_zero());
         let paused = if lifts { time } else { (state.paused - back).max(told) };
         let level = (time - zero) / period;
-        let (mut first, mut granted) = (zero + period - time, 0.0);
+        let mut first = zero + period - time;
+        let mut granted = 0.0;
         let mut rest = seat.map_or(0.0, |seat| seat.rest);
         if paused > time {
             first = first.max(paused - time);
@@ -97,10 +99,13 @@ impl Ledger {
         }
         zero += granted * period;
 
-        let (lease, seen) = (micros(terms.lease), now);
+        let lease = micros(terms.lease);
+        let seen = now;
         let till = if ask.need > 0 { whole(zero.max(time) + lease) } else { seat.map_or(0, |seat| seat.till) };
         let sum = ask.total + whole(granted);
-        let (weight, period_of, burst_of) = (terms.weight, terms.period, terms.burst);
+        let weight = terms.weight;
+        let period_of = terms.period;
+        let burst_of = terms.burst;
         let rest = thousandths(rest);
         let seat = Seat { granted: sum, seen, till, weight, period: period_of, burst: burst_of, rest };
         let members = self.seats.len() + usize::from(!self.seats.contains_key(&ask.member));
@@ -135,7 +140,8 @@ impl Ledger {
     /// gone would count as a member for as long as the clock went back.
     fn shift_seats(&mut self, back: u64) {
         for seat in self.seats.values_mut() {
-            (seat.seen, seat.till) = (seat.seen.saturating_sub(back), seat.till.saturating_sub(back));
+            seat.seen = seat.seen.saturating_sub(back);
+            seat.till = seat.till.saturating_sub(back);
         }
     }
 
@@ -173,11 +179,15 @@ struct Level {
 /// needs less than is left of a token, would lose it to the others.
 fn grant(ask: &Ask, Level { level, first, others }: &Level, rest: &mut f64) -> f64 {
     let Others { period, burst, rivals, least } = others;
-    let (need, ahead, weight) = (f64::from(ask.need), f64::from(ask.ahead), f64::from(ask.limits.weight));
-    let (soon, within) = (micros(ask.limits.horizon) / period, micros(ask.within));
+    let need = f64::from(ask.need);
+    let ahead = f64::from(ask.ahead);
+    let weight = f64::from(ask.limits.weight);
+    let soon = micros(ask.limits.horizon) / period;
+    let within = micros(ask.within);
     let mut granted = 0.0_f64;
     if need > 0.0 && *first <= within {
-        let (all, least) = (f64::from(*rivals) + weight, f64::from(*least));
+        let all = f64::from(*rivals) + weight;
+        let least = f64::from(*least);
         let turn = (soon * least / all).floor().max(1.0) * weight / least;
         let share = level.max(0.0) * weight / all + turn + *rest - ahead;
         let most = (level + soon.max(all / least) + 1.0).min((within - first) / period + 1.0);

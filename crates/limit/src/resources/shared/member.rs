@@ -139,7 +139,7 @@ impl Schedule {
 // === impl Member ===
 
 impl Member {
-    pub(super) fn new(limits: BucketPolicy, (shared, part): (Arc<SharedPolicy>, Option<Part>), id: u64) -> Self {
+    pub(super) fn new(limits: BucketPolicy, shared: Arc<SharedPolicy>, part: Option<Part>, id: u64) -> Self {
         let terms = SharedLimits::new(&limits, &shared);
         Self {
             limits,
@@ -166,7 +166,7 @@ impl Member {
             let Counters { granted, spent, fallback, .. } = self.counters;
             let expired = self.held.tokens.expired;
             let number = self.schedule.number;
-            *self = Self::new(limits, (shared, self.part), self.id);
+            *self = Self::new(limits, shared, self.part, self.id);
             self.counters = Counters { granted, spent, fallback, fallback_before: fallback, ..Counters::default() };
             self.held.tokens.expired = expired;
             self.schedule.number = number;
@@ -211,7 +211,8 @@ impl Member {
     /// not leave it `plenty`.
     pub(super) fn ask(
         &mut self,
-        (want, plenty): (Option<Want>, bool),
+        want: Option<Want>,
+        plenty: bool,
         now: Moment,
         asked: impl FnOnce(u64) -> Asked,
     ) -> Option<Ask> {

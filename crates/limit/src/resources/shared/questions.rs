@@ -37,7 +37,8 @@ impl Questions {
         let mut opened = self.lock();
         if !opened.takes_in(last, now) {
             opened.allowance.take(now);
-            (opened.at, opened.number) = (now, opened.number + 1);
+            opened.at = now;
+            opened.number += 1;
         }
         opened.number
     }

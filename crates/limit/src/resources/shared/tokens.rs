@@ -31,7 +31,8 @@ impl Tokens {
     pub(super) fn add(&mut self, answer: &Answer, lease: Duration, sent: Moment, received: Moment) {
         let period = i64::try_from(answer.period.as_nanos()).unwrap_or(i64::MAX);
         let later = |at: Moment, nanos| Moment::from_nanos(at.as_nanos().saturating_add(nanos));
-        let (mut after, expires) = (answer.first, sent + lease);
+        let mut after = answer.first;
+        let expires = sent + lease;
         for _ in 0..answer.granted {
             let nanos = u64::try_from(after).unwrap_or(0);
             let token = Token { available: later(received, nanos), expires: later(expires, nanos) };

@@ -69,7 +69,8 @@ impl SharedView {
         self.held += other.held;
         self.rate = self.rate.min(other.rate);
         self.next = self.next.into_iter().chain(other.next).min();
-        (self.away, self.differs) = (self.away || other.away, self.differs || other.differs);
+        self.away = self.away || other.away;
+        self.differs = self.differs || other.differs;
         self.count(other);
     }
 
