@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{
     Arrival, AtKey, Block, Call, Cause, Grant, KeyGrant, Lane, Parts, Permit, QueueKey, Reason, Requirements, Ticket,
-    Turn, Verdict, Waiter, WaiterIndex,
+    Turn, Verdict, Waiter, WaiterIndex, reserve,
 };
 use crate::moment::Moment;
 
@@ -65,7 +65,7 @@ impl Parts {
     }
 
     fn hold_on_arrival(&mut self, call: Call, arrival: &Arrival<'_>, at_key: &AtKey, now: Moment) -> Ticket {
-        let key_grant = KeyGrant::of(self.resources.reserve(at_key.reserve, now));
+        let key_grant = KeyGrant::of(reserve(at_key.reserve, &mut self.resources, now));
         let mut waiter = Waiter::new(call, key_grant, self.rules.ends(&call), self.rules.hold_ends(&call, now));
         waiter.held_for = Some(at_key.reason());
         let index = self.queues.waiting.start(waiter);

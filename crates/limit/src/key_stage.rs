@@ -7,8 +7,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::{
-    Arrival, AtKey, Call, Cause, ClassId, Combine, KeyGrant, KeyId, KeyState, Keys, Origins, Policy, Reason, Reserved,
-    Resources, Rules, Spread, Table, View, Waiting, Work,
+    Arrival, AtKey, BucketId, Call, Cause, ClassId, Combine, KeyGrant, KeyId, KeyState, Keys, Origins, Policy, Reason,
+    Reserved, Resources, Rules, Spread, Table, View, Waiting, Work,
 };
 use crate::moment::Moment;
 use crate::sketch::Sketch;
@@ -160,7 +160,7 @@ impl KeyStage {
     ) -> KeyGrant {
         let key = call.key.as_ref().filter(|_| at_key.state.is_some());
         let trial = key.map_or(0, |key| self.table.begin_trial(KeyId::from(key)));
-        KeyGrant { trial, reserved: resources.reserve(at_key.reserve, now), alone: self.begin_write(call, rules) }
+        KeyGrant { trial, reserved: reserve(at_key.reserve, resources, now), alone: self.begin_write(call, rules) }
     }
 
     /// Takes back a key grant: the trial, the place of the one write, and a retry token reserved on
@@ -243,4 +243,11 @@ fn last_token_kept_until(
     }
     let bucket = resources.retry_bucket(&call.demand, now)?;
     resources.buckets.get(bucket)?.last_token_kept_until(key, now)
+}
+
+/// Reserves the next token of a retry bucket.
+pub(crate) fn reserve(bucket: Option<BucketId>, resources: &mut Resources, now: Moment) -> Option<Reserved> {
+    let bucket = bucket?;
+    let (at, number) = resources.buckets.reserve(bucket, now);
+    Some(Reserved { bucket, number, at })
 }

@@ -92,7 +92,7 @@ pub(crate) use self::at_key::AtKey;
 pub(crate) use self::call::{Call, Grant, KeyGrant, Reserved};
 pub(crate) use self::dropped_requests::DroppedRequests;
 pub(crate) use self::index::{GroupIndex, Index, OfGroup, OfQueue, OfWaiter, QueueIndex, Store, WaiterIndex};
-pub(crate) use self::key_stage::{KeyStage, token_at};
+pub(crate) use self::key_stage::{KeyStage, reserve, token_at};
 pub use self::keys::Keys;
 pub(crate) use self::keys::{Failure, KeyId, Position, Recorded, Spread, Table, View};
 pub use self::limiter::Limiter;

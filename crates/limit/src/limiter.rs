@@ -14,7 +14,6 @@ use super::{
 use crate::key::{Group, Key};
 use crate::moment::Moment;
 use crate::outcome::{Answer, Scope};
-use crate::snapshot::{Frozen, Gap};
 
 /// The limits of one gate at work.
 #[derive(Debug)]
@@ -50,13 +49,6 @@ impl Limiter {
         self
     }
 
-    /// Goes on with what another limiter of the same gate remembered. For a limiter at rest, before
-    /// its first call.
-    pub fn thaw(&mut self, frozen: &Frozen, gap: Gap, now: Moment) {
-        let now = self.latest(now);
-        self.parts.thaw(frozen, gap, now);
-    }
-
     /// Returns the key table, which answers without the limiter's lock.
     pub fn keys(&self) -> &Arc<Keys> {
         self.parts.stage.keys()
@@ -82,6 +74,11 @@ impl Limiter {
     /// Reads the parts.
     pub(super) fn parts(&self) -> &Parts {
         &self.parts
+    }
+
+    /// Lets the parts take over what another limiter remembered.
+    pub(super) fn restore(&mut self, take_over: impl FnOnce(&mut Parts)) {
+        take_over(&mut self.parts);
     }
 
     #[cfg(test)]

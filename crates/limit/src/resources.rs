@@ -27,7 +27,7 @@ pub(crate) use self::slots::Slots;
 pub(crate) use self::split::Split;
 use std::time::Duration;
 
-use super::{ClassId, Combine, GroupIndex, Origins, Per, PerClass, Policy, Reason, Reserved};
+use super::{ClassId, Combine, GroupIndex, Origins, Per, PerClass, Policy, Reason};
 use crate::key::Group;
 use crate::moment::Moment;
 
@@ -95,13 +95,6 @@ impl Resources {
     /// Returns the retry bucket of a call, for a reservation.
     pub(super) fn retry_bucket(&mut self, demand: &Demand, now: Moment) -> Option<BucketId> {
         self.buckets.find(Owner::Retries, demand.flow, demand.credential, now).map(|(id, _)| id)
-    }
-
-    /// Reserves the next token of a bucket.
-    pub(super) fn reserve(&mut self, bucket: Option<BucketId>, now: Moment) -> Option<Reserved> {
-        let bucket = bucket?;
-        let (at, number) = self.buckets.reserve(bucket, now);
-        Some(Reserved { bucket, number, at })
     }
 
     /// Returns the moment at which the pauses of a call are over, or `None` if they are.

@@ -127,14 +127,19 @@ impl Limiter {
         let is_over = freezing.place.is_none() || keys.len() >= most;
         is_over.then(|| std::mem::take(freezing).frozen)
     }
+
+    /// Goes on with what another limiter of the same gate remembered. For a limiter at rest, before
+    /// its first call.
+    pub fn thaw(&mut self, frozen: &Frozen, gap: Gap, now: Moment) {
+        let now = self.latest(now);
+        self.restore(|parts| parts.thaw(frozen, gap, now));
+    }
 }
 
 // === impl Parts ===
 
 impl Parts {
-    /// Goes on with what another limiter of the same gate remembered. For a limiter at rest, before
-    /// its first call.
-    pub(crate) fn thaw(&mut self, frozen: &Frozen, gap: Gap, now: Moment) {
+    fn thaw(&mut self, frozen: &Frozen, gap: Gap, now: Moment) {
         for FrozenKey { key, failures, status, ready, named, forget } in frozen.keys.iter().copied() {
             let at = |left: Duration| now + left.saturating_sub(gap.length);
             if forget > gap.length {
