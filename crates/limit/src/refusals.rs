@@ -1,6 +1,6 @@
 //! The refusals, in the order in which a call meets them.
 //!
-//! Each has the number of its step in docs/design.md ("The order of refusals"): the first that says
+//! Each has the number of its step in docs/internals/design.md ("The order of refusals"): the first that says
 //! no decides the reason. They decide about calls that arrive, and again where the situation of a
 //! waiting call changes. A call whose wait is certain to fail is refused (P8).
 //!
