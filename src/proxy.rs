@@ -9,7 +9,6 @@
 
 mod admission;
 mod body;
-mod coalesce;
 mod driver;
 mod egress;
 mod events;

@@ -30,7 +30,6 @@ static GATE: LazyLock<(Runtime, Gate)> = LazyLock::new(|| {
         gate.listen = vec![Listen::Tcp(([127, 0, 0, 1], 0).into())];
         let failures = Failures { statuses: vec![503], transport: true, left: true };
         gate.failures = vec![failures; gate.policy.classes.len()];
-        gate.coalesce = true;
         let options = Options {
             gate,
             tls: None,

@@ -22,7 +22,6 @@ pub async fn gate(to: SocketAddr, ca: Option<&str>) -> Gate {
     gate.listen = vec![Listen::Tcp(([127, 0, 0, 1], 0).into())];
     let failures = Failures { statuses: vec![503], transport: true, left: true };
     gate.failures = vec![failures; gate.policy.classes.len()];
-    gate.coalesce = true;
     let scheme = if ca.is_some() { http::uri::Scheme::HTTPS } else { http::uri::Scheme::HTTP };
     let roots = ca.map(|ca| tls::Roots::Only(tls::Pem::new(ca.into(), "the fuzzer's CA")));
     let options = Options {

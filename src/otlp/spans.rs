@@ -145,11 +145,9 @@ fn attributes(record: &CallRecord) -> Vec<KeyValue> {
     all.push(KeyValue::new("tidegate.wait.seconds", wait.as_secs_f64()));
     all.extend(reason.map(|reason| KeyValue::new("tidegate.wait.reason", reason.word())));
     all.extend(record.refused.map(|reason| KeyValue::new("tidegate.refusal", reason.word())));
-    for (name, time) in [
-        ("tidegate.upstream.seconds", record.upstream),
-        ("tidegate.retry_after.seconds", record.retry_after),
-        ("tidegate.coalesced.seconds", record.coalesced),
-    ] {
+    for (name, time) in
+        [("tidegate.upstream.seconds", record.upstream), ("tidegate.retry_after.seconds", record.retry_after)]
+    {
         all.extend(time.map(|time| KeyValue::new(name, time.as_secs_f64())));
     }
     all.extend(record.status.map(|status| KeyValue::new("http.response.status_code", i64::from(status))));
@@ -197,7 +195,6 @@ mod tests {
             retry_after: None,
             body: None,
             gave_up: None,
-            coalesced: None,
             ended: now + Duration::from_millis(30),
         }
     }

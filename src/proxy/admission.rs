@@ -19,7 +19,6 @@ use http::request::Parts;
 
 use self::body_key::key_in_body;
 use self::intake::Intake;
-use super::coalesce::{Identity, Leader, Member, Whole};
 use super::driver::{HeldPermit, HeldTicket, Stale, Verdict};
 use super::failure::Failure;
 use super::gate_config::GateConfig;
@@ -45,12 +44,10 @@ pub(crate) struct PendingCall {
     client: Option<Arc<str>>,
 }
 
-/// A call that need not wait any more.
-pub(crate) enum Admission {
-    /// It may leave, on this route. It may lead a group of calls that wait for the same answer.
-    Leaves(HeldPermit, Route, Option<Leader>),
-    /// Here is the answer to an identical call.
-    Answered(Arc<Whole>),
+/// A permit to leave, and the route.
+pub(crate) struct Admission {
+    pub(super) permit: HeldPermit,
+    pub(super) route: Route,
 }
 
 /// The connection that a call leaves on.
@@ -125,7 +122,7 @@ impl PendingCall {
     }
 }
 
-/// Returns when the call may leave, or is answered without.
+/// Returns when the call may leave.
 pub(crate) async fn admit(
     gate: &GateParts,
     request: &mut PendingCall,
@@ -134,18 +131,11 @@ pub(crate) async fn admit(
     gate.upstream.injector().check(&request.parts.headers).map_err(Failure::Forbidden)?;
     let mut verdict = decide(gate, request, context).await?;
     let group = context.call.group;
-    let mut member = if matches!(verdict, Verdict::Wait(_)) { join(gate, request, context) } else { None };
     loop {
         let permit = match verdict {
             Verdict::Go(permit) => permit,
             Verdict::Refused(refusal) => return Err(Failure::Refused(refusal)),
-            Verdict::Wait(ticket) => tokio::select! {
-                biased;
-                whole = poll_fn(|cx| member.as_mut().map_or(Poll::Pending, |member| member.poll_answer(cx))) => {
-                    return Ok(Admission::Answered(whole));
-                }
-                permit = wait(gate, ticket, request, group) => permit?,
-            },
+            Verdict::Wait(ticket) => wait(gate, ticket, request, group).await?,
         };
         if permit.is_exempt() && !context.call.exempt && !gate.shadow {
             gate.tally.bypassed();
@@ -157,10 +147,10 @@ pub(crate) async fn admit(
             if gate.shadow {
                 gate.driver.give_room(&permit, group);
             }
-            return Ok(Admission::Leaves(permit, route, member.and_then(Member::go)));
+            return Ok(Admission { permit, route });
         }
         if let Some(lease) = gate.upstream.checkout(group) {
-            return Ok(Admission::Leaves(permit, Route::Stream(lease), member.and_then(Member::go)));
+            return Ok(Admission { permit, route: Route::Stream(lease) });
         }
         // The connection went between the grant and now: the call is first in line for the next.
         verdict = Verdict::Wait(permit.requeue());
@@ -224,14 +214,6 @@ pub(super) fn arrival<'a>(call: &Classified, key: Option<Key>, flow_name: &'a Fl
         timeout: call.call.timeout,
         cost: call.cost,
     }
-}
-
-/// Joins the calls that wait with the same request, if this one can share its answer.
-fn join(gate: &GateParts, request: &PendingCall, context: &CallContext) -> Option<Member> {
-    let call = &context.call.call;
-    let is_shared = context.config.options.gate.coalesce && !call.is_long_running && !call.is_tunnel();
-    let identity = if is_shared && request.is_bare() { Identity::of(&request.parts) } else { None };
-    identity.map(|identity| gate.coalescer.join(identity))
 }
 
 /// Waits for the call's turn, and reads its body meanwhile: unread, it would keep HTTP/1 from

@@ -7,7 +7,6 @@
 mod peek;
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -16,7 +15,6 @@ use http_body_util::Full;
 use pin_project_lite::pin_project;
 
 pub(crate) use self::peek::Peeked;
-use super::coalesce::{Capture, Whole};
 use super::driver::HeldSlot;
 use super::observe::{Held, InFlight};
 use super::revalidate::Keeping;
@@ -30,23 +28,12 @@ pin_project! {
         /// The gate's own answer.
         Own { #[pin] body: Full<Bytes> },
         /// The upstream's answer.
-        Upstream { #[pin] body: Peeked<Streaming>, held: Held, ends_quietly: bool, copies: Option<Box<Copies>> },
-        /// The upstream's answer to an identical call.
-        Shared { whole: Arc<Whole>, next: usize },
+        Upstream { #[pin] body: Peeked<Streaming>, held: Held, ends_quietly: bool, keeping: Option<Box<Keeping>> },
         /// The body of an answer that was kept, which the upstream has confirmed.
         Kept { data: Option<Bytes> },
         /// No body: bytes of another protocol follow, through the tunnel that is left here.
         Switched { slot: UpgradeSlot },
     }
-}
-
-/// The copies that are made of a body as it flows.
-#[derive(Default)]
-pub(crate) struct Copies {
-    /// For the identical calls that wait for it.
-    shared: Option<Capture>,
-    /// To ask later if it has changed.
-    kept: Option<Box<Keeping>>,
 }
 
 // === impl Body ===
@@ -62,7 +49,7 @@ impl Body {
     /// framed, so that half an event still shows. Over HTTP/1.1 the connection is cut, which
     /// client-go takes for an end.
     pub(crate) fn upstream(body: Peeked<Streaming>, slot: Option<HeldSlot>, ends_quietly: bool) -> Self {
-        Self::Upstream { body, held: (slot, None), ends_quietly, copies: None }
+        Self::Upstream { body, held: (slot, None), ends_quietly, keeping: None }
     }
 
     /// Wraps a body that was kept. An empty one is none.
@@ -70,26 +57,18 @@ impl Body {
         Self::Kept { data: Some(data).filter(|data| !data.is_empty()) }
     }
 
-    /// Copies the body as it flows, for the identical calls that wait for it and for later.
-    pub(crate) fn copy(&mut self, shared: Option<Capture>, kept: Option<Box<Keeping>>) {
-        let made = Copies { shared, kept };
+    /// Copies the upstream's body as it flows, to ask later if it has changed.
+    pub(crate) fn keep(&mut self, copy: Box<Keeping>) {
         match self {
-            Self::Upstream { body, copies, .. } if !body.is_end_stream() => {
-                *copies = Some(Box::new(made)).filter(|made| !made.are_none());
-            }
-            Self::Kept { data } => {
-                let mut made = made;
-                data.iter().for_each(|data| made.keep(&Frame::data(data.clone())));
-                made.finish();
-            }
-            _ => made.finish(),
+            Self::Upstream { body, keeping, .. } if !body.is_end_stream() => *keeping = Some(copy),
+            _ => copy.finish(),
         }
     }
 
     /// Makes the call count as in flight until this body has ended.
     pub(crate) fn hold(&mut self, in_flight: Option<InFlight>) {
         match self {
-            Self::Own { .. } | Self::Shared { .. } | Self::Kept { .. } => {}
+            Self::Own { .. } | Self::Kept { .. } => {}
             Self::Upstream { held, .. } => held.1 = in_flight,
             Self::Switched { slot } => slot.hold(in_flight),
         }
@@ -103,20 +82,15 @@ impl HttpBody for Body {
         match self.project() {
             BodyProjected::Switched { .. } => Poll::Ready(None),
             BodyProjected::Own { body } => body.poll_frame(cx).map_err(|never| match never {}),
-            BodyProjected::Shared { whole, next } => {
-                let frame = whole.frame(*next);
-                *next += 1;
-                Poll::Ready(frame.map(Ok))
-            }
             BodyProjected::Kept { data } => {
                 let piece = data.as_mut().map(|data| data.split_to(data.len().min(PIECE)));
                 data.take_if(|data| data.is_empty());
                 Poll::Ready(piece.map(|piece| Ok(Frame::data(piece))))
             }
-            BodyProjected::Upstream { mut body, held, ends_quietly, copies } => {
+            BodyProjected::Upstream { mut body, held, ends_quietly, keeping } => {
                 let polled = body.as_mut().poll_frame(cx);
-                if let (Poll::Ready(polled), Some(_)) = (&polled, &copies) {
-                    note(copies, polled.as_ref(), body.is_end_stream());
+                if let (Poll::Ready(polled), Some(_)) = (&polled, &keeping) {
+                    note(keeping, polled.as_ref(), body.is_end_stream());
                 }
                 if matches!(polled, Poll::Ready(None | Some(Err(_)))) {
                     *held = (None, None); // hyper may keep an ended body until the connection's next request
@@ -133,7 +107,6 @@ impl HttpBody for Body {
         match self {
             Self::Switched { .. } => true,
             Self::Own { body } => body.is_end_stream(),
-            Self::Shared { whole, next } => whole.is_end(*next),
             Self::Kept { data } => data.is_none(),
             Self::Upstream { body, .. } => body.is_end_stream(),
         }
@@ -144,7 +117,7 @@ impl HttpBody for Body {
             Self::Switched { .. } => SizeHint::with_exact(0),
             Self::Own { body } => body.size_hint(),
             // None: with a size, hyper would declare a length where the upstream declared none.
-            Self::Shared { .. } | Self::Kept { .. } => SizeHint::default(),
+            Self::Kept { .. } => SizeHint::default(),
             Self::Upstream { body, .. } => body.size_hint(),
         }
     }
@@ -154,39 +127,14 @@ impl HttpBody for Body {
 /// bounded in total.
 const PIECE: usize = 16 << 10;
 
-// === impl Copies ===
-
-impl Copies {
-    fn are_none(&self) -> bool {
-        self.shared.is_none() && self.kept.is_none()
-    }
-
-    /// Copies a frame. A copy that it does not fit into ends.
-    fn keep(&mut self, frame: &Frame<Bytes>) {
-        self.shared.take_if(|shared| !shared.keep(frame));
-        self.kept.take_if(|kept| !kept.keep(frame));
-    }
-
-    /// The body is complete.
-    fn finish(self) {
-        self.shared.into_iter().for_each(Capture::finish);
-        self.kept.into_iter().for_each(|kept| kept.finish());
-    }
-}
-
-/// Notes what came of a body that is copied. hyper does not ask on once a body of known length has
-/// ended, nor after trailers.
-fn note(copies: &mut Option<Box<Copies>>, came: Option<&Result<Frame<Bytes>, StreamingError>>, is_end: bool) {
-    let Some(mut made) = copies.take() else { return };
+/// Copies what came of a body. hyper does not ask on once a body of known length has ended, nor
+/// after trailers. A copy that a frame does not fit into is given up.
+fn note(keeping: &mut Option<Box<Keeping>>, came: Option<&Result<Frame<Bytes>, StreamingError>>, is_end: bool) {
+    let Some(mut copy) = keeping.take() else { return };
     match came {
-        Some(Ok(frame)) => {
-            made.keep(frame);
-            match is_end || frame.is_trailers() {
-                true => made.finish(),
-                false => *copies = Some(made).filter(|made| !made.are_none()),
-            }
-        }
-        None => made.finish(),
+        Some(Ok(frame)) if !copy.keep(frame) => {}
+        Some(Ok(frame)) if !is_end && !frame.is_trailers() => *keeping = Some(copy),
+        Some(Ok(_)) | None => copy.finish(),
         Some(Err(_)) => {}
     }
 }

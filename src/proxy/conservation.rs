@@ -120,7 +120,6 @@ fn gate(seed: u64) -> spec::Gate {
         },
         retry_after: RetryAfter::Auto,
         refusal_status: 429,
-        coalesce: !seed.is_multiple_of(3),
         revalidation: spec::Revalidation::default(),
         shadow: false,
         events: false,

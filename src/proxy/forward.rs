@@ -10,10 +10,9 @@ use http::header::{AUTHORIZATION, DATE};
 use http::response::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, Version};
 
-use super::admission::{PendingCall, Route};
+use super::admission::{Admission, PendingCall, Route};
 use super::body::{Body, Peeked};
-use super::coalesce::{Capture, Leader};
-use super::driver::{HeldPermit, HeldSlot, OwedReceipt};
+use super::driver::{HeldSlot, OwedReceipt};
 use super::failure::Failure;
 use super::observe::CallContext;
 use super::parts::GateParts;
@@ -51,9 +50,7 @@ struct SentCall<'a> {
 pub(crate) fn send<'a>(
     gate: &'a GateParts,
     mut request: PendingCall,
-    permit: HeldPermit,
-    route: Route,
-    leader: Option<Leader>,
+    Admission { permit, route }: Admission,
     context: &'a mut CallContext,
 ) -> impl Future<Output = Result<Response<Body>, Failure>> + Send + use<'a> {
     let ends_quietly = context.call.call.verb == Verb::Watch && request.parts.version == Version::HTTP_2;
@@ -95,12 +92,10 @@ pub(crate) fn send<'a>(
         }
         sent.notice_links(&head.headers);
         let beginning = body.beginning();
-        let outcome = sent.answered(head.status, &head.headers, &signals::in_clear(&head.headers, &beginning));
+        sent.answered(head.status, &head.headers, &signals::in_clear(&head.headers, &beginning));
         // A stream cannot be told from a single answer, and may last for any time.
         let slot = if sent.is_grpc() && is_grpc(&head.headers) { None } else { Some(slot) };
-        // A failure is the answer to one attempt, not to a question: the next may do better.
-        let leader = leader.filter(|_| matches!(outcome, Outcome::Success | Outcome::Neutral));
-        sent.clients_answer(head, (body, slot), question, leader)
+        sent.clients_answer(head, (body, slot), question)
     }
 }
 
@@ -154,7 +149,7 @@ impl SentCall<'_> {
     }
 
     /// Learns from the response head, and from the beginning of the body as far as it was read.
-    fn answered(&mut self, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Outcome {
+    fn answered(&mut self, status: StatusCode, headers: &HeaderMap, body: &[u8]) {
         let told = self.told(status, headers, body);
         self.context.learned(&told);
         self.look_at_body(status);
@@ -172,7 +167,6 @@ impl SentCall<'_> {
         if let Some(key) = self.report(told.answer) {
             self.context.key = Some(key);
         }
-        told.answer.outcome
     }
 
     /// Looks into the request's body, where its object is worth it: it is called too often, or was
@@ -212,33 +206,29 @@ impl SentCall<'_> {
     }
 
     /// Makes the upstream's answer the client's: the same, or the one that is kept if that has not
-    /// changed. It is copied as it flows, for the identical calls that wait for it and for later.
+    /// changed. A new one is kept as it flows.
     fn clients_answer(
         &mut self,
         head: Parts,
         (body, slot): (Peeked<Streaming>, Option<HeldSlot>),
         question: Option<Question>,
-        leader: Option<Leader>,
     ) -> Result<Response<Body>, Failure> {
-        let (mut response, keeping) = match question.map_or(Meaning::Pass, |question| question.answered(&head)) {
+        match question.map_or(Meaning::Pass, |question| question.answered(&head)) {
             Meaning::Unchanged(mut head, data) => {
                 head.headers.insert(CACHE, HeaderValue::from_static("revalidated"));
                 self.context.revalidated();
-                (Response::from_parts(*head, Body::kept(data)), None)
+                Ok(Response::from_parts(*head, Body::kept(data)))
             }
-            Meaning::Unproven(request) => return Err(Failure::Unproven(request)),
+            Meaning::Unproven(request) => Err(Failure::Unproven(request)),
             meaning => {
                 let ends_quietly = self.ends_quietly && head.status == StatusCode::OK;
-                let response = Response::from_parts(head, Body::upstream(body, slot, ends_quietly));
-                (response, if let Meaning::New(keeping) = meaning { Some(keeping) } else { None })
+                let mut response = Response::from_parts(head, Body::upstream(body, slot, ends_quietly));
+                if let Meaning::New(keeping) = meaning {
+                    response.body_mut().keep(keeping);
+                }
+                Ok(response)
             }
-        };
-        let kind = self.context.config.options.gate.rules.kind;
-        let capture = leader.and_then(|leader| Capture::begin(leader, &response, kind));
-        if capture.is_some() || keeping.is_some() {
-            response.body_mut().copy(capture, keeping);
         }
-        Ok(response)
     }
 
     /// Reads the meaning of a response.

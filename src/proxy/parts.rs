@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::{coalesce, driver, gate_config, respond, revalidate, tally};
+use super::{driver, gate_config, respond, revalidate, tally};
 use crate::api::Signal;
 use crate::classify::Salt;
 use crate::clients::Clients;
@@ -18,7 +18,6 @@ pub(crate) struct GateParts {
     pub(crate) driver: driver::Driver,
     pub(crate) upstream: Upstream,
     /// Makes identical calls that wait one, if the configuration says so.
-    pub(crate) coalescer: coalesce::Coalescer,
     /// The answers that are kept, by classes whose answers are.
     pub(crate) answers: revalidate::Answers,
     pub(crate) last_signal: LastSignal,

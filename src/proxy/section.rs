@@ -104,7 +104,6 @@ impl Section {
             responder: Arc::clone(&self.responder),
             driver,
             upstream,
-            coalescer: Default::default(),
             answers: Default::default(),
             last_signal: Default::default(),
             clients: self.clients.clone(),

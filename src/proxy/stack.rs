@@ -15,9 +15,8 @@ use http::{Request, Response};
 use tower::{Service, ServiceBuilder};
 use tower_http::catch_panic::{CatchPanic, CatchPanicLayer, ResponseForPanic};
 
-use super::admission::{self, Admission, PendingCall};
+use super::admission::{self, PendingCall};
 use super::body::Body;
-use super::coalesce::Whole;
 use super::failure::Failure;
 use super::observe::CallContext;
 use super::parts::GateParts;
@@ -92,13 +91,10 @@ pub(crate) fn answer(gate: Arc<GateParts>, mut request: PendingCall) -> Pin<Box<
         };
         let answered = match admitted {
             // Sends the call and learns the outcome at the head; the slot stays with the body.
-            Ok(Admission::Leaves(permit, route, leader)) => {
-                match forward::send(&gate, request, permit, route, leader, &mut context).await {
-                    Err(Failure::Unproven(request)) => Box::pin(ask_plainly(&gate, *request, &mut context)).await,
-                    answered => answered,
-                }
-            }
-            Ok(Admission::Answered(whole)) => Ok(shared(whole, &mut context)),
+            Ok(admission) => match forward::send(&gate, request, admission, &mut context).await {
+                Err(Failure::Unproven(request)) => Box::pin(ask_plainly(&gate, *request, &mut context)).await,
+                answered => answered,
+            },
             Err(failure) => Err(failure),
         };
         // Every way of not getting the upstream's answer becomes an answer of the gate's own.
@@ -118,16 +114,8 @@ pub(crate) fn answer(gate: Arc<GateParts>, mut request: PendingCall) -> Pin<Box<
 /// has changed.
 async fn ask_plainly(gate: &GateParts, request: Parts, context: &mut CallContext) -> Result<Response<Body>, Failure> {
     let mut request = PendingCall::new(Request::from_parts(request, Inbound::default()), context.call.client.as_ref());
-    match admission::admit(gate, &mut request, context).await? {
-        Admission::Leaves(permit, route, leader) => forward::send(gate, request, permit, route, leader, context).await,
-        Admission::Answered(whole) => Ok(shared(whole, context)),
-    }
-}
-
-/// Returns the answer to an identical call.
-fn shared(whole: Arc<Whole>, context: &mut CallContext) -> Response<Body> {
-    context.coalesced();
-    Response::from_parts(whole.head.clone(), Body::Shared { whole, next: 0 })
+    let admission = admission::admit(gate, &mut request, context).await?;
+    forward::send(gate, request, admission, context).await
 }
 
 impl Service<Request<Inbound>> for Answerer {

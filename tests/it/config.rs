@@ -741,7 +741,7 @@ fn the_parts_of_a_key_must_exist_and_be_named_once() {
 
 #[test]
 fn what_is_off_can_be_said() {
-    in_gate("bucket.adapt = \"off\"\nqueue.coalesce = false\nsignals.honour = []\nkey = \"auto\"\nshadow = false", &[]);
+    in_gate("bucket.adapt = \"off\"\nsignals.honour = []\nkey = \"auto\"\nshadow = false", &[]);
 }
 
 #[test]
@@ -780,7 +780,7 @@ fn signals_must_be_known_and_a_reserve_must_be_one() {
         in_gate(more, &[&format!("f.toml:3:{problem}")]);
     }
     in_gate("signals = { honour = [\"ietf\", \"aws\"], scope = \"gate\", reserve = 0.25, max_pause = \"1m\" }", &[]);
-    in_gate("bucket.adapt = \"off\"\nshadow = true\nqueue.coalesce = true\nsignals.honour = []\nkey = \"auto\"", &[]);
+    in_gate("bucket.adapt = \"off\"\nshadow = true\nsignals.honour = []\nkey = \"auto\"", &[]);
 }
 
 #[test]

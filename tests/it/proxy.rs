@@ -1,7 +1,6 @@
 //! Requests through a gate, from a client to an upstream in this process.
 
 pub(crate) mod bodies;
-pub(crate) mod coalesce;
 pub(crate) mod denials;
 pub(crate) mod early;
 pub(crate) mod external;

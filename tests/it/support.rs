@@ -362,7 +362,6 @@ fn gate(name: Arc<str>) -> spec::Gate {
         },
         retry_after: RetryAfter::Auto,
         refusal_status: 429,
-        coalesce: false,
         revalidation: spec::Revalidation::default(),
         shadow: false,
         events: false,

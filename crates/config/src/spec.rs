@@ -140,8 +140,6 @@ pub struct Gate {
     pub policy: Policy,
     /// The provider's published limits, where the preset is made of them.
     pub figures: Option<Figures>,
-    /// True if identical calls that wait become one.
-    pub coalesce: bool,
     /// The answers that are kept, and asked about again.
     pub revalidation: Revalidation,
     /// True if everything is decided and counted, and everything is let through.

@@ -48,8 +48,6 @@ pub(crate) struct CallContext {
     left: Option<(Moment, Moment)>,
     upstream: Option<Duration>,
     refused: Option<Reason>,
-    /// The time after which it was answered with the answer to an identical call.
-    coalesced: Option<Duration>,
     /// The time that the upstream said to wait.
     retry_after: Option<Duration>,
     /// The findings of its body, where its object is worth a closer look.
@@ -94,7 +92,6 @@ impl CallContext {
             left: None,
             upstream: None,
             refused: None,
-            coalesced: None,
             retry_after: None,
             looked: None,
             closed: false,
@@ -138,12 +135,6 @@ impl CallContext {
             self.config.meters.upstream_took(self.call.class, took);
             self.tally.answered(took);
         }
-    }
-
-    /// Notes that the call is answered with the answer to an identical one.
-    pub(crate) fn coalesced(&mut self) {
-        self.coalesced = Some(self.clock.now() - self.arrived);
-        self.config.meters.coalesced(self.call.class);
     }
 
     /// Notes that the call is answered with an answer that was kept, and that has not changed.
@@ -205,9 +196,6 @@ impl CallContext {
 
     /// Returns the limit that held the call before it left or was answered, and for how long.
     pub(crate) fn held(&self) -> Option<(&'static str, Duration)> {
-        if let Some(wait) = self.coalesced {
-            return Some(("coalesced", wait));
-        }
         let (reason, wait) = self.waited.filter(|_| self.left.is_some())?;
         (reason != Reason::Slot || self.config.limits_slots).then_some((reason.word(), wait))
     }
@@ -270,7 +258,6 @@ impl CallContext {
             retry_after: self.retry_after,
             body: None,
             gave_up: status.is_none().then(|| ended - self.arrived),
-            coalesced: self.coalesced,
             ended,
         })
     }
@@ -287,7 +274,7 @@ impl Drop for CallContext {
         if self.closed {
             return;
         }
-        if self.left.is_none() && self.coalesced.is_none() {
+        if self.left.is_none() {
             self.config.meters.hung_up(self.call.class);
         }
         if let (Some(record), Some(log)) = (self.record(None), &self.config.options.call_log) {

@@ -40,7 +40,6 @@ pub(super) struct LogEntry {
     retry_after_ns: Option<u64>,
     body_ns: Option<u64>,
     gave_up_ns: Option<u64>,
-    coalesced_ns: Option<u64>,
 }
 
 /// The way a recorded call ended.
@@ -82,7 +81,6 @@ impl LogEntry {
             return Ending::Refused(reason.unwrap_or(Reason::Bucket));
         }
         match (self.sent_ns, self.upstream_ns, self.status, self.gave_up_ns) {
-            _ if self.coalesced_ns.is_some() => Ending::Aside,
             (Some(_), Some(after), Some(status), _) => Ending::Answered {
                 after: Duration::from_nanos(after),
                 body: Duration::from_nanos(self.body_ns.unwrap_or(0)),
@@ -153,7 +151,6 @@ mod tests {
         assert_eq!(line(r#","status":502"#), Ending::Aside, "no connection");
         assert_eq!(line(r#","gave_up_ns":7"#), Ending::GaveUp { after: Duration::from_nanos(7) });
         assert_eq!(line(r#","sent_ns":6,"gave_up_ns":7"#), Ending::GaveUp { after: Duration::from_nanos(7) });
-        assert_eq!(line(r#","coalesced_ns":7,"status":200"#), Ending::Aside);
         assert_eq!(line(r#","refused":"slot","status":429"#), Ending::Refused(Reason::Slot));
     }
 }

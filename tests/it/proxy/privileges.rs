@@ -596,8 +596,6 @@ fn every_header_that_the_gate_reads_is_in_the_table() {
         "src/proxy/admission.rs",
         "src/proxy/admission",
         "src/proxy/forward.rs",
-        "src/proxy/coalesce",
-        "src/proxy/coalesce.rs",
         "src/proxy/revalidate",
         "src/proxy/revalidate.rs",
         "src/proxy/stack.rs",

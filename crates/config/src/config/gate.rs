@@ -49,7 +49,7 @@ pub(super) fn gate(at: &Cursor<'_>, name: Arc<str>, behind: Option<(usize, bool)
         own_names(&egress::beside_hosts(at, has_hosts, egress::REAL_NAMES), usual);
     let limits = Limits::read(at, kind, preset, &numbers);
     let (connect_timeout, response_timeout) = timeouts(&at.table("timeouts"));
-    let Limits { throttling, coalesce, .. } = limits;
+    let throttling = limits.throttling;
     let asked = egress::beside_hosts(at, has_hosts, egress::LISTENER);
     let clients = clients::clients(&asked, upstream.as_ref()).filter(|_| !has_hosts);
     let knows_clients = if has_hosts { proxy_knows } else { clients.is_some() };
@@ -77,7 +77,6 @@ pub(super) fn gate(at: &Cursor<'_>, name: Arc<str>, behind: Option<(usize, bool)
         throttling,
         policy,
         figures: preset.figures(share),
-        coalesce,
         revalidation,
         shadow,
         events,
@@ -187,7 +186,6 @@ struct Limits {
     /// Without its classes.
     policy: Policy,
     fair_by: FairBy,
-    coalesce: bool,
     throttling: Throttling,
     backoff: (Backoff, Failures),
     key: Option<KeyParts>,
@@ -217,7 +215,7 @@ impl Limits {
             backoff_at.at("max_keys").problem(message);
         }
         unmet::warn_of_retries(bucket, retry_bucket, backoff.0.strategy, &at.at("retry_bucket").at("rate"));
-        let (queue, fair_by, coalesce) = limits::queue(&at.table("queue"), kind, numbers.max_wait);
+        let (queue, fair_by) = limits::queue(&at.table("queue"), kind, numbers.max_wait);
         let retry_bucket = limits::combined(retry_bucket, queue.combine);
         let in_flight = limits::in_flight(&at.limit("in_flight"), numbers.in_flight);
         let throttling = signals::throttling(&at.table("signals"), kind, numbers);
@@ -233,7 +231,7 @@ impl Limits {
             shared: shared.map(Arc::new).into_iter().collect(),
             uncounted: numbers.uncounted,
         };
-        Self { policy, fair_by, coalesce, throttling, backoff, key, per_key }
+        Self { policy, fair_by, throttling, backoff, key, per_key }
     }
 
     /// Reads the classes, and returns the limits as the limiter, the classifier and the judge of

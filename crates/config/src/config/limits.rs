@@ -241,9 +241,8 @@ impl TomlValue for Failures {
     }
 }
 
-/// Reads the limits on waiting calls, the flows that take turns, and whether identical calls become
-/// one.
-pub(super) fn queue(at: &Cursor<'_>, kind: Kind, max_wait: Duration) -> (QueuePolicy, FairBy, bool) {
+/// Reads the limits on waiting calls, and the flows that take turns.
+pub(super) fn queue(at: &Cursor<'_>, kind: Kind, max_wait: Duration) -> (QueuePolicy, FairBy) {
     let max_wait = at.get("max_wait", max_wait);
     let max_waiting = at.get("max_waiting", 10_000);
     let Bytes(max_waiting_bytes) = at.get("max_waiting_bytes", Bytes(16 << 20));
@@ -252,8 +251,7 @@ pub(super) fn queue(at: &Cursor<'_>, kind: Kind, max_wait: Duration) -> (QueuePo
         at.at("fair_by").problem("is \"namespace\", which an external API has none of");
     }
     let combine = at.get("combine", Combine::Sequential);
-    let coalesce = at.get("coalesce", false);
-    (QueuePolicy { max_wait, max_waiting, max_waiting_bytes, combine }, fair_by, coalesce)
+    (QueuePolicy { max_wait, max_waiting, max_waiting_bytes, combine }, fair_by)
 }
 
 /// The part of the gate's bucket that retries have while they fail, if nothing else is said, and

@@ -153,16 +153,11 @@ impl<'a> Whole<'a> {
         };
         let of_classes = self.policy.classes.iter().any(|class| by_flow(&class.bucket, &class.in_flight));
         let gate = by_flow(&self.policy.bucket, &self.policy.in_flight) || by_flow(&self.policy.retry_bucket, &None);
-        for key in ["coalesce", "fair_by"] {
-            let acts = key == "fair_by" && (gate || of_classes);
-            if queue.max_wait.is_zero() && !acts && at.at(key).is_asked_for() {
-                at.at(key).warn(
-                    "has no effect: with max_wait = \"0s\" no call waits; expected a longer max_wait, or no such key",
-                );
-            }
-        }
-        if self.at.at("shadow").is_true() && at.at("coalesce").is_true() {
-            at.at("coalesce").warn("has no effect: with shadow = true no call waits; expected it without shadow");
+        let acts = gate || of_classes;
+        if queue.max_wait.is_zero() && !acts && at.at("fair_by").is_asked_for() {
+            at.at("fair_by").warn(
+                "has no effect: with max_wait = \"0s\" no call waits; expected a longer max_wait, or no such key",
+            );
         }
     }
 

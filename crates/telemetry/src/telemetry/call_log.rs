@@ -107,9 +107,6 @@ pub struct CallRecord {
     pub body: Option<Duration>,
     /// The time from arrival to when the client left, if it left before it was answered.
     pub gave_up: Option<Duration>,
-    /// The time from arrival to when it was answered with the answer to the same call of another
-    /// client.
-    pub coalesced: Option<Duration>,
     /// The moment at which all of this was known.
     pub ended: Moment,
 }
@@ -280,7 +277,6 @@ impl Serialize for LogLine<'_> {
         put(&mut line, "retry_after_ns", call.retry_after.map(nanos))?;
         put(&mut line, "body_ns", call.body.map(nanos))?;
         put(&mut line, "gave_up_ns", call.gave_up.map(nanos))?;
-        put(&mut line, "coalesced_ns", call.coalesced.map(nanos))?;
         line.end()
     }
 }
@@ -345,7 +341,6 @@ mod tests {
             retry_after: None,
             body: Some(Duration::from_nanos(7)),
             gave_up: None,
-            coalesced: None,
             ended: Moment::from_millis(30),
         }
     }

@@ -192,11 +192,6 @@ impl GateMeters {
         table::HANGUPS.counter(&[&self.gate, self.class_name(class)]).increment(1);
     }
 
-    /// Counts a call that was answered with the answer to an identical one.
-    pub fn coalesced(&self, class: ClassId) {
-        table::COALESCED.counter(&[&self.gate, self.class_name(class)]).increment(1);
-    }
-
     /// Counts a call that was answered with an answer that was kept, and that has not changed.
     pub fn revalidated(&self, class: ClassId) {
         table::REVALIDATED.counter(&[&self.gate, self.class_name(class)]).increment(1);
@@ -251,7 +246,6 @@ impl ClassMeters {
             table::REJECTIONS.counter(&[gate, &class.name, by.word()]).increment(0);
         }
         table::HANGUPS.counter(&[gate, &class.name]).increment(0);
-        table::COALESCED.counter(&[gate, &class.name]).increment(0);
         table::REVALIDATED.counter(&[gate, &class.name]).increment(0);
         Self {
             name: Arc::clone(&class.name),

@@ -75,8 +75,6 @@ metrics_table! {
         "Calls that the gate could not complete: no connection, lost after sending, or no answer in time";
     HANGUPS = Kind::Counter, "tidegate_hangups_total", ["gate", "class"], "calls", Start,
         "Callers who left while their call waited";
-    COALESCED = Kind::Counter, "tidegate_coalesced_total", ["gate", "class"], "calls", Start,
-        "Calls answered with the answer to an identical call that was sent for them";
     REVALIDATED = Kind::Counter, "tidegate_revalidated_total", ["gate", "class"], "calls", Start,
         "Calls answered with an answer that was kept, after the upstream had said that it has not changed";
     KEPT_BYTES = Kind::Gauge, "tidegate_kept_bytes", ["gate"], "bytes", Start,

@@ -67,14 +67,9 @@ fn keys_without_an_effect_in_the_whole_are_named() {
         ),
         (format!("{HTTP}{none}queue.combine = \"max_of\"\n"), &["gates.k.queue.combine: has no effect"]),
         (
-            format!("{HTTP}queue = {{ max_wait = \"0s\", coalesce = true }}\n"),
-            &["gates.k.queue.coalesce: has no effect"],
-        ),
-        (
             format!("{HTTP}queue = {{ max_wait = \"0s\", fair_by = \"user_agent\" }}\n"),
             &["gates.k.queue.fair_by: has no effect"],
         ),
-        (format!("{HTTP}shadow = true\nqueue.coalesce = true\n"), &["gates.k.queue.coalesce: has no effect", "shadow"]),
         (
             format!("{HTTP}revalidation = {{ max_bytes = \"1MiB\" }}\n"),
             &["gates.k.revalidation: has no effect", "revalidate = true"],
