@@ -15,7 +15,6 @@ mod doctor;
 mod explain;
 mod forget;
 mod health;
-mod import;
 mod inject;
 mod kubeconfig;
 mod man;
@@ -99,9 +98,6 @@ enum Command {
     /// Add the sidecar to pods as they are made: an admission webhook
     #[command(hide = true, after_help = webhook::EXAMPLES)]
     Webhook(webhook::Options),
-    /// Print the limits of other programs as classes of a gate
-    #[command(hide = true, after_help = import::EXAMPLES)]
-    Import(import::Options),
     /// Print the JSON Schema of the configuration, for editors
     #[command(hide = true, after_help = schema::EXAMPLES)]
     Schema(schema::Options),
@@ -115,7 +111,7 @@ enum Command {
 
 const EXAMPLES: &str = "\
 Example:  tidegate demo    see what it does; needs no cluster
-More:     tidegate ca, webhook, import, schema, completions, man    for clusters, editors, shells";
+More:     tidegate ca, webhook, schema, completions, man    for clusters, editors, shells";
 
 const USAGE: u8 = 64;
 const CONFIG: u8 = 78;
@@ -148,7 +144,6 @@ pub fn main() -> ExitCode {
         Command::Ca(options) => apart(ca::run, &options),
         Command::Inject(options) => apart(inject::run, &options),
         Command::Webhook(options) => apart(webhook::run, &options),
-        Command::Import(options) => apart(import::run, &options),
         Command::Schema(options) => apart(schema::run, &options),
         Command::Completions(options) => apart(completions::run, &options),
         Command::Man(options) => apart(man::run, &options),

@@ -22,7 +22,6 @@ pub mod chart;
 pub mod cli;
 mod controller;
 pub mod demo;
-mod import;
 mod otlp;
 mod places;
 pub mod proxy;

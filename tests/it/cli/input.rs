@@ -129,26 +129,6 @@ fn a_ca_without_certificates_is_named() {
 }
 
 #[test]
-fn an_entry_of_other_limits_that_cannot_be_read_is_named() {
-    let ended = end(tidegate(["import", "aws-api-throttle", "EC2:.*=1:1,EC2:Describe=fast:1,EC3:.*=1:1"]));
-    assert_eq!(ended.code, Some(1));
-    assert_eq!(
-        ended.err,
-        "tidegate: --aws-api-throttle cannot be read: entry 2, \"EC2:Describe=fast:1\": rate is \"fast\", expected calls per \
-         second above 0 and at most 1000000000; entry 3, \"EC3:.*=1:1\": \"EC3\" is not a service that is known here (did you mean \
-         \"EC2\"?); expected its id in the AWS SDKs, such as \"EC2\" or \"Elastic Load Balancing v2\"\n"
-    );
-    assert!(ended.out.is_empty(), "{}", ended.out);
-    let nameless = end(tidegate(["import", "aws-api-throttle", "EC2:.*=1:1", "--gate", "my gate"]));
-    assert_eq!(nameless.code, Some(1));
-    assert!(nameless.err.contains("\"my gate\" is not the name of a gate"), "{}", nameless.err);
-    let partly = end(tidegate(["import", "aws-api-throttle", "EC2:[A-M]=1:1,EC2:Describe=2:2", "--gate", "ec2"]));
-    assert_eq!(partly.code, Some(0));
-    assert!(partly.err.starts_with("tidegate: entry 1, ") && partly.err.contains("[A-M]"), "{}", partly.err);
-    assert!(partly.out.contains("[[gates.ec2.classes]]\nname = \"ec2_1\""), "{}", partly.out);
-}
-
-#[test]
 fn malformed_toml_is_placed() {
     let said = refused("[gates.api\nupstream = \"x\"\n");
     line(&said, &["FILE:1:"]);
