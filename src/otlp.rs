@@ -1,10 +1,8 @@
-//! Spans and metrics for an OpenTelemetry collector: OTLP over HTTP, in protobuf.
+//! Spans for an OpenTelemetry collector: OTLP over HTTP, in protobuf.
 //!
-//! Nothing here is on the path of a call. The thread of the call log hands each call's record to
-//! the `spans::Tracer`, OpenTelemetry's SDK sends spans in batches, and the metrics are
-//! those of `/metrics`, read at intervals. If the collector is away or slow, spans are dropped
-//! rather than calls delayed, and the metrics that it gets afterwards are whole again, as they
-//! only rise.
+//! Nothing here is on the path of a call. The thread of the call log passes each call's record to
+//! the `spans::Tracer`, and OpenTelemetry's SDK sends spans in batches. If the collector is away or
+//! slow, spans are dropped rather than calls delayed.
 //!
 //! OpenTelemetry's crates make the program 1.7 MiB larger. So they are behind the feature `otlp`;
 //! without it `absent` says so.
@@ -14,16 +12,14 @@ mod absent;
 #[cfg(feature = "otlp")]
 mod collector;
 #[cfg(feature = "otlp")]
-mod exporters;
-#[cfg(feature = "otlp")]
-mod metrics;
+mod exporter;
 #[cfg(feature = "otlp")]
 mod spans;
 
 #[cfg(not(feature = "otlp"))]
-pub(crate) use self::absent::{Exporters, PreparedOtlp};
+pub(crate) use self::absent::{Exporter, PreparedOtlp};
 #[cfg(feature = "otlp")]
-pub(crate) use self::exporters::{Exporters, PreparedOtlp};
+pub(crate) use self::exporter::{Exporter, PreparedOtlp};
 use crate::tls::TlsError;
 
 /// The reason why `[otlp]` cannot be used.
@@ -41,8 +37,3 @@ pub(crate) enum Unusable {
     )]
     Absent,
 }
-
-#[cfg(feature = "otlp")]
-const TRACES: &str = "/v1/traces";
-#[cfg(feature = "otlp")]
-const METRICS: &str = "/v1/metrics";

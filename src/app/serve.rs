@@ -20,7 +20,7 @@ use super::{Failure, control_socket, egress, folder};
 use crate::admin::{Admin, Readiness};
 use crate::clock::Clock;
 use crate::credentials::Target;
-use crate::otlp::Exporters;
+use crate::otlp::Exporter;
 use crate::places;
 use crate::proxy::{self, Egress, Gate, Past};
 use crate::spec::{OwnFile, Settings};
@@ -69,7 +69,7 @@ async fn until_stopped(prepared: Prepared, sources: &Sources, level: Level, cloc
     let admin = Admin::new(readiness, clock, stop_admin.clone());
     let (port, socket) = open(&admin, &prepared.settings).await?;
     let otlp = prepared.otlp.map(|otlp| otlp.start(clock)).transpose()?;
-    let spans = otlp.as_ref().and_then(Exporters::spans);
+    let spans = otlp.as_ref().map(Exporter::spans);
     let calls = call_log(prepared.settings.log.calls.as_deref(), spans.clone(), clock)?;
     let stores = Stores::new(clock, &std::env::var("HOSTNAME").unwrap_or_default());
     stores.adopt(prepared.stores);

@@ -1,4 +1,4 @@
-//! The stand-ins for the exporters in a program that was built without OpenTelemetry.
+//! The stand-ins for the exporter in a program that was built without OpenTelemetry.
 
 use std::convert::Infallible;
 
@@ -7,13 +7,13 @@ use crate::clock::Clock;
 use crate::spec::Otlp;
 use crate::telemetry::Spans;
 
-/// Exporters that are never prepared.
+/// An exporter that is never prepared.
 #[derive(Debug)]
 pub(crate) enum PreparedOtlp {}
 
-/// Exporters that never send.
+/// An exporter that never sends.
 #[derive(Debug)]
-pub(crate) enum Exporters {}
+pub(crate) enum Exporter {}
 
 // === impl PreparedOtlp ===
 
@@ -30,16 +30,16 @@ impl PreparedOtlp {
     ///
     /// # Errors
     /// None.
-    pub(crate) fn start(self, _: Clock) -> Result<Exporters, Infallible> {
+    pub(crate) fn start(self, _: Clock) -> Result<Exporter, Infallible> {
         match self {}
     }
 }
 
-// === impl Exporters ===
+// === impl Exporter ===
 
-impl Exporters {
+impl Exporter {
     /// Is never called.
-    pub(crate) fn spans(&self) -> Option<Spans> {
+    pub(crate) fn spans(&self) -> Spans {
         match *self {}
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HOST};
+use http::header::HOST;
 use http::{HeaderValue, Request, Response, Uri};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::client::conn::http1;
@@ -19,7 +19,6 @@ use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio_rustls::TlsConnector;
 
-use super::METRICS;
 use crate::clock::Clock;
 use crate::telemetry::table;
 use crate::tls;
@@ -50,29 +49,20 @@ impl Collector {
         let host = endpoint.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']').to_owned();
         let usual = if tls.is_some() { 443 } else { 80 };
         let port = endpoint.port_u16().unwrap_or(usual);
-        for labels in [["traces", "ok"], ["traces", "failed"], ["metrics", "ok"], ["metrics", "failed"]] {
-            table::OTLP_SENDINGS.counter(&labels).increment(0);
+        for result in ["ok", "failed"] {
+            table::OTLP_SENDINGS.counter(&[SIGNAL, result]).increment(0);
         }
         Self { url, host, port, tls, runtime, clock, is_away: AtomicBool::new(false) }
     }
 
-    /// Returns the URL of one of its paths.
-    pub(super) fn url(&self, path: &str) -> String {
-        format!("{}{path}", self.url)
-    }
-
-    /// Sends a message to one of its paths.
-    pub(super) async fn post(&self, path: &str, message: Vec<u8>) {
-        let request = Request::post(self.url(path)).header(CONTENT_TYPE, "application/x-protobuf");
-        if let Ok(request) = request.body(Bytes::from(message)) {
-            drop(self.send(request).await); // it is noted what became of it
-        }
+    /// Returns its URL without a slash at the end.
+    pub(super) fn url(&self) -> &str {
+        &self.url
     }
 
     /// Sends a request, and counts what became of it. The log tells when the collector goes away
     /// and when it is back.
     async fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
-        let signal = if request.uri().path().ends_with(METRICS) { "metrics" } else { "traces" };
         let sent = tokio::time::timeout(TIMEOUT, self.exchange(request)).await;
         let answer = sent.unwrap_or_else(|_| Err(format!("no answer within {} s", TIMEOUT.as_secs()).into()));
         let fault = match &answer {
@@ -81,14 +71,14 @@ impl Collector {
             Err(error) => Some(error.to_string()),
         };
         let result = if fault.is_none() { "ok" } else { "failed" };
-        table::OTLP_SENDINGS.counter(&[signal, result]).increment(1);
+        table::OTLP_SENDINGS.counter(&[SIGNAL, result]).increment(1);
         let was_away = self.is_away.swap(fault.is_some(), Ordering::SeqCst);
         let collector = &*self.url;
         match fault {
             Some(error) if !was_away => {
                 tracing::warn!(
                     collector,
-                    signal,
+                    signal = SIGNAL,
                     error,
                     "the OpenTelemetry collector does not take what it is sent; calls go on, spans are dropped until it does"
                 );
@@ -146,6 +136,8 @@ where
     Ok(Response::from_parts(head, body?.to_bytes()))
 }
 
+/// What is sent, in the metric's and the log's word.
+const SIGNAL: &str = "traces";
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// An answer says which spans were refused, in few words.
 const LONGEST_ANSWER: usize = 64 * 1024;

@@ -13,7 +13,6 @@ use opentelemetry_sdk::trace::{
     SpanEvents, SpanLinks, SpanProcessor as _,
 };
 
-use super::TRACES;
 use super::collector::{Client, Collector};
 use crate::clock::{Clock, wall_clock};
 use crate::moment::Moment;
@@ -43,7 +42,7 @@ impl Tracer {
             .with_http()
             .with_http_client(Client(Arc::clone(collector)))
             .with_protocol(Protocol::HttpBinary)
-            .with_endpoint(collector.url(TRACES))
+            .with_endpoint(format!("{}/v1/traces", collector.url()))
             .build()?;
         let mut batches = BatchSpanProcessor::builder(exporter).build();
         batches.set_resource(resource);

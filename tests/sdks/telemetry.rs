@@ -1,4 +1,4 @@
-//! One trace over client, gate and upstream, and the metrics, at a real OpenTelemetry Collector.
+//! One trace over client, gate and upstream at a real OpenTelemetry Collector.
 //! Client and upstream are instrumented with OpenTelemetry's own SDK for Go, so that the gate is
 //! the only part under test. The collector passes everything on to this test as JSON.
 
@@ -63,27 +63,12 @@ impl Told {
     /// The spans so far, each with the name of its service.
     fn spans(&self) -> Vec<(String, Value)> {
         let mut found = Vec::new();
-        for (service, scope) in self.scopes("resourceSpans", "scopeSpans") {
-            let spans = scope["spans"].as_array().cloned().unwrap_or_default();
-            found.extend(spans.into_iter().map(|span| (service.clone(), span)));
-        }
-        found
-    }
-
-    /// The metrics so far by name, the last of each.
-    fn metrics(&self) -> BTreeMap<String, Value> {
-        let scopes = self.scopes("resourceMetrics", "scopeMetrics").into_iter().filter(|(of, _)| of == "tidegate");
-        let metrics = scopes.flat_map(|(_, scope)| scope["metrics"].as_array().cloned().unwrap_or_default());
-        metrics.map(|metric| (metric["name"].as_str().unwrap_or_default().to_owned(), metric)).collect()
-    }
-
-    fn scopes(&self, resources: &str, scopes: &str) -> Vec<(String, Value)> {
-        let mut found = Vec::new();
         for message in &*self.0.lock().expect("no panic") {
-            for resource in message[resources].as_array().into_iter().flatten() {
+            for resource in message["resourceSpans"].as_array().into_iter().flatten() {
                 let service = attributes(&resource["resource"]).remove("service.name").unwrap_or_default();
-                let scopes = resource[scopes].as_array().cloned().unwrap_or_default();
-                found.extend(scopes.into_iter().map(|scope| (service.clone(), scope)));
+                let scopes = resource["scopeSpans"].as_array().into_iter().flatten();
+                let spans = scopes.flat_map(|scope| scope["spans"].as_array().cloned().unwrap_or_default());
+                found.extend(spans.map(|span| (service.clone(), span)));
             }
         }
         found
@@ -128,8 +113,7 @@ fn collector(program: &Path, told: &Told, folder: &Path) -> (Running, String) {
         "receivers:\n  otlp:\n    protocols:\n      http:\n        endpoint: 127.0.0.1:{port}\n\
          exporters:\n  otlp_http:\n    endpoint: http://127.0.0.1:{to}\n    encoding: json\n    compression: none\n\
          service:\n  telemetry:\n    metrics:\n      level: none\n  pipelines:\n    \
-         traces: {{ receivers: [otlp], exporters: [otlp_http] }}\n    \
-         metrics: {{ receivers: [otlp], exporters: [otlp_http] }}\n"
+         traces: {{ receivers: [otlp], exporters: [otlp_http] }}\n"
     );
     std::fs::write(&config, text).expect("the folder is ours");
     let running = start(program, &["collector", &format!("file:{}", config.display())], port);
@@ -145,7 +129,7 @@ fn one_trace_leads_over_client_gate_and_upstream_and_says_what_held_the_call() {
     let calls = dir.path().join("calls.jsonl");
     let settings = format!(
         "preset = \"none\"\nbucket = {{ rate = 5, burst = 1 }}\nqueue.max_wait = \"30s\"\n\
-         [otlp]\nendpoint = \"{url}\"\ninterval = \"1s\"\nsample = 0.0\n"
+         [otlp]\nendpoint = \"{url}\"\nsample = 0.0\n"
     );
     let plan = Plan { name: "api".into(), upstream: format!("http://127.0.0.1:{port}"), settings };
     let gates = Gates::start_logging(&[plan], Some(&calls));
@@ -187,16 +171,6 @@ fn one_trace_leads_over_client_gate_and_upstream_and_says_what_held_the_call() {
     }
     assert_eq!(count("tidegate"), 2, "the call without a trace has no span: {spans:#?}");
 
-    let counted = || {
-        let metrics = told.metrics();
-        let points = metrics.get("tidegate_calls_total")?["sum"]["dataPoints"].as_array()?.clone();
-        let of_gate = points.iter().filter(|point| attributes(point).get("gate").is_some_and(|gate| gate == "api"));
-        Some((of_gate.filter_map(|point| point["asDouble"].as_f64()).sum::<f64>(), metrics))
-    };
-    until("the metrics have come", || counted().is_some_and(|(calls, _)| calls >= 3.0));
-    let (_, metrics) = counted().expect("they have come");
-    assert!(metrics["tidegate_wait_seconds"]["histogram"]["dataPoints"].is_array(), "{:#?}", metrics.keys());
-
     drop(gates);
     let log = std::fs::read_to_string(&calls).expect("the log");
     for traceparent in &seen {
@@ -212,10 +186,10 @@ fn a_collector_that_is_away_costs_one_line_and_no_call() {
     let (_collector, url) = collector(&program, &told, dir.path());
     let port = free_port();
     let _upstream = start(&program, &["upstream", &format!("127.0.0.1:{port}"), &url], port);
-    let settings = format!("preset = \"none\"\n[otlp]\nendpoint = \"http://127.0.0.1:{away}\"\ninterval = \"1s\"\n");
+    let settings = format!("preset = \"none\"\n[otlp]\nendpoint = \"http://127.0.0.1:{away}\"\n");
     let plan = Plan { name: "api".into(), upstream: format!("http://127.0.0.1:{port}"), settings };
     let gates = Gates::start(&[plan]);
-    let failed = || gates.counted("tidegate_otlp_sendings_total{signal=\"metrics\",result=\"failed\"}");
+    let failed = || gates.counted("tidegate_otlp_sendings_total{signal=\"traces\",result=\"failed\"}");
     until("it was tried twice", || {
         assert!(gates.ask("api", "/things").starts_with("HTTP/1.1 200"));
         failed() >= 2.0

@@ -44,7 +44,7 @@ pub struct Settings {
     /// The file that keeps failing keys, pauses and levels over a restart. By itself it is `state`
     /// in the first gate's `tls.write_to`, else in `/run/tidegate`, if either is there.
     pub state: OwnFile,
-    /// The collector that gets spans and metrics.
+    /// The collector that gets spans.
     pub otlp: Option<Otlp>,
     /// The stores of shared buckets.
     pub stores: Vec<Store>,

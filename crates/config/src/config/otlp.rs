@@ -1,7 +1,4 @@
-//! Reads where spans and metrics are sent by OpenTelemetry's protocol.
-
-use std::ops::RangeInclusive;
-use std::time::Duration;
+//! Reads where spans are sent by OpenTelemetry's protocol.
 
 use toml::Value;
 
@@ -20,22 +17,11 @@ pub(super) fn otlp(root: &Cursor<'_>) -> Option<Otlp> {
     }
     let is_plain = endpoint.as_ref().is_some_and(|url| url.scheme_str() == Some("http"));
     let ca = at.unused_if(is_plain, "the endpoint is http://", &at.at("endpoint")).file("ca", Holds::Certificate);
-    let traces = at.get("traces", true);
-    let sample = at.unused_if(!traces, "traces = false", &at.at("traces")).get("sample", 1.0);
+    let sample = at.get("sample", 1.0);
     if !(0.0..=1.0).contains(&sample) {
         at.at("sample").problem(format!("is {sample}, expected a share of the calls, from 0 to 1"));
     }
-    let metrics = at.get("metrics", true);
-    let interval = at.unused_if(!metrics, "metrics = false", &at.at("metrics")).get("interval", INTERVAL);
-    if !INTERVALS.contains(&interval) {
-        at.at("interval").problem(format!("is {interval:?}, expected a time from 1s to 1h"));
-    }
-    if !traces && !metrics {
-        at.at("metrics").given(&[&at.at("traces")]).problem(
-            "is false, and so is traces: nothing would be sent; expected one of them to be true, or no [otlp]",
-        );
-    }
-    Some(Otlp { endpoint: endpoint?, ca, traces, sample, metrics, interval })
+    Some(Otlp { endpoint: endpoint?, ca, sample })
 }
 
 /// The URL of a collector.
@@ -69,7 +55,5 @@ impl TomlValue for Endpoint {
     }
 }
 
-const INTERVAL: Duration = Duration::from_secs(60);
-const INTERVALS: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3600);
 const GRPC: u16 = 4317;
 const HTTP: u16 = 4318;

@@ -204,7 +204,7 @@ metrics_table! {
     CALL_LOG_DROPPED = Kind::Counter, "tidegate_call_log_dropped_total", [], "lines", Start,
         "Lines of the call log that were dropped because the disk was too slow";
     OTLP_SENDINGS = Kind::Counter, "tidegate_otlp_sendings_total", ["signal", "result"], "sendings", Once("there is [otlp]"),
-        "Spans (traces) or metrics that were sent to the OpenTelemetry collector, by what came of it (ok, failed)";
+        "Batches of spans (traces) sent to the OpenTelemetry collector, by result (ok, failed)";
     CREDENTIALS_AGE = Kind::Gauge, "tidegate_credentials_age_seconds", ["gate"], "seconds",
         Once("the gate's own credentials come from a file"),
         "Time since the gate's own credentials were last read from their file";

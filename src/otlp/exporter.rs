@@ -1,0 +1,89 @@
+//! The exporter of spans, as it is prepared, started and finished.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use opentelemetry::KeyValue;
+use opentelemetry_sdk::Resource;
+use tokio::runtime::Handle;
+
+use super::Unusable;
+use super::collector::Collector;
+use super::spans::Tracer;
+use crate::clock::Clock;
+use crate::spec::Otlp;
+use crate::telemetry::Spans;
+use crate::tls::{self, Pem, Roots};
+
+/// Everything that is needed to send.
+#[derive(Debug)]
+pub(crate) struct PreparedOtlp {
+    settings: Otlp,
+    tls: Option<tls::Client>,
+}
+
+/// The running exporter, until it is finished.
+#[derive(Debug)]
+pub(crate) struct Exporter {
+    tracer: Arc<Tracer>,
+    /// True if calls without a trace may get one.
+    begins: bool,
+}
+
+// === impl PreparedOtlp ===
+
+impl PreparedOtlp {
+    /// Reads the file that the settings name.
+    ///
+    /// # Errors
+    /// The CA cannot be used.
+    pub(crate) fn new(settings: Otlp) -> Result<Self, Unusable> {
+        let roots = || settings.ca.as_deref().map_or(Ok(Roots::System), |ca| Pem::read(ca).map(Roots::Only));
+        let is_tls = settings.endpoint.scheme_str() == Some("https");
+        let tls = is_tls.then(|| tls::Client::new(roots()?, None)).transpose().map_err(Unusable::Ca)?;
+        Ok(Self { settings, tls })
+    }
+
+    /// Starts to send. Call it on the runtime.
+    ///
+    /// # Errors
+    /// OpenTelemetry's exporter does not take the endpoint.
+    pub(crate) fn start(self, clock: Clock) -> Result<Exporter, opentelemetry_otlp::ExporterBuildError> {
+        let Self { settings, tls } = self;
+        let collector = Arc::new(Collector::new(&settings.endpoint, tls, Handle::current(), clock));
+        let tracer = Arc::new(Tracer::new(&collector, &resource(), settings.sample, clock)?);
+        Ok(Exporter { tracer, begins: settings.sample > 0.0 })
+    }
+}
+
+// === impl Exporter ===
+
+impl Exporter {
+    /// Returns the receiver of the call log's records.
+    pub(crate) fn spans(&self) -> Spans {
+        let tracer = Arc::clone(&self.tracer);
+        Spans { begins: self.begins, take: Arc::new(move |record| tracer.take(record)) }
+    }
+
+    /// Sends what is left, for five seconds at most.
+    pub(crate) async fn finish(self) {
+        // Waits for the tracer's thread, which sends on this one.
+        drop(tokio::task::spawn_blocking(move || self.tracer.finish(PATIENCE)).await);
+    }
+}
+
+/// Returns what describes this process. `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` go
+/// first.
+fn resource() -> Resource {
+    let own = Resource::builder_empty()
+        .with_attribute(KeyValue::new("service.name", "tidegate"))
+        .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")));
+    let pod = std::env::var("HOSTNAME").ok().filter(|name| !name.is_empty());
+    let own = own.with_attributes(pod.map(|pod| KeyValue::new("service.instance.id", pod)));
+    own.with_detector(Box::new(opentelemetry_sdk::resource::EnvResourceDetector::new()))
+        .with_attributes(std::env::var("OTEL_SERVICE_NAME").ok().map(|name| KeyValue::new("service.name", name)))
+        .build()
+}
+
+/// The time that the end of the process waits for the collector.
+const PATIENCE: Duration = Duration::from_secs(5);
