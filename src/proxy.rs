@@ -46,4 +46,5 @@ pub use crate::limit::snapshot::{Changes, Gap};
 pub use crate::spec::{Listen, RetryAfter};
 
 #[cfg(test)]
+#[path = "proxy/tests/conservation.rs"]
 mod conservation;
