@@ -38,4 +38,4 @@ pub use tidegate_config::{config, spec, yaml};
 pub use tidegate_inject::inject;
 pub use tidegate_store::store;
 pub use tidegate_telemetry::{clock, controls, telemetry};
-pub use tidegate_upstream::{clients, credentials, tls, upstream};
+pub use tidegate_upstream::{clients, credentials, own_client, tls, upstream};

@@ -25,8 +25,9 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("status", &["chart", "controls"]),
     ("telemetry", &["clock", "controls", "api", "limit"]),
     ("tls", &["clock"]),
+    ("own_client", &["clock", "tls"]),
     ("yaml", &[]),
-    ("credentials", &["clock", "spec", "tls", "yaml"]),
+    ("credentials", &["clock", "own_client", "spec", "tls", "yaml"]),
     ("api", &["limit"]),
     ("hot", &["limit"]),
     ("limit", &[]),
@@ -56,13 +57,13 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
         ],
     ),
     ("admin", &["bind", "body", "clock", "controls", "places", "spec", "status", "telemetry"]),
-    ("demo", &["chart", "clock", "controller", "places", "random"]),
+    ("demo", &["chart", "clock", "controller", "own_client", "places", "random"]),
     ("simulate", &["agenda", "api", "chart", "classify", "config", "controller", "limit", "random", "spec"]),
     ("state", &["api", "limit"]),
     ("store", &["clock", "credentials", "limit", "spec", "telemetry", "tls"]),
     ("inject", &["yaml"]),
-    ("otlp", &["clock", "spec", "telemetry", "tls"]),
-    ("webhook", &["body", "clock", "credentials", "inject", "places", "tls"]),
+    ("otlp", &["clock", "own_client", "spec", "telemetry", "tls"]),
+    ("webhook", &["bind", "body", "clock", "credentials", "inject", "places", "tls"]),
     (
         "app",
         &[
@@ -239,7 +240,7 @@ fn no_panic_of_the_product_formats_a_value() {
 /// True if a file is a module of tests.
 fn is_test(file: &Path) -> bool {
     let text = |part: &std::ffi::OsStr| part.to_string_lossy().trim_end_matches(".rs").to_owned();
-    file.iter().map(text).any(|part| part == "tests" || part == "conservation")
+    file.iter().map(text).any(|part| part == "tests")
 }
 
 /// Returns every source file with its top-level module and its text. The modules of a crate are

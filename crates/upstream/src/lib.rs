@@ -1,11 +1,12 @@
 //! The connections of tidegate to an API.
 //!
 //! [`tls`] has rustls configurations that follow their files. [`credentials`] finds an upstream and
-//! what it asks of a client. [`clients`] asks an API server whose token a client has. [`upstream`]
+//! what it asks of a client. [`own_client`] makes the calls of the process itself. [`clients`] asks an API server whose token a client has. [`upstream`]
 //! accounts for every stream of a connection, and sends requests.
 
 pub mod clients;
 pub mod credentials;
+pub mod own_client;
 pub mod tls;
 pub mod upstream;
 

@@ -1,25 +1,18 @@
 //! The few calls of the API server that the process makes for itself, with its own identity: the
-//! webhook keeps its certificate, and gates ask who their clients are. A connection that is idle is
-//! used again.
+//! webhook keeps its certificate, and gates ask who their clients are.
 
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, Request, StatusCode, header};
-use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::client::conn::http1::{self, SendRequest};
-use hyper_util::rt::TokioIo;
-use rustls::pki_types::ServerName;
 use serde_json::Value;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
 
 use super::{Credential, CredentialError, Resolved};
 use crate::clock::Clock;
-use crate::tls::{self, TlsError};
+use crate::own_client::{OwnCallError, OwnClient};
+use crate::tls::TlsError;
 
 /// A call of the API that failed.
 #[derive(Debug, thiserror::Error)]
@@ -61,24 +54,16 @@ pub enum ApiError {
 
 /// The API server, as a pod sees it.
 #[derive(derive_more::Debug)]
-#[debug("Api({authority})")]
+#[debug("Api({client:?})")]
 pub struct Api {
-    authority: String,
-    host: String,
-    port: u16,
+    client: OwnClient,
     /// The path that every call begins with.
     base_path: String,
-    server_name: String,
-    tls: Option<Arc<tls::Client>>,
     credential: Option<Credential>,
     /// The name for itself that it sends.
     agent: &'static str,
     clock: Clock,
-    /// Connections on which no call is under way.
-    idle: Mutex<Vec<Sender>>,
 }
-
-type Sender = SendRequest<Full<Bytes>>;
 
 // === impl Api ===
 
@@ -89,19 +74,13 @@ impl Api {
     /// TLS to it cannot be set up.
     pub fn new(resolved: &Resolved, agent: &'static str, clock: Clock) -> Result<Self, ApiError> {
         let target = &resolved.target;
-        let host = target.authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
         let tls = resolved.tls(true)?;
         Ok(Self {
-            authority: target.authority.to_string(),
-            port: target.authority.port_u16().unwrap_or_else(|| if tls.is_some() { 443 } else { 80 }),
+            client: OwnClient::new(target.authority.clone(), target.server_name.clone(), tls, clock),
             base_path: target.base_path.clone(),
-            server_name: target.server_name.clone().unwrap_or_else(|| host.clone()),
-            host,
-            tls,
             credential: resolved.credential.clone(),
             agent,
             clock,
-            idle: Mutex::default(),
         })
     }
 
@@ -130,31 +109,14 @@ impl Api {
             credential.secret.ready(true, self.clock).await?;
         }
         let (request, number) = self.request(&method, path, kind, body)?;
-        // A connection that was idle may have ended before the server saw anything, or after it did
-        // what it was asked: only what changes nothing is asked again.
-        let kept = if method == Method::PATCH { None } else { self.kept() };
-        let answered = match kept {
-            Some(mut sender) => match sender.send_request(request.clone()).await {
-                Ok(answer) => Some((answer, sender)),
-                Err(_) => None,
-            },
-            None => None,
-        };
-        let (answer, sender) = match answered {
-            Some(answered) => answered,
-            None => {
-                let mut sender = self.connect().await?;
-                (sender.send_request(request).await?, sender)
-            }
-        };
+        let answer = self.client.send(request, method != Method::PATCH, LARGEST).await;
+        let answer = answer.map_err(|error| self.error(error))?;
         let status = answer.status();
         if let (StatusCode::UNAUTHORIZED, Some(credential)) = (status, &self.credential) {
             credential.secret.refused(number, self.clock);
         }
-        let unreadable = |error: &dyn std::fmt::Display| ApiError::Answer(error.to_string());
-        let body = Limited::new(answer.into_body(), LARGEST).collect().await.map_err(|error| unreadable(&error))?;
-        self.keep(sender);
-        let value: Value = serde_json::from_slice(&body.to_bytes()).map_err(|error| unreadable(&error))?;
+        let value: Value =
+            serde_json::from_slice(answer.body()).map_err(|error| ApiError::Answer(error.to_string()))?;
         if status.is_success() {
             return Ok(value);
         }
@@ -169,11 +131,10 @@ impl Api {
         path: &str,
         kind: &'static str,
         body: Bytes,
-    ) -> Result<(Request<Full<Bytes>>, u64), ApiError> {
+    ) -> Result<(Request<Bytes>, u64), ApiError> {
         let mut request = Request::builder()
             .method(method)
             .uri(format!("{}{path}", self.base_path))
-            .header(header::HOST, &self.authority)
             .header(header::USER_AGENT, self.agent)
             .header(header::CONTENT_TYPE, kind);
         let mut number = 0;
@@ -184,41 +145,17 @@ impl Api {
                 request = request.header(header, value);
             }
         }
-        Ok((request.body(Full::new(body))?, number))
+        Ok((request.body(body)?, number))
     }
 
-    async fn connect(&self) -> Result<Sender, ApiError> {
-        let failed = |error| ApiError::Connection(self.authority.clone(), error);
-        let stream = TcpStream::connect((&*self.host, self.port)).await.map_err(failed)?;
-        let Some(tls) = &self.tls else { return handshake(stream).await };
-        tls.refresh(self.clock.now());
-        let name = ServerName::try_from(self.server_name.clone()).map_err(|error| failed(io::Error::other(error)))?;
-        handshake(TlsConnector::from(tls.http1_config()).connect(name, stream).await.map_err(failed)?).await
-    }
-
-    /// Takes an idle connection that is still open.
-    fn kept(&self) -> Option<Sender> {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        idle.retain(SendRequest::is_ready);
-        idle.pop()
-    }
-
-    fn keep(&self, sender: Sender) {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        if idle.len() < MOST_IDLE && !sender.is_closed() {
-            idle.push(sender);
+    fn error(&self, error: OwnCallError) -> ApiError {
+        match error {
+            OwnCallError::Connection(error) => ApiError::Connection(self.client.authority().to_string(), error),
+            OwnCallError::Call(error) => ApiError::Call(error),
+            OwnCallError::Response(error) => ApiError::Answer(error.to_string()),
+            OwnCallError::Host(error) => ApiError::Request(error.into()),
         }
     }
-}
-
-async fn handshake<S>(stream: S) -> Result<Sender, ApiError>
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    // Its end shows in the call.
-    tokio::spawn(async move { drop(connection.await) });
-    Ok(sender)
 }
 
 // === impl ApiError ===
@@ -233,5 +170,3 @@ impl ApiError {
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The objects read here are a few KiB.
 const LARGEST: usize = 4 << 20;
-/// Enough for a gate whose clients have all come at once.
-const MOST_IDLE: usize = 8;

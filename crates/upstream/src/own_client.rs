@@ -1,0 +1,158 @@
+//! The HTTP/1.1 client for calls that the process makes for itself: to the API server, to a
+//! collector, and in the demo. Idle connections are used again.
+
+use std::error::Error;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use http::header::{HOST, InvalidHeaderValue};
+use http::uri::Authority;
+use http::{HeaderValue, Request, Response, Uri};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use crate::clock::Clock;
+use crate::tls;
+
+/// A client of one server.
+#[derive(derive_more::Debug)]
+#[debug("OwnClient({authority})")]
+pub struct OwnClient {
+    authority: Authority,
+    host: String,
+    port: u16,
+    /// The name in the server's certificate.
+    server_name: String,
+    tls: Option<Arc<tls::Client>>,
+    clock: Clock,
+    /// Connections on which no call is under way.
+    idle: Mutex<Vec<Sender>>,
+}
+
+/// The reason why a call has no response.
+#[derive(Debug, thiserror::Error)]
+pub enum OwnCallError {
+    /// There is no connection, or no TLS on it.
+    #[error("{0}")]
+    Connection(#[from] io::Error),
+    /// The connection broke.
+    #[error(transparent)]
+    Call(#[from] hyper::Error),
+    /// The response is too long, or broke off.
+    #[error("{0}")]
+    Response(Box<dyn Error + Send + Sync>),
+    /// The server's name is no value for a header.
+    #[error(transparent)]
+    Host(#[from] InvalidHeaderValue),
+}
+
+type Sender = SendRequest<Full<Bytes>>;
+
+// === impl OwnClient ===
+
+impl OwnClient {
+    /// Makes a client of a server whose certificate has `server_name`, or else the host's name.
+    #[must_use]
+    pub fn new(authority: Authority, server_name: Option<String>, tls: Option<Arc<tls::Client>>, clock: Clock) -> Self {
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
+        Self {
+            port: authority.port_u16().unwrap_or_else(|| if tls.is_some() { 443 } else { 80 }),
+            server_name: server_name.unwrap_or_else(|| host.clone()),
+            authority,
+            host,
+            tls,
+            clock,
+            idle: Mutex::default(),
+        }
+    }
+
+    /// Returns the host and port as a URL has them.
+    pub const fn authority(&self) -> &Authority {
+        &self.authority
+    }
+
+    /// Sends a request and reads the whole response, of at most `longest` bytes.
+    ///
+    /// An idle connection may have ended before the server saw the request, or after it acted on it.
+    /// So only a request that `is_repeatable` is sent on one, and once more on a new connection.
+    ///
+    /// # Errors
+    /// No response came, or it is longer.
+    pub async fn send(
+        &self,
+        request: Request<Bytes>,
+        is_repeatable: bool,
+        longest: usize,
+    ) -> Result<Response<Bytes>, OwnCallError> {
+        let mut request = request.map(Full::new);
+        request.headers_mut().insert(HOST, HeaderValue::from_str(self.authority.as_str())?);
+        let target = request.uri().path_and_query().cloned();
+        *request.uri_mut() = target.map_or_else(|| Uri::from_static("/"), Uri::from);
+        let idle = if is_repeatable { self.take_idle() } else { None };
+        if let Some(mut sender) = idle
+            && sender.ready().await.is_ok()
+            && let Ok(response) = sender.send_request(request.clone()).await
+        {
+            return self.read(response, sender, longest).await;
+        }
+        let mut sender = self.connect().await?;
+        let response = sender.send_request(request).await?;
+        self.read(response, sender, longest).await
+    }
+
+    async fn read(
+        &self,
+        response: Response<Incoming>,
+        sender: Sender,
+        longest: usize,
+    ) -> Result<Response<Bytes>, OwnCallError> {
+        let (head, body) = response.into_parts();
+        let body = Limited::new(body, longest).collect().await.map_err(OwnCallError::Response)?;
+        self.keep(sender);
+        Ok(Response::from_parts(head, body.to_bytes()))
+    }
+
+    async fn connect(&self) -> Result<Sender, OwnCallError> {
+        let stream = TcpStream::connect((&*self.host, self.port)).await?;
+        // Without it only latency is lost.
+        drop(stream.set_nodelay(true));
+        let Some(tls) = &self.tls else { return handshake(stream).await };
+        tls.refresh(self.clock.now());
+        let name = ServerName::try_from(self.server_name.clone()).map_err(io::Error::other)?;
+        handshake(TlsConnector::from(tls.http1_config()).connect(name, stream).await?).await
+    }
+
+    /// Takes an idle connection that is still open.
+    fn take_idle(&self) -> Option<Sender> {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        idle.retain(|sender| !sender.is_closed());
+        idle.pop()
+    }
+
+    fn keep(&self, sender: Sender) {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if idle.len() < MOST_IDLE && !sender.is_closed() {
+            idle.push(sender);
+        }
+    }
+}
+
+async fn handshake<S>(stream: S) -> Result<Sender, OwnCallError>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    // Its end shows in the call.
+    tokio::spawn(async move { drop(connection.await) });
+    Ok(sender)
+}
+
+/// Enough for a gate whose clients have all come at once, and for a controller's workers.
+const MOST_IDLE: usize = 16;
