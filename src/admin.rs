@@ -17,7 +17,7 @@ mod socket;
 
 use std::convert::Infallible;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::net::{TcpStream, UnixStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -94,7 +94,7 @@ impl Admin {
     /// The port cannot be opened.
     pub async fn listen(&self, listen: SocketAddr) -> Result<SocketAddr, AdminError> {
         let failed = |source| AdminError { address: listen, source };
-        let listener = bind(listen).await.map_err(failed)?;
+        let listener = bind::tcp("admin", listen).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let admin = self.clone();
         self.tasks.spawn(async move {
@@ -182,30 +182,6 @@ impl Doors {
             Origin::Loopback => &self.loopback,
             Origin::Socket => &self.socket,
         }
-    }
-}
-
-/// Binds the port. A node without IPv6 gets it on the same address of IPv4: pods are told to listen
-/// on `[::]`, and one line is better than no pod.
-async fn bind(listen: SocketAddr) -> io::Result<TcpListener> {
-    let error = match TcpListener::bind(listen).await {
-        Ok(listener) => return Ok(listener),
-        Err(error) => error,
-    };
-    let is_missing = error.raw_os_error() == Some(rustix::io::Errno::AFNOSUPPORT.raw_os_error())
-        || error.kind() == io::ErrorKind::AddrNotAvailable;
-    let Some(instead) = in_ipv4(listen).filter(|_| is_missing) else { return Err(error) };
-    let listener = TcpListener::bind(instead).await?;
-    tracing::warn!(%error, %listen, %instead, "there is no IPv6 here; the admin port listens on IPv4 instead");
-    Ok(listener)
-}
-
-/// Returns the address of IPv4 that means the same as this one of IPv6: every address, or loopback.
-fn in_ipv4(address: SocketAddr) -> Option<SocketAddr> {
-    match address.ip() {
-        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => Some((Ipv4Addr::UNSPECIFIED, address.port()).into()),
-        IpAddr::V6(Ipv6Addr::LOCALHOST) => Some((Ipv4Addr::LOCALHOST, address.port()).into()),
-        _ => None,
     }
 }
 

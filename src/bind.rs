@@ -3,10 +3,11 @@
 
 use std::fs;
 use std::io::{Error, ErrorKind};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use tokio::net::UnixStream;
+use tokio::net::{TcpListener, UnixStream};
 
 /// The file of a Unix socket; removed when dropped, unless another socket has taken its place.
 #[derive(Debug)]
@@ -39,6 +40,29 @@ impl Drop for SocketFile {
 
 fn id(path: &Path) -> Option<(u64, u64)> {
     fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
+}
+
+/// Binds a TCP port. A node without IPv6 gets it on the same address of IPv4: pods are told to listen
+/// on `[::]`, and one line is better than no pod.
+pub(crate) async fn tcp(listener: &str, listen: SocketAddr) -> Result<TcpListener, Error> {
+    let error = match TcpListener::bind(listen).await {
+        Ok(bound) => return Ok(bound),
+        Err(error) => error,
+    };
+    let is_missing = error.raw_os_error() == Some(AFNOSUPPORT) || error.kind() == ErrorKind::AddrNotAvailable;
+    let Some(instead) = in_ipv4(listen).filter(|_| is_missing) else { return Err(error) };
+    let bound = TcpListener::bind(instead).await?;
+    tracing::warn!(listener, %error, %listen, %instead, "there is no IPv6 here; it listens on IPv4 instead");
+    Ok(bound)
+}
+
+/// Returns the address of IPv4 that means the same as this one of IPv6: every address, or loopback.
+pub(crate) fn in_ipv4(address: SocketAddr) -> Option<SocketAddr> {
+    match address.ip() {
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => Some((Ipv4Addr::UNSPECIFIED, address.port()).into()),
+        IpAddr::V6(Ipv6Addr::LOCALHOST) => Some((Ipv4Addr::LOCALHOST, address.port()).into()),
+        _ => None,
+    }
 }
 
 /// Fails if a path is not free: a socket on which nothing listens may be replaced; a living one, or

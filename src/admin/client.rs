@@ -106,7 +106,7 @@ impl At {
             match self {
                 Self::Port(address) => {
                     // Where there is no IPv6, the process listens on IPv4.
-                    let ways: Vec<_> = [*address].into_iter().chain(super::in_ipv4(*address)).collect();
+                    let ways: Vec<_> = [*address].into_iter().chain(crate::bind::in_ipv4(*address)).collect();
                     ask(TcpStream::connect(&*ways).await?, &request, LONGEST).await
                 }
                 Self::Socket(path) => ask(UnixStream::connect(path).await?, &request, LONGEST).await,

@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,6 +24,7 @@ use tokio_util::task::TaskTracker;
 use super::budget::{self, Budget};
 use super::certificate::Certificate;
 use super::{Settings, review};
+use crate::bind;
 use crate::body;
 use crate::clock::Clock;
 use crate::places::{self, Door, Place};
@@ -68,16 +69,7 @@ impl Server {
     /// It cannot be opened.
     pub async fn bind(settings: Settings, certificate: Certificate, clock: Clock) -> Result<Self, ListenError> {
         let failed = |source| ListenError { address: settings.listen, source };
-        let listener = match TcpListener::bind(settings.listen).await {
-            // A node without IPv6 cannot listen on all of its addresses that way.
-            Err(error) if settings.listen.is_ipv6() && settings.listen.ip().is_unspecified() => {
-                let all = SocketAddr::from((Ipv4Addr::UNSPECIFIED, settings.listen.port()));
-                let listener = TcpListener::bind(all).await.map_err(|_| failed(error))?;
-                tracing::info!(listen = %all, "there is no IPv6 here: listening on IPv4");
-                listener
-            }
-            listener => listener.map_err(failed)?,
-        };
+        let listener = bind::tcp("webhook", settings.listen).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let shared = Shared {
             listener,
