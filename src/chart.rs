@@ -10,7 +10,7 @@ mod svg;
 mod terminal;
 
 use self::axis::Scale;
-pub(crate) use self::figures::{cut, short, sparkline, sparkline_up_to, thousands};
+pub(crate) use self::figures::{cut, short, sparkline, thousands};
 pub use self::terminal::Look;
 
 /// A chart.

@@ -5,40 +5,39 @@
 //! that is said afterwards. The gate is passed in: this module does not know the proxy. Times are
 //! real; the seed alone decides which objects change, and in which order.
 
-mod capacity;
-mod client;
 mod controller;
-mod lease;
 mod record;
 mod scene;
 mod server;
-mod store;
 mod story;
-mod table;
+mod world;
 
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use http::uri::Authority;
 use tokio::task::JoinSet;
 
-use self::client::Client;
 use self::controller::HttpController;
 use self::record::{Backlog, Seen};
 pub use self::scene::{BURST, RATE};
-use self::scene::{CHANGES_PER_SECOND, KINDS, Kind, OBJECTS, RENEW_EVERY};
+use self::scene::{CHANGES_PER_SECOND, KINDS, OBJECTS, ObjectId, RENEW_EVERY};
 pub(crate) use self::scene::{RETRY_RATE, Scene};
 use self::server::Api;
+use self::story::Now;
 pub(crate) use self::story::Played;
-use self::table::Now;
-pub(crate) use self::table::Table;
 use crate::clock::Clock;
 use crate::moment::Moment;
+use crate::own_client::OwnClient;
 use crate::random::Random;
 
 /// The time between two measurements of the backlog.
 const SAMPLE: Duration = Duration::from_millis(100);
+
+/// The time between two lines of the table.
+const LINE: Duration = Duration::from_secs(1);
 
 /// An object that has waited longer than this is overdue.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -63,67 +62,96 @@ pub(crate) enum DemoError {
     Show(#[source] io::Error),
 }
 
-/// Plays both runs and shows `table` meanwhile. `gate` starts a gate in front of the address it is
-/// given, and returns the address at which the gate listens and a handle that stops it when
-/// dropped.
+/// The way by which the herd reaches the API.
+#[derive(Debug)]
+pub(crate) struct Entrance<Handle> {
+    /// The address to call.
+    pub(crate) address: SocketAddr,
+    /// Stops what listens there when dropped.
+    pub(crate) handle: Handle,
+}
+
+/// Plays both runs and prints a line a second meanwhile. `gate` starts a gate in front of the
+/// address it is given.
 ///
 /// # Errors
 /// See [`DemoError`].
 pub(crate) async fn play<Handle>(
     scene: Scene,
-    table: &mut Table,
-    gate: impl AsyncFnOnce(SocketAddr) -> Result<(SocketAddr, Handle), GateError>,
+    print: fn(&str) -> io::Result<()>,
+    gate: impl AsyncFnOnce(SocketAddr) -> Result<Entrance<Handle>, GateError>,
 ) -> Result<Played, DemoError> {
-    let without = play_once(scene, table, "without the gate", async |api| Ok((api, ()))).await?;
-    let with = play_once(scene, table, "with the gate", gate).await?;
+    let direct = async |address| Ok(Entrance { address, handle: () });
+    let without = play_once(scene, print, "without the gate", direct).await?;
+    let with = play_once(scene, print, "with the gate", gate).await?;
     Ok(Played { scene, without, with })
 }
 
 /// Plays one run against an API of its own.
 async fn play_once<Handle>(
     scene: Scene,
-    table: &mut Table,
+    print: fn(&str) -> io::Result<()>,
     name: &str,
-    between: impl AsyncFnOnce(SocketAddr) -> Result<(SocketAddr, Handle), GateError>,
+    between: impl AsyncFnOnce(SocketAddr) -> Result<Entrance<Handle>, GateError>,
 ) -> Result<Seen, DemoError> {
     let clock = Clock::start();
     let api = Api::new(scene, clock);
     let mut tasks = JoinSet::new();
     let address = api.serve(&mut tasks).await.map_err(DemoError::Listen)?;
-    let (address, stops_when_dropped) = between(address).await.map_err(DemoError::Gate)?;
-    let herd = Herd::start(address, &api, clock, &mut tasks);
-    tasks.spawn(life(Arc::clone(&api), scene, clock));
-    table.begin(name).map_err(DemoError::Show)?;
+    let entrance = between(address).await.map_err(DemoError::Gate)?;
+    let herd = herd(entrance.address, &api, clock, &mut tasks).map_err(|error| DemoError::Gate(error.into()))?;
+    tasks.spawn(life(Arc::clone(&api), herd.clone(), scene, clock));
+    print(&format!("\n{name}\n{}\n", Now::HEADS)).map_err(DemoError::Show)?;
     let mut at = clock.now();
+    let mut shown = Moment::ZERO;
     while at.since_start() < scene.length {
-        let overdue = lock(&api.store).unreconciled(at, PATIENCE);
-        lock(&api.seen).backlog.push(Backlog { at, overdue });
-        if table.is_due(at) {
-            table.show(&herd.now(&api, scene, at)).map_err(DemoError::Show)?;
+        let overdue = api.world().overdue(at, PATIENCE);
+        api.world().seen.backlog.push(Backlog { at, overdue });
+        if at - shown >= LINE {
+            shown = at;
+            let backing_off = herd.iter().map(|controller| controller.backing_off()).sum();
+            let now = Now { at, is_trouble: scene.trouble().contains(&at), backing_off, overdue };
+            let line = now.line(&api.world().seen);
+            print(&format!("{line}\n")).map_err(DemoError::Show)?;
         }
         let due = at + SAMPLE;
         clock.sleep_until(due).await;
         at = clock.now();
-        let mut seen = lock(&api.seen);
+        let seen = &mut api.world().seen;
         seen.stalled = seen.stalled.max(at - due);
     }
-    table.end(&herd.now(&api, scene, at)).map_err(DemoError::Show)?;
     tasks.shutdown().await;
-    drop(stops_when_dropped);
-    let seen = std::mem::take(&mut *lock(&api.seen));
+    drop(entrance.handle);
+    let seen = std::mem::take(&mut api.world().seen);
     Ok(seen)
 }
 
-/// Changes objects all the time, directly and through no gate, as users of a cluster do.
-async fn life(api: Arc<Api>, scene: Scene, clock: Clock) {
+/// Starts all controllers with their leases.
+fn herd(
+    server: SocketAddr,
+    api: &Arc<Api>,
+    clock: Clock,
+    tasks: &mut JoinSet<()>,
+) -> Result<Vec<Arc<HttpController>>, http::uri::InvalidUri> {
+    let authority: Authority = server.to_string().parse()?;
+    let offsets = (0..).map(|number| RENEW_EVERY / 4 * number);
+    let start = |(kind, offset)| {
+        let client = OwnClient::new(authority.clone(), None, None, clock);
+        HttpController::start(kind, client, api, offset, clock, tasks)
+    };
+    Ok((0..KINDS.len()).zip(offsets).map(start).collect())
+}
+
+/// Changes objects all the time, as users of a cluster do.
+async fn life(api: Arc<Api>, herd: Vec<Arc<HttpController>>, scene: Scene, clock: Clock) {
     let mut random = Random::new(scene.seed);
-    // The informers list first.
     let mut next = clock.now() + scene.length / 40;
     loop {
         clock.sleep_until(next).await;
-        let (kind, item) = (random.below(KINDS.len()), random.below(OBJECTS));
+        let object = ObjectId { kind: random.below(KINDS.len()), number: random.below(OBJECTS) };
         let now = clock.now();
-        lock(&api.store).change(kind, item, now);
+        let generation = api.world().change(object, now);
+        herd[object.kind].learn(object.number, generation);
         // A small delay is made up for; a machine that was busy elsewhere must not look like a
         // flood of changes.
         next = (next + Duration::from_secs(1) / CHANGES_PER_SECOND).max(now.back(CATCH_UP));
@@ -133,54 +161,4 @@ async fn life(api: Arc<Api>, scene: Scene, clock: Clock) {
 /// Locks a mutex of the demo, even if a task panicked while it held it.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// All controllers with their leases.
-struct Herd {
-    controllers: Vec<Arc<HttpController>>,
-    /// Held by each call that is out.
-    unanswered: Arc<()>,
-}
-
-// === impl Herd ===
-
-impl Herd {
-    fn start(server: SocketAddr, api: &Arc<Api>, clock: Clock, tasks: &mut JoinSet<()>) -> Self {
-        let unanswered = Arc::new(());
-        let mut controllers = Vec::new();
-        let mut offset = Duration::ZERO;
-        for (kind, Kind { resource, .. }) in KINDS.iter().enumerate() {
-            let client = Client::new(server, format!("{resource}-controller"), clock, Arc::downgrade(&unanswered));
-            tasks.spawn(lease::keep(client.clone(), Arc::clone(api), offset));
-            offset += RENEW_EVERY / 4;
-            controllers.push(HttpController::start(kind, client, tasks));
-        }
-        Self { controllers, unanswered }
-    }
-
-    /// Collects everything that the table shows.
-    fn now(&self, api: &Api, scene: Scene, at: Moment) -> Now {
-        let (waiting, backing_off) =
-            self.controllers.iter().map(|it| it.waiting()).fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
-        let overdue = lock(&api.store).unreconciled(at, PATIENCE);
-        let seen = lock(&api.seen);
-        let second = at.back(Duration::from_secs(1));
-        let (calls, errors) = seen.calls(second, at);
-        let recently = at.back(table::RECENTLY);
-        let quantile = |permille| seen.convergence(permille, |it| it.at >= recently);
-        Now {
-            at,
-            length: scene.length,
-            trouble: scene.trouble().contains(&at),
-            calls,
-            errors,
-            unanswered: Arc::strong_count(&self.unanswered) - 1,
-            waiting,
-            backing_off,
-            overdue,
-            median: quantile(500),
-            slowest: quantile(990),
-            renewals: seen.renewals(),
-        }
-    }
 }

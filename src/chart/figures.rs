@@ -38,15 +38,10 @@ pub(crate) fn short(duration: Duration) -> String {
 /// Draws the last `width` values as a row of small bars, the greatest of them at full height. A
 /// value above zero is always visible.
 pub(crate) fn sparkline(values: &[u64], width: usize) -> String {
-    let shown = &values[values.len().saturating_sub(width)..];
-    sparkline_up_to(shown.iter().max().copied().unwrap_or_default(), shown, width)
-}
-
-/// Does the same with `most` at full height, so that rows can be compared.
-pub(crate) fn sparkline_up_to(most: u64, values: &[u64], width: usize) -> String {
     const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let shown = &values[values.len().saturating_sub(width)..];
-    let level = |value: &u64| usize::try_from((value * 8).div_ceil(most.max(1))).unwrap_or_default().min(8);
+    let most = shown.iter().max().copied().unwrap_or_default().max(1);
+    let level = |value: &u64| usize::try_from((value * 8).div_ceil(most)).unwrap_or_default().min(8);
     shown.iter().map(|value| BARS[level(value)]).collect()
 }
 
@@ -66,6 +61,5 @@ mod tests {
         assert_eq!(sparkline(&[0, 1, 1000], 8), " ▁█");
         assert_eq!(sparkline(&[9, 9, 1, 2], 2), "▄█");
         assert_eq!(sparkline(&[0, 0], 8), "  ");
-        assert_eq!(sparkline_up_to(8, &[4, 1, 8, 9], 8), "▄▁██");
     }
 }

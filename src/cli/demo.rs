@@ -1,6 +1,5 @@
 //! `tidegate demo`: plays the story of [`crate::demo`] with the real proxy in between.
 
-use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,7 +15,7 @@ use crate::chart::Look;
 use crate::clock::Clock;
 use crate::config;
 use crate::credentials::Environment;
-use crate::demo::{self, GateError, Played, Scene, Table};
+use crate::demo::{self, Entrance, GateError, Played, Scene};
 use crate::proxy::Gate;
 
 pub(super) const EXAMPLES: &str = "\
@@ -45,8 +44,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     // Checked now, so that the error does not come only after a minute.
     show::file(&options.svg, "")?;
     show::text(&format!("{}\n", show::wrapped(&Played::prologue(&scene), screen.width())))?;
-    let mut table = Table::new(Box::new(io::stdout()), screen.terminal, screen.colour);
-    let played = block_on(demo::play(scene, &mut table, gate))??;
+    let played = block_on(demo::play(scene, show::text, gate))??;
     let chart = played.chart();
     let look = Look { width: screen.width(), height: 14, colour: screen.colour };
     let mut end = format!("\n{}", chart.terminal(look));
@@ -59,7 +57,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
 }
 
 /// Starts a gate in front of the demo's API, configured as a user would do it.
-async fn gate(api: SocketAddr) -> Result<(SocketAddr, DropGuard), GateError> {
+async fn gate(api: SocketAddr) -> Result<Entrance<DropGuard>, GateError> {
     let text = format!(
         "[admin]\nlisten = \"off\"\n\n[shutdown]\ndrain = \"1s\"\n\n[gates.demo]\nlisten = \"127.0.0.1:0\"\n\
          upstream = \"http://{api}\"\nbucket = {{ rate = {rate}, burst = {burst} }}\nretry_bucket = {{ rate = {retries}, burst = {burst} }}\n",
@@ -76,7 +74,7 @@ async fn gate(api: SocketAddr) -> Result<(SocketAddr, DropGuard), GateError> {
     let stop = CancellationToken::new();
     let gate = Gate::start(gate.options, clock, stop.clone()).await?;
     let address = gate.addresses().first().copied().ok_or("the gate listens on a TCP port")?;
-    Ok((address, stop.drop_guard()))
+    Ok(Entrance { address, handle: stop.drop_guard() })
 }
 
 fn joined(failure: Failure) -> String {

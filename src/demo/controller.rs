@@ -1,111 +1,82 @@
-//! A controller over HTTP: an informer (list, then watch) feeds the work queue, and workers write.
+//! A controller over HTTP: workers that write what has changed, and the lease of its leader.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bytes::BytesMut;
-use http::{Method, StatusCode};
-use http_body_util::BodyExt as _;
-use serde_json::{Value, json};
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, RETRY_AFTER, USER_AGENT};
+use http::{Method, Request, StatusCode};
+use serde_json::json;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use super::client::{CallError, Client};
 use super::lock;
-use super::scene::{OBJECTS, WORKERS};
-use super::store::{self, collection, generation, object_name, object_number};
-use crate::controller::{Controller, Item, RateLimiter, Reconciled};
+use super::scene::{KINDS, OBJECTS, ObjectId, RENEW_DEADLINE, RENEW_EVERY, WORKERS};
+use super::server::Api;
+use crate::clock::Clock;
+use crate::controller::{Controller, Item, LeaseHolder, MAX_RETRIES, RateLimiter, Reconciled};
+use crate::own_client::OwnClient;
 
-/// A reflector's first backoff. In client-go it grows; the demo ends before that matters.
-const LIST_AGAIN: Duration = Duration::from_millis(800);
+/// The controller of one kind.
+#[derive(Debug)]
+pub(super) struct HttpController {
+    kind: usize,
+    client: OwnClient,
+    clock: Clock,
+    state: Mutex<State>,
+    /// Wakes a worker that waits for an object.
+    changed: Notify,
+}
 
-/// The informer's knowledge of an object.
+/// The state that the workers share.
+#[derive(Debug)]
+struct State {
+    controller: Controller,
+    /// What the informer knows of each object.
+    cache: Vec<Known>,
+}
+
+/// The generation of an object, and the one that was last reported.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
     generation: u64,
     observed: u64,
 }
 
-/// The controller of one kind.
-#[derive(Debug)]
-pub(super) struct HttpController {
-    kind: usize,
-    client: Client,
-    state: Mutex<State>,
-    /// Wakes a worker that waits for an object.
-    changed: Notify,
-}
-
-/// The state that informer and workers share.
-#[derive(Debug)]
-struct State {
-    controller: Controller,
-    cache: Vec<Known>,
-}
-
 // === impl HttpController ===
 
 impl HttpController {
-    /// Starts the informer and the workers.
-    pub(super) fn start(kind: usize, client: Client, tasks: &mut JoinSet<()>) -> Arc<Self> {
+    /// Starts the workers, and after `offset` the lease: controllers do not start at the same
+    /// instant.
+    pub(super) fn start(
+        kind: usize,
+        client: OwnClient,
+        api: &Arc<Api>,
+        offset: Duration,
+        clock: Clock,
+        tasks: &mut JoinSet<()>,
+    ) -> Arc<Self> {
         let controller = Controller::new(RateLimiter::DEFAULT, OBJECTS, WORKERS);
         let state = Mutex::new(State { controller, cache: vec![Known::default(); OBJECTS] });
-        let controller = Arc::new(Self { kind, client, state, changed: Notify::new() });
-        tasks.spawn(Arc::clone(&controller).inform());
+        let controller = Arc::new(Self { kind, client, clock, state, changed: Notify::new() });
+        tasks.spawn(Arc::clone(&controller).lead(Arc::clone(api), offset));
         for _ in 0..WORKERS {
             tasks.spawn(Arc::clone(&controller).work());
         }
         controller
     }
 
-    /// Returns the number of objects that wait for a worker, and of those that wait out a delay.
-    pub(super) fn waiting(&self) -> (usize, usize) {
-        lock(&self.state).controller.queue.waiting()
+    /// Counts the objects that wait out a delay.
+    pub(super) fn backing_off(&self) -> usize {
+        lock(&self.state).controller.queue.waiting().1
     }
 
-    /// Runs the informer: it lists, watches from there, and resumes at the last version it saw.
-    async fn inform(self: Arc<Self>) {
-        loop {
-            if let Ok(list) = self.client.call(Method::GET, &collection(self.kind), &Value::Null).await {
-                list["items"].as_array().into_iter().flatten().for_each(|object| self.learn(object));
-                self.watch(store::version(&list)).await;
-            }
-            self.client.clock.sleep(LIST_AGAIN).await;
-        }
-    }
-
-    /// Watches until the list is too old or an error says to list again.
-    async fn watch(&self, mut version: u64) {
-        loop {
-            let path = format!("{}?watch=1&resourceVersion={version}", collection(self.kind));
-            match self.client.stream(&path).await {
-                Ok(mut changes) => {
-                    let mut text = BytesMut::new();
-                    while let Some(Ok(frame)) = changes.frame().await {
-                        text.extend_from_slice(frame.data_ref().map_or(&[], |data| &data[..]));
-                        while let Some(end) = text.iter().position(|byte| *byte == b'\n') {
-                            let event: Value = serde_json::from_slice(&text.split_to(end + 1)).unwrap_or(Value::Null);
-                            self.learn(&event["object"]);
-                            version = version.max(store::version(&event["object"]));
-                        }
-                    }
-                }
-                // A reflector resumes after "too many requests" and lists again after anything
-                // else.
-                Err(CallError::Status(StatusCode::TOO_MANY_REQUESTS)) => self.client.clock.sleep(LIST_AGAIN).await,
-                Err(_) => return,
-            }
-        }
-    }
-
-    /// Takes an object from the API into the cache, and into the queue whatever its backoff.
-    fn learn(&self, object: &Value) {
-        let Some(item) = object["metadata"]["name"].as_str().and_then(object_number) else { return };
+    /// Takes a change into the cache, and its object into the queue whatever its backoff, as an
+    /// informer does.
+    pub(super) fn learn(&self, item: Item, generation: u64) {
         let mut state = lock(&self.state);
-        let known = &mut state.cache[item];
-        known.generation = known.generation.max(generation(object));
-        known.observed = known.observed.max(object["status"]["observedGeneration"].as_u64().unwrap_or(0));
-        state.controller.queue.add(item, self.client.clock.now());
+        state.cache[item].generation = generation;
+        state.controller.queue.add(item, self.clock.now());
         drop(state);
         self.changed.notify_one();
     }
@@ -113,8 +84,8 @@ impl HttpController {
     async fn work(self: Arc<Self>) {
         loop {
             let item = self.next().await;
-            let reconciled = self.reconcile(item).await.map_or(Reconciled::Failed, |()| Reconciled::Done);
-            lock(&self.state).controller.finish(item, reconciled, self.client.clock.now());
+            let reconciled = if self.reconcile(item).await { Reconciled::Done } else { Reconciled::Failed };
+            lock(&self.state).controller.finish(item, reconciled, self.clock.now());
             self.changed.notify_one();
         }
     }
@@ -122,38 +93,84 @@ impl HttpController {
     /// Waits for the next object to work on.
     async fn next(&self) -> Item {
         loop {
-            let next = lock(&self.state).controller.start(self.client.clock.now());
+            let next = lock(&self.state).controller.start(self.clock.now());
             match next {
                 Ok(item) => return item,
                 Err(None) => self.changed.notified().await,
                 Err(Some(due)) => tokio::select! {
                     () = self.changed.notified() => {}
-                    () = self.client.clock.sleep_until(due) => {}
+                    () = self.clock.sleep_until(due) => {}
                 },
             }
         }
     }
 
     /// Applies the wanted state, then reports it in the status. If there is nothing to do, no call
-    /// is made.
-    async fn reconcile(&self, item: Item) -> Result<(), CallError> {
+    /// is made. Returns false if a call failed.
+    async fn reconcile(&self, item: Item) -> bool {
         let known = lock(&self.state).cache[item];
         if known.observed >= known.generation {
-            return Ok(());
+            return true;
         }
-        let path = format!("{}/{}", collection(self.kind), object_name(self.kind, item));
-        let applied = json!({ "demo.example.com/applied": known.generation.to_string() });
-        let patch = json!({ "metadata": { "annotations": applied } });
-        let object = self.client.call(Method::PATCH, &path, &patch).await?;
-        let version = &object["metadata"]["resourceVersion"];
-        let status = json!({
-            "metadata": { "resourceVersion": version }, "status": { "observedGeneration": known.generation },
-        });
-        self.client.call(Method::PUT, &format!("{path}/status"), &status).await?;
-        // The watch shows the controller's own write a little later; until then the work would be
-        // done again.
-        let observed = &mut lock(&self.state).cache[item].observed;
-        *observed = known.generation.max(*observed);
-        Ok(())
+        let path = ObjectId { kind: self.kind, number: item }.path();
+        let applied =
+            json!({ "metadata": { "annotations": { "demo.example.com/applied": known.generation.to_string() } } });
+        let status = json!({ "status": { "observedGeneration": known.generation } });
+        let is_done = self.call(Method::PATCH, &path, applied.to_string()).await
+            && self.call(Method::PUT, &format!("{path}/status"), status.to_string()).await;
+        if is_done {
+            lock(&self.state).cache[item].observed = known.generation;
+        }
+        is_done
+    }
+
+    /// Renews the lease for as long as the run lasts, and records each attempt: an update, and if it
+    /// fails a read and another update, as client-go does.
+    async fn lead(self: Arc<Self>, api: Arc<Api>, offset: Duration) {
+        let mut holder = LeaseHolder::new(RENEW_EVERY, RENEW_DEADLINE);
+        let lease = KINDS[self.kind].resource;
+        let seconds = holder.timeout().as_secs();
+        let path = format!("/apis/coordination.k8s.io/v1/namespaces/demo/leases/{lease}?timeout={seconds}s");
+        let update = || self.call(Method::PUT, &path, "{}".to_owned());
+        self.clock.sleep(offset).await;
+        loop {
+            holder.begin(self.clock.now());
+            let renewed = tokio::select! {
+                renewed = async { update().await || self.call(Method::GET, &path, String::new()).await && update().await } => renewed,
+                () = self.clock.sleep(holder.timeout()) => false,
+            };
+            let attempt = holder.end(renewed, self.clock.now());
+            api.world().seen.renewals.push(attempt.late);
+            self.clock.sleep_until(attempt.next).await;
+        }
+    }
+
+    /// Makes one call as client-go does: it sleeps on a Retry-After inside the worker, up to ten
+    /// times, and retries nothing else. Returns true if it succeeded.
+    async fn call(&self, method: Method, path: &str, body: String) -> bool {
+        let body = Bytes::from(body);
+        for retries in 0..=MAX_RETRIES {
+            let request = Request::builder()
+                .method(&method)
+                .uri(path)
+                .header(USER_AGENT, KINDS[self.kind].resource)
+                .header(CONTENT_TYPE, "application/merge-patch+json")
+                .body(body.clone());
+            let Ok(request) = request else { return false };
+            let Ok(response) = self.client.send(request, true, LONGEST).await else { return false };
+            let status = response.status();
+            let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+            let may_retry = status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error();
+            match retry_after {
+                Some(seconds) if may_retry && retries < MAX_RETRIES => {
+                    self.clock.sleep(Duration::from_secs(seconds)).await;
+                }
+                _ => return status.is_success(),
+            }
+        }
+        false
     }
 }
+
+/// The responses here are a few hundred bytes.
+const LONGEST: usize = 64 * 1024;

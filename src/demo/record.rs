@@ -9,10 +9,8 @@ use crate::moment::Moment;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrived {
     pub(super) at: Moment,
-    /// True if an informer opened its watch.
-    pub(super) is_watch: bool,
-    /// The API's answer.
-    pub(super) status: u16,
+    /// True if the API answered with an error of its own.
+    pub(super) is_error: bool,
 }
 
 /// An object whose controller caught up with its wanted state.
@@ -49,15 +47,6 @@ pub(super) struct Seen {
     pub(super) stalled: Duration,
 }
 
-// === impl Arrived ===
-
-impl Arrived {
-    /// True if the API answered with an error of its own.
-    pub(super) fn is_error(&self) -> bool {
-        self.status >= 500 || self.status == 429
-    }
-}
-
 // === impl Seen ===
 
 impl Seen {
@@ -70,12 +59,12 @@ impl Seen {
         let recent = self.arrived.iter().rev().take_while(|call| call.at >= enough);
         recent
             .filter(|call| call.at >= from && call.at < to)
-            .fold((0, 0), |(calls, errors), call| (calls + 1, errors + usize::from(call.is_error())))
+            .fold((0, 0), |(calls, errors), call| (calls + 1, errors + usize::from(call.is_error)))
     }
 
-    /// Returns the most calls in any window of `length`, without watches, which are opened once.
+    /// Returns the most calls in any window of `length`.
     pub(super) fn most_calls(&self, length: Duration) -> usize {
-        let mut times: Vec<Moment> = self.arrived.iter().filter(|call| !call.is_watch).map(|call| call.at).collect();
+        let mut times: Vec<Moment> = self.arrived.iter().map(|call| call.at).collect();
         times.sort_unstable();
         let in_window = |(first, at): (usize, &Moment)| times.partition_point(|time| *time - *at < length) - first;
         times.iter().enumerate().map(in_window).max().unwrap_or(0)
@@ -107,7 +96,7 @@ mod tests {
     use super::*;
 
     fn arrivals(millis: &[u64]) -> Seen {
-        let call = |at: &u64| Arrived { at: Moment::from_millis(*at), is_watch: false, status: 200 };
+        let call = |at: &u64| Arrived { at: Moment::from_millis(*at), is_error: false };
         Seen { arrived: millis.iter().map(call).collect(), ..Seen::default() }
     }
 

@@ -11,22 +11,24 @@ use crate::moment::Moment;
 pub(super) struct Kind {
     /// The name in the path.
     pub(super) resource: &'static str,
-    /// The name in the object.
-    pub(super) name: &'static str,
     /// True if its admission webhook is the one that goes down.
     pub(super) guarded: bool,
 }
 
 /// Four controllers of a typical operator, two of them behind the webhook.
 pub(super) const KINDS: [Kind; 4] = [
-    Kind { resource: "buckets", name: "Bucket", guarded: true },
-    Kind { resource: "databases", name: "Database", guarded: true },
-    Kind { resource: "networks", name: "Network", guarded: false },
-    Kind { resource: "queues", name: "Queue", guarded: false },
+    Kind { resource: "buckets", guarded: true },
+    Kind { resource: "databases", guarded: true },
+    Kind { resource: "networks", guarded: false },
+    Kind { resource: "queues", guarded: false },
 ];
 
-/// The API group of the objects.
-pub(super) const GROUP: &str = "demo.example.com";
+/// An object, by its kind and its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ObjectId {
+    pub(super) kind: usize,
+    pub(super) number: usize,
+}
 
 /// The number of objects of each kind.
 pub(super) const OBJECTS: usize = 400;
@@ -79,5 +81,39 @@ impl Scene {
     /// Returns the seconds between which the webhook is down.
     pub(super) fn trouble_seconds(&self) -> [f64; 2] {
         [self.trouble().start, self.trouble().end].map(|moment| moment.since_start().as_secs_f64())
+    }
+}
+
+// === impl ObjectId ===
+
+impl ObjectId {
+    /// Returns the object's path.
+    pub(super) fn path(self) -> String {
+        let Self { kind, number } = self;
+        format!("/apis/demo.example.com/v1/namespaces/demo/{}/{number}", KINDS[kind].resource)
+    }
+
+    /// Reads the path of an object or of its status.
+    pub(super) fn of(path: &str) -> Option<Self> {
+        let mut parts = path.split('/').skip(6);
+        let resource = parts.next()?;
+        let kind = KINDS.iter().position(|kind| kind.resource == resource)?;
+        let number = parts.next()?.parse().ok().filter(|number| *number < OBJECTS)?;
+        Some(Self { kind, number })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_is_found_by_its_path() {
+        let object = ObjectId { kind: 3, number: 7 };
+        assert_eq!(ObjectId::of(&object.path()), Some(object));
+        assert_eq!(ObjectId::of(&format!("{}/status", object.path())), Some(object));
+        for path in ["/", "/apis/coordination.k8s.io/v1/namespaces/demo/leases/queues", "/a/b/c/d/e/queues/400"] {
+            assert_eq!(ObjectId::of(path), None, "{path}");
+        }
     }
 }

@@ -1,18 +1,16 @@
-//! The embedded API server: HTTP/1.1 on loopback, with list, watch, get, patch, status updates and
-//! leases, a capacity, and an admission webhook that goes down for a while.
+//! The embedded API server: HTTP/1.1 on loopback, with a capacity, and an admission webhook that
+//! goes down for a while.
 
 use std::convert::Infallible;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::Bytes;
-use futures_util::{StreamExt as _, stream};
 use http::header::CONTENT_TYPE;
-use http::{HeaderValue, Method, Request, Response, StatusCode, Uri};
-use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt as _, Collected, Full, Limited, StreamBody};
-use hyper::body::{Frame, Incoming};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, Collected, Full, Limited};
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
@@ -20,13 +18,10 @@ use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-use super::capacity::Capacity;
 use super::lock;
-use super::record::{Arrived, Converged, Seen};
-use super::scene::{CAPACITY, KINDS, Kind, SERVICE_TIME, Scene};
-use super::store::{Denied, Store};
+use super::scene::{KINDS, ObjectId, SERVICE_TIME, Scene};
+use super::world::World;
 use crate::clock::Clock;
-use crate::moment::Moment;
 use crate::places::{self, Door, Place};
 
 /// The API, shared by its connections and by the observers inside the process.
@@ -34,40 +29,19 @@ use crate::places::{self, Door, Place};
 pub(super) struct Api {
     scene: Scene,
     clock: Clock,
-    pub(super) store: Mutex<Store>,
-    capacity: Mutex<Capacity>,
-    pub(super) seen: Mutex<Seen>,
+    world: Mutex<World>,
 }
-
-/// The target of a request.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Target {
-    /// The path of the collection.
-    collection: String,
-    /// The path of the object, if there is one.
-    object: Option<String>,
-    is_status: bool,
-    /// The kind, if it is one of the demo's.
-    kind: Option<Kind>,
-    /// The version after which a watch begins.
-    watch: Option<u64>,
-}
-
-/// A response whose body comes at once, or as a stream of changes.
-type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
 // === impl Api ===
 
 impl Api {
     /// Creates an API whose run begins when `clock` began.
     pub(super) fn new(scene: Scene, clock: Clock) -> Arc<Self> {
-        Arc::new(Self {
-            scene,
-            clock,
-            store: Mutex::new(Store::new()),
-            capacity: Mutex::new(Capacity::new(CAPACITY)),
-            seen: Mutex::default(),
-        })
+        Arc::new(Self { scene, clock, world: Mutex::new(World::new()) })
+    }
+
+    pub(super) fn world(&self) -> MutexGuard<'_, World> {
+        lock(&self.world)
     }
 
     /// Listens on a free port of loopback, and serves until the set is dropped.
@@ -108,96 +82,42 @@ impl Api {
         drop(http1::Builder::new().serve_connection(TokioIo::new(stream), service).await);
     }
 
-    async fn answer(&self, request: Request<Incoming>) -> Answer {
+    async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
         let at = self.clock.now();
-        let target = Target::of(request.uri());
-        let served = lock(&self.capacity).serves(at);
-        let answer = if served {
-            self.serve_call(request, &target).await
-        } else {
-            failure(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", "etcdserver: too many requests")
-        };
-        let status = answer.status().as_u16();
-        lock(&self.seen).arrived.push(Arrived { at, is_watch: target.watch.is_some(), status });
-        answer
+        let serves = self.world().serves(at);
+        let fault = if serves { self.perform(request).await.err() } else { Some("etcdserver: too many requests") };
+        self.world().answered(at, fault.is_some());
+        fault.map_or_else(|| Response::new(Full::new(Bytes::from_static(b"{}"))), failure)
     }
 
-    async fn serve_call(&self, request: Request<Incoming>, target: &Target) -> Answer {
-        let method = request.method().clone();
+    /// Makes a change, or returns the reason why it cannot be made.
+    async fn perform(&self, request: Request<Incoming>) -> Result<(), &'static str> {
+        let is_patch = request.method() == Method::PATCH;
+        let object = ObjectId::of(request.uri().path());
         let body = Limited::new(request.into_body(), 64 * 1024).collect().await;
-        let Ok(body) = body.map(Collected::to_bytes) else {
-            return failure(StatusCode::BAD_REQUEST, "BadRequest", "the body did not arrive");
-        };
-        let body: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
-        if let Some(version) = target.watch {
-            let mut changes = lock(&self.store).watch(&target.collection, version);
-            let frames = stream::poll_fn(move |cx| changes.poll_recv(cx)).map(|change| Ok(Frame::data(change)));
-            return Response::new(StreamBody::new(frames).boxed_unsync());
-        }
+        let body = body.map(Collected::to_bytes).map_err(|_| "the body did not arrive")?;
         self.clock.sleep(SERVICE_TIME).await;
         let now = self.clock.now();
-        let guarded = target.kind.is_some_and(|kind| kind.guarded);
-        if method == Method::PATCH && guarded && self.scene.trouble().contains(&now) {
-            let text = "failed calling webhook \"guard.demo.example.com\": connection refused";
-            return failure(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", text);
+        let Some(object) = object else { return Ok(()) };
+        if is_patch && KINDS[object.kind].guarded && self.scene.trouble().contains(&now) {
+            return Err("failed calling webhook \"guard.demo.example.com\": connection refused");
         }
-        match self.perform(&method, target, body, now) {
-            Ok(value) => Response::new(Full::new(Bytes::from(value.to_string())).boxed_unsync()),
-            Err(Denied::Conflict) => failure(StatusCode::CONFLICT, "Conflict", "the object has been modified"),
-            Err(Denied::Invalid) => failure(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", "a field is missing"),
-            Err(Denied::NotFound) => failure(StatusCode::NOT_FOUND, "NotFound", "not found"),
+        let report: Value = serde_json::from_slice(&body).unwrap_or_default();
+        if let Some(observed) = report["status"]["observedGeneration"].as_u64() {
+            self.world().report(object, observed, now);
         }
-    }
-
-    fn perform(&self, method: &Method, target: &Target, body: Value, now: Moment) -> Result<Value, Denied> {
-        let mut store = lock(&self.store);
-        match (method, &target.object) {
-            (&Method::GET, None) => Ok(store.list(&target.collection)),
-            (&Method::POST, None) => store.create(&target.collection, body),
-            (&Method::GET, Some(path)) => store.get(path),
-            (&Method::PATCH, Some(path)) => store.patch(path, &body),
-            (&Method::PUT, Some(path)) if !target.is_status => store.update(path, body),
-            (&Method::PUT, Some(path)) => {
-                let (value, took) = store.update_status(path, &body, now)?;
-                let guarded = target.kind.is_some_and(|kind| kind.guarded);
-                lock(&self.seen).converged.extend(took.map(|took| Converged { at: now, took, guarded }));
-                Ok(value)
-            }
-            _ => Err(Denied::NotFound),
-        }
-    }
-}
-
-// === impl Target ===
-
-impl Target {
-    fn of(uri: &Uri) -> Self {
-        let parts: Vec<&str> = uri.path().split('/').skip(1).collect();
-        let ["apis", group, version, "namespaces", namespace, resource, rest @ ..] = parts.as_slice() else {
-            return Self::default();
-        };
-        let collection = format!("/apis/{group}/{version}/namespaces/{namespace}/{resource}");
-        let parameters = || uri.query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
-        let parameter = |name| parameters().find(|(key, _)| *key == name).map(|(_, value)| value);
-        let after = || parameter("resourceVersion").and_then(|text| text.parse().ok()).unwrap_or(0);
-        Self {
-            object: rest.first().map(|name| format!("{collection}/{name}")),
-            collection,
-            is_status: rest.get(1) == Some(&"status"),
-            kind: KINDS.into_iter().find(|kind| kind.resource == *resource),
-            watch: parameter("watch").is_some_and(|value| value != "0" && value != "false").then(after),
-        }
+        Ok(())
     }
 }
 
 /// Builds a `metav1.Status` error as kube-apiserver does.
-fn failure(status: StatusCode, reason: &str, message: &str) -> Answer {
+fn failure(message: &str) -> Response<Full<Bytes>> {
     let body = json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-        "reason": reason, "message": message, "code": status.as_u16(),
+        "reason": "InternalError", "message": message, "code": 500,
     });
-    let mut answer = Response::new(Full::new(Bytes::from(body.to_string())).boxed_unsync());
-    *answer.status_mut() = status;
+    let mut answer = Response::new(Full::new(Bytes::from(body.to_string())));
+    *answer.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
     answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     answer
 }
@@ -219,17 +139,5 @@ mod tests {
             .expect("a port");
         let mut silent = TcpStream::connect(address).await.expect("it listens");
         assert_eq!(silent.read(&mut [0]).await.expect("closed"), 0);
-    }
-
-    #[test]
-    fn paths_are_read_as_kubernetes_writes_them() {
-        let of = |path: &'static str| Target::of(&Uri::from_static(path));
-        let watch = of("/apis/demo.example.com/v1/namespaces/demo/queues?watch=1&resourceVersion=7");
-        assert_eq!((watch.watch, watch.object, watch.kind), (Some(7), None, Some(KINDS[3])));
-        assert_eq!(watch.collection, "/apis/demo.example.com/v1/namespaces/demo/queues");
-        let status = of("/apis/demo.example.com/v1/namespaces/demo/buckets/bucket-4/status");
-        assert_eq!((status.is_status, status.watch), (true, None));
-        assert_eq!(status.object.as_deref(), Some("/apis/demo.example.com/v1/namespaces/demo/buckets/bucket-4"));
-        assert_eq!(of("/"), Target::default());
     }
 }

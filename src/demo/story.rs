@@ -1,4 +1,4 @@
-//! The observations, as a picture and as sentences. Every number in them was measured in this very
+//! The observations, as a table, a picture and sentences. Every number in them was measured in this very
 //! run.
 
 use std::time::Duration;
@@ -17,6 +17,15 @@ pub(crate) struct Played {
     pub(super) without: Seen,
     /// The herd through the gate.
     pub(super) with: Seen,
+}
+
+/// A moment of a run, as the table shows it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Now {
+    pub(super) at: Moment,
+    pub(super) is_trouble: bool,
+    pub(super) backing_off: usize,
+    pub(super) overdue: usize,
 }
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -124,11 +133,35 @@ impl Played {
                 format!("{after} after the webhook was back {overdue} objects were still not reconciled")
             }
         };
-        let errors = seen.arrived.iter().filter(|call| call.is_error()).count();
+        let errors = seen.arrived.iter().filter(|call| call.is_error).count();
         let (late, renewals) = seen.renewals();
         format!(
             "{} of them failed. {recovery}, and {late} of {renewals} lease renewals were late or failed.",
             thousands(errors)
+        )
+    }
+}
+
+// === impl Now ===
+
+impl Now {
+    /// The heads of the table's columns.
+    pub(super) const HEADS: &str = "   time  calls/s  errors/s  backing off  overdue      p50      p99  leases late";
+
+    /// Returns the table's line for the last second; p50 and p99 are the times from change to
+    /// reconcile of the last three seconds.
+    pub(super) fn line(&self, seen: &Seen) -> String {
+        let (calls, errors) = seen.calls(self.at.back(SECOND), self.at);
+        let recently = self.at.back(3 * SECOND);
+        let quantile =
+            |permille| seen.convergence(permille, |it| it.at >= recently).map_or_else(|| "-".to_owned(), short);
+        let (late, renewals) = seen.renewals();
+        let [calls, errors, backing_off, overdue] = [calls, errors, self.backing_off, self.overdue].map(thousands);
+        let [p50, p99, late] = [quantile(500), quantile(990), format!("{late} of {renewals}")];
+        let trouble = if self.is_trouble { "  webhook down" } else { "" };
+        let at = self.at.since_start().as_secs_f64();
+        format!(
+            "{at:>5.0} s  {calls:>7}  {errors:>8}  {backing_off:>11}  {overdue:>7}  {p50:>7}  {p99:>7}  {late:>11}{trouble}"
         )
     }
 }
@@ -139,7 +172,7 @@ mod tests {
     use crate::demo::record::{Arrived, Backlog};
 
     fn played() -> Played {
-        let call = |at| Arrived { at: Moment::from_millis(at), is_watch: false, status: 500 };
+        let call = |at| Arrived { at: Moment::from_millis(at), is_error: true };
         let without = Seen {
             arrived: (0..2000).map(call).collect(),
             backlog: vec![Backlog { at: Moment::from_millis(9900), overdue: 1234 }],
@@ -155,6 +188,24 @@ mod tests {
         assert!(text.contains("up to 1,000 calls in one second"), "{text}");
         assert!(text.contains("1,234 objects were still not reconciled"), "{text}");
         assert!(text.contains("reconciled 2.0 s after the webhook was back"), "{text}");
+    }
+
+    #[test]
+    fn columns_stand_under_their_heads() {
+        let now = Now { at: Moment::from_millis(1000), is_trouble: true, backing_off: 1845, overdue: 77 };
+        let line = now.line(&played().without);
+        for (head, value) in [
+            ("calls/s", "1,000"),
+            ("errors/s", "1,000"),
+            ("backing off", "1,845"),
+            ("overdue", "77"),
+            ("leases late", "0 of 0"),
+        ] {
+            let end = |text: &str, word: &str| text.rfind(word).map(|at| at + word.len());
+            let found = line.match_indices(value).any(|(at, _)| Some(at + value.len()) == end(Now::HEADS, head));
+            assert!(found, "{head}\n{}\n{line}", Now::HEADS);
+        }
+        assert!(line.ends_with("  webhook down"), "{line}");
     }
 
     #[test]

@@ -1,0 +1,134 @@
+//! The state of the embedded API: the calls that it can bear, and the objects that are behind.
+
+use std::time::Duration;
+
+use super::record::{Arrived, Converged, Seen};
+use super::scene::{CAPACITY, KINDS, OBJECTS, ObjectId};
+use crate::moment::Moment;
+
+/// The API's capacity and objects, and the record of the run.
+#[derive(Debug)]
+pub(super) struct World {
+    capacity: Capacity,
+    objects: Vec<Vec<Object>>,
+    pub(super) seen: Seen,
+}
+
+/// An object.
+#[derive(Clone, Copy, Debug, Default)]
+struct Object {
+    /// Counts the changes of its wanted state.
+    generation: u64,
+    /// The moment since which its status is behind.
+    behind: Option<Moment>,
+}
+
+/// So many calls a second; turning a call away costs something too. Real servers stay down in this
+/// way after the cause is gone: they are busy rejecting calls.
+#[derive(Debug)]
+struct Capacity {
+    per_second: f64,
+    room: f64,
+    counted: Moment,
+}
+
+// === impl World ===
+
+impl World {
+    /// Creates the API with all objects in their wanted state.
+    pub(super) fn new() -> Self {
+        let objects = vec![vec![Object::default(); OBJECTS]; KINDS.len()];
+        Self { capacity: Capacity::new(CAPACITY), objects, seen: Seen::default() }
+    }
+
+    /// Returns true if the API has room to serve a call at `now`.
+    pub(super) fn serves(&mut self, now: Moment) -> bool {
+        self.capacity.serves(now)
+    }
+
+    /// Records a call that came at `at`.
+    pub(super) fn answered(&mut self, at: Moment, is_error: bool) {
+        self.seen.arrived.push(Arrived { at, is_error });
+    }
+
+    /// Changes the wanted state of an object, as a user would, and returns its new generation.
+    pub(super) fn change(&mut self, object: ObjectId, now: Moment) -> u64 {
+        let Some(object) = self.object(object) else { return 0 };
+        object.generation += 1;
+        object.behind.get_or_insert(now);
+        object.generation
+    }
+
+    /// Takes a controller's report that an object has the state of this generation.
+    pub(super) fn report(&mut self, id: ObjectId, observed: u64, now: Moment) {
+        let since = self.object(id).filter(|object| observed >= object.generation).and_then(|it| it.behind.take());
+        let guarded = KINDS[id.kind].guarded;
+        self.seen.converged.extend(since.map(|since| Converged { at: now, took: now - since, guarded }));
+    }
+
+    /// Counts the objects that have waited for their controller for longer than `patience`.
+    pub(super) fn overdue(&self, now: Moment, patience: Duration) -> usize {
+        self.objects.iter().flatten().filter(|it| it.behind.is_some_and(|since| now - since > patience)).count()
+    }
+
+    fn object(&mut self, id: ObjectId) -> Option<&mut Object> {
+        self.objects.get_mut(id.kind)?.get_mut(id.number)
+    }
+}
+
+// === impl Capacity ===
+
+impl Capacity {
+    fn new(per_second: u32) -> Self {
+        Self { per_second: f64::from(per_second), room: f64::from(per_second) / 4.0, counted: Moment::ZERO }
+    }
+
+    /// Returns true if a call at `now` can be served. A quarter of a second's work may come at once.
+    fn serves(&mut self, now: Moment) -> bool {
+        let gained = (now - self.counted).as_secs_f64() * self.per_second;
+        self.room = (self.room + gained).min(self.per_second / 4.0);
+        self.counted = now;
+        let serves = self.room >= 1.0;
+        self.room = (self.room - if serves { 1.0 } else { COST_OF_NO }).max(0.0);
+        serves
+    }
+}
+
+/// The cost of turning a call away, in calls: the connection, the parsing and the authentication
+/// have happened by then.
+const COST_OF_NO: f64 = 0.4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn served(capacity: &mut Capacity, second: u64, calls: u64) -> u64 {
+        let times = (0..calls).map(|call| Moment::from_nanos(second * 1_000_000_000 + call * 1_000_000_000 / calls));
+        times.filter(|now| capacity.serves(*now)).count() as u64
+    }
+
+    #[test]
+    fn what_fits_is_served_and_a_flood_leaves_little_of_it() {
+        let mut capacity = Capacity::new(100);
+        assert_eq!(served(&mut capacity, 1, 100), 100);
+        served(&mut capacity, 2, 200);
+        let flooded = served(&mut capacity, 3, 200);
+        assert!((25..45).contains(&flooded), "{flooded}");
+        assert!(served(&mut capacity, 4, 400) < 5, "busy saying no");
+        assert_eq!(served(&mut capacity, 6, 100), 100, "and well again when it is over");
+    }
+
+    #[test]
+    fn an_object_is_behind_until_its_last_change_is_reported() {
+        let mut world = World::new();
+        let object = ObjectId { kind: 0, number: 3 };
+        let old = world.change(object, Moment::ZERO);
+        let new = world.change(object, Moment::from_millis(5));
+        world.report(object, old, Moment::from_millis(6));
+        assert_eq!(world.overdue(Moment::from_millis(7), Duration::ZERO), 1);
+        world.report(object, new, Moment::from_millis(7));
+        assert_eq!(world.overdue(Moment::MAX, Duration::ZERO), 0);
+        let took: Vec<Duration> = world.seen.converged.iter().map(|it| it.took).collect();
+        assert_eq!(took, [Duration::from_millis(7)]);
+    }
+}
