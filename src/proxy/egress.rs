@@ -231,7 +231,7 @@ impl Egress {
         };
         let Some((stream, named)) = opened else { return };
         let is_served = place.is_some();
-        let mut handle = WireHandle::new(stream, Arc::clone(&self.buffers), Arc::default());
+        let mut handle = WireHandle::new(stream, Arc::clone(&self.buffers));
         handle.place = place;
         if is_served {
             return match kind {

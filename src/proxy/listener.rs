@@ -1,14 +1,13 @@
 //! Accepts clients and serves HTTP/1.1 and HTTP/2 to them, until the drain is over.
 //!
-//! hyper's own "auto" builder is not used: it costs 5 KiB more for each idle connection, and the
+//! hyper-util's "auto" builder is not used: it costs 5 KiB more for each idle connection, and the
 //! wire sees HTTP/2's preface anyway. With TLS, ALPN decides.
 
+mod call;
 mod connection;
 mod early;
 mod handshake_errors;
-mod idle;
 mod linger;
-mod long_answer;
 mod parting;
 mod read_ahead;
 mod socket;

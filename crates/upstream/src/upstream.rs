@@ -26,7 +26,6 @@ mod send;
 mod stream_accounts;
 mod streaming;
 mod through;
-mod trailing;
 mod upgrade;
 mod windows;
 
@@ -51,7 +50,6 @@ pub use self::prepare::hides_fields;
 pub use self::protocol::Protocol;
 pub use self::streaming::{Streaming, StreamingError};
 pub use self::through::Wire as Bare;
-pub use self::trailing::{LAST_CHUNK, Trailing, last_chunk};
 pub use self::upgrade::{Dedicated, Upgraded};
 use crate::api::Group;
 use crate::clock::Clock;
@@ -280,12 +278,6 @@ impl Upstream {
             connected?;
         }
         Ok(short.is_multiplexed().unwrap_or_default())
-    }
-
-    /// Returns a flag that is true while the upstream speaks HTTP/2, which has no upper case in the
-    /// names of fields; as far as the last connection tells.
-    pub fn lower_case(&self) -> Arc<AtomicBool> {
-        Arc::clone(&self.inner.dialer.lower_case)
     }
 
     /// True if an answer, as the client gets it, has a link that leads to the upstream past the

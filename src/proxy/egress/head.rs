@@ -41,11 +41,11 @@ impl ConnectHead {
     pub(super) fn read(&mut self, bytes: &[u8]) -> Result<Option<usize>, Refused> {
         let end = memchr::memmem::find(bytes, b"\r\n\r\n").map(|at| at + 4);
         let new = bytes.get(self.scanned..end.unwrap_or(bytes.len())).unwrap_or_default();
-        match self.scanner.scan(new, |_| true).rest {
+        match self.scanner.scan(new).rest {
             Rest::Refused(fault) => return Err(malformed(fault.to_string())),
             // What would have to be written in another way is no name; what follows is not read.
             Rest::Replaced(_) => return Err(malformed(TargetError::Name.to_string())),
-            Rest::None | Rest::Held | Rest::Declined => {}
+            Rest::None | Rest::Held => {}
         }
         // A name is ASCII (RFC 3986, 3.2.2), even where the scanner waits for a character's end.
         let line = memchr::memchr(b'\n', bytes).unwrap_or(bytes.len());

@@ -138,10 +138,9 @@ impl Egress {
         self.tally.became("intercepted");
         let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
         let Opened { origin, gate, client, .. } = opened;
-        let lower_case = gate.own().upstream.lower_case();
         drop(gate); // each call finds it, so that it may go while the connection is idle
         let place = handle.place.clone();
-        let mut handle = WireHandle::new(Box::new(stream), Arc::clone(&self.buffers), lower_case);
+        let mut handle = WireHandle::new(Box::new(stream), Arc::clone(&self.buffers));
         handle.place = place;
         let entry = Entry::Tunnel(Inside { origin, is_tls: true }, client);
         Box::pin(self.serve_calls(&handle, entry, http2)).await;

@@ -220,7 +220,7 @@ mod tests {
         let clock = Clock::start();
         for client_ends in [true, false] {
             let ((near, client), (host, far)) = (duplex(99), duplex(99));
-            let wire = Wire::unscanned(&WireHandle::new(Box::new(near), Arc::default(), Arc::default()));
+            let wire = Wire::unscanned(&WireHandle::new(Box::new(near), Arc::default()));
             let open = Tally::new().opened("host", None);
             tokio::spawn(carry(wire, host, open, Holding { busy: None, clock }));
             let [mut ends, mut stays] = if client_ends { [client, far] } else { [far, client] };

@@ -100,6 +100,9 @@ impl AnswerShare {
 
     /// Notes that hyper has written all that it was given.
     pub(crate) fn written(&mut self) {
+        if self.unwritten == 0 {
+            return;
+        }
         self.all.answers.fetch_sub(self.unwritten, Ordering::Relaxed);
         self.unwritten = 0;
         if let Some(giver) = self.giver.take() {

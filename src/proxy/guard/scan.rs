@@ -34,8 +34,6 @@ pub(crate) struct Scanner {
     target: Target,
     /// The bytes for hyper in place of those just taken.
     replaced: Option<Vec<u8>>,
-    /// The number of request lines that have come whole.
-    requests: usize,
     /// The number of header lines of the head that had most.
     most_lines: usize,
 }
@@ -74,21 +72,19 @@ enum At {
 
 /// The facts about one head.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Head {
+struct Head {
     is_old: bool,
     length: Option<u64>,
     /// It has a Connection line.
     connection: bool,
     /// The body comes in chunks.
-    pub(crate) chunked: bool,
+    chunked: bool,
     /// It asks for another protocol.
-    pub(crate) switches: bool,
+    switches: bool,
     /// The number of header lines.
-    pub(crate) lines: usize,
+    lines: usize,
     /// The number of bytes so far.
     bytes: usize,
-    /// A name other than Host's has an upper-case letter.
-    pub(crate) capitals: bool,
 }
 
 /// The result of a scan.
@@ -107,8 +103,6 @@ pub(crate) enum Rest {
     None,
     /// They wait for [`Scanner::resolve`].
     Held,
-    /// They begin with a head that the caller did not take, and are to be scanned again.
-    Declined,
     /// The first of them, this many, are replaced by [`Scanner::take_replaced`]; the others are yet
     /// to be scanned.
     Replaced(usize),
@@ -134,45 +128,24 @@ const KEPT: usize = 66 << 10;
 // === impl Scanner ===
 
 impl Scanner {
-    /// Scans the next bytes. `takes` decides on each head that begins in them: `None` stands for
-    /// one that has not come to its end, or whose request line is to be replaced. A head that it
-    /// does not take is left, and everything after it.
-    pub(crate) fn scan(&mut self, bytes: &[u8], takes: impl Fn(Option<&Head>) -> bool) -> Scanned {
+    /// Scans the next bytes.
+    pub(crate) fn scan(&mut self, bytes: &[u8]) -> Scanned {
         let mut at = 0;
-        let mut begun = None;
         while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
-            if self.is_between_requests() {
-                begun = Some(at);
-            }
             match self.step(rest) {
                 Ok(0) => return Scanned { passed: at, rest: Rest::Held },
-                Ok(_) if self.replaced.is_some() && !takes(None) => return self.decline(begun.unwrap_or(at)),
                 Ok(taken) if self.replaced.is_some() => return Scanned { passed: at, rest: Rest::Replaced(taken) },
                 Ok(taken) => at += taken,
-                Err(Fault::TooLarge) if !takes(None) => return self.decline(begun.unwrap_or(at)),
                 // Whatever led to the fault may pass up to here: no head ends in it.
                 Err(fault) => return Scanned { passed: at, rest: Rest::Refused(fault) },
             }
-            let ended = begun.take_if(|_| !self.is_in_head());
-            if let Some(begun) = ended.filter(|_| !takes(Some(&self.head))) {
-                return self.decline(begun);
-            }
         }
-        match begun {
-            Some(begun) if !takes(None) => self.decline(begun),
-            _ => Scanned { passed: bytes.len(), rest: Rest::None },
-        }
+        Scanned { passed: bytes.len(), rest: Rest::None }
     }
 
     /// Returns the bytes for hyper in place of those that were replaced; there may be none.
     pub(crate) fn take_replaced(&mut self) -> Vec<u8> {
         self.replaced.take().unwrap_or_default()
-    }
-
-    /// Leaves the head that begins at `passed` to be scanned again.
-    fn decline(&mut self, passed: usize) -> Scanned {
-        *self = Self::default();
-        Scanned { passed, rest: Rest::Declined }
     }
 
     /// Returns the bytes for hyper in place of the rest of a head that is too large: they end the
@@ -209,11 +182,6 @@ impl Scanner {
     /// True if only whole requests came.
     pub(crate) fn is_between_requests(&self) -> bool {
         self.at == At::Start && self.line.is_empty()
-    }
-
-    /// Returns the number of requests of which a byte has come.
-    pub(crate) fn begun(&self) -> usize {
-        self.requests + usize::from(self.at == At::Start && !self.line.is_empty())
     }
 
     /// Takes some bytes; none if they are to be held.
@@ -319,7 +287,6 @@ impl Scanner {
             _ => {
                 self.most_lines = self.most_lines();
                 self.head = Head { is_old: request_line(line)?, bytes: line.len(), ..Head::default() };
-                self.requests += 1;
                 At::Header
             }
         };
@@ -365,10 +332,8 @@ impl PartialLine {
 
 impl Head {
     /// Notes a header; if it `is_cut`, only the beginning of its value is here.
-    fn note(&mut self, Header { name, has_capitals, value }: Header<'_>, is_cut: bool) -> Result<(), Fault> {
+    fn note(&mut self, Header { name, value }: Header<'_>, is_cut: bool) -> Result<(), Fault> {
         self.lines += 1;
-        // Host is the gate's to write.
-        self.capitals |= has_capitals && !name.eq_ignore_ascii_case(b"host");
         if name.eq_ignore_ascii_case(b"content-length") {
             let length = number(value, 10).filter(|_| !is_cut).ok_or(Fault::Length)?;
             if self.length.replace(length).is_some() {
@@ -402,15 +367,10 @@ mod tests {
 
     use super::*;
 
-    /// Takes every head.
-    fn all(_: Option<&Head>) -> bool {
-        true
-    }
-
     fn scan(bytes: &str) -> Result<(), Fault> {
-        match Scanner::default().scan(bytes.as_bytes(), all).rest {
+        match Scanner::default().scan(bytes.as_bytes()).rest {
             Rest::Refused(fault) => Err(fault),
-            Rest::None | Rest::Held | Rest::Declined | Rest::Replaced(_) => Ok(()),
+            Rest::None | Rest::Held | Rest::Replaced(_) => Ok(()),
         }
     }
 
@@ -478,7 +438,7 @@ mod tests {
         let mut scanner = Scanner::default();
         let good = b"GET / HTTP/1.1\r\n\r\n";
         let bad = b"POST / HTTP/1.1\r\nContent-Length: 6\r\nTransfer-Encoding: chunked\r\n\r\n";
-        let scanned = scanner.scan(&[&good[..], &bad[..]].concat(), all);
+        let scanned = scanner.scan(&[&good[..], &bad[..]].concat());
         assert_eq!(scanned, Scanned { passed: good.len() + bad.len() - 2, rest: Rest::Refused(Fault::Length) });
     }
 
@@ -492,10 +452,10 @@ mod tests {
         ] {
             let mut scanner = Scanner::default();
             let both = [&head[..], after].concat();
-            assert_eq!(scanner.scan(&both, all), Scanned { passed: head.len(), rest: Rest::Held });
-            assert_eq!(scanner.scan(after, all), Scanned { passed: 0, rest: Rest::Held });
+            assert_eq!(scanner.scan(&both), Scanned { passed: head.len(), rest: Rest::Held });
+            assert_eq!(scanner.scan(after), Scanned { passed: 0, rest: Rest::Held });
             scanner.resolve(switched);
-            assert_eq!(scanner.scan(after, all).rest, rest, "{switched} {after:?}");
+            assert_eq!(scanner.scan(after).rest, rest, "{switched} {after:?}");
         }
     }
 
@@ -510,7 +470,7 @@ mod tests {
             ("\r\n", false),
             ("ab", false),
         ] {
-            scanner.scan(bytes.as_bytes(), all);
+            scanner.scan(bytes.as_bytes());
             assert_eq!(scanner.is_in_head(), within, "{bytes:?}");
         }
     }
@@ -544,7 +504,7 @@ mod tests {
         let (mut scanner, mut given, mut from) = (Scanner::default(), Vec::new(), 0);
         for end in ends.iter().map(|end| (*end).min(stream.len())).chain([stream.len()]) {
             while from < end {
-                let Scanned { passed, rest } = scanner.scan(&stream[from..end], all);
+                let Scanned { passed, rest } = scanner.scan(&stream[from..end]);
                 given.extend_from_slice(&stream[from..from + passed]);
                 from += passed;
                 match rest {
@@ -565,7 +525,7 @@ mod tests {
         let mut scanner = Scanner::default();
         let mut most = 0;
         for piece in bytes.chunks(pieces) {
-            let rest = scanner.scan(piece, all).rest;
+            let rest = scanner.scan(piece).rest;
             most = most.max(scanner.line.start.capacity());
             if rest != Rest::None {
                 return (rest, most);
@@ -622,38 +582,6 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_declined_begins_a_request_and_then_passes_as_it_would_have(
-            stream in streams(),
-            cut in 0usize..200,
-            case_shows: bool,
-        ) {
-            let whole = Scanner::default().scan(stream.as_bytes(), all);
-            let usual = |head: Option<&Head>| head.is_some_and(|head| !(head.chunked || head.capitals && case_shows));
-            let mut scanner = Scanner::default();
-            let (mut passed, mut rest, mut from, mut takes_all) = (0, Rest::None, 0, false);
-            for end in [cut.min(stream.len()), stream.len()] {
-                let piece = &stream.as_bytes()[from..end];
-                from = end;
-                let mut scanned = scanner.scan(piece, |head| takes_all || usual(head));
-                passed += scanned.passed;
-                if scanned.rest == Rest::Declined {
-                    let mut others = Scanner::default();
-                    others.scan(&stream.as_bytes()[..passed], all);
-                    prop_assert!(others.is_between_requests() && scanner.is_between_requests());
-                    takes_all = true;
-                    scanned = scanner.scan(&piece[scanned.passed..], all);
-                    passed += scanned.passed;
-                }
-                rest = scanned.rest;
-                if rest != Rest::None {
-                    break;
-                }
-            }
-            prop_assert_eq!(rest, whole.rest);
-            prop_assert!(passed >= whole.passed && passed <= stream.len());
-        }
-
-        #[test]
         fn hyper_gets_the_same_of_any_bytes_however_they_are_cut(
             pieces in prop::collection::vec(
                 prop::sample::select(vec![
@@ -685,14 +613,14 @@ mod tests {
 
         #[test]
         fn how_bytes_are_cut_makes_no_difference(stream in streams(), cuts in prop::collection::vec(0usize..200, 0..6)) {
-            let whole = Scanner::default().scan(stream.as_bytes(), all);
+            let whole = Scanner::default().scan(stream.as_bytes());
             let mut scanner = Scanner::default();
             let (mut passed, mut rest, mut from) = (0, Rest::None, 0);
             let mut ends: Vec<_> = cuts.into_iter().map(|cut| cut.min(stream.len())).collect();
             ends.push(stream.len());
             ends.sort_unstable();
             for end in ends {
-                let scanned = scanner.scan(&stream.as_bytes()[from..end], all);
+                let scanned = scanner.scan(&stream.as_bytes()[from..end]);
                 passed += scanned.passed;
                 rest = scanned.rest;
                 from = end;

@@ -1,59 +1,66 @@
 //! A client's connection in three hands: hyper, the task that serves it, and the call under way.
 //!
-//! Three jobs meet here, each with a state of its own: the scanner of the guard, which alone
-//! decides on every byte of HTTP/1 ([`Filter`], hyper's own: no other task can reach it); reading
-//! ahead ([`ReadAhead`]); and resting ([`Idle`]). Only the last two are shared with the
-//! connection's task and with the call under way.
+//! hyper reads and writes a [`Wire`] from the first byte to the last. Three promises need what
+//! stands between hyper and the socket:
+//!
+//! - P10: over HTTP/1 the scanner of the guard decides on every byte that comes in ([`Filter`]), and
+//!   a client that may still be sending gets its answer before the connection goes
+//!   ([`WireHandle::has_unread`]).
+//! - P6: reading ahead of hyper ([`ReadAhead`]) notices a client that hangs up while its call waits.
+//! - P9: answers that clients do not read are bounded ([`AnswerShare`]).
 
-mod ending;
 mod filter;
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
+use std::mem;
 use std::pin::Pin;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
-use http::HeaderMap;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::server::TlsStream;
 
-use self::ending::Ending;
 use self::filter::Filter;
-use super::idle::{Idle, Ready};
 use super::read_ahead::ReadAhead;
 use super::stream::{HangUp, Stream};
 use crate::places::Place;
 use crate::proxy::guard::buffers::{AheadShare, AnswerShare, Buffers};
 use crate::proxy::guard::scan::Fault;
-use crate::proxy::stack::Sent;
-use crate::upstream::Trailing;
 
 /// The connection as hyper reads and writes it.
 pub(crate) struct Wire {
-    shared: Arc<Mutex<Shared>>,
+    state: Arc<Mutex<WireState>>,
     /// Scans what comes in; `None` for HTTP/2, whose frames say where everything ends.
     filter: Option<Filter>,
 }
 
 /// The part of a connection that hyper, the connection's task and the call under way share.
-struct Shared {
+struct WireState {
     input: ReadAhead,
-    idle: Idle,
     /// The answers that hyper was given and has not written.
     answers: AnswerShare,
-    /// The replacement for the last chunk that hyper writes, if there is one.
-    ending: Option<Ending>,
+    write_half: WriteHalf,
     /// The fault of the bytes that were refused, the last that came.
     fault: Option<Fault>,
     /// A large head came: the connection ends with the answer, and hyper's buffer with it.
     large_head: bool,
     /// The answer to a call that asked for another protocol, until the scanner knows of it.
     switched: Option<bool>,
-    /// hyper has shut down writing: true if the client had sent a part of a request by then.
-    goodbye: Option<bool>,
+    /// A call is under way.
+    busy: bool,
+    /// Something came, or a call ended, since the connection was last looked at.
+    used: bool,
+}
+
+/// The half of a connection that is written to.
+#[derive(Clone, Copy)]
+enum WriteHalf {
+    Open,
+    /// hyper has shut it down, perhaps after the client had sent a part of a request.
+    Closed {
+        mid_request: bool,
+    },
 }
 
 /// The client has left: there is no one to answer.
@@ -61,87 +68,66 @@ struct Shared {
 #[error("the client has left")]
 pub(super) struct Gone;
 
-/// The same connection, whether hyper has it or not.
+/// The same connection for the task that serves it.
 #[derive(Clone)]
 pub(crate) struct WireHandle {
-    shared: Arc<Mutex<Shared>>,
+    state: Arc<Mutex<WireState>>,
     /// The place that it has at its door.
     pub(crate) place: Option<Arc<Place>>,
 }
 
-/// The same connection as the call sees it that is under way there; it does not rest before this is
-/// dropped.
+/// The same connection for the call that is under way there, until that is dropped.
 pub(crate) struct ActiveCall {
-    shared: Arc<Mutex<Shared>>,
+    state: Arc<Mutex<WireState>>,
 }
 
 // === impl Wire ===
 
 impl Wire {
-    /// The connection for an HTTP/1 hyper that begins: every byte is scanned.
+    /// Returns the connection for HTTP/1: every byte that comes in is scanned.
     pub(super) fn scanned(handle: &WireHandle) -> Self {
-        let Shared { input, idle, answers, .. } = &mut *lock(&handle.shared);
-        idle.begin(input.bytes());
-        Self { shared: Arc::clone(&handle.shared), filter: Some(Filter::new(Arc::clone(&answers.all))) }
+        let buffers = Arc::clone(&lock(&handle.state).answers.all);
+        Self { state: Arc::clone(&handle.state), filter: Some(Filter::new(buffers)) }
     }
 
-    /// The connection for an HTTP/2 hyper, or for a tunnel.
+    /// Returns the connection for HTTP/2, or for a tunnel.
     pub(crate) fn unscanned(handle: &WireHandle) -> Self {
-        Self { shared: Arc::clone(&handle.shared), filter: None }
-    }
-
-    /// The heads for which hyper must be ready.
-    pub(super) fn ready(&self) -> Ready {
-        lock(&self.shared).idle.ready
+        Self { state: Arc::clone(&handle.state), filter: None }
     }
 }
 
 impl AsyncRead for Wire {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let Self { shared, filter } = self.get_mut();
-        let shared = &mut *lock(shared);
+        let Self { state, filter } = self.get_mut();
+        let state = &mut *lock(state);
         if let Some(filter) = filter {
-            return filter.poll_read(shared, cx, buf);
+            return filter.poll_read(state, cx, buf);
         }
-        let (before, is_ahead) = (buf.filled().len(), !shared.input.bytes().is_empty());
-        let Poll::Ready(read) = shared.input.poll_read(cx, buf) else { return shared.input.park(cx) };
+        let (before, is_ahead) = (buf.filled().len(), !state.input.bytes().is_empty());
+        let Poll::Ready(read) = state.input.poll_read(cx, buf) else { return state.input.park(cx) };
         let read_all = buf.filled().get(before..).unwrap_or_default();
-        shared.input.consume(is_ahead, read_all, read_all.len());
+        state.input.consume(is_ahead, read_all, read_all.len());
         Poll::Ready(read)
     }
 }
 
 impl AsyncWrite for Wire {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let mut shared = lock(&self.shared);
-        match shared.poll_write_ending(cx, &[IoSlice::new(buf)]) {
-            Some(written) => written,
-            None => shared.input.stream().poll_write(cx, buf),
-        }
+        lock(&self.state).input.stream().poll_write(cx, buf)
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Shared { input, idle, answers, ending, .. } = &mut *lock(&self.shared);
-        if let Some(Ending::Trailers(trailing)) = ending {
-            ready!(trailing.poll_drain(input.stream(), cx))?;
-            ending.take_if(|ending| ending.is_over());
-        }
-        let flushed = input.stream().poll_flush(cx);
-        if flushed.is_ready() && idle.unflushed {
-            idle.unflushed = false;
-            answers.written();
-            idle.release(input);
-        }
-        flushed
+        let WireState { input, answers, .. } = &mut *lock(&self.state);
+        ready!(input.stream().poll_flush(cx))?;
+        answers.written();
+        Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut shared = lock(&self.shared);
-        if shared.idle.resting || matches!(shared.ending, Some(Ending::Outlasts(_))) {
-            return Poll::Ready(Ok(()));
-        }
-        shared.goodbye = Some(self.filter.as_ref().is_some_and(|filter| !filter.scanner.is_between_requests()));
-        shared.input.stream().poll_shutdown(cx)
+        let mid_request = self.filter.as_ref().is_some_and(|filter| !filter.scanner.is_between_requests());
+        let mut state = lock(&self.state);
+        state.write_half = WriteHalf::Closed { mid_request };
+        state.input.stream().poll_shutdown(cx)
     }
 
     fn poll_write_vectored(
@@ -149,49 +135,44 @@ impl AsyncWrite for Wire {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let mut shared = lock(&self.shared);
-        match shared.poll_write_ending(cx, bufs) {
-            Some(written) => written,
-            None => shared.input.stream().poll_write_vectored(cx, bufs),
-        }
+        lock(&self.state).input.stream().poll_write_vectored(cx, bufs)
     }
 
     fn is_write_vectored(&self) -> bool {
-        lock(&self.shared).input.stream().is_write_vectored()
+        lock(&self.state).input.stream().is_write_vectored()
     }
 }
 
 /// TLS inside of a connection whose beginning was plain.
 impl Stream for TlsStream<Wire> {
     fn hang_up(&self) -> Option<HangUp> {
-        lock(&self.get_ref().0.shared).input.stream().hang_up()
+        lock(&self.get_ref().0.state).input.stream().hang_up()
     }
 }
 
 // === impl WireHandle ===
 
 impl WireHandle {
-    /// Takes a connection. `lower_case` says that the upstream does not see how the client writes
-    /// the names of fields.
-    pub(crate) fn new(stream: Box<dyn Stream>, buffers: Arc<Buffers>, lower_case: Arc<AtomicBool>) -> Self {
-        let shared = Shared {
+    /// Takes a connection. What it holds for its client is counted in `buffers`.
+    pub(crate) fn new(stream: Box<dyn Stream>, buffers: Arc<Buffers>) -> Self {
+        let state = WireState {
             input: ReadAhead::new(stream, AheadShare::of(Arc::clone(&buffers))),
-            idle: Idle::new(lower_case),
             answers: AnswerShare::of(buffers),
-            ending: None,
+            write_half: WriteHalf::Open,
             fault: None,
             large_head: false,
             switched: None,
-            goodbye: None,
+            busy: false,
+            used: true,
         };
-        Self { shared: Arc::new(Mutex::new(shared)), place: None }
+        Self { state: Arc::new(Mutex::new(state)), place: None }
     }
 
     /// True if the client begins with HTTP/2's preface. This is decided at the first byte that
     /// tells, and nothing is lost of what was read.
     pub(crate) async fn speaks_http2(&self) -> bool {
         poll_fn(|cx| {
-            let input = &mut lock(&self.shared).input;
+            let input = &mut lock(&self.state).input;
             loop {
                 if input.bytes().starts_with(PREFACE) {
                     return Poll::Ready(true);
@@ -209,7 +190,7 @@ impl WireHandle {
     /// ends before that. Nothing is lost of what was read.
     pub(crate) async fn peek<T>(&self, mut decide: impl FnMut(&[u8]) -> Option<T>) -> Option<T> {
         poll_fn(|cx| {
-            let input = &mut lock(&self.shared).input;
+            let input = &mut lock(&self.state).input;
             loop {
                 let decided = decide(input.bytes());
                 if decided.is_some() || input.has_ended() {
@@ -223,7 +204,7 @@ impl WireHandle {
 
     /// Takes this many of the bytes that were read ahead.
     pub(crate) fn take(&self, bytes: usize) -> Vec<u8> {
-        let input = &mut lock(&self.shared).input;
+        let input = &mut lock(&self.state).input;
         let taken = input.bytes().get(..bytes).unwrap_or_default().to_vec();
         input.consume(true, &taken, taken.len());
         taken
@@ -231,76 +212,39 @@ impl WireHandle {
 
     /// Notes that a call begins.
     pub(crate) fn begin(&self) -> ActiveCall {
-        let idle = &mut lock(&self.shared).idle;
-        idle.busy = true;
-        idle.calls += 1;
-        ActiveCall { shared: Arc::clone(&self.shared) }
+        lock(&self.state).busy = true;
+        ActiveCall { state: Arc::clone(&self.state) }
     }
 
-    /// Takes the rest of the answer that has outlasted hyper.
-    pub(super) fn take_outlasting(&self) -> Option<Sent> {
-        let Shared { idle, ending, .. } = &mut *lock(&self.shared);
-        match ending.take_if(|ending| matches!(ending, Ending::Outlasts(_)))? {
-            Ending::Outlasts(body) => {
-                idle.turning = false; // nothing was declined
-                Some(body)
-            }
-            Ending::Trailers(_) => None,
-        }
-    }
-
-    /// Writes some of these bytes where hyper did, and flushes the connection when there are none.
-    pub(super) fn poll_write(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let Shared { input, idle, answers, .. } = &mut *lock(&self.shared);
-        if !bytes.is_empty() {
-            return input.stream().poll_write(cx, bytes);
-        }
-        ready!(input.stream().poll_flush(cx))?;
-        idle.unflushed = false;
-        answers.written();
-        Poll::Ready(Ok(0))
-    }
-
-    /// True if hyper was let go for a rest, and not because the connection is over.
-    pub(crate) fn rests(&self) -> bool {
-        lock(&self.shared).idle.resting
-    }
-
-    /// Waits until there is something for a new hyper to read; false if nothing will come.
-    pub(crate) async fn has_more(&self) -> bool {
-        poll_fn(|cx| {
-            let input = &mut lock(&self.shared).input;
-            while input.bytes().is_empty() && !input.has_ended() {
-                ready!(input.poll_fill(cx));
-            }
-            Poll::Ready(!input.bytes().is_empty())
-        })
-        .await
+    /// True if a call is under way, something came, or a call ended since this was last asked.
+    pub(super) fn take_used(&self) -> bool {
+        let WireState { busy, used, .. } = &mut *lock(&self.state);
+        mem::take(used) || *busy
     }
 
     /// Ends the connection as hyper would: over TLS the client is told.
     pub(crate) async fn close(&self) {
-        if let Err(error) = poll_fn(|cx| lock(&self.shared).input.stream().poll_shutdown(cx)).await {
+        if let Err(error) = poll_fn(|cx| lock(&self.state).input.stream().poll_shutdown(cx)).await {
             tracing::debug!(%error, "a client had left before its connection was closed");
         }
     }
 
-    /// True if hyper has said goodbye to a client that may still be sending: it is between two
+    /// True if hyper has shut down writing to a client that may still be sending: it is between two
     /// requests neither by its bytes nor by ours.
     pub(crate) fn has_unread(&self) -> bool {
-        let Shared { input, goodbye, fault, .. } = &*lock(&self.shared);
-        let left = goodbye.map(|is_amid| is_amid || fault.is_some() || !input.bytes().is_empty());
-        left.unwrap_or_default() && !input.has_ended()
+        let WireState { input, write_half, fault, .. } = &*lock(&self.state);
+        let WriteHalf::Closed { mid_request } = *write_half else { return false };
+        (mid_request || fault.is_some() || !input.bytes().is_empty()) && !input.has_ended()
     }
 
     /// Reads into `room` bytes that are discarded; true if there were any.
     pub(crate) async fn discard(&self, room: &mut [u8]) -> bool {
-        poll_fn(|cx| lock(&self.shared).input.poll_discard(cx, room)).await
+        poll_fn(|cx| lock(&self.state).input.poll_discard(cx, room)).await
     }
 
     /// The fault of what came in.
     pub(crate) fn fault(&self) -> Option<Fault> {
-        lock(&self.shared).fault
+        lock(&self.state).fault
     }
 }
 
@@ -309,85 +253,47 @@ impl WireHandle {
 impl ActiveCall {
     /// Becomes ready when the client has hung up.
     pub(crate) fn poll_gone(&self, cx: &mut Context<'_>) -> Poll<()> {
-        lock(&self.shared).input.poll_gone(cx)
+        lock(&self.state).input.poll_gone(cx)
     }
 
     /// Notes the answer to a call that asked for another protocol: what was held back behind it is
     /// that protocol, or the next request.
     pub(crate) fn resolve(&self, switched: bool) {
-        let mut shared = lock(&self.shared);
-        shared.switched = Some(switched);
-        shared.input.wake_reader();
+        let mut state = lock(&self.state);
+        state.switched = Some(switched);
+        state.input.wake_reader();
     }
 
-    /// Notes that hyper is given the head of the answer. True if a large head came on the
-    /// connection: it should end with the answer, and hyper's buffer with it.
-    pub(super) fn answer(&self) -> bool {
-        let Shared { idle, large_head, .. } = &mut *lock(&self.shared);
-        idle.unflushed = true;
-        *large_head
+    /// True if a large head came on the connection: it should end with the answer, and hyper's
+    /// buffer with it.
+    pub(super) fn had_large_head(&self) -> bool {
+        lock(&self.state).large_head
     }
 
     /// Becomes ready when hyper may be given more of an answer; before that it must write what it
     /// has, as fast as the client reads.
     pub(crate) fn poll_room(&self, cx: &Context<'_>) -> Poll<()> {
-        lock(&self.shared).answers.poll_room(cx)
+        lock(&self.state).answers.poll_room(cx)
     }
 
     /// Counts bytes more that hyper is given.
     pub(crate) fn give(&self, bytes: usize) {
-        let Shared { idle, answers, .. } = &mut *lock(&self.shared);
-        idle.unflushed = true;
-        answers.give(bytes);
-    }
-
-    /// Has these trailers written at the end of the body, which is to end in the bytes that are
-    /// returned; only in a body that is sent in chunks. None if there is nothing to write.
-    pub(crate) fn trail(&self, trailers: &HeaderMap) -> Option<Bytes> {
-        let (mark, trailing) = Trailing::new(trailers)?;
-        lock(&self.shared).ending = Some(Ending::Trailers(trailing));
-        Some(mark)
-    }
-
-    /// True if hyper has nothing to do but to wait for more of an answer: it may be let go before.
-    pub(super) fn may_outlast(&self) -> bool {
-        let Shared { idle, ending, fault, .. } = &*lock(&self.shared);
-        idle.is_quiet() && ending.is_none() && fault.is_none()
-    }
-
-    /// Has the rest of an answer outlast hyper, which is to be told that the body has ended. Only
-    /// for a body that is sent in chunks.
-    pub(super) fn outlast(&self, rest: Sent) {
-        let Shared { idle, ending, .. } = &mut *lock(&self.shared);
-        *ending = Some(Ending::Outlasts(rest));
-        (idle.turning, idle.unflushed) = (true, true); // hyper goes once it has written a last chunk
+        lock(&self.state).answers.give(bytes);
     }
 }
 
 impl Drop for ActiveCall {
     fn drop(&mut self) {
-        let Shared { input, idle, .. } = &mut *lock(&self.shared);
-        idle.busy = false;
-        input.hang_up = None;
-        idle.release(input);
-    }
-}
-
-// === impl Shared ===
-
-impl Shared {
-    /// Writes by way of what takes the place of the last chunk, if something does.
-    fn poll_write_ending(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Option<Poll<io::Result<usize>>> {
-        self.idle.unflushed = true;
-        let written = self.ending.as_mut()?.poll_write(self.input.stream(), cx, bufs);
-        self.ending.take_if(|ending| ending.is_over());
-        Some(written)
+        let mut state = lock(&self.state);
+        state.busy = false;
+        state.used = true;
+        state.input.hang_up = None;
     }
 }
 
 /// Takes the lock. Nothing panics while it holds it, so a poisoned state is still a whole one.
-fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(state: &Mutex<WireState>) -> MutexGuard<'_, WireState> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The first bytes of an HTTP/2 client.
@@ -395,27 +301,18 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 #[cfg(test)]
 mod tests {
-    use std::pin::pin;
-
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
-    use super::filter::HEAD;
     use super::*;
     use crate::proxy::guard::buffers::HeadShare;
-    use crate::proxy::listener::idle::PAUSE;
     use crate::proxy::listener::read_ahead::{AHEAD, STEP};
 
     fn wire(stream: DuplexStream) -> Wire {
-        Wire::unscanned(&WireHandle::new(Box::new(stream), Arc::default(), Arc::default()))
+        Wire::unscanned(&WireHandle::new(Box::new(stream), Arc::default()))
     }
 
     fn handle_of(wire: &Wire) -> WireHandle {
-        WireHandle { shared: Arc::clone(&wire.shared), place: None }
-    }
-
-    /// A new hyper begins with what comes next.
-    async fn again(handle: &WireHandle) -> Option<Wire> {
-        handle.has_more().await.then(|| Wire::scanned(handle))
+        WireHandle { state: Arc::clone(&wire.state), place: None }
     }
 
     #[tokio::test]
@@ -440,7 +337,7 @@ mod tests {
         let mut others = HeadShare::of(Arc::clone(&buffers));
         while others.grow(1 << 20, 0) {}
         let (mut client, server) = duplex(1 << 20);
-        let mut wire = scan_all(Wire::unscanned(&WireHandle::new(Box::new(server), buffers, Arc::default())));
+        let mut wire = Wire::scanned(&WireHandle::new(Box::new(server), buffers));
         let head = format!("GET / HTTP/1.1\r\nX: {}", "x".repeat(100_000));
         client.write_all(head.as_bytes()).await.expect("room");
         let (mut all, mut some) = (0, [0; 1000]);
@@ -476,126 +373,6 @@ mod tests {
         client.write_all(&vec![0; AHEAD + STEP]).await.expect("room");
         drop(client);
         assert!(poll_fn(|cx| Poll::Ready(handle_of(&wire).begin().poll_gone(cx))).await.is_pending());
-    }
-
-    /// As if the reader were hyper, ready for whatever comes.
-    fn scan_all(mut wire: Wire) -> Wire {
-        let buffers = Arc::clone(&lock(&wire.shared).answers.all);
-        wire.filter = Some(Filter::new(buffers));
-        wire
-    }
-
-    /// A connection on which so much came and was read.
-    async fn after(bytes: &[u8]) -> (DuplexStream, Wire) {
-        let (mut client, server) = duplex(1 << 10);
-        let mut wire = scan_all(wire(server));
-        client.write_all(bytes).await.expect("room");
-        wire.read_exact(&mut vec![0; bytes.len()]).await.expect("reads");
-        (client, wire)
-    }
-
-    const WHOLE: &[u8] = b"GET / HTTP/1.1\r\nX-a: a\r\n\r\n";
-
-    #[tokio::test(start_paused = true)]
-    async fn between_calls_the_reader_is_let_go_and_the_next_byte_brings_it_back() {
-        let (mut client, mut wire) = after(WHOLE).await;
-        let handle = handle_of(&wire);
-        for _ in 0..3 {
-            assert!(!handle.rests());
-            assert_eq!(wire.read(&mut [0; 9]).await.expect("an end"), 0);
-            assert!(handle.rests());
-            wire.shutdown().await.expect("nothing is shut");
-            drop(wire);
-            assert!(poll_fn(|cx| Poll::Ready(pin!(handle.has_more()).poll(cx))).await.is_pending());
-            client.write_all(WHOLE).await.expect("still open");
-            wire = again(&handle).await.expect("more");
-            let mut read = vec![0; WHOLE.len()];
-            wire.read_exact(&mut read).await.expect("reads");
-            assert_eq!(read, WHOLE);
-        }
-        wire.write_all(b"HTTP/1.1 200 OK\r\n").await.expect("still open");
-        wire.flush().await.expect("open");
-        assert_eq!(wire.read(&mut [0; 9]).await.expect("an end"), 0);
-        drop(client);
-        assert!(again(&handle).await.is_none());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_connection_is_not_let_go_at_every_call_but_once_nothing_came_for_a_while() {
-        let (mut client, mut wire) = after(WHOLE).await;
-        for _ in 0..20 {
-            assert!(tokio::time::timeout(PAUSE / 2, wire.read(&mut [0; 9])).await.is_err());
-            client.write_all(WHOLE).await.expect("open");
-            wire.read_exact(&mut vec![0; WHOLE.len()]).await.expect("reads");
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_reader_that_has_something_is_not_let_go() {
-        let quiet = |mut wire: Wire| async move {
-            tokio::time::timeout(HEAD / 2, wire.read(&mut [0; 9])).await.expect_err("nothing to read");
-            assert!(!handle_of(&wire).rests());
-        };
-        for begun in ["GET", "GET / HTTP/1.1\r\nHost", "PUT / HTTP/1.1\r\nContent-Length: 2\r\n\r\n1"] {
-            let (_client, wire) = after(begun.as_bytes()).await;
-            quiet(wire).await;
-        }
-        let (_client, wire) = after(b"GET / HTTP/1.1\r\nUpgrade: websocket\r\n\r\n").await;
-        quiet(wire).await;
-        let (_client, wire) = after(WHOLE).await;
-        let busy = handle_of(&wire).begin();
-        quiet(wire).await;
-        drop(busy);
-        let (_client, mut wire) = after(WHOLE).await;
-        assert!(wire.write(b"not flushed").await.is_ok());
-        quiet(wire).await;
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_head_that_the_reader_is_not_ready_for_waits_for_one_who_is() {
-        const USUAL: &[u8] = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
-        let (mut client, server) = duplex(1 << 10);
-        let wire = wire(server);
-        client.write_all(USUAL).await.expect("room");
-        assert!(!handle_of(&wire).speaks_http2().await);
-        let handle = handle_of(&wire);
-        let mut wire = Wire::scanned(&handle);
-        assert_eq!(wire.ready(), Ready::Usual);
-        client.write_all(&[USUAL, WHOLE, USUAL].concat()).await.expect("room");
-        let mut read = vec![0; 2 * USUAL.len()];
-        wire.read_exact(&mut read).await.expect("reads");
-        assert_eq!(read, [USUAL, USUAL].concat());
-
-        let busy = handle.begin();
-        let mut reader = tokio::spawn(async move {
-            let read = wire.read(&mut [0; 9]).await;
-            (read, wire)
-        });
-        assert!(tokio::time::timeout(HEAD, &mut reader).await.is_err(), "a call is under way");
-        drop(busy);
-        let (read, wire) = tokio::time::timeout(HEAD, reader).await.expect("woken").expect("no panic");
-        assert_eq!(read.expect("an end"), 0);
-        assert!(handle.rests());
-        drop(wire);
-
-        let mut wire = again(&handle).await.expect("what was held");
-        assert_eq!(wire.ready(), Ready::All);
-        let mut read = vec![0; WHOLE.len() + USUAL.len()];
-        wire.read_exact(&mut read).await.expect("reads");
-        assert_eq!(read, [WHOLE, USUAL].concat());
-
-        assert_eq!(wire.read(&mut [0; 9]).await.expect("an end"), 0); // it rests for good reason
-        client.write_all(USUAL).await.expect("open");
-        let mut wire = again(&handle).await.expect("more");
-        assert_eq!(wire.ready(), Ready::Usual);
-
-        // It has less room than the head: there may be more to it.
-        assert_eq!(wire.read(&mut [0; 9]).await.expect("an end"), 0);
-        let mut wire = again(&handle).await.expect("what was held");
-        assert_eq!(wire.ready(), Ready::All);
-        let mut read = vec![0; USUAL.len()];
-        wire.read_exact(&mut read).await.expect("reads");
-        assert_eq!(read, USUAL);
     }
 
     #[tokio::test]

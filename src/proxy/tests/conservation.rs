@@ -7,7 +7,6 @@
 
 mod client;
 mod dice;
-mod rest;
 mod upstream;
 
 use std::num::NonZeroU32;

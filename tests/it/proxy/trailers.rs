@@ -31,22 +31,25 @@ fn request(more: &str) -> String {
     )
 }
 
+/// hyper writes those that a `Trailer` field announces. A recipient may drop others (RFC 9110, 6.5.1).
 #[tokio::test]
-async fn trailers_of_a_request_pass_over_http1_announced_or_not() {
+async fn announced_trailers_of_a_request_pass_over_http1() {
     for more in ANNOUNCEMENTS {
         let backend = Backend::replying(200).await;
         let proxy = Proxy::before(backend.address).start().await;
         let answers = proxy.exchange(&request(more)).await;
         assert_eq!(answers.matches("HTTP/1.1 200 OK").count(), 2, "{answers}");
         let seen = &backend.seen()[0];
-        assert_eq!((seen.body.as_ref(), seen.trailers.as_ref()), (b"hi".as_slice(), Some(&sum())), "{more:?}");
+        let expected = more.contains("Trailer").then(sum);
+        assert_eq!((seen.body.as_ref(), &seen.trailers), (b"hi".as_slice(), &expected), "{more:?}");
         assert_eq!(seen.headers.contains_key("trailer"), more.contains("Trailer"), "{more:?}");
         assert_eq!(backend.targets(), ["/x", "/next"]);
     }
 }
 
+/// Of an answer hyper writes them only to a client that says `TE: trailers`.
 #[tokio::test]
-async fn trailers_of_an_answer_pass_over_http1_announced_or_not() {
+async fn announced_trailers_of_an_answer_pass_over_http1() {
     for more in ANNOUNCEMENTS {
         for announced in ["", "Trailer: X-Sum\r\n"] {
             for body in ["", "2\r\nok\r\n"] {
@@ -54,11 +57,13 @@ async fn trailers_of_an_answer_pass_over_http1_announced_or_not() {
                 let answer = format!("{head}0\r\nX-Sum: 7\r\nX-Sum: 8\r\nContent-Length: 9\r\n\r\n");
                 let (upstream, _request) = raw_backend(answer.leak().as_bytes()).await;
                 let proxy = Proxy::before(upstream).start().await;
+                let takes = more.contains("TE: trailers") && !announced.is_empty();
                 let more = more.replace("Connection: TE", "Connection: TE, close");
                 let close = if more.contains("close") { "" } else { "Connection: close\r\n" };
                 let got = proxy.exchange(&format!("GET /x HTTP/1.1\r\nHost: localhost\r\n{close}{more}\r\n")).await;
                 assert_eq!(status(&got), 200, "{got}");
-                let end = format!("\r\n\r\n{body}0\r\nx-sum: 7\r\nx-sum: 8\r\n\r\n");
+                let trailers = if takes { "x-sum: 7\r\nx-sum: 8\r\n" } else { "" };
+                let end = format!("\r\n\r\n{body}0\r\n{trailers}\r\n");
                 assert!(got.ends_with(&end), "{more:?} {announced:?}: {got}");
             }
         }
@@ -97,14 +102,17 @@ async fn where_a_body_is_not_sent_in_chunks_nothing_is_put_into_it_for_its_trail
     assert!(got.ends_with("\r\n\r\nok"), "{got}");
 }
 
+/// Towards HTTP/2 they need no announcement.
 #[tokio::test]
 async fn trailers_pass_from_http1_to_http2_and_back() {
     let server = Server::http2(100, |request, _| {
         async move {
             let body = request.into_body().collect().await.expect("whole");
             let trailers = body.trailers().cloned().unwrap_or_default();
-            let frames = stream::iter([Ok(Frame::data(Bytes::from("ok"))), Ok(Frame::trailers(trailers))]);
-            Response::new(StreamBody::new(frames).boxed_unsync())
+            let answer = if trailers.is_empty() { "none" } else { "some" };
+            let frames = stream::iter([Ok(Frame::data(Bytes::from(answer))), Ok(Frame::trailers(trailers))]);
+            let response = Response::builder().header("trailer", "x-sum");
+            response.body(StreamBody::new(frames).boxed_unsync()).expect("valid")
         }
         .boxed()
     })
@@ -112,26 +120,35 @@ async fn trailers_pass_from_http1_to_http2_and_back() {
     let proxy = before_http2(&server).start().await;
     for more in ANNOUNCEMENTS {
         let got = proxy.exchange(&request(more)).await;
-        assert_eq!(got.matches("2\r\nok\r\n0\r\nx-sum: 7\r\nx-sum: 8\r\n\r\n").count(), 1, "{more:?}: {got}");
-        assert!(got.ends_with("ok\r\n0\r\n\r\n"), "the next has none: {got}");
+        let trailers = if more.contains("TE: trailers") { "x-sum: 7\r\nx-sum: 8\r\n" } else { "" };
+        assert_eq!(got.matches(&format!("4\r\nsome\r\n0\r\n{trailers}\r\n")).count(), 1, "{more:?}: {got}");
+        assert!(got.ends_with("none\r\n0\r\n\r\n"), "the next has none: {got}");
     }
 }
 
 #[tokio::test]
 async fn trailers_pass_from_http2_to_http1_and_back() {
-    let answer = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nX-Sum: 7\r\nX-Sum: 8\r\n\r\n";
-    let (upstream, seen) = raw_backend(answer.as_bytes()).await;
-    let proxy = Proxy::before(upstream).start().await;
-    let stream = TokioIo::new(proxy.connect().await);
-    let (mut client, connection) = http2::handshake(TokioExecutor::new(), stream).await.expect("speaks h2");
-    tokio::spawn(connection);
-    let frames = [Ok::<_, Infallible>(Frame::data(Bytes::from("hi"))), Ok(Frame::trailers(sum()))];
-    let request = Request::post("http://localhost/x").body(StreamBody::new(stream::iter(frames))).expect("valid");
-    let response = within(client.send_request(request)).await.expect("answered");
-    let body = within(response.into_body().collect()).await.expect("whole");
-    assert_eq!(body.trailers(), Some(&sum()));
-    let seen = String::from_utf8(within(seen).await.expect("no panic")).expect("text");
-    assert!(seen.ends_with("\r\n\r\n2\r\nhi\r\n0\r\nx-sum: 7\r\nx-sum: 8\r\n\r\n"), "{seen}");
+    for announced in [true, false] {
+        let answer =
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nX-Sum: 7\r\nX-Sum: 8\r\n\r\n";
+        let (upstream, seen) = raw_backend(answer.as_bytes()).await;
+        let proxy = Proxy::before(upstream).start().await;
+        let stream = TokioIo::new(proxy.connect().await);
+        let (mut client, connection) = http2::handshake(TokioExecutor::new(), stream).await.expect("speaks h2");
+        tokio::spawn(connection);
+        let frames = [Ok::<_, Infallible>(Frame::data(Bytes::from("hi"))), Ok(Frame::trailers(sum()))];
+        let mut request = Request::post("http://localhost/x");
+        if announced {
+            request = request.header("trailer", "x-sum");
+        }
+        let request = request.body(StreamBody::new(stream::iter(frames))).expect("valid");
+        let response = within(client.send_request(request)).await.expect("answered");
+        let body = within(response.into_body().collect()).await.expect("whole");
+        assert_eq!(body.trailers(), Some(&sum()));
+        let seen = String::from_utf8(within(seen).await.expect("no panic")).expect("text");
+        let trailers = if announced { "x-sum: 7\r\nx-sum: 8\r\n" } else { "" };
+        assert!(seen.ends_with(&format!("\r\n\r\n2\r\nhi\r\n0\r\n{trailers}\r\n")), "{seen}");
+    }
 }
 
 /// RFC 9113, 8.2.3: HTTP/2 clients may split cookies, and few HTTP/1 servers read more than the

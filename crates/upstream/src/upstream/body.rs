@@ -16,7 +16,6 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 
-use super::http1::Traffic;
 use super::inbound::{Inbound, InboundError};
 use super::lock;
 
@@ -44,8 +43,6 @@ pub(super) struct AttemptBody<S> {
     ended: bool,
     /// The stream, which is not free before the body is done with.
     _stream: Option<Arc<S>>,
-    /// The HTTP/1.1 connection, which is given the trailers.
-    traffic: Option<Arc<Traffic>>,
 }
 
 /// The body could not be read to its end.
@@ -126,15 +123,15 @@ impl Outgoing {
         state.charge.add(bytes);
     }
 
-    /// Returns the body for one attempt, on a stream or on an HTTP/1.1 connection. Earlier attempts
-    /// can read no more.
-    pub(super) fn attempt<S>(&self, stream: Option<Arc<S>>, traffic: Option<Arc<Traffic>>) -> AttemptBody<S> {
+    /// Returns the body for one attempt, on a stream of HTTP/2 or on an HTTP/1.1 connection. Earlier
+    /// attempts can read no more.
+    pub(super) fn attempt<S>(&self, stream: Option<Arc<S>>) -> AttemptBody<S> {
         let attempt = self.state().map_or(0, |mut state| {
             state.attempt += 1;
             state.asked = false;
             state.attempt
         });
-        AttemptBody { shared: self.shared.clone(), attempt, at: 0, ended: false, _stream: stream, traffic }
+        AttemptBody { shared: self.shared.clone(), attempt, at: 0, ended: false, _stream: stream }
     }
 
     /// True if everything that was read so far could be sent again.
@@ -200,15 +197,7 @@ impl<S> Body for AttemptBody<S> {
         let next = ready!(state.poll_rest(cx));
         this.at = state.kept.len();
         this.ended = next.as_ref().is_none_or(|frame| frame.as_ref().map_or(true, Frame::is_trailers));
-        match (&this.traffic, &next) {
-            // hyper writes few trailers over HTTP/1: the connection does.
-            (Some(traffic), Some(Ok(frame))) if frame.is_trailers() => {
-                let trailers = frame.trailers_ref().filter(|_| !state.declared);
-                let mark = trailers.and_then(|trailers| traffic.trail(trailers));
-                Poll::Ready(mark.map(|mark| Ok(Frame::data(mark))))
-            }
-            _ => Poll::Ready(next),
-        }
+        Poll::Ready(next)
     }
 
     fn is_end_stream(&self) -> bool {

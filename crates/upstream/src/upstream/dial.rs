@@ -7,7 +7,7 @@
 use std::error::Error as StdError;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use http::uri::Scheme;
@@ -45,8 +45,6 @@ pub(super) struct Dialer {
     injector: Arc<Injector>,
     /// In nanoseconds: a reload may change it.
     timeout: AtomicU64,
-    /// The last connection speaks HTTP/2, where the names of fields lose their case.
-    pub(super) lower_case: Arc<AtomicBool>,
     /// The bytes that the HTTP/2 connections may be sent unread.
     pub(super) windows: Windows,
     /// The meters to count into, once they are known.
@@ -78,7 +76,6 @@ impl Dialer {
             tls: tls.clone(),
             injector: Arc::clone(injector),
             timeout: AtomicU64::new(nanos(options.connect_timeout)),
-            lower_case: Arc::default(),
             windows: Windows::default(),
             meters: Meters::default(),
         }
@@ -132,9 +129,7 @@ impl Dialer {
 
     /// Connects a socket, and says whether it speaks h2.
     pub(super) async fn connect(&self) -> Result<(Socket, bool), DialFailure> {
-        let (socket, h2) = self.establish(self.tls.as_ref().map(|tls| tls.config())).await?;
-        self.lower_case.store(h2, Ordering::Relaxed);
-        Ok((socket, h2))
+        self.establish(self.tls.as_ref().map(|tls| tls.config())).await
     }
 
     /// Connects a socket that must speak HTTP/1.1.

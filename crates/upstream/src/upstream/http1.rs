@@ -3,13 +3,11 @@
 use std::io;
 use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
-use bytes::Bytes;
 use futures_util::task::AtomicWaker;
-use http::HeaderMap;
 use http_body::Body;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -17,8 +15,6 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf, Take};
 
 use super::dial::Socket;
 use super::error::DialFailure;
-use super::lock;
-use super::trailing::Trailing;
 
 /// The half of a connection that drives it.
 pub(super) type Connection<B> = http1::Connection<TokioIo<CountedSocket>, B>;
@@ -31,10 +27,6 @@ pub(super) struct Traffic {
     pub(super) written: AtomicU64,
     /// The connection's call is over, and the next may have it once hyper is ready.
     pub(super) releasing: AtomicBool,
-    /// The trailers of the request that is being sent.
-    pub(super) trailing: Mutex<Option<Box<Trailing>>>,
-    /// True if there are trailers.
-    pub(super) trails: AtomicBool,
     /// For the connection of an upgrade: its share in the count of these.
     pub(super) upgrade: Option<Arc<()>>,
     /// The connection has ended, and its driver is gone.
@@ -70,15 +62,6 @@ where
 // === impl Traffic ===
 
 impl Traffic {
-    /// Registers trailers to be written at the end of a chunked request body, and returns the bytes
-    /// in which that body has to end. Returns `None` if there is nothing to write.
-    pub(super) fn trail(&self, trailers: &HeaderMap) -> Option<Bytes> {
-        let (mark, trailing) = Trailing::new(trailers)?;
-        *lock(&self.trailing) = Some(trailing);
-        self.trails.store(true, Ordering::Relaxed);
-        Some(mark)
-    }
-
     /// Notes that the connection has ended and its driver is gone.
     pub(super) fn end(&self) {
         self.over.store(true, Ordering::Release);
@@ -105,41 +88,20 @@ impl AsyncRead for CountedSocket {
 }
 
 impl CountedSocket {
-    /// Writes to the socket by `send`, or by way of the trailers while there are any.
+    /// Writes to the socket by `send`, and counts.
     fn write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
         send: impl FnOnce(Pin<&mut Socket>, &mut Context<'_>) -> Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
         if self.write_failed {
             return Poll::Pending;
         }
-        let poll = if self.traffic.trails.load(Ordering::Relaxed) {
-            self.poll_trailing(cx, bufs)
-        } else {
-            send(Pin::new(self.socket.get_mut()), cx)
-        };
+        let poll = send(Pin::new(self.socket.get_mut()), cx);
         if let Poll::Ready(Ok(bytes)) = &poll {
             self.traffic.written.fetch_add(*bytes as u64, Ordering::Relaxed);
         }
         self.await_answer(poll, cx)
-    }
-
-    /// Writes by way of the trailers, until they have gone.
-    fn poll_trailing(&mut self, cx: &mut Context<'_>, bufs: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
-        let mut trailing = lock(&self.traffic.trailing);
-        let mut socket = Pin::new(self.socket.get_mut());
-        let Some(some) = trailing.as_mut() else { return socket.poll_write_vectored(cx, bufs) };
-        let written = match bufs {
-            [] => ready!(some.poll_drain(socket.as_mut(), cx)).map(|()| 0)?,
-            bufs => ready!(some.poll_write(socket.as_mut(), cx, bufs))?,
-        };
-        if some.is_over() {
-            *trailing = None;
-            self.traffic.trails.store(false, Ordering::Relaxed);
-        }
-        Poll::Ready(Ok(written))
     }
 
     /// Hides the error of a write to an upstream that takes no more: it may have answered before,
@@ -163,7 +125,7 @@ impl CountedSocket {
 
 impl AsyncWrite for CountedSocket {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        self.write(cx, &[io::IoSlice::new(buf)], |socket, cx| socket.poll_write(cx, buf))
+        self.write(cx, |socket, cx| socket.poll_write(cx, buf))
     }
 
     fn poll_write_vectored(
@@ -175,7 +137,7 @@ impl AsyncWrite for CountedSocket {
             // As most requests come. One piece is sent as such, which costs the system less than a
             // list of one.
             [piece] => self.poll_write(cx, piece),
-            bufs => self.write(cx, bufs, |socket, cx| socket.poll_write_vectored(cx, bufs)),
+            bufs => self.write(cx, |socket, cx| socket.poll_write_vectored(cx, bufs)),
         }
     }
 
@@ -186,10 +148,6 @@ impl AsyncWrite for CountedSocket {
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.write_failed {
             return Poll::Pending;
-        }
-        if self.traffic.trails.load(Ordering::Relaxed) {
-            let poll = self.poll_trailing(cx, &[]);
-            ready!(self.await_answer(poll, cx))?;
         }
         let poll = Pin::new(self.socket.get_mut()).poll_flush(cx);
         self.await_answer(poll, cx)

@@ -274,7 +274,7 @@ mod tests {
     }
 
     fn no_body() -> AttemptBody<()> {
-        Outgoing::default().attempt(None, None)
+        Outgoing::default().attempt(None)
     }
 
     fn head(request: Request<()>, base: &str, host: &Host) -> Head {
@@ -352,7 +352,7 @@ mod tests {
     #[test]
     fn a_body_of_undeclared_length_is_chunked_even_on_a_get() {
         let request = Request::get("/").body(()).expect("valid");
-        let sent = head(request, "", &Host::Rewrite).http1(Outgoing::new(vec![], None, None).attempt::<()>(None, None));
+        let sent = head(request, "", &Host::Rewrite).http1(Outgoing::new(vec![], None, None).attempt::<()>(None));
         assert_eq!(sent.headers()[TRANSFER_ENCODING], "chunked");
         let request = Request::get("/").body(()).expect("valid");
         assert!(!head(request, "", &Host::Rewrite).http1(no_body()).headers().contains_key(TRANSFER_ENCODING));

@@ -236,7 +236,7 @@ impl Attempt<'_> {
         match self.stream.take() {
             None => Err(closed_at_once()),
             Some(Stream::Http1(exclusive)) => {
-                let body = self.body.attempt(None, Some(Arc::clone(&exclusive.traffic)));
+                let body = self.body.attempt(None);
                 let mut request = self.head.http1(body);
                 if let Some(ask) = self.body.hold_back(CONTINUE_HTTP1) {
                     on_informational(&mut request, move |told| {
@@ -249,7 +249,7 @@ impl Attempt<'_> {
             }
             Some(Stream::Http2 { unit, mut sender }) => {
                 self.body.hold_back(CONTINUE_HTTP2); // hyper does not report a 100 over HTTP/2
-                let request = self.head.http2(self.body.attempt(Some(Arc::clone(&unit)), None));
+                let request = self.head.http2(self.body.attempt(Some(Arc::clone(&unit))));
                 let sending = sender.try_send_request(request);
                 // A request that is handed over while the connection ends is given back only once
                 // no sender is left.

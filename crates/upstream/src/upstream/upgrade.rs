@@ -82,7 +82,7 @@ impl Upstream {
             let mut head = head.map_err(|error| SendError::Unsent(Arc::new(error)))?;
             let version = self.authorize(&mut head, Group::Upgrades).await?;
             body.begin(&self.inner.budget, || head.declares_length());
-            let sending = connection.0.send_request(head.http1(body.attempt(None, None)));
+            let sending = connection.0.send_request(head.http1(body.attempt(None)));
             drop(connection); // it serves nothing else, and what it could not send comes back only so
             let mut response = sending.await.map_err(|error| match body.broken() {
                 Some(source) => SendError::Client(source),

@@ -8,8 +8,6 @@ use super::Fault;
 /// A header line.
 pub(super) struct Header<'a> {
     pub(super) name: &'a [u8],
-    /// The name has an upper-case letter.
-    pub(super) has_capitals: bool,
     pub(super) value: &'a [u8],
 }
 
@@ -54,17 +52,11 @@ fn split_at_space(line: &[u8]) -> Result<(&[u8], &[u8]), Fault> {
 
 /// Splits a header into its name, and its value without the white space around it.
 pub(super) fn header(line: &[u8]) -> Result<Header<'_>, Fault> {
-    let mut kinds = 0;
-    let end = line.iter().position(|byte| {
-        kinds |= kind(*byte);
-        kinds & NO_TOKEN != 0
-    });
+    let end = line.iter().position(|byte| !is_token(*byte));
     let (name, rest) = line.split_at(end.unwrap_or(line.len()));
     match rest {
         // No space before the colon, and none before the name: that would be a folded line.
-        [b':', value @ ..] if !name.is_empty() => {
-            Ok(Header { name, has_capitals: kinds & CAPITAL != 0, value: value.trim_ascii() })
-        }
+        [b':', value @ ..] if !name.is_empty() => Ok(Header { name, value: value.trim_ascii() }),
         _ => Err(Fault::Malformed),
     }
 }
@@ -83,36 +75,22 @@ pub(super) fn number(text: &[u8], radix: u32) -> Option<u64> {
     u64::from_str_radix(text, radix).ok().filter(|number| is_plain && i64::try_from(*number).is_ok())
 }
 
-/// Returns the kind of a byte, as bits.
-fn kind(byte: u8) -> u8 {
-    *KINDS.get(usize::from(byte)).unwrap_or(&NO_TOKEN)
+/// True for the bytes of a token (RFC 9110, 5.6.2). A table, because every name of every head is
+/// looked at.
+fn is_token(byte: u8) -> bool {
+    TOKEN.get(usize::from(byte)).is_some_and(|is_token| *is_token)
 }
 
-/// A byte that is part of no token.
-const NO_TOKEN: u8 = 1;
-/// An upper-case letter.
-const CAPITAL: u8 = 2;
-
-/// The kind of each byte. A table, because every name of every head is looked at.
 #[expect(clippy::indexing_slicing, reason = "while compiling, and an index for each byte there can be")]
-static KINDS: [u8; 256] = {
-    let mut kinds = [0; 256];
+static TOKEN: [bool; 256] = {
+    let mut table = [false; 256];
     let mut byte = u8::MIN;
     loop {
-        kinds[byte as usize] = match byte {
-            b'A'..=b'Z' => CAPITAL,
-            _ if is_token(byte) => 0,
-            _ => NO_TOKEN,
-        };
+        table[byte as usize] = byte.is_ascii_alphanumeric()
+            || matches!(byte, b'!' | b'#'..=b'\'' | b'*' | b'+' | b'-' | b'.' | b'^' | b'_' | b'`' | b'|' | b'~');
         if byte == u8::MAX {
-            break kinds;
+            break table;
         }
         byte += 1;
     }
 };
-
-/// True for the bytes of a token (RFC 9110, 5.6.2).
-const fn is_token(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric()
-        || matches!(byte, b'!' | b'#'..=b'\'' | b'*' | b'+' | b'-' | b'.' | b'^' | b'_' | b'`' | b'|' | b'~')
-}

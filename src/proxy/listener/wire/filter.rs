@@ -16,7 +16,7 @@ use bytes::Bytes;
 use tokio::io::ReadBuf;
 use tokio::time::Sleep;
 
-use super::Shared;
+use super::WireState;
 use crate::clock::timer;
 use crate::proxy::guard::buffers::{Buffers, HeadShare};
 use crate::proxy::guard::scan::{Fault, Rest, Scanned, Scanner};
@@ -42,11 +42,11 @@ impl Filter {
     /// Gives hyper what was read ahead, then what comes, as far as it passes.
     pub(super) fn poll_read(
         &mut self,
-        shared: &mut Shared,
+        state: &mut WireState,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if let Some(switched) = shared.switched.take() {
+        if let Some(switched) = state.switched.take() {
             self.scanner.resolve(switched);
         }
         let before = buf.filled().len();
@@ -54,35 +54,31 @@ impl Filter {
             if self.give_replaced(buf) {
                 return Poll::Ready(Ok(()));
             }
-            match shared.fault {
+            match state.fault {
                 // hyper would not answer a client that has ended.
-                Some(Fault::TooLarge) => return shared.input.park(cx),
+                Some(Fault::TooLarge) => return state.input.park(cx),
                 Some(_) => return Poll::Ready(Ok(())),
                 None => {}
             }
-            if shared.idle.turning {
-                return shared.idle.poll_turn(&mut shared.input, cx).map(Ok);
-            }
-            let is_ahead = !shared.input.bytes().is_empty();
-            match shared.input.poll_read(cx, buf) {
-                Poll::Pending => return self.poll_quiet(shared, cx).map(Ok),
+            let is_ahead = !state.input.bytes().is_empty();
+            match state.input.poll_read(cx, buf) {
+                Poll::Pending if self.scanner.is_in_head() && self.is_late(state, cx) => return Poll::Ready(Ok(())),
+                Poll::Pending => return state.input.park(cx),
                 Poll::Ready(read) => read?,
             }
             if buf.filled().len() == before {
                 return Poll::Ready(Ok(())); // the end
             }
-            if !is_ahead {
-                shared.idle.stir();
-            }
-            let is_replaced = self.pass(shared, buf, before, is_ahead);
+            state.used = true;
+            let is_replaced = self.pass(state, buf, before, is_ahead);
             if buf.filled().len() > before {
                 return Poll::Ready(Ok(()));
             }
             // Nothing passes. All that came may be of a target that is too long, and dropped.
             if !is_replaced {
-                return shared.idle.poll_turn(&mut shared.input, cx).map(Ok);
+                return state.input.park(cx);
             }
-            if self.is_late(shared, cx) {
+            if self.is_late(state, cx) {
                 return Poll::Ready(Ok(()));
             }
         }
@@ -90,24 +86,23 @@ impl Filter {
 
     /// Takes back from the buffer what must not pass, not yet, or not as it is. True if some of it
     /// is replaced, perhaps by nothing.
-    fn pass(&mut self, shared: &mut Shared, buf: &mut ReadBuf<'_>, before: usize, is_ahead: bool) -> bool {
+    fn pass(&mut self, state: &mut WireState, buf: &mut ReadBuf<'_>, before: usize, is_ahead: bool) -> bool {
         let read = buf.filled().get(before..).unwrap_or_default();
-        let Scanned { passed, rest } = self.scan(shared, read);
+        let Scanned { passed, rest } = self.scan(state, read);
         let replaced = if let Rest::Replaced(replaced) = rest { replaced } else { 0 };
-        shared.input.consume(is_ahead, read, passed + replaced);
+        state.input.consume(is_ahead, read, passed + replaced);
         buf.set_filled(before + passed);
         match rest {
             Rest::None | Rest::Held => {}
-            Rest::Declined => shared.idle.turning = true,
             Rest::Replaced(_) => {
                 self.replaced = self.scanner.take_replaced().into();
                 self.give_replaced(buf);
             }
             Rest::Refused(fault) => {
-                shared.fault = Some(fault);
+                state.fault = Some(fault);
                 self.replaced = Bytes::from_static(REFUSED);
                 if fault == Fault::TooLarge {
-                    shared.large_head = true;
+                    state.large_head = true;
                     self.replaced = self.scanner.cut().into();
                 }
                 return true;
@@ -117,14 +112,12 @@ impl Filter {
     }
 
     /// Scans what was just read, and counts what a large head holds.
-    fn scan(&mut self, shared: &mut Shared, read: &[u8]) -> Scanned {
-        let (ready, shows_case) = (shared.idle.ready, shared.idle.shows_case());
-        let scanned = self.scanner.scan(read, |head| ready.takes(head, shows_case));
-        shared.idle.requests = self.scanner.begun();
+    fn scan(&mut self, state: &mut WireState, read: &[u8]) -> Scanned {
+        let scanned = self.scanner.scan(read);
         let is_in_head = self.scanner.is_in_head();
         let bytes = if is_in_head && !matches!(scanned.rest, Rest::Replaced(_)) { read.len() } else { 0 };
         let has_room = self.share.grow(bytes, self.scanner.most_lines());
-        shared.large_head |= self.share.is_taken();
+        state.large_head |= self.share.is_taken();
         if !is_in_head {
             self.patience = None;
             self.share.end();
@@ -142,22 +135,11 @@ impl Filter {
         had_some
     }
 
-    /// Nothing comes. A head that has begun must come to its end; between calls hyper is let go; a
-    /// body may take any time.
-    fn poll_quiet(&mut self, shared: &mut Shared, cx: &mut Context<'_>) -> Poll<()> {
-        let is_over = if self.scanner.is_in_head() {
-            self.is_late(shared, cx)
-        } else {
-            self.scanner.is_between_requests() && shared.idle.poll_pause(cx).is_ready()
-        };
-        if is_over { Poll::Ready(()) } else { shared.input.park(cx) }
-    }
-
     /// True if a head that has begun took too long, which ends the connection.
-    fn is_late(&mut self, shared: &mut Shared, cx: &mut Context<'_>) -> bool {
+    fn is_late(&mut self, state: &mut WireState, cx: &mut Context<'_>) -> bool {
         let is_late = self.patience.get_or_insert_with(|| timer(HEAD)).as_mut().poll(cx).is_ready();
         if is_late {
-            shared.fault = Some(Fault::Slow);
+            state.fault = Some(Fault::Slow);
         }
         is_late
     }

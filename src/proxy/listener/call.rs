@@ -1,0 +1,170 @@
+//! A call as hyper makes it, for as long as its client is there.
+//!
+//! By the drop of either half everything below learns that the client has left: a call that waits
+//! is never sent (P6), and the upstream ends what nobody reads.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header};
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use pin_project_lite::pin_project;
+use tower::Service;
+use tower_http::BoxError;
+
+use super::early::{self, Early};
+use super::wire::{ActiveCall, Gone, WireHandle};
+use crate::places::{Busy, Place};
+use crate::proxy::stack::{Path, Sent};
+use crate::proxy::tunnel::UpgradeSlot;
+use crate::upstream::{Inbound, Unread};
+
+/// The request path as hyper calls it.
+#[derive(Clone)]
+pub(super) struct Calls {
+    pub(super) path: Path,
+    /// The connection over HTTP/1, whose calls are to be watched; HTTP/2 tells by itself.
+    pub(super) handle: Option<WireHandle>,
+    /// The place where a call leaves the tunnel that the connection is to become; HTTP/2 becomes
+    /// none.
+    pub(super) upgrade_slot: Option<UpgradeSlot>,
+    pub(super) place: Option<Arc<Place>>,
+}
+
+pin_project! {
+    /// A call up to the head of its answer.
+    pub(super) struct WhileThere {
+        #[pin]
+        call: <Path as Service<Request<Inbound>>>::Future,
+        client: Option<ActiveCall>,
+        // The request's body, if there is one.
+        unread: Option<Unread>,
+        // The answer, while it waits for that body.
+        early: Option<Box<Early>>,
+        // It asks for another protocol.
+        switches: bool,
+        // The client's.
+        version: Version,
+        is_head: bool,
+        busy: Option<Busy>,
+    }
+}
+
+/// The body of an answer. It looks for the client itself: a silent watch has nothing to write that
+/// would find out.
+pub(super) struct BodyWhileThere {
+    body: Sent,
+    client: Option<ActiveCall>,
+    /// A part of it was given to hyper.
+    begun: bool,
+    /// The rest of the request's body, which nobody wants once the answer has ended.
+    _unread: Option<Unread>,
+    _busy: Option<Busy>,
+}
+
+// === impl Calls ===
+
+impl hyper::service::Service<Request<Incoming>> for Calls {
+    type Response = Response<BodyWhileThere>;
+    type Error = Gone;
+    type Future = WhileThere;
+
+    fn call(&self, mut request: Request<Incoming>) -> Self::Future {
+        let switches = request.headers().contains_key(header::UPGRADE);
+        if let Some(upgrade_slot) = self.upgrade_slot.as_ref().filter(|_| switches) {
+            request.extensions_mut().insert(upgrade_slot.clone());
+        }
+        let (version, is_head) = (request.version(), request.method() == Method::HEAD);
+        let (request, unread) = Inbound::of(request);
+        let client = self.handle.as_ref().map(WireHandle::begin);
+        let busy = self.place.as_ref().map(Place::busy);
+        let call = self.path.clone().call(request);
+        WhileThere { call, client, unread, early: None, switches, version, is_head, busy }
+    }
+}
+
+// === impl WhileThere ===
+
+impl Future for WhileThere {
+    type Output = Result<Response<BodyWhileThere>, Gone>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        // The client first: a call must not leave in the very poll that finds its client gone.
+        if this.client.as_ref().is_some_and(|client| client.poll_gone(cx).is_ready()) {
+            return Poll::Ready(Err(Gone));
+        }
+        if this.busy.as_ref().is_some_and(|busy| busy.place().is_lost()) {
+            return Poll::Ready(Err(Gone)); // for another connection, before the call began
+        }
+        let mut response = match (&mut *this.early, &*this.unread) {
+            (Some(early), Some(unread)) => ready!(early.poll(unread, cx)),
+            _ => {
+                let Ok(response) = ready!(this.call.poll(cx));
+                match this.unread.as_ref().filter(|_| this.client.is_some()) {
+                    Some(unread) => ready!(early::answer(response, unread, this.early, cx)),
+                    None => response, // HTTP/2 resets the stream after the answer, and loses nothing
+                }
+            }
+        };
+        let client = this.client.take();
+        let has_switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+        let is_old = *this.version == Version::HTTP_10;
+        if let Some(client) = &client {
+            // Only the end of the connection tells an old client where such a body ends.
+            let ends_connection = is_old && !*this.is_head && is_open(&response);
+            if (client.had_large_head() || ends_connection) && !has_switched {
+                response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            }
+            if *this.switches {
+                client.resolve(has_switched);
+            }
+        }
+        if is_old && response.headers().contains_key(header::CONNECTION) {
+            *response.version_mut() = Version::HTTP_10; // or hyper would promise to keep the connection as well
+        }
+        let (_unread, _busy) = (this.unread.take(), this.busy.take());
+        Poll::Ready(Ok(response.map(|body| BodyWhileThere { body, client, begun: false, _unread, _busy })))
+    }
+}
+
+/// True if hyper sends a body of this answer without a length.
+fn is_open(response: &Response<Sent>) -> bool {
+    let is_bodiless = [StatusCode::NO_CONTENT, StatusCode::NOT_MODIFIED].contains(&response.status());
+    let has_length = response.body().size_hint().exact().is_some(); // of a body that declares it, without a search for it
+    !is_bodiless && !has_length && !response.headers().contains_key(header::CONTENT_LENGTH)
+}
+
+// === impl BodyWhileThere ===
+
+impl Body for BodyWhileThere {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let Self { body, client, begun, .. } = self.get_mut();
+        let Some(client) = client else { return Pin::new(body).poll_frame(cx) };
+        let is_full = *begun && client.poll_room(cx).is_pending();
+        let polled = if is_full { Poll::Pending } else { Pin::new(body).poll_frame(cx) };
+        match &polled {
+            Poll::Pending if client.poll_gone(cx).is_ready() => return Poll::Ready(Some(Err(Gone.into()))),
+            Poll::Ready(Some(Ok(frame))) => {
+                *begun = true;
+                client.give(frame.data_ref().map_or(0, Bytes::len));
+            }
+            Poll::Pending | Poll::Ready(Some(Err(_)) | None) => {}
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
