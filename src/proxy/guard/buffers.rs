@@ -1,5 +1,5 @@
 //! The bound on the bytes that large heads of HTTP/1 clients, answers that they do not read, and
-//! what is read ahead of their calls may hold.
+//! what is read ahead of their calls may hold (P9).
 //!
 //! kube-apiserver takes heads of 1 MiB, so the gate must; but a thousand clients with one each
 //! would be a gigabyte, and hyper keeps a buffer that has grown for as long as it has the

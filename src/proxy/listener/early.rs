@@ -1,4 +1,5 @@
-//! An answer that is there before its request's body was read, over HTTP/1.1.
+//! An answer that is there before its request's body was read, over HTTP/1.1. Its client gets it
+//! (P10).
 //!
 //! A connection that is closed with bytes unread is reset, and the reset takes the answer along
 //! that the client has not read yet; left open, the rest of the body would stand in the way of the

@@ -1,4 +1,4 @@
-//! The end of a connection whose client may still be sending.
+//! The end of a connection whose client may still be sending: it gets its answer (P10).
 //!
 //! Closed with bytes unread, TCP resets, and a Unix socket does the like: the client may lose the
 //! answer that it has not read yet. So the connection is closed in one direction first (FIN, and

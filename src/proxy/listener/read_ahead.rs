@@ -1,4 +1,4 @@
-//! Reading ahead of hyper, to notice that a client has hung up.
+//! Reading ahead of hyper, to notice that a client has hung up while its call waits (P6).
 //!
 //! hyper (1.12) stops reading an HTTP/1 connection while a call with unread body or pipelined bytes
 //! is being answered, and so does not notice that the client has left (measured).

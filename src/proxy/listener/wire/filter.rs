@@ -1,5 +1,5 @@
 //! The filter between a client and hyper: passes on what the scanner lets pass, in bounds of time
-//! and memory.
+//! and memory (P9, P10).
 //!
 //! If the scanner finds a fault, hyper gets a line that no parser takes, and the end of a head,
 //! without which it does not look at one that has come in part. It then answers 400 in its turn,
