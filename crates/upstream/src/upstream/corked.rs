@@ -4,6 +4,9 @@
 //! others wait behind it. Over TLS that is a record and a system call for each small body, where
 //! sixteen of them could share one. h2 flushes once more when it has no more frames: until then
 //! what it writes is held back here, as by the `TCP_CORK` of tcp(7).
+//!
+//! No promise needs it. It stays because a call by TLS and HTTP/2 takes 11.5 µs of CPU with it and
+//! 16.8 µs without, when four connections have sixteen calls each (measured in turns).
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
