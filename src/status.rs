@@ -261,6 +261,12 @@ pub struct Key {
     pub failures: u32,
     /// The status of the last failure; absent if the call was sent and lost.
     pub status: Option<u16>,
+    /// The upstream's own code for it, such as `InternalError`; empty if it gave none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub error: String,
+    /// The upstream's own words about it; empty if it gave none, or if names are not shown.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
     /// The moment of the last failure.
     pub failed_at_ms: u64,
     /// The moment at which it may be tried next.

@@ -172,7 +172,9 @@ fn what_now(gate: &Gate, now: &Result<Vec<Explained>, String>) -> String {
     };
     if let Some(key) = &explained.failing {
         let status = key.status.map_or_else(|| "was lost".to_owned(), |status| format!("got {status}"));
-        says.push_str(&format!("; its key failed {} in a row and last {status}", count(key.failures, "time", "times")));
+        let words = key.says().map(|says| format!(" ({says})")).unwrap_or_default();
+        let failed = count(key.failures, "time", "times");
+        says.push_str(&format!("; its key failed {failed} in a row and last {status}{words}"));
     }
     says
 }

@@ -18,6 +18,7 @@ pub(crate) use self::peek::Peeked;
 use super::driver::HeldSlot;
 use super::observe::{Held, InFlight};
 use super::revalidate::Keeping;
+use super::tally::FailingAnswer;
 use super::tunnel::UpgradeSlot;
 use crate::upstream::{Streaming, StreamingError};
 
@@ -28,12 +29,20 @@ pin_project! {
         /// The gate's own answer.
         Own { #[pin] body: Full<Bytes> },
         /// The upstream's answer.
-        Upstream { #[pin] body: Peeked<Streaming>, held: Held, ends_quietly: bool, keeping: Option<Box<Keeping>> },
+        Upstream { #[pin] body: Peeked<Streaming>, held: Held, ends_quietly: bool, keeping: Option<BodyCopy> },
         /// The body of an answer that was kept, which the upstream has confirmed.
         Kept { data: Option<Bytes> },
         /// No body: bytes of another protocol follow, through the tunnel that is left here.
         Switched { slot: UpgradeSlot },
     }
+}
+
+/// The copy that is made of a body as it flows.
+pub(crate) enum BodyCopy {
+    /// To ask later if it has changed.
+    Kept(Box<Keeping>),
+    /// To show why its key fails.
+    Failing(Box<FailingAnswer>),
 }
 
 // === impl Body ===
@@ -57,8 +66,8 @@ impl Body {
         Self::Kept { data: Some(data).filter(|data| !data.is_empty()) }
     }
 
-    /// Copies the upstream's body as it flows, to ask later if it has changed.
-    pub(crate) fn keep(&mut self, copy: Box<Keeping>) {
+    /// Copies the upstream's body as it flows.
+    pub(crate) fn keep(&mut self, copy: BodyCopy) {
         match self {
             Self::Upstream { body, keeping, .. } if !body.is_end_stream() => *keeping = Some(copy),
             _ => copy.finish(),
@@ -127,9 +136,29 @@ impl HttpBody for Body {
 /// bounded in total.
 const PIECE: usize = 16 << 10;
 
+// === impl BodyCopy ===
+
+impl BodyCopy {
+    /// Copies a frame. Returns false if it does not fit, or if there is enough.
+    fn keep(&mut self, frame: &Frame<Bytes>) -> bool {
+        match self {
+            Self::Kept(keeping) => keeping.keep(frame),
+            Self::Failing(answer) => answer.keep(frame),
+        }
+    }
+
+    /// The body is complete.
+    fn finish(self) {
+        match self {
+            Self::Kept(keeping) => keeping.finish(),
+            Self::Failing(_) => {} // its drop notes it, as that of one that broke
+        }
+    }
+}
+
 /// Copies what came of a body. hyper does not ask on once a body of known length has ended, nor
 /// after trailers. A copy that a frame does not fit into is given up.
-fn note(keeping: &mut Option<Box<Keeping>>, came: Option<&Result<Frame<Bytes>, StreamingError>>, is_end: bool) {
+fn note(keeping: &mut Option<BodyCopy>, came: Option<&Result<Frame<Bytes>, StreamingError>>, is_end: bool) {
     let Some(mut copy) = keeping.take() else { return };
     match came {
         Some(Ok(frame)) if !copy.keep(frame) => {}

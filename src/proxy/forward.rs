@@ -11,13 +11,15 @@ use http::response::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, Version};
 
 use super::admission::{Admission, PendingCall, Route};
-use super::body::{Body, Peeked};
+use super::body::{Body, BodyCopy, Peeked};
 use super::driver::{HeldSlot, OwedReceipt};
 use super::failure::Failure;
 use super::observe::CallContext;
 use super::parts::GateParts;
 use super::revalidate::{Meaning, Question};
+use super::tally::FailingAnswer;
 use crate::api::outcome::{self, Throttling, Told};
+use crate::api::signals::ErrorBody;
 use crate::api::{Answer, Gone, Key, Outcome, Verb, grpc, signals};
 use crate::classify::Kind;
 use crate::clock::wall_clock;
@@ -92,10 +94,11 @@ pub(crate) fn send<'a>(
         }
         sent.notice_links(&head.headers);
         let beginning = body.beginning();
-        sent.answered(head.status, &head.headers, &signals::in_clear(&head.headers, &beginning));
+        let answer = sent.answered(head.status, &head.headers, &signals::in_clear(&head.headers, &beginning));
+        let failing = sent.failing(answer, &head.headers);
         // A stream cannot be told from a single answer, and may last for any time.
         let slot = if sent.is_grpc() && is_grpc(&head.headers) { None } else { Some(slot) };
-        sent.clients_answer(head, (body, slot), question)
+        sent.clients_answer(head, (body, slot), question, failing)
     }
 }
 
@@ -149,7 +152,7 @@ impl SentCall<'_> {
     }
 
     /// Learns from the response head, and from the beginning of the body as far as it was read.
-    fn answered(&mut self, status: StatusCode, headers: &HeaderMap, body: &[u8]) {
+    fn answered(&mut self, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Answer {
         let told = self.told(status, headers, body);
         self.context.learned(&told);
         self.look_at_body(status);
@@ -167,6 +170,14 @@ impl SentCall<'_> {
         if let Some(key) = self.report(told.answer) {
             self.context.key = Some(key);
         }
+        told.answer
+    }
+
+    /// Returns what is noted of an answer that fails a key, while its body flows.
+    fn failing(&self, answer: Answer, headers: &HeaderMap) -> Option<FailingAnswer> {
+        matches!(answer.outcome, Outcome::Failure | Outcome::Throttled { .. }).then_some(())?;
+        let (tally, key) = (Arc::clone(&self.gate.tally), self.context.key?);
+        Some(FailingAnswer { tally, key, status: answer.status, body: ErrorBody::after(headers) })
     }
 
     /// Looks into the request's body, where its object is worth it: it is called too often, or was
@@ -212,6 +223,7 @@ impl SentCall<'_> {
         head: Parts,
         (body, slot): (Peeked<Streaming>, Option<HeldSlot>),
         question: Option<Question>,
+        failing: Option<FailingAnswer>,
     ) -> Result<Response<Body>, Failure> {
         match question.map_or(Meaning::Pass, |question| question.answered(&head)) {
             Meaning::Unchanged(mut head, data) => {
@@ -223,9 +235,9 @@ impl SentCall<'_> {
             meaning => {
                 let ends_quietly = self.ends_quietly && head.status == StatusCode::OK;
                 let mut response = Response::from_parts(head, Body::upstream(body, slot, ends_quietly));
-                if let Meaning::New(keeping) = meaning {
-                    response.body_mut().keep(keeping);
-                }
+                let kept = if let Meaning::New(keeping) = meaning { Some(BodyCopy::Kept(keeping)) } else { None };
+                let copy = kept.or_else(|| failing.map(|failing| BodyCopy::Failing(Box::new(failing))));
+                copy.into_iter().for_each(|copy| response.body_mut().keep(copy));
                 Ok(response)
             }
         }

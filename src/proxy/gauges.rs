@@ -189,6 +189,7 @@ pub(super) async fn upkeep(gate: Arc<str>, own: Arc<GateParts>, clock: Clock, ov
             }
         }
         pauses.look(&own);
+        own.tally.errors.sweep(own.driver.keys(), clock.now());
         own.driver.tidy().await;
         own.driver.log_keys(false);
         seconds = if (waiting > 0) == saturated { 0 } else { seconds + passed };

@@ -2,6 +2,7 @@
 //! who look, not for decisions.
 
 mod callers;
+mod errors;
 mod hot;
 mod latency;
 mod shadow;
@@ -14,6 +15,8 @@ use std::time::Duration;
 
 pub(crate) use self::callers::CallerRow;
 use self::callers::Callers;
+pub(crate) use self::errors::FailingAnswer;
+use self::errors::LastErrors;
 use self::hot::Hot;
 use self::latency::Latency;
 use self::shadow::Shadow;
@@ -46,6 +49,8 @@ pub(crate) struct Tally {
     pub(crate) quotas: Quotas,
     /// The objects that are called too often or in vain.
     pub(crate) hot: Hot,
+    /// Why keys fail.
+    pub(crate) errors: LastErrors,
     /// What the limits would have done, where the gate is only a shadow.
     pub(crate) shadow: Option<Shadow>,
 }
@@ -97,6 +102,7 @@ impl Tally {
             lately: Mutex::default(),
             quotas: Quotas::default(),
             hot: Hot::default(),
+            errors: LastErrors::default(),
             shadow: is_shadow.then(Shadow::default),
         }
     }

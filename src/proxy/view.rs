@@ -9,7 +9,7 @@ use super::admission::arrival;
 use super::gate::Gate;
 use super::gauges::{self, buckets_by_name, shared_by_name};
 use super::tally::shortened;
-use crate::api::Group;
+use crate::api::{Group, Key};
 use crate::classify::{Classified, FairBy, Kind};
 use crate::limit::policy::Outage;
 use crate::limit::snapshot::{BucketView, ClassView, PauseView, Paused, QueueView, SharedView, SlotView};
@@ -54,7 +54,7 @@ impl Gate {
             queues: queues.map(|waiting| queue(waiting, &config.meters, shows_flows)).collect(),
             pauses: pauses.collect(),
             classes: self.classes(&now),
-            keys: keys.iter().map(|(name, _, state)| self.failing_key(if names { name } else { "" }, state)).collect(),
+            keys: keys.iter().map(|(name, key, state)| self.failing_key(names.then_some(name), key, state)).collect(),
             ..status::Gate::default()
         };
         own.tally.tell(&mut gate, names);
@@ -181,7 +181,10 @@ impl Gate {
             Preview::Refused(refusal) => ("refused", Some(refusal.reason), refusal.retry_at),
         };
         let key = call.key.known().filter(|_| !call.exempt);
-        let failing = key.and_then(|key| own.driver.keys().find(&key, now));
+        let failing = key.and_then(|key| {
+            let (name, state) = own.driver.keys().find(&key, now)?;
+            Some(self.failing_key(Some(&name), &key, &state))
+        });
         status::Explained {
             gate: self.name().to_string(),
             class: config.meters.class_name(call.class).to_owned(),
@@ -195,7 +198,7 @@ impl Gate {
             shadow: own.shadow,
             reason: reason.map(|reason| reason.word().to_owned()),
             seconds: (until - now).as_secs_f64(),
-            failing: failing.map(|(name, state)| self.failing_key(&name, &state)),
+            failing,
             notes: self.notes(&call),
             shared: match config.options.gate.policy.shared.as_slice() {
                 [] => Vec::new(),
@@ -224,11 +227,15 @@ impl Gate {
         status::Connections { group: group.to_string(), connections, used, free, down }
     }
 
-    fn failing_key(&self, name: &str, state: &KeyState) -> status::Key {
+    /// Describes a failing key. A message may quote anything, so that it is only shown with names.
+    fn failing_key(&self, name: Option<&String>, key: &Key, state: &KeyState) -> status::Key {
+        let words = self.own().tally.errors.find(key, state.last_status).unwrap_or_default();
         status::Key {
-            key: shortened(name.to_owned()),
+            key: shortened(name.cloned().unwrap_or_default()),
             failures: state.failures,
             status: state.last_status,
+            error: words.code,
+            message: name.map(|_| words.message).unwrap_or_default(),
             failed_at_ms: self.section.clock.wall(state.last_failure),
             next_at_ms: self.section.clock.wall(state.ready_at),
         }

@@ -1,7 +1,7 @@
 //! The lists of a gate as data: the page and the terminal show the same tables.
 
 use super::text::{ago, bytes, count, duration, number, rejected_by, until};
-use super::{Bucket, Class, Egress, Gate, Refusal, Shared};
+use super::{Bucket, Class, Egress, Gate, Key, Refusal, Shared};
 
 /// A list with headings.
 pub(super) struct List {
@@ -254,7 +254,7 @@ fn waiting(gate: &Gate) -> List {
 }
 
 fn keys(gate: &Gate, now_ms: u64) -> List {
-    let columns = &["Key", "Failed", "Last answer", "Next try"];
+    let columns = &["Key", "Failed", "Last answer", "Next try", "Upstream says"];
     let mut list = list("Failing keys", columns, &gate.keys, |key| {
         let status = key.status.map_or_else(|| "lost".to_owned(), |status| status.to_string());
         vec![
@@ -262,6 +262,7 @@ fn keys(gate: &Gate, now_ms: u64) -> List {
             text(&count(key.failures, "time", "times")),
             Cell::Time(format!("{status}, {}", ago(key.failed_at_ms, now_ms)), key.failed_at_ms),
             Cell::Time(until(key.next_at_ms, now_ms), key.next_at_ms),
+            text(&key.says().unwrap_or_else(|| NONE.to_owned())),
         ]
     });
     list.note = match gate.keys_failing.saturating_sub(gate.keys.len()) {
@@ -270,6 +271,17 @@ fn keys(gate: &Gate, now_ms: u64) -> List {
         more => format!("And {more} more. {HEALED}"),
     };
     list
+}
+
+impl Key {
+    /// Returns the upstream's own words about the last failure.
+    pub(crate) fn says(&self) -> Option<String> {
+        match (&*self.error, &*self.message) {
+            ("", "") => None,
+            ("", says) | (says, "") => Some(says.to_owned()),
+            (error, message) => Some(format!("{error}: {message}")),
+        }
+    }
 }
 
 impl Shared {

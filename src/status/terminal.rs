@@ -171,7 +171,13 @@ mod tests {
                 reason: "bucket".to_owned(),
                 retry: false,
             }],
-            keys: vec![Key { key: name.repeat(30), failures: 3, status: None, failed_at_ms: 1_000, next_at_ms: 9_000 }],
+            keys: vec![Key {
+                key: name.repeat(30),
+                failures: 3,
+                failed_at_ms: 1_000,
+                next_at_ms: 9_000,
+                ..Key::default()
+            }],
             history: History { step_seconds: 5, admitted: vec![5, 250], refused: vec![0, 0], waiting: vec![0, 2] },
             ..Gate::default()
         };

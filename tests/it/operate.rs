@@ -19,6 +19,8 @@ use crate::command::{Ended, PATIENCE, Running, end, start, tidegate, with_config
 use crate::docs::blocks;
 use crate::ports::free_port;
 
+mod errors;
+
 /// An API that answers 500 for every path or body with `bad` in it, else 200. Returns its port, and
 /// the number of calls that reached it.
 pub(crate) fn api() -> (u16, Arc<AtomicUsize>) {
@@ -30,10 +32,13 @@ pub(crate) fn answering(status: impl Fn(&str) -> u16 + Send + Sync + 'static) ->
     responding(move |request| format!("HTTP/1.1 {} Said\r\nContent-Length: 2\r\n\r\nok", status(request)))
 }
 
-/// An API that answers with the text that the closure returns.
-pub(crate) fn responding(answer: impl Fn(&str) -> String + Send + Sync + 'static) -> (u16, Arc<AtomicUsize>) {
+/// An API that answers with the bytes that the closure returns.
+pub(crate) fn responding<A: Into<Vec<u8>>>(
+    answer: impl Fn(&str) -> A + Send + Sync + 'static,
+) -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind(("127.0.0.1", free_port())).expect("a port");
     let port = listener.local_addr().expect("bound").port();
+    let answer = move |request: &str| answer(request).into();
     let (answer, calls) = (Arc::new(answer), Arc::new(AtomicUsize::new(0)));
     let seen = Arc::clone(&calls);
     thread::spawn(move || {
@@ -45,7 +50,7 @@ pub(crate) fn responding(answer: impl Fn(&str) -> String + Send + Sync + 'static
     (port, calls)
 }
 
-fn serve(mut stream: TcpStream, answer: &dyn Fn(&str) -> String, seen: &AtomicUsize) {
+fn serve(mut stream: TcpStream, answer: &dyn Fn(&str) -> Vec<u8>, seen: &AtomicUsize) {
     let (mut read, mut piece) = (String::new(), [0; 4096]);
     loop {
         while !is_whole(&read) {
@@ -57,7 +62,7 @@ fn serve(mut stream: TcpStream, answer: &dyn Fn(&str) -> String, seen: &AtomicUs
         seen.fetch_add(1, Ordering::Relaxed);
         let answer = answer(&read);
         read.clear();
-        if stream.write_all(answer.as_bytes()).is_err() {
+        if stream.write_all(&answer).is_err() {
             return;
         }
     }

@@ -33,7 +33,15 @@ fn incident(name: &str) -> Status {
             retry: true,
         }],
         keys_failing: 7,
-        keys: vec![Key { key: name(), failures: 4, status: Some(500), failed_at_ms: 5_000, next_at_ms: 18_000 }],
+        keys: vec![Key {
+            key: name(),
+            failures: 4,
+            status: Some(500),
+            error: name(),
+            message: name(),
+            failed_at_ms: 5_000,
+            next_at_ms: 18_000,
+        }],
         pauses: vec![Pause { who: name(), until_ms: 40_000, ..Pause::default() }],
         connections: vec![Connections { group: name(), down: Some(name()), ..Connections::default() }],
         refusals: vec![Refusal {

@@ -36,7 +36,7 @@ fn protobuf(unknown: &[u8]) -> Option<&str> {
 
 /// Returns the first length-delimited field `wanted` of a message, as far as it is there, and true
 /// if that is all of it.
-fn field(mut message: &[u8], wanted: u64) -> Option<(&[u8], bool)> {
+pub(super) fn field(mut message: &[u8], wanted: u64) -> Option<(&[u8], bool)> {
     while !message.is_empty() {
         let (tag, rest) = varint(message)?;
         message = match tag & 7 {
@@ -123,7 +123,7 @@ impl<'de> Visitor<'de> for At<'_> {
 }
 
 /// The prefix that Kubernetes puts before its protobuf.
-const PROTOBUF_MAGIC: &[u8] = b"k8s\0";
+pub(super) const PROTOBUF_MAGIC: &[u8] = b"k8s\0";
 
 #[cfg(test)]
 mod tests {

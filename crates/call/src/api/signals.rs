@@ -15,6 +15,7 @@ mod aws;
 mod azure;
 mod cbor;
 mod docker;
+mod error;
 mod fields;
 mod github;
 mod gitlab;
@@ -26,6 +27,7 @@ mod okta;
 mod quota;
 mod retry_after;
 
+pub use self::error::{ErrorBody, ErrorWords};
 pub use self::inflate::{in_clear, is_readable};
 pub use self::quota::{Quota, left, quotas};
 

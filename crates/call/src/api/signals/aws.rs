@@ -50,13 +50,13 @@ fn in_body(body: &[u8]) -> Option<String> {
 /// Removes the text around a code:
 /// `com.amazonaws.dynamodb.v20120810#ThrottlingException:http://...`,
 /// `AWS.SimpleQueueService.X;Sender`.
-fn bare(code: &str) -> &str {
+pub(super) fn bare(code: &str) -> &str {
     let code = code.split([':', ';']).next().unwrap_or(code);
     code.rsplit('#').next().unwrap_or(code).trim()
 }
 
 /// The headers that are read first.
-const NAMES: [&str; 2] = ["x-amzn-errortype", "x-amzn-query-error"];
+pub(super) const NAMES: [&str; 2] = ["x-amzn-errortype", "x-amzn-query-error"];
 /// The statuses with which a body may hold a code that matters. A 429 is a throttle without it.
 const STATUSES: [u16; 5] = [400, 403, 500, 503, 509];
 /// Too many calls.

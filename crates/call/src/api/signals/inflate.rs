@@ -15,7 +15,7 @@ use super::PEEK;
 
 /// The codings that can be read.
 #[derive(Clone, Copy)]
-enum Coding {
+pub(super) enum Coding {
     Identity,
     Gzip,
     Deflate,
@@ -31,13 +31,7 @@ pub fn in_clear<'a>(headers: &HeaderMap, body: &'a [u8]) -> Cow<'a, [u8]> {
     if body.is_empty() {
         return Cow::Borrowed(body); // the usual case: it was not asked for
     }
-    match Coding::of(headers) {
-        Some(Coding::Identity) => Cow::Borrowed(body),
-        Some(Coding::Gzip) => inflate(GzDecoder::new(body)),
-        Some(Coding::Deflate) if has_zlib_head(body) => inflate(ZlibDecoder::new(body)),
-        Some(Coding::Deflate) => inflate(DeflateDecoder::new(body)),
-        None => Cow::Borrowed(b""),
-    }
+    Coding::of(headers).map_or(Cow::Borrowed(b""), |coding| coding.in_clear(body))
 }
 
 /// Inflates as far as input and room go. The error at the cut is expected.
@@ -55,7 +49,18 @@ fn has_zlib_head(body: &[u8]) -> bool {
 // === impl Coding ===
 
 impl Coding {
-    fn of(headers: &HeaderMap) -> Option<Self> {
+    /// Returns the beginning of a body in the clear.
+    pub(super) fn in_clear(self, body: &[u8]) -> Cow<'_, [u8]> {
+        match self {
+            Self::Identity => Cow::Borrowed(body),
+            Self::Gzip => inflate(GzDecoder::new(body)),
+            Self::Deflate if has_zlib_head(body) => inflate(ZlibDecoder::new(body)),
+            Self::Deflate => inflate(DeflateDecoder::new(body)),
+        }
+    }
+
+    /// Returns the coding of a body with this head, if it can be read.
+    pub(super) fn of(headers: &HeaderMap) -> Option<Self> {
         let mut fields = headers.get_all(CONTENT_ENCODING).iter();
         let Some(coding) = fields.next() else { return Some(Self::Identity) };
         let coding = coding.as_bytes().trim_ascii();

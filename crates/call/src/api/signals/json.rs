@@ -14,6 +14,19 @@ pub(super) fn texts(document: &[u8]) -> Vec<(String, String)> {
     }
 }
 
+/// Returns the texts of a document that may be cut off, as [`texts`] does, with what there is of a
+/// text that is cut.
+pub(super) fn texts_of_beginning(document: &[u8]) -> Vec<(String, String)> {
+    let whole = texts(document);
+    let mut cut = document.utf8_chunks().next().map_or(&b""[..], |chunk| chunk.valid().as_bytes());
+    // Half an escape is no text.
+    while let Some(at) = cut.iter().rev().take(ESCAPE).position(|byte| *byte == b'\\') {
+        cut = cut.get(..cut.len() - 1 - at).unwrap_or_default();
+    }
+    let ended = texts(&[cut, b"\""].concat());
+    if ended.len() > whole.len() { ended } else { whole }
+}
+
 /// Collects the texts of one value.
 struct Texts<'a> {
     /// The key of the value, unless it is an item of a list.
@@ -74,6 +87,9 @@ impl<'de> Visitor<'de> for Texts<'_> {
     }
 }
 
+/// The bytes of the longest escape.
+const ESCAPE: usize = 6;
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -100,6 +116,20 @@ mod tests {
         assert_eq!(of(r#"{"a":"b","c"#), pairs(&[("a", "b")]));
         assert_eq!(of("<Code>no</Code>"), pairs(&[]));
         assert_eq!(of(""), pairs(&[]));
+    }
+
+    #[test]
+    fn a_text_that_is_cut_off_is_read_up_to_there() {
+        for (document, expected) in [
+            (r#"{"a":"b","c":"d"#, &[("a", "b"), ("c", "d")][..]),
+            (r#"{"a":"b","c":"d\ud83d\ude"#, &[("a", "b"), ("c", "d")]),
+            (r#"{"a":"b","c":"d\"#, &[("a", "b"), ("c", "d")]),
+            (r#"{"a":"b\n"}"#, &[("a", "b\n")]),
+            (r#"{"a":"b","c"#, &[("a", "b")]),
+        ] {
+            assert_eq!(texts_of_beginning(document.as_bytes()), pairs(expected), "{document}");
+        }
+        assert_eq!(texts_of_beginning(b"{\"a\":\"b\xc3"), pairs(&[("a", "b")]));
     }
 
     proptest! {
