@@ -6,17 +6,21 @@
 //! TLS record's worth) are all that a tunnel holds; a side that does not read stops the other.
 
 use std::io;
+use std::pin::Pin;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use http::request::Parts;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite, copy_bidirectional_with_sizes};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional_with_sizes};
 use tokio::sync::Notify;
-use tokio_util::io::InspectReader;
 
 use super::observe::InFlight;
+use crate::places::Busy;
 use crate::upstream::Protocol;
 
 /// The place where a call leaves the tunnel that its connection is to become.
@@ -35,6 +39,21 @@ pub(crate) struct Tunnel {
     client: OnUpgrade,
     upstream: OnUpgrade,
     in_flight: Option<InFlight>,
+}
+
+/// What happens in a tunnel: a side has ended, or bytes moved.
+#[derive(Default)]
+struct TunnelEvents {
+    ended: Notify,
+    moved: Notify,
+}
+
+/// A side of a tunnel.
+struct Side<'a, S> {
+    stream: S,
+    events: &'a TunnelEvents,
+    /// True while it has yet to read what was written to it.
+    is_stuck: &'a AtomicBool,
 }
 
 // === impl UpgradeSlot ===
@@ -79,11 +98,11 @@ impl Switch {
 
 impl Tunnel {
     /// Carries bytes both ways, as [`carry`] does.
-    pub(crate) async fn carry(self, gate: &str) {
+    pub(crate) async fn carry(self, gate: &str, busy: Option<Busy>) {
         let Self { client, upstream, in_flight } = self;
         let carried = async {
             let (client, upstream) = tokio::try_join!(client, upstream).map_err(io::Error::other)?;
-            carry(TokioIo::new(client), TokioIo::new(upstream)).await
+            carry(TokioIo::new(client), TokioIo::new(upstream), busy).await
         };
         match carried.await {
             Ok((up, down)) => tracing::debug!(gate, up, down, "a tunnel ended"),
@@ -94,27 +113,77 @@ impl Tunnel {
 }
 
 /// Carries bytes both ways until both sides have ended, and returns how many went up and down. A
-/// side that ends its half has it ended on the other; a side that breaks breaks the other.
+/// side that ends its half has it ended on the other; a side that breaks breaks the other. Once a
+/// side has ended, the client's connection counts as idle since the last byte.
 ///
 /// # Errors
 /// A side broke, or one has ended and the other was silent for [`HALF_CLOSED`] since: whoever could
 /// have read its bytes is gone, and the tunnel would keep its place for as long as it says nothing.
-pub(crate) async fn carry<C, U>(client: C, upstream: U) -> io::Result<(u64, u64)>
+/// A side that has yet to read is not silent: `kubectl exec | less` may pause.
+pub(crate) async fn carry<C, U>(client: C, upstream: U, busy: Option<Busy>) -> io::Result<(u64, u64)>
 where
     C: AsyncRead + AsyncWrite + Unpin,
     U: AsyncRead + AsyncWrite + Unpin,
 {
-    let (came, ended) = (Notify::new(), Notify::new());
-    let note = |bytes: &[u8]| if bytes.is_empty() { ended.notify_one() } else { came.notify_one() };
-    let mut sides = (InspectReader::new(client, note), InspectReader::new(upstream, note));
+    let (events, stuck) = (TunnelEvents::default(), [AtomicBool::new(false), AtomicBool::new(false)]);
+    let [client_stuck, upstream_stuck] = &stuck;
+    let mut client = Side { stream: client, events: &events, is_stuck: client_stuck };
+    let mut upstream = Side { stream: upstream, events: &events, is_stuck: upstream_stuck };
     let silent = async {
-        ended.notified().await;
-        while tokio::time::timeout(HALF_CLOSED, came.notified()).await.is_ok() {}
+        events.ended.notified().await;
+        let place = busy.map(Busy::end);
+        loop {
+            match tokio::time::timeout(HALF_CLOSED, events.moved.notified()).await {
+                Ok(()) => place.iter().for_each(|place| place.touch()),
+                Err(_) if stuck.iter().any(|is_stuck| is_stuck.load(Relaxed)) => {}
+                Err(_) => return,
+            }
+        }
     };
     tokio::select! {
         biased;
-        carried = copy_bidirectional_with_sizes(&mut sides.0, &mut sides.1, BUFFER, BUFFER) => carried,
+        carried = copy_bidirectional_with_sizes(&mut client, &mut upstream, BUFFER, BUFFER) => carried,
         () = silent => Err(io::Error::new(io::ErrorKind::TimedOut, "one side ended, and the other was silent")),
+    }
+}
+
+// === impl Side ===
+
+impl<S> Side<'_, S> {
+    /// Notes what became of a write, and hands it on.
+    fn wrote<T>(&self, written: Poll<T>) -> Poll<T> {
+        self.is_stuck.store(written.is_pending(), Relaxed);
+        if written.is_ready() {
+            self.events.moved.notify_one();
+        }
+        written
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Side<'_, S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let read = ready!(Pin::new(&mut self.stream).poll_read(cx, buf));
+        let event = if buf.filled().len() > before { &self.events.moved } else { &self.events.ended };
+        event.notify_one();
+        Poll::Ready(read)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Side<'_, S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.wrote(written)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        self.wrote(flushed)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let ended = Pin::new(&mut self.stream).poll_shutdown(cx);
+        self.wrote(ended)
     }
 }
 
@@ -130,11 +199,12 @@ mod tests {
 
     use super::*;
     use crate::clock::Clock;
+    use crate::places::Door;
 
     /// A tunnel on its way, with the far ends of its client and its upstream.
     fn tunnel() -> (tokio::task::JoinHandle<io::Result<(u64, u64)>>, DuplexStream, DuplexStream) {
         let ((client, near), (far, upstream)) = (duplex(64), duplex(64));
-        (tokio::spawn(carry(near, far)), client, upstream)
+        (tokio::spawn(carry(near, far, None)), client, upstream)
     }
 
     #[tokio::test(start_paused = true)]
@@ -160,15 +230,37 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_side_that_never_reads_is_let_go_too() {
-        let (carrying, client, mut upstream) = tunnel();
-        let clock = Clock::start();
-        let begun = clock.now();
+    async fn a_side_that_pauses_gets_all_that_the_other_said() {
+        for client_ends in [true, false] {
+            let (carrying, client, upstream) = tunnel();
+            let (mut ends, mut pauses) = if client_ends { (client, upstream) } else { (upstream, client) };
+            let clock = Clock::start();
+            ends.write_all(&[7; 128]).await.expect("both pipes and the buffer take it");
+            ends.shutdown().await.expect("ends its half");
+            clock.sleep(10 * HALF_CLOSED + HALF_CLOSED / 2).await;
+            let mut said = Vec::new();
+            pauses.read_to_end(&mut said).await.expect("a clean end");
+            assert_eq!(said.len(), 128);
+            let read = clock.now();
+            assert_eq!(carrying.await.expect("no panic").map_err(|error| error.kind()), Err(io::ErrorKind::TimedOut));
+            assert_eq!(clock.now() - read, HALF_CLOSED, "it has read everything, and says nothing");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_paused_half_closed_tunnel_gives_way() {
+        let door = Door::new("door", 1, Clock::start());
+        let place = door.take().expect("free");
+        let ((near, mut client), (far, mut upstream)) = (duplex(64), duplex(64));
+        tokio::spawn(carry(near, far, Some(place.busy())));
+        tokio::task::yield_now().await;
+        assert!(door.take().is_none(), "both sides are there");
         upstream.write_all(&[7; 128]).await.expect("the client's half of the pipe and the buffer take it");
         upstream.shutdown().await.expect("ends its half");
-        assert_eq!(carrying.await.expect("no panic").map_err(|error| error.kind()), Err(io::ErrorKind::TimedOut));
-        assert_eq!(clock.now() - begun, HALF_CLOSED);
-        drop(client);
+        Clock::start().sleep(Duration::from_millis(1)).await;
+        let _other = door.take().expect("it goes at once");
+        place.lost().await;
+        client.read_u8().await.expect("it would have read on");
     }
 
     #[tokio::test(start_paused = true)]

@@ -15,7 +15,7 @@ use super::head::{self, ConnectHead};
 use super::intercept::Opened;
 use super::reason::{Refused, Why};
 use super::target::{Host, Origin};
-use super::tunnel::{self, First, Holding};
+use super::tunnel::{self, First};
 use super::{Egress, FIRST_BYTES};
 use crate::credentials::Target;
 use crate::places::Place;
@@ -71,7 +71,7 @@ impl Egress {
                 "calls to a listed host pass unread in a tunnel, and without its limits; the gate limits what comes as http://"
             );
         }
-        tunnel::carry(Wire::unscanned(handle), host, open, Holding { busy, clock: self.clock }).await;
+        tunnel::carry(Wire::unscanned(handle), host, open, busy).await;
         Ok(())
     }
 

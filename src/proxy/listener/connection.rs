@@ -90,8 +90,7 @@ pub(in crate::proxy) async fn serve_calls(handle: &WireHandle, path: Path, closi
     // Here and not in a task of its own, so that a tunnel counts as a client: the drain waits for
     // it, and ends it.
     if let Some(tunnel) = upgrade_slot.take() {
-        let _busy = handle.place.as_ref().map(Place::busy);
-        Box::pin(tunnel.carry(gate)).await;
+        Box::pin(tunnel.carry(gate, handle.place.as_ref().map(Place::busy))).await;
     }
 }
 

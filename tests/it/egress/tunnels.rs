@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
 use tokio_rustls::TlsConnector;
 
-use super::{Around, EC2, Listener, encrypted, in_a_tunnel, listener};
+use super::{Around, EC2, Listener, aws, encrypted, in_a_tunnel, listener};
 use crate::proxy::names::{NameServer, Says};
 use crate::support::{Backend, within};
 
@@ -407,4 +407,28 @@ async fn the_tunnel_half_closed_longest_makes_room() {
     assert_eq!(within(two.0.read(&mut [0])).await.unwrap_or_default(), 0, "the first to end");
     one.1.write_all(b"x").await.expect("sent");
     within(one.0.read_exact(&mut [0])).await.expect("the other is carried on");
+}
+
+#[tokio::test]
+async fn a_half_closed_upgrade_makes_room() {
+    let host = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let (address, ca) = encrypted(host.local_addr().expect("bound"), &[EC2]).await;
+    let text = format!("max_connections = 1\n{}", aws(9, address));
+    let listener = listener(&text, Around { ca: Some(ca), ..Around::default() }).await;
+    let mut client = listener.connect().await;
+    let ask = format!("GET http://{EC2}/ HTTP/1.1\r\nHost: {EC2}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
+    client.write_all(ask.as_bytes()).await.expect("sent");
+    let (mut host, _) = within(host.accept()).await.expect("it came");
+    assert!(head(&mut host).await.starts_with("GET / HTTP/1.1\r\n"));
+    let switched = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+    host.write_all(switched).await.expect("sent");
+    assert!(head(&mut client).await.starts_with("HTTP/1.1 101 "));
+    client.write_all(b"x").await.expect("sent");
+    within(host.read_exact(&mut [0])).await.expect("it is carried");
+    let full = listener.exchange("CONNECT a.example:443 HTTP/1.1\r\n\r\n").await;
+    assert!(full.starts_with("HTTP/1.1 503 "), "{full}");
+    client.shutdown().await.expect("ended");
+    assert_eq!(within(host.read(&mut [0])).await.expect("the end"), 0);
+    let _other = in_a_tunnel(&listener).await;
+    assert_eq!(within(client.read(&mut [0])).await.unwrap_or_default(), 0, "it gave way");
 }
