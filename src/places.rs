@@ -264,6 +264,11 @@ impl Door {
         Some(Arc::new(Place { door: Arc::clone(self), seat, hold, has_spoken: AtomicBool::new(false) }))
     }
 
+    /// True if its own places are taken, of which there are `most`, and not those of the process.
+    pub(crate) fn is_full(&self, most: usize) -> bool {
+        self.pool.lock().doors.get(self.row).is_some_and(|row| row.taken >= most)
+    }
+
     /// True once a minute for each kind of warning.
     fn may_say(&self, kind: &'static str) -> bool {
         let now = self.clock.now();
@@ -441,6 +446,7 @@ mod tests {
         drop((busy, first));
         let busy = [(); 3].map(|()| crowded.take().expect("free").busy());
         assert!(crowded.take().is_none(), "one is kept for the other door");
+        assert!(crowded.is_full(3) && !crowded.is_full(9));
         let first = quiet.take().expect("it is kept");
         drop(busy);
         let others = [(); 3].map(|()| crowded.take().expect("free"));

@@ -239,7 +239,8 @@ impl Egress {
                 ListenerKind::Name(port) => Box::pin(self.serve_named(&handle, port)).await,
             };
         }
-        let crowded = Refused::new(Why::Crowded, "too many connections; raise egress.max_connections");
+        let is_full = self.door.is_full(self.directory().egress.max_connections);
+        let crowded = Refused::new(Why::Crowded, if is_full { MANY } else { MANY_FOR_PROCESS });
         match kind {
             ListenerKind::Proxy => self.turn_away(&handle, &crowded).await,
             ListenerKind::Name(_) => Box::pin(self.turn_away_named(&handle, &crowded)).await,
@@ -378,5 +379,8 @@ const HTTP2: &[u8] = b"PRI * HTTP/2.0\r\n";
 /// The time for the first bytes, and for a head; as at every listener.
 const FIRST_BYTES: Duration = Duration::from_secs(30);
 const TIDY_EVERY: Duration = Duration::from_secs(10);
+/// A connection beyond the most is told so.
+const MANY: &str = "too many connections; raise egress.max_connections";
+const MANY_FOR_PROCESS: &str = "too many connections for the process; raise its limit of open files (ulimit -n)";
 /// The connections beyond the most that are told so; others are closed.
 const TURNED_AWAY: usize = 100;
