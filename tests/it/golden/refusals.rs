@@ -1,7 +1,7 @@
 //! Every 429 and 503 of kube-apiserver, and the 5xx that stand for the same troubles: what the gate
-//! learns from each. The answers are in `refusals.txt`, as kube-apiserver 1.36 writes them.
+//! learns from each. The answers are in `refusals.txt`, as kube-apiserver 1.29 to 1.36 write them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -114,22 +114,62 @@ fn each_429_and_503_of_the_sources_has_a_row() {
     let Some(folders) = or_skip("kube-apiserver's sources", live::required().and_then(|()| folders())) else { return };
     let (mut found, mut named) = (BTreeMap::new(), BTreeMap::new());
     for (module, folder) in &folders {
-        for file in fs::read_dir(folder).expect("go lists folders that exist").map(|entry| entry.expect("read").path())
-        {
-            let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            if name.ends_with(".go") && !name.ends_with("_test.go") {
-                let text = fs::read_to_string(&file).expect("Go source is text");
-                let count = text.lines().filter(|line| makes_refusal(line)).count();
-                if count > 0 {
-                    found.insert(format!("{module}/{name}"), count);
-                }
-            }
+        for (file, _) in refusals_in(folder) {
+            *found.entry(format!("{module}/{file}")).or_insert(0) += 1;
         }
     }
     refusals().into_iter().flat_map(|refusal| refusal.sources).for_each(|file| *named.entry(file).or_insert(0) += 1);
     assert!(found.len() > 15, "the sources were not found: {found:?}");
     assert_eq!(found, named, "left: places in the sources; right: places that refusals.txt has rows for");
 }
+
+/// The oldest version that is supported refuses in no other words. Needs Go.
+#[test]
+fn the_oldest_version_refuses_in_the_same_words() {
+    let sources = live::required().and_then(|()| Ok((folders()?, download_oldest()?)));
+    let Some((folders, ())) = or_skip("kube-apiserver's sources", sources) else { return };
+    let known: BTreeSet<_> = folders.iter().flat_map(|(_, folder)| refusals_in(folder)).map(|(_, line)| line).collect();
+    let old = |(_, folder): &(String, String)| {
+        let (module, rest) = folder.split_once("@v").expect("a module's folder");
+        let (major, rest) = rest.split_once('.').expect("a version");
+        let inside = rest.split_once('/').map_or("", |(_, inside)| inside);
+        refusals_in(&format!("{module}@v{major}.{OLDEST}/{inside}"))
+    };
+    let found: Vec<_> = folders.iter().flat_map(old).collect();
+    assert!(found.len() > 20, "the sources were not found: {found:?}");
+    let other: Vec<_> = found.iter().filter(|(_, line)| !known.contains(line)).collect();
+    assert!(other.is_empty(), "refusals of 1.{OLDEST} without a row: {other:#?}");
+}
+
+/// Downloads the modules of the oldest version that make refusals.
+fn download_oldest() -> Result<(), String> {
+    let modules = ["kubernetes@v1", "apiserver@v0", "apiextensions-apiserver@v0", "kube-aggregator@v0"];
+    let modules = modules.map(|module| format!("k8s.io/{module}.{OLDEST}"));
+    let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kubernetes");
+    let done = Command::new("go").args(["mod", "download"]).args(modules).current_dir(module).output();
+    let done = done.map_err(|error| format!("go cannot be run: {error}"))?;
+    let why = || format!("the sources cannot be had: {}", String::from_utf8_lossy(&done.stderr).trim());
+    done.status.success().then_some(()).ok_or_else(why)
+}
+
+/// Returns the lines of a folder's Go files that make a refusal, each with its file; none if there
+/// is no such folder.
+fn refusals_in(folder: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for file in fs::read_dir(folder).into_iter().flatten().map(|entry| entry.expect("read").path()) {
+        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if name.ends_with(".go") && !name.ends_with("_test.go") {
+            let text = fs::read_to_string(&file).expect("Go source is text");
+            let lines = text.lines().filter(|line| makes_refusal(line));
+            found.extend(lines.map(|line| (name.clone(), line.trim().to_owned())));
+        }
+    }
+    found
+}
+
+/// The minor and the patch of the oldest version that is supported (docs/releases.md), of its last
+/// release.
+const OLDEST: &str = "29.15";
 
 /// True for a line that makes an answer with one of the statuses, not for one that reads it.
 fn makes_refusal(line: &str) -> bool {
