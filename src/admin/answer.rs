@@ -205,7 +205,8 @@ fn check_site(head: &Parts, from: Origin) -> Result<(), (StatusCode, &'static st
         _ => return Err((StatusCode::BAD_REQUEST, "a request has exactly one Host\n")),
     };
     if !host.as_ref().is_some_and(is_own) || !head.uri.authority().is_none_or(is_own) {
-        let advice = "names are shown here: ask for localhost, or for the address that you connect to\n";
+        let advice = "names are shown here: ask for localhost, or for this machine's own address; \
+                      through a Service or a proxy send the header `Host: localhost`\n";
         return Err((StatusCode::MISDIRECTED_REQUEST, advice));
     }
     let is_own_page = |origin: &HeaderValue| {

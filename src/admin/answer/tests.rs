@@ -154,6 +154,7 @@ async fn who_only_hands_on_a_request_or_was_led_here_sees_no_names() {
     for (shown, from) in [(Auto, Origin::Loopback), (Always, NETWORK)] {
         let (status, _, said) = ask(shown, from, rebound(), "").await;
         assert!(status == 421 && !said.contains("alert"), "{said}");
+        assert!(said.contains("`Host: localhost`"), "what works through a Service: {said}");
     }
     assert_eq!(ask(Auto, NETWORK, rebound(), "").await.0, 200, "there are no names in it");
 }
