@@ -10,6 +10,7 @@ mod authority;
 mod ca_certificate;
 mod client;
 mod interception;
+mod judged;
 mod keystore;
 mod listener;
 mod own_certificate;

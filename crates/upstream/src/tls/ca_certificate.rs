@@ -53,6 +53,13 @@ impl CaCertificate {
         says_so == Some(true) && may_sign
     }
 
+    /// True if nothing keeps a server from showing it as its own.
+    pub(super) fn may_serve(&self) -> bool {
+        let uses = self.extension(&EXTENDED_KEY_USAGE, |reader| reader.collect_sequence_of(|usage| usage.read_oid()));
+        let serves = |usage: &ObjectIdentifier| [&SERVER_AUTH[..], &ANY_USAGE].contains(&&usage.components()[..]);
+        uses.is_none_or(|uses| uses.iter().any(serves))
+    }
+
     /// The names below which it may sign; `None` if nothing keeps it from signing for any name.
     pub(super) fn permitted(&self) -> Option<Vec<String>> {
         let subtrees = self.extension(&NAME_CONSTRAINTS, |reader| {
@@ -156,6 +163,9 @@ const SUBJECT_KEY_IDENTIFIER: [u64; 4] = [2, 5, 29, 14];
 const KEY_USAGE: [u64; 4] = [2, 5, 29, 15];
 const BASIC_CONSTRAINTS: [u64; 4] = [2, 5, 29, 19];
 const NAME_CONSTRAINTS: [u64; 4] = [2, 5, 29, 30];
+const EXTENDED_KEY_USAGE: [u64; 4] = [2, 5, 29, 37];
+const ANY_USAGE: [u64; 5] = [2, 5, 29, 37, 0];
+const SERVER_AUTH: [u64; 9] = [1, 3, 6, 1, 5, 5, 7, 3, 1];
 /// The bit of a key that signs certificates, in the first byte of its usages.
 const KEY_CERT_SIGN: u8 = 0b100;
 /// The tag of a host name among the kinds of names.

@@ -12,6 +12,7 @@ use std::time::Duration;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::{ClientConfig, RootCertStore};
 
+use super::judged::Judged;
 use super::own_certificate::RootsAndServers;
 use super::pins::PinnedKeys;
 use super::unverified::NoVerification;
@@ -82,12 +83,12 @@ fn pinning(roots: &Roots, identity: Option<&Identity>, pins: &[Pin]) -> Result<A
 
 fn verifier(roots: &Roots, pins: &[Pin]) -> Result<Arc<dyn ServerCertVerifier>, TlsError> {
     let (store, servers) = match roots {
-        Roots::Unverified => return Ok(Arc::new(NoVerification(provider()))),
+        Roots::Unverified => return Ok(Arc::new(Judged(NoVerification))),
         Roots::System => (system_roots()?, Vec::new()),
         Roots::Only(pem) => (pem.roots()?, pem.readable()),
     };
     let usual = RootsAndServers::new(store.clone(), servers)?;
-    Ok(if pins.is_empty() { Arc::new(usual) } else { Arc::new(PinnedKeys::new(usual, store, pins)) })
+    Ok(if pins.is_empty() { Arc::new(Judged(usual)) } else { Arc::new(Judged(PinnedKeys::new(usual, store, pins))) })
 }
 
 // === impl Client ===

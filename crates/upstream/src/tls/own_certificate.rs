@@ -1,15 +1,17 @@
 //! A server whose own certificate is trusted, as Go trusts it: `openssl req -x509` makes one that
 //! is a CA's and a server's at once, and a leaf can be trusted without the CA that has signed it.
-//! Name and dates are checked as ever.
+//! Name, dates and purpose are checked as ever.
 
 use std::sync::Arc;
 
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::danger::{ServerCertVerified, ServerCertVerifier as _};
 use rustls::client::{WebPkiServerVerifier, verify_server_name};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
-use rustls::{CertificateError, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use rustls::{CertificateError, Error, RootCertStore};
 
+use super::ca_certificate::CaCertificate;
+use super::judged::CertificateJudge;
 use super::{TlsError, provider};
 
 /// Accepts certificates that lead to a root, and those that are one.
@@ -36,16 +38,15 @@ impl RootsAndServers {
     }
 }
 
-impl ServerCertVerifier for RootsAndServers {
-    fn verify_server_cert(
+impl CertificateJudge for RootsAndServers {
+    fn judge(
         &self,
         end_entity: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
         server_name: &ServerName<'_>,
-        ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let error = match self.usual.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now) {
+        let error = match self.usual.verify_server_cert(end_entity, intermediates, server_name, &[], now) {
             Ok(verified) => return Ok(verified),
             Err(error) => error,
         };
@@ -59,29 +60,10 @@ impl ServerCertVerifier for RootsAndServers {
             return Err(error);
         }
         verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
+        if !CaCertificate::read(end_entity).is_some_and(|certificate| certificate.may_serve()) {
+            return Err(Error::InvalidCertificate(CertificateError::InvalidPurpose));
+        }
         Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.usual.verify_tls12_signature(message, cert, dss)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.usual.verify_tls13_signature(message, cert, dss)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.usual.supported_verify_schemes()
     }
 }
 
@@ -89,7 +71,7 @@ impl ServerCertVerifier for RootsAndServers {
 mod tests {
     use std::time::{Duration, SystemTime};
 
-    use rcgen::{Certificate, CertificateParams, Issuer, KeyPair};
+    use rcgen::{Certificate, CertificateParams, ExtendedKeyUsagePurpose, Issuer, KeyPair};
 
     use super::super::authority::{ca_params, leaf_params};
     use super::*;
@@ -109,13 +91,27 @@ mod tests {
         let verifier = RootsAndServers::new(roots, vec![trusted.der().clone()]).expect("a verifier");
         let name = ServerName::try_from(name.to_owned()).expect("a name");
         let at = UnixTime::since_unix_epoch(at.duration_since(SystemTime::UNIX_EPOCH).expect("after 1970"));
-        verifier.verify_server_cert(shown.der(), &[], &name, &[], at).map(drop)
+        verifier.judge(shown.der(), &[], &name, at).map(drop)
     }
 
     #[test]
     fn a_server_that_is_its_own_ca_is_trusted() {
         let own = own(|_| {});
         assert_eq!(verdict(&own, &own, "a.example", wall()), Ok(()));
+    }
+
+    #[test]
+    fn a_server_that_is_its_own_ca_must_be_for_servers() {
+        let for_use = |usages: &[ExtendedKeyUsagePurpose]| own(|params| params.extended_key_usages = usages.to_vec());
+        let invalid = Err(Error::InvalidCertificate(CertificateError::InvalidPurpose));
+        for (usages, expected) in [
+            (&[ExtendedKeyUsagePurpose::ClientAuth][..], invalid),
+            (&[ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth], Ok(())),
+            (&[ExtendedKeyUsagePurpose::Any], Ok(())),
+        ] {
+            let own = for_use(usages);
+            assert_eq!(verdict(&own, &own, "a.example", wall()), expected, "{usages:?}");
+        }
     }
 
     #[test]

@@ -7,11 +7,12 @@
 use std::sync::Arc;
 
 use ring::digest::{SHA256, digest};
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::danger::ServerCertVerified;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
-use rustls::{CertificateError, DigitallySignedStruct, Error, OtherError, RootCertStore, SignatureScheme};
+use rustls::{CertificateError, Error, OtherError, RootCertStore};
 
+use super::judged::CertificateJudge;
 use super::own_certificate::RootsAndServers;
 
 /// The SHA-256 of a public key with its algorithm (`subjectPublicKeyInfo`).
@@ -47,16 +48,15 @@ impl PinnedKeys {
     }
 }
 
-impl ServerCertVerifier for PinnedKeys {
-    fn verify_server_cert(
+impl CertificateJudge for PinnedKeys {
+    fn judge(
         &self,
         end_entity: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
         server_name: &ServerName<'_>,
-        ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let verified = self.usual.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)?;
+        let verified = self.usual.judge(end_entity, intermediates, server_name, now)?;
         if self.is_pinned(end_entity) {
             return Ok(verified);
         }
@@ -65,33 +65,10 @@ impl ServerCertVerifier for PinnedKeys {
             anchors.add(intermediate.clone().into_owned())?;
         }
         let leads_there = !anchors.is_empty()
-            && RootsAndServers::new(anchors, Vec::new()).is_ok_and(|verifier| {
-                verifier.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now).is_ok()
-            });
+            && RootsAndServers::new(anchors, Vec::new())
+                .is_ok_and(|verifier| verifier.judge(end_entity, intermediates, server_name, now).is_ok());
         let not_pinned = || Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(NotPinned))));
         leads_there.then_some(verified).ok_or_else(not_pinned)
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.usual.verify_tls12_signature(message, cert, dss)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.usual.verify_tls13_signature(message, cert, dss)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.usual.supported_verify_schemes()
     }
 }
 
@@ -153,7 +130,7 @@ mod tests {
         let name = ServerName::try_from("a.example").expect("a name");
         let now = wall().duration_since(std::time::SystemTime::UNIX_EPOCH).expect("after 1970");
         let shown = [std::slice::from_ref(&chain.between), more].concat();
-        verifier.verify_server_cert(&chain.end, &shown, &name, &[], UnixTime::since_unix_epoch(now)).map(drop)
+        verifier.judge(&chain.end, &shown, &name, UnixTime::since_unix_epoch(now)).map(drop)
     }
 
     #[test]
