@@ -20,7 +20,9 @@ pub(crate) async fn whole<B: Body<Data = Bytes>>(
     may_keep: impl Fn(usize) -> bool,
 ) -> Option<Bytes> {
     let reading = async {
-        let (mut body, mut kept, mut length) = (pin!(body), BytesMut::new(), 0_usize);
+        let mut body = pin!(body);
+        let mut kept = BytesMut::new();
+        let mut length = 0_usize;
         while let Some(frame) = body.frame().await {
             let Ok(data) = frame.ok()?.into_data() else { continue };
             length = length.saturating_add(data.len());

@@ -102,7 +102,9 @@ impl Chart {
     #[must_use]
     pub fn over_time(title: &str, note: String, length: f64, y: Axis) -> Self {
         let x = Axis { name: "seconds".to_owned(), at_least: length };
-        let (series, bands, levels) = (Vec::new(), Vec::new(), Vec::new());
+        let series = Vec::new();
+        let bands = Vec::new();
+        let levels = Vec::new();
         Self { title: title.to_owned(), note, x, y, steps: Steps::Even, series, bands, levels }
     }
 

@@ -88,7 +88,9 @@ impl Folder {
     fn write(&self, server: Option<&str>, now: Moment) -> Result<Written, FolderError> {
         let written = self.contents(now);
         let (ca, ca_key, token) = &written;
-        let (ca_key, token, namespace) = (ca_key.as_deref(), token.as_deref(), self.namespace.as_deref());
+        let ca_key = ca_key.as_deref();
+        let token = token.as_deref();
+        let namespace = self.namespace.as_deref();
         folder::write(&self.path, &Contents { ca, ca_key, token, namespace, server })?;
         Ok(written)
     }

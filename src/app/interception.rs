@@ -108,7 +108,8 @@ impl PreparedCa {
                 () = stop.cancelled() => return,
                 () = clock.sleep(LOOK_AGAIN) => {}
             }
-            let (looking, of) = (Arc::clone(&this), Arc::clone(&ca));
+            let looking = Arc::clone(&this);
+            let of = Arc::clone(&ca);
             // On another thread: some hundred certificates are read.
             let looked = tokio::task::spawn_blocking(move || {
                 looking.look_again(&of, &mut known);

@@ -158,7 +158,8 @@ impl Reloader {
     }
 
     fn refuse(&self, outcome: Outcome, reasons: Vec<String>) {
-        let (count, why) = (reasons.len(), reasons.join("; "));
+        let count = reasons.len();
+        let why = reasons.join("; ");
         match outcome {
             Outcome::RestartNeeded => {
                 tracing::error!(why, "the new configuration needs a restart; nothing was changed");

@@ -63,7 +63,8 @@ async fn until_stopped(prepared: Prepared, sources: &Sources, level: Level, cloc
     for warning in &prepared.warnings {
         tracing::warn!("{warning}");
     }
-    let (stop, stop_admin) = (CancellationToken::new(), CancellationToken::new());
+    let stop = CancellationToken::new();
+    let stop_admin = CancellationToken::new();
     let readiness = Readiness::new();
     let starting = readiness.latch("listeners");
     let admin = Admin::new(readiness, clock, stop_admin.clone());
@@ -75,7 +76,8 @@ async fn until_stopped(prepared: Prepared, sources: &Sources, level: Level, cloc
     stores.adopt(prepared.stores);
     stores.connect(&prepared.settings.stores_of_slow_buckets());
     let state = StateFile::open(&prepared.settings);
-    let (own, shared) = (prepared.settings.admin.listen, (calls.as_ref(), &stores));
+    let own = prepared.settings.admin.listen;
+    let shared = (calls.as_ref(), &stores);
     let (gates, egress) = start_all((prepared.gates, prepared.egress), &state, shared, own, clock, &stop).await?;
     let operations =
         Operations::new(gates, egress, Arc::clone(&stores), (&prepared.settings, &prepared.effective), clock);
@@ -85,7 +87,8 @@ async fn until_stopped(prepared: Prepared, sources: &Sources, level: Level, cloc
     let gates = &operations.gates;
     tracing::info!(gates = gates.len(), admin = port, socket, "ready");
     let kept = state.keep(Arc::clone(&operations), clock);
-    let (running, sources) = (prepared.settings, sources.clone());
+    let running = prepared.settings;
+    let sources = sources.clone();
     let operating = Arc::clone(&operations);
     let reloader = Reloader { sources, clock, level, calls, spans, running, operations: operating, stores, judged };
     tokio::spawn(reloader.watch(hangup, stop.clone()));
@@ -126,7 +129,8 @@ async fn start_all(
     clock: Clock,
     stop: &CancellationToken,
 ) -> anyhow::Result<(Vec<Arc<Gate>>, Option<Arc<Egress>>)> {
-    let (mut gates, mut behind) = (Vec::new(), Vec::new());
+    let mut gates = Vec::new();
+    let mut behind = Vec::new();
     for mut gate in prepared {
         gate.options.call_log = calls.cloned();
         gate.options.stores = hand(stores);
@@ -190,7 +194,8 @@ async fn open(admin: &Admin, settings: &Settings) -> anyhow::Result<(Option<Stri
 /// Starts one gate and logs it.
 async fn start(prepared: PreparedGate, past: Past, clock: Clock, stop: CancellationToken) -> anyhow::Result<Gate> {
     let PreparedGate { options, credentials, notes, folder, .. } = prepared;
-    let (name, target) = (Arc::clone(&options.gate.name), options.upstream.target.clone());
+    let name = Arc::clone(&options.gate.name);
+    let target = options.upstream.target.clone();
     tokio::spawn(look_up(Arc::clone(&name), target.clone()));
     let tls = options.tls.clone();
     let gate = Gate::go_on(options, past, clock, stop.clone()).await?;

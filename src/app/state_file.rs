@@ -91,7 +91,9 @@ impl StateFile {
         let Some(path) = self.path.clone() else { return };
         let gates = &operations.gates;
         let changes = || gates.iter().map(|gate| gate.changes()).collect::<Vec<_>>();
-        let (mut written, mut at, mut is_failing) = (None, clock.now(), false);
+        let mut written = None;
+        let mut at = clock.now();
+        let mut is_failing = false;
         loop {
             let now = changes();
             let is_due = written.as_ref().is_none_or(|written: &Vec<Changes>| {

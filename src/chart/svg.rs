@@ -58,8 +58,13 @@ impl Plot {
     }
 
     fn band(&self, band: &Band) -> String {
-        let (from, to, name) = (self.x(band.from), self.x(band.to), escaped(&band.name));
-        let (width, height, middle, above) = (to - from, BOTTOM - TOP, f64::midpoint(from, to), TOP - 6.0);
+        let from = self.x(band.from);
+        let to = self.x(band.to);
+        let name = escaped(&band.name);
+        let width = to - from;
+        let height = BOTTOM - TOP;
+        let middle = f64::midpoint(from, to);
+        let above = TOP - 6.0;
         format!(
             "<rect class=\"band\" x=\"{from:.1}\" y=\"{TOP}\" width=\"{width:.1}\" height=\"{height}\"/>\
              <text class=\"tick soft\" x=\"{middle:.1}\" y=\"{above}\" text-anchor=\"middle\">{name}</text>"
@@ -68,7 +73,9 @@ impl Plot {
 
     fn axes(&self, chart: &Chart) -> String {
         let row = |tick: &f64| {
-            let (line, text, x) = (self.y(*tick), label(*tick), LEFT - 8.0);
+            let line = self.y(*tick);
+            let text = label(*tick);
+            let x = LEFT - 8.0;
             let y = line + 4.0;
             format!(
                 "<path class=\"grid\" d=\"M{LEFT} {line:.1}H{RIGHT}\"/>\
@@ -76,13 +83,17 @@ impl Plot {
             )
         };
         let column = |tick: &f64| {
-            let (x, text, foot, below) = (self.x(*tick), label(*tick), BOTTOM + 5.0, BOTTOM + 20.0);
+            let x = self.x(*tick);
+            let text = label(*tick);
+            let foot = BOTTOM + 5.0;
+            let below = BOTTOM + 20.0;
             format!(
                 "<path class=\"axis\" d=\"M{x:.1} {BOTTOM}V{foot}\"/>\
                  <text class=\"tick soft\" x=\"{x:.1}\" y=\"{below}\" text-anchor=\"middle\">{text}</text>"
             )
         };
-        let (x, y) = (f64::midpoint(LEFT, RIGHT), f64::midpoint(TOP, BOTTOM));
+        let x = f64::midpoint(LEFT, RIGHT);
+        let y = f64::midpoint(TOP, BOTTOM);
         let names = format!(
             "<path class=\"axis\" fill=\"none\" d=\"M{LEFT} {TOP}V{BOTTOM}H{RIGHT}\"/>\
              <text class=\"name soft\" x=\"{x}\" y=\"{}\" text-anchor=\"middle\">{}</text>\
@@ -110,7 +121,8 @@ impl Plot {
     fn is_upon(&self, one: &Series, other: &Series) -> bool {
         let heights = |at: u32| {
             let x = self.x.end * (f64::from(at) + 0.5) / f64::from(SAMPLES);
-            let (one, other) = (self.y(height(one, x)?), self.y(height(other, x)?));
+            let one = self.y(height(one, x)?);
+            let other = self.y(height(other, x)?);
             (one.min(other) < BOTTOM - 1.0).then_some((one - other).abs())
         };
         let apart: Vec<f64> = (0..SAMPLES).filter_map(heights).collect();
@@ -122,7 +134,9 @@ impl Plot {
         let (Some(first), Some(last)) = (series.points.first(), series.points.last()) else { return String::new() };
         let points = series.points.iter().map(|(x, y)| format!("{:.1} {:.1}", self.x(*x), self.y(*y)));
         let path = format!("M{}", points.collect::<Vec<_>>().join("L"));
-        let (from, to, name) = (self.x(first.0), self.x(last.0), escaped(&series.name));
+        let from = self.x(first.0);
+        let to = self.x(last.0);
+        let name = escaped(&series.name);
         let area = match series.mark {
             Mark::Area => {
                 format!("<path class=\"area{style}\" d=\"{path}L{to:.1} {BOTTOM}L{from:.1} {BOTTOM}Z\"/>")
@@ -139,7 +153,8 @@ impl Plot {
 /// Returns the opening tag, a description for readers who cannot see, colours, paper, title and
 /// note.
 fn head(chart: &Chart) -> String {
-    let (title, note) = (escaped(&chart.title), escaped(&chart.note));
+    let title = escaped(&chart.title);
+    let note = escaped(&chart.note);
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" \
          aria-labelledby=\"title note\" font-family=\"system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif\">\n\
@@ -154,7 +169,8 @@ fn head(chart: &Chart) -> String {
 /// second.
 fn legend(chart: &Chart, widths: &[Option<usize>]) -> String {
     let width: f64 = chart.legend().map(|(_, name)| SAMPLE + estimated_width(name)).sum();
-    let (mut x, mut y) = (LEFT, if LEFT + width > RIGHT { 76.0 } else { 84.0 });
+    let mut x = LEFT;
+    let mut y = if LEFT + width > RIGHT { 76.0 } else { 84.0 };
     let mut out = String::new();
     for (style, name) in chart.legend() {
         let wide = wide(style.and_then(|(index, _)| *widths.get(index)?));
@@ -163,7 +179,9 @@ fn legend(chart: &Chart, widths: &[Option<usize>]) -> String {
         if x > LEFT && x + width > RIGHT {
             (x, y) = (LEFT, y + 18.0);
         }
-        let (top, middle, at) = (y - 11.0, y - 4.0, x + 34.0);
+        let top = y - 11.0;
+        let middle = y - 4.0;
+        let at = x + 34.0;
         out += &match style {
             Some((style, Mark::Area)) => format!(
                 "<rect class=\"area{style}\" x=\"{x:.0}\" y=\"{top}\" width=\"26\" height=\"14\"/>\
@@ -186,7 +204,8 @@ fn wide(width: Option<usize>) -> String {
 /// Returns the height of a series at `x`, between its points in proportion.
 fn height(series: &Series, x: f64) -> Option<f64> {
     let after = series.points.iter().position(|point| point.0 >= x)?;
-    let (from, to) = (series.points.get(after.checked_sub(1)?)?, series.points.get(after)?);
+    let from = series.points.get(after.checked_sub(1)?)?;
+    let to = series.points.get(after)?;
     let part = if to.0 > from.0 { (x - from.0) / (to.0 - from.0) } else { 1.0 };
     Some(from.1 + (to.1 - from.1) * part)
 }

@@ -20,7 +20,8 @@ pub struct Look {
 /// Draws plot, legend and axes as text.
 pub(super) fn draw(chart: &Chart, look: Look) -> String {
     let height = look.height.max(4);
-    let (x, y) = (Scale::to(chart.width(), 10), chart.upright(if height >= 10 { 5 } else { 3 }));
+    let x = Scale::to(chart.width(), 10);
+    let y = chart.upright(if height >= 10 { 5 } else { 3 });
     let gutter = y.ticks.iter().map(|tick| label(*tick).chars().count()).max().unwrap_or(1);
     let width = look.width.max(40) - gutter - 2;
     let cells = vec![Cell { dots: 0, over: None, owner: None }; width * height];
@@ -250,7 +251,8 @@ fn glyph(cell: &Cell) -> char {
 
 /// Explains each glyph; as many entries to a line as fit.
 fn legend(chart: &Chart, look: Look) -> Vec<String> {
-    let (mut lines, mut used) = (vec![String::new()], 0);
+    let mut lines = vec![String::new()];
+    let mut used = 0;
     for (series, name) in chart.legend() {
         let sample = match series {
             None => "╌╌".to_owned(),

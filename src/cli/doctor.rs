@@ -87,9 +87,12 @@ async fn examine(options: &Options) -> Result<Vec<Finding>, Failure> {
         }
         Err(other) => return Err(other),
     };
-    let (clock, environment) = (Clock::start(), options.configured.sources().environment());
-    let (unreadable, expired) = (loaded.unreadable_files(), loaded.expired_files(tls::wall(), tls::lives));
-    let (settings, origins) = (loaded.settings, loaded.origins);
+    let clock = Clock::start();
+    let environment = options.configured.sources().environment();
+    let unreadable = loaded.unreadable_files();
+    let expired = loaded.expired_files(tls::wall(), tls::lives);
+    let settings = loaded.settings;
+    let origins = loaded.origins;
     let prepared = settings.gates.values().map(|gate| prepare_gate(gate.clone(), &environment, Duration::ZERO, clock));
     let of_gates: Vec<_> = prepared.flatten().flat_map(|gate| gate.warnings(&origins, "defaults")).collect();
     let mut findings = vec![Finding::fine("configuration", "has no problems")];

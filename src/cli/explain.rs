@@ -62,7 +62,8 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     match egress::way(&loaded, &ask.method, &ask.path)? {
         None => {}
         Some(Way::Past(says)) => {
-            let (asked, says) = (printable(&format!("{} {}", ask.method, ask.path)), printable(&says));
+            let asked = printable(&format!("{} {}", ask.method, ask.path));
+            let says = printable(&says);
             return Ok(show::text(&format!("{asked}\n\n  egress        {says}\n"))?);
         }
         Some(Way::Gate { name, says, path, host }) => {
@@ -157,7 +158,8 @@ fn what_now(gate: &Gate, now: &Result<Vec<Explained>, String>) -> String {
         return "not known: the running tidegate has no such gate; does it run with this configuration?".to_owned();
     };
     let reason = explained.reason.as_deref().unwrap_or_default();
-    let (meaning, seconds) = (meaning(reason), duration(explained.seconds));
+    let meaning = meaning(reason);
+    let seconds = duration(explained.seconds);
     let mut says = match explained.now.as_str() {
         "goes" => "it would go at once".to_owned(),
         "waits" if explained.shadow => {
@@ -194,7 +196,8 @@ impl Rows {
         let placed = self.0.iter().filter(|(.., from)| !from.is_empty());
         let width = placed.map(|(_, value, _)| value.chars().count()).max().unwrap_or_default().min(64);
         let line = |(name, value, from): &(&str, String, String)| {
-            let (value, from) = (printable(value), printable(from));
+            let value = printable(value);
+            let from = printable(from);
             format!("  {name:<13} {}\n", format!("{value:<width$}  {from}").trim_end())
         };
         self.0.iter().map(line).collect()

@@ -81,7 +81,8 @@ fn replay(options: &Options, config: &Path) -> Result<(), Failure> {
     let candidate = limits_of(config, options.gate.as_deref(), None)?;
     let gate = candidate.gate.name.to_string();
     limits.push(candidate);
-    let (mut recorded, mut size) = (Vec::new(), 0);
+    let mut recorded = Vec::new();
+    let mut size = 0;
     for path in &options.replay {
         let open = || format!("cannot read {}, expected a log of calls (log.calls)", path.display());
         let file = File::open(path).with_context(open)?;

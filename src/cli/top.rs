@@ -85,10 +85,14 @@ impl Asked<'_> {
 
 /// Draws the status again and again, until a key or a signal ends it.
 async fn follow(asked: &Asked<'_>, every: Duration) -> std::io::Result<()> {
-    let (mut terminate, mut resized) = (signal(SignalKind::terminate())?, signal(SignalKind::window_change())?);
-    let (terminal, clock) = (Terminal::enter()?, Clock::start());
-    let (mut keys, mut view) = (terminal.keys(), View::default());
-    let (mut next, mut text) = (clock.now(), String::new());
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut resized = signal(SignalKind::window_change())?;
+    let terminal = Terminal::enter()?;
+    let clock = Clock::start();
+    let mut keys = terminal.keys();
+    let mut view = View::default();
+    let mut next = clock.now();
+    let mut text = String::new();
     loop {
         let (width, height) = size();
         if clock.now() >= next {

@@ -57,7 +57,8 @@ impl Api {
             let door = Door::new("demo", places::few(MOST_CONNECTIONS), api.clock);
             loop {
                 let stream = door.accept(async || Ok(listener.accept().await?.0)).await;
-                let (api, place) = (Arc::clone(&api), door.place().await);
+                let api = Arc::clone(&api);
+                let place = door.place().await;
                 connections.spawn(async move {
                     tokio::select! {
                         () = api.connection(stream, &place) => {}

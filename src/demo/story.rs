@@ -41,7 +41,8 @@ const STALLED: Duration = Duration::from_millis(250);
 impl Played {
     /// Describes the run that is about to start, for a reader who waits.
     pub(crate) fn prologue(scene: &Scene) -> String {
-        let (objects, controllers) = (thousands(OBJECTS * KINDS.len()), KINDS.len());
+        let objects = thousands(OBJECTS * KINDS.len());
+        let controllers = KINDS.len();
         let [from, to] = scene.trouble_seconds();
         format!(
             "{controllers} controllers keep {objects} objects reconciled against an API server that can serve {CAPACITY} calls a second. \

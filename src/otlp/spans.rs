@@ -86,10 +86,12 @@ impl Tracer {
     }
 
     fn span(&self, record: &CallRecord, trace: &Trace) -> SpanData {
-        let (now, wall) = (self.clock.now(), wall_clock());
+        let now = self.clock.now();
+        let wall = wall_clock();
         let at = |moment: Moment| -> SystemTime { wall.checked_sub(now.since(moment)).unwrap_or(wall) };
         let state: TraceState = trace.state.parse().unwrap_or_default();
-        let (id, own) = (trace.id.into(), self.ids.new_span_id());
+        let id = trace.id.into();
+        let own = self.ids.new_span_id();
         let mut events = SpanEvents::default();
         let head = record.sent.zip(record.upstream).map(|(sent, took)| sent + took);
         for (name, moment) in [("sent upstream", record.sent), ("answer begins", head)] {

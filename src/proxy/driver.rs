@@ -85,8 +85,11 @@ impl Driver {
     pub(crate) fn new(gate: Arc<str>, limiter: Limiter, clock: Clock) -> Self {
         let keys = Arc::clone(limiter.keys());
         let state = State { limiter, wakers: HashMap::new(), alarm: Moment::ZERO, generation: 0, bypass_until: None };
-        let (state, sooner, teller) = (Mutex::new(state), Notify::new(), Teller::default());
-        let (key_log, stores) = (KeyLog::default(), OnceLock::new());
+        let state = Mutex::new(state);
+        let sooner = Notify::new();
+        let teller = Teller::default();
+        let key_log = KeyLog::default();
+        let stores = OnceLock::new();
         let shared = Shared { gate, state, keys, clock, sooner, teller, key_log, stores };
         Self { shared: Arc::new(shared) }
     }
@@ -174,7 +177,8 @@ impl Driver {
                 Err(receipt) => receipt,
             },
         };
-        let (began, of) = (Cell::new(false), key.or_else(|| receipt.key()));
+        let began = Cell::new(false);
+        let of = key.or_else(|| receipt.key());
         let note = || {
             began.set(true);
             name()

@@ -98,7 +98,8 @@ impl Egress {
     ) -> Result<Arc<Self>, EgressError> {
         let EgressOptions { directory, gates, clear, token, tls, clients, ca, mut own, judge } = options;
         let listen = directory.egress.listen.clone();
-        let (mut socket, mut names) = (None, Vec::new());
+        let mut socket = None;
+        let mut names = Vec::new();
         if let Some(listen) = &listen {
             socket = Some(bind(listen).await?);
         }
@@ -107,7 +108,8 @@ impl Egress {
         }
         own.extend(socket.iter().chain(&names).filter_map(Bound::address));
         let judge = judge.unwrap_or_else(|| directory.judge());
-        let (drain, via) = (clear.drain, clear.upstream.target.proxy.clone());
+        let drain = clear.drain;
+        let via = clear.upstream.target.proxy.clone();
         let mut dial = clear.upstream.clone();
         (dial.own, dial.dns.judge) = (own.clone(), Some(judge));
         let mut sections = Vec::new();
@@ -156,14 +158,16 @@ impl Egress {
         telemetry::metrics().sample_by(&sampler);
         *self.sampler.write().unwrap_or_else(PoisonError::into_inner) = Some(sampler);
         let leaving = listener::leaving(socket.iter().chain(&names));
-        let (tidying, over) = (Arc::clone(self), CancellationToken::new());
+        let tidying = Arc::clone(self);
+        let over = CancellationToken::new();
         let tidied = over.clone();
         let named = names.into_iter().map(|socket| {
             let port = socket.address().map_or(443, |address| address.port());
             (socket, ListenerKind::Name(port))
         });
         for (socket, kind) in socket.map(|socket| (socket, ListenerKind::Proxy)).into_iter().chain(named) {
-            let (accepting, until) = (Arc::clone(self), over.clone());
+            let accepting = Arc::clone(self);
+            let until = over.clone();
             self.tasks.spawn(async move {
                 tokio::select! {
                     () = accepting.accept(socket, kind) => {}

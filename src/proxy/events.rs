@@ -39,7 +39,8 @@ impl Events {
             return;
         }
         self.0.push_back(now);
-        let (gate, own) = (Arc::clone(gate), Arc::clone(own));
+        let gate = Arc::clone(gate);
+        let own = Arc::clone(own);
         // Bounded: a few in a minute, and each has a few seconds.
         tokio::spawn(async move {
             let written = tokio::select! {

@@ -176,7 +176,8 @@ impl SentCall<'_> {
     /// Returns what is noted of an answer that fails a key, while its body flows.
     fn failing(&self, answer: Answer, headers: &HeaderMap) -> Option<FailingAnswer> {
         matches!(answer.outcome, Outcome::Failure | Outcome::Throttled { .. }).then_some(())?;
-        let (tally, key) = (Arc::clone(&self.gate.tally), self.context.key?);
+        let tally = Arc::clone(&self.gate.tally);
+        let key = self.context.key?;
         Some(FailingAnswer { tally, key, status: answer.status, body: ErrorBody::after(headers) })
     }
 

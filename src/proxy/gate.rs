@@ -70,7 +70,8 @@ impl Gate {
         clock: Clock,
         stop: CancellationToken,
     ) -> Result<Self, GateError> {
-        let (mut sockets, mut listen) = (Vec::new(), Vec::new());
+        let mut sockets = Vec::new();
+        let mut listen = Vec::new();
         for wanted in &options.gate.listen {
             let bound = Bound::bind(wanted).await;
             let bound = bound.map_err(|source| GateError {
@@ -139,7 +140,8 @@ impl Gate {
         sampler: Arc<Sampler>,
     ) -> (Self, CancellationToken) {
         let shown = target.to_string();
-        let (tasks, over) = (TaskTracker::new(), CancellationToken::new());
+        let tasks = TaskTracker::new();
+        let over = CancellationToken::new();
         let server = Arc::new(Server::new(&section, target, dns, over.clone().drop_guard()));
         let parts = &server.parts;
         let gate = Arc::clone(&section.name);

@@ -23,7 +23,8 @@ use crate::upstream::Occupancy;
 
 /// Sets the gauges of a section: sums over its gates.
 pub(super) fn sampler(section: &Arc<Section>) -> Arc<Sampler> {
-    let (gate, section) = (Arc::clone(&section.name), Arc::downgrade(section));
+    let gate = Arc::clone(&section.name);
+    let section = Arc::downgrade(section);
     let pool = UpstreamMeters::new(Arc::clone(&gate));
     let shown = Mutex::<Vec<(Gauge, f64)>>::default();
     Arc::new(move |passing| {
@@ -171,8 +172,12 @@ const SCOPES: [&str; 3] = ["class", "credential", "gate"];
 /// calls have begun to wait for good and when that is over. A gate without calls is woken every
 /// other second.
 pub(super) async fn upkeep(gate: Arc<str>, own: Arc<GateParts>, clock: Clock, over: CancellationToken) {
-    let (mut saturated, mut seconds, mut events, mut pauses) = (false, 0, Events::default(), PauseLog::default());
-    let (mut calls, mut pause) = (own.tally.calls(), 1);
+    let mut saturated = false;
+    let mut seconds = 0;
+    let mut events = Events::default();
+    let mut pauses = PauseLog::default();
+    let mut calls = own.tally.calls();
+    let mut pause = 1;
     loop {
         tokio::select! {
             () = clock.tick(telemetry::UPKEEP * pause) => telemetry::metrics().upkeep(),

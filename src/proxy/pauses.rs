@@ -21,13 +21,15 @@ impl PauseLog {
         let signal = gate.last_signal.get().map_or("", Signal::word);
         let (now, pauses) = gate.driver.look(|limiter, now| (now, limiter.pauses(now)));
         let config = gate.config.get();
-        let (meters, quotas) = (&config.meters, &gate.tally.quotas);
+        let meters = &config.meters;
+        let quotas = &gate.tally.quotas;
         let gate = &*meters.gate;
         let (begun, over) = changes(&mut self.known, &pauses);
         for PauseView { who, until, heard } in begun {
             let whose = if let Paused::Credential(whose) = who { Some(whose) } else { None };
             let kept = quotas.kept(whose, config.options.gate.throttling.reserve, (until, now));
-            let (who, lasts) = (name(who, meters), duration((until - now).as_secs_f64()));
+            let who = name(who, meters);
+            let lasts = duration((until - now).as_secs_f64());
             if heard {
                 tracing::info!(
                     gate,

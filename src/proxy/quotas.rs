@@ -95,7 +95,8 @@ impl Quotas {
 
 impl Seen {
     fn kept(&self, reserve: f64, ends: Moment, now: Moment) -> Option<Kept> {
-        let (limit, whole) = (self.limit?, self.resets_at.filter(|at| *at > now)?);
+        let limit = self.limit?;
+        let whole = self.resets_at.filter(|at| *at > now)?;
         #[expect(clippy::cast_precision_loss, reason = "quotas stay far below 2^52")]
         let is_kept = self.remaining > 0 && self.remaining as f64 <= limit as f64 * reserve;
         (is_kept && ends <= whole + SLACK).then_some(Kept { left: self.remaining, limit })

@@ -47,7 +47,8 @@ impl Responder {
 
     /// Answers a call that got no answer from the upstream.
     pub(crate) fn answer(&self, failure: &Failure, context: &CallContext) -> Response<Body> {
-        let (class, method) = (context.config.meters.class_name(context.call.class), &context.method);
+        let class = context.config.meters.class_name(context.call.class);
+        let method = &context.method;
         let answer = if let Failure::Refused(refusal) = failure {
             self.refusal(refusal, class, context)
         } else {

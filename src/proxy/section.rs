@@ -46,7 +46,8 @@ pub(crate) struct Section {
 
 impl Section {
     pub(crate) fn new(options: Options, salt: Salt, clock: Clock) -> Self {
-        let (name, kind) = (Arc::clone(&options.gate.name), options.gate.rules.kind);
+        let name = Arc::clone(&options.gate.name);
+        let kind = options.gate.rules.kind;
         let host: Arc<str> = options.upstream.target.authority.as_str().into();
         let meters = GateMeters::new(Arc::clone(&name), host, &options.gate.policy);
         meters.shadow(options.gate.shadow);

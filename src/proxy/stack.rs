@@ -82,7 +82,8 @@ pub(crate) fn answer(gate: Arc<GateParts>, mut request: PendingCall) -> Pin<Box<
             Box::pin(request.read_form(&config, gate.driver.clock())).await;
         }
         let call = request.classify(&config, &gate.hasher);
-        let (tally, clock) = (Arc::clone(&gate.tally), gate.driver.clock());
+        let tally = Arc::clone(&gate.tally);
+        let clock = gate.driver.clock();
         let mut context = CallContext::open(config, tally, clock, call, &request.parts);
         let admitted = match known {
             // Whatever is waited for is waited for here; then the call has a permit and a stream.

@@ -87,7 +87,8 @@ impl Tally {
     pub(crate) fn new(gate: &str, host: Option<Arc<str>>, is_shadow: bool, clock: Clock) -> Self {
         let [admitted, refused, bypassed, links_passed, revalidated] = Default::default();
         let counter = table::BYPASSED.counter(&[gate]);
-        let (callers, latency) = (Callers::default(), Latency::default());
+        let callers = Callers::default();
+        let latency = Latency::default();
         Self {
             host,
             clock,
@@ -160,13 +161,15 @@ impl Tally {
     pub(crate) fn refused(&self, class: &str, refusal: &Refusal, call: &Classified, by: CallerRow) {
         self.refused.fetch_add(1, Relaxed);
         self.callers.refused(by);
-        let (at, name) = (self.clock.now(), shortened(call.key_name(None)));
+        let at = self.clock.now();
+        let name = shortened(call.key_name(None));
         let mut lately = self.lock();
         let alike =
             |known: &Refused| known.reason == refusal.reason && known.shown.class == *class && known.shown.call == name;
         let known = lately.refusals.iter().position(alike).and_then(|index| lately.refusals.remove(index));
         let mut refused = known.unwrap_or_else(|| {
-            let (class, reason) = (class.to_owned(), refusal.reason.word().to_owned());
+            let class = class.to_owned();
+            let reason = refusal.reason.word().to_owned();
             let shown = status::Refusal { class, reason, call: name, ..status::Refusal::default() };
             Refused { at, reason: refusal.reason, what: what(call), shown }
         });
@@ -184,7 +187,8 @@ impl Tally {
 
     /// Every second: `waiting` calls wait now.
     pub(crate) fn second(&self, waiting: usize) {
-        let (admitted, refused) = (self.admitted.load(Relaxed), self.refused.load(Relaxed));
+        let admitted = self.admitted.load(Relaxed);
+        let refused = self.refused.load(Relaxed);
         let lately = &mut *self.lock();
         lately.waiting = lately.waiting.max(waiting);
         lately.seconds += 1;
@@ -228,7 +232,8 @@ impl Tally {
         };
         gate.refusals = lately.refusals.iter().map(refusal).collect();
         let rejection = |(by, (count, at)): (Rejection, (u64, Moment))| {
-            let (by, at_ms) = (by.word().to_owned(), self.clock.wall(at));
+            let by = by.word().to_owned();
+            let at_ms = self.clock.wall(at);
             (count > 0).then_some(status::Rejection { by, count, at_ms })
         };
         gate.rejections = std::iter::zip(Rejection::ALL, lately.rejections).filter_map(rejection).collect();
@@ -242,7 +247,9 @@ impl Tally {
 
 /// Verb and resource, without any name.
 fn what(call: &Classified) -> String {
-    let (verb, resource, group) = (call.call.verb.word(), call.call.resource(), call.call.group());
+    let verb = call.call.verb.word();
+    let resource = call.call.resource();
+    let group = call.call.group();
     match (resource, group) {
         ("", _) => verb.to_owned(),
         (resource, "") => format!("{verb} {resource}"),

@@ -125,7 +125,8 @@ where
     C: AsyncRead + AsyncWrite + Unpin,
     U: AsyncRead + AsyncWrite + Unpin,
 {
-    let (events, stuck) = (TunnelEvents::default(), [AtomicBool::new(false), AtomicBool::new(false)]);
+    let events = TunnelEvents::default();
+    let stuck = [AtomicBool::new(false), AtomicBool::new(false)];
     let [client_stuck, upstream_stuck] = &stuck;
     let mut client = Side { stream: client, events: &events, is_stuck: client_stuck };
     let mut upstream = Side { stream: upstream, events: &events, is_stuck: upstream_stuck };

@@ -26,7 +26,9 @@ impl Gate {
     /// Its state. Without `names`, nothing in it can be the name of an object.
     #[must_use]
     pub async fn status(&self, names: bool) -> status::Gate {
-        let (own, clock, config) = (self.own(), self.section.clock, self.section.config.get());
+        let own = self.own();
+        let clock = self.section.clock;
+        let config = self.section.config.get();
         let now = own.driver.snapshot().await;
         let now = if own.shadow { now.of_shadow() } else { now };
         let shows_flows =
@@ -74,7 +76,8 @@ impl Gate {
     }
 
     fn pause(&self, pause: &PauseView) -> status::Pause {
-        let (config, clock) = (self.section.config.get(), self.section.clock);
+        let config = self.section.config.get();
+        let clock = self.section.clock;
         let whose = if let Paused::Credential(whose) = pause.who { Some(whose) } else { None };
         let kept = || {
             let reserve = config.options.gate.throttling.reserve;
@@ -210,7 +213,8 @@ impl Gate {
     /// Sentences about other conditions than the limits that the call would meet.
     fn notes(&self, call: &Classified) -> Vec<String> {
         let now = self.own().driver.look(|limiter, now| limiter.overview(now));
-        let (connections, classes) = (vec![self.connections(call.group)], self.classes(&now));
+        let connections = vec![self.connections(call.group)];
+        let classes = self.classes(&now);
         let mut gate = status::Gate { connections, classes, ..status::Gate::default() };
         self.own().tally.tell(&mut gate, false);
         let mut notes = gate.remarks(self.section.clock.wall(self.section.clock.now()));
@@ -267,11 +271,13 @@ fn slots(view: SlotView) -> status::Slots {
 }
 
 fn buckets(now: &Snapshot) -> Vec<status::Bucket> {
-    let (mut all, shared) = (Vec::new(), shared_by_name(now));
+    let mut all = Vec::new();
+    let shared = shared_by_name(now);
     for (name, views) in buckets_by_name(now) {
         let first = usize::from(views.len() > 1); // parts of a bucket that is split count from 1
         for (place, BucketView { rate, full_rate, burst, level, .. }) in views.iter().enumerate() {
-            let (name, part) = (name.clone(), first * (place + 1));
+            let name = name.clone();
+            let part = first * (place + 1);
             let shared = shared.iter().find(|(of, _)| *of == name).map(|(_, view)| shared_view(view));
             all.push(status::Bucket {
                 name,

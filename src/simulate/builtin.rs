@@ -109,7 +109,8 @@ impl Builtin {
 }
 
 fn one_failing_object(numbers: &Parameters) -> Result<Setup, WrongParameter> {
-    let (base, max) = (numbers.text("base"), numbers.text("max"));
+    let base = numbers.text("base");
+    let max = numbers.text("max");
     let scenario = Scenario {
         upstream: failing(Duration::MAX, Duration::ZERO),
         controllers: vec![Controller { requeue: Requeue::AtOnce, ..controller("objects", 1) }],
@@ -123,7 +124,8 @@ fn one_failing_object(numbers: &Parameters) -> Result<Setup, WrongParameter> {
 }
 
 fn failing_together(numbers: &Parameters) -> Result<Setup, WrongParameter> {
-    let (rate, burst) = (numbers.text("rate"), numbers.text("burst"));
+    let rate = numbers.text("rate");
+    let burst = numbers.text("burst");
     let objects = numbers.count("objects");
     let scenario = Scenario {
         upstream: failing(Duration::MAX, Duration::ZERO),
@@ -157,7 +159,8 @@ fn recovery(numbers: &Parameters) -> Result<Setup, WrongParameter> {
     let title = "Calls per second that reach the API while a webhook is down, and after";
     let scenario = Scenario { upstream, controllers, ..scenario(title, numbers) };
     // Retries take their tokens of both buckets, and healthy calls are to have half of the gate's.
-    let (rate, bucket) = (numbers.text("retry_rate"), (2.0 * numbers.number("retry_rate")).max(50.0));
+    let rate = numbers.text("retry_rate");
+    let bucket = (2.0 * numbers.number("retry_rate")).max(50.0);
     let larger = format!("bucket.rate = {bucket}\nretry_bucket = {{ rate = {rate}, burst = 100 }}\n");
     let limits = vec![
         limits("without a gate", "preset = \"none\"\n")?,
@@ -168,7 +171,8 @@ fn recovery(numbers: &Parameters) -> Result<Setup, WrongParameter> {
 }
 
 fn noisy_neighbour(numbers: &Parameters) -> Result<Setup, WrongParameter> {
-    let (rate, burst) = (numbers.number("rate"), numbers.text("burst"));
+    let rate = numbers.number("rate");
+    let burst = numbers.text("burst");
     let steady = |name: &str, resource: &str, rate| Controller {
         resource: resource.to_owned(),
         changes: Changes::Steadily { rate, from: Duration::ZERO, to: None },
@@ -202,7 +206,9 @@ fn lease_holder(numbers: &Parameters) -> Result<Setup, WrongParameter> {
 }
 
 fn shared_account(numbers: &Parameters) -> Result<Setup, WrongParameter> {
-    let (rate, burst, count) = (numbers.number("rate"), numbers.count("burst"), numbers.count("replicas"));
+    let rate = numbers.number("rate");
+    let burst = numbers.count("burst");
+    let count = numbers.count("replicas");
     let title = "Calls per second of all gates that use one account";
     let part = |number: f64| number / f64::from(u32::try_from(count).unwrap_or(u32::MAX));
     let burst_part = (burst / count).max(1);
@@ -215,7 +221,8 @@ fn shared_account(numbers: &Parameters) -> Result<Setup, WrongParameter> {
 }
 
 fn shared_outage(numbers: &Parameters) -> Result<Setup, WrongParameter> {
-    let (rate, burst) = (numbers.number("rate"), numbers.count("burst"));
+    let rate = numbers.number("rate");
+    let burst = numbers.count("burst");
     let mut scenario = account("Calls per second of all gates while their store is away", numbers);
     let from = scenario.length / 3;
     let to = (from + numbers.duration("outage")).min(scenario.length);
@@ -231,7 +238,9 @@ fn shared_outage(numbers: &Parameters) -> Result<Setup, WrongParameter> {
 /// Returns a scenario in which a busy replica of a controller and some quiet ones want a fifth more
 /// than their account allows, each through a gate of its own.
 fn account(title: &str, numbers: &Parameters) -> Scenario {
-    let (rate, burst, count) = (numbers.number("rate"), numbers.count("burst"), numbers.count("replicas"));
+    let rate = numbers.number("rate");
+    let burst = numbers.count("burst");
+    let count = numbers.count("replicas");
     let quiet = count.saturating_sub(1);
     let steadily = |rate| Changes::Steadily { rate, from: Duration::ZERO, to: None };
     let mut controllers = vec![Controller { changes: steadily(rate * BUSY), ..controller("busy", 10_000) }];

@@ -59,7 +59,8 @@ impl<E> EventLoop<E> {
     /// Creates gates at rest with the same limits, and the store between them.
     pub(super) fn fleet(limits: &spec::Gate, seed: u64, gates: usize, store: &scenario::Store) -> Self {
         let gates = (seed..).take(gates.max(1)).map(|seed| Gate::new(limits, seed)).collect();
-        let (decided, agenda) = (VecDeque::new(), Agenda::default());
+        let decided = VecDeque::new();
+        let agenda = Agenda::default();
         Self { now: Moment::ZERO, gates, store: Store::new(store), decided, agenda }
     }
 
@@ -75,7 +76,8 @@ impl<E> EventLoop<E> {
             if let Some(decision) = self.decided.pop_front() {
                 return Some(decision);
             }
-            let (event, store) = (self.agenda.next(), self.store.next());
+            let event = self.agenda.next();
+            let store = self.store.next();
             let others = [event, store].into_iter().flatten().min();
             let timers = self.gates.iter().enumerate();
             let timer = timers.filter_map(|(gate, at)| Some((at.limiter.next_wakeup()?, gate))).min();

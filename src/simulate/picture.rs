@@ -52,7 +52,8 @@ impl Picture {
         if *self == Self::Delays {
             chart.x = Axis { name: "number of the retry".to_owned(), at_least: 1.0 };
         }
-        let (capacity, lease) = (scenario.upstream.capacity, scenario.leases.first());
+        let capacity = scenario.upstream.capacity;
+        let lease = scenario.leases.first();
         chart.levels.extend(match self {
             Self::Calls => capacity.map(|y| Level { name: format!("the API can serve {y}/s"), y }),
             Self::Together => scenario
@@ -145,9 +146,11 @@ fn totals(row: &Row, length: Duration) -> Vec<(f64, f64)> {
         [.., (_, one), (last, other)] if (*one - y).abs() < 0.5 && (*other - y).abs() < 0.5 => *last = x,
         _ => points.push((x, y)),
     };
-    let (step, mut sum) = (row.counts.step.as_secs_f64(), 0);
+    let step = row.counts.step.as_secs_f64();
+    let mut sum = 0;
     for (index, (at, counts)) in row.counts.steps().enumerate() {
-        let (at, before) = (at.as_secs_f64(), count(sum));
+        let at = at.as_secs_f64();
+        let before = count(sum);
         let retries = counts[Column::Retries as usize];
         sum += retries;
         if retries > 0 && index > 0 {

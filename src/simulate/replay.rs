@@ -74,7 +74,8 @@ pub struct Replayed {
 impl Replayed {
     fn new(limits: &str, mut rows: Vec<Row>, leases: Leases, length: Duration) -> Self {
         rows.sort_by(|one, other| one.name.cmp(&other.name));
-        let (limits, holders) = (limits.to_owned(), leases.renewed.len());
+        let limits = limits.to_owned();
+        let holders = leases.renewed.len();
         Self { limits, rows, leases: LeaseRow { name: "leases".to_owned(), ..leases.row }, holders, length }
     }
 }

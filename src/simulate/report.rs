@@ -52,7 +52,8 @@ pub fn table(played: &[Played]) -> String {
         text += LEASES;
         for (one, lease) in played.iter().flat_map(|one| one.leases.iter().map(move |lease| (one, lease))) {
             let name = cut(&format!("{} / {}", one.limits, lease.name), 39, '~');
-            let (renewals, lost) = (thousands(lease.renewals), thousands(lease.lost));
+            let renewals = thousands(lease.renewals);
+            let lost = thousands(lease.lost);
             text += &format!("{name:<40}{renewals:>9}{:>22}{lost:>8}\n", short(lease.longest));
         }
     }
@@ -104,8 +105,9 @@ fn finding(picture: &Picture, one: &Played) -> Option<String> {
         }
         Picture::Waits(name) => {
             let row = one.rows.iter().find(|row| row.name == *name)?;
-            let (half, most, refused) =
-                (short(row.waits.quantile(500)), short(row.waits.quantile(990)), thousands(row.refusals()));
+            let half = short(row.waits.quantile(500));
+            let most = short(row.waits.quantile(990));
+            let refused = thousands(row.refusals());
             format!("half of the calls of {name} wait {half} at most, 99% {most}; {refused} are refused")
         }
         Picture::Together => together(one)?,
@@ -124,9 +126,11 @@ fn finding(picture: &Picture, one: &Played) -> Option<String> {
 /// Returns what all gates made of the quota that they share.
 fn together(one: &Played) -> Option<String> {
     let Together { quota, sent, over, asks, .. } = one.together;
-    let (quota, seconds) = (quota?, one.length.as_secs_f64());
+    let quota = quota?;
+    let seconds = one.length.as_secs_f64();
     #[expect(clippy::cast_precision_loss, reason = "there are a few million calls")]
-    let (used, asked) = (sent as f64 / (quota.rate * seconds) * 100.0, asks as f64 / seconds);
+    let used = sent as f64 / (quota.rate * seconds) * 100.0;
+    let asked = asks as f64 / seconds;
     let over = match over.ceil() {
         over if over <= 0.0 => "never more than the account may make".to_owned(),
         over => format!("up to {over:.0} calls more than the account may make"),
@@ -146,7 +150,9 @@ pub fn csv(played: &[Played]) -> String {
 pub(super) fn csv_of<'a>(name: &str, all: impl Iterator<Item = (&'a str, &'a [Row])>) -> String {
     let mut text = format!("limits,{name},seconds,step_seconds,{}\n", Column::NAMES.join(","));
     for (limits, row) in all.flat_map(|(limits, rows)| rows.iter().map(move |row| (limits, row))) {
-        let (limits, name, step) = (quoted(limits), quoted(&row.name), row.counts.step.as_secs_f64());
+        let limits = quoted(limits);
+        let name = quoted(&row.name);
+        let step = row.counts.step.as_secs_f64();
         for (at, counts) in row.counts.steps() {
             let counts = counts.map(|count| count.to_string()).join(",");
             text += &format!("{limits},{name},{},{step},{counts}\n", at.as_secs_f64());

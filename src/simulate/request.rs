@@ -137,9 +137,13 @@ impl Reader {
         // Here, the name in a body is always known.
         let body = format!("{{\"metadata\":{{\"name\":\"{}\"}}}}", request.name);
         let key = read.key.with_body(body.as_bytes(), true, &self.hasher).map(|key| self.key(key));
-        let (flow, patient, key_is_of_object) = (self.number(read.flow), read.patient, read.key_is_of_object);
+        let flow = self.number(read.flow);
+        let patient = read.patient;
+        let key_is_of_object = read.key_is_of_object;
         let kind = self.hasher.hash_one(Request { name: "", ..*request });
-        let (goes_alone, reads, key_in_body) = (read.goes_alone, read.reads, read.key.needs_body());
+        let goes_alone = read.goes_alone;
+        let reads = read.reads;
+        let key_in_body = read.key.needs_body();
         let new = || {
             let call = read.call;
             Rc::new(Shared { flow, flow_name, patient, goes_alone, reads, key_in_body, key_is_of_object, call })

@@ -59,7 +59,8 @@ impl Store {
         for (place, jump) in spec.clock.iter().enumerate() {
             agenda.add(Moment::ZERO + jump.at, Event::Jumped(place));
         }
-        let (buckets, copies) = (Buckets::new(), BTreeMap::new());
+        let buckets = Buckets::new();
+        let copies = BTreeMap::new();
         Self { spec: spec.clone(), buckets, copies, clock: BEGAN, agenda, asks: 0 }
     }
 

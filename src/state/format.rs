@@ -72,7 +72,9 @@ pub fn decode(bytes: &[u8]) -> Result<State, StateError> {
     let end = bytes.iter().take(LONGEST_LINE).position(|byte| *byte == b'\n').ok_or(StateError::Foreign)?;
     let (line, body) = bytes.split_at(end);
     let mut words = std::str::from_utf8(line).unwrap_or_default().split(' ');
-    let (name, version, sum) = (words.next(), words.next(), words.next());
+    let name = words.next();
+    let version = words.next();
+    let sum = words.next();
     let (Some(NAME), Some(version), Some(sum), None) = (name, version, sum, words.next()) else {
         return Err(StateError::Foreign);
     };
@@ -118,7 +120,8 @@ impl From<&State> for Text {
 impl From<Text> for State {
     fn from(text: Text) -> Self {
         let Text { boot, uptime_ms, wall_ms, is_last, secret, gates } = text;
-        let (uptime, wall) = (uptime_ms.map(Duration::from_millis), Duration::from_millis(wall_ms));
+        let uptime = uptime_ms.map(Duration::from_millis);
+        let wall = Duration::from_millis(wall_ms);
         let gates = gates.into_iter().map(|(name, gate)| (name.into(), gate.into())).collect();
         Self { stamp: Stamp { boot, uptime, wall }, is_last, secret, gates }
     }

@@ -75,8 +75,8 @@ impl Egress {
     /// Says what it has in a sentence.
     pub(super) fn summary(&self) -> String {
         let open: usize = self.tunnels.iter().map(|tunnels| tunnels.open).sum();
-        let (connections, origins) =
-            (count(self.connections, "connection", "connections"), count(self.origins, "host", "hosts"));
+        let connections = count(self.connections, "connection", "connections");
+        let origins = count(self.origins, "host", "hosts");
         format!(
             "{connections} of clients; {} open; limits or connections of {origins}",
             count(open, "tunnel", "tunnels")

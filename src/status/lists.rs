@@ -179,7 +179,8 @@ pub(super) fn egress_lists(egress: &Egress) -> impl Iterator<Item = List> {
     let columns = &["Tunnels to", "Open", "In all", "Bytes up", "Bytes down", "Listed by"];
     let mut tunnels = list("Tunnels, which are not read", columns, &egress.tunnels, |tunnels| {
         let gate = if tunnels.gate.is_empty() { NONE.to_owned() } else { format!("{}: not limited", tunnels.gate) };
-        let (up, down) = (tunnels.bytes_up, tunnels.bytes_down);
+        let up = tunnels.bytes_up;
+        let down = tunnels.bytes_down;
         let size = |size| text(&bytes(usize::try_from(size).unwrap_or(usize::MAX)));
         vec![
             Cell::Code(tunnels.host.clone()),

@@ -139,7 +139,9 @@ fn egress(egress: &Egress) -> String {
 /// Returns the part of the stores of shared buckets, if there are any.
 fn stores(status: &Status) -> String {
     let says = |store: &Store| {
-        let (name, address, says) = (&store.name, &store.address, store.summary(status.now_ms));
+        let name = &store.name;
+        let address = &store.address;
+        let says = store.summary(status.now_ms);
         format!("<li>{} <code>{}</code> {}</li>", escaped(name), escaped(address), escaped(&says))
     };
     if status.stores.is_empty() {
@@ -156,7 +158,8 @@ fn stores(status: &Status) -> String {
 fn figures(gate: &Gate) -> String {
     let history = &gate.history;
     let rates = |name: &str, class: &str, values: &[u64], total: u64| {
-        let (now, most) = (history.rate(values.last()), history.rate(values.iter().max()));
+        let now = history.rate(values.last());
+        let most = history.rate(values.iter().max());
         let says = format!("{name} calls in the last ten minutes: {now} a second now, {most} at most");
         let picture = picture(values, &format!("{most}/s"), &says);
         figure(name, class, &format!("{now}<small>/s</small>"), &format!("{total} since the start"), &picture)
@@ -166,7 +169,8 @@ fn figures(gate: &Gate) -> String {
         let calls = &shadow.calls;
         let times = calls.median_seconds.zip(calls.p99_seconds);
         let times = times.map(|(median, p99)| format!("p50 {}, p99 {}", duration(median), duration(p99)));
-        let (waited, refused) = (calls.would_have_waited.to_string(), calls.would_have_been_refused.to_string());
+        let waited = calls.would_have_waited.to_string();
+        let refused = calls.would_have_been_refused.to_string();
         return format!(
             "<div class=\"figures\">\n{admitted}{}{}{}</div>\n",
             figure("Would have waited", "calm", &waited, &times.unwrap_or_default(), ""),

@@ -6,7 +6,8 @@ use super::text::escaped;
 /// alternative.
 pub(super) fn svg(values: &[u64], room: usize, says: &str) -> String {
     let most = values.iter().max().copied().unwrap_or_default().max(1);
-    let (width, start) = (room.max(2) - 1, room.max(2) - values.len().clamp(1, room.max(2)));
+    let width = room.max(2) - 1;
+    let start = room.max(2) - values.len().clamp(1, room.max(2));
     let point = |(place, value): (usize, &u64)| {
         // No screen shows less than a tenth of a unit.
         let height = value.saturating_mul(HEIGHT * 10) / most;

@@ -60,7 +60,8 @@ impl Gate {
             says.extend(group.down.as_ref().map(down));
         }
         for rejection in self.rejected_lately(now_ms) {
-            let (calls, last) = (count(rejection.count, "call", "calls"), ago(rejection.at_ms, now_ms));
+            let calls = count(rejection.count, "call", "calls");
+            let last = ago(rejection.at_ms, now_ms);
             says.push(match rejection.by.as_str() {
                 "credentials" => format!(
                     "The upstream does not take the credentials: {calls} got 401, the last {last}. tidegate doctor says whose they are."

@@ -38,7 +38,8 @@ pub(crate) fn text(status: &Status, look: Look) -> String {
     );
     lines.add("", &head);
     if let Some(reload) = status.config.last_reload.as_ref().filter(|reload| !reload.reasons.is_empty()) {
-        let (when, reasons) = (ago(reload.at_ms, status.now_ms), reload.reasons.join("; "));
+        let when = ago(reload.at_ms, status.now_ms);
+        let reasons = reload.reasons.join("; ");
         lines.add(BAD.colour, &format!("the configuration was not taken over {when} ({}): {reasons}", reload.result));
     }
     status.worst_first().into_iter().for_each(|gate| lines.gate(gate, status.now_ms));
@@ -64,7 +65,8 @@ impl Lines {
         self.add("", "");
         self.add(STRONG, &format!("{}  {} -> {}", gate.name, gate.listen.join(" "), gate.upstream));
         if let Some(bypass) = &gate.bypass {
-            let (ends, calls) = (until(bypass.until_ms, now_ms), count(gate.bypassed, "call", "calls"));
+            let ends = until(bypass.until_ms, now_ms);
+            let calls = count(gate.bypassed, "call", "calls");
             self.add(BAD.colour, &format!("  BYPASS: everything is let through; ends {ends} ({calls} so far)"));
         }
         let colour = gate.state(now_ms).1.colour;

@@ -85,7 +85,10 @@ impl Drop for Share {
 /// Returns what a body takes in memory while it is reviewed: the text some times over, and every
 /// value of its JSON, of which an object is large however little is in it.
 pub(super) fn cost(body: &[u8]) -> usize {
-    let (mut objects, mut values, mut in_text, mut is_escaped) = (0, 0, false, false);
+    let mut objects = 0;
+    let mut values = 0;
+    let mut in_text = false;
+    let mut is_escaped = false;
     for byte in body {
         match byte {
             _ if is_escaped => is_escaped = false,

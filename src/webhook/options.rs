@@ -15,7 +15,9 @@ const PREFIX: &str = "tidegate.io/";
 
 /// Returns the options for a pod.
 pub(super) fn of(pod: &Value, defaults: &Options, check: Check) -> Result<Options, Vec<String>> {
-    let (mut options, mut sets, mut wrong) = (defaults.clone(), Vec::new(), Vec::new());
+    let mut options = defaults.clone();
+    let mut sets = Vec::new();
+    let mut wrong = Vec::new();
     let annotations = pod.pointer("/metadata/annotations").and_then(Value::as_object);
     for (name, value) in annotations.into_iter().flatten() {
         let Some(name) = name.strip_prefix(PREFIX) else { continue };

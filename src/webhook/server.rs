@@ -140,7 +140,8 @@ impl Shared {
 
     async fn converse(self: Arc<Self>, stream: TlsStream<TcpStream>, place: &Arc<Place>) {
         let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-        let (closing, place) = (self.closing.clone(), Arc::clone(place));
+        let closing = self.closing.clone();
+        let place = Arc::clone(place);
         let service = service_fn(move |request| {
             place.touch();
             let shared = Arc::clone(&self);

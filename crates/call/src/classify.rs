@@ -157,8 +157,10 @@ impl Rules {
         let index = Index::new(rules.iter().map(|(_, compiled)| compiled));
         let strictest = strictest(&classes);
         let of_gate = identity.or_else(|| fair_by.identity());
-        let (identities, keys) = (Identities { of_gate, ..Identities::default() }, ClassKeys::default());
-        let (only_serial_writes, dialect) = (false, Dialect::Plain);
+        let identities = Identities { of_gate, ..Identities::default() };
+        let keys = ClassKeys::default();
+        let only_serial_writes = false;
+        let dialect = Dialect::Plain;
         Self { kind, fair_by, identities, only_serial_writes, dialect, classes, keys, rules, index, strictest }
     }
 
@@ -279,7 +281,9 @@ impl Rules {
             true => Group::LongRunning,
             false => Group::Short,
         };
-        let (exempt, patient, fair_by) = (traits.exempt, call.is_tunnel(), self.fair_by);
+        let exempt = traits.exempt;
+        let patient = call.is_tunnel();
+        let fair_by = self.fair_by;
         let reads = reads(&call, words.as_deref());
         let goes_alone = match words.as_deref() {
             Some(words) if self.only_serial_writes => !words.serial.is_empty(),

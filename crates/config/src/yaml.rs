@@ -196,7 +196,8 @@ impl<'a> Reader<'a> {
     }
 
     fn list(&mut self, at: Span, depth: usize) -> ReadParts<Node> {
-        let (mut items, mut places) = (Vec::new(), Vec::new());
+        let mut items = Vec::new();
+        let mut places = Vec::new();
         loop {
             match self.inner(at)? {
                 (Event::SequenceEnd, end) => return Ok((items, Parts::Items(places), end)),
@@ -210,7 +211,9 @@ impl<'a> Reader<'a> {
     }
 
     fn map(&mut self, at: Span, depth: usize) -> ReadParts<(Node, Node)> {
-        let (mut entries, mut places, mut merged) = (Vec::new(), Vec::new(), Vec::new());
+        let mut entries = Vec::new();
+        let mut places = Vec::new();
+        let mut merged = Vec::new();
         let end = loop {
             let (event, at) = self.inner(at)?;
             if event == Event::MappingEnd {

@@ -51,7 +51,9 @@ pub struct Edited {
 /// # Errors
 /// The stream is not YAML; the error gives the line.
 pub fn inject(stream: &str, options: &Options) -> Result<Edited, Unreadable> {
-    let (mut refused, mut without, mut pointed) = (Vec::new(), Vec::new(), Vec::new());
+    let mut refused = Vec::new();
+    let mut without = Vec::new();
+    let mut pointed = Vec::new();
     let mut edited = edit(stream, |found, notes, beside| {
         let title = found.title.clone();
         if checks::is_left_out(found.pod) {
@@ -124,7 +126,8 @@ fn edit(
             continue;
         };
         let mut root = read.0.clone();
-        let (mut beside, mut touched) = (Vec::new(), false);
+        let mut beside = Vec::new();
+        let mut touched = false;
         workload::each(&mut root, &mut |found| {
             if change(found, &mut edited.notes, &mut beside) {
                 edited.changed.push(found.title.clone());

@@ -93,7 +93,8 @@ impl Stores {
         let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
         let mut before = std::mem::take(&mut *links);
         for PreparedStore(dialer) in stores {
-            let (name, store) = (Arc::clone(&dialer.store.name), dialer.store.clone());
+            let name = Arc::clone(&dialer.store.name);
+            let store = dialer.store.clone();
             let kept = before.remove(&name).filter(|(before, _)| *before == store);
             let link = kept.unwrap_or_else(|| (store, Link::start(dialer, self.label.clone())));
             links.insert(name, link);

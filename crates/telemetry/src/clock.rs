@@ -66,7 +66,8 @@ impl Clock {
     /// Returns at the next multiple of `interval` since the clock's start. Work that has no moment
     /// of its own comes due together by this, so that an idle process is woken once for all of it.
     pub async fn tick(&self, interval: Duration) {
-        let (now, interval) = (self.now().since_start(), interval.max(Duration::from_millis(1)));
+        let now = self.now().since_start();
+        let interval = interval.max(Duration::from_millis(1));
         let into = now.as_nanos() % interval.as_nanos();
         let left = interval.saturating_sub(Duration::from_nanos(u64::try_from(into).unwrap_or(u64::MAX)));
         self.sleep(left).await;

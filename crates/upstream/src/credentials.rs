@@ -183,7 +183,8 @@ fn in_cluster(environment: &Environment) -> Result<Resolved, CredentialsError> {
         let found = environment.variable(name);
         found.ok_or_else(|| CredentialsError::NotInCluster(format!("the environment variable {name}")))
     };
-    let (host, port) = (variable("KUBERNETES_SERVICE_HOST")?, variable("KUBERNETES_SERVICE_PORT")?);
+    let host = variable("KUBERNETES_SERVICE_HOST")?;
+    let port = variable("KUBERNETES_SERVICE_PORT")?;
     let host = if host.parse::<Ipv6Addr>().is_ok() { format!("[{host}]") } else { host.to_owned() };
     let mut resolved =
         Resolved::at(target(&format!("https://{host}:{port}"), "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT")?);

@@ -146,7 +146,8 @@ impl Upstream {
     pub fn start(options: Options, clock: Clock, rooms: Arc<dyn Rooms>) -> Self {
         let dialer = Arc::new(Dialer::new(&options, clock));
         let pool = |group, rooms| Pool::new(group, Arc::clone(&dialer), clock, rooms);
-        let (exempt, short) = (pool(Group::Exempt, Arc::clone(&rooms)), pool(Group::Short, Arc::clone(&rooms)));
+        let exempt = pool(Group::Exempt, Arc::clone(&rooms));
+        let short = pool(Group::Short, Arc::clone(&rooms));
         let inner = Arc::new(Inner {
             pools: [exempt, short, pool(Group::LongRunning, rooms)],
             upgrades: Arc::default(),

@@ -74,7 +74,8 @@ pub(super) async fn past_hosts(gate: &Gate, egress: &Egress, status: Option<&Sta
     let called = status.into_iter().flat_map(|status| &status.gates).filter(of_gate).map(|seen| seen.host.clone());
     let names: BTreeSet<String> = named.chain(called).filter(|name| hosts.find(name).is_some()).collect();
     let sockets = Sockets::read(status);
-    let (mut findings, mut looked_up) = (Vec::new(), 0);
+    let mut findings = Vec::new();
+    let mut looked_up = 0;
     let advice = if egress.listen.is_some() { TO_THE_PROXY } else { TO_THE_NAMES };
     for name in names {
         let to = match hosts.connect_to.get(&name) {
@@ -119,7 +120,8 @@ impl Sockets {
     fn judge(&self, about: &str, to: &str, addresses: &BTreeSet<SocketAddr>, advice: &str) -> Finding {
         let Beside { gates, others, count: number, unknown } = self.beside(addresses);
         if number > 0 {
-            let (connections, others) = (count(number, "connection", "connections"), joined(others));
+            let connections = count(number, "connection", "connections");
+            let others = joined(others);
             let are = if number == 1 { "is" } else { "are" };
             return Finding::wrong(
                 about,
@@ -140,7 +142,8 @@ impl Sockets {
 
     fn beside(&self, addresses: &BTreeSet<SocketAddr>) -> Beside {
         let servers = self.servers(addresses);
-        let (mut beside, own) = (Beside::default(), Some(std::process::id()));
+        let mut beside = Beside::default();
+        let own = Some(std::process::id());
         for it in self.connected_to(addresses) {
             let owners = self.owners.get(&it.inode);
             let has = |is_so: &dyn Fn(u32) -> bool| owners.into_iter().flatten().any(|pid| is_so(*pid));
@@ -191,7 +194,8 @@ fn table() -> Vec<Socket> {
 /// Parses one line of the kernel's table; `None` for a socket in any other state.
 fn read(line: &str) -> Option<Socket> {
     let fields: Vec<&str> = line.split_whitespace().collect();
-    let (local, remote) = (address(fields.get(1)?)?, address(fields.get(2)?)?);
+    let local = address(fields.get(1)?)?;
+    let remote = address(fields.get(2)?)?;
     let inode = fields.get(9)?.parse().ok()?;
     let state = match *fields.get(3)? {
         "01" => State::Established,

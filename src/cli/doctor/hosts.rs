@@ -143,7 +143,8 @@ impl Look<'_> {
         let via = &self.settings.via;
         let proxy = if via.is_empty() { None } else { Some(Proxy::parse(via)?) };
         let server_name = Some(name.to_owned());
-        let (scheme, base_path) = (Scheme::HTTPS, String::new());
+        let scheme = Scheme::HTTPS;
+        let base_path = String::new();
         let target = Target { scheme, authority, base_path, server_name, proxy, unused_proxy: None };
         // As in the gate, the operator's own address is not judged.
         let judge = connect_to.is_none().then(|| self.directory.judge());

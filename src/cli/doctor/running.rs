@@ -98,7 +98,8 @@ fn gate_findings(gate: &status::Gate, now_ms: u64) -> Vec<Finding> {
         findings.push(Finding::note(&about, shadow.says(), advice));
     }
     for rejection in gate.rejected_lately(now_ms) {
-        let (calls, last) = (count(rejection.count, "call", "calls"), ago(rejection.at_ms, now_ms));
+        let calls = count(rejection.count, "call", "calls");
+        let last = ago(rejection.at_ms, now_ms);
         let says = format!("the upstream turned {calls} away, the last {last}: {}", rejected_by(&rejection.by));
         let advice = match rejection.by.as_str() {
             "credentials" => "renew the token: the gate's own where credentials = \"inject\", else the controller's",
@@ -128,7 +129,8 @@ fn gate_findings(gate: &status::Gate, now_ms: u64) -> Vec<Finding> {
         findings.push(Finding::wrong(&about, says, knob(&queue.reason)));
     }
     if let Some(pause) = gate.pauses.iter().max_by_key(|pause| pause.until_ms) {
-        let (who, ends) = (&pause.who, until(pause.until_ms, now_ms));
+        let who = &pause.who;
+        let ends = until(pause.until_ms, now_ms);
         let (says, advice) = match pause.left {
             Some(_) => (pause.because(), "wait; or lower signals.reserve"),
             None => (

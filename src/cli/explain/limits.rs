@@ -175,7 +175,8 @@ fn shared(gate: &Gate, bucket: &BucketPolicy, now: &[Shared]) -> String {
         return String::new();
     };
     let each = if bucket.per == Per::Gate { "," } else { ", each" };
-    let (name, store) = (&shared.name, &shared.store);
+    let name = &shared.name;
+    let store = &shared.store;
     let is_here = |live: &&Shared| *live.name == **name && *live.store == **store && live.members > 0;
     match (&**store, now.iter().find(is_here)) {
         ("", Some(live)) => format!("{each} {}", live.says(" in this process")),

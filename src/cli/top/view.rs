@@ -50,7 +50,8 @@ impl View {
         self.most = lines.len().saturating_sub(room);
         self.above = self.above.min(self.most);
         let shown = lines.iter().skip(self.above).take(room);
-        let (from, to) = (self.above + usize::from(!lines.is_empty()), (self.above + room).min(lines.len()));
+        let from = self.above + usize::from(!lines.is_empty());
+        let to = (self.above + room).min(lines.len());
         let foot = format!("lines {from} to {to} of {}; arrows and page keys scroll, q quits", lines.len());
         let foot = format!("\u{1b}[2m{}\u{1b}[0m", cut(&foot, width, '\u{2026}'));
         let all: Vec<&str> = std::iter::once(&head).chain(shown).copied().chain([foot.as_str()]).collect();

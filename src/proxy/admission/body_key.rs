@@ -24,7 +24,8 @@ pub(super) async fn key_in_body(gate: &GateParts, request: &mut PendingCall, cal
     if !gate.driver.keys().any_failing_in(collection) || is_too_long {
         return None;
     }
-    let (body, clock) = (&mut request.body, gate.driver.clock());
+    let body = &mut request.body;
+    let clock = gate.driver.clock();
     let mut moment = pin!(clock.sleep(if gate.shadow { Duration::ZERO } else { MOMENT }));
     let mut next_look = 1;
     while !body.is_whole && body.len <= PEEK {

@@ -108,7 +108,8 @@ impl Pieces {
     /// and nothing else is copied.
     pub(super) fn beginning(&mut self, most: usize) -> &[u8] {
         self.gather();
-        let (mut pieces, mut length) = (0, 0);
+        let mut pieces = 0;
+        let mut length = 0;
         for piece in &self.whole {
             if length >= most {
                 break;

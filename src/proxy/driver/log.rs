@@ -133,7 +133,8 @@ impl KeyLog {
 
 impl News {
     fn lines(&mut self, kind: Kind, now: Moment) -> impl Iterator<Item = Line> {
-        let (count, first) = (std::mem::take(&mut self.count), std::mem::take(&mut self.first));
+        let count = std::mem::take(&mut self.count);
+        let first = std::mem::take(&mut self.first);
         let are_many = count > FEW;
         self.quiet_until = are_many.then(|| now + STORM);
         let shown = if are_many { 1 } else { FEW };
@@ -147,7 +148,9 @@ impl News {
 impl Line {
     fn write(&self, gate: &str) {
         let Told { name, failures, failing, .. } = &self.told;
-        let (key, failures, keys) = (&**name, *failures, (self.count > 1).then_some(self.count));
+        let key = &**name;
+        let failures = *failures;
+        let keys = (self.count > 1).then_some(self.count);
         let status = failing.and_then(|(status, _)| status);
         let delay = failing.map(|(_, delay)| duration(delay.as_secs_f64()));
         let says = self.says();

@@ -66,7 +66,8 @@ impl Driver {
 
     /// Forgets the failing keys that are meant, a few at a time, and returns their number.
     pub(crate) async fn forget(&self, is_meant: &(dyn Fn(&str) -> bool + Sync)) -> usize {
-        let (mut walk, mut forgotten) = (Walk::default(), 0);
+        let mut walk = Walk::default();
+        let mut forgotten = 0;
         while !walk.is_over() {
             forgotten += self.operate(|state, now| state.limiter.forget_some(&|name| is_meant(name), &mut walk, now));
             tokio::task::yield_now().await;

@@ -48,7 +48,8 @@ impl Driver {
 
     /// Hands on one question; `heard` is dropped once it is answered.
     fn hand_on(&self, asks: Vec<Ask>, sent: Moment, heard: Option<mpsc::Sender<()>>) {
-        let (shared, asked) = (Arc::downgrade(&self.shared), asks.iter().map(|ask| ask.asked).collect::<Vec<_>>());
+        let shared = Arc::downgrade(&self.shared);
+        let asked = asks.iter().map(|ask| ask.asked).collect::<Vec<_>>();
         let done: Done = Box::new(move |answers| {
             if let Some(shared) = shared.upgrade() {
                 let answers = asked.into_iter().zip(answers);

@@ -54,11 +54,13 @@ impl Egress {
     /// Serves the calls of a connection.
     pub(super) async fn serve_calls(self: &Arc<Self>, handle: &WireHandle, entry: Entry, http2: bool) {
         let connection = Arc::new(Connection { entry, over: Arc::default(), last: Last::default() });
-        let (egress, served) = (Arc::clone(self), Arc::clone(&connection));
+        let egress = Arc::clone(self);
+        let served = Arc::clone(&connection);
         let path = stack::path(Arc::clone(&self.responder), move |request| match &served.entry {
             Entry::Proxy(named) => {
                 let named = named.clone();
-                let (egress, served) = (Arc::clone(&egress), Arc::clone(&served));
+                let egress = Arc::clone(&egress);
+                let served = Arc::clone(&served);
                 // Who calls may have to be asked first.
                 Either::Right(Box::pin(async move {
                     match egress.client(&request, named.as_ref()).await {
@@ -85,7 +87,8 @@ impl Egress {
                 // A client would go on with a connection for a host that is no longer read. It is
                 // told so behind the answer: hyper's client can lose one that comes behind the
                 // goodbye.
-                let (refusal, over) = (self.refuse(&refused), Arc::clone(&connection.over));
+                let refusal = self.refuse(&refused);
+                let over = Arc::clone(&connection.over);
                 return Either::Right(Box::pin(async move {
                     over.store(true, Relaxed);
                     refusal.await

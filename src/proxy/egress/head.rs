@@ -108,7 +108,8 @@ pub(super) fn connect(head: &[u8]) -> Result<Connect, Refused> {
 /// Checks a request for one URL, and returns its origin. One that came through a tunnel has the
 /// target that servers get, and is for `inside`.
 pub(super) fn plain<B>(request: &Request<B>, inside: Option<&Inside>) -> Result<Origin, Refused> {
-    let (uri, headers) = (request.uri(), request.headers());
+    let uri = request.uri();
+    let headers = request.headers();
     let is_tls = inside.is_some_and(|inside| inside.is_tls);
     if is_cut(request) {
         return Err(malformed(Violation::HeadSize.to_string()).with(Violation::HeadSize.status()));

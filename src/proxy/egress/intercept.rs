@@ -176,7 +176,8 @@ impl Egress {
     /// Counts a handshake that failed, and says once a minute what to do.
     fn handshake_failed(&self, Opened { origin, gate, agent, .. }: &Opened, why: HandshakeFailure) {
         self.tally.became("refused");
-        let (gate, host) = (gate.name(), origin.host.to_string());
+        let gate = gate.name();
+        let host = origin.host.to_string();
         self.tally.handshake_failed(gate, &host, agent, why);
         let says = match why {
             HandshakeFailure::Protocol => {

@@ -117,7 +117,8 @@ impl Origins {
             .parse()
             .map_err(|_| Refused::new(Why::Malformed, "the host cannot be called"))?;
         let server_name = connect_to.map(|_| origin.name());
-        let (base_path, proxy) = (String::new(), self.via.clone());
+        let base_path = String::new();
+        let proxy = self.via.clone();
         Ok(Target { scheme, authority, base_path, server_name, proxy, unused_proxy: None })
     }
 

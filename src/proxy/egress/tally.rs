@@ -165,7 +165,9 @@ impl Tally {
         egress.tunnels.truncate(SHOWN);
         let handshakes = self.handshakes.lock().unwrap_or_else(PoisonError::into_inner);
         let row = |((gate, host, why), row): (&Failed, &Handshakes)| {
-            let (gate, host, why) = (gate.to_string(), host.clone(), why.word().to_owned());
+            let gate = gate.to_string();
+            let host = host.clone();
+            let why = why.word().to_owned();
             status::EgressHandshakes { gate, host, why, client: row.agent.clone(), count: row.count }
         };
         egress.handshakes = handshakes.iter().map(row).collect();

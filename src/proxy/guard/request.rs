@@ -104,7 +104,8 @@ fn target_length<B>(request: &Request<B>) -> usize {
 /// Checks that the target is a path, `*` for OPTIONS, or either behind an authority that is checked
 /// as Host is; it is never dialled.
 fn target<B>(request: &Request<B>) -> Result<(), Violation> {
-    let (method, uri) = (request.method(), request.uri());
+    let method = request.method();
+    let uri = request.uri();
     let authority_form = uri.scheme().is_none() && uri.authority().is_some();
     // `http::Uri` takes `1http` for a scheme too
     let is_http = uri.scheme().is_none_or(|scheme| [Scheme::HTTP, Scheme::HTTPS].contains(scheme));

@@ -77,7 +77,8 @@ impl hyper::service::Service<Request<Incoming>> for Calls {
         if let Some(upgrade_slot) = self.upgrade_slot.as_ref().filter(|_| switches) {
             request.extensions_mut().insert(upgrade_slot.clone());
         }
-        let (version, is_head) = (request.version(), request.method() == Method::HEAD);
+        let version = request.version();
+        let is_head = request.method() == Method::HEAD;
         let (request, unread) = Inbound::of(request);
         let client = self.handle.as_ref().map(WireHandle::begin);
         let busy = self.place.as_ref().map(Place::busy);
@@ -126,7 +127,8 @@ impl Future for WhileThere {
         if is_old && response.headers().contains_key(header::CONNECTION) {
             *response.version_mut() = Version::HTTP_10; // or hyper would promise to keep the connection as well
         }
-        let (_unread, _busy) = (this.unread.take(), this.busy.take());
+        let _unread = this.unread.take();
+        let _busy = this.busy.take();
         Poll::Ready(Ok(response.map(|body| BodyWhileThere { body, client, begun: false, _unread, _busy })))
     }
 }

@@ -103,7 +103,8 @@ impl AsyncRead for Wire {
         if let Some(filter) = filter {
             return filter.poll_read(state, cx, buf);
         }
-        let (before, is_ahead) = (buf.filled().len(), !state.input.bytes().is_empty());
+        let before = buf.filled().len();
+        let is_ahead = !state.input.bytes().is_empty();
         let Poll::Ready(read) = state.input.poll_read(cx, buf) else { return state.input.park(cx) };
         let read_all = buf.filled().get(before..).unwrap_or_default();
         state.input.consume(is_ahead, read_all, read_all.len());

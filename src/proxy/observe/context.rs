@@ -116,7 +116,8 @@ impl CallContext {
     pub(crate) fn left(&mut self, at: (Moment, Moment), waited: Option<(Reason, Duration)>) {
         (self.left, self.waited) = (Some(at), waited);
         self.tally.admitted();
-        let (meters, class) = (&self.config.meters, self.call.class);
+        let meters = &self.config.meters;
+        let class = self.call.class;
         if let Some((reason, wait)) = waited {
             meters.waited(class, reason, wait);
         }
@@ -145,7 +146,8 @@ impl CallContext {
 
     /// Notes the meaning of the upstream's answer.
     pub(crate) fn learned(&mut self, told: &Told) {
-        let (meters, class) = (&self.config.meters, self.call.class);
+        let meters = &self.config.meters;
+        let class = self.call.class;
         if let Some(by) = told.rejection {
             meters.rejected(class, by);
             self.tally.rejected(by);
@@ -181,7 +183,9 @@ impl CallContext {
     fn refused(&mut self, refusal: &Refusal) {
         self.refused = Some(refusal.reason);
         self.waited = (!refusal.waited.is_zero()).then_some((refusal.reason, refusal.waited));
-        let (meters, class, call) = (&self.config.meters, self.call.class, &self.call.call);
+        let meters = &self.config.meters;
+        let class = self.call.class;
+        let call = &self.call.call;
         meters.refused(class, refusal.reason, call.group(), call.resource());
         meters.limited(class, refusal.waited, self.method.as_str());
         self.tally.refused(meters.class_name(class), refusal, &self.call, self.caller);
@@ -223,7 +227,9 @@ impl CallContext {
     /// status the caller has left.
     fn record(&mut self, status: Option<u16>) -> Option<CallRecord> {
         let Noted { user_agent, trace } = self.noted.take()?;
-        let (meters, class, call) = (&self.config.meters, self.call.class, &self.call.call);
+        let meters = &self.config.meters;
+        let class = self.call.class;
+        let call = &self.call.call;
         let ended = self.clock.now();
         Some(CallRecord {
             arrived: self.arrived,

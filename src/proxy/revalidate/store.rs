@@ -48,7 +48,8 @@ impl Store {
     /// Returns the answer to a request, if it is kept.
     pub(super) fn find(&mut self, identity: &Identity) -> Option<Arc<Answer>> {
         let (identity, place) = self.answers.get_key_value(identity)?;
-        let (identity, answer) = (Arc::clone(identity), Arc::clone(&place.answer));
+        let identity = Arc::clone(identity);
+        let answer = Arc::clone(&place.answer);
         self.questions += 1;
         self.order.remove(&place.asked);
         let place = Place { answer: Arc::clone(&answer), asked: self.questions };

@@ -44,7 +44,8 @@ pub(super) fn detached(headers: &HeaderMap, extensions: &Extensions) -> Option<E
     let cx = &mut Context::from_waker(Waker::noop());
     // Nothing here waits for anything but itself.
     let Poll::Ready(Ok((mut sender, connection))) = pin!(builder.handshake(echo)).poll(cx) else { return None };
-    let (mut connection, mut answer) = (pin!(connection), pin!(sender.send_request(request)));
+    let mut connection = pin!(connection);
+    let mut answer = pin!(sender.send_request(request));
     for _ in 0..TURNS {
         if let Poll::Ready(answer) = answer.as_mut().poll(cx) {
             return Some(answer.ok()?.into_parts().0.extensions);

@@ -32,7 +32,9 @@ impl Latency {
         let count =
             |(now, before): (&AtomicU32, &AtomicU32)| u64::from(now.load(Relaxed)) + u64::from(before.load(Relaxed));
         let counts: Vec<u64> = now.iter().zip(before).map(count).collect();
-        let (calls, median, p99) = (counts.iter().sum(), quantile(&counts, 50)?, quantile(&counts, 99)?);
+        let calls = counts.iter().sum();
+        let median = quantile(&counts, 50)?;
+        let p99 = quantile(&counts, 99)?;
         Some(status::Latency { calls, median_seconds: median, p99_seconds: p99 })
     }
 }

@@ -43,7 +43,8 @@ impl Shadow {
 
     /// Returns what there was for the status.
     pub(super) fn tell(&self) -> status::Shadow {
-        let (mut total, mut by) = (Counts::default(), Vec::new());
+        let mut total = Counts::default();
+        let mut by = Vec::new();
         for ((class, reason), counts) in &*self.lock() {
             total.add(counts);
             by.push(counts.tell(class, reason.word()));

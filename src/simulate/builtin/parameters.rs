@@ -52,7 +52,8 @@ impl Parameters {
         if !has(key) || !has(bound) || self.duration(key) <= self.duration(bound) {
             return Ok(());
         }
-        let (value, most) = (self.text(key), self.text(bound));
+        let value = self.text(key);
+        let most = self.text(bound);
         Err(WrongParameter(format!("{key} is {value:?}, expected at most {bound}, {most}")))
     }
 

@@ -126,7 +126,8 @@ impl<'a> World<'a> {
     }
 
     pub(super) fn succeeded(&mut self, index: usize, object: usize) {
-        let (now, calls) = (self.events.now, self.spec(index).verbs.len());
+        let now = self.events.now;
+        let calls = self.spec(index).verbs.len();
         let controller = &mut self.controllers[index];
         let state = &mut controller.objects[object];
         state.has_failed = false;

@@ -45,7 +45,8 @@ impl<'a> Server<'a> {
     fn status(&self, now: Moment, controller: &Controller, object: usize) -> u16 {
         let concerned = |failure: &&Failure| {
             let is_meant = failure.controllers.is_empty() || failure.controllers.contains(&controller.name);
-            let (from, to) = (Moment::ZERO + failure.from, Moment::ZERO + failure.to);
+            let from = Moment::ZERO + failure.from;
+            let to = Moment::ZERO + failure.to;
             let share = float(object) < failure.share * float(controller.objects);
             is_meant && share && from <= now && now < to
         };

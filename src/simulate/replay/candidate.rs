@@ -102,7 +102,9 @@ impl<'a> Candidate<'a> {
         };
         let flow = Flow { id: flow, name: &read.shared.flow_name };
         self.events.arrive(ONLY, index, &Arrival { key, flow, credential, timeout: record.timeout, ..read.arrival() });
-        let (record, sent, ending) = (record.clone(), None, Ending::Aside);
+        let record = record.clone();
+        let sent = None;
+        let ending = Ending::Aside;
         self.calls.insert(index, Call { record, read, key, sent, left: now, ending });
         self.play(now);
     }

@@ -51,7 +51,8 @@ fn number_with_unit(text: &str) -> Option<(u64, &str)> {
 
 /// Returns `0.fraction` of a unit, truncated.
 fn share(fraction: &str, unit: u64) -> u64 {
-    let (mut sum, mut scale) = (0_u128, u128::from(unit) * 1_000_000_000);
+    let mut sum = 0_u128;
+    let mut scale = u128::from(unit) * 1_000_000_000;
     for digit in fraction.bytes() {
         scale /= 10;
         sum += u128::from(digit - b'0') * scale;

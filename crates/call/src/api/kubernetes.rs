@@ -146,7 +146,8 @@ fn segments(path: &str) -> ([Part; MOST_SEGMENTS], usize) {
     if inner.is_empty() {
         return (parts, 0);
     }
-    let (mut start, mut count) = (0, 0);
+    let mut start = 0;
+    let mut count = 0;
     // Byte by byte, and by a plain loop: segments are short, and a search for the next slash costs
     // more than stepping to it.
     for (at, byte) in inner.bytes().enumerate() {

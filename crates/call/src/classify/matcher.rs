@@ -298,7 +298,8 @@ impl Patterns {
 
     /// Matches cheap and selective fields first.
     fn match_except_path(&self, subject: &Subject<'_>) -> bool {
-        let (globs, call) = (&self.globs, subject.call);
+        let globs = &self.globs;
+        let call = subject.call;
         let has_header = |name, glob: &Glob| {
             // A value that is not text matches nothing.
             subject.headers.get_all(name).iter().any(|value| value.to_str().is_ok_and(|text| glob.matches(text)))

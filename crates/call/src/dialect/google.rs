@@ -47,7 +47,8 @@ pub(super) fn read(head: &Head<'_>) -> Words {
 fn named(segments: &[&str], method: &Method) -> (String, String) {
     let version = segments.iter().position(|segment| is_version(segment));
     let mut rest = version.map_or(segments, |at| segments.get(at + 1..).unwrap_or_default()).iter().copied().peekable();
-    let (mut collection, mut is_member) = ("", false);
+    let mut collection = "";
+    let mut is_member = false;
     while let Some(segment) = rest.next() {
         if matches!(segment, "global" | "aggregated") {
             continue;

@@ -93,7 +93,8 @@ fn aws(protocol: Protocol, denial: &Denial<'_>, method: &Method) -> Written {
         (true, Protocol::S3) => "SlowDown",
         (true, Protocol::Json | Protocol::Json10 | Protocol::Cbor | Protocol::RestJson) => "ThrottlingException",
     };
-    let (message, id) = (xml(denial.message), denial.request_id);
+    let message = xml(denial.message);
+    let id = denial.request_id;
     let side = if denial.throttled { "Sender" } else { "Receiver" };
     let typed = || json!({ "__type": code, "message": denial.message }).to_string();
     let (kind, body) = match protocol {

@@ -9,7 +9,8 @@ pub(super) type Route = (&'static str, &'static str, &'static str);
 pub(super) fn action(routes: &[Route], method: &Method, path: &str) -> Option<&'static str> {
     let path = path.trim_matches('/');
     let fits = |pattern: &str| {
-        let (mut pattern, mut path) = (pattern.split('/'), path.split('/'));
+        let mut pattern = pattern.split('/');
+        let mut path = path.split('/');
         loop {
             match (pattern.next(), path.next()) {
                 (None, None) => return true,

@@ -110,7 +110,10 @@ impl Denied {
 
 impl Run {
     fn new(seen: &Seen<'_>) -> Self {
-        let (object, status, reads, at) = (seen.object, seen.status, seen.reads, seen.at);
+        let object = seen.object;
+        let status = seen.status;
+        let reads = seen.reads;
+        let at = seen.at;
         Self { object, status, calls: 0, first: at, last: at, gap: Duration::ZERO, reads, is_named: false, names: None }
     }
 

@@ -74,7 +74,8 @@ impl Loops {
 
     /// Returns what has become known since the last call: every second is often enough.
     pub fn tick(&mut self, now: Moment) -> Vec<News> {
-        let (news, denied) = (&mut self.news, &mut self.denied);
+        let news = &mut self.news;
+        let denied = &mut self.denied;
         denied.tick(now, news);
         for watched in self.watched.iter_mut().filter(|watched| !watched.is_named) {
             // An object that is denied for ever is named by `denied`, and one that fails is shown

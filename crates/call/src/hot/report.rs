@@ -93,7 +93,8 @@ impl Report {
     /// Returns what is done to the object, as what follows its name in a sentence. Callers, and the
     /// part of the object, which may be any text, are in it only if `names` are shown.
     pub fn says(&self, names: bool) -> String {
-        let (calls, within) = (number(self.calls), span(self.within));
+        let calls = number(self.calls);
+        let within = span(self.within);
         match &self.habit {
             Habit::Denied { status, verb, part } => {
                 let of = if names && !part.is_empty() { format!(" of its {part}") } else { String::new() };

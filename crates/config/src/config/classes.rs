@@ -113,7 +113,9 @@ impl<'a> Class<'a> {
             cost: Cost::default(),
             per_key: None,
         };
-        let (key, cost, per_key) = (defaults.key.clone(), CostBy::Number(1), defaults.per_key);
+        let key = defaults.key.clone();
+        let cost = CostBy::Number(1);
+        let per_key = defaults.per_key;
         let revalidate = defaults.preset.revalidates();
         Self { policy, within: None, matching, failures, key, cost, per_key, shared: None, revalidate, at }
     }

@@ -93,7 +93,8 @@ pub(super) fn fit<'c, 'a: 'c>(
                 "charges {name}, which is shared with other gates and counts calls; expected counts = \"calls\" there"
             ));
         } else if u32::from(cost.most) > bucket.burst.get() {
-            let (most, burst) = (cost.most, bucket.burst);
+            let most = cost.most;
+            let burst = bucket.burst;
             let key = if cost.least == cost.most { "cost" } else { "most_cost" };
             at.at(key).problem(format!(
                 "lets a call cost {most} tokens, more than the burst of {name}, which is {burst}, so that it would never leave; \

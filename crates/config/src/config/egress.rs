@@ -35,7 +35,8 @@ pub(super) fn egress(root: &Cursor<'_>) -> Option<Egress> {
     let metadata = at.get("metadata", Unlisted::Refuse);
     let via: String = at.get("via", String::new());
     let token_file = of_proxy.file("token_file", Holds::Secret);
-    let (max_connections, max_origins) = (at.get("max_connections", 1000), at.get("max_origins", 128));
+    let max_connections = at.get("max_connections", 1000);
+    let max_origins = at.get("max_origins", 128);
     let idle_origin = at.get("idle_origin", IDLE_ORIGIN);
     let tls = shared::tls(&of_proxy);
     let is_local = listen.as_ref().is_none_or(is_local);
@@ -259,7 +260,8 @@ impl TomlValue for HostPattern {
         if text.starts_with('@') {
             let set = HostSet::ALL.into_iter().find(|set| set.word() == text);
             if set.is_none() {
-                let (expected, near) = (alternatives(HostSet::WORDS), did_you_mean(text, HostSet::WORDS));
+                let expected = alternatives(HostSet::WORDS);
+                let near = did_you_mean(text, HostSet::WORDS);
                 at.problem(format!("is {text:?}, expected {expected}{near}"));
             }
             return set.map(Self::Set);

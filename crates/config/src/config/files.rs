@@ -60,7 +60,8 @@ impl NamedFile {
             Holds::Key | Holds::Secret => return None,
         };
         let content = fs::read(&self.path).ok()?;
-        let (shown, mut fault) = (self.path.display(), None);
+        let shown = self.path.display();
+        let mut fault = None;
         for life in lives(&content).into_iter().take(of_file) {
             if life.contains(&now) {
                 return None;

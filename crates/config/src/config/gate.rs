@@ -26,7 +26,8 @@ use crate::spec::{Credentials, Gate, Host, Listen, RetryAfter, Revalidation, Sou
 /// Reads the gate `name`. With an egress listener, `behind` is the gate's place in the file, and if
 /// that listener knows its clients.
 pub(super) fn gate(at: &Cursor<'_>, name: Arc<str>, behind: Option<(usize, bool)>) -> Gate {
-    let (place, proxy_knows) = (behind.map(|(place, _)| place), behind.is_some_and(|(_, knows)| knows));
+    let place = behind.map(|(place, _)| place);
+    let proxy_knows = behind.is_some_and(|(_, knows)| knows);
     let of_provider =
         Preset::ALL.into_iter().find(|preset| at.at("preset").is_word(preset.word())).and_then(Preset::dialect);
     let has_hosts = egress::is_meant(at, place);
@@ -40,7 +41,8 @@ pub(super) fn gate(at: &Cursor<'_>, name: Arc<str>, behind: Option<(usize, bool)
     let retry_after = at.get("retry_after", RetryAfter::Auto);
     let dialect = dialect(at, kind, preset);
     let refusal_status = refusal_status(at, dialect);
-    let (shadow, events) = (at.get("shadow", false), events(at, kind, credentials));
+    let shadow = at.get("shadow", false);
+    let events = events(at, kind, credentials);
     // AWS's clients sign the Host, so that no other name would do.
     let is_signed = dialect == Dialect::Aws && credentials != Credentials::Inject;
     let usual =
@@ -158,7 +160,8 @@ fn dialect(at: &Cursor<'_>, kind: Kind, preset: Preset) -> Dialect {
     let dialect =
         at.unused_if(kind != Kind::Http, "it is for kind = \"http\" only", &at.at("kind")).get("dialect", usual);
     if usual != Dialect::Plain && dialect != usual {
-        let (preset, read) = (preset.word(), usual.word());
+        let preset = preset.word();
+        let read = usual.word();
         let message = format!("preset = \"{preset}\" limits calls by what dialect = \"{read}\" reads of them");
         at.at("dialect").problem(format!("is \"{}\", but {message}", dialect.word()));
         return usual;
@@ -276,7 +279,8 @@ fn revalidation(at: &Cursor<'_>, kind: Kind, classes: Vec<bool>) -> Revalidation
 /// Warns of an external API whose links would lead past the gate, where nothing is said of them. A
 /// cluster's answers have none.
 fn check_links(gate: &Gate, dialect: Dialect, at: &Cursor<'_>) {
-    let (links, kind) = (at.at("rewrite_links"), at.at("kind"));
+    let links = at.at("rewrite_links");
+    let kind = at.at("kind");
     if gate.kind == Kind::Kubernetes && gate.rewrite_links && links.is_present() {
         links.given(&[&kind]).problem("is true, but a cluster's answers have no links; it is for kind = \"http\"");
     }

@@ -12,7 +12,8 @@ use super::problems::{Problem, Text, Variable};
 
 /// Returns the variables that set keys, in order of their names, and what is wrong with the others.
 pub(super) fn variables(env: &[(String, String)]) -> (Vec<Variable>, Vec<Problem>) {
-    let (mut variables, mut problems) = (Vec::new(), Vec::new());
+    let mut variables = Vec::new();
+    let mut problems = Vec::new();
     for (name, value) in env {
         let Some(rest) = strip_prefix(name) else { continue };
         let path: Path = rest.to_lowercase().split(SEPARATOR).map(str::to_owned).collect();

@@ -68,7 +68,8 @@ fn sized(at: &Cursor<'_>, base: Option<BucketPolicy>, rate: Option<f64>, opens: 
         adapt_at.key_problem("has no effect: the rate is \"auto\"");
     }
     let adapt = adapt(&adapt_at, rate, &at.at("rate"), base.and_then(|base| base.adapt));
-    let (rate, burst) = (rate?, burst?);
+    let rate = rate?;
+    let burst = burst?;
     if takes_centuries(rate, burst) {
         let message = format!("is {rate}, too slow for a burst of {burst}: it would take centuries to fill");
         at.at("rate").given(&[&at.at("rate"), &at.at("burst")]).problem(message);
@@ -95,7 +96,8 @@ pub(super) fn is_rate(written: Rate, at: &Cursor<'_>) -> bool {
 fn adapt(at: &Cursor<'_>, rate: Option<f64>, rate_at: &Cursor<'_>, base: Option<Adapt>) -> Option<Adapt> {
     let (at, base) = at.over(base.map(|base| rate.map_or(base.floor, |rate| base.floor.min(rate))));
     let written = at.needed("floor", base.map(Rate::per_second), "a rate that adapts needs one")?;
-    let (floor, rate) = (written.in_a_second(), rate?);
+    let floor = written.in_a_second();
+    let rate = rate?;
     let fits = floor > 0.0 && floor <= rate;
     if !fits && at.is_table() {
         let message =
@@ -164,7 +166,9 @@ fn exponential(at: &Cursor<'_>, from: Strategy) -> Strategy {
         Strategy::Exponential { base, max, jitter } => (base, max, jitter),
         Strategy::FastSlow { .. } | Strategy::Off => (Duration::from_secs(1), Duration::from_secs(60), 0.0),
     };
-    let (base, max, jitter) = (at.get("base", from.0), at.get("max", from.1), at.get("jitter", from.2));
+    let base = at.get("base", from.0);
+    let max = at.get("max", from.1);
+    let jitter = at.get("jitter", from.2);
     if !at.is_present() {
         return Strategy::Exponential { base, max, jitter }; // as checked where it comes from
     }
@@ -190,7 +194,9 @@ fn fast_slow(at: &Cursor<'_>, from: Strategy) -> Option<Strategy> {
     let fast: Option<Duration> = at.needed("fast", from.map(|from| from.0), need);
     let slow = at.needed("slow", from.map(|from| from.1), need);
     let fast_attempts = at.needed("fast_attempts", from.map(|from| from.2), need);
-    let (fast, slow, fast_attempts) = (fast?, slow?, fast_attempts?);
+    let fast = fast?;
+    let slow = slow?;
+    let fast_attempts = fast_attempts?;
     if slow < fast && at.is_present() {
         let message = format!("slow {slow:?} is less than fast {fast:?}");
         at.at("slow").given(&[&at.at("fast"), &at.at("slow")]).problem(message);

@@ -50,7 +50,8 @@ pub(super) fn per_key(at: &Cursor<'_>, base: Option<PerKey>) -> Option<PerKey> {
         let RateOrOff(written) = at.get(name, RateOrOff(usual));
         written.filter(|rate| is_rate(*rate, &at.at(name)))
     };
-    let (writes, reads) = (rate("writes", usual.writes), rate("reads", usual.reads));
+    let writes = rate("writes", usual.writes);
+    let reads = rate("reads", usual.reads);
     let burst = at.get("burst", usual.burst);
     let fills = |name: &str, rate: &Rate| {
         let is_slow = takes_centuries(rate.in_a_second(), burst);
@@ -61,7 +62,8 @@ pub(super) fn per_key(at: &Cursor<'_>, base: Option<PerKey>) -> Option<PerKey> {
         }
         !is_slow
     };
-    let (writes, reads) = (writes.filter(|rate| fills("writes", rate)), reads.filter(|rate| fills("reads", rate)));
+    let writes = writes.filter(|rate| fills("writes", rate));
+    let reads = reads.filter(|rate| fills("reads", rate));
     let enforce = at.get("enforce", usual.enforce);
     if at.is_table() && writes.is_none() && reads.is_none() {
         let given = [&at.at("writes"), &at.at("reads")];

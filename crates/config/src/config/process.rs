@@ -120,7 +120,8 @@ fn log(at: &Cursor<'_>) -> Log {
     // A single word that is no level would be taken for the name of a module.
     let is_plain = !level.contains(['=', ',']);
     if is_plain && !LEVELS.contains(&level.as_str()) {
-        let (expected, near) = (alternatives(&LEVELS), did_you_mean(&level, &LEVELS));
+        let expected = alternatives(&LEVELS);
+        let near = did_you_mean(&level, &LEVELS);
         at.at("level")
             .problem(format!("is {level:?}, expected {expected}, or a filter such as \"info,tidegate=debug\"{near}"));
     } else if let Err(error) = level.parse::<tracing_subscriber::filter::Targets>() {

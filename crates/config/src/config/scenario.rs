@@ -233,7 +233,8 @@ impl Default for Upstream {
 impl Default for Store {
     /// One in the same cluster that does nothing wrong.
     fn default() -> Self {
-        let (rtt, timeout) = (Duration::from_millis(1), Duration::from_millis(250));
+        let rtt = Duration::from_millis(1);
+        let timeout = Duration::from_millis(250);
         Self { rtt, timeout, outages: Vec::new(), losses: Vec::new(), clock: Vec::new() }
     }
 }

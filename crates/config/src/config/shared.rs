@@ -78,7 +78,8 @@ fn read(at: &Cursor<'_>) -> Option<SharedPolicy> {
     if let Some(lease) = lease.filter(|lease| !LEASES.contains(lease)) {
         at.at("lease").problem(format!("is {lease:?}, expected \"auto\" or a duration from 100ms to 1m"));
     }
-    let (store, outage) = (store.unwrap_or_default().into(), outage.unwrap_or_default());
+    let store = store.unwrap_or_default().into();
+    let outage = outage.unwrap_or_default();
     let members = members.unwrap_or(MEMBERS);
     if members.get() > MANY {
         at.at("members").warn(format!(
@@ -86,7 +87,8 @@ fn read(at: &Cursor<'_>) -> Option<SharedPolicy> {
              millisecond; fewer gates, such as one as a Service for each cluster, are less work for it"
         ));
     }
-    let (name, pauses) = (name.into(), pauses.then_some(Duration::MAX)); // bounded once the signals are known
+    let name = name.into();
+    let pauses = pauses.then_some(Duration::MAX); // bounded once the signals are known
     Some(SharedPolicy { name, store, weight, lease, outage, members, pauses })
 }
 
@@ -128,7 +130,8 @@ fn check_bucket(at: &Cursor<'_>, bucket: &BucketPolicy, shared: &SharedPolicy) {
         at.at("rate").problem(format!("is {:?}, expected at most {FASTEST:?} for a shared bucket", bucket.rate));
         return;
     }
-    let (terms, burst) = (SharedLimits::new(bucket, shared), f64::from(bucket.burst.get()));
+    let terms = SharedLimits::new(bucket, shared);
+    let burst = f64::from(bucket.burst.get());
     if terms.bound() > burst + 0.01 {
         at.at("burst").warn(format!(
             "is {burst}, less than 1 + rate * lease: all gates together may send {:.1} at once; expected {} or more{}",
@@ -168,7 +171,9 @@ pub(super) fn check_together(settings: &mut Settings, root: &Cursor<'_>) {
             items.find(|item| item.text("name") == Some(class)).unwrap_or_else(|| all.clone()).at("bucket")
         };
         let of_classes = classes.iter().map(|class| (class.bucket, class_at(&class.name)));
-        let (mut of_gate, mut resolved, mut slow) = (BTreeSet::new(), None, Vec::new());
+        let mut of_gate = BTreeSet::new();
+        let mut resolved = None;
+        let mut slow = Vec::new();
         for (bucket, at) in [(*bucket, gate_at.at("bucket"))].into_iter().chain(of_classes) {
             let Some((bucket, SharedId(id))) = bucket.and_then(|bucket| Some((bucket, bucket.shared?))) else {
                 continue;

@@ -134,7 +134,8 @@ fn listener_tls(at: &Cursor<'_>) -> ListenerTls {
     });
     let why = "mode = \"self_signed\" makes its own; expected mode = \"files\"";
     let files = at.unused_if(mode == Mode::SelfSigned, why, &at.at("mode"));
-    let (cert, key) = (files.file("cert", Holds::Chain), files.file("key", Holds::Key));
+    let cert = files.file("cert", Holds::Chain);
+    let key = files.file("key", Holds::Key);
     let missing = if cert.is_none() { "cert" } else { "key" };
     let mode = match (mode, cert, key) {
         (Mode::SelfSigned, ..) => TlsMode::SelfSigned,
@@ -157,7 +158,8 @@ fn is_host_name(name: &str) -> bool {
 
 pub(super) fn upstream_tls(at: &Cursor<'_>) -> UpstreamTls {
     let ca = at.file("ca", Holds::Certificate);
-    let (cert, key) = (at.file("cert", Holds::Chain), at.file("key", Holds::Key));
+    let cert = at.file("cert", Holds::Chain);
+    let key = at.file("key", Holds::Key);
     if cert.is_some() != key.is_some() {
         let (missing, there) = if cert.is_some() { ("key", "cert") } else { ("cert", "key") };
         at.at(missing).missing(format_args!(", expected a PEM file: {there} is set"));

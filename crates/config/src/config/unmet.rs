@@ -270,7 +270,8 @@ pub(super) fn warn_of_retries(
 ) {
     let (Some(bucket), Some(retries)) = (bucket, retries) else { return };
     if strategy != Strategy::Off && !retries.opens && retries.rate > bucket.rate / 2.0 {
-        let (rate, least) = (retries.rate, 2.0 * retries.rate);
+        let rate = retries.rate;
+        let least = 2.0 * retries.rate;
         at.warn(format!(
             "is {rate}, more than half of bucket.rate, which is {}: while many objects fail, retries leave healthy calls less than half of it; \
              expected bucket.rate to be {least} or more, or this to be lower",

@@ -146,7 +146,8 @@ fn port_in_use(container: &Node, options: &Options) -> Option<String> {
 
 /// Describes a mount of a container that is in the way of the gate's folder.
 fn mount_in_the_way(container: &Node, options: &Options) -> Option<String> {
-    let (name, folder) = (name_of(container), folder(options));
+    let name = name_of(container);
+    let folder = folder(options);
     mounts(container).find_map(|(path, volume)| {
         // `/var/run` is a link to `/run` in most images.
         let place = path.strip_prefix("/var").filter(|rest| rest.starts_with(FOLDER)).unwrap_or(path);

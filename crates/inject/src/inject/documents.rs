@@ -23,7 +23,9 @@ pub(super) fn split(stream: &str) -> Vec<Document<'_>> {
         return values;
     }
     let mut documents = Vec::new();
-    let (mut marker, mut start, mut first) = (0..0, 0, 0);
+    let mut marker = 0..0;
+    let mut start = 0;
+    let mut first = 0;
     let mut at = 0;
     for (number, line) in stream.split_inclusive('\n').enumerate() {
         let rest = line.strip_prefix("---").filter(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace));
@@ -53,7 +55,9 @@ fn json_values(stream: &str) -> Option<Vec<Document<'_>>> {
         return None;
     }
     let mut values = serde_json::Deserializer::from_str(stream).into_iter::<serde::de::IgnoredAny>();
-    let (mut documents, mut start, mut line) = (Vec::new(), 0, 0);
+    let mut documents = Vec::new();
+    let mut start = 0;
+    let mut line = 0;
     while let Some(value) = values.next() {
         value.ok()?;
         let rest = stream.get(values.byte_offset()..)?;

@@ -87,7 +87,8 @@ impl Splice<'_> {
 
     fn change_map(&mut self, old: &[(Node, Node)], places: &[(Place, Place)], new: &[(Node, Node)]) -> Option<()> {
         let column = places.first()?.0.column;
-        let (mut rest, mut last) = (new, None);
+        let mut rest = new;
+        let mut last = None;
         for ((key, value), (key_place, value_place)) in old.iter().zip(places) {
             let end = self.end_of_entry(key_place, value, value_place)?;
             match rest.split_first() {
@@ -113,7 +114,8 @@ impl Splice<'_> {
 
     fn change_list(&mut self, old: &[Node], places: &[Place], new: &[Node]) -> Option<()> {
         let column = self.dash(places.first()?)?.1;
-        let (mut rest, mut last) = (new, None);
+        let mut rest = new;
+        let mut last = None;
         for (number, (item, place)) in old.iter().zip(places).enumerate() {
             let (dash, _) = self.dash(place)?;
             let end = self.end(item, place)?;
@@ -224,7 +226,8 @@ impl Splice<'_> {
     fn applied(mut self) -> String {
         self.edits.sort_by_key(|(bytes, _)| bytes.start);
         let returns = self.text.contains("\r\n");
-        let (mut out, mut done) = (String::with_capacity(self.text.len() * 2), 0);
+        let mut out = String::with_capacity(self.text.len() * 2);
+        let mut done = 0;
         for (bytes, lines) in self.edits {
             out.push_str(self.text.get(done..bytes.start).unwrap_or_default());
             out.push_str(&if returns { lines.replace('\n', "\r\n") } else { lines });

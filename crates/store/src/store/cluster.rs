@@ -103,7 +103,8 @@ impl Cluster {
         answers: Result<Vec<RedisResult<Value>>, Fault>,
         (commands, replies): (&[Command], &mut [Result<Value, Fault>]),
     ) -> Vec<Open> {
-        let (mut again, mut is_not_ready) = (Vec::new(), false);
+        let mut again = Vec::new();
+        let mut is_not_ready = false;
         let answers = match answers {
             Ok(answers) => answers.into_iter().map(Ok).collect(),
             Err(fault) => {

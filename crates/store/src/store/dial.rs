@@ -122,7 +122,8 @@ impl Dialer {
     pub(super) async fn race(&self, to: impl ToSocketAddrs) -> Result<TcpStream, Fault> {
         let mut rest = lookup_host(to).await?.collect::<Vec<_>>().into_iter();
         let head_start = self.store.timeout / 2 / u32::try_from(rest.len().max(1)).unwrap_or(u32::MAX);
-        let (mut tries, mut last) = (FuturesUnordered::new(), Fault::Io("its name has no address".to_owned()));
+        let mut tries = FuturesUnordered::new();
+        let mut last = Fault::Io("its name has no address".to_owned());
         loop {
             match rest.next() {
                 Some(address) => tries.push(TcpStream::connect(address)),

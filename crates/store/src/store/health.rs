@@ -68,7 +68,8 @@ impl Health {
         if let Some((ask, Answer { members, .. })) = most.filter(|(_, answer)| answer.members > MANY)
             && !self.crowded.swap(true, Ordering::SeqCst)
         {
-            let (store, bucket) = (&*self.store, &*ask.shared.name);
+            let store = &*self.store;
+            let bucket = &*ask.shared.name;
             tracing::warn!(
                 store,
                 bucket,
@@ -111,7 +112,8 @@ impl Health {
 
     /// Notes if it answers. Returns the moment since when that was so that was so until now.
     fn note(&self, is_up: bool, more: impl FnOnce(&mut Heard)) -> Moment {
-        let (mut heard, now) = (self.heard.lock().unwrap_or_else(PoisonError::into_inner), self.clock.now());
+        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = self.clock.now();
         let was_since = heard.since.unwrap_or(now);
         if heard.is_up != is_up || heard.since.is_none() {
             (heard.is_up, heard.since) = (is_up, Some(now));

@@ -169,17 +169,20 @@ impl Worker {
 
     /// Asks beside the other questions.
     fn send(&self, mut servers: Servers, question: Question) {
-        let (mut timeout, clock) = (self.dialer.store.timeout, self.dialer.clock);
+        let mut timeout = self.dialer.store.timeout;
+        let clock = self.dialer.clock;
         if self.cluster.is_some() {
             timeout *= STEPS; // each step has its own
         }
         let prefix = self.dialer.store.prefix.clone();
-        let (label, health) = (self.label.clone(), Arc::clone(&self.health));
+        let label = self.label.clone();
+        let health = Arc::clone(&self.health);
         tokio::spawn(async move {
             let asked = script::ask_all(&mut servers, (&question.asks, &prefix, &label));
             match tokio::time::timeout(timeout, asked).await.unwrap_or(Err(Fault::Timeout)) {
                 Ok(answers) => {
-                    let (asks, took) = (&question.asks, clock.now() - question.sent);
+                    let asks = &question.asks;
+                    let took = clock.now() - question.sent;
                     match answers.iter().cloned().collect::<Result<Vec<_>, _>>() {
                         Ok(answers) => health.answered(asks, &answers, took),
                         Err(fault) => health.failed(&fault, asks, took),

@@ -26,7 +26,8 @@ impl Memory {
     /// Answers a question at once.
     pub(super) fn ask(&self, ask: &Ask) -> Answer {
         let mut ledgers = self.ledgers.lock().unwrap_or_else(PoisonError::into_inner);
-        let (name, now) = (Arc::clone(&ask.shared.name), self.clock.now().as_nanos() / 1000);
+        let name = Arc::clone(&ask.shared.name);
+        let now = self.clock.now().as_nanos() / 1000;
         // Names come from the configuration, so they are few; parts are of what clients send.
         if ledgers.len() >= MOST && !ledgers.contains_key(&(Arc::clone(&name), ask.part)) {
             ledgers.retain(|(_, part), ledger| part.is_none() || !ledger.is_idle(now));

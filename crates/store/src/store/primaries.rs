@@ -70,7 +70,8 @@ impl Dialer {
 
     /// True if this server is another than the first, and takes the question too.
     async fn is_another(&self, first: Option<&str>, connection: &Connection, (ask, label): (&Ask, &str)) -> bool {
-        let (name, prefix) = (&ask.shared.name, &self.store.prefix);
+        let name = &ask.shared.name;
+        let prefix = &self.store.prefix;
         let mut server = Servers::One(connection.redis.clone());
         let is_first = match (first, run(&mut server, name).await) {
             (Some(first), Some(this)) => first == this,

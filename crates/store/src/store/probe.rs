@@ -56,7 +56,8 @@ impl PreparedStore {
 
     async fn look(&self, buckets: &[Arc<str>]) -> Result<Probed, Fault> {
         let store = &self.0.store;
-        let (mut connection, mut cluster) = (None, None);
+        let mut connection = None;
+        let mut cluster = None;
         let mut redis = match &store.address {
             StoreAddress::Cluster { seeds } => {
                 let nodes = Arc::new(Cluster::new(Arc::clone(&self.0), seeds.clone()));
@@ -126,7 +127,8 @@ async fn evicts(redis: &mut Servers, name: &Arc<str>) -> Option<String> {
 
 /// Returns a question that wants nothing.
 fn ask(name: &str) -> Ask {
-    let (bucket, shared) = (BucketPolicy::new(1.0, NonZeroU32::MIN), SharedPolicy::new(name));
+    let bucket = BucketPolicy::new(1.0, NonZeroU32::MIN);
+    let shared = SharedPolicy::new(name);
     Ask {
         asked: Asked::default(),
         limits: SharedLimits::new(&bucket, &shared),

@@ -28,7 +28,8 @@ impl Servers {
             Self::Cluster(cluster) => return Ok(cluster.send(&commands).await),
             Self::One(connection) => connection,
         };
-        let (mut pipeline, count) = (Pipeline::new(), commands.len());
+        let mut pipeline = Pipeline::new();
+        let count = commands.len();
         commands.into_iter().for_each(|(_, command)| _ = pipeline.add_command(command));
         let replies: Vec<RedisResult<Value>> = pipeline.ignore_errors().query_async(connection).await?;
         if replies.len() != count {

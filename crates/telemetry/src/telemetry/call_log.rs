@@ -197,7 +197,8 @@ fn write(mut entries: mpsc::Receiver<Entry>, to: Option<impl Write>, spans: Opti
     let mut out = to.map(BufWriter::new);
     let mut fails = false;
     while let Some(entry) = entries.blocking_recv() {
-        let (mut next, mut written) = (Some(entry), Ok(()));
+        let mut next = Some(entry);
+        let mut written = Ok(());
         let mut asked = Vec::new(); // answered by being dropped after the flush below
         while let Some(entry) = next {
             match entry {

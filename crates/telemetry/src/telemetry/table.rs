@@ -248,7 +248,8 @@ impl Metric {
 
     /// Passes the help text to the recorder.
     pub(super) fn describe(&self) {
-        let (name, help) = (KeyName::from_const_str(self.name), SharedString::const_str(self.help));
+        let name = KeyName::from_const_str(self.name);
+        let help = SharedString::const_str(self.help);
         metrics::with_recorder(|recorder| match self.kind {
             Kind::Counter => recorder.describe_counter(name, None, help),
             Kind::Gauge => recorder.describe_gauge(name, None, help),

@@ -27,7 +27,10 @@ impl Trace {
         let (line, None) = (lines.next()?.to_str().ok()?, lines.next()) else { return None };
         let mut parts = line.trim_matches([' ', '\t']).splitn(5, '-');
         let mut next = |digits| hex(parts.next()?, digits);
-        let (version, id, parent, flags) = (next(2)?, next(32)?, next(16)?, next(2)?);
+        let version = next(2)?;
+        let id = next(32)?;
+        let parent = next(16)?;
+        let flags = next(2)?;
         // A later version may have more behind the flags.
         let is_known = version == 0 && parts.next().is_none() || version > 0 && version < 0xff;
         let parent = u64::try_from(parent).ok()?;

@@ -101,7 +101,9 @@ impl Reviewer {
         let (tell, told) = watch::channel(None);
         state.asked.insert(digest, told.clone());
         state.first += usize::from(is_first);
-        let (reviewer, token, asked_at) = (Arc::clone(self), token.to_owned(), self.clock.now());
+        let reviewer = Arc::clone(self);
+        let token = token.to_owned();
+        let asked_at = self.clock.now();
         tokio::spawn(async move {
             let answer = reviewer.question(&token).await.map_err(Arc::new);
             let result = match &answer {

@@ -103,7 +103,8 @@ fn make(folder: &Path, mode: u32) -> Result<(), FolderError> {
 
 /// Writes a file beside its place and renames it into it.
 fn replace(folder: &Path, name: &str, content: &[u8], mode: u32) -> Result<(), FolderError> {
-    let (path, beside) = (folder.join(name), folder.join(format!(".{name}.new")));
+    let path = folder.join(name);
+    let beside = folder.join(format!(".{name}.new"));
     let written = write_beside(&beside, content, mode).and_then(|()| fs::rename(&beside, &path));
     written.map_err(|error| FolderError { path, error })
 }

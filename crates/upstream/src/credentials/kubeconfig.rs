@@ -167,7 +167,8 @@ fn twice<'a, T>(kind: &'static str, list: &'a [Named<T>]) -> Option<(&'static st
 }
 
 fn read_cluster(found: &Found<'_, Cluster>) -> Result<Resolved, CredentialsError> {
-    let (place, cluster) = (format!("cluster `{}`", found.entry.name), &found.entry.item);
+    let place = format!("cluster `{}`", found.entry.name);
+    let cluster = &found.entry.item;
     let server = given(&cluster.server);
     let server = server.ok_or_else(|| wrong(&place, "server", "set; expected http(s)://host[:port][/base]"))?;
     let mut resolved = Resolved::at(target(server, &format!("server of {place}"))?);
@@ -176,7 +177,8 @@ fn read_cluster(found: &Found<'_, Cluster>) -> Result<Resolved, CredentialsError
         let expected = "http, https or socks5 and ://[user:password@]host[:port]";
         resolved.target.proxy = Some(Proxy::parse(url).ok_or_else(|| wrong(&place, "proxy-url", expected))?);
     }
-    let (data, file) = (&cluster.certificate_authority_data, &cluster.certificate_authority);
+    let data = &cluster.certificate_authority_data;
+    let file = &cluster.certificate_authority;
     if cluster.insecure_skip_tls_verify && (given(data), given(file)) != (None, None) {
         let expected = "alone; a certificate-authority would not be used: remove one of them, as for kubectl";
         return Err(wrong(&place, "insecure-skip-tls-verify", expected));

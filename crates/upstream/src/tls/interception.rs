@@ -74,14 +74,16 @@ impl Interception {
     /// # Errors
     /// A name cannot be in a certificate.
     pub fn new(permitted: &[String]) -> Result<Self, TlsError> {
-        let (root_key, key) = (KeyPair::generate()?, KeyPair::generate()?);
+        let root_key = KeyPair::generate()?;
+        let key = KeyPair::generate()?;
         let mut root = ca_params(ROOT, 1)?;
         root.name_constraints = Some(constraints(permitted)?);
         let root_certificate = root.self_signed(&root_key)?;
         let mut params = intermediate_params()?;
         params.name_constraints = Some(constraints(permitted)?);
         let intermediate = params.signed_by(&key, &Issuer::new(root, root_key))?;
-        let (root, chain) = (root_certificate.der().clone(), vec![intermediate.der().clone()]);
+        let root = root_certificate.der().clone();
+        let chain = vec![intermediate.der().clone()];
         Self::with(root, chain, Issuer::new(intermediate_params()?, key), permitted)
     }
 
@@ -117,7 +119,8 @@ impl Interception {
         // A session that goes on would skip the check of its name.
         base.session_storage = Arc::new(NoServerSessionStorage {});
         base.send_tls13_tickets = 0;
-        let (leaf_key, permitted) = (KeyPair::generate()?, permitted.to_vec());
+        let leaf_key = KeyPair::generate()?;
+        let permitted = permitted.to_vec();
         Ok(Self { root, chain, issuer, permitted, leaf_key, base, leaves: Mutex::default(), end: None })
     }
 

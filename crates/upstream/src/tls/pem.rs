@@ -74,7 +74,8 @@ impl Pem {
 
     /// Returns the certificates to trust, without those that cannot be read.
     pub(super) fn roots(&self) -> Result<RootCertStore, TlsError> {
-        let (mut store, mut wrong) = (RootCertStore::empty(), None);
+        let mut store = RootCertStore::empty();
+        let mut wrong = None;
         for certificate in self.readable() {
             wrong = store.add(certificate).err().or(wrong);
         }

@@ -110,7 +110,8 @@ impl Dialer {
             if let Some(tls) = &self.tls {
                 tls.refresh(now);
             }
-            let (changes, timeout) = (self.tls_changes(), self.timeout());
+            let changes = self.tls_changes();
+            let timeout = self.timeout();
             let connected = tokio::time::timeout(timeout, connect).await.unwrap_or(Err(DialFailure::Timeout(timeout)));
             connected.map(|connected| (connected, changes))
         };
@@ -139,7 +140,8 @@ impl Dialer {
 
     /// Names the address in a failure.
     pub(super) fn failure(&self, what: DialFailure) -> DialError {
-        let (host, port) = (&self.host, self.port);
+        let host = &self.host;
+        let port = self.port;
         let at = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
         DialError { at, what, unused_proxy: self.unused_proxy }
     }

@@ -129,7 +129,8 @@ pub(super) fn are_in(headers: &HeaderMap) -> bool {
 /// Changes the targets of a Link field; `None` if none changes, or what follows cannot be read.
 fn with_targets(field: &str, change: impl Fn(&str) -> Option<String>) -> Option<String> {
     let mut rewritten = String::with_capacity(field.len());
-    let (mut rest, mut changed) = (field, false);
+    let mut rest = field;
+    let mut changed = false;
     loop {
         // One link: blanks and commas, `<`, a target, `>`, parameters.
         let start = rest.find(|char: char| !matches!(char, ' ' | '\t' | ','))?;
@@ -186,7 +187,8 @@ fn absolute(url: &str) -> Option<Absolute<'_>> {
 /// Returns the end of the parameters of a link: the comma before the next link, or the end of the
 /// text; `None` inside an unfinished quoted string.
 fn parameters_end(text: &str) -> Option<usize> {
-    let (mut quoted, mut escaped) = (false, false);
+    let mut quoted = false;
+    let mut escaped = false;
     for (at, byte) in text.bytes().enumerate() {
         match byte {
             _ if escaped => escaped = false,

@@ -147,7 +147,8 @@ impl Pool {
         };
         let waiters = self.with(|state, deferred, now| {
             if state.pacing.failed(Arc::clone(&error), begun, now) {
-                let (gate, group) = (self.dialer.gate(), self.group.word());
+                let gate = self.dialer.gate();
+                let group = self.group.word();
                 tracing::warn!(gate, group, %error, cause = error.cause(), "the upstream cannot be reached");
             }
             deferred.unreachable = state.accounts.free() == 0;

@@ -188,7 +188,8 @@ fn join_lengths(headers: &mut HeaderMap) {
 fn join_cookies(headers: &mut HeaderMap) {
     let mut cookies = headers.get_all(COOKIE).iter();
     let (Some(first), Some(second)) = (cookies.next(), cookies.next()) else { return };
-    let (mut joined, is_sensitive) = (first.as_bytes().to_vec(), first.is_sensitive());
+    let mut joined = first.as_bytes().to_vec();
+    let is_sensitive = first.is_sensitive();
     for cookie in std::iter::once(second).chain(cookies) {
         joined.extend_from_slice(b"; ");
         joined.extend_from_slice(cookie.as_bytes());

@@ -52,7 +52,8 @@ async fn attempt(address: SocketAddr, names: &Names) -> Result<TcpStream, DialFa
         io::ErrorKind::ConnectionRefused => DialFailure::Refused,
         _ => DialFailure::Network(error),
     })?;
-    let (local, peer) = (stream.local_addr(), stream.peer_addr());
+    let local = stream.local_addr();
+    let peer = stream.peer_addr();
     if names.is_own_connection(local.map_err(DialFailure::Network)?, peer.map_err(DialFailure::Network)?) {
         return Err(DialFailure::Itself);
     }

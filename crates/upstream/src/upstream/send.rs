@@ -87,7 +87,9 @@ impl Upstream {
     pub(super) async fn transmit(&self, attempt: &mut Attempt<'_>) -> Result<Response<Streaming>, SendError> {
         let version = self.authorize(&mut attempt.head, attempt.pool.group).await?;
         attempt.body.begin(&self.inner.budget, || attempt.head.declares_length());
-        let (mut replays, mut refusals, mut returns) = (0, 0, 0);
+        let mut replays = 0;
+        let mut refusals = 0;
+        let mut returns = 0;
         loop {
             let Failed { fate, source } = match attempt.send().await {
                 Ok(response) => {

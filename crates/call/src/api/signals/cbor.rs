@@ -6,7 +6,8 @@ pub(super) fn text<'a>(document: &'a [u8], wanted: &str) -> Option<&'a str> {
     let (MAP, mut left) = reader.head()? else { return None };
     while left != Some(0) {
         left = left.map(|left| left - 1);
-        let (key, value) = (reader.item()?, reader.item()?);
+        let key = reader.item()?;
+        let value = reader.item()?;
         if key.is_some_and(|key| key == wanted.as_bytes()) {
             return std::str::from_utf8(value?).ok();
         }

@@ -9,7 +9,8 @@ use crate::spec::{Clients, Listen, ListenerTls, Source, TlsMode, Tokens};
 /// Reads TLS to the proxy itself.
 pub(super) fn tls(egress: &Cursor<'_>) -> Option<ListenerTls> {
     let at = egress.optional("tls")?;
-    let (cert, key) = (at.file("cert", Holds::Chain), at.file("key", Holds::Key));
+    let cert = at.file("cert", Holds::Chain);
+    let key = at.file("key", Holds::Key);
     let client_ca = at.file("client_ca", Holds::Certificate);
     for (name, file) in [("cert", &cert), ("key", &key)] {
         if file.is_none() {

@@ -22,7 +22,10 @@ pub(super) fn classes() -> Vec<PresetClass> {
 fn own() -> impl Iterator<Item = (&'static str, Figure, Vec<&'static str>)> {
     OWN.lines().filter(|line| !line.starts_with('#')).filter_map(|line| {
         let mut cells = line.split('\t');
-        let (name, burst, rate, actions) = (cells.next()?, cells.next()?, cells.next()?, cells.next()?);
+        let name = cells.next()?;
+        let burst = cells.next()?;
+        let rate = cells.next()?;
+        let actions = cells.next()?;
         let figure = Figure::bucket(burst.parse().ok()?, rate.parse().ok()?);
         Some((name, figure, actions.split(' ').collect()))
     })

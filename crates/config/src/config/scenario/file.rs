@@ -30,7 +30,8 @@ pub fn load(file: &Path) -> Result<Scenario, Vec<Problem>> {
         return Err(syntax);
     }
     let root: toml::Table = toml::from_str(&text.text).map_err(|error| vec![text.problem_of(&error)])?;
-    let (root, report) = (Value::Table(root), Report::new(&text, &[]));
+    let root = Value::Table(root);
+    let report = Report::new(&text, &[]);
     let scenario = scenario(&Cursor::root(&root, &report), file);
     report.finish(&root, Vec::new(), &[]).map(|_| scenario)
 }
@@ -118,7 +119,8 @@ fn controller(at: &Cursor<'_>) -> Controller {
         at.at("objects").problem(format!("is {objects}, expected 1 to {MOST_OBJECTS}"));
     }
     let workers: u32 = at.get("workers", 1);
-    let (replicas, gate) = (few(at, "replicas"), few(at, "gate"));
+    let replicas = few(at, "replicas");
+    let gate = few(at, "gate");
     Controller {
         name: name.unwrap_or_else(|| resource.to_owned()),
         group: group.to_owned(),
@@ -182,7 +184,8 @@ fn requeue(controller: &Cursor<'_>) -> Requeue {
         Some(Value::String(word)) if word == "at_once" => Requeue::AtOnce,
         Some(Value::Table(_)) => {
             let at = controller.table("requeue");
-            let (base, max) = (at.get("base", base), at.get("max", max));
+            let base = at.get("base", base);
+            let max = at.get("max", max);
             if base.is_zero() || max < base {
                 at.problem(format!("has base {base:?} and max {max:?}, expected 0 < base <= max"));
             }
@@ -198,7 +201,8 @@ fn requeue(controller: &Cursor<'_>) -> Requeue {
 fn lease(at: &Cursor<'_>) -> Lease {
     let name = at.get("name", "leader".to_owned());
     check_segment(at, "name", &name);
-    let (every, deadline) = (at.get("every", Lease::EVERY), at.get("deadline", Lease::DEADLINE));
+    let every = at.get("every", Lease::EVERY);
+    let deadline = at.get("deadline", Lease::DEADLINE);
     if every.is_zero() || deadline <= every {
         at.problem(format!("is renewed every {every:?} and lost after {deadline:?}, expected 0 < every < deadline"));
     }
@@ -206,7 +210,9 @@ fn lease(at: &Cursor<'_>) -> Lease {
 }
 
 fn limits(at: &Cursor<'_>, folder: &Path) -> Option<LimitsOf> {
-    let (name, config, gate) = (at.read("name"), at.read("config"), at.read("gate"));
+    let name = at.read("name");
+    let config = at.read("config");
+    let gate = at.read("gate");
     if !at.has("config") {
         at.at("config").missing(", expected a configuration file");
     }

@@ -7,7 +7,8 @@ use crate::config::cursor::Cursor;
 
 pub(super) fn store(at: &Cursor<'_>, gates: usize) -> Store {
     let usual = Store::default();
-    let (rtt, timeout) = (at.get("rtt", usual.rtt), at.get("timeout", usual.timeout));
+    let rtt = at.get("rtt", usual.rtt);
+    let timeout = at.get("timeout", usual.timeout);
     if timeout.is_zero() {
         at.at("timeout").problem("is 0, expected the time that a gate waits for an answer");
     }

@@ -108,7 +108,8 @@ impl Plugin {
     async fn run(&self) -> Result<Vec<u8>, PluginFailure> {
         let mut group = Group(self.spawn()?);
         let child = &mut group.0;
-        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        let stdout = child.stdout.take();
+        let stderr = child.stderr.take();
         let (answer, errors) = tokio::join!(read(stdout), read(stderr));
         let status = child.wait().await?;
         if status.success() {

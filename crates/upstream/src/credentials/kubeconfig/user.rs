@@ -67,7 +67,8 @@ pub(super) fn read(
     cluster: &Found<'_, Cluster>,
     resolved: &mut Resolved,
 ) -> Result<(), CredentialsError> {
-    let (place, user) = (format!("user `{}`", found.entry.name), &found.entry.item);
+    let place = format!("user `{}`", found.entry.name);
+    let user = &found.entry.item;
     resolved.acting_as = acting_as(user, &place)?;
     resolved.own_identity = certificate(user, &place, found.folder)?;
     let basic = !(user.username.is_empty() && user.password.is_empty());

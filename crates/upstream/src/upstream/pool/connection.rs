@@ -139,7 +139,8 @@ impl Handle {
         match self {
             Self::Http1 { sender, traffic, reused, .. } => {
                 let sender = Some(sender.take().filter(|sender| !sender.is_closed())?);
-                let (pool, traffic) = (Arc::clone(pool), Arc::clone(traffic));
+                let pool = Arc::clone(pool);
+                let traffic = Arc::clone(traffic);
                 Some(Stream::Http1(Exclusive { pool, id, sender, traffic, reused: *reused, busy: false }))
             }
             Self::Http2(sender) if sender.is_closed() => None,
@@ -227,7 +228,8 @@ impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for WakingE
             tokio::spawn(future);
             return;
         }
-        let (mut future, waker) = (Uncorked::new(future, self.cork.clone()), Arc::clone(&self.waker));
+        let mut future = Uncorked::new(future, self.cork.clone());
+        let waker = Arc::clone(&self.waker);
         tokio::spawn(async move {
             poll_fn(|cx| {
                 let poll = Pin::new(&mut future).poll(cx);
