@@ -94,7 +94,8 @@ impl Meaning {
                 depth == 0
             };
             let start = before.rfind(opens).expect("a link begins");
-            text = text + &before[..start] + &before[start + 1..];
+            let (ahead, link) = before.split_at(start);
+            text = text + ahead + link.strip_prefix('[').expect("a bracket");
             rest = from.split_once(')').expect("a link ends").1;
         }
         text + rest
