@@ -6,9 +6,9 @@ use std::time::Duration;
 use tidegate_limit::moment::Moment;
 use tidegate_limit::outcome::{Outcome, Pause, PauseLength, Scope};
 use tidegate_limit::policy::{Backoff, BucketPolicy, ClassPolicy, Lane, Per, Strategy};
-use tidegate_limit::{ClassId, Policy};
+use tidegate_limit::{ClassId, Policy, Reason};
 
-use super::world::{Caller, Event, World};
+use super::world::{Caller, Event, Life, Record, World};
 
 /// The owner of the bucket that is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,14 +150,19 @@ struct Remembered {
 }
 
 /// P2, P3 and P4: no call of a failing key leaves early, and none beside a trial; failures at one
-/// time count once; a success forgets. At the end the table must hold exactly the failing keys. For
+/// time count once; a success forgets, and so does the time since the last failure or the last
+/// refusal for want of a retry token. At the end the table must hold exactly the failing keys. For
 /// policies in which all classes except the exempt one have the same backoff. Returns the trials,
 /// and the moment at which each left.
 pub(super) fn keys_hold(world: &World, backoff: &Backoff, exempt: u16) -> Vec<(usize, Moment)> {
     let mut trials = Vec::new();
     let mut keys: HashMap<u64, Remembered> = HashMap::new();
     let mut left = HashMap::new();
+    let mut refused = refused_for_retry_tokens(world, exempt).into_iter().peekable();
     for (number, (at, event)) in world.events.iter().enumerate() {
+        while let Some((at, key)) = refused.next_if(|(refused, _)| refused <= at) {
+            pass_over(&mut keys, key, at, backoff);
+        }
         match event {
             Event::Left(call) => {
                 left.insert(*call, number);
@@ -177,6 +182,7 @@ pub(super) fn keys_hold(world: &World, backoff: &Backoff, exempt: u16) -> Vec<(u
             Event::Stayed | Event::Reloaded(_) | Event::Paused(..) | Event::Rate(..) => {}
         }
     }
+    refused.for_each(|(at, key)| pass_over(&mut keys, key, at, backoff));
     let mut expected: Vec<_> = keys
         .iter()
         .filter(|(_, known)| known.forget_at > world.now)
@@ -214,6 +220,26 @@ pub(super) fn retries_hold(world: &World, trials: &[(usize, Moment)], policy: &P
         *level = (refill(*level, &bucket, *last, *at) + change).min(f64::from(bucket.burst.get()));
         *last = *at;
         assert!(*level >= -bucket.rate * lateness - 1e-6, "at {at:?}: {} retry tokens short, call {call}", -*level);
+    }
+}
+
+/// The keys of calls that were refused for want of a retry token, in the order of the refusals.
+fn refused_for_retry_tokens(world: &World, exempt: u16) -> Vec<(Moment, u64)> {
+    let of_call = |call: &Record| match call.life {
+        Life::Refused(refusal) if refusal.reason == Reason::RetryBucket && call.caller.class != exempt => {
+            Some((call.arrived + refusal.waited, call.caller.key?))
+        }
+        _ => None,
+    };
+    let mut found: Vec<_> = world.calls.iter().filter_map(of_call).collect();
+    found.sort_unstable();
+    found
+}
+
+/// Such a key had no chance to fail again: its time to be forgotten runs anew.
+fn pass_over(keys: &mut HashMap<u64, Remembered>, key: u64, at: Moment, backoff: &Backoff) {
+    if let Some(known) = keys.get_mut(&key).filter(|known| known.forget_at > at) {
+        known.forget_at = known.forget_at.max(at + backoff.forget_after);
     }
 }
 
