@@ -187,7 +187,7 @@ impl Scene {
             // Some SDKs retry at once: the delay of the second failure must be over by then.
             "retry_bucket" => until("a retry is refused for want of a token", || {
                 let answer = self.send(first.bytes.clone()).join().expect("it read");
-                answer.contains("retry_bucket")
+                answer.to_ascii_lowercase().contains("tidegate-refusal: retry_bucket\r\n")
             }),
             _ => {}
         }
