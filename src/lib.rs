@@ -9,33 +9,26 @@
 pub extern crate tidegate_call as call;
 #[macro_use]
 pub extern crate tidegate_limit as limit;
-
-#[macro_use]
-mod words;
+pub extern crate tidegate_status as status;
 
 pub mod admin;
-mod agenda;
 mod app;
-mod bind;
-mod body;
-pub mod chart;
 pub mod cli;
-mod controller;
 pub mod demo;
 mod otlp;
-mod places;
-pub mod proxy;
-mod random;
 pub mod release;
-pub mod simulate;
 pub mod state;
-pub mod status;
 pub mod webhook;
 
 pub use call::{api, classify, dialect, hot};
 pub use limit::moment;
 pub use tidegate_config::{config, spec, yaml};
 pub use tidegate_inject::inject;
+pub use tidegate_proxy::proxy;
+pub use tidegate_simulate::{chart, simulate};
 pub use tidegate_store::store;
 pub use tidegate_telemetry::{clock, controls, telemetry};
 pub use tidegate_upstream::{clients, credentials, own_client, tls, upstream};
+
+use tidegate_proxy::{bind, body, places};
+use tidegate_simulate::{controller, random};

@@ -1,5 +1,5 @@
 """The figures of benches/peers/scale as a picture: an SVG file that prints in black on white and follows the reader's dark mode, in the
-styles of src/chart."""
+styles of crates/simulate/src/chart."""
 
 import html
 import math

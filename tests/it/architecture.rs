@@ -22,7 +22,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("dialect", &[]),
     ("random", &[]),
     ("release", &[]),
-    ("status", &["chart", "controls"]),
+    ("status", &["controls"]),
     ("telemetry", &["clock", "controls", "api", "limit"]),
     ("tls", &["clock"]),
     ("own_client", &["clock", "tls"]),
@@ -58,7 +58,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ),
     ("admin", &["bind", "body", "clock", "controls", "places", "spec", "status", "telemetry"]),
     ("demo", &["chart", "clock", "controller", "own_client", "places", "random"]),
-    ("simulate", &["agenda", "api", "chart", "classify", "config", "controller", "limit", "random", "spec"]),
+    ("simulate", &["agenda", "api", "chart", "classify", "config", "controller", "limit", "random", "spec", "status"]),
     ("state", &["api", "limit"]),
     ("store", &["clock", "credentials", "limit", "spec", "telemetry", "tls"]),
     ("inject", &["yaml"]),
@@ -244,7 +244,8 @@ fn is_test(file: &Path) -> bool {
 }
 
 /// Returns every source file with its top-level module and its text. The modules of a crate are
-/// modules of the program by the same names, but for those of `limit`, which are below its name.
+/// modules of the program by the same names, but for those of `limit` and `status`, which are below its
+/// name.
 fn sources() -> Vec<(PathBuf, String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut found = Vec::new();
@@ -260,11 +261,9 @@ fn sources() -> Vec<(PathBuf, String, String)> {
                 let text = fs::read_to_string(&path).expect("sources are readable");
                 let module = module(&path);
                 let top = module.split("::").next().expect("a name").to_owned();
-                let text = if path.starts_with(root.join("crates/limit")) {
-                    text.replace("crate::", &format!("crate::{top}::"))
-                } else {
-                    text
-                };
+                let below_its_name =
+                    ["limit", "status"].iter().any(|name| path.starts_with(root.join("crates").join(name)));
+                let text = if below_its_name { text.replace("crate::", &format!("crate::{top}::")) } else { text };
                 found.push((path, top, text));
             }
         }
@@ -279,8 +278,8 @@ fn module(file: &Path) -> String {
     let inside = file.strip_prefix(root).expect("it is of the project").with_extension("");
     let parts: Vec<_> = inside.iter().map(|part| part.to_string_lossy().into_owned()).collect();
     let parts: Vec<_> = match parts.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["crates", "limit", "src", "lib"] => vec!["limit"],
-        ["crates", "limit", "src", ref inside @ ..] => [&["limit"], inside].concat(),
+        ["crates", name @ ("limit" | "status"), "src", "lib"] => vec![name],
+        ["crates", name @ ("limit" | "status"), "src", ref inside @ ..] => [&[name], inside].concat(),
         ["crates", _, "src", ref inside @ ..] | ["src", ref inside @ ..] => inside.to_vec(),
         _ => panic!("{} is not below src", file.display()),
     };

@@ -1,6 +1,6 @@
 //! The part of the status that a terminal shows: the first line stays, the rest scrolls.
 
-use crate::chart::cut;
+use crate::status::text::cut;
 
 /// A key that means something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

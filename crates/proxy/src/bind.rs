@@ -1,0 +1,99 @@
+//! Sockets to listen on. Says if a path is free for one, removes its file at the end, and says why
+//! an address or a path cannot be listened on, and what to do about it.
+
+use std::fs;
+use std::io::{Error, ErrorKind};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use tokio::net::{TcpListener, UnixStream};
+
+/// The file of a Unix socket; removed when dropped, unless another socket has taken its place.
+#[derive(Debug)]
+pub struct SocketFile {
+    path: PathBuf,
+    /// Device and inode, which tell this socket from another at the path.
+    id: Option<(u64, u64)>,
+}
+
+// === impl SocketFile ===
+
+impl SocketFile {
+    /// Takes the file that is at a path now for its own.
+    pub fn at(path: &Path) -> Self {
+        Self { path: path.to_owned(), id: id(path) }
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // another process may have taken the path over
+        if self.id.is_some()
+            && self.id == id(&self.path)
+            && let Err(error) = fs::remove_file(&self.path)
+        {
+            tracing::debug!(path = %self.path.display(), %error, "the socket's file stays behind");
+        }
+    }
+}
+
+fn id(path: &Path) -> Option<(u64, u64)> {
+    fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
+}
+
+/// Binds a TCP port. A node without IPv6 gets it on the same address of IPv4: pods are told to listen
+/// on `[::]`, and one line is better than no pod.
+pub async fn tcp(listener: &str, listen: SocketAddr) -> Result<TcpListener, Error> {
+    let error = match TcpListener::bind(listen).await {
+        Ok(bound) => return Ok(bound),
+        Err(error) => error,
+    };
+    let is_missing = error.raw_os_error() == Some(AFNOSUPPORT) || error.kind() == ErrorKind::AddrNotAvailable;
+    let Some(instead) = in_ipv4(listen).filter(|_| is_missing) else { return Err(error) };
+    let bound = TcpListener::bind(instead).await?;
+    tracing::warn!(listener, %error, %listen, %instead, "there is no IPv6 here; it listens on IPv4 instead");
+    Ok(bound)
+}
+
+/// Returns the address of IPv4 that means the same as this one of IPv6: every address, or loopback.
+pub fn in_ipv4(address: SocketAddr) -> Option<SocketAddr> {
+    match address.ip() {
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => Some((Ipv4Addr::UNSPECIFIED, address.port()).into()),
+        IpAddr::V6(Ipv6Addr::LOCALHOST) => Some((Ipv4Addr::LOCALHOST, address.port()).into()),
+        _ => None,
+    }
+}
+
+/// Fails if a path is not free: a socket on which nothing listens may be replaced; a living one, or
+/// anything else at that path, is not ours to take.
+pub async fn check_place(path: &Path) -> Result<(), Error> {
+    let Ok(found) = fs::symlink_metadata(path) else { return Ok(()) };
+    if !found.file_type().is_socket() {
+        return Err(Error::new(ErrorKind::AlreadyExists, "there is a file that is no socket"));
+    }
+    match UnixStream::connect(path).await {
+        Ok(_) => Err(ErrorKind::AddrInUse.into()),
+        Err(_) => Ok(()),
+    }
+}
+
+/// Returns the reason of a failed bind, and the remedy, by what the kernel said.
+pub fn reason(error: &Error) -> &'static str {
+    match error.kind() {
+        ErrorKind::AddrInUse => "is another process there? end that, or take another port or path",
+        ErrorKind::AddrNotAvailable => "no network interface of this machine has that address",
+        ErrorKind::PermissionDenied => {
+            "this user may not: a port below 1024 needs CAP_NET_BIND_SERVICE, a socket a folder that is writable"
+        }
+        ErrorKind::NotFound | ErrorKind::NotADirectory => "its folder is not there",
+        ErrorKind::ReadOnlyFilesystem => "its folder cannot be written; mount an emptyDir there",
+        ErrorKind::AlreadyExists => "something else is at that path; move it away, or take another path",
+        // The kind of EAFNOSUPPORT has no name.
+        _ if error.raw_os_error() == Some(AFNOSUPPORT) => "this machine has no such addresses; is IPv6 off here?",
+        _ => "see the reason below",
+    }
+}
+
+/// The errors of Linux and macOS where a family of addresses is off.
+const AFNOSUPPORT: i32 = if cfg!(target_os = "macos") { 47 } else { 97 };

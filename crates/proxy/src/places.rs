@@ -1,0 +1,497 @@
+//! The connections that a listener may have, and the one that is closed when it has them all.
+//!
+//! Each listener is a [`Door`], and a connection has a [`Place`] there for as long as it is open.
+//! When no place is left, the connection that has been idle longest is closed for the new one, so
+//! that nobody closes a listener by staying. The doors of gates share the descriptors of the
+//! process: there, the door with most connections gives way.
+
+mod descriptors;
+
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::io;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+use std::time::Duration;
+
+use futures_util::task::AtomicWaker;
+use slab::Slab;
+use tokio::sync::Notify;
+
+pub use self::descriptors::{bound_by_descriptors, few};
+use crate::clock::Clock;
+use crate::moment::Moment;
+
+/// The places that several doors share.
+#[derive(Debug, Default)]
+pub struct Pool {
+    state: Mutex<State>,
+    /// A place became free, or a connection idle.
+    room: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Without a limit if absent.
+    most: Option<usize>,
+    taken: usize,
+    doors: Slab<Row>,
+    stamps: u64,
+}
+
+/// The connections of one door.
+#[derive(Debug, Default)]
+struct Row {
+    taken: usize,
+    /// By the order in which they became idle.
+    idle: BTreeMap<u64, Resting>,
+}
+
+/// A connection that is idle.
+#[derive(Debug)]
+struct Resting {
+    seat: Arc<Seat>,
+    /// It stays until then: its last answer is on its way.
+    until: Moment,
+}
+
+/// One listener.
+#[derive(Debug)]
+pub struct Door {
+    name: Arc<str>,
+    pool: Arc<Pool>,
+    row: usize,
+    most: usize,
+    clock: Clock,
+    /// The times of the last warnings.
+    said: Mutex<BTreeMap<&'static str, Moment>>,
+}
+
+/// A connection's place.
+#[derive(Debug)]
+pub struct Place {
+    door: Arc<Door>,
+    seat: Arc<Seat>,
+    hold: Mutex<Hold>,
+    /// A request has come.
+    has_spoken: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Hold {
+    busy: usize,
+    stamp: u64,
+}
+
+#[derive(Debug, Default)]
+struct Seat {
+    is_lost: AtomicBool,
+    task: AtomicWaker,
+}
+
+/// Keeps a connection from counting as idle, and for a while after that.
+#[derive(Debug)]
+pub struct Busy {
+    place: Arc<Place>,
+    rest: Duration,
+}
+
+/// Returns the places that the gates and the egress listener of this process share.
+pub fn of_process() -> Arc<Pool> {
+    static POOL: LazyLock<Arc<Pool>> = LazyLock::new(Arc::default);
+    Arc::clone(&POOL)
+}
+
+// === impl Pool ===
+
+impl Pool {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl State ===
+
+impl State {
+    /// Closes the connection of a door that has been idle longest; false if none may be closed.
+    fn close_idlest(&mut self, door: usize, now: Moment) -> bool {
+        let Some(row) = self.doors.get_mut(door) else { return false };
+        let Some(stamp) = row.idlest(now) else { return false };
+        let Some(Resting { seat, .. }) = row.idle.remove(&stamp) else { return false };
+        row.taken -= 1;
+        self.taken -= 1;
+        seat.is_lost.store(true, Release);
+        seat.task.wake();
+        true
+    }
+
+    /// Returns the places that each door has for itself: half of all, divided among the doors, so
+    /// that clients of one do not close another.
+    fn share(&self, most: usize) -> usize {
+        most / (2 * self.doors.len().max(1))
+    }
+
+    /// True if a door must not take another place: all are taken, or kept for other doors.
+    fn is_full_for(&self, door: usize) -> bool {
+        let Some(most) = self.most else { return false };
+        let share = self.share(most);
+        let others = self.doors.iter().filter(|(other, _)| *other != door);
+        let kept: usize = others.map(|(_, row)| share.saturating_sub(row.taken)).sum();
+        self.taken + kept >= most
+    }
+
+    /// Closes one at the door that has most connections, or at this one.
+    fn close_at_fullest(&mut self, own: usize, now: Moment) -> bool {
+        let share = self.most.map_or(usize::MAX, |most| self.share(most));
+        let may_give = |door: usize, row: &Row| row.idlest(now).is_some() && (door == own || row.taken > share);
+        let giving = self.doors.iter().filter(|(door, row)| may_give(*door, row));
+        let fullest = giving.max_by_key(|(_, row)| row.taken).map(|(door, _)| door);
+        fullest.is_some_and(|door| self.close_idlest(door, now))
+    }
+
+    /// Makes a connection the last one of its door that became idle.
+    fn rest(&mut self, door: usize, seat: &Arc<Seat>, until: Moment) -> u64 {
+        self.stamps += 1;
+        if let Some(row) = self.doors.get_mut(door) {
+            row.idle.insert(self.stamps, Resting { seat: Arc::clone(seat), until });
+        }
+        self.stamps
+    }
+
+    fn wake_up(&mut self, door: usize, stamp: u64) {
+        if let Some(row) = self.doors.get_mut(door) {
+            row.idle.remove(&stamp);
+        }
+    }
+}
+
+// === impl Row ===
+
+impl Row {
+    /// Returns the connection that has been idle longest, of those that may be closed.
+    fn idlest(&self, now: Moment) -> Option<u64> {
+        self.idle.iter().find(|(_, resting)| resting.until <= now).map(|(stamp, _)| *stamp)
+    }
+}
+
+// === impl Door ===
+
+impl Door {
+    /// Opens a door with places of its own.
+    pub fn new(name: impl Into<Arc<str>>, most: usize, clock: Clock) -> Arc<Self> {
+        Self::to(Arc::default(), name, most, clock)
+    }
+
+    /// Opens a door to a pool.
+    pub fn to(pool: Arc<Pool>, name: impl Into<Arc<str>>, most: usize, clock: Clock) -> Arc<Self> {
+        let row = pool.lock().doors.insert(Row::default());
+        Arc::new(Self { name: name.into(), pool, row, most, clock, said: Mutex::default() })
+    }
+
+    /// Returns the next connection. If one cannot be accepted, says so once a minute and tries
+    /// again: the machine may be out of descriptors for a while.
+    pub async fn accept<S, F: Future<Output = io::Result<S>>>(&self, accept: impl Fn() -> F) -> S {
+        // Those that were accepted before have their turn, so that one that has spoken is served
+        // before it can be the idlest of a storm.
+        tokio::task::yield_now().await;
+        loop {
+            match accept().await {
+                Ok(stream) => return stream,
+                Err(error) => {
+                    if self.may_say("error") {
+                        tracing::warn!(listener = &*self.name, %error, "a connection cannot be accepted; it is tried again");
+                    }
+                    self.clock.sleep(ACCEPT_AGAIN).await;
+                }
+            }
+        }
+    }
+
+    /// Returns a place for a connection. While all others are busy, it waits.
+    pub async fn place(self: &Arc<Self>) -> Arc<Place> {
+        loop {
+            let room = self.pool.room.notified();
+            if let Some(place) = self.take() {
+                return place;
+            }
+            if self.may_say("busy") {
+                tracing::warn!(listener = &*self.name, "all connections carry calls; more clients wait");
+            }
+            // Those whose answers are on their way may be closed before long.
+            tokio::select! {
+                () = room => {}
+                () = self.clock.sleep(ANSWERED) => {}
+            }
+        }
+    }
+
+    /// Takes a place; `None` if all are busy.
+    pub fn take(self: &Arc<Self>) -> Option<Arc<Place>> {
+        self.take_of(self.most)
+    }
+
+    /// Takes a place, of which there are `most`; `None` if all are busy.
+    pub fn take_of(self: &Arc<Self>, most: usize) -> Option<Arc<Place>> {
+        let now = self.clock.now();
+        let mut state = self.pool.lock();
+        let mut closed = false;
+        while state.doors.get(self.row)?.taken >= most {
+            closed = true;
+            if !state.close_idlest(self.row, now) {
+                return None;
+            }
+        }
+        while state.is_full_for(self.row) {
+            closed = true;
+            if !state.close_at_fullest(self.row, now) {
+                return None;
+            }
+        }
+        state.doors.get_mut(self.row)?.taken += 1;
+        state.taken += 1;
+        let seat = Arc::default();
+        let stamp = state.rest(self.row, &seat, now);
+        drop(state);
+        if closed && self.may_say("full") {
+            tracing::warn!(
+                listener = &*self.name,
+                "there are too many connections: for each new one, that which has been idle longest is closed"
+            );
+        }
+        let hold = Mutex::new(Hold { busy: 0, stamp });
+        Some(Arc::new(Place { door: Arc::clone(self), seat, hold, has_spoken: AtomicBool::new(false) }))
+    }
+
+    /// True if its own places are taken, of which there are `most`, and not those of the process.
+    pub fn is_full(&self, most: usize) -> bool {
+        self.pool.lock().doors.get(self.row).is_some_and(|row| row.taken >= most)
+    }
+
+    /// True once a minute for each kind of warning.
+    fn may_say(&self, kind: &'static str) -> bool {
+        let now = self.clock.now();
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_due = said.get(kind).is_none_or(|last| now - *last >= SAY_AGAIN);
+        if is_due {
+            said.insert(kind, now);
+        }
+        is_due
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        self.pool.lock().doors.try_remove(self.row);
+    }
+}
+
+// === impl Place ===
+
+impl Place {
+    /// Notes that a request has come: the connection is the last that was idle.
+    pub fn touch(&self) {
+        self.has_spoken.store(true, Relaxed);
+        self.change(Duration::ZERO, |_| {});
+    }
+
+    /// Keeps the connection from counting as idle.
+    pub fn busy(self: &Arc<Self>) -> Busy {
+        self.change(Duration::ZERO, |hold| hold.busy += 1);
+        Busy { place: Arc::clone(self), rest: ANSWERED }
+    }
+
+    /// Returns when the connection is to be closed for another one.
+    pub async fn lost(&self) {
+        poll_fn(|cx| {
+            if self.is_lost() {
+                return Poll::Ready(());
+            }
+            self.seat.task.register(cx.waker());
+            if self.is_lost() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+
+    /// Returns when the connection is to be closed: for another one, or because no whole head came
+    /// in [`FIRST_HEAD`].
+    pub async fn over(&self) {
+        let late = async {
+            self.door.clock.sleep(FIRST_HEAD).await;
+            if self.has_spoken.load(Relaxed) {
+                std::future::pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            () = self.lost() => {}
+            () = late => {}
+        }
+    }
+
+    /// Returns true if the place was given to another connection.
+    pub fn is_lost(&self) -> bool {
+        self.seat.is_lost.load(Acquire)
+    }
+
+    /// Takes the connection from the idle ones, and puts it back as the last if it is not busy. It
+    /// is not closed before it has had this rest.
+    fn change(&self, rest: Duration, change: impl FnOnce(&mut Hold)) {
+        let until = self.door.clock.now() + rest;
+        let mut hold = self.hold.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.door.pool.lock();
+        change(&mut hold);
+        if !self.is_lost() {
+            state.wake_up(self.door.row, hold.stamp);
+            if hold.busy == 0 {
+                hold.stamp = state.rest(self.door.row, &self.seat, until);
+                drop(state);
+                self.door.pool.room.notify_waiters();
+            }
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let hold = self.hold.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.door.pool.lock();
+        if !self.seat.is_lost.load(Acquire) {
+            state.wake_up(self.door.row, hold.stamp);
+            state.taken -= 1;
+            if let Some(row) = state.doors.get_mut(self.door.row) {
+                row.taken -= 1;
+            }
+        }
+        drop(state);
+        self.door.pool.room.notify_waiters();
+    }
+}
+
+// === impl Busy ===
+
+impl Busy {
+    /// Returns the place that the connection holds.
+    pub const fn place(&self) -> &Arc<Place> {
+        &self.place
+    }
+
+    /// Lets the connection count as idle at once: nothing of it is on its way.
+    pub fn end(mut self) -> Arc<Place> {
+        self.rest = Duration::ZERO;
+        Arc::clone(&self.place)
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.place.change(self.rest, |hold| hold.busy -= 1);
+    }
+}
+
+/// The time in which the small servers must have a first head, TLS included.
+const FIRST_HEAD: Duration = Duration::from_secs(10);
+/// The time that an answer has on its way, and a watch or a tunnel to change hands, before its
+/// connection counts as idle.
+const ANSWERED: Duration = Duration::from_secs(1);
+/// Out of descriptors: some must be closed before the next try.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+const SAY_AGAIN: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    fn door(most: usize) -> Arc<Door> {
+        Door::new("door", most, Clock::start())
+    }
+
+    #[tokio::test]
+    async fn the_idlest_goes_and_a_busy_one_stays() {
+        let door = door(3);
+        let [one, two, three] = [(); 3].map(|()| door.take().expect("free"));
+        let busy = one.busy();
+        two.touch();
+        let four = door.take().expect("one goes");
+        three.lost().await;
+        assert!(!one.is_lost() && !two.is_lost() && !four.is_lost());
+        drop(busy);
+        let five = door.take().expect("one goes");
+        two.lost().await;
+        let _busy = [one.busy(), four.busy(), five.busy()];
+        assert!(door.take().is_none(), "all carry calls");
+        drop(four);
+        assert!(door.take().is_none(), "a call holds its place");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_has_a_second_on_its_way() {
+        let door = door(1);
+        let one = door.take().expect("free");
+        drop(one.busy());
+        assert!(door.take().is_none());
+        door.clock.sleep(ANSWERED).await;
+        let _other = door.take().expect("it has been idle for a while");
+        one.lost().await;
+    }
+
+    #[tokio::test]
+    async fn of_several_doors_the_fullest_gives_way() {
+        let pool: Arc<Pool> = Arc::default();
+        pool.lock().most = Some(4);
+        let [quiet, crowded] = [(); 2].map(|()| Door::to(Arc::clone(&pool), "door", 9, Clock::start()));
+        let first = quiet.take().expect("free");
+        let busy = [(); 3].map(|()| crowded.take().expect("free").busy());
+        assert!(crowded.take().is_none());
+        drop((busy, first));
+        let busy = [(); 3].map(|()| crowded.take().expect("free").busy());
+        assert!(crowded.take().is_none(), "one is kept for the other door");
+        assert!(crowded.is_full(3) && !crowded.is_full(9));
+        let first = quiet.take().expect("it is kept");
+        drop(busy);
+        let others = [(); 3].map(|()| crowded.take().expect("free"));
+        let _more = crowded.take().expect("one of its own goes");
+        others[0].lost().await;
+        let _second = quiet.take().expect("one of the others goes");
+        others[1].lost().await;
+        assert!(!first.is_lost() && !others[2].is_lost());
+    }
+
+    #[tokio::test]
+    async fn a_place_that_is_given_back_is_free() {
+        let door = door(1);
+        for _ in 0..5 {
+            let place = door.take().expect("free");
+            let busy = place.busy();
+            assert!(door.take().is_none());
+            drop((busy, place));
+        }
+        let lost = door.take().expect("free");
+        let place = door.take().expect("the idle one goes");
+        drop((lost.busy(), lost));
+        let _busy = place.busy();
+        assert!(door.take().is_none(), "one that is lost gives nothing back");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_waits_until_a_call_is_over() {
+        let door = door(1);
+        let busy = door.place().await.busy();
+        let mut next = Box::pin(door.place());
+        assert!(next.as_mut().now_or_never().is_none());
+        drop(busy);
+        next.await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_says_nothing_for_ten_seconds_is_over() {
+        let door = door(2);
+        let [silent, other] = [(); 2].map(|()| door.take().expect("free"));
+        other.touch();
+        silent.over().await;
+        let before_long = tokio::time::timeout(Duration::from_secs(600), other.over());
+        before_long.await.expect_err("it has spoken");
+    }
+}

@@ -1,0 +1,53 @@
+//! The descriptors of the process, which bound the connections of all its listeners.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use super::of_process;
+
+/// Lets this process have as many descriptors as it may, and bounds its connections by them.
+pub fn bound_by_descriptors() {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let raised = maximum.map_or(MOST_DESCRIPTORS, |maximum| maximum.min(MOST_DESCRIPTORS));
+    if current.is_some_and(|current| current < raised) {
+        let wanted = Rlimit { current: Some(raised), maximum };
+        if let Err(error) = setrlimit(Resource::Nofile, wanted) {
+            tracing::debug!(%error, "the limit of descriptors stays as it is");
+        }
+    }
+    of_process().lock().most = Some(for_clients(descriptors()));
+}
+
+/// Returns the places of a listener that takes few descriptors: an eighth of all at most.
+pub fn few(most: usize) -> usize {
+    most.min(descriptors() / 8).max(1)
+}
+
+/// Returns the number of descriptors that this process may have.
+fn descriptors() -> usize {
+    let current = getrlimit(Resource::Nofile).current.unwrap_or(MOST_DESCRIPTORS);
+    usize::try_from(current.min(MOST_DESCRIPTORS)).unwrap_or(usize::MAX)
+}
+
+/// Returns how many clients a process with so many descriptors can serve. Each may need a second
+/// one, for a connection to the upstream. Of 256, 64 are the process's own and 64 those of the
+/// small listeners, so that there are 64 clients.
+fn for_clients(descriptors: usize) -> usize {
+    let small = |most: usize| most.min(descriptors / 8);
+    let own = (descriptors / 3).min(64);
+    (descriptors.saturating_sub(own + small(48) + 2 * small(16)) / 2).max(1)
+}
+
+/// More than fit into the memory of any sidecar.
+const MOST_DESCRIPTORS: u64 = 65_536;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_are_enough_for_clients_and_their_upstreams() {
+        for (descriptors, clients) in [(60, 9), (256, 64), (1024, 440), (65_536, 32_696)] {
+            assert_eq!(for_clients(descriptors), clients);
+        }
+    }
+}

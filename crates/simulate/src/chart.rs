@@ -1,0 +1,232 @@
+//! Charts of numbers over time: a few series on one pair of axes, in the terminal and as SVG.
+//!
+//! It is written by hand because it is small: a plotting library would bring a font stack into a
+//! sidecar. One [`Chart`] gives both pictures, so that they cannot say different things. The SVG
+//! has no scripts and no outside fonts, and is readable in print and in dark mode.
+
+mod axis;
+mod figures;
+mod svg;
+mod terminal;
+
+use self::axis::Scale;
+pub use self::figures::{short, thousands};
+pub use self::terminal::Look;
+
+/// A chart.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Chart {
+    /// The message of the chart, in a few words.
+    pub title: String,
+    /// One line below the title: the quantity measured, and the method.
+    pub note: String,
+    /// The horizontal axis, from zero.
+    pub x: Axis,
+    /// The vertical axis, from zero (or from the lowest power of ten that is needed, where each
+    /// step is tenfold).
+    pub y: Axis,
+    /// The division of the vertical axis.
+    pub steps: Steps,
+    /// The series to compare; the first is drawn first.
+    pub series: Vec<Series>,
+    /// Stretches of the horizontal axis in which conditions differed.
+    pub bands: Vec<Band>,
+    /// Heights to compare with.
+    pub levels: Vec<Level>,
+}
+
+/// One axis.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Axis {
+    /// The quantity that it counts, with its unit.
+    pub name: String,
+    /// The least end of the axis (and, if each step is tenfold, the greatest start); the data may
+    /// need more.
+    pub at_least: f64,
+}
+
+/// The division of an axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Steps {
+    /// Each step adds the same amount.
+    Even,
+    /// Each step is ten times the last: for numbers that differ by orders of magnitude. Zeros are
+    /// not drawn.
+    Tenfold,
+}
+
+/// One line of the chart.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Series {
+    /// Its name in the legend.
+    pub name: String,
+    /// The way it is drawn.
+    pub mark: Mark,
+    /// The points from left to right. Points that are not finite are left out.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// The way a series is drawn. The two differ without colour, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// A thin line with everything below it shaded.
+    Area,
+    /// A thick line.
+    Line,
+}
+
+/// A stretch of the horizontal axis in which conditions differed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Band {
+    /// The difference.
+    pub name: String,
+    /// Its start.
+    pub from: f64,
+    /// Its end.
+    pub to: f64,
+}
+
+/// A height to compare with, drawn as a dashed line.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Level {
+    /// Its name.
+    pub name: String,
+    /// Its height.
+    pub y: f64,
+}
+
+// === impl Chart ===
+
+impl Chart {
+    /// Creates a chart without series of what happens within `length` seconds.
+    #[must_use]
+    pub fn over_time(title: &str, note: String, length: f64, y: Axis) -> Self {
+        let x = Axis { name: "seconds".to_owned(), at_least: length };
+        let series = Vec::new();
+        let bands = Vec::new();
+        let levels = Vec::new();
+        Self { title: title.to_owned(), note, x, y, steps: Steps::Even, series, bands, levels }
+    }
+
+    /// Draws the chart as a complete SVG file.
+    pub fn svg(&self) -> String {
+        svg::draw(&self.without_gaps())
+    }
+
+    /// Draws the chart as lines of text, each at most as wide as `look` allows.
+    pub fn terminal(&self, look: Look) -> String {
+        terminal::draw(&self.without_gaps(), look)
+    }
+
+    /// Returns a copy in which every number can be drawn.
+    fn without_gaps(&self) -> Self {
+        let mut chart = self.clone();
+        let is_drawn = |y: f64| y.is_finite() && (self.steps == Steps::Even || y > 0.0);
+        for series in &mut chart.series {
+            series.points.retain(|(x, y)| x.is_finite() && is_drawn(*y));
+        }
+        chart.bands.retain(|band| band.from.is_finite() && band.to.is_finite() && band.from < band.to);
+        chart.levels.retain(|level| is_drawn(level.y));
+        chart
+    }
+
+    /// Returns the vertical axis with about `wanted` marks.
+    fn upright(&self, wanted: u32) -> Scale {
+        match self.steps {
+            Steps::Even => Scale::past(self.height(), wanted),
+            Steps::Tenfold => {
+                let named = Some(self.y.at_least).filter(|least| *least > 0.0);
+                let lowest = self.heights().chain(named).fold(self.height(), f64::min);
+                Scale::tenfold(lowest, self.height())
+            }
+        }
+    }
+
+    /// Returns what the legend names: series by index and mark, then levels.
+    fn legend(&self) -> impl Iterator<Item = (Option<(usize, Mark)>, &str)> {
+        let series = self.series.iter().enumerate().map(|(index, it)| (Some((index, it.mark)), it.name.as_str()));
+        series.chain(self.levels.iter().map(|level| (None, level.name.as_str())))
+    }
+
+    /// Returns the end of the horizontal axis.
+    fn width(&self) -> f64 {
+        let points = self.series.iter().flat_map(|series| series.points.iter().map(|point| point.0));
+        points.chain(self.bands.iter().map(|band| band.to)).fold(self.x.at_least, f64::max)
+    }
+
+    /// Returns the height of the highest thing in the chart.
+    fn height(&self) -> f64 {
+        self.heights().fold(self.y.at_least, f64::max)
+    }
+
+    fn heights(&self) -> impl Iterator<Item = f64> {
+        let points = self.series.iter().flat_map(|series| series.points.iter().map(|point| point.1));
+        points.chain(self.levels.iter().map(|level| level.y))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub(super) fn sample() -> Chart {
+        let wave = |at: f64| if (3.0..9.0).contains(&at) { 1500.0 } else { 200.0 };
+        Chart {
+            title: "Calls that reached the API".to_owned(),
+            note: "counted by the API itself".to_owned(),
+            x: Axis { name: "seconds".to_owned(), at_least: 1.0 },
+            y: Axis { name: "calls per second".to_owned(), at_least: 1.0 },
+            steps: Steps::Even,
+            series: vec![
+                Series {
+                    name: "without <gate>".to_owned(),
+                    mark: Mark::Area,
+                    points: (0..=80).map(|i| f64::from(i) / 4.0).map(|x| (x, wave(x))).collect(),
+                },
+                Series {
+                    name: "with gate".to_owned(),
+                    mark: Mark::Line,
+                    points: (0..=80).map(|i| (f64::from(i) / 4.0, 300.0)).collect(),
+                },
+            ],
+            bands: vec![Band { name: "webhook down".to_owned(), from: 3.0, to: 9.0 }],
+            levels: vec![Level { name: "what the API can serve".to_owned(), y: 500.0 }],
+        }
+    }
+
+    #[test]
+    fn numbers_that_cannot_be_drawn_are_left_out() {
+        let mut chart = sample();
+        chart.series[0].points = vec![(0.0, f64::NAN), (1.0, f64::INFINITY), (2.0, 7.0)];
+        chart.levels[0].y = f64::NAN;
+        assert!(!chart.svg().contains("NaN"));
+        assert!(!chart.svg().contains("inf"));
+        assert!(!chart.terminal(Look { width: 60, height: 8, colour: false }).is_empty());
+    }
+
+    #[test]
+    fn where_each_step_is_tenfold_ticks_are_powers_of_ten_and_zero_is_not_drawn() {
+        let mut chart = sample();
+        chart.steps = Steps::Tenfold;
+        chart.series[0].points = vec![(0.0, 0.0), (1.0, 0.004), (2.0, 70_000.0)];
+        let svg = chart.svg();
+        for tick in [">0.001<", ">0.1<", ">1<", ">1,000<", ">100,000<"] {
+            assert!(svg.contains(tick), "no {tick} in {svg}");
+        }
+        assert!(!svg.contains("NaN") && !svg.contains("inf"));
+        assert!(chart.terminal(Look { width: 60, height: 8, colour: false }).contains("100,000"));
+        chart.series.clear();
+        chart.levels.clear();
+        assert!(chart.svg().ends_with("</svg>\n"));
+    }
+
+    #[test]
+    fn a_chart_without_data_is_still_a_chart() {
+        let mut chart = sample();
+        chart.series.iter_mut().for_each(|series| series.points.clear());
+        chart.bands.clear();
+        chart.levels.clear();
+        assert!(chart.svg().ends_with("</svg>\n"));
+        assert!(chart.terminal(Look { width: 60, height: 8, colour: true }).contains("seconds"));
+    }
+}

@@ -1,0 +1,228 @@
+//! client-go's rate-limited work queue: it has one entry per object however often it is added, and
+//! never gives an object to two workers.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::agenda::Agenda;
+use crate::moment::Moment;
+
+/// An object, by its index in the informer's store.
+pub type Item = usize;
+
+/// The delay after each failure of an object in a row: `base`, twice that, ... up to `max`, as
+/// client-go's `ItemExponentialFailureRateLimiter`.
+#[derive(Clone, Copy, Debug)]
+pub struct RateLimiter {
+    /// The delay after the first failure.
+    pub base: Duration,
+    /// The longest delay.
+    pub max: Duration,
+}
+
+// === impl RateLimiter ===
+
+impl RateLimiter {
+    /// The per-item part of client-go's `DefaultTypedControllerRateLimiter`, which is all that
+    /// controller-runtime uses since v0.23.
+    pub const DEFAULT: Self = Self { base: Duration::from_millis(5), max: Duration::from_secs(1000) };
+
+    fn delay(self, failures_before: u32) -> Duration {
+        let factor = 2_u32.checked_pow(failures_before);
+        factor.and_then(|factor| self.base.checked_mul(factor)).map_or(self.max, |delay| delay.min(self.max))
+    }
+}
+
+/// The objects that wait, and the moments at which others come back.
+#[derive(Debug)]
+pub struct WorkQueue {
+    limiter: RateLimiter,
+    items: Vec<State>,
+    ready: VecDeque<Item>,
+    /// The moments at which objects come back. Entries of delays that an earlier one has replaced
+    /// stay until then.
+    later: Agenda<Item>,
+    /// The number of objects that come back later.
+    delayed: usize,
+}
+
+/// The state of an object.
+#[derive(Clone, Copy, Debug, Default)]
+struct State {
+    /// True from when it is added until a worker gets it.
+    dirty: bool,
+    /// True while a worker has it.
+    processing: bool,
+    failures: u32,
+    /// The moment at which it comes back by itself: of several, the earliest.
+    due: Option<Moment>,
+}
+
+// === impl WorkQueue ===
+
+impl WorkQueue {
+    /// Creates a queue of `items` items, none of them added.
+    pub fn new(limiter: RateLimiter, items: usize) -> Self {
+        let items = vec![State::default(); items];
+        Self { limiter, items, ready: VecDeque::new(), later: Agenda::default(), delayed: 0 }
+    }
+
+    /// Adds an object.
+    pub fn add(&mut self, item: Item, now: Moment) {
+        self.add_due(now);
+        self.mark_dirty(item);
+    }
+
+    /// Adds an object once it is `at`, and returns the moment at which it comes back. Of two
+    /// pending delays of an object the earlier counts.
+    pub fn add_at(&mut self, item: Item, at: Moment, now: Moment) -> Moment {
+        if at <= now {
+            self.add(item, now);
+            return at;
+        }
+        let due = &mut self.items[item].due;
+        match *due {
+            Some(earlier) if earlier <= at => return earlier,
+            Some(_) => {}
+            None => self.delayed += 1,
+        }
+        *due = Some(at);
+        self.later.add(at, item);
+        at
+    }
+
+    /// Adds an object that failed after its delay, and returns the moment at which it comes back.
+    pub fn add_rate_limited(&mut self, item: Item, now: Moment) -> Moment {
+        let failures = &mut self.items[item].failures;
+        let at = now + self.limiter.delay(*failures);
+        *failures = failures.saturating_add(1);
+        self.add_at(item, at, now)
+    }
+
+    /// Forgets the failures of an object.
+    pub fn forget(&mut self, item: Item) {
+        self.items[item].failures = 0;
+    }
+
+    /// True if the object was added since a worker got it.
+    pub fn is_dirty(&mut self, item: Item, now: Moment) -> bool {
+        self.add_due(now);
+        self.items[item].dirty
+    }
+
+    /// Hands out the next object, or returns the moment at which one comes back. The caller owes a
+    /// [`Self::done`].
+    pub fn get(&mut self, now: Moment) -> Result<Item, Option<Moment>> {
+        self.add_due(now);
+        let item = self.ready.pop_front().ok_or_else(|| self.later.next())?;
+        let state = &mut self.items[item];
+        (state.dirty, state.processing) = (false, true);
+        Ok(item)
+    }
+
+    /// Takes an object back from its worker.
+    pub fn done(&mut self, item: Item, now: Moment) {
+        self.add_due(now);
+        let state = &mut self.items[item];
+        state.processing = false;
+        if state.dirty {
+            self.ready.push_back(item);
+        }
+    }
+
+    /// Returns the number of objects that are ready, and of those that come back later.
+    pub fn waiting(&self) -> (usize, usize) {
+        (self.ready.len(), self.delayed)
+    }
+
+    /// Adds the objects that have come back by now, before whatever is added later.
+    fn add_due(&mut self, now: Moment) {
+        while let Some((at, item)) = self.later.take(now) {
+            let due = &mut self.items[item].due;
+            if *due == Some(at) {
+                *due = None;
+                self.delayed -= 1;
+                self.mark_dirty(item);
+            }
+        }
+    }
+
+    fn mark_dirty(&mut self, item: Item) {
+        let state = &mut self.items[item];
+        if !std::mem::replace(&mut state.dirty, true) && !state.processing {
+            self.ready.push_back(item);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queue() -> WorkQueue {
+        WorkQueue::new(RateLimiter::DEFAULT, 8)
+    }
+
+    #[test]
+    fn delays_double_from_five_milliseconds_to_a_thousand_seconds() {
+        let mut queue = queue();
+        let mut delays = Vec::new();
+        for _ in 0..40 {
+            delays.push(queue.add_rate_limited(1, Moment::ZERO).since_start());
+            queue.get(Moment::MAX).expect("it is due");
+            queue.done(1, Moment::ZERO);
+        }
+        let millis: Vec<_> = delays.iter().map(Duration::as_millis).collect();
+        assert_eq!(millis[..5], [5, 10, 20, 40, 80]);
+        assert_eq!(millis[17], 655_360);
+        assert_eq!(millis[18..], [1_000_000; 22]);
+    }
+
+    #[test]
+    fn a_success_forgets() {
+        let mut queue = queue();
+        queue.add_rate_limited(1, Moment::ZERO);
+        assert_eq!(queue.get(Moment::from_millis(5)), Ok(1));
+        queue.forget(1);
+        queue.add_rate_limited(1, Moment::ZERO);
+        assert_eq!(queue.get(Moment::ZERO), Err(Some(Moment::from_millis(5))));
+    }
+
+    #[test]
+    fn of_two_pending_delays_of_an_object_the_earlier_counts() {
+        let at = Moment::from_millis;
+        let mut queue = queue();
+        assert_eq!(queue.add_at(1, at(100), at(0)), at(100));
+        assert_eq!(queue.add_at(1, at(200), at(0)), at(100), "a later one changes nothing");
+        assert_eq!(queue.add_at(1, at(50), at(0)), at(50), "an earlier one replaces it");
+        assert_eq!(queue.waiting(), (0, 1));
+        assert_eq!(queue.get(at(50)), Ok(1));
+        queue.done(1, at(50));
+        assert_eq!((queue.get(at(1_000)), queue.waiting()), (Err(None), (0, 0)), "it does not come back again");
+        // The failure counts, though its delay does not.
+        queue.add_at(1, at(1_001), at(1_000));
+        assert_eq!(queue.add_rate_limited(1, at(1_000)), at(1_001));
+        assert_eq!(queue.get(at(1_001)), Ok(1));
+        assert_eq!(queue.add_rate_limited(1, at(1_001)), at(1_011));
+        queue.done(1, at(1_001));
+        // An object that is added at once comes back all the same.
+        queue.add_at(1, at(1_002), at(1_002));
+        assert_eq!(queue.get(at(1_002)), Ok(1));
+        queue.done(1, at(1_002));
+        assert_eq!((queue.get(at(1_011)), queue.waiting()), (Ok(1), (0, 0)));
+    }
+
+    #[test]
+    fn an_object_in_work_is_not_handed_out_twice() {
+        let mut queue = queue();
+        queue.add(7, Moment::ZERO);
+        queue.add(7, Moment::ZERO);
+        assert_eq!(queue.get(Moment::ZERO), Ok(7));
+        queue.add(7, Moment::ZERO);
+        assert_eq!(queue.get(Moment::ZERO), Err(None));
+        queue.done(7, Moment::ZERO);
+        assert_eq!(queue.get(Moment::ZERO), Ok(7));
+        queue.done(7, Moment::ZERO);
+        assert_eq!(queue.get(Moment::ZERO), Err(None));
+    }
+}

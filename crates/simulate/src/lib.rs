@@ -1,0 +1,17 @@
+//! Simulations of a gate: controllers and an API that act under a virtual clock, and charts of what
+//! they did.
+//!
+//! [`simulate`] runs scenarios and replays logs through the limiter that the proxy runs.
+//! [`controller`] has a controller's workqueue and lease. [`chart`] draws the result in a terminal
+//! and as SVG.
+
+mod agenda;
+pub mod chart;
+pub mod controller;
+pub mod random;
+pub mod simulate;
+
+use tidegate_call::{api, classify};
+use tidegate_config::{config, spec};
+use tidegate_limit::{self as limit, moment};
+use tidegate_status as status;

@@ -1,0 +1,306 @@
+//! The status as a page: HTML that works without scripts, loads nothing from other servers, and can
+//! be read by eye or by ear.
+//!
+//! The first question at night is "who is held back, and why", so that comes first: first the
+//! problems, then the numbers, then the lists.
+
+use super::lists::{Cell, List, egress_lists, lists, overview};
+use super::text::{ago, clock, count, duration, escaped, until};
+use super::{Egress, Gate, Status, Store, spark};
+
+/// The path of the style sheet: a file of its own, so that the policy needs no exception for inline
+/// styles.
+pub const STYLE_PATH: &str = "/status.css";
+/// The style sheet.
+pub const STYLE: &str = include_str!("page/style.css");
+/// The content security policy: the page may load its own style sheet, and nothing else.
+pub const POLICY: &str =
+    "default-src 'none'; style-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// Renders the page. With `refresh` it reloads itself every few seconds.
+pub fn page(status: &Status, refresh: bool) -> String {
+    let (reload, link) = match refresh {
+        true => (RELOAD, "refreshes itself; <a href=\"?refresh=off\">hold it still</a>"),
+        false => ("", "held still; <a href=\"?\">let it refresh</a>"),
+    };
+    let worst_first = status.worst_first();
+    let gates = worst_first.iter().enumerate().map(|(place, gate)| self::gate(gate, status.now_ms, place));
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<title>{}</title>\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n\
+         <link rel=\"stylesheet\" href=\"{STYLE_PATH}\">\n<link rel=\"icon\" href=\"data:,\">\n{}</head>\n\
+         <body>\n<a class=\"skip\" href=\"#gates\">Skip to the gates</a>\n{}\
+         <main id=\"gates\" tabindex=\"-1\">\n{}{}{}{}{}</main>\n{}</body>\n</html>\n",
+        title(status),
+        reload,
+        header(status, link),
+        notices(status),
+        all_gates(&worst_first, status.now_ms),
+        gates.collect::<String>(),
+        status.egress.as_ref().map(egress).unwrap_or_default(),
+        stores(status),
+        footer(status),
+    )
+}
+
+/// Returns the most important facts, for the list of open tabs.
+fn title(status: &Status) -> String {
+    let waiting: usize = status.gates.iter().map(|gate| gate.waiting).sum();
+    let failing: usize = status.gates.iter().map(|gate| gate.keys_failing).sum();
+    match (waiting, failing) {
+        (0, 0) => "All calm \u{b7} tidegate".to_owned(),
+        (waiting, 0) => format!("{waiting} waiting \u{b7} tidegate"),
+        (0, failing) => format!("{failing} failing \u{b7} tidegate"),
+        (waiting, failing) => format!("{waiting} waiting, {failing} failing \u{b7} tidegate"),
+    }
+}
+
+fn header(status: &Status, link: &str) -> String {
+    let ready = match status.waiting_for.as_slice() {
+        [] => "ready".to_owned(),
+        waiting => escaped(&format!("not ready: waiting for {}", waiting.join(", "))),
+    };
+    format!(
+        "<header>\n<h1>tidegate</h1>\n<p>{} <span>up {}</span> <span>{ready}</span> <span>at {}</span> \
+         <span>{link}</span></p>\n</header>\n",
+        escaped(&status.version),
+        duration(status.uptime_seconds),
+        clock(status.now_ms),
+    )
+}
+
+/// Returns the notices that every reader must see first.
+fn notices(status: &Status) -> String {
+    let mut out = String::new();
+    for gate in &status.gates {
+        let Some(bypass) = &gate.bypass else { continue };
+        out += &format!(
+            "<p class=\"notice bad\" role=\"status\"><strong>Bypass.</strong> Gate {} lets everything through; \
+             that ends by itself {} ({}), or with <code>tidegate bypass off</code>. {} so far.</p>\n",
+            escaped(&gate.name),
+            until(bypass.until_ms, status.now_ms),
+            clock(bypass.until_ms),
+            count(gate.bypassed, "call", "calls"),
+        );
+    }
+    if let Some(reload) = status.config.last_reload.as_ref().filter(|reload| !reload.reasons.is_empty()) {
+        let what = if reload.result == "restart_needed" { "needs a restart" } else { "cannot work" };
+        let reasons = reload.reasons.iter().map(|reason| format!("<li><code>{}</code></li>\n", escaped(reason)));
+        out += &format!(
+            "<div class=\"notice bad\" role=\"status\"><p><strong>The new configuration {what}.</strong> \
+             The old one is in force. It was judged {}:</p>\n<ul>\n{}</ul></div>\n",
+            ago(reload.at_ms, status.now_ms),
+            reasons.collect::<String>(),
+        );
+    }
+    out
+}
+
+/// Returns the summary of all gates, if there are several.
+fn all_gates(gates: &[&Gate], now_ms: u64) -> String {
+    match gates {
+        [] | [_] => String::new(),
+        gates => format!("<section class=\"gate\">\n{}</section>\n", table(&overview(gates, now_ms), "h2")),
+    }
+}
+
+fn gate(gate: &Gate, now_ms: u64, place: usize) -> String {
+    let (word, severity) = gate.state(now_ms);
+    let listen: Vec<_> = gate.listen.iter().map(|listen| format!("<code>{}</code>", escaped(listen))).collect();
+    let summary = gate.summary(now_ms);
+    format!(
+        "<section class=\"gate\" aria-labelledby=\"gate{place}\">\n\
+         <h2 id=\"gate{place}\">{} <span class=\"state {}\">{}</span></h2>\n\
+         <p class=\"where\">{} <span class=\"to\">to</span> <code>{}</code></p>\n\
+         <ul class=\"why\">{}</ul>\n{}{}</section>\n",
+        escaped(&gate.name),
+        severity.class,
+        escaped(&word),
+        listen.join(" "),
+        escaped(&gate.upstream),
+        summary.iter().map(|says| format!("<li>{}</li>", escaped(says))).collect::<String>(),
+        figures(gate),
+        lists(gate, now_ms).map(|list| table(&list, "h3")).collect::<String>(),
+    )
+}
+
+/// Returns the part of the egress listener.
+fn egress(egress: &Egress) -> String {
+    format!(
+        "<section class=\"gate\" aria-labelledby=\"egress\">\n<h2 id=\"egress\">Egress listener</h2>\n\
+         <p class=\"where\"><code>{}</code></p>\n<ul class=\"why\"><li>{}</li></ul>\n{}</section>\n",
+        escaped(&egress.listen),
+        escaped(&egress.summary()),
+        egress_lists(egress).map(|list| table(&list, "h3")).collect::<String>(),
+    )
+}
+
+/// Returns the part of the stores of shared buckets, if there are any.
+fn stores(status: &Status) -> String {
+    let says = |store: &Store| {
+        let name = &store.name;
+        let address = &store.address;
+        let says = store.summary(status.now_ms);
+        format!("<li>{} <code>{}</code> {}</li>", escaped(name), escaped(address), escaped(&says))
+    };
+    if status.stores.is_empty() {
+        return String::new();
+    }
+    format!(
+        "<section class=\"gate\" aria-labelledby=\"stores\">\n<h2 id=\"stores\">Stores of shared buckets</h2>\n\
+         <ul class=\"why\">{}</ul>\n</section>\n",
+        status.stores.iter().map(says).collect::<String>(),
+    )
+}
+
+/// Returns the numbers of a gate, three of them with their last ten minutes.
+fn figures(gate: &Gate) -> String {
+    let history = &gate.history;
+    let rates = |name: &str, class: &str, values: &[u64], total: u64| {
+        let now = history.rate(values.last());
+        let most = history.rate(values.iter().max());
+        let says = format!("{name} calls in the last ten minutes: {now} a second now, {most} at most");
+        let picture = picture(values, &format!("{most}/s"), &says);
+        figure(name, class, &format!("{now}<small>/s</small>"), &format!("{total} since the start"), &picture)
+    };
+    let admitted = rates("Admitted", "calm", &history.admitted, gate.admitted);
+    if let Some(shadow) = &gate.shadow {
+        let calls = &shadow.calls;
+        let times = calls.median_seconds.zip(calls.p99_seconds);
+        let times = times.map(|(median, p99)| format!("p50 {}, p99 {}", duration(median), duration(p99)));
+        let waited = calls.would_have_waited.to_string();
+        let refused = calls.would_have_been_refused.to_string();
+        return format!(
+            "<div class=\"figures\">\n{admitted}{}{}{}</div>\n",
+            figure("Would have waited", "calm", &waited, &times.unwrap_or_default(), ""),
+            figure("Would have been refused", "calm", &refused, "nothing is held", ""),
+            answers(gate),
+        );
+    }
+    let now = gate.waiting;
+    let most = history.waiting.iter().copied().max().unwrap_or_default().max(now as u64);
+    let says = format!("Waiting calls in the last ten minutes: {now} now, {most} at most");
+    let waiting = picture(&history.waiting, &most.to_string(), &says);
+    format!(
+        "<div class=\"figures\">\n{}{}{}{}</div>\n",
+        admitted,
+        figure("Waiting", "busy", &now.to_string(), &format!("{} held by their keys", gate.held), &waiting),
+        rates("Refused", "alarm", &history.refused, gate.refused),
+        answers(gate),
+    )
+}
+
+/// Returns the time that the upstream takes to answer.
+fn answers(gate: &Gate) -> String {
+    let (median, more) = gate.latency.as_ref().map_or_else(
+        || ("\u{2013}".to_owned(), "no answer lately".to_owned()),
+        |latency| {
+            let calls = count(latency.calls, "call", "calls");
+            let more = format!("half of {calls} lately; 99% within {}", duration(latency.p99_seconds));
+            (duration(latency.median_seconds), more)
+        },
+    );
+    figure("Upstream answers within", "calm", &median, &more, "")
+}
+
+/// Draws the last ten minutes with their scale.
+fn picture(values: &[u64], top: &str, says: &str) -> String {
+    let spark = spark::svg(values, POINTS, says);
+    // The text of the picture says the same.
+    format!(
+        "{spark}<p class=\"axis\" aria-hidden=\"true\"><span>10 min ago</span><span>top: {top}</span><span>now</span></p>"
+    )
+}
+
+fn figure(name: &str, class: &str, value: &str, more: &str, picture: &str) -> String {
+    format!(
+        "<div class=\"figure {class}\"><h3>{name}</h3><p class=\"value\">{value}</p><p class=\"more\">{more}</p>{picture}</div>\n"
+    )
+}
+
+/// Draws a list as a table with its heading. Roles are explicit, because the narrow layout takes
+/// them from a table.
+fn table(list: &List, level: &str) -> String {
+    let heading = list.heading;
+    let mut out = format!("<{level}>{heading}</{level}>\n");
+    if !list.rows.is_empty() {
+        let head = |column| format!("<th scope=\"col\" role=\"columnheader\">{column}</th>");
+        out += &format!(
+            "<table role=\"table\" aria-label=\"{heading}\">\n<thead role=\"rowgroup\"><tr role=\"row\">{}</tr></thead>\n\
+             <tbody role=\"rowgroup\">\n{}</tbody>\n</table>\n",
+            list.columns.iter().map(head).collect::<String>(),
+            list.rows.iter().map(|cells| row(cells, list.columns)).collect::<String>(),
+        );
+    }
+    if !list.note.is_empty() {
+        let note = escaped(&list.note);
+        let code = |(place, part): (usize, &str)| {
+            if place % 2 == 1 { format!("<code>{part}</code>") } else { part.to_owned() }
+        };
+        out += &format!("<p class=\"more\">{}</p>\n", note.split('`').enumerate().map(code).collect::<String>());
+    }
+    out
+}
+
+/// Draws one row, whose first cell is its heading.
+fn row(cells: &[Cell], columns: &[&str]) -> String {
+    let cell = |(place, (cell, column)): (usize, (&Cell, &&str))| {
+        let (tag, end) = match place {
+            0 => ("th scope=\"row\" role=\"rowheader\"", "th"),
+            _ => ("td role=\"cell\"", "td"),
+        };
+        format!("<{tag} data-is=\"{column}\">{}</{end}>", html(cell))
+    };
+    format!("<tr role=\"row\">{}</tr>\n", cells.iter().zip(columns).enumerate().map(cell).collect::<String>())
+}
+
+fn html(cell: &Cell) -> String {
+    match cell {
+        Cell::Text(text) => escaped(text),
+        Cell::Time(text, at_ms) => format!("{} <small>{}</small>", escaped(text), clock(*at_ms)),
+        Cell::State(class, word) => format!("<span class=\"state {class}\">{}</span>", escaped(word)),
+        Cell::Link(to, text) => format!("<a href=\"{to}\">{}</a>", escaped(text)),
+        Cell::Code(name) => format!("<code>{}</code>", escaped(name)),
+        Cell::Word(meaning, word) => format!("{meaning} <code>{}</code>", escaped(word)),
+        Cell::Down(why) => format!("<span class=\"state bad\">down</span> {}", escaped(why)),
+        // The numbers beside the bar say the same.
+        Cell::Level(text, full) => format!(
+            "<svg class=\"bar {class}\" viewBox=\"0 0 100 8\" preserveAspectRatio=\"none\" aria-hidden=\"true\">\
+             <rect class=\"track\" width=\"100\" height=\"8\"/><rect class=\"level\" width=\"{:.0}\" height=\"8\"/></svg> {}",
+            full * 100.0,
+            escaped(text),
+            class = if *full < 0.1 { "low" } else { "full" },
+        ),
+    }
+}
+
+fn footer(status: &Status) -> String {
+    let reload = status.config.last_reload.as_ref().map_or_else(
+        || "not reloaded since the start".to_owned(),
+        |reload| format!("last reload {}: {}", ago(reload.at_ms, status.now_ms), reload.result.replace('_', " ")),
+    );
+    let (names, config) = if status.names_shown { ("", CONFIG_LINK) } else { (NAMELESS, "") };
+    format!(
+        "<footer>\n<p>Configuration <code>{}</code>, in force for {}; {}.{config}</p>\n{names}{MORE}\
+         <p>The same as JSON: <code>curl -H 'Accept: application/json' \u{2026}/status</code></p>\n</footer>\n",
+        escaped(&status.config.hash),
+        ago(status.config.since_ms, status.now_ms).trim_end_matches(" ago"),
+        escaped(&reload),
+    )
+}
+
+const CONFIG_LINK: &str = " <a href=\"/config\">See all of it</a>.";
+/// The other pages here.
+const MORE: &str = "<nav aria-label=\"More\"><p><a href=\"/metrics\">Metrics</a> <a href=\"/docs/operations.md\">Operations</a> \
+                    <a href=\"/docs/alerts.md\">Alerts</a> <a href=\"/docs/troubleshooting.md\">Troubleshooting</a> \
+                    <a href=\"/docs/configuration.md\">Every setting</a></p></nav>\n";
+/// Makes the browser load the page again.
+const RELOAD: &str = "<meta http-equiv=\"refresh\" content=\"5\">\n";
+const NAMELESS: &str = "<p>Names of objects are shown on loopback only (<code>kubectl port-forward</code>, <code>tidegate top</code>), \
+                        unless <code>admin.show_names</code> says otherwise.</p>\n";
+/// The steps of ten minutes.
+const POINTS: usize = 120;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,62 @@
+//! The reason of a pause, in words.
+
+use super::text::meaning;
+use super::{Class, Gate, Pause};
+
+// === impl Pause ===
+
+impl Pause {
+    /// Returns the reason of the pause: what the upstream asked for, or what the gate keeps of its
+    /// quota.
+    pub fn because(&self) -> String {
+        match (self.left, self.limit) {
+            (Some(left), Some(limit)) => kept(left, limit),
+            _ if self.from == "shared" => "the upstream asked another gate for it".to_owned(),
+            _ => "the upstream asked for it".to_owned(),
+        }
+    }
+}
+
+// === impl Class ===
+
+impl Class {
+    /// True if it had no call.
+    pub(super) fn is_idle(&self) -> bool {
+        self.calls == 0 && self.waiting == 0 && self.slots.used == 0
+    }
+}
+
+// === impl Gate ===
+
+impl Gate {
+    /// Returns the meaning of a reason at this gate.
+    pub(super) fn meaning(&self, reason: &str) -> &'static str {
+        let keeps = !self.pauses.is_empty() && self.pauses.iter().all(|pause| pause.left.is_some());
+        if reason == "pause" && keeps { KEEPS } else { meaning(reason) }
+    }
+}
+
+/// Says what is left of a quota, and why it is not used.
+pub fn kept(left: u64, limit: u64) -> String {
+    format!("{left} of {limit} left; `signals.reserve` keeps them")
+}
+
+const KEEPS: &str = "signals.reserve keeps what is left of the upstream's quota";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reserve_is_not_blamed_on_the_upstream() {
+        let pause = Pause { left: Some(6), limit: Some(60), ..Pause::default() };
+        assert_eq!(pause.because(), "6 of 60 left; `signals.reserve` keeps them");
+        assert_eq!(Pause::default().because(), "the upstream asked for it");
+        let mut gate = Gate { pauses: vec![pause], admitted: 1, ..Gate::default() };
+        assert_eq!(gate.meaning("pause"), KEEPS);
+        let says = gate.summary(0).join(" ");
+        assert!(says.contains("6 of 60 left") && !says.contains("asked"), "{says}");
+        gate.pauses.push(Pause::default());
+        assert_eq!(gate.meaning("pause"), meaning("pause"), "the upstream asked for one of them");
+    }
+}

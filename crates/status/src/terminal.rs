@@ -1,0 +1,257 @@
+//! The status as text, for a terminal or a pipe.
+
+use super::lists::{Cell, List, egress_lists, lists};
+use super::summary::BAD;
+use super::text::{ago, clock, count, cut, duration, printable, until};
+use super::{Gate, Status};
+
+/// The width and colours of the text.
+#[derive(Clone, Copy, Debug)]
+pub struct Look {
+    /// Columns.
+    pub width: usize,
+    /// True if colours may be used.
+    pub colour: bool,
+}
+
+/// The lines of the text.
+struct Lines {
+    look: Look,
+    text: String,
+}
+
+/// Renders the whole status.
+pub fn text(status: &Status, look: Look) -> String {
+    let mut lines = Lines { look, text: String::new() };
+    let ready = match status.waiting_for.as_slice() {
+        [] => "ready".to_owned(),
+        waiting => format!("waiting for {}", waiting.join(", ")),
+    };
+    let head = format!(
+        "tidegate {}  up {}  {ready}  {}  config {} for {}",
+        status.version,
+        duration(status.uptime_seconds),
+        clock(status.now_ms),
+        status.config.hash,
+        ago(status.config.since_ms, status.now_ms).trim_end_matches(" ago"),
+    );
+    lines.add("", &head);
+    if let Some(reload) = status.config.last_reload.as_ref().filter(|reload| !reload.reasons.is_empty()) {
+        let when = ago(reload.at_ms, status.now_ms);
+        let reasons = reload.reasons.join("; ");
+        lines.add(BAD.colour, &format!("the configuration was not taken over {when} ({}): {reasons}", reload.result));
+    }
+    status.worst_first().into_iter().for_each(|gate| lines.gate(gate, status.now_ms));
+    if let Some(egress) = &status.egress {
+        lines.add("", "");
+        lines.add(STRONG, &format!("egress  {}", egress.listen));
+        lines.add("", &format!("  {}", egress.summary()));
+        egress_lists(egress).for_each(|list| lines.table(list));
+    }
+    for store in &status.stores {
+        lines.add("", "");
+        lines.add(STRONG, &format!("store {}  {}", store.name, store.address));
+        let colour = if store.up || store.since_ms.is_none() { "" } else { BAD.colour };
+        lines.add(colour, &format!("  {}", store.summary(status.now_ms)));
+    }
+    lines.text
+}
+
+// === impl Lines ===
+
+impl Lines {
+    fn gate(&mut self, gate: &Gate, now_ms: u64) {
+        self.add("", "");
+        self.add(STRONG, &format!("{}  {} -> {}", gate.name, gate.listen.join(" "), gate.upstream));
+        if let Some(bypass) = &gate.bypass {
+            let ends = until(bypass.until_ms, now_ms);
+            let calls = count(gate.bypassed, "call", "calls");
+            self.add(BAD.colour, &format!("  BYPASS: everything is let through; ends {ends} ({calls} so far)"));
+        }
+        let colour = gate.state(now_ms).1.colour;
+        for says in gate.summary(now_ms) {
+            self.add(colour, &format!("  {says}"));
+        }
+        let history = &gate.history;
+        let rate = |values: &[u64]| format!("{}/s", history.rate(values.last()));
+        let total = |count| format!("{count} in all");
+        let room = self.look.width.saturating_sub(44).clamp(10, 60);
+        let figures = [
+            ("admitted", rate(&history.admitted), total(gate.admitted), &history.admitted),
+            ("waiting", gate.waiting.to_string(), format!("{} held", gate.held), &history.waiting),
+            ("refused", rate(&history.refused), total(gate.refused), &history.refused),
+        ];
+        // A shadow holds and refuses nothing.
+        let shown = if gate.shadow.is_some() { 1 } else { figures.len() };
+        for (name, now, more, values) in figures.into_iter().take(shown) {
+            self.add("", &format!("  {name:<9} {now:>9}  {more:>18}  {}", sparkline(values, room)));
+        }
+        lists(gate, now_ms).for_each(|list| self.table(list));
+    }
+
+    /// Adds one line, cut at the width of the screen.
+    fn add(&mut self, colour: &str, line: &str) {
+        let line = cut(&printable(line), self.look.width, '\u{2026}');
+        self.text += &if self.look.colour && !colour.is_empty() {
+            format!("{colour}{line}{PLAIN}\n")
+        } else {
+            format!("{line}\n")
+        };
+    }
+
+    /// Adds a table, with its heading in the place of the first column's.
+    fn table(&mut self, list: List) {
+        let heads = list.columns.iter().enumerate();
+        let heads = heads.map(|(place, column)| if place == 0 { list.heading } else { column }.to_owned());
+        let rows = list.rows.into_iter().map(|row| row.into_iter().map(|cell| printable(&text_of(cell))).collect());
+        let rows: Vec<Vec<String>> = std::iter::once(heads.collect()).chain(rows).collect();
+        let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
+        let mut widths: Vec<usize> = (0..list.columns.len()).map(width).collect();
+        fit(&mut widths, self.look.width);
+        self.add("", "");
+        for (place, row) in rows.into_iter().enumerate() {
+            let cells = row.into_iter().zip(&widths);
+            let line: String =
+                cells.map(|(cell, width)| format!("  {:<width$}", cut(&cell, *width, '\u{2026}'))).collect();
+            self.add(if place == 0 { DIM } else { "" }, line.trim_end());
+        }
+        if !list.note.is_empty() {
+            self.add("", &format!("  {}", list.note));
+        }
+    }
+}
+
+/// Makes columns narrower until a line has room for all of them, the widest first.
+fn fit(widths: &mut [usize], room: usize) {
+    while widths.iter().map(|width| width + 2).sum::<usize>() > room {
+        match widths.iter_mut().max() {
+            Some(widest) if *widest > NARROWEST => *widest -= 1,
+            Some(_) | None => return,
+        }
+    }
+}
+
+fn text_of(cell: Cell) -> String {
+    match cell {
+        Cell::Text(text) | Cell::Code(text) | Cell::Word(_, text) | Cell::Level(text, _) => text,
+        Cell::Time(text, _) | Cell::State(_, text) | Cell::Link(_, text) => text,
+        Cell::Down(why) => format!("down: {why}"),
+    }
+}
+
+/// The narrowest column that still says something.
+const NARROWEST: usize = 6;
+const STRONG: &str = "\u{1b}[1m";
+const DIM: &str = "\u{1b}[2m";
+const PLAIN: &str = "\u{1b}[0m";
+
+/// Draws the last `width` values as a row of small bars, the greatest of them at full height. A
+/// value above zero is always visible.
+fn sparkline(values: &[u64], width: usize) -> String {
+    const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let shown = &values[values.len().saturating_sub(width)..];
+    let most = shown.iter().max().copied().unwrap_or_default().max(1);
+    let level = |value: &u64| usize::try_from((value * 8).div_ceil(most)).unwrap_or_default().min(8);
+    shown.iter().map(|value| BARS[level(value)]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Bucket, History, Key, Queue};
+
+    fn status(name: &str) -> Status {
+        let gate = Gate {
+            name: name.to_owned(),
+            waiting: 2,
+            keys_failing: 1,
+            buckets: vec![Bucket {
+                name: "gate".to_owned(),
+                rate: 50.0,
+                full_rate: 50.0,
+                burst: 100,
+                level: 0.3,
+                part: 0,
+                shared: None,
+            }],
+            queues: vec![Queue {
+                class: "default".to_owned(),
+                flow: name.to_owned(),
+                waiting: 2,
+                oldest_seconds: 1.5,
+                reason: "bucket".to_owned(),
+                retry: false,
+            }],
+            keys: vec![Key {
+                key: name.repeat(30),
+                failures: 3,
+                failed_at_ms: 1_000,
+                next_at_ms: 9_000,
+                ..Key::default()
+            }],
+            history: History { step_seconds: 5, admitted: vec![5, 250], refused: vec![0, 0], waiting: vec![0, 2] },
+            ..Gate::default()
+        };
+        Status { now_ms: 5_000, gates: vec![gate], ..Status::default() }
+    }
+
+    #[test]
+    fn in_a_row_of_bars_whatever_happened_is_seen() {
+        assert_eq!(sparkline(&[0, 1, 1000], 8), " ▁█");
+        assert_eq!(sparkline(&[9, 9, 1, 2], 2), "▄█");
+        assert_eq!(sparkline(&[0, 0], 8), "  ");
+    }
+
+    #[test]
+    fn who_waits_and_why_is_told_within_the_width() {
+        let text = text(&status("pods"), Look { width: 80, colour: false });
+        for wanted in
+            ["2 calls wait, the longest for 1.5 s", "0 of 100", "50/s", "lost, 4.0 s ago", "in 4.0 s", "bucket"]
+        {
+            assert!(text.contains(wanted), "{wanted}\n{text}");
+        }
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        assert!(!text.contains('\u{1b}'));
+    }
+
+    #[test]
+    fn every_column_of_a_long_list_is_within_80_columns() {
+        let mut status = status("pods");
+        status.gates[0].refusals = vec![crate::Refusal {
+            at_ms: 1_000,
+            count: 12_345,
+            class: "a-class-with-a-long-name".to_owned(),
+            reason: "one_at_a_time".to_owned(),
+            call: "write deployments.apps/production/".repeat(4),
+            retry_in_seconds: 61.0,
+        }];
+        let text = text(&status, Look { width: 80, colour: false });
+        let line = text.lines().find(|line| line.contains("12345")).expect("the refusal");
+        for wanted in ["write deploy", "one_at_a_time", "4.0 s ago", "after 1 m 1 s"] {
+            assert!(line.contains(wanted), "{wanted}: {line}");
+        }
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    }
+
+    #[test]
+    fn the_gate_in_the_worst_state_comes_first() {
+        let gate = |name: &str| Gate { name: name.to_owned(), admitted: 1, ..Gate::default() };
+        let failing = Gate { keys_failing: 9, ..gate("failing") };
+        let (busy, busier) = (Gate { waiting: 2, ..gate("busy") }, Gate { waiting: 30, ..gate("busier") });
+        let down = super::super::Connections { down: Some("no route".to_owned()), ..Default::default() };
+        let cut_off = Gate { connections: vec![down], ..gate("cut_off") };
+        let calm =
+            Gate { history: History { step_seconds: 5, admitted: vec![900], ..History::default() }, ..gate("calm") };
+        let gates = vec![gate("idle"), calm, failing, busy, busier, cut_off];
+        let text = text(&Status { gates, ..Status::default() }, Look { width: 80, colour: false });
+        let place = |name: &str| text.find(&format!("\n{name}  ")).unwrap_or_else(|| panic!("no {name}\n{text}"));
+        let places = ["cut_off", "busier", "busy", "failing", "calm", "idle"].map(place);
+        assert!(places.is_sorted(), "{places:?}\n{text}");
+    }
+
+    #[test]
+    fn no_name_steers_the_terminal() {
+        let text = text(&status("a\u{1b}[2J\n"), Look { width: 200, colour: true });
+        assert!(!text.contains("\u{1b}[2J") && text.contains("\\u{1b}[2J\\n"), "{text}");
+    }
+}
