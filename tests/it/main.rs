@@ -6,8 +6,6 @@ mod browser;
 mod classify;
 mod cli;
 mod clients;
-#[path = "../support/command.rs"]
-mod command;
 mod config;
 mod credentials;
 mod dashboard;
@@ -20,8 +18,6 @@ mod external_paths;
 mod faults;
 mod fetched;
 mod floods;
-#[path = "../support/pages.rs"]
-mod follow;
 mod frames;
 mod github;
 mod github_page;
@@ -29,15 +25,11 @@ mod golden;
 mod guard;
 mod inject;
 mod keys;
-#[path = "../support/live.rs"]
-mod live;
 mod log;
 mod metrics;
 mod operate;
 mod page;
 mod pool;
-#[path = "../support/ports.rs"]
-mod ports;
 mod presets;
 mod proxy;
 mod quotas;
@@ -48,10 +40,6 @@ mod reload;
 mod shared;
 mod sharing_page;
 mod simulate;
-#[path = "../support/store_server.rs"]
-mod store_server;
-#[path = "../support/store_servers.rs"]
-mod store_servers;
 mod supply;
 mod support;
 mod tls;
@@ -60,5 +48,5 @@ mod trouble;
 mod tunnel_memory;
 mod watch_list;
 mod webhook;
-#[path = "../support/window.rs"]
-mod window;
+
+use testing::{command, live, pages as follow, ports, store_server, store_servers, window};

@@ -122,7 +122,7 @@ impl Crew {
         let informers = Program::start(plane, way, &watcher, &["informers", "-namespace", namespace, "-count", &count]);
         informers.wait_events("synced", 1, BACK);
         wait_for("every informer watches", BACK, || {
-            (plane.audit().of(&watcher.name).watches() >= WATCHES).then_some(())
+            (watches(&plane.audit().of(&watcher.name)) >= WATCHES).then_some(())
         });
         let manager = Program::start(plane, way, &writer, &["manage", "-namespace", namespace]);
         manager.wait_events("leading", 1, Duration::from_secs(60));
@@ -147,7 +147,7 @@ impl Crew {
         let since = || plane.audit().of(&self.watcher.name).only(|event| event.received > gone);
         let events = wait_for("every informer watches again", BACK, || {
             self.informers.process.must_run();
-            Some(since()).filter(|events| events.distinct_watches() >= WATCHES)
+            Some(since()).filter(|events| distinct_watches(events) >= WATCHES)
         });
         wait_for("the controller has caught up, or ended", BACK, || {
             (!self.leads() || self.written(plane) == OBJECTS).then_some(())
@@ -160,7 +160,7 @@ impl Crew {
             back: calls[calls.len() - 1].saturating_sub(calls[0]),
             watches: arrivals.len(),
             densest: densest(&arrivals),
-            closest: watches.closest(),
+            closest: closest(&watches),
             lists: events.only(|event| event.verb == "list").len(),
             written: self.written(plane),
         }
@@ -208,25 +208,22 @@ fn densest(arrivals: &[Duration]) -> usize {
     arrivals.iter().map(|begin| from(*begin)).max().unwrap_or_default()
 }
 
-impl Audit {
-    /// The number of watches that began.
-    fn watches(&self) -> usize {
-        self.only(|event| event.verb == "watch" && event.code == 200).len()
-    }
+/// Returns the number of watches that began.
+fn watches(audit: &Audit) -> usize {
+    audit.only(|event| event.verb == "watch" && event.code == 200).len()
+}
 
-    /// The number of different watches that began.
-    fn distinct_watches(&self) -> usize {
-        let begun = self.only(|event| event.verb == "watch" && event.code == 200);
-        begun.0.iter().filter_map(watched).collect::<HashSet<_>>().len()
-    }
+/// Returns the number of different watches that began.
+fn distinct_watches(audit: &Audit) -> usize {
+    let begun = audit.only(|event| event.verb == "watch" && event.code == 200);
+    begun.0.iter().filter_map(watched).collect::<HashSet<_>>().len()
+}
 
-    /// The shortest time between two watches of the same object.
-    fn closest(&self) -> Duration {
-        let mut last = HashMap::new();
-        let gaps =
-            self.0.iter().filter_map(|event| Some(event.received - last.insert(watched(event)?, event.received)?));
-        gaps.min().unwrap_or(Duration::MAX)
-    }
+/// Returns the shortest time between two watches of the same object.
+fn closest(audit: &Audit) -> Duration {
+    let mut last = HashMap::new();
+    let gaps = audit.0.iter().filter_map(|event| Some(event.received - last.insert(watched(event)?, event.received)?));
+    gaps.min().unwrap_or(Duration::MAX)
 }
 
 /// The one object that a watch of these informers selects.

@@ -4,8 +4,6 @@
 //! languages are fetched into it. A test whose programs cannot be had says that it was skipped, and
 //! passes; `TIDEGATE_LIVE=1` makes that a failure. Each module has one topic.
 
-#[path = "../support/admin.rs"]
-mod admin;
 mod backoff;
 mod clock;
 mod corrected;
@@ -13,10 +11,6 @@ mod credentials;
 mod deploy;
 mod exec;
 mod faults;
-#[path = "../support/fetched.rs"]
-mod fetched;
-#[path = "../support/pages.rs"]
-mod follow;
 mod get_or_create;
 mod getting_started;
 mod hangup;
@@ -24,8 +18,6 @@ mod helm;
 mod helm_upgrade;
 mod identity;
 mod in_cluster;
-#[path = "../support/java.rs"]
-mod java;
 mod kube_rs;
 mod kubeconfigs;
 mod kubectl;
@@ -38,8 +30,6 @@ mod outage;
 mod packaged_chart;
 mod pages;
 mod pod;
-#[path = "../support/ports.rs"]
-mod ports;
 mod rate;
 mod recovery;
 mod service;
@@ -48,9 +38,6 @@ mod streams;
 mod support;
 mod throttled;
 mod uploads;
-#[path = "../support/wait.rs"]
-mod wait;
 mod webhook;
 
-#[path = "../support/window.rs"]
-mod window;
+use testing::{admin, fetched, java, live, pages as follow, ports, wait};

@@ -1,23 +1,20 @@
 //! The basis of the tests: the control plane, the gate in front of it, clients and the audit log.
 
-pub(crate) mod audit;
-pub(crate) mod binaries;
 pub(crate) mod client;
 pub(crate) mod cluster;
-pub(crate) mod control_plane;
 pub(crate) mod gate;
 pub(crate) mod in_pod;
 pub(crate) mod installed;
 pub(crate) mod large;
 pub(crate) mod pods;
-pub(crate) mod process;
 pub(crate) mod programs;
-pub(crate) mod relay;
 pub(crate) mod turn;
 pub(crate) mod webhook;
 pub(crate) mod widgets;
 
 use std::time::Duration;
+
+pub(crate) use testing::{audit, binaries, control_plane, process};
 
 pub(crate) use crate::fetched::{now, say};
 pub(crate) use crate::wait::{pause, wait_for};

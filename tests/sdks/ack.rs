@@ -10,11 +10,10 @@ use std::time::Duration;
 
 use tidegate::inject::Client as Kind;
 
-use crate::fetched::{install, or_skip, run, say};
+use crate::fetched::{install, run, say};
 use crate::intercepted::variables;
+use crate::live::or_skip;
 use crate::operators::{encrypted, set_up, sidecar};
-use crate::plane::control_plane::{ControlPlane, Options};
-use crate::plane::process::Process;
 use crate::pod;
 use crate::ports::free_port;
 use crate::programs;
@@ -22,6 +21,8 @@ use crate::relay::{Exchange, Relay};
 use crate::signed::Judge;
 use crate::wait::wait_for;
 use crate::window::worst_excess;
+use testing::control_plane::{ControlPlane, Options};
+use testing::process::Process;
 
 /// What AWS publishes for an account and region: the size of a bucket, and what comes back in a
 /// second. All actions share the first, and those that write the second.
@@ -99,7 +100,7 @@ fn an_ack_controller_exceeds_elb_by_itself_and_not_behind_the_gate() {
     // What has to be fetched is out of reach in a pod.
     let Some(dir) = or_skip("ACK", controller()) else { return };
     if or_skip("the judge of signatures", programs::judge()).is_none()
-        || crate::plane::binaries::Binaries::or_skip("ACK").is_none()
+        || testing::binaries::Binaries::or_skip("ACK").is_none()
         || !pod::is_in_pod("ack::an_ack_controller_exceeds_elb_by_itself_and_not_behind_the_gate")
     {
         return;

@@ -6,9 +6,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::fetched::{debian, install, or_skip};
+use crate::fetched::{debian, install};
 use crate::gate::Gates;
 use crate::hub::{Hub, NAME, PAGES};
+use crate::live::or_skip;
 use crate::ports::free_port;
 use crate::programs::{Client, Program, Report};
 

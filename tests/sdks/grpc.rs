@@ -5,8 +5,8 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use crate::fetched::or_skip;
 use crate::gate::{Gates, Plan};
+use crate::live::or_skip;
 use crate::ports::free_port;
 use crate::programs::{CLIENTS, Client, Program, venv};
 

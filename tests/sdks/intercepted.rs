@@ -15,8 +15,9 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use tidegate::inject::{Client, Egress, Mode, Options, inject};
 use tidegate::tls::{Interception, Trust};
 
-use crate::fetched::{or_skip, say};
+use crate::fetched::say;
 use crate::gate::Gates;
+use crate::live::or_skip;
 use crate::ports::free_port;
 use crate::programs::{self, Program};
 use crate::signed::{Judge, SDKS, SERVICES, Sdk, calls, is_about_the_signature};

@@ -3,9 +3,9 @@
 
 use std::fs;
 
-use crate::fetched::or_skip;
 use crate::gate::Gates;
 use crate::intercepted::variables;
+use crate::live::or_skip;
 use crate::pod;
 use crate::programs::{Client, Program};
 use crate::reached::Api;

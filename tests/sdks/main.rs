@@ -7,25 +7,16 @@
 //! had says that it was skipped, and `TIDEGATE_LIVE=1` makes that a failure.
 
 mod ack;
-#[path = "../support/admin.rs"]
-mod admin;
-#[path = "../support/fetched.rs"]
-mod fetched;
 mod fickle;
 mod gate;
 mod github;
 mod grpc;
 mod hub;
 mod intercepted;
-#[path = "../support/java.rs"]
-mod java;
 mod kept;
 mod matrix;
 mod operators;
-mod plane;
 mod pod;
-#[path = "../support/ports.rs"]
-mod ports;
 mod programs;
 mod reached;
 mod recorded;
@@ -36,8 +27,6 @@ mod stage;
 mod suite;
 mod telemetry;
 mod upstream;
-#[path = "../support/wait.rs"]
-mod wait;
-#[path = "../support/window.rs"]
-mod window;
 mod wire;
+
+use testing::{admin, fetched, java, live, ports, wait, window};

@@ -1,6 +1,6 @@
 //! The SDKs, and what each makes of a refusal and of a failure.
 
-use crate::fetched::or_skip;
+use crate::live::or_skip;
 use crate::programs::{Client, Program, Report};
 use crate::relay::Exchange;
 

@@ -15,9 +15,10 @@ use tidegate::inject::Client as Kind;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-use crate::fetched::{install, or_skip, run, say};
+use crate::fetched::{install, run, say};
 use crate::gate::Gates;
 use crate::intercepted::variables;
+use crate::live::or_skip;
 use crate::pod;
 use crate::programs::{self, OF_THE_MACHINE};
 use crate::relay::{Exchange, Relay};

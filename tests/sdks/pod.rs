@@ -12,7 +12,8 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, 
 use rustls::ServerConfig;
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 
-use crate::fetched::{everything_is_required, say};
+use crate::fetched::say;
+use crate::live::is_required;
 
 /// The address of the API, which is not one of this pod.
 pub(crate) const API: &str = "10.20.0.1";
@@ -27,7 +28,7 @@ pub(crate) fn is_in_pod(test: &str) -> bool {
     }
     let may = Command::new("unshare").args(NAMESPACES).arg("true").output();
     if !may.as_ref().is_ok_and(|may| may.status.success()) {
-        assert!(!everything_is_required(), "{test} needs `unshare {}`: {may:?}", NAMESPACES.join(" "));
+        assert!(!is_required(), "{test} needs `unshare {}`: {may:?}", NAMESPACES.join(" "));
         say(format_args!("SKIPPED {test}: this user may not `unshare {}`", NAMESPACES.join(" ")));
         return false;
     }

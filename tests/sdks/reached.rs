@@ -18,8 +18,9 @@ use std::thread;
 pub(crate) use self::api::Api;
 use self::callers::Caller;
 use self::rows::{ROWS, Row, Way};
-use crate::fetched::{everything_is_required, or_skip, say};
+use crate::fetched::say;
 use crate::gate::Gates;
+use crate::live::{is_required, or_skip};
 use crate::pod;
 
 /// A client that has called the hosts that gates list, and the cells of the table's row for it.
@@ -173,7 +174,7 @@ fn clients_are_limited_where_a_gate_lists_the_host_and_reach_all_else_as_before(
     });
     let mut reached = reached.into_inner().expect("no panic");
     reached.sort_by_key(|(index, _)| *index);
-    assert!(reached.len() == ROWS.len() || !everything_is_required(), "a client is missing");
+    assert!(reached.len() == ROWS.len() || !is_required(), "a client is missing");
     assert_eq!(gates.metric("tidegate_egress_handshake_failures_total", ""), 0.0, "{}", gates.log());
     for (_, found) in &mut reached {
         reach_the_rest(found, &api, &gates);

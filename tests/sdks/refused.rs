@@ -5,8 +5,9 @@ use std::fmt::Write as _;
 use std::thread;
 use std::time::Duration;
 
-use crate::fetched::{now, or_skip, say};
+use crate::fetched::{now, say};
 use crate::gate::{Gates, Plan};
+use crate::live::or_skip;
 use crate::matrix::{SDKS, Sdk};
 use crate::programs::{Client, Program};
 use crate::relay::{Exchange, Relay};

@@ -9,9 +9,10 @@ use std::thread;
 
 use serde::Deserialize;
 
-use crate::fetched::{or_skip, say};
+use crate::fetched::say;
 use crate::fickle::{closing, refusing};
 use crate::gate::{Gates, Plan};
+use crate::live::or_skip;
 use crate::ports::free_port;
 use crate::programs::{CLIENTS, Client, Program, judge};
 

@@ -14,8 +14,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 
-use crate::fetched::{install, or_skip, run, say};
+use crate::fetched::{install, run, say};
 use crate::gate::Gates;
+use crate::live::or_skip;
 use crate::pod;
 use crate::programs::{CLIENTS, OF_THE_MACHINE};
 

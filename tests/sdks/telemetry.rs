@@ -12,8 +12,9 @@ use std::thread;
 
 use serde_json::Value;
 
-use crate::fetched::{install, or_skip, run};
+use crate::fetched::{install, run};
 use crate::gate::{Gates, Plan, until};
+use crate::live::or_skip;
 use crate::ports::free_port;
 use crate::wire::Head;
 

@@ -7,18 +7,13 @@
 //! comes to rest, and the two states are compared.
 
 mod clients;
-#[expect(dead_code, reason = "the soak runs the command as the other tests do, and needs less of it")]
-#[path = "../support/command.rs"]
-mod command;
 mod dice;
-#[path = "../support/ports.rs"]
-mod ports;
 mod process;
 mod promises;
 mod upstream;
 mod weather;
-#[path = "../support/window.rs"]
-mod window;
+
+use testing::{command, ports, window};
 
 use std::fmt::Display;
 use std::io::Write;

@@ -12,8 +12,8 @@ use std::process::Command;
 use crate::fetched::{self, debian, install, run};
 use crate::java::{compiled, jars};
 
-pub(crate) use crate::fetched::or_skip;
 pub(crate) use crate::java::java;
+pub(crate) use crate::live::or_skip;
 
 /// The folder of the clients' sources and pins.
 pub(crate) const CLIENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kubernetes/clients");

@@ -16,17 +16,12 @@ use crate::limit::policy::{BucketPolicy, Per, SharedPolicy};
 use crate::limit::{Alone, Answer, Ask, Asked, Away, Ledger, Part, SharedLimits};
 use crate::spec::{Endpoint, SentinelLogin, StoreAddress, UpstreamTls};
 
-use self::store_server::{Process, program, programs, spawn};
+use testing::store_server::{Process, program, programs, spawn};
 
 mod agree;
 mod faults;
 mod places;
 mod primaries;
-#[path = "../../../../tests/support/store_server.rs"]
-mod store_server;
-#[path = "../../../../tests/support/store_servers.rs"]
-#[expect(dead_code, reason = "tests/it needs more of it")]
-mod store_servers;
 mod tls;
 
 /// A server of a test. It ends with the test.

@@ -3,9 +3,9 @@
 
 use std::io::{Read, Write};
 
-use super::store_servers::{Node, Nodes, Watched, free_port, until};
 use super::*;
 use crate::store::fault::Fault;
+use testing::store_servers::{Node, Nodes, Watched, free_port, until};
 
 fn endpoints(nodes: &[Node]) -> Vec<Endpoint> {
     nodes.iter().map(|node| Endpoint { host: "127.0.0.1".to_owned(), port: node.port }).collect()

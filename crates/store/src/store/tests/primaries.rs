@@ -4,8 +4,8 @@
 use std::io::copy;
 use std::net::{TcpListener, TcpStream};
 
-use super::store_servers::{Node, Watched, free_port, until};
 use super::*;
+use testing::store_servers::{Node, Watched, free_port, until};
 
 fn endpoint(port: u16) -> Endpoint {
     Endpoint { host: "127.0.0.1".to_owned(), port }

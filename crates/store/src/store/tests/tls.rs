@@ -1,7 +1,7 @@
 //! A store behind TLS, with a certificate of a CA that only the configuration knows.
 
-use super::store_servers::{Node, Nodes, Watched};
 use super::*;
+use testing::store_servers::{Node, Nodes, Watched};
 
 /// A certificate of this machine, which is its own CA, and its key: two files.
 fn certificate(folder: &Path) -> (PathBuf, PathBuf) {

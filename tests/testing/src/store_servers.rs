@@ -10,34 +10,34 @@ use std::time::Duration;
 
 use redis::FromRedisValue;
 
-use super::store_server::{Process, program};
+use crate::store_server::{Process, program};
 
 /// A server on a port of loopback that keeps nothing. It ends with this.
-pub(crate) struct Node {
-    pub(crate) port: u16,
+pub struct Node {
+    pub port: u16,
     /// Its port for TLS, if it has a certificate.
-    pub(crate) tls_port: Option<u16>,
+    pub tls_port: Option<u16>,
     process: Process,
 }
 
 /// A primary with a replica, and the sentinels that watch them as `account`.
-pub(crate) struct Watched {
-    pub(crate) primary: Node,
-    pub(crate) replica: Node,
-    pub(crate) sentinels: Vec<Node>,
+pub struct Watched {
+    pub primary: Node,
+    pub replica: Node,
+    pub sentinels: Vec<Node>,
 }
 
 /// Three nodes with a third of the slots each, and a replica of the first.
-pub(crate) struct Nodes {
-    pub(crate) nodes: Vec<Node>,
-    pub(crate) replica: Node,
+pub struct Nodes {
+    pub nodes: Vec<Node>,
+    pub replica: Node,
 }
 
 // === impl Node ===
 
 impl Node {
     /// Starts a server with these options.
-    pub(crate) fn start(program: &Path, folder: &Path, more: &[&str]) -> Self {
+    pub fn start(program: &Path, folder: &Path, more: &[&str]) -> Self {
         let port = free_port();
         let place = folder.join(port.to_string());
         std::fs::create_dir(&place).expect("a folder");
@@ -57,7 +57,7 @@ impl Node {
     }
 
     /// Runs a command as the server's administrator.
-    pub(crate) fn run<T: FromRedisValue>(&self, words: &[&str]) -> redis::RedisResult<T> {
+    pub fn run<T: FromRedisValue>(&self, words: &[&str]) -> redis::RedisResult<T> {
         let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port)).expect("an address");
         let mut command = redis::cmd(words[0]);
         words[1..].iter().for_each(|word| _ = command.arg(word));
@@ -65,16 +65,16 @@ impl Node {
     }
 
     /// The same, where it cannot fail.
-    pub(crate) fn must<T: FromRedisValue>(&self, words: &[&str]) -> T {
+    pub fn must<T: FromRedisValue>(&self, words: &[&str]) -> T {
         self.run(words).unwrap_or_else(|error| panic!("{words:?}: {error}"))
     }
 
-    pub(crate) fn signal(&self, signal: &str) {
+    pub fn signal(&self, signal: &str) {
         self.process.signal(signal);
     }
 
     /// Kills it with SIGKILL.
-    pub(crate) fn kill(&mut self) {
+    pub fn kill(&mut self) {
         self.process.kill();
     }
 
@@ -88,7 +88,7 @@ impl Node {
 impl Watched {
     /// Starts all of them; `None` if no server is installed. Servers and sentinels get these
     /// options, too.
-    pub(crate) fn start(folder: &Path, more: &[&str], of_sentinels: &str) -> Option<Self> {
+    pub fn start(folder: &Path, more: &[&str], of_sentinels: &str) -> Option<Self> {
         let program = program()?;
         let primary = Node::start(&program, folder, more);
         let watched = primary.tls_port.unwrap_or(primary.port);
@@ -112,7 +112,7 @@ impl Watched {
     }
 
     /// Returns when the sentinels know each other and the replica.
-    pub(crate) fn are_ready(&self) {
+    pub fn are_ready(&self) {
         for sentinel in &self.sentinels {
             until("the sentinels agree", || {
                 sentinel.says(&["SENTINEL", "CKQUORUM", "account"], "3 usable")
@@ -122,7 +122,7 @@ impl Watched {
     }
 
     /// Returns when most of the sentinels name the replica as the primary.
-    pub(crate) fn failed_over(&self) {
+    pub fn failed_over(&self) {
         let ask = ["SENTINEL", "get-master-addr-by-name", "account"];
         let names = |sentinel: &&Node| sentinel.must::<(String, u16)>(&ask).1 == self.replica.port;
         until("the sentinels name the other", || self.sentinels.iter().filter(names).count() >= 2);
@@ -130,7 +130,7 @@ impl Watched {
     }
 
     /// The URL of a store.
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("redis+sentinel://{}/account", list(&self.sentinels))
     }
 }
@@ -139,7 +139,7 @@ impl Watched {
 
 impl Nodes {
     /// Starts all of them; `None` if no server is installed.
-    pub(crate) fn start(folder: &Path, more: &[&str]) -> Option<Self> {
+    pub fn start(folder: &Path, more: &[&str]) -> Option<Self> {
         let program = program()?;
         let node = || {
             let bus = free_port().to_string();
@@ -170,13 +170,13 @@ impl Nodes {
     }
 
     /// Returns the number of the node that has a key, of the three that began with slots.
-    pub(crate) fn home(&self, key: &str) -> usize {
+    pub fn home(&self, key: &str) -> usize {
         let slot: u16 = self.nodes[0].must(&["CLUSTER", "KEYSLOT", key]);
         usize::from(slot > 5_460) + usize::from(slot > 10_922)
     }
 
     /// Begins to move the slot of a key, and moves the key: from then on the old node says `ASK`.
-    pub(crate) fn begin_to_move(&self, key: &str, from: usize, to: usize) -> String {
+    pub fn begin_to_move(&self, key: &str, from: usize, to: usize) -> String {
         let (from, to) = (&self.nodes[from], &self.nodes[to]);
         let slot = from.must::<u16>(&["CLUSTER", "KEYSLOT", key]).to_string();
         to.must::<()>(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from.id()]);
@@ -186,7 +186,7 @@ impl Nodes {
     }
 
     /// Says to all nodes that a slot has moved.
-    pub(crate) fn has_moved(&self, slot: &str, to: usize) {
+    pub fn has_moved(&self, slot: &str, to: usize) {
         let id = self.nodes[to].id();
         let others = self.nodes.iter().enumerate().filter(|(number, _)| *number != to).map(|(_, node)| node);
         for node in [&self.nodes[to]].into_iter().chain(others) {
@@ -195,7 +195,7 @@ impl Nodes {
     }
 
     /// The URL of a store that knows the second and third node.
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("redis+cluster://{}", list(&self.nodes[1..]))
     }
 }
@@ -216,13 +216,13 @@ fn list(nodes: &[Node]) -> String {
     nodes.iter().map(Node::to_string).collect::<Vec<_>>().join(",")
 }
 
-pub(crate) fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound").port()
 }
 
 /// Returns when something is so.
 #[expect(clippy::disallowed_methods, reason = "the servers of others do not say when they are ready")]
-pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
+pub fn until(what: &str, is_so: impl Fn() -> bool) {
     for _ in 0..6_000 {
         if is_so() {
             return;

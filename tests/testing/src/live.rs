@@ -6,12 +6,12 @@
 use std::io::Write as _;
 
 /// Returns true if everything has to be there.
-pub(crate) fn is_required() -> bool {
+pub fn is_required() -> bool {
     std::env::var_os("TIDEGATE_LIVE").is_some_and(|value| value == "1")
 }
 
 /// Returns an error unless everything has to be there.
-pub(crate) fn required() -> Result<(), String> {
+pub fn required() -> Result<(), String> {
     if is_required() { Ok(()) } else { Err("TIDEGATE_LIVE=1 runs it".to_owned()) }
 }
 
@@ -19,7 +19,7 @@ pub(crate) fn required() -> Result<(), String> {
 ///
 /// # Panics
 /// If something is missing where everything has to be there.
-pub(crate) fn or_skip<T>(test: &str, found: Result<T, String>) -> Option<T> {
+pub fn or_skip<T>(test: &str, found: Result<T, String>) -> Option<T> {
     match found {
         Ok(found) => Some(found),
         Err(why) => {

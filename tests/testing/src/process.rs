@@ -12,7 +12,7 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use super::wait_for;
+use crate::wait::wait_for;
 
 /// One word and one argument per line: `+ PID`, `- PID`, `d FOLDER`. It ignores the terminal's
 /// signals, because it must outlive the processes that they end.
@@ -48,7 +48,7 @@ fn tell_reaper(word: char, what: &str) {
 
 /// A running child whose output goes to files.
 #[derive(Debug)]
-pub(crate) struct Process {
+pub struct Process {
     child: Mutex<Child>,
     name: String,
     log: PathBuf,
@@ -57,7 +57,7 @@ pub(crate) struct Process {
 impl Process {
     /// Starts `command`. Its stderr goes to `DIR/NAME.log`, and so does its stdout unless it is
     /// already set to go elsewhere.
-    pub(crate) fn start(name: &str, dir: &Path, mut command: Command) -> Self {
+    pub fn start(name: &str, dir: &Path, mut command: Command) -> Self {
         let log = dir.join(format!("{name}.log"));
         let open = || File::options().create(true).append(true).open(&log).expect("the log file can be opened");
         command.stdin(Stdio::null()).stdout(open()).stderr(open());
@@ -66,7 +66,7 @@ impl Process {
 
     /// The same with stdout in its own file, `DIR/NAME.out`, for programs that print a report
     /// there.
-    pub(crate) fn start_reporting(name: &str, dir: &Path, mut command: Command) -> (Self, PathBuf) {
+    pub fn start_reporting(name: &str, dir: &Path, mut command: Command) -> (Self, PathBuf) {
         let log = dir.join(format!("{name}.log"));
         let out = dir.join(format!("{name}.out"));
         command
@@ -82,12 +82,12 @@ impl Process {
         Self { child: Mutex::new(child), name: name.to_owned(), log }
     }
 
-    pub(crate) fn pid(&self) -> u32 {
+    pub fn pid(&self) -> u32 {
         self.child().id()
     }
 
     /// The end of its log, which is the first thing to read when a test fails.
-    pub(crate) fn log_tail(&self) -> String {
+    pub fn log_tail(&self) -> String {
         let text = fs::read(&self.log).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
         let lines: Vec<&str> = text.lines().collect();
@@ -95,7 +95,7 @@ impl Process {
     }
 
     /// Panics with the end of its log if it has ended.
-    pub(crate) fn must_run(&self) {
+    pub fn must_run(&self) {
         let ended = self.child().try_wait().expect("a child can be asked");
         if let Some(status) = ended {
             panic!("{} ended early, {status}:\n{}", self.name, self.log_tail());
@@ -103,19 +103,19 @@ impl Process {
     }
 
     /// True if it has ended by itself.
-    pub(crate) fn has_ended(&self) -> bool {
+    pub fn has_ended(&self) -> bool {
         self.child().try_wait().expect("a child can be asked").is_some()
     }
 
     /// Sends a signal by name, as `kill -NAME` does.
-    pub(crate) fn signal(&self, name: &str) {
+    pub fn signal(&self, name: &str) {
         let pid = self.pid().to_string();
         let sent = Command::new("kill").args([&format!("-{name}"), pid.as_str()]).status();
         assert!(sent.is_ok_and(|s| s.success()), "{}: no signal could be sent to {pid}", self.name);
     }
 
     /// Waits until it has ended by itself.
-    pub(crate) fn wait(&self, within: Duration) -> ExitStatus {
+    pub fn wait(&self, within: Duration) -> ExitStatus {
         let what = format!("{} ends", self.name);
         let status = wait_for(&what, within, || self.child().try_wait().expect("a child can be asked"));
         self.forget();
@@ -123,7 +123,7 @@ impl Process {
     }
 
     /// Ends it at once.
-    pub(crate) fn kill(&self) {
+    pub fn kill(&self) {
         let mut child = self.child();
         // It may have ended already, which is as good.
         drop(child.kill());
@@ -148,14 +148,14 @@ impl Drop for Process {
 }
 
 /// Makes a new folder that is removed at the end, at the latest by the reaper.
-pub(crate) fn scratch_dir() -> tempfile::TempDir {
+pub fn scratch_dir() -> tempfile::TempDir {
     let dir = tempfile::Builder::new().prefix("tg").tempdir().expect("a temporary folder can be made");
     tell_reaper('d', &dir.path().display().to_string());
     dir
 }
 
 /// A command with its arguments.
-pub(crate) fn command(program: impl AsRef<OsStr>, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
+pub fn command(program: impl AsRef<OsStr>, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
     let mut command = Command::new(program);
     command.args(args);
     command

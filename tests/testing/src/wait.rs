@@ -1,11 +1,11 @@
-//! Waits in real time, for what other processes do. Other test binaries use this file too.
+//! Waits in real time, for what other processes do.
 
 use std::time::Duration;
 
 use crate::fetched::now;
 
 /// Repeats `check` until it returns something; panics with `what` when `within` has passed.
-pub(crate) fn wait_for<T>(what: &str, within: Duration, mut check: impl FnMut() -> Option<T>) -> T {
+pub fn wait_for<T>(what: &str, within: Duration, mut check: impl FnMut() -> Option<T>) -> T {
     let start = now();
     loop {
         if let Some(found) = check() {
@@ -18,6 +18,6 @@ pub(crate) fn wait_for<T>(what: &str, within: Duration, mut check: impl FnMut() 
 
 /// Lets real time pass, between two looks or because a test is about a time.
 #[expect(clippy::disallowed_methods, reason = "other processes run on real time")]
-pub(crate) fn pause(time: Duration) {
+pub fn pause(time: Duration) {
     std::thread::sleep(time);
 }

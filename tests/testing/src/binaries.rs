@@ -11,13 +11,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use crate::fetched::{Fnv, cache_root, everything_is_required, now, say};
+use crate::fetched::{Fnv, cache_root, now, say};
+use crate::live::is_required;
 
 /// The version that the programs report: without it kubectl's skew checks see `v0.0.0-master`.
 const VERSION: &str = "v1.36.3";
 
 /// The folder of go.mod.
-const MODULE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kubernetes");
+const MODULE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../kubernetes");
 
 /// Name and Go package of each program; ours are in folders here.
 const PACKAGES: [(&str, &str); 8] = [
@@ -33,18 +34,18 @@ const PACKAGES: [(&str, &str); 8] = [
 
 /// The programs, all of them built.
 #[derive(Debug)]
-pub(crate) struct Binaries {
+pub struct Binaries {
     paths: HashMap<&'static str, PathBuf>,
 }
 
 impl Binaries {
     /// The programs, built on first use. Prints the reason and returns `None` if there is no Go to
     /// build them with.
-    pub(crate) fn or_skip(test: &str) -> Option<&'static Self> {
+    pub fn or_skip(test: &str) -> Option<&'static Self> {
         static FOUND: OnceLock<Result<Binaries, String>> = OnceLock::new();
         match FOUND.get_or_init(Self::find) {
             Ok(found) => Some(found),
-            Err(why) if everything_is_required() => {
+            Err(why) if is_required() => {
                 panic!("TIDEGATE_LIVE=1, but there is no control plane: {why}")
             }
             Err(why) => {
@@ -55,13 +56,13 @@ impl Binaries {
     }
 
     /// The path of a program.
-    pub(crate) fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.paths[name].clone()
     }
 
     fn find() -> Result<Self, String> {
         let sums = fs::read(Path::new(MODULE).join("go.sum")).map_err(|e| format!("go.sum: {e}"))?;
-        let mut hash = Fnv::new();
+        let mut hash = Fnv::default();
         hash.add(&sums).add(linker_flags().as_bytes());
         let root = cache_root()?.join(format!("kubernetes-{:016x}", hash.0));
         let bin = root.join("bin");
@@ -127,7 +128,7 @@ fn own_sources(folder: &str) -> Result<u64, String> {
     let entries = fs::read_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
     files.sort();
-    let mut hash = Fnv::new();
+    let mut hash = Fnv::default();
     for file in files {
         hash.add(&fs::read(&file).map_err(|e| format!("{}: {e}", file.display()))?);
     }

@@ -11,12 +11,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use super::audit::Audit;
-use super::binaries::Binaries;
-use super::process::{Process, command, scratch_dir};
-use super::relay::Relay;
-use super::{now, say, wait_for};
+use crate::audit::Audit;
+use crate::binaries::Binaries;
+use crate::fetched::{now, say};
 use crate::ports::free_port;
+use crate::process::{Process, command, scratch_dir};
+use crate::relay::Relay;
+use crate::wait::wait_for;
 
 /// Enough for every test to have its own identities, so that the audit log tells them apart.
 const USERS: usize = 100;
@@ -36,33 +37,33 @@ rules:
 
 /// A caller: the audit log names the user, and the token is what a client sends.
 #[derive(Clone, Debug)]
-pub(crate) struct User {
-    pub(crate) name: String,
-    pub(crate) token: String,
+pub struct User {
+    pub name: String,
+    pub token: String,
 }
 
 impl User {
     /// What tells it from others in the name of a file: the end of its token.
-    pub(crate) fn mark(&self) -> &str {
+    pub fn mark(&self) -> &str {
         self.token.get(self.token.len().saturating_sub(40)..).unwrap_or(&self.token)
     }
 }
 
 /// The differences between control planes.
 #[derive(Debug, Default)]
-pub(crate) struct Options {
+pub struct Options {
     /// Flags of kube-apiserver beyond the usual ones.
-    pub(crate) flags: Vec<String>,
+    pub flags: Vec<String>,
     /// True if the test needs cascading deletion, default service accounts or the ends of
     /// namespaces.
-    pub(crate) controller_manager: bool,
+    pub controller_manager: bool,
     /// True if clients come through a relay that can be cut.
-    pub(crate) relay: bool,
+    pub relay: bool,
 }
 
 /// A running control plane.
 #[derive(Debug)]
-pub(crate) struct ControlPlane {
+pub struct ControlPlane {
     binaries: &'static Binaries,
     // Dropped before the folder it writes to.
     manager: Option<Process>,
@@ -80,14 +81,14 @@ pub(crate) struct ControlPlane {
 impl ControlPlane {
     /// The control plane that most tests share, started on first use; `None` if the tests are
     /// skipped.
-    pub(crate) fn shared(test: &str) -> Option<&'static Self> {
+    pub fn shared(test: &str) -> Option<&'static Self> {
         static SHARED: OnceLock<ControlPlane> = OnceLock::new();
         let binaries = Binaries::or_skip(test)?;
         Some(SHARED.get_or_init(|| Self::start(binaries, Options { controller_manager: true, ..Options::default() })))
     }
 
     /// A control plane for this test alone.
-    pub(crate) fn own(test: &str, options: Options) -> Option<Self> {
+    pub fn own(test: &str, options: Options) -> Option<Self> {
         Some(Self::start(Binaries::or_skip(test)?, options))
     }
 
@@ -122,52 +123,52 @@ impl ControlPlane {
     }
 
     /// The API server's base URL.
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("https://127.0.0.1:{}", self.port())
     }
 
     /// The port for clients.
-    pub(crate) fn port(&self) -> u16 {
+    pub fn port(&self) -> u16 {
         self.relay.as_ref().map_or(self.port, Relay::port)
     }
 
     /// The relay, which a test that asked for one may cut.
-    pub(crate) fn relay(&self) -> &Relay {
+    pub fn relay(&self) -> &Relay {
         self.relay.as_ref().expect("this test asked for a relay")
     }
 
     /// A file of its folder: certificates, keys, logs.
-    pub(crate) fn file(&self, name: &str) -> PathBuf {
+    pub fn file(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
     /// The CA that signed the API server's certificate.
-    pub(crate) fn ca_file(&self) -> PathBuf {
+    pub fn ca_file(&self) -> PathBuf {
         self.dir.path().join("ca.crt")
     }
 
     /// The Go programs.
-    pub(crate) const fn binaries(&self) -> &'static Binaries {
+    pub const fn binaries(&self) -> &'static Binaries {
         self.binaries
     }
 
     /// A member of `system:masters`, exempt from priority and fairness, that no other test uses.
-    pub(crate) fn master(&self) -> User {
+    pub fn master(&self) -> User {
         user("master", self.next_master.fetch_add(1, Ordering::Relaxed))
     }
 
     /// A cluster administrator by RBAC, subject to priority and fairness.
-    pub(crate) fn tester(&self) -> User {
+    pub fn tester(&self) -> User {
         user("tester", self.next_tester.fetch_add(1, Ordering::Relaxed))
     }
 
     /// The harness itself, which is not in the audit log.
-    pub(crate) fn harness() -> User {
+    pub fn harness() -> User {
         User { name: "tidegate:harness".to_owned(), token: "harness".to_owned() }
     }
 
     /// A kubeconfig that leads straight to the API server.
-    pub(crate) fn kubeconfig(&self, user: &User) -> PathBuf {
+    pub fn kubeconfig(&self, user: &User) -> PathBuf {
         let path = self.dir.path().join(format!("direct-{}.kubeconfig", user.mark()));
         write_kubeconfig(&path, &self.url(), &self.ca_file(), user);
         path
@@ -175,18 +176,18 @@ impl ControlPlane {
 
     /// Makes another CA, and another serving certificate by it; the API server loads them by
     /// itself.
-    pub(crate) fn rotate_serving(&self) {
+    pub fn rotate_serving(&self) {
         write_serving(self.dir.path());
     }
 
     /// Everything in the audit log so far.
-    pub(crate) fn audit(&self) -> Audit {
+    pub fn audit(&self) -> Audit {
         Audit::read(&self.dir.path().join("audit.log"))
     }
 
     /// Runs kubectl as the harness, straight to the API server. Returns its standard output, or
     /// panics with its messages.
-    pub(crate) fn kubectl(&self, args: &[&str]) -> String {
+    pub fn kubectl(&self, args: &[&str]) -> String {
         let config = self.kubeconfig(&Self::harness());
         let mut run = command(self.binaries.path("kubectl"), args);
         let out = run.env("KUBECONFIG", &config).env("HOME", self.dir.path()).output().expect("kubectl runs");
@@ -195,7 +196,7 @@ impl ControlPlane {
     }
 
     /// Runs kubectl apply for a manifest, as the harness.
-    pub(crate) fn apply(&self, manifest: &str) {
+    pub fn apply(&self, manifest: &str) {
         let mut file = tempfile::NamedTempFile::new_in(self.dir.path()).expect("the folder is ours");
         file.write_all(manifest.as_bytes()).expect("the folder is ours");
         let path = file.path().display().to_string();
@@ -203,30 +204,30 @@ impl ControlPlane {
     }
 
     /// Makes a namespace for the test.
-    pub(crate) fn namespace(&self, name: &str) {
+    pub fn namespace(&self, name: &str) {
         self.apply(&format!(
             "{{apiVersion: v1, kind: Namespace, metadata: {{name: {name}, labels: {{test: {name}}}}}}}"
         ));
     }
 
     /// Ends the API server at once, as a crash would.
-    pub(crate) fn kill_api(&self) {
+    pub fn kill_api(&self) {
         let api = self.api.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(api.expect("the API server was running"));
     }
 
     /// Suspends etcd: requests to it wait.
-    pub(crate) fn stall_etcd(&self) {
+    pub fn stall_etcd(&self) {
         self.etcd.signal("STOP");
     }
 
     /// Lets etcd go on.
-    pub(crate) fn resume_etcd(&self) {
+    pub fn resume_etcd(&self) {
         self.etcd.signal("CONT");
     }
 
     /// Starts the API server on the same port with the same data, and waits until it is ready.
-    pub(crate) fn start_api(&self) {
+    pub fn start_api(&self) {
         let api = Process::start("kube-apiserver", self.dir.path(), self.api_command());
         wait_for("the API server is ready", START, || {
             api.must_run();
@@ -316,7 +317,7 @@ fn user(kind: &str, number: usize) -> User {
 }
 
 /// A kubeconfig with one cluster, one user and one context, `test`.
-pub(crate) fn write_kubeconfig(path: &Path, server: &str, ca: &Path, user: &User) {
+pub fn write_kubeconfig(path: &Path, server: &str, ca: &Path, user: &User) {
     let text = format!(
         "apiVersion: v1\nkind: Config\ncurrent-context: test\n\
          clusters: [{{name: test, cluster: {{server: '{server}', certificate-authority: '{}'}}}}]\n\

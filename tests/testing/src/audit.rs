@@ -9,17 +9,17 @@ use serde_json::Value;
 
 /// One request as the API server saw it.
 #[derive(Clone, Debug)]
-pub(crate) struct Event {
+pub struct Event {
     /// The time of its arrival, since the epoch.
-    pub(crate) received: Duration,
+    pub received: Duration,
     /// The time of its answer (for a watch, of its beginning).
-    pub(crate) answered: Duration,
-    pub(crate) verb: String,
-    pub(crate) uri: String,
-    pub(crate) user: String,
-    pub(crate) code: u64,
-    pub(crate) resource: String,
-    pub(crate) name: String,
+    pub answered: Duration,
+    pub verb: String,
+    pub uri: String,
+    pub user: String,
+    pub code: u64,
+    pub resource: String,
+    pub name: String,
 }
 
 impl Event {
@@ -40,7 +40,7 @@ impl Event {
     }
 
     /// A call that a gate with the default classes meters against the manager bucket.
-    pub(crate) fn is_metered(&self) -> bool {
+    pub fn is_metered(&self) -> bool {
         let path = self.uri.split('?').next().unwrap_or_default();
         let discovery = ["/api", "/apis", "/version"].contains(&path.trim_end_matches('/'))
             || path.starts_with("/openapi")
@@ -51,12 +51,12 @@ impl Event {
 
 /// Events in order of arrival, each request once.
 #[derive(Clone, Debug)]
-pub(crate) struct Audit(pub(crate) Vec<Event>);
+pub struct Audit(pub Vec<Event>);
 
 impl Audit {
     /// Reads the whole file. The first line counts if a request has several (a watch begins and
     /// ends).
-    pub(crate) fn read(path: &Path) -> Self {
+    pub fn read(path: &Path) -> Self {
         let text = fs::read(path).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
         let mut seen = HashSet::new();
@@ -70,27 +70,31 @@ impl Audit {
     }
 
     /// The events that the predicate accepts.
-    pub(crate) fn only(&self, wanted: impl Fn(&Event) -> bool) -> Self {
+    pub fn only(&self, wanted: impl Fn(&Event) -> bool) -> Self {
         Self(self.0.iter().filter(|event| wanted(event)).cloned().collect())
     }
 
     /// The events of one user.
-    pub(crate) fn of(&self, user: &str) -> Self {
+    pub fn of(&self, user: &str) -> Self {
         self.only(|event| event.user == user)
     }
 
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.0.len()
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// The arrival of each.
-    pub(crate) fn arrivals(&self) -> Vec<Duration> {
+    pub fn arrivals(&self) -> Vec<Duration> {
         self.0.iter().map(|event| event.received).collect()
     }
 }
 
 /// P1 in terms of the audit log.
-pub(crate) use crate::window::worst_excess;
+pub use crate::window::worst_excess;
 
 /// `2026-01-31T12:34:56.123456Z` as time since the epoch.
 fn instant(text: &str) -> Option<Duration> {
@@ -109,6 +113,7 @@ fn instant(text: &str) -> Option<Duration> {
     Some(Duration::new(whole + seconds.parse::<u64>().ok()?, nanos))
 }
 
+#[cfg(test)]
 mod tests {
     use super::*;
 

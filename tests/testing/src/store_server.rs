@@ -7,13 +7,13 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 
 /// Returns the program of a Valkey or Redis server.
-pub(crate) fn program() -> Option<PathBuf> {
+pub fn program() -> Option<PathBuf> {
     programs().into_iter().next()
 }
 
 /// Returns the programs of both engines, Valkey's first, where `TIDEGATE_LIVE=1`; otherwise none.
 /// `TIDEGATE_STORE_SERVER` names one to use alone.
-pub(crate) fn programs() -> Vec<PathBuf> {
+pub fn programs() -> Vec<PathBuf> {
     if let Some(named) = env::var_os("TIDEGATE_STORE_SERVER") {
         return vec![named.into()];
     }
@@ -31,29 +31,29 @@ pub(crate) fn programs() -> Vec<PathBuf> {
 }
 
 /// A server's process. It ends with this, also where a test panics.
-pub(crate) struct Process(Child);
+pub struct Process(Child);
 
 // === impl Process ===
 
 impl Process {
-    pub(crate) fn start(command: &mut Command) -> Self {
+    pub fn start(command: &mut Command) -> Self {
         Self(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts"))
     }
 
     /// Kills it with SIGKILL.
-    pub(crate) fn kill(&mut self) {
+    pub fn kill(&mut self) {
         self.0.kill().ok();
         self.0.wait().ok();
     }
 
     /// Sends it a signal, such as `-STOP`.
-    pub(crate) fn signal(&self, signal: &str) {
+    pub fn signal(&self, signal: &str) {
         let sent = Command::new("kill").args([signal, &self.0.id().to_string()]).status();
         assert!(sent.expect("there is kill").success());
     }
 
     /// Fails if it has ended.
-    pub(crate) fn must_run(&mut self) {
+    pub fn must_run(&mut self) {
         let ended = self.0.try_wait().expect("it was started");
         assert!(ended.is_none(), "the server has ended: {ended:?}");
     }
@@ -66,7 +66,7 @@ impl Drop for Process {
 }
 
 /// Starts a server that keeps nothing, on the Unix socket `s` of a folder, and returns when it listens.
-pub(crate) fn spawn(program: &Path, folder: &Path, more: &[&str]) -> Process {
+pub fn spawn(program: &Path, folder: &Path, more: &[&str]) -> Process {
     let mut command = Command::new(program);
     command.args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"]).arg(folder.join("s"));
     let mut process = Process::start(command.arg("--dir").arg(folder).args(more));

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 ///
 /// It lies below the range for outgoing connections (32768 and up): a test with thousands of them
 /// would now and then take the port between this probe and its use.
-pub(crate) fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     // Processes with neighbouring numbers begin far from each other.
     let start = u16::try_from(u64::from(process::id()) * 7919 % u64::from(COUNT)).expect("less than COUNT");

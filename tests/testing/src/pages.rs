@@ -60,7 +60,7 @@ fn is_like(line: &str, said: &str) -> bool {
 
 /// Follows a page in a folder whose programs come first, with these variables. Returns what was
 /// typed and printed.
-pub(crate) fn follow(page: &str, folder: &Path, variables: &[(&str, String)]) -> String {
+pub fn follow(page: &str, folder: &Path, variables: &[(&str, String)]) -> String {
     let steps = steps(page);
     assert!(steps.len() > 2, "the page has no commands");
     let commands: Vec<&str> = steps.iter().map(|step| step.commands.as_str()).collect();

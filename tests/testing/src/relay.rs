@@ -11,32 +11,32 @@ use crate::ports::free_port;
 
 /// Relays from its port while it is not cut.
 #[derive(Debug)]
-pub(crate) struct Relay {
+pub struct Relay {
     port: u16,
     to: u16,
     running: Mutex<Option<Runtime>>,
 }
 
 impl Relay {
-    pub(crate) fn start(to: u16) -> Self {
+    pub fn start(to: u16) -> Self {
         let relay = Self { port: free_port(), to, running: Mutex::new(None) };
         relay.restore();
         relay
     }
 
-    pub(crate) const fn port(&self) -> u16 {
+    pub const fn port(&self) -> u16 {
         self.port
     }
 
     /// Breaks every connection and refuses new ones.
-    pub(crate) fn cut(&self) {
+    pub fn cut(&self) {
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
         // The runtime's tasks end with it, and their sockets too.
         running.expect("it was relaying").shutdown_timeout(std::time::Duration::from_secs(5));
     }
 
     /// Relays again.
-    pub(crate) fn restore(&self) {
+    pub fn restore(&self) {
         let runtime =
             Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime can be built");
         let listener = runtime.block_on(TcpListener::bind(("127.0.0.1", self.port))).expect("the port is still ours");

@@ -9,27 +9,34 @@ use std::thread;
 use std::time::Duration;
 
 /// Longer than anything here takes on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A command that has ended.
 #[derive(Debug)]
-pub(crate) struct Ended {
-    pub(crate) code: Option<i32>,
-    pub(crate) out: String,
-    pub(crate) err: String,
+pub struct Ended {
+    pub code: Option<i32>,
+    pub out: String,
+    pub err: String,
 }
 
 /// A command that goes on running; killed when dropped.
 #[derive(Debug)]
-pub(crate) struct Running {
+pub struct Running {
     child: Child,
     lines: Receiver<String>,
-    pub(crate) seen: Vec<String>,
+    pub seen: Vec<String>,
+}
+
+/// Returns the path of the `tidegate` that cargo built beside the running test.
+pub fn program() -> PathBuf {
+    let test = std::env::current_exe().expect("a test has a path");
+    let built = test.ancestors().nth(2).expect("tests are in deps/, below the programs");
+    built.join("tidegate")
 }
 
 /// `tidegate` with these arguments, and without environment variables that could configure it.
-pub(crate) fn tidegate<A: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = A>) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+pub fn tidegate<A: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = A>) -> Command {
+    let mut command = Command::new(program());
     for (name, _) in std::env::vars_os() {
         // The last two are the size of the terminal that the tests are started from.
         let is_size = name == "COLUMNS" || name == "LINES";
@@ -42,7 +49,7 @@ pub(crate) fn tidegate<A: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<I
 }
 
 /// Runs a command to its end.
-pub(crate) fn end(mut command: Command) -> Ended {
+pub fn end(mut command: Command) -> Ended {
     let mut child = command.spawn().expect("the binary was built");
     let (out, err) = (collected(child.stdout.take()), collected(child.stderr.take()));
     let (Ok(out), Ok(err)) = (out.recv_timeout(PATIENCE), err.recv_timeout(PATIENCE)) else {
@@ -54,7 +61,7 @@ pub(crate) fn end(mut command: Command) -> Ended {
 }
 
 /// Starts a command and follows its standard error.
-pub(crate) fn start(mut command: Command) -> Running {
+pub fn start(mut command: Command) -> Running {
     let mut child = command.stdout(Stdio::null()).spawn().expect("the binary was built");
     let (sender, lines) = channel();
     let err = child.stderr.take().expect("it is piped");
@@ -69,7 +76,7 @@ pub(crate) fn start(mut command: Command) -> Running {
 }
 
 /// A configuration file in a folder of its own.
-pub(crate) fn config(text: &str) -> (tempfile::TempDir, PathBuf) {
+pub fn config(text: &str) -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("tidegate.toml");
     std::fs::write(&path, text).expect("it can be written");
@@ -77,7 +84,7 @@ pub(crate) fn config(text: &str) -> (tempfile::TempDir, PathBuf) {
 }
 
 /// `run` or `check` with a configuration file.
-pub(crate) fn with_config(what: &str, path: &Path) -> Command {
+pub fn with_config(what: &str, path: &Path) -> Command {
     tidegate([what.as_ref(), "--config".as_ref(), path.as_os_str()])
 }
 
@@ -85,17 +92,17 @@ pub(crate) fn with_config(what: &str, path: &Path) -> Command {
 
 impl Running {
     /// The process's id.
-    pub(crate) fn id(&self) -> u32 {
+    pub fn id(&self) -> u32 {
         self.child.id()
     }
 
     /// The first line from now on that contains `wanted`.
-    pub(crate) fn line(&mut self, wanted: &str) -> String {
+    pub fn line(&mut self, wanted: &str) -> String {
         self.line_of(&[wanted])
     }
 
     /// The first line from now on that contains one of these.
-    pub(crate) fn line_of(&mut self, wanted: &[&str]) -> String {
+    pub fn line_of(&mut self, wanted: &[&str]) -> String {
         loop {
             let Ok(line) = self.lines.recv_timeout(PATIENCE) else {
                 panic!("no line with {wanted:?} came; there were:\n{}", self.seen.join("\n"));
@@ -108,34 +115,34 @@ impl Running {
     }
 
     /// Waits until the gates are open.
-    pub(crate) fn ready(&mut self) {
+    pub fn ready(&mut self) {
         self.line_of(&["INFO ready gates=", "\"message\":\"ready\",\"gates\":"]);
     }
 
     /// True if a line that contains `wanted` has come by now.
-    pub(crate) fn has_said(&mut self, wanted: &str) -> bool {
+    pub fn has_said(&mut self, wanted: &str) -> bool {
         self.seen.extend(self.lines.try_iter());
         self.seen.iter().any(|line| line.contains(wanted))
     }
 
     /// Sends SIGTERM, and returns the exit code.
-    pub(crate) fn terminate(mut self) -> Option<i32> {
+    pub fn terminate(mut self) -> Option<i32> {
         self.signalled()
     }
 
     /// Sends SIGTERM, and returns all lines that it wrote.
-    pub(crate) fn end(mut self) -> Vec<String> {
+    pub fn end(mut self) -> Vec<String> {
         self.signalled();
         std::mem::take(&mut self.seen)
     }
 
     /// Sends SIGKILL: the process writes nothing and closes nothing.
-    pub(crate) fn kill(mut self) {
+    pub fn kill(mut self) {
         stop(&mut self.child);
     }
 
     /// Sends a signal.
-    pub(crate) fn signal(&self, signal: &str) {
+    pub fn signal(&self, signal: &str) {
         let pid = self.child.id().to_string();
         let sent = Command::new("kill").args([signal, &pid]).status().expect("kill is there");
         assert!(sent.success());

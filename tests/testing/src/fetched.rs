@@ -12,38 +12,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-/// Returns what was found, or `None` with the reason said.
-///
-/// # Panics
-/// If it is missing where everything has to be there.
-pub(crate) fn or_skip<T>(test: &str, found: Result<T, String>) -> Option<T> {
-    match found {
-        Ok(found) => Some(found),
-        Err(why) if everything_is_required() => {
-            panic!("TIDEGATE_LIVE=1, but {test} misses a client: {why}")
-        }
-        Err(why) => {
-            say(format_args!("SKIPPED {test}: {why}"));
-            None
-        }
-    }
-}
-
-/// True if what is missing is a failure instead of a reason to skip.
-pub(crate) fn everything_is_required() -> bool {
-    std::env::var_os("TIDEGATE_LIVE").is_some_and(|value| value == "1")
-}
-
 /// Writes a line of the report, past libtest's capture, so that skips and figures show in a run
 /// that passes.
-pub(crate) fn say(line: impl Display) {
+pub fn say(line: impl Display) {
     let mut out = std::io::stdout().lock();
     // A closed stdout is no reason to fail a test.
     drop(writeln!(out, "tests: {line}"));
 }
 
 /// A virtual environment of Python with the packages of a list of pins.
-pub(crate) fn python(name: &str, pins: &Path) -> Result<PathBuf, String> {
+pub fn python(name: &str, pins: &Path) -> Result<PathBuf, String> {
     let dir = install(name, &[pins], |dir| {
         run("python3", Command::new("python3").arg("-m").arg("venv").arg(dir))?;
         let mut pip = Command::new(dir.join("bin/python"));
@@ -53,7 +31,7 @@ pub(crate) fn python(name: &str, pins: &Path) -> Result<PathBuf, String> {
 }
 
 /// A folder with the `node_modules` of a `package-lock.json`, by the npm beside `node`.
-pub(crate) fn node_modules(name: &str, from: &Path, node: &Path) -> Result<PathBuf, String> {
+pub fn node_modules(name: &str, from: &Path, node: &Path) -> Result<PathBuf, String> {
     let (package, lock) = (from.join("package.json"), from.join("package-lock.json"));
     install(name, &[&package, &lock], |dir| {
         for file in [&package, &lock] {
@@ -68,7 +46,7 @@ pub(crate) fn node_modules(name: &str, from: &Path, node: &Path) -> Result<PathB
 }
 
 /// A Debian package, unpacked. No root is needed.
-pub(crate) fn debian(package: &str, dir: &Path) -> Result<(), String> {
+pub fn debian(package: &str, dir: &Path) -> Result<(), String> {
     run("apt-get", Command::new("sh").current_dir(dir).env("PACKAGE", package).args(["-ec", DOWNLOAD]))?;
     run(
         "dpkg",
@@ -78,12 +56,8 @@ pub(crate) fn debian(package: &str, dir: &Path) -> Result<(), String> {
 
 /// A folder of the cache that `make` fills once; named by what it is made from, so that an edit
 /// makes another.
-pub(crate) fn install(
-    name: &str,
-    from: &[&Path],
-    make: impl FnOnce(&Path) -> Result<(), String>,
-) -> Result<PathBuf, String> {
-    let mut hash = Fnv::new();
+pub fn install(name: &str, from: &[&Path], make: impl FnOnce(&Path) -> Result<(), String>) -> Result<PathBuf, String> {
+    let mut hash = Fnv::default();
     for file in from {
         hash.add(&fs::read(file).map_err(|e| format!("{}: {e}", file.display()))?);
     }
@@ -108,7 +82,7 @@ pub(crate) fn install(
 }
 
 /// Runs a command to its end; its last line of errors is the reason of a failure.
-pub(crate) fn run(name: &str, command: &mut Command) -> Result<(), String> {
+pub fn run(name: &str, command: &mut Command) -> Result<(), String> {
     let out = command.output().map_err(|e| format!("{name} is needed, and does not run: {e}"))?;
     if out.status.success() {
         return Ok(());
@@ -119,7 +93,7 @@ pub(crate) fn run(name: &str, command: &mut Command) -> Result<(), String> {
 }
 
 /// The folder for what is built or fetched once for this user.
-pub(crate) fn cache_root() -> Result<PathBuf, String> {
+pub fn cache_root() -> Result<PathBuf, String> {
     let named = std::env::var_os("XDG_CACHE_HOME").filter(|v| !v.is_empty()).map(PathBuf::from);
     let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
     let root = named.or_else(home).ok_or("neither XDG_CACHE_HOME nor HOME says where a cache may be")?;
@@ -127,14 +101,16 @@ pub(crate) fn cache_root() -> Result<PathBuf, String> {
 }
 
 /// FNV-1a: stable over compilers, which std's hasher does not promise; a cache name needs no more.
-pub(crate) struct Fnv(pub(crate) u64);
+pub struct Fnv(pub u64);
 
-impl Fnv {
-    pub(crate) const fn new() -> Self {
+impl Default for Fnv {
+    fn default() -> Self {
         Self(0xcbf2_9ce4_8422_2325)
     }
+}
 
-    pub(crate) fn add(&mut self, bytes: &[u8]) -> &mut Self {
+impl Fnv {
+    pub fn add(&mut self, bytes: &[u8]) -> &mut Self {
         for byte in bytes {
             self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
         }
@@ -144,7 +120,7 @@ impl Fnv {
 
 /// Real time: other programs run on it, and no other can be put in its place.
 #[expect(clippy::disallowed_methods, reason = "other programs run on real time")]
-pub(crate) fn now() -> Instant {
+pub fn now() -> Instant {
     Instant::now()
 }
 
