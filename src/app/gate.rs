@@ -10,7 +10,9 @@ use crate::classify::Kind;
 use crate::clients;
 use crate::clock::Clock;
 use crate::config::Origins;
-use crate::credentials::{self, Api, Credential, CredentialsError, Environment, Injector, PodToken, Resolved, Secret};
+use crate::credentials::{
+    self, Api, Credential, CredentialsError, Environment, Injector, PodToken, ResolvedUpstream, Secret,
+};
 use crate::spec::{Clients, CredentialFile, Credentials, Gate, Listen, ListenerTls, TlsMode, Tokens, UpstreamTls};
 use crate::upstream::{self, Dns};
 use crate::{proxy, tls};
@@ -104,7 +106,7 @@ impl PreparedGate {
 fn folder(
     gate: &Gate,
     listener: &Arc<tls::Listener>,
-    resolved: &Resolved,
+    resolved: &ResolvedUpstream,
     injects: bool,
     pod_token: Option<&PodToken>,
 ) -> Option<Folder> {
@@ -137,7 +139,7 @@ fn write_to(tls: Option<&ListenerTls>) -> Option<&Path> {
 }
 
 /// Resolves where calls go.
-fn resolve(gate: &Gate, around: &Environment) -> Result<Resolved, Trouble> {
+fn resolve(gate: &Gate, around: &Environment) -> Result<ResolvedUpstream, Trouble> {
     credentials::resolve(&gate.upstream, &gate.upstream_tls, around).map_err(|error| match error {
         CredentialsError::NotInCluster(_) | CredentialsError::NoKubeconfig(_) => {
             Trouble::Missing(anyhow!(error).context(format!("gate {}", gate.name)))
@@ -249,7 +251,7 @@ fn addresses(listen: &[Listen]) -> Vec<IpAddr> {
 /// Decides whose credentials the upstream sees.
 fn injector(
     gate: &Gate,
-    resolved: &Resolved,
+    resolved: &ResolvedUpstream,
     injects: bool,
     pod_token: Option<PodToken>,
     clock: Clock,

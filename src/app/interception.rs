@@ -11,7 +11,7 @@ use super::gate::Trouble;
 use crate::clock::Clock;
 use crate::credentials::folder::{self, FolderError};
 use crate::spec::{EgressCa, Settings};
-use crate::tls::{self, CurrentCa, GivenCa, Interception, Trust, Unfit};
+use crate::tls::{self, CurrentCa, GivenCa, GivenCaError, Interception, Trust};
 
 /// The CA before it is made.
 #[derive(Debug)]
@@ -132,7 +132,7 @@ impl PreparedCa {
                     tracing::info!("the egress CA that is given has changed, and signs from now on");
                 }
                 Ok(_) => {}
-                Err(Unfit { key, why }) => news = Some(format!("egress.{key}: {why}; the last good CA is kept")),
+                Err(GivenCaError { key, why }) => news = Some(format!("egress.{key}: {why}; the last good CA is kept")),
             }
         }
         let ca = ca.get();
@@ -181,14 +181,14 @@ impl Known {
 
 /// Reads the CA that is given, if one is. Two files are not swapped at one moment: what does not
 /// fit may do so on a second look.
-fn look(settings: &EgressCa, permitted: &[String]) -> Result<Option<(GivenCa, Interception)>, Unfit> {
+fn look(settings: &EgressCa, permitted: &[String]) -> Result<Option<(GivenCa, Interception)>, GivenCaError> {
     let Some(given) = &settings.given else { return Ok(None) };
     let once = || {
         let files = GivenCa::read(&given.cert, &given.key, &given.root)?;
         let ca = files.interception(permitted, tls::wall())?;
         Ok(Some((files, ca)))
     };
-    once().or_else(|_: Unfit| once())
+    once().or_else(|_: GivenCaError| once())
 }
 
 /// Says that a CA ends soon.

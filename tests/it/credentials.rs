@@ -15,7 +15,9 @@ use http::HeaderMap;
 use http::uri::Scheme;
 use tidegate::clock::Clock;
 use tidegate::credentials::folder::{self, Contents};
-use tidegate::credentials::{CredentialsError, Environment, Inject, Injector, Resolved, Source, UpstreamTls, resolve};
+use tidegate::credentials::{
+    CredentialsError, Environment, Inject, Injector, ResolvedUpstream, Source, UpstreamTls, resolve,
+};
 use tidegate::tls;
 
 /// A secret that no error and no `Debug` may show.
@@ -38,7 +40,7 @@ fn ca() -> String {
 }
 
 /// The Authorization header that requests get.
-fn authorization(resolved: &Resolved) -> Option<String> {
+fn authorization(resolved: &ResolvedUpstream) -> Option<String> {
     let mut headers = HeaderMap::new();
     let (credential, clock) = (resolved.credential.clone(), Clock::start());
     let inject = Inject { credential, impersonation: false, acting_as: Vec::new(), required_token: None, clock };
@@ -46,7 +48,7 @@ fn authorization(resolved: &Resolved) -> Option<String> {
     headers.get("authorization").map(|value| value.to_str().expect("ASCII").to_owned())
 }
 
-fn kubeconfig(list: &str, context: Option<&str>) -> Result<Resolved, CredentialsError> {
+fn kubeconfig(list: &str, context: Option<&str>) -> Result<ResolvedUpstream, CredentialsError> {
     let around = around(&[("KUBECONFIG", list)], Path::new("/nowhere"));
     let resolved = resolve(&Source::Kubeconfig(context.map(str::to_owned)), &UpstreamTls::default(), &around);
     assert!(!format!("{resolved:?}").contains(CANARY));

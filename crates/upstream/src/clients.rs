@@ -1,8 +1,7 @@
-//! The clients of a gate that many workloads share: who makes a call, as the client's certificate
-//! or the API server's review of its token says.
+//! Identification of the clients of a shared gate, by certificate or by TokenReview.
 //!
-//! A client that is not known is not let in, and learns nothing of others. What it showed is kept
-//! nowhere: a token is remembered as a digest under a key of this process.
+//! An unknown client is refused, and learns nothing of others. Tokens are not stored: the cache
+//! knows them by a digest under a key of this process.
 
 mod cache;
 mod denied;
@@ -10,42 +9,42 @@ mod review;
 mod shown;
 
 use std::borrow::Cow;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderName};
 
-pub use self::denied::Denied;
+pub use self::denied::ClientRefusal;
 use self::review::Reviewer;
 use self::shown::{TO_PROXY, TOKEN};
 use crate::classify::{Glob, Kind};
 use crate::clock::Clock;
 use crate::credentials::Api;
 use crate::moment::Moment;
-use crate::spec;
 use crate::telemetry::table;
+use crate::{lock, spec};
 
-/// Tells who makes a call.
+/// The identification of a gate's clients.
 #[derive(derive_more::Debug)]
 #[debug("Clients of {gate:?}")]
 pub struct Clients {
     gate: Arc<str>,
     reviewer: Option<Arc<Reviewer>>,
     certificates: bool,
-    /// The header that has the token.
+    /// The header with the token.
     header: HeaderName,
     allowed: Option<Vec<Glob>>,
     clock: Clock,
-    /// The time of the last log line about one that was turned away, and their number since.
+    /// The last log line about a refusal: its time, and the number of refusals since.
     logged: Mutex<Option<(Moment, u64)>>,
 }
 
 // === impl Clients ===
 
 impl Clients {
-    /// Makes the judge of a gate's clients, which asks `api` about tokens; `None` without an `api`
-    /// that it needs, or without randomness.
+    /// Creates the identification for a gate, with `api` to review tokens; `None` without a
+    /// required `api`, or without randomness.
     pub fn new(gate: &spec::Gate, clients: &spec::Clients, api: Option<Api>, clock: Clock) -> Option<Self> {
         let header = match gate.kind {
             Kind::Kubernetes => AUTHORIZATION,
@@ -54,7 +53,7 @@ impl Clients {
         Self::by(header, Arc::clone(&gate.name), clients, api, clock)
     }
 
-    /// Makes the judge of the clients of a forward proxy, likewise.
+    /// Creates the identification for a forward proxy, in the same way.
     pub fn of_proxy(name: &str, clients: &spec::Clients, api: Option<Api>, clock: Clock) -> Option<Self> {
         Self::by(TO_PROXY, name.into(), clients, api, clock)
     }
@@ -78,13 +77,12 @@ impl Clients {
         self.certificates
     }
 
-    /// Returns the name of the client that makes a call. `named` is that of its certificate: `None`
-    /// without one, and an empty one if the certificate has no name. The header that is only for
-    /// this gate is taken out.
+    /// Returns the name of a call's client. `named` is the name in its certificate: `None` without
+    /// a certificate, empty if it has no name. Removes the gate's own token header.
     ///
     /// # Errors
     /// It is not let in.
-    pub async fn identify(&self, named: Option<&Arc<str>>, headers: &mut HeaderMap) -> Result<Arc<str>, Denied> {
+    pub async fn identify(&self, named: Option<&Arc<str>>, headers: &mut HeaderMap) -> Result<Arc<str>, ClientRefusal> {
         let known = self.let_in(named, shown::in_header(&self.header, headers)).await;
         if self.header != AUTHORIZATION {
             headers.remove(&self.header);
@@ -92,53 +90,63 @@ impl Clients {
         known
     }
 
-    /// Returns the name of the client of a forward proxy, which shows these values of
-    /// `Proxy-Authorization`. `named` is that of its certificate, as above.
+    /// Returns the name of a forward proxy's client, from these values of `Proxy-Authorization`.
+    /// `named` is as for [`Self::identify`].
     ///
     /// # Errors
     /// It is not let in.
-    pub async fn identify_by(&self, named: Option<&Arc<str>>, shown: &[&[u8]]) -> Result<Arc<str>, Denied> {
+    pub async fn identify_by(&self, named: Option<&Arc<str>>, shown: &[&[u8]]) -> Result<Arc<str>, ClientRefusal> {
         self.let_in(named, shown::to_proxy(shown)).await
     }
 
-    async fn let_in(&self, named: Option<&Arc<str>>, shown: Result<Cow<'_, str>, Denied>) -> Result<Arc<str>, Denied> {
+    async fn let_in(
+        &self,
+        named: Option<&Arc<str>>,
+        shown: Result<Cow<'_, str>, ClientRefusal>,
+    ) -> Result<Arc<str>, ClientRefusal> {
         let allowed = self.known(named, shown).await.and_then(|client| match &self.allowed {
-            Some(allowed) if !allowed.iter().any(|name| name.matches(&client)) => Err(Denied::NotAllowed(client)),
+            Some(allowed) if !allowed.iter().any(|name| name.matches(&client)) => {
+                Err(ClientRefusal::NotAllowed(client))
+            }
             _ => Ok(client),
         });
         allowed.inspect_err(|denied| self.note(denied))
     }
 
-    /// Asks about a token that is nobody's, to see if the judge can be asked; `None` where there is
-    /// none.
-    pub async fn probe(&self) -> Option<Result<(), Denied>> {
+    /// Reviews an invalid token, to test whether the API server can be asked; `None` if tokens are
+    /// not reviewed.
+    pub async fn probe(&self) -> Option<Result<(), ClientRefusal>> {
         match self.reviewer.as_ref()?.review("of nobody").await {
-            Ok(_) | Err(Denied::WrongToken) => Some(Ok(())),
+            Ok(_) | Err(ClientRefusal::WrongToken) => Some(Ok(())),
             Err(denied) => Some(Err(denied)),
         }
     }
 
-    async fn known(&self, named: Option<&Arc<str>>, shown: Result<Cow<'_, str>, Denied>) -> Result<Arc<str>, Denied> {
+    async fn known(
+        &self,
+        named: Option<&Arc<str>>,
+        shown: Result<Cow<'_, str>, ClientRefusal>,
+    ) -> Result<Arc<str>, ClientRefusal> {
         match named.filter(|_| self.certificates) {
-            Some(name) if name.is_empty() => return Err(Denied::NoName),
+            Some(name) if name.is_empty() => return Err(ClientRefusal::NoName),
             Some(name) => return Ok(Arc::clone(name)),
             None => {}
         }
         let Some(reviewer) = &self.reviewer else {
-            return Err(Denied::NothingShown("expected a client certificate"));
+            return Err(ClientRefusal::NothingShown("expected a client certificate"));
         };
         let token = shown?;
         if token.len() > LONGEST {
-            return Err(Denied::WrongToken);
+            return Err(ClientRefusal::WrongToken);
         }
         reviewer.review(&token).await
     }
 
-    /// Counts one that is turned away, and says so once a minute.
-    fn note(&self, denied: &Denied) {
+    /// Counts a refusal, and logs one a minute.
+    fn note(&self, denied: &ClientRefusal) {
         table::DENIED_CLIENTS.counter(&[&self.gate, denied.word()]).increment(1);
         let now = self.clock.now();
-        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut logged = lock(&self.logged);
         match &mut *logged {
             Some((at, more)) if now.since(*at) < AGAIN => *more += 1,
             other => {
@@ -151,5 +159,5 @@ impl Clients {
 
 /// Far more than any token has.
 const LONGEST: usize = 32 << 10;
-/// A client that tries again and again is one line a minute.
+/// The time between two log lines about refused clients.
 const AGAIN: Duration = Duration::from_secs(60);

@@ -1,8 +1,8 @@
-//! The address of the upstream, and the credentials it sees: the client's own, or the gate's.
+//! The address of the upstream, and its credentials: the client's own, or the gate's.
 //!
-//! [`resolve`] reads in-cluster files, a kubeconfig or a URL into one [`Resolved`]; [`Injector`]
-//! does the rest per request. Secrets are behind types that show nothing in `Debug`, and go nowhere
-//! but into requests to the configured upstream (P12).
+//! [`resolve`] reads in-cluster files, a kubeconfig or a URL into one [`ResolvedUpstream`];
+//! [`Injector`] changes each request. Secrets show nothing in `Debug`, and go nowhere but into
+//! requests to the configured upstream (P12).
 
 mod api;
 mod exec;
@@ -23,9 +23,9 @@ use http::uri::{Authority, Scheme};
 use http::{HeaderName, HeaderValue, Uri};
 
 pub use self::api::{Api, ApiError};
-pub use self::exec::CredentialError;
 use self::exec::Exec;
-pub use self::injector::{CredentialVersion, Forbidden, Inject, Injector};
+pub use self::exec::ExecPluginError;
+pub use self::injector::{CredentialRefusal, CredentialVersion, Inject, Injector};
 pub use self::pod_token::PodToken;
 pub use self::proxy::{Proxy, ProxyKind};
 pub use self::token::Secret;
@@ -47,12 +47,11 @@ pub struct Target {
     pub server_name: Option<String>,
     /// The proxy on the way, if there is one.
     pub proxy: Option<Proxy>,
-    /// The environment variable that names a proxy which is not used: for those who look for the
-    /// reason why nothing is reached.
+    /// The environment variable of an unused proxy, a hint for unreachable upstreams.
     pub unused_proxy: Option<&'static str>,
 }
 
-/// The part of the process's environment that sources are read from.
+/// The environment of the process, as far as sources read it.
 #[derive(Clone, Debug)]
 pub struct Environment {
     /// Environment variables.
@@ -61,30 +60,29 @@ pub struct Environment {
     pub service_account: PathBuf,
 }
 
-/// An upstream, resolved.
+/// An upstream with its credentials and roots.
 #[derive(Clone, Debug)]
-pub struct Resolved {
+pub struct ResolvedUpstream {
     /// The address.
     pub target: Target,
-    /// The credential that inject adds to requests, if the source has one.
+    /// The injected credential, if the source has one.
     pub credential: Option<Credential>,
-    /// The namespace that goes with the credential.
+    /// The namespace of the credential.
     pub namespace: Option<String>,
-    /// The Impersonate-* headers that inject adds: the identity as which the credential acts.
+    /// The injected Impersonate-* headers: the credential acts as this identity.
     pub acting_as: Vec<(HeaderName, HeaderValue)>,
-    /// Warnings about what works but should be known. The log may not have begun yet.
+    /// Warnings, collected because the log may not have begun yet.
     pub warnings: Vec<String>,
     roots: Roots,
-    /// The source's own client certificate: an identity that must not be lent to clients who pass
-    /// their own.
+    /// The source's own client certificate, never lent to clients with their own credentials.
     own_identity: Option<Identity>,
-    /// The configuration's client certificate: meant for the connection, for every caller.
+    /// The configuration's client certificate, shown for every caller.
     connection_identity: Option<Identity>,
-    /// The source's exec plugin, which may give a client certificate.
+    /// The source's exec plugin. It may provide a client certificate.
     exec: Option<Arc<Exec>>,
 }
 
-/// A header that inject adds.
+/// An injected header.
 #[derive(Clone, derive_more::Debug)]
 #[debug("{header}: {prefix}{secret:?}")]
 pub struct Credential {
@@ -96,7 +94,7 @@ pub struct Credential {
     pub secret: Secret,
 }
 
-/// An upstream that cannot be resolved.
+/// An error in the source of an upstream.
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialsError {
     /// Not in a pod: this is missing.
@@ -112,21 +110,19 @@ pub enum CredentialsError {
     /// known. The text is not shown: it holds secrets.
     #[error("{path}{1} is not a kubeconfig", path = .0.display())]
     NotKubeconfig(PathBuf, String),
-    /// The kubeconfig names a thing of this kind (`context`, `cluster` or `user`) and this name
-    /// that it does not have; it has those.
+    /// The kubeconfig has no `context`, `cluster` or `user` of this name; it has those.
     #[error("the kubeconfig has no {0} `{1}`; it has: {2}")]
     Missing(&'static str, String, String),
     /// In this file, this name stands twice in the list of this kind.
     #[error("{path} has the {1} `{2}` twice; kubectl takes no such file: remove one of them", path = .0.display())]
     Twice(PathBuf, &'static str, String),
-    /// This user of the kubeconfig has a provider of credentials that the gate does not have.
+    /// This user of the kubeconfig has an unsupported `auth-provider`.
     #[error(
         "{0} of the kubeconfig uses `auth-provider: {1}`, {2}; use an exec plugin (as `gke-gcloud-auth-plugin` or `kubelogin`), a token, a \
          tokenFile or a client certificate"
     )]
     AuthProvider(String, String, &'static str),
-    /// At this place of the kubeconfig, this field is not what is expected. Its content is not
-    /// shown.
+    /// At this place of the kubeconfig, this field is not as expected. Its content is not shown.
     #[error("`{1}` of {0} in the kubeconfig is not {2}")]
     Field(String, &'static str, &'static str),
     /// `cert` without `key`, or the reverse.
@@ -147,11 +143,15 @@ pub enum CredentialsError {
 ///
 /// # Errors
 /// Names what is missing or wrong, where, and what was expected.
-pub fn resolve(source: &Source, tls: &UpstreamTls, environment: &Environment) -> Result<Resolved, CredentialsError> {
+pub fn resolve(
+    source: &Source,
+    tls: &UpstreamTls,
+    environment: &Environment,
+) -> Result<ResolvedUpstream, CredentialsError> {
     let mut resolved = match source {
         Source::InCluster => in_cluster(environment)?,
         Source::Kubeconfig(context) => kubeconfig::resolve(context.as_deref(), environment)?,
-        Source::Url(uri) => Resolved::at(target(&uri.to_string(), "upstream")?),
+        Source::Url(uri) => ResolvedUpstream::at(target(&uri.to_string(), "upstream")?),
     };
     if let Some(ca) = &tls.ca {
         resolved.roots = Roots::Only(Pem::read(ca)?);
@@ -178,7 +178,7 @@ pub fn resolve(source: &Source, tls: &UpstreamTls, environment: &Environment) ->
     Ok(resolved)
 }
 
-fn in_cluster(environment: &Environment) -> Result<Resolved, CredentialsError> {
+fn in_cluster(environment: &Environment) -> Result<ResolvedUpstream, CredentialsError> {
     let variable = |name: &str| {
         let found = environment.variable(name);
         found.ok_or_else(|| CredentialsError::NotInCluster(format!("the environment variable {name}")))
@@ -186,8 +186,10 @@ fn in_cluster(environment: &Environment) -> Result<Resolved, CredentialsError> {
     let host = variable("KUBERNETES_SERVICE_HOST")?;
     let port = variable("KUBERNETES_SERVICE_PORT")?;
     let host = if host.parse::<Ipv6Addr>().is_ok() { format!("[{host}]") } else { host.to_owned() };
-    let mut resolved =
-        Resolved::at(target(&format!("https://{host}:{port}"), "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT")?);
+    let mut resolved = ResolvedUpstream::at(target(
+        &format!("https://{host}:{port}"),
+        "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT",
+    )?);
     let file = |name: &str| {
         let path = environment.service_account.join(name);
         let missing = || CredentialsError::NotInCluster(format!("the file {}", path.display()));
@@ -237,9 +239,9 @@ impl fmt::Display for Target {
     }
 }
 
-// === impl Resolved ===
+// === impl ResolvedUpstream ===
 
-impl Resolved {
+impl ResolvedUpstream {
     fn at(target: Target) -> Self {
         Self {
             target,
@@ -254,8 +256,7 @@ impl Resolved {
         }
     }
 
-    /// True if there is something to inject: a token, a client certificate or a plugin of the
-    /// source.
+    /// True if the source has a token, a client certificate or a plugin to inject.
     pub fn has_credentials(&self) -> bool {
         self.credential.is_some() || self.own_identity.is_some()
     }
@@ -269,8 +270,7 @@ impl Resolved {
         self.pinned_tls(injecting, &[])
     }
 
-    /// Does the same for an upstream in whose chain one of these keys must be; any if there are
-    /// none.
+    /// Makes TLS that also requires one of these keys in the upstream's chain; empty for any.
     ///
     /// # Errors
     /// The roots or the certificate cannot be used.
@@ -302,7 +302,7 @@ impl Environment {
     /// The folder where pods find their service account.
     pub const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-    /// Returns a variable that is set and not empty.
+    /// Returns a variable unless it is empty.
     fn variable(&self, name: &str) -> Option<&str> {
         let found = self.variables.iter().find(|(key, _)| key == name);
         found.map(|(_, value)| value.as_str()).filter(|value| !value.is_empty())

@@ -10,7 +10,14 @@ pub mod own_client;
 pub mod tls;
 pub mod upstream;
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use tidegate_call::{api, classify};
 use tidegate_config::{spec, yaml};
 use tidegate_limit::{self as limit, moment};
 use tidegate_telemetry::{clock, telemetry};
+
+/// Locks a mutex. Nothing panics under these locks, so the data behind a poisoned one is whole.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,9 +1,9 @@
-//! The HTTP/1.1 client for calls that the process makes for itself: to the API server, to a
-//! collector, and in the demo. Idle connections are used again.
+//! The HTTP/1.1 client of the process's own calls: to the API server, to a collector, and in the
+//! demo. Idle connections are reused.
 
 use std::error::Error;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use http::header::{HOST, InvalidHeaderValue};
@@ -19,7 +19,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use crate::clock::Clock;
-use crate::tls;
+use crate::{lock, tls};
 
 /// A client of one server.
 #[derive(derive_more::Debug)]
@@ -32,11 +32,11 @@ pub struct OwnClient {
     server_name: String,
     tls: Option<Arc<tls::Client>>,
     clock: Clock,
-    /// Connections on which no call is under way.
+    /// Idle connections.
     idle: Mutex<Vec<Sender>>,
 }
 
-/// The reason why a call has no response.
+/// A call without a response.
 #[derive(Debug, thiserror::Error)]
 pub enum OwnCallError {
     /// There is no connection, or no TLS on it.
@@ -58,8 +58,7 @@ type Sender = SendRequest<Full<Bytes>>;
 // === impl OwnClient ===
 
 impl OwnClient {
-    /// Makes a client of a server whose certificate has `server_name`, or else the host's name.
-    #[must_use]
+    /// Creates a client. The server's certificate must be for `server_name`, or else for the host.
     pub fn new(authority: Authority, server_name: Option<String>, tls: Option<Arc<tls::Client>>, clock: Clock) -> Self {
         let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
         Self {
@@ -80,8 +79,8 @@ impl OwnClient {
 
     /// Sends a request and reads the whole response, of at most `longest` bytes.
     ///
-    /// An idle connection may have ended before the server saw the request, or after it acted on it.
-    /// So only a request that `is_repeatable` is sent on one, and once more on a new connection.
+    /// An idle connection may have ended before the server saw the request, or after it acted on
+    /// it. So only `is_repeatable` requests use one, with one retry on a new connection.
     ///
     /// # Errors
     /// No response came, or it is longer.
@@ -129,15 +128,15 @@ impl OwnClient {
         handshake(TlsConnector::from(tls.http1_config()).connect(name, stream).await?).await
     }
 
-    /// Takes an idle connection that is still open.
+    /// Takes an open idle connection.
     fn take_idle(&self) -> Option<Sender> {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = lock(&self.idle);
         idle.retain(|sender| !sender.is_closed());
         idle.pop()
     }
 
     fn keep(&self, sender: Sender) {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = lock(&self.idle);
         if idle.len() < MOST_IDLE && !sender.is_closed() {
             idle.push(sender);
         }
@@ -154,5 +153,6 @@ where
     Ok(sender)
 }
 
-/// Enough for a gate whose clients have all come at once, and for a controller's workers.
+/// The most idle connections: enough for a controller's workers, or for many clients that come at
+/// once.
 const MOST_IDLE: usize = 16;

@@ -2,23 +2,19 @@
 //! ever picked.
 //!
 //! Certificates and CAs can be replaced while connections stay open, on the listener ([`Listener`])
-//! and towards the upstream ([`Client`]): the owner of one calls its `refresh` now and then. Keys
-//! and client certificates never appear in a `Debug` text; errors name the file and say what was
-//! expected.
+//! and towards the upstream ([`Client`]): the owner calls `refresh` now and then. Keys and client
+//! certificates never appear in a `Debug` text; errors name the file and say what was expected.
 
 mod authority;
-mod ca_certificate;
+mod certificate;
 mod client;
 mod interception;
-mod judged;
 mod keystore;
 mod listener;
-mod own_certificate;
 mod pem;
-mod pins;
+mod server_verifier;
 mod subject;
 mod trust;
-mod unverified;
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -28,15 +24,14 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use rustls::crypto::CryptoProvider;
 
 pub use self::client::{Client, Roots, client};
-pub use self::interception::{CurrentCa, GivenCa, Interception, Unfit};
+pub use self::interception::{CurrentCa, GivenCa, GivenCaError, Interception};
 pub use self::listener::{Listener, from_files, self_signed, self_signed_by, wall};
-pub use self::own_certificate::is_ca_itself;
 pub use self::pem::{Identity, Pem};
-pub use self::pins::{NotPinned, Pin};
+pub use self::server_verifier::{Pin, PinMismatch, is_ca_itself};
 pub use self::subject::{client_name, common_name};
 pub use self::trust::{Trust, extra_roots, fingerprint, first_certificate, holds, lives};
 
-/// The reason why a TLS configuration cannot be made.
+/// An error in a TLS configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// This file could not be read.
@@ -73,7 +68,7 @@ pub enum TlsError {
     Rustls(#[from] rustls::Error),
 }
 
-/// Returns an error of rustls in the words of a user's files.
+/// Returns the text of a rustls error, in terms of a user's files.
 fn fault(error: &rustls::Error) -> String {
     match error {
         rustls::Error::InconsistentKeys(rustls::InconsistentKeys::KeyMismatch) => {
@@ -83,20 +78,19 @@ fn fault(error: &rustls::Error) -> String {
     }
 }
 
-/// A warning that is logged once and not at every look at the files.
+/// The last fault of TLS files, logged once and not at every check of the files.
 #[derive(Default)]
-struct Warning(Option<String>);
+struct FileFault(Option<String>);
 
-impl Warning {
-    /// Returns what a look has found. Logs a new error with its consequence, and the recovery from
-    /// it.
-    fn report<T>(&mut self, looked: Result<T, TlsError>, consequence: &str) -> Option<T> {
-        match looked {
-            Ok(found) => {
+impl FileFault {
+    /// Returns the result of a check. Logs a new error with its consequence, and the recovery.
+    fn report<T>(&mut self, check: Result<T, TlsError>, consequence: &str) -> Option<T> {
+        match check {
+            Ok(result) => {
                 if self.0.take().is_some() {
                     tracing::info!("the TLS files can be used again");
                 }
-                Some(found)
+                Some(result)
             }
             Err(error) => {
                 let text = error.to_string();
@@ -110,7 +104,7 @@ impl Warning {
     }
 }
 
-/// Returns 256 bits of randomness as text that can stand in a header.
+/// Returns 256 random bits as text for a header.
 ///
 /// # Errors
 /// The system has no randomness to offer.
@@ -120,7 +114,6 @@ pub fn random_text() -> Result<String, TlsError> {
     Ok(URL_SAFE_NO_PAD.encode(bytes))
 }
 
-/// Returns the one provider.
 fn provider() -> Arc<CryptoProvider> {
     static RING: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
     Arc::clone(RING.get_or_init(|| Arc::new(rustls::crypto::ring::default_provider())))

@@ -1,4 +1,4 @@
-//! The upstream: connections of our own, by group, with every stream accounted for.
+//! The upstream: our own connections, by group, with accounts of every stream.
 //!
 //! Not hyper-util's legacy client: that keeps one HTTP/2 connection per authority, so the 101st
 //! watch hangs every other call behind it. Takes only [`Admitted`] requests. Never parks a call: a
@@ -31,51 +31,50 @@ mod windows;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use http::uri::Scheme;
 use http::{HeaderMap, Request, Response};
 
+pub use self::body::{BodyPrefix, OutgoingBody, OutgoingBodyError};
 use self::body::{Budget, KEPT_TOGETHER};
-pub use self::body::{Kept, Outgoing, OutgoingError};
-pub use self::corked::{Corked, Uncorked};
+pub use self::corked::{CorkedConnection, CorkedStream};
 use self::dial::Dialer;
 pub use self::dns::{Dns, Judge};
 pub use self::error::{DialError, DialFailure, ForbiddenAddress, SendError};
-pub use self::inbound::{Inbound, InboundError, Remainder, Unread};
+pub use self::inbound::{Inbound, InboundError, Remainder, UnreadBody};
 use self::pool::Pool;
 pub use self::pool::StreamLease;
 pub use self::prepare::hides_fields;
 pub use self::protocol::Protocol;
-pub use self::streaming::{Streaming, StreamingError};
+pub use self::streaming::{ResponseBody, ResponseBodyError};
 pub use self::through::Wire as Bare;
-pub use self::upgrade::{Dedicated, Upgraded};
+pub use self::upgrade::{DedicatedConnection, UpgradeAnswer};
 use crate::api::Group;
 use crate::clock::Clock;
 use crate::credentials::Injector;
 pub use crate::credentials::Target;
 use crate::limit::Admitted;
+use crate::lock;
 use crate::moment::Moment;
 pub use crate::spec::Host;
 use crate::telemetry::meters::UpstreamMeters;
 use crate::tls;
 
-/// The receiver of changes in how many more calls the connections could take. Implemented by the
-/// proxy's driver.
+/// The receiver of changes in free streams, implemented by the proxy's driver.
 ///
-/// Called without any lock of the pool held, from whichever task noticed; also from the drop of a
-/// [`StreamLease`] or [`Streaming`], so neither may be dropped under a lock that these methods
-/// take.
+/// Called without any lock of the pool held, from any task; also from the drop of a [`StreamLease`]
+/// or [`ResponseBody`]. So neither may be dropped under a lock that these methods take.
 pub trait Rooms: Send + Sync + 'static {
     /// Reports room for `change` more calls of `group` (fewer when negative) than before. Sums may
     /// pass below zero for a moment.
     fn add_room(&self, group: Group, change: i64);
-    /// Reports a failed dial: calls that wait for `group` need not wait on.
+    /// Reports a failed dial: waiting calls of `group` need not wait on.
     fn unreachable(&self, group: Group);
 }
 
-/// The upstream's address and how calls are sent there.
+/// The upstream's address and settings.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Scheme, host, port and base path.
@@ -84,26 +83,26 @@ pub struct Options {
     pub tls: Option<Arc<tls::Client>>,
     /// The Host sent upstream.
     pub host: Host,
-    /// The scheme by which clients come, if links to the upstream in response headers become links
-    /// to the gate; `None` leaves them.
+    /// The scheme of the gate's own URL, to rewrite links to the upstream in response headers;
+    /// `None` leaves them.
     pub rewrite_links: Option<Scheme>,
-    /// The credentials that the upstream sees.
+    /// The credentials of requests.
     pub injector: Arc<Injector>,
-    /// The addresses where the gate listens, which are never dialled.
+    /// The gate's own addresses, never dialled.
     pub own: Vec<SocketAddr>,
-    /// The name servers for a target whose name the hosts file gives to the gate.
+    /// The name servers, for a target that the hosts file points at the gate.
     pub dns: Dns,
-    /// The limit for a connection that can take calls: name, TCP, TLS, first SETTINGS.
+    /// The timeout of a connection: name, TCP, TLS, first SETTINGS.
     pub connect_timeout: Duration,
-    /// The limit from handing over the request to the response head; never for long-running calls.
-    /// `None` for no limit.
+    /// The timeout from the request to the response head, never for long-running calls; `None` for
+    /// no timeout.
     pub response_timeout: Option<Duration>,
 }
 
-/// The connections of one group, and the calls on them.
+/// The use of a group's connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Occupancy {
-    /// Connections that take calls.
+    /// Open connections.
     pub connections: usize,
     /// Streams in use on them.
     pub used: usize,
@@ -118,7 +117,7 @@ pub struct Upstream {
     inner: Arc<Inner>,
 }
 
-/// The meters to count into, once they are known.
+/// The meters, once they are known.
 type Meters = OnceLock<UpstreamMeters>;
 
 struct Inner {
@@ -127,22 +126,21 @@ struct Inner {
     injector: Arc<Injector>,
     clock: Clock,
     budget: Budget,
-    /// The number of TLS changes that the connections which still take calls have seen.
+    /// The number of TLS changes, as of the last check.
     tls_changes: AtomicU64,
-    /// The upstream refuses the gate's certificate, and that has been logged.
+    /// The upstream refuses the gate's certificate, as the log says.
     certificate_refused: AtomicBool,
     dialer: Arc<Dialer>,
     /// In the order of [`Group`]; the connections of upgrades are not pooled.
     pools: [Arc<Pool>; 3],
-    /// One more than the connections of upgrades: each holds a clone.
+    /// Its reference count is one more than the number of upgrades' connections.
     upgrades: Arc<()>,
-    /// The last failure to connect before there was a call.
+    /// The last failure of [`Self::speaks_http2`] to connect.
     ahead: tokio::sync::Mutex<Option<(Moment, Arc<DialError>)>>,
 }
 
 impl Upstream {
     /// Starts with no connection; the first call dials. Must be called inside a tokio runtime.
-    #[must_use]
     pub fn start(options: Options, clock: Clock, rooms: Arc<dyn Rooms>) -> Self {
         let dialer = Arc::new(Dialer::new(&options, clock));
         let pool = |group, rooms| Pool::new(group, Arc::clone(&dialer), clock, rooms);
@@ -165,43 +163,40 @@ impl Upstream {
         Self { inner }
     }
 
-    /// Takes over the Host that is sent, the timeouts and the rewriting of links; everything else
-    /// stays as it was.
+    /// Applies changed settings: Host, timeouts and rewriting of links. Everything else stays.
     pub fn adjust(&self, options: &Options) {
         self.inner.dialer.set_timeout(options.connect_timeout);
         *self.inner.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(RequestSettings::of(options));
     }
 
-    /// Sets the number of calls of `group` that wait for room and nothing else: dials if that makes
-    /// sense. A level, not an increment; spurious calls do nothing.
+    /// Sets the number of `group`'s calls that wait for room alone, and dials if necessary. A
+    /// level, not an increment.
     pub fn want(&self, group: Group, calls: usize) {
         if let Some(pool) = self.inner.pool(group) {
             pool.want(calls);
         }
     }
 
-    /// Returns the error by which new calls of `group` fail at once: the last dial failed, the next
-    /// is not due yet and no stream is free.
+    /// Returns the error for new calls of `group`: the last dial failed, the next is not due yet
+    /// and no stream is free.
     pub fn down(&self, group: Group) -> Option<Arc<DialError>> {
         self.inner.pool(group)?.down()
     }
 
     /// Returns the error of the last dial of `group` if none has succeeded since and no stream is
-    /// free. Unlike [`Self::down`] this does not end while a dial is due that no call asks for: it
-    /// is for people who look.
+    /// free. Unlike [`Self::down`] it stays when the next dial is due: it is for status pages.
     pub fn unreachable(&self, group: Group) -> Option<Arc<DialError>> {
         self.inner.pool(group)?.unreachable()
     }
 
-    /// Returns the stream that a grant of the limiter stands for. `None` when the connection went
-    /// meanwhile: the unit of room that the grant took is then given back here, and the caller
-    /// requeues.
+    /// Returns the stream of a limiter's grant. `None` if the connection is gone meanwhile: the
+    /// grant's unit of room is returned here, and the caller requeues.
     pub fn checkout(&self, group: Group) -> Option<StreamLease> {
         self.inner.pool(group)?.checkout()
     }
 
-    /// Returns a stream for an exempt call: a free one, or the first to come of its own dial and
-    /// any other.
+    /// Returns a stream for an exempt call: a free one, or the first from its own dial or any
+    /// other.
     ///
     /// # Errors
     /// Its own dial failed.
@@ -210,18 +205,18 @@ impl Upstream {
         self.inner.pool(group).unwrap_or(exempt).take_exempt().await
     }
 
-    /// Sends the request and returns at the response head. Makes the request upstream's (hop-by-hop
-    /// fields, Host, base path, credentials) and the response the client's. What the upstream
-    /// provably did not process is sent again on another connection; nothing else ever is. Dropping
-    /// the future resets the stream.
+    /// Sends the request and returns at the response head. Adapts the request to the upstream
+    /// (hop-by-hop fields, Host, base path, credentials) and the response to the client. A request
+    /// that the upstream provably did not process is sent again on another connection; nothing else
+    /// ever is. Dropping the future resets the stream.
     ///
     /// # Errors
     /// The fate of the request; see [`SendError`].
     pub fn send(
         &self,
         lease: StreamLease,
-        request: Admitted<Request<Outgoing>>,
-    ) -> impl Future<Output = Result<Response<Streaming>, SendError>> + Send {
+        request: Admitted<Request<OutgoingBody>>,
+    ) -> impl Future<Output = Result<Response<ResponseBody>, SendError>> + Send {
         let settings = self.inner.settings();
         let limit = settings.response_timeout.filter(|_| lease.group() != Group::LongRunning);
         let mut attempt = self.attempt(&settings, lease, request.into_inner()); // kept where it is made: it is large
@@ -237,14 +232,14 @@ impl Upstream {
         }
     }
 
-    /// Counts into these meters from now on. To be called once.
+    /// Sets the meters. To be called once.
     pub fn measure(&self, meters: UpstreamMeters) {
         let first = self.inner.dialer.meters.set(meters).is_ok();
         debug_assert!(first, "an upstream has one set of meters");
     }
 
-    /// Returns the connections of a group, and the calls on them. A connection of an upgrade has
-    /// one use, and is never free.
+    /// Returns the use of a group's connections. An upgrade's connection has one use, and is never
+    /// free.
     pub fn occupancy(&self, group: Group) -> Occupancy {
         self.inner.pool(group).map_or_else(
             || {
@@ -255,8 +250,8 @@ impl Upstream {
         )
     }
 
-    /// True if the upstream speaks HTTP/2. If no connection tells that yet, one is made, which
-    /// calls take then.
+    /// True if the upstream speaks HTTP/2. Connects to find out, if it is not known yet; calls use
+    /// that connection later.
     ///
     /// # Errors
     /// There is no connection.
@@ -265,8 +260,8 @@ impl Upstream {
         if let Some(known) = short.is_multiplexed() {
             return Ok(known);
         }
-        // One at a time: many clients that begin at once need one connection, and of an upstream
-        // that is down one look in a while is enough.
+        // One at a time: many clients that begin at once need one connection, and an upstream that
+        // is down needs one try in a while.
         let mut failed = self.inner.ahead.lock().await;
         if let Some((at, error)) = &*failed
             && self.inner.clock.now().since(*at) < LOOK_AGAIN
@@ -281,25 +276,24 @@ impl Upstream {
         Ok(short.is_multiplexed().unwrap_or_default())
     }
 
-    /// True if an answer, as the client gets it, has a link that leads to the upstream past the
-    /// gate.
+    /// True if the response's headers have a link to the upstream past the gate.
     pub fn leads_past(&self, headers: &HeaderMap) -> bool {
         links::are_in(headers) && links::lead_past(headers, &self.inner.target, &self.inner.settings().host)
     }
 
-    /// Returns the credentials that the upstream sees: the proxy asks them what must be refused.
+    /// Returns the injector, for its checks of requests.
     pub fn injector(&self) -> &Injector {
         &self.inner.injector
     }
 
-    /// Returns the number of changes of the client certificate that the upstream sees, or of the
-    /// roots: a call may leave with another certificate than one before it under another number.
+    /// Returns the number of changes of the client certificate or the roots. Calls under one number
+    /// have the same certificate.
     pub fn certificate_changes(&self) -> u64 {
         self.inner.tls_changes.load(Ordering::SeqCst)
     }
 }
 
-/// The settings by which calls are sent, as far as a reload may change them.
+/// The settings of requests that a reload may change.
 #[derive(Clone, Debug)]
 struct RequestSettings {
     host: Host,
@@ -324,8 +318,8 @@ impl Inner {
         self.pools.get(group as usize)
     }
 
-    /// Takes over TLS files that have changed. Connections from before take no more calls once they
-    /// have successors; their streams run on.
+    /// Takes over changed TLS files. Earlier connections take no more calls once they have
+    /// successors; their streams run on.
     fn refresh_tls(&self) {
         let Some(tls) = &self.dialer.tls else { return };
         tls.refresh(self.clock.now());
@@ -336,7 +330,7 @@ impl Inner {
     }
 }
 
-/// Connects to the target's port for a tunnel, and says nothing there.
+/// Connects to the target's port for a tunnel, without TLS.
 ///
 /// # Errors
 /// There is no connection.
@@ -344,39 +338,26 @@ pub async fn connect(options: &Options, clock: Clock) -> Result<Bare, DialError>
     Dialer::new(options, clock).connect_bare().await
 }
 
-/// Connects to the target as for a call, with TLS and its verification, and lets go of it.
+/// Connects to the target as for a call, with TLS and its verification, and disconnects.
 ///
 /// # Errors
 /// There is no connection.
 pub async fn try_out(options: &Options, clock: Clock) -> Result<(), Arc<DialError>> {
     let dialer = Dialer::new(options, clock);
-    dialer.dial(Group::Short, clock.now(), dialer.connect()).await.map(drop)
+    dialer.dial(Group::Short, clock.now(), dialer.connect(false)).await.map(drop)
 }
 
-/// Locks a mutex. Nothing panics while it holds one of these locks, so what is behind a poisoned
-/// one is still whole.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Retires idle and old connections and sets the gauges, for as long as the upstream is in use.
+/// Retires idle and old connections while the upstream is in use.
 async fn maintain(upstream: Weak<Inner>, clock: Clock) {
     loop {
         clock.sleep(MAINTAIN_EVERY).await;
         let Some(inner) = upstream.upgrade() else { return };
         inner.refresh_tls();
-        for pool in &inner.pools {
-            pool.maintain();
-            if let Some(meters) = inner.dialer.meters.get() {
-                let Occupancy { connections, used, .. } = pool.occupancy();
-                meters.connections(pool.group, connections);
-                meters.streams(pool.group, used);
-            }
-        }
+        inner.pools.iter().for_each(Pool::maintain);
     }
 }
 
-/// The time after which it is tried again to connect before there is a call.
+/// The time between two tries of [`Upstream::speaks_http2`] to connect.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// The time between two rounds: short beside the 75 s after which idle connections go.
+/// The time between two rounds, short beside the 75 s of idle connections.
 const MAINTAIN_EVERY: Duration = Duration::from_secs(5);

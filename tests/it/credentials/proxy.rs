@@ -7,7 +7,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use futures_util::FutureExt as _;
 use tidegate::api::Group;
-use tidegate::credentials::{Environment, Resolved, Source, UpstreamTls, resolve};
+use tidegate::credentials::{Environment, ResolvedUpstream, Source, UpstreamTls, resolve};
 use tidegate::tls;
 use tidegate::upstream::DialFailure;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -29,7 +29,7 @@ impl Stage {
     }
 
     /// A kubeconfig's context with this proxy in between.
-    fn resolved(&self, proxy: &str, more_ca: &str) -> Resolved {
+    fn resolved(&self, proxy: &str, more_ca: &str) -> ResolvedUpstream {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("config");
         let ca = format!("{}{more_ca}", self.server.ca.as_deref().expect("it speaks TLS"));
@@ -47,7 +47,7 @@ impl Stage {
         resolve(&Source::Kubeconfig(None), &UpstreamTls::default(), &around).expect("resolved")
     }
 
-    fn caller(&self, resolved: &Resolved) -> Caller {
+    fn caller(&self, resolved: &ResolvedUpstream) -> Caller {
         let mut options = options(self.server.address, None);
         options.target = resolved.target.clone();
         options.tls = resolved.tls(true).expect("TLS");

@@ -20,7 +20,7 @@ use rcgen::{CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tempfile::TempDir;
 use tidegate::api::Group;
 use tidegate::tls::{self, Client, Identity, Listener, Pem, Roots};
-use tidegate::upstream::{DialFailure, Streaming};
+use tidegate::upstream::{DialFailure, ResponseBody};
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
@@ -80,7 +80,7 @@ impl Stage {
         self.listener.refresh(tls::wall());
     }
 
-    async fn watch(&self) -> Response<Streaming> {
+    async fn watch(&self) -> Response<ResponseBody> {
         self.caller.get(Group::LongRunning, "/watch").await.expect("it begins")
     }
 
@@ -134,7 +134,7 @@ async fn pass(time: Duration) {
     }
 }
 
-async fn event(watch: &mut Response<Streaming>) -> Bytes {
+async fn event(watch: &mut Response<ResponseBody>) -> Bytes {
     let frame = soon(watch.body_mut().frame()).await.expect("it goes on").expect("it is not broken");
     frame.into_data().expect("data")
 }

@@ -15,7 +15,7 @@ use http_body_util::BodyExt;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tidegate::api::Group;
-use tidegate::upstream::{Occupancy, Outgoing, Protocol, SendError, Upgraded};
+use tidegate::upstream::{Occupancy, OutgoingBody, Protocol, SendError, UpgradeAnswer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Barrier, Notify};
@@ -112,7 +112,7 @@ async fn no_request_is_lost_that_meets_the_end_of_its_connection_on_another_thre
         let caller = caller.clone();
         calls.spawn(async move {
             for _ in 0..50 {
-                // A GET goes again, but no more often than MAX_RETURNS.
+                // A GET goes again, but no more often than MAX_REPLAYS.
                 if let Ok(response) = caller.get(Group::Short, "/").await {
                     assert_eq!(text(response).await, "ok");
                 }
@@ -369,16 +369,16 @@ async fn the_kind_of_framing_stays_the_clients() {
     sums.insert("x-sum", HeaderValue::from_static("1"));
     let requests = [
         get("/none"),
-        Request::post("/zero").header("content-length", "0").body(Outgoing::default()).expect("valid"),
-        Request::post("/nothing").body(Outgoing::default()).expect("valid"),
+        Request::post("/zero").header("content-length", "0").body(OutgoingBody::default()).expect("valid"),
+        Request::post("/nothing").body(OutgoingBody::default()).expect("valid"),
         put("/declared", "spec"),
-        Request::post("/chunked").body(Outgoing::new(chunk(), None, None)).expect("valid"),
-        Request::post("/empty-chunked").body(Outgoing::new(vec![], None, None)).expect("valid"),
+        Request::post("/chunked").body(OutgoingBody::new(chunk(), None, None)).expect("valid"),
+        Request::post("/empty-chunked").body(OutgoingBody::new(vec![], None, None)).expect("valid"),
         Request::post("/trailers")
             .header("trailer", "x-sum")
-            .body(Outgoing::new(chunk(), None, Some(sums)))
+            .body(OutgoingBody::new(chunk(), None, Some(sums)))
             .expect("valid"),
-        Request::get("/odd").body(Outgoing::new(chunk(), None, None)).expect("valid"),
+        Request::get("/odd").body(OutgoingBody::new(chunk(), None, None)).expect("valid"),
     ];
     for request in requests {
         assert_eq!(text(caller.send(Group::Short, request).await.expect("an answer")).await, "ok");
@@ -409,7 +409,7 @@ pub(crate) async fn front(caller: Caller) -> (SocketAddr, JoinSet<()>) {
             let service = service_fn(move |request: Request<hyper::body::Incoming>| {
                 let caller = caller.clone();
                 async move {
-                    let request = request.map(|body| Outgoing::new(vec![], Some(body.into()), None));
+                    let request = request.map(|body| OutgoingBody::new(vec![], Some(body.into()), None));
                     Ok::<_, Infallible>(caller.send(Group::Short, request).await.expect("an answer"))
                 }
             });
@@ -462,7 +462,7 @@ async fn an_answer_to_an_unfinished_body_comes_back() {
     })
     .await;
     let caller = Caller::to(&server);
-    let body = Outgoing::new(vec![Bytes::from(vec![0_u8; 1 << 20]); 16], None, None);
+    let body = OutgoingBody::new(vec![Bytes::from(vec![0_u8; 1 << 20]); 16], None, None);
     let request = Request::put("/").header("content-length", 16 << 20).body(body).expect("valid");
     let response = caller.send(Group::Short, request).await.expect("an answer");
     assert_eq!(response.status(), 413);
@@ -474,7 +474,7 @@ async fn what_is_kept_of_a_body_is_its_beginning() {
     let (server, _) = recording().await;
     let caller = Caller::to(&server);
     for (size, whole) in [(10_usize, true), (64 << 10, true), ((64 << 10) + 1, false)] {
-        let body = Outgoing::new(vec![Bytes::from(vec![b'x'; size])], None, None);
+        let body = OutgoingBody::new(vec![Bytes::from(vec![b'x'; size])], None, None);
         let kept = body.kept();
         let request = Request::put("/").header("content-length", size).body(body).expect("valid");
         assert_eq!(text(caller.send(Group::Short, request).await.expect("an answer")).await, "ok");
@@ -500,7 +500,7 @@ async fn a_client_that_breaks_off_is_told_from_an_upstream_that_does() {
         let service = service_fn(move |request: Request<hyper::body::Incoming>| {
             let (told, caller) = (Arc::clone(&told), sender.clone());
             async move {
-                let request = request.map(|body| Outgoing::new(vec![], Some(body.into()), None));
+                let request = request.map(|body| OutgoingBody::new(vec![], Some(body.into()), None));
                 // as when the call outlives its client for a moment
                 let call = tokio::spawn(async move { caller.send(Group::Short, request).await.map(drop) });
                 *told.lock().expect("not poisoned") = call.await.expect("no panic").err();
@@ -550,11 +550,11 @@ async fn an_upgrade_has_a_connection_of_its_own() {
     let asked = Request::get("/exec")
         .header("connection", "Upgrade")
         .header("upgrade", "websocket")
-        .body(Outgoing::default())
+        .body(OutgoingBody::default())
         .expect("valid");
     let connection = soon(caller.upstream.dedicate()).await.expect("the server listens");
     let answer = soon(caller.upstream.upgrade(connection, Protocol::WebSocket, true, admitted(asked))).await;
-    let Ok(Upgraded::Switched(response, bytes)) = answer else { panic!("{answer:?}") };
+    let Ok(UpgradeAnswer::Switched(response, bytes)) = answer else { panic!("{answer:?}") };
     assert_eq!(
         (response.status().as_u16(), &response.headers()["upgrade"]),
         (101, &"websocket".parse().expect("valid"))

@@ -25,7 +25,9 @@ use tidegate::credentials::{Injector, Target};
 use tidegate::limit::{Admitted, Arrival, ClassId, Flow, Limiter, Verdict, policy};
 use tidegate::moment::Moment;
 use tidegate::tls::{self, Pem, Roots};
-use tidegate::upstream::{DialError, Dns, Host, Options, Outgoing, Rooms, SendError, StreamLease, Streaming, Upstream};
+use tidegate::upstream::{
+    DialError, Dns, Host, Options, OutgoingBody, ResponseBody, Rooms, SendError, StreamLease, Upstream,
+};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
@@ -148,28 +150,28 @@ impl Caller {
     pub(crate) async fn send(
         &self,
         group: Group,
-        request: Request<Outgoing>,
-    ) -> Result<Response<Streaming>, SendError> {
+        request: Request<OutgoingBody>,
+    ) -> Result<Response<ResponseBody>, SendError> {
         let lease = soon(self.lease(group)).await.expect("the server can be reached");
         soon(self.upstream.send(lease, admitted(request))).await
     }
 
-    pub(crate) async fn get(&self, group: Group, path: &str) -> Result<Response<Streaming>, SendError> {
+    pub(crate) async fn get(&self, group: Group, path: &str) -> Result<Response<ResponseBody>, SendError> {
         self.send(group, get(path)).await
     }
 }
 
-pub(crate) fn get(path: &str) -> Request<Outgoing> {
-    Request::get(path).body(Outgoing::default()).expect("valid")
+pub(crate) fn get(path: &str) -> Request<OutgoingBody> {
+    Request::get(path).body(OutgoingBody::default()).expect("valid")
 }
 
 /// A PUT with a declared length, as client-go sends it.
-pub(crate) fn put(path: &str, body: &'static str) -> Request<Outgoing> {
-    let outgoing = Outgoing::new(vec![Bytes::from_static(body.as_bytes())], None, None);
+pub(crate) fn put(path: &str, body: &'static str) -> Request<OutgoingBody> {
+    let outgoing = OutgoingBody::new(vec![Bytes::from_static(body.as_bytes())], None, None);
     Request::put(path).header("content-length", body.len()).body(outgoing).expect("valid")
 }
 
-pub(crate) async fn text(response: Response<Streaming>) -> String {
+pub(crate) async fn text(response: Response<ResponseBody>) -> String {
     let body = soon(response.into_body().collect()).await.expect("the whole body").to_bytes();
     String::from_utf8(body.to_vec()).expect("text")
 }

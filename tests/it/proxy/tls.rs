@@ -21,7 +21,7 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tidegate::api::Group;
 use tidegate::tls::{self, Identity, Pem, Roots};
-use tidegate::upstream::Outgoing;
+use tidegate::upstream::OutgoingBody;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::Barrier;
@@ -188,7 +188,7 @@ async fn bodies_over_http2_that_are_ready_together_share_records() {
     .await;
     let caller = Caller::start(options(server.address, Some(&listener.ca())));
     let calls = (0..CALLS).map(|_| async {
-        let body = Outgoing::new(vec![vec![b'v'; SMALL].into()], None, None);
+        let body = OutgoingBody::new(vec![vec![b'v'; SMALL].into()], None, None);
         let request = Request::post("/").header("content-length", SMALL).body(body).expect("valid");
         text(caller.send(Group::Short, request).await.expect("answered")).await
     });

@@ -27,12 +27,12 @@ use super::parts::GateParts;
 use super::tunnel::Switch;
 use crate::api::{Group, Key};
 use crate::classify::{Classified, FlowName, Salt};
-use crate::clients::{Clients, Denied};
+use crate::clients::{ClientRefusal, Clients};
 use crate::clock::Clock;
 use crate::dialect::LONGEST_FORM;
 use crate::limit::{Arrival, Flow};
 use crate::telemetry::meters::Decision;
-use crate::upstream::{Dedicated, Inbound, Outgoing, StreamLease};
+use crate::upstream::{DedicatedConnection, Inbound, OutgoingBody, StreamLease};
 
 /// A request that waits to be admitted.
 pub(crate) struct PendingCall {
@@ -55,7 +55,7 @@ pub(crate) enum Route {
     /// A stream of a connection that others use too.
     Stream(StreamLease),
     /// A connection of its own, to become a tunnel if the upstream agrees.
-    Upgrade(Dedicated, Switch),
+    Upgrade(DedicatedConnection, Switch),
 }
 
 // === impl PendingCall ===
@@ -69,7 +69,7 @@ impl PendingCall {
     }
 
     /// Finds out who makes the call.
-    pub(crate) async fn identify(&mut self, clients: &Clients) -> Result<(), Denied> {
+    pub(crate) async fn identify(&mut self, clients: &Clients) -> Result<(), ClientRefusal> {
         let named = self.client.take();
         self.client = Some(clients.identify(named.as_ref(), &mut self.parts.headers).await?);
         Ok(())
@@ -117,7 +117,7 @@ impl PendingCall {
     }
 
     /// Returns the request to send: what was read of its body, then the rest as it comes.
-    pub(crate) fn into_outgoing(self) -> Request<Outgoing> {
+    pub(crate) fn into_outgoing(self) -> Request<OutgoingBody> {
         Request::from_parts(self.parts, self.body.into_outgoing())
     }
 }

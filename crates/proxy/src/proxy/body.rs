@@ -20,7 +20,7 @@ use super::observe::{Held, InFlight};
 use super::revalidate::Keeping;
 use super::tally::FailingAnswer;
 use super::tunnel::UpgradeSlot;
-use crate::upstream::{Streaming, StreamingError};
+use crate::upstream::{ResponseBody, ResponseBodyError};
 
 pin_project! {
     /// A response body.
@@ -29,7 +29,7 @@ pin_project! {
         /// The gate's own answer.
         Own { #[pin] body: Full<Bytes> },
         /// The upstream's answer.
-        Upstream { #[pin] body: Peeked<Streaming>, held: Held, ends_quietly: bool, keeping: Option<BodyCopy> },
+        Upstream { #[pin] body: Peeked<ResponseBody>, held: Held, ends_quietly: bool, keeping: Option<BodyCopy> },
         /// The body of an answer that was kept, which the upstream has confirmed.
         Kept { data: Option<Bytes> },
         /// No body: bytes of another protocol follow, through the tunnel that is left here.
@@ -57,7 +57,7 @@ impl Body {
     /// whereas it resumes after an end, as it does when a direct connection is lost. Each event is
     /// framed, so that half an event still shows. Over HTTP/1.1 the connection is cut, which
     /// client-go takes for an end.
-    pub(crate) fn upstream(body: Peeked<Streaming>, slot: Option<HeldSlot>, ends_quietly: bool) -> Self {
+    pub(crate) fn upstream(body: Peeked<ResponseBody>, slot: Option<HeldSlot>, ends_quietly: bool) -> Self {
         Self::Upstream { body, held: (slot, None), ends_quietly, keeping: None }
     }
 
@@ -85,9 +85,9 @@ impl Body {
 }
 impl HttpBody for Body {
     type Data = Bytes;
-    type Error = StreamingError;
+    type Error = ResponseBodyError;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, StreamingError>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, ResponseBodyError>>> {
         match self.project() {
             BodyProjected::Switched { .. } => Poll::Ready(None),
             BodyProjected::Own { body } => body.poll_frame(cx).map_err(|never| match never {}),
@@ -158,7 +158,7 @@ impl BodyCopy {
 
 /// Copies what came of a body. hyper does not ask on once a body of known length has ended, nor
 /// after trailers. A copy that a frame does not fit into is given up.
-fn note(keeping: &mut Option<BodyCopy>, came: Option<&Result<Frame<Bytes>, StreamingError>>, is_end: bool) {
+fn note(keeping: &mut Option<BodyCopy>, came: Option<&Result<Frame<Bytes>, ResponseBodyError>>, is_end: bool) {
     let Some(mut copy) = keeping.take() else { return };
     match came {
         Some(Ok(frame)) if !copy.keep(frame) => {}

@@ -22,7 +22,7 @@ use crate::api::Group;
 use crate::clock::Clock;
 use crate::hot::Report;
 use crate::moment::Moment;
-use crate::upstream::Outgoing;
+use crate::upstream::OutgoingBody;
 
 /// The Events that a gate has written lately.
 #[derive(Debug, Default)]
@@ -98,7 +98,7 @@ async fn call(own: &GateParts, method: Method, path: &str, body: Option<Bytes>) 
     if let Some(body) = &body {
         request = request.header(CONTENT_TYPE, JSON).header(CONTENT_LENGTH, body.len());
     }
-    let body = body.map_or_else(Outgoing::default, |body| Outgoing::new(vec![body], None, None));
+    let body = body.map_or_else(OutgoingBody::default, |body| OutgoingBody::new(vec![body], None, None));
     let request = request.body(body).map_err(|error| error.to_string())?;
     let config = own.config.get();
     let call = config.options.gate.rules.classify(request.method(), request.uri(), request.headers(), &own.hasher);

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use http::request::Parts;
 
-use crate::clients::Denied;
-use crate::credentials::Forbidden;
+use crate::clients::ClientRefusal;
+use crate::credentials::CredentialRefusal;
 use crate::limit::Refusal;
 use crate::upstream::DialError;
 
@@ -18,10 +18,10 @@ pub(crate) enum Failure {
     Client,
     /// The client is not let in.
     #[error(transparent)]
-    Denied(Denied),
+    Denied(ClientRefusal),
     /// The call may not pass with the gate's credentials.
     #[error(transparent)]
-    Forbidden(Forbidden),
+    Forbidden(CredentialRefusal),
     /// The call was sent, then lost before the response head.
     #[error(
         "the request was sent, and then the connection to the upstream was lost: whether it was carried out is not known"

@@ -26,7 +26,7 @@ use crate::clock::wall_clock;
 use crate::dialect::{Form, is_grpc};
 use crate::hot;
 use crate::limit::Receipt;
-use crate::upstream::{Kept, SendError, Streaming, Upgraded};
+use crate::upstream::{BodyPrefix, ResponseBody, SendError, UpgradeAnswer};
 
 /// A call that was sent and is owed an outcome. If it is dropped before, the caller left.
 struct SentCall<'a> {
@@ -35,9 +35,9 @@ struct SentCall<'a> {
     /// Taken when the limiter gets the outcome.
     owed: Option<OwedReceipt>,
     /// The beginning of the request's body, where the key is in it.
-    kept: Option<Kept>,
+    kept: Option<BodyPrefix>,
     /// The same, where the object is called so often that its bodies are compared.
-    compared: Option<Kept>,
+    compared: Option<BodyPrefix>,
     /// The meaning of the head alone, while the body is looked at.
     so_far: Option<Answer>,
     /// True if the upstream does not count the call if it answers 304.
@@ -73,13 +73,13 @@ pub(crate) fn send<'a>(
             Route::Upgrade(connection, switch) => {
                 let is_long_running = sent.context.call.call.is_long_running;
                 match gate.upstream.upgrade(connection, switch.protocol, is_long_running, request).await {
-                    Ok(Upgraded::Switched(response, upstream)) => {
+                    Ok(UpgradeAnswer::Switched(response, upstream)) => {
                         drop(slot); // no one knows how long a tunnel lasts
                         sent.context.head_came();
                         sent.answered(response.status(), response.headers(), &[]);
                         return Ok(response.map(|()| Body::Switched { slot: switch.tunnel(upstream) }));
                     }
-                    Ok(Upgraded::Answered(response)) => Ok(response),
+                    Ok(UpgradeAnswer::Answered(response)) => Ok(response),
                     Err(error) => Err(error),
                 }
             }
@@ -146,7 +146,7 @@ impl SentCall<'_> {
 
     /// Reads the beginning of the body. If the caller leaves meanwhile, the meaning of the head
     /// alone is the outcome.
-    async fn look_into(&mut self, head: &Parts, body: &mut Peeked<Streaming>) {
+    async fn look_into(&mut self, head: &Parts, body: &mut Peeked<ResponseBody>) {
         self.so_far = Some(self.told(head.status, &head.headers, &[]).answer);
         body.peek(self.gate.driver.clock()).await;
     }
@@ -222,7 +222,7 @@ impl SentCall<'_> {
     fn clients_answer(
         &mut self,
         head: Parts,
-        (body, slot): (Peeked<Streaming>, Option<HeldSlot>),
+        (body, slot): (Peeked<ResponseBody>, Option<HeldSlot>),
         question: Option<Question>,
         failing: Option<FailingAnswer>,
     ) -> Result<Response<Body>, Failure> {

@@ -21,7 +21,7 @@ use super::observe::CallContext;
 use crate::api::Verb;
 use crate::classify::Kind;
 use crate::clock::Clock;
-use crate::credentials::Forbidden;
+use crate::credentials::CredentialRefusal;
 use crate::dialect::{Denial, Form, Written};
 use crate::limit::{Reason, Refusal};
 use crate::upstream::DialFailure;
@@ -169,7 +169,7 @@ fn own_failure(failure: &Failure, verb: Verb, method: &Method) -> (StatusCode, O
     match failure {
         Failure::Client => (StatusCode::BAD_REQUEST, None),
         Failure::Denied(denied) => denied.status(),
-        Failure::Forbidden(Forbidden::Unauthenticated) => (StatusCode::UNAUTHORIZED, None),
+        Failure::Forbidden(CredentialRefusal::Unauthenticated) => (StatusCode::UNAUTHORIZED, None),
         Failure::Forbidden(_) => (StatusCode::FORBIDDEN, None),
         // client-go would have tried a reset GET again by itself; with the header it still does.
         Failure::Lost | Failure::Unproven(_) => (StatusCode::BAD_GATEWAY, safe.then_some(1)),

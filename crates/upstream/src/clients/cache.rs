@@ -1,111 +1,81 @@
-//! The tokens that were judged a short time ago.
+//! A cache of recent token reviews.
 //!
-//! A token is known by a digest under a secret key, so that none is kept and none can be aimed at
-//! another's. What is remembered is bounded, and tokens that are wrong never take the place of
-//! those that are right.
+//! A token is known by a digest under a secret key: none is stored, and none can be made to collide
+//! with another. The cache is bounded, and wrong tokens never displace right ones.
 
 use std::collections::HashMap;
-use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::moment::Moment;
 
-/// A token, as what is remembered of it.
+/// The keyed digest of a token.
 pub(super) type Digest = [u8; 32];
 
-/// A verdict on a token, as the cache has it.
+/// The cache's verdict on a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Seen {
-    /// It is this client's. It is `due` for another look before it must be had.
+pub(super) enum CachedVerdict {
+    /// It is this client's. If `due`, it should be reviewed again.
     Right { client: Arc<str>, due: bool },
     /// It is nobody's.
     Wrong,
-    /// Nothing.
-    Nothing,
+    /// It was not reviewed, or too long ago.
+    Unknown,
 }
 
-/// The tokens that were judged, and when they were shown to the judge.
+/// The verdicts of recent reviews, each with the time of its question.
 #[derive(Debug)]
-pub(super) struct Cache {
-    right: Recent<Arc<str>>,
-    wrong: Recent<()>,
-    /// The time for which a right one is let in.
+pub(super) struct VerdictCache {
+    right: HashMap<Digest, (Moment, Arc<str>)>,
+    wrong: HashMap<Digest, Moment>,
+    /// The time to live of right tokens.
     lasts: Duration,
 }
 
-/// Entries of which the oldest half goes when there are too many.
-#[derive(Debug)]
-struct Recent<T> {
-    young: HashMap<Digest, (Moment, T)>,
-    old: HashMap<Digest, (Moment, T)>,
-    most: usize,
-}
+// === impl VerdictCache ===
 
-// === impl Cache ===
-
-impl Cache {
+impl VerdictCache {
     pub(super) fn new(lasts: Duration) -> Self {
-        Self { right: Recent::new(MOST_RIGHT), wrong: Recent::new(MOST_WRONG), lasts }
+        Self { right: HashMap::new(), wrong: HashMap::new(), lasts }
     }
 
-    /// Returns what is known of a token.
-    pub(super) fn look(&self, token: &Digest, now: Moment) -> Seen {
+    /// Returns the verdict on a token.
+    pub(super) fn look(&self, token: &Digest, now: Moment) -> CachedVerdict {
         if let Some((asked, client)) = self.right.get(token).filter(|(asked, _)| now < *asked + self.lasts) {
-            return Seen::Right { client: Arc::clone(client), due: now >= *asked + self.lasts / 2 };
+            return CachedVerdict::Right { client: Arc::clone(client), due: now >= *asked + self.lasts / 2 };
         }
         match self.wrong.get(token) {
-            Some((asked, ())) if now < *asked + WRONG_LASTS.min(self.lasts) => Seen::Wrong,
-            _ => Seen::Nothing,
+            Some(asked) if now < *asked + WRONG_LASTS.min(self.lasts) => CachedVerdict::Wrong,
+            _ => CachedVerdict::Unknown,
         }
     }
 
-    /// Notes the answer to a question that was asked at `asked`: whose the token is, if it is
-    /// anyone's.
+    /// Records the answer to a question of `asked`: the token's client, if it is right.
     pub(super) fn learn(&mut self, token: Digest, client: Option<Arc<str>>, asked: Moment) {
-        match client {
-            Some(client) => {
-                self.wrong.remove(&token);
-                self.right.insert(token, (asked, client));
+        self.right.remove(&token);
+        self.wrong.remove(&token);
+        let Some(client) = client else {
+            if self.wrong.len() >= MOST_WRONG {
+                self.wrong.clear();
             }
-            None => {
-                self.right.remove(&token);
-                self.wrong.insert(token, (asked, ()));
-            }
+            self.wrong.insert(token, asked);
+            return;
+        };
+        if self.right.len() >= MOST_RIGHT {
+            self.right.retain(|_, (then, _)| asked < *then + self.lasts);
         }
-    }
-}
-
-// === impl Recent ===
-
-impl<T> Recent<T> {
-    fn new(most: usize) -> Self {
-        Self { young: HashMap::new(), old: HashMap::new(), most }
-    }
-
-    fn get(&self, token: &Digest) -> Option<&(Moment, T)> {
-        self.young.get(token).or_else(|| self.old.get(token))
-    }
-
-    fn remove(&mut self, token: &Digest) {
-        self.young.remove(token);
-        self.old.remove(token);
-    }
-
-    fn insert(&mut self, token: Digest, entry: (Moment, T)) {
-        self.old.remove(&token);
-        if self.young.len() >= self.most / 2 && !self.young.contains_key(&token) {
-            self.old = mem::take(&mut self.young);
+        if self.right.len() >= MOST_RIGHT {
+            self.right.clear();
         }
-        self.young.insert(token, entry);
+        self.right.insert(token, (asked, client));
     }
 }
 
 /// One for each pod of a large cluster: 2 MiB.
 const MOST_RIGHT: usize = 16_384;
 const MOST_WRONG: usize = 2_048;
-/// As short as a client's own retry may be told to wait: a token that was made a moment ago may be
-/// unknown to one API server of several.
+/// The time to live of wrong tokens. It is short because one API server of several may not know a
+/// new token yet.
 const WRONG_LASTS: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
@@ -125,19 +95,22 @@ mod tests {
 
     #[test]
     fn what_is_remembered_is_bounded_and_wrong_tokens_displace_no_right_one() {
-        let mut cache = Cache::new(LASTS);
+        let mut cache = VerdictCache::new(LASTS);
         cache.learn(digest(0), Some("one".into()), Moment::ZERO);
         for token in 1..=u16::MAX {
             cache.learn(digest(token), None, Moment::ZERO);
         }
-        assert_eq!(cache.look(&digest(0), Moment::ZERO), Seen::Right { client: "one".into(), due: false });
-        assert!(cache.wrong.young.len() + cache.wrong.old.len() <= MOST_WRONG);
+        assert_eq!(cache.look(&digest(0), Moment::ZERO), CachedVerdict::Right { client: "one".into(), due: false });
+        assert!(cache.wrong.len() <= MOST_WRONG);
         for token in 0..=u16::MAX {
             cache.learn(digest(token), Some("many".into()), Moment::ZERO);
         }
-        assert!(cache.right.young.len() + cache.right.old.len() <= MOST_RIGHT);
-        assert_eq!(cache.look(&digest(0), Moment::ZERO), Seen::Nothing, "it is asked for again");
-        assert_eq!(cache.look(&digest(u16::MAX), Moment::ZERO), Seen::Right { client: "many".into(), due: false });
+        assert!(cache.right.len() <= MOST_RIGHT);
+        assert_eq!(cache.look(&digest(0), Moment::ZERO), CachedVerdict::Unknown, "it is asked for again");
+        assert_eq!(
+            cache.look(&digest(u16::MAX), Moment::ZERO),
+            CachedVerdict::Right { client: "many".into(), due: false }
+        );
     }
 
     proptest! {
@@ -145,7 +118,7 @@ mod tests {
         /// and never older than it may be.
         #[test]
         fn an_identity_is_never_another_s(steps in vec((0_u16..6, 0_u64..4_000, any::<bool>(), any::<bool>()), 0..200)) {
-            let (mut cache, mut now) = (Cache::new(LASTS), Moment::ZERO);
+            let (mut cache, mut now) = (VerdictCache::new(LASTS), Moment::ZERO);
             let mut said: HashMap<u16, (Moment, Option<String>)> = HashMap::new();
             for (number, (token, millis, learns, is_right)) in steps.into_iter().enumerate() {
                 now += Duration::from_millis(millis);
@@ -157,10 +130,10 @@ mod tests {
                 for token in 0..6 {
                     let expected = match said.get(&token) {
                         Some((at, Some(client))) if now.since(*at) < LASTS => {
-                            Seen::Right { client: client.as_str().into(), due: now.since(*at) >= LASTS / 2 }
+                            CachedVerdict::Right { client: client.as_str().into(), due: now.since(*at) >= LASTS / 2 }
                         }
-                        Some((at, None)) if now.since(*at) < WRONG_LASTS => Seen::Wrong,
-                        _ => Seen::Nothing,
+                        Some((at, None)) if now.since(*at) < WRONG_LASTS => CachedVerdict::Wrong,
+                        _ => CachedVerdict::Unknown,
                     };
                     prop_assert_eq!(cache.look(&digest(token), now), expected);
                 }

@@ -1,4 +1,4 @@
-//! The reasons for which a client is not let in.
+//! Reasons to refuse a client.
 
 use std::sync::Arc;
 
@@ -6,13 +6,13 @@ use http::StatusCode;
 
 use crate::credentials::ApiError;
 
-/// The reason for which a client is not let in. It names no other client, and no token.
+/// The reason to refuse a client. It names no other client, and no token.
 #[derive(Clone, Debug, thiserror::Error)]
-pub enum Denied {
-    /// It shows nothing.
+pub enum ClientRefusal {
+    /// It shows no token or certificate.
     #[error("this gate asks its clients who they are, and this call does not say: {0}")]
     NothingShown(&'static str),
-    /// It shows more than one token, of which each might be meant.
+    /// It shows several tokens.
     #[error("this call shows more than one token; expected one")]
     Ambiguous,
     /// Its token is nobody's.
@@ -23,21 +23,21 @@ pub enum Denied {
     /// Its certificate has no name.
     #[error("the client's certificate has no common name (CN), by which this gate would know it")]
     NoName,
-    /// It is known, and not one of those who may.
+    /// Its name is not in `clients.allowed`.
     #[error("client {0:?} is not one of those that this gate lets in (clients.allowed)")]
     NotAllowed(Arc<str>),
-    /// The judge of tokens cannot be asked.
+    /// The API server cannot be asked.
     #[error("the gate cannot find out who calls, because its TokenReview fails, and lets nobody in unknown: {0}")]
     Unreviewed(Arc<ApiError>),
-    /// Too many tokens are being judged.
+    /// Too many reviews are under way.
     #[error("the gate cannot find out who calls: too many TokenReviews are under way")]
     Busy,
 }
 
-// === impl Denied ===
+// === impl ClientRefusal ===
 
-impl Denied {
-    /// Returns the status for it, and the seconds after which another try makes sense.
+impl ClientRefusal {
+    /// Returns the status of the refusal, and the seconds until a retry makes sense.
     pub fn status(&self) -> (StatusCode, Option<u64>) {
         match self {
             Self::NothingShown(_) | Self::Ambiguous | Self::WrongToken | Self::NoName => {
@@ -48,7 +48,7 @@ impl Denied {
         }
     }
 
-    /// Returns the word for it, for metrics.
+    /// Returns the metrics label of the refusal.
     pub const fn word(&self) -> &'static str {
         match self {
             Self::NothingShown(_) => "nothing_shown",

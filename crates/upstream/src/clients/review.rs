@@ -1,11 +1,10 @@
-//! Asks the API server whose a token is (`TokenReview`), once for all calls that wait for the same
-//! answer.
+//! Token reviews (`TokenReview`), one for all calls that wait for the same token.
 //!
-//! A token that is in use is asked about again before its answer is too old, beside the calls, so
-//! that only its first call waits. Without an answer nobody is let in who is not known.
+//! A token in use is reviewed again in the background before its verdict expires, so only its first
+//! call waits. Without a response, unknown clients are refused.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ring::hmac;
@@ -13,13 +12,14 @@ use ring::rand::SystemRandom;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use super::cache::{Cache, Digest, Seen};
-use super::denied::Denied;
+use super::cache::{CachedVerdict, Digest, VerdictCache};
+use super::denied::ClientRefusal;
 use crate::clock::Clock;
 use crate::credentials::{Api, ApiError};
+use crate::lock;
 use crate::telemetry::table;
 
-/// Asks whose tokens are.
+/// Reviews tokens, with a cache.
 #[derive(derive_more::Debug)]
 #[debug("Reviewer({api:?})")]
 pub(super) struct Reviewer {
@@ -28,76 +28,76 @@ pub(super) struct Reviewer {
     audiences: Vec<String>,
     key: hmac::Key,
     clock: Clock,
-    state: Mutex<State>,
+    state: Mutex<ReviewState>,
 }
 
-struct State {
-    cache: Cache,
-    /// The questions under way.
-    asked: HashMap<Digest, watch::Receiver<Option<Answer>>>,
-    /// The number of those that nothing was known of before.
+struct ReviewState {
+    cache: VerdictCache,
+    /// The reviews under way.
+    asked: HashMap<Digest, watch::Receiver<Option<ReviewAnswer>>>,
+    /// The number of reviews of unknown tokens.
     first: usize,
 }
 
-/// The client that a token belongs to, if it is right.
-type Answer = Result<Option<Arc<str>>, Arc<ApiError>>;
+/// The client of a token; `None` for a wrong token.
+type ReviewAnswer = Result<Option<Arc<str>>, Arc<ApiError>>;
 
 // === impl Reviewer ===
 
 impl Reviewer {
-    /// Makes one whose right answers last for `lasts`.
+    /// Creates a reviewer; right tokens are cached for `lasts`.
     pub(super) fn new(api: Api, gate: Arc<str>, audiences: Vec<String>, lasts: Duration, clock: Clock) -> Option<Self> {
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new()).ok()?;
-        let state = State { cache: Cache::new(lasts), asked: HashMap::new(), first: 0 };
+        let state = ReviewState { cache: VerdictCache::new(lasts), asked: HashMap::new(), first: 0 };
         Some(Self { api, gate, audiences, key, clock, state: Mutex::new(state) })
     }
 
-    /// Returns whose a token is.
-    pub(super) async fn review(self: &Arc<Self>, token: &str) -> Result<Arc<str>, Denied> {
+    /// Returns the client of a token.
+    pub(super) async fn review(self: &Arc<Self>, token: &str) -> Result<Arc<str>, ClientRefusal> {
         let mut told = match self.look(token)? {
-            Looked::Known(client) => return Ok(client),
-            Looked::Asked(told) => told,
+            ReviewLookup::Known(client) => return Ok(client),
+            ReviewLookup::Asked(told) => told,
         };
         // The question ends with an answer, or with the process.
-        let answer = told.wait_for(Option::is_some).await.map_err(|_| Denied::Busy)?.clone();
+        let answer = told.wait_for(Option::is_some).await.map_err(|_| ClientRefusal::Busy)?.clone();
         match answer {
             Some(Ok(Some(client))) => Ok(client),
-            Some(Ok(None)) => Err(Denied::WrongToken),
-            Some(Err(error)) => Err(Denied::Unreviewed(error)),
-            None => Err(Denied::Busy),
+            Some(Ok(None)) => Err(ClientRefusal::WrongToken),
+            Some(Err(error)) => Err(ClientRefusal::Unreviewed(error)),
+            None => Err(ClientRefusal::Busy),
         }
     }
 
-    /// Looks for an answer that is known, and asks where it is needed.
-    fn look(self: &Arc<Self>, token: &str) -> Result<Looked, Denied> {
+    /// Looks a token up in the cache, and starts a review if necessary.
+    fn look(self: &Arc<Self>, token: &str) -> Result<ReviewLookup, ClientRefusal> {
         let digest = self.digest(token);
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         match state.cache.look(&digest, self.clock.now()) {
-            Seen::Right { client, due } => {
+            CachedVerdict::Right { client, due } => {
                 if due && !state.asked.contains_key(&digest) && state.asked.len() < MOST_ASKED {
                     self.ask(&mut state, digest, token, false);
                 }
-                Ok(Looked::Known(client))
+                Ok(ReviewLookup::Known(client))
             }
-            Seen::Wrong => Err(Denied::WrongToken),
-            Seen::Nothing => match state.asked.get(&digest) {
-                Some(told) => Ok(Looked::Asked(told.clone())),
+            CachedVerdict::Wrong => Err(ClientRefusal::WrongToken),
+            CachedVerdict::Unknown => match state.asked.get(&digest) {
+                Some(told) => Ok(ReviewLookup::Asked(told.clone())),
                 // What is renewed has room beside it: a flood of tokens that are wrong turns away
                 // nobody who is known.
-                None if state.first >= MOST_FIRST => Err(Denied::Busy),
-                None => Ok(Looked::Asked(self.ask(&mut state, digest, token, true))),
+                None if state.first >= MOST_FIRST => Err(ClientRefusal::Busy),
+                None => Ok(ReviewLookup::Asked(self.ask(&mut state, digest, token, true))),
             },
         }
     }
 
-    /// Asks, in a task that outlives the call: others may wait for it.
+    /// Starts a review in its own task: others may wait for it after the call is gone.
     fn ask(
         self: &Arc<Self>,
-        state: &mut State,
+        state: &mut ReviewState,
         digest: Digest,
         token: &str,
         is_first: bool,
-    ) -> watch::Receiver<Option<Answer>> {
+    ) -> watch::Receiver<Option<ReviewAnswer>> {
         let (tell, told) = watch::channel(None);
         state.asked.insert(digest, told.clone());
         state.first += usize::from(is_first);
@@ -113,7 +113,7 @@ impl Reviewer {
             };
             table::CLIENT_REVIEWS.counter(&[&reviewer.gate, result]).increment(1);
             {
-                let mut state = reviewer.state();
+                let mut state = lock(&reviewer.state);
                 state.asked.remove(&digest);
                 state.first -= usize::from(is_first);
                 if let Ok(client) = &answer {
@@ -137,26 +137,18 @@ impl Reviewer {
     }
 
     fn digest(&self, token: &str) -> Digest {
-        let mut digest = [0; 32];
-        let tag = hmac::sign(&self.key, token.as_bytes());
-        digest.iter_mut().zip(tag.as_ref()).for_each(|(to, from)| *to = *from);
-        digest
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        hmac::sign(&self.key, token.as_bytes()).as_ref().try_into().unwrap_or_default()
     }
 }
 
-/// A client that is known, or a review under way.
-enum Looked {
+/// A cached client, or a review under way.
+enum ReviewLookup {
     Known(Arc<str>),
-    Asked(watch::Receiver<Option<Answer>>),
+    Asked(watch::Receiver<Option<ReviewAnswer>>),
 }
 
-/// Reads an answer: the name of the client, if the token is right and for one of the audiences that
-/// were asked for. An API server that knows no audiences names none, and then the token is not for
-/// one.
+/// Returns the client's name from a response, if the token is right and for one of the expected
+/// audiences. An API server without audiences names none; then the token is for none.
 fn client(answer: &Value, audiences: &[String]) -> Result<Option<Arc<str>>, ApiError> {
     let status = answer.get("status").filter(|_| answer.get("kind").and_then(Value::as_str) == Some("TokenReview"));
     let status = status.ok_or_else(|| ApiError::Answer("it is not a TokenReview with a status".to_owned()))?;
@@ -176,11 +168,11 @@ fn client(answer: &Value, audiences: &[String]) -> Result<Option<Arc<str>>, ApiE
 }
 
 const PATH: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
-/// Less than the time after which Go's clients give up on a head.
+/// The timeout of a review, below the response timeout of Go's clients.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The most questions at once about tokens of which nothing is known.
+/// The most reviews of unknown tokens at once.
 const MOST_FIRST: usize = 256;
-/// The most questions at once.
+/// The most reviews at once.
 const MOST_ASKED: usize = 512;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The token that a client shows, where each kind of listener looks for it.
+//! The token in a request, by kind of listener.
 
 use std::borrow::Cow;
 
@@ -7,23 +7,23 @@ use base64::engine::general_purpose::STANDARD;
 use http::header::{AUTHORIZATION, PROXY_AUTHORIZATION};
 use http::{HeaderMap, HeaderName};
 
-use super::denied::Denied;
+use super::denied::ClientRefusal;
 
 /// Returns the token in this header.
-pub(super) fn in_header<'a>(header: &HeaderName, headers: &'a HeaderMap) -> Result<Cow<'a, str>, Denied> {
+pub(super) fn in_header<'a>(header: &HeaderName, headers: &'a HeaderMap) -> Result<Cow<'a, str>, ClientRefusal> {
     let shown: Vec<&[u8]> = headers.get_all(header).iter().map(http::HeaderValue::as_bytes).collect();
     let expected = if *header == AUTHORIZATION { EXPECTED_BEARER } else { EXPECTED_TOKEN };
     let text = only(&shown, expected)?;
     match bearer(text) {
         Some(token) if !token.is_empty() => Ok(token.into()),
         None if *header != AUTHORIZATION && !text.is_empty() && !text.contains(' ') => Ok(text.into()),
-        _ => Err(Denied::NothingShown(expected)),
+        _ => Err(ClientRefusal::NothingShown(expected)),
     }
 }
 
 /// Returns the token in these values of `Proxy-Authorization`: a bearer token, or the password of a
 /// login.
-pub(super) fn to_proxy<'a>(shown: &[&'a [u8]]) -> Result<Cow<'a, str>, Denied> {
+pub(super) fn to_proxy<'a>(shown: &[&'a [u8]]) -> Result<Cow<'a, str>, ClientRefusal> {
     let text = only(shown, EXPECTED_LOGIN)?;
     if let Some(token) = bearer(text).filter(|token| !token.is_empty()) {
         return Ok(token.into());
@@ -33,15 +33,15 @@ pub(super) fn to_proxy<'a>(shown: &[&'a [u8]]) -> Result<Cow<'a, str>, Denied> {
     let login = login.and_then(|login| String::from_utf8(login).ok());
     let password = login.as_deref().and_then(|login| login.split_once(':')).map(|(_, password)| password);
     let token = password.filter(|token| !token.is_empty());
-    token.map(|token| Cow::Owned(token.to_owned())).ok_or(Denied::NothingShown(EXPECTED_LOGIN))
+    token.map(|token| Cow::Owned(token.to_owned())).ok_or(ClientRefusal::NothingShown(EXPECTED_LOGIN))
 }
 
-/// Returns the one value that is shown.
-fn only<'a>(shown: &[&'a [u8]], expected: &'static str) -> Result<&'a str, Denied> {
+/// Returns the only value.
+fn only<'a>(shown: &[&'a [u8]], expected: &'static str) -> Result<&'a str, ClientRefusal> {
     match shown {
-        [] => Err(Denied::NothingShown(expected)),
-        [text] => std::str::from_utf8(text).map(str::trim).map_err(|_| Denied::WrongToken),
-        _ => Err(Denied::Ambiguous),
+        [] => Err(ClientRefusal::NothingShown(expected)),
+        [text] => std::str::from_utf8(text).map(str::trim).map_err(|_| ClientRefusal::WrongToken),
+        _ => Err(ClientRefusal::Ambiguous),
     }
 }
 
@@ -53,9 +53,9 @@ fn bearer(value: &str) -> Option<&str> {
     words.next()
 }
 
-/// The header in which clients of other APIs show their token. It never goes upstream.
+/// The token's header for APIs other than Kubernetes. It never goes upstream.
 pub(super) const TOKEN: HeaderName = HeaderName::from_static("tidegate-client-token");
-/// The header that clients of a forward proxy send.
+/// The token's header for forward proxies.
 pub(super) const TO_PROXY: HeaderName = PROXY_AUTHORIZATION;
 const EXPECTED_BEARER: &str = "expected its service account's token as Authorization: Bearer";
 const EXPECTED_TOKEN: &str = "expected its service account's token in the header Tidegate-Client-Token";

@@ -1,18 +1,18 @@
 //! Exec plugins of a kubeconfig, as client-go runs them: a program prints an `ExecCredential` with
 //! a token, a client certificate, or both.
 //!
-//! One run at a time, in a task of its own. The credential is renewed in the background before it
-//! ends; calls wait for a run only where there is nothing to use: at first, and past the end of
-//! what was given. After a 401 they wait for 2 s at most, and exempt calls not at all: one API
-//! alone may have refused what holds for all others. A plugin that fails is asked again after 1 s,
-//! doubling to a minute, and a credential that still holds is kept meanwhile.
+//! One run at a time, in its own task. The credential is renewed in the background before it ends.
+//! Calls wait for a run only without a usable credential: at first, and after its end. After a 401
+//! they wait for at most 2 s, and exempt calls do not wait: one API may refuse a credential that
+//! all others accept. A failed plugin runs again after 1 s, doubling to a minute; a valid
+//! credential stays in use meanwhile.
 //!
-//! As with client-go, the server judges a credential that had ended when the plugin gave it: the
-//! plugin may want to be asked each time, or this machine's clock is ahead.
+//! As with client-go, the server judges a credential that was expired when the plugin printed it:
+//! the plugin may want to run each time, or this machine's clock is ahead.
 
 mod plugin;
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -21,66 +21,66 @@ pub(super) use self::plugin::Plugin;
 use self::plugin::PluginFailure;
 use crate::clock::Clock;
 use crate::moment::Moment;
-use crate::tls;
+use crate::{lock, tls};
 
-/// The gate's own credentials cannot be had. Shows no credential.
+/// The gate's own credentials are not available. Shows no credential.
 #[derive(Debug, thiserror::Error)]
 #[error("the exec plugin `{command}` {failure}")]
-pub struct CredentialError {
+pub struct ExecPluginError {
     command: String,
     failure: PluginFailure,
 }
 
-/// A plugin and what it gave last.
+/// A plugin and its last credential.
 #[derive(derive_more::Debug)]
 #[debug("*** of the exec plugin {}", plugin.command)]
 pub(super) struct Exec {
     plugin: Plugin,
-    /// The client that shows its client certificates.
+    /// The TLS client for the plugin's client certificates.
     client: OnceLock<Arc<tls::Client>>,
-    state: Mutex<State>,
+    state: Mutex<ExecState>,
     /// Ticks when a run has ended.
     ended: watch::Sender<()>,
 }
 
 #[derive(Default)]
-struct State {
-    held: Option<Held>,
-    /// The beginning of the run that is under way.
+struct ExecState {
+    held: Option<HeldCredential>,
+    /// The start of the current run.
     running: Option<Moment>,
-    /// The upstream refused what is held.
+    /// The upstream refused the credential.
     refused: bool,
     /// The number of fresh credentials refused in a row.
     refusals: u32,
-    failure: Option<Failure>,
-    /// The log knows that the plugin gives credentials that have ended.
+    failure: Option<RunFailure>,
+    /// The expired credential is logged.
     is_reported: bool,
 }
 
-/// A credential that the plugin gave.
-struct Held {
+/// A credential from the plugin.
+struct HeldCredential {
     token: Option<String>,
     since: Moment,
     /// `None`: when it is refused.
     ends: Option<Moment>,
     refresh_at: Moment,
-    /// The time from which a call waits a little for a renewal; it may have ended.
+    /// From this time on, a call waits a little for a renewal.
     doubtful_at: Moment,
     number: u64,
 }
 
-/// What a call that needs the credential finds.
+/// The availability of a credential to a call.
 enum Availability {
     Usable,
-    /// A run may bring a better one than what is held: worth a wait until then.
+    /// A run may bring a better one: worth a wait until this time.
     Doubtful(Moment),
-    /// Nothing to use before a run has ended.
+    /// None until a run has ended.
     Nothing,
 }
 
 /// The failure of the last run.
-struct Failure {
-    error: Arc<CredentialError>,
+struct RunFailure {
+    error: Arc<ExecPluginError>,
     times: u32,
     again_at: Moment,
 }
@@ -92,15 +92,14 @@ impl Exec {
         Self { plugin, client: OnceLock::new(), state: Mutex::default(), ended: watch::Sender::new(()) }
     }
 
-    /// Names the client that shows the client certificates that the plugin gives.
+    /// Sets the TLS client for the plugin's client certificates.
     pub(super) fn shows_on(&self, client: &Arc<tls::Client>) {
         // the first stays: one gate has one upstream
         self.client.get_or_init(|| Arc::clone(client));
     }
 
-    /// Returns when there is a credential to use. Where one is held, an exempt call takes it at
-    /// once.
-    pub(super) async fn ready(self: &Arc<Self>, is_exempt: bool, clock: Clock) -> Result<(), Arc<CredentialError>> {
+    /// Waits for a credential. An exempt call takes the current one, if any, at once.
+    pub(super) async fn ready(self: &Arc<Self>, is_exempt: bool, clock: Clock) -> Result<(), Arc<ExecPluginError>> {
         let mut ended = self.ended.subscribe();
         loop {
             match self.look(clock)? {
@@ -116,15 +115,15 @@ impl Exec {
         }
     }
 
-    /// Returns the token, and the number by which a refusal names it.
+    /// Returns the token, and the number of its credential.
     pub(super) fn token(&self) -> (Option<String>, u64) {
-        self.state().held.as_ref().map_or((None, 0), |held| (held.token.clone(), held.number))
+        lock(&self.state).held.as_ref().map_or((None, 0), |held| (held.token.clone(), held.number))
     }
 
-    /// Notes that the upstream answered 401 to the credential of that number.
+    /// Records a 401 to the credential of this number.
     pub(super) fn refused(self: &Arc<Self>, number: u64, clock: Clock) {
-        let mut state = self.state();
-        let State { held: Some(held), refusals, refused, .. } = &mut *state else { return };
+        let mut state = lock(&self.state);
+        let ExecState { held: Some(held), refusals, refused, .. } = &mut *state else { return };
         // An upstream that answers 401 to everything must not have the plugin run at every call.
         let age = clock.now().since(held.since);
         if held.number != number || *refused || age < AFTER_REFUSAL * (2_u32.pow(*refusals) - 1) {
@@ -136,10 +135,10 @@ impl Exec {
         let _started = self.look(clock);
     }
 
-    /// Says whether there is a credential to use. Starts a run where one is due.
-    fn look(self: &Arc<Self>, clock: Clock) -> Result<Availability, Arc<CredentialError>> {
+    /// Returns the availability of a credential. Starts a run if one is due.
+    fn look(self: &Arc<Self>, clock: Clock) -> Result<Availability, Arc<ExecPluginError>> {
         let now = clock.now();
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let held = state.held.as_ref().filter(|held| held.ends.is_none_or(|ends| now < ends));
         let holds = held.is_some();
         let is_doubtful = state.refused || held.is_some_and(|held| now >= held.doubtful_at);
@@ -166,17 +165,13 @@ impl Exec {
             }
             Ok((answer.token, answer.life))
         });
-        self.state().ended(answer, &self.plugin.command, clock.now());
+        lock(&self.state).ended(answer, &self.plugin.command, clock.now());
         self.ended.send_replace(());
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
-    /// Takes over what a run gave: a token and its remaining life.
+impl ExecState {
+    /// Records the result of a run: a token and its remaining life.
     fn ended(&mut self, answer: Result<(Option<String>, Option<Duration>), PluginFailure>, command: &str, now: Moment) {
         self.running = None;
         match answer {
@@ -200,41 +195,39 @@ impl State {
                     }
                     Some(life) => (Some(now + life), now + life.saturating_sub(AHEAD.min(life / 5)), Moment::MAX),
                 };
-                self.held = Some(Held { token, since: now, ends, refresh_at, doubtful_at, number });
+                self.held = Some(HeldCredential { token, since: now, ends, refresh_at, doubtful_at, number });
                 self.refused = false;
                 if self.failure.take().is_some() {
                     tracing::info!(plugin = command, "the exec plugin gives credentials again");
                 }
             }
             Err(failure) => {
-                let error = CredentialError { command: command.to_owned(), failure };
+                let error = ExecPluginError { command: command.to_owned(), failure };
                 let times = self.failure.as_ref().map_or(0, |failure| failure.times);
                 if times == 0 {
                     tracing::warn!(%error, "the gate's own credentials cannot be renewed");
                 }
                 let pause = (FIRST_PAUSE * 2_u32.pow(times.min(10))).min(LONGEST_PAUSE);
-                self.failure = Some(Failure { error: Arc::new(error), times: times + 1, again_at: now + pause });
+                self.failure = Some(RunFailure { error: Arc::new(error), times: times + 1, again_at: now + pause });
             }
         }
     }
 }
 
-/// The time before its end at which a credential is renewed; a fifth of its life if that is
-/// shorter.
+/// The time from a renewal to the credential's end; a fifth of its life if that is shorter.
 const AHEAD: Duration = Duration::from_secs(300);
-/// The age at which a second fresh credential may be refused. The first 401 has the plugin run at
-/// once; if that does not help, the next credential must be this old, the one after it three times,
-/// and so on.
+/// The minimum age of a second refused credential. The first 401 starts a run at once; if that does
+/// not help, the next credential must be this old, the one after it three times, and so on.
 const AFTER_REFUSAL: Duration = Duration::from_secs(2);
-/// The time from a run's beginning for which a call waits for it although a credential is held.
+/// The longest wait for a run despite a valid credential.
 const A_LITTLE: Duration = Duration::from_secs(2);
-/// The time between two renewals of a credential that had ended when it came, or would within that
-/// time; client-go has the plugin run at each call.
+/// The time between renewals of a credential that expires within this time; client-go runs the
+/// plugin at each call.
 const RENEW_ENDED: Duration = Duration::from_secs(10);
-/// The age from which such a credential is probably of no use: no call has come for that long.
+/// The age at which such a credential is probably useless: no call has come for that long.
 const DOUBT_ENDED: Duration = Duration::from_secs(60);
 const MOST_REFUSALS: u32 = 7;
-/// The age from which a credential counts as good.
+/// The minimum age of a good credential.
 const CALM: Duration = Duration::from_secs(600);
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);

@@ -1,9 +1,9 @@
-//! The files by which a controller reaches the gate: `ca.crt`, `token`, `namespace` and a
-//! `kubeconfig` in a folder that both containers mount, or the text of a kubeconfig alone.
+//! The controller's files: `ca.crt`, `token`, `namespace` and a `kubeconfig` in a folder that both
+//! containers mount, or the text of a kubeconfig alone.
 //!
-//! Beside it, for the gate alone (0600): `ca.key`. A gate that is started again in the same pod
-//! goes on with the CA and the token that the controller was given; otherwise the controller, which
-//! reads its kubeconfig once, would trust no gate any more until it is started again too.
+//! Beside them, for the gate alone (0600): `ca.key`. A gate that restarts in the same pod goes on
+//! with the CA and the token of its predecessor. Otherwise the controller, which reads its
+//! kubeconfig once, would trust no gate until it restarts too.
 //!
 //! Each file is written beside its place and renamed into it: a reader sees the old one or the new
 //! one. All are readable to everyone in the pod (0644), the token too, as kubelet's own are: the
@@ -19,15 +19,15 @@ use std::path::{Path, PathBuf};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-/// The content of the files. A file whose content is `None` is left as it is.
+/// The content of the files. A file with `None` is left as it is.
 #[derive(Clone, derive_more::Debug)]
 #[debug("Contents for {server:?}")]
 pub struct Contents<'a> {
-    /// PEM of the CA that the controller is to trust.
+    /// PEM of the CA for the controller to trust.
     pub ca: &'a str,
-    /// PEM of that CA's key: for this gate's successor.
+    /// PEM of that CA's key, for this gate's successor.
     pub ca_key: Option<&'a str>,
-    /// The token that the controller sends.
+    /// The controller's token.
     pub token: Option<&'a str>,
     /// The namespace it runs in.
     pub namespace: Option<&'a str>,
@@ -43,7 +43,7 @@ pub struct FolderError {
     error: io::Error,
 }
 
-/// Writes the folder, making it if it is not there.
+/// Writes the files, and creates the folder if necessary.
 ///
 /// # Errors
 /// Which file could not be written.
@@ -67,7 +67,7 @@ pub fn write(folder: &Path, contents: &Contents<'_>) -> Result<(), FolderError> 
     Ok(())
 }
 
-/// Writes files that every user of the pod may read, and makes the folder if it is not there.
+/// Writes world-readable files, and creates the folder if necessary.
 ///
 /// # Errors
 /// Which file could not be written.
@@ -76,7 +76,7 @@ pub fn write_public(folder: &Path, files: &[(&str, &[u8])]) -> Result<(), Folder
     files.iter().try_for_each(|(name, content)| replace(folder, name, content, MODE))
 }
 
-/// Keeps the CA of interception in a folder of the gate's own, for its successor.
+/// Stores the CA of interception in the gate's own folder, for its successor.
 ///
 /// # Errors
 /// The file could not be written.
@@ -85,14 +85,13 @@ pub fn keep_egress_ca(folder: &Path, kept: &str) -> Result<(), FolderError> {
     replace(folder, EGRESS_CA, kept.as_bytes(), MODE_OF_KEYS)
 }
 
-/// Returns the CA of interception that an earlier gate left in the folder. What others could have
-/// put there or read is not taken.
-#[must_use]
+/// Returns the predecessor's CA of interception from the folder, unless others could have written
+/// or read it.
 pub fn left_egress_ca(folder: &Path) -> Option<String> {
     left(&folder.join(EGRESS_CA), 0o077)
 }
 
-/// Makes a folder, which has this mode unless it is there already.
+/// Creates a folder of this mode, unless it exists.
 fn make(folder: &Path, mode: u32) -> Result<(), FolderError> {
     let is_new = !folder.exists();
     let made = DirBuilder::new().recursive(true).mode(mode).create(folder);
@@ -109,22 +108,17 @@ fn replace(folder: &Path, name: &str, content: &[u8], mode: u32) -> Result<(), F
     written.map_err(|error| FolderError { path, error })
 }
 
-/// Returns the CA's key that an earlier gate left in the folder. A key that others could have put
-/// there or read is not taken.
-#[must_use]
+/// Returns the predecessor's CA key from the folder, unless others could have written or read it.
 pub fn left_ca_key(folder: &Path) -> Option<String> {
     left(&folder.join(CA_KEY), 0o077)
 }
 
-/// Returns the token that an earlier gate left in the folder. A token that others could have put
-/// there is not taken.
-#[must_use]
+/// Returns the predecessor's token from the folder, unless others could have written it.
 pub fn left_token(folder: &Path) -> Option<String> {
     left(&folder.join(TOKEN), 0o022)
 }
 
-/// Reads a small regular file of this user's own, of which others have none of the rights in
-/// `mask`.
+/// Reads a small regular file of this user's own, unless others have any of the rights in `mask`.
 fn left(path: &Path, mask: u32) -> Option<String> {
     let own = fs::metadata("/proc/self").ok()?.uid();
     let listed = fs::symlink_metadata(path).ok()?;
@@ -139,9 +133,8 @@ fn left(path: &Path, mask: u32) -> Option<String> {
     Some(text)
 }
 
-/// Returns the text of a kubeconfig that points at a gate, with the identity of the token in
-/// `token_file`; with none where the gate injects its own credentials.
-#[must_use]
+/// Returns a kubeconfig for a gate, with the identity of the token in `token_file`; without one if
+/// the gate injects its own.
 pub fn kubeconfig(server: &str, ca: Option<&str>, namespace: Option<&str>, token_file: Option<&Path>) -> String {
     let ca = ca.map_or_else(String::new, |pem| format!("\n    certificate-authority-data: {}", STANDARD.encode(pem)));
     let namespace = namespace.map_or_else(String::new, |name| format!("\n    namespace: {}", quoted(name)));
@@ -156,7 +149,7 @@ pub fn kubeconfig(server: &str, ca: Option<&str>, namespace: Option<&str>, token
     )
 }
 
-/// Returns a YAML scalar that nothing in `text` can break out of: JSON strings are YAML.
+/// Returns text as a safe YAML scalar: JSON strings are YAML.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
@@ -182,9 +175,9 @@ const CA_KEY: &str = "ca.key";
 /// The key of the CA of interception, and its certificates: one file, so that they fit together.
 const EGRESS_CA: &str = "egress-ca.pem";
 const TOKEN: &str = "token";
-/// The most that is read; keys and tokens are smaller.
+/// The largest file to read; keys and tokens are smaller.
 const LARGEST: u64 = 64 << 10;
-/// A folder that is not there is no volume of a pod, so that no other user needs it.
+/// The mode of a new folder. It is no volume of a pod, so no other user needs it.
 const FOLDER_MODE: u32 = 0o700;
-/// A folder below a volume, for users whose files are public.
+/// The mode of a folder with public files.
 const PUBLIC_FOLDER_MODE: u32 = 0o755;

@@ -1,7 +1,7 @@
-//! Per request: leave the client's credentials, or strip them all and put in the gate's.
+//! Credentials of a request: the client's own, or the gate's instead of them.
 //!
-//! Never "inject only if missing": what the upstream sees must not depend on what the client
-//! happens to send.
+//! Never "inject only if missing": the credentials must not depend on what the client happens to
+//! send.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, LazyLock};
@@ -10,36 +10,36 @@ use std::time::Duration;
 use http::header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::{Credential, CredentialError, PodToken};
+use super::{Credential, ExecPluginError, PodToken};
 use crate::clock::Clock;
 
-/// Makes the credentials of a request the upstream's. Pass-through leaves them; inject replaces
-/// them with the gate's.
+/// Sets the credentials of a request. Pass-through leaves the client's; inject replaces them with
+/// the gate's.
 #[derive(Debug)]
 pub struct Injector(Option<Inject>);
 
-/// The gate's credentials, which replace whatever the client sends.
+/// The gate's credentials, a replacement for the client's.
 #[derive(Debug)]
 pub struct Inject {
-    /// The header to add; `None` where the gate's credential is its client certificate.
+    /// The header to add; `None` if the gate's credential is its client certificate.
     pub credential: Option<Credential>,
     /// Clients may act as others, by Impersonate-* headers.
     pub impersonation: bool,
     /// The gate's own Impersonate-* headers.
     pub acting_as: Vec<(HeaderName, HeaderValue)>,
-    /// The token that clients must show.
+    /// The token required of clients.
     pub required_token: Option<PodToken>,
-    /// The clock by which the credential is renewed.
+    /// The clock for renewals.
     pub clock: Clock,
 }
 
-/// The credential that a request went with.
+/// The number of a request's credential.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CredentialVersion(u64);
 
-/// The reason why a request may not pass with the gate's credentials.
+/// The reason to refuse a request with the gate's credentials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Forbidden {
+pub enum CredentialRefusal {
     /// It would act as another user with the gate's rights.
     #[error(
         "impersonation is off at this gate: Impersonate-* headers would act with the gate's own rights; impersonation = \"allow\" permits it"
@@ -57,41 +57,39 @@ pub enum Forbidden {
 
 impl Injector {
     /// Lets the client's own credentials through.
-    #[must_use]
     pub const fn pass_through() -> Self {
         Self(None)
     }
 
     /// Replaces the client's credentials by these.
-    #[must_use]
     pub const fn inject(inject: Inject) -> Self {
         Self(Some(inject))
     }
 
-    /// Checks whether a request with these headers may pass at all: to be asked before it waits.
+    /// Checks a request's headers before it waits.
     ///
     /// # Errors
     /// Says why not; a 401 or 403 to the client.
-    pub fn check(&self, headers: &HeaderMap) -> Result<(), Forbidden> {
+    pub fn check(&self, headers: &HeaderMap) -> Result<(), CredentialRefusal> {
         let Some(inject) = &self.0 else { return Ok(()) };
         if inject.required_token.as_ref().is_some_and(|token| !token.is_shown(headers)) {
-            return Err(Forbidden::Unauthenticated);
+            return Err(CredentialRefusal::Unauthenticated);
         }
         let impersonates = headers.keys().any(|name| name.as_str().starts_with("impersonate-"));
         match (impersonates, inject.impersonation) {
             (false, _) => Ok(()),
-            (true, false) => Err(Forbidden::Impersonation),
+            (true, false) => Err(CredentialRefusal::Impersonation),
             (true, true) if inject.acting_as.is_empty() => Ok(()),
-            (true, true) => Err(Forbidden::ActsAlready),
+            (true, true) => Err(CredentialRefusal::ActsAlready),
         }
     }
 
-    /// Returns when there are credentials to inject: at once, unless an exec plugin has to be asked
-    /// first. An exempt call does not wait for better ones than what is held. `Upstream` does this.
+    /// Waits for credentials to inject; only an exec plugin makes it wait. An exempt call does not
+    /// wait for a renewal. `Upstream` calls this.
     ///
     /// # Errors
     /// There are none to be had.
-    pub async fn ready(&self, is_exempt: bool) -> Result<(), Arc<CredentialError>> {
+    pub async fn ready(&self, is_exempt: bool) -> Result<(), Arc<ExecPluginError>> {
         match &self.0 {
             Some(Inject { credential: Some(credential), clock, .. }) => {
                 credential.secret.ready(is_exempt, *clock).await
@@ -100,8 +98,8 @@ impl Injector {
         }
     }
 
-    /// Strips what is the client's and adds what is the gate's, if this is inject. `Upstream::send`
-    /// does this.
+    /// Replaces the client's credentials by the gate's, if this is inject. `Upstream::send` calls
+    /// this.
     pub fn authorize(&self, headers: &mut HeaderMap) -> CredentialVersion {
         let Some(inject) = &self.0 else { return CredentialVersion(0) };
         strip(headers, inject.impersonation && inject.acting_as.is_empty());
@@ -117,8 +115,8 @@ impl Injector {
         CredentialVersion(number)
     }
 
-    /// Returns a salted hash that tells the gate's credential from those before and after it;
-    /// `None` where clients show their own.
+    /// Returns a salted hash of the gate's credential, to compare it with other versions; `None` if
+    /// clients send their own.
     pub fn mark(&self) -> Option<u64> {
         static SALT: LazyLock<RandomState> = LazyLock::new(RandomState::new);
         let inject = self.0.as_ref()?;
@@ -126,15 +124,15 @@ impl Injector {
         Some(SALT.hash_one(inject.credential.as_ref().map(header)))
     }
 
-    /// Returns the time since the gate's credential was last read well from its file; `None` where
-    /// there is none, or no file.
+    /// Returns the time since the last successful read of the credential's file; `None` without a
+    /// file.
     pub fn age(&self) -> Option<Duration> {
         let inject = self.0.as_ref()?;
         inject.credential.as_ref()?.secret.age(inject.clock.now())
     }
 
-    /// Notes that the upstream answered 401 to this credential: it is read again before its next
-    /// use. `Upstream::send` does this.
+    /// Records a 401 to this credential: it is read again before its next use. `Upstream::send`
+    /// calls this.
     pub fn upstream_said_unauthorized(&self, version: CredentialVersion) {
         if let Some(Inject { credential: Some(credential), clock, .. }) = &self.0 {
             credential.secret.refused(version.0, *clock);
@@ -142,7 +140,7 @@ impl Injector {
     }
 }
 
-/// Removes every credential a client can send.
+/// Removes every client credential.
 fn strip(headers: &mut HeaderMap, impersonation: bool) {
     headers.remove(AUTHORIZATION);
     let others: Vec<HeaderName> = headers.keys().filter(|name| is_identity(name, impersonation)).cloned().collect();
@@ -154,7 +152,7 @@ fn strip(headers: &mut HeaderMap, impersonation: bool) {
     }
 }
 
-/// True for headers that name the caller.
+/// True for headers with the caller's identity.
 fn is_identity(name: &HeaderName, impersonation: bool) -> bool {
     let name = name.as_str();
     name.starts_with("x-remote-")
@@ -162,8 +160,8 @@ fn is_identity(name: &HeaderName, impersonation: bool) -> bool {
         || CLIENT_CERTIFICATES.split(' ').any(|header| name == header)
 }
 
-/// Removes the token that a WebSocket client can carry as a subprotocol; the other subprotocols
-/// stay, each on its line.
+/// Removes the bearer token from the WebSocket subprotocols. The other subprotocols stay, each on
+/// its line.
 fn strip_websocket_bearer(headers: &mut HeaderMap) {
     let is_bearer = |one: &[u8]| one.get(..BEARER.len()).is_some_and(|start| start.eq_ignore_ascii_case(BEARER));
     let without_bearer = |line: &HeaderValue| {
@@ -181,10 +179,10 @@ fn strip_websocket_bearer(headers: &mut HeaderMap) {
     }
 }
 
-/// Headers in which proxies pass a client's certificate on.
+/// Headers of proxies with a client's certificate.
 const CLIENT_CERTIFICATES: &str =
     "x-forwarded-client-cert x-client-cert x-ssl-client-cert ssl-client-cert client-cert client-cert-chain";
-/// The beginning of a subprotocol that kube-apiserver reads a token from.
+/// The prefix of a subprotocol with a token for kube-apiserver.
 const BEARER: &[u8] = b"base64url.bearer.authorization.k8s.io.";
 
 #[cfg(test)]
@@ -234,7 +232,7 @@ mod tests {
     fn inject_leaves_nothing_of_the_clients_identity() {
         let mut headers = clients();
         let injector = injecting(false);
-        assert_eq!(injector.check(&headers), Err(Forbidden::Impersonation));
+        assert_eq!(injector.check(&headers), Err(CredentialRefusal::Impersonation));
         injector.authorize(&mut headers);
         let mut left: Vec<_> =
             headers.iter().map(|(name, value)| (name.as_str(), value.to_str().expect("ASCII"))).collect();
@@ -273,7 +271,7 @@ mod tests {
     fn the_pods_token_is_asked_for_and_never_passed_on() {
         let token = PodToken::random().expect("randomness");
         let injector = Injector::inject(Inject { required_token: Some(token.clone()), ..inject(true) });
-        assert_eq!(injector.check(&clients()), Err(Forbidden::Unauthenticated));
+        assert_eq!(injector.check(&clients()), Err(CredentialRefusal::Unauthenticated));
         let mut headers = HeaderMap::new();
         let shown = HeaderValue::try_from(format!("Bearer {}", token.reveal())).expect("a value");
         headers.insert(AUTHORIZATION, shown);

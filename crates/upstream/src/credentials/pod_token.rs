@@ -1,6 +1,5 @@
-//! The token that clients of a gate that lends its own identity must show: random, made when the
-//! pod begins, and in the folder which only the controller mounts. A client that merely reaches the
-//! port does not have it.
+//! The token required of clients by a gate with its own identity: random, made when the pod begins,
+//! in a folder mounted by the controller alone. Access to the port alone is not enough.
 
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
@@ -8,13 +7,13 @@ use subtle::ConstantTimeEq;
 
 use crate::tls::{self, TlsError};
 
-/// A token that clients must show. Shows nothing of itself.
+/// A token required of clients. Shows nothing of itself.
 #[derive(Clone, derive_more::Debug)]
 #[debug("***")]
 pub struct PodToken(String);
 
 impl PodToken {
-    /// Makes a new token.
+    /// Creates a random token.
     ///
     /// # Errors
     /// The system has no randomness to give.
@@ -22,19 +21,18 @@ impl PodToken {
         tls::random_text().map(Self)
     }
 
-    /// Takes over the token that an earlier gate of this pod made, if the text is one.
-    #[must_use]
+    /// Returns the token of this pod's earlier gate, if the text is one.
     pub fn again(text: &str) -> Option<Self> {
         let is_ours = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
         (text.len() == LENGTH && text.bytes().all(is_ours)).then(|| Self(text.to_owned()))
     }
 
-    /// Returns its text, to be written where the controller reads it.
+    /// Returns its text, for the controller's folder.
     pub fn reveal(&self) -> &str {
         &self.0
     }
 
-    /// True if a request shows it, once and as a bearer token.
+    /// True if a request sends it, once and as a bearer token.
     pub(super) fn is_shown(&self, headers: &HeaderMap) -> bool {
         let mut lines = headers.get_all(AUTHORIZATION).iter();
         let (Some(line), None) = (lines.next(), lines.next()) else { return false };

@@ -1,5 +1,5 @@
-//! The proxy on the way to an upstream, as a kubeconfig's `proxy-url` names it. Shows its host, and
-//! never the password in it.
+//! The proxy before an upstream: a kubeconfig's `proxy-url`. Shows its host, and never its
+//! password.
 
 use std::net::IpAddr;
 
@@ -13,7 +13,7 @@ use percent_encoding::percent_decode_str;
 use super::{Environment, Target};
 use crate::spec::has_valid_port;
 
-/// A proxy on the way.
+/// A proxy before an upstream.
 #[derive(Clone, PartialEq, Eq, derive_more::Debug)]
 #[debug("{kind:?} proxy {host}:{port}")]
 pub struct Proxy {
@@ -38,8 +38,8 @@ pub enum ProxyKind {
     Socks5,
 }
 
-/// Returns the variable by which client-go, and most other programs, would take a proxy to this
-/// upstream. A gate does not: its environment is often that of a pod whose own traffic is meant,
+/// Returns the environment variable of an unused proxy: client-go and most other programs would use
+/// it for this upstream. A gate does not: its environment is often meant for the pod's own traffic,
 /// and the proxy may be this process.
 pub(super) fn unused(environment: &Environment, target: &Target) -> Option<&'static str> {
     let names =

@@ -1,29 +1,30 @@
-//! One secret: a fixed one, a file that is rotated, or what an exec plugin gives.
+//! A secret: fixed, from a rotated file, or from an exec plugin.
 //!
-//! A file is read again every 30 s, and at once after the upstream has answered 401; the last good
-//! content is kept when a read fails. The content must be one line of at most 64 KiB: a line break
-//! inside would end the header it goes into.
+//! A file is read again every 30 s, and at once after a 401; after a failed read the last good
+//! content stays. The content must be one line of at most 64 KiB: a line break would end its
+//! header.
 
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use http::HeaderValue;
 
 use super::CredentialsError;
-use super::exec::{CredentialError, Exec};
+use super::exec::{Exec, ExecPluginError};
 use crate::clock::Clock;
+use crate::lock;
 use crate::moment::Moment;
 
 /// A secret. Shows nothing of itself.
 #[derive(Clone, derive_more::Debug)]
 #[debug("{_0:?}")]
-pub struct Secret(Kind);
+pub struct Secret(SecretKind);
 
 #[derive(Clone, derive_more::Debug)]
-enum Kind {
+enum SecretKind {
     #[debug("***")]
     Fixed(String),
     #[debug("*** of {}", _0.path.display())]
@@ -35,61 +36,60 @@ enum Kind {
 /// A file with a secret.
 struct TokenFile {
     path: PathBuf,
-    state: Mutex<State>,
+    state: Mutex<TokenState>,
 }
 
 #[derive(Default)]
-struct State {
+struct TokenState {
     content: String,
     read_at: Moment,
-    /// The time at which `content` was read.
+    /// The time of the last successful read.
     good_at: Moment,
-    /// The upstream refused what was read.
+    /// The upstream refused the content.
     refused: bool,
-    /// The last read failed, and that has been logged.
+    /// The last read failed, as the log says.
     failing: bool,
 }
 
 impl Secret {
-    /// Makes a secret that does not change; `from` names it in errors.
+    /// Creates a fixed secret; `from` names it in errors.
     ///
     /// # Errors
     /// It is empty, too long, or holds control characters.
     pub fn fixed(text: &str, from: &str) -> Result<Self, CredentialsError> {
-        check(text, from).map(|text| Self(Kind::Fixed(text)))
+        check(text, from).map(|text| Self(SecretKind::Fixed(text)))
     }
 
-    /// Makes a secret of the content of a file, and follows its changes.
+    /// Creates a secret from a file, and follows its changes.
     ///
     /// # Errors
     /// It cannot be read now, or is not a valid secret.
     pub fn file(path: &Path) -> Result<Self, CredentialsError> {
-        let state = State { content: read(path)?, ..State::default() };
-        Ok(Self(Kind::File(Arc::new(TokenFile { path: path.to_owned(), state: Mutex::new(state) }))))
+        let state = TokenState { content: read(path)?, ..TokenState::default() };
+        Ok(Self(SecretKind::File(Arc::new(TokenFile { path: path.to_owned(), state: Mutex::new(state) }))))
     }
 
-    /// Makes a secret of what a plugin gives.
+    /// Creates a secret from a plugin.
     pub(super) const fn exec(exec: Arc<Exec>) -> Self {
-        Self(Kind::Exec(exec))
+        Self(SecretKind::Exec(exec))
     }
 
-    /// Returns when there is something to send: only a plugin is ever waited for, and by an exempt
-    /// call only if nothing of it is held.
+    /// Waits for a secret. Only a plugin makes it wait; an exempt call waits only for the first
+    /// credential.
     ///
     /// # Errors
     /// The plugin fails.
-    pub(super) async fn ready(&self, is_exempt: bool, clock: Clock) -> Result<(), Arc<CredentialError>> {
-        let Kind::Exec(exec) = &self.0 else { return Ok(()) };
+    pub(super) async fn ready(&self, is_exempt: bool, clock: Clock) -> Result<(), Arc<ExecPluginError>> {
+        let SecretKind::Exec(exec) = &self.0 else { return Ok(()) };
         exec.ready(is_exempt, clock).await
     }
 
-    /// Returns the secret behind `prefix`, as a header value that no library logs, and a number
-    /// that tells it from those before and after. A plugin may give a client certificate and
-    /// nothing to go into a header.
+    /// Returns the secret after `prefix`, as a header value marked sensitive, and the number of its
+    /// version. The value is `None` for a plugin with only a client certificate.
     pub(super) fn header(&self, prefix: &str, now: Moment) -> (Option<HeaderValue>, u64) {
         let (text, number) = match &self.0 {
-            Kind::Exec(exec) => exec.token(),
-            Kind::Fixed(_) | Kind::File(_) => (self.reveal(now), 0),
+            SecretKind::Exec(exec) => exec.token(),
+            SecretKind::Fixed(_) | SecretKind::File(_) => (self.reveal(now), 0),
         };
         let mut value = text.and_then(|text| HeaderValue::try_from(format!("{prefix}{text}")).ok());
         if let Some(value) = &mut value {
@@ -98,41 +98,40 @@ impl Secret {
         (value, number)
     }
 
-    /// Notes that the upstream refused the one with this number: it is read again before its next
-    /// use.
+    /// Records a refusal of this version: the secret is read again before its next use.
     pub fn refused(&self, number: u64, clock: Clock) {
         match &self.0 {
-            Kind::Fixed(_) => {}
-            Kind::File(file) => file.state().refused = true,
-            Kind::Exec(exec) => exec.refused(number, clock),
+            SecretKind::Fixed(_) => {}
+            SecretKind::File(file) => lock(&file.state).refused = true,
+            SecretKind::Exec(exec) => exec.refused(number, clock),
         }
     }
 
-    /// Returns the time since its file was last read well; `None` for what has no file. Reads it
-    /// when it is time to.
+    /// Returns the time since the last successful read of its file; `None` without a file. Reads it
+    /// if it is time to.
     pub(super) fn age(&self, now: Moment) -> Option<Duration> {
-        let Kind::File(file) = &self.0 else { return None };
+        let SecretKind::File(file) = &self.0 else { return None };
         Some(now.since(file.current(now).good_at))
     }
 
-    /// Returns its text, to be written where the controller reads it; a plugin's is not for that.
+    /// Returns its text, for the controller's folder; `None` for a plugin.
     pub fn reveal(&self, now: Moment) -> Option<String> {
         match &self.0 {
-            Kind::Fixed(text) => Some(text.clone()),
-            Kind::File(file) => Some(file.current(now).content.clone()),
-            Kind::Exec(_) => None,
+            SecretKind::Fixed(text) => Some(text.clone()),
+            SecretKind::File(file) => Some(file.current(now).content.clone()),
+            SecretKind::Exec(_) => None,
         }
     }
 }
 
 impl TokenFile {
-    /// Returns the last good content. Reads the file when it is time to.
-    fn current(&self, now: Moment) -> MutexGuard<'_, State> {
-        let mut state = self.state();
+    /// Returns the last good content. Reads the file if it is time to.
+    fn current(&self, now: Moment) -> MutexGuard<'_, TokenState> {
+        let mut state = lock(&self.state);
         let age = now.since(state.read_at);
         if age >= READ_EVERY || (state.refused && age >= AFTER_REFUSAL) {
             match read(&self.path) {
-                Ok(content) => *state = State { content, read_at: now, good_at: now, ..State::default() },
+                Ok(content) => *state = TokenState { content, read_at: now, good_at: now, ..TokenState::default() },
                 Err(error) => {
                     (state.read_at, state.refused) = (now, false);
                     if !std::mem::replace(&mut state.failing, true) {
@@ -142,10 +141,6 @@ impl TokenFile {
             }
         }
         state
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -176,11 +171,10 @@ fn check(text: &str, from: &str) -> Result<String, CredentialsError> {
     }
 }
 
-/// The time between two reads: what is new is used well within a minute; kubelet rotates at 80% of
+/// The time between two reads: a new token is used well within a minute; kubelet rotates at 80% of
 /// a token's life.
 const READ_EVERY: Duration = Duration::from_secs(30);
-/// The shortest time between two reads. A client that is always refused must not have the file read
-/// at every call.
+/// The shortest time between two reads, so that a refused client does not cause one at every call.
 const AFTER_REFUSAL: Duration = Duration::from_millis(100);
 /// The longest content; real tokens are a few KiB.
 const LONGEST: u64 = 64 << 10;

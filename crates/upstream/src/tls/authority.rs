@@ -18,9 +18,9 @@ use super::{TlsError, provider};
 /// The pod-local CA.
 pub(super) struct Authority {
     pub(super) issuer: Issuer<'static, KeyPair>,
-    /// The certificate that clients are to trust.
+    /// The certificate for clients to trust.
     pub(super) pem: String,
-    /// The names that its certificates are for.
+    /// The names in its certificates.
     names: Vec<String>,
 }
 
@@ -35,8 +35,8 @@ pub(super) struct LeafCertificate {
 // === impl Authority ===
 
 impl Authority {
-    /// Makes a CA with this key (PEM) for these names and addresses, and for those that in-pod
-    /// clients always use.
+    /// Creates a CA with this key (PEM) for these names and addresses, and for the usual in-pod
+    /// names.
     pub(super) fn new(names: &[String], addresses: &[IpAddr], key: &str) -> Result<Self, TlsError> {
         let mut all: Vec<String> = ALWAYS.split(' ').map(str::to_owned).collect();
         // A client cannot have connected to an unspecified address.
@@ -68,17 +68,12 @@ impl Authority {
 // === impl LeafCertificate ===
 
 impl LeafCertificate {
-    /// Takes a certificate that was issued now.
+    /// Wraps a certificate issued now.
     pub(super) fn issued(key: CertifiedKey, wall: SystemTime) -> Self {
         Self { key: Arc::new(key), begins: begins(wall), renew_at: wall + LIFE * 2 / 3 }
     }
 
-    /// The time from which on the next certificate is due.
-    pub(super) fn renewal(&self) -> SystemTime {
-        self.renew_at
-    }
-
-    /// True if the next certificate is due; also if the clock was set back to before the start of
+    /// True if the next certificate is due, or if the clock was set back to before the start of
     /// this one.
     pub(super) fn is_due(&self, wall: SystemTime) -> bool {
         wall >= self.renew_at || wall < self.begins
@@ -87,7 +82,7 @@ impl LeafCertificate {
 
 // === helpers ===
 
-/// Returns the certificate of a CA, below which there may be so many others.
+/// Returns the parameters of a CA with at most this many CAs below it.
 pub(super) fn ca_params(name: &str, others: u8) -> Result<CertificateParams, TlsError> {
     let mut params = CertificateParams::new(Vec::new())?;
     params.distinguished_name.push(DnType::CommonName, name);
@@ -100,7 +95,7 @@ pub(super) fn ca_params(name: &str, others: u8) -> Result<CertificateParams, Tls
     Ok(params)
 }
 
-/// Returns a server's certificate for these names, for a day from now.
+/// Returns the parameters of a server's certificate for these names, for a day from now.
 pub(super) fn leaf_params(names: Vec<String>, wall: SystemTime) -> Result<CertificateParams, TlsError> {
     let mut params = CertificateParams::new(names)?;
     params.distinguished_name.push(DnType::CommonName, "tidegate");
@@ -116,12 +111,12 @@ fn begins(wall: SystemTime) -> SystemTime {
     wall.checked_sub(EARLIER).unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
-/// The names that in-pod clients use for an API server.
+/// The usual names of an API server in a pod.
 const ALWAYS: &str = "127.0.0.1 ::1 localhost kubernetes kubernetes.default kubernetes.default.svc \
                       kubernetes.default.svc.cluster.local";
-/// The validity of a certificate. It is so long that only a machine that slept over a weekend meets
-/// its end, and then only until the next look.
+/// The validity of a certificate: so long that only a machine that slept over a weekend meets its
+/// end, and then only until the next check.
 const LIFE: Duration = Duration::from_secs(24 * 3600);
-/// The start of the validity in the past. Clients in the pod share the clock, but it may be set
+/// The start of the validity, in the past. Clients in the pod share the clock, but it may be set
 /// back while they run.
 const EARLIER: Duration = Duration::from_secs(3600);

@@ -1,22 +1,19 @@
 //! TLS towards an upstream: the trusted roots and the client certificate can change under open
 //! connections.
 //!
-//! Files are read again every 30 s, and sooner after a hint that they have changed; the last good
-//! ones are kept. Each change makes a new configuration, so that no session ticket of an old one is
-//! ever used again: a resumed session would skip verification and keep the old client certificate.
+//! Files are read again every 30 s, and sooner after a hint; the last good ones stay in use. Each
+//! change makes a new configuration, so that no old session ticket is ever used again: a resumed
+//! session would skip verification and keep the old client certificate.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use rustls::client::danger::ServerCertVerifier;
 use rustls::{ClientConfig, RootCertStore};
 
-use super::judged::Judged;
-use super::own_certificate::RootsAndServers;
-use super::pins::PinnedKeys;
-use super::unverified::NoVerification;
-use super::{Identity, Pem, Pin, TlsError, Warning, provider};
+use super::server_verifier::ServerVerifier;
+use super::{FileFault, Identity, Pem, Pin, TlsError, provider};
+use crate::lock;
 use crate::moment::Moment;
 
 /// The certificates to trust.
@@ -34,15 +31,15 @@ pub enum Roots {
 #[derive(derive_more::Debug)]
 #[debug("Client({:?}, {:?})", self.current().roots, self.current().identity)]
 pub struct Client {
-    current: RwLock<Arc<Current>>,
+    current: RwLock<Arc<ClientConfigs>>,
     changes: AtomicU64,
-    looked: Mutex<Looked>,
-    /// The keys of which one must be in the upstream's chain; any if empty.
+    last_check: Mutex<FileCheck>,
+    /// One of these keys must be in the upstream's chain; empty for any.
     pins: Vec<Pin>,
 }
 
-/// The configuration of new connections.
-struct Current {
+/// The configurations of new connections, and what they were made from.
+struct ClientConfigs {
     roots: Roots,
     identity: Option<Identity>,
     /// Offers h2 and HTTP/1.1.
@@ -51,12 +48,12 @@ struct Current {
     http1: Arc<ClientConfig>,
 }
 
-/// The moment of the last look at the files.
+/// The last check of the files.
 #[derive(Default)]
-struct Looked {
+struct FileCheck {
     at: Moment,
     invalidated: bool,
-    warning: Warning,
+    fault: FileFault,
 }
 
 /// Makes the configuration towards an upstream; it offers h2 and HTTP/1.1.
@@ -64,31 +61,7 @@ struct Looked {
 /// # Errors
 /// The roots or the client certificate cannot be used; see [`TlsError`].
 pub fn client(roots: &Roots, identity: Option<&Identity>) -> Result<Arc<ClientConfig>, TlsError> {
-    pinning(roots, identity, &[])
-}
-
-fn pinning(roots: &Roots, identity: Option<&Identity>, pins: &[Pin]) -> Result<Arc<ClientConfig>, TlsError> {
-    let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
-    let builder = builder.dangerous().with_custom_certificate_verifier(verifier(roots, pins)?);
-    let mut config = match identity {
-        None => builder.with_no_client_auth(),
-        Some(identity) => {
-            let certified = builder.with_client_auth_cert(identity.chain.certificates()?, identity.key.key()?);
-            certified.map_err(|error| identity.unusable(error))?
-        }
-    };
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(Arc::new(config))
-}
-
-fn verifier(roots: &Roots, pins: &[Pin]) -> Result<Arc<dyn ServerCertVerifier>, TlsError> {
-    let (store, servers) = match roots {
-        Roots::Unverified => return Ok(Arc::new(Judged(NoVerification))),
-        Roots::System => (system_roots()?, Vec::new()),
-        Roots::Only(pem) => (pem.roots()?, pem.readable()),
-    };
-    let usual = RootsAndServers::new(store.clone(), servers)?;
-    Ok(if pins.is_empty() { Arc::new(Judged(usual)) } else { Arc::new(Judged(PinnedKeys::new(usual, store, pins))) })
+    ClientConfigs::new(roots.clone(), identity.cloned(), &[]).map(|configs| configs.any)
 }
 
 // === impl Client ===
@@ -102,14 +75,14 @@ impl Client {
         Self::pinning(roots, identity, Vec::new())
     }
 
-    /// Does the same for an upstream in whose chain one of these keys must be; any if there are
-    /// none.
+    /// Creates a client with pinned keys: one of them must be in the upstream's chain; empty for
+    /// any.
     ///
     /// # Errors
     /// The roots or the certificate cannot be used.
     pub fn pinning(roots: Roots, identity: Option<Identity>, pins: Vec<Pin>) -> Result<Self, TlsError> {
-        let current = RwLock::new(Arc::new(Current::new(roots, identity, &pins)?));
-        Ok(Self { current, changes: AtomicU64::new(0), looked: Mutex::default(), pins })
+        let current = RwLock::new(Arc::new(ClientConfigs::new(roots, identity, &pins)?));
+        Ok(Self { current, changes: AtomicU64::new(0), last_check: Mutex::default(), pins })
     }
 
     /// Returns the configuration of new connections; it offers h2 and HTTP/1.1.
@@ -122,26 +95,27 @@ impl Client {
         Arc::clone(&self.current().http1)
     }
 
-    /// Returns the number of changes: a connection that was made under another number is outdated.
+    /// Returns the number of changes. A connection made under another number is outdated.
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::SeqCst)
     }
 
-    /// Marks the files as possibly outdated after an error that this would explain: they are read
+    /// Marks the files as possibly outdated, after an error with this explanation. They are read
     /// again soon.
     pub fn invalidate(&self) {
-        self.looked.lock().unwrap_or_else(PoisonError::into_inner).invalidated = true;
+        lock(&self.last_check).invalidated = true;
     }
 
     /// Reads the files again if it is time to. The owner calls this often.
     pub fn refresh(&self, now: Moment) {
-        let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
-        let age = now.since(looked.at);
-        if age < LOOK_EVERY && !(looked.invalidated && age >= AFTER_INVALIDATION) {
+        let mut last = lock(&self.last_check);
+        let age = now.since(last.at);
+        if age < CHECK_EVERY && !(last.invalidated && age >= AFTER_INVALIDATION) {
             return;
         }
-        (looked.at, looked.invalidated) = (now, false);
-        if looked.warning.report(self.look(), "the last good TLS files for the upstream are kept") == Some(true) {
+        last.at = now;
+        last.invalidated = false;
+        if last.fault.report(self.read_again(), "the last good TLS files for the upstream are kept") == Some(true) {
             tracing::info!("the upstream's CA or our client certificate has changed: new connections use it");
         }
     }
@@ -155,7 +129,7 @@ impl Client {
         self.change(roots, identity).map(drop)
     }
 
-    fn look(&self) -> Result<bool, TlsError> {
+    fn read_again(&self) -> Result<bool, TlsError> {
         let current = self.current();
         let roots = match &current.roots {
             Roots::Only(pem) => Roots::Only(pem.again()?),
@@ -170,25 +144,39 @@ impl Client {
         if current.roots == roots && current.identity == identity {
             return Ok(false);
         }
-        let next = Arc::new(Current::new(roots, identity, &self.pins)?);
+        let next = Arc::new(ClientConfigs::new(roots, identity, &self.pins)?);
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = next;
         self.changes.fetch_add(1, Ordering::SeqCst);
         Ok(true)
     }
 
-    fn current(&self) -> Arc<Current> {
+    fn current(&self) -> Arc<ClientConfigs> {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-// === impl Current ===
+// === impl ClientConfigs ===
 
-impl Current {
+impl ClientConfigs {
     fn new(roots: Roots, identity: Option<Identity>, pins: &[Pin]) -> Result<Self, TlsError> {
-        let any = pinning(&roots, identity.as_ref(), pins)?;
-        let mut http1 = (*any).clone();
+        let verifier = match &roots {
+            Roots::Unverified => ServerVerifier::insecure(),
+            Roots::System => ServerVerifier::new(system_roots()?, Vec::new(), pins)?,
+            Roots::Only(pem) => ServerVerifier::new(pem.roots()?, pem.readable(), pins)?,
+        };
+        let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
+        let builder = builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier));
+        let mut any = match &identity {
+            None => builder.with_no_client_auth(),
+            Some(identity) => {
+                let certified = builder.with_client_auth_cert(identity.chain.certificates()?, identity.key.key()?);
+                certified.map_err(|error| identity.unusable(error))?
+            }
+        };
+        any.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        let mut http1 = any.clone();
         http1.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok(Self { roots, identity, any, http1: Arc::new(http1) })
+        Ok(Self { roots, identity, any: Arc::new(any), http1: Arc::new(http1) })
     }
 }
 
@@ -205,8 +193,8 @@ fn system_roots() -> Result<RootCertStore, TlsError> {
     Ok(store)
 }
 
-/// The time between two looks. Together with the few seconds until old connections close, it is
-/// well within a minute.
-const LOOK_EVERY: Duration = Duration::from_secs(30);
-/// The shortest time between two hinted looks: calls that keep failing must not cause a look each.
+/// The time between two checks. With the few seconds until old connections close, it is well within
+/// a minute.
+const CHECK_EVERY: Duration = Duration::from_secs(30);
+/// The shortest time between two checks after hints: not every failing call may cause one.
 const AFTER_INVALIDATION: Duration = Duration::from_secs(1);

@@ -1,10 +1,10 @@
-//! The CA of interception: it signs certificates for the hosts that intercepting gates list, and
-//! for no others.
+//! The CA of interception: it signs certificates for the hosts of intercepting gates, and for no
+//! others.
 //!
-//! It is two certificates. The root's key signs the intermediate and is dropped; the intermediate
-//! signs what clients are shown. Both carry critical name constraints, because some clients (Java)
-//! check those of an intermediate only. One process has one key for all certificates that it
-//! shows, which is not the CA's. A CA that is `given` in files takes the place of one that is made.
+//! It has two certificates. The root's key signs the intermediate and is dropped; the intermediate
+//! signs the certificates for clients. Both carry critical name constraints, because some clients
+//! (Java) check only an intermediate's. All certificates for clients share one key, which is not
+//! the CA's. A CA `given` in files replaces the generated one.
 
 mod given;
 
@@ -25,41 +25,42 @@ use rustls::server::{NoServerSessionStorage, ResolvesServerCertUsingSni};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{RootCertStore, ServerConfig};
 
-pub use self::given::{GivenCa, Unfit};
+pub use self::given::{GivenCa, GivenCaError};
 use super::authority::{LeafCertificate, ca_params, leaf_params};
 use super::pem::armoured;
 use super::{TlsError, provider};
+use crate::lock;
 
-/// The CA of interception, and the certificates that it has signed.
+/// The CA of interception, with its certificates.
 #[derive(derive_more::Debug)]
 #[debug("Interception for {permitted:?}")]
 pub struct Interception {
     root: CertificateDer<'static>,
-    /// The certificates between the root and those that clients are shown, lowest first.
+    /// The intermediate certificates, lowest first.
     chain: Vec<CertificateDer<'static>>,
     issuer: Issuer<'static, KeyPair>,
     permitted: Vec<String>,
-    /// The key of every certificate that clients are shown.
+    /// The key of every certificate for clients.
     leaf_key: KeyPair,
-    /// The configuration of a handshake, without a certificate.
+    /// The configuration of a handshake, still without a certificate.
     base: ServerConfig,
     leaves: Mutex<HashMap<String, Leaf>>,
-    /// The time at which a given one ends, and that from which on it is time to renew it.
-    end: Option<End>,
+    /// The end of a CA given in files.
+    end: Option<CaEnd>,
 }
 
-/// The end of a CA.
+/// The end of a CA, and the time to renew it.
 #[derive(Clone, Copy, Debug)]
-struct End {
+struct CaEnd {
     at: SystemTime,
     near_from: SystemTime,
 }
 
-/// The CA of interception in use. One that is given may be replaced by another while it is.
+/// The current CA of interception, replaceable at run time.
 #[derive(Debug)]
 pub struct CurrentCa(RwLock<Arc<Interception>>);
 
-/// A certificate for one name, and the configurations that show it.
+/// A certificate for one name, with its configurations.
 struct Leaf {
     certificate: LeafCertificate,
     http1: Arc<ServerConfig>,
@@ -69,7 +70,7 @@ struct Leaf {
 // === impl Interception ===
 
 impl Interception {
-    /// Makes a CA for these names and all names below them.
+    /// Creates a CA for these names and all names below them.
     ///
     /// # Errors
     /// A name cannot be in a certificate.
@@ -87,8 +88,8 @@ impl Interception {
         Self::with(root, chain, Issuer::new(intermediate_params()?, key), permitted)
     }
 
-    /// Takes over the CA that a process before this one has [kept](Self::kept), if that may sign
-    /// for all of these names.
+    /// Restores a CA [kept](Self::kept) by an earlier process, if it may sign for all of these
+    /// names.
     ///
     /// # Errors
     /// Says why it cannot be used.
@@ -124,7 +125,7 @@ impl Interception {
         Ok(Self { root, chain, issuer, permitted, leaf_key, base, leaves: Mutex::default(), end: None })
     }
 
-    /// The names for which it signs, with all names below them.
+    /// Returns the permitted names; names below them are permitted too.
     pub fn permitted(&self) -> &[String] {
         &self.permitted
     }
@@ -134,8 +135,8 @@ impl Interception {
         self.permitted.iter().any(|permitted| is_below(name, permitted))
     }
 
-    /// Returns the configuration of a handshake with a certificate for this name, which is in lower
-    /// case. It offers HTTP/1.1, and HTTP/2 before it if asked to.
+    /// Returns the configuration of a handshake with a certificate for this lower-case name. It
+    /// offers HTTP/1.1, and HTTP/2 before it if asked to.
     ///
     /// # Errors
     /// The CA is not for this name.
@@ -143,16 +144,13 @@ impl Interception {
         if !self.permits(name) {
             return Err(TlsError::NotPermitted(name.to_owned()));
         }
-        let mut leaves = self.leaves.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut leaves = lock(&self.leaves);
         if let Some(leaf) = leaves.get(name).filter(|leaf| !leaf.certificate.is_due(wall)) {
             return Ok(leaf.config(http2));
         }
         let leaf = self.leaf(name, wall)?;
-        if leaves.len() >= LEAVES && !leaves.contains_key(name) {
-            let oldest = leaves.iter().min_by_key(|(_, leaf)| leaf.certificate.renewal());
-            if let Some(oldest) = oldest.map(|(name, _)| name.clone()) {
-                leaves.remove(&oldest);
-            }
+        if leaves.len() >= LEAVES {
+            leaves.clear(); // they are signed again when they are needed
         }
         let config = leaf.config(http2);
         leaves.insert(name.to_owned(), leaf);
@@ -176,7 +174,7 @@ impl Interception {
         Ok(Leaf { certificate, http1: Arc::new(http1), any: Arc::new(any) })
     }
 
-    /// Checks that a client which trusts the root accepts a certificate for this name.
+    /// Checks a certificate for this name as a client would, with only the root trusted.
     fn verifies(&self, name: &str, wall: SystemTime) -> Result<(), TlsError> {
         let mut roots = RootCertStore::empty();
         roots.add(self.root.clone())?;
@@ -190,29 +188,29 @@ impl Interception {
         Ok(())
     }
 
-    /// Returns what a process after this one needs to go on with the CA, as PEM: secret.
+    /// Returns the CA for this process's successor, as PEM: secret.
     pub fn kept(&self) -> String {
         let [certificate, key, root] = self.files();
         key + &certificate + &root
     }
 
-    /// Returns the files of the CA, as it can be given to other processes: the certificate that
-    /// signs, its key, which is secret, and the root.
+    /// Returns the files of the CA for other processes: the signing certificate, its key, which is
+    /// secret, and the root.
     pub fn files(&self) -> [String; 3] {
         [self.chain.iter().map(armoured).collect(), self.issuer.key().serialize_pem(), armoured(&self.root)]
     }
 
-    /// The time at which it ends, if that is near. One that is made for a pod outlives that.
+    /// Returns its end, if that is near. A generated CA outlives its pod.
     pub fn ends_soon(&self, wall: SystemTime) -> Option<SystemTime> {
         self.end.filter(|end| end.near_from <= wall).map(|end| end.at)
     }
 
-    /// The certificate that clients are to trust, as PEM.
+    /// Returns the certificate for clients to trust, as PEM.
     pub fn published(&self) -> String {
         armoured(&self.root)
     }
 
-    /// The certificate that clients are to trust.
+    /// Returns the certificate for clients to trust.
     pub fn root(&self) -> &CertificateDer<'static> {
         &self.root
     }
@@ -221,18 +219,17 @@ impl Interception {
 // === impl CurrentCa ===
 
 impl CurrentCa {
-    /// Begins with this one.
-    #[must_use]
+    /// Starts with this CA.
     pub fn new(ca: Interception) -> Self {
         Self(RwLock::new(Arc::new(ca)))
     }
 
-    /// Returns the one in use.
+    /// Returns the current CA.
     pub fn get(&self) -> Arc<Interception> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Takes another one, for handshakes to come.
+    /// Replaces the CA for later handshakes.
     pub fn replace(&self, ca: Interception) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(ca);
     }
@@ -248,7 +245,7 @@ impl Leaf {
 
 // === helpers ===
 
-/// True if a name is this one or below it, as name constraints see it.
+/// True if a name equals `permitted` or is below it, as in name constraints.
 fn is_below(name: &str, permitted: &str) -> bool {
     name.strip_suffix(permitted).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
 }
@@ -260,7 +257,7 @@ fn intermediate_params() -> Result<CertificateParams, TlsError> {
     Ok(params)
 }
 
-/// These names and those below them; never an address.
+/// Returns constraints to these names and those below them; no address is permitted.
 fn constraints(permitted: &[String]) -> Result<NameConstraints, TlsError> {
     for name in permitted {
         ServerName::try_from(name.as_str()).map_err(|_| TlsError::Name(name.clone()))?;
@@ -280,10 +277,10 @@ fn serial(provider: &CryptoProvider) -> Result<[u8; 16], TlsError> {
     Ok(bytes)
 }
 
-/// Clients find the root by the hash of this name; see [`super::trust`].
+/// The root's name. Clients find the root by its hash; see [`super::trust`].
 const ROOT: &str = "tidegate egress root";
 const INTERMEDIATE: &str = "tidegate egress";
-/// The most names whose certificates are kept.
+/// The most certificates kept.
 const LEAVES: usize = 256;
 
 #[cfg(test)]

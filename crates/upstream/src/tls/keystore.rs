@@ -1,9 +1,9 @@
-//! A Java trust store: the form (JKS) that every Java reads, also without its password.
+//! A Java trust store (JKS), readable by every Java, also without its password.
 
 use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY};
 use rustls::pki_types::CertificateDer;
 
-/// Returns a store with these certificates.
+/// Encodes certificates as a trust store.
 pub(super) fn keystore(certificates: &[CertificateDer<'_>]) -> Vec<u8> {
     let mut store = Vec::new();
     store.extend(MAGIC);
@@ -27,7 +27,7 @@ pub(super) fn keystore(certificates: &[CertificateDer<'_>]) -> Vec<u8> {
     store
 }
 
-/// Text as Java's `DataOutput` writes it, which is UTF-8 for all that is here.
+/// Appends text as Java's `DataOutput` does: UTF-8 for all text here.
 fn text(store: &mut Vec<u8>, text: &str) {
     store.extend(u16::try_from(text.len()).unwrap_or(u16::MAX).to_be_bytes());
     store.extend(text.as_bytes());
@@ -42,5 +42,5 @@ const VERSION: u32 = 2;
 const TRUSTED: u32 = 2;
 /// The start of 2020 in milliseconds: the same roots make the same store.
 const ADDED: u64 = 1_577_836_800_000;
-/// It protects nothing here; this is the one that Java's own store has.
+/// The password of Java's own store. It protects nothing here.
 const PASSWORD: &str = "changeit";

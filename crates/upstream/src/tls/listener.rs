@@ -12,35 +12,36 @@ use rustls::server::{NoClientAuth, WebPkiClientVerifier};
 use rustls::sign::SingleCertAndKey;
 
 use super::authority::{Authority, LeafCertificate};
-use super::{Identity, Pem, TlsError, Warning, provider};
+use super::{FileFault, Identity, Pem, TlsError, provider};
+use crate::lock;
 
-/// The TLS of a listener, and the certificate that its clients need to trust it.
+/// The TLS of a listener, with the certificate for its clients to trust.
 #[derive(derive_more::Debug)]
 #[debug("Listener")]
 pub struct Listener {
-    current: RwLock<Arc<Current>>,
-    warning: Mutex<Warning>,
+    current: RwLock<Arc<ListenerConfig>>,
+    fault: Mutex<FileFault>,
 }
 
-/// The configuration of the next handshake, and the sources it was made from.
-struct Current {
-    source: Source,
+/// The configuration of the next handshake, and its sources.
+struct ListenerConfig {
+    source: CertificateSource,
     clients: Option<Pem>,
-    /// True if clients may come without a certificate, because they may show something else.
+    /// Clients may connect without a certificate, because they may show something else.
     may_come_without: bool,
     config: Arc<ServerConfig>,
     ca: Arc<str>,
 }
 
 #[derive(Clone)]
-enum Source {
-    /// The pod-local CA, and the certificate by it that is in use.
+enum CertificateSource {
+    /// The pod-local CA, and its current certificate.
     Own(Arc<Authority>, LeafCertificate),
     Files(Identity),
 }
 
-/// Makes a listener with a certificate by a new CA: for the loopback addresses, the names that an
-/// API server has in a cluster, `names`, and `addresses`.
+/// Creates a listener with a certificate by a new CA: for the loopback addresses, the in-cluster
+/// names of an API server, `names`, and `addresses`.
 ///
 /// # Errors
 /// A name cannot be in a certificate, or the client CA cannot be used.
@@ -48,8 +49,8 @@ pub fn self_signed(names: &[String], addresses: &[IpAddr], client_ca: Option<&Pa
     self_signed_by(&KeyPair::generate()?.serialize_pem(), names, addresses, client_ca)
 }
 
-/// Does the same with the CA of this key ([`Listener::ca_key`]): clients that trust that CA trust
-/// this listener.
+/// Creates a listener with a certificate by the CA of this key ([`Listener::ca_key`]): clients of
+/// that CA trust this listener.
 ///
 /// # Errors
 /// The key is not valid, a name cannot be in a certificate, or the client CA cannot be used.
@@ -61,18 +62,18 @@ pub fn self_signed_by(
 ) -> Result<Listener, TlsError> {
     let authority = Authority::new(names, addresses, key)?;
     let leaf = authority.issue(wall())?;
-    Listener::new(Source::Own(Arc::new(authority), leaf), client_ca)
+    Listener::new(CertificateSource::Own(Arc::new(authority), leaf), client_ca)
 }
 
-/// Makes a listener with a certificate from files.
+/// Creates a listener with a certificate from files.
 ///
 /// # Errors
 /// A file cannot be read or used.
 pub fn from_files(cert: &Path, key: &Path, client_ca: Option<&Path>) -> Result<Listener, TlsError> {
-    Listener::new(Source::Files(Identity::read(cert, key)?), client_ca)
+    Listener::new(CertificateSource::Files(Identity::read(cert, key)?), client_ca)
 }
 
-/// Returns the time of day, against which certificates are checked.
+/// Returns the wall time, for the validity of certificates.
 #[expect(clippy::disallowed_methods, reason = "certificates are valid by wall time")]
 pub fn wall() -> SystemTime {
     SystemTime::now()
@@ -81,19 +82,19 @@ pub fn wall() -> SystemTime {
 // === impl Listener ===
 
 impl Listener {
-    fn new(source: Source, client_ca: Option<&Path>) -> Result<Self, TlsError> {
-        let current = Current::new(source, client_ca.map(Pem::read).transpose()?, false)?;
-        Ok(Self { current: RwLock::new(Arc::new(current)), warning: Mutex::default() })
+    fn new(source: CertificateSource, client_ca: Option<&Path>) -> Result<Self, TlsError> {
+        let current = ListenerConfig::new(source, client_ca.map(Pem::read).transpose()?, false)?;
+        Ok(Self { current: RwLock::new(Arc::new(current)), fault: Mutex::default() })
     }
 
-    /// Returns the same listener for clients that may come without a certificate; one that comes
-    /// with one must have it of the client CA.
+    /// Returns the listener with optional client certificates. A certificate must still be by the
+    /// client CA.
     ///
     /// # Errors
     /// The client CA cannot be used.
     pub fn with_optional_certificates(self) -> Result<Self, TlsError> {
         let current = self.current();
-        let current = Current::new(current.source.clone(), current.clients.clone(), true)?;
+        let current = ListenerConfig::new(current.source.clone(), current.clients.clone(), true)?;
         Ok(Self { current: RwLock::new(Arc::new(current)), ..self })
     }
 
@@ -103,15 +104,15 @@ impl Listener {
         Arc::clone(&self.current().config)
     }
 
-    /// Returns the same for clients that are to speak HTTP/1.1: what a forward proxy is told.
+    /// Returns the same configuration for HTTP/1.1 alone, as for clients of a forward proxy.
     pub fn http1_config(&self) -> Arc<ServerConfig> {
         let mut config = (*self.config()).clone();
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Arc::new(config)
     }
 
-    /// Returns the certificates that clients are to trust, as PEM: the pod-local CA, or the chain
-    /// from the files.
+    /// Returns the certificates for clients to trust, as PEM: the pod-local CA, or the chain from
+    /// the files.
     pub fn ca(&self) -> Arc<str> {
         Arc::clone(&self.current().ca)
     }
@@ -119,41 +120,40 @@ impl Listener {
     /// Returns the key of the pod-local CA, as PEM: secret.
     pub fn ca_key(&self) -> Option<String> {
         match &self.current().source {
-            Source::Own(authority, _) => Some(authority.issuer.key().serialize_pem()),
-            Source::Files(_) => None,
+            CertificateSource::Own(authority, _) => Some(authority.issuer.key().serialize_pem()),
+            CertificateSource::Files(_) => None,
         }
     }
 
-    /// Renews a pod-local certificate well before it ends, and takes over files that have changed.
-    /// The owner calls this every few seconds. Files that cannot be used are logged once, and the
-    /// last good ones are kept. Connections stay open.
+    /// Renews a pod-local certificate well before its end, and takes over changed files. The owner
+    /// calls this every few seconds. Unusable files are logged once, and the last good ones stay in
+    /// use. Connections stay open.
     pub fn refresh(&self, wall: SystemTime) {
-        let mut warning = self.warning.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut fault = lock(&self.fault);
         let current = self.current();
         // Two files are not swapped at one moment: a pair that does not match may do so on a second
         // look.
         let renewed = current.renewed(wall).or_else(|_| current.renewed(wall));
-        if let Some(Some(next)) = warning.report(renewed, "the listener's last good certificate is kept") {
+        if let Some(Some(next)) = fault.report(renewed, "the listener's last good certificate is kept") {
             let certificate = match &next.source {
-                Source::Own(..) => "self_signed",
-                Source::Files(identity) => identity.chain.from.as_str(),
+                CertificateSource::Own(..) => "self_signed",
+                CertificateSource::Files(identity) => identity.chain.from.as_str(),
             };
             tracing::info!(certificate, "the listener's certificate was renewed; open connections stay");
             *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(next);
         }
     }
 
-    fn current(&self) -> Arc<Current> {
+    fn current(&self) -> Arc<ListenerConfig> {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-// === impl Current ===
+// === impl ListenerConfig ===
 
-impl Current {
-    /// Makes a new configuration each time, so that no session from before a change is resumed
-    /// after it.
-    fn new(source: Source, clients: Option<Pem>, may_come_without: bool) -> Result<Self, TlsError> {
+impl ListenerConfig {
+    /// Makes a new configuration, so that no session from before a change is resumed.
+    fn new(source: CertificateSource, clients: Option<Pem>, may_come_without: bool) -> Result<Self, TlsError> {
         let verifier: Arc<dyn ClientCertVerifier> = match &clients {
             None => Arc::new(NoClientAuth),
             Some(pem) => {
@@ -163,8 +163,10 @@ impl Current {
             }
         };
         let (key, ca) = match &source {
-            Source::Own(authority, leaf) => (Arc::clone(&leaf.key), authority.pem.as_str().into()),
-            Source::Files(files) => (Arc::new(files.certified()?), String::from_utf8_lossy(&files.chain.text).into()),
+            CertificateSource::Own(authority, leaf) => (Arc::clone(&leaf.key), authority.pem.as_str().into()),
+            CertificateSource::Files(files) => {
+                (Arc::new(files.certified()?), String::from_utf8_lossy(&files.chain.text).into())
+            }
         };
         let mut config = ServerConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()?
@@ -174,15 +176,17 @@ impl Current {
         Ok(Self { source, clients, may_come_without, config: Arc::new(config), ca })
     }
 
-    /// Returns what to use from now on, if it differs from this.
+    /// Returns the new configuration, if anything has changed.
     fn renewed(&self, wall: SystemTime) -> Result<Option<Self>, TlsError> {
         let clients = self.clients.as_ref().map(Pem::again).transpose()?;
         let source = match &self.source {
-            Source::Own(authority, leaf) if leaf.is_due(wall) => {
-                Some(Source::Own(Arc::clone(authority), authority.issue(wall)?))
+            CertificateSource::Own(authority, leaf) if leaf.is_due(wall) => {
+                Some(CertificateSource::Own(Arc::clone(authority), authority.issue(wall)?))
             }
-            Source::Own(..) => None,
-            Source::Files(files) => Some(files.again()?).filter(|again| again != files).map(Source::Files),
+            CertificateSource::Own(..) => None,
+            CertificateSource::Files(files) => {
+                Some(files.again()?).filter(|again| again != files).map(CertificateSource::Files)
+            }
         };
         if source.is_none() && clients == self.clients {
             return Ok(None);

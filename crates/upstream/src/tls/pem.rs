@@ -1,4 +1,4 @@
-//! PEM text and its source: text from a file can be read again. `Debug` shows only the source.
+//! PEM text and its source. Text from a file can be read again. `Debug` shows only the source.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use rustls::sign::CertifiedKey;
 
 use super::{TlsError, provider};
 
-/// PEM text and its source. `Debug` shows only the latter.
+/// PEM text and its source. `Debug` shows only the source.
 #[derive(Clone, PartialEq, Eq, derive_more::Debug)]
 #[debug("PEM of {from}")]
 pub struct Pem {
@@ -34,8 +34,7 @@ pub struct Identity {
 // === impl Pem ===
 
 impl Pem {
-    /// Creates text that did not come from a file; `from` names it in errors.
-    #[must_use]
+    /// Wraps text from another source than a file; `from` names it in errors.
     pub fn new(text: Vec<u8>, from: impl Into<String>) -> Self {
         Self { text, from: from.into(), path: None }
     }
@@ -49,7 +48,7 @@ impl Pem {
         Ok(Self { text, from: path.display().to_string(), path: Some(path.to_owned()) })
     }
 
-    /// Reads its file again; text from another source stays as it was.
+    /// Reads the file again; other text stays as it was.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -67,12 +66,12 @@ impl Pem {
         PrivateKeyDer::from_pem_slice(&self.text).map_err(|_| TlsError::NotPem(self.from.clone(), "private key"))
     }
 
-    /// Returns the certificates that can be read; as Go does, it passes over what cannot be.
+    /// Returns the readable certificates; skips others, as Go does.
     pub(super) fn readable(&self) -> Vec<CertificateDer<'static>> {
         CertificateDer::pem_slice_iter(&self.text).flatten().collect()
     }
 
-    /// Returns the certificates to trust, without those that cannot be read.
+    /// Returns the readable certificates as roots.
     pub(super) fn roots(&self) -> Result<RootCertStore, TlsError> {
         let mut store = RootCertStore::empty();
         let mut wrong = None;
@@ -115,7 +114,7 @@ impl Identity {
             .map_err(|error| self.unusable(error))
     }
 
-    /// Names the file that is at fault.
+    /// Names the faulty file.
     pub(super) fn unusable(&self, error: rustls::Error) -> TlsError {
         match error {
             rustls::Error::General(why) => TlsError::Key(self.key.from.clone(), why), // it is of another kind
@@ -124,7 +123,7 @@ impl Identity {
     }
 }
 
-/// A certificate as PEM.
+/// Returns a certificate as PEM.
 pub(super) fn armoured(certificate: &CertificateDer<'_>) -> String {
     let text = STANDARD.encode(certificate);
     let lines = text.as_bytes().chunks(64).map(String::from_utf8_lossy).collect::<Vec<_>>();

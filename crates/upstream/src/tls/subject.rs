@@ -1,60 +1,29 @@
-//! The name of a client, as kube-apiserver reads it of the client's certificate: the common name of
-//! the subject, the last one if there are several.
+//! The name of a client, as kube-apiserver reads it from the client's certificate: the common name
+//! of the subject, the last one if there are several.
 
 use std::sync::Arc;
 
 use rustls::ServerConnection;
 use rustls::pki_types::CertificateDer;
-use yasna::models::{ObjectIdentifier, TaggedDerValue};
 use yasna::tags::{TAG_IA5STRING, TAG_PRINTABLESTRING, TAG_UTF8STRING};
-use yasna::{ASN1Result, BERReader, BERReaderSeq, Tag, parse_der};
 
-/// Returns the common name of a certificate whose signature was checked; `None` if it has none that
-/// can be shown.
+use super::certificate::CertificateFields;
+
+/// Returns the common name of a certificate with a verified signature; `None` if it has no
+/// printable one.
 pub fn common_name(certificate: &CertificateDer<'_>) -> Option<String> {
-    let subject = parse_der(certificate, |reader| {
-        reader.read_sequence(|certificate| {
-            let subject = certificate.next().read_sequence(of_signed)?;
-            rest(certificate)?;
-            Ok(subject)
-        })
-    });
-    let common = ObjectIdentifier::from_slice(&COMMON_NAME);
-    let name = subject.ok()?.into_iter().rfind(|(kind, _)| *kind == common)?.1;
+    let subject = CertificateFields::read(certificate)?.subject;
+    let common = subject.into_iter().flatten().filter(|attribute| attribute.kind.components() == &COMMON_NAME[..]);
+    let name = common.last()?.value;
     let is_text = [TAG_UTF8STRING, TAG_PRINTABLESTRING, TAG_IA5STRING].contains(&name.tag());
     let name = String::from_utf8(name.value().to_vec()).ok().filter(|_| is_text)?;
     (!name.is_empty() && name.len() <= LONGEST && !name.chars().any(char::is_control)).then_some(name)
 }
 
-/// Returns the name in the certificate that a client has shown: an empty one if it has none, and
-/// `None` if the client showed no certificate.
+/// Returns the name in a client's certificate, empty if it has none; `None` without a certificate.
 pub fn client_name(session: &ServerConnection) -> Option<Arc<str>> {
     let shown = session.peer_certificates()?.first()?;
     Some(common_name(shown).unwrap_or_default().into())
-}
-
-/// A part of a name: its kind and its value.
-pub(super) type Part = (ObjectIdentifier, TaggedDerValue);
-
-/// Reads the part that is signed, up to the subject.
-fn of_signed(signed: &mut BERReaderSeq<'_, '_>) -> ASN1Result<Vec<Part>> {
-    signed.read_optional(|version| version.read_tagged(Tag::context(0), |version| version.read_der()))?;
-    for _ in ["serial number", "signature", "issuer", "validity"] {
-        signed.next().read_der()?;
-    }
-    let parts = signed.next().collect_sequence_of(|part| part.collect_set_of(of_part))?;
-    rest(signed)?;
-    Ok(parts.into_iter().flatten().collect())
-}
-
-pub(super) fn of_part(part: BERReader<'_, '_>) -> ASN1Result<Part> {
-    part.read_sequence(|part| Ok((part.next().read_oid()?, part.next().read_tagged_der()?)))
-}
-
-/// Reads over what is left.
-pub(super) fn rest(reader: &mut BERReaderSeq<'_, '_>) -> ASN1Result<()> {
-    while reader.read_optional(|part| part.read_der())?.is_some() {}
-    Ok(())
 }
 
 const COMMON_NAME: [u64; 4] = [2, 5, 4, 3];

@@ -1,7 +1,7 @@
-//! The files by which clients trust the CA of interception, in every form that they read.
+//! Trust files for clients of the CA of interception, in every form.
 //!
-//! Most clients can only replace the roots that they have, so the bundle and the Java store hold
-//! the system's too.
+//! Most clients can only replace their roots, so the bundle and the Java store hold the system's
+//! too.
 
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -13,13 +13,13 @@ use ring::digest::{SHA256, digest};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 
-use super::ca_certificate::CaCertificate;
+use super::certificate::CertificateFields;
 use super::interception::Interception;
 use super::keystore::keystore;
 use super::pem::armoured;
 use super::{Pem, TlsError};
 
-/// The files of a folder that a client reads.
+/// The trust files of a client.
 #[derive(Clone, PartialEq, Eq, derive_more::Debug)]
 #[debug("Trust")]
 pub struct Trust {
@@ -34,12 +34,10 @@ pub struct Trust {
 // === impl Trust ===
 
 impl Trust {
-    /// The name under which OpenSSL looks for the CA in a folder: the hash of its subject, which
-    /// is always the same.
+    /// OpenSSL's file name for the CA in a folder: the hash of its subject, always the same.
     pub const HASHED: &str = "0fd89f02.0";
 
     /// Collects the roots of the system, further ones, and the CA.
-    #[must_use]
     pub fn new(ca: &Interception, extra: &[CertificateDer<'static>]) -> Self {
         let mut roots = vec![ca.root().clone()];
         roots.extend_from_slice(extra);
@@ -50,28 +48,24 @@ impl Trust {
     }
 }
 
-/// A short name of a CA, by which two sides tell that they mean the same one.
-#[must_use]
+/// Returns a short identifier of a CA, to compare it with others.
 pub fn fingerprint(ca: &CertificateDer<'_>) -> String {
     STANDARD.encode(digest(&SHA256, ca))
 }
 
 /// Reads the first certificate of a text.
-#[must_use]
 pub fn first_certificate(text: &[u8]) -> Option<CertificateDer<'static>> {
     CertificateDer::pem_slice_iter(text).next()?.ok()
 }
 
-/// Returns the times between which each certificate of a text is valid.
-#[must_use]
+/// Returns the validity of each certificate in a text.
 pub fn lives(text: &[u8]) -> Vec<RangeInclusive<SystemTime>> {
     let certificates = CertificateDer::pem_slice_iter(text).filter_map(Result::ok);
-    let read = certificates.filter_map(|certificate| CaCertificate::read(&certificate));
+    let read = certificates.filter_map(|certificate| CertificateFields::read(&certificate));
     read.map(|read| read.begins..=read.ends).collect()
 }
 
 /// True if a certificate is among those of a text, or of a Java trust store.
-#[must_use]
 pub fn holds(content: &[u8], ca: &CertificateDer<'_>) -> bool {
     CertificateDer::pem_slice_iter(content).any(|found| found.is_ok_and(|found| found == *ca))
         || memchr::memmem::find(content, ca).is_some()

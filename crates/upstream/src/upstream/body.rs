@@ -1,10 +1,9 @@
-//! The request body that is sent, and as much of it as may have to be sent again.
+//! The request body, with its beginning kept for replays.
 //!
-//! The first 1 MiB is kept (16 MiB for all bodies of an upstream together) until the response head;
-//! a body that exceeds either cannot be replayed. The client's own body stays behind a lock that
-//! all attempts share, because hyper may hold on to a failed attempt's body for a while: only the
-//! newest attempt can read. The framing is the client's: a declared length stays declared, a
-//! chunked body stays chunked.
+//! The first 1 MiB is kept until the response head (16 MiB for all bodies of an upstream together);
+//! a longer body cannot be replayed. All attempts share the client's body behind a lock, because
+//! hyper may hold on to a failed attempt's body for a while: only the newest attempt can read. The
+//! framing is the client's: a declared length stays declared, a chunked body stays chunked.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,35 +18,35 @@ use http_body::{Body, Frame, SizeHint};
 use super::inbound::{Inbound, InboundError};
 use super::lock;
 
-/// A request body on its way up: the part that was read while the call waited, then the rest as the
-/// client sends it. Absent by default.
+/// A request body: the part read while the call waited, then the rest as the client sends it.
+/// Absent by default.
 #[derive(Debug, Default)]
-pub struct Outgoing {
-    /// `None` for no body at all, which costs nothing.
-    shared: Option<Arc<Mutex<State>>>,
+pub struct OutgoingBody {
+    /// `None` without a body.
+    shared: Option<Arc<Mutex<OutgoingState>>>,
 }
 
-/// The beginning of a body that was sent, for names and digests after a failure.
+/// The beginning of a sent body, for names and digests after a failure.
 #[derive(Debug)]
-pub struct Kept(Option<Arc<Mutex<State>>>);
+pub struct BodyPrefix(Option<Arc<Mutex<OutgoingState>>>);
 
-/// The body as one attempt sends it. `S` is the stream that it is sent on.
+/// The body of one attempt. `S` is its stream.
 #[derive(Debug)]
 pub(super) struct AttemptBody<S> {
-    shared: Option<Arc<Mutex<State>>>,
+    shared: Option<Arc<Mutex<OutgoingState>>>,
     /// The number of this attempt.
     attempt: u32,
-    /// Frames of the kept beginning that this attempt has sent.
+    /// The next of the kept frames.
     at: usize,
     /// This attempt has sent its last frame.
     ended: bool,
-    /// The stream, which is not free before the body is done with.
+    /// The stream, busy until the body is dropped.
     _stream: Option<Arc<S>>,
 }
 
 /// The body could not be read to its end.
 #[derive(Debug, thiserror::Error)]
-pub enum OutgoingError {
+pub enum OutgoingBodyError {
     /// The client broke off.
     #[error("the client's body broke off")]
     Client(#[source] Arc<InboundError>),
@@ -56,7 +55,7 @@ pub enum OutgoingError {
     Superseded,
 }
 
-/// The bytes that all bodies of an upstream together may still keep for replay.
+/// The remaining bytes for all kept bodies of an upstream.
 pub(super) type Budget = Arc<AtomicUsize>;
 
 /// Bytes taken from a budget; given back when dropped.
@@ -67,21 +66,21 @@ struct Charge {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct OutgoingState {
     /// The number of the newest attempt.
     attempt: u32,
-    /// That attempt has been asked for a frame.
+    /// That attempt's body has been polled.
     asked: bool,
-    /// The bytes that have been read, from the start, unless `partial`.
+    /// All bytes read so far; only the beginning if `partial`.
     kept: Vec<Bytes>,
     kept_bytes: usize,
-    /// `kept` is not everything that has been read, so there is no replay.
+    /// Not everything read is kept, so there is no replay.
     partial: bool,
-    /// The part of `kept` that is charged to the budget.
+    /// The bytes of `kept` charged to the budget.
     charge: Charge,
     /// The response head is there: nothing more is kept.
     answered: bool,
-    /// A [`Kept`] exists, so that the beginning stays even where there is no room for a replay.
+    /// A [`BodyPrefix`] exists, so the beginning stays even without room for a replay.
     named: bool,
     rest: Option<Inbound>,
     trailers: Option<HeaderMap>,
@@ -90,29 +89,28 @@ struct State {
     broken: Option<Arc<InboundError>>,
 }
 
-// === impl Outgoing ===
+// === impl OutgoingBody ===
 
-impl Outgoing {
-    /// Makes a body of the part that was `read` already, then the `rest` if the client is not done,
-    /// or the `trailers` that ended what was read.
-    #[must_use]
+impl OutgoingBody {
+    /// Creates a body from the part already `read`, then the `rest` if the client is not done, or
+    /// the `trailers` at the end of what was read.
     pub fn new(read: Vec<Bytes>, rest: Option<Inbound>, trailers: Option<HeaderMap>) -> Self {
         let kept_bytes = read.iter().map(Bytes::len).sum();
-        let state = State { kept: read, kept_bytes, rest, trailers, ..State::default() };
+        let state = OutgoingState { kept: read, kept_bytes, rest, trailers, ..OutgoingState::default() };
         Self { shared: Some(Arc::new(Mutex::new(state))) }
     }
 
     /// Returns a handle on the beginning of the body, to be taken before the body is sent and read
     /// at the response head.
-    pub fn kept(&self) -> Kept {
+    pub fn kept(&self) -> BodyPrefix {
         if let Some(mut state) = self.state() {
             state.named = true;
         }
-        Kept(self.shared.clone())
+        BodyPrefix(self.shared.clone())
     }
 
-    /// Charges what is kept to `budget`, and records whether the client declared a length, which is
-    /// asked only where there is a body.
+    /// Charges the kept part to `budget`, and records whether the client declared a length
+    /// (evaluated only with a body).
     pub(super) fn begin(&self, budget: &Budget, is_declared: impl FnOnce() -> bool) {
         let Some(mut state) = self.state() else { return };
         state.declared = is_declared();
@@ -123,8 +121,7 @@ impl Outgoing {
         state.charge.add(bytes);
     }
 
-    /// Returns the body for one attempt, on a stream of HTTP/2 or on an HTTP/1.1 connection. Earlier
-    /// attempts can read no more.
+    /// Returns the body for one attempt, with its HTTP/2 stream. Earlier attempts can read no more.
     pub(super) fn attempt<S>(&self, stream: Option<Arc<S>>) -> AttemptBody<S> {
         let attempt = self.state().map_or(0, |mut state| {
             state.attempt += 1;
@@ -134,37 +131,36 @@ impl Outgoing {
         AttemptBody { shared: self.shared.clone(), attempt, at: 0, ended: false, _stream: stream }
     }
 
-    /// True if everything that was read so far could be sent again.
+    /// True if everything read so far is kept.
     pub(super) fn can_replay(&self) -> bool {
         self.state().is_none_or(|state| !state.partial && state.broken.is_none())
     }
 
-    /// True if there is a body, and the newest attempt was never asked for any of it: then it
-    /// cannot be whole upstream.
+    /// True if there is a body, and the newest attempt's was never polled: then it cannot be whole
+    /// upstream.
     pub(super) fn is_unasked(&self) -> bool {
         self.state().is_some_and(|state| !state.asked)
     }
 
-    /// Returns the error by which the client's own body broke off, if it did.
+    /// Returns the error of the client's own body, if it broke off.
     pub(super) fn broken(&self) -> Option<Arc<InboundError>> {
         self.state().and_then(|state| state.broken.clone())
     }
 
-    /// Does not ask a client that waits for `100 Continue` for the body before `patience` is over,
-    /// or the upstream asks.
+    /// Delays `100 Continue` to a client that waits for it, until `patience` is over or the
+    /// upstream sends one.
     pub(super) fn hold_back(&self, patience: Duration) -> Option<impl Fn() + Send + Sync + use<>> {
         self.state()?.rest.as_ref()?.hold_back(patience)
     }
 
-    /// Notes that the response head is there: there will be no replay, and nothing more is kept
-    /// than names and digests need.
+    /// Records the response head: there will be no replay, and only names and digests keep bytes.
     pub(super) fn answered(&self) {
         let Some(mut state) = self.state() else { return };
         state.answered = true;
         state.charge = Charge::default();
     }
 
-    fn state(&self) -> Option<MutexGuard<'_, State>> {
+    fn state(&self) -> Option<MutexGuard<'_, OutgoingState>> {
         self.shared.as_deref().map(lock)
     }
 }
@@ -172,7 +168,7 @@ impl Outgoing {
 // === impl AttemptBody ===
 
 impl<S> AttemptBody<S> {
-    /// True if there is no body at all.
+    /// True without a body.
     pub(super) fn is_absent(&self) -> bool {
         self.shared.is_none()
     }
@@ -180,14 +176,14 @@ impl<S> AttemptBody<S> {
 
 impl<S> Body for AttemptBody<S> {
     type Data = Bytes;
-    type Error = OutgoingError;
+    type Error = OutgoingBodyError;
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
         let this = self.get_mut();
         let Some(shared) = this.shared.as_ref().filter(|_| !this.ended) else { return Poll::Ready(None) };
         let mut state = lock(shared);
         if state.attempt != this.attempt {
-            return Poll::Ready(Some(Err(OutgoingError::Superseded)));
+            return Poll::Ready(Some(Err(OutgoingBodyError::Superseded)));
         }
         state.asked = true;
         if let Some(chunk) = state.kept.get(this.at) {
@@ -217,13 +213,13 @@ impl<S> Body for AttemptBody<S> {
     }
 }
 
-// === impl State ===
+// === impl OutgoingState ===
 
-impl State {
-    /// Returns the next frame that has not been read yet, or what ended the body.
-    fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, OutgoingError>>> {
+impl OutgoingState {
+    /// Reads the next frame.
+    fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, OutgoingBodyError>>> {
         if let Some(error) = &self.broken {
-            return Poll::Ready(Some(Err(OutgoingError::Client(Arc::clone(error)))));
+            return Poll::Ready(Some(Err(OutgoingBodyError::Client(Arc::clone(error)))));
         }
         let Some(rest) = &mut self.rest else {
             return Poll::Ready(self.trailers.clone().map(|trailers| Ok(Frame::trailers(trailers))));
@@ -237,13 +233,12 @@ impl State {
                 self.keep(&frame);
                 Ok(frame)
             }
-            Err(error) => Err(OutgoingError::Client(Arc::clone(self.broken.insert(Arc::new(error))))),
+            Err(error) => Err(OutgoingBodyError::Client(Arc::clone(self.broken.insert(Arc::new(error))))),
         }))
     }
 
-    /// Keeps a frame for replay if there is room for it. Otherwise there will be no replay, and
-    /// only the beginning of what was kept stays, until the response head, if a name is wanted of
-    /// it.
+    /// Keeps a frame for replay if there is room. Otherwise there will be no replay, and only the
+    /// beginning stays until the response head, if a name is wanted.
     fn keep(&mut self, frame: &Frame<Bytes>) {
         if let Some(trailers) = frame.trailers_ref() {
             self.trailers = Some(trailers.clone());
@@ -275,7 +270,7 @@ impl State {
 // === impl Charge ===
 
 impl Charge {
-    /// Takes more from the budget, if there is so much.
+    /// Takes bytes from the budget, if it has enough.
     fn add(&mut self, bytes: usize) -> bool {
         let Some(budget) = &self.budget else { return false };
         let charged = budget.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes)).is_ok();
@@ -294,10 +289,10 @@ impl Drop for Charge {
     }
 }
 
-// === impl Kept ===
+// === impl BodyPrefix ===
 
-impl Kept {
-    /// Returns at most the first 64 KiB of what has been read so far.
+impl BodyPrefix {
+    /// Returns the first 64 KiB of what has been read so far, at most.
     pub fn bytes(&self) -> Vec<Bytes> {
         self.0.as_deref().map_or_else(Vec::new, |shared| beginning(&lock(shared).kept, KEPT_FOR_NAMES))
     }
@@ -333,7 +328,7 @@ const KEPT_FOR_REPLAY: usize = 1 << 20;
 const PIECES_FOR_REPLAY: usize = 1024;
 /// The most bytes kept of all bodies together.
 pub(super) const KEPT_TOGETHER: usize = 16 << 20;
-/// Names and digests look no further.
+/// The most bytes for names and digests.
 const KEPT_FOR_NAMES: usize = 64 << 10;
 
 #[cfg(test)]
@@ -341,9 +336,9 @@ mod tests {
     use super::*;
 
     fn sent(budget: usize, named: bool, frames: &[usize]) -> (Vec<Bytes>, bool) {
-        let outgoing = Outgoing::new(Vec::new(), None, None);
+        let outgoing = OutgoingBody::new(Vec::new(), None, None);
         outgoing.begin(&Budget::new(AtomicUsize::new(budget)), || true);
-        let kept = Kept(outgoing.shared.clone());
+        let kept = BodyPrefix(outgoing.shared.clone());
         if named {
             drop(outgoing.kept());
         }
@@ -372,7 +367,7 @@ mod tests {
 
     #[test]
     fn nothing_more_is_kept_behind_the_response_head() {
-        let outgoing = Outgoing::new(vec![Bytes::from_static(b"begin")], None, None);
+        let outgoing = OutgoingBody::new(vec![Bytes::from_static(b"begin")], None, None);
         outgoing.begin(&Budget::new(AtomicUsize::new(1 << 20)), || true);
         let kept = outgoing.kept();
         outgoing.answered();

@@ -1,9 +1,9 @@
-//! Frames of HTTP/2 that go out together.
+//! HTTP/2 frames sent together.
 //!
 //! h2 (0.4) writes a DATA frame of 256 bytes and more by itself, and flushes after it, however many
 //! others wait behind it. Over TLS that is a record and a system call for each small body, where
-//! sixteen of them could share one. h2 flushes once more when it has no more frames: until then
-//! what it writes is held back here, as by the `TCP_CORK` of tcp(7).
+//! sixteen of them could share one. h2 flushes once more when it has no more frames. Until then its
+//! bytes are held here, as by the `TCP_CORK` of tcp(7).
 //!
 //! No promise needs it. It stays because a call by TLS and HTTP/2 takes 11.5 µs of CPU with it and
 //! 16.8 µs without, when four connections have sixteen calls each (measured in turns).
@@ -19,48 +19,47 @@ use bytes::{Buf as _, BytesMut};
 use pin_project_lite::pin_project;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// A connection for h2, which must run in an [`Uncorked`].
+/// A stream for h2, to be driven by a [`CorkedConnection`].
 ///
-/// h2 gives a DATA frame as two slices, its head and what it carries, and flushes twice after the
-/// last of them: the first flush is not passed on. What it writes otherwise is one slice, and goes
-/// out at once.
+/// h2 writes a DATA frame as two slices, head and payload, and flushes twice after the last of
+/// them: the first flush is ignored. It writes everything else as one slice, which goes out at
+/// once.
 #[derive(Debug)]
-pub struct Corked<S> {
+pub struct CorkedStream<S> {
     stream: S,
-    /// At most a record's bytes. It has no room while nothing is held.
+    /// At most a record's bytes; unallocated while empty.
     held: BytesMut,
     /// A DATA frame was written, in whole or in part, and not flushed: h2 will flush twice.
     in_data: bool,
     cork: Cork,
 }
 
-/// The flag by which a [`Corked`] tells its [`Uncorked`] that it holds bytes, which wait for h2's
-/// second flush.
+/// Set while a [`CorkedStream`] holds bytes for h2's second flush, for its [`CorkedConnection`].
 #[derive(Clone, Debug, Default)]
 pub struct Cork(Arc<AtomicBool>);
 
 pin_project! {
-    /// The future of a connection that writes to a [`Corked`]. Should h2 not come to flush again,
-    /// it is polled again, so that nothing is ever held for longer than a turn of the loop.
-    pub struct Uncorked<C> {
+    /// A connection over a [`CorkedStream`]. If h2 does not flush again, it is polled again, so
+    /// that nothing is held for longer than a turn of the loop.
+    pub struct CorkedConnection<C> {
         #[pin]
         connection: C,
         cork: Cork,
     }
 }
 
-// === impl Corked ===
+// === impl CorkedStream ===
 
-impl<S> Corked<S> {
-    /// Wraps a stream; the second part is for [`Uncorked::new`].
+impl<S> CorkedStream<S> {
+    /// Wraps a stream; the second part is for [`CorkedConnection::new`].
     pub fn new(stream: S) -> (Self, Cork) {
         let cork = Cork::default();
         (Self { stream, held: BytesMut::new(), in_data: false, cork: cork.clone() }, cork)
     }
 }
 
-impl<S: AsyncWrite + Unpin> Corked<S> {
-    /// Writes what is held.
+impl<S: AsyncWrite + Unpin> CorkedStream<S> {
+    /// Writes the held bytes.
     fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.held.is_empty() {
             let written = ready!(Pin::new(&mut self.stream).poll_write(cx, &self.held))?;
@@ -73,7 +72,7 @@ impl<S: AsyncWrite + Unpin> Corked<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Takes as much as there is room for, and returns how much that is.
+    /// Holds as much as there is room for, and returns that length.
     fn hold(&mut self, slices: &[IoSlice<'_>]) -> usize {
         if self.held.capacity() == 0 {
             self.held.reserve(RECORD);
@@ -87,13 +86,13 @@ impl<S: AsyncWrite + Unpin> Corked<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Corked<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for CorkedStream<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.get_mut().stream).poll_read(cx, buf)
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Corked<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for CorkedStream<S> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         self.poll_write_vectored(cx, &[IoSlice::new(buf)])
     }
@@ -140,21 +139,21 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Corked<S> {
     }
 }
 
-// === impl Uncorked ===
+// === impl CorkedConnection ===
 
-impl<C> Uncorked<C> {
-    /// Wraps a connection whose stream came with this cork.
+impl<C> CorkedConnection<C> {
+    /// Wraps a connection, with the cork of its stream.
     pub fn new(connection: C, cork: Cork) -> Self {
         Self { connection, cork }
     }
 
-    /// The connection.
+    /// Returns the connection.
     pub fn connection(self: Pin<&mut Self>) -> Pin<&mut C> {
         self.project().connection
     }
 }
 
-impl<C: Future> Future for Uncorked<C> {
+impl<C: Future> Future for CorkedConnection<C> {
     type Output = C::Output;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<C::Output> {
@@ -167,9 +166,9 @@ impl<C: Future> Future for Uncorked<C> {
     }
 }
 
-/// The most that a record of TLS carries (RFC 8446, 5.1).
+/// The largest payload of a TLS record (RFC 8446, 5.1).
 const RECORD: usize = 1 << 14;
-/// A frame of this size goes out at once if nothing is held: to copy it would cost more than it
+/// The size of a frame that goes out at once if nothing is held: a copy would cost more than it
 /// saves.
 const LARGE: usize = 1 << 13;
 
@@ -232,8 +231,8 @@ mod tests {
     async fn echoed(bodies: &[Bytes], buffered: usize) -> (Vec<Bytes>, [usize; 2]) {
         let (one, other) = duplex(buffered);
         let [asks, answers] = [Arc::<AtomicUsize>::default(), Arc::default()];
-        let (near, near_cork) = Corked::new(Counting { stream: one, writes: Arc::clone(&asks) });
-        let (far, far_cork) = Corked::new(Counting { stream: other, writes: Arc::clone(&answers) });
+        let (near, near_cork) = CorkedStream::new(Counting { stream: one, writes: Arc::clone(&asks) });
+        let (far, far_cork) = CorkedStream::new(Counting { stream: other, writes: Arc::clone(&answers) });
         let all = Arc::new(Barrier::new(bodies.len()));
         let service = service_fn(move |request: Request<Incoming>| {
             let all = Arc::clone(&all);
@@ -244,7 +243,7 @@ mod tests {
             }
         });
         let serving = server::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(far), service);
-        tokio::spawn(async move { Uncorked::new(pin!(serving), far_cork).await.expect("served") });
+        tokio::spawn(async move { CorkedConnection::new(pin!(serving), far_cork).await.expect("served") });
         let executor = Uncorking(near_cork);
         let (sender, connection) = client::handshake(executor, TokioIo::new(near)).await.expect("speaks h2");
         tokio::spawn(connection);
@@ -265,7 +264,7 @@ mod tests {
 
     impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Uncorking {
         fn execute(&self, future: F) {
-            tokio::spawn(Uncorked::new(Box::pin(future), self.0.clone()));
+            tokio::spawn(CorkedConnection::new(Box::pin(future), self.0.clone()));
         }
     }
 
@@ -281,7 +280,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_not_flushed_again_is_polled_again() {
         let (stream, mut other) = duplex(100);
-        let (mut stream, cork) = Corked::new(stream);
+        let (mut stream, cork) = CorkedStream::new(stream);
         let mut is_written = false;
         let connection = poll_fn(move |cx| {
             if !std::mem::replace(&mut is_written, true) {
@@ -293,7 +292,7 @@ mod tests {
             assert!(matches!(flushed, Poll::Ready(Ok(()))), "{flushed:?}");
             Poll::<()>::Pending
         });
-        let connection = tokio::spawn(Uncorked::new(connection, cork));
+        let connection = tokio::spawn(CorkedConnection::new(connection, cork));
         let mut read = [0; 8];
         other.read_exact(&mut read).await.expect("comes");
         assert_eq!(&read, b"headbody");

@@ -1,18 +1,16 @@
-//! From a name to a connection: DNS on every dial, TCP, TLS, and the HTTP that the other side
-//! chose.
+//! Dials: DNS every time, TCP, TLS, and the negotiated HTTP version.
 //!
 //! Every socket gets `TCP_NODELAY` (without it a small window costs 40 ms a turn) and TCP
 //! keepalive.
 
 use std::error::Error as StdError;
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::uri::Scheme;
 use rustls::pki_types::ServerName;
-use rustls::{AlertDescription, CertificateError, ClientConfig};
+use rustls::{AlertDescription, CertificateError};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -20,10 +18,10 @@ use tokio_util::either::Either;
 
 use super::dns::Dns;
 use super::error::{DialError, DialFailure};
-use super::names::Names;
+use super::names::NameLookup;
 use super::through::{self, Wire};
 use super::windows::Windows;
-use super::{Meters, Options, race};
+use super::{Meters, Options, lock, race};
 use crate::api::Group;
 use crate::clock::Clock;
 use crate::credentials::{Injector, Proxy};
@@ -31,27 +29,27 @@ use crate::moment::Moment;
 use crate::telemetry::UpstreamMeters;
 use crate::tls;
 
-/// Dials one upstream.
+/// The dialer of one upstream.
 #[derive(Debug)]
 pub(super) struct Dialer {
     host: String,
     port: u16,
-    /// The names of the upstream, or of its proxy.
-    names: Names,
+    /// The addresses of the upstream, or of its proxy.
+    names: NameLookup,
     server_name: Option<ServerName<'static>>,
     proxy: Option<Proxy>,
     unused_proxy: Option<&'static str>,
     pub(super) tls: Option<Arc<tls::Client>>,
     injector: Arc<Injector>,
-    /// In nanoseconds: a reload may change it.
-    timeout: AtomicU64,
-    /// The bytes that the HTTP/2 connections may be sent unread.
+    /// The connect timeout; a reload may change it.
+    timeout: Mutex<Duration>,
+    /// The flow-control windows of the HTTP/2 connections.
     pub(super) windows: Windows,
     /// The meters to count into, once they are known.
     pub(super) meters: Meters,
 }
 
-/// A connected byte stream: as it is, or with TLS to the upstream.
+/// A connected byte stream: plain, or with TLS to the upstream.
 pub(super) type Socket = Either<Wire, Box<TlsStream<Wire>>>;
 
 impl Dialer {
@@ -69,20 +67,20 @@ impl Dialer {
         Self {
             host,
             port,
-            names: Names::new(next_host, next_port, own.clone(), Dns { judge, ..dns.clone() }, clock),
+            names: NameLookup::new(next_host, next_port, own.clone(), Dns { judge, ..dns.clone() }, clock),
             server_name: ServerName::try_from(name).ok(),
             proxy: target.proxy.clone(),
             unused_proxy: target.unused_proxy.filter(|_| target.proxy.is_none() && dns.judge.is_none()),
             tls: tls.clone(),
             injector: Arc::clone(injector),
-            timeout: AtomicU64::new(nanos(options.connect_timeout)),
+            timeout: Mutex::new(options.connect_timeout),
             windows: Windows::default(),
             meters: Meters::default(),
         }
     }
 
     pub(super) fn set_timeout(&self, timeout: Duration) {
-        self.timeout.store(nanos(timeout), Ordering::Relaxed);
+        *lock(&self.timeout) = timeout;
     }
 
     /// Returns the name of the gate, for the log.
@@ -91,14 +89,14 @@ impl Dialer {
     }
 
     fn timeout(&self) -> Duration {
-        Duration::from_nanos(self.timeout.load(Ordering::Relaxed))
+        *lock(&self.timeout)
     }
 
-    /// Carries out a dial by `connect`, bounded by the connect timeout, and returns what it made
-    /// and the number of the TLS settings that it was made under.
+    /// Dials by `connect`, bounded by the connect timeout. Returns its result and the number of TLS
+    /// changes before it.
     ///
     /// Before that it waits for credentials that the handshake may need, and reads TLS files again
-    /// when it is time to. This is not part of the timeout: an exec plugin takes what it takes.
+    /// if it is time to. This is not part of the timeout: an exec plugin takes its own time.
     pub(super) async fn dial<T>(
         &self,
         group: Group,
@@ -128,17 +126,7 @@ impl Dialer {
         self.tls.as_ref().map_or(0, |tls| tls.changes())
     }
 
-    /// Connects a socket, and says whether it speaks h2.
-    pub(super) async fn connect(&self) -> Result<(Socket, bool), DialFailure> {
-        self.establish(self.tls.as_ref().map(|tls| tls.config())).await
-    }
-
-    /// Connects a socket that must speak HTTP/1.1.
-    pub(super) async fn connect_http1(&self) -> Result<Socket, DialFailure> {
-        Ok(self.establish(self.tls.as_ref().map(|tls| tls.http1_config())).await?.0)
-    }
-
-    /// Names the address in a failure.
+    /// NameLookup the address in a failure.
     pub(super) fn failure(&self, what: DialFailure) -> DialError {
         let host = &self.host;
         let port = self.port;
@@ -146,7 +134,7 @@ impl Dialer {
         DialError { at, what, unused_proxy: self.unused_proxy }
     }
 
-    /// Connects to the upstream's port, and says nothing there.
+    /// Connects to the upstream's port, without TLS.
     pub(super) async fn connect_bare(&self) -> Result<Wire, DialError> {
         let timeout = self.timeout();
         let connected = tokio::time::timeout(timeout, self.wire()).await;
@@ -163,21 +151,21 @@ impl Dialer {
         }
     }
 
-    async fn establish(&self, tls: Option<Arc<ClientConfig>>) -> Result<(Socket, bool), DialFailure> {
+    /// Connects a socket; with TLS it speaks h2 or, if `only_http1`, HTTP/1.1.
+    pub(super) async fn connect(&self, only_http1: bool) -> Result<Socket, DialFailure> {
+        let config = |tls: &tls::Client| if only_http1 { tls.http1_config() } else { tls.config() };
+        let tls = self.tls.as_ref().map(|tls| (tls, config(tls)));
         let wire = self.wire().await?;
-        let Some(config) = tls else { return Ok((Socket::Left(wire), false)) };
+        let Some((tls, config)) = tls else { return Ok(Socket::Left(wire)) };
         let Some(name) = self.server_name.clone() else {
             let text = format!("`{}` is not a name a certificate can be for; set upstream_tls.server_name", self.host);
             return Err(DialFailure::Tls(io::Error::other(text)));
         };
         let stream = TlsConnector::from(config).connect(name, wire).await.map_err(|error| {
-            if let Some(tls) = &self.tls {
-                tls.invalidate(); // a new certificate may be by a CA that is in the file by now
-            }
+            tls.invalidate(); // the new certificate's CA may be in the file by now
             tls_failure(error)
         })?;
-        let h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-        Ok((Socket::Right(Box::new(stream)), h2))
+        Ok(Socket::Right(Box::new(stream)))
     }
 
     /// Connects to the upstream, or to its proxy.
@@ -186,7 +174,7 @@ impl Dialer {
     }
 }
 
-/// Sorts TLS failures by what the operator has to do.
+/// Classifies TLS failures by their remedy.
 fn tls_failure(error: io::Error) -> DialFailure {
     if let Some(alert) = certificate_alert(&error) {
         return DialFailure::ClientCertificate(alert);
@@ -200,7 +188,7 @@ fn tls_failure(error: io::Error) -> DialFailure {
         _ => return DialFailure::Tls(error),
     };
     let sort = match certificate {
-        CertificateError::Other(other) if other.0.is::<tls::NotPinned>() => return DialFailure::NotPinned,
+        CertificateError::Other(other) if other.0.is::<tls::PinMismatch>() => return DialFailure::NotPinned,
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => DialFailure::WrongHost,
         CertificateError::Expired
         | CertificateError::ExpiredContext { .. }
@@ -216,8 +204,8 @@ fn tls_failure(error: io::Error) -> DialFailure {
     sort(certificate.clone())
 }
 
-/// Returns the alert about the gate's certificate by which the other side ended the connection, if
-/// it did so. In TLS 1.3 the alert comes only after the handshake.
+/// Returns the server's alert about the gate's certificate, if that ended the connection. In TLS
+/// 1.3 the alert comes only after the handshake.
 pub(super) fn certificate_alert(error: &(dyn StdError + 'static)) -> Option<AlertDescription> {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -233,7 +221,7 @@ pub(super) fn certificate_alert(error: &(dyn StdError + 'static)) -> Option<Aler
     None
 }
 
-/// Alerts by which a server refuses a client's certificate, or the lack of one.
+/// Alerts about a client certificate, or the lack of one.
 const ABOUT_CERTIFICATES: [AlertDescription; 9] = [
     AlertDescription::AccessDenied,
     AlertDescription::BadCertificate,
@@ -245,8 +233,3 @@ const ABOUT_CERTIFICATES: [AlertDescription; 9] = [
     AlertDescription::UnknownCA,
     AlertDescription::UnsupportedCertificate,
 ];
-
-/// Saturates at 584 years.
-fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
-}

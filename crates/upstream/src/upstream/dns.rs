@@ -1,11 +1,10 @@
-//! Name servers asked directly, past the hosts file: for a name that the hosts file points at the
-//! gate itself.
+//! Direct queries of name servers, past the hosts file, for a name that the hosts file points at
+//! the gate itself.
 //!
-//! That is how a client that signs its Host is brought here: the pod's `hostAliases` give the API's
+//! A client that signs its Host is brought to the gate so: the pod's `hostAliases` give the API's
 //! real name to the gate. The file is the whole pod's, so the machine's resolver sends every
 //! program to the gate, the gate included. `resolv.conf` is honoured with its search list and
-//! `ndots`, answers are kept for as long as their TTL says, and the file is read again when it has
-//! changed.
+//! `ndots`, answers are cached for their TTL, and the file is read again when it has changed.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -20,23 +19,23 @@ use hickory_resolver::{Resolver, TokioResolver, system_conf};
 use super::error::ForbiddenAddress;
 use super::lock;
 
-/// The files and the port by which names are looked up.
+/// The resolver's files and port.
 #[derive(Clone, Debug)]
 pub struct Dns {
     /// Names with fixed addresses.
     pub hosts: PathBuf,
-    /// Name servers and how to ask them.
+    /// Name servers and their options.
     pub resolv_conf: PathBuf,
     /// The port of the name servers.
     pub port: u16,
-    /// Judges each address before it is dialled, unless a proxy looks the name up.
+    /// Judges each address before a dial, unless a proxy looks the name up.
     pub judge: Option<Judge>,
 }
 
-/// Returns the reason why an address must not be dialled.
+/// Returns the reason not to dial an address.
 pub type Judge = fn(IpAddr) -> Result<(), ForbiddenAddress>;
 
-/// The reason why there are no addresses.
+/// A failed lookup.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LookupError {
     /// The name servers say so.
@@ -47,14 +46,18 @@ pub(super) enum LookupError {
     Unanswered(io::Error),
 }
 
-/// A resolver, and the `resolv.conf` that it was made from.
-type Configured = (Vec<u8>, Arc<TokioResolver>);
+/// A resolver with its `resolv.conf`.
+#[derive(Debug)]
+struct CachedResolver {
+    resolv_conf: Vec<u8>,
+    resolver: Arc<TokioResolver>,
+}
 
-/// Asks name servers, and keeps what they answer.
+/// The name servers of this machine, with a cache of their answers.
 #[derive(Debug)]
 pub(super) struct NameServers {
     dns: Dns,
-    configured: Mutex<Option<Configured>>,
+    cached: Mutex<Option<CachedResolver>>,
 }
 
 impl Default for Dns {
@@ -65,11 +68,10 @@ impl Default for Dns {
 
 impl NameServers {
     pub(super) fn new(dns: Dns) -> Self {
-        Self { dns, configured: Mutex::new(None) }
+        Self { dns, cached: Mutex::new(None) }
     }
 
-    /// Returns the addresses that the hosts file has for a name. A file that cannot be read has
-    /// none.
+    /// Returns the addresses of a name in the hosts file; none if it cannot be read.
     pub(super) fn in_hosts(&self, name: &str) -> Vec<IpAddr> {
         let Ok(text) = fs::read_to_string(&self.dns.hosts) else { return Vec::new() };
         let of_line = |line: &str| {
@@ -80,7 +82,7 @@ impl NameServers {
         text.lines().filter_map(of_line).collect()
     }
 
-    /// Returns every address of a name, as the name servers have it.
+    /// Looks every address of a name up.
     pub(super) async fn lookup(&self, name: &str) -> Result<Vec<IpAddr>, LookupError> {
         let resolver = self.resolver().map_err(|error| {
             let text = format!("{}: {error}", self.dns.resolv_conf.display());
@@ -93,17 +95,15 @@ impl NameServers {
         }
     }
 
-    /// Returns the resolver that `resolv.conf` asks for.
+    /// Returns the resolver for the current `resolv.conf`.
     fn resolver(&self) -> io::Result<Arc<TokioResolver>> {
         let text = fs::read(&self.dns.resolv_conf)?;
-        let mut configured = lock(&self.configured);
-        if let Some((from, resolver)) = &*configured
-            && *from == text
-        {
-            return Ok(Arc::clone(resolver));
+        let mut cached = lock(&self.cached);
+        if let Some(cached) = cached.as_ref().filter(|cached| cached.resolv_conf == text) {
+            return Ok(Arc::clone(&cached.resolver));
         }
         let resolver = Arc::new(self.configure(&text).map_err(io::Error::other)?);
-        *configured = Some((text, Arc::clone(&resolver)));
+        *cached = Some(CachedResolver { resolv_conf: text, resolver: Arc::clone(&resolver) });
         Ok(resolver)
     }
 
@@ -119,13 +119,13 @@ impl NameServers {
     }
 }
 
-/// Returns the name servers of a `resolv.conf`, and how to ask them.
+/// Returns the name servers and options of a `resolv.conf`.
 #[cfg(not(target_vendor = "apple"))]
 fn name_servers(text: &[u8]) -> Result<(ResolverConfig, ResolverOpts), NetError> {
     system_conf::parse_resolv_conf(text)
 }
 
-/// Returns the name servers that the system itself asks: macOS does not keep them in that file.
+/// Returns the system's name servers: macOS does not keep them in that file.
 #[cfg(target_vendor = "apple")]
 fn name_servers(_: &[u8]) -> Result<(ResolverConfig, ResolverOpts), NetError> {
     Ok(system_conf::read_system_conf()?)

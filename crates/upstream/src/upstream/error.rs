@@ -1,4 +1,4 @@
-//! The failures on the way up, each with what to do about it.
+//! Errors of calls to the upstream, each with its remedy.
 
 use std::error::Error as StdError;
 use std::sync::Arc;
@@ -6,32 +6,32 @@ use std::time::Duration;
 
 use rustls::{AlertDescription, CertificateError};
 
-use crate::credentials::CredentialError;
+use crate::credentials::ExecPluginError;
 
-/// No connection could be had. All calls that waited for it share the error.
+/// A failed dial. All calls that waited for it share the error.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot connect to {at}: {what}{}", self.hint())]
 pub struct DialError {
     /// `host:port`.
     pub at: String,
-    /// The reason, and what to do.
+    /// The reason, and the remedy.
     pub what: DialFailure,
-    /// The variable that names a proxy for this upstream, which is not used.
+    /// The environment variable of an unused proxy.
     pub unused_proxy: Option<&'static str>,
 }
 
-/// The reason why a connection could not be had.
+/// The reason of a failed dial.
 #[derive(Debug, thiserror::Error)]
 pub enum DialFailure {
     /// The name does not resolve.
     #[error("the name does not resolve ({0}); check the upstream's host and the pod's DNS")]
     Name(std::io::Error),
-    /// The name, or the address, is where the gate listens.
+    /// The address is the gate's own.
     #[error(
         "that is the gate itself; set the upstream to where the API is, or have the name servers know a name that the hosts file gives to the gate"
     )]
     Itself,
-    /// Every address of the name is one that is not dialled.
+    /// Every address of the name is forbidden.
     #[error("its address is {0}")]
     Forbidden(ForbiddenAddress),
     /// No process listens there.
@@ -40,7 +40,7 @@ pub enum DialFailure {
     /// Another error of the network.
     #[error("{0}")]
     Network(std::io::Error),
-    /// It took too long.
+    /// The connect timeout is over.
     #[error("no connection within {0:?}; check the address and network policies, or raise timeouts.connect")]
     Timeout(Duration),
     /// The upstream's certificate is not for this name.
@@ -65,12 +65,12 @@ pub enum DialFailure {
          the right CA file, and use keys that are {SUPPORTED_KEYS}"
     )]
     Signature(CertificateError),
-    /// The two sides have nothing in common by which they could make a connection.
+    /// The two sides support no common TLS parameters.
     #[error(
         "it refuses TLS as the gate offers it; the gate supports TLS 1.2 and 1.3, and keys that are {SUPPORTED_KEYS}"
     )]
     NothingInCommon(std::io::Error),
-    /// None of the pinned keys is in the chain of the upstream's certificate.
+    /// None of the pinned keys is in the chain.
     #[error(
         "its certificate is trusted, but none of the keys in `pins` is in its chain; if the upstream has changed its key, change the pin"
     )]
@@ -80,10 +80,10 @@ pub enum DialFailure {
         "it refuses the gate's client certificate, or requires one ({0:?}); check upstream_tls.cert, or the kubeconfig's user"
     )]
     ClientCertificate(AlertDescription),
-    /// The gate's own credentials cannot be had. The cause is for the log only.
+    /// The gate's own credentials are not available. The cause is for the log only.
     #[error("the gate cannot get its own credentials; its log says why")]
-    Credentials(#[source] Arc<CredentialError>),
-    /// The proxy on the way does not let the gate through.
+    Credentials(#[source] Arc<ExecPluginError>),
+    /// The proxy refuses the connection.
     #[error("the proxy on the way does not let calls through: {0}; check the kubeconfig's proxy-url, or egress.via")]
     Proxy(String),
     /// Another TLS failure.
@@ -97,13 +97,13 @@ pub enum DialFailure {
     ClosedAtOnce,
 }
 
-/// The reason why an address is never dialled for clients who name it.
+/// The reason to refuse an address named by a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ForbiddenAddress {
     /// It leads to this pod.
     #[error("a loopback address, which clients reach without a proxy")]
     Loopback,
-    /// It leads to what gives out the machine's credentials.
+    /// It leads to the machine's metadata service.
     #[error("metadata, which gives out credentials; put it in NO_PROXY")]
     Metadata,
     /// It is no host's.
@@ -111,26 +111,26 @@ pub enum ForbiddenAddress {
     Special,
 }
 
-/// The keys by which ring verifies signatures.
+/// The keys supported by ring.
 const SUPPORTED_KEYS: &str = "RSA of 2048 to 8192 bits, ECDSA P-256 and P-384, and Ed25519";
 
-/// The fate of a request that got no response head.
+/// A request without a response head.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum SendError {
     /// Nothing of it was processed upstream.
     #[error("not sent: {0}")]
     Unsent(#[source] Arc<dyn StdError + Send + Sync>),
-    /// It was not sent: there was no connection to send it on, or no credential to send with it.
+    /// It was not sent: there was no connection, or no credential.
     #[error("not sent: {0}")]
     Unconnected(#[source] Arc<DialError>),
-    /// It was sent, and then the connection or the stream was lost: it is not known whether the
-    /// upstream acted on it.
+    /// It was sent, and then the connection or the stream was lost: the upstream may have acted on
+    /// it.
     #[error("sent, then lost before an answer: {0}")]
     Lost(#[source] Arc<dyn StdError + Send + Sync>),
-    /// It was sent, and the answer did not begin in time.
+    /// It was sent, and no response began in time.
     #[error("no answer within {0:?}")]
     Timeout(Duration),
-    /// The client's own body broke off while it was being sent.
+    /// The client's own body broke off.
     #[error("the client's body broke off: {0}")]
     Client(#[source] Arc<dyn StdError + Send + Sync>),
 }
@@ -138,7 +138,7 @@ pub enum SendError {
 // === impl DialError ===
 
 impl DialError {
-    /// Names the proxy that other programs would use, where it might have made a difference.
+    /// Returns a hint at the proxy for other programs, where it might have helped.
     fn hint(&self) -> String {
         let is_network = matches!(
             self.what,
@@ -151,7 +151,7 @@ impl DialError {
         })
     }
 
-    /// Returns the underlying cause: for the log, and not for clients.
+    /// Returns the underlying cause, for the log and not for clients.
     pub fn cause(&self) -> Option<String> {
         match &self.what {
             DialFailure::WrongHost(cause)

@@ -1,4 +1,4 @@
-//! HTTP/1.1 towards an upstream: its limits, and a socket that counts what goes over it.
+//! HTTP/1.1 towards an upstream: its limits, and a socket with byte counts.
 
 use std::io;
 use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
@@ -16,30 +16,29 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf, Take};
 use super::dial::Socket;
 use super::error::DialFailure;
 
-/// The half of a connection that drives it.
-pub(super) type Connection<B> = http1::Connection<TokioIo<CountedSocket>, B>;
+/// The driver of a connection.
+pub(super) type ConnectionDriver<B> = http1::Connection<TokioIo<CountedSocket>, B>;
 
-/// The bytes that have gone over a connection: they tell a request that was not sent, or not
-/// answered, from one that was.
+/// The traffic of a connection. Its byte counts tell an unsent or unanswered request from others.
 #[derive(Debug, Default)]
 pub(super) struct Traffic {
     pub(super) read: AtomicU64,
     pub(super) written: AtomicU64,
-    /// The connection's call is over, and the next may have it once hyper is ready.
+    /// The connection's call is over; the next may have it once hyper is ready.
     pub(super) releasing: AtomicBool,
-    /// For the connection of an upgrade: its share in the count of these.
+    /// For an upgrade's connection: its share in their count.
     pub(super) upgrade: Option<Arc<()>>,
-    /// The connection has ended, and its driver is gone.
+    /// The connection has ended, and its driver is dropped.
     pub(super) over: AtomicBool,
-    /// The call that waits for an answer on it.
+    /// The call in wait of a response.
     pub(super) waiting: AtomicWaker,
 }
 
-/// A socket that counts, and is read by [`READ`] bytes at a time.
+/// A socket with byte counts, read by [`READ`] bytes at a time.
 pub(super) struct CountedSocket {
     socket: Take<Socket>,
     traffic: Arc<Traffic>,
-    /// A write has failed: the upstream takes no more.
+    /// A write has failed.
     write_failed: bool,
 }
 
@@ -47,7 +46,7 @@ pub(super) struct CountedSocket {
 pub(super) async fn handshake<B>(
     socket: Socket,
     traffic: Arc<Traffic>,
-) -> Result<(http1::SendRequest<B>, Connection<B>), DialFailure>
+) -> Result<(http1::SendRequest<B>, ConnectionDriver<B>), DialFailure>
 where
     B: Body + 'static,
     B::Data: Send,
@@ -62,13 +61,13 @@ where
 // === impl Traffic ===
 
 impl Traffic {
-    /// Notes that the connection has ended and its driver is gone.
+    /// Records the end of the connection, after its driver is dropped.
     pub(super) fn end(&self) {
         self.over.store(true, Ordering::Release);
         self.waiting.wake();
     }
 
-    /// True if the connection has ended. If not, the task is woken when it does.
+    /// True if the connection has ended. If not, its end wakes the task.
     pub(super) fn poll_over(&self, cx: &Context<'_>) -> bool {
         self.waiting.register(cx.waker());
         self.over.load(Ordering::Acquire)
@@ -88,7 +87,7 @@ impl AsyncRead for CountedSocket {
 }
 
 impl CountedSocket {
-    /// Writes to the socket by `send`, and counts.
+    /// Writes by `send`, and counts.
     fn write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -104,10 +103,9 @@ impl CountedSocket {
         self.await_answer(poll, cx)
     }
 
-    /// Hides the error of a write to an upstream that takes no more: it may have answered before,
-    /// and hyper would give that answer up for the error. Nothing is written from then on, and what
-    /// there is to read says how the connection ends: with the answer, cleanly, or with an error
-    /// too.
+    /// Hides a write error, because the upstream may have answered before, and hyper would drop
+    /// that response for the error. Nothing is written from then on, and the read side shows how
+    /// the connection ends: with the response, cleanly, or with an error too.
     fn await_answer<T>(&mut self, poll: Poll<io::Result<T>>, cx: &Context<'_>) -> Poll<io::Result<T>> {
         match poll {
             Poll::Ready(Err(error))
@@ -162,7 +160,7 @@ impl AsyncWrite for CountedSocket {
 const MAX_HEAD_BYTES: usize = (1 << 20) + (64 << 10);
 /// The most header lines; hyper's default of 100 is fewer than real servers send.
 const MAX_HEADERS: usize = 512;
-/// The most bytes of one read. hyper doubles its buffer whenever a read fills it, up to the MiB
-/// that a head may have, and holds as many pieces as it reads. So a client that does not read
-/// leaves a few hundred KiB of its answer here, and not a few MiB.
+/// The most bytes of one read. hyper doubles its buffer whenever a read fills it, up to the MiB of
+/// a head, and holds as many pieces as it reads. So a client that does not read leaves a few
+/// hundred KiB of its response here, and not a few MiB.
 const READ: u64 = 16 << 10;

@@ -1,14 +1,13 @@
-//! The body of a client's request, which the connection that it comes on gets back when its call
-//! did not read it to its end.
+//! The body of a client's request, shared with its connection.
 //!
 //! A call may be answered from its head alone: by the upstream, by a refusal of the gate's, or
-//! because something failed. The rest of the body then still lies in the client's connection, and
-//! only that connection can say what becomes of it. So the body stays in one place that two share:
-//! [`Inbound`] reads it on its way up, and [`Unread`] tells the connection whether it has ended,
-//! reads on once its call does not, and takes it away at the end of the answer.
+//! because something failed. The rest of the body is then still in the client's connection, and
+//! only that connection can decide about it. So two share the body: [`Inbound`] reads it for the
+//! upstream. [`UnreadBody`] tells the connection whether it has ended, reads on after the call, and
+//! removes it at the end of the response.
 //!
-//! It also knows whether the client waits for `100 Continue`, which hyper's server sends as soon as
-//! it is asked for such a body.
+//! It also knows whether the client waits for `100 Continue`. hyper's server sends that as soon as
+//! such a body is polled.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
@@ -25,23 +24,22 @@ use tokio::time::Sleep;
 use super::lock;
 use crate::clock::timer;
 
-/// A request body as the client sends it; `None` for no body at all, which costs nothing.
+/// A request body from a client; `None` without one.
 #[derive(Debug, Default)]
-pub struct Inbound(Option<Arc<Mutex<State>>>);
+pub struct Inbound(Option<Arc<Mutex<InboundState>>>);
 
-/// The same body for the connection that it comes on. When dropped, it takes the body away from
-/// whatever still reads it.
+/// The same body, for its connection. When dropped, it removes the body from its reader.
 #[derive(Debug)]
-pub struct Unread(Arc<Mutex<State>>);
+pub struct UnreadBody(Arc<Mutex<InboundState>>);
 
 /// The rest of a body when its call is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remainder {
     /// It was read to its end.
     None,
-    /// It may be read to its end if that takes no more bytes than this in all.
+    /// It may be read to its end, by at most so many bytes in all.
     Some(u64),
-    /// It is longer than the bound, it broke off, or the client waits to be asked for it.
+    /// It is longer than the bound, it broke off, or the client waits for `100 Continue`.
     TooMuch,
 }
 
@@ -51,24 +49,24 @@ pub enum InboundError {
     /// The client broke off.
     #[error(transparent)]
     Client(#[from] hyper::Error),
-    /// Its call is over.
+    /// Its call was answered.
     #[error("the call was answered before its body was read")]
     Answered,
 }
 
 #[derive(Debug)]
-struct State {
+struct InboundState {
     body: Progress,
     /// Bytes read so far.
     read: u64,
-    /// The client sends nothing before it is asked to.
+    /// The client waits for `100 Continue`.
     expects: bool,
-    /// The client is not asked before this is over.
+    /// `100 Continue` is delayed until then.
     held: Option<Pin<Box<Sleep>>>,
-    /// It is not read on its way up any more.
+    /// The call does not read it any more.
     is_left: bool,
     reader: Option<Waker>,
-    /// The connection, and the bytes after which it wants to know.
+    /// The connection's waker, and its bound in bytes.
     watcher: Option<(u64, Waker)>,
 }
 
@@ -83,26 +81,26 @@ enum Progress {
 // === impl Inbound ===
 
 impl Inbound {
-    /// Shares the body of a request with its connection; `None` where there is no body.
-    pub fn of(request: Request<Incoming>) -> (Request<Self>, Option<Unread>) {
+    /// Shares a request's body with its connection; `None` without a body.
+    pub fn of(request: Request<Incoming>) -> (Request<Self>, Option<UnreadBody>) {
         if request.body().is_end_stream() {
             return (request.map(|_| Self(None)), None);
         }
         let expects = request.version() == Version::HTTP_11
             && request.headers().get_all(EXPECT).iter().any(|value| value.as_bytes().eq_ignore_ascii_case(CONTINUE));
         let (head, body) = request.into_parts();
-        let shared = State::share(body, expects);
+        let shared = InboundState::share(body, expects);
         let body = Self(Some(Arc::clone(&shared)));
-        (Request::from_parts(head, body), Some(Unread(shared)))
+        (Request::from_parts(head, body), Some(UnreadBody(shared)))
     }
 
-    /// True if the client waits to be asked for the body, and has not been asked.
+    /// True if the client still waits for `100 Continue`.
     pub fn is_awaited(&self) -> bool {
         self.0.as_ref().is_some_and(|shared| lock(shared).expects)
     }
 
-    /// Does not ask a client that waits for it before `patience` is over, or what is returned is
-    /// called; `None` if the client does not wait.
+    /// Delays `100 Continue` until `patience` is over, or the returned function is called; `None`
+    /// if the client does not wait for it.
     pub(super) fn hold_back(&self, patience: Duration) -> Option<impl Fn() + Send + Sync + use<>> {
         let shared = self.0.as_ref()?;
         let mut state = lock(shared);
@@ -115,10 +113,10 @@ impl Inbound {
     }
 }
 
-/// Makes a body whose connection does not want it back.
+/// Wraps a body without sharing it.
 impl From<Incoming> for Inbound {
     fn from(body: Incoming) -> Self {
-        Self((!body.is_end_stream()).then(|| State::share(body, false)))
+        Self((!body.is_end_stream()).then(|| InboundState::share(body, false)))
     }
 }
 
@@ -155,10 +153,10 @@ impl Drop for Inbound {
     }
 }
 
-// === impl Unread ===
+// === impl UnreadBody ===
 
-impl Unread {
-    /// Returns what is left of the body, where at most `most` bytes of it are worth reading.
+impl UnreadBody {
+    /// Returns the rest of the body, if it is worth reading by at most `most` bytes.
     pub fn remainder(&self, most: u64) -> Remainder {
         let state = lock(&self.0);
         match &state.body {
@@ -189,7 +187,7 @@ impl Unread {
     }
 }
 
-impl Drop for Unread {
+impl Drop for UnreadBody {
     fn drop(&mut self) {
         let mut state = lock(&self.0);
         if matches!(state.body, Progress::Open(_)) {
@@ -199,16 +197,16 @@ impl Drop for Unread {
     }
 }
 
-// === impl State ===
+// === impl InboundState ===
 
-impl State {
+impl InboundState {
     fn share(body: Incoming, expects: bool) -> Arc<Mutex<Self>> {
         let body = Progress::Open(body);
         let state = Self { body, read: 0, expects, held: None, is_left: false, reader: None, watcher: None };
         Arc::new(Mutex::new(state))
     }
 
-    /// Lets the reader go on.
+    /// Wakes the reader.
     fn release(&mut self) {
         self.held = None;
         if let Some(reader) = self.reader.take() {
@@ -216,7 +214,7 @@ impl State {
         }
     }
 
-    /// Ready when the client may be asked for the body.
+    /// Ready when `100 Continue` may be sent.
     fn poll_held(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let Some(held) = &mut self.held {
             ready!(held.as_mut().poll(cx));

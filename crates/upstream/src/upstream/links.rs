@@ -1,14 +1,14 @@
-//! Points links in response headers back at the gate, so that page 2 of a list and the status of an
-//! operation do not escape its limits.
+//! Links in response headers, pointed back at the gate, so that page 2 of a list and the status of
+//! an operation do not escape its limits.
 //!
-//! A path without a name loses the base path in any case, because the gate puts it before the path
-//! again. The rest is done only where the operator asked for it: only URLs of the upstream's own origin and below its base
-//! path, only in the headers that carry such links; bodies are never touched. The gate's own
-//! address is the one that the client used. What cannot be read for certain stays as it is.
+//! A path without a host always loses the base path, because the gate adds it again. The rest is
+//! optional: only URLs of the upstream's own origin and below its base path, only in headers with
+//! such links; bodies are never touched. The gate's own address is the one used by the client.
+//! Unclear links stay as they are.
 //!
-//! A link of the upstream's own that is left in an answer leads past the gate, which is noticed.
+//! A link to the upstream that stays in a response leads past the gate, which is reported.
 
-use std::cell::Cell;
+use std::ops::Range;
 
 use http::header::{CONTENT_LOCATION, HOST, LINK, LOCATION};
 use http::uri::{Authority, Scheme};
@@ -16,16 +16,16 @@ use http::{HeaderMap, HeaderName, HeaderValue, request};
 
 use super::{Host, Target};
 
-/// Points the links of one response at the gate that its client used.
+/// A rewriter of one response's links, to the address used by its client.
 #[derive(Clone, Debug)]
 pub(super) struct Links<'a> {
     target: &'a Target,
     host: Host,
-    /// `http://localhost:8001`, if URLs with a name are to be changed.
+    /// `http://localhost:8001`, if URLs with a host are to be rewritten.
     gate: Option<String>,
 }
 
-/// The parts of a URL, as far as they matter.
+/// A URL with a host.
 struct Absolute<'a> {
     scheme: Option<&'a str>,
     authority: &'a str,
@@ -34,8 +34,8 @@ struct Absolute<'a> {
 }
 
 impl<'a> Links<'a> {
-    /// Prepares for the answer to a request. URLs with a name are pointed at the gate if they are
-    /// to have its `scheme`. Returns `None` if nothing can change.
+    /// Creates a rewriter for the response to a request. URLs with a host are pointed at the gate
+    /// if `scheme` is set. Returns `None` if nothing can change.
     pub(super) fn new(
         scheme: Option<&Scheme>,
         parts: &request::Parts,
@@ -47,7 +47,7 @@ impl<'a> Links<'a> {
         changes.then(|| Self { target, host: host.clone(), gate })
     }
 
-    /// Rewrites the links in the headers of the answer.
+    /// Rewrites the links in response headers.
     pub(super) fn rewrite(&self, headers: &mut HeaderMap) {
         for name in &URLS {
             each(headers, name, |url| self.url(url));
@@ -57,11 +57,16 @@ impl<'a> Links<'a> {
 
     /// Rewrites every target of a Link field; `None` if none changes.
     fn links(&self, field: &str) -> Option<String> {
-        with_targets(field, |url| self.url(url))
+        let mut rewritten = field.to_owned();
+        for target in targets(field)?.into_iter().rev() {
+            if let Some(url) = self.url(field.get(target.clone())?) {
+                rewritten.replace_range(target, &url);
+            }
+        }
+        (rewritten != field).then_some(rewritten)
     }
 
-    /// Makes a URL of the upstream's one of the gate's; `None` if it is not the upstream's, or
-    /// already means the same at the gate.
+    /// Rewrites a URL; `None` if it is not the upstream's, or already means the same at the gate.
     fn url(&self, url: &str) -> Option<String> {
         let trimmed = url.trim_matches([' ', '\t']);
         match absolute(trimmed) {
@@ -69,8 +74,8 @@ impl<'a> Links<'a> {
                 let gate = self.gate.as_ref().filter(|_| is_own(&absolute, self.target, &self.host))?;
                 Some(format!("{gate}{}", self.below_base(absolute.rest)?))
             }
-            // A path without a name: the gate puts the base path before it again. One that came to
-            // begin with `//`, or with what browsers take for it, would name a host.
+            // A path without a host: the gate adds the base path again. The rest must not begin
+            // with `//`, or with what browsers take for it: that would name a host.
             None if trimmed.starts_with('/') && !self.target.base_path.is_empty() => self
                 .below_base(trimmed)
                 .filter(|below| !["//", "/\\", "/\t"].iter().any(|host| below.starts_with(host))),
@@ -78,7 +83,7 @@ impl<'a> Links<'a> {
         }
     }
 
-    /// Returns the part behind the base path; `None` for what the gate cannot reach.
+    /// Returns the part after the base path; `None` if the gate cannot reach it.
     fn below_base(&self, rest: &str) -> Option<String> {
         let base = self.target.base_path.as_str();
         let below = rest.strip_prefix(base)?;
@@ -96,7 +101,7 @@ impl<'a> Links<'a> {
     }
 }
 
-/// Returns the gate's own URL, as the client of a request knows it.
+/// Returns the gate's URL, as known to the client.
 fn gate(scheme: &Scheme, parts: &request::Parts) -> Option<String> {
     let of_uri = parts.uri.authority().map(Authority::as_str);
     let of_head = parts.headers.get(HOST).and_then(|host| host.to_str().ok());
@@ -106,51 +111,37 @@ fn gate(scheme: &Scheme, parts: &request::Parts) -> Option<String> {
     Some(format!("{scheme}://{}", name.strip_suffix(usual).unwrap_or(name)))
 }
 
-/// True if an answer has a link to the upstream itself, which a client would follow past the gate.
+/// True if response headers have a link to the upstream itself, past the gate.
 pub(super) fn lead_past(headers: &HeaderMap, target: &Target, host: &Host) -> bool {
     let is_own = |url: &str| absolute(url.trim_matches([' ', '\t'])).is_some_and(|url| is_own(&url, target, host));
     let lines = |name| headers.get_all(name).into_iter().filter_map(|line| line.to_str().ok());
-    let of_links = |field: &str| {
-        let found = Cell::new(false);
-        with_targets(field, |url| {
-            found.set(found.get() || is_own(url));
-            None
-        });
-        found.get()
-    };
-    URLS.iter().flat_map(lines).any(is_own) || lines(&LINK).any(of_links)
+    let has_own =
+        |field: &str| targets(field).into_iter().flatten().any(|target| field.get(target).is_some_and(is_own));
+    URLS.iter().flat_map(lines).any(is_own) || lines(&LINK).any(has_own)
 }
 
-/// True if an answer may have links at all.
+/// True if response headers may have links at all.
 pub(super) fn are_in(headers: &HeaderMap) -> bool {
     headers.contains_key(LINK) || URLS.iter().any(|name| headers.contains_key(name))
 }
 
-/// Changes the targets of a Link field; `None` if none changes, or what follows cannot be read.
-fn with_targets(field: &str, change: impl Fn(&str) -> Option<String>) -> Option<String> {
-    let mut rewritten = String::with_capacity(field.len());
-    let mut rest = field;
-    let mut changed = false;
+/// Returns the places of the targets in a Link field; `None` if it is malformed.
+fn targets(field: &str) -> Option<Vec<Range<usize>>> {
+    let mut targets = Vec::new();
+    let mut at = 0;
     loop {
         // One link: blanks and commas, `<`, a target, `>`, parameters.
-        let start = rest.find(|char: char| !matches!(char, ' ' | '\t' | ','))?;
-        let (before, link) = rest.split_at_checked(start)?;
-        let (url, after) = link.strip_prefix('<')?.split_once('>')?;
-        let (parameters, next) = after.split_at_checked(parameters_end(after)?)?;
-        let target = change(url);
-        changed |= target.is_some();
-        for part in [before, "<", target.as_deref().unwrap_or(url), ">", parameters] {
-            rewritten.push_str(part);
-        }
-        if next.trim_matches([' ', '\t', ',']).is_empty() {
-            rewritten.push_str(next);
-            return changed.then_some(rewritten);
-        }
-        rest = next;
+        let rest = field.get(at..)?;
+        let Some(blanks) = rest.find(|char: char| !matches!(char, ' ' | '\t' | ',')) else { return Some(targets) };
+        let (url, after) = rest.get(blanks..)?.strip_prefix('<')?.split_once('>')?;
+        let start = at + blanks + 1;
+        let end = start + url.len();
+        targets.push(start..end);
+        at = end + 1 + parameters_end(after)?;
     }
 }
 
-/// True if a URL is of the upstream's own origin.
+/// True if a URL has the upstream's own origin.
 fn is_own(url: &Absolute<'_>, target: &Target, host: &Host) -> bool {
     let scheme = url.scheme.unwrap_or(target.scheme.as_str());
     if !scheme.eq_ignore_ascii_case(target.scheme.as_str()) {
@@ -169,8 +160,7 @@ fn is_own(url: &Absolute<'_>, target: &Target, host: &Host) -> bool {
     !authority.as_str().contains('@') && std::iter::once(&target.authority).chain(&literal).any(is_same)
 }
 
-/// Takes a URL with an authority apart. Everything else names no host and is no link away from the
-/// gate.
+/// Splits a URL with an authority. Every other one names no host and does not lead past the gate.
 fn absolute(url: &str) -> Option<Absolute<'_>> {
     let (scheme, rest) = match url.strip_prefix("//") {
         Some(rest) => (None, rest),
@@ -184,8 +174,8 @@ fn absolute(url: &str) -> Option<Absolute<'_>> {
     Some(Absolute { scheme, authority, rest })
 }
 
-/// Returns the end of the parameters of a link: the comma before the next link, or the end of the
-/// text; `None` inside an unfinished quoted string.
+/// Returns the end of a link's parameters: the comma before the next link, or the end of the text;
+/// `None` inside an unfinished quoted string.
 fn parameters_end(text: &str) -> Option<usize> {
     let mut quoted = false;
     let mut escaped = false;
@@ -214,7 +204,7 @@ fn each(headers: &mut HeaderMap, name: &HeaderName, change: impl Fn(&str) -> Opt
 
 const AZURE_ASYNC_OPERATION: HeaderName = HeaderName::from_static("azure-asyncoperation");
 const OPERATION_LOCATION: HeaderName = HeaderName::from_static("operation-location");
-/// The headers that are a URL.
+/// Headers with a URL.
 static URLS: [HeaderName; 4] = [LOCATION, CONTENT_LOCATION, AZURE_ASYNC_OPERATION, OPERATION_LOCATION];
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! From the upstream's name to its addresses.
+//! Lookup of the upstream's addresses.
 //!
-//! The machine's resolver is asked at every dial: the hosts file, split DNS and whatever else the
-//! machine knows hold for the gate as for any program. Only where the hosts file gives the
-//! upstream's name to the gate itself are name servers asked instead (see [`dns`](super::dns)).
-//! If none answers, the last good answer stays in use.
+//! The machine's resolver is asked at every dial: the hosts file and split DNS hold for the gate as
+//! for any program. Only if the hosts file points the upstream's name at the gate itself, name
+//! servers are asked instead (see [`dns`](super::dns)). If none answers, the last good answer stays
+//! in use.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -16,28 +16,28 @@ use super::lock;
 use crate::clock::Clock;
 use crate::moment::Moment;
 
-/// Looks up one name.
+/// The lookup of one name.
 #[derive(Debug)]
-pub(super) struct Names {
+pub(super) struct NameLookup {
     host: String,
     port: u16,
-    /// The addresses where the gate listens.
+    /// The gate's own addresses.
     own: Vec<SocketAddr>,
     judge: Option<Judge>,
     name_servers: NameServers,
     pub(super) clock: Clock,
-    /// The last good answer, and when it came.
+    /// The last good answer, with its time.
     known: Mutex<Option<(Vec<SocketAddr>, Moment)>>,
 }
 
-impl Names {
+impl NameLookup {
     pub(super) fn new(host: String, port: u16, own: Vec<SocketAddr>, dns: Dns, clock: Clock) -> Self {
         let judge = dns.judge;
         Self { host, port, own, judge, name_servers: NameServers::new(dns), clock, known: Mutex::new(None) }
     }
 
-    /// Returns at least one address to try, none of them the gate's own. `limit` is for the whole
-    /// dial: where there is an answer to fall back on, a new one may take half of it.
+    /// Returns at least one address to dial, none of them the gate's own. `limit` is for the whole
+    /// dial; with an old answer to fall back on, the lookup may take half of it.
     pub(super) async fn addresses(&self, limit: Duration) -> Result<Vec<SocketAddr>, DialFailure> {
         let limit = if self.last_good().is_some() { limit / 2 } else { limit };
         let failure = match tokio::time::timeout(limit, self.ask()).await {
@@ -64,7 +64,7 @@ impl Names {
         }
     }
 
-    /// Leaves only addresses that may be dialled.
+    /// Removes forbidden addresses.
     fn judge(&self, found: &mut Vec<SocketAddr>) -> Result<(), DialFailure> {
         let Some(judge) = self.judge else { return Ok(()) };
         let mut fault = None;
@@ -93,10 +93,10 @@ impl Names {
         })
     }
 
-    /// True if a connection between these two ends came out at the gate's own listener.
+    /// True if a connection between these two ends leads to the gate's own listener.
     ///
-    /// A listener on every address has all those of the machine, and which those are shows only
-    /// now: what is dialled under an address of the machine's own is dialled from that address.
+    /// A listener on every address has all those of the machine, known only now: a connection to
+    /// one of the machine's own addresses comes from that address.
     pub(super) fn is_own_connection(&self, local: SocketAddr, peer: SocketAddr) -> bool {
         let on_this_machine = local.ip().to_canonical() == peer.ip().to_canonical();
         on_this_machine && self.own.iter().any(|own| own.port() == peer.port() && own.ip().is_unspecified())
@@ -108,8 +108,8 @@ impl Names {
     }
 }
 
-/// The longest that an answer is kept, as in RFC 8767: an address that has been wrong for longer is
-/// more likely that of another host.
+/// The longest use of an old answer, as in RFC 8767: after that the address is more likely another
+/// host's.
 const STALE: Duration = Duration::from_secs(24 * 3600);
 
 #[cfg(test)]
@@ -121,7 +121,7 @@ mod tests {
         let end = |text: &str| text.parse::<SocketAddr>().expect("an address");
         let names = |own: &[&str]| {
             let own = own.iter().map(|text| end(text)).collect();
-            Names::new("api.test".to_owned(), 443, own, Dns::default(), Clock::start())
+            NameLookup::new("api.test".to_owned(), 443, own, Dns::default(), Clock::start())
         };
         for (own, local, peer, expected) in [
             (&["0.0.0.0:8001"][..], "10.0.0.1:4000", "10.0.0.1:8001", true),

@@ -1,7 +1,7 @@
-//! The pace of a group's dials: many at a time while all is well, one at a time and ever more
-//! slowly once a dial has failed.
+//! The pace of a group's dials: many at a time normally, one at a time and ever more slowly after a
+//! failure.
 //!
-//! Pure. An outage must neither pin callers nor be met with a storm of dials; the first success
+//! Pure. An outage must neither hold callers nor be met with a storm of dials; the first success
 //! ends it.
 
 use std::sync::Arc;
@@ -12,30 +12,30 @@ use crate::moment::Moment;
 
 /// The dials of one group.
 #[derive(Debug, Default)]
-pub(super) struct Pacing {
+pub(super) struct DialPace {
     /// Dials under way.
     pub(super) under_way: usize,
-    /// Calls that wait for room, as last told. Never adjusted here: only changes are told.
+    /// Calls in wait for room, as last set; never adjusted here.
     pub(super) wanted: usize,
-    /// One more connection is to be there before it is needed.
+    /// One more connection is wanted in advance.
     pub(super) ahead: bool,
     /// The last dial's failure, until one succeeds.
-    failing: Option<Failing>,
+    failing: Option<DialOutage>,
 }
 
-/// A failure and the time of the next try.
+/// A failed dial, and the time of the next one.
 #[derive(Debug)]
-struct Failing {
+struct DialOutage {
     error: Arc<DialError>,
     since: Moment,
     delay: Duration,
     due: Moment,
 }
 
-impl Pacing {
-    /// Returns the number of dials to start now, of which `at_once` may be under way together. They
-    /// are for the calls that wait for room and `more` that wait here, less what is `free` already.
-    /// They count as begun.
+impl DialPace {
+    /// Returns the number of dials to start now, and counts them as begun. At most `at_once` may be
+    /// under way together. They are for the calls in wait for room and `more` that wait here, less
+    /// the `free` streams.
     pub(super) fn begin(&mut self, at_once: usize, more: usize, free: usize, now: Moment) -> usize {
         let need = (self.wanted + more).saturating_sub(free).max(usize::from(self.ahead));
         let allowed = match &self.failing {
@@ -48,20 +48,20 @@ impl Pacing {
         start
     }
 
-    /// Ends a dial that brought a connection. Returns the failure that this ends.
+    /// Records a successful dial. Returns the failure that it ends.
     pub(super) fn succeeded(&mut self) -> Option<Arc<DialError>> {
         self.under_way = self.under_way.saturating_sub(1);
         self.ahead = false;
         self.recovered()
     }
 
-    /// Notes that a connection came up, by whichever dial. Returns the failure that this ends.
+    /// Records a connection, by whichever dial. Returns the failure that it ends.
     pub(super) fn recovered(&mut self) -> Option<Arc<DialError>> {
         self.failing.take().map(|failing| failing.error)
     }
 
-    /// Ends a dial begun at `begun` that failed. Returns true for the first failure of a streak,
-    /// which is worth a line in the log.
+    /// Records a failed dial, begun at `begun`. Returns true for the first failure of a streak, to
+    /// log.
     pub(super) fn failed(&mut self, error: Arc<DialError>, begun: Moment, now: Moment) -> bool {
         self.under_way = self.under_way.saturating_sub(1);
         self.ahead = false;
@@ -70,10 +70,10 @@ impl Pacing {
             Some(failing) => (failing.delay * 2).min(SLOWEST),
             None => FIRST,
         };
-        self.failing.replace(Failing { error, since: now, delay, due: now + delay }).is_none()
+        self.failing.replace(DialOutage { error, since: now, delay, due: now + delay }).is_none()
     }
 
-    /// Returns the failure by which new calls fail at once, while the next dial is not due.
+    /// Returns the failure for new calls, while the next dial is not due.
     pub(super) fn down(&self, now: Moment) -> Option<&Arc<DialError>> {
         self.failing.as_ref().filter(|failing| now < failing.due).map(|failing| &failing.error)
     }
@@ -83,17 +83,17 @@ impl Pacing {
         self.failing.as_ref().map(|failing| &failing.error)
     }
 
-    /// Returns the time of a dial that is wanted but not due.
+    /// Returns the time of the next dial, if one is wanted but not due.
     pub(super) fn due(&self, more: usize) -> Option<Moment> {
         let waiting = self.under_way == 0 && (self.wanted + more > 0 || self.ahead);
         self.failing.as_ref().filter(|_| waiting).map(|failing| failing.due)
     }
 }
 
-/// The delay after the first failure: shorter than a controller's own retry, long enough to be no
+/// The delay after the first failure: shorter than a controller's own retry, long enough against a
 /// storm.
 const FIRST: Duration = Duration::from_millis(50);
-/// The longest delay: an API server that is back is found within 2 s.
+/// The longest delay: a recovered API server is found within 2 s.
 const SLOWEST: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn after_a_failure_there_is_one_dial_at_a_time_ever_more_slowly() {
-        let mut pacing = Pacing::default();
+        let mut pacing = DialPace::default();
         let mut now = Moment::ZERO;
         pacing.wanted = 40;
         assert_eq!(pacing.begin(16, 0, 0, now), 16);
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_success_ends_it() {
-        let mut pacing = Pacing { wanted: 5, ..Pacing::default() };
+        let mut pacing = DialPace { wanted: 5, ..DialPace::default() };
         assert_eq!(pacing.begin(1, 0, 0, Moment::ZERO), 1);
         pacing.failed(refused(), Moment::ZERO, Moment::ZERO);
         assert!(pacing.recovered().is_some());

@@ -1,7 +1,6 @@
-//! The connections of one group: which call gets a stream, when to dial, and what the limiter is
-//! told.
+//! The connections of one group: their streams, their dials, and the room for the limiter.
 //!
-//! One std Mutex around the [`State`]; no operation awaits under it, and everything that calls out
+//! One std Mutex around the [`PoolState`]; no operation awaits under it, and everything that calls out
 //! (rooms, dials, drops) happens after it is released.
 
 mod connection;
@@ -15,8 +14,8 @@ use std::time::Duration;
 
 use hyper::client::conn::http1;
 
-use self::connection::{Established, Handle};
-use self::state::{Deferred, State};
+use self::connection::{Handle, NewConnection};
+use self::state::{Deferred, PoolState};
 pub use self::stream_lease::StreamLease;
 pub(super) use self::stream_lease::{Exclusive, SentBody, Stream, StreamUnit};
 use super::dial::Dialer;
@@ -33,12 +32,12 @@ pub(super) struct Pool {
     dialer: Arc<Dialer>,
     clock: Clock,
     rooms: Arc<dyn Rooms>,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
 }
 
 impl Pool {
     pub(super) fn new(group: Group, dialer: Arc<Dialer>, clock: Clock, rooms: Arc<dyn Rooms>) -> Arc<Self> {
-        let state = State { multiplexed: dialer.tls.is_none().then_some(false), ..State::default() };
+        let state = PoolState { multiplexed: dialer.tls.is_none().then_some(false), ..PoolState::default() };
         Arc::new(Self { group, dialer, clock, rooms, state: Mutex::new(state) })
     }
 
@@ -61,14 +60,17 @@ impl Pool {
         state.pacing.failing().filter(|_| state.accounts.free() == 0).cloned()
     }
 
-    /// Returns the stream that a grant stands for.
+    /// Returns the stream of a grant.
     pub(super) fn checkout(self: &Arc<Self>) -> Option<StreamLease> {
-        self.with(|state, deferred, _| state.open(self, true, deferred))
+        self.with(|state, deferred, _| {
+            state.accounts.return_grant();
+            state.open(self, deferred)
+        })
     }
 
-    /// Returns the first stream to come: a free one, one of its own dial, or one of another dial.
+    /// Returns the first available stream: a free one, one of its own dial, or one of another dial.
     pub(super) async fn take_exempt(self: &Arc<Self>) -> Result<StreamLease, Arc<DialError>> {
-        let found = self.with(|state, deferred, _| match state.open(self, false, deferred) {
+        let found = self.with(|state, deferred, _| match state.open(self, deferred) {
             Some(lease) => Ok(lease),
             None => Err((state.exempt.add(), state.pacing.under_way > 0 || state.exempt.0.len() > 1)),
         });
@@ -91,13 +93,12 @@ impl Pool {
         }
     }
 
-    /// Returns another stream for a call that was not processed; `fresh` asks for one of a new
-    /// connection.
+    /// Returns another stream for an unprocessed call; `fresh` requires a new connection.
     pub(super) async fn take_again(self: &Arc<Self>, fresh: bool) -> Result<StreamLease, Arc<DialError>> {
         if fresh {
             return self.dial_for_itself().await;
         }
-        let found = self.with(|state, deferred, now| match state.open(self, false, deferred) {
+        let found = self.with(|state, deferred, now| match state.open(self, deferred) {
             Some(lease) => Ok(Ok(lease)),
             None => match state.pacing.down(now) {
                 Some(error) => Ok(Err(Arc::clone(error))),
@@ -116,19 +117,18 @@ impl Pool {
         lease.ok_or_else(|| self.closed_at_once())
     }
 
-    /// True if the upstream speaks HTTP/2, as far as the last connection tells.
+    /// True if the upstream speaks HTTP/2, as of the last connection.
     pub(super) fn is_multiplexed(&self) -> Option<bool> {
         lock(&self.state).multiplexed
     }
 
-    /// Connects before there is a call, which takes the connection then.
+    /// Connects in advance of a call.
     pub(super) async fn connect_ahead(self: &Arc<Self>) -> Result<(), Arc<DialError>> {
         self.dial_for_itself().await.map(drop)
     }
 
-    /// Makes a connection, and returns with it the number of the TLS settings that it was made
-    /// under.
-    async fn connect(&self) -> Result<(Established, u64), Arc<DialError>> {
+    /// Connects. Returns with the connection the number of TLS changes before it.
+    async fn connect(&self) -> Result<(NewConnection, u64), Arc<DialError>> {
         // boxed: it is large, and rare, and would make every call's future large
         let connecting = Box::pin(connection::connect(&self.dialer, self.group));
         self.dialer.dial(self.group, self.clock.now(), connecting).await
@@ -138,7 +138,7 @@ impl Pool {
         Arc::new(self.dialer.failure(DialFailure::ClosedAtOnce))
     }
 
-    /// Carries out a dial that was planned.
+    /// Runs a planned dial.
     async fn dial(self: Arc<Self>) {
         let begun = self.clock.now();
         let error = match self.connect().await {
@@ -157,9 +157,9 @@ impl Pool {
         waiters.fail(&error);
     }
 
-    /// Registers a connection that was made under the TLS settings of that number, and starts its
-    /// driver. `own` takes the first stream of it before any other call.
-    fn register(self: &Arc<Self>, connection: Established, tls: u64, own: bool) -> Option<StreamLease> {
+    /// Registers a connection made under this number of TLS changes, and starts its driver. With
+    /// `own`, the caller takes its first stream.
+    fn register(self: &Arc<Self>, connection: NewConnection, tls: u64, own: bool) -> Option<StreamLease> {
         self.with(|state, deferred, now| {
             let failure = if own { state.pacing.recovered() } else { state.pacing.succeeded() };
             if let Some(failure) = failure {
@@ -167,10 +167,9 @@ impl Pool {
             }
             let outdated = self.dialer.tls_changes() != tls;
             let expires = if outdated { now } else { now + MAX_AGE + MAX_AGE.mul_f64(jitter()) };
-            let limit = connection.limit();
-            state.multiplexed = Some(matches!(connection, Established::Http2 { .. }));
-            deferred.room += state.accounts.add(limit, now, expires, |id| connection.start(self, id)).1;
-            let lease = if own { state.open(self, false, deferred) } else { None };
+            state.multiplexed = Some(connection.is_http2);
+            state.accounts.add(connection.limit, now, expires, |id| connection.start(self, id));
+            let lease = if own { state.open(self, deferred) } else { None };
             state.retire(now, deferred);
             lease
         })
@@ -179,19 +178,19 @@ impl Pool {
     // === what connections and streams report ===
 
     pub(super) fn stream_ended(self: &Arc<Self>, id: ConnectionId) {
-        self.with(|state, deferred, now| deferred.room += state.accounts.give(id, now));
+        self.with(|state, _, now| state.accounts.give(id, now));
     }
 
     pub(super) fn set_limit(self: &Arc<Self>, id: ConnectionId, limit: usize) {
-        self.with(|state, deferred, _| deferred.room += state.accounts.set_limit(id, limit));
+        self.with(|state, _, _| state.accounts.set_limit(id, limit));
     }
 
-    /// Removes a connection that takes no more streams.
+    /// Removes a closed connection.
     pub(super) fn gone(self: &Arc<Self>, id: ConnectionId) {
         self.with(|state, deferred, _| state.close(id, deferred));
     }
 
-    /// Closes an HTTP/1.1 connection whose call was cut short.
+    /// Closes an HTTP/1.1 connection after a call cut short.
     pub(super) fn discard(self: &Arc<Self>, id: ConnectionId) {
         self.with(|state, deferred, _| {
             if let Some(Handle::Http1 { driver, .. }) = state.accounts.handle(id) {
@@ -201,25 +200,25 @@ impl Pool {
         });
     }
 
-    /// Takes back an HTTP/1.1 connection whose call ended well: the next may have it as soon as
-    /// hyper is ready.
+    /// Takes back an HTTP/1.1 connection after a complete call. The next call may have it as soon
+    /// as hyper is ready.
     pub(super) fn put_back(self: &Arc<Self>, id: ConnectionId, back: http1::SendRequest<SentBody>) {
-        self.with(|state, deferred, now| {
+        self.with(|state, _, now| {
             if let Some(Handle::Http1 { sender, traffic, reused, .. }) = state.accounts.handle(id) {
                 traffic.releasing.store(true, Ordering::SeqCst);
                 *reused = true;
                 *sender = Some(back);
             }
-            state.release(id, deferred, now);
+            state.release(id, now);
         });
     }
 
-    /// Notes that an HTTP/1.1 connection may have become ready for its next call.
+    /// Frees an HTTP/1.1 connection if hyper is ready for its next call.
     pub(super) fn released(self: &Arc<Self>, id: ConnectionId) {
-        self.with(|state, deferred, now| state.release(id, deferred, now));
+        self.with(|state, _, now| state.release(id, now));
     }
 
-    /// Retires what is idle or old. To be called every few seconds.
+    /// Retires idle and old connections. To be called every few seconds.
     pub(super) fn maintain(self: &Arc<Self>) {
         self.with(|state, deferred, now| {
             state.retire(now, deferred);
@@ -229,31 +228,29 @@ impl Pool {
         });
     }
 
-    /// Retires the present connections, which were made under TLS settings that hold no longer:
-    /// idle ones now, the others as soon as they have successors. The calls that they carry run on.
+    /// Retires all connections after a change of the TLS settings: idle ones now, the others as
+    /// soon as they have successors. Their calls run on.
     pub(super) fn outdate(self: &Arc<Self>) {
         self.with(|state, _, now| state.accounts.expire(now));
         self.maintain();
     }
 
-    /// Runs `change` under the lock and serves the calls that can be served then. Does the rest
-    /// without the lock.
-    fn with<R>(self: &Arc<Self>, change: impl FnOnce(&mut State, &mut Deferred, Moment) -> R) -> R {
+    /// Runs `change` under the lock, then serves waiting calls. Does the rest without the lock.
+    fn with<R>(self: &Arc<Self>, change: impl FnOnce(&mut PoolState, &mut Deferred, Moment) -> R) -> R {
         let mut deferred = Deferred::default();
-        let result = {
-            let mut state = lock(&self.state);
-            let now = self.clock.now();
-            let result = change(&mut state, &mut deferred, now);
-            state.serve(self, &mut deferred);
-            state.plan(now, &mut deferred);
-            result
-        };
-        self.carry_out(deferred);
+        let mut state = lock(&self.state);
+        let now = self.clock.now();
+        let result = change(&mut state, &mut deferred, now);
+        state.serve(self, &mut deferred);
+        state.plan(now, &mut deferred);
+        let room = state.accounts.take_room();
+        drop(state);
+        self.carry_out(room, deferred);
         result
     }
 
-    fn carry_out(self: &Arc<Self>, deferred: Deferred) {
-        let Deferred { room, unreachable, dials, alarm, leases, handles } = deferred;
+    fn carry_out(self: &Arc<Self>, room: i64, deferred: Deferred) {
+        let Deferred { unreachable, dials, alarm, leases, handles } = deferred;
         drop((leases, handles));
         for _ in 0..dials {
             tokio::spawn(Arc::clone(self).dial());
@@ -279,8 +276,8 @@ fn jitter() -> f64 {
     f64::from(u32::try_from(RandomState::new().hash_one(0_u8) % 1_000).unwrap_or(0)) / 5_000.0
 }
 
-/// The age at which a connection is replaced, so that names are resolved again and load spreads
-/// over servers that have come since.
+/// The maximum age of a connection: then names are resolved again, and load spreads over new
+/// servers.
 const MAX_AGE: Duration = Duration::from_secs(600);
-/// The time that an exempt call leaves to a dial that began before its own.
+/// The head start of an earlier dial before an exempt call's own.
 const HEAD_START: Duration = Duration::from_millis(250);

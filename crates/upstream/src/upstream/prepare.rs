@@ -1,8 +1,8 @@
-//! Makes a request the upstream's, and a response the client's.
+//! Request heads for the upstream, and response heads for the client.
 //!
-//! Strips the fields that concern one hop only, sets the authority, and joins the base path.
-//! Everything else passes byte for byte, path and query above all: RBAC names carry `:` and `%3A`,
-//! and proxied paths `..` and `//`, which mean what the API server says they mean.
+//! Strips hop-by-hop fields, sets the authority, and joins the base path. Everything else passes
+//! byte for byte, path and query above all: RBAC names carry `:` and `%3A`, and proxied paths `..`
+//! and `//`, which mean what the API server takes them for.
 
 use bytes::Bytes;
 use http::header::{
@@ -15,22 +15,22 @@ use super::body::AttemptBody;
 use super::protocol::{Protocol, tokens};
 use super::{Host, Target};
 
-/// A request head as the upstream is to see it, over either HTTP and at every try.
+/// A request head for the upstream, in either HTTP version and for every try.
 #[derive(Debug)]
 pub(super) struct Head {
     pub(super) method: Method,
     pub(super) headers: HeaderMap,
-    /// hyper's record of how the client wrote the names of its fields.
+    /// hyper's record of the case of field names.
     extensions: Extensions,
     target: PathAndQuery,
     authority: Authority,
     /// The Host field of HTTP/1.1.
     host: HeaderValue,
-    /// The request came by HTTP/2, which lets a client send each cookie in a field of its own.
+    /// The request came by HTTP/2, so each cookie may be in its own field.
     splits_cookies: bool,
 }
 
-/// A request that cannot be sent to this upstream.
+/// An invalid request to this upstream.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum InvalidRequest {
     #[error(
@@ -42,7 +42,7 @@ pub(super) enum InvalidRequest {
 }
 
 impl Head {
-    /// Reads a client's request. The fields that ask to switch to `upgrade` stay.
+    /// Converts a client's request. The `upgrade` fields stay.
     pub(super) fn new(
         mut parts: request::Parts,
         target: &Target,
@@ -61,18 +61,18 @@ impl Head {
         Ok(Self { method, headers, extensions, target: path, authority, host, splits_cookies })
     }
 
-    /// Forgets how the client wrote the names of its fields. HTTP/2 has no upper case, so this need
-    /// not be copied for each try.
+    /// Drops the case of field names. HTTP/2 has no upper case, so this need not be copied for each
+    /// try.
     pub(super) fn forget_case(&mut self) {
         self.extensions.clear();
     }
 
-    /// True if the client said how long its body is.
+    /// True if the client declared its body's length.
     pub(super) fn declares_length(&self) -> bool {
         self.headers.contains_key(CONTENT_LENGTH)
     }
 
-    /// Makes an HTTP/1.1 request: origin form, Host, and chunked framing where the client declared
+    /// Returns an HTTP/1.1 request: origin form, Host, and chunked framing if the client declared
     /// no length.
     pub(super) fn http1<S>(&self, body: AttemptBody<S>) -> Request<AttemptBody<S>> {
         let is_chunked = !body.is_absent() && !self.declares_length();
@@ -88,7 +88,7 @@ impl Head {
         request
     }
 
-    /// Makes an HTTP/2 request: the authority is in the target.
+    /// Returns an HTTP/2 request: the authority is in the target.
     pub(super) fn http2<S>(&self, body: AttemptBody<S>) -> Request<AttemptBody<S>> {
         let mut uri = http::uri::Parts::default();
         uri.scheme = Some(http::uri::Scheme::HTTPS);
@@ -101,7 +101,7 @@ impl Head {
         request
     }
 
-    /// Makes a copy for one try.
+    /// Returns a copy for one try.
     fn request<B>(&self, uri: Uri, version: Version, body: B) -> Request<B> {
         let mut request = Request::new(body);
         *request.method_mut() = self.method.clone();
@@ -113,14 +113,14 @@ impl Head {
     }
 }
 
-/// Makes a response the client's: its own server frames the body again, in the client's HTTP.
+/// Adapts a response to the client. The server frames the body again, in the client's HTTP version.
 pub(super) fn answer<B>(response: &mut Response<B>) {
     strip_hop_by_hop(response.headers_mut());
     join_lengths(response.headers_mut());
     *response.version_mut() = Version::HTTP_11;
 }
 
-/// Makes the head of a switch to another protocol the client's.
+/// Adapts the head of a protocol switch to the client.
 pub(super) fn switched(response: &mut Response<()>) {
     let protocol = response.headers().get(UPGRADE).cloned();
     answer(response);
@@ -135,7 +135,7 @@ fn switching(headers: &mut HeaderMap, protocol: HeaderValue) {
     headers.insert(UPGRADE, protocol);
 }
 
-/// Returns the base path followed by the client's own path and query, neither of them touched.
+/// Returns the base path followed by the client's own path and query, both unchanged.
 fn join(base: &str, path: Option<&PathAndQuery>) -> Result<PathAndQuery, http::uri::InvalidUri> {
     let Some(path) = path else { return PathAndQuery::try_from(if base.is_empty() { "/" } else { base }) };
     let has_path = path.as_str().starts_with('/');
@@ -151,7 +151,7 @@ fn join(base: &str, path: Option<&PathAndQuery>) -> Result<PathAndQuery, http::u
     PathAndQuery::from_maybe_shared(Bytes::from(joined))
 }
 
-/// Returns what is sent as `:authority` and as Host.
+/// Returns the value of `:authority` and Host.
 fn authority(parts: &request::Parts, target: &Target, host: &Host) -> Result<(Authority, HeaderValue), InvalidRequest> {
     let clients = || {
         let of_uri = parts.uri.authority().map(|authority| HeaderValue::from_str(authority.as_str()));
@@ -169,8 +169,7 @@ fn authority(parts: &request::Parts, target: &Target, host: &Host) -> Result<(Au
     Ok((Authority::try_from(value.as_bytes()).map_err(InvalidRequest::Authority)?, value))
 }
 
-/// Makes one length of several that say the same, as RFC 9110, 8.6 demands before an answer goes
-/// on.
+/// Merges equal lengths into one, as RFC 9110, 8.6 demands of a forwarded response.
 fn join_lengths(headers: &mut HeaderMap) {
     let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
     let Some(first) = lengths.next() else { return };
@@ -183,7 +182,7 @@ fn join_lengths(headers: &mut HeaderMap) {
     }
 }
 
-/// Joins several Cookie fields into one, as RFC 9113, 8.2.3 demands of requests that go on by
+/// Joins several Cookie fields into one, as RFC 9113, 8.2.3 demands of requests forwarded by
 /// HTTP/1.1.
 fn join_cookies(headers: &mut HeaderMap) {
     let mut cookies = headers.get_all(COOKIE).iter();
@@ -200,68 +199,48 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-/// Removes the fields that concern this hop only. Trailer stays, and of TE the one word that
-/// concerns the other side.
+/// Removes hop-by-hop fields. Trailer stays, and `trailers` of TE.
 fn strip_hop_by_hop(headers: &mut HeaderMap) {
-    if !headers.keys().any(is_of_one_hop) {
-        return; // as nearly always: one look at each of few names costs less than to hash all of these
+    if !headers.keys().any(|name| HOP_BY_HOP.contains(name)) {
+        return; // as nearly always: to compare a few names costs less than to hash all of these
     }
-    if headers.contains_key(CONNECTION) {
-        let named: Vec<HeaderName> = tokens(headers, &CONNECTION)
-            .filter(|token| !token.eq_ignore_ascii_case(b"keep-alive")) // the usual one, removed below in any case
-            .filter_map(|name| HeaderName::from_bytes(name).ok())
-            .filter(|name| *name != TE)
-            .collect();
-        for name in named {
-            headers.remove(name);
-        }
-        headers.remove(CONNECTION);
-    }
-    if headers.contains_key(TE) {
-        let trailers = tokens(headers, &TE).any(|coding| coding.eq_ignore_ascii_case(b"trailers"));
-        headers.remove(TE);
-        if trailers {
-            headers.insert(TE, HeaderValue::from_static("trailers"));
-        }
-    }
-    for name in
-        [&PROXY_AUTHENTICATE, &PROXY_AUTHORIZATION, &TRANSFER_ENCODING, &UPGRADE, &KEEP_ALIVE, &PROXY_CONNECTION]
-    {
+    let named: Vec<HeaderName> = tokens(headers, &CONNECTION)
+        .filter(|token| !token.eq_ignore_ascii_case(b"keep-alive")) // the usual one, removed below in any case
+        .filter_map(|name| HeaderName::from_bytes(name).ok())
+        .collect();
+    let trailers = tokens(headers, &TE).any(|coding| coding.eq_ignore_ascii_case(b"trailers"));
+    for name in named.iter().chain(&HOP_BY_HOP) {
         headers.remove(name);
+    }
+    if trailers {
+        headers.insert(TE, HeaderValue::from_static("trailers"));
     }
 }
 
-/// True if `Connection` names a field that a request has: the upstream does not see that one.
+/// True if `Connection` names a field of the request: the upstream does not see that one.
 pub fn hides_fields(headers: &HeaderMap) -> bool {
     let is_hidden = |name: &[u8]| HeaderName::from_bytes(name).is_ok_and(|name| headers.contains_key(&name));
     let is_usual = |name: &[u8]| [b"keep-alive".as_slice(), b"te"].iter().any(|usual| name.eq_ignore_ascii_case(usual));
     headers.contains_key(CONNECTION) && tokens(headers, &CONNECTION).any(|name| !is_usual(name) && is_hidden(name))
 }
 
-/// True for the names that [`strip_hop_by_hop`] looks for.
-fn is_of_one_hop(name: &HeaderName) -> bool {
-    matches!(
-        name.as_str(),
-        "connection"
-            | "te"
-            | "proxy-authenticate"
-            | "proxy-authorization"
-            | "transfer-encoding"
-            | "upgrade"
-            | "keep-alive"
-            | "proxy-connection"
-    )
-}
-
-static KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
-static PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+static HOP_BY_HOP: [HeaderName; 8] = [
+    CONNECTION,
+    TE,
+    PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION,
+    TRANSFER_ENCODING,
+    UPGRADE,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+];
 
 #[cfg(test)]
 mod tests {
     use http::uri::Scheme;
 
     use super::*;
-    use crate::upstream::body::Outgoing;
+    use crate::upstream::body::OutgoingBody;
 
     fn target(base: &str) -> Target {
         Target {
@@ -275,7 +254,7 @@ mod tests {
     }
 
     fn no_body() -> AttemptBody<()> {
-        Outgoing::default().attempt(None)
+        OutgoingBody::default().attempt(None)
     }
 
     fn head(request: Request<()>, base: &str, host: &Host) -> Head {
@@ -353,7 +332,7 @@ mod tests {
     #[test]
     fn a_body_of_undeclared_length_is_chunked_even_on_a_get() {
         let request = Request::get("/").body(()).expect("valid");
-        let sent = head(request, "", &Host::Rewrite).http1(Outgoing::new(vec![], None, None).attempt::<()>(None));
+        let sent = head(request, "", &Host::Rewrite).http1(OutgoingBody::new(vec![], None, None).attempt::<()>(None));
         assert_eq!(sent.headers()[TRANSFER_ENCODING], "chunked");
         let request = Request::get("/").body(()).expect("valid");
         assert!(!head(request, "", &Host::Rewrite).http1(no_body()).headers().contains_key(TRANSFER_ENCODING));

@@ -1,10 +1,10 @@
-//! The protocols that a call may ask to switch to.
+//! Protocols for upgrades.
 
 use http::header::{CONNECTION, UPGRADE};
 use http::{HeaderMap, HeaderName, Version, request};
 
-/// A protocol that a call may speak instead of HTTP. Others are never asked of the upstream: above
-/// all `h2c`, which Java's client offers with every first request.
+/// A protocol to upgrade to. Others are never requested of the upstream: above all `h2c`, which
+/// Java's client offers with every first request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// kubectl until 1.30, and whenever WebSockets fail.
@@ -14,14 +14,13 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// Returns the protocol that a request asks for, if it asks for exactly one of these.
-    #[must_use]
+    /// Returns the requested protocol, if it is exactly one of these.
     pub fn asked(parts: &request::Parts) -> Option<Self> {
         let asks = tokens(&parts.headers, &CONNECTION).any(|token| token.eq_ignore_ascii_case(b"upgrade"));
         if asks && parts.version == Version::HTTP_11 { Self::named(&parts.headers) } else { None }
     }
 
-    /// Returns the protocol that the Upgrade field names, if it names exactly one.
+    /// Returns the protocol in the Upgrade field, if it is exactly one.
     pub(super) fn named(headers: &HeaderMap) -> Option<Self> {
         let mut lines = headers.get_all(UPGRADE).iter();
         let (Some(line), None) = (lines.next(), lines.next()) else { return None };
@@ -31,8 +30,7 @@ impl Protocol {
     }
 }
 
-/// Returns the elements of a header field that is a list separated by commas, over all of its
-/// lines.
+/// Returns the elements of a comma-separated header field, over all of its lines.
 pub(super) fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a [u8]> {
     let lines = headers.get_all(name).iter();
     lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii)

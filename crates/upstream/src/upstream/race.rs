@@ -1,5 +1,5 @@
-//! From addresses to a TCP connection: each is tried after a head start of those before it, and the
-//! first connection wins (RFC 8305 in short).
+//! TCP connections to several addresses: each is tried after a head start of those before it, and
+//! the first connection wins (RFC 8305 in short).
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,11 +11,10 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 
 use super::error::DialFailure;
-use super::names::Names;
+use super::names::NameLookup;
 
-/// Connects to the address that is first to take the connection, unless it turns out to be the
-/// gate's own. The failure is that of the last to fail.
-pub(super) async fn connect(addresses: Vec<SocketAddr>, names: &Names) -> Result<TcpStream, DialFailure> {
+/// Connects to the fastest address, unless it is the gate's own. Fails with the last failure.
+pub(super) async fn connect(addresses: Vec<SocketAddr>, names: &NameLookup) -> Result<TcpStream, DialFailure> {
     let mut rest = alternating(addresses).into_iter();
     let mut attempts = FuturesUnordered::new();
     let mut last = DialFailure::Name(io::Error::new(io::ErrorKind::NotFound, "it has no address"));
@@ -36,8 +35,8 @@ pub(super) async fn connect(addresses: Vec<SocketAddr>, names: &Names) -> Result
     }
 }
 
-/// Alternates the families, beginning with that of the first address: a family that leads nowhere
-/// costs one head start, not one per address.
+/// Alternates the address families, beginning with the first: a family without a route costs one
+/// head start, not one per address.
 fn alternating(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     let first = addresses.first().is_some_and(SocketAddr::is_ipv6);
     let (mut same, other): (Vec<_>, Vec<_>) = addresses.into_iter().partition(|address| address.is_ipv6() == first);
@@ -47,7 +46,7 @@ fn alternating(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     same
 }
 
-async fn attempt(address: SocketAddr, names: &Names) -> Result<TcpStream, DialFailure> {
+async fn attempt(address: SocketAddr, names: &NameLookup) -> Result<TcpStream, DialFailure> {
     let stream = TcpStream::connect(address).await.map_err(|error| match error.kind() {
         io::ErrorKind::ConnectionRefused => DialFailure::Refused,
         _ => DialFailure::Network(error),

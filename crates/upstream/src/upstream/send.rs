@@ -1,4 +1,4 @@
-//! Sending a request, and sending it again where the upstream provably has not processed it.
+//! Requests, and their replays if the upstream provably has not processed them.
 //!
 //! The proofs: hyper gives the request back (it never left), a GOAWAY whose last stream is below
 //! ours, `RST_STREAM(REFUSED_STREAM)`, a stream that hyper gave up while it waited to be opened, if
@@ -20,27 +20,27 @@ use hyper::client::conn::TrySendError;
 use hyper::ext::on_informational;
 use rustls::AlertDescription;
 
-use super::body::Outgoing;
+use super::body::OutgoingBody;
 use super::dial::certificate_alert;
 use super::error::{DialFailure, SendError};
 use super::links::Links;
 use super::pool::{Exclusive, Pool, SentBody, Stream, StreamLease};
 use super::prepare::{self, Head};
 use super::protocol::Protocol;
-use super::streaming::{Hold, Streaming};
+use super::streaming::{Hold, ResponseBody};
 use super::{RequestSettings, Upstream};
 use crate::api::Group;
 use crate::credentials::CredentialVersion;
 
-/// The knowledge about a request that got no answer.
+/// The fate of a request without a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     /// It never left.
     Unsent,
-    /// It left, and the upstream says (or it follows) that it was not processed. `fresh`: only a
-    /// new connection is worth another try.
+    /// It left, and was not processed, as the upstream says or as follows. `fresh`: only a new
+    /// connection is worth another try.
     Unprocessed { fresh: bool },
-    /// The upstream refused the stream, most likely because it has too much to do.
+    /// The upstream refused the stream, most likely under load.
     Refused,
     /// It was not processed, because of the gate's client certificate.
     CertificateRefused(AlertDescription),
@@ -48,30 +48,30 @@ enum Fate {
     Lost,
 }
 
-/// A try that failed.
-struct Failed {
+/// A failed try.
+struct FailedTry {
     fate: Fate,
     source: Arc<dyn StdError + Send + Sync>,
 }
 
-/// A request on its way up, with all that it takes. It is in one place, so that the futures around
-/// it hold a reference and not a copy each.
+/// A request with all its parts, in one place, so that the futures around it hold a reference and
+/// not a copy each.
 pub(super) struct Attempt<'a> {
     pool: Arc<Pool>,
     /// The stream for the next try.
     stream: Option<Stream>,
     head: Head,
-    body: Outgoing,
+    body: OutgoingBody,
     links: Option<Box<Links<'a>>>,
 }
 
 impl Upstream {
-    /// Makes a client's request the upstream's.
+    /// Prepares a client's request for the upstream.
     pub(super) fn attempt(
         &self,
         settings: &RequestSettings,
         lease: StreamLease,
-        request: Request<Outgoing>,
+        request: Request<OutgoingBody>,
     ) -> Result<Attempt<'_>, SendError> {
         let (parts, body) = request.into_parts();
         let links = self.links(settings, &parts).map(Box::new);
@@ -84,14 +84,12 @@ impl Upstream {
         Ok(Attempt { pool, stream: Some(stream), head, body, links })
     }
 
-    pub(super) async fn transmit(&self, attempt: &mut Attempt<'_>) -> Result<Response<Streaming>, SendError> {
+    pub(super) async fn transmit(&self, attempt: &mut Attempt<'_>) -> Result<Response<ResponseBody>, SendError> {
         let version = self.authorize(&mut attempt.head, attempt.pool.group).await?;
         attempt.body.begin(&self.inner.budget, || attempt.head.declares_length());
         let mut replays = 0;
-        let mut refusals = 0;
-        let mut returns = 0;
         loop {
-            let Failed { fate, source } = match attempt.send().await {
+            let FailedTry { fate, source } = match attempt.send().await {
                 Ok(response) => {
                     attempt.body.answered();
                     return Ok(self.answered(response, version, attempt.links.as_deref()));
@@ -101,39 +99,38 @@ impl Upstream {
             if let Some(source) = attempt.body.broken() {
                 return Err(SendError::Client(source));
             }
-            let (tries, most, fresh) = match fate {
-                Fate::Unsent => (&mut returns, MAX_RETURNS, false),
-                Fate::Unprocessed { fresh } => (&mut replays, MAX_REPLAYS, fresh),
-                Fate::Refused => (&mut refusals, MAX_REFUSALS, false),
+            let most = match fate {
+                Fate::Unsent | Fate::Unprocessed { .. } => MAX_REPLAYS,
+                Fate::Refused => MAX_REFUSALS,
                 Fate::CertificateRefused(alert) => return Err(self.certificate_refused(alert)),
                 Fate::Lost => return Err(SendError::Lost(source)),
             };
-            if *tries >= most || !attempt.body.can_replay() {
+            if replays >= most || !attempt.body.can_replay() {
                 return Err(if fate == Fate::Unsent { SendError::Unsent(source) } else { SendError::Lost(source) });
             }
-            *tries += 1;
+            replays += 1;
             tracing::debug!(?fate, error = %source, "not processed upstream: sending it again");
             if let Some(meters) = self.inner.dialer.meters.get() {
                 meters.replayed(attempt.pool.group);
             }
+            let fresh = fate == Fate::Unprocessed { fresh: true };
             let lease = Box::pin(attempt.pool.take_again(fresh)).await;
             attempt.stream = Some(lease.map_err(SendError::Unconnected)?.stream);
         }
     }
 
-    /// Returns what points the links of the answer to this request back at the gate, if any can
-    /// change.
+    /// Returns the rewriter of links in the response, if any can change.
     pub(super) fn links(&self, settings: &RequestSettings, parts: &request::Parts) -> Option<Links<'_>> {
         Links::new(settings.rewrite_links.as_ref(), parts, &self.inner.target, &settings.host)
     }
 
-    /// Makes a response the client's.
+    /// Adapts a response to the client.
     pub(super) fn answered(
         &self,
-        mut response: Response<Streaming>,
+        mut response: Response<ResponseBody>,
         version: CredentialVersion,
         links: Option<&Links<'_>>,
-    ) -> Response<Streaming> {
+    ) -> Response<ResponseBody> {
         prepare::answer(&mut response);
         if let Some(links) = links {
             links.rewrite(response.headers_mut());
@@ -145,8 +142,7 @@ impl Upstream {
         response
     }
 
-    /// Puts the gate's credentials into a request, if this gate injects, and waits for them where a
-    /// plugin has to be asked first.
+    /// Injects the gate's credentials, if this gate does, and waits for a plugin if necessary.
     pub(super) async fn authorize(&self, head: &mut Head, group: Group) -> Result<CredentialVersion, SendError> {
         let Err(error) = self.inner.injector.ready(group == Group::Exempt).await else {
             return Ok(self.inner.injector.authorize(&mut head.headers));
@@ -155,8 +151,7 @@ impl Upstream {
         Err(SendError::Unconnected(Arc::new(error)))
     }
 
-    /// Looks for renewed credentials after a 401: the upstream does not accept what it was version,
-    /// in a header or in the handshake.
+    /// Looks for renewed credentials after a 401 to this version, in a header or in the handshake.
     fn unauthorized(&self, version: CredentialVersion) {
         self.inner.injector.upstream_said_unauthorized(version);
         if let Some(tls) = &self.inner.dialer.tls {
@@ -165,8 +160,7 @@ impl Upstream {
         }
     }
 
-    /// Reports that the upstream refuses the gate's certificate, which over HTTP/1.1 shows at the
-    /// first call only.
+    /// Reports a refusal of the gate's certificate; over HTTP/1.1 it shows at the first call only.
     fn certificate_refused(&self, alert: AlertDescription) -> SendError {
         if let Some(tls) = &self.inner.dialer.tls {
             tls.invalidate();
@@ -179,7 +173,7 @@ impl Upstream {
     }
 }
 
-/// An HTTP/1.1 answer that must not be handed on.
+/// An HTTP/1.1 response that must not be forwarded.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum BrokenAnswer {
     #[error("the upstream answered with both Content-Length and Transfer-Encoding, so its end is unknown")]
@@ -195,8 +189,7 @@ pub(super) enum BrokenAnswer {
 }
 
 impl BrokenAnswer {
-    /// Finds what is wrong with an answer. `asked` is the protocol that the upstream was asked to
-    /// switch to.
+    /// Returns the fault of a response. `asked` is the requested protocol.
     pub(super) fn find<B>(response: &Response<B>, asked: Option<Protocol>) -> Option<Self> {
         let headers = response.headers();
         match (response.status(), asked) {
@@ -211,8 +204,8 @@ impl BrokenAnswer {
     }
 }
 
-/// True if a length is not a number, or there are two that differ. hyper looks only where a body
-/// follows.
+/// True for a length that is not a number, and for lengths that differ. hyper checks only with a
+/// body.
 fn is_unclear(headers: &HeaderMap) -> bool {
     let mut lengths =
         headers.get_all(CONTENT_LENGTH).iter().flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
@@ -221,9 +214,9 @@ fn is_unclear(headers: &HeaderMap) -> bool {
     !is_number || !lengths.all(|length| length.trim_ascii() == first)
 }
 
-/// True if the body came in another coding than in chunks, or in chunks twice. The header field
-/// goes no further than here, so that the client would take the coded bytes for the body. Go's
-/// client refuses the same answers, and a gate sends no TE that would ask for one.
+/// True if the body has another coding than chunks, or chunks twice. The header field goes no
+/// further than here, so the client would take the coded bytes for the body. Go's client refuses
+/// the same responses, and a gate sends no TE that would ask for one.
 fn is_coded(headers: &HeaderMap) -> bool {
     let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
     let chunked = |coding: &HeaderValue| coding.as_bytes().eq_ignore_ascii_case(b"chunked");
@@ -231,9 +224,9 @@ fn is_coded(headers: &HeaderMap) -> bool {
 }
 
 impl Attempt<'_> {
-    /// Tries once, on one stream. Dropped in the middle of it, it resets the stream or closes the
+    /// Tries once, on one stream. Dropped during the try, it resets the stream or closes the
     /// connection.
-    async fn send(&mut self) -> Result<Response<Streaming>, Failed> {
+    async fn send(&mut self) -> Result<Response<ResponseBody>, FailedTry> {
         let safe = self.head.method.is_safe();
         match self.stream.take() {
             None => Err(closed_at_once()),
@@ -257,7 +250,7 @@ impl Attempt<'_> {
                 // no sender is left.
                 drop(sender);
                 match sending.await {
-                    Ok(response) => Ok(response.map(|body| Streaming::new(body, Hold::Stream(unit)))),
+                    Ok(response) => Ok(response.map(|body| ResponseBody::new(body, Hold::Stream(unit)))),
                     Err(error) => Err(judge_http2(error, safe || self.body.is_unasked())),
                 }
             }
@@ -265,12 +258,12 @@ impl Attempt<'_> {
     }
 }
 
-/// Sends at once; the future is the answer.
+/// Sends at once; the future is the response.
 fn send_http1(
     mut exclusive: Exclusive,
     request: Request<SentBody>,
     safe: bool,
-) -> impl Future<Output = Result<Response<Streaming>, Failed>> + Send {
+) -> impl Future<Output = Result<Response<ResponseBody>, FailedTry>> + Send {
     let traffic = Arc::clone(&exclusive.traffic);
     let before = (traffic.read.load(Ordering::Relaxed), traffic.written.load(Ordering::Relaxed));
     exclusive.busy = true;
@@ -279,16 +272,16 @@ fn send_http1(
         let Some(sending) = sending else { return Err(closed_at_once()) };
         match until_answered(sending, &mut exclusive).await {
             Ok(response) => match BrokenAnswer::find(&response, None) {
-                Some(broken) => Err(Failed { fate: Fate::Lost, source: Arc::new(broken) }), // and its connection is closed
-                None => Ok(response.map(|body| Streaming::new(body, Hold::Connection(exclusive)))),
+                Some(broken) => Err(FailedTry { fate: Fate::Lost, source: Arc::new(broken) }), // and its connection is closed
+                None => Ok(response.map(|body| ResponseBody::new(body, Hold::Connection(exclusive)))),
             },
             Err(error) => Err(judge_http1(error, &exclusive, before, safe)),
         }
     }
 }
 
-/// Waits for the answer. A request that is handed over while another thread ends the connection is
-/// given back only once no sender is left, so the sender goes when the connection has ended.
+/// Waits for the response. If another thread ends the connection during the handover, hyper returns
+/// the request only once no sender is left. So the sender goes when the connection has ended.
 async fn until_answered<T>(sending: impl Future<Output = T>, exclusive: &mut Exclusive) -> T {
     let mut sending = pin!(sending);
     poll_fn(|cx| {
@@ -302,14 +295,13 @@ async fn until_answered<T>(sending: impl Future<Output = T>, exclusive: &mut Exc
     .await
 }
 
-/// Judges what an HTTP/1.1 error proves. `before` are the bytes that had been read and written on
-/// the connection when the request was handed over.
+/// Returns what an HTTP/1.1 error proves. `before` are the byte counts before the request.
 fn judge_http1(
     mut error: TrySendError<Request<SentBody>>,
     exclusive: &Exclusive,
     before: (u64, u64),
     safe: bool,
-) -> Failed {
+) -> FailedTry {
     let traffic = &exclusive.traffic;
     let silent = traffic.read.load(Ordering::Relaxed) == before.0;
     let unwritten = traffic.written.load(Ordering::Relaxed) == before.1;
@@ -322,16 +314,16 @@ fn judge_http1(
     } else {
         Fate::Lost
     };
-    Failed { fate, source: Arc::new(error.into_error()) }
+    FailedTry { fate, source: Arc::new(error.into_error()) }
 }
 
-fn closed_at_once() -> Failed {
-    Failed { fate: Fate::Unsent, source: Arc::new(DialFailure::ClosedAtOnce) }
+fn closed_at_once() -> FailedTry {
+    FailedTry { fate: Fate::Unsent, source: Arc::new(DialFailure::ClosedAtOnce) }
 }
 
-/// Judges what an HTTP/2 error proves. `repeatable` says that sending the request again is safe
-/// even if its head did arrive.
-fn judge_http2(mut error: TrySendError<Request<SentBody>>, repeatable: bool) -> Failed {
+/// Returns what an HTTP/2 error proves. With `repeatable`, another try is safe even if the head did
+/// arrive.
+fn judge_http2(mut error: TrySendError<Request<SentBody>>, repeatable: bool) -> FailedTry {
     let returned = error.take_message().is_some();
     let source = error.into_error();
     let h2 = source.source().and_then(|source| source.downcast_ref::<h2::Error>());
@@ -346,21 +338,18 @@ fn judge_http2(mut error: TrySendError<Request<SentBody>>, repeatable: bool) -> 
         None if source.is_user() && repeatable => Fate::Unprocessed { fresh: false },
         _ => Fate::Lost,
     };
-    Failed { fate, source: Arc::new(source) }
+    FailedTry { fate, source: Arc::new(source) }
 }
 
-/// The longest that a client is not asked for a body with `Expect: 100-continue` while the upstream
-/// has not asked for it. It is not asked at all after a final answer, and an upstream need not know
-/// of it. As `ExpectContinueTimeout` of Go's default transport and curl's own.
+/// The longest delay of `100 Continue` to the client without one from the upstream. After a final
+/// response it is not sent at all, and an upstream need not know of it. As `ExpectContinueTimeout`
+/// of Go's default transport and curl's own.
 const CONTINUE_HTTP1: Duration = Duration::from_secs(1);
-/// The same where the upstream's `100 Continue` cannot be seen: long enough for an answer from the
-/// head alone.
+/// The same over HTTP/2, where the upstream's `100 Continue` is not visible: long enough for a
+/// response from the head alone.
 const CONTINUE_HTTP2: Duration = Duration::from_millis(100);
-/// The most tries after refused streams: more would add to what the upstream has too much of.
+/// The most replays after a refused stream: more would add to the upstream's load.
 const MAX_REFUSALS: u32 = 2;
-/// The most replays, as in Go's client: with a server that says GOAWAY on every fiftieth response
-/// to 200 calls at once, two would not be enough.
+/// The most replays, as in Go's client. For a server that sends GOAWAY on every fiftieth response
+/// to 200 calls at once, two are not enough.
 const MAX_REPLAYS: u32 = 6;
-/// The most returns. Each one retires the connection that it came from, so this bounds only a
-/// server that closes every one at once.
-const MAX_RETURNS: u32 = 6;

@@ -1,4 +1,4 @@
-//! The response body: hyper's own, and the stream that it came on.
+//! The response body, with its stream.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,26 +10,26 @@ use hyper::body::Incoming;
 
 use super::pool::{Exclusive, StreamUnit};
 
-/// A response body as it comes. Gives its stream back at the end, at an error, or when dropped; an
-/// error stays an error, so that a truncated response is never ended cleanly.
+/// A response body. Returns its stream at the end, at an error, or when dropped. An error stays an
+/// error, so that a truncated response never ends cleanly.
 #[derive(Debug)]
-pub struct Streaming {
+pub struct ResponseBody {
     body: Incoming,
     stream: Hold,
 }
 
-/// A response that did not come to its end.
+/// A truncated response.
 #[derive(Debug, thiserror::Error)]
-pub enum StreamingError {
+pub enum ResponseBodyError {
     /// The connection or the stream was lost.
     #[error("the upstream broke off its response")]
     Lost(#[from] hyper::Error),
-    /// The upstream reset the stream with `NO_ERROR` before its end, which hyper takes for an end.
+    /// The upstream reset the stream with `NO_ERROR` before its end; hyper takes that for the end.
     #[error("the upstream gave up its response before its end")]
     Truncated,
 }
 
-/// The stream or connection that the response keeps busy.
+/// The response's stream or connection.
 #[derive(Debug)]
 pub(super) enum Hold {
     Nothing,
@@ -37,21 +37,21 @@ pub(super) enum Hold {
     Stream(#[expect(dead_code, reason = "held for its drop")] Arc<StreamUnit>),
 }
 
-impl Streaming {
+impl ResponseBody {
     pub(super) fn new(body: Incoming, stream: Hold) -> Self {
         let mut streaming = Self { body, stream };
         streaming.release_if_over();
         streaming
     }
 
-    /// Gives the stream back after a proper end.
+    /// Returns the stream after a proper end.
     fn ended(&mut self) {
         if let Hold::Connection(mut exclusive) = std::mem::replace(&mut self.stream, Hold::Nothing) {
             exclusive.ended();
         }
     }
 
-    /// Gives the stream back if the end is known before it is asked for.
+    /// Returns the stream if the end is known already.
     fn release_if_over(&mut self) {
         if self.body.is_end_stream() {
             self.ended();
@@ -59,9 +59,9 @@ impl Streaming {
     }
 }
 
-impl Body for Streaming {
+impl Body for ResponseBody {
     type Data = Bytes;
-    type Error = StreamingError;
+    type Error = ResponseBodyError;
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
         let this = self.get_mut();
@@ -77,7 +77,7 @@ impl Body for Streaming {
             None => {
                 let cut = matches!(this.stream, Hold::Stream(_)) && !this.body.is_end_stream();
                 this.ended();
-                cut.then_some(Err(StreamingError::Truncated))
+                cut.then_some(Err(ResponseBodyError::Truncated))
             }
         })
     }
@@ -91,7 +91,7 @@ impl Body for Streaming {
     }
 }
 
-impl Drop for Streaming {
+impl Drop for ResponseBody {
     fn drop(&mut self) {
         // read to its end without having been asked for the end: a response of known length, or
         // none at all

@@ -1,4 +1,4 @@
-//! Through a proxy on the way to the upstream: HTTP CONNECT, over TLS or not, and SOCKS5.
+//! Connections through a proxy: HTTP CONNECT, over TLS or not, and SOCKS5.
 
 use std::error::Error as StdError;
 use std::io;
@@ -20,18 +20,17 @@ use super::error::DialFailure;
 use crate::credentials::{Proxy, ProxyKind};
 use crate::tls;
 
-/// A connection to the upstream's own port: a TCP connection, or TLS to a proxy that goes on from
-/// there.
+/// A connection to the upstream's own port: TCP, or TLS to a proxy before it.
 pub type Wire = Either<TcpStream, Box<TlsStream<TcpStream>>>;
 
-/// A connection to a proxy, read byte by byte until the proxy has answered.
+/// A connection to a proxy, read byte by byte until its response.
 ///
-/// hyper-util drops what it has read past the answer. That is the upstream's already, if the
+/// hyper-util drops what it has read past the response. That is the upstream's already, if the
 /// upstream speaks first (SSH, SMTP, MySQL; RFC 9110, section 9.3.6).
-struct Sips<S>(S);
+struct OneByteReader<S>(S);
 
-/// Asks the proxy at the other end of `tcp` for a connection to `target`, whose name the proxy is
-/// to look up itself.
+/// Asks the proxy at the other end of `tcp` for a connection to this host. The proxy looks its name
+/// up.
 pub(super) async fn proxy(
     proxy: &Proxy,
     tcp: TcpStream,
@@ -52,7 +51,7 @@ async fn ask<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
 ) -> Result<S, DialFailure> {
     let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
     let target: Uri = format!("https://{host}:{port}").parse().map_err(|_| failed("the upstream is not a host"))?;
-    let mut wire = Some(TokioIo::new(Sips(wire)));
+    let mut wire = Some(TokioIo::new(OneByteReader(wire)));
     let connected = tower::service_fn(move |_: Uri| {
         let wire = wire.take().ok_or_else(|| io::Error::other("it is asked once"));
         async move { wire }
@@ -77,8 +76,8 @@ async fn ask<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     Ok(wire.into_inner().0)
 }
 
-/// Begins TLS with the proxy. As with Go's client, the roots that are trusted for the upstream are
-/// trusted for the proxy before it.
+/// Starts TLS with the proxy. As in Go's client, the upstream's roots are trusted for the proxy
+/// too.
 async fn encrypt(
     proxy: &Proxy,
     tcp: TcpStream,
@@ -97,9 +96,9 @@ fn failed(why: impl ToString) -> DialFailure {
     DialFailure::Proxy(why.to_string())
 }
 
-// === impl Sips ===
+// === impl OneByteReader ===
 
-impl<S: AsyncRead + Unpin> AsyncRead for Sips<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for OneByteReader<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let mut byte = [0];
         let mut sip = ReadBuf::new(&mut byte);
@@ -111,7 +110,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Sips<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Sips<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for OneByteReader<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.0).poll_write(cx, buf)
     }

@@ -1,9 +1,9 @@
-//! Upgrades: a call that asks to switch protocols, on an HTTP/1.1 connection of its own.
+//! Upgrades: calls that switch protocols, each on its own HTTP/1.1 connection.
 //!
-//! The connection serves nothing else, whatever the answer: nothing of one client's session can be
-//! read as another's response. It becomes a tunnel only at a 101 that names the protocol that was
-//! asked for; every other answer is an ordinary response, after which the connection is closed
-//! (CVE-2018-1002105 and CVE-2020-8559 are what happens otherwise).
+//! The connection serves nothing else, whatever the response: nothing of one client's session can
+//! be read as another's response. It becomes a tunnel only at a 101 with the requested protocol.
+//! Every other response is an ordinary one, and then the connection is closed (CVE-2018-1002105 and
+//! CVE-2020-8559 are what happens otherwise).
 
 use std::sync::Arc;
 
@@ -12,42 +12,41 @@ use hyper::client::conn::http1;
 use hyper::upgrade::OnUpgrade;
 
 use super::Upstream;
-use super::body::Outgoing;
+use super::body::OutgoingBody;
 use super::error::{DialError, SendError};
 use super::http1::{Traffic, handshake};
 use super::pool::SentBody;
 use super::prepare::{self, Head};
 use super::protocol::Protocol;
 use super::send::BrokenAnswer;
-use super::streaming::{Hold, Streaming};
+use super::streaming::{Hold, ResponseBody};
 use crate::api::Group;
 use crate::limit::Admitted;
 
 /// An HTTP/1.1 connection for one call.
 #[derive(Debug)]
-pub struct Dedicated(http1::SendRequest<SentBody>);
+pub struct DedicatedConnection(http1::SendRequest<SentBody>);
 
-/// The answer to a request to switch.
+/// The response to an upgrade request.
 #[derive(Debug)]
-pub enum Upgraded {
-    /// A switch: the head, and the bytes that follow it once it is on its way.
+pub enum UpgradeAnswer {
+    /// A switch: the head, and the tunnel after it.
     Switched(Response<()>, OnUpgrade),
-    /// An answer as to any other request.
-    Answered(Response<Streaming>),
+    /// An ordinary response.
+    Answered(Response<ResponseBody>),
 }
 
 impl Upstream {
-    /// Dials an HTTP/1.1 connection for one call that asks to switch protocols. It serves nothing
-    /// else, whatever the answer.
+    /// Dials an HTTP/1.1 connection for one upgrade. It serves nothing else, whatever the response.
     ///
     /// # Errors
     /// Its dial failed.
-    pub async fn dedicate(&self) -> Result<Dedicated, Arc<DialError>> {
+    pub async fn dedicate(&self) -> Result<DedicatedConnection, Arc<DialError>> {
         let dialing = async {
             let dialer = &self.inner.dialer;
             let connecting = async {
                 let traffic = Traffic { upgrade: Some(Arc::clone(&self.inner.upgrades)), ..Traffic::default() };
-                handshake(dialer.connect_http1().await?, Arc::new(traffic)).await
+                handshake(dialer.connect(true).await?, Arc::new(traffic)).await
             };
             let ((sender, connection), _) = dialer.dial(Group::Upgrades, self.inner.clock.now(), connecting).await?;
             tokio::spawn(async move {
@@ -55,24 +54,23 @@ impl Upstream {
                     tracing::debug!(%error, "the upstream connection of an upgrade ended");
                 }
             });
-            Ok(Dedicated(sender))
+            Ok(DedicatedConnection(sender))
         };
         Box::pin(dialing).await // boxed: it is large and rare
     }
 
-    /// Sends a request that asks to switch to `protocol` and returns at the response head. Like
-    /// [`Upstream::send`], but nothing is sent twice. A long-running call may take any time until
-    /// then.
+    /// Sends an upgrade request to `protocol` and returns at the response head. Like
+    /// [`Upstream::send`], but nothing is sent twice. Long-running calls have no timeout.
     ///
     /// # Errors
-    /// The fate of the request. A switch to anything else than `protocol` is an error.
+    /// The fate of the request. A switch to another protocol is an error.
     pub async fn upgrade(
         &self,
-        mut connection: Dedicated,
+        mut connection: DedicatedConnection,
         protocol: Protocol,
         is_long_running: bool,
-        request: Admitted<Request<Outgoing>>,
-    ) -> Result<Upgraded, SendError> {
+        request: Admitted<Request<OutgoingBody>>,
+    ) -> Result<UpgradeAnswer, SendError> {
         let settings = self.inner.settings();
         let limit = settings.response_timeout.filter(|_| !is_long_running);
         let switching = async {
@@ -95,10 +93,10 @@ impl Upstream {
                 let bytes = hyper::upgrade::on(&mut response);
                 let mut head = response.map(drop);
                 prepare::switched(&mut head);
-                return Ok(Upgraded::Switched(head, bytes));
+                return Ok(UpgradeAnswer::Switched(head, bytes));
             }
-            let response = response.map(|body| Streaming::new(body, Hold::Nothing));
-            Ok(Upgraded::Answered(self.answered(response, version, links.as_ref())))
+            let response = response.map(|body| ResponseBody::new(body, Hold::Nothing));
+            Ok(UpgradeAnswer::Answered(self.answered(response, version, links.as_ref())))
         };
         let switching = Box::pin(switching); // it is large and rare
         match limit {

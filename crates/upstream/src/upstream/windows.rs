@@ -1,32 +1,30 @@
-//! Bounds what an upstream may send of answers that no client reads, on all HTTP/2 connections
-//! together.
+//! Flow-control windows: bounds on the unread responses of all HTTP/2 connections together.
 //!
-//! What is within a stream's window comes whether its client reads or not, and is held here. The
-//! first connection for short calls, which is the only one until a hundred are under way at once,
-//! has large windows. The more connections there are, the smaller theirs are, down to one frame for
-//! each stream, so that every answer can always go on.
+//! A stream's window is filled whether its client reads or not, and its bytes are held here. The
+//! first connection for short calls has large windows; it is the only one until a hundred calls are
+//! under way at once. More connections have smaller windows, down to one frame for each stream, so
+//! that every response can always go on.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::api::Group;
 
-/// The bytes that all connections of an upstream were promised.
+/// The sum of all connections' windows.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Windows(Arc<AtomicU32>);
 
-/// The part of one connection, given back when dropped.
+/// The part of one connection, returned when dropped.
 #[derive(Debug)]
 pub(super) struct Window {
     windows: Windows,
-    /// The window of the connection: room for all of its streams to stall without blocking each
-    /// other.
+    /// The window of the connection. All of its streams can stall without blocking each other.
     pub(super) connection: u32,
 }
 
 impl Windows {
-    /// Takes the part of a new connection: half of what is left of [`TOGETHER`], and an eighth once
-    /// one has the most. Exempt calls, which often come first, have short answers.
+    /// Takes the part of a new connection: half of the rest of [`TOGETHER`], and an eighth once one
+    /// has the most. Exempt calls, which often come first, have short responses.
     pub(super) fn open(&self, group: Group) -> Window {
         let taken = self.0.load(Ordering::Relaxed);
         let part = TOGETHER.saturating_sub(taken) / if taken < MOST { 2 } else { 8 };
@@ -38,7 +36,7 @@ impl Windows {
 }
 
 impl Window {
-    /// Returns the window of each stream, which one stalled reader can hold up.
+    /// Returns the window of each stream: a stalled reader holds up one.
     pub(super) fn stream(&self) -> u32 {
         self.connection / STREAMS
     }
@@ -50,8 +48,8 @@ impl Drop for Window {
     }
 }
 
-/// The most streams on one connection, however many the server allows: there is window for no more
-/// (kube-apiserver allows 100).
+/// The most streams on one connection, however many the server allows (kube-apiserver allows 100):
+/// there is window for no more.
 pub(super) const STREAMS: u32 = 128;
 /// 256 KiB for each stream. kube-apiserver uses the same.
 const MOST: u32 = STREAMS * (256 << 10);

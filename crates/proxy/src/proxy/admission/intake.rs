@@ -11,7 +11,7 @@ use http::header::CONTENT_LENGTH;
 use http::request::Parts;
 use http_body::Body as _;
 
-use crate::upstream::{Inbound, InboundError, Outgoing};
+use crate::upstream::{Inbound, InboundError, OutgoingBody};
 
 /// A request body on its way in.
 #[derive(Debug)]
@@ -72,13 +72,13 @@ impl Intake {
     }
 
     /// Returns the body to send: what was read, then the rest as it comes.
-    pub(super) fn into_outgoing(mut self) -> Outgoing {
+    pub(super) fn into_outgoing(mut self) -> OutgoingBody {
         if self.is_none {
-            return Outgoing::default();
+            return OutgoingBody::default();
         }
         let read = mem::take(&mut self.read).into_whole();
         let rest = (!self.is_whole).then_some(self.rest);
-        Outgoing::new(read, rest, self.trailers)
+        OutgoingBody::new(read, rest, self.trailers)
     }
 }
 

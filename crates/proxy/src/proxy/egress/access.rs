@@ -8,7 +8,7 @@ use tokio_rustls::TlsAcceptor;
 use super::NAME;
 use super::head;
 use super::reason::{Refused, Why};
-use crate::clients::{Clients, Denied};
+use crate::clients::{ClientRefusal, Clients};
 use crate::clock::Clock;
 use crate::credentials::Secret;
 use crate::proxy::listener::{HandshakeErrors, Stream};
@@ -66,15 +66,15 @@ impl Access {
 }
 
 /// Says to a client why it is not let in, in words that fit a reason phrase.
-fn refused(denied: &Denied) -> Refused {
+fn refused(denied: &ClientRefusal) -> Refused {
     let text = match denied {
-        Denied::NothingShown(_) => "the token of a service account is asked for, as a password in HTTPS_PROXY",
-        Denied::Ambiguous => "one Proxy-Authorization is expected",
-        Denied::WrongToken => "the API server knows nobody by this token (TokenReview)",
-        Denied::NoName => "the client's certificate has no common name",
-        Denied::NotAllowed(_) => "this client is not one of egress.clients.allowed",
-        Denied::Unreviewed(_) => "its TokenReview fails, and nobody is let in unknown; the gate's log says why",
-        Denied::Busy => "too many TokenReviews are under way",
+        ClientRefusal::NothingShown(_) => "the token of a service account is asked for, as a password in HTTPS_PROXY",
+        ClientRefusal::Ambiguous => "one Proxy-Authorization is expected",
+        ClientRefusal::WrongToken => "the API server knows nobody by this token (TokenReview)",
+        ClientRefusal::NoName => "the client's certificate has no common name",
+        ClientRefusal::NotAllowed(_) => "this client is not one of egress.clients.allowed",
+        ClientRefusal::Unreviewed(_) => "its TokenReview fails, and nobody is let in unknown; the gate's log says why",
+        ClientRefusal::Busy => "too many TokenReviews are under way",
     };
     let refused = Refused::new(Why::Authorization, text);
     match denied.status().0 {

@@ -20,7 +20,7 @@ use super::wire::{ActiveCall, Gone, WireHandle};
 use crate::places::{Busy, Place};
 use crate::proxy::stack::{Path, Sent};
 use crate::proxy::tunnel::UpgradeSlot;
-use crate::upstream::{Inbound, Unread};
+use crate::upstream::{Inbound, UnreadBody};
 
 /// The request path as hyper calls it.
 #[derive(Clone)]
@@ -41,7 +41,7 @@ pin_project! {
         call: <Path as Service<Request<Inbound>>>::Future,
         client: Option<ActiveCall>,
         // The request's body, if there is one.
-        unread: Option<Unread>,
+        unread: Option<UnreadBody>,
         // The answer, while it waits for that body.
         early: Option<Box<Early>>,
         // It asks for another protocol.
@@ -61,7 +61,7 @@ pub(super) struct BodyWhileThere {
     /// A part of it was given to hyper.
     begun: bool,
     /// The rest of the request's body, which nobody wants once the answer has ended.
-    _unread: Option<Unread>,
+    _unread: Option<UnreadBody>,
     _busy: Option<Busy>,
 }
 

@@ -26,7 +26,7 @@ use crate::proxy::peer::Peer;
 use crate::proxy::stack::{self, Path};
 use crate::proxy::tunnel::UpgradeSlot;
 use crate::telemetry::table;
-use crate::upstream::{Corked, Uncorked};
+use crate::upstream::{CorkedConnection, CorkedStream};
 
 // === impl Server ===
 
@@ -117,8 +117,8 @@ async fn idle(handle: &WireHandle) {
 }
 
 async fn serve_http2(handle: &WireHandle, calls: Calls, closing: impl Future<Output = ()>) -> hyper::Result<()> {
-    let (stream, cork) = Corked::new(Wire::unscanned(handle));
-    let connection = pin!(Uncorked::new(
+    let (stream, cork) = CorkedStream::new(Wire::unscanned(handle));
+    let connection = pin!(CorkedConnection::new(
         http2::Builder::new(BoxingExecutor)
             .timer(TokioTimer::new())
             .max_concurrent_streams(STREAMS)

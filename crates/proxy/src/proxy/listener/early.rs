@@ -17,7 +17,7 @@ use tokio::time::Sleep;
 
 use crate::clock::timer;
 use crate::proxy::stack::Sent;
-use crate::upstream::{Remainder, Unread};
+use crate::upstream::{Remainder, UnreadBody};
 
 /// An answer that waits for the end of its request's body.
 pub(super) struct Early {
@@ -30,7 +30,7 @@ pub(super) struct Early {
 /// Answers a call, at once or, through `early`, once its request's body has ended or has not.
 pub(super) fn answer(
     response: Response<Sent>,
-    unread: &Unread,
+    unread: &UnreadBody,
     early: &mut Option<Box<Early>>,
     cx: &mut Context<'_>,
 ) -> Poll<Response<Sent>> {
@@ -46,7 +46,7 @@ pub(super) fn answer(
 
 impl Early {
     /// The answer, once it is known whether the connection can serve another call.
-    pub(super) fn poll(&mut self, unread: &Unread, cx: &mut Context<'_>) -> Poll<Response<Sent>> {
+    pub(super) fn poll(&mut self, unread: &UnreadBody, cx: &mut Context<'_>) -> Poll<Response<Sent>> {
         let ended = match unread.poll_end(cx, self.most) {
             Poll::Ready(ended) => ended,
             Poll::Pending if self.patience.as_mut().poll(cx).is_ready() => false,

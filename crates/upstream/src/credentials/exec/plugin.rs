@@ -1,6 +1,6 @@
-//! One run of an exec plugin: what it is told, and what it answers.
+//! One run of an exec plugin: its input and its output.
 //!
-//! Its standard input is closed: the gate has no terminal. Of its standard error the last line is
+//! Its standard input is closed: the gate has no terminal. The last line of its standard error is
 //! shown if it fails.
 
 use std::io;
@@ -18,34 +18,33 @@ use tokio::process::{Child, Command};
 use crate::clock::Clock;
 use crate::tls::{self, Identity, Pem, TlsError};
 
-/// A program and how it is to be run.
+/// An exec plugin's program and arguments.
 #[derive(derive_more::Debug)]
 #[debug("Plugin({command})")]
 pub(in crate::credentials) struct Plugin {
     pub(in crate::credentials) api_version: String,
-    /// A name to be looked for in PATH, or a path. The arguments are never shown: they may hold
-    /// secrets.
+    /// A name in PATH, or a path. The arguments are never shown: they may hold secrets.
     pub(in crate::credentials) command: String,
     pub(in crate::credentials) args: Vec<String>,
     pub(in crate::credentials) env: Vec<(String, String)>,
     pub(in crate::credentials) install_hint: String,
-    /// The description of the cluster, where the plugin asks for it.
+    /// The description of the cluster, if `provideClusterInfo` is set.
     pub(in crate::credentials) cluster: Option<Value>,
 }
 
-/// The answer of a plugin.
+/// A plugin's output.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct PluginAnswer {
     pub(super) token: Option<String>,
     pub(super) identity: Option<Identity>,
-    /// The remaining life, zero if it has ended; `None`: until it is refused.
+    /// The remaining life, zero if it has ended; `None` if it has no end.
     pub(super) life: Option<Duration>,
 }
 
 /// The failure of a run. Of the plugin's output it shows only the last line of standard error.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PluginFailure {
-    /// The program is not there. The kubeconfig's advice follows, after a colon.
+    /// The program is missing. The kubeconfig's hint follows, after a colon.
     #[error("is not installed, or not in PATH{0}")]
     NotInstalled(String),
     #[error("cannot be run: {0}")]
@@ -55,7 +54,7 @@ pub(super) enum PluginFailure {
     Failed(ExitStatus, String),
     #[error("was stopped: it had not answered within {:?}", PATIENCE)]
     TooSlow,
-    /// Its answer is not what is expected.
+    /// Its output is malformed.
     #[error("did not print a valid ExecCredential: {0}")]
     Answer(&'static str),
     #[error("gave a client certificate that cannot be used: {0}")]
@@ -79,10 +78,10 @@ struct Status {
     client_key_data: Option<String>,
 }
 
-/// A process that leads a group of its own, which ends with it if it is dropped before its end.
-struct Group(Child);
+/// A process that leads its own group. The group is killed when this is dropped.
+struct ProcessGroup(Child);
 
-impl Drop for Group {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
         // It has a number until its end was awaited, so the group is still its own.
         let number = self.0.id().and_then(|id| i32::try_from(id).ok());
@@ -95,7 +94,7 @@ impl Drop for Group {
 
 impl Plugin {
     /// Runs it.
-    pub(super) async fn ask(&self, clock: Clock) -> Result<Answer, PluginFailure> {
+    pub(super) async fn ask(&self, clock: Clock) -> Result<PluginAnswer, PluginFailure> {
         let answer = tokio::select! {
             answer = self.run() => answer?,
             () = clock.sleep(PATIENCE) => return Err(PluginFailure::TooSlow),
@@ -103,10 +102,9 @@ impl Plugin {
         self.read(&answer, tls::wall())
     }
 
-    /// Returns its standard output. When dropped before that, the program is ended with what it
-    /// has started.
+    /// Returns its standard output. When dropped before, it kills the program and its children.
     async fn run(&self) -> Result<Vec<u8>, PluginFailure> {
-        let mut group = Group(self.spawn()?);
+        let mut group = ProcessGroup(self.spawn()?);
         let child = &mut group.0;
         let stdout = child.stdout.take();
         let stderr = child.stderr.take();
@@ -141,8 +139,8 @@ impl Plugin {
         })
     }
 
-    /// Reads an answer at this time of day.
-    fn read(&self, answer: &[u8], wall: SystemTime) -> Result<Answer, PluginFailure> {
+    /// Parses the output at this wall time.
+    fn read(&self, answer: &[u8], wall: SystemTime) -> Result<PluginAnswer, PluginFailure> {
         let wrong = PluginFailure::Answer;
         let credential: ExecCredential =
             serde_json::from_slice(answer).map_err(|_| wrong("expected an ExecCredential as JSON"))?;
@@ -174,7 +172,7 @@ impl Plugin {
         if token.is_none() && identity.is_none() {
             return Err(wrong("expected a token or a client certificate in its status"));
         }
-        Ok(Answer { token, identity, life })
+        Ok(PluginAnswer { token, identity, life })
     }
 }
 
@@ -191,13 +189,13 @@ fn filled(text: Option<String>) -> Option<String> {
     text.filter(|text| !text.is_empty())
 }
 
-/// Returns a text as one line to follow a message; nothing if it is empty.
+/// Returns a text as one line after a colon; empty if it is.
 fn after_colon(text: &str) -> String {
     let line: String = text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).take(300).collect();
     if line.is_empty() { line } else { format!(": {line}") }
 }
 
-/// The time a run may take. A plugin that asks a server answers in a second or two.
+/// The timeout of a run. A plugin that asks a server needs a second or two.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The longest answer. Certificates and a token are a few KiB.
 const LONGEST: u64 = 1 << 20;
@@ -219,7 +217,7 @@ mod tests {
         }
     }
 
-    fn read(status: &Value) -> Result<Answer, String> {
+    fn read(status: &Value) -> Result<PluginAnswer, String> {
         let answer =
             json!({ "kind": "ExecCredential", "apiVersion": "client.authentication.k8s.io/v1", "status": status });
         let wall = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000); // 2023-11-14T22:13:20Z

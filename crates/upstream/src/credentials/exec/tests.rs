@@ -48,7 +48,7 @@ impl Stage {
         fs::read_to_string(self.file("count")).expect("it is there").trim().parse().expect("a number")
     }
 
-    async fn ready(&self) -> Result<Option<String>, Arc<CredentialError>> {
+    async fn ready(&self) -> Result<Option<String>, Arc<ExecPluginError>> {
         self.exec.ready(false, self.clock).await?;
         Ok(self.exec.token().0)
     }
@@ -228,7 +228,7 @@ async fn a_call_waits_two_seconds_for_what_replaces_a_refused_one() {
     stage.finished().await;
     pass(FIRST_PAUSE).await;
     let next = futures_util::poll!(Box::pin(stage.token()));
-    assert!(next.is_ready() && stage.exec.state().running.is_some(), "a plugin that fails is not waited for");
+    assert!(next.is_ready() && lock(&stage.exec.state).running.is_some(), "a plugin that fails is not waited for");
 }
 
 #[tokio::test]

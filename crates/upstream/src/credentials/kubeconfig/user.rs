@@ -1,4 +1,4 @@
-//! A kubeconfig's user: the identity of the caller, in every form that client-go knows.
+//! A kubeconfig's user: the caller's identity, in every form of client-go.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,12 +7,11 @@ use std::sync::Arc;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::{HeaderName, HeaderValue};
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 
-use super::{Cluster, Found, about, given, pem, wrong};
+use super::{Cluster, ListEntry, about, given, pem, wrong};
 use crate::credentials::exec::{Exec, Plugin};
-use crate::credentials::{Credential, CredentialsError, Resolved, Secret};
+use crate::credentials::{Credential, CredentialsError, ResolvedUpstream, Secret};
 use crate::tls::Identity;
 
 #[derive(Default, Deserialize)]
@@ -61,16 +60,16 @@ struct Variable {
     value: String,
 }
 
-/// Reads a user into what the gate shows upstream.
+/// Reads a user's credentials.
 pub(super) fn read(
-    found: &Found<'_, User>,
-    cluster: &Found<'_, Cluster>,
-    resolved: &mut Resolved,
+    entry: &ListEntry<User>,
+    cluster: &ListEntry<Cluster>,
+    resolved: &mut ResolvedUpstream,
 ) -> Result<(), CredentialsError> {
-    let place = format!("user `{}`", found.entry.name);
-    let user = &found.entry.item;
+    let place = format!("user `{}`", entry.name);
+    let user = &entry.item;
     resolved.acting_as = acting_as(user, &place)?;
-    resolved.own_identity = certificate(user, &place, found.folder)?;
+    resolved.own_identity = certificate(user, &place, &entry.folder)?;
     let basic = !(user.username.is_empty() && user.password.is_empty());
     let has_token = !(user.token.is_empty() && user.token_file.is_empty());
     if let Some(provider) = &user.auth_provider {
@@ -87,7 +86,7 @@ pub(super) fn read(
     if basic && has_token {
         return Err(wrong(&place, "username", "alone; a token, or username and password, not both"));
     }
-    let token = token(user, &place, found.folder, &mut resolved.warnings)?;
+    let token = token(user, &place, &entry.folder, &mut resolved.warnings)?;
     resolved.credential = if let Some(token) = token {
         Some(Credential::bearer(token))
     } else if basic {
@@ -95,7 +94,7 @@ pub(super) fn read(
         let secret = Secret::fixed(&login, &format!("`username` of {place}"))?;
         Some(Credential { prefix: "Basic ".to_owned(), ..Credential::bearer(secret) })
     } else if let Some(config) = &user.exec {
-        let exec = Arc::new(Exec::new(plugin(config, &place, found.folder, cluster)?));
+        let exec = Arc::new(Exec::new(plugin(config, &place, &entry.folder, cluster)?));
         resolved.exec = Some(Arc::clone(&exec));
         Some(Credential::bearer(Secret::exec(exec)))
     } else {
@@ -104,8 +103,8 @@ pub(super) fn read(
     Ok(())
 }
 
-/// Returns the user's token. As with client-go, a `tokenFile` wins over a `token`, which is used
-/// where the file cannot be, and either over a plugin.
+/// Returns the user's token. As with client-go, a `tokenFile` wins over a `token`, and either over
+/// a plugin. The `token` is used if the file cannot be.
 fn token(
     user: &User,
     place: &str,
@@ -139,7 +138,7 @@ fn plugin(
     config: &ExecConfig,
     place: &str,
     folder: &Path,
-    cluster: &Found<'_, Cluster>,
+    cluster: &ListEntry<Cluster>,
 ) -> Result<Plugin, CredentialsError> {
     let wrong = |field, expected| Err(wrong(place, field, expected));
     if config.command.is_empty() {
@@ -172,7 +171,7 @@ fn acting_as(user: &User, place: &str) -> Result<Vec<(HeaderName, HeaderValue)>,
     fields.extend(given(&user.as_uid).map(|uid| ("impersonate-uid".to_owned(), uid)));
     fields.extend(user.as_groups.iter().map(|group| ("impersonate-group".to_owned(), group.as_str())));
     for (key, values) in &user.as_user_extra {
-        let key = utf8_percent_encode(key, NOT_IN_HEADER_NAMES).to_string().to_ascii_lowercase();
+        let key: String = key.bytes().map(escaped).collect();
         fields.extend(values.iter().map(|value| (format!("impersonate-extra-{key}"), value.as_str())));
     }
     if !fields.is_empty() && user.act_as.is_empty() {
@@ -183,21 +182,11 @@ fn acting_as(user: &User, place: &str) -> Result<Vec<(HeaderName, HeaderValue)>,
     headers.collect::<Option<Vec<_>>>().ok_or_else(|| wrong(place, "as", "text that can go into a header"))
 }
 
+/// Escapes a byte of an extra's key, as client-go does: all but what a header's name can hold, and
+/// the escape character itself.
+fn escaped(byte: u8) -> String {
+    let is_plain = byte.is_ascii_alphanumeric() || b"!#$&'*+-.^_`|~".contains(&byte);
+    if is_plain { char::from(byte).to_ascii_lowercase().to_string() } else { format!("%{byte:02x}") }
+}
+
 const VERSIONS: [&str; 2] = ["client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"];
-/// The bytes that client-go escapes in the keys of extras: what a header's name can hold stays, the
-/// escape character does not.
-const NOT_IN_HEADER_NAMES: &AsciiSet = &NON_ALPHANUMERIC
-    .remove(b'!')
-    .remove(b'#')
-    .remove(b'$')
-    .remove(b'&')
-    .remove(b'\'')
-    .remove(b'*')
-    .remove(b'+')
-    .remove(b'-')
-    .remove(b'.')
-    .remove(b'^')
-    .remove(b'_')
-    .remove(b'`')
-    .remove(b'|')
-    .remove(b'~');

@@ -1,4 +1,4 @@
-//! A CA of interception that is given in files, as by cert-manager, in place of one that is made.
+//! A CA of interception given in files, as by cert-manager, instead of a new one.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -6,11 +6,11 @@ use std::time::{Duration, SystemTime};
 use rcgen::{Issuer, KeyIdMethod, KeyPair, PublicKeyData as _};
 use rustls::pki_types::CertificateDer;
 
-use super::{End, Interception, intermediate_params};
-use crate::tls::ca_certificate::CaCertificate;
+use super::{CaEnd, Interception, intermediate_params};
+use crate::tls::certificate::CertificateFields;
 use crate::tls::{Pem, TlsError};
 
-/// The files of a CA, as they were when they were read.
+/// The files of a CA, as read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GivenCa {
     cert: Pem,
@@ -18,11 +18,10 @@ pub struct GivenCa {
     root: Pem,
 }
 
-/// The reason why a CA that is given cannot be used: the key of the configuration, and what is
-/// wrong with its file.
+/// A fault of a given CA.
 #[derive(Debug, thiserror::Error)]
 #[error("{why}")]
-pub struct Unfit {
+pub struct GivenCaError {
     /// The key, below `egress`.
     pub key: &'static str,
     /// What is wrong, and what was expected.
@@ -32,22 +31,22 @@ pub struct Unfit {
 // === impl GivenCa ===
 
 impl GivenCa {
-    /// Reads the files: the chain of the CA that signs, its key, and the root that clients trust.
+    /// Reads the files: the signing CA's chain, its key, and the root for clients.
     ///
     /// # Errors
     /// One of them cannot be read.
-    pub fn read(cert: &Path, key: &Path, root: &Path) -> Result<Self, Unfit> {
-        let read = |name, path: &Path| Pem::read(path).map_err(|error| Unfit::of(name, &error));
+    pub fn read(cert: &Path, key: &Path, root: &Path) -> Result<Self, GivenCaError> {
+        let read = |name, path: &Path| Pem::read(path).map_err(|error| GivenCaError::of(name, &error));
         Ok(Self { cert: read(CERT, cert)?, key: read(KEY, key)?, root: read(ROOT, root)? })
     }
 
-    /// Makes the CA of them, if it may sign for these names and all below.
+    /// Makes the CA, if it may sign for these names and all below.
     ///
     /// # Errors
     /// Says which file does not fit, and why.
-    pub fn interception(&self, names: &[String], wall: SystemTime) -> Result<Interception, Unfit> {
-        let chain = self.cert.certificates().map_err(|error| Unfit::of(CERT, &error))?;
-        let mut roots = self.root.certificates().map_err(|error| Unfit::of(ROOT, &error))?;
+    pub fn interception(&self, names: &[String], wall: SystemTime) -> Result<Interception, GivenCaError> {
+        let chain = self.cert.certificates().map_err(|error| GivenCaError::of(CERT, &error))?;
+        let mut roots = self.root.certificates().map_err(|error| GivenCaError::of(ROOT, &error))?;
         let (Some(root), true) = (roots.pop(), roots.is_empty()) else {
             return Err(self.root.unfit(ROOT, "holds several certificates, expected the root alone"));
         };
@@ -64,7 +63,8 @@ impl GivenCa {
         let issuer = self.issuer(&ca)?;
         // The root is with the clients.
         let above: Vec<_> = chain.into_iter().filter(|certificate| *certificate != root).collect();
-        let made = Interception::with(root, above, issuer, &permitted).map_err(|error| Unfit::of(CERT, &error))?;
+        let made =
+            Interception::with(root, above, issuer, &permitted).map_err(|error| GivenCaError::of(CERT, &error))?;
         let made = Interception { end: Some(end(&ca).earlier(end(&of_root))), ..made };
         for name in names {
             if !made.permits(name) {
@@ -83,14 +83,14 @@ impl GivenCa {
         Ok(made)
     }
 
-    /// Reads the certificate of a CA, and checks what it says of itself.
+    /// Reads a CA's certificate and checks it.
     fn checked(
         from: &Pem,
         name: &'static str,
         certificate: Option<&CertificateDer<'_>>,
         wall: SystemTime,
-    ) -> Result<CaCertificate, Unfit> {
-        let ca = certificate.and_then(CaCertificate::read);
+    ) -> Result<CertificateFields, GivenCaError> {
+        let ca = certificate.and_then(CertificateFields::read);
         let ca = ca.ok_or_else(|| from.unfit(name, "holds a certificate that cannot be read"))?;
         if !ca.is_ca() {
             return Err(
@@ -107,7 +107,7 @@ impl GivenCa {
         Ok(ca)
     }
 
-    fn issuer(&self, ca: &CaCertificate) -> Result<Issuer<'static, KeyPair>, Unfit> {
+    fn issuer(&self, ca: &CertificateFields) -> Result<Issuer<'static, KeyPair>, GivenCaError> {
         let text = String::from_utf8_lossy(&self.key.text);
         let key = KeyPair::from_pem(&text).map_err(|error| {
             let why = format!("cannot be used ({error}); expected one key in PKCS#8, as \"BEGIN PRIVATE KEY\" begins it (cert-manager: privateKey.encoding: PKCS8)");
@@ -117,8 +117,8 @@ impl GivenCa {
             let why = format!("is not the key of the first certificate in {}", self.cert.from);
             return Err(self.key.unfit(KEY, &why));
         }
-        let mut params = intermediate_params().map_err(|error| Unfit::of(CERT, &error))?;
-        let subject = ca.subject();
+        let mut params = intermediate_params().map_err(|error| GivenCaError::of(CERT, &error))?;
+        let subject = ca.issuer_name();
         params.distinguished_name = subject.ok_or_else(|| {
             self.cert
                 .unfit(CERT, "has a subject of an unusual form; expected one value of each kind, such as CN=egress")
@@ -132,33 +132,34 @@ impl GivenCa {
     }
 }
 
-// === impl End ===
+// === impl CaEnd ===
 
-impl End {
+impl CaEnd {
     fn earlier(self, other: Self) -> Self {
         Self { at: self.at.min(other.at), near_from: self.near_from.min(other.near_from) }
     }
 }
 
-// === impl Pem, Unfit ===
+// === impl Pem, GivenCaError ===
 
 impl Pem {
-    fn unfit(&self, key: &'static str, why: &str) -> Unfit {
-        Unfit { key, why: format!("{} {why}", self.from) }
+    fn unfit(&self, key: &'static str, why: &str) -> GivenCaError {
+        GivenCaError { key, why: format!("{} {why}", self.from) }
     }
 }
 
-impl Unfit {
+impl GivenCaError {
     fn of(key: &'static str, error: &TlsError) -> Self {
         Self { key, why: error.to_string() }
     }
 }
 
-/// Whatever renews certificates does so when a third of their life is left, or more: past half of
-/// that, it has failed. A long life is near its end only in the last month.
-fn end(ca: &CaCertificate) -> End {
+/// Returns the end of a CA. It is near when renewal has failed: certificates are renewed with a
+/// third of their life left, or more, so half of that is late. A long life is near its end only in
+/// the last month.
+fn end(ca: &CertificateFields) -> CaEnd {
     let near = (ca.ends.duration_since(ca.begins).unwrap_or_default() / 6).min(MONTH);
-    End { at: ca.ends, near_from: ca.ends.checked_sub(near).unwrap_or(ca.begins) }
+    CaEnd { at: ca.ends, near_from: ca.ends.checked_sub(near).unwrap_or(ca.begins) }
 }
 
 const MONTH: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -192,8 +193,8 @@ mod tests {
         Root { key, params, pem }
     }
 
-    /// The CA below it as another program could have made it: the name of its key is not that which
-    /// we would give it.
+    /// The CA below it, made as by another program: its key identifier is not the one that we would
+    /// give it.
     fn below(names: Option<NameConstraints>) -> CertificateParams {
         let mut params = ca_params("company egress", 0).expect("a name");
         params.distinguished_name.push(DnType::OrganizationName, "Company");
@@ -208,7 +209,7 @@ mod tests {
     }
 
     /// Puts files together, and makes the CA of them for `a.example`.
-    fn given(cert: &str, key: &str, root: &str) -> Result<Interception, Unfit> {
+    fn given(cert: &str, key: &str, root: &str) -> Result<Interception, GivenCaError> {
         let folder = tempfile::tempdir().expect("a folder");
         let [cert, key, root] = [("tls.crt", cert), ("tls.key", key), ("ca.crt", root)].map(|(name, text)| {
             fs::write(folder.path().join(name), text).expect("written");

@@ -119,7 +119,7 @@ fn the_names_that_are_kept_are_bounded() {
         ca.config(&format!("n{number}.example.com"), true, at).expect("made");
     }
     let leaves = ca.leaves.lock().expect("no panic");
-    assert!(leaves.len() == LEAVES && !leaves.contains_key("n0.example.com"), "{}", leaves.len());
+    assert!(leaves.len() <= LEAVES && !leaves.contains_key("n0.example.com"), "{}", leaves.len());
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! A connection that speaks HTTP, and the task that drives it.
+//! An HTTP connection, and its driver task.
 //!
 //! hyper's HTTP/2 connection is two futures: one reads frames, the other hands out requests and is
 //! not woken when SETTINGS or a GOAWAY arrive. [`WakingExecutor`] wakes the second whenever the
@@ -20,28 +20,29 @@ use tokio::task::AbortHandle;
 use super::Pool;
 use super::stream_lease::{Exclusive, SentBody, Stream, StreamUnit};
 use crate::api::Group;
-use crate::upstream::corked::{Cork, Corked, Uncorked};
+use crate::upstream::corked::{Cork, CorkedConnection, CorkedStream};
 use crate::upstream::dial::{Dialer, Socket, certificate_alert};
 use crate::upstream::error::DialFailure;
-use crate::upstream::http1::{Connection, Traffic, handshake};
+use crate::upstream::http1::{ConnectionDriver, Traffic, handshake};
 use crate::upstream::stream_accounts::ConnectionId;
 use crate::upstream::windows::{STREAMS, Window};
 
-/// A connection that can take calls and is not yet registered. Its driver is boxed while it is
-/// handed around: it is large.
-pub(super) enum Established {
-    Http1 { sender: http1::SendRequest<SentBody>, connection: Box<Connection<SentBody>>, traffic: Arc<Traffic> },
-    Http2 { sender: http2::SendRequest<SentBody>, connection: Box<Http2>, limit: usize },
+/// A new connection, not yet registered.
+pub(super) struct NewConnection {
+    /// The number of streams that it may have open.
+    pub(super) limit: usize,
+    pub(super) is_http2: bool,
+    start: Box<dyn FnOnce(&Arc<Pool>, ConnectionId) -> Handle + Send>,
 }
 
-/// The half of an HTTP/2 connection that hands out requests, and its waker.
+/// The request half of an HTTP/2 connection, and its waker.
 pub(super) struct Http2 {
-    connection: http2::Connection<TokioIo<Corked<Socket>>, SentBody, WakingExecutor>,
+    connection: http2::Connection<TokioIo<CorkedStream<Socket>>, SentBody, WakingExecutor>,
     waker: Arc<AtomicWaker>,
     _window: Window,
 }
 
-/// A registered connection, to open streams on.
+/// A registered connection.
 pub(super) enum Handle {
     Http1 {
         /// `None` while it serves a call.
@@ -57,26 +58,31 @@ pub(super) enum Handle {
 #[derive(Clone)]
 struct WakingExecutor {
     waker: Arc<AtomicWaker>,
-    /// That of the stream, to which the first task writes.
+    /// The cork of the stream, written by the first task.
     cork: Cork,
-    /// The first task is the one that reads frames.
+    /// The first task, the reader of frames, is spawned.
     reader_spawned: Arc<AtomicBool>,
 }
 
-/// Dials, and begins HTTP in the version that the other side chose.
-pub(super) async fn connect(dialer: &Dialer, group: Group) -> Result<Established, DialFailure> {
-    let (socket, h2) = dialer.connect().await?;
-    if h2 {
+/// Dials, and starts HTTP in the negotiated version.
+pub(super) async fn connect(dialer: &Dialer, group: Group) -> Result<NewConnection, DialFailure> {
+    let socket = dialer.connect(false).await?;
+    if matches!(&socket, Socket::Right(tls) if tls.get_ref().1.alpn_protocol() == Some(b"h2")) {
         return handshake_http2(socket, dialer.windows.open(group)).await;
     }
     let traffic = Arc::new(Traffic::default());
     let (sender, connection) = handshake(socket, Arc::clone(&traffic)).await?;
-    Ok(Established::Http1 { sender, connection: Box::new(connection), traffic })
+    let connection = Box::new(connection);
+    let start = move |pool: &Arc<Pool>, id| {
+        let driving = drive_http1(connection, Arc::clone(&traffic), Arc::downgrade(pool), id);
+        Handle::Http1 { sender: Some(sender), traffic, driver: tokio::spawn(driving).abort_handle(), reused: false }
+    };
+    Ok(NewConnection { limit: 1, is_http2: false, start: Box::new(start) })
 }
 
-async fn handshake_http2(socket: Socket, window: Window) -> Result<Established, DialFailure> {
+async fn handshake_http2(socket: Socket, window: Window) -> Result<NewConnection, DialFailure> {
     let waker = Arc::new(AtomicWaker::new());
-    let (stream, cork) = Corked::new(socket);
+    let (stream, cork) = CorkedStream::new(socket);
     let executor = WakingExecutor { waker: Arc::clone(&waker), cork, reader_spawned: Arc::default() };
     let (sender, connection) = http2::Builder::new(executor)
         .timer(TokioTimer::new())
@@ -90,7 +96,7 @@ async fn handshake_http2(socket: Socket, window: Window) -> Result<Established, 
         .handshake(TokioIo::new(stream))
         .await
         .map_err(http_failure)?;
-    let mut connection = Http2 { connection, waker, _window: window };
+    let mut connection = Box::new(Http2 { connection, waker, _window: window });
     let limit = poll_fn(|cx| match connection.poll(cx) {
         Poll::Ready(Ok(())) => Poll::Ready(Err(DialFailure::ClosedAtOnce)),
         Poll::Ready(Err(error)) => Poll::Ready(Err(http_failure(error))),
@@ -98,36 +104,25 @@ async fn handshake_http2(socket: Socket, window: Window) -> Result<Established, 
         Poll::Pending => Poll::Pending,
     })
     .await?;
-    Ok(Established::Http2 { sender, connection: Box::new(connection), limit })
+    let start = move |pool: &Arc<Pool>, id| {
+        tokio::spawn(connection.drive(Arc::downgrade(pool), id, limit));
+        Handle::Http2(sender)
+    };
+    Ok(NewConnection { limit, is_http2: true, start: Box::new(start) })
 }
 
-/// Names the cause. A refused client certificate shows only here: in TLS 1.3 the server answers it
-/// after the handshake.
+/// Classifies a failure. A refused client certificate shows only here: in TLS 1.3 the server
+/// answers it after the handshake.
 fn http_failure(error: hyper::Error) -> DialFailure {
     certificate_alert(&error).map_or_else(|| DialFailure::Http(error), DialFailure::ClientCertificate)
 }
 
-// === impl Established ===
+// === impl NewConnection ===
 
-impl Established {
-    /// Returns the number of streams that it may have open.
-    pub(super) fn limit(&self) -> usize {
-        if let Self::Http2 { limit, .. } = self { *limit } else { 1 }
-    }
-
-    /// Starts the task that drives it and keeps the accounts of `pool` about it.
+impl NewConnection {
+    /// Starts its driver task, which reports changes to `pool`.
     pub(super) fn start(self, pool: &Arc<Pool>, id: ConnectionId) -> Handle {
-        let pool = Arc::downgrade(pool);
-        match self {
-            Self::Http1 { sender, connection, traffic } => {
-                let driver = tokio::spawn(drive_http1(connection, Arc::clone(&traffic), pool, id)).abort_handle();
-                Handle::Http1 { sender: Some(sender), traffic, driver, reused: false }
-            }
-            Self::Http2 { sender, connection, limit } => {
-                tokio::spawn(connection.drive(pool, id, limit));
-                Handle::Http2(sender)
-            }
-        }
+        (self.start)(pool, id)
     }
 }
 
@@ -186,7 +181,7 @@ impl Http2 {
 
 /// Drives an HTTP/1.1 connection to its end.
 async fn drive_http1(
-    mut connection: Box<Connection<SentBody>>,
+    mut connection: Box<ConnectionDriver<SentBody>>,
     traffic: Arc<Traffic>,
     pool: Weak<Pool>,
     id: ConnectionId,
@@ -207,7 +202,7 @@ async fn drive_http1(
     ended(end, &pool, id);
 }
 
-/// Takes a connection that has ended out of the accounts.
+/// Removes an ended connection from the accounts.
 fn ended(end: hyper::Result<()>, pool: &Weak<Pool>, id: ConnectionId) {
     if let Err(error) = end {
         tracing::debug!(%error, "upstream connection ended");
@@ -228,7 +223,7 @@ impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for WakingE
             tokio::spawn(future);
             return;
         }
-        let mut future = Uncorked::new(future, self.cork.clone());
+        let mut future = CorkedConnection::new(future, self.cork.clone());
         let waker = Arc::clone(&self.waker);
         tokio::spawn(async move {
             poll_fn(|cx| {
@@ -246,5 +241,5 @@ impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for WakingE
 const MAX_HEADER_LIST: u32 = 1 << 20;
 /// The time between pings. As with client-go, a dead connection is found within 45 s.
 const PING_EVERY: Duration = Duration::from_secs(30);
-/// The time that an answer to a ping may take.
+/// The timeout of a ping.
 const PING_TIMEOUT: Duration = Duration::from_secs(15);

@@ -1,8 +1,6 @@
-//! The state under a pool's lock, and the decisions about it: which call gets a stream, and which
-//! dials to start.
+//! The state under a pool's lock: which call gets a stream, and which dials to start.
 //!
-//! Nothing here calls out; what is to be done once the lock is released is collected in
-//! [`Deferred`].
+//! Nothing here calls out; actions without the lock are collected in [`Deferred`].
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,32 +14,31 @@ use super::connection::Handle;
 use super::stream_lease::StreamLease;
 use crate::moment::Moment;
 use crate::upstream::error::DialError;
-use crate::upstream::pacing::Pacing;
+use crate::upstream::pacing::DialPace;
 use crate::upstream::stream_accounts::{ConnectionId, StreamAccounts};
 
 /// The connections, dials and waiters of one group.
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct PoolState {
     pub(super) accounts: StreamAccounts<Handle>,
-    pub(super) pacing: Pacing,
-    /// Exempt calls that want the first stream to come, each with a dial of its own.
+    pub(super) pacing: DialPace,
+    /// Exempt calls in wait of the first stream, each with its own dial.
     pub(super) exempt: Waiters,
-    /// Calls that the upstream did not process, which want another stream.
+    /// Unprocessed calls in wait of another stream.
     pub(super) replays: Waiters,
     /// True if the upstream speaks h2; `None` before the first connection.
     pub(super) multiplexed: Option<bool>,
-    /// A timer runs for the next dial that is due.
+    /// A timer for the next dial is set.
     pub(super) alarm: bool,
 }
 
-/// Calls that wait for a stream here, first come first served.
+/// Calls in wait of a stream here, first come first served.
 #[derive(Default)]
 pub(super) struct Waiters(pub(super) VecDeque<oneshot::Sender<Result<StreamLease, Arc<DialError>>>>);
 
-/// The things to be done once the lock is released.
+/// Actions to do without the lock.
 #[derive(Default)]
 pub(super) struct Deferred {
-    pub(super) room: i64,
     pub(super) unreachable: bool,
     pub(super) dials: usize,
     pub(super) alarm: Option<Moment>,
@@ -49,29 +46,21 @@ pub(super) struct Deferred {
     pub(super) handles: Vec<Handle>,
 }
 
-// === impl State ===
+// === impl PoolState ===
 
-impl State {
-    /// Opens a stream, passing over connections that have closed unnoticed.
-    pub(super) fn open(&mut self, pool: &Arc<Pool>, granted: bool, deferred: &mut Deferred) -> Option<StreamLease> {
-        loop {
-            let (taken, change) = self.accounts.take(granted);
-            let Some((id, handle)) = taken else {
-                deferred.room += change;
-                return None;
-            };
+impl PoolState {
+    /// Opens a stream. Removes connections found closed.
+    pub(super) fn open(&mut self, pool: &Arc<Pool>, deferred: &mut Deferred) -> Option<StreamLease> {
+        while let Some((id, handle)) = self.accounts.take() {
             if let Some(stream) = handle.open(pool, id) {
-                deferred.room += change;
                 return Some(StreamLease { pool: Arc::clone(pool), stream });
             }
-            // the unit just taken is gone with the connection, whether granted or not; a grant is
-            // still to be honoured
-            deferred.room -= 1;
             self.close(id, deferred);
         }
+        None
     }
 
-    /// Closes the connections that are idle or old, as far as they can be spared.
+    /// Closes idle and old connections, as far as they can be spared.
     pub(super) fn retire(&mut self, now: Moment, deferred: &mut Deferred) {
         for id in self.accounts.stale(now, MAX_IDLE) {
             self.close(id, deferred);
@@ -79,24 +68,22 @@ impl State {
     }
 
     pub(super) fn close(&mut self, id: ConnectionId, deferred: &mut Deferred) {
-        let (handle, change) = self.accounts.remove(id);
-        deferred.room += change;
-        deferred.handles.extend(handle);
+        deferred.handles.extend(self.accounts.remove(id));
     }
 
-    /// Frees a connection whose call is over, as soon as hyper is ready for the next call.
-    pub(super) fn release(&mut self, id: ConnectionId, deferred: &mut Deferred, now: Moment) {
+    /// Frees a connection after its call, if hyper is ready for the next.
+    pub(super) fn release(&mut self, id: ConnectionId, now: Moment) {
         let Some(Handle::Http1 { sender: Some(sender), traffic, .. }) = self.accounts.handle(id) else { return };
         if sender.is_ready() && traffic.releasing.swap(false, Ordering::SeqCst) {
-            deferred.room += self.accounts.give(id, now);
+            self.accounts.give(id, now);
         }
     }
 
-    /// Gives free streams to the calls that wait for one here.
+    /// Gives free streams to waiting calls.
     pub(super) fn serve(&mut self, pool: &Arc<Pool>, deferred: &mut Deferred) {
         // both are looked at each time: calls that have given up must not be counted in `plan`
         while (self.exempt.any() | self.replays.any()) && self.accounts.free() > 0 {
-            let Some(lease) = self.open(pool, false, deferred) else { return };
+            let Some(lease) = self.open(pool, deferred) else { return };
             let unsent = match self.exempt.0.pop_front().or_else(|| self.replays.0.pop_front()) {
                 Some(waiter) => waiter.send(Ok(lease)).err().and_then(Result::ok),
                 None => Some(lease),
@@ -105,7 +92,7 @@ impl State {
         }
     }
 
-    /// Decides which dials to start.
+    /// Plans dials.
     pub(super) fn plan(&mut self, now: Moment, deferred: &mut Deferred) {
         if self.multiplexed == Some(true) && self.accounts.nearly_full() {
             self.pacing.ahead = true;
@@ -125,7 +112,7 @@ impl State {
 // === impl Waiters ===
 
 impl Waiters {
-    /// Adds a call, and forgets those that have given up.
+    /// Adds a call. Removes those that have given up.
     pub(super) fn add(&mut self) -> oneshot::Receiver<Result<StreamLease, Arc<DialError>>> {
         let (waiter, coming) = oneshot::channel();
         self.0.retain(|waiter| !waiter.is_closed());
@@ -133,7 +120,7 @@ impl Waiters {
         coming
     }
 
-    /// True if a call waits. Forgets those in front that have given up.
+    /// True if a call waits. Removes those in front that have given up.
     fn any(&mut self) -> bool {
         while self.0.front().is_some_and(oneshot::Sender::is_closed) {
             self.0.pop_front();

@@ -1,4 +1,4 @@
-//! A stream of a live connection, which is given back to its pool when dropped.
+//! A lease of a stream, returned to its pool when dropped.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::upstream::body::AttemptBody;
 use crate::upstream::http1::Traffic;
 use crate::upstream::stream_accounts::ConnectionId;
 
-/// One stream of a live connection. Given back when dropped.
+/// A lease of one stream of a live connection. Returned when dropped.
 #[derive(derive_more::Debug)]
 #[debug("StreamLease({:?})", pool.group)]
 #[must_use = "a lease is a stream: send on it, or drop it"]
@@ -28,8 +28,7 @@ pub(in crate::upstream) enum Stream {
 /// A request body as connections send it.
 pub(in crate::upstream) type SentBody = AttemptBody<StreamUnit>;
 
-/// A counted HTTP/2 stream, shared by the two bodies that go over it: it is free when both are done
-/// with.
+/// A counted HTTP/2 stream, shared by its request and response bodies: free when both are dropped.
 #[derive(derive_more::Debug)]
 #[debug("{id:?}")]
 pub(in crate::upstream) struct StreamUnit {
@@ -37,7 +36,7 @@ pub(in crate::upstream) struct StreamUnit {
     pub(super) id: ConnectionId,
 }
 
-/// An HTTP/1.1 connection while it serves one call. Dropped in the middle of it, the connection is
+/// An HTTP/1.1 connection while it serves one call. If dropped during the call, the connection is
 /// closed: HTTP/1.1 has no other way to cancel a call.
 #[derive(derive_more::Debug)]
 #[debug("{id:?}")]
@@ -56,7 +55,7 @@ pub(in crate::upstream) struct Exclusive {
 // === impl StreamLease ===
 
 impl StreamLease {
-    /// Returns the group of connections that it belongs to.
+    /// Returns the group of its connection.
     pub fn group(&self) -> Group {
         self.pool.group
     }
@@ -73,8 +72,8 @@ impl Drop for StreamUnit {
 // === impl Exclusive ===
 
 impl Exclusive {
-    /// Gives the connection back after a response that ended as it should: it may serve the next
-    /// call, if it stays open.
+    /// Returns the connection after a complete response. It may serve the next call, if it stays
+    /// open.
     pub(in crate::upstream) fn ended(&mut self) {
         if let Some(sender) = self.sender.take() {
             self.pool.put_back(self.id, sender);

@@ -1,33 +1,44 @@
-//! What a certificate says of the CA that it is for: how long it lasts, what it may sign, and what
-//! the certificates by it have to repeat of it.
+//! The fields of a certificate: subject, validity, key, and extensions.
 
 use std::time::SystemTime;
 
 use rcgen::{DistinguishedName, DnType, DnValue};
 use rustls::pki_types::CertificateDer;
-use yasna::models::ObjectIdentifier;
+use yasna::models::{ObjectIdentifier, TaggedDerValue};
 use yasna::tags::{TAG_IA5STRING, TAG_PRINTABLESTRING, TAG_UTCTIME, TAG_UTF8STRING};
 use yasna::{ASN1Result, BERReader, BERReaderSeq, Tag, parse_der};
 
-use super::subject::{Part, of_part, rest};
-
-/// A certificate, as far as its CA needs to know it.
+/// The fields of a certificate.
 #[derive(Debug)]
-pub(super) struct CaCertificate {
+pub(super) struct CertificateFields {
     /// True if it is its own issuer.
     pub(super) is_root: bool,
-    parts: Vec<Vec<Part>>,
+    /// The subject: sets of attributes.
+    pub(super) subject: Vec<Vec<NameAttribute>>,
     pub(super) begins: SystemTime,
     pub(super) ends: SystemTime,
-    /// The public key as it stands in the certificate.
+    /// The public key with its algorithm (`subjectPublicKeyInfo`).
     pub(super) public_key: Vec<u8>,
-    extensions: Vec<(ObjectIdentifier, Vec<u8>)>,
+    extensions: Vec<Extension>,
 }
 
-// === impl CaCertificate ===
+/// An attribute of a name, such as its common name.
+#[derive(Debug)]
+pub(super) struct NameAttribute {
+    pub(super) kind: ObjectIdentifier,
+    pub(super) value: TaggedDerValue,
+}
 
-impl CaCertificate {
-    /// Reads a certificate; `None` if it is none that can be read.
+#[derive(Debug)]
+struct Extension {
+    kind: ObjectIdentifier,
+    value: Vec<u8>,
+}
+
+// === impl CertificateFields ===
+
+impl CertificateFields {
+    /// Reads a certificate; `None` if it is malformed.
     pub(super) fn read(certificate: &CertificateDer<'_>) -> Option<Self> {
         let read = parse_der(certificate, |reader| {
             reader.read_sequence(|certificate| {
@@ -39,7 +50,7 @@ impl CaCertificate {
         read.ok()
     }
 
-    /// True if it is that of a CA which may sign certificates.
+    /// True for a CA with the right to sign certificates.
     pub(super) fn is_ca(&self) -> bool {
         let says_so = self.extension(&BASIC_CONSTRAINTS, |reader| {
             reader.read_sequence(|constraints| {
@@ -53,14 +64,14 @@ impl CaCertificate {
         says_so == Some(true) && may_sign
     }
 
-    /// True if nothing keeps a server from showing it as its own.
+    /// True if a server may use it as its own.
     pub(super) fn may_serve(&self) -> bool {
         let uses = self.extension(&EXTENDED_KEY_USAGE, |reader| reader.collect_sequence_of(|usage| usage.read_oid()));
         let serves = |usage: &ObjectIdentifier| [&SERVER_AUTH[..], &ANY_USAGE].contains(&&usage.components()[..]);
         uses.is_none_or(|uses| uses.iter().any(serves))
     }
 
-    /// The names below which it may sign; `None` if nothing keeps it from signing for any name.
+    /// Returns the names of its constraints; `None` if it may sign for any name.
     pub(super) fn permitted(&self) -> Option<Vec<String>> {
         let subtrees = self.extension(&NAME_CONSTRAINTS, |reader| {
             reader.read_sequence(|constraints| {
@@ -86,17 +97,18 @@ impl CaCertificate {
         (!names.is_empty() && names.iter().all(|name| !name.is_empty())).then_some(names)
     }
 
-    /// The name of its key, which certificates by it repeat; empty if it has none.
+    /// Returns the identifier of its key, repeated by the certificates it signs; empty if it has
+    /// none.
     pub(super) fn key_identifier(&self) -> Vec<u8> {
         self.extension(&SUBJECT_KEY_IDENTIFIER, |reader| reader.read_bytes()).unwrap_or_default()
     }
 
-    /// Its subject, which certificates by it have as their issuer; `None` if it cannot be repeated
-    /// byte for byte.
-    pub(super) fn subject(&self) -> Option<DistinguishedName> {
+    /// Returns its subject as the issuer of the certificates it signs; `None` if it cannot be
+    /// repeated byte for byte.
+    pub(super) fn issuer_name(&self) -> Option<DistinguishedName> {
         let mut name = DistinguishedName::new();
-        for part in &self.parts {
-            let [(kind, value)] = &part[..] else { return None };
+        for attributes in &self.subject {
+            let [NameAttribute { kind, value }] = &attributes[..] else { return None };
             let kind = DnType::from_oid(kind.components());
             let text = String::from_utf8(value.value().to_vec()).ok()?;
             let value = match value.tag() {
@@ -114,15 +126,15 @@ impl CaCertificate {
     }
 
     fn extension<T>(&self, kind: &[u64], read: impl FnOnce(BERReader<'_, '_>) -> ASN1Result<T>) -> Option<T> {
-        let (_, value) = self.extensions.iter().find(|(found, _)| found.components() == kind)?;
-        parse_der(value, read).ok()
+        let extension = self.extensions.iter().find(|extension| extension.kind.components() == kind)?;
+        parse_der(&extension.value, read).ok()
     }
 }
 
 // === helpers ===
 
-/// Reads the part that is signed.
-fn of_signed(signed: &mut BERReaderSeq<'_, '_>) -> ASN1Result<CaCertificate> {
+/// Reads the signed part.
+fn of_signed(signed: &mut BERReaderSeq<'_, '_>) -> ASN1Result<CertificateFields> {
     signed.read_optional(|version| version.read_tagged(Tag::context(0), |version| version.read_der()))?;
     for _ in ["serial number", "signature"] {
         signed.next().read_der()?;
@@ -130,8 +142,8 @@ fn of_signed(signed: &mut BERReaderSeq<'_, '_>) -> ASN1Result<CaCertificate> {
     let issuer = signed.next().read_der()?;
     let (begins, ends) =
         signed.next().read_sequence(|validity| Ok((of_time(validity.next())?, of_time(validity.next())?)))?;
-    let subject = signed.next().read_der()?;
-    let parts = parse_der(&subject, |subject| subject.collect_sequence_of(|part| part.collect_set_of(of_part)))?;
+    let subject_der = signed.next().read_der()?;
+    let subject = parse_der(&subject_der, |sets| sets.collect_sequence_of(|set| set.collect_set_of(of_attribute)))?;
     let public_key = signed.next().read_der()?;
     let mut extensions = Vec::new();
     while let Some(part) = signed.read_optional(|part| part.read_tagged_der())? {
@@ -139,7 +151,13 @@ fn of_signed(signed: &mut BERReaderSeq<'_, '_>) -> ASN1Result<CaCertificate> {
             extensions = parse_der(part.value(), |list| list.collect_sequence_of(of_extension))?;
         }
     }
-    Ok(CaCertificate { is_root: issuer == subject, parts, begins, ends, public_key, extensions })
+    Ok(CertificateFields { is_root: issuer == subject_der, subject, begins, ends, public_key, extensions })
+}
+
+fn of_attribute(reader: BERReader<'_, '_>) -> ASN1Result<NameAttribute> {
+    reader.read_sequence(|attribute| {
+        Ok(NameAttribute { kind: attribute.next().read_oid()?, value: attribute.next().read_tagged_der()? })
+    })
 }
 
 fn of_time(reader: BERReader<'_, '_>) -> ASN1Result<SystemTime> {
@@ -151,12 +169,18 @@ fn of_time(reader: BERReader<'_, '_>) -> ASN1Result<SystemTime> {
     Ok(time.into())
 }
 
-fn of_extension(reader: BERReader<'_, '_>) -> ASN1Result<(ObjectIdentifier, Vec<u8>)> {
+fn of_extension(reader: BERReader<'_, '_>) -> ASN1Result<Extension> {
     reader.read_sequence(|extension| {
         let kind = extension.next().read_oid()?;
         extension.read_default(false, |reader| reader.read_bool())?;
-        Ok((kind, extension.next().read_bytes()?))
+        Ok(Extension { kind, value: extension.next().read_bytes()? })
     })
+}
+
+/// Skips what is left.
+fn rest(reader: &mut BERReaderSeq<'_, '_>) -> ASN1Result<()> {
+    while reader.read_optional(|part| part.read_der())?.is_some() {}
+    Ok(())
 }
 
 const SUBJECT_KEY_IDENTIFIER: [u64; 4] = [2, 5, 29, 14];
@@ -166,7 +190,7 @@ const NAME_CONSTRAINTS: [u64; 4] = [2, 5, 29, 30];
 const EXTENDED_KEY_USAGE: [u64; 4] = [2, 5, 29, 37];
 const ANY_USAGE: [u64; 5] = [2, 5, 29, 37, 0];
 const SERVER_AUTH: [u64; 9] = [1, 3, 6, 1, 5, 5, 7, 3, 1];
-/// The bit of a key that signs certificates, in the first byte of its usages.
+/// The bit for signing certificates, in the first byte of the key usages.
 const KEY_CERT_SIGN: u8 = 0b100;
 /// The tag of a host name among the kinds of names.
 const DNS_NAME: u64 = 2;
@@ -189,8 +213,8 @@ mod tests {
             der[at] = byte;
             der.truncate(cut);
             for der in [der, noise] {
-                if let Some(read) = CaCertificate::read(&der.into()) {
-                    let told = (read.is_ca(), read.permitted(), read.key_identifier(), read.subject());
+                if let Some(read) = CertificateFields::read(&der.into()) {
+                    let told = (read.is_ca(), read.permitted(), read.key_identifier(), read.issuer_name());
                     prop_assert!(told.2.len() < 2_000);
                 }
             }
