@@ -139,9 +139,9 @@ async fn a_client_without_a_token_or_with_a_wrong_one_gets_401_and_reaches_nothi
         (String::new(), "expected its service account's token as Authorization: Bearer"),
         ("Authorization: Basic YWxpY2U6dA==\r\n".to_owned(), "expected its service account's token"),
         ("Authorization: Bearer\r\n".to_owned(), "expected its service account's token"),
-        (bearer("t-alic"), "the API server knows nobody by this call's token"),
-        (bearer("t-alicea"), "the API server knows nobody by this call's token"),
-        (bearer("T-ALICE"), "the API server knows nobody by this call's token"),
+        (bearer("t-alic"), "TokenReview rejected this call's token"),
+        (bearer("t-alicea"), "TokenReview rejected this call's token"),
+        (bearer("T-ALICE"), "TokenReview rejected this call's token"),
         (bearer("t-alice").repeat(2), "more than one token"),
         ("Tidegate-Client-Token: t-alice\r\n".to_owned(), "expected its service account's token"),
     ] {

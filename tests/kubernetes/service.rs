@@ -69,9 +69,9 @@ fn only_clients_that_the_api_server_knows_are_let_in_and_each_is_itself() {
             }
             for (token, says) in [
                 (String::new(), "does not say"),
-                ("wrong".to_owned(), "knows nobody"),
-                (one.token.get(1..).expect("a token").to_owned(), "knows nobody"),
-                (format!("{}x", one.token), "knows nobody"),
+                ("wrong".to_owned(), "TokenReview rejected"),
+                (one.token.get(1..).expect("a token").to_owned(), "TokenReview rejected"),
+                (format!("{}x", one.token), "TokenReview rejected"),
             ] {
                 let (status, answer) = call(&User { name: String::new(), token }, protocol).await;
                 assert_eq!(status, 401, "{answer}");

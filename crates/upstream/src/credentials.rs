@@ -262,19 +262,12 @@ impl ResolvedUpstream {
     }
 
     /// Makes TLS to the upstream; `None` for plain HTTP. Only when injecting does it show the
-    /// source's client certificate, or a plugin's.
+    /// source's client certificate, or a plugin's. One of the pins must be in the upstream's chain,
+    /// if there are any.
     ///
     /// # Errors
     /// The roots or the certificate cannot be used.
-    pub fn tls(&self, injecting: bool) -> Result<Option<Arc<tls::Client>>, TlsError> {
-        self.pinned_tls(injecting, &[])
-    }
-
-    /// Makes TLS that also requires one of these keys in the upstream's chain; empty for any.
-    ///
-    /// # Errors
-    /// The roots or the certificate cannot be used.
-    pub fn pinned_tls(&self, injecting: bool, pins: &[tls::Pin]) -> Result<Option<Arc<tls::Client>>, TlsError> {
+    pub fn tls(&self, injecting: bool, pins: &[tls::Pin]) -> Result<Option<Arc<tls::Client>>, TlsError> {
         if self.target.scheme == Scheme::HTTP {
             return Ok(None);
         }

@@ -1,8 +1,8 @@
 //! The connections of tidegate to an API.
 //!
-//! [`tls`] has rustls configurations that follow their files. [`credentials`] finds an upstream and
-//! what it asks of a client. [`own_client`] makes the calls of the process itself. [`clients`] asks an API server whose token a client has. [`upstream`]
-//! accounts for every stream of a connection, and sends requests.
+//! [`tls`] has rustls configurations that follow their files. [`credentials`] resolves an upstream
+//! and its credentials. [`own_client`] makes the process's own calls. [`clients`] identifies a
+//! gate's clients. [`upstream`] accounts for every stream of a connection, and sends requests.
 
 pub mod clients;
 pub mod credentials;

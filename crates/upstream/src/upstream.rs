@@ -30,12 +30,13 @@ mod upgrade;
 mod windows;
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use http::uri::Scheme;
 use http::{HeaderMap, Request, Response};
+use tokio::sync::Semaphore;
 
 pub use self::body::{BodyPrefix, OutgoingBody, OutgoingBodyError};
 use self::body::{Budget, KEPT_TOGETHER};
@@ -154,7 +155,7 @@ impl Upstream {
             target: options.target,
             injector: options.injector,
             clock,
-            budget: Arc::new(AtomicUsize::new(KEPT_TOGETHER)),
+            budget: Arc::new(Semaphore::new(KEPT_TOGETHER)),
             tls_changes: AtomicU64::new(dialer.tls_changes()),
             certificate_refused: AtomicBool::new(false),
             dialer,

@@ -68,7 +68,7 @@ async fn the_calls_in_a_tunnel_are_those_of_the_client_that_asked_for_it() {
     let refused = listener.exchange(&connect("")).await;
     assert!(refused.starts_with("HTTP/1.1 407 tidegate: the token of a service account is asked for"), "{refused}");
     let refused = listener.exchange(&connect("Proxy-Authorization: Bearer x\r\n")).await;
-    assert!(refused.starts_with("HTTP/1.1 407 tidegate: the API server knows nobody by this token"), "{refused}");
+    assert!(refused.starts_with("HTTP/1.1 407 tidegate: TokenReview rejected this token"), "{refused}");
     for expected in [[200, 200], [429, 429]] {
         let mut stream = listener.connect().await;
         let head = connect("Proxy-Authorization: Bearer t\r\n");

@@ -16,9 +16,7 @@ pub enum ClientRefusal {
     #[error("this call shows more than one token; expected one")]
     Ambiguous,
     /// Its token is nobody's.
-    #[error(
-        "the API server knows nobody by this call's token (TokenReview): it has expired, was revoked, or is for another audience"
-    )]
+    #[error("TokenReview rejected this call's token: it has expired, was revoked, or is for another audience")]
     WrongToken,
     /// Its certificate has no name.
     #[error("the client's certificate has no common name (CN), by which this gate would know it")]

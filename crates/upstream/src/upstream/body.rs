@@ -6,7 +6,6 @@
 //! framing is the client's: a declared length stays declared, a chunked body stays chunked.
 
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -14,6 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::inbound::{Inbound, InboundError};
 use super::lock;
@@ -55,15 +55,8 @@ pub enum OutgoingBodyError {
     Superseded,
 }
 
-/// The remaining bytes for all kept bodies of an upstream.
-pub(super) type Budget = Arc<AtomicUsize>;
-
-/// Bytes taken from a budget; given back when dropped.
-#[derive(Debug, Default)]
-struct Charge {
-    budget: Option<Budget>,
-    bytes: usize,
-}
+/// The bytes for all kept bodies of an upstream: a permit each.
+pub(super) type Budget = Arc<Semaphore>;
 
 #[derive(Debug, Default)]
 struct OutgoingState {
@@ -76,8 +69,9 @@ struct OutgoingState {
     kept_bytes: usize,
     /// Not everything read is kept, so there is no replay.
     partial: bool,
-    /// The bytes of `kept` charged to the budget.
-    charge: Charge,
+    budget: Option<Budget>,
+    /// The part of the budget taken for `kept`.
+    charge: Option<OwnedSemaphorePermit>,
     /// The response head is there: nothing more is kept.
     answered: bool,
     /// A [`BodyPrefix`] exists, so the beginning stays even without room for a replay.
@@ -114,11 +108,11 @@ impl OutgoingBody {
     pub(super) fn begin(&self, budget: &Budget, is_declared: impl FnOnce() -> bool) {
         let Some(mut state) = self.state() else { return };
         state.declared = is_declared();
-        state.charge.budget = Some(Arc::clone(budget));
-        let bytes = state.kept_bytes;
-        // what was read while waiting is in memory anyway and must be sent: only its stay is
+        state.budget = Some(Arc::clone(budget));
+        // bytes read while waiting are in memory anyway and must be sent: only their stay is
         // charged
-        state.charge.add(bytes);
+        let bytes = state.kept_bytes;
+        state.charge(bytes);
     }
 
     /// Returns the body for one attempt, with its HTTP/2 stream. Earlier attempts can read no more.
@@ -157,7 +151,7 @@ impl OutgoingBody {
     pub(super) fn answered(&self) {
         let Some(mut state) = self.state() else { return };
         state.answered = true;
-        state.charge = Charge::default();
+        state.charge = None;
     }
 
     fn state(&self) -> Option<MutexGuard<'_, OutgoingState>> {
@@ -247,7 +241,7 @@ impl OutgoingState {
         let Some(data) = frame.data_ref().filter(|data| !data.is_empty()) else { return };
         let bytes = data.len();
         let has_room = self.kept_bytes + bytes <= KEPT_FOR_REPLAY && self.kept.len() < PIECES_FOR_REPLAY;
-        if !self.partial && !self.answered && has_room && self.charge.add(bytes) {
+        if !self.partial && !self.answered && has_room && self.charge(bytes) {
             self.kept.push(data.clone());
             self.kept_bytes += bytes;
             return;
@@ -257,7 +251,7 @@ impl OutgoingState {
             self.partial = true;
             self.kept = beginning(&self.kept, most);
             self.kept_bytes = self.kept.iter().map(Bytes::len).sum();
-            self.charge = Charge::default();
+            self.charge = None;
         }
         let room = most.saturating_sub(self.kept_bytes).min(bytes);
         if !self.answered && room > 0 && self.kept.len() < PIECES_FOR_REPLAY {
@@ -265,27 +259,16 @@ impl OutgoingState {
             self.kept_bytes += room;
         }
     }
-}
 
-// === impl Charge ===
-
-impl Charge {
     /// Takes bytes from the budget, if it has enough.
-    fn add(&mut self, bytes: usize) -> bool {
-        let Some(budget) = &self.budget else { return false };
-        let charged = budget.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes)).is_ok();
-        if charged {
-            self.bytes += bytes;
+    fn charge(&mut self, bytes: usize) -> bool {
+        let (Some(budget), Ok(bytes)) = (&self.budget, u32::try_from(bytes)) else { return false };
+        let Ok(permit) = Arc::clone(budget).try_acquire_many_owned(bytes) else { return false };
+        match &mut self.charge {
+            Some(charge) => charge.merge(permit),
+            none => *none = Some(permit),
         }
-        charged
-    }
-}
-
-impl Drop for Charge {
-    fn drop(&mut self) {
-        if let Some(budget) = &self.budget {
-            budget.fetch_add(self.bytes, Ordering::Relaxed);
-        }
+        true
     }
 }
 
@@ -337,7 +320,7 @@ mod tests {
 
     fn sent(budget: usize, named: bool, frames: &[usize]) -> (Vec<Bytes>, bool) {
         let outgoing = OutgoingBody::new(Vec::new(), None, None);
-        outgoing.begin(&Budget::new(AtomicUsize::new(budget)), || true);
+        outgoing.begin(&Budget::new(Semaphore::new(budget)), || true);
         let kept = BodyPrefix(outgoing.shared.clone());
         if named {
             drop(outgoing.kept());
@@ -368,7 +351,7 @@ mod tests {
     #[test]
     fn nothing_more_is_kept_behind_the_response_head() {
         let outgoing = OutgoingBody::new(vec![Bytes::from_static(b"begin")], None, None);
-        outgoing.begin(&Budget::new(AtomicUsize::new(1 << 20)), || true);
+        outgoing.begin(&Budget::new(Semaphore::new(1 << 20)), || true);
         let kept = outgoing.kept();
         outgoing.answered();
         outgoing.state().expect("a body").keep(&Frame::data(Bytes::from_static(b"ning")));

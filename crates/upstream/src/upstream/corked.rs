@@ -196,7 +196,7 @@ mod tests {
 
     use super::*;
 
-    /// A stream that counts what is written.
+    /// A stream with a count of writes.
     struct Counting {
         stream: DuplexStream,
         writes: Arc<AtomicUsize>,
@@ -223,7 +223,7 @@ mod tests {
         }
     }
 
-    /// The connection's beginning, which is counted too.
+    /// The connection's beginning, counted too.
     const BEGINNING: usize = 6;
 
     /// Sends these bodies at once over a connection that buffers so many bytes, has each sent back

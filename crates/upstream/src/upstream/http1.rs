@@ -132,8 +132,8 @@ impl AsyncWrite for CountedSocket {
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         match bufs {
-            // As most requests come. One piece is sent as such, which costs the system less than a
-            // list of one.
+            // As most requests come: one piece, sent as such, costs the system less than a list of
+            // one.
             [piece] => self.poll_write(cx, piece),
             bufs => self.write(cx, |socket, cx| socket.poll_write_vectored(cx, bufs)),
         }

@@ -402,7 +402,7 @@ mod tests {
         assert_eq!(headers["www-authenticate"], "Bearer realm=\"https://api.test/token\"");
     }
 
-    /// A link: its target, and parameters that try to look like more links.
+    /// A link: its target, and parameters in disguise of more links.
     fn link() -> impl Strategy<Value = (String, String)> {
         let url = prop_oneof![
             "https://api\\.test/[a-z/?=,;]{0,12}",

@@ -51,7 +51,8 @@ async fn ask<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
 ) -> Result<S, DialFailure> {
     let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
     let target: Uri = format!("https://{host}:{port}").parse().map_err(|_| failed("the upstream is not a host"))?;
-    let mut wire = Some(TokioIo::new(OneByteReader(wire)));
+    let (read, write) = tokio::io::split(wire);
+    let mut wire = Some(TokioIo::new(tokio::io::join(OneByteReader(read), write)));
     let connected = tower::service_fn(move |_: Uri| {
         let wire = wire.take().ok_or_else(|| io::Error::other("it is asked once"));
         async move { wire }
@@ -73,7 +74,8 @@ async fn ask<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
             None => failed(error),
         })?
     };
-    Ok(wire.into_inner().0)
+    let (read, write) = wire.into_inner().into_inner();
+    Ok(read.0.unsplit(write))
 }
 
 /// Starts TLS with the proxy. As in Go's client, the upstream's roots are trusted for the proxy
@@ -107,20 +109,6 @@ impl<S: AsyncRead + Unpin> AsyncRead for OneByteReader<S> {
             buf.put_slice(sip.filled());
         }
         Poll::Ready(Ok(()))
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for OneByteReader<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
     }
 }
 

@@ -70,7 +70,7 @@ fn refused(denied: &ClientRefusal) -> Refused {
     let text = match denied {
         ClientRefusal::NothingShown(_) => "the token of a service account is asked for, as a password in HTTPS_PROXY",
         ClientRefusal::Ambiguous => "one Proxy-Authorization is expected",
-        ClientRefusal::WrongToken => "the API server knows nobody by this token (TokenReview)",
+        ClientRefusal::WrongToken => "TokenReview rejected this token",
         ClientRefusal::NoName => "the client's certificate has no common name",
         ClientRefusal::NotAllowed(_) => "this client is not one of egress.clients.allowed",
         ClientRefusal::Unreviewed(_) => "its TokenReview fails, and nobody is let in unknown; the gate's log says why",
