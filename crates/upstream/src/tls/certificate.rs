@@ -4,9 +4,11 @@ use std::time::SystemTime;
 
 use rcgen::{DistinguishedName, DnType, DnValue};
 use rustls::pki_types::CertificateDer;
-use yasna::models::{ObjectIdentifier, TaggedDerValue};
-use yasna::tags::{TAG_IA5STRING, TAG_PRINTABLESTRING, TAG_UTCTIME, TAG_UTF8STRING};
-use yasna::{ASN1Result, BERReader, BERReaderSeq, Tag, parse_der};
+use yasna::models::{GeneralizedTime, ObjectIdentifier, TaggedDerValue, UTCTime};
+use yasna::tags::{
+    TAG_BOOLEAN, TAG_GENERALIZEDTIME, TAG_IA5STRING, TAG_PRINTABLESTRING, TAG_SEQUENCE, TAG_UTCTIME, TAG_UTF8STRING,
+};
+use yasna::{PCBit, Tag, construct_der, parse_der};
 
 /// The fields of a certificate.
 #[derive(Debug)]
@@ -40,59 +42,58 @@ struct Extension {
 impl CertificateFields {
     /// Reads a certificate; `None` if it is malformed.
     pub(super) fn read(certificate: &CertificateDer<'_>) -> Option<Self> {
-        let read = parse_der(certificate, |reader| {
-            reader.read_sequence(|certificate| {
-                let signed = certificate.next().read_sequence(of_signed)?;
-                rest(certificate)?;
-                Ok(signed)
-            })
-        });
-        read.ok()
+        let signed = elements(items(certificate)?.first()?.value())?;
+        let mut fields = signed.iter().filter(|field| field.tag() != Tag::context(VERSION)).skip(SERIAL_AND_SIGNATURE);
+        let issuer = fields.next()?;
+        let [begins, ends] = &elements(fields.next()?.value())?[..] else { return None };
+        let subject = fields.next()?;
+        let public_key = fields.next()?;
+        let extensions = match fields.find(|field| field.tag() == Tag::context(EXTENSIONS)) {
+            Some(list) => items(list.value())?.iter().map(extension).collect::<Option<_>>()?,
+            None => Vec::new(),
+        };
+        let attributes = |set: &TaggedDerValue| elements(set.value())?.iter().map(attribute).collect();
+        Some(Self {
+            is_root: issuer == subject,
+            subject: elements(subject.value())?.iter().map(attributes).collect::<Option<_>>()?,
+            begins: time(begins)?,
+            ends: time(ends)?,
+            public_key: sequence(public_key.value()),
+            extensions,
+        })
     }
 
     /// True for a CA with the right to sign certificates.
     pub(super) fn is_ca(&self) -> bool {
-        let says_so = self.extension(&BASIC_CONSTRAINTS, |reader| {
-            reader.read_sequence(|constraints| {
-                let is_ca = constraints.read_default(false, |reader| reader.read_bool())?;
-                rest(constraints)?;
-                Ok(is_ca)
-            })
-        });
-        let usage = self.extension(&KEY_USAGE, |reader| reader.read_bitvec_bytes());
-        let may_sign = usage.is_none_or(|(bits, _)| bits.first().is_some_and(|bits| bits & KEY_CERT_SIGN != 0));
-        says_so == Some(true) && may_sign
+        let constraints = self.extension(&BASIC_CONSTRAINTS).and_then(items).unwrap_or_default();
+        let says_so = constraints.first().is_some_and(|ca| ca.tag() == TAG_BOOLEAN && ca.value() == [0xff]);
+        let may_sign = |usage: &[u8]| {
+            // The first byte of a bit string is the number of unused bits.
+            let bits = elements(usage).and_then(|usage| usage.first()?.value().get(1).copied());
+            bits.is_some_and(|bits| bits & KEY_CERT_SIGN != 0)
+        };
+        says_so && self.extension(&KEY_USAGE).is_none_or(may_sign)
     }
 
     /// True if a server may use it as its own.
     pub(super) fn may_serve(&self) -> bool {
-        let uses = self.extension(&EXTENDED_KEY_USAGE, |reader| reader.collect_sequence_of(|usage| usage.read_oid()));
         let serves = |usage: &ObjectIdentifier| [&SERVER_AUTH[..], &ANY_USAGE].contains(&&usage.components()[..]);
-        uses.is_none_or(|uses| uses.iter().any(serves))
+        let usages = self.extension(&EXTENDED_KEY_USAGE).map(|usages| items(usages).unwrap_or_default());
+        usages.is_none_or(|usages| usages.iter().filter_map(identifier).any(|usage| serves(&usage)))
     }
 
     /// Returns the names of its constraints; `None` if it may sign for any name.
     pub(super) fn permitted(&self) -> Option<Vec<String>> {
-        let subtrees = self.extension(&NAME_CONSTRAINTS, |reader| {
-            reader.read_sequence(|constraints| {
-                let permitted = constraints.read_optional(|permitted| {
-                    permitted.read_tagged_implicit(Tag::context(0), |list| {
-                        list.collect_sequence_of(|subtree| {
-                            subtree.read_sequence(|subtree| {
-                                let base = subtree.next().read_tagged_der()?;
-                                rest(subtree)?;
-                                Ok(base)
-                            })
-                        })
-                    })
-                })?;
-                rest(constraints)?;
-                Ok(permitted.unwrap_or_default())
-            })
-        })?;
-        let names = subtrees.into_iter().filter(|base| base.tag() == Tag::context(DNS_NAME));
-        let names = names.filter_map(|base| String::from_utf8(base.value().to_vec()).ok());
-        let names: Vec<String> = names.map(|name| name.trim_start_matches('.').to_ascii_lowercase()).collect();
+        let constraints = items(self.extension(&NAME_CONSTRAINTS)?)?;
+        let permitted = constraints.iter().find(|subtrees| subtrees.tag() == Tag::context(PERMITTED))?;
+        let mut names = Vec::new();
+        for subtree in elements(permitted.value())? {
+            let subtree = elements(subtree.value())?;
+            if let Some(base) = subtree.first().filter(|base| base.tag() == Tag::context(DNS_NAME)) {
+                let name = String::from_utf8(base.value().to_vec()).ok()?;
+                names.push(name.trim_start_matches('.').to_ascii_lowercase());
+            }
+        }
         // Without a name in the list, any name is permitted; with an empty one, too.
         (!names.is_empty() && names.iter().all(|name| !name.is_empty())).then_some(names)
     }
@@ -100,7 +101,8 @@ impl CertificateFields {
     /// Returns the identifier of its key, repeated by the certificates it signs; empty if it has
     /// none.
     pub(super) fn key_identifier(&self) -> Vec<u8> {
-        self.extension(&SUBJECT_KEY_IDENTIFIER, |reader| reader.read_bytes()).unwrap_or_default()
+        let identifier = self.extension(&SUBJECT_KEY_IDENTIFIER).and_then(elements).unwrap_or_default();
+        identifier.first().map(|identifier| identifier.value().to_vec()).unwrap_or_default()
     }
 
     /// Returns its subject as the issuer of the certificates it signs; `None` if it cannot be
@@ -125,62 +127,52 @@ impl CertificateFields {
         Some(name)
     }
 
-    fn extension<T>(&self, kind: &[u64], read: impl FnOnce(BERReader<'_, '_>) -> ASN1Result<T>) -> Option<T> {
+    fn extension(&self, kind: &[u64]) -> Option<&[u8]> {
         let extension = self.extensions.iter().find(|extension| extension.kind.components() == kind)?;
-        parse_der(&extension.value, read).ok()
+        Some(&extension.value)
     }
 }
 
 // === helpers ===
 
-/// Reads the signed part.
-fn of_signed(signed: &mut BERReaderSeq<'_, '_>) -> ASN1Result<CertificateFields> {
-    signed.read_optional(|version| version.read_tagged(Tag::context(0), |version| version.read_der()))?;
-    for _ in ["serial number", "signature"] {
-        signed.next().read_der()?;
+/// Wraps the content of a DER sequence.
+pub(super) fn sequence(content: &[u8]) -> Vec<u8> {
+    let value = TaggedDerValue::from_tag_pc_and_bytes(TAG_SEQUENCE, PCBit::Constructed, content.to_vec());
+    construct_der(|writer| writer.write_tagged_der(&value))
+}
+
+/// Returns the values in the content of a sequence or set.
+fn elements(content: &[u8]) -> Option<Vec<TaggedDerValue>> {
+    parse_der(&sequence(content), |reader| reader.collect_sequence_of(|value| value.read_tagged_der())).ok()
+}
+
+/// Returns the values of a sequence.
+fn items(der: &[u8]) -> Option<Vec<TaggedDerValue>> {
+    let [value] = &elements(der)?[..] else { return None };
+    elements(value.value()).filter(|_| value.tag() == TAG_SEQUENCE)
+}
+
+fn identifier(value: &TaggedDerValue) -> Option<ObjectIdentifier> {
+    parse_der(&construct_der(|writer| writer.write_tagged_der(value)), |reader| reader.read_oid()).ok()
+}
+
+fn attribute(of: &TaggedDerValue) -> Option<NameAttribute> {
+    let [kind, value] = <[_; 2]>::try_from(elements(of.value())?).ok()?;
+    Some(NameAttribute { kind: identifier(&kind)?, value })
+}
+
+/// Reads an extension: its kind, a flag or none, and its value.
+fn extension(of: &TaggedDerValue) -> Option<Extension> {
+    let parts = elements(of.value())?;
+    Some(Extension { kind: identifier(parts.first()?)?, value: parts.last()?.value().to_vec() })
+}
+
+fn time(value: &TaggedDerValue) -> Option<SystemTime> {
+    match value.tag() {
+        TAG_UTCTIME => UTCTime::parse(value.value()).map(|time| (*time.datetime()).into()),
+        TAG_GENERALIZEDTIME => GeneralizedTime::parse(value.value()).map(|time| (*time.datetime()).into()),
+        _ => None,
     }
-    let issuer = signed.next().read_der()?;
-    let (begins, ends) =
-        signed.next().read_sequence(|validity| Ok((of_time(validity.next())?, of_time(validity.next())?)))?;
-    let subject_der = signed.next().read_der()?;
-    let subject = parse_der(&subject_der, |sets| sets.collect_sequence_of(|set| set.collect_set_of(of_attribute)))?;
-    let public_key = signed.next().read_der()?;
-    let mut extensions = Vec::new();
-    while let Some(part) = signed.read_optional(|part| part.read_tagged_der())? {
-        if part.tag() == Tag::context(EXTENSIONS) {
-            extensions = parse_der(part.value(), |list| list.collect_sequence_of(of_extension))?;
-        }
-    }
-    Ok(CertificateFields { is_root: issuer == subject_der, subject, begins, ends, public_key, extensions })
-}
-
-fn of_attribute(reader: BERReader<'_, '_>) -> ASN1Result<NameAttribute> {
-    reader.read_sequence(|attribute| {
-        Ok(NameAttribute { kind: attribute.next().read_oid()?, value: attribute.next().read_tagged_der()? })
-    })
-}
-
-fn of_time(reader: BERReader<'_, '_>) -> ASN1Result<SystemTime> {
-    let time = if reader.lookahead_tag()? == TAG_UTCTIME {
-        *reader.read_utctime()?.datetime()
-    } else {
-        *reader.read_generalized_time()?.datetime()
-    };
-    Ok(time.into())
-}
-
-fn of_extension(reader: BERReader<'_, '_>) -> ASN1Result<Extension> {
-    reader.read_sequence(|extension| {
-        let kind = extension.next().read_oid()?;
-        extension.read_default(false, |reader| reader.read_bool())?;
-        Ok(Extension { kind, value: extension.next().read_bytes()? })
-    })
-}
-
-/// Skips what is left.
-fn rest(reader: &mut BERReaderSeq<'_, '_>) -> ASN1Result<()> {
-    while reader.read_optional(|part| part.read_der())?.is_some() {}
-    Ok(())
 }
 
 const SUBJECT_KEY_IDENTIFIER: [u64; 4] = [2, 5, 29, 14];
@@ -192,9 +184,12 @@ const ANY_USAGE: [u64; 5] = [2, 5, 29, 37, 0];
 const SERVER_AUTH: [u64; 9] = [1, 3, 6, 1, 5, 5, 7, 3, 1];
 /// The bit for signing certificates, in the first byte of the key usages.
 const KEY_CERT_SIGN: u8 = 0b100;
-/// The tag of a host name among the kinds of names.
+/// The number of fields between version and issuer.
+const SERIAL_AND_SIGNATURE: usize = 2;
+/// Tags: of a version, of permitted subtrees, of a host name, and of extensions.
+const VERSION: u64 = 0;
+const PERMITTED: u64 = 0;
 const DNS_NAME: u64 = 2;
-/// The tag of the extensions among the parts of a certificate.
 const EXTENSIONS: u64 = 3;
 
 #[cfg(test)]

@@ -17,11 +17,8 @@ use rustls::crypto::{verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, DigitallySignedStruct, Error, OtherError, RootCertStore, SignatureScheme};
-use yasna::PCBit;
-use yasna::models::TaggedDerValue;
-use yasna::tags::TAG_SEQUENCE;
 
-use super::certificate::CertificateFields;
+use super::certificate::{CertificateFields, sequence};
 use super::{TlsError, provider};
 
 /// The SHA-256 of a public key with its algorithm (`subjectPublicKeyInfo`).
@@ -67,6 +64,7 @@ impl ServerVerifier {
         servers: Vec<CertificateDer<'static>>,
         pins: &[Pin],
     ) -> Result<Self, TlsError> {
+        // A trust anchor has the content of the sequence alone.
         let is_pinned = |info: &[u8]| pins.contains(&hash(&sequence(info)));
         let pinned = roots.roots.iter().filter(|root| is_pinned(&root.subject_public_key_info)).cloned().collect();
         let pinned_roots = RootCertStore { roots: pinned };
@@ -185,12 +183,6 @@ fn webpki(roots: RootCertStore) -> Result<Arc<WebPkiServerVerifier>, Error> {
 
 fn hash(info: &[u8]) -> Pin {
     digest(&SHA256, info).as_ref().try_into().unwrap_or_default()
-}
-
-/// Wraps the content of a DER sequence: trust anchors have it bare.
-fn sequence(content: &[u8]) -> Vec<u8> {
-    let value = TaggedDerValue::from_tag_pc_and_bytes(TAG_SEQUENCE, PCBit::Constructed, content.to_vec());
-    yasna::construct_der(|writer| writer.write_tagged_der(&value))
 }
 
 #[cfg(test)]

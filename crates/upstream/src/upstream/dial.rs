@@ -128,10 +128,13 @@ impl Dialer {
 
     /// NameLookup the address in a failure.
     pub(super) fn failure(&self, what: DialFailure) -> DialError {
-        let host = &self.host;
-        let port = self.port;
-        let at = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
-        DialError { at, what, unused_proxy: self.unused_proxy }
+        DialError { at: self.address(), what, unused_proxy: self.unused_proxy }
+    }
+
+    /// Returns `host:port`.
+    fn address(&self) -> String {
+        let Self { host, port, .. } = self;
+        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
     }
 
     /// Connects to the upstream's port, without TLS.
@@ -146,7 +149,7 @@ impl Dialer {
             None => Ok(Wire::Left(self.tcp().await?)),
             Some(proxy) => {
                 let tcp = self.tcp().await.map_err(|failure| DialFailure::Proxy(failure.to_string()))?;
-                through::proxy(proxy, tcp, self.tls.as_deref(), (&self.host, self.port)).await
+                through::proxy(proxy, tcp, self.tls.as_deref(), &self.address()).await
             }
         }
     }

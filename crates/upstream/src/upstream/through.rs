@@ -35,22 +35,21 @@ pub(super) async fn proxy(
     proxy: &Proxy,
     tcp: TcpStream,
     tls: Option<&tls::Client>,
-    (host, port): (&str, u16),
+    address: &str,
 ) -> Result<Wire, DialFailure> {
     let wire = match proxy.kind {
         ProxyKind::Http | ProxyKind::Socks5 => Wire::Left(tcp),
         ProxyKind::Https => Wire::Right(Box::new(encrypt(proxy, tcp, tls).await?)),
     };
-    ask(proxy, wire, (host, port)).await
+    ask(proxy, wire, address).await
 }
 
 async fn ask<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     proxy: &Proxy,
     wire: S,
-    (host, port): (&str, u16),
+    address: &str,
 ) -> Result<S, DialFailure> {
-    let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
-    let target: Uri = format!("https://{host}:{port}").parse().map_err(|_| failed("the upstream is not a host"))?;
+    let target: Uri = format!("https://{address}").parse().map_err(|_| failed("the upstream is not a host"))?;
     let (read, write) = tokio::io::split(wire);
     let mut wire = Some(TokioIo::new(tokio::io::join(OneByteReader(read), write)));
     let connected = tower::service_fn(move |_: Uri| {
@@ -129,7 +128,7 @@ mod tests {
         // What it is asked is nothing to it.
         tokio::spawn(async move { tokio::io::copy(&mut asked, &mut tokio::io::sink()).await });
         tokio::spawn(async move { answers.write_all(&says).await });
-        let mut tunnel = ask(&proxy, gate, ("git.example", 22)).await.expect("the proxy agrees");
+        let mut tunnel = ask(&proxy, gate, "git.example:22").await.expect("the proxy agrees");
         let mut read = vec![0; length];
         tunnel.read_exact(&mut read).await.expect("the banner");
         read
