@@ -4,7 +4,7 @@
 //! knows them by a digest under a key of this process.
 
 mod cache;
-mod denied;
+mod refusal;
 mod review;
 mod shown;
 
@@ -15,7 +15,7 @@ use std::time::Duration;
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderName};
 
-pub use self::denied::ClientRefusal;
+pub use self::refusal::ClientRefusal;
 use self::review::Reviewer;
 use self::shown::{TO_PROXY, TOKEN};
 use crate::classify::{Glob, Kind};

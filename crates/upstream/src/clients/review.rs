@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::cache::{CachedVerdict, Digest, VerdictCache};
-use super::denied::ClientRefusal;
+use super::refusal::ClientRefusal;
 use crate::clock::Clock;
 use crate::credentials::{Api, ApiError};
 use crate::lock;

@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use http::header::{AUTHORIZATION, PROXY_AUTHORIZATION};
 use http::{HeaderMap, HeaderName};
 
-use super::denied::ClientRefusal;
+use super::refusal::ClientRefusal;
 
 /// Returns the token in this header.
 pub(super) fn in_header<'a>(header: &HeaderName, headers: &'a HeaderMap) -> Result<Cow<'a, str>, ClientRefusal> {

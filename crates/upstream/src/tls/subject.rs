@@ -13,8 +13,8 @@ use super::certificate::CertificateFields;
 /// printable one.
 pub fn common_name(certificate: &CertificateDer<'_>) -> Option<String> {
     let subject = CertificateFields::read(certificate)?.subject;
-    let common = subject.into_iter().flatten().filter(|attribute| attribute.kind.components() == &COMMON_NAME[..]);
-    let name = common.last()?.value;
+    let mut common = subject.into_iter().flatten().filter(|attribute| attribute.kind.components() == &COMMON_NAME[..]);
+    let name = common.next_back()?.value;
     let is_text = [TAG_UTF8STRING, TAG_PRINTABLESTRING, TAG_IA5STRING].contains(&name.tag());
     let name = String::from_utf8(name.value().to_vec()).ok().filter(|_| is_text)?;
     (!name.is_empty() && name.len() <= LONGEST && !name.chars().any(char::is_control)).then_some(name)

@@ -27,7 +27,7 @@ use super::links::Links;
 use super::pool::{Exclusive, Pool, SentBody, Stream, StreamLease};
 use super::prepare::{self, Head};
 use super::protocol::Protocol;
-use super::streaming::{Hold, ResponseBody};
+use super::response_body::{Hold, ResponseBody};
 use super::{RequestSettings, Upstream};
 use crate::api::Group;
 use crate::credentials::CredentialVersion;

@@ -18,8 +18,8 @@ use super::http1::{Traffic, handshake};
 use super::pool::SentBody;
 use super::prepare::{self, Head};
 use super::protocol::Protocol;
+use super::response_body::{Hold, ResponseBody};
 use super::send::BrokenAnswer;
-use super::streaming::{Hold, ResponseBody};
 use crate::api::Group;
 use crate::limit::Admitted;
 

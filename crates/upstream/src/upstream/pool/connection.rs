@@ -32,8 +32,10 @@ pub(super) struct NewConnection {
     /// The number of streams that it may have open.
     pub(super) limit: usize,
     pub(super) is_http2: bool,
-    start: Box<dyn FnOnce(&Arc<Pool>, ConnectionId) -> Handle + Send>,
+    start: Box<DriverStart>,
 }
+
+type DriverStart = dyn FnOnce(&Arc<Pool>, ConnectionId) -> Handle + Send;
 
 /// The request half of an HTTP/2 connection, and its waker.
 pub(super) struct Http2 {
