@@ -88,6 +88,7 @@ impl Upstream {
         let version = self.authorize(&mut attempt.head, attempt.pool.group).await?;
         attempt.body.begin(&self.inner.budget, || attempt.head.declares_length());
         let mut replays = 0;
+        let mut refusals = 0;
         loop {
             let FailedTry { fate, source } = match attempt.send().await {
                 Ok(response) => {
@@ -99,13 +100,13 @@ impl Upstream {
             if let Some(source) = attempt.body.broken() {
                 return Err(SendError::Client(source));
             }
-            let most = match fate {
-                Fate::Unsent | Fate::Unprocessed { .. } => MAX_REPLAYS,
-                Fate::Refused => MAX_REFUSALS,
+            match fate {
+                Fate::Unsent | Fate::Unprocessed { .. } => {}
+                Fate::Refused => refusals += 1,
                 Fate::CertificateRefused(alert) => return Err(self.certificate_refused(alert)),
                 Fate::Lost => return Err(SendError::Lost(source)),
-            };
-            if replays >= most || !attempt.body.can_replay() {
+            }
+            if replays == MAX_REPLAYS || refusals > MAX_REFUSALS || !attempt.body.can_replay() {
                 return Err(if fate == Fate::Unsent { SendError::Unsent(source) } else { SendError::Lost(source) });
             }
             replays += 1;
