@@ -1,12 +1,12 @@
-//! Decides what happens to a call on arrival: it leaves at once, waits or is refused.
+//! Arrivals: decides whether a call leaves at once, waits or is refused.
 //!
-//! No call passes those that wait already (P5). `refusals` decides who may not wait.
+//! No call passes those that wait already (P5). `refusals` decides which calls may not wait.
 
 use std::time::Duration;
 
 use super::{
-    Arrival, AtKey, Block, Call, Cause, Grant, KeyGrant, Lane, Parts, Permit, QueueKey, Reason, Requirements, Ticket,
-    Turn, Verdict, Waiter, WaiterIndex, reserve,
+    Arrival, AtKey, Block, CallFacts, Cause, Grant, KeyGrant, Lane, Parts, Permit, QueueKey, QueuePlace, Reason,
+    Requirements, Ticket, Turn, Verdict, Waiter, WaiterIndex, reserve,
 };
 use crate::moment::Moment;
 
@@ -17,19 +17,16 @@ impl Parts {
     pub(crate) fn arrive(&mut self, arrival: &Arrival<'_>, now: Moment) -> Verdict {
         let call = self.rules.read(arrival, now);
         // 5. An exempt call goes, and every call while a bypass is on.
-        if self.rules.class(&call).lane == Lane::Exempt {
+        if self.rules.class(&call).lane == Lane::Exempt || self.rules.is_unusual() && self.rules.is_bypassed() {
             return Verdict::Admit(Permit::new(call, self.exempt_grant()));
         }
         if self.rules.is_unusual() {
-            if self.rules.is_bypassed() {
-                return Verdict::Admit(Permit::new(call, self.exempt_grant()));
-            }
             if let Err(cause) = self.stage.per_key(arrival, &self.rules, now) {
                 return Verdict::Refuse(cause.refusal(Duration::ZERO, None));
             }
         }
         let Self { rules, stage, queues, resources, .. } = self;
-        let at_key = stage.at_key(&call, rules, &queues.waiting, resources, now);
+        let at_key = stage.at_key(&call, rules, queues, resources, now);
         if !at_key.passes(now) {
             return match self.may_hold(&call, &at_key, now) {
                 Ok(()) => Verdict::Wait(self.hold_on_arrival(call, arrival, &at_key, now)),
@@ -39,7 +36,7 @@ impl Parts {
         let needs = self.resources.requirements(self.rules.policy(), &call.demand, at_key.state.is_some(), now);
         let blocked = self.resources.blocked(&needs, call.demand.class, now);
         // The order of queues matters only if any call waits.
-        if blocked.is_none() && self.queues.scheduler.waiting == 0 {
+        if blocked.is_none() && self.queues.scheduler().waiting == 0 {
             return Verdict::Admit(self.admit(call, needs, &at_key, now));
         }
         self.pass_or_queue(call, arrival, &at_key, needs, blocked, now)
@@ -47,13 +44,13 @@ impl Parts {
 
     /// Admits a call without asking any limit: it takes nothing, and nothing is remembered of it.
     pub(crate) fn admit_unmetered(&mut self, arrival: &Arrival<'_>, now: Moment) -> Permit {
-        let call = Call { key: None, ..self.rules.read(arrival, now) };
+        let call = CallFacts { key: None, ..self.rules.read(arrival, now) };
         Permit::new(call, self.exempt_grant())
     }
 
-    /// Refuses a call that its key may not hold: the steps 6 to 8.
+    /// Steps 6 to 8: refuses a call that its key may not hold.
     #[inline]
-    fn may_hold(&mut self, call: &Call, at_key: &AtKey, now: Moment) -> Result<(), Cause> {
+    fn may_hold(&mut self, call: &CallFacts, at_key: &AtKey, now: Moment) -> Result<(), Cause> {
         let hold_ends = self.rules.hold_ends(call, now);
         let outlook = self.outlook(now);
         outlook.backoff(call, at_key, hold_ends)?;
@@ -64,24 +61,24 @@ impl Parts {
         self.queue_full(now)
     }
 
-    fn hold_on_arrival(&mut self, call: Call, arrival: &Arrival<'_>, at_key: &AtKey, now: Moment) -> Ticket {
+    fn hold_on_arrival(&mut self, call: CallFacts, arrival: &Arrival<'_>, at_key: &AtKey, now: Moment) -> Ticket {
         let key_grant = KeyGrant::of(reserve(at_key.reserve, &mut self.resources, now));
         let mut waiter = Waiter::new(call, key_grant, self.rules.ends(&call), self.rules.hold_ends(&call, now));
         waiter.held_for = Some(at_key.reason());
-        let index = self.queues.waiting.start(waiter);
-        self.queues.waiting.waiters.keep_flow_name(index, Some(arrival.flow.name.to_string().into()));
-        let ticket = self.queues.waiting.ticket(index);
+        let index = self.queues.start(waiter);
+        self.queues.keep_flow_name(index, arrival.flow.name.to_string().into());
+        let ticket = self.queues.ticket(index);
         self.hold(index, false);
         self.dispatch(now);
         ticket
     }
 
-    /// Admits a call past those that wait for what does not stop it, queues it or refuses it.
-    /// Apart, so that a call that need not wait has no more to carry than it uses.
+    /// Admits a call past those that wait for something else, queues it or refuses it. A function
+    /// of its own, because it would slow down the calls that need not wait.
     #[inline(never)]
     fn pass_or_queue(
         &mut self,
-        call: Call,
+        call: CallFacts,
         arrival: &Arrival<'_>,
         at_key: &AtKey,
         needs: Requirements,
@@ -89,7 +86,7 @@ impl Parts {
         now: Moment,
     ) -> Verdict {
         let id = self.rules.queue_key(&call, at_key.state.is_some());
-        let is_new = self.queues.scheduler.find(&id).is_none();
+        let is_new = self.queues.scheduler().find(&id).is_none();
         if blocked.is_none() && is_new && !self.work.behind {
             return Verdict::Admit(self.admit_past(call, needs, at_key, now));
         }
@@ -102,44 +99,41 @@ impl Parts {
         };
         let key_grant = self.stage.begin_grant(&call, at_key, &self.rules, &mut self.resources, now);
         let waiter = Waiter::new(call, key_grant, ends, self.rules.hold_ends(&call, now));
-        let index = self.queues.waiting.start(waiter);
+        let index = self.queues.start(waiter);
         let name = || arrival.flow.name.to_string().into();
-        if self.queues.moving.is_some() {
+        if self.queues.is_moving() {
             self.queues.await_move(index, name(), &self.rules);
         } else {
-            let queue = self.queues.scheduler.open(id, &needs, || Some(name()), &mut self.resources);
-            if is_new {
-                self.queues.scheduler.note_stopped(queue, now, reason);
-            }
-            self.queues.join(queue, index, false, &self.rules, now);
+            let place = QueuePlace { id, needs, stopped: is_new.then_some(reason) };
+            self.queues.join(index, place, || Some(name()), &self.rules, &mut self.resources, now);
         }
-        Verdict::Wait(self.queues.waiting.ticket(index))
+        Verdict::Wait(self.queues.ticket(index))
     }
 
-    /// Refuses a call that may not queue: the steps 9 to 12. Else returns the moment its wait ends.
+    /// Steps 9 to 12: refuses a call that may not queue. Returns the end of its wait otherwise.
     fn may_queue(
         &mut self,
-        call: &Call,
+        call: &CallFacts,
         id: &QueueKey,
         needs: &Requirements,
         stop: Cause,
         now: Moment,
     ) -> Result<Moment, Cause> {
-        // A retry is not held for its tokens, however soon they come: where many keys fail under
-        // one worker the bucket is always empty, and holding each retry until the next token would
-        // leave the worker no time for anything else. Only tokens reckoned on arrival are held for.
+        // A retry is not held for its tokens, however soon they come: where one worker has many
+        // failing keys the bucket is always empty, and holding each retry until the next token
+        // would leave the worker no time for anything else. It is held for a reserved token only.
         let token_by = if self.rules.reserves(call) { self.rules.hold_ends(call, now) } else { now };
-        // During a reload's move the calls before it are not known yet: it is asked when it is
+        // During a reload's move the calls before it are not known yet: this is checked when it is
         // placed.
-        if self.queues.moving.is_none() {
+        if !self.queues.is_moving() {
             self.outlook(now).turn_in_time(call, id, needs, token_by)?;
         }
         self.queue_full(now)?;
         self.outlook(now).may_wait(call, needs, stop)
     }
 
-    /// Admits a call past waiting calls, some of which may wait for what it takes.
-    fn admit_past(&mut self, call: Call, needs: Requirements, at_key: &AtKey, now: Moment) -> Permit {
+    /// Admits a call past waiting calls, of which some may wait for the tokens that it takes.
+    fn admit_past(&mut self, call: CallFacts, needs: Requirements, at_key: &AtKey, now: Moment) -> Permit {
         let taken = if self.work.expired_holds.is_empty() { None } else { Some(needs.charges.clone()) };
         let permit = self.admit(call, needs, at_key, now);
         if let Some(taken) = taken {
@@ -149,14 +143,13 @@ impl Parts {
         permit
     }
 
-    /// Admits a call that need not wait: everything that waits is stopped by something that does
-    /// not stop this call.
-    fn admit(&mut self, call: Call, mut needs: Requirements, at_key: &AtKey, now: Moment) -> Permit {
+    /// Admits a call that need not wait: nothing that stops waiting calls stops it.
+    fn admit(&mut self, call: CallFacts, mut needs: Requirements, at_key: &AtKey, now: Moment) -> Permit {
         let key_grant = self.stage.begin_grant(&call, at_key, &self.rules, &mut self.resources, now);
-        let sequence = self.queues.waiting.next_sequence();
+        let sequence = self.queues.next_sequence();
         let turn = Turn { now, at: now, there_since: None };
         let number = self.resources.take(&mut needs, call.demand.class, self.rules.cost(&call), turn);
-        let left = self.stage.table.failures;
+        let left = self.stage.table().failures();
         let grant = Grant { needs: Some(needs), number, left, key_grant, sequence, waited: None };
         self.dispatch_if_dirty(now);
         Permit::new(call, grant)
@@ -164,23 +157,22 @@ impl Parts {
 
     /// Refuses a call that arrives.
     #[inline]
-    fn refuse_on_arrival(&mut self, call: &Call, at_key: &AtKey, cause: &Cause, now: Moment) -> Verdict {
+    fn refuse_on_arrival(&mut self, call: &CallFacts, at_key: &AtKey, cause: &Cause, now: Moment) -> Verdict {
         self.note_passed_over(call, cause, now);
         Verdict::Refuse(cause.refusal(Duration::ZERO, at_key.state))
     }
 
     /// Steps 8 and 11, `queue_full`: too many calls wait.
     fn queue_full(&mut self, now: Moment) -> Result<(), Cause> {
-        if self.queues.waiting.count < self.rules.policy().queue.max_waiting {
+        if self.queues.waiting() < self.rules.policy().queue.max_waiting {
             return Ok(());
         }
         Err(Cause::new(Reason::QueueFull, self.dropped_requests.drop_one(now)))
     }
 
-    /// Step 13, `bytes_full`: with these the bodies of waiting calls hold more than they may.
-    /// Otherwise they are counted.
+    /// Step 13, `bytes_full`: counts more bytes of a waiting call's body, unless that is too many.
     pub(crate) fn bytes_full(&mut self, index: WaiterIndex, more: usize, now: Moment) -> Result<(), Cause> {
-        if self.queues.waiting.add_bytes(index, more, self.rules.policy().queue.max_waiting_bytes) {
+        if self.queues.add_bytes(index, more, self.rules.policy().queue.max_waiting_bytes) {
             return Ok(());
         }
         Err(Cause::new(Reason::BytesFull, self.dropped_requests.drop_one(now)))

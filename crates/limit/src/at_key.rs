@@ -1,30 +1,29 @@
-//! What a call's key says about the call, and what would hold it there.
+//! The state of a call's key, as it concerns the call.
 
 use super::{BucketId, KeyState, Reason};
 use crate::moment::Moment;
 
-/// What a call's key says about it, and what would hold it.
+/// The state of a call's key, and what would hold the call there.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AtKey {
     /// The state of the key, if it is failing.
     pub(crate) state: Option<KeyState>,
-    /// True if another call of the failing key is the trial, or comes before this one.
+    /// Set if another call of the failing key is the trial, or comes before this call.
     pub(crate) tried: bool,
-    /// True if another write of the key is on its way, or comes before this one.
+    /// Set if another write of the key is past the stage, or comes before this call.
     pub(crate) busy: bool,
-    /// The moment at which the delay is over, and the retry token there that is reserved on
-    /// arrival.
+    /// The end of the delay, or the moment of the reserved retry token if that is later.
     pub(crate) earliest: Moment,
-    /// The one of the two that comes later.
+    /// The reason for that moment.
     pub(crate) later: Reason,
-    /// The retry bucket in which it reserves a token (`max_of`).
+    /// The retry bucket in which the call reserves a token on arrival (`max_of`).
     pub(crate) reserve: Option<BucketId>,
 }
 
 // === impl AtKey ===
 
 impl AtKey {
-    /// A call whose key is failing.
+    /// Makes the state of a failing key.
     #[inline]
     pub(crate) fn failing(state: KeyState, tried: bool, busy: bool, token_at: Option<Moment>, now: Moment) -> Self {
         let ready_at = state.ready_at.max(now);
@@ -36,19 +35,19 @@ impl AtKey {
         }
     }
 
-    /// A call whose key is healthy, and perhaps busy with another write.
+    /// Makes the state of a healthy key, which may be busy with another write.
     #[inline]
     pub(crate) fn healthy(busy: bool, now: Moment) -> Self {
         Self { state: None, tried: false, busy, earliest: now, later: Reason::OneAtATime, reserve: None }
     }
 
-    /// True if its key does not hold the call.
+    /// Returns true if the key does not hold the call.
     #[inline]
     pub(crate) fn passes(&self, now: Moment) -> bool {
         !self.tried && !self.busy && self.earliest <= now
     }
 
-    /// Returns the reason for which its key holds the call.
+    /// Returns why the key holds the call.
     pub(crate) fn reason(&self) -> Reason {
         if self.tried {
             Reason::Trial

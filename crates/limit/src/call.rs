@@ -1,29 +1,47 @@
-//! A call as the limiter keeps it, and the grant with which it leaves.
+//! The facts about a call, the key of its queue, and the grant with which it leaves.
 
 use std::time::Duration;
 
-use super::{BucketId, Demand, KeyId, Reason, Requirements};
-use crate::key::Key;
+use super::{BucketId, ClassId, Demand, KeyId, Lasts, Reason, Requirements};
+use crate::key::{Group, Key};
 use crate::moment::Moment;
 
 /// The facts that the limiter keeps about a call.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Call {
+pub(crate) struct CallFacts {
     pub(super) demand: Demand,
-    /// Its class, by the number that stays the same over a reload.
+    /// The number of its class that stays the same over a reload.
     pub(super) serial: u32,
     pub(super) key: Option<Key>,
-    /// True if the call changes something.
     pub(super) write: bool,
-    /// True if it is never refused on arrival.
+    /// Set if it is never refused on arrival.
     pub(super) patient: bool,
     pub(super) arrived: Moment,
-    /// The moment at which half of the client's own deadline is over: the gate uses up no more of
-    /// it. `Moment::MAX` if the client has none.
+    /// Half of the client's own deadline: the gate uses up no more of it. `Moment::MAX` if there is
+    /// none.
     pub(super) half_time: Moment,
 }
 
-/// Everything that a call was given to leave with.
+/// The key of a queue: everything that may stop one call while another may leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct QueueKey {
+    pub(crate) class: ClassId,
+    pub(crate) flow: u64,
+    pub(crate) mode: Mode,
+    /// Zero if nothing that applies is split by credential.
+    pub(crate) credential: u64,
+}
+
+/// The facts that decide a call's requirements, besides its class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Mode {
+    pub(crate) group: Group,
+    pub(crate) lasts: Lasts,
+    /// True for the trial of a failing key.
+    pub(crate) retry: bool,
+}
+
+/// Everything that a call takes along when it leaves.
 #[derive(Clone, Debug)]
 pub(crate) struct Grant {
     /// `None` for exempt calls, which take nothing.
@@ -33,7 +51,7 @@ pub(crate) struct Grant {
     /// The number of failures recorded when the call left.
     pub(super) left: u64,
     pub(super) key_grant: KeyGrant,
-    /// The call's number in the order of its queue, in case it comes back.
+    /// The call's number in the order of its queue, in case it returns.
     pub(super) sequence: u64,
     pub(super) waited: Option<(Reason, Duration)>,
 }
@@ -44,14 +62,14 @@ pub(crate) struct KeyGrant {
     /// The number of its trial; 0 for calls of healthy keys.
     pub(super) trial: u32,
     /// The retry token reserved on arrival (`max_of`).
-    pub(super) reserved: Option<Reserved>,
-    /// True if the call is the one write of its key, where only one may be on its way.
+    pub(super) reserved: Option<Reservation>,
+    /// Set if the call is the one write of its key, where writes go one at a time.
     pub(super) alone: bool,
 }
 
 /// A token reserved ahead of its time.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Reserved {
+pub(crate) struct Reservation {
     pub(super) bucket: BucketId,
     /// The number of the take.
     pub(super) number: u64,
@@ -59,9 +77,9 @@ pub(crate) struct Reserved {
     pub(super) at: Moment,
 }
 
-// === impl Call ===
+// === impl CallFacts ===
 
-impl Call {
+impl CallFacts {
     pub(super) fn key_id(&self) -> Option<KeyId> {
         self.key.as_ref().map(KeyId::from)
     }
@@ -70,8 +88,8 @@ impl Call {
 // === impl KeyGrant ===
 
 impl KeyGrant {
-    /// A grant of nothing but a reserved token.
-    pub(super) fn of(reserved: Option<Reserved>) -> Self {
+    /// Makes a grant of only a reserved token.
+    pub(super) fn of(reserved: Option<Reservation>) -> Self {
         Self { reserved, ..Self::default() }
     }
 }

@@ -1,19 +1,17 @@
-//! Applies the outcome of a call: to its key, to the calls held for that key, to pauses and to the
-//! rates of buckets.
+//! Feedback: applies the outcome of a call to its key, to pauses, and to the rates of buckets.
 
 use super::{
-    Asked, Away, ClassId, Failure, Index, KeyGrant, KeyId, Lane, News, Origin, Owner, Parts, Paused, Reason, Receipt,
-    Recorded, Resources, SharedPause, State, Strategy, Sweep, WaiterIndex, Why, resources,
+    Asked, Away, ClassId, KeyAnswer, KeyGrant, KeyId, Lane, News, Origin, Owner, Parts, Paused, QueuePlace, Reason,
+    Receipt, Resources, SharedPause, SweepNews, WaiterIndex, WaiterState, Withdrawal, resources,
 };
 use crate::key::Key;
 use crate::moment::Moment;
-use crate::outcome::{Answer, Gone, Outcome, Pause, Scope};
+use crate::outcome::{Answer, Outcome, Pause, Scope};
 
 // === impl Parts ===
 
 impl Parts {
-    /// Records the outcome of a call. `key` replaces the receipt's key (for a name that is known
-    /// only from the body). `name` is called if the key starts to fail.
+    /// Records the outcome of a call ([`Limiter::finish`](super::Limiter::finish)).
     pub(crate) fn finish(
         &mut self,
         receipt: &Receipt,
@@ -29,47 +27,19 @@ impl Parts {
             self.open_or_close(receipt, answer.outcome, now);
         }
         if let Some(key) = key.or(call.key) {
-            self.learn(key, self.rules.class_of(call), grant.left, answer, name, now);
+            let of = KeyAnswer { key, class: self.rules.class_of(call), left: grant.left, answer, name };
+            if self.stage.learn(&of, &self.rules, &mut self.work, now) {
+                let id = KeyId::from(&key);
+                self.recall(id, now);
+                self.work.dirty_keys.push(id);
+            }
         }
         // The token reserved on arrival stays spent: only the key's part of the grant ends.
-        self.end_key_grant(call.key.as_ref().map(KeyId::from), KeyGrant { reserved: None, ..grant.key_grant });
+        self.end_key_grant(call.key_id(), KeyGrant { reserved: None, ..grant.key_grant });
     }
 
-    /// Applies an outcome to its key.
-    fn learn(&mut self, key: Key, class: ClassId, left: u64, answer: Answer, name: &dyn Fn() -> String, now: Moment) {
-        let id = KeyId::from(&key);
-        let after = match answer.outcome {
-            Outcome::Abandoned | Outcome::Neutral => return self.forget_gone(id, answer.gone, now),
-            Outcome::Success => {
-                self.stage.table.forget(id, Some(Why::Recovered));
-                self.work.dirty_keys.push(id);
-                return self.forget_gone(id, answer.gone, now);
-            }
-            Outcome::Failure => None,
-            Outcome::Throttled { after } => Some(after),
-        };
-        let class = self.rules.policy().class(class);
-        if class.lane == Lane::Exempt || class.backoff.strategy == Strategy::Off {
-            return;
-        }
-        let failure = Failure { key, backoff: &class.backoff, after, status: answer.status, left };
-        if self.stage.table.record(&failure, name, now, &mut self.work.dirty_keys) == Recorded::Changed {
-            self.recall(id, now);
-            self.work.dirty_keys.push(id);
-        }
-    }
-
-    /// Forgets what is remembered of an object or a key that is gone.
-    fn forget_gone(&mut self, id: KeyId, gone: Gone, now: Moment) {
-        match gone {
-            Gone::Nothing => {}
-            Gone::Key => self.stage.table.forget_gone(id, now, &mut self.work.dirty_keys),
-            Gone::Object => self.stage.table.forget_gone_object(id.object, now, &mut self.work.dirty_keys),
-        }
-    }
-
-    /// Ends every pause now, with `everywhere` also for the gates that share its buckets. Returns
-    /// how many there were.
+    /// Ends every pause now, and with `everywhere` also at the gates that share buckets with this
+    /// one. Returns how many there were.
     pub(crate) fn lift_pauses(&mut self, everywhere: bool, now: Moment) -> usize {
         let lifted = self.resources.pauses.lift(now);
         if everywhere {
@@ -77,18 +47,18 @@ impl Parts {
             self.resources.set_member_timer(now);
         }
         self.stage.keys().listen(false);
-        self.work.begin_sweep(Sweep::Unpark { from: (Moment::ZERO, Index::FIRST) });
+        self.queues.unpark_all();
         lifted
     }
 
-    /// Applies what an answer means beyond its key.
+    /// Applies an answer to everything except its key.
     pub(crate) fn feed_back(&mut self, of: &Receipt, answer: Answer, now: Moment) {
         let class = self.rules.class_of(of.call());
         let origin = Origin { class, credential: of.call().demand.credential, left: of.grant().number };
         if answer.throttled {
             self.slow_down(of, now);
         }
-        // An exempt call ignores every pause, so its success says nothing about one.
+        // An exempt call ignores every pause, so its success proves nothing.
         let exempt = self.rules.policy().class(class).lane == Lane::Exempt;
         if answer.outcome == Outcome::Success && !exempt && self.resources.pauses.grows {
             self.resources.pauses.succeeded(origin);
@@ -100,24 +70,21 @@ impl Parts {
         }
     }
 
-    /// Puts a granted but unclaimed call back into its queue if a pause has begun meanwhile.
+    /// Puts a call that has its turn and has not claimed it back in its queue, if a pause has begun
+    /// meanwhile.
     pub(crate) fn stop_if_paused(&mut self, index: WaiterIndex, now: Moment) {
-        let Some(waiter) = self.queues.waiting.get(index) else { return };
+        let Some(waiter) = self.queues.get(index) else { return };
         let call = waiter.call;
-        let is_metered = matches!(&waiter.state, State::Granted(grant) if grant.needs.is_some());
+        let is_metered = matches!(&waiter.state, WaiterState::Granted(grant) if grant.needs.is_some());
         if !is_metered || self.resources.paused_until(&call.demand, now).is_none() {
             return;
         }
-        let Some(waiter) = self.queues.waiting.get_mut(index) else { return };
-        let State::Granted(grant) = std::mem::replace(&mut waiter.state, State::Held) else { return };
-        waiter.key_grant = grant.key_grant;
+        let recalled = self.queues.recall(index, &mut self.resources);
+        let Some(Withdrawal { key_grant, grant: Some(grant), .. }) = recalled else { return };
         self.undo(index, &grant);
-        let place = self.place_of(&call, grant.key_grant.trial != 0, now);
-        let queue = self.queues.scheduler.open(place.id, &place.needs, || None, &mut self.resources);
-        self.queues.scheduler.note_stopped(queue, now, Reason::Pause);
-        self.queues.scheduler.join(queue, index, true, &mut self.queues.waiting.waiters);
-        self.queues.waiting.count_in(index);
-        self.queues.set_timer(index, &self.rules);
+        let place = self.place_of(&call, key_grant.trial != 0, now);
+        let place = QueuePlace { stopped: Some(Reason::Pause), ..place };
+        self.queues.rejoin(index, key_grant, place, &self.rules, &mut self.resources, now);
         if let Err(cause) = self.outlook(now).pause(&call) {
             self.refuse(index, cause, now);
         }
@@ -153,10 +120,10 @@ impl Parts {
         if let Some(until) = until {
             self.tell_of_pause(pause.scope, origin, until, now);
         }
-        self.refuse_paused(until);
+        self.sweep_paused(until);
     }
 
-    /// Tells the gates that share the bucket that a pause concerns.
+    /// Sends a pause to the gates that share the bucket that it concerns.
     fn tell_of_pause(&mut self, scope: Scope, origin: Origin, until: Moment, now: Moment) {
         let Some(owner) = owner_in(scope, origin.class) else { return };
         let Resources { buckets, .. } = &mut self.resources;
@@ -166,9 +133,8 @@ impl Parts {
         }
     }
 
-    /// Records what is left of a quota of the upstream's, as the answer to a call says. The quota
-    /// is that of a shared bucket if the call has spent a token of it, and `scope` says that what
-    /// the upstream asks for concerns the calls of that bucket. The gates that share it are told.
+    /// Records what an answer says is left of the upstream's quota
+    /// ([`Limiter::note_left`](super::Limiter::note_left)).
     pub(crate) fn note_left(&mut self, of: &Receipt, scope: Scope, left: u32, now: Moment) {
         let call = of.call();
         let Some(owner) = owner_in(scope, self.rules.class_of(call)) else { return };
@@ -180,7 +146,7 @@ impl Parts {
         }
     }
 
-    /// Takes in what came of questions that were asked together.
+    /// Applies the answers of a store to requests that were sent together.
     pub(crate) fn all_answered(
         &mut self,
         answers: impl IntoIterator<Item = (Asked, Result<resources::Answer, Away>)>,
@@ -199,14 +165,14 @@ impl Parts {
                 self.hear_pause(asked, pause, now);
             }
         }
-        // What is wrong with one part is not wrong with the others.
+        // If any part was answered, the store is there for the others too.
         if let Some((from, why)) = lost.filter(|_| !was_heard) {
             self.resources.buckets.shared.spread_outage(from, why, now);
         }
         self.resources.set_member_timer(now);
     }
 
-    /// Begins or ends a pause that another gate has told.
+    /// Begins or ends a pause that came from another gate.
     fn hear_pause(&mut self, asked: Asked, pause: SharedPause, now: Moment) {
         let Resources { buckets, pauses, .. } = &mut self.resources;
         let who = match buckets.owner_of(asked.bucket()) {
@@ -217,25 +183,23 @@ impl Parts {
         match pause {
             SharedPause::Paused { until, surely } => {
                 let until = pauses.hear(who, until, surely, now);
-                self.refuse_paused(until);
+                self.sweep_paused(until);
             }
-            SharedPause::Lifted if pauses.end(who, now) => {
-                self.work.begin_sweep(Sweep::Unpark { from: (Moment::ZERO, Index::FIRST) });
-            }
+            SharedPause::Lifted if pauses.end(who, now) => self.queues.unpark_all(),
             SharedPause::Lifted => {}
         }
     }
 
-    fn refuse_paused(&mut self, until: Option<Moment>) {
-        // Waiting calls whose wait ends before the pause are refused. A later end may still be
-        // worth the wait.
-        if let Some(until) = until.filter(|_| !self.queues.waiting.timers.is_empty()) {
-            self.work.begin_sweep(Sweep::Paused { from: (Moment::ZERO, Index::FIRST), until });
+    /// Begins to refuse the waiting calls whose wait ends before a pause.
+    fn sweep_paused(&mut self, until: Option<Moment>) {
+        let first = self.queues.first_timer();
+        if until.zip(first).is_some_and(|(until, first)| first < until) {
+            self.begin_sweep(SweepNews::Pause);
         }
     }
 }
 
-/// Returns the owner of the bucket that what the upstream asks for concerns.
+/// Returns the owner of the bucket whose calls a scope covers.
 fn owner_in(scope: Scope, class: ClassId) -> Option<Owner> {
     match scope {
         Scope::Key => None,

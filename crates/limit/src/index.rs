@@ -1,13 +1,11 @@
-//! The indexes of waiting calls, queues and queue groups, each of a type of its own, and the slab
-//! that such an index leads into.
+//! Indexes of waiting calls, queues and queue groups, each of a type of its own, and their arenas.
 
 use std::marker::PhantomData;
 use std::num::NonZeroU32;
 
 use slab::Slab;
 
-/// A place in the store of one kind of thing. It is kept one higher, so that an `Option` of it
-/// takes no more room.
+/// A place in an arena. It is stored one higher, so that an `Option` of it takes no more room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Index<Kind>(NonZeroU32, PhantomData<Kind>);
 
@@ -28,9 +26,9 @@ pub(crate) type QueueIndex = Index<OfQueue>;
 /// The index of a queue group.
 pub(crate) type GroupIndex = Index<OfGroup>;
 
-/// A slab of which only indexes of its own kind are indexes.
+/// A slab that only indexes of its own kind can index.
 #[derive(Debug)]
-pub(crate) struct Store<Kind, T> {
+pub(crate) struct Arena<Kind, T> {
     slab: Slab<T>,
     kind: PhantomData<Kind>,
 }
@@ -38,9 +36,6 @@ pub(crate) struct Store<Kind, T> {
 // === impl Index ===
 
 impl<Kind> Index<Kind> {
-    /// The first index.
-    pub(super) const FIRST: Self = Self(NonZeroU32::MIN, PhantomData);
-
     pub(super) fn at(place: usize) -> Self {
         Self(NonZeroU32::MIN.saturating_add(u32::try_from(place).unwrap_or(u32::MAX)), PhantomData)
     }
@@ -50,15 +45,15 @@ impl<Kind> Index<Kind> {
     }
 }
 
-// === impl Store ===
+// === impl Arena ===
 
-impl<Kind, T> Default for Store<Kind, T> {
+impl<Kind, T> Default for Arena<Kind, T> {
     fn default() -> Self {
         Self { slab: Slab::new(), kind: PhantomData }
     }
 }
 
-impl<Kind, T> Store<Kind, T> {
+impl<Kind, T> Arena<Kind, T> {
     pub(super) fn insert(&mut self, value: T) -> Index<Kind> {
         Index::at(self.slab.insert(value))
     }
@@ -83,7 +78,7 @@ impl<Kind, T> Store<Kind, T> {
         self.slab.len()
     }
 
-    /// Returns a number of places beyond which nothing is stored.
+    /// Returns a number of places that no index reaches.
     pub(super) fn capacity(&self) -> usize {
         self.slab.capacity()
     }

@@ -1,27 +1,42 @@
-//! The key stage: what each key allows of its calls, without a place in a queue.
+//! The key stage: decides what each key allows of its calls, before they queue.
 //!
-//! At most one trial is past this stage at a time (P3). Where writes go one at a time, one write
-//! is past it, whether the key fails or not.
+//! At most one trial of a failing key is past this stage (P3). Where writes go one at a time, one
+//! write is past it, whether the key fails or not.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::{
-    Arrival, AtKey, BucketId, Call, Cause, ClassId, Combine, KeyGrant, KeyId, KeyState, Keys, Origins, Policy, Reason,
-    Reserved, Resources, Rules, Spread, Table, View, Waiting, Work,
+    Arrival, AtKey, BucketId, CallFacts, Cause, ClassId, Combine, Ended, FailingKey, FailureEffect, KeyFailure,
+    KeyGrant, KeyId, KeyState, KeyView, Keys, Lane, Origins, Policy, Position, Queues, Reason, Reservation, Resources,
+    Rules, Spread, Strategy, Table, Why, Work,
 };
+use crate::key::Key;
 use crate::moment::Moment;
+use crate::outcome::{Answer, Gone, Outcome};
 use crate::sketch::Sketch;
 
-/// What is remembered of keys, and which of their calls are past the stage.
+/// The failing keys, and the calls that are past the stage.
 #[derive(Debug)]
 pub(crate) struct KeyStage {
-    /// The failing keys.
-    pub(crate) table: Table,
-    /// Keys (as [`KeyId::written`]) of which a write is past the stage, where only one may be.
+    table: Table,
+    /// Keys (as [`KeyId::written`]) with a write past the stage, where only one may be.
     writes: HashSet<KeyId, Spread>,
     /// The latest calls of each object, where a class enforces a rate per object.
     objects: Sketch,
+}
+
+/// An answer to a call, for the key that it concerns.
+#[derive(Clone, Copy, derive_more::Debug)]
+pub(crate) struct KeyAnswer<'a> {
+    pub(crate) key: Key,
+    pub(crate) class: ClassId,
+    /// The number of failures recorded when the call left.
+    pub(crate) left: u64,
+    pub(crate) answer: Answer,
+    /// Returns the key's name, if it starts to fail.
+    #[debug(skip)]
+    pub(crate) name: &'a dyn Fn() -> String,
 }
 
 // === impl KeyStage ===
@@ -33,31 +48,36 @@ impl KeyStage {
 
     #[inline]
     pub(crate) fn keys(&self) -> &Arc<Keys> {
-        &self.table.keys
+        self.table.keys()
+    }
+
+    #[inline]
+    pub(crate) fn table(&self) -> &Table {
+        &self.table
     }
 
     /// Returns the state of a call's key, if it is failing.
     #[inline]
-    pub(crate) fn view(&self, call: &Call, now: Moment) -> Option<View> {
+    pub(crate) fn view(&self, call: &CallFacts, now: Moment) -> Option<KeyView> {
         self.keys().view(call.key.as_ref()?, now)
     }
 
-    /// True if no call is past the stage that another waits for.
+    /// Returns true if no trial and no single write is past the stage.
     pub(crate) fn is_at_rest(&self) -> bool {
-        self.writes.is_empty() && self.table.trials_out == 0
+        self.writes.is_empty() && self.table.trials_out() == 0
     }
 
-    /// Returns the number of keys of which a write is past the stage.
+    /// Returns the number of keys with a write past the stage.
     pub(crate) fn writes(&self) -> usize {
         self.writes.len()
     }
 
-    /// Asks the key of a call that arrives.
+    /// Returns the state of an arriving call's key.
     pub(crate) fn at_key(
         &self,
-        call: &Call,
+        call: &CallFacts,
         rules: &Rules,
-        waiting: &Waiting,
+        queues: &Queues,
         resources: &mut Resources,
         now: Moment,
     ) -> AtKey {
@@ -66,43 +86,41 @@ impl KeyStage {
         let alone = rules.goes_alone(call);
         let busy = alone && self.writes.contains(&id.written());
         let Some(view) = self.keys().view(key, now) else {
-            return AtKey::healthy(busy || alone && waiting.first_held(id).is_some(), now);
+            return AtKey::healthy(busy || alone && queues.first_held(id).is_some(), now);
         };
         let reserve = if rules.reserves(call) { resources.retry_bucket(&call.demand, now) } else { None };
         let reserved_at = reserve.map(|bucket| resources.buckets.ready_at(bucket, now));
-        let token_at = reserved_at.or_else(|| gives_way_until(call, &view.state, rules, resources, now));
-        let tried = view.trial != 0 || waiting.first_held(id).is_some();
+        let token_at = reserved_at.or_else(|| last_token_kept_until(call, &view.state, rules, resources, now));
+        let tried = view.trial != 0 || queues.first_held(id).is_some();
         AtKey { reserve, ..AtKey::failing(view.state, tried, busy, token_at, now) }
     }
 
-    /// Step 5, `per_key`: its object was called more often than its class lets one be called. A
-    /// call that passes has taken its object's token, whatever becomes of it. One whose key fails
-    /// takes none, because its backoff is slower, and neither does one whose body tells its object.
+    /// Step 5, `per_key`: refuses a call if its object was called more often than its class allows.
+    ///
+    /// A call that passes has taken its object's token. A call of a failing key takes none, because
+    /// its backoff is slower; nor does a call whose object is known only from its body.
     #[inline(never)]
     pub(crate) fn per_key(&mut self, arrival: &Arrival<'_>, rules: &Rules, now: Moment) -> Result<(), Cause> {
         let class = rules.policy().classes.get(usize::from(arrival.class.0));
         let pace = class.and_then(|class| class.per_key).filter(|per_key| per_key.enforce);
         let Some(pace) = pace.and_then(|per_key| per_key.pace(arrival.reads)) else { return Ok(()) };
         let known = arrival.key.filter(|key| !arrival.key_in_body && !key.is_collection_read());
-        let Some(key) = known else { return Ok(()) };
-        if self.keys().view(&key, now).is_some() {
-            return Ok(());
-        }
+        let Some(key) = known.filter(|key| self.keys().view(key, now).is_none()) else { return Ok(()) };
         let taken = self.objects.take(rules.counted_as(&key, arrival), pace, now);
         taken.map_err(|retry_at| Cause::new(Reason::PerKey, retry_at))
     }
 
-    /// Returns what is counted of an object.
+    /// Returns the moment at which an object has all its tokens again, if it is counted.
     pub(crate) fn object_full_at(&self, object: u64) -> Option<Moment> {
         self.objects.full_at(object)
     }
 
-    /// Forgets the calls of an object that were counted since.
+    /// Takes back what happened to an object since [`Self::object_full_at`] was read.
     pub(crate) fn restore_object(&mut self, object: u64, full_at: Option<Moment>) {
         self.objects.restore(object, full_at);
     }
 
-    /// Brings what is counted of each object to the new paces of its classes, which are adopted.
+    /// Carries the counts of objects over to the new paces of their classes.
     pub(crate) fn carry_paces_over(&mut self, rules: &Rules, policy: &Policy, origins: &Origins, now: Moment) {
         for (id, class) in (0..).map(ClassId).zip(&policy.classes) {
             let origin = origins.get(id).copied().flatten();
@@ -117,14 +135,15 @@ impl KeyStage {
         }
     }
 
-    /// True if a call is a write and another write of its key is on its way.
-    pub(crate) fn waits_for_write(&self, call: &Call, rules: &Rules) -> bool {
-        rules.goes_alone(call) && call.key.as_ref().is_some_and(|key| self.writes.contains(&KeyId::from(key).written()))
+    /// Returns true if a call is a write and another write of its key is past the stage.
+    pub(crate) fn waits_for_write(&self, call: &CallFacts, rules: &Rules) -> bool {
+        rules.goes_alone(call) && call.key_id().is_some_and(|key| self.writes.contains(&key.written()))
     }
 
-    /// Records a call as the one write of its key, if that matters.
-    pub(crate) fn begin_write(&mut self, call: &Call, rules: &Rules) -> bool {
-        let key = call.key.as_ref().map(KeyId::from).filter(|_| rules.goes_alone(call));
+    /// Records a call as the one write of its key. Returns false if writes need not go one at a
+    /// time.
+    pub(crate) fn begin_write(&mut self, call: &CallFacts, rules: &Rules) -> bool {
+        let key = call.key_id().filter(|_| rules.goes_alone(call));
         key.is_some_and(|key| {
             let is_only = self.writes.insert(key.written());
             debug_assert!(is_only, "one write at a time");
@@ -132,11 +151,17 @@ impl KeyStage {
         })
     }
 
-    /// Gives a call that passes its key what it gets there.
+    /// Begins the trial of a call's key and returns its number; 0 if the key is not failing.
+    pub(crate) fn begin_trial(&mut self, call: &CallFacts) -> u32 {
+        call.key_id().map_or(0, |key| self.table.begin_trial(key))
+    }
+
+    /// Gives a call that passes its key the trial, the place of the one write, and a reserved retry
+    /// token.
     #[inline]
     pub(crate) fn begin_grant(
         &mut self,
-        call: &Call,
+        call: &CallFacts,
         at_key: &AtKey,
         rules: &Rules,
         resources: &mut Resources,
@@ -145,26 +170,11 @@ impl KeyStage {
         if at_key.state.is_none() && !rules.policy().one_at_a_time {
             return KeyGrant::default();
         }
-        self.take_key(call, at_key, rules, resources, now)
-    }
-
-    /// Gives a call the trial, the place of the one write, and a reserved retry token.
-    #[inline(never)]
-    fn take_key(
-        &mut self,
-        call: &Call,
-        at_key: &AtKey,
-        rules: &Rules,
-        resources: &mut Resources,
-        now: Moment,
-    ) -> KeyGrant {
-        let key = call.key.as_ref().filter(|_| at_key.state.is_some());
-        let trial = key.map_or(0, |key| self.table.begin_trial(KeyId::from(key)));
+        let trial = if at_key.state.is_some() { self.begin_trial(call) } else { 0 };
         KeyGrant { trial, reserved: reserve(at_key.reserve, resources, now), alone: self.begin_write(call, rules) }
     }
 
-    /// Takes back a key grant: the trial, the place of the one write, and a retry token reserved on
-    /// arrival. Keys whose calls may now continue become dirty.
+    /// Takes a key grant back. Keys whose calls may now continue become dirty.
     pub(crate) fn end_grant(
         &mut self,
         key: Option<KeyId>,
@@ -175,70 +185,129 @@ impl KeyStage {
         if let Some(reserved) = key_grant.reserved {
             resources.give_back_token(reserved.bucket, reserved.number);
         }
-        if let Some(key) = key.filter(|_| key_grant.alone) {
+        let Some(key) = key else { return };
+        if key_grant.alone {
             self.writes.remove(&key.written());
-            // The last is looked at first: a delete that waits has its turn after a write, and a
-            // write after a delete.
+            // The last is reviewed first: a waiting delete has its turn after a write, and a write
+            // after a delete.
             work.dirty_keys.extend([key, key.neighbour()]);
         }
-        if let Some(key) = key.filter(|_| key_grant.trial != 0) {
+        if key_grant.trial != 0 {
             self.table.end_trial(key, key_grant.trial);
             work.dirty_keys.push(key);
         }
     }
 
-    /// Records that a call is refused for want of a retry token. Its key has no chance to fail
-    /// again, so its time to be forgotten runs from now: otherwise objects that are tried less
-    /// often than that would come back as healthy, and no retry bucket would hold them.
+    /// Applies an answer to its key. Returns true if the calls of the key that are past the stage
+    /// must come back.
+    pub(crate) fn learn(&mut self, of: &KeyAnswer<'_>, rules: &Rules, work: &mut Work, now: Moment) -> bool {
+        let KeyAnswer { key, class, left, answer, name } = *of;
+        let id = KeyId::from(&key);
+        let after = match answer.outcome {
+            Outcome::Failure => None,
+            Outcome::Throttled { after } => Some(after),
+            Outcome::Success | Outcome::Abandoned | Outcome::Neutral => {
+                if answer.outcome == Outcome::Success {
+                    self.table.forget(id, Some(Why::Recovered));
+                    work.dirty_keys.push(id);
+                }
+                match answer.gone {
+                    Gone::Nothing => {}
+                    Gone::Key => self.table.forget_gone(id, now, &mut work.dirty_keys),
+                    Gone::Object => self.table.forget_gone_object(id.object, now, &mut work.dirty_keys),
+                }
+                return false;
+            }
+        };
+        let class = rules.policy().class(class);
+        if class.lane == Lane::Exempt || class.backoff.strategy == Strategy::Off {
+            return false;
+        }
+        let failure = KeyFailure { key, backoff: &class.backoff, after, status: answer.status, left };
+        let effect = self.table.record(&failure, name, now, &mut work.dirty_keys);
+        effect == FailureEffect::Changed
+    }
+
+    /// Records that a call is refused for want of a retry token.
+    ///
+    /// Its key cannot fail again, so the time to forget it starts anew. Otherwise objects that are
+    /// tried rarely would count as healthy again, and no retry bucket would hold them.
     #[inline(never)]
-    pub(crate) fn pass_over(&mut self, call: &Call, rules: &Rules, resources: &mut Resources, now: Moment) {
-        let Some(key) = call.key else { return };
-        let Some(view) = self.keys().view(&key, now) else { return };
-        self.table.keep(KeyId::from(&key), now + rules.class(call).backoff.forget_after);
+    pub(crate) fn pass_over(&mut self, call: &CallFacts, rules: &Rules, resources: &mut Resources, now: Moment) {
+        let Some((key, view)) = call.key_id().zip(self.view(call, now)) else { return };
+        self.table.keep(key, now + rules.class(call).backoff.forget_after);
         if let Some(bucket) = resources.retry_bucket(&call.demand, now) {
             resources.buckets.pass_over(bucket, view.state);
         }
     }
+
+    /// Forgets a few keys whose time is over, or that are too many. They become dirty.
+    pub(crate) fn expire(&mut self, work: &mut Work, now: Moment) {
+        self.table.expire(now, &mut work.dirty_keys);
+    }
+
+    /// Forgets those of the next few failing keys that `is_meant`. They become dirty. Returns how
+    /// many there were, and moves `place` on; to `None` at the end.
+    pub(crate) fn forget_some(
+        &mut self,
+        place: &mut Option<Position>,
+        is_meant: impl Fn(&str, &KeyState) -> bool,
+        work: &mut Work,
+    ) -> usize {
+        let before = work.dirty_keys.len();
+        *place = self.table.read_some(*place, |object, failing: &FailingKey| {
+            if is_meant(&failing.label(object), &failing.state) {
+                work.dirty_keys.push(KeyId { object, facet: failing.facet });
+            }
+        });
+        let meant = work.dirty_keys.get(before..).unwrap_or_default();
+        meant.iter().for_each(|key| self.table.forget(*key, None));
+        meant.len()
+    }
+
+    /// Returns the keys that have stopped failing since the last call.
+    pub(crate) fn take_ended(&mut self) -> Vec<Ended> {
+        self.table.take_ended()
+    }
+
+    pub(crate) fn set_max_keys(&mut self, max_keys: usize) {
+        self.table.set_max_keys(max_keys);
+    }
+
+    /// Adds a key that failed before a restart.
+    pub(crate) fn restore(&mut self, key: Key, state: KeyState, named: Moment, forget_at: Moment) {
+        self.table.restore(key, state, named, forget_at);
+    }
 }
 
-/// Returns the moment from which a held call may have a retry token: the one that is reserved for
-/// it, or one that is not kept for another key.
+/// Returns the moment from which a held call may have a retry token: the token reserved for it, or
+/// one that is not kept for another key.
 pub(crate) fn token_at(
-    call: &Call,
+    call: &CallFacts,
     key: &KeyState,
-    reserved: Option<Reserved>,
+    reserved: Option<Reservation>,
     rules: &Rules,
     resources: &mut Resources,
     now: Moment,
 ) -> Option<Moment> {
-    reserved.map(|reserved| reserved.at).or_else(|| gives_way_until(call, key, rules, resources, now))
+    reserved.map(|reserved| reserved.at).or_else(|| last_token_kept_until(call, key, rules, resources, now))
 }
 
-/// Returns the moment until which a trial of a key leaves the last token of a retry bucket to
-/// another key, which has been tried less often and not for longer. Without it the order in which a
-/// controller tries its objects would decide: if the same come at each token, these alone are
-/// tried, and their backoff becomes longer than the outage.
+/// Returns the moment until which the last token of the retry bucket is kept for another key, which
+/// was tried less often and not for longer.
+///
+/// Without it the order in which a controller tries its objects would decide: if the same objects
+/// come at each token, only they are tried, and the backoff of the others outlasts the outage.
 #[inline]
-fn gives_way_until(
-    call: &Call,
-    key: &KeyState,
-    rules: &Rules,
-    resources: &mut Resources,
-    now: Moment,
-) -> Option<Moment> {
-    // As nearly always: a key that is tried during its backoff.
-    if key.ready_at > now { None } else { last_token_kept_until(call, key, rules, resources, now) }
-}
-
-#[inline(never)]
 fn last_token_kept_until(
-    call: &Call,
+    call: &CallFacts,
     key: &KeyState,
     rules: &Rules,
     resources: &mut Resources,
     now: Moment,
 ) -> Option<Moment> {
-    if !rules.is_metered(call) || rules.policy().queue.combine != Combine::Sequential {
+    // Nearly always, the key is tried during its backoff.
+    if key.ready_at > now || !rules.is_metered(call) || rules.policy().queue.combine != Combine::Sequential {
         return None;
     }
     let bucket = resources.retry_bucket(&call.demand, now)?;
@@ -246,8 +315,8 @@ fn last_token_kept_until(
 }
 
 /// Reserves the next token of a retry bucket.
-pub(crate) fn reserve(bucket: Option<BucketId>, resources: &mut Resources, now: Moment) -> Option<Reserved> {
+pub(crate) fn reserve(bucket: Option<BucketId>, resources: &mut Resources, now: Moment) -> Option<Reservation> {
     let bucket = bucket?;
     let (at, number) = resources.buckets.reserve(bucket, now);
-    Some(Reserved { bucket, number, at })
+    Some(Reservation { bucket, number, at })
 }

@@ -1,17 +1,15 @@
-//! The keys for which failures are remembered: the failing ones, their delays, and when they are
+//! The failing keys: their delays, the moments they may be tried, and the moments they are
 //! forgotten.
 
 mod backoff;
-mod due;
 mod failing;
 mod id;
 mod order;
 mod table;
 
 pub(crate) use self::backoff::{Dice, mix};
-pub(crate) use self::due::Due;
 pub use self::failing::Keys;
-pub(crate) use self::failing::{Failing, Spread, View};
+pub(crate) use self::failing::{FailingKey, KeyView, ObjectChange, Spread};
 pub(crate) use self::id::KeyId;
 pub(crate) use self::order::{Order, Position};
-pub(crate) use self::table::{Failure, Recorded, Table};
+pub(crate) use self::table::{FailureEffect, KeyFailure, Table};

@@ -77,7 +77,6 @@ mod feedback;
 mod index;
 mod key_stage;
 mod parts;
-mod queue;
 mod queues;
 mod refusals;
 mod reload;
@@ -85,16 +84,15 @@ mod resources;
 mod review;
 mod rules;
 mod sweep;
-mod work;
 
 // Each room hands out its words here, and the others take them from here.
 pub(crate) use self::at_key::AtKey;
-pub(crate) use self::call::{Call, Grant, KeyGrant, Reserved};
+pub(crate) use self::call::{CallFacts, Grant, KeyGrant, Mode, QueueKey, Reservation};
 pub(crate) use self::dropped_requests::DroppedRequests;
-pub(crate) use self::index::{GroupIndex, Index, OfGroup, OfQueue, OfWaiter, QueueIndex, Store, WaiterIndex};
-pub(crate) use self::key_stage::{KeyStage, reserve, token_at};
+pub(crate) use self::index::{Arena, GroupIndex, OfGroup, OfQueue, OfWaiter, QueueIndex, WaiterIndex};
+pub(crate) use self::key_stage::{KeyAnswer, KeyStage, reserve, token_at};
 pub use self::keys::Keys;
-pub(crate) use self::keys::{Failure, KeyId, Position, Recorded, Spread, Table, View};
+pub(crate) use self::keys::{FailingKey, FailureEffect, KeyFailure, KeyId, KeyView, Position, Spread, Table};
 pub use self::limiter::Limiter;
 pub use self::operator::{Preview, Walk};
 pub(crate) use self::parts::Parts;
@@ -104,11 +102,10 @@ pub(crate) use self::policy::{
     SharedPolicy, Strategy,
 };
 pub use self::policy::{ClassId, Policy};
-pub(crate) use self::queue::{
-    ClassTurns, KeyList, LOOKED_AT_ONCE, MinWait, Mode, Move, Next, Queue, QueueKey, STEPS, Scheduler, State, Step,
-    Sweep, Timer, Waiter, WaiterWalk, Waiting, WaitingBytes,
+pub(crate) use self::queues::{
+    ClassTurns, DueWork, LOOKED_AT_ONCE, LateCall, MinWait, MoveStep, Queue, QueuePlace, Queues, STEPS, Step, Sweep,
+    SweepNews, Waiter, WaiterState, Withdrawal, Work,
 };
-pub(crate) use self::queues::{Place, Queues};
 pub(crate) use self::refusal::{Cause, Why};
 pub use self::refusal::{Ended, KeyState, Reason, Refusal};
 pub(crate) use self::refusals::Outlook;
@@ -120,4 +117,3 @@ pub(crate) use self::resources::{
 pub(crate) use self::rules::Rules;
 pub use self::snapshot::{LongestQueues, Snapshot};
 pub use self::verdict::{Arrival, Claim, Flow, Ticket, Verdict};
-pub(crate) use self::work::Work;

@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicUsize;
 
 use super::{
     Arrival, Ask, Asked, Away, Claim, Ended, Keys, Parts, Permit, Policy, Preview, Questions, Receipt, Refusal, Slot,
-    Sweep, Ticket, Verdict, WaitingBytes, Walk, resources,
+    SweepNews, Ticket, Verdict, Walk, resources,
 };
 use crate::key::{Group, Key};
 use crate::moment::Moment;
@@ -35,7 +35,7 @@ impl Limiter {
     /// Shares the bound on waiting bytes with every limiter that has the same `sum`.
     #[must_use]
     pub fn sharing_bytes(mut self, sum: Arc<AtomicUsize>) -> Self {
-        self.parts.queues.waiting.bytes = WaitingBytes::sharing(sum);
+        self.parts.queues.share_bytes(sum);
         self
     }
 
@@ -56,7 +56,7 @@ impl Limiter {
 
     /// Returns the number of waiting calls.
     pub fn waiting(&self) -> usize {
-        self.parts.queues.waiting.count
+        self.parts.queues.waiting()
     }
 
     /// True if no call waits or is in flight and no trial is out: the limiter owes nothing.
@@ -96,8 +96,8 @@ impl Limiter {
     #[inline]
     fn catch_up(&mut self, now: Moment) -> Moment {
         self.now = self.now.max(now);
-        if !self.parts.stage.keys().is_empty() {
-            self.parts.forget_keys(self.now);
+        if self.parts.stage.table().has_expired(self.now) {
+            self.parts.stage.expire(&mut self.parts.work, self.now);
         }
         self.parts.dispatch(self.now);
         self.now
@@ -119,8 +119,8 @@ impl Limiter {
             return Some(self.now);
         }
         let Parts { queues, resources, .. } = &self.parts;
-        let turn = queues.scheduler.next_wakeup(resources, self.now);
-        let next = [turn, queues.waiting.timers.first()].into_iter().flatten().min();
+        let turn = queues.scheduler().next_wakeup(resources, self.now);
+        let next = [turn, queues.first_timer()].into_iter().flatten().min();
         let tended = resources.buckets.shared.tended;
         if tended < next.unwrap_or(Moment::MAX) { Some(tended) } else { next }
     }
@@ -134,7 +134,7 @@ impl Limiter {
     /// Returns the keys that have stopped failing since the last call: at most a few dozen, further
     /// ones are not reported. Does not allocate when there are none.
     pub fn take_ended(&mut self) -> Vec<Ended> {
-        self.parts.stage.table.take_ended()
+        self.parts.stage.take_ended()
     }
 
     /// Decides about a call that arrives.
@@ -152,8 +152,8 @@ impl Limiter {
     /// Takes the verdict of a waiting call.
     pub fn claim(&mut self, ticket: Ticket, now: Moment) -> Claim {
         let now = self.catch_up(now);
-        if self.parts.resources.pauses.any(now) && self.parts.queues.waiting.find(ticket).is_some() {
-            self.parts.freshen(ticket.index, now);
+        if self.parts.resources.pauses.any(now) && self.parts.queues.find(ticket).is_some() {
+            self.parts.carry_over(ticket.index, now);
             self.parts.stop_if_paused(ticket.index, now);
         }
         self.parts.queues.take_verdict(ticket)
@@ -163,12 +163,12 @@ impl Limiter {
     /// not claimed goes to the next call.
     pub fn leave(&mut self, ticket: Ticket, now: Moment) {
         let now = self.catch_up(now);
-        if self.parts.queues.waiting.find(ticket).is_none() {
+        if self.parts.queues.find(ticket).is_none() {
             return;
         }
-        self.parts.freshen(ticket.index, now);
+        self.parts.carry_over(ticket.index, now);
         self.parts.withdraw(ticket.index);
-        self.parts.queues.waiting.waiters.remove(ticket.index);
+        self.parts.queues.remove(ticket.index);
         self.parts.dispatch(now);
     }
 
@@ -179,7 +179,7 @@ impl Limiter {
     /// The refusal, with reason `BytesFull`.
     pub fn hold_bytes(&mut self, ticket: Ticket, bytes: usize, now: Moment) -> Result<(), Refusal> {
         let now = self.catch_up(now);
-        let waiter = self.parts.queues.waiting.find(ticket).filter(|waiter| waiter.is_waiting());
+        let waiter = self.parts.queues.find(ticket).filter(|waiter| waiter.is_waiting());
         let Some(arrived) = waiter.map(|waiter| waiter.call.arrived) else { return Ok(()) };
         if let Err(cause) = self.parts.bytes_full(ticket.index, bytes, now) {
             self.leave(ticket, now);
@@ -255,13 +255,13 @@ impl Limiter {
     /// class alone.
     pub fn wants_room(&self, group: Group) -> usize {
         let Parts { queues, resources, .. } = &self.parts;
-        if resources.room(group) > 0 { 0 } else { queues.scheduler.would_go(group, resources, self.now) }
+        if resources.room(group) > 0 { 0 } else { queues.scheduler().would_go(group, resources, self.now) }
     }
 
     /// Ends the wait of every call of `group` with `Claim::Unconnected`, because a dial failed.
     pub fn fail_group(&mut self, group: Group, now: Moment) {
         let now = self.catch_up(now);
-        self.parts.sweep_waiters(|walk| Sweep::Unconnected(group, walk));
+        self.parts.begin_sweep(SweepNews::Unconnected(group));
         self.parts.dispatch_turns(now);
     }
 
@@ -352,7 +352,7 @@ impl Limiter {
     /// True if keys are still there that no longer fail, or that are too many: `advance` forgets a
     /// few of them.
     pub fn has_expired_keys(&self, now: Moment) -> bool {
-        self.parts.stage.table.has_expired(self.latest(now))
+        self.parts.stage.table().has_expired(self.latest(now))
     }
 
     /// Switches the bypass: while it is on, every call leaves at once and spends nothing, and
@@ -362,7 +362,7 @@ impl Limiter {
         let now = self.catch_up(now);
         self.parts.rules.set_bypass(on);
         if on {
-            self.parts.sweep_waiters(Sweep::Release);
+            self.parts.begin_sweep(SweepNews::Bypass);
             self.parts.dispatch_turns(now);
         }
     }

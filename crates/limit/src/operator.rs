@@ -1,9 +1,11 @@
-//! For an operator in an emergency: forgets failing keys, and previews what would happen to a call.
+//! Orders of an operator: forgets failing keys, and previews what would happen to a call.
 
-use super::{Arrival, AtKey, Call, KeyGrant, KeyState, Parts, Position, Reason, Refusal, State, Ticket, token_at};
+use super::{
+    Arrival, AtKey, CallFacts, KeyGrant, KeyState, Parts, Position, Reason, Refusal, Ticket, WaiterState, token_at,
+};
 use crate::moment::Moment;
 
-/// A preview: what would happen to a call that arrived now.
+/// The preview of a call: what would happen if it arrived now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preview {
     /// It would leave at once.
@@ -19,7 +21,7 @@ pub enum Preview {
     Refused(Refusal),
 }
 
-/// A walk over all failing keys, and the place to which it has come.
+/// A walk over all failing keys, a few at a time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Walk {
     began: Option<Moment>,
@@ -27,7 +29,7 @@ pub struct Walk {
     is_over: bool,
 }
 
-/// The state to return to after a call that does not come.
+/// The state to restore after a preview.
 #[derive(Debug)]
 pub(crate) struct Supposition {
     object: u64,
@@ -35,10 +37,10 @@ pub(crate) struct Supposition {
     expired_holds: Vec<Ticket>,
 }
 
-/// The wait of a call.
+/// The wait of a previewed call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wait {
-    call: Call,
+    call: CallFacts,
     key_grant: KeyGrant,
     held_for: Option<Reason>,
     /// The reason its queue is stopped, if it stands in one.
@@ -48,7 +50,7 @@ pub(crate) struct Wait {
 // === impl Walk ===
 
 impl Walk {
-    /// True if it has been to every key.
+    /// Returns true if it has been to every key.
     pub fn is_over(&self) -> bool {
         self.is_over
     }
@@ -62,18 +64,12 @@ impl Parts {
     pub(crate) fn forget_some(&mut self, is_meant: &dyn Fn(&str) -> bool, walk: &mut Walk, now: Moment) -> usize {
         let began = *walk.began.get_or_insert(now);
         let failed_before = |name: &str, state: &KeyState| state.last_failure <= began && is_meant(name);
-        let (meant, place) = self.stage.table.next_meant(walk.place, &failed_before);
-        walk.place = place;
-        walk.is_over = place.is_none();
-        for key in &meant {
-            self.stage.table.forget(*key, None);
-            self.work.dirty_keys.push(*key);
-        }
-        meant.len()
+        let forgotten = self.stage.forget_some(&mut walk.place, failed_before, &mut self.work);
+        walk.is_over = walk.place.is_none();
+        forgotten
     }
 
-    /// Begins to suppose that a call comes. It takes no token for the want of which another would
-    /// be refused.
+    /// Begins a preview, for which no call may be refused.
     pub(crate) fn suppose(&mut self, arrival: &Arrival<'_>) -> Supposition {
         self.work.supposes = true;
         let object = arrival.key.map_or(0, |key| self.rules.counted_as(&key, arrival));
@@ -89,15 +85,15 @@ impl Parts {
 
     /// Returns the wait of a call.
     pub(crate) fn wait_of(&self, ticket: Ticket) -> Option<Wait> {
-        let waiter = self.queues.waiting.find(ticket)?;
+        let waiter = self.queues.find(ticket)?;
         let stopped = match waiter.state {
-            State::Queued(queue) => Some(self.queues.scheduler.stopped(queue)),
-            State::Granted(_) | State::Held | State::Refused(_) | State::Unconnected => None,
+            WaiterState::Queued(queue) => Some(self.queues.scheduler().stopped(queue)),
+            _ => None,
         };
         Some(Wait { call: waiter.call, key_grant: waiter.key_grant, held_for: waiter.held_for, stopped })
     }
 
-    /// Returns what a call would wait for that has left again.
+    /// Returns the preview of a call that waited and has left again.
     pub(crate) fn preview_wait(&mut self, wait: &Wait, now: Moment) -> Preview {
         let Wait { call, key_grant, held_for, stopped } = wait;
         if let (None, Some(reason)) = (stopped, *held_for) {
@@ -109,7 +105,7 @@ impl Parts {
             return Preview::Waits { reason, until };
         }
         let place = self.place_of(call, key_grant.trial != 0, now);
-        let min_wait = self.queues.scheduler.min_wait(&place.id, &place.needs, &self.resources, now);
+        let min_wait = self.queues.scheduler().min_wait(&place.id, &place.needs, &self.resources, now);
         Preview::Waits { reason: stopped.unwrap_or(min_wait.reason), until: min_wait.at }
     }
 }

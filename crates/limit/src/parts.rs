@@ -1,8 +1,9 @@
 //! The parts of a limiter, and what happens to one waiting call in all of them.
 
 use super::{
-    Ask, BucketId, Call, Cause, Charges, DroppedRequests, Grant, KeyGrant, KeyId, KeyStage, Outlook, Permit, Place,
-    Policy, Queues, Reason, Receipt, Resources, Rules, Scheduler, Slot, State, WaiterIndex, Want, Work,
+    Ask, BucketId, CallFacts, Cause, Charges, DroppedRequests, Grant, KeyGrant, KeyId, KeyStage, Outlook, Permit,
+    Policy, QueuePlace, Queues, Reason, Receipt, Resources, Rules, Slot, WaiterIndex, WaiterState, Want, Withdrawal,
+    Work,
 };
 use crate::moment::Moment;
 
@@ -24,7 +25,7 @@ impl Parts {
         Self {
             stage: KeyStage::new(policy.max_keys, seed),
             resources: Resources::new(&policy, seed, now),
-            queues: Queues::new(Scheduler::new(&policy)),
+            queues: Queues::new(&policy),
             rules: Rules::new(policy),
             work: Work { idle_since: now, ..Work::default() },
             dropped_requests: DroppedRequests::new(),
@@ -42,13 +43,14 @@ impl Parts {
         let longest = self.rules.policy().queue.max_wait;
         // More tokens than calls that could leave while they last would only expire.
         let slots = self.resources.free_slots();
-        let Queues { scheduler, waiting: calls, .. } = &self.queues;
+        let queues = &self.queues;
+        let scheduler = self.queues.scheduler();
         let Resources { buckets, pauses, .. } = &mut self.resources;
         if buckets.shared.is_empty() {
             buckets.shared.tended = Moment::MAX;
             return Vec::new();
         }
-        let ends = |index| calls.get(index).map(|waiter| waiter.call.half_time.min(waiter.call.arrived + longest));
+        let ends = |index| queues.get(index).map(|waiter| waiter.call.half_time.min(waiter.call.arrived + longest));
         let mut waiting = None;
         let want = |bucket: BucketId| {
             let waiting = waiting.get_or_insert_with(|| scheduler.waiting_for_shared(pauses, ends, now));
@@ -61,14 +63,16 @@ impl Parts {
     }
 
     /// Returns the call's queue and its requirements there.
-    pub(crate) fn place_of(&mut self, call: &Call, retry: bool, now: Moment) -> Place {
+    pub(crate) fn place_of(&mut self, call: &CallFacts, retry: bool, now: Moment) -> QueuePlace {
         let needs = self.resources.requirements(self.rules.policy(), &call.demand, retry, now);
-        Place { id: self.rules.queue_key(call, retry), needs }
+        QueuePlace { id: self.rules.queue_key(call, retry), needs, stopped: None }
     }
 
-    /// Puts a waiter at the end of its queue.
-    pub(crate) fn queue_up(&mut self, index: WaiterIndex, place: Place, name: Option<Box<str>>, now: Moment) {
-        self.queues.queue_up(index, place, name, &self.rules, &mut self.resources, now);
+    /// Puts a call at the end of its queue.
+    pub(crate) fn queue_up(&mut self, index: WaiterIndex, place: QueuePlace, name: Option<Box<str>>, now: Moment) {
+        let blocked = self.resources.blocked(&place.needs, place.id.class, now);
+        let place = QueuePlace { stopped: blocked.map(|block| block.reason), ..place };
+        self.queues.join(index, place, || name, &self.rules, &mut self.resources, now);
     }
 
     /// Adds a call to its key's held calls: at the end, or before all others.
@@ -78,30 +82,30 @@ impl Parts {
 
     /// Returns the grant of an exempt call: it takes nothing.
     pub(crate) fn exempt_grant(&mut self) -> Grant {
-        let left = self.stage.table.failures;
+        let left = self.stage.table().failures();
         let number = self.resources.buckets.next_take();
         Grant { needs: None, number, left, key_grant: KeyGrant::default(), sequence: 0, waited: None }
     }
 
     /// Ends a waiter's wait with a verdict that can now be claimed.
-    pub(crate) fn conclude(&mut self, index: WaiterIndex, state: State) {
+    pub(crate) fn conclude(&mut self, index: WaiterIndex, state: WaiterState) {
         self.queues.conclude(index, state, &mut self.work);
     }
 
     /// Ends a wait with a refusal.
     pub(crate) fn refuse(&mut self, index: WaiterIndex, cause: Cause, now: Moment) {
-        let Some(call) = self.queues.waiting.get(index).map(|waiter| waiter.call) else { return };
+        let Some(call) = self.queues.get(index).map(|waiter| waiter.call) else { return };
         self.note_passed_over(&call, &cause, now);
         let view = if cause.of_key { self.stage.view(&call, now) } else { None };
         self.withdraw(index);
         let cause = Cause { retry_at: cause.retry_at.max(now), ..cause };
         let refusal = cause.refusal(now - call.arrived, view.map(|view| view.state));
-        self.conclude(index, State::Refused(Box::new(refusal)));
+        self.conclude(index, WaiterState::Refused(Box::new(refusal)));
     }
 
     /// Records at its key that a call is refused, if that is for want of a retry token.
     #[inline]
-    pub(crate) fn note_passed_over(&mut self, call: &Call, cause: &Cause, now: Moment) {
+    pub(crate) fn note_passed_over(&mut self, call: &CallFacts, cause: &Cause, now: Moment) {
         if cause.reason == Reason::RetryBucket && !self.work.supposes {
             self.stage.pass_over(call, &self.rules, &mut self.resources, now);
         }
@@ -109,30 +113,18 @@ impl Parts {
 
     /// Takes a waiter out of where it stands and gives back what it has. Its record stays.
     pub(crate) fn withdraw(&mut self, index: WaiterIndex) {
-        let Queues { scheduler, waiting, .. } = &mut self.queues;
-        let Some(waiter) = waiting.get_mut(index) else { return };
-        let key = waiter.key();
-        let key_grant = std::mem::take(&mut waiter.key_grant);
-        match std::mem::replace(&mut waiter.state, State::Unconnected) {
-            State::Held => waiting.count_out(index),
-            State::Queued(queue) => {
-                scheduler.part(queue, index, &mut waiting.waiters, &mut self.resources);
-                waiting.count_out(index);
-            }
-            State::Granted(grant) => {
-                self.undo(index, &grant);
-                self.end_key_grant(key, grant.key_grant);
-            }
-            State::Refused(_) | State::Unconnected => return,
+        let withdrawn = self.queues.withdraw(index, &mut self.resources);
+        let Some(Withdrawal { key, key_grant, grant }) = withdrawn else { return };
+        if let Some(grant) = grant {
+            self.undo(index, &grant);
         }
-        self.queues.waiting.leave_key(index);
         self.end_key_grant(key, key_grant);
     }
 
     /// Gives back what a granted call took, because the call was not sent.
     pub(crate) fn undo(&mut self, index: WaiterIndex, grant: &Grant) {
         let Some(needs) = &grant.needs else { return };
-        let class = self.queues.waiting.get(index).map(|waiter| waiter.call.demand.class);
+        let class = self.queues.get(index).map(|waiter| waiter.call.demand.class);
         self.resources.add_room(needs.group, 1);
         self.resources.give_back_tokens(needs, grant.number);
         self.resources.give_back_slot(needs.shares, class);
@@ -172,10 +164,10 @@ impl Parts {
     pub(crate) fn release_as_exempt(&mut self, index: WaiterIndex, now: Moment) {
         self.withdraw(index);
         let mut grant = self.exempt_grant();
-        if let Some(waiter) = self.queues.waiting.get(index) {
+        if let Some(waiter) = self.queues.get(index) {
             grant.waited = waiter.held_for.map(|reason| (reason, now - waiter.call.arrived));
         }
-        self.conclude(index, State::Granted(Box::new(grant)));
+        self.conclude(index, WaiterState::Granted(Box::new(grant)));
     }
 
     /// Refuses the retries whose `hold` is over, now that a bucket of which tokens were taken may
@@ -187,11 +179,11 @@ impl Parts {
                 continue;
             }
             for ticket in std::mem::take(&mut self.work.expired_holds) {
-                let Some(waiter) = self.queues.waiting.find(ticket) else { continue };
-                let State::Queued(queue) = waiter.state else { continue };
-                let group = self.queues.scheduler.group_of(queue);
+                let Some(waiter) = self.queues.find(ticket) else { continue };
+                let WaiterState::Queued(queue) = waiter.state else { continue };
+                let group = self.queues.scheduler().group_of(queue);
                 if self.queues.is_open(queue, &self.resources) {
-                    self.queues.look_again(ticket.index, &self.rules, now);
+                    self.queues.extend_hold(ticket.index, &self.rules, now);
                 } else if group.is_some_and(|queue_group| queue_group.needs.charges.contains(bucket)) {
                     self.refuse(ticket.index, Cause::new(Reason::RetryBucket, ready_at), now);
                 } else {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{Call, ClassId, Grant, Keys, Reason, SlotShare};
+use super::{CallFacts, ClassId, Grant, Keys, Reason, SlotShare};
 use crate::key::{Group, Key};
 use crate::moment::Moment;
 use crate::outcome::Answer;
@@ -20,7 +20,7 @@ pub struct Permit {
 /// because it is passed on many times on the way to the upstream and would be copied each time.
 #[derive(Debug)]
 #[must_use = "a receipt is owed an outcome"]
-pub struct Receipt(pub(super) Box<(Call, Grant)>);
+pub struct Receipt(pub(super) Box<(CallFacts, Grant)>);
 
 /// The slots that a call in flight holds, given back at the end of the body.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ pub struct Admitted<T>(T);
 // === impl Permit ===
 
 impl Permit {
-    pub(super) fn new(call: Call, grant: Grant) -> Self {
+    pub(super) fn new(call: CallFacts, grant: Grant) -> Self {
         let shares = grant.needs.as_ref().map_or([SlotShare::None; 2], |needs| needs.shares);
         let slot = Slot { group: call.demand.group, shares, serial: call.serial, class: call.demand.class };
         Self { receipt: Receipt(Box::new((call, grant))), slot }
@@ -101,7 +101,7 @@ impl Receipt {
         self.call().arrived + self.grant().waited.map_or(Duration::ZERO, |(_, waited)| waited)
     }
 
-    pub(super) fn call(&self) -> &Call {
+    pub(super) fn call(&self) -> &CallFacts {
         &self.0.0
     }
 

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use super::{AtKey, Call, Cause, MinWait, QueueIndex, QueueKey, Queues, Reason, Requirements, Resources, Rules};
+use super::{AtKey, CallFacts, Cause, MinWait, QueueIndex, QueueKey, Queues, Reason, Requirements, Resources, Rules};
 use crate::moment::Moment;
 
 /// What a call has to expect at one moment.
@@ -32,7 +32,7 @@ impl<'a> Outlook<'a> {
     /// Step 6, `backoff`: the delay of its key ends after its hold. `retry_bucket` if the token
     /// that is reserved on arrival comes later; `deadline` if only the client's own is too short.
     #[inline]
-    pub(crate) fn backoff(&self, call: &Call, at_key: &AtKey, hold_ends: Moment) -> Result<(), Cause> {
+    pub(crate) fn backoff(&self, call: &CallFacts, at_key: &AtKey, hold_ends: Moment) -> Result<(), Cause> {
         let longest = hold_ends.min(self.rules.longest_wait(call));
         if call.patient || at_key.earliest <= longest.min(call.half_time) {
             return Ok(());
@@ -43,7 +43,7 @@ impl<'a> Outlook<'a> {
 
     /// Steps 7 and 15, `trial` or `one_at_a_time`: its hold is over, and another call of its key is
     /// the trial or the one write. Else `retry_bucket` or `backoff`.
-    pub(crate) fn hold_over(&self, call: &Call, at_key: &AtKey) -> Cause {
+    pub(crate) fn hold_over(&self, call: &CallFacts, at_key: &AtKey) -> Cause {
         let reason = at_key.reason();
         let after_trial = call.key.zip(at_key.state).filter(|_| reason == Reason::Trial).map(|(key, state)| {
             self.now + self.rules.class(call).backoff.delay_of(&key, state.failures.saturating_add(1))
@@ -55,7 +55,7 @@ impl<'a> Outlook<'a> {
 
     /// Steps 8 and 16, `pause`: one ends too late for it. `deadline` if only the client's own is
     /// too short.
-    pub(crate) fn pause(&self, call: &Call) -> Result<(), Cause> {
+    pub(crate) fn pause(&self, call: &CallFacts) -> Result<(), Cause> {
         let until = self.resources.paused_until(&call.demand, self.now);
         let Some(until) = until.filter(|until| *until > self.rules.ends(call) && !call.patient) else { return Ok(()) };
         let reason = if until <= self.rules.longest_wait(call) { Reason::Deadline } else { Reason::Pause };
@@ -65,7 +65,7 @@ impl<'a> Outlook<'a> {
     /// Steps 9 and 10, for a call that would join the end of this queue now.
     pub(crate) fn turn_in_time(
         &self,
-        call: &Call,
+        call: &CallFacts,
         id: &QueueKey,
         needs: &Requirements,
         token_by: Moment,
@@ -73,7 +73,7 @@ impl<'a> Outlook<'a> {
         if call.patient {
             return Ok(());
         }
-        let min_wait = self.queues.scheduler.min_wait(id, needs, self.resources, self.now);
+        let min_wait = self.queues.scheduler().min_wait(id, needs, self.resources, self.now);
         self.retry_bucket(call, needs, &min_wait, token_by)?;
         self.too_late(call, &min_wait)
     }
@@ -82,7 +82,7 @@ impl<'a> Outlook<'a> {
     /// for them.
     fn retry_bucket(
         &self,
-        call: &Call,
+        call: &CallFacts,
         needs: &Requirements,
         min_wait: &MinWait,
         token_by: Moment,
@@ -96,7 +96,7 @@ impl<'a> Outlook<'a> {
 
     /// Step 10, `deadline` if `max_wait` alone would have been enough, else `pause`, `bucket`,
     /// `class_bucket` or `slot`: it is certain not to get its turn in time.
-    fn too_late(&self, call: &Call, min_wait: &MinWait) -> Result<(), Cause> {
+    fn too_late(&self, call: &CallFacts, min_wait: &MinWait) -> Result<(), Cause> {
         let ends = self.rules.ends(call);
         let reason = match min_wait.at {
             at if at <= ends => return Ok(()),
@@ -109,7 +109,7 @@ impl<'a> Outlook<'a> {
 
     /// Step 12: it may not wait at all, and `stop` says why it would. Returns the moment at which
     /// the wait of any other call ends.
-    pub(crate) fn may_wait(&self, call: &Call, needs: &Requirements, stop: Cause) -> Result<Moment, Cause> {
+    pub(crate) fn may_wait(&self, call: &CallFacts, needs: &Requirements, stop: Cause) -> Result<Moment, Cause> {
         let ends = self.rules.ends(call);
         if ends > self.now {
             return Ok(ends);
@@ -126,7 +126,7 @@ impl<'a> Outlook<'a> {
     /// Step 17: its wait in a queue is over, and the reason is what stops it at that moment. It may
     /// come back when it would leave from the end of that queue.
     pub(crate) fn wait_over(&self, queue: QueueIndex) -> Cause {
-        let scheduler = &self.queues.scheduler;
+        let scheduler = self.queues.scheduler();
         let Some((found, group)) = scheduler.queue(queue).zip(scheduler.group_of(queue)) else {
             return Cause::new(Reason::Bucket, self.now);
         };

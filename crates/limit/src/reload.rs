@@ -7,10 +7,7 @@
 //! that none passes another; a call that arrives meanwhile, and that anything limits, queues behind
 //! them. If a call hangs up or its key fails before it has moved, it is moved first.
 
-use super::{
-    Combine, KeyGrant, KeyId, KeyList, Lane, Move, Parts, Policy, Reason, Scheduler, State, Step, Ticket, Waiter,
-    WaiterIndex,
-};
+use super::{Combine, KeyId, Lane, LateCall, MoveStep, Parts, Policy, WaiterIndex, Withdrawal};
 use crate::moment::Moment;
 
 // === impl Parts ===
@@ -24,153 +21,86 @@ impl Parts {
             return false;
         }
         // The driver waits for a move that is under way.
-        while self.queues.moving.is_some() {
+        while self.queues.is_moving() {
             self.move_some(now);
         }
         let origins = self.rules.adopt_classes(&policy);
         self.stage.carry_paces_over(&self.rules, &policy, &origins, now);
         self.resources.reconfigure(&policy, &origins, now);
         self.rules.replace(policy);
-        let policy = self.rules.policy();
-        self.stage.table.set_max_keys(policy.max_keys);
-        let queues = &mut self.queues;
-        let old = std::mem::replace(&mut queues.scheduler, Scheduler::new(policy));
-        queues.scheduler.inherit(&old, &origins);
-        // One more than there are: as long as the move lasts, no call goes because the queues are
-        // empty.
-        queues.scheduler.waiting = old.waiting + 1;
-        queues.waiting.waiters.era = queues.waiting.waiters.era.wrapping_add(1);
-        queues.moving = Some(Box::new(Move::new(old, origins, &queues.waiting.waiters)));
+        self.stage.set_max_keys(self.rules.policy().max_keys);
+        self.queues.begin_move(self.rules.policy(), origins);
         self.work.behind = true;
         true
     }
 
     /// Makes one step of a move.
     pub(crate) fn move_some(&mut self, now: Moment) {
-        let Some(mut moving) = self.queues.moving.take() else { return };
-        if self.move_step(&mut moving, now) {
-            self.queues.moving = Some(moving);
-        } else {
-            self.queues.scheduler.waiting = self.queues.scheduler.waiting.saturating_sub(1);
+        match self.queues.next_move() {
+            Some(MoveStep::Carry(index)) => self.carry_over(index, now),
+            Some(MoveStep::Place(late)) => self.place_late(late, now),
+            Some(MoveStep::Search) | None => {}
         }
     }
 
-    /// Makes one step of a move. Returns true if it goes on.
-    fn move_step(&mut self, moving: &mut Move, now: Moment) -> bool {
-        if moving.look_at_queues(&self.queues.waiting.waiters) {
-            return true;
-        }
-        if let Some(index) = moving.next(&self.queues.waiting.waiters) {
-            self.carry_over(&mut moving.old, index, now);
-            return true;
-        }
-        if let Some((ticket, name)) = moving.late.pop_front() {
-            self.place_late(ticket, name, now);
-            return true;
-        }
-        let era = self.queues.waiting.waiters.era;
-        match moving.walk.step(&self.queues.waiting.waiters, |waiter| waiter.era != era) {
-            Step::At(index) => self.carry_over(&mut moving.old, index, now),
-            Step::On => {}
-            Step::Over => return false,
-        }
-        true
-    }
-
-    /// Moves a waiter to which something is about to happen, if it has not moved yet.
-    pub(crate) fn freshen(&mut self, index: WaiterIndex, now: Moment) {
-        if let Some(mut moving) = self.queues.moving.take() {
-            self.carry_over(&mut moving.old, index, now);
-            self.queues.moving = Some(moving);
-        }
-    }
-
-    /// Brings a waiter under the new limits: its class, the end of its wait, its queue, and no
-    /// reserved retry token where there is none any more.
-    fn carry_over(&mut self, old: &mut Scheduler, index: WaiterIndex, now: Moment) {
-        let era = self.queues.waiting.waiters.era;
-        let Some(waiter) = self.queues.waiting.get(index).filter(|waiter| waiter.era != era) else { return };
+    /// Brings a call under the new limits, unless that has happened: its class, the end of its
+    /// wait, its queue, and no reserved retry token where none is reserved any more.
+    pub(crate) fn carry_over(&mut self, index: WaiterIndex, now: Moment) {
+        let Some(waiter) = self.queues.unmoved(index) else { return };
+        let is_waiting = waiter.is_waiting();
+        let retry = waiter.key_grant.trial != 0;
         let mut call = waiter.call;
         call.demand.class = self.rules.class_of(&call);
         call.serial = self.rules.serial(call.demand.class).unwrap_or(u32::MAX);
-        let ends = self.rules.ends(&call);
-        let is_exempt = self.rules.class(&call).lane == Lane::Exempt;
-        let sequential = self.rules.policy().queue.combine == Combine::Sequential;
-        let Some(waiter) = self.queues.waiting.get_mut(index) else { return };
-        waiter.call = call;
-        waiter.ends = ends;
-        waiter.era = era;
-        let unneeded = if sequential { waiter.key_grant.reserved.take() } else { None };
-        let is_waiting = waiter.is_waiting();
-        let retry = waiter.key_grant.trial != 0;
-        let old_place = if let State::Queued(queue) = waiter.state {
-            waiter.state = State::Held;
-            self.queues.scheduler.waiting = self.queues.scheduler.waiting.saturating_sub(1);
-            old.take_out(queue, index, &mut self.queues.waiting.waiters)
-        } else {
-            None
-        };
-        self.end_key_grant(None, KeyGrant::of(unneeded));
-        let key = call.key.as_ref().map(KeyId::from);
-        if is_waiting && is_exempt {
-            self.release_as_exempt(index, now);
-            self.work.dirty_keys.extend(key);
-            if let Some(waiter) = self.queues.waiting.get_mut(index) {
-                waiter.call.key = None;
-            }
-            return;
+        let old = self.queues.renew(index, call, self.rules.ends(&call));
+        if self.rules.policy().queue.combine == Combine::Sequential {
+            let unneeded = self.queues.take_reservation(index);
+            self.end_key_grant(None, unneeded);
         }
-        if let Some(old) = old_place {
+        if is_waiting && self.rules.class(&call).lane == Lane::Exempt {
+            self.release_as_exempt(index, now);
+            self.work.dirty_keys.extend(call.key_id());
+            return self.queues.forget_key(index);
+        }
+        if let Some(old) = old {
             let place = self.place_of(&call, retry, now);
-            let queue = self.queues.scheduler.open_at(place.id, &place.needs, old, &mut self.resources);
-            self.queues.scheduler.join_in_order(queue, index, &mut self.queues.waiting.waiters);
+            self.queues.move_over(index, place, old, &mut self.resources);
         } else {
-            self.work.dirty_keys.extend(key.filter(|key| self.queues.waiting.first_held(*key) == Some(index)));
+            let is_first = |key: &KeyId| self.queues.first_held(*key) == Some(index);
+            self.work.dirty_keys.extend(call.key_id().filter(is_first));
         }
         self.queues.set_timer(index, &self.rules);
     }
 
-    fn place_late(&mut self, ticket: Ticket, name: Box<str>, now: Moment) {
-        // It may have left, or its key may have failed and hold it.
-        let is_late = |waiter: &&Waiter| matches!(waiter.state, State::Held) && waiter.key_list != Some(KeyList::Held);
-        let Some(waiter) = self.queues.waiting.find(ticket).filter(is_late) else { return };
+    /// Puts a call that came during the move in its queue, unless it has left or its key holds it.
+    fn place_late(&mut self, late: LateCall, now: Moment) {
+        let LateCall { ticket, flow_name } = late;
+        let Some(waiter) = self.queues.find(ticket).filter(|waiter| waiter.is_unplaced()) else { return };
         let call = waiter.call;
-        let retry = waiter.key_grant.trial != 0;
-        let index = ticket.index;
-        let place = self.place_of(&call, retry, now);
+        let place = self.place_of(&call, waiter.key_grant.trial != 0, now);
         if let Err(cause) = self.outlook(now).turn_in_time(&call, &place.id, &place.needs, now) {
-            return self.refuse(index, cause, now);
+            return self.refuse(ticket.index, cause, now);
         }
-        self.queues.waiting.leave_key(index);
-        self.queue_up(index, place, Some(name), now);
+        self.queues.leave_key(ticket.index);
+        self.queue_up(ticket.index, place, Some(flow_name), now);
     }
 
-    /// Takes back every call of a key that has passed and not left. They are held before those that
-    /// came later.
+    /// Takes back every call of a key that is past the key and has not left. They are held before
+    /// the calls that came later.
     pub(crate) fn recall(&mut self, key: KeyId, now: Moment) {
-        let Some(passed) = self.queues.waiting.passed(key) else { return };
-        for index in passed.into_iter().rev() {
-            self.freshen(index, now);
-            let Some(waiter) = self.queues.waiting.get_mut(index) else { continue };
-            waiter.hold_ends = now + self.rules.policy().class(waiter.call.demand.class).backoff.hold;
-            waiter.held_for = Some(Reason::Backoff);
-            let mut key_grant = std::mem::take(&mut waiter.key_grant);
-            match std::mem::replace(&mut waiter.state, State::Held) {
-                State::Queued(queue) => {
-                    let name = self.queues.scheduler.queue(queue).and_then(|queue| queue.name.clone());
-                    self.queues.waiting.waiters.keep_flow_name(index, name);
-                    self.queues.scheduler.part(queue, index, &mut self.queues.waiting.waiters, &mut self.resources);
-                }
-                State::Granted(grant) => {
-                    self.undo(index, &grant);
-                    key_grant = grant.key_grant;
-                    self.queues.waiting.count_in(index);
-                }
-                State::Held | State::Refused(_) | State::Unconnected => {}
+        for index in self.queues.passed(key).into_iter().rev() {
+            if self.queues.is_moving() {
+                self.carry_over(index, now);
+            }
+            let recalled = self.queues.recall(index, &mut self.resources);
+            let Some(Withdrawal { key_grant, grant, .. }) = recalled else { continue };
+            if let Some(grant) = grant {
+                self.undo(index, &grant);
             }
             self.end_key_grant(Some(key), key_grant);
-            self.queues.waiting.leave_key(index);
-            self.hold(index, true);
+            let Some(waiter) = self.queues.get(index) else { continue };
+            let hold_ends = self.rules.hold_ends(&waiter.call, now);
+            self.queues.hold_again(index, hold_ends, &self.rules, &mut self.work);
         }
     }
 }

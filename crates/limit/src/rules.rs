@@ -1,7 +1,7 @@
-//! The limits in force, and what they say about a call.
+//! The limits in force, and the terms that they set for a call.
 
 use super::{
-    Arrival, Call, ClassId, ClassPolicy, Combine, Demand, Lane, Lasts, Mode, Origins, PerClass, Policy, QueueKey,
+    Arrival, CallFacts, ClassId, ClassPolicy, Combine, Demand, Lane, Lasts, Mode, Origins, PerClass, Policy, QueueKey,
     Strategy,
 };
 use crate::key::Key;
@@ -12,11 +12,11 @@ use crate::sketch::in_class;
 #[derive(Debug)]
 pub(crate) struct Rules {
     policy: Policy,
-    /// For each class, a number that stays the same over a reload.
+    /// The number of each class that stays the same over a reload.
     serials: PerClass<u32>,
-    /// True while every call is admitted without limits.
+    /// Set while every call is admitted without limits.
     bypassed: bool,
-    /// True if arrivals must check the bypass or the rates per object.
+    /// Set if arrivals must check the bypass or the rates per object.
     is_unusual: bool,
 }
 
@@ -38,8 +38,8 @@ impl Rules {
         &self.policy
     }
 
-    /// Gives the classes of a new policy the lasting numbers of the old ones of their name. Returns
-    /// which old class each one was.
+    /// Gives the classes of a new policy the lasting numbers of the old classes of their name.
+    /// Returns the old class of each.
     pub(crate) fn adopt_classes(&mut self, policy: &Policy) -> Origins {
         let mut fresh = self.serials.iter().map(|(_, serial)| serial.wrapping_add(1)).max().unwrap_or(0)..;
         let old = &self.policy.classes;
@@ -70,8 +70,8 @@ impl Rules {
         self.is_unusual
     }
 
-    /// Reads an arrival. A class that does not exist is the default class.
-    pub(crate) fn read(&self, arrival: &Arrival<'_>, now: Moment) -> Call {
+    /// Returns the facts about an arriving call. A class that does not exist is the default class.
+    pub(crate) fn read(&self, arrival: &Arrival<'_>, now: Moment) -> CallFacts {
         let exists = usize::from(arrival.class.0) < self.policy.classes.len();
         let class = if exists { arrival.class } else { self.policy.default_class() };
         let policy = self.policy.class(class);
@@ -79,7 +79,7 @@ impl Rules {
         let alone = policy.lane != Lane::Exempt && self.policy.one_at_a_time && arrival.write;
         let Arrival { flow, credential, group, .. } = *arrival;
         let lasts = Lasts::new(arrival.long_running, arrival.lists_first);
-        Call {
+        CallFacts {
             demand: Demand { class, flow: flow.id, credential, group, lasts, cost: arrival.cost },
             serial: *self.serials.of(class),
             key: arrival.key.filter(|_| !forgetful || alone),
@@ -90,20 +90,19 @@ impl Rules {
         }
     }
 
-    /// Returns the number under which the object of a call is counted for its class.
+    /// Returns the number under which a call's object is counted for its class.
     pub(crate) fn counted_as(&self, key: &Key, arrival: &Arrival<'_>) -> u64 {
         let serial = self.serials.get(arrival.class).copied().unwrap_or(u32::MAX);
         in_class(key.object, serial, arrival.reads)
     }
 
-    /// Returns the class of a call, which a reload may have moved. A class that is gone has become
-    /// the default class.
-    pub(crate) fn class_of(&self, call: &Call) -> ClassId {
+    /// Returns the class of a call. A reload may have moved it, or replaced it by the default class.
+    pub(crate) fn class_of(&self, call: &CallFacts) -> ClassId {
         self.find_class(call.serial, call.demand.class).unwrap_or_else(|| self.policy.default_class())
     }
 
-    /// Returns the class of a lasting number, or `None` if it is gone. It is looked for first where
-    /// it was: only a reload moves classes, and there may be a thousand of them.
+    /// Returns the class of a lasting number. It is usually where it `was`, because only a reload
+    /// moves classes, and there may be a thousand.
     pub(crate) fn find_class(&self, serial: u32, was: ClassId) -> Option<ClassId> {
         let stays = self.serials.get(was) == Some(&serial);
         if stays { Some(was) } else { self.serials.find(|other| *other == serial) }
@@ -115,59 +114,60 @@ impl Rules {
     }
 
     #[inline]
-    pub(crate) fn class(&self, call: &Call) -> &ClassPolicy {
+    pub(crate) fn class(&self, call: &CallFacts) -> &ClassPolicy {
         self.policy.class(call.demand.class)
     }
 
     /// Returns the tokens that a call takes from each bucket that counts costs.
     #[inline]
-    pub(crate) fn cost(&self, call: &Call) -> u16 {
+    pub(crate) fn cost(&self, call: &CallFacts) -> u16 {
         self.class(call).cost.of(call.demand.cost)
     }
 
-    /// True if a call waits for nothing: its class is exempt, or a bypass is on.
-    pub(crate) fn is_exempt(&self, call: &Call) -> bool {
+    /// Returns true if a call waits for nothing: its class is exempt, or a bypass is on.
+    pub(crate) fn is_exempt(&self, call: &CallFacts) -> bool {
         self.bypassed || self.class(call).lane == Lane::Exempt
     }
 
-    /// Returns the moment at which the gate would end the call's wait.
+    /// Returns the end of the longest wait that the gate allows.
     #[inline]
-    pub(crate) fn longest_wait(&self, call: &Call) -> Moment {
+    pub(crate) fn longest_wait(&self, call: &CallFacts) -> Moment {
         call.arrived + self.policy.queue.max_wait
     }
 
-    /// Returns the moment at which the call's wait ends in any case.
+    /// Returns the end of the call's wait: the gate's or half of the client's deadline.
     #[inline]
-    pub(crate) fn ends(&self, call: &Call) -> Moment {
+    pub(crate) fn ends(&self, call: &CallFacts) -> Moment {
         call.half_time.min(self.longest_wait(call))
     }
 
-    /// Returns the moment at which a call that its key begins to hold now is released or refused.
+    /// Returns the end of the `hold` of a call that its key begins to hold now.
     #[inline]
-    pub(crate) fn hold_ends(&self, call: &Call, now: Moment) -> Moment {
+    pub(crate) fn hold_ends(&self, call: &CallFacts, now: Moment) -> Moment {
         now + self.class(call).backoff.hold
     }
 
-    /// True if at most one call like this one may be past the key stage.
+    /// Returns true if the call is a write, and writes go one at a time.
     #[inline]
-    pub(crate) fn goes_alone(&self, call: &Call) -> bool {
+    pub(crate) fn goes_alone(&self, call: &CallFacts) -> bool {
         self.policy.one_at_a_time && call.write && call.key.is_some()
     }
 
-    /// True if a retry token is reserved when the call arrives instead of taken when it leaves.
+    /// Returns true if a retry token is reserved when the call arrives, not taken when it leaves.
     #[inline]
-    pub(crate) fn reserves(&self, call: &Call) -> bool {
+    pub(crate) fn reserves(&self, call: &CallFacts) -> bool {
         self.is_metered(call) && self.policy.queue.combine == Combine::MaxOf
     }
 
-    /// True if a call takes tokens.
+    /// Returns true if a call takes tokens.
     #[inline]
-    pub(crate) fn is_metered(&self, call: &Call) -> bool {
+    pub(crate) fn is_metered(&self, call: &CallFacts) -> bool {
         call.demand.lasts != Lasts::Long || self.class(call).meter_long_running
     }
 
-    /// Returns the key of the call's queue, split by credential if buckets, slots or pauses are.
-    pub(crate) fn queue_key(&self, call: &Call, retry: bool) -> QueueKey {
+    /// Returns the key of a call's queue. Queues are split by credential where buckets, slots or
+    /// pauses are.
+    pub(crate) fn queue_key(&self, call: &CallFacts, retry: bool) -> QueueKey {
         let Demand { class, flow, credential, group, lasts, .. } = call.demand;
         let credential = if self.policy.splits_by_credential(class) { credential } else { 0 };
         QueueKey { class, flow, mode: Mode { group, lasts, retry }, credential }

@@ -1,73 +1,80 @@
-//! The readable half of the key table: failing keys can be looked up, and calls of healthy keys
+//! The shared half of the key table: failing keys can be looked up, and calls of healthy keys
 //! settled, without the limiter's lock.
 //!
-//! Only failing keys are stored, so a healthy one costs one look-up and no memory (P4). All changes
-//! are made by the limiter's `table::Table`, under its lock; this half is shared with the request
-//! path and the status page.
+//! Only failing keys are stored, so a healthy key costs one lookup and no memory (P4). All changes
+//! are made by [`Table`](super::Table), under the limiter's lock; this half is shared with the
+//! request path and the status page.
 
 use std::borrow::Cow;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
-use dashmap::DashMap;
+use dashmap::{DashMap, Entry};
 
+use super::KeyId;
+use super::backoff::mix;
 use crate::KeyState;
 use crate::key::Key;
-use crate::keys::backoff::mix;
 use crate::moment::Moment;
 use crate::outcome::{Answer, Gone, Outcome};
 
-/// The failing keys and what is remembered of each.
+/// The failing keys of a limiter.
 #[derive(Default, derive_more::Debug)]
 #[debug("{} failing keys", self.len())]
 pub struct Keys {
-    /// The failing facets by object: usually one. Boxed, because up to half of a table is room to
-    /// grow.
-    objects: DashMap<u64, Box<Facets>, Spread>,
+    /// The failing keys of each object: usually one.
+    objects: DashMap<u64, Box<[FailingKey]>, Spread>,
     /// The number of failing keys by collection.
     collections: DashMap<u64, u32, Spread>,
     len: AtomicUsize,
-    /// True if successes matter beyond their keys: a pause grows until one arrives.
+    /// Set while a pause grows: the first success of any key ends the growth.
     listening: AtomicBool,
 }
 
 /// One failing key.
 #[derive(Debug)]
-pub(crate) struct Failing {
+pub(crate) struct FailingKey {
     pub(crate) facet: u64,
     pub(crate) collection: u64,
-    /// Its name; empty if it is not known.
+    /// Empty if it is not known.
     pub(crate) name: Box<str>,
     pub(crate) state: KeyState,
-    /// The latest time that the upstream named: only a success ends it before it comes.
+    /// The latest time that the upstream named: before it comes, only a success ends it.
     pub(crate) named: Moment,
-    /// The moment it is forgotten.
     pub(crate) forget_at: Moment,
-    /// The lower half of the number of the last recorded failure: the outcome of a call that left
-    /// before it is not news.
+    /// The lower half of the number of its last failure. The outcome of a call that left before
+    /// that failure is stale.
     pub(crate) generation: u32,
     /// The number of the trial that is past the key stage; 0 for none.
     pub(crate) trial: u32,
 }
 
-/// The part of a failing key that the limiter needs.
+/// The limiter's view of a failing key.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct View {
+pub(crate) struct KeyView {
     pub(crate) state: KeyState,
     pub(crate) trial: u32,
     pub(crate) forget_at: Moment,
 }
 
-/// The failing facets of one object: nearly always one, which needs no allocation.
-#[derive(Debug)]
-pub(crate) enum Facets {
-    One(Failing),
-    Many(Vec<Failing>),
+/// The earliest times of an object's keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ObjectTimes {
+    pub(crate) ready_at: Moment,
+    pub(crate) forget_at: Moment,
 }
 
-/// A hasher for keys, which are secret hashes already: mixing only protects against numbers made by
-/// hand in tests and simulations.
+/// The result of a change to an object's keys, and the object's times before and after it.
+#[derive(Debug)]
+pub(crate) struct ObjectChange<T> {
+    pub(crate) result: T,
+    pub(crate) before: Option<ObjectTimes>,
+    pub(crate) after: Option<ObjectTimes>,
+}
+
+/// A hasher for keys, which are secret hashes already. Mixing only protects against numbers made
+/// by hand in tests and simulations.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Mixer(u64);
 
@@ -77,8 +84,8 @@ pub(crate) type Spread = BuildHasherDefault<Mixer>;
 // === impl Keys ===
 
 impl Keys {
-    /// True if the answer to a call of this key changes anything that is remembered, here or
-    /// elsewhere. The usual case, success of a healthy key, does not.
+    /// Returns true if the answer to a call of this key changes anything that is remembered. A
+    /// success of a healthy key, the usual case, changes nothing.
     #[inline]
     pub(crate) fn learns_from(&self, key: Option<&Key>, answer: Answer) -> bool {
         let counts = match answer.outcome {
@@ -91,7 +98,8 @@ impl Keys {
         counts || answer.throttled || answer.pause.is_some()
     }
 
-    /// True if any key of the collection is failing, so that names in bodies are worth reading.
+    /// Returns true if any key of the collection is failing: then the names in bodies are worth
+    /// reading.
     pub fn any_failing_in(&self, collection: u64) -> bool {
         !self.is_empty() && self.collections.contains_key(&collection)
     }
@@ -102,18 +110,18 @@ impl Keys {
         self.len.load(Relaxed)
     }
 
-    /// True if no key is failing.
+    /// Returns true if no key is failing.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns every failing key by name, in no order: for tests and simulations, because the time
-    /// it takes grows with the number of keys.
+    /// Returns the name, key and state of every failing key, in no order. It takes time in
+    /// proportion to their number, so it is meant for tests and simulations.
     pub fn list(&self, now: Moment) -> Vec<(String, Key, KeyState)> {
         let mut found = Vec::with_capacity(self.len());
         for entry in &self.objects {
-            let failing = entry.value().all().iter().filter(|failing| failing.forget_at > now);
+            let failing = entry.value().iter().filter(|failing| failing.forget_at > now);
             found.extend(failing.map(|failing| failing.shown(*entry.key())));
         }
         found
@@ -121,15 +129,15 @@ impl Keys {
 
     /// Returns the name and the state of a failing key.
     pub fn find(&self, key: &Key, now: Moment) -> Option<(String, KeyState)> {
-        let facets = self.objects.get(&key.object)?;
-        let failing = facets.find(key.facet).filter(|failing| failing.forget_at > now)?;
+        let keys = self.objects.get(&key.object)?;
+        let failing = keys.iter().find(|failing| failing.facet == key.facet && failing.forget_at > now)?;
         Some((failing.label(key.object).into_owned(), failing.state))
     }
 
     /// Reads the failing keys of an object.
-    pub(crate) fn each(&self, object: u64, mut read: impl FnMut(&Failing)) {
-        if let Some(facets) = self.objects.get(&object) {
-            facets.all().iter().for_each(&mut read);
+    pub(super) fn each(&self, object: u64, read: impl FnMut(&FailingKey)) {
+        if let Some(keys) = self.objects.get(&object) {
+            keys.iter().for_each(read);
         }
     }
 
@@ -140,79 +148,96 @@ impl Keys {
 
     /// Returns the state of a key, if it is failing.
     #[inline]
-    pub(crate) fn view(&self, key: &Key, now: Moment) -> Option<View> {
+    pub(crate) fn view(&self, key: &Key, now: Moment) -> Option<KeyView> {
         if self.is_empty() {
             return None;
         }
-        let facets = self.objects.get(&key.object)?;
-        let failing = facets.find(key.facet).filter(|failing| failing.forget_at > now)?;
-        Some(View { state: failing.state, trial: failing.trial, forget_at: failing.forget_at })
+        let keys = self.objects.get(&key.object)?;
+        let failing = keys.iter().find(|failing| failing.facet == key.facet && failing.forget_at > now)?;
+        Some(KeyView { state: failing.state, trial: failing.trial, forget_at: failing.forget_at })
     }
 
-    /// Changes a failing key in place.
-    pub(crate) fn change<T>(&self, object: u64, facet: u64, change: impl FnOnce(&mut Failing) -> T) -> Option<T> {
-        let mut facets = self.objects.get_mut(&object)?;
-        facets.find_mut(facet).map(change)
+    /// Changes a key in a way that moves none of its times.
+    pub(super) fn change<T>(&self, id: KeyId, change: impl FnOnce(&mut FailingKey) -> T) -> Option<T> {
+        let mut keys = self.objects.get_mut(&id.object)?;
+        keys.iter_mut().find(|failing| failing.facet == id.facet).map(change)
+    }
+
+    /// Changes the keys of an object.
+    pub(super) fn change_object<T>(
+        &self,
+        object: u64,
+        change: impl FnOnce(&mut Vec<FailingKey>) -> T,
+    ) -> ObjectChange<T> {
+        let mut entry = self.objects.entry(object);
+        let mut keys = match &mut entry {
+            Entry::Occupied(keys) => std::mem::take(keys.get_mut()).into_vec(),
+            Entry::Vacant(_) => Vec::new(),
+        };
+        let before = ObjectTimes::of(&keys);
+        let result = change(&mut keys);
+        let after = ObjectTimes::of(&keys);
+        if after.is_some() {
+            entry.insert(keys.into_boxed_slice());
+        } else if let Entry::Occupied(entry) = entry {
+            entry.remove();
+        }
+        ObjectChange { result, before, after }
     }
 
     /// Adds a key that is not there yet.
-    pub(crate) fn add(&self, object: u64, failing: Failing) {
+    pub(super) fn add(&self, object: u64, failing: FailingKey) -> ObjectChange<()> {
         *self.collections.entry(failing.collection).or_insert(0) += 1;
         self.len.fetch_add(1, Relaxed);
-        match self.objects.entry(object) {
-            dashmap::Entry::Occupied(mut facets) => facets.get_mut().push(failing),
-            dashmap::Entry::Vacant(vacant) => {
-                vacant.insert(Box::new(Facets::One(failing)));
-            }
-        }
+        self.change_object(object, |keys| {
+            // Nearly every object has one failing key, which should not take room for four.
+            keys.reserve_exact(1);
+            keys.push(failing);
+        })
     }
 
     /// Removes a key, if it is there.
-    pub(crate) fn remove(&self, object: u64, facet: u64) -> Option<Failing> {
-        let dashmap::Entry::Occupied(mut facets) = self.objects.entry(object) else { return None };
-        let at = facets.get().all().iter().position(|failing| failing.facet == facet)?;
-        let removed = match facets.get_mut().as_mut() {
-            Facets::Many(many) if many.len() > 1 => many.swap_remove(at),
-            Facets::One(_) | Facets::Many(_) => match *facets.remove() {
-                Facets::One(only) => only,
-                Facets::Many(mut many) => many.swap_remove(at),
-            },
-        };
-        self.len.fetch_sub(1, Relaxed);
-        if let dashmap::Entry::Occupied(mut count) = self.collections.entry(removed.collection) {
-            if *count.get() > 1 {
-                *count.get_mut() -= 1;
-            } else {
-                count.remove();
-            }
+    pub(super) fn remove(&self, id: KeyId) -> ObjectChange<Option<FailingKey>> {
+        let removed = self.change_object(id.object, |keys| {
+            let at = keys.iter().position(|failing| failing.facet == id.facet)?;
+            Some(keys.swap_remove(at))
+        });
+        if let Some(failing) = &removed.result {
+            self.len.fetch_sub(1, Relaxed);
+            self.collections.remove_if_mut(&failing.collection, |_, count| {
+                *count -= 1;
+                *count == 0
+            });
         }
-        Some(removed)
+        removed
     }
 
-    /// Returns the facet of an object that has the earliest time, and that time.
-    pub(crate) fn earliest(&self, object: u64, time: fn(&Failing) -> Moment) -> Option<(Moment, u64)> {
-        let facets = self.objects.get(&object)?;
-        facets.all().iter().map(|failing| (time(failing), failing.facet)).min()
+    /// Returns the key of an object that has the earliest time.
+    pub(super) fn earliest(&self, object: u64, time: fn(&FailingKey) -> Moment) -> Option<KeyId> {
+        let keys = self.objects.get(&object)?;
+        let failing = keys.iter().min_by_key(|failing| (time(failing), failing.facet))?;
+        Some(KeyId { object, facet: failing.facet })
     }
 
-    /// True if a key (or, with `whole`, any key of its object) is here.
+    /// Returns true if a key (or, with `whole`, any key of its object) is failing.
     #[inline]
     fn holds(&self, key: Option<&Key>, whole: bool) -> bool {
         let Some(key) = key.filter(|_| !self.is_empty()) else { return false };
-        self.objects.get(&key.object).is_some_and(|facets| whole || facets.find(key.facet).is_some())
+        let keys = self.objects.get(&key.object);
+        keys.is_some_and(|keys| whole || keys.iter().any(|failing| failing.facet == key.facet))
     }
 }
 
-// === impl Failing ===
+// === impl FailingKey ===
 
-impl Failing {
-    /// Returns its name, the key that it is of its object, and its state.
-    pub(crate) fn shown(&self, object: u64) -> (String, Key, KeyState) {
+impl FailingKey {
+    /// Returns its name, its key and its state.
+    pub(super) fn shown(&self, object: u64) -> (String, Key, KeyState) {
         let key = Key { object, collection: self.collection, facet: self.facet };
         (self.label(object).into_owned(), key, self.state)
     }
 
-    /// Returns its name. That of a key of before a restart is only known once it fails again.
+    /// Returns its name. The name of a key from before a restart is known once the key fails again.
     pub(crate) fn label(&self, object: u64) -> Cow<'_, str> {
         match &*self.name {
             "" => format!("restored {:08x}", low(object ^ self.facet)).into(),
@@ -220,15 +245,14 @@ impl Failing {
         }
     }
 
-    /// True if the outcome of a call that left after `left` failures says nothing new. Half of a
-    /// number is enough: two billion failures would have to lie between a call and the failure it
-    /// is compared with.
-    pub(crate) fn is_news_to(&self, left: u64) -> bool {
+    /// Returns true if a call that left after `left` failures left before the key's last failure.
+    /// Half of the number is enough to compare: the other half matters after two billion failures.
+    pub(super) fn failed_after(&self, left: u64) -> bool {
         low(left).wrapping_sub(self.generation) > u32::MAX / 2
     }
 
-    /// Records that the key failed, as failure number `failures` of all.
-    pub(crate) fn count(&mut self, failures: u64) {
+    /// Records that its last failure was failure number `failures` of all.
+    pub(super) fn count(&mut self, failures: u64) {
         self.generation = low(failures);
     }
 }
@@ -238,35 +262,15 @@ fn low(number: u64) -> u32 {
     number as u32
 }
 
-// === impl Facets ===
+// === impl ObjectTimes ===
 
-impl Facets {
-    fn all(&self) -> &[Failing] {
-        match self {
-            Self::One(only) => std::slice::from_ref(only),
-            Self::Many(many) => many,
-        }
-    }
-
-    fn find(&self, facet: u64) -> Option<&Failing> {
-        self.all().iter().find(|failing| failing.facet == facet)
-    }
-
-    fn find_mut(&mut self, facet: u64) -> Option<&mut Failing> {
-        let all = match self {
-            Self::One(only) => std::slice::from_mut(only),
-            Self::Many(many) => many,
-        };
-        all.iter_mut().find(|failing| failing.facet == facet)
-    }
-
-    fn push(&mut self, failing: Failing) {
-        let mut all = match std::mem::replace(self, Self::Many(Vec::new())) {
-            Self::One(only) => vec![only],
-            Self::Many(many) => many,
-        };
-        all.push(failing);
-        *self = Self::Many(all);
+impl ObjectTimes {
+    fn of(keys: &[FailingKey]) -> Option<Self> {
+        let times = keys.iter().map(|failing| Self { ready_at: failing.state.ready_at, forget_at: failing.forget_at });
+        times.reduce(|one, other| Self {
+            ready_at: one.ready_at.min(other.ready_at),
+            forget_at: one.forget_at.min(other.forget_at),
+        })
     }
 }
 

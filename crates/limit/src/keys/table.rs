@@ -1,41 +1,41 @@
-//! The writing half of the key table: records failures, and forgets keys, drops them past the limit
-//! and expires them.
+//! The writing half of the key table: records failures, and forgets keys when a call succeeds, when
+//! their time is over, and when there are too many.
 //!
-//! Beside the table there are two orders of its objects: by the moment they are forgotten, and by
-//! the moment they may be tried. The first object of the second order is dropped when there are too
-//! many (P9), and a status page shows its first few. No operation goes through all keys at once.
+//! Two orders of the objects stand beside the table: by the moment they may be tried, and by the
+//! moment they are forgotten. Past the limit the first object of the first order is dropped (P9).
+//! No operation goes through all keys at once.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Dice, Due, Failing, KeyId, Keys, Order, Position};
+use super::{Dice, FailingKey, KeyId, Keys, ObjectChange, Order, Position};
 use crate::key::Key;
 use crate::moment::Moment;
 use crate::{Backoff, Ended, KeyState, Why};
 
 /// The writing half of the key table.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Table {
-    pub(crate) keys: Arc<Keys>,
+    keys: Arc<Keys>,
     by_ready: Order,
-    by_forget: Due,
+    by_forget: Order,
+    /// The moment at which the first object is forgotten; zero while there are too many.
+    next_expiry: Moment,
     max_keys: usize,
-    /// The number of failures recorded so far, which is what a call that leaves now knows of.
-    pub(crate) failures: u64,
-    /// The number of changes so far of what is remembered.
-    pub(crate) changes: u64,
-    /// The number of the last trial.
-    trials: u32,
-    /// The number of trials that are out.
-    pub(crate) trials_out: usize,
+    /// The number of failures recorded so far.
+    failures: u64,
+    /// The number of changes so far.
+    changes: u64,
+    last_trial: u32,
+    trials_out: usize,
     dice: Dice,
-    /// Keys that are no longer failing, until they are taken: at most a few.
+    /// The keys that have stopped failing, until they are taken: at most [`MOST_ENDED`].
     ended: Vec<Ended>,
 }
 
 /// A failure to record.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Failure<'a> {
+pub(crate) struct KeyFailure<'a> {
     pub(crate) key: Key,
     pub(crate) backoff: &'a Backoff,
     /// The upstream's own Retry-After.
@@ -45,11 +45,10 @@ pub(crate) struct Failure<'a> {
     pub(crate) left: u64,
 }
 
-/// The effect of recording a failure.
+/// The effect of a failure on its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Recorded {
-    /// The failure counted, or it brought a later time: no call of the key may leave on the old
-    /// terms.
+pub(crate) enum FailureEffect {
+    /// The failure counted, or brought a later time: calls past the key stage must come back.
     Changed,
     /// The failure was known already.
     Stale,
@@ -59,59 +58,89 @@ pub(crate) enum Recorded {
 
 impl Table {
     pub(crate) fn new(max_keys: usize, seed: u64) -> Self {
-        Self { max_keys: max_keys.max(1), dice: Dice(seed), ..Self::default() }
+        Self {
+            keys: Arc::default(),
+            by_ready: Order::default(),
+            by_forget: Order::default(),
+            next_expiry: Moment::MAX,
+            max_keys: max_keys.max(1),
+            failures: 0,
+            changes: 0,
+            last_trial: 0,
+            trials_out: 0,
+            dice: Dice(seed),
+            ended: Vec::new(),
+        }
     }
 
-    /// Marks a key's trial as out and returns its number; 0 if the key is not failing.
+    #[inline]
+    pub(crate) fn keys(&self) -> &Arc<Keys> {
+        &self.keys
+    }
+
+    /// Returns the number of failures recorded so far. A call takes it along when it leaves.
+    #[inline]
+    pub(crate) fn failures(&self) -> u64 {
+        self.failures
+    }
+
+    /// Returns the number of changes so far.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Returns the number of trials that are past the key stage.
+    pub(crate) fn trials_out(&self) -> usize {
+        self.trials_out
+    }
+
+    /// Begins a key's trial and returns its number; 0 if the key is not failing.
     pub(crate) fn begin_trial(&mut self, key: KeyId) -> u32 {
-        let trial = self.trials.wrapping_add(1).max(1);
-        let before = self.keys.change(key.object, key.facet, |failing| std::mem::replace(&mut failing.trial, trial));
+        let trial = self.last_trial.wrapping_add(1).max(1);
+        let before = self.keys.change(key, |failing| std::mem::replace(&mut failing.trial, trial));
         let Some(before) = before else { return 0 };
         debug_assert_eq!(before, 0, "one trial at a time");
         self.trials_out += usize::from(before == 0);
-        self.trials = trial;
+        self.last_trial = trial;
         trial
     }
 
-    /// Ends a key's trial. Does nothing if the key has another trial or none (it was forgotten
-    /// meanwhile).
+    /// Ends a key's trial, unless the key was forgotten meanwhile.
     pub(crate) fn end_trial(&mut self, key: KeyId, trial: u32) {
-        let ended = self.keys.change(key.object, key.facet, |failing| {
-            let ended = failing.trial == trial;
-            failing.trial = if ended { 0 } else { failing.trial };
-            ended
-        });
-        self.trials_out -= usize::from(ended == Some(true) && self.trials_out > 0);
+        if self.is_trial(key, trial) {
+            self.keys.change(key, |failing| failing.trial = 0);
+            self.trials_out = self.trials_out.saturating_sub(1);
+        }
     }
 
-    /// True if this trial is still the key's.
+    /// Returns true if this trial is still the key's.
     pub(crate) fn is_trial(&self, key: KeyId, trial: u32) -> bool {
-        trial != 0 && self.keys.change(key.object, key.facet, |failing| failing.trial == trial) == Some(true)
+        trial != 0 && self.keys.change(key, |failing| failing.trial == trial) == Some(true)
     }
 
     /// Records a failure. Keys dropped to make room are added to `dropped`.
     pub(crate) fn record(
         &mut self,
-        failure: &Failure<'_>,
+        failure: &KeyFailure<'_>,
         name: &dyn Fn() -> String,
         now: Moment,
         dropped: &mut Vec<KeyId>,
-    ) -> Recorded {
+    ) -> FailureEffect {
         let id = KeyId::from(&failure.key);
         let after = failure.after.map_or(Moment::ZERO, |after| now + after);
-        let read = |known: &mut Failing| {
+        let known = self.keys.change(id, |known| {
             known.named = known.named.max(after);
-            (known.state, known.is_news_to(failure.left), known.forget_at)
-        };
-        let known = self.keys.change(id.object, id.facet, read);
+            (known.state, known.failed_after(failure.left), known.forget_at)
+        });
         match known {
             Some((_, _, forget_at)) if forget_at <= now => self.forget(id, Some(Why::Old)),
             Some((state, true, _)) => {
                 if after <= state.ready_at {
-                    return Recorded::Stale;
+                    return FailureEffect::Stale;
                 }
-                self.update(id, KeyState { ready_at: after, ..state }, failure.backoff);
-                return Recorded::Changed;
+                let state = KeyState { ready_at: after, ..state };
+                self.put(id, state, forgotten(&state, failure.backoff));
+                return FailureEffect::Changed;
             }
             _ => {}
         }
@@ -123,56 +152,58 @@ impl Table {
         let earliest = known.map_or(Moment::ZERO, |known| known.ready_at);
         let ready_at = (now + delay).max(after).max(earliest);
         let state = KeyState { failures, last_status: failure.status, last_failure: now, ready_at };
-        match known {
-            Some(_) => self.update(id, state, failure.backoff),
-            None => {
-                // Makes room for it. After a lower limit that takes several operations.
-                self.drop_down_to(self.max_keys - 1, dropped);
-                self.insert(failure, state, after, name());
-            }
+        let forget_at = forgotten(&state, failure.backoff);
+        let number = self.failures;
+        if known.is_some() {
+            self.change(id, |failing| {
+                failing.state = state;
+                failing.forget_at = forget_at;
+                failing.count(number);
+                if failing.name.is_empty() {
+                    failing.name = name().into();
+                }
+            });
+        } else {
+            // After a lower limit this takes several operations.
+            self.drop_down_to(self.max_keys - 1, dropped);
+            let Key { collection, facet, .. } = failure.key;
+            let name = name().into();
+            let mut failing =
+                FailingKey { facet, collection, name, state, named: after, forget_at, generation: 0, trial: 0 };
+            failing.count(number);
+            let added = self.keys.add(id.object, failing);
+            self.reorder(id.object, added);
         }
-        let failures = self.failures;
-        self.keys.change(id.object, id.facet, |failing| {
-            failing.count(failures);
-            if failing.name.is_empty() {
-                failing.name = name().into();
-            }
-        });
-        Recorded::Changed
+        FailureEffect::Changed
     }
 
     /// Remembers a key until this moment at least, if it is failing.
     pub(crate) fn keep(&mut self, key: KeyId, until: Moment) {
-        // Its entry in the order of those to forget stays, and is corrected when it is due.
-        self.keys.change(key.object, key.facet, |failing| failing.forget_at = failing.forget_at.max(until));
+        self.change(key, |failing| failing.forget_at = failing.forget_at.max(until));
     }
 
-    /// Forgets a key if it is failing. Without a `why` the end is not reported: the caller asked
-    /// for it.
+    /// Forgets a key if it is failing. Without a `why` the end is not reported, because the caller
+    /// asked for it.
     pub(crate) fn forget(&mut self, key: KeyId, why: Option<Why>) {
-        let forgotten = self.reordered(key.object, |keys| keys.remove(key.object, key.facet));
-        if let Some(failing) = forgotten {
-            if self.keys.is_empty() {
-                self.by_forget = Due::default();
-            }
-            self.trials_out -= usize::from(failing.trial != 0 && self.trials_out > 0);
-            if let Some(why) = why.filter(|_| self.ended.len() < TOLD) {
-                let name = failing.label(key.object).into();
-                self.ended.push(Ended { name, failures: failing.state.failures, why });
-            }
+        let removed = self.keys.remove(key);
+        let Some(failing) = self.reorder(key.object, removed) else { return };
+        self.trials_out = self.trials_out.saturating_sub(usize::from(failing.trial != 0));
+        if let Some(why) = why.filter(|_| self.ended.len() < MOST_ENDED) {
+            let name = failing.label(key.object).into();
+            self.ended.push(Ended { name, failures: failing.state.failures, why });
         }
     }
 
-    /// Returns the keys that have ended since the last call.
+    /// Returns the keys that have stopped failing since the last call.
     pub(crate) fn take_ended(&mut self) -> Vec<Ended> {
         std::mem::take(&mut self.ended)
     }
 
-    /// Forgets the failures of a key whose object is gone, if it fails, and adds it to
-    /// `dirty_keys`. A time that the upstream named stays: a controller that deletes and creates
-    /// again would come before it each time (P2).
+    /// Forgets the failures of a key whose object is gone, and adds it to `dirty_keys`. A time that
+    /// the upstream named stays: otherwise a controller that deletes and creates again would come
+    /// before it each time (P2).
     pub(crate) fn forget_gone(&mut self, id: KeyId, now: Moment, dirty_keys: &mut Vec<KeyId>) {
-        let known = self.keys.change(id.object, id.facet, |failing| (failing.state, failing.named, failing.forget_at));
+        let known = self.keys.change(id, |failing| (failing.state, failing.named, failing.forget_at));
         let Some((state, named, forget_at)) = known else { return };
         dirty_keys.push(id);
         if named.min(forget_at) <= now {
@@ -190,37 +221,31 @@ impl Table {
         }
     }
 
-    /// Forgets keys whose time is over, and drops those past the limit, a few at a time so that no
-    /// operation pays for all of them. Adds them to `dropped`.
+    /// Forgets keys whose time is over, and drops keys past the limit: a few at a time, so that no
+    /// operation pays for all of them. They are added to `dropped`.
     pub(crate) fn expire(&mut self, now: Moment, dropped: &mut Vec<KeyId>) {
         for _ in 0..EXPIRED_AT_ONCE {
-            let Some((_, object)) = self.by_forget.first().filter(|(at, _)| *at <= now) else { break };
-            let over = self.keys.earliest(object, forget_at).filter(|(at, _)| *at <= now);
-            if let Some((_, facet)) = over {
-                let id = KeyId { object, facet };
-                self.forget(id, Some(Why::Old));
-                dropped.push(id);
+            if self.by_forget.first().is_none_or(|first| first.at > now) {
+                break;
             }
-            self.by_forget.correct_first(self.keys.earliest(object, forget_at).map(|(at, _)| at));
+            let first = self.first(&self.by_forget, |failing| failing.forget_at);
+            self.drop_key(first, Why::Old, dropped);
         }
         self.drop_down_to(self.max_keys, dropped);
     }
 
-    /// True if `expire` would do something.
+    /// Returns true if `expire` would do something.
     #[inline]
     pub(crate) fn has_expired(&self, now: Moment) -> bool {
-        self.keys.len() > self.max_keys || self.by_forget.first().is_some_and(|(at, _)| at <= now)
+        self.next_expiry <= now
     }
 
-    /// Returns the number of failing keys, without those whose time is over, which go with the next
-    /// operations. When thousands of them go at one moment, some are counted until they have gone.
+    /// Returns the number of failing keys, without those whose time is over. Where the time of
+    /// thousands is over at one moment, some of them are counted until they are forgotten.
     pub(crate) fn failing(&self, now: Moment) -> usize {
-        if self.by_forget.first().is_none_or(|(at, _)| at > now) {
-            return self.keys.len();
-        }
         let mut over = 0;
-        for object in self.by_forget.by(now, COUNTED) {
-            self.keys.each(object, |failing| over += usize::from(failing.forget_at <= now));
+        for position in self.by_forget.iter().take_while(|position| position.at <= now).take(MOST_COUNTED) {
+            self.keys.each(position.object, |failing| over += usize::from(failing.forget_at <= now));
         }
         self.keys.len().saturating_sub(over)
     }
@@ -229,78 +254,61 @@ impl Table {
     /// time is over some hundreds are passed over.
     pub(crate) fn next_tried(&self, most: usize, now: Moment) -> Vec<(String, Key, KeyState)> {
         let mut found: Vec<(String, Key, KeyState)> = Vec::new();
-        let mut last = 0;
-        for stand in self.by_ready.after(None).take(LOOKED_AT) {
+        let mut last = Moment::ZERO;
+        for Position { at, object } in self.by_ready.iter().take(LOOKED_AT) {
             // Keys of the same moment are shown by name.
-            if found.len() >= most && stand.time() > last {
+            if found.len() >= most && at > last {
                 break;
             }
-            let object = stand.object();
             self.keys.each(object, |failing| {
                 if failing.forget_at > now {
                     found.push(failing.shown(object));
                 }
             });
-            last = stand.time();
+            last = at;
         }
         found.sort_by(|(one, _, this), (other, _, that)| (this.ready_at, one).cmp(&(that.ready_at, other)));
         found.truncate(most);
         found
     }
 
-    /// Returns those keys of the next few objects after a position that `is_meant`, and the
-    /// position to go on at, if there may be more.
-    pub(crate) fn next_meant(
+    /// Reads the keys of the next few objects before a position; those that wait longest come
+    /// first. Returns the position to continue at, if there may be more.
+    pub(crate) fn read_some(
         &self,
         place: Option<Position>,
-        is_meant: &dyn Fn(&str, &KeyState) -> bool,
-    ) -> (Vec<KeyId>, Option<Position>) {
-        let mut meant = Vec::new();
-        let mut looked_at = 0;
-        let mut last = None;
-        for stand in self.by_ready.after(place).take(WALKED_AT_ONCE) {
-            let object = stand.object();
-            self.keys.each(object, |failing| {
-                if is_meant(&failing.label(object), &failing.state) {
-                    meant.push(KeyId { object, facet: failing.facet });
-                }
-            });
-            looked_at += 1;
-            last = Some(stand);
+        mut read: impl FnMut(u64, &FailingKey),
+    ) -> Option<Position> {
+        let positions: Vec<_> = self.by_ready.before(place).take(WALKED_AT_ONCE).collect();
+        for Position { object, .. } in &positions {
+            self.keys.each(*object, |failing| read(*object, failing));
         }
-        (meant, last.filter(|_| looked_at == WALKED_AT_ONCE))
-    }
-
-    /// Reads the keys of the next few objects before a position, those that wait longest first.
-    /// Returns the position to go on at, if there may be more.
-    pub(crate) fn read_some(&self, place: Option<Position>, mut read: impl FnMut(u64, &Failing)) -> Option<Position> {
-        let mut looked_at = 0;
-        let mut last = None;
-        for stand in self.by_ready.before(place).take(WALKED_AT_ONCE) {
-            self.keys.each(stand.object(), |failing| read(stand.object(), failing));
-            looked_at += 1;
-            last = Some(stand);
-        }
-        last.filter(|_| looked_at == WALKED_AT_ONCE)
+        positions.last().copied().filter(|_| positions.len() == WALKED_AT_ONCE)
     }
 
     /// Adds a key that failed before a restart, unless it is there or there is no room for it. Its
     /// name is not known.
     pub(crate) fn restore(&mut self, key: Key, state: KeyState, named: Moment, forget_at: Moment) {
-        let is_there = self.keys.change(key.object, key.facet, |_| ()).is_some();
+        let is_there = self.keys.change(KeyId::from(&key), |_| ()).is_some();
         if is_there || self.keys.len() >= self.max_keys {
             return;
         }
         let Key { object, collection, facet } = key;
         let name = Box::default();
-        let failing = Failing { facet, collection, name, state, named, forget_at, generation: 0, trial: 0 };
-        self.reordered(object, |keys| keys.add(object, failing));
-        self.by_forget.add(forget_at, object);
+        let failing = FailingKey { facet, collection, name, state, named, forget_at, generation: 0, trial: 0 };
+        let added = self.keys.add(object, failing);
+        self.reorder(object, added);
     }
 
-    /// Sets a new limit. Keys past it are dropped a few at a time, as those whose time is over.
+    /// Sets a new limit. Keys past it are dropped a few at a time.
     pub(crate) fn set_max_keys(&mut self, max_keys: usize) {
         self.max_keys = max_keys.max(1);
+        self.set_next_expiry();
+    }
+
+    fn set_next_expiry(&mut self) {
+        let first = self.by_forget.first().map_or(Moment::MAX, |first| first.at);
+        self.next_expiry = if self.keys.len() > self.max_keys { Moment::ZERO } else { first };
     }
 
     fn drop_down_to(&mut self, most: usize, dropped: &mut Vec<KeyId>) {
@@ -308,88 +316,67 @@ impl Table {
             if self.keys.len() <= most {
                 return;
             }
-            let Some(object) = self.by_ready.first() else { return };
-            let Some((_, facet)) = self.keys.earliest(object, ready_at) else { return };
-            let id = KeyId { object, facet };
-            self.forget(id, Some(Why::Crowded));
-            dropped.push(id);
+            let first = self.first(&self.by_ready, |failing| failing.state.ready_at);
+            self.drop_key(first, Why::Crowded, dropped);
         }
     }
 
-    fn insert(&mut self, failure: &Failure<'_>, state: KeyState, named: Moment, name: String) {
-        let Key { object, collection, facet } = failure.key;
-        let forget_at = forgotten(&state, failure.backoff);
-        let name = name.into_boxed_str();
-        let failing = Failing { facet, collection, name, state, named, forget_at, generation: 0, trial: 0 };
-        self.reordered(object, |keys| keys.add(object, failing));
-        self.by_forget.add(forget_at, object);
-        self.leave_the_forgotten_behind();
+    /// Returns the first key of an order by this time.
+    fn first(&self, order: &Order, time: fn(&FailingKey) -> Moment) -> Option<KeyId> {
+        self.keys.earliest(order.first()?.object, time)
     }
 
-    /// Copies a few more of the objects, if the order in which they are forgotten has come to hold
-    /// far more entries than there are objects.
-    fn leave_the_forgotten_behind(&mut self) {
-        let Some(place) = self.by_forget.copies_after(self.keys.len()) else { return };
-        let stands: Vec<_> = self.by_ready.after(place).take(EXPIRED_AT_ONCE).collect();
-        let last = stands.last().copied().filter(|_| stands.len() == EXPIRED_AT_ONCE);
-        let due = |stand: &Position| Some((self.keys.earliest(stand.object(), forget_at)?.0, stand.object()));
-        self.by_forget.copied(stands.iter().filter_map(due), last);
-    }
-
-    fn update(&mut self, id: KeyId, state: KeyState, backoff: &Backoff) {
-        self.put(id, state, forgotten(&state, backoff));
+    fn drop_key(&mut self, key: Option<KeyId>, why: Why, dropped: &mut Vec<KeyId>) {
+        if let Some(key) = key {
+            self.forget(key, Some(why));
+            dropped.push(key);
+        }
     }
 
     fn put(&mut self, id: KeyId, state: KeyState, forget_at: Moment) {
-        let before = self.reordered(id.object, |keys| {
-            keys.change(id.object, id.facet, |failing| {
-                failing.state = state;
-                std::mem::replace(&mut failing.forget_at, forget_at)
-            })
+        self.change(id, |failing| {
+            failing.state = state;
+            failing.forget_at = forget_at;
         });
-        // New limits can bring it forward, and so can the end of its object.
-        if before.is_some_and(|before| forget_at < before) {
-            self.by_forget.add(forget_at, id.object);
-        }
     }
 
-    /// Changes something of an object's keys, and moves the object to its new position.
-    fn reordered<T>(&mut self, object: u64, change: impl FnOnce(&Keys) -> T) -> T {
-        let time = |keys: &Keys| keys.earliest(object, ready_at).map(|(at, _)| at);
-        let before = time(&self.keys);
+    /// Changes a key, if it is failing.
+    fn change(&mut self, id: KeyId, change: impl FnOnce(&mut FailingKey)) {
+        let changed = self.keys.change_object(id.object, |keys| {
+            keys.iter_mut().find(|failing| failing.facet == id.facet).map(change);
+        });
+        self.reorder(id.object, changed);
+    }
+
+    /// Moves an object whose keys have changed to its new positions.
+    fn reorder<T>(&mut self, object: u64, change: ObjectChange<T>) -> T {
+        let ObjectChange { result, before, after } = change;
         self.changes += 1;
-        let changed = change(&self.keys);
-        self.by_ready.change(object, before, time(&self.keys));
-        changed
+        self.by_ready.change(object, before.map(|times| times.ready_at), after.map(|times| times.ready_at));
+        self.by_forget.change(object, before.map(|times| times.forget_at), after.map(|times| times.forget_at));
+        self.set_next_expiry();
+        result
     }
 }
 
-/// Returns the moment at which a key is forgotten: not before it may leave again, or a long
+/// Returns the moment at which a key is forgotten: not before it may be tried again, or a long
 /// Retry-After would be forgotten before it is over (P2).
 fn forgotten(state: &KeyState, backoff: &Backoff) -> Moment {
     (state.last_failure + backoff.forget_after).max(state.ready_at)
 }
 
-fn ready_at(failing: &Failing) -> Moment {
-    failing.state.ready_at
-}
-
-fn forget_at(failing: &Failing) -> Moment {
-    failing.forget_at
-}
-
-/// The most keys expired in one operation: more than a single operation can add, so the table
-/// cannot outgrow it.
+/// The most keys forgotten in one operation: more than an operation can add, so the table stays
+/// bounded.
 const EXPIRED_AT_ONCE: usize = 16;
-/// The number of objects that a walk over all of them looks at before other tasks have their turn:
-/// with their names compared and forgotten, a tenth of a millisecond.
-pub(crate) const WALKED_AT_ONCE: usize = 64;
-/// The number of entries that are looked at to count the keys whose time is over.
-const COUNTED: usize = 4000;
-/// The number of objects that are looked at to show a few.
-pub(crate) const LOOKED_AT: usize = 300;
-/// The most ends of keys that are kept until they are taken; a simulation takes none.
-const TOLD: usize = 64;
+/// The number of objects in one piece of a walk. With their names compared and forgotten, a piece
+/// takes a tenth of a millisecond.
+const WALKED_AT_ONCE: usize = 64;
+/// The most objects looked at to count the keys whose time is over.
+const MOST_COUNTED: usize = 4000;
+/// The most objects looked at to show a few.
+const LOOKED_AT: usize = 300;
+/// The most ends of keys that are kept until they are taken: a simulation takes none.
+const MOST_ENDED: usize = 64;
 
 #[cfg(test)]
 mod tests {
@@ -406,9 +393,15 @@ mod tests {
         Key { object, collection: 1, facet: 0 }
     }
 
-    fn fail(table: &mut Table, object: u64, left: u64, after: Option<Duration>, now: Moment) -> (Recorded, Vec<KeyId>) {
+    fn fail(
+        table: &mut Table,
+        object: u64,
+        left: u64,
+        after: Option<Duration>,
+        now: Moment,
+    ) -> (FailureEffect, Vec<KeyId>) {
         let mut dropped = Vec::new();
-        let failure = Failure { key: key(object), backoff: &BACKOFF, after, status: Some(500), left };
+        let failure = KeyFailure { key: key(object), backoff: &BACKOFF, after, status: Some(500), left };
         (table.record(&failure, &|| format!("key {object}"), now, &mut dropped), dropped)
     }
 
@@ -421,9 +414,9 @@ mod tests {
         let mut table = Table::new(10, 0);
         let now = Moment::from_millis(1000);
         let left = table.failures;
-        assert_eq!(fail(&mut table, 1, left, None, now).0, Recorded::Changed);
+        assert_eq!(fail(&mut table, 1, left, None, now).0, FailureEffect::Changed);
         for _ in 0..10 {
-            assert_eq!(fail(&mut table, 1, left, None, now + Duration::from_millis(5)).0, Recorded::Stale);
+            assert_eq!(fail(&mut table, 1, left, None, now + Duration::from_millis(5)).0, FailureEffect::Stale);
         }
         assert_eq!(ready_at(&table, 1, now), Some(now + Duration::from_secs(1)));
         let later = now + Duration::from_secs(1);
@@ -437,7 +430,7 @@ mod tests {
         let mut table = Table::new(10, 0);
         fail(&mut table, 1, 0, None, Moment::ZERO);
         let late = Moment::from_millis(10);
-        assert_eq!(fail(&mut table, 1, 0, Some(Duration::from_secs(300)), late).0, Recorded::Changed);
+        assert_eq!(fail(&mut table, 1, 0, Some(Duration::from_secs(300)), late).0, FailureEffect::Changed);
         assert_eq!(ready_at(&table, 1, late), Some(late + Duration::from_secs(300)), "and it is not forgotten before");
         assert_eq!(table.keys.list(late)[0].2.failures, 1);
     }
@@ -455,8 +448,7 @@ mod tests {
             fail(&mut table, object, 0, None, Moment::ZERO);
         }
         assert_eq!(table.keys.len(), 3);
-        let beside = (table.by_forget.len(), table.by_ready.len());
-        assert!(beside.0 < 100 && beside.1 == 3, "what is kept beside the table grows: {beside:?}");
+        assert_eq!((table.by_forget.len(), table.by_ready.len()), (3, 3), "the orders grow");
         assert!(table.keys.any_failing_in(1) && !table.keys.any_failing_in(2));
     }
 
@@ -516,7 +508,7 @@ mod tests {
         let mut dropped = Vec::new();
         for facet in 0..3 {
             let key = Key { object: 1, collection: 1, facet };
-            let failure = Failure { key, backoff: &BACKOFF, after: None, status: None, left: 0 };
+            let failure = KeyFailure { key, backoff: &BACKOFF, after: None, status: None, left: 0 };
             table.record(&failure, &String::new, Moment::ZERO, &mut dropped);
         }
         table.forget(KeyId { object: 1, facet: 0 }, Some(Why::Recovered));
@@ -590,6 +582,6 @@ mod tests {
         for object in 0..1000 {
             fail(&mut table, object, 0, None, Moment::ZERO);
         }
-        assert_eq!(table.take_ended().len(), TOLD, "nobody asked");
+        assert_eq!(table.take_ended().len(), MOST_ENDED, "nobody asked");
     }
 }

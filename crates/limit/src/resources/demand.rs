@@ -178,6 +178,12 @@ impl Lasts {
 // === impl Requirements ===
 
 impl Requirements {
+    /// Returns true if a call with these requirements could leave whenever one with the others
+    /// could.
+    pub(crate) fn are_among(&self, others: &Self) -> bool {
+        self.group == others.group && self.charges.are_among(&others.charges)
+    }
+
     /// True if anything here is one of many, so that the queue may stop while others of its class
     /// continue.
     pub(crate) fn have_own(&self) -> bool {

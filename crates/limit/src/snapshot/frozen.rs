@@ -97,7 +97,7 @@ pub struct Changes {
 impl Limiter {
     /// Returns the numbers by which to see if there is something new to keep.
     pub fn changes(&self) -> Changes {
-        let memory = self.parts().stage.table.changes.wrapping_add(self.parts().resources.pauses.changes);
+        let memory = self.parts().stage.table().changes().wrapping_add(self.parts().resources.pauses.changes);
         Changes { memory, takes: self.parts().resources.buckets.takes }
     }
 
@@ -111,7 +111,7 @@ impl Limiter {
             now
         });
         let keys = &mut freezing.frozen.keys;
-        freezing.place = self.parts().stage.table.read_some(freezing.place, |object, failing| {
+        freezing.place = self.parts().stage.table().read_some(freezing.place, |object, failing| {
             if failing.forget_at > began && keys.len() < most {
                 let state = failing.state;
                 keys.push(FrozenKey {
@@ -144,7 +144,7 @@ impl Parts {
             let at = |left: Duration| now + left.saturating_sub(gap.length);
             if forget > gap.length {
                 let state = KeyState { failures, last_status: status, last_failure: now, ready_at: at(ready) };
-                self.stage.table.restore(key, state, at(named), at(forget));
+                self.stage.restore(key, state, at(named), at(forget));
             }
         }
         for pause in &frozen.pauses {

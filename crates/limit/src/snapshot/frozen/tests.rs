@@ -8,14 +8,15 @@ use proptest::{prop_assert, prop_assert_eq};
 
 use super::*;
 use crate::key::Group;
-use crate::outcome::{Pause, PauseLength, Scope};
+use crate::outcome::{Answer, Outcome, Pause, PauseLength, Scope};
 use crate::policy::{BucketPolicy, ClassPolicy, Per};
-use crate::{Arrival, Backoff, Failure, Flow, Origin, Policy, Strategy, Verdict};
+use crate::{Arrival, Backoff, Flow, KeyAnswer, Origin, Policy, Strategy, Verdict};
 
 fn policy(per: Per) -> Policy {
     let some = |number| NonZeroU32::new(number).expect("some");
     let bucket = |rate, burst| Some(BucketPolicy { per, ..BucketPolicy::new(rate, some(burst)) });
-    let class = |name: &str, own| ClassPolicy { name: name.into(), bucket: own, ..ClassPolicy::default() };
+    let class =
+        |name: &str, own| ClassPolicy { name: name.into(), bucket: own, backoff: BACKOFF, ..ClassPolicy::default() };
     Policy {
         bucket: bucket(3.0, 20),
         retry_bucket: Some(BucketPolicy::new(1.0, some(5))),
@@ -64,14 +65,13 @@ fn happen(limiter: &mut Limiter, event: Event, now: &mut Moment) {
         Event::Call { class, who } => drop(call(limiter, ClassId(class), who, *now)),
         Event::Failure { object, after } => {
             let key = Key { object, collection: 1, facet: 0 };
-            let (after, left) = (after.map(Duration::from_secs), limiter.parts_mut().stage.table.failures);
-            let failure = Failure { key, backoff: &BACKOFF, after, status: Some(500), left };
-            limiter.parts_mut().stage.table.record(
-                &failure,
-                &|| format!("write secrets/n/{object}"),
-                *now,
-                &mut Vec::new(),
-            );
+            let after = after.map(Duration::from_secs);
+            let outcome = after.map_or(Outcome::Failure, |after| Outcome::Throttled { after });
+            let answer = Answer::new(outcome, Some(500));
+            let Parts { stage, rules, work, .. } = limiter.parts_mut();
+            let left = stage.table().failures();
+            let name = || format!("write secrets/n/{object}");
+            stage.learn(&KeyAnswer { key, class: ClassId(0), left, answer, name: &name }, rules, work, *now);
         }
         Event::Pause { scope, who, seconds, grows } => {
             let seconds = Duration::from_secs(seconds);

@@ -1,26 +1,29 @@
 //! Walks over all waiting calls, a few at a time.
 
 use super::{Waiter, Waiters};
+use crate::WaiterIndex;
 use crate::key::Group;
-use crate::moment::Moment;
-use crate::{GroupIndex, WaiterIndex};
 
-/// An event that many waiting calls have not learned of yet.
+/// A change that many waiting calls have not learned of yet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sweep {
+    pub(crate) news: SweepNews,
+    pub(crate) walk: WaiterWalk,
+}
+
+/// The change that a sweep brings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sweep {
+pub(crate) enum SweepNews {
     /// No connection can be made for the calls of the group.
-    Unconnected(Group, WaiterWalk),
+    Unconnected(Group),
     /// Every call is admitted without limits.
-    Release(WaiterWalk),
-    /// A pause began: calls whose wait ends before `until` may have no chance now. `from` is the
-    /// last one that was looked at.
-    Paused { from: (Moment, WaiterIndex), until: Moment },
-    /// Every pause was lifted: what was set aside until then is looked at again.
-    Unpark { from: (Moment, GroupIndex) },
+    Bypass,
+    /// A pause began, which may end too late for some calls.
+    Pause,
 }
 
 /// A walk over all calls that waited when it began.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct WaiterWalk {
     next: usize,
     /// The generation of the newest of them.
@@ -30,9 +33,9 @@ pub(crate) struct WaiterWalk {
 /// The result of one step of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// The walk has come to this call.
+    /// This call is meant.
     At(WaiterIndex),
-    /// None of the calls that it looked at was meant.
+    /// None of the calls looked at is meant.
     On,
     /// There are no more calls.
     Over,
@@ -45,7 +48,7 @@ impl WaiterWalk {
         Self { next: 0, last: waiters.generation }
     }
 
-    /// Returns the next waiter that is `meant`, if it is among the few that are looked at.
+    /// Looks at the next few waiters, up to one that is `meant`.
     pub(crate) fn step(&mut self, waiters: &Waiters, meant: impl Fn(&Waiter) -> bool) -> Step {
         for _ in 0..LOOKED_AT_ONCE {
             if self.next >= waiters.store.capacity() {
@@ -59,18 +62,6 @@ impl WaiterWalk {
             }
         }
         Step::On
-    }
-}
-
-// === impl Sweep ===
-
-impl Sweep {
-    /// True if one of them does the work of both.
-    pub(crate) fn is_like(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Unconnected(one, _), Self::Unconnected(other, _)) => one == other,
-            (one, other) => std::mem::discriminant(one) == std::mem::discriminant(other),
-        }
     }
 }
 

@@ -1,21 +1,12 @@
-//! Everything of waiting calls and of keys that happens at a moment of its own, in order.
+//! The moments at which waits end and keys are reviewed, in order.
 
 use std::collections::{BTreeSet, HashMap};
-use std::ops::Bound::Excluded;
 
+use super::DueWork;
 use crate::moment::Moment;
 use crate::{KeyId, Spread, WaiterIndex};
 
-/// Something that happens at a moment of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Timer {
-    /// The backoff of a key is over for which a call waits.
-    Key(KeyId),
-    /// A wait ends.
-    Waiter(WaiterIndex),
-}
-
-/// Everything that happens at a moment of its own, in order.
+/// The moments at which waits end and keys are reviewed.
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
     keys: BTreeSet<(Moment, KeyId)>,
@@ -27,7 +18,7 @@ pub(crate) struct Timers {
 // === impl Timers ===
 
 impl Timers {
-    /// Sets the moment at which the backoff of a key is over. A key has one such moment.
+    /// Sets the moment at which a key's held calls are reviewed. A key has one such moment.
     pub(crate) fn set_key(&mut self, at: Moment, key: KeyId) {
         self.cancel_key(key);
         if at < Moment::MAX {
@@ -54,12 +45,6 @@ impl Timers {
         self.waiters.remove(&(at, index));
     }
 
-    /// Returns the waiter whose wait ends next after `place`, and before `at`.
-    pub(crate) fn waiter_after(&self, place: (Moment, WaiterIndex), at: Moment) -> Option<(Moment, WaiterIndex)> {
-        let end = (at, WaiterIndex::FIRST);
-        (place < end).then(|| self.waiters.range((Excluded(place), Excluded(end))).next().copied()).flatten()
-    }
-
     pub(crate) fn first(&self) -> Option<Moment> {
         let key = self.keys.first().map(|(at, _)| *at);
         let waiter = self.waiters.first().map(|(at, _)| *at);
@@ -68,14 +53,14 @@ impl Timers {
 
     /// Takes the next timer that is due. At the same moment, a key releases its calls before any
     /// wait ends.
-    pub(crate) fn pop(&mut self, now: Moment) -> Option<Timer> {
+    pub(crate) fn pop(&mut self, now: Moment) -> Option<DueWork> {
         let first = self.first().filter(|first| *first <= now)?;
         if self.keys.first().is_some_and(|(at, _)| *at == first) {
             let (_, key) = self.keys.pop_first()?;
             self.moments.remove(&key);
-            return Some(Timer::Key(key));
+            return Some(DueWork::Key(key));
         }
-        self.waiters.pop_first().map(|(_, index)| Timer::Waiter(index))
+        self.waiters.pop_first().map(|(_, index)| DueWork::WaitOver(index))
     }
 
     #[inline]

@@ -1,10 +1,9 @@
-//! Queue lengths: how many turns round robin must give before a place in one of many queues comes
-//! up.
+//! Queue lengths: the number of turns before a given place in one of many queues comes up.
 //!
 //! A call with `p` calls before it in its own queue waits until each of the other queues has had
-//! `min(length, p)` turns. Summing that over 10,000 queues at every arrival would cost what the
-//! queues save. So lengths are kept as "how many queues are at least k long", and a Fenwick tree
-//! gives the prefix sums in O(log n).
+//! `min(length, p)` turns. A sum over 10,000 queues at every arrival would be too slow. So lengths
+//! are kept as "how many queues are at least k long", and a Fenwick tree gives the prefix sums in
+//! O(log n).
 
 #![expect(clippy::indexing_slicing, reason = "places of a tree whose length bounds every loop over it")]
 

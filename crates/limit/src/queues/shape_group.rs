@@ -1,15 +1,15 @@
-//! Shape groups: the queue groups of one class that have the same requirements except for buckets
-//! and slots of their own. What they share is looked at once for all of them.
+//! Shape groups: the queue groups of a class whose requirements differ only in buckets and slots
+//! of their own. The resources that they share are checked once for all of them.
 
 use std::collections::BTreeSet;
 
-use super::{Mode, QueueGroups};
+use super::QueueGroups;
 use crate::moment::Moment;
-use crate::{ClassId, GroupIndex, QueueIndex, Reason, Resources};
+use crate::{ClassId, GroupIndex, Mode, QueueIndex, Reason, Resources};
 
-/// The class whose turn is sought, and a stamp that comes too late.
+/// The class whose turn is sought, and the stamp to be below.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limit {
+pub(crate) struct TurnLimit {
     pub(crate) stamp: u64,
     pub(crate) class: ClassId,
 }
@@ -18,9 +18,11 @@ pub(crate) struct Limit {
 #[derive(Debug)]
 pub(crate) struct ShapeGroup {
     pub(crate) mode: Mode,
-    /// The queue groups that are not set aside, by the stamp of their next queue.
+    /// The queue group that needs no resource of its own.
+    pub(crate) unsplit: Option<GroupIndex>,
+    /// The queue groups that are not parked, by the stamp of their next queue.
     pub(crate) ready: BTreeSet<(u64, GroupIndex)>,
-    /// The moment and the limit that stopped all of it last.
+    /// The moment it was stopped last, and the reason.
     pub(crate) stopped: (Moment, Reason),
     /// The moment at which only room was missing.
     pub(crate) lacked_room: Moment,
@@ -31,14 +33,14 @@ pub(crate) struct ShapeGroup {
 impl ShapeGroup {
     pub(crate) fn new(mode: Mode) -> Self {
         let stopped = (Moment::ZERO, Reason::Bucket);
-        Self { mode, ready: BTreeSet::new(), stopped, lacked_room: Moment::ZERO }
+        Self { mode, unsplit: None, ready: BTreeSet::new(), stopped, lacked_room: Moment::ZERO }
     }
 
-    /// Returns the queue of this shape group that is next, with its stamp, if it may leave and its
-    /// stamp is below `limit`.
+    /// Returns the next queue of this shape group and its stamp, if its first call may leave and
+    /// the stamp is below `limit`.
     pub(crate) fn first(
         &mut self,
-        limit: Limit,
+        limit: TurnLimit,
         queue_groups: &mut QueueGroups,
         resources: &Resources,
         parked: &mut BTreeSet<(Moment, GroupIndex)>,

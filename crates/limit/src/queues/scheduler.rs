@@ -1,25 +1,25 @@
-//! The scheduler decides whose turn it is: lanes by rank, the classes of a lane in turn, the flows
-//! of a class in turn, the calls of a queue in order.
+//! The order of turns: lanes by rank, the classes of a lane in turn, the flows of a class in turn,
+//! the calls of a queue in order.
 //!
 //! Queues with the same requirements form a queue group, and the queue groups of a class that
 //! differ only in buckets and slots of their own form a shape group. Shared resources are checked
-//! once per shape group, a queue group's own only when its turn comes, and a queue group that is
-//! stopped by its own is set aside until that changes. So a turn costs the number of classes and
-//! shape groups, not the number of queues or calls.
+//! once per shape group; a queue group's own are checked when its turn comes. A queue group stopped
+//! by its own resources is parked until they change. So a turn costs as much as there are classes
+//! and shape groups, whatever the number of queues and calls.
 
-#![expect(clippy::indexing_slicing, reason = "lanes are numbered from zero to the number of lanes with queues")]
+#![expect(clippy::indexing_slicing, reason = "lanes and shape groups are indexed by numbers below their counts")]
 
 use std::collections::{BTreeSet, HashMap};
 
 use super::{
-    By, LOOKED_AT_ONCE, Limit, List, Mode, Queue, QueueGroup, QueueGroups, QueueKey, QueueLengths, ShapeGroup, State,
+    LOOKED_AT_ONCE, List, ListKind, Queue, QueueGroup, QueueGroups, QueueLengths, ShapeGroup, TurnLimit, WaiterState,
     Waiters,
 };
 use crate::moment::Moment;
 use crate::policy::Cost;
 use crate::{
-    ClassId, ClassPolicy, GroupIndex, Lane, OfQueue, PerClass, Policy, QueueIndex, Requirements, Resources, Store,
-    WaiterIndex,
+    Arena, ClassId, ClassPolicy, GroupIndex, KeyId, Lane, Mode, OfQueue, PerClass, Policy, QueueIndex, QueueKey,
+    Requirements, Resources, WaiterIndex,
 };
 
 /// Every queue of a gate, in the order in which they get their turns.
@@ -32,12 +32,12 @@ pub(crate) struct Scheduler {
     pub(crate) passed: [u32; 3],
     pub(crate) queue_groups: QueueGroups,
     by_needs: HashMap<(ClassId, Mode, Requirements), GroupIndex>,
-    /// The queue group of a class and mode that needs no resource of its own; there is at most one.
-    unsplit: HashMap<(ClassId, Mode), GroupIndex>,
-    pub(crate) queues: Store<OfQueue, Queue>,
+    pub(crate) queues: Arena<OfQueue, Queue>,
     by_id: HashMap<QueueKey, QueueIndex>,
-    /// The queue groups set aside until their own bucket has a token, ordered by that moment.
+    /// The queue groups parked until their own bucket has a token, by that moment.
     pub(crate) parked: BTreeSet<(Moment, GroupIndex)>,
+    /// Set while all of them must be checked again.
+    pub(crate) recheck_parked: bool,
     /// The number of turns given so far.
     pub(crate) clock: u64,
     /// The calls in queues, and those on their way there from the queues of old limits.
@@ -54,15 +54,17 @@ pub(crate) struct ClassTurns {
     pub(crate) cost: Cost,
 }
 
-/// The turn that is next.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Next {
-    /// The head of this queue may leave.
+/// Work that is due for waiting calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DueWork {
+    /// The first call of this queue may leave.
     Turn(QueueIndex),
-    /// So many queue groups had to be looked at that the rest is for another time.
-    NotYetKnown,
-    /// No head of a queue may leave.
-    None,
+    /// The held calls of this key must be reviewed.
+    Key(KeyId),
+    /// The wait of this call is over.
+    WaitOver(WaiterIndex),
+    /// Too many queue groups had to be checked: the rest is for the next step.
+    Unknown,
 }
 
 // === impl Scheduler ===
@@ -74,7 +76,7 @@ impl Scheduler {
         Self { classes: policy.per_class(turns), ..Self::default() }
     }
 
-    /// True if no queue is left, and nothing that belongs to one.
+    /// Returns true if no queue is left, and nothing that belongs to one.
     pub(crate) fn is_empty(&self) -> bool {
         let mut queue_groups = self.queue_groups.iter();
         queue_groups.all(|queue_group| queue_group.queues.is_empty() && !queue_group.needs.have_own())
@@ -114,32 +116,23 @@ impl Scheduler {
         queue
     }
 
-    /// Puts a waiter at the end of a queue or, if it comes back, where its sequence places it.
-    pub(crate) fn join(&mut self, queue: QueueIndex, index: WaiterIndex, returns: bool, waiters: &mut Waiters) {
-        let mut next = None;
-        if returns {
-            let sequence = |index: WaiterIndex| waiters.get(index).map_or(0, |waiter| waiter.sequence);
-            let mine = sequence(index);
-            next = self.queue(queue).and_then(|queue| queue.list.first);
-            while let Some(other) = next.filter(|other| sequence(*other) < mine) {
-                next = List::after(waiters, By::Queue, other);
+    /// Puts a call in a queue in the order of the sequences: nearly always last, or first if it
+    /// returns.
+    pub(crate) fn join(&mut self, queue: QueueIndex, index: WaiterIndex, waiters: &mut Waiters) {
+        let Some(found) = self.queues.get_mut(queue) else { return };
+        let sequence = |index: WaiterIndex| waiters.get(index).map_or(0, |waiter| waiter.sequence);
+        let mine = sequence(index);
+        let mut next = found.list.first.filter(|first| sequence(*first) > mine);
+        if next.is_none() {
+            let mut before = found.list.last;
+            while let Some(other) = before.filter(|other| sequence(*other) > mine) {
+                next = before;
+                before = List::before(waiters, ListKind::Queue, other);
             }
         }
-        self.join_before(queue, index, next, waiters);
-    }
-
-    /// Puts a waiter in a queue before another, or at its end.
-    pub(crate) fn join_before(
-        &mut self,
-        queue: QueueIndex,
-        index: WaiterIndex,
-        next: Option<WaiterIndex>,
-        waiters: &mut Waiters,
-    ) {
-        let Some(found) = self.queues.get_mut(queue) else { return };
-        found.list.insert_before(waiters, By::Queue, index, next);
+        found.list.insert_before(waiters, ListKind::Queue, index, next);
         if let Some(waiter) = waiters.get_mut(index) {
-            waiter.state = State::Queued(queue);
+            waiter.state = WaiterState::Queued(queue);
         }
         found.len += 1;
         let len = found.len;
@@ -151,7 +144,7 @@ impl Scheduler {
         self.count(queue_group, |queue_lengths| queue_lengths.grew_to(len as usize), true);
     }
 
-    /// Takes a waiter out of its queue. An empty queue is removed.
+    /// Takes a call out of its queue. An empty queue is removed.
     pub(crate) fn part(
         &mut self,
         queue: QueueIndex,
@@ -160,7 +153,7 @@ impl Scheduler {
         resources: &mut Resources,
     ) {
         let Some(found) = self.queues.get_mut(queue) else { return };
-        found.list.remove(waiters, By::Queue, index);
+        found.list.remove(waiters, ListKind::Queue, index);
         let len = found.len;
         let stamp = found.stamp;
         let queue_group = found.queue_group;
@@ -174,16 +167,16 @@ impl Scheduler {
         }
     }
 
-    /// Returns the queue whose head may leave now, by all rules of order. Queue groups that are
-    /// stopped by resources of their own are set aside.
-    pub(crate) fn next(&mut self, resources: &Resources, now: Moment) -> Next {
+    /// Returns the queue whose first call may leave now, by all rules of order. Queue groups that
+    /// are stopped by resources of their own are parked.
+    pub(crate) fn next(&mut self, resources: &Resources, now: Moment) -> Option<DueWork> {
         if self.waiting == 0 {
-            return Next::None;
+            return None;
         }
         // All of them come before the next turn: the order of queues does not depend on whose token
         // came first.
         if self.unpark_due(now) {
-            return Next::NotYetKnown;
+            return Some(DueWork::Unknown);
         }
         let mut looks = LOOKED_AT_ONCE;
         let mut order = [0, 1, 2];
@@ -191,16 +184,12 @@ impl Scheduler {
         // the other.
         order.sort_by_key(|lane| std::cmp::Reverse(if self.passed[*lane] >= PASSED { self.passed[*lane] } else { 0 }));
         let turn = order.into_iter().find_map(|lane| self.candidate(lane, resources, &mut looks, now));
-        match turn {
-            _ if looks == 0 => Next::NotYetKnown,
-            Some(queue) => Next::Turn(queue),
-            None => Next::None,
-        }
+        if looks == 0 { Some(DueWork::Unknown) } else { turn.map(DueWork::Turn) }
     }
 
     /// Records that a queue has its turn: the queue, its class and its lane are now last among
-    /// their peers. A call that costs as much as several of the class's cheapest lets the other
-    /// queues have as many turns. Call this before its head parts.
+    /// their peers. A call that costs as much as three of the class's cheapest calls lets the other
+    /// queues have three turns. Call this before the call leaves the queue.
     pub(crate) fn had_turn(&mut self, queue: QueueIndex, cost: u16) {
         self.clock += 1;
         let turns = stamp(self.clock, self.turns_owed(queue, cost));
@@ -223,8 +212,7 @@ impl Scheduler {
         }
     }
 
-    /// Returns the turns beyond one that the other queues of the group have before it is this
-    /// queue's again.
+    /// Returns the extra turns that the other queues of the group have before this queue's next.
     fn turns_owed(&self, queue: QueueIndex, cost: u16) -> u64 {
         let Some((found, group)) = self.queue(queue).zip(self.group_of(queue)) else { return 0 };
         let least = self.classes.get(found.id.class).map_or(1, |class| class.cost.least.max(1));
@@ -239,27 +227,27 @@ impl Scheduler {
         }
     }
 
-    /// Looks again at a few queue groups whose own token may be there now. Returns false if there
+    /// Checks a few queue groups again whose own token may be there now. Returns false if there
     /// were none.
     fn unpark_due(&mut self, now: Moment) -> bool {
         let before = self.parked.len();
         for _ in 0..LOOKED_AT_ONCE {
-            let Some(&(_, queue_group)) = self.parked.first().filter(|(until, _)| *until <= now) else { break };
+            let due = self.parked.first().filter(|(until, _)| self.recheck_parked || *until <= now);
+            let Some(&(_, queue_group)) = due else { break };
             self.unpark(queue_group);
         }
+        self.recheck_parked &= !self.parked.is_empty();
         self.parked.len() < before
-    }
-
-    /// Looks again at the next queue group that is set aside, whatever stopped it.
-    pub(crate) fn unpark_after(&mut self, from: (Moment, GroupIndex)) -> Option<(Moment, GroupIndex)> {
-        let next = *self.parked.range((std::ops::Bound::Excluded(from), std::ops::Bound::Unbounded)).next()?;
-        self.unpark(next.1);
-        Some(next)
     }
 
     /// Returns the queue group of a class and mode that needs no resource of its own.
     pub(crate) fn unsplit_group(&self, class: ClassId, mode: Mode) -> Option<&QueueGroup> {
-        self.unsplit.get(&(class, mode)).and_then(|queue_group| self.queue_groups.get(*queue_group))
+        self.unsplit_of(self.classes.get(class)?.shape_group(mode)?)
+    }
+
+    /// Returns the queue group of a shape group that needs no resource of its own.
+    pub(crate) fn unsplit_of(&self, shape_group: &ShapeGroup) -> Option<&QueueGroup> {
+        self.queue_groups.get(shape_group.unsplit?)
     }
 
     /// Returns the queue of a lane that has its next turn, if any call in the lane may leave.
@@ -273,7 +261,7 @@ impl Scheduler {
             }
             let mut first: Option<(u64, QueueIndex)> = None;
             for shape_group in &mut turns.shape_groups {
-                let limit = Limit { stamp: first.map_or(u64::MAX, |(stamp, _)| stamp), class };
+                let limit = TurnLimit { stamp: first.map_or(u64::MAX, |(stamp, _)| stamp), class };
                 let groups = &mut self.queue_groups;
                 let parked = &mut self.parked;
                 first = shape_group.first(limit, groups, resources, parked, looks, now).or(first);
@@ -296,7 +284,7 @@ impl Scheduler {
             return;
         }
         let Some(class) = self.classes.get_mut(found.class) else { return };
-        let Some(shape_group) = class.shape_groups.iter_mut().find(|group| group.mode == mode) else { return };
+        let shape_group = class.shape_group_mut(mode);
         if let Some(stamp) = before {
             shape_group.ready.remove(&(stamp, queue_group));
         }
@@ -328,14 +316,12 @@ impl Scheduler {
         }
         let queue_group = self.queue_groups.insert(QueueGroup::new(id, needs.clone()));
         self.by_needs.insert(by_needs, queue_group);
-        if !needs.have_own() {
-            self.unsplit.insert((id.class, id.mode), queue_group);
-        }
         resources.add_user(needs, id.class, queue_group);
-        if let Some(class) = self.classes.get_mut(id.class)
-            && !class.shape_groups.iter().any(|shape_group| shape_group.mode == id.mode)
-        {
-            class.shape_groups.push(ShapeGroup::new(id.mode));
+        if let Some(class) = self.classes.get_mut(id.class) {
+            let shape_group = class.shape_group_mut(id.mode);
+            if !needs.have_own() {
+                shape_group.unsplit = Some(queue_group);
+            }
         }
         queue_group
     }
@@ -356,15 +342,32 @@ impl Scheduler {
     }
 }
 
-/// Returns the stamp of a queue that had this turn, and owes the others so many more. Of two whose
-/// turns come together, the one that owes less goes first: the other's are not yet over. No two
-/// stamps are alike, as no two queues had the same turn.
+// === impl ClassTurns ===
+
+impl ClassTurns {
+    pub(crate) fn shape_group(&self, mode: Mode) -> Option<&ShapeGroup> {
+        self.shape_groups.iter().find(|shape_group| shape_group.mode == mode)
+    }
+
+    /// Returns the shape group of a mode and makes it if there is none.
+    fn shape_group_mut(&mut self, mode: Mode) -> &mut ShapeGroup {
+        let place = self.shape_groups.iter().position(|shape_group| shape_group.mode == mode);
+        let place = place.unwrap_or_else(|| {
+            self.shape_groups.push(ShapeGroup::new(mode));
+            self.shape_groups.len() - 1
+        });
+        &mut self.shape_groups[place]
+    }
+}
+
+/// Returns the stamp of a queue that had this turn and owes the others so many more. If the turns
+/// of two come together, the one that owes less goes first. No two stamps are equal, because no two
+/// queues had the same turn.
 fn stamp(turn: u64, owed: u64) -> u64 {
     (turn + owed) << OWED_BITS | owed.min((1 << OWED_BITS) - 1)
 }
 
-/// The bits of a stamp that say what is owed. More than they can say is owed only by a call that
-/// costs as much as thousands.
+/// The bits of a stamp for the turns owed. Only a call that costs as much as thousands owes more.
 const OWED_BITS: u32 = 16;
 
 /// A waiting lower lane gets every tenth turn.

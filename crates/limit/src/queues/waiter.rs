@@ -11,11 +11,11 @@
 use std::collections::HashMap;
 
 use crate::moment::Moment;
-use crate::{Call, Grant, KeyGrant, KeyId, OfWaiter, QueueIndex, Reason, Refusal, Store, WaiterIndex};
+use crate::{Arena, CallFacts, Grant, KeyGrant, OfWaiter, QueueIndex, Reason, Refusal, WaiterIndex};
 
 /// The state of a waiting call.
 #[derive(Debug)]
-pub(crate) enum State {
+pub(crate) enum WaiterState {
     /// Its turn has come and is not yet claimed. Boxed, because few calls are granted at any moment
     /// and the others should not carry the room for it.
     Granted(Box<Grant>),
@@ -33,8 +33,8 @@ pub(crate) enum State {
 #[derive(Debug)]
 pub(crate) struct Waiter {
     pub(crate) generation: u32,
-    pub(crate) call: Call,
-    pub(crate) state: State,
+    pub(crate) call: CallFacts,
+    pub(crate) state: WaiterState,
     pub(crate) key_grant: KeyGrant,
     /// Its place in the order in which calls entered queues.
     pub(crate) sequence: u64,
@@ -66,7 +66,7 @@ struct Links {
 
 /// The list that a link belongs to: that of the queue or that of the key.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum By {
+pub(crate) enum ListKind {
     Queue,
     Key,
 }
@@ -88,7 +88,7 @@ pub(crate) enum KeyList {
 /// Every waiting call.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
-    pub(crate) store: Store<OfWaiter, Waiter>,
+    pub(crate) store: Arena<OfWaiter, Waiter>,
     /// Readable names of flows that no queue knows: those of calls held by their keys, which are
     /// few at any moment.
     flow_names: HashMap<WaiterIndex, Box<str>>,
@@ -101,10 +101,10 @@ pub(crate) struct Waiters {
 // === impl Waiter ===
 
 impl Waiter {
-    pub(crate) fn new(call: Call, key_grant: KeyGrant, ends: Moment, hold_ends: Moment) -> Self {
+    pub(crate) fn new(call: CallFacts, key_grant: KeyGrant, ends: Moment, hold_ends: Moment) -> Self {
         Self {
             generation: 0,
-            state: State::Held,
+            state: WaiterState::Held,
             key_grant,
             sequence: 0,
             entered: call.arrived,
@@ -120,17 +120,18 @@ impl Waiter {
         }
     }
 
-    pub(crate) fn key(&self) -> Option<KeyId> {
-        self.call.key.as_ref().map(KeyId::from)
-    }
-
     /// True if it still waits for its turn.
     pub(crate) fn is_waiting(&self) -> bool {
-        matches!(self.state, State::Held | State::Queued(_))
+        matches!(self.state, WaiterState::Held | WaiterState::Queued(_))
     }
 
-    fn links(&mut self, by: By) -> &mut Links {
-        &mut self.links[by as usize]
+    /// Returns true if it came during a reload's move and has no place yet.
+    pub(crate) fn is_unplaced(&self) -> bool {
+        matches!(self.state, WaiterState::Held) && self.key_list != Some(KeyList::Held)
+    }
+
+    fn links(&mut self, kind: ListKind) -> &mut Links {
+        &mut self.links[kind as usize]
     }
 }
 
@@ -173,55 +174,61 @@ impl List {
     pub(crate) fn insert_before(
         &mut self,
         waiters: &mut Waiters,
-        by: By,
+        kind: ListKind,
         index: WaiterIndex,
         next: Option<WaiterIndex>,
     ) {
         let end = match next {
             None => &mut self.last,
             Some(next) => match waiters.get_mut(next) {
-                Some(next) => &mut next.links(by).before,
+                Some(next) => &mut next.links(kind).before,
                 None => return,
             },
         };
         let before = end.replace(index);
         if let Some(waiter) = waiters.get_mut(index) {
-            *waiter.links(by) = Links { before, after: next };
+            *waiter.links(kind) = Links { before, after: next };
         }
-        self.link_before(waiters, by, before, Some(index));
+        self.link_before(waiters, kind, before, Some(index));
     }
 
-    pub(crate) fn remove(&mut self, waiters: &mut Waiters, by: By, index: WaiterIndex) {
+    pub(crate) fn remove(&mut self, waiters: &mut Waiters, kind: ListKind, index: WaiterIndex) {
         let Some(waiter) = waiters.get_mut(index) else { return };
-        let Links { before, after } = std::mem::take(waiter.links(by));
-        self.link_before(waiters, by, before, after);
+        let Links { before, after } = std::mem::take(waiter.links(kind));
+        self.link_before(waiters, kind, before, after);
         match after.and_then(|after| waiters.get_mut(after)) {
-            Some(after) => after.links(by).before = before,
+            Some(after) => after.links(kind).before = before,
             None => self.last = before,
         }
     }
 
     /// Returns the first `most` calls in it, in order.
-    pub(crate) fn collect(&self, waiters: &Waiters, by: By, most: usize) -> Vec<WaiterIndex> {
-        std::iter::successors(self.first, |index| Self::after(waiters, by, *index)).take(most).collect()
+    pub(crate) fn collect(&self, waiters: &Waiters, kind: ListKind, most: usize) -> Vec<WaiterIndex> {
+        std::iter::successors(self.first, |index| Self::after(waiters, kind, *index)).take(most).collect()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.first.is_none()
     }
 
-    pub(crate) fn after(waiters: &Waiters, by: By, index: WaiterIndex) -> Option<WaiterIndex> {
-        waiters.get(index).and_then(|waiter| waiter.links[by as usize].after)
+    fn after(waiters: &Waiters, kind: ListKind, index: WaiterIndex) -> Option<WaiterIndex> {
+        waiters.get(index).and_then(|waiter| waiter.links[kind as usize].after)
     }
 
-    pub(crate) fn before(waiters: &Waiters, by: By, index: WaiterIndex) -> Option<WaiterIndex> {
-        waiters.get(index).and_then(|waiter| waiter.links[by as usize].before)
+    pub(crate) fn before(waiters: &Waiters, kind: ListKind, index: WaiterIndex) -> Option<WaiterIndex> {
+        waiters.get(index).and_then(|waiter| waiter.links[kind as usize].before)
     }
 
     /// Makes `next` the one that comes after `before`, or first.
-    fn link_before(&mut self, waiters: &mut Waiters, by: By, before: Option<WaiterIndex>, next: Option<WaiterIndex>) {
+    fn link_before(
+        &mut self,
+        waiters: &mut Waiters,
+        kind: ListKind,
+        before: Option<WaiterIndex>,
+        next: Option<WaiterIndex>,
+    ) {
         match before.and_then(|before| waiters.get_mut(before)) {
-            Some(before) => before.links(by).after = next,
+            Some(before) => before.links(kind).after = next,
             None => self.first = next,
         }
     }

@@ -1,4 +1,4 @@
-//! Stops: the reasons that the heads of queues could not leave.
+//! Stops: why the first calls of queues could not leave.
 
 use super::Scheduler;
 use crate::moment::Moment;
@@ -9,15 +9,15 @@ use crate::{QueueIndex, Reason};
 pub(crate) struct LimitStop {
     pub(crate) at: Moment,
     pub(crate) reason: Reason,
-    /// True if only room was missing since.
+    /// True if since then only room was missing.
     pub(crate) lacked_room: bool,
 }
 
 // === impl LimitStop ===
 
 impl LimitStop {
-    /// Returns the main reason for a wait that began at `entered` and ends `now`, for a call whose
-    /// limits let it go at `there`.
+    /// Returns the main reason for a wait from `entered` until `now`, of which the limits held the
+    /// call until `there`.
     pub(crate) fn main_reason(self, entered: Moment, there: Moment, now: Moment) -> Reason {
         let limit_held_longer = self.at >= entered && there - entered > now - there;
         if self.lacked_room && !limit_held_longer { Reason::Slot } else { self.reason }
@@ -39,15 +39,14 @@ impl Scheduler {
             return LimitStop { at: Moment::ZERO, reason: Reason::Bucket, lacked_room: false };
         };
         let class = self.classes.get(queue_group.class);
-        let shape_group =
-            class.and_then(|class| class.shape_groups.iter().find(|group| group.mode == queue_group.mode));
+        let shape_group = class.and_then(|class| class.shape_group(queue_group.mode));
         let of_shape_group = shape_group.map(|shape_group| shape_group.stopped);
         let (at, reason) =
             of_shape_group.filter(|stopped| stopped.0 > queue_group.stopped.0).unwrap_or(queue_group.stopped);
         LimitStop { at, reason, lacked_room: shape_group.is_some_and(|shape_group| shape_group.lacked_room > at) }
     }
 
-    /// Records the reason that stops a queue which has not been checked yet.
+    /// Records what stops a queue that has not been checked yet.
     pub(crate) fn note_stopped(&mut self, queue: QueueIndex, now: Moment, reason: Reason) {
         if let Some(queue_group) = self.queue(queue).map(|queue| queue.queue_group)
             && let Some(found) = self.queue_groups.get_mut(queue_group)

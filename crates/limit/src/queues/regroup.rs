@@ -1,0 +1,254 @@
+//! A reload's move: waiting calls on their way from the queues of the old limits to the new ones.
+
+use std::cmp::Reverse;
+use std::collections::binary_heap::PeekMut;
+use std::collections::{BinaryHeap, VecDeque};
+
+use super::{LOOKED_AT_ONCE, ListKind, QueuePlace, Queues, Scheduler, Step, Waiter, WaiterState, WaiterWalk, Waiters};
+use crate::moment::Moment;
+use crate::{
+    CallFacts, ClassId, Origins, Policy, QueueIndex, QueueKey, Requirements, Resources, Rules, Ticket, WaiterIndex,
+};
+
+/// A reload's move of all waiting calls.
+#[derive(Debug)]
+pub(crate) struct Move {
+    pub(crate) old: Scheduler,
+    /// For each new class, the old one of its name.
+    pub(crate) origins: Origins,
+    /// The old queues found so far, by the sequences of their first calls.
+    heads: BinaryHeap<Reverse<(u64, QueueIndex)>>,
+    /// The place of the next old queue to look at.
+    next_queue: usize,
+    /// The calls that came meanwhile, in order.
+    pub(crate) late: VecDeque<LateCall>,
+    /// A walk over the calls that wait for their keys.
+    walk: WaiterWalk,
+}
+
+/// A call that came during a move.
+#[derive(Debug)]
+pub(crate) struct LateCall {
+    pub(crate) ticket: Ticket,
+    pub(crate) flow_name: Box<str>,
+}
+
+/// One step of a move.
+#[derive(Debug)]
+pub(crate) enum MoveStep {
+    /// This call moves.
+    Carry(WaiterIndex),
+    /// This call gets its first place.
+    Place(LateCall),
+    /// The step only looked for calls to move.
+    Search,
+}
+
+/// The stamp and the name of an old queue, for the queue that replaces it.
+#[derive(Debug)]
+pub(crate) struct OldQueue {
+    stamp: u64,
+    name: Option<Box<str>>,
+}
+
+// === impl Move ===
+
+impl Move {
+    pub(crate) fn new(old: Scheduler, origins: Origins, waiters: &Waiters) -> Self {
+        let heads = BinaryHeap::new();
+        let late = VecDeque::new();
+        Self { old, origins, heads, next_queue: 0, late, walk: WaiterWalk::over(waiters) }
+    }
+
+    /// Returns the next step, if the move is not over: first the calls in queues move in their
+    /// order, then the late calls, then the calls that their keys hold.
+    pub(crate) fn next(&mut self, waiters: &Waiters) -> Option<MoveStep> {
+        let places = self.old.queues.capacity();
+        if self.next_queue < places {
+            self.find_heads(places.min(self.next_queue + LOOKED_AT_ONCE), waiters);
+            return Some(MoveStep::Search);
+        }
+        if let Some(index) = self.first(waiters) {
+            return Some(MoveStep::Carry(index));
+        }
+        if let Some(late) = self.late.pop_front() {
+            return Some(MoveStep::Place(late));
+        }
+        match self.walk.step(waiters, |waiter| waiter.era != waiters.era) {
+            Step::At(index) => Some(MoveStep::Carry(index)),
+            Step::On => Some(MoveStep::Search),
+            Step::Over => None,
+        }
+    }
+
+    /// Finds the first calls of the next few old queues.
+    fn find_heads(&mut self, end: usize, waiters: &Waiters) {
+        for place in self.next_queue..end {
+            let index = QueueIndex::at(place);
+            let first = self.old.queue(index).and_then(|queue| waiters.get(queue.list.first?));
+            self.heads.extend(first.map(|first| Reverse((first.sequence, index))));
+        }
+        self.next_queue = end;
+    }
+
+    /// Returns the call that entered its queue first of all that have not moved.
+    fn first(&mut self, waiters: &Waiters) -> Option<WaiterIndex> {
+        loop {
+            let mut head = self.heads.peek_mut()?;
+            let Reverse((sequence, queue)) = *head;
+            let first = self.old.queue(queue).and_then(|queue| queue.list.first);
+            match first.and_then(|first| Some((first, waiters.get(first)?.sequence))) {
+                None => _ = PeekMut::pop(head),
+                Some((index, found)) if found == sequence => return Some(index),
+                // The call before it has moved, or left.
+                Some((_, found)) => *head = Reverse((found, queue)),
+            }
+        }
+    }
+}
+
+// === impl Queues ===
+
+impl Queues {
+    #[inline]
+    pub(crate) fn is_moving(&self) -> bool {
+        self.moving.is_some()
+    }
+
+    /// Begins to move all waiting calls to the queues of a new policy.
+    pub(crate) fn begin_move(&mut self, policy: &Policy, origins: Origins) {
+        let old = std::mem::replace(&mut self.scheduler, Scheduler::new(policy));
+        self.scheduler.inherit(&old, &origins);
+        // One more than there are: no call leaves past the others before all have moved.
+        self.scheduler.waiting = old.waiting + 1;
+        self.waiters.era = self.waiters.era.wrapping_add(1);
+        self.moving = Some(Box::new(Move::new(old, origins, &self.waiters)));
+    }
+
+    /// Keeps a call that came during a move and may not leave at once. It queues when all before it
+    /// have moved.
+    pub(crate) fn await_move(&mut self, index: WaiterIndex, flow_name: Box<str>, rules: &Rules) {
+        self.note_passed(index);
+        let ticket = self.ticket(index);
+        if let Some(moving) = &mut self.moving {
+            moving.late.push_back(LateCall { ticket, flow_name });
+        }
+        self.set_timer(index, rules);
+    }
+
+    /// Returns the next step of a move. The move is over when there is none.
+    pub(crate) fn next_move(&mut self) -> Option<MoveStep> {
+        let step = self.moving.as_mut()?.next(&self.waiters);
+        if step.is_none() {
+            self.moving = None;
+            self.scheduler.waiting = self.scheduler.waiting.saturating_sub(1);
+        }
+        step
+    }
+
+    /// Returns a call that has not moved yet.
+    pub(crate) fn unmoved(&self, index: WaiterIndex) -> Option<&Waiter> {
+        self.get(index).filter(|waiter| waiter.era != self.waiters.era)
+    }
+
+    /// Brings a call under the new limits. Returns its old queue, if it was in one.
+    pub(crate) fn renew(&mut self, index: WaiterIndex, call: CallFacts, ends: Moment) -> Option<OldQueue> {
+        let era = self.waiters.era;
+        let waiter = self.waiters.get_mut(index)?;
+        waiter.call = call;
+        waiter.ends = ends;
+        waiter.era = era;
+        let WaiterState::Queued(queue) = waiter.state else { return None };
+        waiter.state = WaiterState::Held;
+        self.scheduler.waiting = self.scheduler.waiting.saturating_sub(1);
+        self.moving.as_mut()?.old.take_out(queue, index, &mut self.waiters)
+    }
+
+    /// Puts a call in the queue that takes the place of its old one.
+    pub(crate) fn move_over(
+        &mut self,
+        index: WaiterIndex,
+        place: QueuePlace,
+        old: OldQueue,
+        resources: &mut Resources,
+    ) {
+        let queue = self.scheduler.open_at(place.id, &place.needs, old, resources);
+        self.scheduler.join(queue, index, &mut self.waiters);
+    }
+
+    /// Lets a waiting call continue without a key.
+    pub(crate) fn forget_key(&mut self, index: WaiterIndex) {
+        if let Some(waiter) = self.waiters.get_mut(index) {
+            waiter.call.key = None;
+        }
+    }
+
+    /// Returns the number of calls that wait in the old queues of a class.
+    pub(crate) fn unmoved_of(&self, class: ClassId) -> usize {
+        let old = self.moving.as_ref().and_then(|moving| {
+            let origin = moving.origins.get(class).copied().flatten()?;
+            moving.old.classes.get(origin)
+        });
+        old.map_or(0, |class| class.waiting)
+    }
+}
+
+// === impl Scheduler ===
+
+impl Scheduler {
+    /// Takes a call out of an old queue.
+    pub(crate) fn take_out(
+        &mut self,
+        queue: QueueIndex,
+        index: WaiterIndex,
+        waiters: &mut Waiters,
+    ) -> Option<OldQueue> {
+        let found = self.queues.get_mut(queue)?;
+        found.list.remove(waiters, ListKind::Queue, index);
+        found.len = found.len.saturating_sub(1);
+        let stamp = found.stamp;
+        let class = found.id.class;
+        let queue_group = found.queue_group;
+        let is_empty = found.len == 0;
+        if let Some(class) = self.classes.get_mut(class) {
+            class.waiting = class.waiting.saturating_sub(1);
+        }
+        if !is_empty {
+            return Some(OldQueue { stamp, name: found.name.clone() });
+        }
+        if let Some(found) = self.queue_groups.get_mut(queue_group) {
+            found.queues.remove(&(stamp, queue));
+            if found.queues.is_empty() {
+                // Removing all of them at the end would take too long.
+                self.queue_groups.remove(queue_group);
+            }
+        }
+        Some(OldQueue { stamp, name: self.queues.remove(queue)?.name })
+    }
+
+    /// Returns the queue with this key. A new one gets the stamp and the name of the old one.
+    pub(crate) fn open_at(
+        &mut self,
+        id: QueueKey,
+        needs: &Requirements,
+        old: OldQueue,
+        resources: &mut Resources,
+    ) -> QueueIndex {
+        let is_new = self.find(&id).is_none();
+        let queue = self.open(id, needs, || old.name, resources);
+        if let Some(found) = self.queues.get_mut(queue).filter(|_| is_new) {
+            found.stamp = old.stamp;
+        }
+        queue
+    }
+
+    /// Takes over the order of turns from before a reload. `origins` has the old class of each.
+    pub(crate) fn inherit(&mut self, old: &Self, origins: &Origins) {
+        self.clock = old.clock;
+        self.passed = old.passed;
+        let stamps = origins.map(|origin| origin.and_then(|origin| old.classes.get(origin)).map(|old| old.stamp));
+        for (turns, (_, stamp)) in self.classes.values_mut().zip(stamps.iter()) {
+            turns.stamp = stamp.unwrap_or(old.clock);
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! The work that an operation leaves for the dispatch loop, or for the next operation.
+
+use std::collections::VecDeque;
+
+use super::Sweep;
+use crate::moment::Moment;
+use crate::{KeyId, Ticket};
+
+/// The work that is left.
+#[derive(Debug, Default)]
+pub(crate) struct Work {
+    /// The keys whose held calls must be reviewed; the last is next.
+    pub(crate) dirty_keys: Vec<KeyId>,
+    /// The calls in retry queues whose `hold` ended while a retry token was there. They are refused
+    /// as soon as there is none.
+    pub(crate) expired_holds: Vec<Ticket>,
+    /// The waiting calls with a verdict to claim.
+    pub(crate) events: VecDeque<Ticket>,
+    pub(crate) sweeps: VecDeque<Sweep>,
+    /// Set if something is left to do at this moment.
+    pub(crate) behind: bool,
+    /// The steps that are left of the turn under way.
+    pub(crate) steps: u32,
+    /// Set while a preview's call arrives: nothing is remembered of it.
+    pub(crate) supposes: bool,
+    /// The last moment at which every call that could leave had left.
+    pub(crate) idle_since: Moment,
+}
+
+// === impl Work ===
+
+impl Work {
+    /// Counts steps that were made.
+    pub(crate) fn count_steps(&mut self, made: usize) {
+        self.steps = self.steps.saturating_sub(u32::try_from(made).unwrap_or(u32::MAX));
+    }
+
+    /// Begins a sweep. It replaces a sweep that brings the same change.
+    pub(crate) fn begin_sweep(&mut self, sweep: Sweep) {
+        self.sweeps.retain(|other| other.news != sweep.news);
+        self.sweeps.push_back(sweep);
+        self.behind = true;
+    }
+}
