@@ -99,9 +99,9 @@ const fn hoard(name: &'static str, what: &'static str, count: u64, bar: u64, mak
 #[rustfmt::skip]
 pub(crate) const HOARDS: &[Hoard] = &[
     //    name                 what                                        count      bar  make
-    hoard("keys_10k",          "a failing key, 10,000 of them",            10_000,    200, || failing(10_000)),
-    hoard("keys_100k",         "a failing key, 100,000 of them",           100_000,   200, || failing(100_000)),
-    hoard("keys_1m",           "a failing key, 1,000,000 of them",         1_000_000, 200, || failing(1_000_000)),
+    hoard("keys_10k",          "a failing key, 10,000 of them",            10_000,    240, || failing(10_000)),
+    hoard("keys_100k",         "a failing key, 100,000 of them",           100_000,   240, || failing(100_000)),
+    hoard("keys_1m",           "a failing key, 1,000,000 of them",         1_000_000, 240, || failing(1_000_000)),
     hoard("waiters_100k",      "a waiting call, 100,000 in 1 flow",        100_000,   512, || waiting(100_000, 1).0),
     hoard("waiters_100k_1k",   "a waiting call, 100,000 in 1,000 flows",   100_000,   512, || waiting(100_000, 1_000).0),
     hoard("waiters_100k_100k", "a waiting call, 100,000 in 100,000 flows", 100_000,   512, || waiting(100_000, 100_000).0),

@@ -13,7 +13,7 @@ use crate::moment::Moment;
 // === impl Parts ===
 
 impl Parts {
-    /// Decides about a call that arrives.
+    /// Decides about an arriving call.
     pub(crate) fn arrive(&mut self, arrival: &Arrival<'_>, now: Moment) -> Verdict {
         let call = self.rules.read(arrival, now);
         // 5. An exempt call goes, and every call while a bypass is on.
@@ -48,7 +48,7 @@ impl Parts {
         Permit::new(call, self.exempt_grant())
     }
 
-    /// Steps 6 to 8: refuses a call that its key may not hold.
+    /// Steps 6 to 8: refuses a call if its key may not hold it.
     #[inline]
     fn may_hold(&mut self, call: &CallFacts, at_key: &AtKey, now: Moment) -> Result<(), Cause> {
         let hold_ends = self.rules.hold_ends(call, now);
@@ -73,7 +73,7 @@ impl Parts {
         ticket
     }
 
-    /// Admits a call past those that wait for something else, queues it or refuses it. A function
+    /// Admits a call past calls with other needs, queues it or refuses it. A function
     /// of its own, because it would slow down the calls that need not wait.
     #[inline(never)]
     fn pass_or_queue(
@@ -105,12 +105,12 @@ impl Parts {
             self.queues.await_move(index, name(), &self.rules);
         } else {
             let place = QueuePlace { id, needs, stopped: is_new.then_some(reason) };
-            self.queues.join(index, place, || Some(name()), &self.rules, &mut self.resources, now);
+            self.queues.join(index, &place, || Some(name()), &self.rules, &mut self.resources, now);
         }
         Verdict::Wait(self.queues.ticket(index))
     }
 
-    /// Steps 9 to 12: refuses a call that may not queue. Returns the end of its wait otherwise.
+    /// Steps 9 to 12: refuses a call, or returns the end of its wait in a queue.
     fn may_queue(
         &mut self,
         call: &CallFacts,
@@ -132,7 +132,7 @@ impl Parts {
         self.outlook(now).may_wait(call, needs, stop)
     }
 
-    /// Admits a call past waiting calls, of which some may wait for the tokens that it takes.
+    /// Admits a call past waiting calls, and refuses retries if it took their last token.
     fn admit_past(&mut self, call: CallFacts, needs: Requirements, at_key: &AtKey, now: Moment) -> Permit {
         let taken = if self.work.expired_holds.is_empty() { None } else { Some(needs.charges.clone()) };
         let permit = self.admit(call, needs, at_key, now);
@@ -143,7 +143,7 @@ impl Parts {
         permit
     }
 
-    /// Admits a call that need not wait: nothing that stops waiting calls stops it.
+    /// Admits a call: nothing stops it, whatever stops the waiting calls.
     fn admit(&mut self, call: CallFacts, mut needs: Requirements, at_key: &AtKey, now: Moment) -> Permit {
         let key_grant = self.stage.begin_grant(&call, at_key, &self.rules, &mut self.resources, now);
         let sequence = self.queues.next_sequence();
@@ -155,7 +155,7 @@ impl Parts {
         Permit::new(call, grant)
     }
 
-    /// Refuses a call that arrives.
+    /// Refuses an arriving call.
     #[inline]
     fn refuse_on_arrival(&mut self, call: &CallFacts, at_key: &AtKey, cause: &Cause, now: Moment) -> Verdict {
         self.note_passed_over(call, cause, now);
@@ -170,7 +170,7 @@ impl Parts {
         Err(Cause::new(Reason::QueueFull, self.dropped_requests.drop_one(now)))
     }
 
-    /// Step 13, `bytes_full`: counts more bytes of a waiting call's body, unless that is too many.
+    /// Step 13, `bytes_full`: counts more bytes of a waiting call's body, up to the limit.
     pub(crate) fn bytes_full(&mut self, index: WaiterIndex, more: usize, now: Moment) -> Result<(), Cause> {
         if self.queues.add_bytes(index, more, self.rules.policy().queue.max_waiting_bytes) {
             return Ok(());

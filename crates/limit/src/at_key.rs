@@ -16,7 +16,7 @@ pub(crate) struct AtKey {
     pub(crate) earliest: Moment,
     /// The reason for that moment.
     pub(crate) later: Reason,
-    /// The retry bucket in which the call reserves a token on arrival (`max_of`).
+    /// The retry bucket for the token reserved on arrival (`max_of`).
     pub(crate) reserve: Option<BucketId>,
 }
 
@@ -35,7 +35,7 @@ impl AtKey {
         }
     }
 
-    /// Makes the state of a healthy key, which may be busy with another write.
+    /// Makes the state of a healthy key, perhaps busy with another write.
     #[inline]
     pub(crate) fn healthy(busy: bool, now: Moment) -> Self {
         Self { state: None, tried: false, busy, earliest: now, later: Reason::OneAtATime, reserve: None }

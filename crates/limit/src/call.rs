@@ -1,4 +1,4 @@
-//! The facts about a call, the key of its queue, and the grant with which it leaves.
+//! The facts about a call, the key of its queue, and its grant.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use super::{BucketId, ClassId, Demand, KeyId, Lasts, Reason, Requirements};
 use crate::key::{Group, Key};
 use crate::moment::Moment;
 
-/// The facts that the limiter keeps about a call.
+/// The limiter's facts about a call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CallFacts {
     pub(super) demand: Demand,
@@ -22,17 +22,17 @@ pub(crate) struct CallFacts {
     pub(super) half_time: Moment,
 }
 
-/// The key of a queue: everything that may stop one call while another may leave.
+/// The key of a queue: calls with different keys may be stopped for different reasons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct QueueKey {
     pub(crate) class: ClassId,
     pub(crate) flow: u64,
     pub(crate) mode: Mode,
-    /// Zero if nothing that applies is split by credential.
+    /// Zero unless its limits are split by credential.
     pub(crate) credential: u64,
 }
 
-/// The facts that decide a call's requirements, besides its class.
+/// The facts behind a call's requirements, besides its class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Mode {
     pub(crate) group: Group,
@@ -41,10 +41,10 @@ pub(crate) struct Mode {
     pub(crate) retry: bool,
 }
 
-/// Everything that a call takes along when it leaves.
+/// The grant of a call: everything it takes along.
 #[derive(Clone, Debug)]
 pub(crate) struct Grant {
-    /// `None` for exempt calls, which take nothing.
+    /// `None` for exempt calls.
     pub(super) needs: Option<Requirements>,
     /// The number of the take.
     pub(super) number: u64,
@@ -56,7 +56,7 @@ pub(crate) struct Grant {
     pub(super) waited: Option<(Reason, Duration)>,
 }
 
-/// Everything that a call got at the key stage.
+/// The key stage's part of a grant.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct KeyGrant {
     /// The number of its trial; 0 for calls of healthy keys.
@@ -82,6 +82,15 @@ pub(crate) struct Reservation {
 impl CallFacts {
     pub(super) fn key_id(&self) -> Option<KeyId> {
         self.key.as_ref().map(KeyId::from)
+    }
+}
+
+// === impl Grant ===
+
+impl Grant {
+    /// Returns the buckets of the tokens taken.
+    pub(super) fn buckets(&self) -> impl Iterator<Item = BucketId> {
+        self.needs.iter().flat_map(|needs| needs.charges.iter().map(|charge| charge.bucket))
     }
 }
 

@@ -1,5 +1,5 @@
-//! The dispatch loop: admits every waiting call that can leave, ends every wait that is over, and
-//! reviews the held calls of dirty keys, until nothing more can happen at this moment.
+//! The dispatch loop: admits waiting calls, ends waits and reviews the held calls of dirty keys,
+//! until nothing more can happen at this moment.
 
 use std::time::Duration;
 
@@ -9,8 +9,7 @@ use crate::moment::Moment;
 // === impl Parts ===
 
 impl Parts {
-    /// Admits every call that can leave and ends every wait that is over, until nothing more can
-    /// happen at this moment.
+    /// Admits calls and ends waits, until nothing more can happen at this moment.
     #[inline]
     pub(crate) fn dispatch(&mut self, now: Moment) {
         // By far the most frequent case: no call waits.
@@ -22,7 +21,7 @@ impl Parts {
         }
     }
 
-    /// Dispatches for one turn. Work that is left then is done from the next operation on, so that
+    /// Dispatches for one turn. The rest of the work is done from the next operation on, so that
     /// other tasks are not kept waiting. A function of its own, so that the usual case saves no
     /// registers.
     #[inline(never)]
@@ -72,7 +71,7 @@ impl Parts {
         }
     }
 
-    /// Admits the first call of a queue, which takes its requirements.
+    /// Admits the first call of a queue.
     fn grant_head(&mut self, queue: QueueIndex, now: Moment) {
         let scheduler = self.queues.scheduler();
         let Some((found, group)) = scheduler.queue(queue).zip(scheduler.group_of(queue)) else { return };
@@ -113,8 +112,10 @@ impl Parts {
         }
     }
 
-    /// Refuses a call whose time in a queue is over. A retry whose `hold` is over waits on while a
-    /// retry token is there, or while its bucket is open, which is checked again from time to time.
+    /// Refuses a call at the end of its time in a queue.
+    ///
+    /// A retry at the end of its `hold` waits on while a retry token is there, or while its bucket
+    /// is open, which is checked again from time to time.
     fn queueing_is_over(&mut self, queue: QueueIndex, index: WaiterIndex, now: Moment) {
         let Some(waiter) = self.queues.get(index).filter(|waiter| waiter.hold_ends <= now) else {
             return self.refuse(index, self.outlook(now).wait_over(queue), now);
@@ -140,7 +141,7 @@ impl Parts {
 // === impl Waiter ===
 
 impl Waiter {
-    /// Returns the main reason for its wait, which ends now, and the time that it took.
+    /// Returns the main reason and the length of its wait, at the end of it.
     fn waited(&self, stopped: Reason, now: Moment) -> Option<(Reason, Duration)> {
         let total = now - self.call.arrived;
         let queued = now - self.entered;
@@ -149,5 +150,5 @@ impl Waiter {
     }
 }
 
-/// The most of the driver's lateness that is made up for (P1).
+/// The most of the driver's lateness to make up for (P1).
 const LATENESS: Duration = Duration::from_millis(2);

@@ -1,23 +1,22 @@
-//! Computes the retry time of calls refused because too many wait already: it grows while calls are
-//! being dropped.
+//! Dropped requests: the retry time of calls refused because too many wait already.
 //!
-//! No queue tells how long the wait would be, so this is kube-apiserver's dropped-request tracker:
-//! 1 to 32 s (docs/internals/semantics.md, "Its 429s and 5xx").
+//! The time to the end of the queues is not known, so this is kube-apiserver's tracker of dropped
+//! requests: 1 to 32 s, longer while more are dropped (docs/internals/semantics.md, "Its 429s and
+//! 5xx").
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::moment::Moment;
 
-/// Counts dropped requests per second.
+/// The numbers of requests dropped in the last seconds.
 #[derive(Debug)]
 pub(crate) struct DroppedRequests {
     retry_after: u64,
     doubled_at: u64,
     second: u64,
     dropped: u64,
-    /// Earlier seconds and the requests dropped in them, oldest first; none older than the longest
-    /// answer.
+    /// Earlier seconds and the requests dropped in them, oldest first: as far back as [`LONGEST`].
     history: VecDeque<(u64, u64)>,
 }
 
@@ -28,7 +27,7 @@ impl DroppedRequests {
         Self { retry_after: 1, doubled_at: 0, second: 0, dropped: 0, history: VecDeque::new() }
     }
 
-    /// Counts a request dropped at `now` and returns the moment at which it may come back.
+    /// Counts a request dropped at `now`. Returns the moment for its retry.
     pub(super) fn drop_one(&mut self, now: Moment) -> Moment {
         let second = now.since_start().as_secs();
         if second > self.second {
@@ -44,8 +43,8 @@ impl DroppedRequests {
         now + Duration::from_secs(self.retry_after)
     }
 
-    /// Adjusts the answer on the first drop of a new second: twice as long while many requests are
-    /// dropped, a second less when hardly any are.
+    /// Adjusts the time on the first drop of a new second: doubles it while many requests are
+    /// dropped, and takes a second off when hardly any are.
     fn adjust(&mut self) {
         let window = self.history.iter().filter(|(at, _)| self.second - at <= self.retry_after);
         let dropped = window.fold(0_u64, |sum, (_, n)| sum.saturating_add(*n));
@@ -61,7 +60,7 @@ impl DroppedRequests {
     }
 }
 
-/// The longest answer, in seconds.
+/// The longest time, in seconds.
 const LONGEST: u64 = 32;
 
 #[cfg(test)]

@@ -38,8 +38,7 @@ impl Parts {
         self.end_key_grant(call.key_id(), KeyGrant { reserved: None, ..grant.key_grant });
     }
 
-    /// Ends every pause now, and with `everywhere` also at the gates that share buckets with this
-    /// one. Returns how many there were.
+    /// Ends every pause now ([`Limiter::lift_pauses`](super::Limiter::lift_pauses)).
     pub(crate) fn lift_pauses(&mut self, everywhere: bool, now: Moment) -> usize {
         let lifted = self.resources.pauses.lift(now);
         if everywhere {
@@ -70,7 +69,7 @@ impl Parts {
         }
     }
 
-    /// Puts a call that has its turn and has not claimed it back in its queue, if a pause has begun
+    /// Takes an unclaimed turn back, and returns the call to its queue, if a pause has begun
     /// meanwhile.
     pub(crate) fn stop_if_paused(&mut self, index: WaiterIndex, now: Moment) {
         let Some(waiter) = self.queues.get(index) else { return };
@@ -84,17 +83,16 @@ impl Parts {
         self.undo(index, &grant);
         let place = self.place_of(&call, key_grant.trial != 0, now);
         let place = QueuePlace { stopped: Some(Reason::Pause), ..place };
-        self.queues.rejoin(index, key_grant, place, &self.rules, &mut self.resources, now);
+        self.queues.rejoin(index, key_grant, &place, &self.rules, &mut self.resources, now);
         if let Err(cause) = self.outlook(now).pause(&call) {
             self.refuse(index, cause, now);
         }
         self.dispatch(now);
     }
 
-    /// Opens or closes the retry bucket that let a trial through, as the trial succeeded or failed.
+    /// Opens or closes the retry bucket of a trial by its outcome.
     fn open_or_close(&mut self, of: &Receipt, outcome: Outcome, now: Moment) {
-        let charges = of.grant().needs.iter().flat_map(|needs| needs.charges.of_retry());
-        for bucket in charges {
+        for bucket in of.grant().needs.iter().flat_map(|needs| needs.charges.of_retry()) {
             match outcome {
                 Outcome::Success => self.resources.buckets.succeeded(bucket, &mut self.resources.unblocked),
                 Outcome::Failure | Outcome::Throttled { .. } => self.resources.buckets.failed(bucket, now),
@@ -104,11 +102,10 @@ impl Parts {
         }
     }
 
-    /// Slows down every bucket from which the call took a token.
+    /// Slows down every bucket of the call's tokens.
     fn slow_down(&mut self, of: &Receipt, now: Moment) {
-        let charges = of.grant().needs.iter().flat_map(|needs| needs.charges.iter().map(|charge| charge.bucket));
         let reserved = of.grant().key_grant.reserved.map(|reserved| reserved.bucket);
-        for bucket in charges.chain(reserved) {
+        for bucket in of.grant().buckets().chain(reserved) {
             self.resources.buckets.throttled(bucket, of.grant().number, now);
         }
     }
@@ -123,7 +120,7 @@ impl Parts {
         self.sweep_paused(until);
     }
 
-    /// Sends a pause to the gates that share the bucket that it concerns.
+    /// Sends a pause to the gates of its shared bucket.
     fn tell_of_pause(&mut self, scope: Scope, origin: Origin, until: Moment, now: Moment) {
         let Some(owner) = owner_in(scope, origin.class) else { return };
         let Resources { buckets, .. } = &mut self.resources;
@@ -138,15 +135,16 @@ impl Parts {
     pub(crate) fn note_left(&mut self, of: &Receipt, scope: Scope, left: u32, now: Moment) {
         let call = of.call();
         let Some(owner) = owner_in(scope, self.rules.class_of(call)) else { return };
-        let mut spent = of.grant().needs.iter().flat_map(|needs| needs.charges.iter().map(|charge| charge.bucket));
         let Resources { buckets, .. } = &mut self.resources;
-        let bucket = buckets.shared_of(owner, call.demand.credential).filter(|bucket| spent.any(|of| of == *bucket));
+        let bucket = buckets
+            .shared_of(owner, call.demand.credential)
+            .filter(|bucket| of.grant().buckets().any(|spent| spent == *bucket));
         if bucket.is_some_and(|bucket| buckets.shared.note_left(bucket, left, now)) {
             self.resources.set_member_timer(now);
         }
     }
 
-    /// Applies the answers of a store to requests that were sent together.
+    /// Applies the answers of a store to a batch of requests.
     pub(crate) fn all_answered(
         &mut self,
         answers: impl IntoIterator<Item = (Asked, Result<resources::Answer, Away>)>,
@@ -172,7 +170,7 @@ impl Parts {
         self.resources.set_member_timer(now);
     }
 
-    /// Begins or ends a pause that came from another gate.
+    /// Begins or ends a pause of another gate.
     fn hear_pause(&mut self, asked: Asked, pause: SharedPause, now: Moment) {
         let Resources { buckets, pauses, .. } = &mut self.resources;
         let who = match buckets.owner_of(asked.bucket()) {
@@ -190,7 +188,7 @@ impl Parts {
         }
     }
 
-    /// Begins to refuse the waiting calls whose wait ends before a pause.
+    /// Begins to refuse the waiting calls with waits shorter than a pause.
     fn sweep_paused(&mut self, until: Option<Moment>) {
         let first = self.queues.first_timer();
         if until.zip(first).is_some_and(|(until, first)| first < until) {
@@ -199,7 +197,7 @@ impl Parts {
     }
 }
 
-/// Returns the owner of the bucket whose calls a scope covers.
+/// Returns the owner of the bucket for a scope.
 fn owner_in(scope: Scope, class: ClassId) -> Option<Owner> {
     match scope {
         Scope::Key => None,

@@ -26,7 +26,7 @@ pub(crate) type QueueIndex = Index<OfQueue>;
 /// The index of a queue group.
 pub(crate) type GroupIndex = Index<OfGroup>;
 
-/// A slab that only indexes of its own kind can index.
+/// A slab for indexes of its own kind.
 #[derive(Debug)]
 pub(crate) struct Arena<Kind, T> {
     slab: Slab<T>,
@@ -78,7 +78,7 @@ impl<Kind, T> Arena<Kind, T> {
         self.slab.len()
     }
 
-    /// Returns a number of places that no index reaches.
+    /// Returns an upper bound of all places.
     pub(super) fn capacity(&self) -> usize {
         self.slab.capacity()
     }

@@ -7,16 +7,16 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::{
-    Arrival, AtKey, BucketId, CallFacts, Cause, ClassId, Combine, Ended, FailingKey, FailureEffect, KeyFailure,
-    KeyGrant, KeyId, KeyState, KeyView, Keys, Lane, Origins, Policy, Position, Queues, Reason, Reservation, Resources,
-    Rules, Spread, Strategy, Table, Why, Work,
+    Arrival, AtKey, BucketId, CallFacts, Cause, ClassId, Combine, Ended, FailingKey, KeyFailure, KeyGrant, KeyId,
+    KeyState, KeyView, Keys, Lane, Origins, Policy, Position, Queues, Reason, Reservation, Resources, Rules, Spread,
+    Strategy, Table, Why, Work,
 };
 use crate::key::Key;
 use crate::moment::Moment;
 use crate::outcome::{Answer, Gone, Outcome};
 use crate::sketch::Sketch;
 
-/// The failing keys, and the calls that are past the stage.
+/// The failing keys, and the writes past the stage.
 #[derive(Debug)]
 pub(crate) struct KeyStage {
     table: Table,
@@ -26,7 +26,7 @@ pub(crate) struct KeyStage {
     objects: Sketch,
 }
 
-/// An answer to a call, for the key that it concerns.
+/// An answer to a call, for its key.
 #[derive(Clone, Copy, derive_more::Debug)]
 pub(crate) struct KeyAnswer<'a> {
     pub(crate) key: Key,
@@ -156,7 +156,7 @@ impl KeyStage {
         call.key_id().map_or(0, |key| self.table.begin_trial(key))
     }
 
-    /// Gives a call that passes its key the trial, the place of the one write, and a reserved retry
+    /// Grants a call the trial of its key, the place of the one write, and a reserved retry
     /// token.
     #[inline]
     pub(crate) fn begin_grant(
@@ -170,11 +170,23 @@ impl KeyStage {
         if at_key.state.is_none() && !rules.policy().one_at_a_time {
             return KeyGrant::default();
         }
+        self.take_key(call, at_key, rules, resources, now)
+    }
+
+    #[inline(never)]
+    fn take_key(
+        &mut self,
+        call: &CallFacts,
+        at_key: &AtKey,
+        rules: &Rules,
+        resources: &mut Resources,
+        now: Moment,
+    ) -> KeyGrant {
         let trial = if at_key.state.is_some() { self.begin_trial(call) } else { 0 };
         KeyGrant { trial, reserved: reserve(at_key.reserve, resources, now), alone: self.begin_write(call, rules) }
     }
 
-    /// Takes a key grant back. Keys whose calls may now continue become dirty.
+    /// Takes a key grant back. Keys with calls to release become dirty.
     pub(crate) fn end_grant(
         &mut self,
         key: Option<KeyId>,
@@ -198,7 +210,7 @@ impl KeyStage {
         }
     }
 
-    /// Applies an answer to its key. Returns true if the calls of the key that are past the stage
+    /// Applies an answer to its key. Returns true if the key's calls past the stage
     /// must come back.
     pub(crate) fn learn(&mut self, of: &KeyAnswer<'_>, rules: &Rules, work: &mut Work, now: Moment) -> bool {
         let KeyAnswer { key, class, left, answer, name } = *of;
@@ -224,11 +236,10 @@ impl KeyStage {
             return false;
         }
         let failure = KeyFailure { key, backoff: &class.backoff, after, status: answer.status, left };
-        let effect = self.table.record(&failure, name, now, &mut work.dirty_keys);
-        effect == FailureEffect::Changed
+        self.table.record(&failure, name, now, &mut work.dirty_keys)
     }
 
-    /// Records that a call is refused for want of a retry token.
+    /// Records the refusal of a call for want of a retry token.
     ///
     /// Its key cannot fail again, so the time to forget it starts anew. Otherwise objects that are
     /// tried rarely would count as healthy again, and no retry bucket would hold them.
@@ -241,13 +252,13 @@ impl KeyStage {
         }
     }
 
-    /// Forgets a few keys whose time is over, or that are too many. They become dirty.
+    /// Forgets a few expired or surplus keys. They become dirty.
     pub(crate) fn expire(&mut self, work: &mut Work, now: Moment) {
         self.table.expire(now, &mut work.dirty_keys);
     }
 
-    /// Forgets those of the next few failing keys that `is_meant`. They become dirty. Returns how
-    /// many there were, and moves `place` on; to `None` at the end.
+    /// Forgets the next few failing keys, if they are meant. They become dirty. Returns how many
+    /// there were, and moves `place` on; to `None` at the end.
     pub(crate) fn forget_some(
         &mut self,
         place: &mut Option<Position>,
@@ -265,7 +276,7 @@ impl KeyStage {
         meant.len()
     }
 
-    /// Returns the keys that have stopped failing since the last call.
+    /// Returns the keys recovered or forgotten since the last call.
     pub(crate) fn take_ended(&mut self) -> Vec<Ended> {
         self.table.take_ended()
     }
@@ -274,7 +285,7 @@ impl KeyStage {
         self.table.set_max_keys(max_keys);
     }
 
-    /// Adds a key that failed before a restart.
+    /// Adds a failing key from before a restart.
     pub(crate) fn restore(&mut self, key: Key, state: KeyState, named: Moment, forget_at: Moment) {
         self.table.restore(key, state, named, forget_at);
     }

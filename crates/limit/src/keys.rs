@@ -12,4 +12,4 @@ pub use self::failing::Keys;
 pub(crate) use self::failing::{FailingKey, KeyView, ObjectChange, Spread};
 pub(crate) use self::id::KeyId;
 pub(crate) use self::order::{Order, Position};
-pub(crate) use self::table::{FailureEffect, KeyFailure, Table};
+pub(crate) use self::table::{KeyFailure, Table};

@@ -1,55 +1,90 @@
-//! The limiter core of tidegate: decides which calls may leave now, which wait, and which are refused and why.
+//! A rate limiter with backoff and fair queues, for clients of an API.
 //!
-//! It is a synchronous value with no I/O and no clock: the caller passes the time in. The proxy's
-//! driver passes the real time, `simulate` and the property tests a virtual one. It knows classes,
-//! flows, keys and buckets by number and never what a request is. It *returns* what happened, and
-//! the edges turn that into metrics and logs.
+//! [`Limiter`] decides which calls may leave now, which wait, and which are refused. It is a value:
+//! it does no I/O, reads no clock and knows no HTTP. Its *driver* passes the time in and does the
+//! waiting. It is the core of tidegate, a rate-limiting proxy, and works as well inside a client:
+//! `examples/kube.rs` is a `tower::Layer` for kube-rs.
+//!
+//! # Example
+//!
+//! Two calls leave at once, and the third waits for a token:
+//!
+//! ```
+//! use std::num::NonZeroU32;
+//! use std::time::Duration;
+//!
+//! use tidegate_limit::key::Group;
+//! use tidegate_limit::moment::Moment;
+//! use tidegate_limit::outcome::{Answer, Outcome};
+//! use tidegate_limit::policy::{BucketPolicy, ClassPolicy, QueuePolicy};
+//! use tidegate_limit::{Arrival, Claim, ClassId, Flow, Limiter, Policy, Verdict};
+//!
+//! let policy = Policy {
+//!     bucket: NonZeroU32::new(2).map(|burst| BucketPolicy::new(10.0, burst)),
+//!     queue: QueuePolicy { max_wait: Duration::from_secs(5), max_waiting: 100, ..QueuePolicy::default() },
+//!     classes: vec![ClassPolicy { name: "default".into(), ..ClassPolicy::default() }],
+//!     ..Policy::default()
+//! };
+//! let start = Moment::ZERO;
+//! let mut limiter = Limiter::new(policy, 1, start);
+//! limiter.add_room(Group::Short, 100, start);
+//!
+//! let arrival = Arrival::new(ClassId(0), Flow { id: 0, name: &"worker" });
+//! for _ in 0..2 {
+//!     let Verdict::Admit(permit) = limiter.arrive(&arrival, start) else { panic!("the burst is 2") };
+//!     let (request, receipt, slot) = permit.admit("GET /pods");
+//!     let request = request.into_inner(); // Send it. When its response comes:
+//!     let answer = Answer::new(Outcome::Success, Some(200));
+//!     limiter.finish(receipt, answer, None, &|| request.to_owned(), start);
+//!     limiter.release(slot, start);
+//! }
+//!
+//! let Verdict::Wait(ticket) = limiter.arrive(&arrival, start) else { panic!("the bucket is empty") };
+//! let wakeup = limiter.next_wakeup().expect("a token comes");
+//! assert_eq!(wakeup, start + Duration::from_millis(100));
+//! limiter.advance(wakeup);
+//! assert!(matches!(limiter.claim(ticket, wakeup), Claim::Permit(_)));
+//! ```
 //!
 //! # Words
 //!
-//! - A *call* is one request. Its *class* carries its limits, its *flow* is the unit of fairness
-//!   within a class, and its *key* is that for which failures are remembered: one facet of an
-//!   object.
-//! - A *failing key* is one whose last call failed. The *key stage* holds its calls (the *held
-//!   calls*) until the backoff is over and then lets one pass, the *trial*. A *key grant* is what a
-//!   call got there. *Dirty keys* are those whose held calls must be reviewed; *expired holds* are
-//!   calls in retry queues whose `hold` ended while a retry token was there.
-//! - A call's *requirements* are what it takes when it leaves: tokens of buckets, a *slot share* of
-//!   the gate and of its class, and room on a connection. Slots, buckets, rooms and pauses are the
-//!   *resources*. A *refund* gives tokens back for a call that was not sent.
-//! - A *queue* holds the waiting calls with one *queue key*, first come, first served. Queues with
-//!   equal requirements form a *queue group*; the queue groups of a class that share everything
-//!   except their own buckets and slots form a *shape group*. The *scheduler* decides whose turn it
-//!   is. *Unblocked* queue groups are checked again: they got something back, or the token that
-//!   they wait for now comes at another time.
-//! - The *minimum wait* is the time a call must wait even if everything goes well. A call that
-//!   cannot wait that long is refused on arrival.
-//! - A *shared bucket* is one that other gates use too. This gate is a *member* of it and holds
-//!   tokens of its own, for which it *asks* a store.
-//! - *Feedback* is what an answer does to its key, to the pauses and to the rates. A *preview*
-//!   tells an operator what would happen to a call.
+//! - A *call* is one request. Its *class* has its limits. Its *flow* is the unit of fairness within
+//!   a class. Its [`Key`](key::Key) names what it acts on: failures are remembered by key.
+//! - A *failing key* is one whose last call failed. The *key stage* holds its calls until the
+//!   backoff is over, and then lets one pass: the *trial*. A success forgets the key.
+//! - A call takes its *requirements* when it leaves: tokens of buckets, a *slot* of the gate and one
+//!   of its class, and room on a connection. A *pause* keeps calls waiting until a moment that the
+//!   upstream named.
+//! - A *queue* holds waiting calls, first come, first served. Queues with equal requirements form a
+//!   *queue group*; the queue groups of a class that share everything except their own buckets and
+//!   slots form a *shape group*. The *scheduler* decides whose turn it is.
+//! - The *minimum wait* of a call is the time until its turn if everything goes well. A call that
+//!   cannot wait so long is refused on arrival.
+//! - A *shared bucket* is used by several gates. Each of them is a *member*, which requests tokens
+//!   from a store and holds some.
+//! - *Feedback* is the effect of an answer on its key, on pauses and on rates. A *preview* shows an
+//!   operator what would happen to a call.
 //!
 //! # Duties of the driver
 //!
 //! - Time only moves forward. An earlier `now` counts as the latest one so far.
 //! - Drain [`Limiter::next_event`] after each operation, under the same lock.
-//! - Call [`Limiter::advance`] at the moment that [`Limiter::next_wakeup`] names. It may change
-//!   with every operation.
-//! - Call [`Limiter::claim`] for the ticket of each event; call [`Limiter::leave`] for a caller
-//!   that hung up.
-//! - Every [`Permit`] is either admitted with its request ([`Permit::admit`]) or given back
+//! - Call [`Limiter::advance`] at the moment that [`Limiter::next_wakeup`] returns. It may be
+//!   another after every operation.
+//! - Call [`Limiter::claim`] for the ticket of each event, and [`Limiter::leave`] if the caller of a
+//!   waiting call hangs up.
+//! - Admit each [`Permit`] with its request ([`Permit::admit`]), or give it back
 //!   ([`Limiter::retract`], [`Limiter::requeue`]).
-//! - Every [`Receipt`] gets exactly one outcome, through [`Receipt::settle`] or, if that returns
-//!   it, [`Limiter::finish`].
-//! - Every [`Slot`] is released with [`Limiter::release`] at the end of the body.
-//! - [`Limiter::add_room`] reports each change of the room on connections, which starts at zero.
-//! - [`Limiter::take_ended`] is drained for the logs.
-//! - Where buckets are shared: at each moment that `next_wakeup` names, hand on what
-//!   [`Limiter::take_asks`] returns, and bring what comes of each to [`Limiter::answered`].
+//! - Settle each [`Receipt`] with one outcome: through [`Receipt::settle`] or, if that returns it,
+//!   [`Limiter::finish`].
+//! - Release each [`Slot`] at the end of the response's body ([`Limiter::release`]).
+//! - Report each change of the room on connections, which starts at zero ([`Limiter::add_room`]).
+//! - Drain [`Limiter::take_ended`] for the logs.
+//! - Where buckets are shared, send the requests that [`Limiter::take_asks`] returns at the moments
+//!   of `next_wakeup`, and pass the answers to [`Limiter::answered`].
 
-// The product is built for size, which inlines almost nothing: code on the path of every call asks
-// for it with `#[inline]`. Nothing on the path of a call may panic: each exception states its
-// reason.
+// Code on the path of every call asks to be inlined, because not all builds inline much. Nothing on
+// that path may panic: each exception states its reason.
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unreachable))]
 
 #[macro_use]
@@ -85,14 +120,14 @@ mod review;
 mod rules;
 mod sweep;
 
-// Each room hands out its words here, and the others take them from here.
+// The names of the modules, for each other and for the driver.
 pub(crate) use self::at_key::AtKey;
 pub(crate) use self::call::{CallFacts, Grant, KeyGrant, Mode, QueueKey, Reservation};
 pub(crate) use self::dropped_requests::DroppedRequests;
 pub(crate) use self::index::{Arena, GroupIndex, OfGroup, OfQueue, OfWaiter, QueueIndex, WaiterIndex};
 pub(crate) use self::key_stage::{KeyAnswer, KeyStage, reserve, token_at};
 pub use self::keys::Keys;
-pub(crate) use self::keys::{FailingKey, FailureEffect, KeyFailure, KeyId, KeyView, Position, Spread, Table};
+pub(crate) use self::keys::{FailingKey, KeyFailure, KeyId, KeyView, Position, Spread, Table};
 pub use self::limiter::Limiter;
 pub use self::operator::{Preview, Walk};
 pub(crate) use self::parts::Parts;

@@ -1,8 +1,6 @@
 //! Orders of an operator: forgets failing keys, and previews what would happen to a call.
 
-use super::{
-    Arrival, AtKey, CallFacts, KeyGrant, KeyState, Parts, Position, Reason, Refusal, Ticket, WaiterState, token_at,
-};
+use super::{Arrival, AtKey, KeyGrant, KeyState, Parts, Position, Reason, Refusal, Ticket, WaiterState, token_at};
 use crate::moment::Moment;
 
 /// The preview of a call: what would happen if it arrived now.
@@ -10,7 +8,7 @@ use crate::moment::Moment;
 pub enum Preview {
     /// It would leave at once.
     Goes,
-    /// It would wait for this reason, at least until this moment.
+    /// It would wait.
     Waits {
         /// The reason for the wait.
         reason: Reason,
@@ -34,17 +32,6 @@ pub struct Walk {
 pub(crate) struct Supposition {
     object: u64,
     full_at: Option<Moment>,
-    expired_holds: Vec<Ticket>,
-}
-
-/// The wait of a previewed call.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Wait {
-    call: CallFacts,
-    key_grant: KeyGrant,
-    held_for: Option<Reason>,
-    /// The reason its queue is stopped, if it stands in one.
-    stopped: Option<Reason>,
 }
 
 // === impl Walk ===
@@ -59,8 +46,7 @@ impl Walk {
 // === impl Parts ===
 
 impl Parts {
-    /// Forgets those of the next few failing keys whose names `is_meant`. Returns how many there
-    /// were.
+    /// Forgets the next few failing keys ([`Limiter::forget_some`](super::Limiter::forget_some)).
     pub(crate) fn forget_some(&mut self, is_meant: &dyn Fn(&str) -> bool, walk: &mut Walk, now: Moment) -> usize {
         let began = *walk.began.get_or_insert(now);
         let failed_before = |name: &str, state: &KeyState| state.last_failure <= began && is_meant(name);
@@ -73,38 +59,34 @@ impl Parts {
     pub(crate) fn suppose(&mut self, arrival: &Arrival<'_>) -> Supposition {
         self.work.supposes = true;
         let object = arrival.key.map_or(0, |key| self.rules.counted_as(&key, arrival));
-        let expired_holds = std::mem::take(&mut self.work.expired_holds);
-        Supposition { object, full_at: self.stage.object_full_at(object), expired_holds }
+        Supposition { object, full_at: self.stage.object_full_at(object) }
     }
 
-    pub(crate) fn end_supposing(&mut self, before: Supposition) {
+    pub(crate) fn end_supposing(&mut self, before: &Supposition) {
         self.work.supposes = false;
-        self.work.expired_holds.extend(before.expired_holds);
         self.stage.restore_object(before.object, before.full_at);
     }
 
-    /// Returns the wait of a call.
-    pub(crate) fn wait_of(&self, ticket: Ticket) -> Option<Wait> {
-        let waiter = self.queues.find(ticket)?;
+    /// Returns the preview of a call that has begun to wait. The call leaves.
+    pub(crate) fn preview_wait(&mut self, ticket: Ticket, now: Moment) -> Preview {
+        let Some(waiter) = self.queues.find(ticket) else { return Preview::Goes };
+        let call = waiter.call;
+        let KeyGrant { trial, reserved, .. } = waiter.key_grant;
+        let held_for = waiter.held_for;
         let stopped = match waiter.state {
             WaiterState::Queued(queue) => Some(self.queues.scheduler().stopped(queue)),
             _ => None,
         };
-        Some(Wait { call: waiter.call, key_grant: waiter.key_grant, held_for: waiter.held_for, stopped })
-    }
-
-    /// Returns the preview of a call that waited and has left again.
-    pub(crate) fn preview_wait(&mut self, wait: &Wait, now: Moment) -> Preview {
-        let Wait { call, key_grant, held_for, stopped } = wait;
-        if let (None, Some(reason)) = (stopped, *held_for) {
-            let state = self.stage.view(call, now).map(|view| view.state);
-            let reserved = key_grant.reserved;
+        self.withdraw(ticket.index);
+        self.queues.remove(ticket.index);
+        if let (None, Some(reason)) = (stopped, held_for) {
+            let state = self.stage.view(&call, now).map(|view| view.state);
             let token_at =
-                state.and_then(|state| token_at(call, &state, reserved, &self.rules, &mut self.resources, now));
+                state.and_then(|state| token_at(&call, &state, reserved, &self.rules, &mut self.resources, now));
             let until = state.map_or(now, |state| AtKey::failing(state, false, false, token_at, now).earliest);
             return Preview::Waits { reason, until };
         }
-        let place = self.place_of(call, key_grant.trial != 0, now);
+        let place = self.place_of(&call, trial != 0, now);
         let min_wait = self.queues.scheduler().min_wait(&place.id, &place.needs, &self.resources, now);
         Preview::Waits { reason: stopped.unwrap_or(min_wait.reason), until: min_wait.at }
     }

@@ -69,10 +69,9 @@ impl Parts {
     }
 
     /// Puts a call at the end of its queue.
-    pub(crate) fn queue_up(&mut self, index: WaiterIndex, place: QueuePlace, name: Option<Box<str>>, now: Moment) {
-        let blocked = self.resources.blocked(&place.needs, place.id.class, now);
-        let place = QueuePlace { stopped: blocked.map(|block| block.reason), ..place };
-        self.queues.join(index, place, || name, &self.rules, &mut self.resources, now);
+    pub(crate) fn queue_up(&mut self, index: WaiterIndex, mut place: QueuePlace, name: Option<Box<str>>, now: Moment) {
+        place.stopped = self.resources.blocked(&place.needs, place.id.class, now).map(|block| block.reason);
+        self.queues.join(index, &place, || name, &self.rules, &mut self.resources, now);
     }
 
     /// Adds a call to its key's held calls: at the end, or before all others.
@@ -145,7 +144,7 @@ impl Parts {
         receipt
     }
 
-    /// Gives back everything that a call took, because it will not be sent.
+    /// Gives a permit back: the call will not be sent.
     pub(crate) fn retract(&mut self, permit: Permit) {
         let receipt = self.take_back(permit);
         let grant = receipt.grant();
@@ -175,7 +174,7 @@ impl Parts {
     pub(crate) fn refuse_expired_holds(&mut self, taken: &Charges, now: Moment) {
         for bucket in taken.of_retry() {
             let ready_at = self.resources.buckets.ready_at(bucket, now);
-            if ready_at <= now {
+            if ready_at <= now || self.work.supposes {
                 continue;
             }
             for ticket in std::mem::take(&mut self.work.expired_holds) {

@@ -47,7 +47,7 @@ pub(crate) struct Queues {
     by_key: HashMap<KeyId, KeyCalls, Spread>,
     count: usize,
     bytes: WaitingBytes,
-    /// The number of calls that have entered queues so far.
+    /// The sequence of the last call to enter a queue.
     sequence: u64,
     /// A reload whose calls are on their way to their new queues.
     moving: Option<Box<Move>>,
@@ -56,7 +56,7 @@ pub(crate) struct Queues {
 /// The waiting calls of one key.
 #[derive(Debug, Default)]
 struct KeyCalls {
-    /// The calls that the key holds, in order.
+    /// The held calls, in order.
     held: List,
     /// The calls past the key: in a queue, or granted and not claimed.
     passed: List,
@@ -71,7 +71,7 @@ pub(crate) struct QueuePlace {
     pub(crate) stopped: Option<Reason>,
 }
 
-/// Everything that a call had where it was taken from.
+/// The grants taken back from a call.
 #[derive(Debug)]
 pub(crate) struct Withdrawal {
     pub(crate) key: Option<KeyId>,
@@ -110,8 +110,7 @@ impl Queues {
         self.bytes = WaitingBytes::sharing(sum);
     }
 
-    /// Adds a call to the calls that its key holds: at the end, or before all others. The key
-    /// becomes dirty.
+    /// Adds a call to its key's held calls: at the end, or before all others. The key becomes dirty.
     pub(crate) fn hold(&mut self, index: WaiterIndex, first: bool, rules: &Rules, work: &mut Work) {
         let key = self.join_key(index, KeyList::Held, first);
         self.set_timer(index, rules);
@@ -123,7 +122,7 @@ impl Queues {
     pub(crate) fn join(
         &mut self,
         index: WaiterIndex,
-        place: QueuePlace,
+        place: &QueuePlace,
         name: impl FnOnce() -> Option<Box<str>>,
         rules: &Rules,
         resources: &mut Resources,
@@ -140,7 +139,7 @@ impl Queues {
         &mut self,
         index: WaiterIndex,
         key_grant: KeyGrant,
-        place: QueuePlace,
+        place: &QueuePlace,
         rules: &Rules,
         resources: &mut Resources,
         now: Moment,
@@ -155,21 +154,20 @@ impl Queues {
     fn put(
         &mut self,
         index: WaiterIndex,
-        place: QueuePlace,
+        place: &QueuePlace,
         name: impl FnOnce() -> Option<Box<str>>,
         resources: &mut Resources,
         now: Moment,
     ) {
-        let QueuePlace { id, needs, stopped } = place;
-        let queue = self.scheduler.open(id, &needs, name, resources);
-        if let Some(reason) = stopped {
+        let queue = self.scheduler.open(place.id, &place.needs, name, resources);
+        if let Some(reason) = place.stopped {
             self.scheduler.note_stopped(queue, now, reason);
         }
         self.scheduler.join(queue, index, &mut self.waiters);
     }
 
-    /// Takes a call from those that its key holds, and makes it the trial or the one write. Returns
-    /// the name of its flow.
+    /// Takes a call from its key's held calls, as the trial or the one write. Returns the name of
+    /// its flow.
     pub(crate) fn pass_key(&mut self, index: WaiterIndex, trial: u32, alone: bool) -> Option<Box<str>> {
         self.leave_key(index);
         if let Some(waiter) = self.waiters.get_mut(index) {
@@ -179,7 +177,7 @@ impl Queues {
         self.waiters.take_flow_name(index)
     }
 
-    /// Takes the reserved token of a waiting call, which does not need it any more.
+    /// Takes the reserved token of a waiting call, as it is not needed any more.
     pub(crate) fn take_reservation(&mut self, index: WaiterIndex) -> KeyGrant {
         KeyGrant::of(self.waiters.get_mut(index).and_then(|waiter| waiter.key_grant.reserved.take()))
     }
@@ -201,21 +199,21 @@ impl Queues {
         self.timers.set_waiter(at, index);
     }
 
-    /// Returns the buckets for whose tokens a queue's calls wait no longer than their keys may hold
-    /// them. `None` if it is no queue of retries, or retries are not metered.
+    /// Returns the buckets with a limit of `hold` on the wait for their tokens. `None` if it is no
+    /// queue of retries, or retries are not metered.
     pub(crate) fn retry_tokens(&self, queue: QueueIndex, rules: &Rules) -> Option<impl Iterator<Item = BucketId>> {
         rules.policy().retry_bucket?;
         let queue_group = self.scheduler.group_of(queue).filter(|queue_group| queue_group.mode.retry)?;
         Some(queue_group.needs.charges.of_retry())
     }
 
-    /// Returns true if a queue's calls are retries whose bucket is open.
+    /// Returns true if a queue's calls are retries with an open bucket.
     pub(crate) fn is_open(&self, queue: QueueIndex, resources: &Resources) -> bool {
         let group = self.scheduler.group_of(queue);
         group.is_some_and(|queue_group| resources.retries_are_open(&queue_group.needs.charges))
     }
 
-    /// Lets a retry whose `hold` is over wait on for a while.
+    /// Extends the `hold` of a retry a little.
     pub(crate) fn extend_hold(&mut self, index: WaiterIndex, rules: &Rules, now: Moment) {
         self.set_hold_end(index, now + STILL_OPEN, rules);
     }
@@ -243,11 +241,19 @@ impl Queues {
         self.scheduler.next(resources, now).or_else(|| self.pop_timer(now))
     }
 
-    /// Takes the first call out of a queue that has its turn. The turn costs as much as the call.
+    /// Takes the first call out of a queue, for a turn of this cost.
     pub(crate) fn take_head(&mut self, queue: QueueIndex, index: WaiterIndex, cost: u16, resources: &mut Resources) {
         self.scheduler.had_turn(queue, cost);
         self.scheduler.part(queue, index, &mut self.waiters, resources);
         self.count_out(index);
+    }
+
+    /// Keeps the flow name of a queued call beyond its queue.
+    pub(crate) fn keep_queue_name(&mut self, index: WaiterIndex) {
+        if let Some(WaiterState::Queued(queue)) = self.get(index).map(|waiter| &waiter.state) {
+            let name = self.scheduler.queue(*queue).and_then(|queue| queue.name.clone());
+            self.waiters.keep_flow_name(index, name);
+        }
     }
 
     /// Takes the key grant of a waiting call.
@@ -255,7 +261,7 @@ impl Queues {
         self.waiters.get_mut(index).map(|waiter| std::mem::take(&mut waiter.key_grant)).unwrap_or_default()
     }
 
-    /// Ends a call's wait with a verdict that can now be claimed.
+    /// Ends a call's wait with a verdict to claim.
     pub(crate) fn conclude(&mut self, index: WaiterIndex, state: WaiterState, work: &mut Work) {
         if let Some(waiter) = self.waiters.get_mut(index) {
             waiter.state = state;
@@ -263,7 +269,7 @@ impl Queues {
         }
     }
 
-    /// Returns the next waiting call whose verdict can be claimed.
+    /// Returns the next waiting call with a verdict to claim.
     pub(crate) fn next_event(&self, work: &mut Work) -> Option<Ticket> {
         let is_news = |ticket: &Ticket| self.find(*ticket).is_some_and(|waiter| !waiter.is_waiting());
         std::iter::from_fn(|| work.events.pop_front()).find(is_news)
@@ -286,49 +292,36 @@ impl Queues {
 
     /// Takes a call out of where it waits. Its record stays, without a verdict.
     pub(crate) fn withdraw(&mut self, index: WaiterIndex, resources: &mut Resources) -> Option<Withdrawal> {
-        let waiter = self.waiters.get_mut(index)?;
-        let key = waiter.call.key_id();
-        let mut key_grant = std::mem::take(&mut waiter.key_grant);
-        let mut granted = None;
-        match std::mem::replace(&mut waiter.state, WaiterState::Unconnected) {
-            WaiterState::Held => self.count_out(index),
-            WaiterState::Queued(queue) => {
-                self.scheduler.part(queue, index, &mut self.waiters, resources);
-                self.count_out(index);
-            }
-            WaiterState::Granted(grant) => {
-                key_grant = grant.key_grant;
-                granted = Some(grant);
-            }
-            WaiterState::Refused(_) | WaiterState::Unconnected => return None,
-        }
+        let withdrawn = self.recall(index, resources)?;
+        self.count_out(index);
         self.leave_key(index);
-        Some(Withdrawal { key, key_grant, grant: granted })
+        if let Some(waiter) = self.waiters.get_mut(index) {
+            waiter.state = WaiterState::Unconnected;
+        }
+        Some(withdrawn)
     }
 
-    /// Takes a call that is past its key out of where it is. It waits, and for nothing yet.
+    /// Takes a call out of its queue, or its unclaimed turn back. It waits then, and for nothing yet.
     pub(crate) fn recall(&mut self, index: WaiterIndex, resources: &mut Resources) -> Option<Withdrawal> {
         let waiter = self.waiters.get_mut(index)?;
         let key = waiter.call.key_id();
-        let mut key_grant = std::mem::take(&mut waiter.key_grant);
-        let mut granted = None;
+        let key_grant = std::mem::take(&mut waiter.key_grant);
         match std::mem::replace(&mut waiter.state, WaiterState::Held) {
-            WaiterState::Queued(queue) => {
-                let name = self.scheduler.queue(queue).and_then(|queue| queue.name.clone());
-                self.waiters.keep_flow_name(index, name);
-                self.scheduler.part(queue, index, &mut self.waiters, resources);
-            }
+            WaiterState::Held => {}
+            WaiterState::Queued(queue) => self.scheduler.part(queue, index, &mut self.waiters, resources),
             WaiterState::Granted(grant) => {
-                key_grant = grant.key_grant;
-                granted = Some(grant);
                 self.count_in(index);
+                return Some(Withdrawal { key, key_grant: grant.key_grant, grant: Some(grant) });
             }
-            WaiterState::Held | WaiterState::Refused(_) | WaiterState::Unconnected => {}
+            over @ (WaiterState::Refused(_) | WaiterState::Unconnected) => {
+                waiter.state = over;
+                return None;
+            }
         }
-        Some(Withdrawal { key, key_grant, grant: granted })
+        Some(Withdrawal { key, key_grant, grant: None })
     }
 
-    /// Lets a recalled call wait for its key again, before the calls that came later.
+    /// Lets a recalled call wait for its key again, before all others.
     pub(crate) fn hold_again(&mut self, index: WaiterIndex, hold_ends: Moment, rules: &Rules, work: &mut Work) {
         if let Some(waiter) = self.waiters.get_mut(index) {
             waiter.hold_ends = hold_ends;
@@ -339,7 +332,7 @@ impl Queues {
         self.hold(index, true, rules, work);
     }
 
-    /// Records that a retry's `hold` ended while a token was there.
+    /// Records the end of a retry's `hold` while a token is there.
     pub(crate) fn note_expired_hold(&mut self, index: WaiterIndex, work: &mut Work) {
         let expired_holds = &mut work.expired_holds;
         if expired_holds.len() > 2 * self.waiters.store.len() + 16 {
@@ -349,5 +342,5 @@ impl Queues {
     }
 }
 
-/// The time after which a retry that waits in an open bucket checks again that it is open.
+/// The interval between checks of a waiting retry's open bucket.
 const STILL_OPEN: Duration = Duration::from_millis(100);

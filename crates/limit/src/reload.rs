@@ -64,7 +64,7 @@ impl Parts {
         }
         if let Some(old) = old {
             let place = self.place_of(&call, retry, now);
-            self.queues.move_over(index, place, old, &mut self.resources);
+            self.queues.move_over(index, &place, old, &mut self.resources);
         } else {
             let is_first = |key: &KeyId| self.queues.first_held(*key) == Some(index);
             self.work.dirty_keys.extend(call.key_id().filter(is_first));
@@ -89,9 +89,8 @@ impl Parts {
     /// the calls that came later.
     pub(crate) fn recall(&mut self, key: KeyId, now: Moment) {
         for index in self.queues.passed(key).into_iter().rev() {
-            if self.queues.is_moving() {
-                self.carry_over(index, now);
-            }
+            self.carry_over(index, now);
+            self.queues.keep_queue_name(index);
             let recalled = self.queues.recall(index, &mut self.resources);
             let Some(Withdrawal { key_grant, grant, .. }) = recalled else { continue };
             if let Some(grant) = grant {

@@ -137,7 +137,7 @@ impl Parts {
         waiter.sequence = grant.sequence;
         let index = self.queues.start(waiter);
         let place = QueuePlace { stopped: Some(Reason::Slot), ..self.place_of(&call, is_trial, now) };
-        self.queues.join(index, place, || None, &self.rules, &mut self.resources, now);
+        self.queues.join(index, &place, || None, &self.rules, &mut self.resources, now);
         self.queues.ticket(index)
     }
 

@@ -1,4 +1,4 @@
-//! The limits in force, and the terms that they set for a call.
+//! The limits in force, and their terms for a call.
 
 use super::{
     Arrival, CallFacts, ClassId, ClassPolicy, Combine, Demand, Lane, Lasts, Mode, Origins, PerClass, Policy, QueueKey,
@@ -70,7 +70,7 @@ impl Rules {
         self.is_unusual
     }
 
-    /// Returns the facts about an arriving call. A class that does not exist is the default class.
+    /// Returns the facts about an arriving call. An unknown class becomes the default class.
     pub(crate) fn read(&self, arrival: &Arrival<'_>, now: Moment) -> CallFacts {
         let exists = usize::from(arrival.class.0) < self.policy.classes.len();
         let class = if exists { arrival.class } else { self.policy.default_class() };
@@ -90,7 +90,7 @@ impl Rules {
         }
     }
 
-    /// Returns the number under which a call's object is counted for its class.
+    /// Returns the number for counting a call's object in its class.
     pub(crate) fn counted_as(&self, key: &Key, arrival: &Arrival<'_>) -> u64 {
         let serial = self.serials.get(arrival.class).copied().unwrap_or(u32::MAX);
         in_class(key.object, serial, arrival.reads)
@@ -118,7 +118,7 @@ impl Rules {
         self.policy.class(call.demand.class)
     }
 
-    /// Returns the tokens that a call takes from each bucket that counts costs.
+    /// Returns the cost of a call in tokens.
     #[inline]
     pub(crate) fn cost(&self, call: &CallFacts) -> u16 {
         self.class(call).cost.of(call.demand.cost)
@@ -129,7 +129,7 @@ impl Rules {
         self.bypassed || self.class(call).lane == Lane::Exempt
     }
 
-    /// Returns the end of the longest wait that the gate allows.
+    /// Returns the end of the longest wait at the gate.
     #[inline]
     pub(crate) fn longest_wait(&self, call: &CallFacts) -> Moment {
         call.arrived + self.policy.queue.max_wait
@@ -141,7 +141,7 @@ impl Rules {
         call.half_time.min(self.longest_wait(call))
     }
 
-    /// Returns the end of the `hold` of a call that its key begins to hold now.
+    /// Returns the end of a call's `hold`, if it begins now.
     #[inline]
     pub(crate) fn hold_ends(&self, call: &CallFacts, now: Moment) -> Moment {
         now + self.class(call).backoff.hold

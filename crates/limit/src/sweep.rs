@@ -1,4 +1,4 @@
-//! Sweeps: a change that concerns many waiting calls is brought to them a few at a time.
+//! Sweeps: changes for many waiting calls, a few calls at a time.
 //!
 //! Such a change is a pause, a failed dial or a bypass. No operation pays for all of it: the rest
 //! follows with the next operations, or with the driver's next turn.
@@ -13,13 +13,13 @@ use crate::moment::Moment;
 // === impl Parts ===
 
 impl Parts {
-    /// Begins a sweep over all calls that wait now.
+    /// Begins a sweep over all present waiting calls.
     pub(crate) fn begin_sweep(&mut self, news: SweepNews) {
         let walk = self.queues.walk();
         self.work.begin_sweep(Sweep { news, walk });
     }
 
-    /// Makes one step of the sweep whose turn it is. Returns false if there is none.
+    /// Makes one step of the next sweep. Returns false if there is none.
     pub(crate) fn sweep(&mut self, now: Moment) -> bool {
         let Some(mut sweep) = self.work.sweeps.pop_front() else { return false };
         let is_meant = |waiter: &Waiter| match sweep.news {
@@ -47,7 +47,7 @@ impl Parts {
         true
     }
 
-    /// Refuses a call in a queue whose pause ends too late for it.
+    /// Refuses a queued call if its pause ends too late for it.
     fn refuse_paused(&mut self, index: WaiterIndex, now: Moment) {
         let Some(waiter) = self.queues.get(index) else { return };
         let WaiterState::Queued(queue) = waiter.state else { return };

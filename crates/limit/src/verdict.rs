@@ -1,4 +1,4 @@
-//! The inputs of the limiter and its answers: arrivals, verdicts, tickets and claims.
+//! Arrivals, and what the limiter returns for them: verdicts, tickets and claims.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,55 +6,52 @@ use std::time::Duration;
 use super::{ClassId, Permit, Refusal, WaiterIndex};
 use crate::key::{Group, Key};
 
-/// The unit between which a class is fair.
+/// A flow: the calls of a class take turns by flow.
 #[derive(Clone, Copy, derive_more::Debug)]
 #[debug("{name}")]
 pub struct Flow<'a> {
     /// Its identity.
     pub id: u64,
-    /// Its readable name, stored only if a call of it has to wait.
+    /// Its readable name. It is rendered only if a call of it has to wait.
     pub name: &'a dyn fmt::Display,
 }
 
-/// A call on arrival, as far as the limiter needs to know it.
+/// An arriving call.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival<'a> {
     /// Its class.
     pub class: ClassId,
     /// Its flow.
     pub flow: Flow<'a>,
-    /// The key for which failures are remembered; `None` if there is none (a `create` whose name is
-    /// not known, strategy off).
+    /// The key for its failures; `None` if they are not remembered.
     pub key: Option<Key>,
-    /// True if only its body tells the key. It is read only while a key of the collection fails, so
-    /// that such calls are not counted: else one object would have a pace now and then.
+    /// Set if the key comes from its body. Such a call does not count for its object's pace,
+    /// because bodies are read only while a key of the collection fails.
     pub key_in_body: bool,
-    /// The client's credential as a salted hash; read only where a bucket, a slot or a pause is
-    /// split by credential.
+    /// The client's credential as a salted hash, for limits and pauses per credential.
     pub credential: u64,
-    /// True if the call changes something: if the gate says so, such calls of a key go one at a
-    /// time.
+    /// Set if the call changes something. Such calls of a key can be made to go one at a time.
     pub write: bool,
-    /// True if the call changes nothing.
+    /// Set if the call changes nothing.
     pub reads: bool,
     /// The group of connections it will use.
     pub group: Group,
-    /// It holds no slot, and spends a token only where its class meters opening or it lists first.
+    /// Set for watches and the like: it holds no slot, and spends a token only where its class
+    /// meters long-running calls or it lists first.
     pub long_running: bool,
-    /// A long-running call that begins with all there is: opening it costs the tokens of a list.
+    /// Set for a long-running call with a list at its start, for the cost of a list.
     pub lists_first: bool,
-    /// It is never refused on arrival (exec, attach, port-forward: their clients fall back instead
-    /// of retrying).
+    /// Set if it is never refused on arrival, because its client would fall back to something worse
+    /// instead of retrying (exec, attach, port-forward).
     pub patient: bool,
     /// The client's own deadline, counted from now.
     pub timeout: Option<Duration>,
-    /// The tokens that it costs, within the bounds of its class ([`Cost`](super::policy::Cost)).
+    /// The tokens that it costs, within the bounds of its class ([`Cost`](crate::policy::Cost)).
     pub cost: u16,
 }
 
 impl<'a> Arrival<'a> {
-    /// Returns a short call without a key that costs one token and waits as long as its class lets
-    /// it.
+    /// Makes a short call without key or deadline, for one token.
     #[must_use]
     pub const fn new(class: ClassId, flow: Flow<'a>) -> Self {
         Self {
@@ -75,18 +72,18 @@ impl<'a> Arrival<'a> {
     }
 }
 
-/// The answer of `Limiter::arrive`.
+/// The result of [`Limiter::arrive`](crate::Limiter::arrive).
 #[derive(Debug)]
 pub enum Verdict {
     /// The call may leave.
     Admit(Permit),
-    /// The call has to wait; `claim` answers when its turn has come.
+    /// The call has to wait. An event tells when to claim its permit or refusal.
     Wait(Ticket),
     /// The call is refused.
     Refuse(Refusal),
 }
 
-/// The answer of `Limiter::claim`.
+/// The result of [`Limiter::claim`](crate::Limiter::claim).
 #[derive(Debug)]
 pub enum Claim {
     /// The call's turn has come.
@@ -95,11 +92,11 @@ pub enum Claim {
     Waiting,
     /// The wait is over without a turn.
     Refused(Refusal),
-    /// No connection of its group could be made (or the ticket was claimed before).
+    /// No connection of its group could be made, or the ticket was claimed before.
     Unconnected,
 }
 
-/// A call waiting in the limiter.
+/// A ticket for a waiting call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ticket {
     pub(super) index: WaiterIndex,

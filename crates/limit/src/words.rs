@@ -1,13 +1,12 @@
-//! The macro that declares enums whose values have a word each, in configuration, metrics, logs and
-//! status.
+//! Enums with a word for each value: the word in configuration, metrics, logs and status.
 
-/// An enum whose values have a word each.
+/// An enum with a word for each value.
 pub trait Words {
-    /// The words of all values, in the order of their declaration.
+    /// The words, in the order of the values.
     const WORDS: &'static [&'static str];
 }
 
-/// Declares enums with `ALL`, their values in order, with `word`, and with `Display` by that word.
+/// Declares enums with `ALL` (their values in order), `word`, and `Display` by that word.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! words {
@@ -20,7 +19,7 @@ macro_rules! words {
             /// All values, in the order of their declaration.
             $vis const ALL: [Self; [$($word),+].len()] = [$(Self::$value),+];
 
-            /// Returns the word for it.
+            /// Returns its word.
             $vis const fn word(self) -> &'static str {
                 match self { $(Self::$value => $word),+ }
             }

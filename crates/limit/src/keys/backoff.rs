@@ -1,4 +1,4 @@
-//! The delay after the n-th consecutive failure, computed as client-go's item limiters do, and the
+//! The delay after the n-th failure in a row, as client-go's item limiters compute it, and the
 //! random numbers for its jitter.
 
 use std::time::Duration;
@@ -6,16 +6,14 @@ use std::time::Duration;
 use crate::key::Key;
 use crate::{Backoff, Strategy};
 
-/// A small seeded generator (splitmix64): enough for jitter, and the same seed replays the same
-/// run.
+/// A generator of random numbers (splitmix64): enough for jitter, and a seed repeats a run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Dice(pub(super) u64);
 
 // === impl Strategy ===
 
 impl Strategy {
-    /// Returns the delay after the `failures`-th consecutive failure, without jitter; zero when
-    /// nothing is remembered.
+    /// Returns the delay after this many failures in a row, without jitter.
     pub fn delay(&self, failures: u32) -> Duration {
         match *self {
             Self::Off => Duration::ZERO,
@@ -25,7 +23,7 @@ impl Strategy {
         }
     }
 
-    /// Returns the same delay with its jitter.
+    /// Returns the same delay with jitter.
     pub(crate) fn rolled_delay(&self, failures: u32, dice: &mut Dice) -> Duration {
         let delay = self.delay(failures);
         match *self {
@@ -41,8 +39,7 @@ impl Strategy {
 // === impl Backoff ===
 
 impl Backoff {
-    /// Returns the delay after a key's `failures`-th failure, without jitter and no longer than its
-    /// kind of key may wait.
+    /// Returns the delay of a key after this many failures in a row, without jitter.
     pub(crate) fn delay_of(&self, key: &Key, failures: u32) -> Duration {
         self.strategy.delay(failures).min(key.longest_delay())
     }
@@ -67,8 +64,8 @@ pub(crate) fn mix(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Computes in float64 as client-go does, with its guard: past the largest `time.Duration` the
-/// delay is `max`.
+/// Returns the delay as client-go computes it, in float64 and with its guard: past the largest
+/// `time.Duration` the delay is `max`.
 fn exponential(base: Duration, max: Duration, failures: u32) -> Duration {
     let doublings = i32::try_from(failures.saturating_sub(1)).unwrap_or(i32::MAX).min(1023);
     #[expect(clippy::cast_precision_loss, reason = "client-go computes in float64 too")]

@@ -40,13 +40,13 @@ pub(crate) struct FailingKey {
     /// Empty if it is not known.
     pub(crate) name: Box<str>,
     pub(crate) state: KeyState,
-    /// The latest time that the upstream named: before it comes, only a success ends it.
+    /// The latest time named by the upstream. Only a success ends it earlier.
     pub(crate) named: Moment,
     pub(crate) forget_at: Moment,
-    /// The lower half of the number of its last failure. The outcome of a call that left before
-    /// that failure is stale.
-    pub(crate) generation: u32,
-    /// The number of the trial that is past the key stage; 0 for none.
+    /// The number of its last failure among all failures. The outcome of a call that left before
+    /// is stale.
+    pub(crate) number: u64,
+    /// The number of its trial past the key stage; 0 for none.
     pub(crate) trial: u32,
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct ObjectChange<T> {
     pub(crate) after: Option<ObjectTimes>,
 }
 
-/// A hasher for keys, which are secret hashes already. Mixing only protects against numbers made
+/// A hasher for keys: they are secret hashes already. Mixing only protects against numbers made
 /// by hand in tests and simulations.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Mixer(u64);
@@ -84,8 +84,8 @@ pub(crate) type Spread = BuildHasherDefault<Mixer>;
 // === impl Keys ===
 
 impl Keys {
-    /// Returns true if the answer to a call of this key changes anything that is remembered. A
-    /// success of a healthy key, the usual case, changes nothing.
+    /// Returns true if the answer to a call of this key changes the memory of the limiter. The usual
+    /// case, a success of a healthy key, changes nothing.
     #[inline]
     pub(crate) fn learns_from(&self, key: Option<&Key>, answer: Answer) -> bool {
         let counts = match answer.outcome {
@@ -129,9 +129,16 @@ impl Keys {
 
     /// Returns the name and the state of a failing key.
     pub fn find(&self, key: &Key, now: Moment) -> Option<(String, KeyState)> {
+        self.read(key, now, |failing| (failing.label(key.object).into_owned(), failing.state))
+    }
+
+    #[inline]
+    fn read<T>(&self, key: &Key, now: Moment, read: impl FnOnce(&FailingKey) -> T) -> Option<T> {
+        if self.is_empty() {
+            return None;
+        }
         let keys = self.objects.get(&key.object)?;
-        let failing = keys.iter().find(|failing| failing.facet == key.facet && failing.forget_at > now)?;
-        Some((failing.label(key.object).into_owned(), failing.state))
+        keys.iter().find(|failing| failing.facet == key.facet && failing.forget_at > now).map(read)
     }
 
     /// Reads the failing keys of an object.
@@ -149,15 +156,12 @@ impl Keys {
     /// Returns the state of a key, if it is failing.
     #[inline]
     pub(crate) fn view(&self, key: &Key, now: Moment) -> Option<KeyView> {
-        if self.is_empty() {
-            return None;
-        }
-        let keys = self.objects.get(&key.object)?;
-        let failing = keys.iter().find(|failing| failing.facet == key.facet && failing.forget_at > now)?;
-        Some(KeyView { state: failing.state, trial: failing.trial, forget_at: failing.forget_at })
+        let view =
+            |failing: &FailingKey| KeyView { state: failing.state, trial: failing.trial, forget_at: failing.forget_at };
+        self.read(key, now, view)
     }
 
-    /// Changes a key in a way that moves none of its times.
+    /// Changes a key, but none of its times.
     pub(super) fn change<T>(&self, id: KeyId, change: impl FnOnce(&mut FailingKey) -> T) -> Option<T> {
         let mut keys = self.objects.get_mut(&id.object)?;
         keys.iter_mut().find(|failing| failing.facet == id.facet).map(change)
@@ -212,7 +216,7 @@ impl Keys {
         removed
     }
 
-    /// Returns the key of an object that has the earliest time.
+    /// Returns the key of an object with the earliest time.
     pub(super) fn earliest(&self, object: u64, time: fn(&FailingKey) -> Moment) -> Option<KeyId> {
         let keys = self.objects.get(&object)?;
         let failing = keys.iter().min_by_key(|failing| (time(failing), failing.facet))?;
@@ -240,26 +244,10 @@ impl FailingKey {
     /// Returns its name. The name of a key from before a restart is known once the key fails again.
     pub(crate) fn label(&self, object: u64) -> Cow<'_, str> {
         match &*self.name {
-            "" => format!("restored {:08x}", low(object ^ self.facet)).into(),
+            "" => format!("restored {:08x}", (object ^ self.facet) & 0xffff_ffff).into(),
             name => name.into(),
         }
     }
-
-    /// Returns true if a call that left after `left` failures left before the key's last failure.
-    /// Half of the number is enough to compare: the other half matters after two billion failures.
-    pub(super) fn failed_after(&self, left: u64) -> bool {
-        low(left).wrapping_sub(self.generation) > u32::MAX / 2
-    }
-
-    /// Records that its last failure was failure number `failures` of all.
-    pub(super) fn count(&mut self, failures: u64) {
-        self.generation = low(failures);
-    }
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "the lower half is what is wanted")]
-fn low(number: u64) -> u32 {
-    number as u32
 }
 
 // === impl ObjectTimes ===

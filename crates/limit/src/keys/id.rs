@@ -1,4 +1,4 @@
-//! The identity of a key in the table of failing keys.
+//! The identity of a key in the table.
 
 use crate::key::{Key, facet, written_facet};
 
@@ -18,14 +18,13 @@ impl From<&Key> for KeyId {
 }
 
 impl KeyId {
-    /// Returns the key by which one write goes at a time: the same for all writes of an object, its
-    /// DELETE among them.
+    /// Returns the common key of all writes, DELETE included: one of them goes at a time.
     pub(crate) fn written(self) -> Self {
         Self { facet: written_facet(self.facet), ..self }
     }
 
-    /// Returns the key of DELETE for that of the other writes, and the other way round; for a read,
-    /// a key that no call has.
+    /// Returns the key of the DELETE for the key of the other writes, and the reverse. For a read it
+    /// is a key that no call has.
     pub(crate) fn neighbour(self) -> Self {
         Self { facet: facet(self.facet, self == self.written()), ..self }
     }

@@ -29,7 +29,7 @@ pub(crate) struct Table {
     last_trial: u32,
     trials_out: usize,
     dice: Dice,
-    /// The keys that have stopped failing, until they are taken: at most [`MOST_ENDED`].
+    /// The keys recovered or forgotten, until they are taken: at most [`MOST_ENDED`].
     ended: Vec<Ended>,
 }
 
@@ -43,15 +43,6 @@ pub(crate) struct KeyFailure<'a> {
     pub(crate) status: Option<u16>,
     /// The number of failures recorded when the call left.
     pub(crate) left: u64,
-}
-
-/// The effect of a failure on its key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FailureEffect {
-    /// The failure counted, or brought a later time: calls past the key stage must come back.
-    Changed,
-    /// The failure was known already.
-    Stale,
 }
 
 // === impl Table ===
@@ -89,7 +80,7 @@ impl Table {
         self.changes
     }
 
-    /// Returns the number of trials that are past the key stage.
+    /// Returns the number of trials past the key stage.
     pub(crate) fn trials_out(&self) -> usize {
         self.trials_out
     }
@@ -118,29 +109,31 @@ impl Table {
         trial != 0 && self.keys.change(key, |failing| failing.trial == trial) == Some(true)
     }
 
-    /// Records a failure. Keys dropped to make room are added to `dropped`.
+    /// Records a failure. Returns true if it counts, or brings a later time: then calls of its key
+    /// that are past the stage must come back. Keys dropped to make room are added to `dropped`.
+    #[must_use]
     pub(crate) fn record(
         &mut self,
         failure: &KeyFailure<'_>,
         name: &dyn Fn() -> String,
         now: Moment,
         dropped: &mut Vec<KeyId>,
-    ) -> FailureEffect {
+    ) -> bool {
         let id = KeyId::from(&failure.key);
         let after = failure.after.map_or(Moment::ZERO, |after| now + after);
         let known = self.keys.change(id, |known| {
             known.named = known.named.max(after);
-            (known.state, known.failed_after(failure.left), known.forget_at)
+            (known.state, failure.left < known.number, known.forget_at)
         });
         match known {
             Some((_, _, forget_at)) if forget_at <= now => self.forget(id, Some(Why::Old)),
             Some((state, true, _)) => {
                 if after <= state.ready_at {
-                    return FailureEffect::Stale;
+                    return false;
                 }
                 let state = KeyState { ready_at: after, ..state };
                 self.put(id, state, forgotten(&state, failure.backoff));
-                return FailureEffect::Changed;
+                return true;
             }
             _ => {}
         }
@@ -158,7 +151,7 @@ impl Table {
             self.change(id, |failing| {
                 failing.state = state;
                 failing.forget_at = forget_at;
-                failing.count(number);
+                failing.number = number;
                 if failing.name.is_empty() {
                     failing.name = name().into();
                 }
@@ -168,13 +161,10 @@ impl Table {
             self.drop_down_to(self.max_keys - 1, dropped);
             let Key { collection, facet, .. } = failure.key;
             let name = name().into();
-            let mut failing =
-                FailingKey { facet, collection, name, state, named: after, forget_at, generation: 0, trial: 0 };
-            failing.count(number);
-            let added = self.keys.add(id.object, failing);
-            self.reorder(id.object, added);
+            let failing = FailingKey { facet, collection, name, state, named: after, forget_at, number, trial: 0 };
+            self.add(id.object, failing);
         }
-        FailureEffect::Changed
+        true
     }
 
     /// Remembers a key until this moment at least, if it is failing.
@@ -194,14 +184,15 @@ impl Table {
         }
     }
 
-    /// Returns the keys that have stopped failing since the last call.
+    /// Returns the keys recovered or forgotten since the last call.
     pub(crate) fn take_ended(&mut self) -> Vec<Ended> {
         std::mem::take(&mut self.ended)
     }
 
-    /// Forgets the failures of a key whose object is gone, and adds it to `dirty_keys`. A time that
-    /// the upstream named stays: otherwise a controller that deletes and creates again would come
-    /// before it each time (P2).
+    /// Forgets the failures of a key, because its object is gone, and adds it to `dirty_keys`.
+    ///
+    /// A time that the upstream named stays: otherwise a controller that deletes and creates again
+    /// would come before it each time (P2).
     pub(crate) fn forget_gone(&mut self, id: KeyId, now: Moment, dirty_keys: &mut Vec<KeyId>) {
         let known = self.keys.change(id, |failing| (failing.state, failing.named, failing.forget_at));
         let Some((state, named, forget_at)) = known else { return };
@@ -221,7 +212,7 @@ impl Table {
         }
     }
 
-    /// Forgets keys whose time is over, and drops keys past the limit: a few at a time, so that no
+    /// Forgets expired keys, and drops keys past the limit: a few at a time, so that no
     /// operation pays for all of them. They are added to `dropped`.
     pub(crate) fn expire(&mut self, now: Moment, dropped: &mut Vec<KeyId>) {
         for _ in 0..EXPIRED_AT_ONCE {
@@ -240,7 +231,7 @@ impl Table {
         self.next_expiry <= now
     }
 
-    /// Returns the number of failing keys, without those whose time is over. Where the time of
+    /// Returns the number of failing keys without expired ones. Where the time of
     /// thousands is over at one moment, some of them are counted until they are forgotten.
     pub(crate) fn failing(&self, now: Moment) -> usize {
         let mut over = 0;
@@ -250,30 +241,24 @@ impl Table {
         self.keys.len().saturating_sub(over)
     }
 
-    /// Returns the failing keys that may be tried first, by name, at most `most`. Of keys whose
-    /// time is over some hundreds are passed over.
+    /// Returns the next failing keys to be tried, by name, at most `most`. Some hundreds of expired
+    /// keys are passed over.
     pub(crate) fn next_tried(&self, most: usize, now: Moment) -> Vec<(String, Key, KeyState)> {
         let mut found: Vec<(String, Key, KeyState)> = Vec::new();
-        let mut last = Moment::ZERO;
-        for Position { at, object } in self.by_ready.iter().take(LOOKED_AT) {
-            // Keys of the same moment are shown by name.
-            if found.len() >= most && at > last {
-                break;
-            }
+        for Position { object, .. } in self.by_ready.iter().take(LOOKED_AT) {
             self.keys.each(object, |failing| {
                 if failing.forget_at > now {
                     found.push(failing.shown(object));
                 }
             });
-            last = at;
         }
         found.sort_by(|(one, _, this), (other, _, that)| (this.ready_at, one).cmp(&(that.ready_at, other)));
         found.truncate(most);
         found
     }
 
-    /// Reads the keys of the next few objects before a position; those that wait longest come
-    /// first. Returns the position to continue at, if there may be more.
+    /// Reads the keys of the next few objects before a position, from the longest wait down. Returns
+    /// the position to continue at, if there may be more.
     pub(crate) fn read_some(
         &self,
         place: Option<Position>,
@@ -286,7 +271,7 @@ impl Table {
         positions.last().copied().filter(|_| positions.len() == WALKED_AT_ONCE)
     }
 
-    /// Adds a key that failed before a restart, unless it is there or there is no room for it. Its
+    /// Adds a failing key from before a restart, unless it is there or there is no room for it. Its
     /// name is not known.
     pub(crate) fn restore(&mut self, key: Key, state: KeyState, named: Moment, forget_at: Moment) {
         let is_there = self.keys.change(KeyId::from(&key), |_| ()).is_some();
@@ -295,7 +280,11 @@ impl Table {
         }
         let Key { object, collection, facet } = key;
         let name = Box::default();
-        let failing = FailingKey { facet, collection, name, state, named, forget_at, generation: 0, trial: 0 };
+        let failing = FailingKey { facet, collection, name, state, named, forget_at, number: 0, trial: 0 };
+        self.add(object, failing);
+    }
+
+    fn add(&mut self, object: u64, failing: FailingKey) {
         let added = self.keys.add(object, failing);
         self.reorder(object, added);
     }
@@ -348,7 +337,7 @@ impl Table {
         self.reorder(id.object, changed);
     }
 
-    /// Moves an object whose keys have changed to its new positions.
+    /// Moves an object to its new positions after a change of its keys.
     fn reorder<T>(&mut self, object: u64, change: ObjectChange<T>) -> T {
         let ObjectChange { result, before, after } = change;
         self.changes += 1;
@@ -371,11 +360,11 @@ const EXPIRED_AT_ONCE: usize = 16;
 /// The number of objects in one piece of a walk. With their names compared and forgotten, a piece
 /// takes a tenth of a millisecond.
 const WALKED_AT_ONCE: usize = 64;
-/// The most objects looked at to count the keys whose time is over.
+/// The most objects looked at to count expired keys.
 const MOST_COUNTED: usize = 4000;
-/// The most objects looked at to show a few.
+/// The objects looked at to show a few.
 const LOOKED_AT: usize = 300;
-/// The most ends of keys that are kept until they are taken: a simulation takes none.
+/// The most ends of keys to keep: a simulation takes none.
 const MOST_ENDED: usize = 64;
 
 #[cfg(test)]
@@ -393,13 +382,7 @@ mod tests {
         Key { object, collection: 1, facet: 0 }
     }
 
-    fn fail(
-        table: &mut Table,
-        object: u64,
-        left: u64,
-        after: Option<Duration>,
-        now: Moment,
-    ) -> (FailureEffect, Vec<KeyId>) {
+    fn fail(table: &mut Table, object: u64, left: u64, after: Option<Duration>, now: Moment) -> (bool, Vec<KeyId>) {
         let mut dropped = Vec::new();
         let failure = KeyFailure { key: key(object), backoff: &BACKOFF, after, status: Some(500), left };
         (table.record(&failure, &|| format!("key {object}"), now, &mut dropped), dropped)
@@ -414,9 +397,9 @@ mod tests {
         let mut table = Table::new(10, 0);
         let now = Moment::from_millis(1000);
         let left = table.failures;
-        assert_eq!(fail(&mut table, 1, left, None, now).0, FailureEffect::Changed);
+        assert!(fail(&mut table, 1, left, None, now).0);
         for _ in 0..10 {
-            assert_eq!(fail(&mut table, 1, left, None, now + Duration::from_millis(5)).0, FailureEffect::Stale);
+            assert!(!fail(&mut table, 1, left, None, now + Duration::from_millis(5)).0);
         }
         assert_eq!(ready_at(&table, 1, now), Some(now + Duration::from_secs(1)));
         let later = now + Duration::from_secs(1);
@@ -430,7 +413,7 @@ mod tests {
         let mut table = Table::new(10, 0);
         fail(&mut table, 1, 0, None, Moment::ZERO);
         let late = Moment::from_millis(10);
-        assert_eq!(fail(&mut table, 1, 0, Some(Duration::from_secs(300)), late).0, FailureEffect::Changed);
+        assert!(fail(&mut table, 1, 0, Some(Duration::from_secs(300)), late).0);
         assert_eq!(ready_at(&table, 1, late), Some(late + Duration::from_secs(300)), "and it is not forgotten before");
         assert_eq!(table.keys.list(late)[0].2.failures, 1);
     }
@@ -509,7 +492,7 @@ mod tests {
         for facet in 0..3 {
             let key = Key { object: 1, collection: 1, facet };
             let failure = KeyFailure { key, backoff: &BACKOFF, after: None, status: None, left: 0 };
-            table.record(&failure, &String::new, Moment::ZERO, &mut dropped);
+            assert!(table.record(&failure, &String::new, Moment::ZERO, &mut dropped));
         }
         table.forget(KeyId { object: 1, facet: 0 }, Some(Why::Recovered));
         assert_eq!(table.keys.len(), 2);

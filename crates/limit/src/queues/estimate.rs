@@ -1,4 +1,4 @@
-//! Estimates: which calls could leave and when, and the minimum wait of a call.
+//! Estimates: the calls able to leave, and the minimum wait of a call.
 //!
 //! The minimum wait of a call is the time to its turn if no call before it leaves, no further call
 //! joins, and slots and room come free at once (P8). It is a lower bound, never a guess: a call
@@ -29,13 +29,13 @@ pub(crate) struct MinWait {
 #[derive(Clone, Copy, Debug, Default)]
 struct OtherCalls {
     all: usize,
-    /// The calls that leave whenever the estimated call could.
+    /// The calls able to leave whenever the estimated call is.
     first: usize,
-    /// Those of them that take a token of the bucket in question.
+    /// Those with a token of the bucket in question.
     metered: usize,
 }
 
-/// A call whose wait is estimated.
+/// The call of an estimate.
 struct EstimatedCall<'a> {
     needs: &'a Requirements,
     pauses: &'a Pauses,
@@ -56,7 +56,7 @@ impl EstimatedCall<'_> {
 // === impl Scheduler ===
 
 impl Scheduler {
-    /// Returns the minimum wait of a call that would join the end of this queue now.
+    /// Returns the minimum wait of a call at the end of this queue.
     pub(crate) fn min_wait(&self, id: &QueueKey, needs: &Requirements, resources: &Resources, now: Moment) -> MinWait {
         // Calls of its own queue group pause as long as it does, others perhaps only with the gate.
         let pauses_end = now.max(resources.pauses.ends(id.class, needs.credential).all());
@@ -115,7 +115,7 @@ impl Scheduler {
         self.shape_groups().filter_map(until).filter(|until| *until < Moment::MAX).chain(parked).min()
     }
 
-    /// Returns the number of calls of a connection group that would leave if there was room.
+    /// Returns the number of calls of a connection group in want only of room.
     pub(crate) fn would_go(&self, group: Group, resources: &Resources, now: Moment) -> usize {
         if self.waiting == 0 {
             return 0;
@@ -133,9 +133,11 @@ impl Scheduler {
         calls.fold(0, usize::saturating_add)
     }
 
-    /// Returns, for each shared bucket, the number of calls that wait for its tokens and for no
-    /// pause, and the moment at which the wait of the newest of them `ends`. With very many queue
-    /// groups the number is too low; with many queues in one group the moment is too early.
+    /// Returns the number of calls in want of tokens from each shared bucket, and the moment at
+    /// which the wait of the newest of them `ends`. Paused calls are left out.
+    ///
+    /// With very many queue groups the number is too low; with many queues in one group the moment
+    /// is too early.
     pub(crate) fn waiting_for_shared(
         &self,
         pauses: &Pauses,
@@ -159,7 +161,7 @@ impl Scheduler {
         waiting
     }
 
-    /// Returns the shape groups of all classes in which any call waits.
+    /// Returns the shape groups of all classes with waiting calls.
     fn shape_groups(&self) -> impl Iterator<Item = (ClassId, &ShapeGroup)> {
         let classes = self.active.iter().flatten();
         classes.flat_map(|class| self.classes.of(*class).shape_groups.iter().map(|shape_group| (*class, shape_group)))
@@ -170,7 +172,7 @@ impl Scheduler {
         shape_group.ready.iter().filter_map(|(_, queue_group)| self.queue_groups.get(*queue_group))
     }
 
-    /// Returns the turns that the call's own queue group gives before the call's turn.
+    /// Returns the turns of the call's own queue group before the call's.
     fn own_group_turns(&self, id: &QueueKey, needs: &Requirements) -> usize {
         // Queues whose calls cost more have fewer turns, which is not known before.
         let is_even = self.classes.get(id.class).is_none_or(|turns| turns.cost.least == turns.cost.most);
@@ -186,7 +188,7 @@ impl Scheduler {
         self.unsplit_group(id.class, id.mode).map_or(0, |queue_group| queue_group.queue_lengths.within(1))
     }
 
-    /// Returns the calls of other classes that take a token of a bucket before it.
+    /// Returns the number of a bucket's tokens for calls of other classes before it.
     fn others_before(&self, id: &QueueKey, call: &EstimatedCall<'_>, own: usize, bucket: BucketId) -> usize {
         let Some(mine) = self.classes.get(id.class) else { return 0 };
         let lane = mine.lane;
@@ -214,7 +216,7 @@ impl Scheduler {
         counted.saturating_add(higher.metered_in(turns))
     }
 
-    /// Returns the number of calls of a class that may leave while the estimated call may not.
+    /// Returns the number of a class's calls with other needs than the estimated call.
     fn slips(&self, class: ClassId, call: &EstimatedCall<'_>) -> usize {
         let turns = self.classes.of(class);
         if call.pauses_end_of(class) < call.pauses_end {
@@ -257,7 +259,7 @@ impl OtherCalls {
 /// The most queue groups looked at in each shape group: how many connections to dial does not
 /// depend on the hundredth bucket.
 const GROUPS_LOOKED_AT: usize = 100;
-/// The most queue groups whose waiting calls are counted for a shared bucket.
+/// The most queue groups counted for a shared bucket.
 const GROUPS_COUNTED: usize = 2000;
-/// The most queues of a queue group in which the newest call is looked for.
+/// The most queues of a queue group searched for its newest call.
 const QUEUES_LOOKED_AT: usize = 16;

@@ -1,4 +1,4 @@
-//! Queues, and queue groups: the queues whose calls have the same requirements.
+//! Queues, and queue groups: queues with the same requirements.
 
 use std::collections::BTreeSet;
 
@@ -12,14 +12,14 @@ pub(crate) struct Queue {
     pub(crate) id: QueueKey,
     pub(crate) list: List,
     pub(crate) len: u32,
-    /// The turn in which it was last served, or was made: the queue with the lowest is next.
+    /// The turn of its last call, or of its making: the queue with the lowest is next.
     pub(crate) stamp: u64,
     pub(crate) queue_group: GroupIndex,
     /// The flow's readable name, if it is known.
     pub(crate) name: Option<Box<str>>,
 }
 
-/// The queues of one class with the same requirements, which are stopped together.
+/// The queues of one class with the same requirements, stopped together.
 #[derive(Debug)]
 pub(crate) struct QueueGroup {
     pub(crate) class: ClassId,
@@ -54,7 +54,7 @@ impl QueueGroup {
         }
     }
 
-    /// Returns the stamp of the queue that is next.
+    /// Returns the stamp of the next queue.
     pub(crate) fn stamp(&self) -> Option<u64> {
         self.queues.first().map(|(stamp, _)| *stamp)
     }

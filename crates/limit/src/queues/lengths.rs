@@ -10,34 +10,26 @@
 /// Queue lengths, for prefix sums.
 #[derive(Debug, Default)]
 pub(crate) struct QueueLengths {
-    /// At `k`, the number of queues that hold at least `k + 1` calls.
-    at_least: Vec<u32>,
-    /// The Fenwick tree over them; its length is a power of two.
+    /// The Fenwick tree over the numbers of queues with at least 1, 2, 3, ... calls. Its length is a
+    /// power of two.
     tree: Vec<u64>,
 }
 
 // === impl QueueLengths ===
 
 impl QueueLengths {
-    /// Records that a queue has grown to `length` (by one).
+    /// Records a queue's growth to `length` (by one).
     pub(crate) fn grew_to(&mut self, length: usize) {
-        let Some(k) = length.checked_sub(1) else { return };
-        if k >= self.at_least.len() {
-            self.widen(k);
+        while self.tree.len() < length {
+            self.widen();
         }
-        self.at_least[k] = self.at_least[k].saturating_add(1);
-        self.add(k, true);
+        self.add(length, true);
     }
 
-    /// Records that a queue of `length` has lost one.
+    /// Records the loss of one call from a queue of `length`.
     pub(crate) fn shrank_from(&mut self, length: usize) {
-        let Some(k) = length.checked_sub(1) else { return };
-        if k >= self.at_least.len() || self.at_least[k] == 0 {
-            debug_assert!(false, "no queue was {length} long");
-            return;
-        }
-        self.at_least[k] -= 1;
-        self.add(k, false);
+        debug_assert!(length <= self.tree.len(), "no queue was {length} long");
+        self.add(length, false);
     }
 
     /// Returns the sum over all queues of `min(length, places)`.
@@ -51,8 +43,8 @@ impl QueueLengths {
         usize::try_from(sum).unwrap_or(usize::MAX)
     }
 
-    fn add(&mut self, k: usize, more: bool) {
-        let mut k = k + 1;
+    fn add(&mut self, length: usize, more: bool) {
+        let mut k = length.max(1);
         while k <= self.tree.len() {
             let sum = &mut self.tree[k - 1];
             *sum = if more { *sum + 1 } else { sum.saturating_sub(1) };
@@ -60,16 +52,11 @@ impl QueueLengths {
         }
     }
 
-    fn widen(&mut self, k: usize) {
-        let width = (k + 1).next_power_of_two();
-        self.at_least.resize(width, 0);
-        self.tree = self.at_least.iter().map(|&n| u64::from(n)).collect();
-        for k in 1..=width {
-            let up = k + (k & k.wrapping_neg());
-            if up <= width {
-                self.tree[up - 1] += self.tree[k - 1];
-            }
-        }
+    fn widen(&mut self) {
+        let total = self.tree.last().copied().unwrap_or_default();
+        let width = (2 * self.tree.len()).max(1);
+        self.tree.resize(width, 0);
+        self.tree[width - 1] = total;
     }
 }
 

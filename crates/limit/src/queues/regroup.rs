@@ -20,13 +20,13 @@ pub(crate) struct Move {
     heads: BinaryHeap<Reverse<(u64, QueueIndex)>>,
     /// The place of the next old queue to look at.
     next_queue: usize,
-    /// The calls that came meanwhile, in order.
+    /// The calls arrived meanwhile, in order.
     pub(crate) late: VecDeque<LateCall>,
-    /// A walk over the calls that wait for their keys.
+    /// A walk over the held calls.
     walk: WaiterWalk,
 }
 
-/// A call that came during a move.
+/// A call from the time of a move.
 #[derive(Debug)]
 pub(crate) struct LateCall {
     pub(crate) ticket: Ticket,
@@ -44,7 +44,7 @@ pub(crate) enum MoveStep {
     Search,
 }
 
-/// The stamp and the name of an old queue, for the queue that replaces it.
+/// The stamp and the name of an old queue, for its successor.
 #[derive(Debug)]
 pub(crate) struct OldQueue {
     stamp: u64,
@@ -91,7 +91,7 @@ impl Move {
         self.next_queue = end;
     }
 
-    /// Returns the call that entered its queue first of all that have not moved.
+    /// Returns the first call of all old queues, by sequence.
     fn first(&mut self, waiters: &Waiters) -> Option<WaiterIndex> {
         loop {
             let mut head = self.heads.peek_mut()?;
@@ -125,8 +125,7 @@ impl Queues {
         self.moving = Some(Box::new(Move::new(old, origins, &self.waiters)));
     }
 
-    /// Keeps a call that came during a move and may not leave at once. It queues when all before it
-    /// have moved.
+    /// Keeps a late call until all calls before it have moved.
     pub(crate) fn await_move(&mut self, index: WaiterIndex, flow_name: Box<str>, rules: &Rules) {
         self.note_passed(index);
         let ticket = self.ticket(index);
@@ -146,8 +145,9 @@ impl Queues {
         step
     }
 
-    /// Returns a call that has not moved yet.
+    /// Returns a call, if it has not moved yet.
     pub(crate) fn unmoved(&self, index: WaiterIndex) -> Option<&Waiter> {
+        self.moving.as_ref()?;
         self.get(index).filter(|waiter| waiter.era != self.waiters.era)
     }
 
@@ -164,11 +164,11 @@ impl Queues {
         self.moving.as_mut()?.old.take_out(queue, index, &mut self.waiters)
     }
 
-    /// Puts a call in the queue that takes the place of its old one.
+    /// Puts a call in the successor of its old queue.
     pub(crate) fn move_over(
         &mut self,
         index: WaiterIndex,
-        place: QueuePlace,
+        place: &QueuePlace,
         old: OldQueue,
         resources: &mut Resources,
     ) {
@@ -183,7 +183,7 @@ impl Queues {
         }
     }
 
-    /// Returns the number of calls that wait in the old queues of a class.
+    /// Returns the number of calls in the old queues of a class.
     pub(crate) fn unmoved_of(&self, class: ClassId) -> usize {
         let old = self.moving.as_ref().and_then(|moving| {
             let origin = moving.origins.get(class).copied().flatten()?;

@@ -22,13 +22,13 @@ use crate::{
     Requirements, Resources, WaiterIndex,
 };
 
-/// Every queue of a gate, in the order in which they get their turns.
+/// The queues of a gate, and the order of their turns.
 #[derive(Debug, Default)]
 pub(crate) struct Scheduler {
     pub(crate) classes: PerClass<ClassTurns>,
-    /// The classes in which any call waits, by lane.
+    /// The classes with waiting calls, by lane.
     pub(crate) active: [BTreeSet<ClassId>; 3],
-    /// The turns that other lanes have had since this one had a turn, while any call waited in it.
+    /// The turns of other lanes since the last turn of each, while it waits.
     pub(crate) passed: [u32; 3],
     pub(crate) queue_groups: QueueGroups,
     by_needs: HashMap<(ClassId, Mode, Requirements), GroupIndex>,
@@ -54,7 +54,7 @@ pub(crate) struct ClassTurns {
     pub(crate) cost: Cost,
 }
 
-/// Work that is due for waiting calls.
+/// Work due for waiting calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DueWork {
     /// The first call of this queue may leave.
@@ -76,7 +76,7 @@ impl Scheduler {
         Self { classes: policy.per_class(turns), ..Self::default() }
     }
 
-    /// Returns true if no queue is left, and nothing that belongs to one.
+    /// Returns true if nothing is left of any queue.
     pub(crate) fn is_empty(&self) -> bool {
         let mut queue_groups = self.queue_groups.iter();
         queue_groups.all(|queue_group| queue_group.queues.is_empty() && !queue_group.needs.have_own())
@@ -122,9 +122,10 @@ impl Scheduler {
         let Some(found) = self.queues.get_mut(queue) else { return };
         let sequence = |index: WaiterIndex| waiters.get(index).map_or(0, |waiter| waiter.sequence);
         let mine = sequence(index);
-        let mut next = found.list.first.filter(|first| sequence(*first) > mine);
-        if next.is_none() {
-            let mut before = found.list.last;
+        let mut next = None;
+        if found.list.last.is_some_and(|last| sequence(last) > mine) {
+            next = found.list.first.filter(|first| sequence(*first) > mine);
+            let mut before = found.list.last.filter(|_| next.is_none());
             while let Some(other) = before.filter(|other| sequence(*other) > mine) {
                 next = before;
                 before = List::before(waiters, ListKind::Queue, other);
@@ -167,8 +168,8 @@ impl Scheduler {
         }
     }
 
-    /// Returns the queue whose first call may leave now, by all rules of order. Queue groups that
-    /// are stopped by resources of their own are parked.
+    /// Returns the queue with the next turn, by all rules of order. Queue groups stopped by resources
+    /// of their own are parked.
     pub(crate) fn next(&mut self, resources: &Resources, now: Moment) -> Option<DueWork> {
         if self.waiting == 0 {
             return None;
@@ -187,8 +188,8 @@ impl Scheduler {
         if looks == 0 { Some(DueWork::Unknown) } else { turn.map(DueWork::Turn) }
     }
 
-    /// Records that a queue has its turn: the queue, its class and its lane are now last among
-    /// their peers. A call that costs as much as three of the class's cheapest calls lets the other
+    /// Records the turn of a queue: the queue, its class and its lane are now last among their peers.
+    /// A call that costs as much as three of the class's cheapest calls lets the other
     /// queues have three turns. Call this before the call leaves the queue.
     pub(crate) fn had_turn(&mut self, queue: QueueIndex, cost: u16) {
         self.clock += 1;
@@ -212,7 +213,7 @@ impl Scheduler {
         }
     }
 
-    /// Returns the extra turns that the other queues of the group have before this queue's next.
+    /// Returns the extra turns for the group's other queues before this queue's next.
     fn turns_owed(&self, queue: QueueIndex, cost: u16) -> u64 {
         let Some((found, group)) = self.queue(queue).zip(self.group_of(queue)) else { return 0 };
         let least = self.classes.get(found.id.class).map_or(1, |class| class.cost.least.max(1));
@@ -227,8 +228,7 @@ impl Scheduler {
         }
     }
 
-    /// Checks a few queue groups again whose own token may be there now. Returns false if there
-    /// were none.
+    /// Checks a few due queue groups again. Returns false if there were none.
     fn unpark_due(&mut self, now: Moment) -> bool {
         let before = self.parked.len();
         for _ in 0..LOOKED_AT_ONCE {
@@ -240,17 +240,17 @@ impl Scheduler {
         self.parked.len() < before
     }
 
-    /// Returns the queue group of a class and mode that needs no resource of its own.
+    /// Returns the queue group of a class and mode without resources of its own.
     pub(crate) fn unsplit_group(&self, class: ClassId, mode: Mode) -> Option<&QueueGroup> {
         self.unsplit_of(self.classes.get(class)?.shape_group(mode)?)
     }
 
-    /// Returns the queue group of a shape group that needs no resource of its own.
+    /// Returns the queue group of a shape group without resources of its own.
     pub(crate) fn unsplit_of(&self, shape_group: &ShapeGroup) -> Option<&QueueGroup> {
         self.queue_groups.get(shape_group.unsplit?)
     }
 
-    /// Returns the queue of a lane that has its next turn, if any call in the lane may leave.
+    /// Returns the queue of a lane for the next turn, if any call in the lane may leave.
     fn candidate(&mut self, lane: usize, resources: &Resources, looks: &mut usize, now: Moment) -> Option<QueueIndex> {
         let mut best: Option<(u64, QueueIndex)> = None;
         for &class in &self.active[lane] {
@@ -360,14 +360,14 @@ impl ClassTurns {
     }
 }
 
-/// Returns the stamp of a queue that had this turn and owes the others so many more. If the turns
-/// of two come together, the one that owes less goes first. No two stamps are equal, because no two
+/// Returns the stamp of a queue after this turn, if it owes the others so many more. If the turns of
+/// two come together, the one that owes less goes first. No two stamps are equal, because no two
 /// queues had the same turn.
 fn stamp(turn: u64, owed: u64) -> u64 {
     (turn + owed) << OWED_BITS | owed.min((1 << OWED_BITS) - 1)
 }
 
-/// The bits of a stamp for the turns owed. Only a call that costs as much as thousands owes more.
+/// The bits of a stamp for the turns owed. Only a call at the cost of thousands owes more.
 const OWED_BITS: u32 = 16;
 
 /// A waiting lower lane gets every tenth turn.
@@ -376,8 +376,7 @@ pub(crate) const PASSED: u32 = 9;
 /// The number of lanes with queues.
 const LANES: usize = 3;
 
-/// Returns the rank of a lane. The exempt lane has no queue: calls of a class that became exempt
-/// are released.
+/// Returns the rank of a lane. The exempt lane has no queue: a reload releases its calls.
 fn rank(lane: Lane) -> usize {
     match lane {
         Lane::Exempt | Lane::High => 0,

@@ -1,5 +1,5 @@
-//! Shape groups: the queue groups of a class whose requirements differ only in buckets and slots
-//! of their own. The resources that they share are checked once for all of them.
+//! Shape groups: queue groups of a class that differ only in buckets and slots of their own. The
+//! resources that they share are checked once for all of them.
 
 use std::collections::BTreeSet;
 
@@ -7,18 +7,18 @@ use super::QueueGroups;
 use crate::moment::Moment;
 use crate::{ClassId, GroupIndex, Mode, QueueIndex, Reason, Resources};
 
-/// The class whose turn is sought, and the stamp to be below.
+/// The class to search, and the stamp to be below.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TurnLimit {
     pub(crate) stamp: u64,
     pub(crate) class: ClassId,
 }
 
-/// The queue groups of a class that share everything except buckets and slots of their own.
+/// Queue groups of a class with different buckets or slots, and everything else in common.
 #[derive(Debug)]
 pub(crate) struct ShapeGroup {
     pub(crate) mode: Mode,
-    /// The queue group that needs no resource of its own.
+    /// The queue group without resources of its own.
     pub(crate) unsplit: Option<GroupIndex>,
     /// The queue groups that are not parked, by the stamp of their next queue.
     pub(crate) ready: BTreeSet<(u64, GroupIndex)>,

@@ -16,8 +16,8 @@ pub(crate) struct LimitStop {
 // === impl LimitStop ===
 
 impl LimitStop {
-    /// Returns the main reason for a wait from `entered` until `now`, of which the limits held the
-    /// call until `there`.
+    /// Returns the main reason for a wait from `entered` until `now`. The limits stopped the call
+    /// until `there`.
     pub(crate) fn main_reason(self, entered: Moment, there: Moment, now: Moment) -> Reason {
         let limit_held_longer = self.at >= entered && there - entered > now - there;
         if self.lacked_room && !limit_held_longer { Reason::Slot } else { self.reason }
@@ -33,7 +33,7 @@ impl Scheduler {
         if stop.lacked_room { Reason::Slot } else { stop.reason }
     }
 
-    /// Returns the limit that stopped this queue last.
+    /// Returns the last stop of this queue by a limit.
     pub(crate) fn limit_stop(&self, queue: QueueIndex) -> LimitStop {
         let Some(queue_group) = self.group_of(queue) else {
             return LimitStop { at: Moment::ZERO, reason: Reason::Bucket, lacked_room: false };
@@ -46,7 +46,7 @@ impl Scheduler {
         LimitStop { at, reason, lacked_room: shape_group.is_some_and(|shape_group| shape_group.lacked_room > at) }
     }
 
-    /// Records what stops a queue that has not been checked yet.
+    /// Records the stop of an unchecked queue.
     pub(crate) fn note_stopped(&mut self, queue: QueueIndex, now: Moment, reason: Reason) {
         if let Some(queue_group) = self.queue(queue).map(|queue| queue.queue_group)
             && let Some(found) = self.queue_groups.get_mut(queue_group)

@@ -1,7 +1,6 @@
-//! Waiting calls: one record each, found by ticket and linked into its queue and its key's held
-//! calls.
+//! The records of waiting calls, each linked into its queue and into the calls of its key.
 //!
-//! The lists are intrusive, so a call can leave from the middle in O(1) with 100,000 waiting.
+//! The lists are intrusive, so that a call leaves from the middle in O(1) with 100,000 waiting.
 
 #![expect(
     clippy::indexing_slicing,
@@ -16,16 +15,15 @@ use crate::{Arena, CallFacts, Grant, KeyGrant, OfWaiter, QueueIndex, Reason, Ref
 /// The state of a waiting call.
 #[derive(Debug)]
 pub(crate) enum WaiterState {
-    /// Its turn has come and is not yet claimed. Boxed, because few calls are granted at any moment
-    /// and the others should not carry the room for it.
+    /// Its turn has come and is not claimed yet. Boxed, because few calls at a time are granted.
     Granted(Box<Grant>),
     /// Its key holds it.
     Held,
     /// It waits in this queue.
     Queued(QueueIndex),
-    /// Its wait is over, and the refusal is not yet claimed.
+    /// It is refused, and the refusal is not claimed yet.
     Refused(Box<Refusal>),
-    /// No connection could be made, and this is not yet claimed.
+    /// No connection could be made; not claimed yet.
     Unconnected,
 }
 
@@ -36,7 +34,7 @@ pub(crate) struct Waiter {
     pub(crate) call: CallFacts,
     pub(crate) state: WaiterState,
     pub(crate) key_grant: KeyGrant,
-    /// Its place in the order in which calls entered queues.
+    /// Its number in the order of all queued calls; 0 before it enters a queue.
     pub(crate) sequence: u64,
     /// The moment it entered its queue.
     pub(crate) entered: Moment,
@@ -44,15 +42,15 @@ pub(crate) struct Waiter {
     pub(crate) ends: Moment,
     /// The moment its wait for its key ends.
     pub(crate) hold_ends: Moment,
-    /// The moment of its entry in the timers; `Moment::MAX` for none.
+    /// The moment of its timer; `Moment::MAX` for none.
     pub(crate) timer: Moment,
     /// The reason its key held it.
     pub(crate) held_for: Option<Reason>,
-    /// The bytes of its body that are held.
+    /// The held bytes of its body.
     pub(crate) bytes: usize,
-    /// The list of its key's held calls in which it stands.
+    /// Its list among the calls of its key.
     pub(crate) key_list: Option<KeyList>,
-    /// The number of the limits under which it has its class and its queue.
+    /// The number of the reload that gave it its class and its queue.
     pub(crate) era: u16,
     links: [Links; 2],
 }
@@ -64,7 +62,7 @@ struct Links {
     after: Option<WaiterIndex>,
 }
 
-/// The list that a link belongs to: that of the queue or that of the key.
+/// The kind of a list.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ListKind {
     Queue,
@@ -78,7 +76,7 @@ pub(crate) struct List {
     pub(crate) last: Option<WaiterIndex>,
 }
 
-/// The two lists of a key's held calls.
+/// The two lists of a key's calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyList {
     Held,
@@ -89,12 +87,11 @@ pub(crate) enum KeyList {
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
     pub(crate) store: Arena<OfWaiter, Waiter>,
-    /// Readable names of flows that no queue knows: those of calls held by their keys, which are
-    /// few at any moment.
+    /// The readable flow names of held calls.
     flow_names: HashMap<WaiterIndex, Box<str>>,
-    /// The generation of the call that came last.
+    /// The generation of the latest call.
     pub(crate) generation: u32,
-    /// Counted up by every reload.
+    /// The number of reloads.
     pub(crate) era: u16,
 }
 
@@ -120,12 +117,12 @@ impl Waiter {
         }
     }
 
-    /// True if it still waits for its turn.
+    /// Returns true if it still waits for its turn.
     pub(crate) fn is_waiting(&self) -> bool {
         matches!(self.state, WaiterState::Held | WaiterState::Queued(_))
     }
 
-    /// Returns true if it came during a reload's move and has no place yet.
+    /// Returns true if it came during a reload's move and has no queue yet.
     pub(crate) fn is_unplaced(&self) -> bool {
         matches!(self.state, WaiterState::Held) && self.key_list != Some(KeyList::Held)
     }
@@ -202,7 +199,7 @@ impl List {
         }
     }
 
-    /// Returns the first `most` calls in it, in order.
+    /// Returns the first calls in it, in order, at most `most`.
     pub(crate) fn collect(&self, waiters: &Waiters, kind: ListKind, most: usize) -> Vec<WaiterIndex> {
         std::iter::successors(self.first, |index| Self::after(waiters, kind, *index)).take(most).collect()
     }
@@ -219,7 +216,7 @@ impl List {
         waiters.get(index).and_then(|waiter| waiter.links[kind as usize].before)
     }
 
-    /// Makes `next` the one that comes after `before`, or first.
+    /// Makes `next` the call after `before`, or the first.
     fn link_before(
         &mut self,
         waiters: &mut Waiters,

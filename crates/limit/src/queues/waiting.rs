@@ -41,7 +41,7 @@ impl Queues {
         self.timers.set_key(at, key);
     }
 
-    /// Keeps the name of a held call's flow, which no queue knows.
+    /// Keeps the flow name of a held call.
     pub(crate) fn keep_flow_name(&mut self, index: WaiterIndex, name: Box<str>) {
         self.waiters.keep_flow_name(index, Some(name));
     }
@@ -51,24 +51,24 @@ impl Queues {
         self.waiters.remove(index);
     }
 
-    /// Returns a walk over all calls that wait now.
+    /// Returns a walk over all present waiting calls.
     pub(crate) fn walk(&self) -> WaiterWalk {
         WaiterWalk::over(&self.waiters)
     }
 
-    /// Makes a step of a walk, up to a call that is `meant`.
+    /// Makes a step of a walk, up to the next call if it is `meant`.
     pub(crate) fn step(&self, walk: &mut WaiterWalk, meant: impl Fn(&Waiter) -> bool) -> Step {
         walk.step(&self.waiters, meant)
     }
 
-    /// Adds a call that begins to wait.
+    /// Adds a waiting call.
     pub(crate) fn start(&mut self, waiter: Waiter) -> WaiterIndex {
         let index = self.waiters.insert(waiter);
         self.count_in(index);
         index
     }
 
-    /// Counts a call that begins to wait.
+    /// Counts a waiting call.
     pub(super) fn count_in(&mut self, index: WaiterIndex) {
         self.count += 1;
         if let Some(waiter) = self.waiters.get(index) {
@@ -76,7 +76,7 @@ impl Queues {
         }
     }
 
-    /// Counts a call that no longer waits, and cancels its timer.
+    /// Counts the end of a call's wait, and cancels its timer.
     pub(super) fn count_out(&mut self, index: WaiterIndex) {
         self.count = self.count.saturating_sub(1);
         if let Some(waiter) = self.waiters.get_mut(index) {
@@ -85,8 +85,7 @@ impl Queues {
         }
     }
 
-    /// Counts bytes that are held for a waiting call. Returns false, and counts nothing, if all
-    /// bytes would then be more than `max`.
+    /// Counts more bytes of a waiting call's body, if all bytes stay within `max`. Returns true then.
     #[must_use]
     pub(crate) fn add_bytes(&mut self, index: WaiterIndex, bytes: usize, max: usize) -> bool {
         if !self.bytes.try_add(bytes, max) {
@@ -98,7 +97,7 @@ impl Queues {
         true
     }
 
-    /// Takes the next timer that is due.
+    /// Takes the next due timer.
     pub(super) fn pop_timer(&mut self, now: Moment) -> Option<DueWork> {
         let due = self.timers.pop(now)?;
         if let DueWork::WaitOver(index) = due
@@ -109,14 +108,13 @@ impl Queues {
         Some(due)
     }
 
-    /// Returns the next number in the order in which calls enter queues.
+    /// Returns the next number in the order of queued calls.
     pub(crate) fn next_sequence(&mut self) -> u64 {
         self.sequence += 1;
         self.sequence
     }
 
-    /// Records that a call enters its queue. A call that returns keeps its number in the order of
-    /// the calls.
+    /// Records the entry of a call in its queue. A returning call keeps its number in the order.
     pub(super) fn enter(&mut self, index: WaiterIndex, now: Moment) {
         let next = self.sequence + 1;
         let Some(waiter) = self.waiters.get_mut(index) else { return };
@@ -127,7 +125,7 @@ impl Queues {
         }
     }
 
-    /// Adds a call to the calls that are past their key.
+    /// Adds a call to the calls past its key.
     pub(super) fn note_passed(&mut self, index: WaiterIndex) {
         self.join_key(index, KeyList::Passed, false);
     }
@@ -156,18 +154,18 @@ impl Queues {
         }
     }
 
-    /// Returns the first call that a key holds.
+    /// Returns the first held call of a key.
     #[inline]
     pub(crate) fn first_held(&self, key: KeyId) -> Option<WaiterIndex> {
         self.by_key.get(&key)?.held.first
     }
 
-    /// Returns the first `most` calls that a key holds, in order.
+    /// Returns the first `most` held calls of a key, in order.
     pub(crate) fn held(&self, key: KeyId, most: usize) -> Vec<WaiterIndex> {
         self.by_key.get(&key).map(|calls| calls.held.collect(&self.waiters, ListKind::Key, most)).unwrap_or_default()
     }
 
-    /// Returns the calls past a key that have not left, in order. No allocation if there are none.
+    /// Returns the waiting calls past a key, in order. It allocates nothing if there are none.
     pub(crate) fn passed(&self, key: KeyId) -> Vec<WaiterIndex> {
         let calls = self.by_key.get(&key);
         calls.map(|calls| calls.passed.collect(&self.waiters, ListKind::Key, usize::MAX)).unwrap_or_default()

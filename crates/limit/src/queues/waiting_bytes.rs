@@ -1,14 +1,14 @@
-//! The bytes of the bodies of waiting calls, bounded over all limiters that share the bound.
+//! The bytes of the bodies of waiting calls, with a bound for several limiters.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// One limiter's bytes, which leave the sum with it.
+/// The waiting bytes of one limiter. They leave the sum when it is dropped.
 #[derive(Debug, Default)]
 pub(crate) struct WaitingBytes {
     pub(crate) own: usize,
-    /// The sum over all limiters that share the bound.
+    /// The sum over all limiters with this bound.
     sum: Arc<AtomicUsize>,
 }
 
@@ -19,7 +19,7 @@ impl WaitingBytes {
         Self { own: 0, sum }
     }
 
-    /// Counts bytes more, unless the sum would be above `max`; true if they were counted.
+    /// Counts more bytes, unless the sum would be above `max`. Returns true if they were counted.
     #[must_use]
     pub(crate) fn try_add(&mut self, bytes: usize, max: usize) -> bool {
         let fits = |sum: usize| sum.checked_add(bytes).filter(|sum| *sum <= max);

@@ -4,25 +4,25 @@ use super::{Waiter, Waiters};
 use crate::WaiterIndex;
 use crate::key::Group;
 
-/// A change that many waiting calls have not learned of yet.
+/// A change on its way to many waiting calls.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sweep {
     pub(crate) news: SweepNews,
     pub(crate) walk: WaiterWalk,
 }
 
-/// The change that a sweep brings.
+/// The change of a sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SweepNews {
     /// No connection can be made for the calls of the group.
     Unconnected(Group),
     /// Every call is admitted without limits.
     Bypass,
-    /// A pause began, which may end too late for some calls.
+    /// A pause began. It may end too late for some calls.
     Pause,
 }
 
-/// A walk over all calls that waited when it began.
+/// A walk over all calls waiting at its start.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WaiterWalk {
     next: usize,
@@ -48,7 +48,7 @@ impl WaiterWalk {
         Self { next: 0, last: waiters.generation }
     }
 
-    /// Looks at the next few waiters, up to one that is `meant`.
+    /// Looks at the next few waiters, up to the first `meant` one.
     pub(crate) fn step(&mut self, waiters: &Waiters, meant: impl Fn(&Waiter) -> bool) -> Step {
         for _ in 0..LOOKED_AT_ONCE {
             if self.next >= waiters.store.capacity() {
@@ -65,9 +65,9 @@ impl WaiterWalk {
     }
 }
 
-/// The number of waiters or queue groups that one step looks at to find one.
+/// The number of waiters or queue groups in one step of a search.
 pub(crate) const LOOKED_AT_ONCE: usize = 16;
 
-/// The steps of one turn, each of which may conclude one wait: what is left is done in the next
+/// The steps of one turn. Each may conclude one wait; the rest of the work is done in the next
 /// one. Each operation has two turns, and stays far below a millisecond.
-pub(crate) const STEPS: u32 = 80;
+pub(crate) const STEPS: usize = 80;
