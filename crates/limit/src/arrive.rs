@@ -20,10 +20,10 @@ impl Parts {
         if self.rules.class(&call).lane == Lane::Exempt || self.rules.is_unusual() && self.rules.is_bypassed() {
             return Verdict::Admit(Permit::new(call, self.exempt_grant()));
         }
-        if self.rules.is_unusual() {
-            if let Err(cause) = self.stage.per_key(arrival, &self.rules, now) {
-                return Verdict::Refuse(cause.refusal(Duration::ZERO, None));
-            }
+        if self.rules.is_unusual()
+            && let Err(cause) = self.stage.per_key(arrival, &self.rules, now)
+        {
+            return Verdict::Refuse(cause.refusal(Duration::ZERO, None));
         }
         let Self { rules, stage, queues, resources, .. } = self;
         let at_key = stage.at_key(&call, rules, queues, resources, now);

@@ -137,14 +137,9 @@ impl Table {
             }
             _ => {}
         }
-        self.failures += 1;
         let known = known.filter(|(_, _, forget_at)| *forget_at > now).map(|(state, _, _)| state);
-        let failures = known.map_or(0, |known| known.failures).saturating_add(1);
-        let rolled = failure.backoff.strategy.rolled_delay(failures, &mut self.dice);
-        let delay = rolled.min(failure.key.longest_delay());
-        let earliest = known.map_or(Moment::ZERO, |known| known.ready_at);
-        let ready_at = (now + delay).max(after).max(earliest);
-        let state = KeyState { failures, last_status: failure.status, last_failure: now, ready_at };
+        let state = self.state_after(failure, known, after, now);
+        self.failures += 1;
         let forget_at = forgotten(&state, failure.backoff);
         let number = self.failures;
         if known.is_some() {
@@ -165,6 +160,22 @@ impl Table {
             self.add(id.object, failing);
         }
         true
+    }
+
+    /// Returns the state of a key after one more failure. `after` is a time named by the upstream.
+    fn state_after(
+        &mut self,
+        failure: &KeyFailure<'_>,
+        known: Option<KeyState>,
+        after: Moment,
+        now: Moment,
+    ) -> KeyState {
+        let failures = known.map_or(0, |known| known.failures).saturating_add(1);
+        let rolled = failure.backoff.strategy.rolled_delay(failures, &mut self.dice);
+        let delay = rolled.min(failure.key.longest_delay());
+        let earliest = known.map_or(Moment::ZERO, |known| known.ready_at);
+        let ready_at = (now + delay).max(after).max(earliest);
+        KeyState { failures, last_status: failure.status, last_failure: now, ready_at }
     }
 
     /// Remembers a key until this moment at least, if it is failing.
