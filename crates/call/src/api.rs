@@ -23,6 +23,7 @@ pub mod signals;
 pub use self::call::{Call, Verb};
 pub use self::outcome::{Failures, Rejection, Throttling};
 pub use self::query::query_pairs;
+pub(crate) use self::query::unescape;
 pub use self::signals::{Signal, Signals};
 pub use crate::limit::key::{Group, Key, facet, written_facet};
 pub use crate::limit::outcome::{Answer, Gone, Outcome, Pause, PauseLength, Scope};

@@ -1,9 +1,8 @@
-//! The reading of a provider's calls, and the refusals that its clients expect.
+//! The providers' terms for a call, and their forms of a refusal.
 //!
-//! A dialect reads five words from a request: service, region, account, action, and whether it
-//! reads. What a request does not say is empty. The words are for matching, splitting and naming;
-//! nothing that is sent is made of them. Sources: the providers' references, and what their SDKs
-//! were seen to send (docs/external-apis.md).
+//! A dialect reads service, region, account, action, and whether a request reads. What a request
+//! does not name is empty. These words match, split and name calls; none of them is sent. Sources:
+//! the providers' references, and requests of their SDKs (docs/external-apis.md).
 
 mod account;
 mod aws;
@@ -21,17 +20,17 @@ use std::fmt;
 use http::header::{AsHeaderName, CONTENT_TYPE};
 use http::{HeaderMap, Method, Uri};
 
-pub use self::aws::{Protocol, SERVICES};
+pub use self::aws::{Protocol, ServiceName, service_names};
 pub use self::grpc::is_grpc;
 pub use self::identity::{TokenBody, signing_key_id};
 pub use self::refusal::{Denial, Form, Written};
 
 words! {
-    /// The provider whose way of speaking a gate knows.
+    /// The provider of a gate's API.
     pub enum Dialect {
         /// Plain HTTP: method and path.
         Plain = "plain",
-        /// Amazon Web Services, and whatever signs as it does.
+        /// Amazon Web Services, and APIs with the same signatures.
         Aws = "aws",
         /// Azure Resource Manager.
         Azure = "azure",
@@ -42,7 +41,7 @@ words! {
     }
 }
 
-/// A request as far as a dialect looks at it.
+/// The head of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Head<'a> {
     /// Its method.
@@ -53,37 +52,37 @@ pub struct Head<'a> {
     pub headers: &'a HeaderMap,
 }
 
-/// A call in its provider's words.
+/// A call in its provider's terms.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Words {
     /// The service, as the provider names it: `ec2`, `microsoft.compute`, `compute`, `core`.
     pub service: String,
-    /// The region; empty for what has none.
+    /// The region, or empty.
     pub region: String,
-    /// The account whose quota the call uses. Not to be shown unasked: it may name a customer.
+    /// The account of the quota that the call uses. It may name a customer: do not show it by
+    /// default.
     pub account: String,
     /// The action: `DescribeInstances`, `writes/virtualmachines`, `instances.insert`.
     pub action: String,
     /// True if the call changes nothing.
     pub reads: bool,
-    /// True for a listing of everything, which EC2 counts apart: no filter, no page, no identifier.
+    /// True for a listing of everything (no filter, page or identifier): EC2 counts it apart.
     pub unfiltered: bool,
-    /// True if the client's SDK says that this is not its first attempt.
+    /// True if the client's SDK marks the call as a retry.
     pub is_retry: bool,
-    /// True if the call waits upstream for something to happen, and so holds no slot.
+    /// True if the upstream holds the call until something happens. Such a call holds no slot.
     pub waits_upstream: bool,
-    /// The instances that a call to EC2 asks for; zero if it asks for none, or does not say.
+    /// The number of instances in a call to EC2; 0 if it names none.
     pub instances: u16,
-    /// The thing whose changes the provider takes one at a time, where that is narrower than the
-    /// path.
+    /// The object of a change, if the provider takes its changes one at a time; else empty.
     pub serial: String,
     /// True for a gRPC call.
     pub is_grpc: bool,
 }
 
-/// The longest beginning of a body that is looked at for an action, in bytes.
+/// The bytes of a body that are searched for an action.
 pub const LONGEST_FORM: usize = 8 * 1024;
-/// A body that is declared longer than this is not looked at: forms with actions are small.
+/// The longest body, by its declared length, that is searched: forms with actions are small.
 pub const LARGEST_FORM: u64 = 64 * 1024;
 
 // === impl Dialect ===
@@ -94,11 +93,10 @@ impl Dialect {
         self == Self::Aws && !self.is_grpc(head) && aws::wants_body(head)
     }
 
-    /// True for a gRPC call. What is signed as AWS is signed is none, whatever media type it has:
-    /// S3 takes any. Azure and GitHub speak no gRPC, and a header must not make another call of one
-    /// of theirs.
+    /// True for a gRPC call. Azure and GitHub have none. A call with AWS's signature is not one,
+    /// whatever its media type: S3 takes any.
     fn is_grpc(self, head: &Head<'_>) -> bool {
-        // What is signed is read last: it costs most.
+        // The signature last: it costs most.
         grpc::is(head) && (self == Self::Google || self == Self::Aws && aws::scope(head).is_none())
     }
 
@@ -107,8 +105,8 @@ impl Dialect {
         self == Self::Github && head.method == Method::POST && github::is_graphql(head)
     }
 
-    /// Reads a call. `body` is its beginning, of at most [`LONGEST_FORM`] bytes; empty if it was
-    /// not asked for, or did not come in time.
+    /// Reads a call. `body` is its beginning, of at most [`LONGEST_FORM`] bytes; empty if it is not
+    /// needed, or did not come in time.
     pub fn read(self, head: &Head<'_>, body: &[u8]) -> Words {
         if self.is_grpc(head) {
             return grpc::read(head);
@@ -122,7 +120,7 @@ impl Dialect {
         }
     }
 
-    /// The form of a refusal that the sender of a call understands; `None` for plain HTTP.
+    /// Returns the form of a refusal for the sender of a call; `None` for plain HTTP.
     pub fn form(self, head: &Head<'_>, words: &Words) -> Option<Form> {
         match self {
             Self::Plain => None,
@@ -134,8 +132,8 @@ impl Dialect {
         }
     }
 
-    /// The part of its account's quota that a call is counted in: AWS counts by service and region,
-    /// Azure by kind of operation, Google by service, GitHub by resource.
+    /// Returns the part of its account's quota for a call: AWS counts by service and region, Azure by
+    /// kind of operation, Google by service, GitHub by resource.
     pub fn quota(self, words: &Words) -> [&str; 2] {
         match self {
             Self::Plain => [""; 2],
@@ -145,8 +143,8 @@ impl Dialect {
         }
     }
 
-    /// True if a path of the call's service may hold anything: S3's keys have `//`, `..` and `%2F`
-    /// rightly, and nothing is decided by them.
+    /// True if paths of the call's service are never ambiguous: S3's keys may have `//`, `..` and
+    /// `%2F`, and no rule depends on them.
     pub fn any_path_is_clear(self, words: &Words) -> bool {
         self == Self::Aws && aws::is_s3(&words.service)
     }
@@ -155,14 +153,14 @@ impl Dialect {
 // === impl Words ===
 
 impl Words {
-    /// True for a gRPC health check, on which a client's load balancing rests.
+    /// True for a gRPC health check: a client's load balancing depends on it.
     pub fn is_health_check(&self) -> bool {
         let is_of_health = self.is_grpc && self.service == "grpc.health.v1.Health";
         is_of_health && matches!(&*self.action, "Check" | "List" | "Watch")
     }
 }
 
-/// The account may name a customer, and is left out.
+/// Without the account, which may name a customer.
 impl fmt::Display for Words {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { service, region, action, .. } = self;
@@ -175,29 +173,27 @@ impl fmt::Display for Words {
     }
 }
 
-/// GET and HEAD read, and OPTIONS changes nothing either.
+/// True for a method that changes nothing.
 fn is_read(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
 }
 
-/// The name of the host that a request is for, in lower case, without its port.
+/// Returns the name of a request's host in lower case, without its port.
 fn host(head: &Head<'_>) -> String {
     let host = head.headers.get(http::header::HOST).and_then(|host| host.to_str().ok());
     let host = host.or_else(|| head.uri.authority().map(http::uri::Authority::as_str)).unwrap_or_default();
-    let name = host
-        .rsplit_once(':')
-        .map_or(host, |(name, port)| if port.bytes().all(|byte| byte.is_ascii_digit()) { name } else { host });
+    let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
+    let name = host.rsplit_once(':').filter(|(_, port)| is_port(port)).map_or(host, |(name, _)| name);
     name.trim_end_matches('.').to_ascii_lowercase()
 }
 
-/// The text of a header field, if it is ASCII. Names that are constants are found sooner than
-/// texts, which are read first.
+/// Returns the text of a header field, if it is ASCII. A name that is a constant is found faster
+/// than a text.
 fn header(headers: &HeaderMap, name: impl AsHeaderName) -> Option<&str> {
-    let value = headers.get(name)?.as_bytes();
-    value.is_ascii().then(|| std::str::from_utf8(value).ok()).flatten()
+    std::str::from_utf8(headers.get(name)?.as_bytes()).ok().filter(|value| value.is_ascii())
 }
 
-/// The media type of the body as it is written, without its parameters.
+/// Returns the media type of the body, without its parameters.
 fn media_type(headers: &HeaderMap) -> &str {
     let value = header(headers, CONTENT_TYPE).unwrap_or_default();
     value.split(';').next().unwrap_or_default().trim()

@@ -68,7 +68,7 @@ pub(super) fn is_integer(value: Option<&str>) -> bool {
 }
 
 /// Returns a name or value with its escapes undone; bytes that are not UTF-8 are replaced.
-pub(super) fn unescape(raw: &str) -> Cow<'_, str> {
+pub(crate) fn unescape(raw: &str) -> Cow<'_, str> {
     if !raw.contains(['%', '+']) {
         return Cow::Borrowed(raw);
     }

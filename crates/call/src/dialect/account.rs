@@ -1,27 +1,24 @@
-//! The account that an AWS access key id belongs to.
+//! The account of an AWS access key id.
 //!
 //! The id carries it: of the 48 bits that begin the base32 after its first four letters, the 40
 //! below the first are the account. AWS does not document this, so it only tells accounts apart
-//! (the keys of one role change hourly and stay one account) and is shown to no one unasked.
+//! (the keys of one role change hourly and stay one account), and is not shown by default.
 //! Source: Tal Be'ery, "A short note on AWS KEY ID" (2023), checked on published pairs.
 
-/// The account's twelve digits; `None` for an id of another form, such as those from before 2019.
+/// Returns the account's twelve digits; `None` for an id of another form, such as those from before 2019.
 pub(super) fn of_key_id(id: &str) -> Option<String> {
-    let letters = id.strip_prefix("AKIA").or_else(|| id.strip_prefix("ASIA"))?;
-    if letters.len() != 16 || letters.bytes().any(|letter| base32(letter).is_none()) {
-        return None;
-    }
-    let bits = letters.bytes().take(10).try_fold(0_u64, |bits, letter| Some(bits << 5 | base32(letter)?))?;
-    let number = bits >> 2; // ten letters are 50 bits, of which 48 count
+    let letters = id.strip_prefix("AKIA").or_else(|| id.strip_prefix("ASIA")).filter(|letters| letters.len() == 16)?;
+    let bits = letters.bytes().try_fold(0_u128, |bits, letter| Some(bits << 5 | base32(letter)?))?;
+    let number = bits >> 32; // 16 letters are 80 bits, of which the first 48 count
     let is_new = number >> 47 == 1;
     let account = (number & 0x7fff_ffff_ff80) >> 7;
     (is_new && account < 1_000_000_000_000).then(|| format!("{account:012}"))
 }
 
-fn base32(letter: u8) -> Option<u64> {
+fn base32(letter: u8) -> Option<u128> {
     match letter {
-        b'A'..=b'Z' => Some(u64::from(letter - b'A')),
-        b'2'..=b'7' => Some(u64::from(letter - b'2') + 26),
+        b'A'..=b'Z' => Some(u128::from(letter - b'A')),
+        b'2'..=b'7' => Some(u128::from(letter - b'2') + 26),
         _ => None,
     }
 }

@@ -8,23 +8,25 @@ mod rest;
 mod scope;
 mod services;
 
+use std::borrow::Cow;
+
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderName, Method};
 
 pub(super) use self::scope::{Scope, scope};
-pub use self::services::SERVICES;
+pub use self::services::{ServiceName, service_names};
 use super::{Head, LARGEST_FORM, Words, account, form, header, host, is_read};
 
-/// The way in which a service's calls and errors are written.
+/// The encoding of a service's calls and errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// EC2's query protocol, with errors of a shape of their own.
+    /// EC2's query protocol, with its own shape of errors.
     Ec2Query,
     /// The query protocol of STS, IAM, ELB, Auto Scaling and others.
     Query,
     /// JSON 1.1, with `X-Amz-Target`.
     Json,
-    /// JSON 1.0, which has the same errors and its own content type.
+    /// JSON 1.0: the same errors, and its own content type.
     Json10,
     /// Smithy's RPC v2 with CBOR.
     Cbor,
@@ -36,10 +38,10 @@ pub enum Protocol {
     S3,
 }
 
-/// True if only the body names the action: a form, or a receive from SQS, whose wait it has.
+/// True if the body names the action (a form) or the wait (a receive from SQS).
 pub(super) fn wants_body(head: &Head<'_>) -> bool {
-    let length = header(head.headers, CONTENT_LENGTH).map_or(Some(0), |length| length.parse::<u64>().ok());
-    length.is_none_or(|length| length <= LARGEST_FORM) && (is_form(head) || target(head) == Some("ReceiveMessage"))
+    let is_small = |length: &str| length.parse().is_ok_and(|length: u64| length <= LARGEST_FORM);
+    header(head.headers, CONTENT_LENGTH).is_none_or(is_small) && (is_form(head) || target(head) == Some("ReceiveMessage"))
 }
 
 pub(super) fn read(head: &Head<'_>, body: &[u8]) -> Words {
@@ -48,21 +50,16 @@ pub(super) fn read(head: &Head<'_>, body: &[u8]) -> Words {
     let fields = Fields { query: head.uri.query().unwrap_or_default(), form: if is_form(head) { body } else { "" } };
     // EC2 and S3 speak neither of these protocols, and ignore their headers.
     let has_target = service != "ec2" && !is_s3(&service);
-    let action = has_target
-        .then(|| target(head).or_else(|| cbor_operation(head)))
-        .flatten()
-        .map(str::to_owned)
-        .or_else(|| fields.value("Action"))
-        .or_else(|| rest::action(&service, head, host(head).as_str()).map(str::to_owned))
-        .unwrap_or_default();
+    let in_head = || target(head).or_else(|| cbor_operation(head)).filter(|_| has_target).map(str::to_owned);
+    let of_route = || rest::action(&service, head, &host(head)).map(str::to_owned);
+    let action = in_head().or_else(|| fields.value("Action")).or_else(of_route).unwrap_or_default();
     let reads = if action.is_empty() { is_read(head.method) } else { reads(&action) };
-    let waits = service == "sqs" && action == "ReceiveMessage" && (fields.waits() || json_waits(body));
     Words {
         unfiltered: service == "ec2" && UNFILTERED.contains(&action.as_str()) && !fields.filter(),
         is_retry: attempt(head).is_some_and(|attempt| attempt > 1),
         serial: if action == "ChangeResourceRecordSets" { zone(head) } else { String::new() },
         account: account::of_key_id(&key_id).unwrap_or(key_id),
-        waits_upstream: waits,
+        waits_upstream: service == "sqs" && action == "ReceiveMessage" && (fields.waits() || json_waits(body)),
         instances: if service == "ec2" { fields.instances(&action) } else { 0 },
         service,
         region,
@@ -72,9 +69,9 @@ pub(super) fn read(head: &Head<'_>, body: &[u8]) -> Words {
     }
 }
 
-/// The protocol of a call to `service`, by what its head says.
+/// Returns the protocol of a call to `service`, as its head tells.
 pub(super) fn protocol(head: &Head<'_>, service: &str) -> Protocol {
-    let has_action = || form::pairs(head.uri.query().unwrap_or_default()).any(|(name, _)| name == "Action");
+    let has_action = || form::value(head.uri.query().unwrap_or_default(), "Action").is_some();
     match service {
         _ if header(head.headers, &PROTOCOL).is_some_and(|name| name == "rpc-v2-cbor") => Protocol::Cbor,
         _ if head.headers.contains_key(&TARGET) => match header(head.headers, CONTENT_TYPE) {
@@ -89,7 +86,7 @@ pub(super) fn protocol(head: &Head<'_>, service: &str) -> Protocol {
     }
 }
 
-/// S3 by the names that its calls are signed for.
+/// True for the names of S3 in signatures.
 pub(super) fn is_s3(service: &str) -> bool {
     matches!(service, "s3" | "s3express" | "s3-object-lambda" | "s3-outposts")
 }
@@ -100,26 +97,30 @@ struct Fields<'a> {
     form: &'a str,
 }
 
-impl Fields<'_> {
+impl<'a> Fields<'a> {
     fn value(&self, wanted: &str) -> Option<String> {
-        let mut both = form::pairs(self.form).chain(form::pairs(self.query));
-        both.find(|(name, _)| name == wanted).map(|(_, value)| form::decoded(value).into_owned())
+        form::value(self.form, wanted).or_else(|| form::value(self.query, wanted)).map(Cow::into_owned)
     }
 
-    /// True if less than everything is asked for.
+    fn names(&self) -> impl Iterator<Item = Cow<'a, str>> {
+        form::pairs(self.form).chain(form::pairs(self.query)).map(|(name, _)| name)
+    }
+
+    /// True if the call asks for less than everything.
     fn filter(&self) -> bool {
-        form::pairs(self.form).chain(form::pairs(self.query)).any(|(name, _)| {
+        let narrows = |name: &str| {
             name == "MaxResults" || name.starts_with("Filter.") || name.ends_with("Id.1") || name.ends_with("Name.1")
-        })
+        };
+        self.names().any(|name| narrows(&name))
     }
 
-    /// Returns the instances that a call to EC2 is for, as far as the form was read.
+    /// Returns the number of instances in a call to EC2, as far as the form was read.
     fn instances(&self, action: &str) -> u16 {
         match action {
             "RunInstances" => self.value("MaxCount").and_then(|count| count.parse().ok()).unwrap_or(1),
             "StartInstances" | "StopInstances" | "TerminateInstances" => {
-                let ids = form::pairs(self.form).chain(form::pairs(self.query));
-                u16::try_from(ids.filter(|(name, _)| name.starts_with("InstanceId.")).count()).unwrap_or(u16::MAX)
+                let ids = self.names().filter(|name| name.starts_with("InstanceId."));
+                u16::try_from(ids.count()).unwrap_or(u16::MAX)
             }
             _ => 0,
         }
@@ -130,36 +131,32 @@ impl Fields<'_> {
     }
 }
 
-/// The wait in the JSON of a receive.
+/// True if the JSON of a receive asks to wait.
 fn json_waits(body: &str) -> bool {
     let after = body.split_once("\"WaitTimeSeconds\"").map(|(_, after)| after.trim_start());
     let number = after.and_then(|after| after.strip_prefix(':')).unwrap_or_default().trim_start();
     number.starts_with(|first: char| ('1'..='9').contains(&first))
 }
 
-/// The service and region that a host's name has, for calls that nobody signed.
+/// Returns the service and region in a host's name, for calls without a signature.
 fn unsigned(head: &Head<'_>) -> Scope {
     let host = host(head);
     let mut labels = host.split('.');
     let service = labels.next().unwrap_or_default();
     let region = labels.next().filter(|label| scope::is_region(label)).unwrap_or_default();
-    let known = host.ends_with(".amazonaws.com") || host.ends_with(".amazonaws.com.cn") || host.ends_with(".api.aws");
-    match known {
-        true => Scope {
-            key_id: String::new(),
-            region: region.into(),
-            service: service.strip_suffix("-fips").unwrap_or(service).into(),
-        },
-        false => Scope::default(),
+    if ![".amazonaws.com", ".amazonaws.com.cn", ".api.aws"].iter().any(|domain| host.ends_with(domain)) {
+        return Scope::default();
     }
+    let service = service.strip_suffix("-fips").unwrap_or(service).to_owned();
+    Scope { key_id: String::new(), region: region.to_owned(), service }
 }
 
-/// `PREFIX.Action` of `X-Amz-Target`.
+/// Returns the action in `X-Amz-Target: PREFIX.ACTION`.
 fn target<'a>(head: &Head<'a>) -> Option<&'a str> {
     header(head.headers, &TARGET)?.rsplit('.').next().filter(|action| !action.is_empty())
 }
 
-/// `/service/NAME/operation/ACTION`.
+/// Returns the action in `/service/NAME/operation/ACTION`.
 fn cbor_operation<'a>(head: &Head<'a>) -> Option<&'a str> {
     header(head.headers, &PROTOCOL).filter(|name| *name == "rpc-v2-cbor")?;
     head.uri.path().rsplit_once("/operation/").map(|(_, action)| action)
@@ -169,13 +166,13 @@ fn is_form(head: &Head<'_>) -> bool {
     *head.method == Method::POST && super::is_form(head.headers)
 }
 
-/// `attempt=2; max=3` of `amz-sdk-request`.
+/// Returns the number in `amz-sdk-request: attempt=2; max=3`.
 fn attempt(head: &Head<'_>) -> Option<u32> {
     let fields = header(head.headers, &ATTEMPT)?.split(';');
     fields.filter_map(|field| field.trim().strip_prefix("attempt=")).find_map(|number| number.trim().parse().ok())
 }
 
-/// The zone that a change is of: Route 53 takes its changes one after another.
+/// Returns the zone in a path: Route 53 takes the changes of a zone one after another.
 fn zone(head: &Head<'_>) -> String {
     let mut segments = head.uri.path().split('/').skip_while(|segment| *segment != "hostedzone");
     segments.nth(1).unwrap_or_default().to_owned()
@@ -191,7 +188,7 @@ static ATTEMPT: HeaderName = HeaderName::from_static("amz-sdk-request");
 
 const READS: [&str; 10] =
     ["Describe", "List", "Get", "Search", "Head", "BatchGet", "Query", "Scan", "Lookup", "Select"];
-/// The listings that EC2 counts apart where nothing narrows them.
+/// Listings that EC2 counts apart unless something narrows them.
 const UNFILTERED: [&str; 7] = [
     "DescribeInstances",
     "DescribeInstanceStatus",

@@ -14,15 +14,16 @@ pub(super) fn read(head: &Head<'_>) -> Words {
         let at = segments.iter().position(|segment| *segment == word)?;
         segments.get(at + 1).copied()
     };
-    // The last namespace counts: an extension of a resource is its own provider's.
+    // The last namespace counts: an extension of a resource belongs to its own provider.
     let provider = segments.iter().rposition(|segment| *segment == "providers");
     let below = provider.map_or(&[][..], |at| segments.get(at + 1..).unwrap_or_default());
     let (service, types) = match below.split_first() {
         Some((namespace, rest)) => (*namespace, rest.iter().step_by(2).copied().collect::<Vec<_>>().join("/")),
         None => ("", segments.iter().step_by(2).next_back().copied().unwrap_or_default().to_owned()),
     };
+    let reads = is_read(head.method);
     let does = match *head.method {
-        ref method if is_read(method) => "reads",
+        _ if reads => "reads",
         Method::DELETE => "deletes",
         _ => "writes",
     };
@@ -31,7 +32,7 @@ pub(super) fn read(head: &Head<'_>) -> Words {
         region: after("locations").unwrap_or_default().into(),
         account: after("subscriptions").or_else(|| after("tenants")).unwrap_or_default().into(),
         action: format!("{does}/{types}"),
-        reads: does == "reads",
+        reads,
         ..Words::default()
     }
 }

@@ -2,34 +2,22 @@
 
 use std::borrow::Cow;
 
-use memchr::memchr2;
-use percent_encoding::percent_decode_str;
+pub(super) use crate::api::unescape as decoded;
 
-/// The pairs of a form: names decoded, values as they are written.
+/// Returns the pairs of a form: names decoded, values as they are written.
 pub(super) fn pairs(form: &str) -> impl Iterator<Item = (Cow<'_, str>, &str)> {
-    form.split('&').filter(|pair| !pair.is_empty()).map(|pair| {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        (decoded(name), value)
-    })
+    let pairs = form.split('&').filter(|pair| !pair.is_empty());
+    pairs.map(|pair| pair.split_once('=').unwrap_or((pair, ""))).map(|(name, value)| (decoded(name), value))
 }
 
-/// The text of a body's beginning; an escape or a character that is cut in two ends it.
+/// Returns the first value of a name, decoded.
+pub(super) fn value<'a>(form: &'a str, wanted: &str) -> Option<Cow<'a, str>> {
+    pairs(form).find(|(name, _)| name == wanted).map(|(_, value)| decoded(value))
+}
+
+/// Returns the text at the beginning of a body, without a character that is cut in two.
 pub(super) fn text(body: &[u8]) -> &str {
-    match std::str::from_utf8(body) {
-        Ok(text) => text,
-        Err(error) => {
-            body.get(..error.valid_up_to()).and_then(|valid| std::str::from_utf8(valid).ok()).unwrap_or_default()
-        }
-    }
-}
-
-/// A name or a value, decoded. Never fails: what is no text is replaced.
-pub(super) fn decoded(text: &str) -> Cow<'_, str> {
-    if memchr2(b'%', b'+', text.as_bytes()).is_none() {
-        return Cow::Borrowed(text);
-    }
-    let spaced = text.replace('+', " ");
-    Cow::Owned(percent_decode_str(&spaced).decode_utf8_lossy().into_owned())
+    body.utf8_chunks().next().map_or("", |chunk| chunk.valid())
 }
 
 #[cfg(test)]

@@ -1,13 +1,20 @@
-//! GitHub: the resource whose quota a call uses, by the words of `x-ratelimit-resource`.
+//! GitHub: the resource of a call's quota, in the words of `x-ratelimit-resource`.
 
-use super::{Head, Words, form, is_read, route};
+use std::sync::LazyLock;
+
+use super::route::{Route, action_of, routes};
+use super::{Head, Words, form, is_read};
 
 /// True for a call to the GraphQL endpoint.
 pub(super) fn is_graphql(head: &Head<'_>) -> bool {
-    path(head).strip_prefix("/graphql").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    is_below(path(head), "/graphql")
 }
 
-/// Returns the path below the API. GitHub Enterprise Server has its API below a path of its own.
+fn is_below(path: &str, top: &str) -> bool {
+    path.strip_prefix(top).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// Returns the path below the API, which is not at the root of a GitHub Enterprise Server.
 fn path<'a>(head: &Head<'a>) -> &'a str {
     let path = head.uri.path();
     path.strip_prefix("/api/v3").or_else(|| path.strip_prefix("/api")).unwrap_or(path)
@@ -15,15 +22,13 @@ fn path<'a>(head: &Head<'a>) -> &'a str {
 
 pub(super) fn read(head: &Head<'_>, body: &[u8]) -> Words {
     let path = path(head);
-    let known = route::action(&RESOURCES, head.method, path);
-    let below = |word: &str| path.strip_prefix(word).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-    let service = match known {
+    let service = match action_of(&RESOURCES, head.method, path) {
         Some(resource) => resource,
         None if is_graphql(head) => "graphql",
-        None if below("/search/code") => "code_search",
-        None if below("/search") => "search",
-        None if below("/scim") => "scim",
-        None if below("/rate_limit") => "",
+        None if is_below(path, "/search/code") => "code_search",
+        None if is_below(path, "/search") => "search",
+        None if is_below(path, "/scim") => "scim",
+        None if is_below(path, "/rate_limit") => "",
         None => "core",
     };
     let reads = is_read(head.method) || service == "graphql" && is_query(body);
@@ -35,13 +40,11 @@ pub(super) fn read(head: &Head<'_>, body: &[u8]) -> Words {
     Words { service: service.into(), action: action.into(), reads, ..Words::default() }
 }
 
-/// True if the GraphQL document in the beginning of a body is known to begin with a query. Anything
-/// else may change something.
+/// True if the GraphQL document in a body certainly begins with a query. Any other may change
+/// something.
 fn is_query(body: &[u8]) -> bool {
-    let document = form::text(body).split_once("\"query\"").map(|(_, rest)| rest.trim_start());
-    let document =
-        document.and_then(|rest| rest.strip_prefix(':')).and_then(|rest| rest.trim_start().strip_prefix('"'));
-    let Some(mut document) = document else { return false };
+    let value = form::text(body).split_once("\"query\"").and_then(|(_, rest)| rest.trim_start().strip_prefix(':'));
+    let Some(mut document) = value.and_then(|value| value.trim_start().strip_prefix('"')) else { return false };
     while let Some(rest) = ["\\n", "\\r", "\\t", " ", ","].iter().find_map(|blank| document.strip_prefix(blank)) {
         document = rest;
     }
@@ -49,19 +52,8 @@ fn is_query(body: &[u8]) -> bool {
     document.starts_with('{') || word == "query" || word == "subscription"
 }
 
-/// The calls with a quota of their own. Source: the REST reference, "Rate limit", and the answers'
-/// `x-ratelimit-resource`.
-const RESOURCES: [route::Route; 9] = [
-    ("POST", "repos/*/*/code-scanning/sarifs", "code_scanning_upload"),
-    ("POST", "repos/*/*/dependency-graph/snapshots", "dependency_snapshots"),
-    ("GET", "repos/*/*/dependency-graph/sbom", "dependency_sbom"),
-    ("POST", "repos/*/*/actions/runners/registration-token", "actions_runner_registration"),
-    ("POST", "orgs/*/actions/runners/registration-token", "actions_runner_registration"),
-    ("POST", "enterprises/*/actions/runners/registration-token", "actions_runner_registration"),
-    ("POST", "app-manifests/*/conversions", "integration_manifest"),
-    ("GET", "orgs/*/audit-log", "audit_log"),
-    ("GET", "enterprises/*/audit-log", "audit_log"),
-];
+/// The calls with a quota of their own.
+static RESOURCES: LazyLock<Vec<Route>> = LazyLock::new(|| routes(include_str!("github.tsv")));
 
 #[cfg(test)]
 mod tests {

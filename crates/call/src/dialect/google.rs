@@ -24,27 +24,19 @@ pub(super) fn read(head: &Head<'_>) -> Words {
     let region = after("regions").or_else(|| after("locations")).map(str::to_owned);
     let region = region.or_else(|| after("zones").and_then(|zone| Some(zone.rsplit_once('-')?.0.to_owned())));
     let (collection, method) = named(&segments, head.method);
-    let reads = match method.as_str() {
-        word if ["get", "list", "search", "query", "test", "aggregated", "lookup"]
-            .iter()
-            .any(|read| word.starts_with(read)) =>
-        {
-            true
-        }
-        _ => is_read(head.method),
-    };
+    let reads = is_read(head.method) || READS.iter().any(|read| method.starts_with(read));
     Words {
         service: service.into(),
         region: region.unwrap_or_default(),
         account: project.unwrap_or_default().into(),
-        action: if collection.is_empty() { method } else { format!("{collection}.{method}") },
+        action: if collection.is_empty() { method.into() } else { format!("{collection}.{method}") },
         reads,
         ..Words::default()
     }
 }
 
-/// The last collection of a path, and what is done with it or one of its members.
-fn named(segments: &[&str], method: &Method) -> (String, String) {
+/// Returns the last collection of a path, and the method that is called on it or one of its members.
+fn named<'a>(segments: &[&'a str], method: &Method) -> (&'a str, &'a str) {
     let version = segments.iter().position(|segment| is_version(segment));
     let mut rest = version.map_or(segments, |at| segments.get(at + 1..).unwrap_or_default()).iter().copied().peekable();
     let mut collection = "";
@@ -53,17 +45,17 @@ fn named(segments: &[&str], method: &Method) -> (String, String) {
         if matches!(segment, "global" | "aggregated") {
             continue;
         }
-        if let Some((word, verb)) = segment.split_once(':') {
-            return (word.into(), verb.into());
+        if let Some(both) = segment.split_once(':') {
+            return both;
         }
         if rest.peek().is_none() && is_member && is_method(segment) {
-            return (collection.into(), segment.into());
+            return (collection, segment);
         }
         collection = segment;
         let member = rest.next();
         is_member = member.is_some();
         if let Some((_, verb)) = member.and_then(|member| member.split_once(':')) {
-            return (collection.into(), verb.into());
+            return (collection, verb);
         }
     }
     let does = match *method {
@@ -75,16 +67,16 @@ fn named(segments: &[&str], method: &Method) -> (String, String) {
         Method::DELETE => "delete",
         _ => "other",
     };
-    (collection.into(), does.into())
+    (collection, does)
 }
 
-/// `v1`, `v1beta1`, `v2alpha`; Compute also has `beta` and `alpha`.
+/// True for `v1`, `v1beta1`, `v2alpha`, and Compute's `beta` and `alpha`.
 fn is_version(segment: &str) -> bool {
-    let digits = segment.strip_prefix('v').is_some_and(|rest| rest.starts_with(|letter: char| letter.is_ascii_digit()));
-    digits || matches!(segment, "beta" | "alpha")
+    let is_numbered = |rest: &str| rest.starts_with(|first: char| first.is_ascii_digit());
+    segment.strip_prefix('v').is_some_and(is_numbered) || matches!(segment, "beta" | "alpha")
 }
 
-/// A verb at a path's end, as against one more collection: collections are plural nouns.
+/// True for a verb at a path's end, not one more collection: collections are plural nouns.
 fn is_method(segment: &str) -> bool {
     let verbs = ["set", "add", "remove", "attach", "detach", "get", "delete", "test", "update", "move", "list"];
     let leads = |verb: &str| {
@@ -92,6 +84,9 @@ fn is_method(segment: &str) -> bool {
     };
     !segment.ends_with('s') || verbs.into_iter().any(leads)
 }
+
+/// The beginnings of methods that change nothing.
+const READS: [&str; 7] = ["get", "list", "search", "query", "test", "aggregated", "lookup"];
 
 #[cfg(test)]
 mod tests {

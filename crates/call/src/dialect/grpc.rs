@@ -1,4 +1,4 @@
-//! gRPC, whatever the provider: `POST /package.Service/Method`, told by its media type.
+//! gRPC of any provider: `POST /package.Service/Method`, recognised by its media type.
 
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, Method};
@@ -7,12 +7,11 @@ use super::{Head, Words, header};
 
 /// True for the head of a gRPC message: `application/grpc`, with or without a format.
 pub fn is_grpc(headers: &HeaderMap) -> bool {
-    header(headers, CONTENT_TYPE).is_some_and(|kind| {
-        kind.strip_prefix("application/grpc").is_some_and(|rest| rest.is_empty() || rest.starts_with(['+', ';']))
-    })
+    let format = header(headers, CONTENT_TYPE).and_then(|kind| kind.strip_prefix("application/grpc"));
+    format.is_some_and(|rest| rest.is_empty() || rest.starts_with(['+', ';']))
 }
 
-/// True for a POST with gRPC's media type and without a query, which no method has.
+/// True for a POST with gRPC's media type and no query.
 pub(super) fn is(head: &Head<'_>) -> bool {
     *head.method == Method::POST && head.uri.query().is_none() && is_grpc(head.headers)
 }

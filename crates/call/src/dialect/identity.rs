@@ -1,5 +1,4 @@
-//! Two identities of a call: the credential that signed it, and its body without what is fresh each
-//! time.
+//! Two identities of a call: its signing key, and its body without idempotency tokens.
 
 use std::borrow::Cow;
 
@@ -8,12 +7,12 @@ use serde_json::Value;
 
 use super::{Head, aws, form, media_type};
 
-/// The access key id that a call is signed with by SigV4: the whole header differs in every call.
+/// Returns the access key id of a SigV4 signature. The whole header differs in every call.
 pub fn signing_key_id(uri: &Uri, headers: &HeaderMap) -> Option<String> {
     aws::scope(&Head { method: &Method::GET, uri, headers }).map(|scope| scope.key_id)
 }
 
-/// A kind of body in which idempotency tokens are found.
+/// A format of bodies with idempotency tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenBody {
     /// `application/x-www-form-urlencoded`.
@@ -23,7 +22,7 @@ pub enum TokenBody {
 }
 
 impl TokenBody {
-    /// The kind of a request's body; `None` for one in which no tokens are looked for.
+    /// Returns the format of a request's body, if it may have tokens.
     pub fn of(headers: &HeaderMap) -> Option<Self> {
         let kind = media_type(headers).to_ascii_lowercase();
         match kind.strip_prefix("application/")? {
@@ -32,8 +31,8 @@ impl TokenBody {
         }
     }
 
-    /// A body without its idempotency tokens, which differ between two tries of the same thing: to
-    /// tell calls apart, never to be sent.
+    /// Returns a body without its idempotency tokens, which differ between two tries of the same
+    /// call. It identifies the call and is never sent.
     pub fn without_tokens(self, body: &[u8]) -> Cow<'_, [u8]> {
         let kept = std::str::from_utf8(body).ok().and_then(|text| match self {
             Self::Form => form_without(text),
@@ -43,16 +42,14 @@ impl TokenBody {
     }
 }
 
-/// `None` if no field is a token.
+/// Returns a form without its tokens; `None` if it has none.
 fn form_without(text: &str) -> Option<String> {
     let is_token = |pair: &&str| form::pairs(pair).any(|(name, _)| is_token(&name));
-    text.split('&').any(|pair| is_token(&pair)).then(|| {
-        let kept: Vec<&str> = text.split('&').filter(|pair| !is_token(pair)).collect();
-        kept.join("&")
-    })
+    let kept: Vec<&str> = text.split('&').filter(|pair| !is_token(pair)).collect();
+    (kept.len() < text.split('&').count()).then(|| kept.join("&"))
 }
 
-/// `None` if it is no object, or none of its fields is a token.
+/// Returns a JSON object without its tokens; `None` if it has none.
 fn json_without(text: &str) -> Option<String> {
     let Ok(Value::Object(mut fields)) = serde_json::from_str(text) else { return None };
     let before = fields.len();
@@ -60,8 +57,7 @@ fn json_without(text: &str) -> Option<String> {
     (fields.len() < before).then(|| Value::Object(fields).to_string())
 }
 
-/// The names under which services take a token. Source: the Smithy trait `idempotencyToken` in
-/// AWS's models.
+/// True for the name of a token. Source: the Smithy trait `idempotencyToken` in AWS's models.
 fn is_token(name: &str) -> bool {
     let tokens =
         ["clienttoken", "clientrequesttoken", "callerreference", "idempotencytoken", "requesttoken", "creationtoken"];

@@ -1,8 +1,7 @@
-//! The gate's own answers in the form that a provider's SDKs retry.
+//! The gate's own responses in the forms of providers, for their SDKs to retry.
 //!
-//! Sources: the answers of seven AWS SDKs, azure-core, google-cloud and GitHub's clients to each
-//! form (docs/external-apis.md); the AWS codes are in the throttling lists of boto3, Go v2 and JS
-//! v3.
+//! Sources: tests of seven AWS SDKs, azure-core, google-cloud and GitHub's clients with each form
+//! (docs/external-apis.md). The AWS codes are in the throttling lists of boto3, Go v2 and JS v3.
 
 use std::time::Duration;
 
@@ -12,10 +11,10 @@ use serde_json::json;
 
 use super::Protocol;
 
-/// The form in which a call's sender expects an error.
+/// A provider's form of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// An AWS service's, by its protocol.
+    /// An AWS service's, by protocol.
     Aws(Protocol),
     /// Azure Resource Manager's.
     Azure,
@@ -23,34 +22,33 @@ pub enum Form {
     Google,
     /// GitHub's.
     Github,
-    /// Trailers alone, for gRPC.
+    /// gRPC's: trailers alone.
     Grpc,
 }
 
-/// An answer that the gate gives instead of the upstream.
+/// A response of the gate itself, in no form yet.
 #[derive(Clone, Copy, Debug)]
 pub struct Denial<'a> {
-    /// The status where the provider's form leaves the choice: 429 for a refusal, 5xx for a
-    /// failure.
+    /// The status, unless the form requires another: 429 for a refusal, 5xx for a failure.
     pub status: StatusCode,
     /// True for a refusal by a limit, false for a failure of the gate or its upstream.
     pub throttled: bool,
     /// The sentence for people.
     pub message: &'a str,
-    /// The time after which to come again, where the answer says one.
+    /// The time after which to retry, if the response names one.
     pub retry_after: Option<Duration>,
-    /// An identifier that people find in the SDK's error and in no provider's log.
+    /// An identifier to show in the SDK's error. The provider has not logged it.
     pub request_id: &'a str,
-    /// True for GitHub's secondary limit as a 403, which its clients wait out for all calls.
+    /// True for GitHub's secondary limit as a 403: its clients stop all calls for the time.
     pub as_secondary_limit: bool,
 }
 
-/// An answer in a provider's form.
+/// A response in a provider's form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Written {
     /// The status.
     pub status: StatusCode,
-    /// Fields besides Content-Length; Content-Type and Retry-After are among them.
+    /// Fields, without Content-Length.
     pub headers: Vec<(HeaderName, HeaderValue)>,
     /// The body; empty for HEAD and gRPC.
     pub body: Vec<u8>,
@@ -59,7 +57,7 @@ pub struct Written {
 // === impl Form ===
 
 impl Form {
-    /// Writes a denial for a call of `method`.
+    /// Writes a denial of a call with this method.
     pub fn write(self, denial: &Denial<'_>, method: &Method) -> Written {
         let mut written = match self {
             Self::Aws(protocol) => aws(protocol, denial, method),
@@ -68,14 +66,18 @@ impl Form {
             Self::Github => github(denial),
             Self::Grpc => grpc(denial),
         };
+        if let (Some(wait), false) = (denial.retry_after, self == Self::Grpc) {
+            let wait = seconds(wait.min(self.longest()));
+            written.headers.push((header::RETRY_AFTER, HeaderValue::from(wait)));
+        }
         if *method == Method::HEAD {
             written.body.clear();
         }
         written
     }
 
-    /// The longest time that the provider's SDKs may be told: the AWS SDK for Go v1 sleeps whatever
-    /// it is told inside the worker, and azcore gives up at once beyond a minute.
+    /// Returns the longest time for the provider's SDKs. The AWS SDK for Go v1 blocks its worker for
+    /// any time, and azcore gives up at once beyond a minute.
     fn longest(self) -> Duration {
         match self {
             Self::Aws(_) => Duration::from_secs(20),
@@ -93,53 +95,41 @@ fn aws(protocol: Protocol, denial: &Denial<'_>, method: &Method) -> Written {
         (true, Protocol::S3) => "SlowDown",
         (true, Protocol::Json | Protocol::Json10 | Protocol::Cbor | Protocol::RestJson) => "ThrottlingException",
     };
-    let message = xml(denial.message);
     let id = denial.request_id;
     let side = if denial.throttled { "Sender" } else { "Receiver" };
-    let typed = || json!({ "__type": code, "message": denial.message }).to_string();
-    let (kind, body) = match protocol {
-        Protocol::Ec2Query => (
-            "text/xml",
-            format!(
-                "<Response><Errors><Error><Code>{code}</Code><Message>{message}</Message></Error></Errors>\
-                 <RequestID>{id}</RequestID></Response>"
-            ),
-        ),
-        Protocol::Query | Protocol::RestXml => (
-            "text/xml",
-            format!(
-                "<ErrorResponse><Error><Type>{side}</Type><Code>{code}</Code><Message>{message}</Message></Error>\
-                 <RequestId>{id}</RequestId></ErrorResponse>"
-            ),
-        ),
-        Protocol::S3 => (
-            "application/xml",
-            format!("<Error><Code>{code}</Code><Message>{message}</Message><RequestId>{id}</RequestId></Error>"),
-        ),
-        Protocol::Json => ("application/x-amz-json-1.1", typed()),
-        Protocol::Json10 => ("application/x-amz-json-1.0", typed()),
-        Protocol::RestJson => ("application/json", json!({ "message": denial.message }).to_string()),
-        Protocol::Cbor => ("application/cbor", String::new()),
+    let error = format!("<Code>{code}</Code><Message>{}</Message>", xml(denial.message));
+    let request_id = format!("<RequestId>{id}</RequestId>");
+    let typed = json!({ "__type": code, "message": denial.message }).to_string();
+    let (kind, body): (_, Vec<u8>) = match protocol {
+        Protocol::Ec2Query => {
+            let errors = format!("<Errors><Error>{error}</Error></Errors>");
+            ("text/xml", format!("<Response>{errors}<RequestID>{id}</RequestID></Response>").into())
+        }
+        Protocol::Query | Protocol::RestXml => {
+            let error = format!("<Error><Type>{side}</Type>{error}</Error>");
+            ("text/xml", format!("<ErrorResponse>{error}{request_id}</ErrorResponse>").into())
+        }
+        Protocol::S3 => ("application/xml", format!("<Error>{error}{request_id}</Error>").into()),
+        Protocol::Json => ("application/x-amz-json-1.1", typed.into()),
+        Protocol::Json10 => ("application/x-amz-json-1.0", typed.into()),
+        Protocol::RestJson => ("application/json", json!({ "message": denial.message }).to_string().into()),
+        Protocol::Cbor => {
+            let texts = ["__type", code, "message", denial.message].map(cbor_text);
+            ("application/cbor", [vec![0xa2], texts.concat()].concat()) // a map of two pairs
+        }
     };
-    let body = match protocol {
-        Protocol::Cbor => cbor(&[("__type", code), ("message", denial.message)]),
-        _ => body.into_bytes(),
-    };
-    // A 429 without a body says nothing to boto3, and an answer to HEAD has none; a 503 is retried
-    // by all.
+    // boto3 ignores a 429 without a body, as the response to a HEAD is. All SDKs retry a 503.
     let status = if *method == Method::HEAD { StatusCode::SERVICE_UNAVAILABLE } else { denial.status };
     let mut written = Written::new(status, kind, body);
-    match protocol {
-        Protocol::Json | Protocol::Json10 | Protocol::RestJson => written.push("x-amzn-errortype", code),
-        Protocol::Cbor => {
-            written.push("x-amzn-errortype", code);
-            written.push("smithy-protocol", "rpc-v2-cbor");
-        }
-        Protocol::Ec2Query | Protocol::Query | Protocol::RestXml | Protocol::S3 => {}
+    if matches!(protocol, Protocol::Json | Protocol::Json10 | Protocol::RestJson | Protocol::Cbor) {
+        written.push("x-amzn-errortype", code);
+    }
+    if protocol == Protocol::Cbor {
+        written.push("smithy-protocol", "rpc-v2-cbor");
     }
     written.push("x-amzn-requestid", id);
-    if let Some(wait) = written.wait(denial, Form::Aws(protocol)) {
-        written.push("x-amz-retry-after", &wait.as_millis().to_string());
+    if let Some(wait) = denial.retry_after {
+        written.push("x-amz-retry-after", &wait.min(Form::Aws(protocol).longest()).as_millis().to_string());
     }
     written
 }
@@ -147,52 +137,42 @@ fn aws(protocol: Protocol, denial: &Denial<'_>, method: &Method) -> Written {
 fn azure(denial: &Denial<'_>) -> Written {
     let code = if denial.throttled { "TooManyRequests" } else { "ServiceUnavailable" };
     let body = json!({ "error": { "code": code, "message": denial.message } });
-    let mut written = Written::new(denial.status, "application/json; charset=utf-8", body.to_string().into_bytes());
-    written.wait(denial, Form::Azure);
-    written
+    Written::new(denial.status, "application/json; charset=utf-8", body.to_string())
 }
 
 fn google(denial: &Denial<'_>) -> Written {
-    let (status, reason) =
-        if denial.throttled { ("RESOURCE_EXHAUSTED", "rateLimitExceeded") } else { ("UNAVAILABLE", "backendError") };
-    let message = denial.message;
-    let domain = if denial.throttled { "usageLimits" } else { "global" };
-    let details: Vec<_> = denial
-        .retry_after
-        .map(|wait| {
-            let delay = format!("{}s", seconds(wait));
-            json!({ "@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": delay })
-        })
-        .into_iter()
-        .collect();
+    let (status, domain, reason) = match denial.throttled {
+        true => ("RESOURCE_EXHAUSTED", "usageLimits", "rateLimitExceeded"),
+        false => ("UNAVAILABLE", "global", "backendError"),
+    };
+    let retry_info = |wait| {
+        json!({ "@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": format!("{}s", seconds(wait)) })
+    };
     let body = json!({ "error": {
         "code": denial.status.as_u16(),
-        "message": message,
+        "message": denial.message,
         "status": status,
-        "errors": [{ "domain": domain, "reason": reason, "message": message }],
-        "details": details,
+        "errors": [{ "domain": domain, "reason": reason, "message": denial.message }],
+        "details": denial.retry_after.map(retry_info).into_iter().collect::<Vec<_>>(),
     } });
-    let mut written = Written::new(denial.status, "application/json; charset=UTF-8", body.to_string().into_bytes());
-    written.wait(denial, Form::Google);
-    written
+    Written::new(denial.status, "application/json; charset=UTF-8", body.to_string())
 }
 
 fn github(denial: &Denial<'_>) -> Written {
-    let secondary = denial.throttled && denial.as_secondary_limit;
     let page = "https://docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api";
-    let (status, message, page) = if secondary {
-        let message = format!("You have exceeded a secondary rate limit. {}", denial.message);
-        (StatusCode::FORBIDDEN, message, format!("{page}#about-secondary-rate-limits"))
-    } else {
-        (denial.status, denial.message.to_owned(), page.to_owned())
+    let (status, before, section) = match denial.throttled && denial.as_secondary_limit {
+        true => {
+            let before = "You have exceeded a secondary rate limit. ";
+            (StatusCode::FORBIDDEN, before, "#about-secondary-rate-limits")
+        }
+        false => (denial.status, "", ""),
     };
-    let body = json!({ "message": message, "documentation_url": page });
-    let mut written = Written::new(status, "application/json; charset=utf-8", body.to_string().into_bytes());
-    written.wait(denial, Form::Github);
-    written
+    let message = format!("{before}{}", denial.message);
+    let body = json!({ "message": message, "documentation_url": format!("{page}{section}") });
+    Written::new(status, "application/json; charset=utf-8", body.to_string())
 }
 
-/// An answer of trailers alone. The pushback is gRFC A6's, in milliseconds.
+/// Returns a response of trailers alone. The pushback is gRFC A6's, in milliseconds.
 fn grpc(denial: &Denial<'_>) -> Written {
     let mut written = Written::new(StatusCode::OK, "application/grpc", Vec::new());
     written.push("grpc-status", if denial.throttled { "8" } else { "14" });
@@ -203,12 +183,12 @@ fn grpc(denial: &Denial<'_>) -> Written {
     written
 }
 
-/// The whole seconds of a time, rounded up, at least one: fractions are read by few.
+/// Returns a time in whole seconds, rounded up, at least one: few clients read fractions.
 fn seconds(wait: Duration) -> u64 {
     wait.as_secs().saturating_add(u64::from(wait.subsec_nanos() > 0)).max(1)
 }
 
-/// A text inside XML. What XML 1.0 cannot hold becomes a space.
+/// Escapes a text for XML. A character that XML 1.0 does not allow becomes a space.
 fn xml(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -223,44 +203,32 @@ fn xml(text: &str) -> String {
     escaped
 }
 
-/// A map of texts in CBOR (RFC 8949, section 3), of fewer than 24 pairs.
-fn cbor(fields: &[(&str, &str)]) -> Vec<u8> {
-    let length = |major: u8, length: usize| match (u8::try_from(length), u16::try_from(length)) {
-        (Ok(short), _) if short < 24 => vec![major << 5 | short],
-        (Ok(byte), _) => vec![major << 5 | 24, byte],
-        (Err(_), Ok(two)) => [&[major << 5 | 25], two.to_be_bytes().as_slice()].concat(),
-        (Err(_), Err(_)) => [&[major << 5 | 27], (length as u64).to_be_bytes().as_slice()].concat(),
+/// Returns a text in CBOR (RFC 8949, section 3).
+fn cbor_text(text: &str) -> Vec<u8> {
+    let mut bytes = match u8::try_from(text.len()) {
+        Ok(short @ 0..24) => vec![0x60 | short],
+        _ => [&[0x7b][..], &(text.len() as u64).to_be_bytes()].concat(),
     };
-    let mut bytes = length(5, fields.len());
-    for text in fields.iter().flat_map(|(name, value)| [name, value]) {
-        bytes.extend(length(3, text.len()));
-        bytes.extend(text.as_bytes());
-    }
+    bytes.extend_from_slice(text.as_bytes());
     bytes
 }
 
-/// The bytes that `grpc-message` escapes. Source: "gRPC over HTTP2", `Percent-Encoded`.
+/// The bytes to escape in `grpc-message`. Source: "gRPC over HTTP2", `Percent-Encoded`.
 const GRPC_MESSAGE: AsciiSet = CONTROLS.add(b'%');
 
 // === impl Written ===
 
 impl Written {
-    fn new(status: StatusCode, kind: &'static str, body: Vec<u8>) -> Self {
-        Self { status, headers: vec![(header::CONTENT_TYPE, HeaderValue::from_static(kind))], body }
+    fn new(status: StatusCode, kind: &'static str, body: impl Into<Vec<u8>>) -> Self {
+        let kind = (header::CONTENT_TYPE, HeaderValue::from_static(kind));
+        Self { status, headers: vec![kind], body: body.into() }
     }
 
-    /// Adds a field; what cannot be one is left out.
+    /// Adds a field, unless it is malformed.
     fn push(&mut self, name: &'static str, value: &str) {
         if let Ok(value) = HeaderValue::from_str(value) {
             self.headers.push((HeaderName::from_static(name), value));
         }
-    }
-
-    /// Adds Retry-After if the denial says a time, and returns the time that it says.
-    fn wait(&mut self, denial: &Denial<'_>, form: Form) -> Option<Duration> {
-        let wait = denial.retry_after?.min(form.longest());
-        self.headers.push((header::RETRY_AFTER, HeaderValue::from(seconds(wait))));
-        Some(wait)
     }
 }
 

@@ -2,26 +2,34 @@
 
 use http::Method;
 
-/// A route: its method, the segments of its path with `*` for any one, and the action's name.
-pub(super) type Route = (&'static str, &'static str, &'static str);
+/// One line of a table.
+#[derive(Debug)]
+pub(super) struct Route {
+    pub(super) method: &'static str,
+    /// The segments of its path, with `*` for any one.
+    pub(super) pattern: &'static str,
+    pub(super) action: &'static str,
+}
 
-/// The action of the first route that fits. Empty segments at the path's ends do not count.
-pub(super) fn action(routes: &[Route], method: &Method, path: &str) -> Option<&'static str> {
+/// Reads a table of lines with method, pattern and action between tabs; `#` begins a comment.
+pub(super) fn routes(table: &'static str) -> Vec<Route> {
+    let cells = table.lines().filter(|line| !line.starts_with('#')).map(|line| line.split('\t'));
+    let route = |mut cells: std::str::Split<'static, char>| {
+        Some(Route { method: cells.next()?, pattern: cells.next()?, action: cells.next()? })
+    };
+    cells.filter_map(route).collect()
+}
+
+/// Returns the action of the first route that fits. Slashes at the path's ends do not count.
+pub(super) fn action_of(routes: &[Route], method: &Method, path: &str) -> Option<&'static str> {
     let path = path.trim_matches('/');
     let fits = |pattern: &str| {
-        let mut pattern = pattern.split('/');
-        let mut path = path.split('/');
-        loop {
-            match (pattern.next(), path.next()) {
-                (None, None) => return true,
-                (Some("*"), Some(segment)) if !segment.is_empty() => {}
-                (Some(word), Some(segment)) if word == segment => {}
-                _ => return false,
-            }
-        }
+        let mut segments = path.split('/');
+        let fits = |word: &str| segments.next().is_some_and(|found| word == found || word == "*" && !found.is_empty());
+        pattern.split('/').all(fits) && segments.next().is_none()
     };
     let method = if *method == Method::HEAD { "GET" } else { method.as_str() };
-    routes.iter().find(|(verb, pattern, _)| *verb == method && fits(pattern)).map(|(.., action)| *action)
+    routes.iter().find(|route| route.method == method && fits(route.pattern)).map(|route| route.action)
 }
 
 #[cfg(test)]
@@ -30,7 +38,7 @@ mod tests {
 
     #[test]
     fn a_route_fits_segment_by_segment() {
-        let routes: [Route; 3] = [("GET", "a", "List"), ("GET", "a/*", "Get"), ("POST", "a/*/b", "Do")];
+        let routes = routes("# a table\nGET\ta\tList\nGET\ta/*\tGet\nPOST\ta/*/b\tDo\n");
         for (method, path, expected) in [
             (Method::GET, "/a", Some("List")),
             (Method::GET, "/a/", Some("List")),
@@ -40,7 +48,7 @@ mod tests {
             (Method::GET, "/a/x/y", None),
             (Method::DELETE, "/a", None),
         ] {
-            assert_eq!(action(&routes, &method, path), expected, "{method} {path}");
+            assert_eq!(action_of(&routes, &method, path), expected, "{method} {path}");
         }
     }
 }

@@ -11,7 +11,7 @@ use super::cursor::Cursor;
 use super::problems::{alternatives, did_you_mean};
 use crate::api::Verb;
 use crate::classify::{Kind, Matcher, Matching};
-use crate::dialect::{Dialect, SERVICES};
+use crate::dialect::{Dialect, service_names};
 
 /// A list of patterns in a matcher.
 type List = fn(&mut Matcher) -> &mut Vec<String>;
@@ -110,13 +110,13 @@ fn check(matcher: &Matcher, at: &Cursor<'_>, kind: Kind) {
 /// Checks names of AWS's services. There are more than are known here, so that an unknown one is no
 /// problem; one that is near to a known one may be.
 fn check_services(services: &[String], at: &Cursor<'_>) {
-    let names: Vec<&str> = SERVICES.iter().map(|(_, name)| *name).collect();
+    let names: Vec<&str> = service_names().map(|service| service.signed).collect();
     for (index, service) in services.iter().enumerate().filter(|(_, service)| !service.contains('*')) {
         let at = at.at("services").item(index);
         let near = did_you_mean(service, &names);
-        match SERVICES.iter().find(|(id, _)| id == service) {
+        match service_names().find(|known| known.sdk == service) {
             _ if names.contains(&service.as_str()) => {}
-            Some((_, name)) => at.problem(format!("is {service:?}, expected the name in signatures: {name:?}")),
+            Some(known) => at.problem(format!("is {service:?}, expected the name in signatures: {:?}", known.signed)),
             None if near.is_empty() => {}
             None => at.warn(format!(
                 "is {service:?}, which is not the name of a service in signatures that is known here{near}"

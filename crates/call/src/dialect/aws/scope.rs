@@ -1,4 +1,6 @@
-//! The scope that a SigV4 signature is for: `KEY/DATE/REGION/SERVICE/aws4_request`.
+//! The scope of a SigV4 signature: `KEY/DATE/REGION/SERVICE/aws4_request`.
+
+use std::borrow::Cow;
 
 use http::header::AUTHORIZATION;
 
@@ -12,7 +14,7 @@ pub(crate) struct Scope {
     pub(crate) service: String,
 }
 
-/// The scope of a request's signature, in its header or, presigned, in its query.
+/// Returns the scope of a request's signature, from its header or (presigned) its query.
 pub(crate) fn scope(head: &Head<'_>) -> Option<Scope> {
     let regions = || header(head.headers, "x-amz-region-set").map(str::to_owned);
     if let Some(authorization) = header(head.headers, AUTHORIZATION) {
@@ -20,13 +22,11 @@ pub(crate) fn scope(head: &Head<'_>) -> Option<Scope> {
         return parse(parts.find_map(|part| part.strip_prefix("Credential="))?, regions());
     }
     let query = head.uri.query().filter(|query| query.contains("X-Amz-Credential"))?;
-    let value = |wanted: &str| {
-        form::pairs(query).find(|(name, _)| name == wanted).map(|(_, value)| form::decoded(value).into_owned())
-    };
-    parse(&value("X-Amz-Credential")?, regions().or_else(|| value("X-Amz-Region-Set")))
+    let in_query = || form::value(query, "X-Amz-Region-Set").map(Cow::into_owned);
+    parse(&form::value(query, "X-Amz-Credential")?, regions().or_else(in_query))
 }
 
-/// With SigV4a the scope has no region; a set of them is beside it, of which one is told apart.
+/// Reads a scope. With SigV4a it has no region, and `regions` beside it count as one.
 fn parse(credential: &str, regions: Option<String>) -> Option<Scope> {
     let mut parts = credential.rsplit('/');
     if parts.next()? != "aws4_request" {
@@ -41,20 +41,19 @@ fn parse(credential: &str, regions: Option<String>) -> Option<Scope> {
         parts.next().filter(|date| is_date(date))?;
         before.to_owned()
     };
-    // A key id has no slash, but what is no key id may.
+    // A key id has no slash, but another credential may have one.
     let key_id = parts.next().filter(|_| parts.next().is_none())?;
     Some(Scope { key_id: key_id.into(), region, service: service.into() })
 }
 
-/// `eu-central-1`, `us-gov-west-1`.
+/// True for the name of a region: `eu-central-1`, `us-gov-west-1`.
 pub(super) fn is_region(label: &str) -> bool {
-    let words: Vec<&str> = label.split('-').collect();
-    let (Some(first), Some(last)) = (words.first(), words.last()) else { return false };
-    (3..=4).contains(&words.len())
-        && first.len() == 2
-        && !last.is_empty()
-        && last.bytes().all(|byte| byte.is_ascii_digit())
-        && words.iter().rev().skip(1).all(|word| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_lowercase()))
+    let Some((place, number)) = label.rsplit_once('-') else { return false };
+    let is_all = |word: &str, fits: fn(&u8) -> bool| !word.is_empty() && word.as_bytes().iter().all(fits);
+    matches!(place.split('-').count(), 2 | 3)
+        && place.find('-') == Some(2)
+        && place.split('-').all(|word| is_all(word, u8::is_ascii_lowercase))
+        && is_all(number, u8::is_ascii_digit)
 }
 
 #[cfg(test)]

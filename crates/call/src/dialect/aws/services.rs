@@ -1,70 +1,16 @@
-//! The names of services: as their SDKs call them, and as signatures do.
-//!
-//! Sources: `serviceId` and `signingName` in the models of the AWS SDKs. These are the services
-//! that controllers call; there are more.
+//! The names of services: in their SDKs, and in signatures.
 
-/// Each service's id in the SDKs, and its name in signatures.
-pub const SERVICES: [(&str, &str); 62] = [
-    ("ACM", "acm"),
-    ("API Gateway", "apigateway"),
-    ("ApiGatewayV2", "apigateway"),
-    ("App Mesh", "appmesh"),
-    ("Application Auto Scaling", "application-autoscaling"),
-    ("Athena", "athena"),
-    ("Auto Scaling", "autoscaling"),
-    ("Backup", "backup"),
-    ("Batch", "batch"),
-    ("CloudFormation", "cloudformation"),
-    ("CloudFront", "cloudfront"),
-    ("CloudTrail", "cloudtrail"),
-    ("CloudWatch", "monitoring"),
-    ("CloudWatch Logs", "logs"),
-    ("Cognito Identity Provider", "cognito-idp"),
-    ("Config Service", "config"),
-    ("Direct Connect", "directconnect"),
-    ("DynamoDB", "dynamodb"),
-    ("EC2", "ec2"),
-    ("ECR", "ecr"),
-    ("ECS", "ecs"),
-    ("EFS", "elasticfilesystem"),
-    ("EKS", "eks"),
-    ("EMR", "elasticmapreduce"),
-    ("ElastiCache", "elasticache"),
-    ("Elastic Beanstalk", "elasticbeanstalk"),
-    ("Elastic Load Balancing", "elasticloadbalancing"),
-    ("Elastic Load Balancing v2", "elasticloadbalancing"),
-    ("EventBridge", "events"),
-    ("FSx", "fsx"),
-    ("Firehose", "firehose"),
-    ("Global Accelerator", "globalaccelerator"),
-    ("Glue", "glue"),
-    ("IAM", "iam"),
-    ("KMS", "kms"),
-    ("Kafka", "kafka"),
-    ("Kinesis", "kinesis"),
-    ("Lambda", "lambda"),
-    ("MQ", "mq"),
-    ("OpenSearch", "es"),
-    ("Organizations", "organizations"),
-    ("Pricing", "pricing"),
-    ("RDS", "rds"),
-    ("Redshift", "redshift"),
-    ("Resource Groups Tagging API", "tagging"),
-    ("Route 53", "route53"),
-    ("Route53Resolver", "route53resolver"),
-    ("S3", "s3"),
-    ("SESv2", "ses"),
-    ("SFN", "states"),
-    ("SNS", "sns"),
-    ("SQS", "sqs"),
-    ("SSM", "ssm"),
-    ("SSO", "sso"),
-    ("STS", "sts"),
-    ("SageMaker", "sagemaker"),
-    ("Secrets Manager", "secretsmanager"),
-    ("ServiceDiscovery", "servicediscovery"),
-    ("Shield", "shield"),
-    ("WAF Regional", "waf-regional"),
-    ("WAFV2", "wafv2"),
-    ("VPC Lattice", "vpc-lattice"),
-];
+/// The names of one service.
+#[derive(Clone, Copy, Debug)]
+pub struct ServiceName {
+    /// Its id in the SDKs.
+    pub sdk: &'static str,
+    /// Its name in signatures.
+    pub signed: &'static str,
+}
+
+/// Returns the services that controllers call.
+pub fn service_names() -> impl Iterator<Item = ServiceName> {
+    let lines = include_str!("services.tsv").lines().filter(|line| !line.starts_with('#'));
+    lines.filter_map(|line| line.split_once('\t')).map(|(sdk, signed)| ServiceName { sdk, signed })
+}
