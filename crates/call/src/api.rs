@@ -16,6 +16,7 @@ pub mod kubernetes;
 pub mod names;
 pub mod outcome;
 mod path;
+mod protobuf;
 mod query;
 mod selector;
 pub mod signals;

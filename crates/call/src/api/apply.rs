@@ -1,8 +1,7 @@
-//! Server-side apply: kube-apiserver answers 500 to a patch that does not fit its kind's schema,
-//! though nothing is wrong but the patch.
+//! Server-side apply: kube-apiserver answers 500 to a patch that does not fit its kind's schema.
 //!
 //! See kubernetes/kubernetes#139253 and #122480; the message is from `structuredmerge.go` of
-//! apimachinery. Taken for a failure, it would hold up the corrected patch and the DELETE as well.
+//! apimachinery. As a failure it would delay the corrected patch and the DELETE as well.
 
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, StatusCode};
@@ -16,26 +15,26 @@ pub fn is_apply(headers: &HeaderMap) -> bool {
     kind.and_then(|kind| kind.get(..TYPE.len())).is_some_and(|kind| kind.eq_ignore_ascii_case(TYPE))
 }
 
-/// True if the beginning of the answer's body could say that the patch was wrong.
+/// True if the response's body may tell that the patch was wrong.
 pub(super) fn wants_body(call: &Call, status: StatusCode) -> bool {
     call.is_apply && status == StatusCode::INTERNAL_SERVER_ERROR
 }
 
-/// True if the answer says that the patch was wrong. Only the message is searched for: the Status
-/// around it may be JSON, protobuf or CBOR, and the message is the same in all of them.
+/// True if the response tells that the patch was wrong. The Status may be JSON, protobuf or CBOR, with
+/// the same message in each.
 pub(super) fn is_wrong(call: &Call, response: &Response<'_>) -> bool {
     wants_body(call, response.status) && says_wrong(response.body)
 }
 
 fn says_wrong(body: &[u8]) -> bool {
     let at = body.windows(MESSAGE.len()).position(|words| words == MESSAGE);
-    // Another error that cites this one, such as a webhook's, is a failure of its own.
+    // An error that cites this one, such as a webhook's, is a failure.
     at.and_then(|at| body.get(..at)).is_some_and(|before| !CITED.iter().any(|end| before.ends_with(end)))
 }
 
 const TYPE: &[u8] = b"application/apply-patch+";
 const MESSAGE: &[u8] = b"failed to create typed patch object";
-/// The text before an error that another cites: `other: error`, or the error in quotes inside JSON.
+/// The text before a cited error: `other: error`, or the error in quotes inside JSON.
 const CITED: [&[u8]; 2] = [b": ", b"\\\""];
 
 #[cfg(test)]

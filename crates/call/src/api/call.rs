@@ -1,4 +1,4 @@
-//! A call: one API request, read into verb, group, resource, namespace, name and subresource.
+//! A call: one API request, as verb, group, resource, namespace, name and subresource.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::path::ESCAPED_SLASH;
 
 words! {
-    /// The action of a call, in the words of kube-apiserver and RBAC. External APIs use the
-    /// nearest: GET and HEAD are `Get`, POST `Create`, PUT `Update`.
+    /// The verb of a call, in the words of kube-apiserver and RBAC. External APIs use the nearest:
+    /// GET and HEAD are `Get`, POST `Create`, PUT `Update`.
     #[derive(Default)]
     pub enum Verb {
         /// POST.
@@ -34,47 +34,52 @@ words! {
     }
 }
 
-/// One API request, read: a decoded copy for matching and naming, never used to build the forwarded
-/// request. It is one allocation.
+/// One API request: a decoded copy for matching and naming, never for the forwarded request. It is
+/// one allocation.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Call {
-    /// The decoded path, followed by any parts that could not be borrowed from it.
+    /// The decoded path, then the parts that are not in it.
     pub(super) text: String,
     /// Its verb.
     pub verb: Verb,
-    /// True if the call is for a resource, so that the parts from group to subresource mean
-    /// something.
+    /// True if the call is for a resource; only then the parts from group to subresource are set.
     pub is_resource: bool,
-    /// True if other readers might read the path differently (`//`, `..`, a double escape, ...; in
-    /// a Kubernetes call also `%2F`). Such a call gets no benefit of the doubt.
+    /// True if two readers could read the path differently (`//`, `..`, a double escape, ...; in a
+    /// Kubernetes call also `%2F`). Such a call gets the strictest class.
     pub is_ambiguous: bool,
     pub(super) escaped_slash: bool,
-    /// True for watch, exec, attach, port-forward, log follow and proxy, by the methods that
-    /// kube-apiserver serves them with. Such a call holds no slot, and spends no token unless it
-    /// [lists first](Self::lists_first).
+    /// True for watch, exec, attach, port-forward, log follow and proxy, with kube-apiserver's
+    /// methods of each. Such a call holds no slot, and spends no token unless it [lists
+    /// first](Self::lists_first).
     pub is_long_running: bool,
     /// True for a watch that begins with every existing object (`sendInitialEvents`, client-go's
-    /// WatchList): for the API server it is as expensive as a list. Also for a call that waits for
-    /// its answer at an external API, which counts it like any other.
+    /// WatchList): it costs the API server as much as a list. Also for a long poll of an external
+    /// API, where it counts like any other call.
     pub lists_first: bool,
-    /// True for a write with `?dryRun=`: the result says nothing about the real one.
+    /// True for a write with `?dryRun=`: its result is not that of the real write.
     pub is_dry_run: bool,
-    /// True for a server-side apply, which its head tells.
+    /// True for a server-side apply.
     pub is_apply: bool,
     /// The client's own deadline (`?timeout=`), counted from arrival.
     pub timeout: Option<Duration>,
-    pub(super) path: Part,
-    pub(super) group: Part,
-    pub(super) version: Part,
-    pub(super) resource: Part,
-    pub(super) namespace: Part,
-    pub(super) name: Part,
-    pub(super) subresource: Part,
+    pub(super) parts: CallParts,
 }
 
-/// A piece of `Call::text`, as offsets instead of a string.
+/// The parts of a call in its text.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct CallParts {
+    pub(super) path: TextSpan,
+    pub(super) group: TextSpan,
+    pub(super) version: TextSpan,
+    pub(super) resource: TextSpan,
+    pub(super) namespace: TextSpan,
+    pub(super) name: TextSpan,
+    pub(super) subresource: TextSpan,
+}
+
+/// A piece of `Call::text`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Part {
+pub(super) struct TextSpan {
     start: u32,
     len: u32,
 }
@@ -101,7 +106,7 @@ macro_rules! parts {
         $(
             $(#[$doc])*
             pub fn $part(&self) -> &str {
-                self.$part.of(&self.text)
+                self.parts.$part.of(&self.text)
             }
         )+
     };
@@ -111,11 +116,11 @@ impl Call {
     parts! {
         /// Returns the path, percent-decoded, without the query.
         ///
-        /// In the path of a Kubernetes call, bytes that are not UTF-8 are replaced, and the call is
-        /// ambiguous. In the path of an external API, a slash inside a segment stays `%2F`, and an
-        /// ambiguous path is unchanged.
+        /// In a Kubernetes call, bytes that are not UTF-8 are replaced, and the call is ambiguous.
+        /// In a call of an external API, a slash inside a segment stays `%2F`, and an ambiguous path
+        /// is unchanged.
         path
-        /// Returns the API group; empty for the core group, and if the call is for no resource.
+        /// Returns the API group; empty for the core group, and without a resource.
         group
         /// Returns the API version.
         version
@@ -130,19 +135,19 @@ impl Call {
         subresource
     }
 
-    /// Creates a call of which only the path is known; the path is the start of `text`.
+    /// Creates a call with this path and nothing else.
     pub(super) fn of_path(text: String, verb: Verb, is_ambiguous: bool) -> Self {
-        Self { path: Part::new(0, text.len()), text, verb, is_ambiguous, ..Self::default() }
+        let parts = CallParts { path: TextSpan::new(0, text.len()), ..CallParts::default() };
+        Self { text, verb, is_ambiguous, parts, ..Self::default() }
     }
 
-    /// Returns the path as read by a server that decodes before it splits; `None` if that makes no
-    /// difference, because no segment of [`Self::path`] has a `%2F`.
+    /// Returns the path as it is for a server that decodes before it splits, if that differs: a
+    /// segment of [`Self::path`] has a `%2F`.
     pub fn path_split_later(&self) -> Option<String> {
         self.escaped_slash.then(|| self.path().replace(ESCAPED_SLASH, "/"))
     }
 
-    /// True if a pod or service answers the call, not the API: then the status says nothing about
-    /// the API.
+    /// True if a pod or service answers the call: then the status is not about the API.
     pub fn is_tunnel(&self) -> bool {
         self.is_resource && self.is_long_running && self.verb != Verb::Watch && self.subresource() != "log"
     }
@@ -152,8 +157,8 @@ impl Call {
         matches!(self.verb, Verb::List | Verb::Watch)
     }
 
-    /// True if the call reads what the API offers: `/api`, `/apis` and the paths below them that
-    /// are no resources, and `/openapi`.
+    /// True for a read of the API's description: `/api`, `/apis`, the paths below them without
+    /// resources, and `/openapi`.
     pub fn is_discovery(&self) -> bool {
         let mut segments = self.path().split('/');
         !self.is_resource
@@ -169,11 +174,10 @@ impl fmt::Debug for Call {
     }
 }
 
-// === impl Part ===
+// === impl TextSpan ===
 
-impl Part {
-    /// Creates the piece of `len` bytes at `start`. Beyond 4 GiB it is empty; http's own limit is
-    /// 64 KiB.
+impl TextSpan {
+    /// Creates the piece of `len` bytes at `start`; empty beyond 4 GiB. http's own limit is 64 KiB.
     pub(super) fn new(start: usize, len: usize) -> Self {
         match (u32::try_from(start), u32::try_from(len)) {
             (Ok(start), Ok(len)) => Self { start, len },

@@ -1,10 +1,10 @@
-//! Durations as Go writes them, and with it Kubernetes clients and the configuration: `90s`,
-//! `1m30s`, `1.5h`, `100ms`.
+//! Durations in the form of Go, Kubernetes clients and the configuration: `90s`, `1m30s`, `1.5h`,
+//! `100ms`.
 
 use std::time::Duration;
 
-/// Reads a duration as Go's `time.ParseDuration` does; `None` if it is none, is negative, or does
-/// not fit.
+/// Reads a duration as Go's `time.ParseDuration` does; `None` if it is malformed, negative, or too
+/// large.
 ///
 /// The sum is in nanoseconds, with fractions truncated as in Go. A bare `0` needs no unit.
 pub fn read(text: &str) -> Option<Duration> {
@@ -20,7 +20,7 @@ pub fn read(text: &str) -> Option<Duration> {
     Some(Duration::from_nanos(nanos))
 }
 
-/// Writes a duration so that [`read`] gives the same again: `1h0m5s` as `1h5s`, whole units only.
+/// Writes a duration in whole units, for [`read`]: `1h5s`.
 pub fn write(duration: Duration) -> String {
     let mut rest = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
     let mut text = String::new();

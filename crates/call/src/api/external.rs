@@ -1,4 +1,4 @@
-//! Reads a request to an external API, of which only method and path are known.
+//! Reads a request to an external API, by method and path.
 
 use http::{Method, Uri};
 
@@ -11,7 +11,7 @@ pub fn read(method: &Method, uri: &Uri) -> Call {
     Call { escaped_slash, ..Call::of_path(text, verb(method), ambiguous) }
 }
 
-/// Returns the verb of a method, for paths that do not tell a collection from an object.
+/// Returns the verb of a method, for a path of an object or a collection.
 pub(super) fn verb(method: &Method) -> Verb {
     match *method {
         Method::GET | Method::HEAD => Verb::Get,

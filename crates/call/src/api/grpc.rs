@@ -1,5 +1,5 @@
-//! The meaning of a gRPC answer whose status is in its head ("trailers-only"): what a call that was
-//! refused or failed before it began is told.
+//! The meaning of a gRPC response with its status in the head ("trailers-only"): the call was
+//! refused, or failed before it began.
 //!
 //! Sources: "gRPC over HTTP2" (`Trailers-Only`); gRFC A6 for `grpc-retry-pushback-ms`;
 //! google/rpc/status.proto and error_details.proto for `RetryInfo`.
@@ -12,11 +12,13 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderValue, StatusCode};
 
-/// Returns the status and the fields that mean the same over plain HTTP; `None` for an answer that
-/// did not end with its head, and so has begun well.
+use super::protobuf::{FieldValue, Fields, bytes};
+
+/// Returns the status and fields of the same meaning in plain HTTP; `None` for a response that goes
+/// on after its head, and so is no failure.
 ///
-/// RESOURCE_EXHAUSTED is a 429 with the time that it names, rounded up to whole seconds; INTERNAL
-/// and UNAVAILABLE are failures; all others concern the call alone.
+/// RESOURCE_EXHAUSTED is a 429 with its time, rounded up to whole seconds; INTERNAL and UNAVAILABLE
+/// are failures; all others concern the call alone.
 pub fn in_http(status: StatusCode, headers: &HeaderMap) -> Option<(StatusCode, HeaderMap)> {
     if status != StatusCode::OK {
         return None;
@@ -34,104 +36,37 @@ pub fn in_http(status: StatusCode, headers: &HeaderMap) -> Option<(StatusCode, H
     Some((status, fields.into_iter().collect()))
 }
 
-/// `grpc-retry-pushback-ms`. A negative number asks not to retry, which says nothing about when.
+/// Reads `grpc-retry-pushback-ms`. A negative number asks not to retry, which says nothing about when.
 fn pushback(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get("grpc-retry-pushback-ms")?.to_str().ok()?;
     text.trim().parse().ok().map(Duration::from_millis)
 }
 
-/// The delay of the `RetryInfo` in `grpc-status-details-bin`.
+/// Reads the delay of the `RetryInfo` in `grpc-status-details-bin`.
 fn retry_info(headers: &HeaderMap) -> Option<Duration> {
     let config = GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
     let text = headers.get("grpc-status-details-bin")?.as_bytes();
-    let details = GeneralPurpose::new(&STANDARD, config).decode(text.trim_ascii()).ok()?;
-    Fields(&details).filter(|(number, _)| *number == 3).find_map(|(_, any)| {
-        let any = any.bytes()?;
-        let of = |wanted: u64| Fields(any).find(|(number, _)| *number == wanted).and_then(|(_, field)| field.bytes());
-        let is_retry_info = of(1)?.ends_with(b"/google.rpc.RetryInfo");
-        let delay = Fields(of(2).filter(|_| is_retry_info)?).find(|(number, _)| *number == 1)?.1.bytes()?;
-        let part = |wanted: u64| {
-            let found = Fields(delay).find(|(number, _)| *number == wanted);
-            found.map_or(Some(0), |(_, field)| field.number())
-        };
-        // A negative number is a huge one here.
-        let seconds = i64::try_from(part(1)?).ok()?.unsigned_abs();
-        let nanos = u32::try_from(part(2)?).ok().filter(|nanos| *nanos < 1_000_000_000)?;
-        Some(Duration::new(seconds, nanos))
-    })
+    let status = GeneralPurpose::new(&STANDARD, config).decode(text.trim_ascii()).ok()?;
+    let details = Fields(&status).filter(|(number, _)| *number == 3);
+    details.filter_map(|(_, any)| any.bytes()).find_map(delay)
 }
 
-/// The fields of a protobuf message, up to the first that is none.
-struct Fields<'a>(&'a [u8]);
-
-/// The value of a field.
-#[derive(Clone, Copy, Debug)]
-enum Field<'a> {
-    Number(u64),
-    Bytes(&'a [u8]),
-    /// Of a fixed size, which no field has that is read here.
-    Fixed,
+/// Reads a `google.protobuf.Any` (type = 1, value = 2) with a `RetryInfo` (delay = 1) in it.
+fn delay(any: &[u8]) -> Option<Duration> {
+    let retry_info = bytes(any, 2).filter(|_| bytes(any, 1).is_some_and(|kind| kind.ends_with(RETRY_INFO)))?;
+    let duration = bytes(retry_info, 1)?;
+    let number = |wanted: u64| match Fields(duration).find(|(number, _)| *number == wanted) {
+        Some((_, FieldValue::Number(number))) => Some(number),
+        Some(_) => None,
+        None => Some(0),
+    };
+    // A negative number is a huge one here.
+    let seconds = i64::try_from(number(1)?).ok()?.unsigned_abs();
+    let nanos = u32::try_from(number(2)?).ok().filter(|nanos| *nanos < 1_000_000_000)?;
+    Some(Duration::new(seconds, nanos))
 }
 
-// === impl Fields ===
-
-impl<'a> Fields<'a> {
-    fn varint(&mut self) -> Option<u64> {
-        let mut number = 0_u64;
-        for shift in (0..64).step_by(7) {
-            let (byte, rest) = self.0.split_first()?;
-            self.0 = rest;
-            number |= u64::from(byte & 0x7f) << shift;
-            if byte & 0x80 == 0 {
-                return Some(number);
-            }
-        }
-        None
-    }
-
-    fn take(&mut self, length: usize) -> Option<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(length)?;
-        self.0 = rest;
-        Some(taken)
-    }
-}
-
-impl<'a> Iterator for Fields<'a> {
-    type Item = (u64, Field<'a>);
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let tag = self.varint()?;
-        let field = match tag & 7 {
-            0 => Field::Number(self.varint()?),
-            1 => self.take(8).map(|_| Field::Fixed)?,
-            2 => {
-                let length = usize::try_from(self.varint()?).ok()?;
-                Field::Bytes(self.take(length)?)
-            }
-            5 => self.take(4).map(|_| Field::Fixed)?,
-            _ => return None,
-        };
-        Some((tag >> 3, field))
-    }
-}
-
-// === impl Field ===
-
-impl<'a> Field<'a> {
-    fn bytes(self) -> Option<&'a [u8]> {
-        match self {
-            Self::Bytes(bytes) => Some(bytes),
-            Self::Number(_) | Self::Fixed => None,
-        }
-    }
-
-    fn number(self) -> Option<u64> {
-        match self {
-            Self::Number(number) => Some(number),
-            Self::Bytes(_) | Self::Fixed => None,
-        }
-    }
-}
+const RETRY_INFO: &[u8] = b"/google.rpc.RetryInfo";
 
 #[cfg(test)]
 mod tests {

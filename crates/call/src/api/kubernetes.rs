@@ -7,24 +7,23 @@
 
 use http::{Method, Uri};
 
-use super::call::{Call, Part, Verb};
+use super::call::{Call, CallParts, TextSpan, Verb};
 use super::query::{self, Query};
 use super::{duration, external, path, selector};
 
 /// Reads a request to a kube-apiserver.
 pub fn read(method: &Method, uri: &Uri) -> Call {
     let query = Query::read(uri.query());
-    // Room for a decoded selector and its unescaped name behind it, so that it stays one
-    // allocation.
+    // Room for a decoded selector and its unescaped name, so that there is one allocation.
     let extra = query.field_selector.map_or(0, |selector| 2 * selector.len());
     let (text, ambiguous) = path::decode(uri.path(), extra);
     let mut call = Call::of_path(text, external::verb(method), ambiguous);
-    call.timeout =
-        query.timeout.and_then(|raw| duration::read(&query::unescape(raw))).filter(|timeout| !timeout.is_zero());
+    let timeout = query.timeout.and_then(|raw| duration::read(&query::unescape(raw)));
+    call.timeout = timeout.filter(|timeout| !timeout.is_zero());
     read_resource(&mut call, &query);
-    // A read ignores the parameter, and must not pass for a rehearsal.
-    call.is_dry_run =
-        !matches!(*method, Method::GET | Method::HEAD) && query.dry_run.is_some_and(|value| !value.is_empty());
+    // A read ignores the parameter.
+    let is_read = matches!(*method, Method::GET | Method::HEAD);
+    call.is_dry_run = !is_read && query.dry_run.is_some_and(|value| !value.is_empty());
     call.is_long_running = is_long_running(&call, &query, method);
     call.lists_first = call.verb == Verb::Watch && query::is_set(query.send_initial_events);
     call
@@ -34,17 +33,12 @@ pub fn read(method: &Method, uri: &Uri) -> Call {
 fn read_resource(call: &mut Call, query: &Query<'_>) {
     let (segments, count) = segments(call.path());
     let Some([prefix, rest @ ..]) = segments.get(..count).filter(|segments| segments.len() >= 3) else { return };
-    let mut rest = rest;
-    match prefix.of(&call.text) {
-        "api" => {}
-        "apis" => match rest {
-            [group, after @ ..] if after.len() >= 2 => (call.group, rest) = (*group, after),
-            _ => return,
-        },
+    let (group, version, mut rest) = match (prefix.of(&call.text), rest) {
+        ("api", [version, rest @ ..]) => (TextSpan::default(), *version, rest),
+        ("apis", [group, version, rest @ ..]) if !rest.is_empty() => (*group, *version, rest),
         _ => return,
-    }
-    let [version, after @ ..] = rest else { return };
-    (call.version, rest) = (*version, after);
+    };
+    call.parts = CallParts { group, version, ..call.parts };
     call.is_resource = true;
 
     let special = match rest.first().map(|first| first.of(&call.text)) {
@@ -55,40 +49,41 @@ fn read_resource(call: &mut Call, query: &Query<'_>) {
     if let Some(verb) = special {
         // Without a resource after it, the API server answers 500.
         let Some((_, after @ [_, ..])) = rest.split_first() else { return };
-        (call.verb, rest) = (verb, after);
+        call.verb = verb;
+        rest = after;
     }
     read_object(call, rest);
-    if call.name.is_empty() && call.verb == Verb::Get {
+    if call.parts.name.is_empty() && call.verb == Verb::Get {
         read_list_options(call, query);
     }
-    if call.name.is_empty() && call.verb == Verb::Delete {
+    if call.parts.name.is_empty() && call.verb == Verb::Delete {
         call.verb = Verb::DeleteCollection;
     }
 }
 
 /// Fills in namespace, resource, name and subresource.
-fn read_object(call: &mut Call, mut rest: &[Part]) {
+fn read_object(call: &mut Call, mut rest: &[TextSpan]) {
     if let [first, namespace, after @ ..] = rest
         && first.of(&call.text) == "namespaces"
     {
-        call.namespace = *namespace;
+        call.parts.namespace = *namespace;
         // A namespace's own subresources stay with it.
         if after.first().is_some_and(|next| !matches!(next.of(&call.text), "status" | "finalize")) {
             rest = after;
         }
     }
     let mut parts = rest.iter().copied();
-    call.resource = parts.next().unwrap_or_default();
-    call.name = parts.next().unwrap_or_default();
+    call.parts.resource = parts.next().unwrap_or_default();
+    call.parts.name = parts.next().unwrap_or_default();
     if call.verb != Verb::Proxy {
-        call.subresource = parts.next().unwrap_or_default();
+        call.parts.subresource = parts.next().unwrap_or_default();
     }
 }
 
 /// Tells a list from a watch in a read without a name; either may be of one object.
 fn read_list_options(call: &mut Call, query: &Query<'_>) {
     call.verb = if query::is_set(query.watch) { Verb::Watch } else { Verb::List };
-    // Any option that cannot be decoded makes the API server forget all of them but watch.
+    // One malformed option makes the API server ignore all of them but watch.
     if !query::is_integer(query.limit) || !query::is_integer(query.timeout_seconds) {
         return;
     }
@@ -96,32 +91,27 @@ fn read_list_options(call: &mut Call, query: &Query<'_>) {
     let start = call.text.len();
     let mut bytes = std::mem::take(&mut call.text).into_bytes();
     query::unescape_into(&mut bytes, raw);
-    match String::from_utf8(bytes) {
-        Ok(text) => call.text = text,
-        Err(error) => {
-            // Not UTF-8 in the selector: no name. The path before it is.
-            let mut bytes = error.into_bytes();
-            bytes.truncate(start);
-            call.text = String::from_utf8(bytes).unwrap_or_default();
-            return;
-        }
-    }
+    call.text = String::from_utf8(bytes).unwrap_or_else(|error| {
+        // The selector is not UTF-8, and names nothing. The path before it is.
+        let mut bytes = error.into_bytes();
+        bytes.truncate(start);
+        String::from_utf8(bytes).unwrap_or_default()
+    });
     let Some((range, is_escaped)) = call.text.get(start..).and_then(selector::exact_name) else { return };
-    call.name = Part::new(start + range.start, range.len());
+    call.parts.name = TextSpan::new(start + range.start, range.len());
     if is_escaped {
-        let name: String = selector::unescape(call.name.of(&call.text)).collect();
-        call.name = Part::new(call.text.len(), name.len());
+        let name: String = selector::unescape(call.parts.name.of(&call.text)).collect();
+        call.parts.name = TextSpan::new(call.text.len(), name.len());
         call.text.push_str(&name);
     }
 }
 
 /// True if the call goes on until one side ends it.
 ///
-/// The list is kube-apiserver's own (`BasicLongRunningRequestCheck`), with the methods that it serves
-/// these calls with: no other method is a way past the limits. A log counts only if it follows:
-/// otherwise it is a download like any other, and must take a slot and a token. kube-apiserver counts
-/// it because its size is unknown, which does not matter here. The prefix `/proxy/` is a 404 in every
-/// supported version.
+/// The list is kube-apiserver's own (`BasicLongRunningRequestCheck`), with the methods of these calls
+/// there: no other method is a way past the limits. A log counts only if it follows; otherwise it is
+/// a download, and takes a slot and a token. The prefix `/proxy/` is a 404 in every supported
+/// version.
 fn is_long_running(call: &Call, query: &Query<'_>, method: &Method) -> bool {
     match call.verb {
         Verb::Watch => *method == Method::GET,
@@ -136,10 +126,10 @@ fn is_long_running(call: &Call, query: &Query<'_>, method: &Method) -> bool {
     }
 }
 
-/// Returns the segments of a path without its outer slashes; empty ones inside are kept, and those
-/// after the last that matters are left out.
-fn segments(path: &str) -> ([Part; MOST_SEGMENTS], usize) {
-    let mut parts = [Part::default(); MOST_SEGMENTS];
+/// Returns the first segments of a path without its outer slashes, and their number. Empty ones
+/// inside count.
+fn segments(path: &str) -> ([TextSpan; MOST_SEGMENTS], usize) {
+    let mut parts = [TextSpan::default(); MOST_SEGMENTS];
     let inner = path.trim_start_matches('/');
     let outer = path.len() - inner.len();
     let inner = inner.trim_end_matches('/');
@@ -148,24 +138,22 @@ fn segments(path: &str) -> ([Part; MOST_SEGMENTS], usize) {
     }
     let mut start = 0;
     let mut count = 0;
-    // Byte by byte, and by a plain loop: segments are short, and a search for the next slash costs
-    // more than stepping to it.
+    // A plain loop: segments are short, and a search for the next slash costs more.
     for (at, byte) in inner.bytes().enumerate() {
         if byte == b'/' {
             let Some(place) = parts.get_mut(count) else { return (parts, count) };
-            *place = Part::new(outer + start, at - start);
+            *place = TextSpan::new(outer + start, at - start);
             (start, count) = (at + 1, count + 1);
         }
     }
     if let Some(place) = parts.get_mut(count) {
-        *place = Part::new(outer + start, inner.len() - start);
+        *place = TextSpan::new(outer + start, inner.len() - start);
         count += 1;
     }
     (parts, count)
 }
 
-/// `/apis/GROUP/VERSION/watch/namespaces/NAMESPACE/RESOURCE/NAME/SUBRESOURCE`, and nothing behind
-/// it is looked at.
+/// The segments of `/apis/GROUP/VERSION/watch/namespaces/NAMESPACE/RESOURCE/NAME/SUBRESOURCE`.
 const MOST_SEGMENTS: usize = 9;
 
 #[cfg(test)]

@@ -1,21 +1,21 @@
-//! The name of the object that a `create` makes, which is in its body and not in its path.
+//! The name of the object in the body of a `create`.
 //!
 //! Without it all creates of a kind in a namespace would share one key, and one object that cannot
 //! be created would hold up all others. Reads JSON and Kubernetes protobuf from the first 64 KiB,
-//! whole or cut off. If the name is not certain there is none, and nothing is remembered of the
-//! call. YAML and CBOR bodies are not read.
+//! whole or cut off. A call without a certain name has no key. YAML and CBOR are not read.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 
-/// The number of bytes of a body that are looked at: an object's name is near its start, and the
-/// API server accepts 3 MiB.
+use super::protobuf::{FieldValue, Fields, bytes};
+
+/// The bytes of a body that are read: the API server accepts 3 MiB, with the name near the start.
 pub const PEEK: usize = 64 * 1024;
 
-/// Returns the `metadata.name` of the object in (the start of) a body; `None` if there is none, for
-/// instance only a `generateName`.
+/// Returns the `metadata.name` of the object in (the start of) a body; `None` if it has only a
+/// `generateName`.
 pub fn of_object(body: &[u8]) -> Option<Cow<'_, str>> {
     let body = body.get(..PEEK).unwrap_or(body);
     let name = match body.strip_prefix(PROTOBUF_MAGIC) {
@@ -28,53 +28,21 @@ pub fn of_object(body: &[u8]) -> Option<Cow<'_, str>> {
 /// Reads `runtime.Unknown` (raw = 2) around an object (metadata = 1) with its `ObjectMeta` (name =
 /// 1).
 fn protobuf(unknown: &[u8]) -> Option<&str> {
-    let (object, _) = field(unknown, 2)?;
-    let (metadata, _) = field(object, 1)?;
-    let (name, is_whole) = field(metadata, 1)?;
-    std::str::from_utf8(name).ok().filter(|_| is_whole)
+    let metadata = bytes(bytes(unknown, 2)?, 1)?;
+    let name = Fields(metadata).find_map(|(number, value)| match value {
+        FieldValue::Bytes { bytes, is_whole } if number == 1 => Some(bytes).filter(|_| is_whole),
+        _ => None,
+    });
+    std::str::from_utf8(name?).ok()
 }
 
-/// Returns the first length-delimited field `wanted` of a message, as far as it is there, and true
-/// if that is all of it.
-pub(super) fn field(mut message: &[u8], wanted: u64) -> Option<(&[u8], bool)> {
-    while !message.is_empty() {
-        let (tag, rest) = varint(message)?;
-        message = match tag & 7 {
-            0 => varint(rest)?.1,
-            1 => rest.get(8..)?,
-            5 => rest.get(4..)?,
-            2 => {
-                let (len, rest) = varint(rest)?;
-                let len = usize::try_from(len).ok()?;
-                if tag >> 3 == wanted {
-                    return Some((rest.get(..len).unwrap_or(rest), len <= rest.len()));
-                }
-                rest.get(len..)?
-            }
-            _ => return None, // groups are long gone
-        };
-    }
-    None
-}
-
-fn varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
-    let mut value = 0_u64;
-    for (place, byte) in bytes.iter().enumerate().take(10) {
-        value |= u64::from(byte & 0x7f).checked_shl(7 * u32::try_from(place).ok()?)?;
-        if byte & 0x80 == 0 {
-            return Some((value, bytes.get(place + 1..)?));
-        }
-    }
-    None
-}
-
-/// Returns the name in a JSON object. The text may end anywhere behind it, so the parser's result
-/// does not matter.
+/// Returns the name in a JSON object. The text may be cut anywhere after it, so that the parser's
+/// result does not matter.
 fn json(body: &[u8]) -> Option<String> {
     let mut found = None;
     let mut deserializer = serde_json::Deserializer::from_slice(body);
     let seed = At { path: &["metadata", "name"], found: &mut found };
-    // An error behind the name is the cut, or our own stop; one before it leaves nothing found.
+    // An error after the name is the cut, or our own stop.
     match seed.deserialize(&mut deserializer) {
         Ok(()) | Err(_) => found,
     }
@@ -122,7 +90,7 @@ impl<'de> Visitor<'de> for At<'_> {
     }
 }
 
-/// The prefix that Kubernetes puts before its protobuf.
+/// The first bytes of Kubernetes protobuf.
 pub(super) const PROTOBUF_MAGIC: &[u8] = b"k8s\0";
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The meaning of a response for its key.
 //!
-//! A refusal or a wait by the gate itself never comes here: it is neither success nor failure (P4).
-//! Nor does a failure to connect: otherwise an outage would leave every key at its longest delay.
+//! A refusal or a wait by the gate itself is neither success nor failure (P4). Nor is a failure to
+//! connect: otherwise an outage would leave every key at its longest delay.
 
 use std::time::Duration;
 
@@ -11,57 +11,55 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use super::signals::{self, Reach, Reading, Refused, Response, Signal, Signals};
 use super::{Answer, Call, Gone, Outcome, Pause, PauseLength, Scope, Verb, apply};
 
-/// The answers that count as failure.
+/// The events that count as failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failures {
     /// Statuses, sorted.
     pub statuses: Vec<u16>,
-    /// Counts calls that were sent, then lost or unanswered.
+    /// Counts calls that were sent, and then lost or not answered.
     pub transport: bool,
-    /// Counts calls whose caller left before the answer, after more than a second. Long-running
-    /// calls are excepted: they usually end in that way.
+    /// Counts calls of callers that left after more than a second without a response. Long-running
+    /// calls are excepted: they usually end so.
     pub left: bool,
 }
 
-/// The pauses that an upstream may ask for.
+/// The pauses that an upstream can cause.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Throttling {
-    /// True for a kube-apiserver: only its fair queueing tells that there is too much to do; any
-    /// other 429 concerns one server, for instance while it shuts down.
+    /// True for a kube-apiserver: only its fair queueing means overload; any other 429 is about one
+    /// server, for instance while it shuts down.
     pub kubernetes: bool,
-    /// The signals that are honoured.
+    /// The honoured signals.
     pub honour: Signals,
-    /// The calls that pause.
+    /// The paused calls.
     pub scope: Scope,
-    /// The longest pause that it can ask for.
+    /// The longest pause.
     pub max_pause: Duration,
-    /// The fraction of an advertised quota that is left to others; from 0 to less than 1.
+    /// The fraction of an advertised quota that is reserved for others; from 0 to less than 1.
     pub reserve: f64,
 }
 
-/// An answer with its explanation: the signal behind it, and the reason of a rejection.
+/// The meaning of a response: an answer for the limiter, with its signal and rejection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Told {
     /// For the limiter.
     pub answer: Answer,
-    /// For metrics and logs; `None` if no signal was acted on.
+    /// For metrics and logs; `None` if no signal took effect.
     pub signal: Option<Signal>,
-    /// For metrics and the status page, so that they tell the upstream's throttling from the
-    /// gate's.
+    /// For metrics and the status page, beside the gate's own refusals.
     pub rejection: Option<Rejection>,
 }
 
 words! {
-    /// The reason why the upstream itself turned a call away. A call that the gate turns away is a
-    /// refusal, and never one of these.
+    /// The reason of the upstream for rejecting a call. (The gate refuses calls.)
     pub enum Rejection {
-        /// It does not accept the credentials: 401.
+        /// The credentials: 401.
         Credentials = "credentials",
-        /// A PodDisruptionBudget, which is no limit on calls.
+        /// A PodDisruptionBudget, which is not a limit on calls.
         DisruptionBudget = "disruption_budget",
         /// kube-apiserver's API priority and fairness.
         PriorityAndFairness = "priority_and_fairness",
-        /// Any other limit of the upstream: a 429, or the provider's own way to say it.
+        /// Any other limit: a 429, or the provider's own form.
         RateLimit = "rate_limit",
     }
 }
@@ -73,7 +71,7 @@ impl Rejection {
         let too_much = response.status == StatusCode::TOO_MANY_REQUESTS
             || reading.refused.is_some_and(|(_, refused)| refused.overload && !response.status.is_server_error());
         match response.status {
-            // The inside of a pod does not concern the API.
+            // The response of a pod is not about the API.
             _ if call.is_tunnel() => None,
             StatusCode::UNAUTHORIZED => Some(Self::Credentials),
             status if is_budget_refusal(call, status) => Some(Self::DisruptionBudget),
@@ -83,11 +81,11 @@ impl Rejection {
     }
 }
 
-/// Reads a response head, with the beginning of the body if [`wants_body`] asked for it.
+/// Reads a response head, with the beginning of the body if [`wants_body`].
 pub fn answer(failures: &Failures, throttling: &Throttling, call: &Call, response: &Response<'_>) -> Told {
     let status = response.status;
     let failed = failures.statuses.binary_search(&status.as_u16()).is_ok();
-    // A tunnel's answer is from a pod, and a budget's is about an object: neither is about the API.
+    // A tunnel's response is from a pod, a budget's about an object: neither is about the API.
     let speaks = !call.is_tunnel() && !is_budget_refusal(call, status);
     let reading = if speaks { throttling.read(response) } else { Reading::default() };
     let refused = reading.refused.filter(|_| failed || !is_failure_by_default(status));
@@ -107,23 +105,22 @@ pub fn answer(failures: &Failures, throttling: &Throttling, call: &Call, respons
     Told { answer, signal, rejection: Rejection::of(throttling, call, response, &reading) }
 }
 
-/// True if the beginning of the body, at most [`signals::PEEK`] bytes, could tell more than the
-/// head does.
+/// True if the first [`signals::PEEK`] bytes of the body may tell more than the head.
 pub fn wants_body(throttling: &Throttling, call: &Call, status: StatusCode, headers: &HeaderMap) -> bool {
     let is_fairness = throttling.kubernetes && has_refusals_head(status, headers) && signals::is_readable(headers);
     !call.is_tunnel()
         && (is_fairness || signals::wants_body(throttling.honour, status, headers) || apply::wants_body(call, status))
 }
 
-/// Returns the meaning of a call that was sent and then lost, or not answered in time.
+/// Returns the meaning of a call that was lost after it was sent, or not answered in time.
 pub fn lost(failures: &Failures, call: &Call) -> Answer {
     let outcome =
         if failures.transport && !call.is_tunnel() && !call.is_dry_run { Outcome::Failure } else { Outcome::Neutral };
     Answer::new(outcome, None)
 }
 
-/// Returns the meaning of a caller that left before the response head, `upstream_for` after its
-/// call was sent.
+/// Returns the meaning of a caller that left `upstream_for` after its call was sent, before the
+/// response head.
 pub fn left(failures: &Failures, call: &Call, upstream_for: Duration) -> Answer {
     let waited_in_vain = failures.left && upstream_for > PATIENCE && !call.is_long_running && !call.is_dry_run;
     let outcome = if waited_in_vain { Outcome::Failure } else { Outcome::Abandoned };
@@ -135,22 +132,21 @@ fn is_success(status: StatusCode) -> bool {
     status.is_success() || matches!(status, StatusCode::NOT_MODIFIED | StatusCode::SWITCHING_PROTOCOLS)
 }
 
-/// True for the statuses that are failures only if `failures` has them. Any other status that turns
-/// out to be a refusal is always one.
+/// True for the statuses that `failures` may leave out. A refusal with any other status always
+/// counts.
 fn is_failure_by_default(status: StatusCode) -> bool {
     status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error()
 }
 
-/// True for an eviction's 429: that is a PodDisruptionBudget at work, not a server in trouble.
+/// True for an eviction's 429: a PodDisruptionBudget at work, not a server in trouble.
 fn is_budget_refusal(call: &Call, status: StatusCode) -> bool {
     status == StatusCode::TOO_MANY_REQUESTS && call.verb == Verb::Create && call.subresource() == "eviction"
 }
 
-/// Returns the memory that ends when a write of the object itself gets this status. On an external
-/// API the path is the object.
+/// Returns the failures to forget after a write of the object itself with this status. On an
+/// external API the path is the object.
 ///
-/// Reads and subresources never end any: a controller that gets or creates reads a 404 before each
-/// create.
+/// A read or a subresource forgets none: get-or-create reads a 404 before each create.
 fn gone(call: &Call, status: StatusCode) -> Gone {
     let is_missing = status == StatusCode::NOT_FOUND;
     let is_of_object = call.subresource().is_empty() && !(call.is_resource && call.name().is_empty());
@@ -167,14 +163,14 @@ impl Throttling {
     fn read(&self, response: &Response<'_>) -> Reading {
         let mut reading = signals::read(self.honour, self.reserve, response);
         if self.kubernetes && !is_fair_queueing_at_work(response) {
-            // It concerns one server of several, or one object: other calls need not wait.
+            // It is about one server of several, or one object: other calls need not wait.
             let own = |refused: Refused| Refused { reach: Reach::Key, ..refused };
             reading.refused = reading.refused.map(|(signal, refused)| (signal, own(refused)));
         }
         reading
     }
 
-    /// Returns the pause of other calls, and the signal that asked for it.
+    /// Returns the pause of other calls, and its signal.
     fn pause(&self, reading: &Reading) -> Option<(Pause, Signal)> {
         let spent = reading.spent.map(|(signal, spent)| (signal, PauseLength::Known(spent.wait), spent.reach));
         let refused = reading.refused.map(|(signal, refused)| (signal, refused.wait, refused.reach));
@@ -182,8 +178,7 @@ impl Throttling {
             let scope = self.scope_of(reach)?;
             Some((Pause { scope, length: wait.capped(self.max_pause) }, signal))
         });
-        // A time that the upstream named wins over one that is guessed, and the longest over the
-        // others.
+        // The upstream's time before a guess, then the longest.
         wide.max_by_key(|(pause, _)| match pause.length {
             PauseLength::Known(length) => (1, length),
             PauseLength::Growing { first, .. } => (0, first),
@@ -199,7 +194,7 @@ impl Throttling {
         }
     }
 
-    /// True if the upstream has too much to do. A 5xx alone may mean anything.
+    /// True if the upstream is overloaded. A 5xx alone may mean anything.
     fn is_overload(&self, response: &Response<'_>, reading: &Reading) -> bool {
         if self.kubernetes {
             return is_fair_queueing_at_work(response);
@@ -211,15 +206,15 @@ impl Throttling {
 /// True if kube-apiserver's priority and fairness refused the call (`tooManyRequests` in
 /// `pkg/server/filters/priority-and-fairness.go` of apiserver).
 ///
-/// Its headers alone say nothing: they are on every answer that passed through it. Any other 429 of
-/// kube-apiserver is a Status, and an aggregated API that shuts down says so in plain text. A body
-/// that was not read, or not far enough, leaves the head to decide.
+/// Every response that passed through it has its headers. Any other 429 of kube-apiserver is a
+/// Status, and an aggregated API that shuts down answers in plain text. Without enough of the body
+/// the head decides.
 fn is_fair_queueing_at_work(response: &Response<'_>) -> bool {
     let body = response.body;
     has_refusals_head(response.status, response.headers) && (body.starts_with(REFUSAL) || REFUSAL.starts_with(body))
 }
 
-/// True if a response's head is that of a refusal by priority and fairness.
+/// True for the head of a refusal by priority and fairness.
 fn has_refusals_head(status: StatusCode, headers: &HeaderMap) -> bool {
     let kind = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
     status == StatusCode::TOO_MANY_REQUESTS
@@ -227,14 +222,14 @@ fn has_refusals_head(status: StatusCode, headers: &HeaderMap) -> bool {
         && kind.is_some_and(|kind| kind.starts_with(PLAIN_TEXT))
 }
 
-/// Static, because parsing a name costs more than looking it up.
+/// Statics, because parsing a name costs more than looking it up.
 static FLOW_SCHEMA: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
 static PRIORITY_LEVEL: HeaderName = HeaderName::from_static("x-kubernetes-pf-prioritylevel-uid");
 /// The body's type, as Go's `http.Error` sets it, and the body.
 const PLAIN_TEXT: &[u8] = b"text/plain";
 const REFUSAL: &[u8] = b"Too many requests, please try again later.";
 
-/// The time after which a caller that leaves had reason to: its call counts as failed.
+/// The time after which the call of a caller that leaves counts as failed.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

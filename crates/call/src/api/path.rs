@@ -1,13 +1,12 @@
-//! The decoded copy of a path, and whether every reader would take it for the same path.
+//! The decoded copy of a path, and its ambiguity for other readers.
 
 use percent_encoding::percent_decode;
 
-/// Returns a path, decoded once, with room for `extra` bytes behind it, and true if another reader
-/// might take it for a different path.
+/// Returns a path, decoded once, with room for `extra` more bytes, and true if it is ambiguous.
 ///
-/// Escapes of ordinary characters (`system%3Acontroller`) are harmless. Dangerous is everything
-/// that a reader that normalises, decodes twice or splits elsewhere would see differently. The API
-/// server decides what the call really is; the gate only must not be talked into a lenient class.
+/// Escapes of ordinary characters (`system%3Acontroller`) are harmless. A path is ambiguous if a
+/// reader that normalises, decodes twice or splits elsewhere would see another path. Such a path
+/// must not choose a lenient class.
 pub(super) fn decode(raw: &str, extra: usize) -> (String, bool) {
     if !has_percent(raw) {
         let mut text = String::with_capacity(raw.len() + extra);
@@ -26,7 +25,7 @@ pub(super) fn decode(raw: &str, extra: usize) -> (String, bool) {
     }
 }
 
-/// The path of an external API, as rules and keys look at it.
+/// The path of an external API, for rules and keys.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Segments {
     /// The path with all escapes except `%2F` undone; an ambiguous path is unchanged.
@@ -49,7 +48,7 @@ pub(super) fn decode_segments(raw: &str) -> Segments {
     let mut bytes = Vec::with_capacity(raw.len());
     decode_into(&mut bytes, raw);
     match String::from_utf8(bytes) {
-        // Checked with `%2F` undone: neither reading may have a `..` or a `//` in it.
+        // With `%2F` undone, because neither reading may have a `..` or a `//`.
         Ok(decoded) if is_well_formed(raw) && !has_doubtful_segment(decoded.as_bytes()) && !has_escape(&decoded) => {
             let mut bytes = Vec::with_capacity(raw.len());
             let mut pieces = raw.split("%2F").flat_map(|piece| piece.split("%2f"));
@@ -68,7 +67,7 @@ pub(super) fn decode_segments(raw: &str) -> Segments {
 /// A slash inside a segment of [`Segments::text`].
 pub(super) const ESCAPED_SLASH: &str = "%2F";
 
-/// Appends `raw` with its escapes undone; a malformed escape is kept as it stands.
+/// Appends `raw` with its escapes undone; a malformed escape stays.
 pub(super) fn decode_into(bytes: &mut Vec<u8>, raw: &str) {
     bytes.extend(percent_decode(raw.as_bytes()));
 }
@@ -87,25 +86,24 @@ fn starts_with_two_digits(text: &str) -> bool {
     matches!(text.as_bytes(), [high, low, ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit())
 }
 
-/// True if there may be an escape, which hardly any path has.
+/// True if there may be an escape.
 fn has_percent(text: &str) -> bool {
     memchr::memchr(b'%', text.as_bytes()).is_some()
 }
 
-/// True for `%2F` and `%5C`, which are separators for readers that decode before they split.
+/// True for `%2F` and `%5C`: separators for a reader that decodes before it splits.
 fn has_encoded_separator(raw: &str) -> bool {
     raw.as_bytes().windows(3).any(|w| matches!(w, [b'%', b'2', b'F' | b'f'] | [b'%', b'5', b'C' | b'c']))
 }
 
-/// True if a decoded path is doubtful.
+/// True if a decoded path is ambiguous.
 fn is_ambiguous(path: &str) -> bool {
     has_doubtful_segment(path.as_bytes()) || has_escape(path) || starts_with_api_in_another_case(path)
 }
 
-/// True for `//`, `.`, `..`, and bytes that are separators or ends elsewhere. Every call comes
-/// through here: since the loop has no way out and looks at pairs, the compiler takes many bytes at
-/// a time. A segment that only begins with a dot is found by the loop, and let go by the closer
-/// look after it.
+/// True for `//`, `.`, `..`, and for separators of other readers. Every call comes through here: the
+/// loop over pairs has no early end, so that the compiler takes many bytes at a time. It also finds
+/// segments that only begin with a dot, and the exact checks after it let them pass.
 fn has_doubtful_segment(path: &[u8]) -> bool {
     let is_special = |byte: u8| (byte < b' ') | (byte == 0x7f) | (byte == b'\\') | (byte == b';');
     let is_doubtful = |before: u8, byte: u8| is_special(byte) | ((before == b'/') & ((byte == b'/') | (byte == b'.')));
@@ -120,7 +118,7 @@ fn has_doubtful_segment(path: &[u8]) -> bool {
             || path.split(|byte| *byte == b'/').any(is_dots))
 }
 
-/// True if an escape is left after decoding: a reader that decodes twice sees something else.
+/// True if an escape is left after decoding, for a reader that decodes twice.
 fn has_escape(path: &str) -> bool {
     has_percent(path) && path.split('%').skip(1).any(starts_with_two_digits)
 }

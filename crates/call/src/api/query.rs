@@ -1,12 +1,11 @@
-//! The few query parameters that change how a call is read. One pass finds them; only escapes cost
-//! an allocation.
+//! The query parameters that matter here. One pass finds them; only escapes cost an allocation.
 
 use std::borrow::Cow;
 
 use super::path;
 
-/// The parameters of a Kubernetes request that matter here, still escaped. Each is the first of its
-/// name, as Go's `url.Values` gives it.
+/// Parameters of a Kubernetes request, still escaped. Each is the first of its name, as in Go's
+/// `url.Values`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Query<'a> {
     pub(super) dry_run: Option<&'a str>,
@@ -20,8 +19,7 @@ pub(super) struct Query<'a> {
 }
 
 impl<'a> Query<'a> {
-    /// Reads them as Go's `url.ParseQuery` does: a pair with a `;` or a malformed escape is left
-    /// out.
+    /// Reads them as Go's `url.ParseQuery` does, without pairs with a `;` or a malformed escape.
     pub(super) fn read(query: Option<&'a str>) -> Self {
         let mut found = Self::default();
         for (name, value) in pairs(query) {
@@ -49,11 +47,9 @@ pub fn query_pairs(query: Option<&str>) -> impl Iterator<Item = (Cow<'_, str>, C
 
 /// Returns the well-formed pairs of a query, still escaped.
 fn pairs(query: Option<&str>) -> impl Iterator<Item = (&str, &str)> {
-    query
-        .unwrap_or_default()
-        .split('&')
-        .filter(|pair| !pair.is_empty() && !pair.contains(';') && path::is_well_formed(pair))
-        .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
+    let pairs = query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
+    let well_formed = pairs.filter(|pair| !pair.contains(';') && path::is_well_formed(pair));
+    well_formed.map(|pair| pair.split_once('=').unwrap_or((pair, "")))
 }
 
 /// Converts a boolean as apimachinery does: absent, `0` and `false` are false; everything else is
@@ -62,7 +58,7 @@ pub(super) fn is_set(value: Option<&str>) -> bool {
     value.map(unescape).is_some_and(|value| value != "0" && !value.eq_ignore_ascii_case("false"))
 }
 
-/// True if a parameter that must be a 64-bit integer is one, or is absent.
+/// True if a parameter is a 64-bit integer, or absent.
 pub(super) fn is_integer(value: Option<&str>) -> bool {
     value.is_none_or(|raw| unescape(raw).parse::<i64>().is_ok())
 }

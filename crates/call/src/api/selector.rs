@@ -1,14 +1,12 @@
-//! Field selectors, as far as they name the one object that a collection read is about
-//! (apimachinery `pkg/fields/selector.go`).
+//! Field selectors that name one object (apimachinery `pkg/fields/selector.go`).
 
 use std::ops::Range;
 
-/// Finds the name that a field selector requires of `metadata.name`. Returns its place in the
-/// selector, and true if it has escapes, which are not undone; `None` if no name is required, if
-/// the selector is malformed, or if the name could not stand in a path.
+/// Finds the value of `metadata.name` in a field selector. Returns its place in the selector, and
+/// true if it has escapes; `None` if there is no such requirement, the selector is malformed, or the
+/// name cannot be in a path.
 ///
-/// If two requirements contradict each other, the one that sorts first counts, as in the API
-/// server.
+/// Of two requirements the first in order of text counts, as in the API server.
 pub(super) fn exact_name(selector: &str) -> Option<(Range<usize>, bool)> {
     let mut best: Option<(&str, &str, usize)> = None;
     let mut end = 0;
@@ -30,7 +28,7 @@ pub(super) fn exact_name(selector: &str) -> Option<(Range<usize>, bool)> {
     fits.then_some((start..start + name.len(), name.contains('\\')))
 }
 
-/// Undoes the escapes of a value that `exact_name` found well escaped.
+/// Undoes the escapes of a value from `exact_name`.
 pub(super) fn unescape(value: &str) -> impl Iterator<Item = char> {
     let mut escaped = false;
     value.chars().filter(move |c| {
@@ -49,8 +47,8 @@ fn requirements(selector: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Splits a requirement at its first operator (`=`, `==` or `!=`) into the field, true if it is to
-/// be equal, and the value.
+/// Splits a requirement at its first operator (`=`, `==` or `!=`) into the field, true for equality,
+/// and the value.
 fn split(requirement: &str) -> Option<(&str, bool, &str)> {
     let (field, value) = requirement.split_once('=')?;
     Some(match field.strip_suffix('!') {

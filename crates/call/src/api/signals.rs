@@ -1,9 +1,8 @@
-//! The signals by which an upstream tells of its own limits, one file per provider.
+//! The signals of an upstream about its own limits, one file per provider.
 //!
 //! Pure: a response head and at most [`PEEK`] bytes of its body in, a [`Reading`] out.
-//! docs/external-apis.md has the source of each. A time of day counts from the response's own `Date`,
-//! because the gate's clock may differ from the upstream's; without a `Date` it counts from the
-//! gate's, which is passed in.
+//! docs/external-apis.md has the source of each. A time of day is relative to the response's own
+//! `Date`, because the gate's clock may differ; without a `Date` to the gate's time, an argument.
 
 use std::time::{Duration, SystemTime};
 
@@ -13,7 +12,6 @@ use crate::limit::outcome::PauseLength;
 
 mod aws;
 mod azure;
-mod cbor;
 mod docker;
 mod error;
 mod fields;
@@ -31,16 +29,15 @@ pub use self::error::{ErrorBody, ErrorWords};
 pub use self::inflate::{in_clear, is_readable};
 pub use self::quota::{Quota, left, quotas};
 
-/// The number of bytes of a body that are looked at. The codes and reasons of all providers are at
-/// its beginning.
+/// The bytes of a body that are read. All providers' codes and reasons are in them.
 pub const PEEK: usize = 4096;
 
 words! {
-    /// A family of signals. Its word is the one in `signals.honour`, metrics and logs.
+    /// A family of signals, by its word in `signals.honour`, metrics and logs.
     pub enum Signal {
         /// `Retry-After` on a failure.
         RetryAfter = "retry_after",
-        /// `RateLimit` and `RateLimit-Policy`, in all forms that are in use.
+        /// `RateLimit` and `RateLimit-Policy`, in all forms in use.
         Ietf = "ietf",
         /// `x-ratelimit-*` and secondary limits.
         Github = "github",
@@ -63,49 +60,49 @@ words! {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Signals(u16);
 
-/// The parts of a response that signals look at.
+/// A response, as far as signals read it.
 #[derive(Clone, Copy, Debug)]
 pub struct Response<'a> {
     /// Its status.
     pub status: StatusCode,
     /// Its head.
     pub headers: &'a HeaderMap,
-    /// The beginning of its body, [`in_clear`], if [`wants_body`] asked for it; otherwise empty.
+    /// The beginning of its body, [`in_clear`], if [`wants_body`]; otherwise empty.
     pub body: &'a [u8],
-    /// The gate's own time of day when the head came, for a response without a `Date`.
+    /// The gate's time of day at the head's arrival, for a response without a `Date`.
     pub wall: Option<SystemTime>,
 }
 
-/// The facts about limits that a response tells.
+/// The facts about limits in a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
-    /// The refusal, if the call was turned away for a limit.
+    /// The refusal, if a limit refused the call.
     pub refused: Option<(Signal, Refused)>,
-    /// The quota that is used up except for the reserve.
+    /// The quota with nothing left but the reserve.
     pub spent: Option<(Signal, Spent)>,
 }
 
-/// The refusal of a call for a limit.
+/// The refusal of a call by a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// The wait before the call may come again.
+    /// The wait before the next try.
     pub wait: PauseLength,
-    /// The calls that the limit concerns.
+    /// The calls under the limit.
     pub reach: Reach,
     /// True for too many calls, or too fast; false for a limit on the amount of something.
     pub overload: bool,
 }
 
-/// A quota that is used up except for the reserve.
+/// A quota with nothing left but the reserve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spent {
     /// The time until there is more.
     pub wait: Duration,
-    /// The calls that the quota concerns.
+    /// The calls under the quota.
     pub reach: Reach,
 }
 
-/// The calls that a limit concerns at most, however wide `signals.scope` is.
+/// The calls under a limit, at most, however wide `signals.scope` is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reach {
     /// The same call again.
@@ -116,7 +113,7 @@ pub enum Reach {
     All,
 }
 
-/// True if the beginning of the body could tell more than the head does, and can be read.
+/// True if the body may tell more than the head, and is readable.
 pub fn wants_body(honoured: Signals, status: StatusCode, headers: &HeaderMap) -> bool {
     let could = honoured.iter().any(|signal| match signal {
         Signal::Aws => aws::wants_body(status, headers),
@@ -130,7 +127,7 @@ pub fn wants_body(honoured: Signals, status: StatusCode, headers: &HeaderMap) ->
 /// Reads a response. `reserve` is the fraction of a quota that is left to others.
 pub fn read(honoured: Signals, reserve: f64, response: &Response<'_>) -> Reading {
     let mut reading = Reading::default();
-    // Providers first: they know which calls their Retry-After concerns.
+    // Providers first: they tell which calls a Retry-After is for.
     for signal in honoured.iter().filter(|signal| *signal != Signal::RetryAfter) {
         let (refused, spent) = family(signal, response, reserve);
         reading.refused = reading.refused.or_else(|| refused.map(|refused| (signal, refused)));
@@ -143,7 +140,7 @@ pub fn read(honoured: Signals, reserve: f64, response: &Response<'_>) -> Reading
     reading
 }
 
-/// Reads a refusal, and a quota that is used up except for a fraction.
+/// Reads a refusal, and a quota with nothing left but the reserve.
 fn family(signal: Signal, response: &Response<'_>, reserve: f64) -> (Option<Refused>, Option<Spent>) {
     match signal {
         Signal::RetryAfter => (retry_after::refused(response), None),
@@ -161,7 +158,7 @@ fn family(signal: Signal, response: &Response<'_>, reserve: f64) -> (Option<Refu
 // === impl Signal ===
 
 impl Signal {
-    /// True if it tells how much of a quota is left, so that some of it can be reserved.
+    /// True if it tells the rest of a quota, so that some can be reserved.
     pub const fn tells_quota(self) -> bool {
         matches!(self, Self::Docker | Self::Github | Self::Gitlab | Self::Ietf | Self::Okta)
     }
@@ -170,17 +167,17 @@ impl Signal {
 // === impl Signals ===
 
 impl Signals {
-    /// True if a signal is in it.
+    /// True if the set has a signal.
     pub const fn contains(self, signal: Signal) -> bool {
         self.0 & (1 << signal as u16) != 0
     }
 
-    /// True if an answer may tell a quota in the words of one of them.
+    /// True if one of them tells quotas.
     pub fn tell_quotas(self) -> bool {
         self.contains(Signal::Azure) || self.iter().any(Signal::tells_quota)
     }
 
-    /// Returns the signals in it.
+    /// Returns the signals.
     pub fn iter(self) -> impl Iterator<Item = Signal> {
         Signal::ALL.into_iter().filter(move |signal| self.contains(*signal))
     }
@@ -195,7 +192,7 @@ impl FromIterator<Signal> for Signals {
 // === impl Response ===
 
 impl Response<'_> {
-    /// Ends the reading with `None` unless the call was answered 429.
+    /// Returns `None` unless the status is 429.
     fn too_many(&self) -> Option<()> {
         (self.status == StatusCode::TOO_MANY_REQUESTS).then_some(())
     }
@@ -209,14 +206,14 @@ impl Refused {
         Self { wait: PauseLength::Known(wait), reach: Reach::All, overload: true }
     }
 
-    /// Makes all calls wait for a time that the upstream did not name.
+    /// Makes all calls wait for a growing time, because the upstream named none.
     const fn growing(first: Duration, most: Duration) -> Self {
         Self { wait: PauseLength::Growing { first, most }, reach: Reach::All, overload: true }
     }
 
-    /// Makes all calls wait for the time that the upstream named, if it did.
-    fn told(told: Option<Duration>, first: Duration, most: Duration) -> Self {
-        told.map_or_else(|| Self::growing(first, most), Self::all)
+    /// Makes all calls wait for the upstream's time, if it named one.
+    fn told(wait: Option<Duration>, first: Duration, most: Duration) -> Self {
+        wait.map_or_else(|| Self::growing(first, most), Self::all)
     }
 
     const fn within(self, reach: Reach) -> Self {

@@ -41,7 +41,8 @@ pub enum Protocol {
 /// True if the body names the action (a form) or the wait (a receive from SQS).
 pub(super) fn wants_body(head: &Head<'_>) -> bool {
     let is_small = |length: &str| length.parse().is_ok_and(|length: u64| length <= LARGEST_FORM);
-    header(head.headers, CONTENT_LENGTH).is_none_or(is_small) && (is_form(head) || target(head) == Some("ReceiveMessage"))
+    header(head.headers, CONTENT_LENGTH).is_none_or(is_small)
+        && (is_form(head) || target(head) == Some("ReceiveMessage"))
 }
 
 pub(super) fn read(head: &Head<'_>, body: &[u8]) -> Words {

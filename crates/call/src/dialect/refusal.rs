@@ -145,9 +145,7 @@ fn google(denial: &Denial<'_>) -> Written {
         true => ("RESOURCE_EXHAUSTED", "usageLimits", "rateLimitExceeded"),
         false => ("UNAVAILABLE", "global", "backendError"),
     };
-    let retry_info = |wait| {
-        json!({ "@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": format!("{}s", seconds(wait)) })
-    };
+    let retry_info = |wait| json!({ "@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": format!("{}s", seconds(wait)) });
     let body = json!({ "error": {
         "code": denial.status.as_u16(),
         "message": denial.message,

@@ -42,7 +42,7 @@ impl Quotas {
         let mut known = self.lock();
         for Quota { resource, limit, remaining, resets_in } in quotas {
             let seen = Seen { limit, remaining, resets_at: resets_in.map(|wait| now + wait), at: now };
-            known.insert((resource, whose), seen);
+            known.insert((resource.into_owned(), whose), seen);
         }
         while known.len() > MOST {
             let oldest = known.iter().min_by_key(|(_, seen)| seen.at).map(|(key, _)| key.clone());
@@ -121,7 +121,12 @@ mod tests {
     use super::*;
 
     fn quota(resource: &str, remaining: u64) -> Vec<Quota> {
-        vec![Quota { resource: resource.into(), limit: Some(10), remaining, resets_in: Some(Duration::from_secs(60)) }]
+        vec![Quota {
+            resource: resource.to_owned().into(),
+            limit: Some(10),
+            remaining,
+            resets_in: Some(Duration::from_secs(60)),
+        }]
     }
 
     #[test]

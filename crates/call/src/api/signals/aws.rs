@@ -1,14 +1,14 @@
-//! AWS: an error code, in a header or in the body, in any status; never a time.
+//! AWS: an error code in a header or the body, with any status and without a time.
 //!
 //! The codes are botocore's (`botocore/retries/standard.py`), and so is the wait: a random part of
-//! 1 s, 2 s, 4 s, ... 20 s. JSON services name the code in `x-amzn-errortype` or `__type`, query
-//! services in `<Code>`, and those that speak CBOR in its `__type`.
+//! 1 s, 2 s, 4 s, ... 20 s. The code is in `x-amzn-errortype`, in `__type` of JSON and CBOR, or
+//! in `<Code>` of query services.
 
 use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
 
-use super::{PauseLength, Reach, Refused, Response, cbor, json};
+use super::{PauseLength, Reach, Refused, Response, json};
 
 pub(super) fn wants_body(status: StatusCode, headers: &HeaderMap) -> bool {
     STATUSES.contains(&status.as_u16()) && NAMES.iter().all(|name| !headers.contains_key(*name))
@@ -35,8 +35,8 @@ fn code(response: &Response<'_>) -> Option<String> {
 }
 
 fn in_body(body: &[u8]) -> Option<String> {
-    if cbor::is_map(body) {
-        return cbor::text(body, "__type").map(str::to_owned);
+    if body.first().is_some_and(|first| first >> 5 == 5) {
+        return in_cbor(body);
     }
     let text = body.trim_ascii_start();
     if text.starts_with(b"<") {
@@ -47,6 +47,17 @@ fn in_body(body: &[u8]) -> Option<String> {
     texts.find(|(key, _)| matches!(key.as_str(), "__type" | "code" | "Code")).map(|(_, code)| code)
 }
 
+/// Returns the text after `__type` in a CBOR map (RFC 8949).
+fn in_cbor(map: &[u8]) -> Option<String> {
+    let at = map.windows(TYPE.len()).position(|word| word == TYPE)?;
+    let (length, text) = match map.get(at + TYPE.len()..)? {
+        [short @ 0x60..=0x77, text @ ..] => (*short - 0x60, text),
+        [0x78, length, text @ ..] => (*length, text),
+        _ => return None, // no text, or longer than any code
+    };
+    std::str::from_utf8(text.get(..usize::from(length))?).ok().map(str::to_owned)
+}
+
 /// Removes the text around a code:
 /// `com.amazonaws.dynamodb.v20120810#ThrottlingException:http://...`,
 /// `AWS.SimpleQueueService.X;Sender`.
@@ -55,9 +66,10 @@ pub(super) fn bare(code: &str) -> &str {
     code.rsplit('#').next().unwrap_or(code).trim()
 }
 
-/// The headers that are read first.
+const TYPE: &[u8] = b"__type";
+/// The headers of a code, read before the body.
 pub(super) const NAMES: [&str; 2] = ["x-amzn-errortype", "x-amzn-query-error"];
-/// The statuses with which a body may hold a code that matters. A 429 is a throttle without it.
+/// The statuses of bodies with a code. A 429 is a throttle without one.
 const STATUSES: [u16; 5] = [400, 403, 500, 503, 509];
 /// Too many calls.
 const CODES: [&str; 11] = [
@@ -75,7 +87,7 @@ const CODES: [&str; 11] = [
 ];
 /// Too many calls for one table.
 const NARROW: [&str; 1] = ["ProvisionedThroughputExceededException"];
-/// Something is under way or is full: the same call must wait, others need not.
+/// Something is under way or full: only the same call must wait.
 const BUSY: [&str; 3] = ["LimitExceededException", "PriorRequestNotComplete", "TransactionInProgressException"];
 
 #[cfg(test)]
@@ -130,13 +142,15 @@ mod tests {
             ("after a text", true, b"\xa2\x67message\x64slow", b""),
             ("after a text in pieces", true, b"\xa2\x67message\x7f\x62sl\x62ow\xff", b""),
             ("after a map and a list", true, b"\xa3\x61a\xa1\x01\xf9\x3c\x00\x61b\x82\x20\x9f\xf6\xff", b""),
-            ("below another key", false, b"\xa1\x61a\xa1", b""),
-            ("as bytes before it that are cut off", false, b"\xa2\x61a\x59\xff\xff", b""),
+            ("below another key, as in JSON", true, b"\xa1\x61a\xa1", b""),
         ] {
             assert_eq!(of(&[before, &code, after].concat()), expected, "{says}");
         }
         assert!(!of(&[b"\xa1".as_slice(), &named(b"\x66__type", b"ValidationException")].concat()));
         assert!(!of(&[b"\xa1".as_slice(), &named(b"\x67message", b"ThrottlingException")].concat()));
+        for cut in [b"\xa1\x66__type".as_slice(), b"\xa1\x66__type\x78", b"\xa1\x66__type\x70SlowDown"] {
+            assert!(!of(cut), "{cut:x?}");
+        }
     }
 
     #[test]

@@ -1,9 +1,8 @@
-//! Azure Resource Manager: 429 with Retry-After, and the number of calls that a subscription or
-//! tenant has left.
+//! Azure Resource Manager: 429 with Retry-After, and the calls left to a subscription or tenant.
 //!
 //! <https://learn.microsoft.com/azure/azure-resource-manager/management/request-limits-and-throttling>:
-//! the numbers left belong to token buckets that gain some every second; their size is not told, so
-//! that nothing can be reserved. If they are not near 0, the resource provider refused the call.
+//! the calls left are those of token buckets, which refill every second. Without their size nothing
+//! can be reserved. If they are not near 0, the resource provider refused the call.
 
 use std::time::Duration;
 

@@ -3,7 +3,7 @@
 //!
 //! <https://docs.docker.com/docker-hub/usage/pulls/> and
 //! <https://docs.docker.com/reference/api/hub/latest/>. A rolling window has no reset: on average
-//! one pull comes back every window/limit, so that is the wait.
+//! one more pull is allowed every window/limit, which is the wait.
 
 use std::time::Duration;
 

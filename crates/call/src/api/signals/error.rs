@@ -1,19 +1,18 @@
-//! An upstream's own words about a failure: the code and the message of an error's body.
+//! The code and the message in the body of an upstream's error.
 //!
 //! A Kubernetes Status, the errors of AWS, Azure, Google and GitHub, other JSON, XML, HTML and plain
-//! text are read from the first bytes of the body. The code is an identifier, which names nothing;
-//! a message may quote anything.
-
-use std::borrow::Cow;
+//! text are read from the first bytes of the body. A code is an identifier without names; a message
+//! may quote anything.
 
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue};
 
 use super::inflate::Coding;
 use super::{aws, json};
-use crate::api::names::{PROTOBUF_MAGIC, field};
+use crate::api::names::PROTOBUF_MAGIC;
+use crate::api::protobuf::bytes;
 
-/// The words of an error. Either may be empty.
+/// The code and message of an error. Either may be empty.
 #[derive(Clone, Default, PartialEq, Eq, derive_more::Debug)]
 pub struct ErrorWords {
     /// An identifier, such as `InternalError`, of at most 64 characters.
@@ -23,7 +22,7 @@ pub struct ErrorWords {
     pub message: String,
 }
 
-/// The beginning of an error's body, while it comes.
+/// The beginning of an error's body, as it arrives.
 #[derive(derive_more::Debug)]
 #[debug("an error's body")]
 pub struct ErrorBody {
@@ -36,8 +35,8 @@ pub struct ErrorBody {
 // === impl ErrorBody ===
 
 impl ErrorBody {
-    /// Returns an empty body after this head, if it is text, JSON, XML or a Kubernetes object in a
-    /// coding that can be read.
+    /// Creates an empty body, if this head announces text, JSON, XML or a Kubernetes object, in a
+    /// readable coding.
     pub fn after(headers: &HeaderMap) -> Option<Self> {
         let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok())?.to_ascii_lowercase();
         let is_text = kind.starts_with("text/") || KINDS.iter().any(|known| kind.contains(known));
@@ -54,7 +53,7 @@ impl ErrorBody {
         self.beginning.len() < ENOUGH
     }
 
-    /// Reads what has come.
+    /// Reads the bytes so far.
     pub fn words(&self) -> ErrorWords {
         let body = self.coding.in_clear(&self.beginning);
         let words = match body.strip_prefix(PROTOBUF_MAGIC) {
@@ -69,12 +68,12 @@ impl ErrorBody {
     }
 }
 
-/// Reads a Kubernetes Status (message = 3, reason = 4) in a `runtime.Unknown` (type = 1 with its
-/// kind = 2, raw = 2).
+/// Reads a Kubernetes Status (message = 3, reason = 4) in a `runtime.Unknown` (type = 1 with kind =
+/// 2, raw = 2).
 fn in_status(unknown: &[u8]) -> Option<ErrorWords> {
-    let kind = field(unknown, 1).and_then(|(kind, _)| field(kind, 2))?.0;
-    let (status, _) = field(unknown, 2).filter(|_| kind == b"Status")?;
-    let text = |number| field(status, number).map_or(Cow::Borrowed(""), |(text, _)| String::from_utf8_lossy(text));
+    let kind = bytes(bytes(unknown, 1)?, 2)?;
+    let status = bytes(unknown, 2).filter(|_| kind == b"Status")?;
+    let text = |number| String::from_utf8_lossy(bytes(status, number).unwrap_or_default());
     Some(ErrorWords { code: as_code(&text(4)).unwrap_or_default(), message: on_a_line(&text(3)) })
 }
 
@@ -102,7 +101,7 @@ fn as_code(text: &str) -> Option<String> {
     (is_code && code.len() <= LONGEST_CODE && code != NO_REASON).then(|| code.to_owned())
 }
 
-/// Returns a text on one line, cut to a length that can be shown.
+/// Returns a text on one line, cut to [`LONGEST_MESSAGE`].
 fn on_a_line(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     if line.chars().nth(LONGEST_MESSAGE).is_none() {
@@ -111,7 +110,7 @@ fn on_a_line(text: &str) -> String {
     line.chars().take(LONGEST_MESSAGE - 1).chain(['\u{2026}']).collect()
 }
 
-/// The types of bodies that are read, besides `text/`.
+/// The types of readable bodies, besides `text/`.
 const KINDS: [&str; 3] = ["json", "xml", "vnd.kubernetes.protobuf"];
 /// The keys of a code in JSON, the most telling first: of Kubernetes and Google, AWS, Azure and
 /// GitHub, Okta, and Google again.
@@ -122,7 +121,7 @@ const MESSAGES: [&str; 6] = ["message", "Message", "error_description", "errorSu
 const NO_REASON: &str = "Failure";
 const LONGEST_CODE: usize = 64;
 const LONGEST_MESSAGE: usize = 160;
-/// The bytes of a body that are read.
+/// The bytes of a body to read.
 const ENOUGH: usize = 1024;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Numbers and times in header fields, as providers write them.
+//! Numbers and times in header fields of providers.
 
 use std::time::{Duration, SystemTime};
 
@@ -7,20 +7,18 @@ use http::header::DATE;
 
 use super::Response;
 
-/// Returns a whole number if the field has nothing else; the first if there are several fields.
+/// Returns the whole number in the first field of a name.
 pub(super) fn number(headers: &HeaderMap, name: &str) -> Option<u64> {
     digits(headers.get(name)?.to_str().ok()?.trim())
 }
 
-/// Reads a number of digits only. More digits than fit give a very large number, which the caller
-/// clamps.
+/// Reads a number of digits only. One that is too large becomes `u64::MAX`, for the caller to clamp.
 pub(super) fn digits(text: &str) -> Option<u64> {
     let all_digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     all_digits.then(|| text.parse().unwrap_or(u64::MAX))
 }
 
-/// Returns the time of the response by the upstream's own clock; by the gate's only if the upstream
-/// does not tell its own.
+/// Returns the time of the response by the upstream's clock (`Date`), else by the gate's.
 pub(super) fn date(response: &Response<'_>) -> Option<SystemTime> {
     match response.headers.get(DATE) {
         Some(date) => httpdate::parse_http_date(date.to_str().ok()?.trim()).ok(),
@@ -28,23 +26,23 @@ pub(super) fn date(response: &Response<'_>) -> Option<SystemTime> {
     }
 }
 
-/// Returns the time until a moment that is given as seconds (or milliseconds) since 1970; zero for
-/// the past. It is a second longer than it says: both are cut to whole seconds, and a call that
-/// comes early is refused again.
+/// Returns the time until a moment in seconds (or milliseconds) since 1970; zero for the past. It
+/// is a second longer, because both times are cut to whole seconds, and an early call is refused
+/// again.
 pub(super) fn until(epoch: u64, response: &Response<'_>) -> Option<Duration> {
     let at = if epoch >= MILLIS { Duration::from_millis(epoch) } else { Duration::from_secs(epoch) };
     let now = date(response)?.duration_since(SystemTime::UNIX_EPOCH).ok()?;
     Some(at.checked_sub(now).map_or(Duration::ZERO, |left| left.saturating_add(Duration::from_secs(1))))
 }
 
-/// Returns the time until a reset that is given as seconds to go, or as a time of day: no window
-/// lasts thirty years.
+/// Returns the time until a reset, in seconds to go or as a time of day: no window lasts thirty
+/// years.
 pub(super) fn reset(value: u64, response: &Response<'_>) -> Option<Duration> {
     if value < EPOCHS { Some(Duration::from_secs(value)) } else { until(value, response) }
 }
 
-/// Returns the time until the reset of a quota of which no more than the reserve is left. Its
-/// headers are those of its limit, of the calls that are left, and of the reset as a time of day.
+/// Returns the time until the reset of a quota, if no more than the reserve is left. The headers
+/// are those of the limit, the calls left, and the reset as a time of day.
 pub(super) fn spent(response: &Response<'_>, [limit, left, reset]: [&str; 3], reserve: f64) -> Option<Duration> {
     let number = |name| number(response.headers, name);
     let limit = number(limit).filter(|limit| *limit > 0)?;
@@ -60,12 +58,12 @@ pub(super) fn is_spent(left: u64, limit: u64, reserve: f64) -> bool {
     left == 0 || left as f64 <= limit as f64 * reserve
 }
 
-/// From here on a number is a time of day (2001 and later).
+/// The least number that is a time of day (2001).
 const EPOCHS: u64 = 1_000_000_000;
-/// From here on it is in milliseconds.
+/// The least number that is in milliseconds.
 const MILLIS: u64 = 100_000_000_000;
 
-/// The most quotas that are read in one answer: an upstream may send many more.
+/// The most quotas to read in one response: an upstream may send many more.
 pub(super) const MOST_QUOTAS: usize = 16;
 
 #[cfg(test)]

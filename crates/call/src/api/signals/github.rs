@@ -1,10 +1,10 @@
-//! GitHub: an hourly quota per kind of resource, and secondary limits that tell no numbers.
+//! GitHub: an hourly quota per kind of resource, and secondary limits without numbers.
 //!
 //! <https://docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api>: a refusal is a
 //! 403 or a 429. With Retry-After: not before it. With nothing remaining: not before the reset.
-//! Otherwise at least a minute, then exponentially longer. A 403 with none of these may as well be
-//! a missing permission: only its text tells. GraphQL may refuse for a secondary limit with a 200,
-//! which tells it by Retry-After too; what is said only in its text is not looked for.
+//! Otherwise at least a minute, then exponentially longer. A 403 with none of these may be a
+//! missing permission: only its text tells. GraphQL may refuse by a secondary limit with a 200 and
+//! Retry-After; its text is not read.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub(super) fn refused(response: &Response<'_>) -> Option<Refused> {
         return None;
     }
     match (response.retry_after(), spent(response, 0.0)) {
-        // If there are two waits, both must be over.
+        // Of two waits the longer.
         (after, Some(spent)) if after.is_none_or(|after| spent.wait > after) => {
             Some(Refused::all(spent.wait).within(spent.reach))
         }
@@ -39,7 +39,7 @@ pub(super) fn spent(response: &Response<'_>, reserve: f64) -> Option<Spent> {
     secondary.into_iter().chain(quota).max_by_key(|spent| spent.wait)
 }
 
-/// Returns the quota that is used up except for the reserve.
+/// Returns the quota with nothing left but the reserve.
 fn used_up(response: &Response<'_>, reserve: f64) -> Option<Spent> {
     let wait = fields::spent(response, ["x-ratelimit-limit", REMAINING, "x-ratelimit-reset"], reserve)?;
     // Searches, GraphQL and so on have quotas of their own, and some are much smaller.

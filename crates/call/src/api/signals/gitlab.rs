@@ -2,8 +2,8 @@
 //! 429s.
 //!
 //! <https://docs.gitlab.com/administration/settings/user_and_ip_rate_limits/>. Refusals of GraphQL
-//! and of the layers before it have no headers (gitlab issues 352409, 365728); its windows are a
-//! minute, of which half is left on average.
+//! and of the layers before it have no headers (gitlab issues 352409, 365728). Windows last a minute,
+//! so that half of one is left on average.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub(super) fn refused(response: &Response<'_>) -> Option<Refused> {
     let Some(wait) = response.retry_after().or_else(reset) else {
         return Some(Refused::growing(HALF_WINDOW, WINDOW));
     };
-    // Something is left: it was the limit of one endpoint (gitlab issue 199738).
+    // With calls left, it was the limit of one endpoint (gitlab issue 199738).
     let left = fields::number(headers, "ratelimit-remaining").is_some_and(|left| left > 0);
     Some(Refused::all(wait).within(if left { Reach::Key } else { Reach::All }))
 }

@@ -9,30 +9,21 @@
 //! Malformed fields are ignored as a whole. Retry-After wins over `t`. Only quotas of requests
 //! count.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use http::HeaderMap;
 use http::header::RETRY_AFTER;
 use sfv::{Item, ListEntry, Parameters, Parser};
 
-use super::{Reach, Refused, Response, Spent, fields};
-
-/// A quota in a response.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Quota {
-    /// Its name, in the list form.
-    pub(super) name: Option<String>,
-    pub(super) left: u64,
-    /// The size of the whole quota.
-    pub(super) limit: Option<u64>,
-    /// The time until it is full again.
-    pub(super) resets_in: Option<Duration>,
-}
+use super::quota::resource_word;
+use super::{Quota, Reach, Refused, Response, Spent, fields};
 
 pub(super) fn refused(response: &Response<'_>) -> Option<Refused> {
     response.too_many()?;
     let quotas = Some(quotas(response)).filter(|quotas| !quotas.is_empty())?;
-    let times = |spent: bool| quotas.iter().filter(move |quota| (quota.left == 0) == spent).filter_map(|q| q.resets_in);
+    let times =
+        |spent: bool| quotas.iter().filter(move |quota| (quota.remaining == 0) == spent).filter_map(|q| q.resets_in);
     let wait = response.retry_after().or_else(|| times(true).max()).or_else(|| times(false).min())?;
     Some(Refused::all(wait))
 }
@@ -42,7 +33,7 @@ pub(super) fn spent(response: &Response<'_>, reserve: f64) -> Option<Spent> {
         return None; // it wins over everything else
     }
     let quotas = quotas(response);
-    let spent = quotas.iter().filter(|quota| fields::is_spent(quota.left, quota.limit.unwrap_or(0), reserve));
+    let spent = quotas.iter().filter(|quota| fields::is_spent(quota.remaining, quota.limit.unwrap_or(0), reserve));
     let wait = spent.filter_map(|quota| quota.resets_in).max().filter(|wait| !wait.is_zero())?;
     Some(Spent { wait, reach: Reach::All })
 }
@@ -58,7 +49,7 @@ pub(super) fn counted(headers: &HeaderMap, name: &str) -> Option<(u64, Option<Du
     Some((first.0, window))
 }
 
-/// Returns the quotas that a response tells.
+/// Returns the quotas in a response.
 pub(super) fn quotas(response: &Response<'_>) -> Vec<Quota> {
     let headers = response.headers;
     let Some(field) = joined(headers, "ratelimit") else { return triple(response).into_iter().collect() };
@@ -70,9 +61,9 @@ pub(super) fn quotas(response: &Response<'_>) -> Vec<Quota> {
     }
     let Ok(dictionary) = Parser::new(&field).parse::<sfv::Dictionary>() else { return Vec::new() };
     let number = |key: &str| whole(&dictionary.get(key).and_then(item)?.bare_item);
-    let quota = number("remaining").map(|left| Quota {
-        name: None,
-        left,
+    let quota = number("remaining").map(|remaining| Quota {
+        resource: UNNAMED,
+        remaining,
         limit: number("limit"),
         resets_in: number("reset").and_then(|reset| fields::reset(reset, response)),
     });
@@ -91,8 +82,8 @@ fn named(entry: &ListEntry, policies: &sfv::List) -> Option<Quota> {
     let number = |params: &Parameters, key: &str| params.get(key).and_then(whole);
     let window = policy.and_then(|policy| window(&policy.params));
     Some(Quota {
-        name: item.bare_item.as_string().map(|name| name.as_str().to_owned()),
-        left: number(&item.params, "r")?,
+        resource: item.bare_item.as_string().map_or(UNNAMED, |name| resource_word(name.as_str())),
+        remaining: number(&item.params, "r")?,
         limit: policy.and_then(|policy| number(&policy.params, "q")),
         resets_in: number(&item.params, "t").map(Duration::from_secs).or(window),
     })
@@ -100,11 +91,11 @@ fn named(entry: &ListEntry, policies: &sfv::List) -> Option<Quota> {
 
 fn triple(response: &Response<'_>) -> Option<Quota> {
     let headers = response.headers;
-    let (left, _) = counted(headers, "ratelimit-remaining")?;
+    let (remaining, _) = counted(headers, "ratelimit-remaining")?;
     let limit = counted(headers, "ratelimit-limit");
     let reset = fields::number(headers, "ratelimit-reset").and_then(|reset| fields::reset(reset, response));
     let window = limit.and_then(|(_, window)| window);
-    Some(Quota { name: None, left, limit: limit.map(|(limit, _)| limit), resets_in: reset.or(window) })
+    Some(Quota { resource: UNNAMED, remaining, limit: limit.map(|(limit, _)| limit), resets_in: reset.or(window) })
 }
 
 fn item(entry: &ListEntry) -> Option<&Item> {
@@ -122,11 +113,14 @@ fn window(params: &Parameters) -> Option<Duration> {
     params.get("w").and_then(whole).map(Duration::from_secs)
 }
 
-/// Returns a field that may take several lines.
+/// Returns a field of one or several lines.
 fn joined(headers: &HeaderMap, name: &str) -> Option<String> {
     let lines: Option<Vec<&str>> = headers.get_all(name).iter().map(|line| line.to_str().ok()).collect();
     lines.filter(|lines| !lines.is_empty()).map(|lines| lines.join(", "))
 }
+
+/// The name of a quota without one.
+const UNNAMED: Cow<'static, str> = Cow::Borrowed("requests");
 
 #[cfg(test)]
 mod tests {
@@ -136,13 +130,18 @@ mod tests {
     use crate::api::signals::tests::{For, Key, headers, refusal, response};
 
     fn quota(left: u64, limit: u64, resets_in: u64) -> Quota {
-        Quota { name: None, left, limit: Some(limit), resets_in: Some(Duration::from_secs(resets_in)) }
+        Quota {
+            resource: UNNAMED,
+            remaining: left,
+            limit: Some(limit),
+            resets_in: Some(Duration::from_secs(resets_in)),
+        }
     }
 
     /// The quotas without their names.
     fn unnamed(pairs: &[Key]) -> Vec<Quota> {
         let quotas = quotas(&response(200, &headers(pairs), ""));
-        quotas.into_iter().map(|quota| Quota { name: None, ..quota }).collect()
+        quotas.into_iter().map(|quota| Quota { resource: UNNAMED, ..quota }).collect()
     }
 
     #[test]
@@ -155,7 +154,7 @@ mod tests {
             [quota(5, 100, 3), quota(0, 1000, 4000)]
         );
         assert_eq!(found(&[policy, ("ratelimit", "\"daily\";r=9")]), [quota(9, 1000, 86_400)], "the window at most");
-        let alone = [Quota { name: None, left: 50, limit: None, resets_in: Some(Duration::from_secs(30)) }];
+        let alone = [Quota { resource: UNNAMED, remaining: 50, limit: None, resets_in: Some(Duration::from_secs(30)) }];
         assert_eq!(found(&[("ratelimit", "\"default\";r=50;t=30")]), alone);
         assert_eq!(found(&[("ratelimit", "default;r=50;t=30")]), alone, "a token, as draft 08 had it");
         assert_eq!(found(&[("ratelimit", "\"a\";r=50;t=30"), ("ratelimit-policy", "\"a\";q=")]), alone);

@@ -1,8 +1,8 @@
 //! The beginning of a compressed body, in the clear.
 //!
-//! At most [`PEEK`] bytes come out, whatever goes in, so that a bomb costs no more than a refusal;
-//! a body that was cut is inflated as far as it goes. gzip and deflate are read: Go asks for gzip
-//! in every call, the SDKs for both. A body in br or zstd is not, nor one coded twice.
+//! At most [`PEEK`] bytes come out, so that a bomb costs no more than a refusal; a body that was cut
+//! is inflated as far as it goes. gzip and deflate are read: Go asks for gzip in every call, the
+//! SDKs for both. Bodies in br or zstd are not, nor in two codings.
 
 use std::borrow::Cow;
 use std::io::Read;
@@ -13,7 +13,7 @@ use http::header::CONTENT_ENCODING;
 
 use super::PEEK;
 
-/// The codings that can be read.
+/// A readable coding of bodies.
 #[derive(Clone, Copy)]
 pub(super) enum Coding {
     Identity,
@@ -21,15 +21,15 @@ pub(super) enum Coding {
     Deflate,
 }
 
-/// True if a body with this head can be read.
+/// True if the coding in this head is readable.
 pub fn is_readable(headers: &HeaderMap) -> bool {
     Coding::of(headers).is_some()
 }
 
-/// Returns the beginning of a body in the clear; nothing if its coding cannot be read.
+/// Returns the beginning of a body in the clear; empty if its coding is not readable.
 pub fn in_clear<'a>(headers: &HeaderMap, body: &'a [u8]) -> Cow<'a, [u8]> {
     if body.is_empty() {
-        return Cow::Borrowed(body); // the usual case: it was not asked for
+        return Cow::Borrowed(body); // the usual case: no signal wants it
     }
     Coding::of(headers).map_or(Cow::Borrowed(b""), |coding| coding.in_clear(body))
 }
@@ -41,7 +41,7 @@ fn inflate(decoder: impl Read) -> Cow<'static, [u8]> {
     Cow::Owned(clear)
 }
 
-/// True if a body has the head that RFC 9110 requires for `deflate`; some servers leave it out.
+/// True if a body has the head of RFC 9110's `deflate`, which some servers omit.
 fn has_zlib_head(body: &[u8]) -> bool {
     matches!(body, [how, check, ..] if how & 0xf == 8 && u16::from_be_bytes([*how, *check]) % 31 == 0)
 }
@@ -59,7 +59,7 @@ impl Coding {
         }
     }
 
-    /// Returns the coding of a body with this head, if it can be read.
+    /// Returns the coding in this head, if it is readable.
     pub(super) fn of(headers: &HeaderMap) -> Option<Self> {
         let mut fields = headers.get_all(CONTENT_ENCODING).iter();
         let Some(coding) = fields.next() else { return Some(Self::Identity) };

@@ -1,11 +1,10 @@
-//! The texts of a JSON document that may be cut off: only the beginning of an error body is read.
+//! The texts of a JSON document that may be cut off: the beginning of an error's body.
 
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
-/// Returns every `"key": "text"` of a document, at any depth, in order. A document that is cut off,
-/// or is no JSON, has those before the first error.
+/// Returns every `"key": "text"` of a document, at any depth, in order, up to its first error.
 pub(super) fn texts(document: &[u8]) -> Vec<(String, String)> {
     let mut found = Vec::new();
     let texts = Texts { key: None, found: &mut found };
@@ -14,12 +13,11 @@ pub(super) fn texts(document: &[u8]) -> Vec<(String, String)> {
     }
 }
 
-/// Returns the texts of a document that may be cut off, as [`texts`] does, with what there is of a
-/// text that is cut.
+/// Returns the [`texts`] of a document that may be cut off, with the beginning of a cut text.
 pub(super) fn texts_of_beginning(document: &[u8]) -> Vec<(String, String)> {
     let whole = texts(document);
     let mut cut = document.utf8_chunks().next().map_or(&b""[..], |chunk| chunk.valid().as_bytes());
-    // Half an escape is no text.
+    // Without half an escape.
     while let Some(at) = cut.iter().rev().take(ESCAPE).position(|byte| *byte == b'\\') {
         cut = cut.get(..cut.len() - 1 - at).unwrap_or_default();
     }

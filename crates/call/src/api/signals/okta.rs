@@ -1,4 +1,4 @@
-//! Okta: a quota per group of endpoints, and a limit on calls at once that uses the same headers.
+//! Okta: a quota per group of endpoints, and a limit on calls at once, with the same headers.
 //!
 //! <https://developer.okta.com/docs/reference/rl-best-practices/>: on too many calls at once limit
 //! and remaining are 0, and the reset is only an estimate.

@@ -1,29 +1,29 @@
-//! Quotas as answers tell them: the size, how much is left, and when there is more. They are shown;
-//! whether anything waits for them is decided elsewhere.
+//! Quotas in responses: the size, the calls left, and the reset.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use http::HeaderMap;
 
 use super::{Response, Signal, Signals, fields, ietf};
 
-/// A quota of the upstream's, at the moment of an answer.
+/// A quota of the upstream, at the time of a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Quota {
-    /// The part of the API that it is for, in the upstream's words: `core`, `subscription-reads`.
-    pub resource: String,
-    /// Its size, if the upstream tells it.
+    /// The part of the API, in the upstream's words: `core`, `subscription-reads`.
+    pub resource: Cow<'static, str>,
+    /// Its size, if known.
     pub limit: Option<u64>,
-    /// The calls that are left.
+    /// The calls left.
     pub remaining: u64,
-    /// The time until it is whole again, if the upstream tells it.
+    /// The time until its reset, if known.
     pub resets_in: Option<Duration>,
 }
 
-/// Returns the calls that are left of the quota of which least is left, without the reserve that is
-/// kept for others; `None` if nothing is told that counts the calls of one bucket.
+/// Returns the calls left of the scarcest quota, without the reserve for others; `None` if no quota
+/// counts the calls of one bucket.
 pub fn left(honoured: Signals, quotas: &[Quota], reserve: f64) -> Option<u32> {
-    // Azure tells what is left of many things at once, which a bucket does not tell apart.
+    // Azure's numbers are of many quotas at once, which a bucket does not distinguish.
     if honoured.contains(Signal::Azure) {
         return None;
     }
@@ -33,48 +33,35 @@ pub fn left(honoured: Signals, quotas: &[Quota], reserve: f64) -> Option<u32> {
     Some(u32::try_from(least).unwrap_or(u32::MAX))
 }
 
-/// Returns the quotas that a response tells, in the words of the honoured signals; the first family
-/// that tells any is believed.
+/// Returns the quotas in a response. The first honoured signal with a quota counts.
 pub fn quotas(honoured: Signals, response: &Response<'_>) -> Vec<Quota> {
-    let families = honoured.iter().map(|signal| match signal {
+    let quotas = honoured.iter().map(|signal| match signal {
         Signal::Github => headed(response, &GITHUB).into_iter().collect(),
         Signal::Okta => headed(response, &OKTA).into_iter().collect(),
         Signal::Docker => {
-            let hub = || headed(response, &GITHUB).into_iter().collect();
-            Some(ietf(response)).filter(|told| !told.is_empty()).unwrap_or_else(hub)
+            let registry = ietf::quotas(response);
+            if registry.is_empty() { headed(response, &GITHUB).into_iter().collect() } else { registry }
         }
-        Signal::Gitlab | Signal::Ietf => ietf(response),
+        Signal::Gitlab | Signal::Ietf => ietf::quotas(response),
         Signal::Azure => azure(response.headers),
         Signal::Aws | Signal::Google | Signal::RetryAfter => Vec::new(),
     });
-    families.into_iter().find(|told: &Vec<_>| !told.is_empty()).unwrap_or_default()
+    quotas.into_iter().find(|found: &Vec<_>| !found.is_empty()).unwrap_or_default()
 }
 
-/// Reads a quota of four fields: its limit, what is left, the reset, and the resource.
+/// Reads a quota from four fields: limit, remaining, reset and resource.
 fn headed(response: &Response<'_>, [limit, remaining, reset, resource]: &[&str; 4]) -> Option<Quota> {
     let number = |name: &str| fields::number(response.headers, name);
-    let resource = response.headers.get(*resource).and_then(|value| value.to_str().ok());
+    let resource = response.headers.get(*resource).and_then(|value| value.to_str().ok()).map(resource_word);
     Some(Quota {
         remaining: number(remaining)?,
-        resource: resource_word(resource.unwrap_or("core")),
+        resource: resource.unwrap_or(Cow::Borrowed("core")),
         limit: number(limit),
         resets_in: number(reset).and_then(|reset| fields::reset(reset, response)),
     })
 }
 
-/// Reads the IETF's fields, and those of the drafts.
-fn ietf(response: &Response<'_>) -> Vec<Quota> {
-    let quotas = ietf::quotas(response).into_iter().map(|quota| Quota {
-        resource: resource_word(quota.name.as_deref().unwrap_or("requests")),
-        limit: quota.limit,
-        remaining: quota.left,
-        resets_in: quota.resets_in,
-    });
-    quotas.collect()
-}
-
-/// Reads Azure Resource Manager's counts, of which the size is not told, and those of a resource
-/// provider: `Microsoft.Compute/GetVM3Min;239,Microsoft.Compute/GetVM30Min;2384`.
+/// Reads the numbers left of Azure Resource Manager, and of a resource provider: `Microsoft.Compute/GetVM3Min;239,Microsoft.Compute/GetVM30Min;2384`.
 fn azure(headers: &HeaderMap) -> Vec<Quota> {
     let quota = |resource: &str, remaining| Quota {
         resource: resource_word(resource),
@@ -82,22 +69,22 @@ fn azure(headers: &HeaderMap) -> Vec<Quota> {
         remaining,
         resets_in: None,
     };
-    let mut told = Vec::new();
+    let mut quotas = Vec::new();
     for (name, value) in headers {
         let Some(resource) = name.as_str().strip_prefix("x-ms-ratelimit-remaining-") else { continue };
         let Ok(value) = value.to_str() else { continue };
         let of_providers = value.split(',').filter_map(|part| part.trim().rsplit_once(';'));
-        told.extend(of_providers.filter_map(|(name, left)| Some(quota(name, fields::digits(left)?))));
-        told.extend(fields::digits(value.trim()).map(|left| quota(resource, left)));
+        quotas.extend(of_providers.filter_map(|(name, left)| Some(quota(name, fields::digits(left)?))));
+        quotas.extend(fields::digits(value.trim()).map(|left| quota(resource, left)));
     }
-    told.truncate(fields::MOST_QUOTAS);
-    told
+    quotas.truncate(fields::MOST_QUOTAS);
+    quotas
 }
 
-/// Returns the name of a resource as it is shown: of a length that a label can have.
-fn resource_word(name: &str) -> String {
+/// Returns the name of a resource in characters and of a length that a label can have.
+pub(super) fn resource_word(name: &str) -> Cow<'static, str> {
     let shown = |c: char| if c.is_ascii_graphic() && c != '"' && c != '\\' { c } else { '_' };
-    name.chars().take(LONGEST_NAME).map(shown).collect()
+    Cow::Owned(name.chars().take(LONGEST_NAME).map(shown).collect())
 }
 
 const GITHUB: [&str; 4] = ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset", "x-ratelimit-resource"];
@@ -125,8 +112,9 @@ mod tests {
     fn told(signal: Signal, pairs: &[Key]) -> Vec<(String, Option<u64>, u64, Option<u64>)> {
         let headers = headers(pairs);
         let quotas = quotas(std::iter::once(signal).collect(), &response(200, &headers, ""));
-        let row =
-            |quota: Quota| (quota.resource, quota.limit, quota.remaining, quota.resets_in.map(|wait| wait.as_secs()));
+        let row = |quota: Quota| {
+            (quota.resource.into_owned(), quota.limit, quota.remaining, quota.resets_in.map(|wait| wait.as_secs()))
+        };
         quotas.into_iter().map(row).collect()
     }
 

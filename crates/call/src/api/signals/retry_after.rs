@@ -7,11 +7,11 @@ use http::{HeaderValue, StatusCode};
 
 use super::{Reach, Refused, Response, fields};
 
-/// A 429 or 503 with a time concerns all calls, because the next one would get the same answer. Any
-/// other failure is the call's own.
+/// Reads the refusal in a failure with a time: of all calls for a 429 or 503, which the next call
+/// would get as well; otherwise of this call alone.
 pub(super) fn refused(response: &Response<'_>) -> Option<Refused> {
     if response.status != StatusCode::TOO_MANY_REQUESTS && !response.status.is_server_error() {
-        return None; // the usual answer costs no look at its headers
+        return None; // the usual response: its headers are not read
     }
     let refused = Refused::all(response.retry_after()?);
     Some(match response.status {
@@ -22,8 +22,8 @@ pub(super) fn refused(response: &Response<'_>) -> Option<Refused> {
 }
 
 impl Response<'_> {
-    /// Returns the time that it asks to wait, the longest if there are several. Garbage is ignored;
-    /// a date in the past means now.
+    /// Returns the time in Retry-After, the longest of several. Garbage is ignored; a date in the past
+    /// means now.
     pub(super) fn retry_after(&self) -> Option<Duration> {
         self.headers.get_all(RETRY_AFTER).iter().filter_map(|value| duration(value, self)).max()
     }
