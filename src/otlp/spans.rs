@@ -93,8 +93,8 @@ impl Tracer {
         let id = trace.id.into();
         let own = self.ids.new_span_id();
         let mut events = SpanEvents::default();
-        let head = record.sent.zip(record.upstream).map(|(sent, took)| sent + took);
-        for (name, moment) in [("sent upstream", record.sent), ("answer begins", head)] {
+        let head = record.times.sent.zip(record.times.upstream).map(|(sent, took)| sent + took);
+        for (name, moment) in [("sent upstream", record.times.sent), ("answer begins", head)] {
             events.events.extend(moment.map(|moment| Event::new(name, at(moment), Vec::new(), 0)));
         }
         SpanData {
@@ -103,8 +103,8 @@ impl Tracer {
             parent_span_is_remote: trace.parent != 0,
             span_kind: SpanKind::Server,
             name: name(record),
-            start_time: at(record.arrived),
-            end_time: at(record.ended),
+            start_time: at(record.times.arrived),
+            end_time: at(record.times.ended),
             attributes: attributes(record),
             dropped_attributes_count: 0,
             events,
@@ -147,7 +147,7 @@ fn attributes(record: &CallRecord) -> Vec<KeyValue> {
     all.extend(reason.map(|reason| KeyValue::new("tidegate.wait.reason", reason.word())));
     all.extend(record.refused.map(|reason| KeyValue::new("tidegate.refusal", reason.word())));
     for (name, time) in
-        [("tidegate.upstream.seconds", record.upstream), ("tidegate.retry_after.seconds", record.retry_after)]
+        [("tidegate.upstream.seconds", record.times.upstream), ("tidegate.retry_after.seconds", record.retry_after)]
     {
         all.extend(time.map(|time| KeyValue::new(name, time.as_secs_f64())));
     }
@@ -170,13 +170,11 @@ mod tests {
 
     use super::*;
     use crate::limit::Reason;
-    use crate::telemetry::Asked;
+    use crate::telemetry::{Asked, CallTimes};
 
     fn record(clock: &Clock) -> CallRecord {
         let now = clock.now();
         CallRecord {
-            arrived: now,
-            at_door: None,
             gate: "kubernetes".into(),
             host: None,
             class: "default".into(),
@@ -188,15 +186,16 @@ mod tests {
             asked: Asked { group: "apps".into(), resource: "deployments".into(), ..Asked::default() },
             key: None,
             waited: Some((Reason::Bucket, Duration::from_millis(20))),
-            granted: None,
-            sent: Some(now + Duration::from_millis(20)),
-            upstream: Some(Duration::from_millis(5)),
             status: Some(200),
             refused: None,
             retry_after: None,
-            body: None,
-            gave_up: None,
-            ended: now + Duration::from_millis(30),
+            times: CallTimes {
+                arrived: now,
+                sent: Some(now + Duration::from_millis(20)),
+                upstream: Some(Duration::from_millis(5)),
+                ended: now + Duration::from_millis(30),
+                ..CallTimes::default()
+            },
         }
     }
 

@@ -1,7 +1,7 @@
-//! The clock at the edge: the only place that reads the time or sleeps.
+//! The clock of the process: nothing else reads the time or sleeps.
 //!
-//! It is tokio's, so that a test with paused time moves everything at once; two clocks in one
-//! process would give wrong waits.
+//! It is tokio's, so that a test with paused time moves everything at once. Two clocks in one process
+//! would give wrong waits.
 
 use std::pin::Pin;
 use std::time::{Duration, SystemTime};
@@ -10,22 +10,21 @@ use tokio::time::{Instant, Sleep};
 
 use crate::moment::Moment;
 
-/// Returns the time of day: to show it, and to read a time that an upstream names without saying
-/// what time it has itself.
+/// Returns the time of day, for display, and for upstreams' times of day without a `Date`.
 #[must_use]
 #[expect(clippy::disallowed_methods, reason = "this is the one clock")]
 pub fn wall_clock() -> SystemTime {
     SystemTime::now()
 }
 
-/// Measures [`Moment`]s since its own start. Cheap to copy.
+/// A clock of [`Moment`]s since its start. Cheap to copy.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     began: Instant,
 }
 
-/// Returns a timer that is polled by hand, for code that has no clock and decides about no call: it
-/// closes a connection, or tells a client to send.
+/// Returns a timer to poll by hand, for connections. Decisions about calls need a
+/// [`Clock`].
 #[expect(clippy::disallowed_methods, reason = "this is the one place that sleeps")]
 pub fn timer(duration: Duration) -> Pin<Box<Sleep>> {
     Box::pin(tokio::time::sleep(duration))
@@ -46,8 +45,7 @@ impl Clock {
         Moment::ZERO + Instant::now().duration_since(self.began)
     }
 
-    /// Returns the wall clock's time of a moment, in milliseconds since 1970: for display, never
-    /// for calculation.
+    /// Returns the time of day of a moment, in milliseconds since 1970, for display only.
     pub fn wall(&self, moment: Moment) -> u64 {
         let wall = wall_clock().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let now = self.now();
@@ -55,7 +53,7 @@ impl Clock {
         u64::try_from(at.as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Returns at `moment`, or up to a millisecond later (the granularity of tokio's timer).
+    /// Sleeps until `moment`, or up to a millisecond longer (tokio's timer).
     pub async fn sleep_until(&self, moment: Moment) {
         match self.began.checked_add(moment.since_start()) {
             Some(at) => tokio::time::sleep_until(at).await,
@@ -63,8 +61,8 @@ impl Clock {
         }
     }
 
-    /// Returns at the next multiple of `interval` since the clock's start. Work that has no moment
-    /// of its own comes due together by this, so that an idle process is woken once for all of it.
+    /// Sleeps until the next multiple of `interval` since the clock's start. So all work without a
+    /// moment of its own wakes an idle process only once.
     pub async fn tick(&self, interval: Duration) {
         let now = self.now().since_start();
         let interval = interval.max(Duration::from_millis(1));
@@ -73,7 +71,7 @@ impl Clock {
         self.sleep(left).await;
     }
 
-    /// Returns after `duration`.
+    /// Sleeps for `duration`.
     pub async fn sleep(&self, duration: Duration) {
         self.sleep_until(self.now() + duration).await;
     }

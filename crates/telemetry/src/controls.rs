@@ -1,41 +1,24 @@
-//! Characters that steer a terminal or a reader, in text from outside.
+//! Characters in text from outside that steer a terminal or a reader.
 
-/// True for a control character, for an end of line by Unicode's rules, and for a character that
-/// changes the direction of the text after it.
+/// True for a control character, an end of line in Unicode, and a change of text direction.
 pub fn steers(c: char) -> bool {
-    c.is_control()
-        || matches!(
-            c,
-            '\u{061c}'
-                | '\u{2028}'
-                | '\u{2029}'
-                | '\u{200e}'
-                | '\u{200f}'
-                | '\u{202a}'..='\u{202e}'
-                | '\u{2066}'..='\u{2069}'
-        )
+    let is_turn = matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    c.is_control() || matches!(c, '\u{2028}' | '\u{2029}') || is_turn
 }
 
-/// Returns the character as JSON writes it out. All that steer are in the basic plane, where JSON's
-/// escape has four digits.
+/// Returns the JSON escape of a steering character. All are in the basic plane: four digits.
 pub fn json_escape(c: char) -> String {
     format!("\\u{:04x}", u32::from(c))
 }
 
-/// Writes out what steers in JSON as serde wrote it, without line breaks of its own: the value
-/// stays what it was.
+/// Escapes steering characters in JSON from serde without line breaks. The value stays the same.
 pub fn json_in_clear(json: Vec<u8>) -> Vec<u8> {
     if json.iter().all(|byte| (0x20..0x7f).contains(byte)) {
         return json;
     }
-    match String::from_utf8(json) {
-        Ok(text) if text.contains(steers) => {
-            let escaped = |c: char| if steers(c) { json_escape(c) } else { c.to_string() };
-            text.chars().map(escaped).collect::<String>().into_bytes()
-        }
-        Ok(text) => text.into_bytes(),
-        Err(error) => error.into_bytes(),
-    }
+    let text = String::from_utf8_lossy(&json);
+    let escaped = |c: char| if steers(c) { json_escape(c) } else { c.to_string() };
+    text.chars().map(escaped).collect::<String>().into_bytes()
 }
 
 #[cfg(test)]

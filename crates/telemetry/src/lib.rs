@@ -1,8 +1,7 @@
-//! What tidegate lets its operators see, and the clock at its edge.
+//! Metrics, logs and the clock of tidegate.
 //!
-//! [`telemetry`] has every metric in one table, the form of the log, and the call log. [`clock`] is
-//! the one place that reads the time or sleeps. [`controls`] keeps characters that steer a terminal
-//! out of what is shown.
+//! [`telemetry`] has every metric in one table, the form of the log, and the call log. Only [`clock`]
+//! reads the time or sleeps. [`controls`] finds characters that steer a terminal.
 
 #[macro_use]
 pub extern crate tidegate_limit as limit;

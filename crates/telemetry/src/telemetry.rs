@@ -1,8 +1,8 @@
-//! The output of the process about itself: metrics, the log, and the log of calls.
+//! Metrics, the log, and the log of calls.
 //!
-//! Every metric is declared in [`table`] and nowhere else, with its labels; labels come from closed
-//! sets or are capped, and are never a name of an object or a path (P9, P12). Handles are looked up
-//! once and kept: a registry lookup per call would cost more than the limiter.
+//! Every metric and its labels are in [`table`]. Values of labels are from closed sets or capped, and
+//! are never the name of an object or a path (P9, P12). Handles are looked up once: a registry lookup
+//! per call would cost more than the limiter.
 
 // In the path of a call nothing may panic; every exception states its reason.
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unreachable))]
@@ -20,13 +20,12 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
 use self::table::{Kind, TABLE};
 
-pub use self::call_log::{Asked, CallLog, CallRecord, Spans};
+pub use self::call_log::{Asked, CallLog, CallRecord, CallTimes, Spans};
 pub use self::meters::{GateMeters, UpstreamMeters};
 pub use self::passing::Passing;
 pub use self::trace::Trace;
 
-/// Sets gauges that are not kept up to date otherwise, just before they are read: in the recorder,
-/// or for this rendering alone.
+/// Sets gauges just before they are read, in the recorder or for one rendering.
 pub type Sampler = dyn Fn(&mut Passing) + Send + Sync;
 
 /// The process's metrics.
@@ -36,13 +35,13 @@ pub struct Metrics {
     samplers: Mutex<Vec<Weak<Sampler>>>,
 }
 
-/// The recorder can be installed once in a process.
+/// There can be only one recorder in a process.
 static METRICS: OnceLock<Metrics> = OnceLock::new();
 
 /// Returns the process's metrics; the first call installs the recorder.
 ///
 /// # Panics
-/// Another recorder was installed before, which only a program that embeds two of them can do.
+/// Another recorder was installed before, by a program with two of them.
 pub fn metrics() -> &'static Metrics {
     METRICS.get_or_init(Metrics::install)
 }
@@ -67,12 +66,12 @@ impl Metrics {
         Self { handle, samplers: Mutex::new(Vec::new()) }
     }
 
-    /// Calls `sampler` before every rendering, for as long as it lives.
+    /// Calls `sampler` before every rendering while it lives.
     pub fn sample_by(&self, sampler: &Arc<Sampler>) {
         self.samplers.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(sampler));
     }
 
-    /// Renders everything in Prometheus' text format.
+    /// Renders all metrics in Prometheus' text format.
     pub fn render(&self) -> String {
         table::BUILD_INFO.gauge(&[env!("CARGO_PKG_VERSION")]).set(1.0);
         table::CALL_LOG_DROPPED.counter(&[]).increment(0);
@@ -90,14 +89,14 @@ impl Metrics {
         text
     }
 
-    /// Folds recorded samples into their buckets. Call it every second: until then each sample is
-    /// kept (16 bytes each, 10 MiB in a busy minute).
+    /// Moves samples into their buckets. Call it every second: until then each sample takes 16 bytes
+    /// (10 MiB in a busy minute).
     pub fn upkeep(&self) {
         self.handle.run_upkeep();
     }
 }
 
-/// The interval at which [`Metrics::upkeep`] is due.
+/// The interval of [`Metrics::upkeep`].
 pub const UPKEEP: std::time::Duration = std::time::Duration::from_secs(1);
 
 #[cfg(test)]

@@ -1,16 +1,14 @@
 //! The log of calls: one JSON line each, without secrets, for `simulate --replay` and for audits of
-//! the limits. Where spans are wanted, they are made of the same records, by the same thread.
+//! the limits. Spans are made of the same records, by the same thread.
 //!
-//! A call hands its record to a writer thread and goes on. If the disk is slow or full, lines are
-//! dropped and counted rather than calls delayed, and the log goes on once there is space again. At
-//! the end of the process, [`CallLog::flushed`] waits until everything handed over is written. A
-//! line is written when the body has ended (of a long-running call, after its head), so lines are
-//! not in order of arrival.
+//! A call sends its record to a writer thread and goes on. If the disk is slow or full, lines are
+//! dropped and counted, and the log goes on once there is space again. At the end of the process,
+//! [`CallLog::flushed`] waits for the last line. A line is written after the end of the body (of a
+//! long-running call, after its head), so that lines are not in order of arrival.
 //!
 //! A line has no query, no body and no object name, and of the headers only the first word of the
-//! user agent. Keys and credentials are salted hashes, which only tell "the same again" within one
-//! process. The names of groups, resources, subresources and namespaces are in it, because classes
-//! are matched by them.
+//! user agent. Keys and credentials are salted hashes, which can be compared within one process. The
+//! names of groups, resources, subresources and namespaces are in it, because classes match them.
 
 use std::fmt;
 use std::fs::OpenOptions;
@@ -32,20 +30,20 @@ use crate::controls::json_in_clear;
 use crate::limit::Reason;
 use crate::moment::Moment;
 
-/// The log to which records are handed. Cheap to clone.
+/// The sender of records to the log. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct CallLog {
     lines: mpsc::Sender<Entry>,
-    /// True if every record is wanted, and not only those of sampled traces.
+    /// True for every record, false for those of sampled traces.
     takes_all: bool,
 }
 
-/// The way of records to spans.
+/// The maker of spans.
 #[derive(Clone)]
 pub struct Spans {
-    /// True if a call without a trace of its client may get one.
+    /// True if a call without a trace may get one.
     pub begins: bool,
-    /// Takes the record of a call, and adds the trace that it begins for it.
+    /// Makes the span of a record, and adds a new trace to it.
     pub take: Arc<dyn Fn(&mut CallRecord) + Send + Sync>,
 }
 
@@ -55,63 +53,66 @@ pub struct Spans {
 pub enum Entry {
     /// An answered call.
     Call(CallRecord),
-    /// A mark that is dropped when everything before it is in the file.
+    /// A mark, dropped once every entry before it is in the file.
     Flush(oneshot::Sender<()>),
 }
 
-/// The facts about a call once it was answered.
+/// The facts about an answered call.
 #[derive(Clone, Debug)]
 pub struct CallRecord {
-    /// The moment it arrived.
-    pub arrived: Moment,
-    /// The moment the limiter was asked. It is later than `arrived` if the start of a body was read
-    /// first, or if the machine is busy.
-    pub at_door: Option<Moment>,
     /// The gate's name.
     pub gate: Arc<str>,
-    /// The host that it was for, behind the egress listener.
+    /// Its host, behind the egress listener.
     pub host: Option<Arc<str>>,
     /// Its class.
     pub class: Box<str>,
     /// The class's lane.
     pub lane: &'static str,
-    /// The identity of its flow (salted).
+    /// The hash of its flow (salted).
     pub flow: u64,
     /// Its verb.
     pub verb: &'static str,
-    /// The method of its request.
+    /// Its method.
     pub method: Method,
-    /// The trace that it belongs to.
+    /// Its trace.
     pub trace: Option<Box<Trace>>,
-    /// The target of its request.
+    /// Its target.
     pub asked: Asked,
     /// Its key (salted).
     pub key: Option<Key>,
-    /// The time it waited, and the main reason for it.
+    /// Its wait, by the main reason.
     pub waited: Option<(Reason, Duration)>,
-    /// The moment its tokens were taken: P1 counts this one. On a busy machine its task may run a
-    /// while later.
+    /// The status for the client; `None` if the client had left.
+    pub status: Option<u16>,
+    /// The reason of a refusal.
+    pub refused: Option<Reason>,
+    /// The upstream's time to wait, by Retry-After or another honoured signal.
+    pub retry_after: Option<Duration>,
+    /// Its course.
+    pub times: CallTimes,
+}
+
+/// The moments and times of a call.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CallTimes {
+    /// Its arrival.
+    pub arrived: Moment,
+    /// Its arrival at the limiter: later if the start of a body was read first, or if the machine is
+    /// busy.
+    pub at_door: Option<Moment>,
+    /// The grant of its tokens, for P1. On a busy machine the call leaves later.
     pub granted: Option<Moment>,
-    /// The moment its permit was claimed, and it left.
+    /// The claim of its permit: it left.
     pub sent: Option<Moment>,
     /// The time from there to the response head.
     pub upstream: Option<Duration>,
-    /// The status that the client got; `None` if the client had left.
-    pub status: Option<u16>,
-    /// The reason why it was refused.
-    pub refused: Option<Reason>,
-    /// The time that the upstream said to wait, by Retry-After or another signal that the gate
-    /// honours.
-    pub retry_after: Option<Duration>,
-    /// The time from the response head to the end of its body, if that was waited for.
+    /// The time from the response head to the end of its body, if it is known.
     pub body: Option<Duration>,
-    /// The time from arrival to when the client left, if it left before it was answered.
-    pub gave_up: Option<Duration>,
-    /// The moment at which all of this was known.
+    /// The end of the record.
     pub ended: Moment,
 }
 
-/// The target of a call, as far as a limit may look at it and no secret is in it.
+/// The target of a call, without secrets.
 #[derive(Clone, Debug, Default)]
 pub struct Asked {
     /// API group, or empty.
@@ -124,14 +125,13 @@ pub struct Asked {
     pub namespace: Box<str>,
     /// The first word of the user agent.
     pub user_agent: Box<str>,
-    /// The credential of the call (a salted hash, of which little is written); 0 if nothing is
-    /// split by it.
+    /// The salted hash of the credential, written in part; 0 if nothing is split by it.
     pub credential: u64,
-    /// The name of the client, where the gate knows its clients.
+    /// The name of the client, if the gate knows its clients.
     pub client: Option<Arc<str>>,
-    /// True if the call lasts for as long as the client likes.
+    /// True if the call goes on until the client ends it.
     pub long_running: bool,
-    /// True if the call only asks what would happen.
+    /// True for a dry run.
     pub dry_run: bool,
     /// The client's own deadline.
     pub timeout: Option<Duration>,
@@ -148,8 +148,8 @@ impl fmt::Debug for Spans {
 // === impl CallLog ===
 
 impl CallLog {
-    /// Opens `path`, if there is one, to append to it. A thread of its own writes, because files
-    /// cannot be written asynchronously, and makes the spans.
+    /// Opens `path`, if there is one, to append to it. A thread writes to it and makes the spans,
+    /// because files cannot be written asynchronously.
     ///
     /// # Errors
     /// The file cannot be opened.
@@ -162,13 +162,13 @@ impl CallLog {
         Ok(Self { lines, takes_all })
     }
 
-    /// Creates a log that sends its entries to `lines`, in place of a file.
+    /// Creates a log of entries to `lines`, in place of a file.
     #[must_use]
     pub fn to(lines: mpsc::Sender<Entry>) -> Self {
         Self { lines, takes_all: true }
     }
 
-    /// Hands a record to the writer.
+    /// Sends a record to the writer.
     pub fn record(&self, record: CallRecord) {
         let is_wanted = self.takes_all || record.trace.as_ref().is_some_and(|trace| trace.is_sampled);
         if is_wanted && self.lines.try_send(Entry::Call(record)).is_err() {
@@ -176,8 +176,7 @@ impl CallLog {
         }
     }
 
-    /// Returns when the file has everything that was recorded until now, or after five seconds if
-    /// the disk hangs.
+    /// Waits until the file has every record so far, for at most five seconds.
     pub async fn flushed(&self) {
         let (done, flushed) = oneshot::channel();
         let flush = async {
@@ -191,8 +190,8 @@ impl CallLog {
     }
 }
 
-/// Writes until the last sender is gone, and flushes when there is nothing more to write. Lines are
-/// written whole or not at all.
+/// Writes until the last sender is gone, and flushes when no entry is left. Lines are written whole or
+/// not at all.
 fn write(mut entries: mpsc::Receiver<Entry>, to: Option<impl Write>, spans: Option<&Spans>, clock: Clock) {
     let mut out = to.map(BufWriter::new);
     let mut fails = false;
@@ -206,15 +205,11 @@ fn write(mut entries: mpsc::Receiver<Entry>, to: Option<impl Write>, spans: Opti
                     if let Some(spans) = spans {
                         (spans.take)(&mut record);
                     }
-                    let Some(out) = &mut out else {
-                        next = entries.try_recv().ok();
-                        continue;
-                    };
-                    let this = json_line(&record, &clock).and_then(|line| out.write_all(&line));
-                    if this.is_err() {
+                    let line = out.as_mut().map_or(Ok(()), |out| out.write_all(&json_line(&record, &clock)?));
+                    if line.is_err() {
                         table::CALL_LOG_DROPPED.counter(&[]).increment(1);
                     }
-                    written = written.and(this);
+                    written = written.and(line);
                 }
                 Entry::Flush(done) => asked.push(done),
             }
@@ -232,18 +227,18 @@ fn write(mut entries: mpsc::Receiver<Entry>, to: Option<impl Write>, spans: Opti
     }
 }
 
-/// A record with the clock that tells the time of day, to be written as one JSON object. Facts that
-/// are not known are left out.
+/// A record as one JSON object, without facts that are not known. The clock is for the time of day.
 struct LogLine<'a>(&'a CallRecord, &'a Clock);
 
 impl Serialize for LogLine<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Self(call, clock) = self;
         let asked = &call.asked;
+        let times = &call.times;
         let mut line = serializer.serialize_map(None)?;
-        put(&mut line, "arrived_ns", Some(call.arrived.as_nanos()))?; // since the process started
-        put(&mut line, "wall_ms", Some(clock.wall(call.arrived)))?; // since 1970
-        put(&mut line, "door_ns", call.at_door.map(Moment::as_nanos))?;
+        put(&mut line, "arrived_ns", Some(times.arrived.as_nanos()))?; // since the process started
+        put(&mut line, "wall_ms", Some(clock.wall(times.arrived)))?; // since 1970
+        put(&mut line, "door_ns", times.at_door.map(Moment::as_nanos))?;
         put(&mut line, "gate", Some(&*call.gate))?;
         put(&mut line, "host", call.host.as_deref())?;
         put(&mut line, "class", Some(&call.class))?;
@@ -256,28 +251,27 @@ impl Serialize for LogLine<'_> {
         put(&mut line, "subresource", Some(&asked.subresource).filter(|text| !text.is_empty()))?;
         put(&mut line, "namespace", Some(&asked.namespace).filter(|text| !text.is_empty()))?;
         put(&mut line, "user_agent", Some(&asked.user_agent).filter(|text| !text.is_empty()))?;
-        // Six digits are enough to tell a handful of clients apart, and useless for anything else.
+        // Six digits distinguish a handful of clients, and are useless for anything else.
         let credential = Some(asked.credential).filter(|hash| *hash != 0);
         put(&mut line, "credential", credential.map(|hash| format!("{:06x}", hash & 0xff_ffff)))?;
         put(&mut line, "client", asked.client.as_deref())?;
         put(&mut line, "long_running", asked.long_running.then_some(true))?;
         put(&mut line, "dry_run", asked.dry_run.then_some(true))?;
         put(&mut line, "timeout_ns", asked.timeout.map(nanos))?;
-        // The object (or path), its collection, and the facet: the part of it that the call
-        // touches.
+        // The object (or path), its collection, and its part in the call.
         put(&mut line, "key", call.key.map(|key| hash(key.object)))?;
         put(&mut line, "collection", call.key.map(|key| hash(key.collection)))?;
         put(&mut line, "facet", call.key.map(|key| hash(key.facet)))?;
         put(&mut line, "waited_ns", call.waited.map(|(_, time)| nanos(time)))?;
         put(&mut line, "waited_for", call.waited.map(|(reason, _)| reason.word()))?;
-        put(&mut line, "granted_ns", call.granted.map(Moment::as_nanos))?;
-        put(&mut line, "sent_ns", call.sent.map(Moment::as_nanos))?;
-        put(&mut line, "upstream_ns", call.upstream.map(nanos))?;
+        put(&mut line, "granted_ns", times.granted.map(Moment::as_nanos))?;
+        put(&mut line, "sent_ns", times.sent.map(Moment::as_nanos))?;
+        put(&mut line, "upstream_ns", times.upstream.map(nanos))?;
         put(&mut line, "status", call.status)?;
         put(&mut line, "refused", call.refused.map(Reason::word))?;
         put(&mut line, "retry_after_ns", call.retry_after.map(nanos))?;
-        put(&mut line, "body_ns", call.body.map(nanos))?;
-        put(&mut line, "gave_up_ns", call.gave_up.map(nanos))?;
+        put(&mut line, "body_ns", times.body.map(nanos))?;
+        put(&mut line, "gave_up_ns", call.status.is_none().then(|| nanos(times.ended - times.arrived)))?;
         line.end()
     }
 }
@@ -301,10 +295,10 @@ fn hash(hash: u64) -> String {
     format!("{hash:016x}")
 }
 
-/// The most entries that wait for the disk: a second of a busy gate, 2 MiB.
+/// The most entries for the disk: a second of a busy gate, 2 MiB.
 const PENDING: usize = 8192;
 
-/// The time that the end of the process waits for the disk.
+/// The longest wait for the disk at the end of the process.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
@@ -316,8 +310,6 @@ mod tests {
 
     fn record(user_agent: &str) -> CallRecord {
         CallRecord {
-            arrived: Moment::from_millis(5),
-            at_door: None,
             gate: "kubernetes".into(),
             host: None,
             class: "default".into(),
@@ -334,15 +326,17 @@ mod tests {
             },
             key: Some(Key { object: 1, collection: 2, facet: 3 }),
             waited: Some((Reason::Bucket, Duration::from_millis(20))),
-            granted: Some(Moment::from_millis(24)),
-            sent: Some(Moment::from_millis(25)),
-            upstream: None,
             status: Some(200),
             refused: None,
             retry_after: None,
-            body: Some(Duration::from_nanos(7)),
-            gave_up: None,
-            ended: Moment::from_millis(30),
+            times: CallTimes {
+                arrived: Moment::from_millis(5),
+                granted: Some(Moment::from_millis(24)),
+                sent: Some(Moment::from_millis(25)),
+                body: Some(Duration::from_nanos(7)),
+                ended: Moment::from_millis(30),
+                ..CallTimes::default()
+            },
         }
     }
 

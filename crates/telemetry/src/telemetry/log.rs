@@ -1,21 +1,21 @@
 //! The form and level of the log.
 //!
-//! There is one line per change of state, and nothing per call above `debug`. Everything is a
-//! field, so that a JSON reader needs no parsing. No client can forge a line or steer a terminal:
-//! the writer escapes every control character that comes from outside.
+//! There is one line per change of state, and nothing per call above `debug`. Facts are fields, so
+//! that a JSON reader needs no parsing. No client can forge a line or steer a terminal: the writer
+//! escapes every control character from outside.
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
 
 use tracing_subscriber::filter::{ParseError, Targets};
-use tracing_subscriber::fmt::{self, MakeWriter};
+use tracing_subscriber::fmt;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Registry, reload};
 
 use crate::controls::{json_escape, steers};
 
-/// The reason why the log could not be set up.
+/// An error in the setup of the log.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     /// The level is invalid.
@@ -34,7 +34,7 @@ pub enum LogError {
     Twice(#[source] tracing_subscriber::util::TryInitError),
 }
 
-/// The level of the process's log, which can change while the process runs.
+/// The level of the log. It can change at run time.
 #[derive(Debug)]
 pub struct Level(reload::Handle<Targets, Registry>);
 
@@ -46,7 +46,7 @@ pub fn start(json: bool, level: &str) -> Result<Level, LogError> {
     let colours = !json && io::stderr().is_terminal();
     let (filter, handle) = reload::Layer::new(filter(level)?);
     let process = tracing_subscriber::registry().with(filter);
-    let lines = fmt::layer().with_writer(Escaping { json, colours }).with_ansi(colours);
+    let lines = fmt::layer().with_writer(move || Escaping { json, colours }).with_ansi(colours);
     let started = if json {
         process.with(lines.json().flatten_event(true).with_current_span(false).with_span_list(false)).try_init()
     } else {
@@ -63,19 +63,18 @@ fn filter(level: &str) -> Result<Targets, LogError> {
 // === impl Level ===
 
 impl Level {
-    /// Changes the level from now on.
+    /// Changes the level.
     ///
     /// # Errors
     /// The level is invalid; then nothing changes.
     pub fn set(&self, level: &str) -> Result<(), LogError> {
-        // This fails only if the log is gone, and then there is nothing to change.
+        // This fails only if the log is gone.
         drop(self.0.reload(filter(level)?));
         Ok(())
     }
 }
 
-/// Writes to standard error and escapes every character inside a line that could steer a terminal.
-/// An event is one write.
+/// A writer to standard error. It escapes steering characters. An event is one write.
 #[derive(Clone, Copy, Debug)]
 struct Escaping {
     json: bool,
@@ -83,14 +82,6 @@ struct Escaping {
 }
 
 // === impl Escaping ===
-
-impl MakeWriter<'_> for Escaping {
-    type Writer = Self;
-
-    fn make_writer(&self) -> Self {
-        *self
-    }
-}
 
 impl Write for Escaping {
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
@@ -104,8 +95,8 @@ impl Write for Escaping {
     }
 }
 
-/// Returns one event as one line in which nothing steers a terminal, except for the newline at its
-/// end and the formatter's own colours. JSON stays JSON.
+/// Returns an event as one line without steering characters, except for the formatter's own
+/// colours. JSON stays JSON.
 fn escaped(event: &str, form: Escaping) -> Cow<'_, str> {
     let line = event.strip_suffix('\n').unwrap_or(event);
     if !line.contains(steers) {

@@ -1,5 +1,5 @@
-//! Gauges of things that come and go, such as credentials that change every hour. The recorder
-//! keeps a series until the process ends; these are written for one scrape, and kept nowhere.
+//! Gauges of short-lived things, such as hourly credentials. The recorder keeps a series until the
+//! process ends; these are only in one scrape.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ struct Family {
 // === impl Passing ===
 
 impl Passing {
-    /// Sets the gauge with these label values, until this rendering is done.
+    /// Sets the gauge with these label values, for this rendering.
     pub fn set(&mut self, metric: &'static Metric, values: &[&str], value: f64) {
         debug_assert_eq!(values.len(), metric.labels.len(), "{}", metric.name);
         let label = |(name, value)| format!("{name}=\"{}\"", formatting::sanitize_label_value(value));
@@ -30,7 +30,7 @@ impl Passing {
         family.values.insert(labels.join(","), value);
     }
 
-    /// Appends all of them in Prometheus' text format.
+    /// Appends all gauges in Prometheus' text format.
     pub(super) fn write(&self, text: &mut String) {
         for (name, Family { help, values }) in &self.0 {
             formatting::write_help_line(text, name, None, None, help);

@@ -18,15 +18,15 @@ pub struct Metric {
     pub kind: Kind,
     /// Its help text.
     pub help: &'static str,
-    /// Its labels, in the order in which values are given.
+    /// Its labels, in the order of values.
     pub labels: &'static [&'static str],
     /// The unit of its values.
     pub unit: &'static str,
-    /// The moment from which it is scraped.
+    /// Its first appearance.
     pub since: Since,
 }
 
-/// The moment from which a metric is scraped. A counter that is created by its first event hides
+/// The first appearance of a metric in a scrape. A counter that is created by its first event hides
 /// that event from `rate` and `increase`; so every metric with labels from closed sets exists, at
 /// zero, before anything has happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,34 +65,34 @@ metrics_table! {
     CALLS = Kind::Counter, "tidegate_calls_total", ["gate", "class", "lane", "verb", "code"], "calls", Once("a call was answered"),
         "Calls answered, by the class of the status that the client got";
     DECISIONS = Kind::Counter, "tidegate_decisions_total", ["gate", "class", "decision"], "calls", Start,
-        "What the gate decided about calls on arrival: go, wait (the result is in the waits and refusals) or refuse; at a shadow, what it would have";
+        "Decisions about calls on arrival: go, wait (then counted as a wait or a refusal) or refuse; at a shadow, those that it would have made";
     REFUSALS = Kind::Counter, "tidegate_refusals_total", ["gate", "class", "reason", "group", "resource"], "calls",
         Once("a call was refused"),
         "Calls refused by the gate itself, on arrival or after waiting";
     REJECTIONS = Kind::Counter, "tidegate_upstream_rejections_total", ["gate", "class", "by"], "calls", Start,
-        "Calls that the upstream turned away, not the gate: by API priority and fairness, another rate limit, a disruption budget, or for their credentials";
+        "Calls rejected by the upstream, not by the gate: by API priority and fairness, another rate limit, a disruption budget, or for their credentials";
     FAILURES = Kind::Counter, "tidegate_failures_total", ["gate", "class", "kind"], "calls", Start,
         "Calls that the gate could not complete: no connection, lost after sending, or no answer in time";
     HANGUPS = Kind::Counter, "tidegate_hangups_total", ["gate", "class"], "calls", Start,
-        "Callers who left while their call waited";
+        "Callers that left while their call waited";
     REVALIDATED = Kind::Counter, "tidegate_revalidated_total", ["gate", "class"], "calls", Start,
-        "Calls answered with an answer that was kept, after the upstream had said that it has not changed";
+        "Calls answered from a stored response, after the upstream answered 304";
     KEPT_BYTES = Kind::Gauge, "tidegate_kept_bytes", ["gate"], "bytes", Start,
-        "Bytes of answers that are kept, to ask the upstream only if they have changed";
+        "Bytes of responses stored for revalidation";
     SIGNALS = Kind::Counter, "tidegate_signals_total", ["gate", "class", "signal"], "answers",
-        Once("the upstream said something of its limits"),
-        "Answers that made somebody wait because of what the upstream said of its limits, by whose words it said it in";
-    GUARDED = Kind::Counter, "tidegate_guarded_total", ["gate", "rule"], "requests", Once("a request was turned away"),
-        "Requests turned away by the guard";
+        Once("a response had a signal"),
+        "Upstream responses that caused a wait, by signal";
+    GUARDED = Kind::Counter, "tidegate_guarded_total", ["gate", "rule"], "requests", Once("a request was rejected"),
+        "Requests rejected by the guard";
     DENIED_CLIENTS = Kind::Counter, "tidegate_denied_clients_total", ["gate", "why"], "calls",
-        Once("a client was not let in"),
-        "Calls of clients that were not let in, because the gate asks its clients who they are";
+        Once("a client was rejected"),
+        "Calls of rejected clients, on a gate that authenticates its clients";
     CLIENT_REVIEWS = Kind::Counter, "tidegate_client_reviews_total", ["gate", "result"], "reviews",
         Once("a client's token was reviewed"),
-        "Tokens of clients about which the API server was asked: right, wrong, or failed (it could not be asked)";
+        "Reviews of clients' tokens by the API server: right, wrong, or failed (no answer)";
     WAIT_SECONDS = Kind::Histogram(WAITS), "tidegate_wait_seconds", ["gate", "class", "reason"], "seconds",
         Once("a call waited"),
-        "Time that calls waited before they left; calls that did not wait are not in it";
+        "Time that calls waited before they left; calls without a wait are not counted";
     SHADOW = Kind::Gauge, "tidegate_shadow", ["gate"], "0 or 1", Start,
         "1 where the gate is a shadow: it decides about every call, holds none, and lets every call through";
     SHADOW_WAIT_SECONDS = Kind::Histogram(WAITS), "tidegate_shadow_wait_seconds", ["gate", "class", "reason"], "seconds",
@@ -126,7 +126,7 @@ metrics_table! {
         "Tokens per second that a bucket gains now: less than configured while the upstream throttles";
     SHARED_TOKENS = Kind::Counter, "tidegate_shared_tokens_total", ["gate", "bucket", "what"], "tokens",
         Once("the gate has a shared bucket"),
-        "What became of the tokens of a shared bucket at this gate; fallback: calls sent while its store was away";
+        "Tokens of a shared bucket at this gate, by use; fallback: calls sent while its store was away";
     SHARED_HELD = Kind::Gauge, "tidegate_shared_held", ["gate", "bucket"], "tokens", Once("the gate has a shared bucket"),
         "Tokens of a shared bucket that this gate holds now";
     SHARED_LEVEL = Kind::Gauge, "tidegate_shared_level", ["gate", "bucket"], "tokens",
@@ -142,21 +142,21 @@ metrics_table! {
         "1 while another gate has stricter limits for a shared bucket, which then hold for all";
     STORE_UP = Kind::Gauge, "tidegate_store_up", ["store"], "0 or 1", Once("a store was asked"),
         "1 while a store of shared buckets answers";
-    STORE_ASKS = Kind::Counter, "tidegate_store_asks_total", ["store", "result"], "questions", Once("a store was asked"),
-        "Questions to a store of shared buckets, by what came of them";
+    STORE_ASKS = Kind::Counter, "tidegate_store_asks_total", ["store", "result"], "requests", Once("a store was asked"),
+        "Requests to a store of shared buckets, by result";
     STORE_SECONDS = Kind::Histogram(STORES), "tidegate_store_seconds", ["store"], "seconds", Once("a store was asked"),
-        "Time from a question to a store of shared buckets to what came of it";
+        "Time of a request to a store of shared buckets";
     PAUSES = Kind::Gauge, "tidegate_pauses", ["gate", "scope"], "pauses", Start,
         "Pauses in force that the upstream asked for (at most a hundred are counted)";
     QUOTA_LIMIT = Kind::Gauge, "tidegate_quota_limit", ["gate", "resource", "account"], "calls",
-        Once("an answer told the size of a quota"),
-        "Size of a quota of the upstream's, as an answer told it last";
+        Once("a response had the size of a quota"),
+        "Size of an upstream quota, by the last response";
     QUOTA_REMAINING = Kind::Gauge, "tidegate_quota_remaining", ["gate", "resource", "account"], "calls",
-        Once("an answer told a quota"),
-        "Calls left of a quota of the upstream's, as an answer told it last";
+        Once("a response had a quota"),
+        "Calls left of an upstream quota, by the last response";
     QUOTA_RESET = Kind::Gauge, "tidegate_quota_reset_seconds", ["gate", "resource", "account"], "seconds",
-        Once("an answer told when a quota is whole again"),
-        "Time until a quota of the upstream's is whole again, as an answer told it last";
+        Once("a response had the reset of a quota"),
+        "Time until an upstream quota resets, by the last response";
     SLOTS = Kind::Gauge, "tidegate_slots_in_use", ["gate"], "slots", Start,
         "Places taken among the calls in flight";
     CONNECTIONS = Kind::Gauge, "tidegate_upstream_connections", ["gate", "group"], "connections", Start,
@@ -194,13 +194,13 @@ metrics_table! {
     CONFIG_HASH = Kind::Gauge, "tidegate_config_hash", [], "a number", Start,
         "Hash of the configuration in force: equal numbers, equal configurations";
     BYPASS = Kind::Gauge, "tidegate_bypass", ["gate"], "0 or 1", Start,
-        "1 while everything is let through";
+        "1 while the bypass is on";
     BYPASSED = Kind::Counter, "tidegate_bypassed_total", ["gate"], "calls", Start,
-        "Calls let through while everything was";
+        "Calls let through by the bypass";
     FORGOTTEN = Kind::Counter, "tidegate_forgotten_keys_total", ["gate"], "keys", Start,
-        "Failing keys that an operator had forgotten";
+        "Failing keys forgotten by an operator";
     LIFTED = Kind::Counter, "tidegate_lifted_pauses_total", ["gate"], "pauses", Start,
-        "Pauses asked for by the upstream that an operator had lifted";
+        "Pauses of the upstream lifted by an operator";
     CALL_LOG_DROPPED = Kind::Counter, "tidegate_call_log_dropped_total", [], "lines", Start,
         "Lines of the call log that were dropped because the disk was too slow";
     OTLP_SENDINGS = Kind::Counter, "tidegate_otlp_sendings_total", ["signal", "result"], "sendings", Once("there is [otlp]"),
@@ -215,14 +215,14 @@ metrics_table! {
 /// From a millisecond (the timer's grain) to half an hour (`max_wait` may be that long).
 const WAITS: &[f64] =
     &[0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0];
-/// From a store on the same machine to one that is given up.
+/// From a store on the same machine to a timeout.
 const STORES: &[f64] = &[0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5];
 /// From a cached read on the same node to kube-apiserver's own limit of a minute.
 const ANSWERS: &[f64] = &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
 /// client-go's buckets, so that existing dashboards fit.
 const CLIENT_GO: &[f64] = &[0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
 
-/// The metadata that the recorder takes with each metric.
+/// The metadata of each metric for the recorder.
 static METADATA: Metadata<'static> = Metadata::new("tidegate", Level::INFO, None);
 
 // === impl Metric ===

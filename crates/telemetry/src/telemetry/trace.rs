@@ -1,10 +1,9 @@
-//! The trace that a call belongs to, as its client says in `traceparent` and `tracestate` (W3C
-//! Trace Context). The gate reads these fields and never changes them: client and upstream are in
-//! one trace whether or not the gate takes part.
+//! The trace of a call, from its client's `traceparent` and `tracestate` (W3C Trace Context). The
+//! gate never changes these fields: client and upstream are in one trace with or without the gate.
 
 use http::HeaderMap;
 
-/// The trace of a call, and the span of its client that made it.
+/// The trace of a call, with its client's span.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
     /// The trace's id; never zero.
@@ -13,14 +12,14 @@ pub struct Trace {
     pub parent: u64,
     /// True if the trace is being recorded.
     pub is_sampled: bool,
-    /// The providers' own part, as it came.
+    /// The `tracestate`.
     pub state: Box<str>,
 }
 
 // === impl Trace ===
 
 impl Trace {
-    /// Reads the fields of a request; `None` if they are absent, or not as the standard has them.
+    /// Reads the fields of a request; `None` if they are absent or malformed.
     #[must_use]
     pub fn of(headers: &HeaderMap) -> Option<Self> {
         let mut lines = headers.get_all(PARENT).iter();
@@ -31,7 +30,7 @@ impl Trace {
         let id = next(32)?;
         let parent = next(16)?;
         let flags = next(2)?;
-        // A later version may have more behind the flags.
+        // A later version may have more after the flags.
         let is_known = version == 0 && parts.next().is_none() || version > 0 && version < 0xff;
         let parent = u64::try_from(parent).ok()?;
         let state =
@@ -45,7 +44,7 @@ impl Trace {
     }
 }
 
-/// Reads a number of so many hexadecimal digits in lower case.
+/// Reads a number of this many hexadecimal digits in lower case.
 fn hex(text: &str, digits: usize) -> Option<u128> {
     let fits = text.len() == digits && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
     fits.then(|| u128::from_str_radix(text, 16).ok())?

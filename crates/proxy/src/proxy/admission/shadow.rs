@@ -23,6 +23,7 @@ use crate::proxy::driver::{Driver, HeldPermit, HeldTicket, Settlement, ShadowEnt
 use crate::proxy::gate_config::GateConfig;
 use crate::proxy::parts::GateParts;
 use crate::proxy::tally::Tally;
+use crate::telemetry::table;
 
 /// Counts what would have become of a call.
 struct Counter {
@@ -115,7 +116,7 @@ impl Counter {
 
     fn would_have_refused(&self, reason: Reason) {
         let meters = &self.config.meters;
-        meters.would_have_refused(self.class, reason);
+        meters.count(&table::SHADOW_REFUSALS, self.class, &[reason.word()]);
         let class = meters.class_name(self.class);
         self.tally.shadow.iter().for_each(|shadow| shadow.would_have_refused(class, reason));
     }

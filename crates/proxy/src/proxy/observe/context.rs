@@ -23,7 +23,7 @@ use crate::proxy::gate_config::GateConfig;
 use crate::proxy::quotas::Kept;
 use crate::proxy::tally::{CallerRow, Tally};
 use crate::telemetry::meters::FailureKind;
-use crate::telemetry::{Asked, CallRecord, Trace};
+use crate::telemetry::{Asked, CallRecord, CallTimes, Trace, table};
 
 /// Everything that is known of one call while it is under way: what it asks for, the configuration
 /// it keeps to its end, and what has become of it. If it is dropped before it is closed, the caller
@@ -140,7 +140,7 @@ impl CallContext {
 
     /// Notes that the call is answered with an answer that was kept, and that has not changed.
     pub(crate) fn revalidated(&self) {
-        self.config.meters.revalidated(self.call.class);
+        self.config.meters.count(&table::REVALIDATED, self.call.class, &[]);
         self.tally.revalidated();
     }
 
@@ -149,11 +149,11 @@ impl CallContext {
         let meters = &self.config.meters;
         let class = self.call.class;
         if let Some(by) = told.rejection {
-            meters.rejected(class, by);
+            meters.count(&table::REJECTIONS, class, &[by.word()]);
             self.tally.rejected(by);
         }
         if let Some(signal) = told.signal {
-            meters.signalled(class, signal);
+            meters.count(&table::SIGNALS, class, &[signal.word()]);
         }
         let of_key = match told.answer.outcome {
             Outcome::Throttled { after } => Some(after),
@@ -177,7 +177,7 @@ impl CallContext {
             Failure::Denied(_) => return self.key = None,
             Failure::Client | Failure::Forbidden(_) => return,
         };
-        self.config.meters.failed(self.call.class, kind);
+        self.config.meters.count(&table::FAILURES, self.call.class, &[kind.word()]);
     }
 
     fn refused(&mut self, refusal: &Refusal) {
@@ -230,10 +230,7 @@ impl CallContext {
         let meters = &self.config.meters;
         let class = self.call.class;
         let call = &self.call.call;
-        let ended = self.clock.now();
         Some(CallRecord {
-            arrived: self.arrived,
-            at_door: self.asked_at,
             gate: Arc::clone(&meters.gate),
             host: self.tally.host.clone(),
             class: meters.class_name(class).into(),
@@ -256,15 +253,18 @@ impl CallContext {
             },
             key: self.key.or_else(|| object(call)),
             waited: self.waited,
-            granted: self.left.map(|(granted, _)| granted),
-            sent: self.left.map(|(_, sent)| sent),
-            upstream: self.upstream,
             status,
             refused: self.refused,
             retry_after: self.retry_after,
-            body: None,
-            gave_up: status.is_none().then(|| ended - self.arrived),
-            ended,
+            times: CallTimes {
+                arrived: self.arrived,
+                at_door: self.asked_at,
+                granted: self.left.map(|(granted, _)| granted),
+                sent: self.left.map(|(_, sent)| sent),
+                upstream: self.upstream,
+                body: None,
+                ended: self.clock.now(),
+            },
         })
     }
 }
@@ -281,7 +281,7 @@ impl Drop for CallContext {
             return;
         }
         if self.left.is_none() {
-            self.config.meters.hung_up(self.call.class);
+            self.config.meters.count(&table::HANGUPS, self.call.class, &[]);
         }
         if let (Some(record), Some(log)) = (self.record(None), &self.config.options.call_log) {
             log.record(record);

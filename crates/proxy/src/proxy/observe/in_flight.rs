@@ -43,8 +43,9 @@ impl Drop for InFlight {
         self.gauge.decrement(1.0);
         if let Some(pending) = self.line.take() {
             let Pending { log, mut record, clock, answered } = *pending;
-            record.ended = clock.now();
-            record.body = record.sent.map(|_| record.ended - answered);
+            let times = &mut record.times;
+            times.ended = clock.now();
+            times.body = times.sent.map(|_| times.ended - answered);
             log.record(record);
         }
     }

@@ -100,13 +100,7 @@ fn gate(seed: u64) -> spec::Gate {
     spec::Gate {
         name: format!("story{seed}").into(),
         listen: vec![Listen::Unix("/never/bound".into())],
-        rules: Arc::new(Rules::new(
-            Kind::Kubernetes,
-            FairBy::Resource,
-            None,
-            vec![traits(true), traits(false)],
-            vec![rule],
-        )),
+        rules: Arc::new(Rules::new(Kind::Kubernetes, FairBy::Resource, vec![traits(true), traits(false)], vec![rule])),
         policy: policy(seed),
         failures: vec![failures.clone(), failures],
         figures: None,
@@ -194,10 +188,11 @@ async fn story(seed: u64) {
     assert_eq!((rest.waiting, rest.waiting_bytes, rest.slots.used), (0, 0, 0), "seed {seed}: somebody holds something");
     assert_eq!(driver.remembered(), 0, "seed {seed}: a waker is left");
     for record in &seen {
-        assert!(record.sent.is_none() || record.refused.is_none(), "seed {seed}: two ends: {record:?}");
+        assert!(record.times.sent.is_none() || record.refused.is_none(), "seed {seed}: two ends: {record:?}");
     }
-    let sent = seen.iter().filter(|record| record.sent.is_some()).count();
-    let spent = seen.iter().filter(|record| record.sent.is_some() && record.lane != "exempt" && record.verb != "watch");
+    let sent = seen.iter().filter(|record| record.times.sent.is_some()).count();
+    let spent =
+        seen.iter().filter(|record| record.times.sent.is_some() && record.lane != "exempt" && record.verb != "watch");
     let missing = f64::from(TOKENS) - rest.buckets[0].level;
     let spent = f64::from(u32::try_from(spent.count()).expect("few"));
     assert!((missing - spent).abs() < 0.1, "seed {seed}: {missing} tokens are gone, {spent} calls were sent for them");
