@@ -6,6 +6,7 @@ use std::sync::Arc;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use tidegate::classify::{Rules, Salt};
 use tidegate::config;
+use tidegate::dialect::Head;
 
 /// A gate, and a call to it as a client makes it.
 pub(crate) struct Sample {
@@ -69,8 +70,9 @@ impl Sample {
             self.fields.iter().map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
         let headers: HeaderMap = fields.collect();
         Box::new(move || {
-            let body = if rules.wants_body(&self.method, &uri, &headers) { self.body.as_bytes() } else { &[] };
-            drop(black_box(rules.classify_with(&self.method, &uri, &headers, body, &hasher)));
+            let head = Head { method: &self.method, uri: &uri, headers: &headers };
+            let body = if rules.wants_body(&head) { self.body.as_bytes() } else { &[] };
+            drop(black_box(rules.classify_with(&head, body, &hasher)));
         })
     }
 

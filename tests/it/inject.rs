@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use proptest::prelude::*;
 use serde_json::Value;
-use tidegate::dialect::SERVICES;
+use tidegate::dialect::service_names;
 use tidegate::inject::{Client, Edited, Egress, Mode, Options, inject, uninject};
 use tidegate::spec::{HostPattern, HostSet};
 
@@ -120,7 +120,9 @@ fn every_service_that_classes_know_is_known_by_its_variables() {
     let (_, stream) =
         streams().into_iter().find(|(name, _)| name == "kubebuilder.yaml").expect("the manifests of a new project");
     // S3 is not among the hosts of @aws, and what SDKs call SSO is the portal.
-    for (id, service) in SERVICES.into_iter().filter(|(id, _)| !["S3", "SSO"].contains(id)) {
+    for names in service_names().filter(|names| !["S3", "SSO"].contains(&names.sdk)) {
+        let id = names.sdk;
+        let service = names.signed;
         let mut options = options(Mode::InCluster);
         let egress = options.egress.as_mut().expect("there is one");
         egress.plain = vec![(service.to_owned(), "eu-central-1".to_owned())];

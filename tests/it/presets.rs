@@ -4,6 +4,7 @@
 use http::{HeaderMap, HeaderValue, Method};
 use tidegate::classify::{Classified, Kind, Salt};
 use tidegate::config::{Loaded, Problem, load_text};
+use tidegate::dialect::Head;
 use tidegate::limit::policy::{BucketPolicy, Per};
 use tidegate::spec::Gate;
 
@@ -58,7 +59,8 @@ impl Signed<'_> {
         headers.insert("authorization", HeaderValue::from_str(&authorization).expect("a value"));
         headers.insert("content-type", HeaderValue::from_static("application/x-www-form-urlencoded"));
         let uri = self.path.parse().expect("a path");
-        gate.rules.classify_with(&self.method, &uri, &headers, self.form.as_bytes(), hasher)
+        let head = Head { method: &self.method, uri: &uri, headers: &headers };
+        gate.rules.classify_with(&head, self.form.as_bytes(), hasher)
     }
 }
 

@@ -387,5 +387,5 @@ pub(crate) fn rules(kind: Kind) -> Rules {
     let traits =
         |exempt| Traits { exempt, remembers: !exempt, strictness: 0, cost: tidegate::classify::CostBy::Number(1) };
     let leases = Rule { class: ClassId(0), matching: Matching::Leases };
-    Rules::new(kind, FairBy::Resource, None, vec![traits(true), traits(false)], vec![leases])
+    Rules::new(kind, FairBy::Resource, vec![traits(true), traits(false)], vec![leases])
 }

@@ -59,8 +59,7 @@ pub struct Words {
     pub service: String,
     /// The region, or empty.
     pub region: String,
-    /// The account of the quota that the call uses. It may name a customer: do not show it by
-    /// default.
+    /// The account of the call's quota. It may name a customer: do not show it by default.
     pub account: String,
     /// The action: `DescribeInstances`, `writes/virtualmachines`, `instances.insert`.
     pub action: String,
@@ -80,9 +79,9 @@ pub struct Words {
     pub is_grpc: bool,
 }
 
-/// The bytes of a body that are searched for an action.
+/// The bytes of a body to search for an action.
 pub const LONGEST_FORM: usize = 8 * 1024;
-/// The longest body, by its declared length, that is searched: forms with actions are small.
+/// The longest body to search, by its declared length: forms with actions are small.
 pub const LARGEST_FORM: u64 = 64 * 1024;
 
 // === impl Dialect ===
@@ -100,7 +99,7 @@ impl Dialect {
         grpc::is(head) && (self == Self::Google || self == Self::Aws && aws::scope(head).is_none())
     }
 
-    /// True for a GraphQL call, whose body tells a mutation from a query.
+    /// True for a GraphQL call. Its body tells a mutation from a query.
     pub fn is_graphql(self, head: &Head<'_>) -> bool {
         self == Self::Github && head.method == Method::POST && github::is_graphql(head)
     }
@@ -160,7 +159,7 @@ impl Words {
     }
 }
 
-/// Without the account, which may name a customer.
+/// Without the account: it may name a customer.
 impl fmt::Display for Words {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { service, region, action, .. } = self;
@@ -173,7 +172,7 @@ impl fmt::Display for Words {
     }
 }
 
-/// True for a method that changes nothing.
+/// True for a method without changes.
 fn is_read(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
 }
@@ -187,8 +186,8 @@ fn host(head: &Head<'_>) -> String {
     name.trim_end_matches('.').to_ascii_lowercase()
 }
 
-/// Returns the text of a header field, if it is ASCII. A name that is a constant is found faster
-/// than a text.
+/// Returns the text of a header field, if it is ASCII. A constant name is found
+/// faster than a text.
 fn header(headers: &HeaderMap, name: impl AsHeaderName) -> Option<&str> {
     std::str::from_utf8(headers.get(name)?.as_bytes()).ok().filter(|value| value.is_ascii())
 }

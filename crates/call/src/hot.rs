@@ -1,10 +1,9 @@
-//! Hot objects: which objects are called more often than one object should be, by which clients,
-//! and in which way.
+//! Hot objects, called too often or in vain, with their callers and the kind of loop.
 //!
-//! Pure, as the limiter is: the time is an argument, and what is worth a line in the log is
-//! returned. A [`Sketch`] counts the calls of each object in bounded memory. What it finds too
-//! often is watched closely by [`Loops`], which tells what kind of loop it is. Objects are numbers
-//! here (salted hashes); names come in only for the few that are watched.
+//! Pure, as the limiter is: the time is an argument, and news for the log are returned. A [`Sketch`]
+//! counts the calls of each object in bounded memory. [`Loops`] watches those that it finds too often,
+//! and finds the kind of loop. Objects are numbers here (salted hashes); only the few that are
+//! watched have names.
 
 // In the path of a call nothing may panic: every exception states its reason.
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unreachable))]
@@ -23,5 +22,5 @@ mod tests;
 pub use self::body::digest;
 pub use self::loops::{Loops, in_direction};
 pub use self::report::{News, Report};
-pub use self::seen::{Names, Refused, Seen};
+pub use self::seen::{CallNames, Refused, Seen};
 pub use crate::limit::sketch::{Pace, PerKey, Sketch, in_class};

@@ -47,8 +47,8 @@ pub(super) fn add(
     }
     let is_counted = call.key.known().is_some_and(|key| !key.is_collection_read());
     let per_key = class.per_key.filter(|per_key| per_key.enforce && is_counted);
-    if let Some(pace) = per_key.and_then(|per_key| per_key.pace(call.reads)) {
-        let of = if call.reads { "reads" } else { "writes" };
+    if let Some(pace) = per_key.and_then(|per_key| per_key.pace(call.reads())) {
+        let of = if call.reads() { "reads" } else { "writes" };
         let says = format!("{of} of one object: {}/s, burst {}", number(pace.rate()), pace.burst());
         let of_class = loaded.origins.of_class(&gate.name, &class.name, Some("per_key"));
         rows.add("per key", says, of_class.unwrap_or_else(|| from.gate(&["per_key"])));

@@ -13,7 +13,7 @@ use regex::Regex;
 use tidegate::api::signals::Response;
 use tidegate::api::{Group, Key, outcome};
 use tidegate::classify::{Classified, Salt};
-use tidegate::dialect::{LONGEST_FORM, Words};
+use tidegate::dialect::{Head, LONGEST_FORM, Words};
 use tidegate::limit::policy::{InFlight, Lane};
 use tidegate::limit::{Arrival, ClassId, Flow, Limiter, Policy, Verdict};
 use tidegate::moment::Moment;
@@ -105,9 +105,10 @@ impl Asked {
             .map(|(name, value)| (HeaderName::from_static(name), value.parse().expect("a value")))
             .collect();
         let (salt, body) = (Salt::random(), self.body.as_bytes());
-        let beginning = if gate.rules.wants_body(&method, &uri, &headers) { body } else { &[] };
+        let head = Head { method: &method, uri: &uri, headers: &headers };
+        let beginning = if gate.rules.wants_body(&head) { body } else { &[] };
         let beginning = beginning.get(..LONGEST_FORM).unwrap_or(beginning);
-        let call = gate.rules.classify_with(&method, &uri, &headers, beginning, &salt);
+        let call = gate.rules.classify_with(&head, beginning, &salt);
         let key = call.key.known().or_else(|| call.key.with_body(body, true, &salt));
         (call, key)
     }
@@ -446,11 +447,11 @@ fn arrival<'a>(call: &Classified, key: Option<Key>) -> Arrival<'a> {
         key_in_body: call.key.needs_body(),
         credential: call.credential,
         write: call.goes_alone,
-        reads: call.reads,
+        reads: call.reads(),
         group: call.group,
         long_running: call.call.is_long_running,
         lists_first: call.call.lists_first,
-        patient: call.patient,
+        patient: call.is_patient(),
         timeout: call.call.timeout,
         cost: call.cost,
     }

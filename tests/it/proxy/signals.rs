@@ -8,7 +8,7 @@ use http::Response;
 use http_body_util::{BodyExt, Full};
 use miniz_oxide::deflate::{compress_to_vec, compress_to_vec_zlib};
 use tidegate::api::{Scope, Signal};
-use tidegate::classify::{FairBy, Kind, Matcher, Matching, Rule, Rules, Traits};
+use tidegate::classify::{CallerSplits, FairBy, Kind, Matcher, Matching, PatternList, Rule, Rules, Traits};
 use tidegate::limit::ClassId;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -236,17 +236,13 @@ async fn a_quota_that_is_used_up_but_for_the_reserve_pauses_its_credential() {
         quota(200, if one { "500" } else { "501" })
     })
     .await;
-    let exempt = Matcher { paths: vec!["/rate_limit".to_owned()], ..Matcher::default() };
+    let exempt = Matcher::default().with(PatternList::Paths, vec!["/rate_limit".to_owned()]);
     let exempt = Rule { class: ClassId(0), matching: Matching::Patterns(Box::new(exempt)) };
     let traits =
         |exempt| Traits { exempt, remembers: !exempt, strictness: 0, cost: tidegate::classify::CostBy::Number(1) };
-    let rules = Rules::new(
-        Kind::Http,
-        FairBy::Resource,
-        Some(tidegate::limit::policy::Per::Credential),
-        vec![traits(true), traits(false)],
-        vec![exempt],
-    );
+    let rules = Rules::new(Kind::Http, FairBy::Resource, vec![traits(true), traits(false)], vec![exempt]);
+    let splits = CallerSplits { of_gate: Some(tidegate::limit::policy::Per::Credential), ..CallerSplits::default() };
+    let rules = rules.with_splits(splits);
     let proxy = before(backend.address, &[Signal::Github])
         .max_wait(Duration::from_secs(1))
         .policy(|policy| policy.pause_scope = Scope::Credential)

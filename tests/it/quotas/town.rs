@@ -8,6 +8,7 @@ use std::time::Duration;
 use http::{HeaderMap, Method, StatusCode, Uri};
 use tidegate::api::{Group, Key, outcome, signals};
 use tidegate::classify::{Classified, Salt};
+use tidegate::dialect::Head;
 use tidegate::limit::{
     Answer, Arrival, Ask, Asked, Claim, Flow, Ledger, Limiter, Part, Permit, Receipt, Refusal, Slot, Ticket, Verdict,
 };
@@ -127,7 +128,8 @@ impl Job {
                 let uri: Uri = path.parse().expect("a path");
                 let headers =
                     HeaderMap::from_iter([(http::header::AUTHORIZATION, "Bearer one".parse().expect("a value"))]);
-                gate.rules.classify_with(method, &uri, &headers, form.as_bytes(), hasher)
+                let head = Head { method, uri: &uri, headers: &headers };
+                gate.rules.classify_with(&head, form.as_bytes(), hasher)
             }
         };
         let key = call.key.known();
@@ -239,7 +241,7 @@ impl<P: Provider> Town<P> {
             key: *key,
             credential: call.credential,
             write: call.goes_alone,
-            reads: call.reads,
+            reads: call.reads(),
             cost: call.cost,
             group: call.group,
             ..Arrival::new(call.class, Flow { id: call.flow, name: &"flow" })

@@ -1,4 +1,4 @@
-//! Server-side apply: kube-apiserver answers 500 to a patch that does not fit its kind's schema.
+//! Server-side apply: kube-apiserver answers 500 to a patch against its kind's schema.
 //!
 //! See kubernetes/kubernetes#139253 and #122480; the message is from `structuredmerge.go` of
 //! apimachinery. As a failure it would delay the corrected patch and the DELETE as well.

@@ -52,7 +52,7 @@ pub struct Call {
     /// methods of each. Such a call holds no slot, and spends no token unless it [lists
     /// first](Self::lists_first).
     pub is_long_running: bool,
-    /// True for a watch that begins with every existing object (`sendInitialEvents`, client-go's
+    /// True for a watch with every existing object first (`sendInitialEvents`, client-go's
     /// WatchList): it costs the API server as much as a list. Also for a long poll of an external
     /// API, where it counts like any other call.
     pub lists_first: bool,
@@ -100,7 +100,7 @@ impl Verb {
 
 // === impl Call ===
 
-/// Declares the methods that return a part of the text.
+/// Declares methods for the parts of the text.
 macro_rules! parts {
     ($($(#[$doc:meta])* $part:ident)+) => {
         $(
@@ -141,8 +141,8 @@ impl Call {
         Self { text, verb, is_ambiguous, parts, ..Self::default() }
     }
 
-    /// Returns the path as it is for a server that decodes before it splits, if that differs: a
-    /// segment of [`Self::path`] has a `%2F`.
+    /// Returns the path for a server with decoding before splitting, if that differs: a segment of
+    /// [`Self::path`] has a `%2F`.
     pub fn path_split_later(&self) -> Option<String> {
         self.escaped_slash.then(|| self.path().replace(ESCAPED_SLASH, "/"))
     }

@@ -51,13 +51,9 @@ fn number_with_unit(text: &str) -> Option<(u64, &str)> {
 
 /// Returns `0.fraction` of a unit, truncated.
 fn share(fraction: &str, unit: u64) -> u64 {
-    let mut sum = 0_u128;
-    let mut scale = u128::from(unit) * 1_000_000_000;
-    for digit in fraction.bytes() {
-        scale /= 10;
-        sum += u128::from(digit - b'0') * scale;
-    }
-    u64::try_from(sum / 1_000_000_000).unwrap_or(u64::MAX)
+    let digits = fraction.get(..18).unwrap_or(fraction);
+    let scale: u128 = digits.bytes().map(|_| 10).product();
+    u64::try_from(digits.parse().unwrap_or(0) * u128::from(unit) / scale).unwrap_or(u64::MAX)
 }
 
 fn digits(text: &str) -> (&str, &str) {

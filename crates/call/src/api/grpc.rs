@@ -14,8 +14,8 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 
 use super::protobuf::{FieldValue, Fields, bytes};
 
-/// Returns the status and fields of the same meaning in plain HTTP; `None` for a response that goes
-/// on after its head, and so is no failure.
+/// Returns the status and fields of the same meaning in plain HTTP; `None` for a response with
+/// more than a head, which is no failure.
 ///
 /// RESOURCE_EXHAUSTED is a 429 with its time, rounded up to whole seconds; INTERNAL and UNAVAILABLE
 /// are failures; all others concern the call alone.
@@ -36,7 +36,7 @@ pub fn in_http(status: StatusCode, headers: &HeaderMap) -> Option<(StatusCode, H
     Some((status, fields.into_iter().collect()))
 }
 
-/// Reads `grpc-retry-pushback-ms`. A negative number asks not to retry, which says nothing about when.
+/// Reads `grpc-retry-pushback-ms`. A negative number asks not to retry, without a time.
 fn pushback(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get("grpc-retry-pushback-ms")?.to_str().ok()?;
     text.trim().parse().ok().map(Duration::from_millis)

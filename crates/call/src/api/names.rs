@@ -11,7 +11,7 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 
 use super::protobuf::{FieldValue, Fields, bytes};
 
-/// The bytes of a body that are read: the API server accepts 3 MiB, with the name near the start.
+/// The bytes of a body to read: the API server accepts 3 MiB, with the name near the start.
 pub const PEEK: usize = 64 * 1024;
 
 /// Returns the `metadata.name` of the object in (the start of) a body; `None` if it has only a

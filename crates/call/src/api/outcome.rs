@@ -18,12 +18,12 @@ pub struct Failures {
     pub statuses: Vec<u16>,
     /// Counts calls that were sent, and then lost or not answered.
     pub transport: bool,
-    /// Counts calls of callers that left after more than a second without a response. Long-running
+    /// Counts calls without a response when the caller left, after more than a second. Long-running
     /// calls are excepted: they usually end so.
     pub left: bool,
 }
 
-/// The pauses that an upstream can cause.
+/// The possible pauses of an upstream.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Throttling {
     /// True for a kube-apiserver: only its fair queueing means overload; any other 429 is about one
@@ -35,7 +35,7 @@ pub struct Throttling {
     pub scope: Scope,
     /// The longest pause.
     pub max_pause: Duration,
-    /// The fraction of an advertised quota that is reserved for others; from 0 to less than 1.
+    /// The fraction of an advertised quota for others; from 0 to less than 1.
     pub reserve: f64,
 }
 
@@ -55,7 +55,7 @@ words! {
     pub enum Rejection {
         /// The credentials: 401.
         Credentials = "credentials",
-        /// A PodDisruptionBudget, which is not a limit on calls.
+        /// A PodDisruptionBudget: not a limit on calls.
         DisruptionBudget = "disruption_budget",
         /// kube-apiserver's API priority and fairness.
         PriorityAndFairness = "priority_and_fairness",
@@ -112,15 +112,15 @@ pub fn wants_body(throttling: &Throttling, call: &Call, status: StatusCode, head
         && (is_fairness || signals::wants_body(throttling.honour, status, headers) || apply::wants_body(call, status))
 }
 
-/// Returns the meaning of a call that was lost after it was sent, or not answered in time.
+/// Returns the meaning of a call lost after it was sent, or not answered in time.
 pub fn lost(failures: &Failures, call: &Call) -> Answer {
     let outcome =
         if failures.transport && !call.is_tunnel() && !call.is_dry_run { Outcome::Failure } else { Outcome::Neutral };
     Answer::new(outcome, None)
 }
 
-/// Returns the meaning of a caller that left `upstream_for` after its call was sent, before the
-/// response head.
+/// Returns the meaning of a departure of the caller before the response head, `upstream_for` after
+/// its call was sent.
 pub fn left(failures: &Failures, call: &Call, upstream_for: Duration) -> Answer {
     let waited_in_vain = failures.left && upstream_for > PATIENCE && !call.is_long_running && !call.is_dry_run;
     let outcome = if waited_in_vain { Outcome::Failure } else { Outcome::Abandoned };
@@ -132,7 +132,7 @@ fn is_success(status: StatusCode) -> bool {
     status.is_success() || matches!(status, StatusCode::NOT_MODIFIED | StatusCode::SWITCHING_PROTOCOLS)
 }
 
-/// True for the statuses that `failures` may leave out. A refusal with any other status always
+/// True for the optional statuses of `failures`. A refusal with any other status always
 /// counts.
 fn is_failure_by_default(status: StatusCode) -> bool {
     status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error()
@@ -229,7 +229,7 @@ static PRIORITY_LEVEL: HeaderName = HeaderName::from_static("x-kubernetes-pf-pri
 const PLAIN_TEXT: &[u8] = b"text/plain";
 const REFUSAL: &[u8] = b"Too many requests, please try again later.";
 
-/// The time after which the call of a caller that leaves counts as failed.
+/// The least time of a call to count as failed when its caller leaves.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

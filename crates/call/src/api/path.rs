@@ -31,7 +31,7 @@ pub(super) struct Segments {
     /// The path with all escapes except `%2F` undone; an ambiguous path is unchanged.
     pub(super) text: String,
     pub(super) ambiguous: bool,
-    /// True if `text` has a `%2F`, which is a slash inside a segment.
+    /// True if `text` has a `%2F`: a slash inside a segment.
     pub(super) escaped_slash: bool,
 }
 
@@ -91,7 +91,7 @@ fn has_percent(text: &str) -> bool {
     memchr::memchr(b'%', text.as_bytes()).is_some()
 }
 
-/// True for `%2F` and `%5C`: separators for a reader that decodes before it splits.
+/// True for `%2F` and `%5C`: separators if decoded before splitting.
 fn has_encoded_separator(raw: &str) -> bool {
     raw.as_bytes().windows(3).any(|w| matches!(w, [b'%', b'2', b'F' | b'f'] | [b'%', b'5', b'C' | b'c']))
 }
@@ -118,7 +118,7 @@ fn has_doubtful_segment(path: &[u8]) -> bool {
             || path.split(|byte| *byte == b'/').any(is_dots))
 }
 
-/// True if an escape is left after decoding, for a reader that decodes twice.
+/// True if an escape is left after decoding, to be decoded twice.
 fn has_escape(path: &str) -> bool {
     has_percent(path) && path.split('%').skip(1).any(starts_with_two_digits)
 }

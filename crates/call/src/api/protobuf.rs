@@ -1,6 +1,6 @@
-//! Fields of protobuf messages that may be cut off.
+//! Fields of protobuf messages, whole or cut off.
 
-/// The fields of a message, up to the first that is malformed or cut off.
+/// The fields of a message, up to the first malformed one.
 pub(super) struct Fields<'a>(pub(super) &'a [u8]);
 
 /// The value of a field.
@@ -11,7 +11,7 @@ pub(super) enum FieldValue<'a> {
         bytes: &'a [u8],
         is_whole: bool,
     },
-    /// A number of a fixed size, which no field here is.
+    /// A number of a fixed size.
     Fixed,
 }
 

@@ -1,4 +1,4 @@
-//! The query parameters that matter here. One pass finds them; only escapes cost an allocation.
+//! Query parameters. One pass finds them; only escapes cost an allocation.
 
 use std::borrow::Cow;
 

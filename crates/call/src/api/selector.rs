@@ -1,4 +1,4 @@
-//! Field selectors that name one object (apimachinery `pkg/fields/selector.go`).
+//! Field selectors with the name of an object (apimachinery `pkg/fields/selector.go`).
 
 use std::ops::Range;
 

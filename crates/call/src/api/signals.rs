@@ -29,7 +29,7 @@ pub use self::error::{ErrorBody, ErrorWords};
 pub use self::inflate::{in_clear, is_readable};
 pub use self::quota::{Quota, left, quotas};
 
-/// The bytes of a body that are read. All providers' codes and reasons are in them.
+/// The bytes of a body to read. All providers' codes and reasons are in them.
 pub const PEEK: usize = 4096;
 
 words! {
@@ -124,7 +124,7 @@ pub fn wants_body(honoured: Signals, status: StatusCode, headers: &HeaderMap) ->
     could && is_readable(headers)
 }
 
-/// Reads a response. `reserve` is the fraction of a quota that is left to others.
+/// Reads a response. `reserve` is the fraction of a quota for others.
 pub fn read(honoured: Signals, reserve: f64, response: &Response<'_>) -> Reading {
     let mut reading = Reading::default();
     // Providers first: they tell which calls a Retry-After is for.

@@ -1,30 +1,28 @@
-//! Costs: the tokens that a call takes, where it is known to be dearer than others.
+//! Costs: the tokens of a call, if some calls are dearer than others.
 
 use super::matcher::Subject;
 use crate::api::{Verb, query_pairs};
 
-/// The property of a call that its cost is read from. The class bounds the cost: most where nothing
-/// says how dear a call is.
+/// The source of a call's cost. The class bounds the cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CostBy {
     /// A number for all calls of the class.
     Number(u16),
-    /// The number that a reader finds in each call.
+    /// The number in each call.
     Read(CostReader),
 }
 
 words! {
-    /// A reader of costs, by its word in the configuration.
+    /// A kind of cost, by its word in the configuration.
     pub enum CostReader {
-        /// The `limit` of a list on a Kubernetes gate: one for each hundred objects, as
-        /// kube-apiserver estimates a list's seats (`list_work_estimator.go`). Any other call costs
-        /// one.
+        /// The `limit` of a list on a Kubernetes gate: one for each hundred objects, as in
+        /// kube-apiserver's estimate of seats (`list_work_estimator.go`). Any other call costs one.
         List = "list",
         /// GitHub's points for GraphQL: one for a query, five for a mutation. Source: "Rate limits
         /// and query limits for the GraphQL API".
         Graphql = "graphql",
-        /// The instances that a call to EC2 asks for, which it counts apart from calls. Source: EC2
-        /// developer guide, "Request throttling", "Resource rate limiting".
+        /// The instances in a call to EC2. Source: EC2 developer guide, "Request throttling",
+        /// "Resource rate limiting".
         Instances = "instances",
     }
 }
@@ -47,7 +45,7 @@ impl CostBy {
     }
 }
 
-/// Returns the cost of a list with this query: without a limit, the most that its class allows.
+/// Returns the cost of a list with this query; `u16::MAX` without a limit.
 fn of_list(query: Option<&str>) -> u16 {
     let limit = query_pairs(query).find(|(name, _)| name == "limit");
     let limit = limit.and_then(|(_, value)| value.parse::<u64>().ok()).filter(|limit| *limit > 0);
@@ -57,7 +55,7 @@ fn of_list(query: Option<&str>) -> u16 {
 /// The points of a GraphQL mutation.
 const MUTATION: u16 = 5;
 
-/// The objects of a list that cost one token.
+/// The objects of a list for one token.
 const OBJECTS: u64 = 100;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Flows: the parties between which a class is fair.
+//! Flows: the parties of a fair class.
 
 use std::fmt;
 use std::hash::{BuildHasher, Hash, Hasher};
@@ -12,7 +12,7 @@ use crate::dialect::{self, Words};
 use crate::limit::policy::Per;
 
 words! {
-    /// The property of calls that divides a class into flows, between which it is fair.
+    /// The division of a class into flows. The class is fair between them.
     pub enum FairBy {
         /// None: one flow.
         None = "none",
@@ -24,11 +24,11 @@ words! {
         UserAgent = "user_agent",
         /// The client's credential.
         Credential = "credential",
-        /// The account whose quota the call uses, as the gate's dialect tells it.
+        /// The account of the call's quota, by the gate's dialect.
         Account = "account",
         /// That account and the call's action.
         Action = "action",
-        /// The client, by the name that the gate knows it by.
+        /// The client, by its name at the gate.
         Client = "client",
     }
 }
@@ -42,14 +42,14 @@ pub enum FlowName<'a> {
     Resource(&'a str, &'a str),
     /// A word of the request.
     Word(&'a str),
-    /// A credential, as a salted hash, so that the name of a flow does not tell it.
+    /// A credential, as a salted hash.
     Credential(u64),
-    /// An account, likewise.
+    /// An account, as a salted hash.
     Account(u64),
 }
 
 impl FairBy {
-    /// Returns the identity that the flows are told apart by, if they are by one.
+    /// Returns the identity of flows, if they have one.
     pub(super) const fn identity(self) -> Option<Per> {
         match self {
             Self::Credential => Some(Per::Credential),
@@ -62,8 +62,7 @@ impl FairBy {
 }
 
 impl<'a> FlowName<'a> {
-    /// Returns the name of a call's flow. `identity` is the credential's or the account's hash, by
-    /// which of them the gate is fair.
+    /// Returns the name of a call's flow. `identity` is the hash of its credential or account.
     pub(super) fn new(
         fair_by: FairBy,
         kind: Kind,
@@ -105,42 +104,33 @@ impl fmt::Display for FlowName<'_> {
     }
 }
 
-/// Returns the User-Agent up to the first space: of `manager/v0.1 (linux/amd64) kubernetes/abc` it
-/// is `manager/v0.1`.
+/// Returns the User-Agent up to the first space: `manager/v0.1` of `manager/v0.1 (linux/amd64)`.
 fn user_agent(headers: &HeaderMap) -> &str {
     let value = headers.get(USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     value.split(' ').next().unwrap_or_default()
 }
 
-/// Returns a hash of the call's credential, salted per process and never shown whole; 0 without a
-/// credential. A call that is signed by SigV4 has its access key id as credential: its header and
-/// its query differ each time.
+/// Returns the salted hash of the call's credential, to be shown only in part; 0 without a
+/// credential. The credential of a SigV4 signature is its access key id: all else differs in each
+/// call.
 pub(super) fn credential(uri: &Uri, headers: &HeaderMap, hasher: &Salt) -> u64 {
-    if let Some(key_id) = dialect::signing_key_id(uri, headers) {
-        return hasher.hash_one(key_id).max(1);
-    }
-    let mut values = credentials(headers).peekable();
-    if values.peek().is_none() {
-        return 0;
-    }
     let mut hash = hasher.build_hasher();
-    values.for_each(|value| value.hash(&mut hash));
-    hash.finish().max(1)
+    let mut is_known = false;
+    each_of_credential(uri, headers, |value| {
+        value.hash(&mut hash);
+        is_known = true;
+    });
+    if is_known { hash.finish().max(1) } else { 0 }
 }
 
-/// Calls `with` for each value that makes the call's credential; for none if it has none.
+/// Calls `with` for each value of the call's credential.
 pub(super) fn each_of_credential(uri: &Uri, headers: &HeaderMap, mut with: impl FnMut(&[u8])) {
     match dialect::signing_key_id(uri, headers) {
         Some(key_id) => with(key_id.as_bytes()),
-        None => credentials(headers).for_each(with),
+        None => CREDENTIALS.iter().flat_map(|name| headers.get_all(name)).for_each(|value| with(value.as_bytes())),
     }
 }
 
-fn credentials(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
-    CREDENTIALS.iter().flat_map(|name| headers.get_all(name)).map(http::HeaderValue::as_bytes)
-}
-
-/// The headers in which clients send credentials: the usual one; GitLab's; that of AWS gateways and
-/// many others.
+/// The headers of credentials: the usual one, GitLab's, and that of AWS gateways and many others.
 static CREDENTIALS: [HeaderName; 3] =
     [AUTHORIZATION, HeaderName::from_static("private-token"), HeaderName::from_static("x-api-key")];

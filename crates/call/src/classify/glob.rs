@@ -1,17 +1,16 @@
-//! `*` patterns: a star matches any run of characters, everything else itself. A match takes time
-//! that is linear in the text, whatever the pattern.
+//! Patterns with `*` for any run of characters. A match takes time linear in the text.
 
-/// A pattern, taken apart once.
+/// A pattern in pieces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Glob {
-    /// The text before the first star; the whole text if there is none.
+    /// The text before the first star; the whole text without one.
     head: Box<str>,
-    /// The texts between stars, in order, and the one after the last; `None` if there is no star.
+    /// The texts between stars, and the one after the last; `None` without a star.
     rest: Option<(Vec<Box<str>>, Box<str>)>,
 }
 
 impl Glob {
-    /// Takes a pattern apart.
+    /// Splits a pattern into its pieces.
     pub fn new(pattern: &str) -> Self {
         let mut pieces = pattern.split('*').map(Box::from);
         let head = pieces.next().unwrap_or_default();
@@ -23,7 +22,7 @@ impl Glob {
         Self { head, rest }
     }
 
-    /// Returns the one text that matches, if the pattern has no star.
+    /// Returns the only matching text, if the pattern has no star.
     pub(super) fn name(&self) -> Option<&str> {
         self.rest.is_none().then_some(&*self.head)
     }

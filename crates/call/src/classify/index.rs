@@ -1,56 +1,52 @@
-//! Finds the rules that a call may match, where there are many.
+//! The candidates among many rules.
 //!
-//! A rule that names resources, namespaces and the like without a star matches no call of another.
-//! So the index finds rules by one such name, and only these are tried, with the rules that have
-//! none, in the order of all. A call beside a thousand classes of other resources is read as fast
-//! as beside one.
+//! A rule with names of resources, namespaces and the like without a star matches no call of another.
+//! So the index finds rules by one such name. Only these are tried, with the rules without one, in
+//! the order of all. Beside a thousand classes of other resources a call is classified as fast as
+//! beside one.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::iter;
 
-use super::matcher::{Compiled, Part, Subject};
+use super::matcher::{Compiled, PatternList, Subject};
 
-/// The places of rules, in order, by the text that they name.
+/// The places of rules, in order, by name.
 type Places = HashMap<Box<str>, Vec<usize>>;
 
-/// Rules by what they name. The same rules always have the same index, which a log need not show.
+/// Rules by name.
 #[derive(Clone, derive_more::Debug)]
 #[debug("Index")]
 pub(super) struct Index {
-    /// The places of those that name a part.
-    named: Vec<(Part, Places)>,
-    /// The places of the rules that are tried for every call.
+    named: BTreeMap<PatternList, Places>,
+    /// The places of the rules to try for every call.
     others: Vec<usize>,
 }
 
 // === impl Index ===
 
 impl Index {
-    /// Creates an index over rules in their order; `None` if trying all of them takes less.
+    /// Creates an index over rules in their order; `None` if there are few.
     pub(super) fn new<'a>(rules: impl ExactSizeIterator<Item = &'a Compiled>) -> Option<Self> {
         if rules.len() <= FEW {
             return None;
         }
-        let mut named: Vec<_> = Part::ALL.into_iter().map(|part| (part, Places::new())).collect();
+        let mut named: BTreeMap<_, Places> = BTreeMap::new();
         let mut others = Vec::new();
         for (place, rule) in rules.enumerate() {
-            let found = rule.named();
-            let of_part = named.iter_mut().find(|(part, _)| found.as_ref().is_some_and(|(known, _)| known == part));
-            match (of_part, found) {
-                (Some((_, places)), Some((_, names))) => {
-                    names.for_each(|name| places.entry(name.into()).or_default().push(place));
-                }
-                _ => others.push(place),
-            }
+            let Some((list, names)) = rule.named() else {
+                others.push(place);
+                continue;
+            };
+            let places = named.entry(list).or_default();
+            names.for_each(|name| places.entry(name.into()).or_default().push(place));
         }
-        named.retain(|(_, places)| !places.is_empty());
         Some(Self { named, others })
     }
 
-    /// Returns the places of the rules that a call may match, in order.
+    /// Returns the places of the candidates for a call, in order.
     pub(super) fn places(&self, subject: &Subject<'_>) -> impl Iterator<Item = usize> {
-        let named = self.named.iter().map(|(part, places)| {
-            let found = subject.part(*part).and_then(|text| places.get(text));
+        let named = self.named.iter().map(|(list, places)| {
+            let found = subject.text(*list).and_then(|text| places.get(text));
             found.map_or(&[][..], Vec::as_slice)
         });
         let mut lists: [&[usize]; LISTS] = [&[]; LISTS];
@@ -64,7 +60,7 @@ impl Index {
     }
 }
 
-/// The most rules that are tried one after the other. A gate without classes of its own has six.
+/// The most rules without an index. A gate without classes of its own has six.
 const FEW: usize = 16;
-/// One for each part, and one of the others.
-const LISTS: usize = Part::ALL.len() + 1;
+/// One for each indexed list, and one of the others.
+const LISTS: usize = PatternList::INDEXED.len() + 1;

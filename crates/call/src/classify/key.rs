@@ -1,13 +1,11 @@
-//! Keys: the identities under which failures are remembered.
+//! Keys: the identities of remembered failures.
 //!
-//! They are hashes under the process's own hasher: the lookup of a healthy call does not allocate,
-//! and no client can aim for a collision. The readable name is only made when a key starts to fail.
+//! They are salted hashes: the lookup of a healthy call does not allocate, and no client can aim for a
+//! collision. The readable name is only made for a key that starts to fail.
 
 use std::borrow::Cow;
-use std::fmt::Write as _;
 use std::hash::BuildHasher;
 
-use super::checksum::{START, checksum};
 use super::matcher::Subject as Request;
 use super::{Classified, Kind, Salt};
 use crate::api::names::{self, PEEK};
@@ -17,29 +15,29 @@ use crate::dialect::{TokenBody, Words};
 /// The source of a call's key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeySource {
-    /// There is none: no failure is remembered.
+    /// None: failures are not remembered.
     None,
-    /// The head tells it.
+    /// The head.
     Known(Key),
-    /// A Kubernetes `create`: the name is in the body.
+    /// The head and the name in the body of a Kubernetes `create`.
     NameInBody {
-        /// The collection it creates in.
+        /// The collection of the object.
         collection: u64,
         /// Verb class and subresource.
         facet: u64,
     },
-    /// An operation of an external API: a digest of the body is part of the key.
+    /// The head and a digest of the body, for an operation of an external API.
     BodyDigest {
         /// Method class and path.
         object: u64,
         /// Verb class.
         facet: u64,
-        /// The kind of a body whose idempotency tokens do not count: they differ in each try.
+        /// The format of a body with idempotency tokens: they do not count.
         tokens: Option<TokenBody>,
     },
 }
 
-/// The part of an object that a call touches.
+/// The part of an object in a call.
 #[derive(Hash)]
 enum Aspect<'a> {
     Read(&'a str),
@@ -79,9 +77,8 @@ impl KeySource {
         }
     }
 
-    /// Returns the key of a call to AWS. A read is told by its body or its query, and a write by
-    /// its body without idempotency tokens; calls that the service takes one at a time have one
-    /// key.
+    /// Returns the key of a call to AWS, of its query and its body without idempotency tokens. Calls
+    /// that the service takes one at a time have one key.
     pub(super) fn of_aws(words: &Words, request: &Request<'_>, hasher: &Salt) -> Self {
         let call = request.call;
         let Words { service, region, account, action, .. } = words;
@@ -100,7 +97,7 @@ impl KeySource {
         Self::Known(Key { object, collection, facet })
     }
 
-    /// Returns the same of one caller: its failures are not another's.
+    /// Returns the same key of one caller, with its own failures.
     pub(super) fn of_caller(self, caller: u64, hasher: &Salt) -> Self {
         let own = |hash: u64| hasher.hash_one((hash, caller));
         match self {
@@ -113,8 +110,8 @@ impl KeySource {
         }
     }
 
-    /// Returns the collection (or path) of the key. If no key of it fails, the body is not worth a
-    /// look.
+    /// Returns the collection (or path) of the key: if none of its keys fails, the body does not
+    /// matter.
     pub fn collection(&self) -> Option<u64> {
         match *self {
             Self::None => None,
@@ -124,12 +121,12 @@ impl KeySource {
         }
     }
 
-    /// True if only the body tells the key.
+    /// True if the key needs the body.
     pub fn needs_body(&self) -> bool {
         matches!(self, Self::NameInBody { .. } | Self::BodyDigest { .. })
     }
 
-    /// Returns the key if the head alone tells it.
+    /// Returns the key if the head is enough.
     pub fn known(&self) -> Option<Key> {
         match *self {
             Self::Known(key) => Some(key),
@@ -137,9 +134,8 @@ impl KeySource {
         }
     }
 
-    /// Returns the key for (the start of) a body; `whole` is true if it is all of it. `None` if
-    /// nothing can be remembered: no name is in it (`generateName`), or an operation's body is
-    /// longer than the peek.
+    /// Returns the key for a body, or the start of one if not `whole`; `None` without a name
+    /// (`generateName`), or if an operation's body is too long.
     pub fn with_body(&self, body: &[u8], whole: bool, hasher: &Salt) -> Option<Key> {
         match *self {
             Self::Known(key) => Some(key),
@@ -157,21 +153,55 @@ impl KeySource {
 }
 
 impl Classified {
-    /// Returns the name of the object that the call is about: `deployments.apps prod/web`, or the
-    /// operation of an external API. `body` is the kept part of the body, if the name is in it.
+    /// Returns the name of the call's object (`deployments.apps prod/web`), or the operation of an
+    /// external API. `body` is the kept part of the body, if the name is in it.
     pub fn object_name(&self, body: Option<&[u8]>) -> String {
         let call = &self.call;
         if self.label.is_some() || !call.is_resource {
             let name = self.key_name(body);
             return name.split_once(' ').map_or_else(|| name.clone(), |(_, name)| name.to_owned());
         }
-        let from_body = body.filter(|_| self.key.needs_body()).and_then(names::of_object);
-        let name = from_body.as_deref().unwrap_or_else(|| call.name());
+        let name = self.name(body);
         let place = if call.namespace().is_empty() { String::new() } else { format!("{}/", call.namespace()) };
         format!("{} {place}{name}", self.object_kind())
     }
 
-    /// Returns its kind, without any name.
+    /// Returns the readable name of its key, for a key that starts to fail: `write
+    /// deployments.apps/prod/web (status)`, `list pods/prod`, `write /graphql (body 8f3a01c2)`. `body`
+    /// is the kept part of the body.
+    pub fn key_name(&self, body: Option<&[u8]>) -> String {
+        let call = &self.call;
+        if self.label.is_some() || !call.is_resource {
+            let mut text = self.label.as_deref().map_or_else(|| operation(call, self.words.as_deref()), str::to_owned);
+            if let (KeySource::BodyDigest { tokens, .. }, Some(body)) = (self.key, body) {
+                let body = &tokens.map_or(Cow::Borrowed(body), |tokens| tokens.without_tokens(body));
+                text.push_str(&format!(" (body {:08x})", checksum([&**body])));
+            }
+            return text;
+        }
+        let mut text = format!("{} {}", verb_class(call), call.resource());
+        for (before, part) in [(".", call.group()), ("/", call.namespace())] {
+            if !part.is_empty() {
+                text.extend([before, part]);
+            }
+        }
+        let name = self.name(body);
+        if !name.is_empty() && !call.is_collection_read() {
+            text.extend(["/", &*name]);
+        }
+        if !call.subresource().is_empty() {
+            text.extend([" (", call.subresource(), ")"]);
+        }
+        text
+    }
+
+    /// Returns the name of its object, from the path or the body.
+    fn name<'a>(&'a self, body: Option<&'a [u8]>) -> Cow<'a, str> {
+        let in_body = body.filter(|_| matches!(self.key, KeySource::NameInBody { .. })).and_then(names::of_object);
+        in_body.unwrap_or(Cow::Borrowed(self.call.name()))
+    }
+
+    /// Returns the kind of its object, without a name.
     pub fn object_kind(&self) -> String {
         match (&self.words, self.call.resource(), self.call.group()) {
             (Some(words), ..) if !words.action.is_empty() => format!("{} {}", words.service, words.action),
@@ -186,8 +216,8 @@ fn object(collection: u64, name: &str, hasher: &Salt) -> u64 {
     hasher.hash_one((collection, name))
 }
 
-/// Returns the part of an object that a call touches. Reads and writes fail apart, and so do lists
-/// and watches: the success of one must not forget the failure of the other.
+/// Returns the part of an object in a call. Reads, writes, lists and watches have separate failures:
+/// the success of one must not forget the failure of another.
 fn aspect(call: &Call) -> Aspect<'_> {
     match call.verb {
         Verb::Get => Aspect::Read(call.subresource()),
@@ -195,41 +225,6 @@ fn aspect(call: &Call) -> Aspect<'_> {
         Verb::Watch => Aspect::Watch,
         _ => Aspect::Write(call.subresource()),
     }
-}
-
-/// Returns the readable name of a key: `write deployments.apps/prod/web (status)`, `list
-/// pods/prod`, `write /graphql (body 8f3a01c2)`. A `label` is the name of a configured key.
-pub(super) fn name(
-    call: &Call,
-    words: Option<&Words>,
-    source: KeySource,
-    label: Option<&str>,
-    body: Option<&[u8]>,
-) -> String {
-    if label.is_some() || !call.is_resource {
-        let mut text = label.map_or_else(|| operation(call, words), ToOwned::to_owned);
-        if let (KeySource::BodyDigest { tokens, .. }, Some(body)) = (source, body) {
-            let body = &tokens.map_or(Cow::Borrowed(body), |tokens| tokens.without_tokens(body));
-            // Writing to a String cannot fail.
-            let _infallible = write!(text, " (body {:08x})", checksum(body, START));
-        }
-        return text;
-    }
-    let mut text = format!("{} {}", verb_class(call), call.resource());
-    for (before, part) in [(".", call.group()), ("/", call.namespace())] {
-        if !part.is_empty() {
-            text.extend([before, part]);
-        }
-    }
-    let from_body = body.filter(|_| matches!(source, KeySource::NameInBody { .. })).and_then(names::of_object);
-    let name = from_body.as_deref().unwrap_or_else(|| call.name());
-    if !name.is_empty() && !call.is_collection_read() {
-        text.extend(["/", name]);
-    }
-    if !call.subresource().is_empty() {
-        text.extend([" (", call.subresource(), ")"]);
-    }
-    text
 }
 
 /// Returns the readable name of an operation: `write /graphql`, `read ec2 DescribeInstances`.
@@ -242,6 +237,13 @@ fn operation(call: &Call, words: Option<&Words>) -> String {
         }
         None => format!("{} {}", verb_class(call), call.path()),
     }
+}
+
+/// Returns the FNV-1a hash of values, for names of keys in place of possible secrets. It is the same
+/// after a restart, so that logs can be compared.
+pub(super) fn checksum<'a>(values: impl IntoIterator<Item = &'a [u8]>) -> u32 {
+    let bytes = values.into_iter().flat_map(|value| b"\n".iter().chain(value)).skip(1);
+    bytes.fold(0x811c_9dc5, |sum, byte| (sum ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }
 
 /// Returns the word for a call's action in names of keys.

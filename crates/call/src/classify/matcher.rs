@@ -1,5 +1,7 @@
 //! The patterns of a rule.
 
+use std::collections::BTreeMap;
+
 use http::header::USER_AGENT;
 use http::{HeaderMap, HeaderName, Method};
 
@@ -7,10 +9,10 @@ use super::glob::Glob;
 use crate::api::{Call, Verb, query_pairs};
 use crate::dialect::Words;
 
-/// The calls that a rule matches.
+/// The calls of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Matching {
-    /// Leases of coordination.k8s.io, and kopf's peerings, by which a leader stays the leader.
+    /// Leases of coordination.k8s.io, and kopf's peerings: they keep a leader the leader.
     Leases,
     /// Reads of /livez, /readyz, /healthz (and their parts) and /version.
     Health,
@@ -28,45 +30,53 @@ pub enum Matching {
     Patterns(Box<Matcher>),
 }
 
-/// Patterns by the part of the request that they look at. Every field that is not empty must match;
-/// in a list one pattern must match, in a map every entry. `*` matches any run of characters.
+words! {
+    /// A list of patterns, by its key in a `match` table.
+    pub enum PatternList {
+        /// Verbs, as RBAC spells them.
+        Verbs = "verbs",
+        /// API groups; "" is the core group.
+        Groups = "groups",
+        /// Resources.
+        Resources = "resources",
+        /// Namespaces; "" is none.
+        Namespaces = "namespaces",
+        /// Object names.
+        Names = "names",
+        /// Subresources; "" is none.
+        Subresources = "subresources",
+        /// HTTP methods.
+        Methods = "methods",
+        /// Decoded paths; `%2F` is a slash inside a segment of an external API's.
+        Paths = "paths",
+        /// User agents.
+        UserAgents = "user_agents",
+        /// Services, in the terms of the gate's dialect.
+        Services = "services",
+        /// Regions; "" is none.
+        Regions = "regions",
+        /// Accounts; "" is an unknown one.
+        Accounts = "accounts",
+        /// Actions, in the terms of the gate's dialect; "" is an unknown one.
+        Actions = "actions",
+    }
+}
+
+/// Patterns for a call. One pattern of each list must match, every header and every parameter. `*`
+/// matches any run of characters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Matcher<P = String> {
-    /// Verbs, as RBAC spells them.
-    pub verbs: Vec<P>,
-    /// API groups; "" is the core group.
-    pub groups: Vec<P>,
-    /// Resources.
-    pub resources: Vec<P>,
-    /// Namespaces; "" is none.
-    pub namespaces: Vec<P>,
-    /// Object names.
-    pub names: Vec<P>,
-    /// Subresources; "" is none.
-    pub subresources: Vec<P>,
-    /// HTTP methods.
-    pub methods: Vec<P>,
-    /// Decoded paths; `%2F` is a slash inside a segment of an external API's.
-    pub paths: Vec<P>,
-    /// User agents.
-    pub user_agents: Vec<P>,
+pub struct Matcher {
+    /// The lists that are not empty.
+    pub(super) lists: BTreeMap<PatternList, Vec<String>>,
     /// Headers, name to pattern.
-    pub headers: Vec<(HeaderName, P)>,
+    pub headers: Vec<(HeaderName, String)>,
     /// Query parameters, name to pattern.
-    pub query: Vec<(String, P)>,
-    /// Services, as the dialect of the gate names them.
-    pub services: Vec<P>,
-    /// Regions; "" is none.
-    pub regions: Vec<P>,
-    /// Accounts; "" is one that is not known.
-    pub accounts: Vec<P>,
-    /// Actions, as the dialect names them; "" is one that is not known.
-    pub actions: Vec<P>,
-    /// True for listings of everything alone, which EC2 counts apart; false for what is none.
+    pub query: Vec<(String, String)>,
+    /// True for listings of everything (EC2 counts them apart); false for all other calls.
     pub unfiltered: Option<bool>,
 }
 
-/// The parts of a request that rules and keys look at.
+/// A request, for rules and keys.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Subject<'a> {
     pub(super) call: &'a Call,
@@ -75,71 +85,92 @@ pub(super) struct Subject<'a> {
     pub(super) method: &'a Method,
     pub(super) query: Option<&'a str>,
     pub(super) headers: &'a HeaderMap,
-    /// The call in its provider's words, on a gate with a dialect.
+    /// The call in its provider's terms, on a gate with a dialect.
     pub(super) words: Option<&'a Words>,
 }
 
-/// A part of a call by which rules are found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
-    Name,
-    Path,
-    Account,
-    Action,
-    Namespace,
-    Resource,
-    Service,
-    Group,
-}
-
-/// A rule that is ready to match.
+/// A rule, ready to match.
 #[derive(Clone, Debug)]
 pub(super) enum Compiled {
     Builtin(Matching),
     Patterns(Box<Patterns>),
 }
 
-/// Patterns that are ready to match.
+/// Patterns, ready to match.
 #[derive(Clone, Debug)]
 pub(super) struct Patterns {
-    globs: Matcher<Glob>,
-    /// The patterns of paths that spell `%2F`. For them it is data, and they see only the path that
-    /// keeps it.
+    /// The lists that are not empty, without paths.
+    lists: Vec<(PatternList, Vec<Glob>)>,
+    paths: Vec<Glob>,
+    /// The patterns of paths with `%2F`, for the path with it.
     spelled_paths: Vec<Glob>,
+    headers: Vec<(HeaderName, Glob)>,
+    query: Vec<(String, Glob)>,
+    unfiltered: Option<bool>,
 }
 
-// === impl Part ===
+// === impl PatternList ===
 
-impl Part {
-    /// All parts, the one that tells most rules apart first.
-    pub(super) const ALL: [Self; 8] = [
-        Self::Name,
-        Self::Path,
-        Self::Account,
-        Self::Action,
-        Self::Namespace,
-        Self::Resource,
-        Self::Service,
-        Self::Group,
+impl PatternList {
+    /// The lists for the index, the most distinctive first.
+    pub(super) const INDEXED: [Self; 8] = [
+        Self::Names,
+        Self::Paths,
+        Self::Accounts,
+        Self::Actions,
+        Self::Namespaces,
+        Self::Resources,
+        Self::Services,
+        Self::Groups,
     ];
+}
+
+// === impl Matcher ===
+
+impl Matcher {
+    /// Returns a list of patterns.
+    pub fn get(&self, list: PatternList) -> &[String] {
+        self.lists.get(&list).map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns the same patterns with this list.
+    #[must_use]
+    pub fn with(mut self, list: PatternList, patterns: Vec<String>) -> Self {
+        self.lists.remove(&list);
+        if !patterns.is_empty() {
+            self.lists.insert(list, patterns);
+        }
+        self
+    }
 }
 
 // === impl Subject ===
 
 impl Subject<'_> {
-    /// Returns a part of the call; `None` if it has none, and so matches no rule that names one.
-    pub(super) fn part(&self, part: Part) -> Option<&str> {
+    /// Returns the text for a list of patterns; `None` if the call has none, and so no pattern
+    /// matches, not even `*`.
+    pub(super) fn text(&self, list: PatternList) -> Option<&str> {
         let of_resource = |read: fn(&Call) -> &str| self.call.is_resource.then(|| read(self.call));
-        match part {
-            Part::Name => of_resource(Call::name),
-            Part::Namespace => of_resource(Call::namespace),
-            Part::Resource => of_resource(Call::resource),
-            Part::Group => of_resource(Call::group),
-            Part::Path => Some(self.path),
-            Part::Account => self.words.map(|words| &*words.account),
-            Part::Action => self.words.map(|words| &*words.action),
-            Part::Service => self.words.map(|words| &*words.service),
+        match list {
+            PatternList::Verbs => Some(self.call.verb.word()),
+            PatternList::Groups => of_resource(Call::group),
+            PatternList::Resources => of_resource(Call::resource),
+            PatternList::Namespaces => of_resource(Call::namespace),
+            PatternList::Names => of_resource(Call::name),
+            PatternList::Subresources => of_resource(Call::subresource),
+            PatternList::Methods => Some(self.method.as_str()),
+            PatternList::Paths => Some(self.path),
+            PatternList::UserAgents => None, // there may be several
+            PatternList::Services => self.words.map(|words| &*words.service),
+            PatternList::Regions => self.words.map(|words| &*words.region),
+            PatternList::Accounts => self.words.map(|words| &*words.account),
+            PatternList::Actions => self.words.map(|words| &*words.action),
         }
+    }
+
+    /// True if a value of a header fits. A value that is not text fits nothing.
+    fn has_header(&self, name: &HeaderName, fits: impl Fn(&str) -> bool) -> bool {
+        self.headers.get_all(name).iter().any(|value| value.to_str().is_ok_and(&fits))
     }
 }
 
@@ -148,31 +179,27 @@ impl Subject<'_> {
 impl Compiled {
     pub(super) fn new(matching: Matching) -> Self {
         match matching {
-            Matching::Patterns(matcher) => Self::Patterns(Box::new(Patterns::new(&matcher))),
+            Matching::Patterns(matcher) => Self::Patterns(Box::new(Patterns::new(*matcher))),
             builtin => Self::Builtin(builtin),
         }
     }
 
-    /// True if it looks at anything that the log of calls does not have.
+    /// True if it reads more than the log of calls has.
     pub(super) fn looks_past_the_log(&self) -> bool {
         match self {
             Self::Builtin(builtin) => matches!(builtin, Matching::Health | Matching::GrpcHealth | Matching::Discovery),
-            Self::Patterns(patterns) => {
-                let Matcher { names, headers, query, .. } = &patterns.globs;
-                let is_blind = names.is_empty() && patterns.is_blind_to_paths() && patterns.is_blind_to_words();
-                !(is_blind && headers.is_empty() && query.is_empty())
-            }
+            Self::Patterns(patterns) => patterns.look_past_the_log(),
         }
     }
 
-    /// Returns the part of a call that it names without a star, and the names: it matches no call
-    /// that has another.
-    pub(super) fn named(&self) -> Option<(Part, impl Iterator<Item = &str>)> {
+    /// Returns a list of names without a star, for the index: the rule matches no call with another
+    /// text.
+    pub(super) fn named(&self) -> Option<(PatternList, impl Iterator<Item = &str>)> {
         let Self::Patterns(patterns) = self else { return None };
-        Part::ALL.into_iter().find_map(|part| {
-            let globs = patterns.of(part);
+        PatternList::INDEXED.into_iter().find_map(|list| {
+            let globs = patterns.get(list);
             let all_are_names = !globs.is_empty() && globs.iter().all(|glob| glob.name().is_some());
-            all_are_names.then(|| (part, globs.iter().filter_map(Glob::name)))
+            all_are_names.then(|| (list, globs.iter().filter_map(Glob::name)))
         })
     }
 
@@ -183,7 +210,7 @@ impl Compiled {
         }
     }
 
-    /// True if it could match with another path, which no rule could tell from this one for sure.
+    /// True if it could match with another path.
     pub(super) fn matches_some_path(&self, subject: &Subject<'_>) -> bool {
         match self {
             Self::Builtin(_) => true,
@@ -191,7 +218,7 @@ impl Compiled {
         }
     }
 
-    /// True if it does not look at the path of an external API.
+    /// True if it does not read the path of an external API.
     pub(super) fn is_blind_to_paths(&self) -> bool {
         match self {
             Self::Builtin(builtin) => *builtin == Matching::Everything,
@@ -221,117 +248,74 @@ fn matches_builtin(builtin: &Matching, subject: &Subject<'_>) -> bool {
             call.is_resource && call.resource() == "events" && matches!(call.group(), "" | "events.k8s.io")
         }
         Matching::Everything => true,
-        // Never here: `Compiled::new` compiles them.
-        Matching::Patterns(_) => false,
+        Matching::Patterns(_) => false, // `Compiled::new` compiles them
     }
 }
 
 // === impl Patterns ===
 
 impl Patterns {
-    fn new(matcher: &Matcher) -> Self {
-        let globs = |patterns: &[String]| -> Vec<Glob> { patterns.iter().map(|pattern| Glob::new(pattern)).collect() };
-        let paths = matcher.paths.iter().map(|pattern| pattern.replace("%2f", "%2F"));
+    fn new(matcher: Matcher) -> Self {
+        let Matcher { mut lists, headers, query, unfiltered } = matcher;
+        let paths = lists.remove(&PatternList::Paths).unwrap_or_default();
+        let paths = paths.iter().map(|pattern| pattern.replace("%2f", "%2F"));
         let (spelled, paths): (Vec<_>, Vec<_>) = paths.partition(|pattern| pattern.contains("%2F"));
-        let compiled = Matcher {
-            verbs: globs(&matcher.verbs),
-            groups: globs(&matcher.groups),
-            resources: globs(&matcher.resources),
-            namespaces: globs(&matcher.namespaces),
-            names: globs(&matcher.names),
-            subresources: globs(&matcher.subresources),
-            methods: globs(&matcher.methods),
+        Self {
+            lists: lists.into_iter().map(|(list, patterns)| (list, globs(&patterns))).collect(),
             paths: globs(&paths),
-            user_agents: globs(&matcher.user_agents),
-            headers: matcher.headers.iter().map(|(name, pattern)| (name.clone(), Glob::new(pattern))).collect(),
-            query: matcher.query.iter().map(|(name, pattern)| (name.clone(), Glob::new(pattern))).collect(),
-            services: globs(&matcher.services),
-            regions: globs(&matcher.regions),
-            accounts: globs(&matcher.accounts),
-            actions: globs(&matcher.actions),
-            unfiltered: matcher.unfiltered,
-        };
-        Self { globs: compiled, spelled_paths: globs(&spelled) }
+            spelled_paths: globs(&spelled),
+            headers: headers.into_iter().map(|(name, pattern)| (name, Glob::new(&pattern))).collect(),
+            query: query.into_iter().map(|(name, pattern)| (name, Glob::new(&pattern))).collect(),
+            unfiltered,
+        }
     }
 
-    /// Returns the patterns of a part, if a call must match one of them.
-    fn of(&self, part: Part) -> &[Glob] {
-        match part {
-            Part::Name => &self.globs.names,
-            // One that spells `%2F` looks at another path.
-            Part::Path if !self.spelled_paths.is_empty() => &[],
-            Part::Path => &self.globs.paths,
-            Part::Account => &self.globs.accounts,
-            Part::Action => &self.globs.actions,
-            Part::Namespace => &self.globs.namespaces,
-            Part::Resource => &self.globs.resources,
-            Part::Service => &self.globs.services,
-            Part::Group => &self.globs.groups,
+    /// Returns the patterns of a list, if a call must match one of them.
+    fn get(&self, list: PatternList) -> &[Glob] {
+        match list {
+            PatternList::Paths if self.spelled_paths.is_empty() => &self.paths,
+            list => self.lists.iter().find(|(known, _)| *known == list).map_or(&[], |(_, globs)| globs),
         }
     }
 
     fn is_blind_to_paths(&self) -> bool {
-        self.globs.paths.is_empty() && self.spelled_paths.is_empty()
+        self.paths.is_empty() && self.spelled_paths.is_empty()
     }
 
-    fn is_blind_to_words(&self) -> bool {
-        let Matcher { services, regions, accounts, actions, unfiltered, .. } = &self.globs;
-        [services, regions, accounts, actions].iter().all(|globs| globs.is_empty()) && unfiltered.is_none()
-    }
-
-    /// Matches the provider's words. If one of them is set, a gate without a dialect has no match.
-    fn match_words(&self, words: Option<&Words>) -> bool {
-        let Matcher { services, regions, accounts, actions, unfiltered, .. } = &self.globs;
-        let Some(words) = words else { return self.is_blind_to_words() };
-        any(services, &words.service)
-            && any(actions, &words.action)
-            && any(regions, &words.region)
-            && any(accounts, &words.account)
-            && unfiltered.is_none_or(|unfiltered| unfiltered == words.unfiltered)
+    fn look_past_the_log(&self) -> bool {
+        use PatternList::{Accounts, Actions, Names, Regions, Services};
+        let is_blind = self.is_blind_to_paths() && self.headers.is_empty() && self.query.is_empty();
+        let is_logged = |list: &PatternList| !matches!(list, Names | Services | Regions | Accounts | Actions);
+        !is_blind || self.unfiltered.is_some() || !self.lists.iter().all(|(list, _)| is_logged(list))
     }
 
     fn match_path(&self, subject: &Subject<'_>) -> bool {
-        self.is_blind_to_paths()
-            || self.globs.paths.iter().any(|glob| glob.matches(subject.path))
-            || self.spelled_paths.iter().any(|glob| glob.matches(subject.call.path()))
+        self.is_blind_to_paths() || any(&self.paths, subject.path) || any(&self.spelled_paths, subject.call.path())
     }
 
-    /// Matches cheap and selective fields first.
+    /// Matches everything but the path. If a list of a resource or of a provider's terms is set, no
+    /// other call matches.
     fn match_except_path(&self, subject: &Subject<'_>) -> bool {
-        let globs = &self.globs;
-        let call = subject.call;
-        let has_header = |name, glob: &Glob| {
-            // A value that is not text matches nothing.
-            subject.headers.get_all(name).iter().any(|value| value.to_str().is_ok_and(|text| glob.matches(text)))
+        let fits = |(list, globs): &(PatternList, Vec<Glob>)| match list {
+            PatternList::UserAgents => subject.has_header(&USER_AGENT, |text| any(globs, text)),
+            list => subject.text(*list).is_some_and(|text| any(globs, text)),
         };
-        let has_query = |name: &str, glob: &Glob| {
-            query_pairs(subject.query).any(|(found, value)| found == name && glob.matches(&value))
+        let has_query = |(name, glob): &(String, Glob)| {
+            query_pairs(subject.query).any(|(found, value)| found == *name && glob.matches(&value))
         };
-        any(&globs.verbs, call.verb.word())
-            && any(&globs.methods, subject.method.as_str())
-            && self.match_resource(call)
-            && self.match_words(subject.words)
-            && (globs.user_agents.is_empty() || globs.user_agents.iter().any(|glob| has_header(&USER_AGENT, glob)))
-            && globs.headers.iter().all(|(name, glob)| has_header(name, glob))
-            && globs.query.iter().all(|(name, glob)| has_query(name, glob))
-    }
-
-    /// Matches the fields of resources, the one that tells most calls apart first. If one of them
-    /// is set, only a resource matches, even by `*`.
-    fn match_resource(&self, call: &Call) -> bool {
-        let fits = |globs: &[Glob], part: fn(&Call) -> &str| {
-            globs.is_empty() || call.is_resource && globs.iter().any(|glob| glob.matches(part(call)))
-        };
-        let Matcher { groups, resources, namespaces, names, subresources, .. } = &self.globs;
-        fits(resources, Call::resource)
-            && fits(groups, Call::group)
-            && fits(namespaces, Call::namespace)
-            && fits(names, Call::name)
-            && fits(subresources, Call::subresource)
+        let is_unfiltered = subject.words.map(|words| words.unfiltered);
+        self.lists.iter().all(fits)
+            && (self.unfiltered.is_none() || self.unfiltered == is_unfiltered)
+            && self.headers.iter().all(|(name, glob)| subject.has_header(name, |text| glob.matches(text)))
+            && self.query.iter().all(has_query)
     }
 }
 
-/// True if one of the patterns matches, or if there is none.
+fn globs(patterns: &[String]) -> Vec<Glob> {
+    patterns.iter().map(|pattern| Glob::new(pattern)).collect()
+}
+
+/// True if one of the patterns matches.
 fn any(globs: &[Glob], text: &str) -> bool {
-    globs.is_empty() || globs.iter().any(|glob| glob.matches(text))
+    globs.iter().any(|glob| glob.matches(text))
 }

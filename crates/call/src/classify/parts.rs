@@ -1,23 +1,20 @@
-//! `key = [...]`: keys that are made of the parts that a configuration names, instead of those that
-//! the kind of API suggests.
+//! `key = [...]`: keys of configured parts, instead of those of the kind of API.
 //!
-//! Values of parts come from clients and may be secrets. So a key's readable name shows a checksum
-//! of them, except for the few that are known to name an operation.
+//! Values of parts come from clients and may be secrets. So a key's readable name has a checksum of
+//! them, except for a few parts that name an operation.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 use std::hash::{BuildHasher, Hash, Hasher};
+use std::iter;
 use std::str::FromStr;
 
 use http::{HeaderName, header};
 
-use super::checksum::{START, checksum};
-use super::key::{KeySource, verb_class};
+use super::key::{KeySource, checksum, verb_class};
 use super::matcher::Subject;
 use super::{Kind, Salt};
 use crate::api::{self, Call, Key, query_pairs};
-use crate::dialect::Words;
-use crate::limit::ClassId;
 
 /// One part of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,28 +31,28 @@ pub enum KeyPart {
     Body,
 }
 
-/// The parts of which the keys of a gate or class are made.
+/// The parts of the keys of a gate or class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyParts(Vec<KeyPart>);
 
-/// The reason why a text is no part of a key.
+/// An error in a part of a key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyPartError {
     /// There is no such part.
     #[error("expected \"verb\", \"path\", \"query:NAME\", \"header:NAME\" or \"body\"")]
     Unknown,
-    /// A part of a request that has no name.
+    /// The name after the colon is missing.
     #[error("names nothing, expected a name after the colon")]
     Unnamed,
-    /// No header can have that name.
+    /// The name is not that of a header.
     #[error("expected the name of a header after the colon")]
     NoHeader,
-    /// It would be a credential; there is another way to tell those apart.
+    /// The part would be a credential.
     #[error("carries a credential, which no key is made of; to tell clients apart: per = \"credential\" on a bucket")]
     Credential,
 }
 
-/// The reason why parts make no key.
+/// An error in the list of parts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyPartsError {
     /// There is no part.
@@ -67,43 +64,6 @@ pub enum KeyPartsError {
         /// The place of the second.
         index: usize,
     },
-}
-
-/// The keys of classes, as far as the kind of API does not decide.
-#[derive(Clone, Debug, Default)]
-pub(super) struct ClassKeys {
-    /// The configured ones.
-    pub(super) parts: Vec<Option<KeyParts>>,
-    /// True for the classes that remember failures for each credential, because they count answers
-    /// that are about the caller.
-    pub(super) apart: Vec<bool>,
-    /// True if the gate knows its clients, and remembers failures for each of them.
-    pub(super) by_client: bool,
-}
-
-// === impl ClassKeys ===
-
-impl ClassKeys {
-    /// Returns the configured key of a class.
-    pub(super) fn of(&self, class: ClassId) -> Option<&KeyParts> {
-        self.parts.get(usize::from(class.0)).and_then(Option::as_ref)
-    }
-
-    /// True if the failures of a class are remembered for each credential. All callers share the
-    /// key of calls that the provider takes one at a time.
-    pub(super) fn are_callers_own(&self, class: ClassId, words: Option<&Words>) -> bool {
-        !is_serial(words) && self.apart.get(usize::from(class.0)) == Some(&true)
-    }
-
-    /// True if the failures of a call are remembered for its client alone, likewise.
-    pub(super) fn are_clients_own(&self, words: Option<&Words>) -> bool {
-        self.by_client && !is_serial(words)
-    }
-}
-
-/// True for a call that the provider takes one at a time.
-fn is_serial(words: Option<&Words>) -> bool {
-    words.is_some_and(|words| !words.serial.is_empty())
 }
 
 // === impl KeyPart ===
@@ -159,20 +119,18 @@ impl KeyParts {
         }
     }
 
-    /// Returns the parts, in the order in which they were given.
+    /// Returns the parts, in their order.
     pub fn parts(&self) -> &[KeyPart] {
         &self.0
     }
 
-    /// True if keys are of one object: only then does the end of an object say anything about its
-    /// keys.
+    /// True if keys are of one object, and end with it.
     pub(super) fn is_of_object(&self) -> bool {
         self.0.contains(&KeyPart::Path)
     }
 
-    /// Returns the key of a call, as far as its head tells. The verb class is the key's facet,
-    /// everything else its object, so that the end of an object forgets its failures under every
-    /// verb.
+    /// Returns the key of a call, as far as its head tells. The verb class is the facet, everything
+    /// else the object, so that the end of an object forgets its failures with every verb.
     pub(super) fn source(&self, kind: Kind, head: &Subject<'_>, hasher: &Salt) -> KeySource {
         if head.call.is_tunnel() {
             return KeySource::None;
@@ -192,7 +150,7 @@ impl KeyParts {
         }
     }
 
-    /// Returns the readable name of the key, without the part that the body adds.
+    /// Returns the readable name of the key, without the part of the body.
     pub(super) fn label(&self, head: &Subject<'_>) -> String {
         let mut text = String::new();
         for part in &self.0 {
@@ -240,22 +198,21 @@ fn verb_facet(call: &Call, hasher: &Salt) -> u64 {
     api::facet(hasher.hash_one(class), call.verb.is_delete())
 }
 
-/// Returns the values of a part as a name shows them: in clear text if they name an operation,
-/// otherwise as a checksum.
+/// Returns the values of a part for a name: in clear text if they name an operation, otherwise as a
+/// checksum.
 fn value_label<'a>(name: &str, mut values: impl Iterator<Item = &'a [u8]>) -> String {
     let Some(first) = values.next() else { return "none".to_owned() };
     if OPERATIONS.contains(&name.to_ascii_lowercase().as_str()) {
         return String::from_utf8_lossy(first).chars().filter(|c| !c.is_control()).take(LONGEST_NAME).collect();
     }
-    let all = values.fold(checksum(first, START), |sum, value| checksum(value, checksum(b"\n", sum)));
-    format!("{all:08x}")
+    format!("{:08x}", checksum(iter::once(first).chain(values)))
 }
 
-/// Long enough for the name of any operation.
+/// The longest name of an operation.
 const LONGEST_NAME: usize = 100;
-/// Parameters and headers that name an operation: AWS's, SOAP's, GraphQL's.
+/// Parameters and headers with the name of an operation: AWS's, SOAP's, GraphQL's.
 const OPERATIONS: [&str; 5] = ["action", "x-amz-target", "soapaction", "operation", "operationname"];
-/// Headers that carry credentials.
+/// Headers of credentials.
 static CREDENTIALS: [HeaderName; 6] = [
     header::AUTHORIZATION,
     header::PROXY_AUTHORIZATION,

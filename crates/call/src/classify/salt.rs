@@ -1,12 +1,11 @@
-//! The salt under which keys, flows and credentials are hashed.
+//! The salt of hashes of keys, flows and credentials.
 //!
-//! It is secret and random, so that no client can aim for a collision and no hash tells what it is
-//! of. A gate that is started again goes on with the salt of the one before: what that one
-//! remembered is by hash.
+//! It is secret and random, so that no client can aim for a collision, and no hash can be guessed. A
+//! gate takes over the salt of its state file, which has hashes.
 
 use std::hash::{BuildHasher, DefaultHasher, Hasher, RandomState};
 
-/// A secret, and the hasher that has taken it in.
+/// A secret, and a hasher with it.
 #[derive(Clone, derive_more::Debug)]
 #[debug("Salt")]
 pub struct Salt {
@@ -17,14 +16,14 @@ pub struct Salt {
 // === impl Salt ===
 
 impl Salt {
-    /// Makes a random salt.
+    /// Creates a random salt.
     #[must_use]
     pub fn random() -> Self {
         let random = RandomState::new();
         Self::of([random.hash_one(0_u8), random.hash_one(1_u8)])
     }
 
-    /// Makes the salt with this secret.
+    /// Creates the salt with this secret.
     #[must_use]
     pub fn of(secret: [u64; 2]) -> Self {
         let mut hasher = DefaultHasher::new();
@@ -32,7 +31,7 @@ impl Salt {
         Self { secret, hasher }
     }
 
-    /// Returns its secret, for a file that nobody else can read.
+    /// Returns its secret, for the state file.
     #[must_use]
     pub fn secret(&self) -> [u64; 2] {
         self.secret

@@ -15,7 +15,10 @@ const DEFAULT: ClassId = ClassId(6);
 
 fn ec2() -> Matcher {
     let list = |patterns: &[&str]| patterns.iter().map(|pattern| (*pattern).to_owned()).collect();
-    Matcher { verbs: list(&["create"]), groups: list(&["ec2.*"]), namespaces: list(&["prod-*"]), ..Matcher::default() }
+    Matcher::default()
+        .with(PatternList::Verbs, list(&["create"]))
+        .with(PatternList::Groups, list(&["ec2.*"]))
+        .with(PatternList::Namespaces, list(&["prod-*"]))
 }
 
 fn rules_with(fair_by: FairBy, matcher: Matcher) -> Rules {
@@ -39,7 +42,7 @@ fn rules_with(fair_by: FairBy, matcher: Matcher) -> Rules {
         rule(EVENTS, Matching::Events),
         rule(DEFAULT, Matching::Everything),
     ];
-    Rules::new(Kind::Kubernetes, fair_by, None, classes, rules)
+    Rules::new(Kind::Kubernetes, fair_by, classes, rules)
 }
 
 /// A request line with headers as `METHOD TARGET [NAME:VALUE]...`.
@@ -112,7 +115,6 @@ fn an_ambiguous_path_never_gets_a_lenient_class() {
     let all_exempt = Rules::new(
         Kind::Http,
         FairBy::None,
-        None,
         vec![Traits { exempt: true, remembers: true, strictness: 0, cost: CostBy::Number(1) }],
         vec![],
     );
@@ -125,33 +127,37 @@ fn every_field_of_a_matcher_is_looked_at() {
     let pair = |name: &str, value: &str| vec![(name.parse().unwrap(), value.to_owned())];
     let cases = [
         (
-            Matcher { verbs: one("deletecollection"), ..Matcher::default() },
+            Matcher::default().with(PatternList::Verbs, one("deletecollection")),
             "DELETE /api/v1/pods",
             "DELETE /api/v1/namespaces/a/pods/b",
         ),
-        (Matcher { verbs: one("delete*"), ..Matcher::default() }, "DELETE /api/v1/pods", "GET /api/v1/pods"),
-        (Matcher { groups: one(""), ..Matcher::default() }, "GET /api/v1/pods", "GET /apis/apps/v1/deployments"),
-        (Matcher { groups: one("*"), ..Matcher::default() }, "GET /apis/apps/v1/deployments", "GET /debug/pprof"),
-        (Matcher { resources: one("pods"), ..Matcher::default() }, "GET /api/v1/pods", "GET /api/v1/nodes"),
-        (Matcher { namespaces: one(""), ..Matcher::default() }, "GET /api/v1/pods", "GET /api/v1/namespaces/a/pods"),
+        (Matcher::default().with(PatternList::Verbs, one("delete*")), "DELETE /api/v1/pods", "GET /api/v1/pods"),
+        (Matcher::default().with(PatternList::Groups, one("")), "GET /api/v1/pods", "GET /apis/apps/v1/deployments"),
+        (Matcher::default().with(PatternList::Groups, one("*")), "GET /apis/apps/v1/deployments", "GET /debug/pprof"),
+        (Matcher::default().with(PatternList::Resources, one("pods")), "GET /api/v1/pods", "GET /api/v1/nodes"),
         (
-            Matcher { names: one("web-*"), ..Matcher::default() },
+            Matcher::default().with(PatternList::Namespaces, one("")),
+            "GET /api/v1/pods",
+            "GET /api/v1/namespaces/a/pods",
+        ),
+        (
+            Matcher::default().with(PatternList::Names, one("web-*")),
             "GET /api/v1/namespaces/a/pods/web-1",
             "GET /api/v1/namespaces/a/pods/db-1",
         ),
         (
-            Matcher { subresources: one("status"), ..Matcher::default() },
+            Matcher::default().with(PatternList::Subresources, one("status")),
             "PUT /api/v1/namespaces/a/pods/b/status",
             "PUT /api/v1/namespaces/a/pods/b",
         ),
-        (Matcher { methods: one("HEAD"), ..Matcher::default() }, "HEAD /api/v1/pods", "GET /api/v1/pods"),
-        (Matcher { paths: one("/debug/*"), ..Matcher::default() }, "GET /debug/pprof", "GET /metrics"),
+        (Matcher::default().with(PatternList::Methods, one("HEAD")), "HEAD /api/v1/pods", "GET /api/v1/pods"),
+        (Matcher::default().with(PatternList::Paths, one("/debug/*")), "GET /debug/pprof", "GET /metrics"),
         (
-            Matcher { user_agents: one("kubectl/*"), ..Matcher::default() },
+            Matcher::default().with(PatternList::UserAgents, one("kubectl/*")),
             "GET /a user-agent:kubectl/v1",
             "GET /a user-agent:manager",
         ),
-        (Matcher { user_agents: one("*"), ..Matcher::default() }, "GET /a user-agent:x", "GET /a"),
+        (Matcher::default().with(PatternList::UserAgents, one("*")), "GET /a user-agent:x", "GET /a"),
         (Matcher { headers: pair("x-a", "b*"), ..Matcher::default() }, "GET /a X-A:c x-a:bc", "GET /a x-a:c"),
         (
             Matcher { query: vec![("A".into(), "b*".into())], ..Matcher::default() },
@@ -303,7 +309,7 @@ fn connections_and_patience_follow_the_call() {
         ("GET /livez", Group::Exempt, false, false),
     ] {
         let classified = classify(&rules_with(FairBy::Resource, ec2()), line, &Salt::random());
-        assert_eq!((classified.group, classified.patient), (group, patient), "{line}");
+        assert_eq!((classified.group, classified.is_patient()), (group, patient), "{line}");
         assert_eq!(classified.key != KeySource::None, remembered, "{line}");
         assert_eq!(classified.exempt, group == Group::Exempt, "{line}");
     }
@@ -312,6 +318,6 @@ fn connections_and_patience_follow_the_call() {
 #[test]
 fn a_class_that_remembers_nothing_has_no_keys() {
     let forgetful = Traits { exempt: false, remembers: false, strictness: 0, cost: CostBy::Number(1) };
-    let rules = Rules::new(Kind::Kubernetes, FairBy::None, None, vec![forgetful], vec![]);
+    let rules = Rules::new(Kind::Kubernetes, FairBy::None, vec![forgetful], vec![]);
     assert_eq!(classify(&rules, "PUT /api/v1/namespaces/a/pods/p", &Salt::random()).key, KeySource::None);
 }

@@ -189,7 +189,7 @@ static ATTEMPT: HeaderName = HeaderName::from_static("amz-sdk-request");
 
 const READS: [&str; 10] =
     ["Describe", "List", "Get", "Search", "Head", "BatchGet", "Query", "Scan", "Lookup", "Select"];
-/// Listings that EC2 counts apart unless something narrows them.
+/// Listings with a bucket of their own in EC2, unless something narrows them.
 const UNFILTERED: [&str; 7] = [
     "DescribeInstances",
     "DescribeInstanceStatus",

@@ -1,4 +1,4 @@
-//! Pairs of `application/x-www-form-urlencoded`, in a query or in a body that may be cut off.
+//! Pairs of `application/x-www-form-urlencoded`, in a query or in the beginning of a body.
 
 use std::borrow::Cow;
 
@@ -15,7 +15,7 @@ pub(super) fn value<'a>(form: &'a str, wanted: &str) -> Option<Cow<'a, str>> {
     pairs(form).find(|(name, _)| name == wanted).map(|(_, value)| decoded(value))
 }
 
-/// Returns the text at the beginning of a body, without a character that is cut in two.
+/// Returns the text at the beginning of a body, without half a character.
 pub(super) fn text(body: &[u8]) -> &str {
     body.utf8_chunks().next().map_or("", |chunk| chunk.valid())
 }

@@ -14,7 +14,7 @@ fn is_below(path: &str, top: &str) -> bool {
     path.strip_prefix(top).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Returns the path below the API, which is not at the root of a GitHub Enterprise Server.
+/// Returns the path below the API. GitHub Enterprise Server has more before it.
 fn path<'a>(head: &Head<'a>) -> &'a str {
     let path = head.uri.path();
     path.strip_prefix("/api/v3").or_else(|| path.strip_prefix("/api")).unwrap_or(path)

@@ -35,7 +35,7 @@ pub(super) fn read(head: &Head<'_>) -> Words {
     }
 }
 
-/// Returns the last collection of a path, and the method that is called on it or one of its members.
+/// Returns the last collection of a path, and the method of it or of one of its members.
 fn named<'a>(segments: &[&'a str], method: &Method) -> (&'a str, &'a str) {
     let version = segments.iter().position(|segment| is_version(segment));
     let mut rest = version.map_or(segments, |at| segments.get(at + 1..).unwrap_or_default()).iter().copied().peekable();
@@ -85,7 +85,7 @@ fn is_method(segment: &str) -> bool {
     !segment.ends_with('s') || verbs.into_iter().any(leads)
 }
 
-/// The beginnings of methods that change nothing.
+/// The beginnings of reading methods.
 const READS: [&str; 7] = ["get", "list", "search", "query", "test", "aggregated", "lookup"];
 
 #[cfg(test)]

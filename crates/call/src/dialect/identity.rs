@@ -31,8 +31,8 @@ impl TokenBody {
         }
     }
 
-    /// Returns a body without its idempotency tokens, which differ between two tries of the same
-    /// call. It identifies the call and is never sent.
+    /// Returns a body without its idempotency tokens, to identify the call: they differ between two
+    /// tries of it.
     pub fn without_tokens(self, body: &[u8]) -> Cow<'_, [u8]> {
         let kept = std::str::from_utf8(body).ok().and_then(|text| match self {
             Self::Form => form_without(text),

@@ -186,7 +186,7 @@ fn seconds(wait: Duration) -> u64 {
     wait.as_secs().saturating_add(u64::from(wait.subsec_nanos() > 0)).max(1)
 }
 
-/// Escapes a text for XML. A character that XML 1.0 does not allow becomes a space.
+/// Escapes a text for XML. A character outside XML 1.0 becomes a space.
 fn xml(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for letter in text.chars() {

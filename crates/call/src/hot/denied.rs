@@ -1,19 +1,18 @@
-//! Calls that get the same 4xx again and again, and never a success.
+//! Runs of calls with the same 4xx and never a success.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::report::{Caller, Habit, News, Report};
-use super::seen::Seen;
+use super::seen::{CallNames, Seen};
 use crate::moment::Moment;
 
-/// The runs of the same 4xx, by object, part of it and caller.
+/// The runs of the same 4xx, by the hash of object, part of it and caller.
 #[derive(Debug, Default)]
-pub(super) struct Denied(HashMap<u64, Run, BuildHasherDefault<AsItIs>>);
+pub(super) struct Denied(BTreeMap<u64, Run>);
 
 /// A run of the same 4xx.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Run {
     object: u64,
     status: u16,
@@ -24,18 +23,8 @@ struct Run {
     gap: Duration,
     reads: bool,
     is_named: bool,
-    names: Option<Box<Names>>,
-}
-
-/// The names of a run, once it may be one.
-#[derive(Clone, Debug)]
-struct Names {
-    object: Box<str>,
-    kind: Box<str>,
-    path: Box<str>,
-    caller: Box<str>,
-    verb: Box<str>,
-    part: Box<str>,
+    /// From its fourth call on.
+    names: Option<Box<CallNames>>,
 }
 
 // === impl Denied ===
@@ -45,13 +34,11 @@ impl Denied {
         self.0.is_empty()
     }
 
-    /// Learns of a call that was denied.
+    /// Learns of a call with a 4xx.
     pub(super) fn denied(&mut self, seen: &Seen<'_>) -> Option<News> {
         let id = id(seen);
-        let mut ended = None;
-        if self.0.get(&id).is_some_and(|run| run.status != seen.status) {
-            ended = self.0.remove(&id).and_then(|run| run.ended());
-        }
+        let is_other = self.0.get(&id).is_some_and(|run| run.status != seen.status);
+        let ended = if is_other { self.passed(seen) } else { None };
         if self.0.len() >= MOST && !self.0.contains_key(&id) {
             self.make_room();
             if self.0.len() >= MOST {
@@ -62,7 +49,7 @@ impl Denied {
         ended
     }
 
-    /// Forgets the shorter half of the runs, but none that was named: it would be named again.
+    /// Forgets the shorter half of the runs without a name. One with a name would be reported again.
     fn make_room(&mut self) {
         let mut lengths: Vec<_> = self.0.values().map(Run::length).collect();
         let (_, middle, _) = lengths.select_nth_unstable(MOST / 2);
@@ -70,12 +57,12 @@ impl Denied {
         self.0.retain(|_, run| run.is_named || run.length() >= middle);
     }
 
-    /// Learns of a call that was not denied: its run is over.
+    /// Learns of another response: the run is over.
     pub(super) fn passed(&mut self, seen: &Seen<'_>) -> Option<News> {
         self.0.remove(&id(seen)).and_then(|run| run.ended())
     }
 
-    /// Names what is a loop by now, and forgets what is over.
+    /// Reports new loops, and forgets old runs.
     pub(super) fn tick(&mut self, now: Moment, news: &mut Vec<News>) {
         for run in self.0.values_mut().filter(|run| !run.is_named && run.is_loop()) {
             run.is_named = true;
@@ -83,26 +70,25 @@ impl Denied {
         }
         self.0.retain(|_, run| {
             let is_over = run.is_over(now);
-            if is_over && run.is_named {
-                news.extend(run.report().map(News::Ended));
-            }
+            news.extend(run.ended().filter(|_| is_over));
             !is_over
         });
     }
 
-    /// True if a run of an object was named.
+    /// True if a run of an object has a name.
     pub(super) fn names(&self, object: u64) -> bool {
         self.0.values().any(|run| run.is_named && run.object == object)
     }
 
-    /// Returns what is a loop.
+    /// Returns the loops.
     pub(super) fn list(&self) -> impl Iterator<Item = Report> {
         self.0.values().filter(|run| run.is_named).filter_map(Run::report)
     }
 
+    #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
-        let names = |run: &Run| run.names.as_ref().map_or(0, |names| names.bytes());
-        self.0.capacity() * (size_of::<Run>() + size_of::<u64>() + 1) + self.0.values().map(names).sum::<usize>()
+        let names = |run: &Run| run.names.as_ref().map_or(0, |names| size_of_val(&**names) + names.object.len() + 200);
+        self.0.len() * 2 * (size_of::<Run>() + size_of::<u64>()) + self.0.values().map(names).sum::<usize>()
     }
 }
 
@@ -110,11 +96,14 @@ impl Denied {
 
 impl Run {
     fn new(seen: &Seen<'_>) -> Self {
-        let object = seen.object;
-        let status = seen.status;
-        let reads = seen.reads;
-        let at = seen.at;
-        Self { object, status, calls: 0, first: at, last: at, gap: Duration::ZERO, reads, is_named: false, names: None }
+        Self {
+            object: seen.object,
+            status: seen.status,
+            first: seen.at,
+            last: seen.at,
+            reads: seen.reads,
+            ..Self::default()
+        }
     }
 
     fn learn(&mut self, seen: &Seen<'_>) {
@@ -122,20 +111,12 @@ impl Run {
         self.gap = seen.at - self.last;
         self.last = self.last.max(seen.at);
         if self.calls == SERIOUS {
-            let names = seen.names;
-            self.names = Some(Box::new(Names {
-                object: names.object().into(),
-                kind: names.kind().into(),
-                path: names.path().into(),
-                caller: names.caller().into(),
-                verb: names.verb().into(),
-                part: names.part().into(),
-            }));
+            self.names = Some(Box::new((seen.names)()));
         }
     }
 
-    /// True if it has gone on for long enough. A 404 may be what a read waits to see the end of:
-    /// only one that is asked for more than every other second is a loop.
+    /// True if it has gone on for long enough. A read may poll with 404 for an object to come: only one
+    /// with more than a call every other second is a loop.
     fn is_loop(&self) -> bool {
         let lasted = self.last - self.first;
         let is_poll = self.reads && self.status == 404;
@@ -143,7 +124,7 @@ impl Run {
         self.calls >= CALLS && lasted >= LASTS && is_often
     }
 
-    /// Returns its length, by which others make room for it.
+    /// Returns its rank: the lowest makes room for another.
     fn length(&self) -> (bool, u64, Moment) {
         (self.is_named, self.calls, self.last)
     }
@@ -152,31 +133,22 @@ impl Run {
         now - self.last > (self.gap * 3).clamp(QUIET, LONGEST_QUIET)
     }
 
-    fn ended(self) -> Option<News> {
+    fn ended(&self) -> Option<News> {
         if self.is_named { self.report().map(News::Ended) } else { None }
     }
 
     fn report(&self) -> Option<Report> {
-        let Names { object, kind, path, caller, verb, part } = &**self.names.as_ref()?;
+        let names = CallNames::clone(self.names.as_ref()?);
         Some(Report {
-            object: object.clone(),
-            kind: kind.clone(),
-            path: path.clone(),
-            habit: Habit::Denied { status: self.status, verb: verb.clone(), part: part.clone() },
+            habit: Habit::Denied { status: self.status },
             calls: self.calls,
             within: self.last - self.first,
             since: self.first,
             last: self.last,
-            callers: vec![Caller { name: caller.clone(), calls: self.calls }],
+            callers: vec![Caller { name: names.caller.clone(), calls: self.calls }],
             is_paced: false,
+            names,
         })
-    }
-}
-
-impl Names {
-    fn bytes(&self) -> usize {
-        let texts = [&self.object, &self.kind, &self.path, &self.caller, &self.verb, &self.part];
-        size_of::<Self>() + texts.map(|text| text.len()).iter().sum::<usize>()
     }
 }
 
@@ -185,33 +157,15 @@ fn id(seen: &Seen<'_>) -> u64 {
     seen.object ^ seen.facet.rotate_left(17) ^ seen.caller.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// Numbers that are hashes already.
-#[derive(Debug, Default)]
-pub(super) struct AsItIs(u64);
-
-impl Hasher for AsItIs {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.0 = self.0.rotate_left(8) ^ u64::from(*byte));
-    }
-
-    fn write_u64(&mut self, number: u64) {
-        self.0 = number;
-    }
-}
-
-/// The runs that are remembered; past it the shortest goes.
+/// The most runs.
 const MOST: usize = 1024;
-/// The calls from which a run has its names, and may be a loop.
+/// The calls of a run before it has names, and may be a loop.
 const SERIOUS: u64 = 4;
 const CALLS: u64 = 10;
-/// The same for reads that get 404.
+/// The same for reads with 404.
 const POLLS: u64 = 30;
-/// The least time that a loop has gone on for.
+/// The shortest loop.
 const LASTS: Duration = Duration::from_secs(30);
-/// The time after which a run that does not go on is over, if it did not come more slowly before.
+/// The time after the last call of a run to its end, if the calls were not slower.
 const QUIET: Duration = Duration::from_secs(300);
 const LONGEST_QUIET: Duration = Duration::from_secs(3600);

@@ -1,59 +1,34 @@
 //! A count of the last ten minutes.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::moment::Moment;
 
-/// A count of the last ten minutes, to half a minute: that many may be missing.
-#[derive(Clone, Debug)]
-pub(super) struct Recent {
-    steps: [u32; STEPS],
-    /// The number of the present step, since the start.
-    step: u64,
-}
+/// A count of the last ten minutes, with an error of half a minute, by the number of each step.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Recent(BTreeMap<u64, u64>);
 
 // === impl Recent ===
 
 impl Recent {
-    pub(super) fn new(now: Moment) -> Self {
-        Self { steps: [0; STEPS], step: step(now) }
-    }
-
     /// Counts one more.
     pub(super) fn add(&mut self, now: Moment) {
-        self.go_on(now);
-        let place = place(self.step);
-        if let Some(count) = self.steps.get_mut(place) {
-            *count = count.saturating_add(1);
+        *self.0.entry(step(now)).or_default() += 1;
+        if self.0.len() > STEPS {
+            self.0.pop_first();
         }
     }
 
     /// Returns the count of the last ten minutes.
-    pub(super) fn count(&mut self, now: Moment) -> u64 {
-        self.go_on(now);
-        self.steps.iter().map(|count| u64::from(*count)).sum()
-    }
-
-    fn go_on(&mut self, now: Moment) {
-        let gone = step(now).saturating_sub(self.step).min(STEPS as u64);
-        for _ in 0..gone {
-            self.step += 1;
-            let place = place(self.step);
-            if let Some(count) = self.steps.get_mut(place) {
-                *count = 0;
-            }
-        }
-        self.step = self.step.max(step(now));
+    pub(super) fn count(&self, now: Moment) -> u64 {
+        let first = (step(now) + 1).saturating_sub(STEPS as u64);
+        self.0.range(first..).map(|(_, count)| count).sum()
     }
 }
 
 fn step(now: Moment) -> u64 {
     now.since_start().as_secs() / STEP.as_secs()
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "less than the number of steps")]
-fn place(step: u64) -> usize {
-    (step % STEPS as u64) as usize
 }
 
 const STEP: Duration = Duration::from_secs(30);
@@ -66,14 +41,15 @@ mod tests {
     #[test]
     fn what_is_older_than_ten_minutes_does_not_count() {
         let at = |second: u64| Moment::from_millis(second * 1000);
-        let mut recent = Recent::new(at(0));
+        let mut recent = Recent::default();
         (0..1200).for_each(|second| recent.add(at(second)));
         assert_eq!(recent.count(at(1199)), 600);
         assert_eq!(recent.count(at(1500)), 270);
         assert_eq!(recent.count(at(1_000_000)), 0);
         recent.add(at(1_000_000));
         assert_eq!(recent.count(at(1_000_001)), 1);
+        recent.add(at(999_950));
         recent.add(at(5));
-        assert_eq!(recent.count(at(1_000_001)), 2, "time never goes back");
+        assert_eq!(recent.count(at(1_000_001)), 2, "a call that is answered late counts when it came");
     }
 }

@@ -2,38 +2,35 @@
 
 use std::time::Duration;
 
+use super::seen::CallNames;
 use crate::moment::Moment;
 
-/// A loop that has begun or ended.
+/// A new or ended loop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum News {
-    /// It is named for the first time.
+    /// A new loop.
     Began(Report),
-    /// It is over.
+    /// An ended loop.
     Ended(Report),
 }
 
-/// A hot object, with the findings on it.
+/// A hot object, with its loop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// Its name.
-    pub object: Box<str>,
-    /// Its kind, without any name.
-    pub kind: Box<str>,
-    /// Its path in its API; empty if that is not known.
-    pub path: Box<str>,
+    /// The names in its first call.
+    pub names: CallNames,
     pub(super) habit: Habit,
     /// The calls of the last ten minutes, or in a row.
     pub calls: u64,
-    /// The time in which they came.
+    /// The time from the first to the last.
     pub within: Duration,
     /// The moment of the first.
     pub since: Moment,
     /// The moment of the last.
     pub last: Moment,
-    /// The callers that make them.
+    /// Their callers.
     pub callers: Vec<Caller>,
-    /// True if the gate refuses its calls that come too soon.
+    /// True if the gate refuses early calls of it.
     pub is_paced: bool,
 }
 
@@ -46,28 +43,44 @@ pub struct Caller {
     pub calls: u64,
 }
 
-/// The act that is repeated on an object.
+/// The kind of a loop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Habit {
-    /// It is called too often.
-    Often { reads: bool, bodies: Bodies, take_turns: bool, denied: u64, failed: u64, refused: u64 },
-    /// Each call gets the same 4xx.
-    Denied { status: u16, verb: Box<str>, part: Box<str> },
+    /// Calls too often.
+    Often { reads: bool, bodies: Bodies, take_turns: bool, counts: CallCounts },
+    /// Calls with the same 4xx.
+    Denied { status: u16 },
 }
 
-/// The bodies of the writes of each caller, beside those before.
+/// Calls of an object since the beginning.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct CallCounts {
+    pub(super) all: u64,
+    /// Those with a 4xx.
+    pub(super) denied: u64,
+    /// Those with a 5xx.
+    pub(super) failed: u64,
+    /// Those refused by the gate.
+    pub(super) refused: u64,
+    /// Those of them for coming too soon.
+    pub(super) too_soon: u64,
+    /// Those of them with a failing key.
+    pub(super) failing: u64,
+}
+
+/// The bodies of each caller's writes, compared to its writes before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bodies {
     Same,
     Other,
-    /// Now the one, now the other, or they cannot be compared.
+    /// Sometimes the same, or not comparable.
     Mixed,
 }
 
 // === impl Bodies ===
 
 impl Bodies {
-    /// Judges from how many were the same as the one before, and how many were not.
+    /// Judges from the numbers of equal and of different bodies.
     pub(super) fn of(same: u64, other: u64) -> Self {
         let all = same + other;
         match all {
@@ -82,26 +95,27 @@ impl Bodies {
 // === impl Report ===
 
 impl Report {
-    /// Returns the status that every call gets, if that is what makes it a loop.
+    /// Returns the status of every call, if that makes it a loop.
     pub fn status(&self) -> Option<u16> {
         match self.habit {
-            Habit::Denied { status, .. } => Some(status),
+            Habit::Denied { status } => Some(status),
             Habit::Often { .. } => None,
         }
     }
 
-    /// Returns what is done to the object, as what follows its name in a sentence. Callers, and the
-    /// part of the object, which may be any text, are in it only if `names` are shown.
+    /// Returns the loop in words, to follow the object's name in a sentence. Callers and the part of
+    /// the object, which may be any text, are in it only with `names`.
     pub fn says(&self, names: bool) -> String {
         let calls = number(self.calls);
         let within = span(self.within);
         match &self.habit {
-            Habit::Denied { status, verb, part } => {
+            Habit::Denied { status } => {
+                let CallNames { verb, part, .. } = &self.names;
                 let of = if names && !part.is_empty() { format!(" of its {part}") } else { String::new() };
                 let by = self.by(names);
                 format!("{status} for ever: every {verb}{of}{by} got it, {calls} times in a row in {within}")
             }
-            Habit::Often { reads, bodies, take_turns, denied, failed, refused } => {
+            Habit::Often { reads, bodies, take_turns, counts } => {
                 let done = if *reads { "read" } else { "written" };
                 let mut text = format!("{done} {calls} times in {within}");
                 text += &if *take_turns { self.fighters(*reads, names) } else { self.by(names) };
@@ -112,12 +126,12 @@ impl Report {
                     Bodies::Mixed => "",
                 };
                 for (count, what) in [
-                    (denied, "answered with a 4xx"),
-                    (failed, "answered with a 5xx"),
-                    (refused, "refused by this gate"),
+                    (counts.denied, "answered with a 4xx"),
+                    (counts.failed, "answered with a 5xx"),
+                    (counts.refused, "refused by this gate"),
                 ] {
-                    if *count > 0 {
-                        text += &format!("; {} {what}", number(*count));
+                    if count > 0 {
+                        text += &format!("; {} {what}", number(count));
                     }
                 }
                 text
@@ -140,8 +154,8 @@ impl Report {
     fn by(&self, names: bool) -> String {
         let callers: Vec<_> = self.callers.iter().map(|caller| &*caller.name).filter(|name| !name.is_empty()).collect();
         match callers.as_slice() {
-            _ if !names => String::new(),
             [] => String::new(),
+            _ if !names => String::new(),
             [one] => format!(" by {one}"),
             [one, other] => format!(" by {one} and {other}"),
             [one, others @ ..] => format!(" by {one} and {} others", others.len()),
@@ -152,14 +166,8 @@ impl Report {
 /// Writes a number with commas.
 fn number(number: u64) -> String {
     let digits = number.to_string();
-    let mut text = String::new();
-    for (place, digit) in digits.char_indices() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
+    let groups: Vec<_> = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();
+    groups.join(",")
 }
 
 /// Writes a time as people say it.

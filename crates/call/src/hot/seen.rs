@@ -1,56 +1,57 @@
-//! A call as the search for loops sees it.
+//! A call of an object, for the search for loops.
 
 use crate::moment::Moment;
 
-/// A call that was answered.
+/// An answered call.
 #[derive(Clone, Copy, derive_more::Debug)]
 pub struct Seen<'a> {
     /// The object.
     pub object: u64,
-    /// The part of the object, and what was done to it.
+    /// The part of the object, and the operation.
     pub facet: u64,
     /// True if it changes nothing.
     pub reads: bool,
-    /// The moment at which it came.
+    /// The moment of its arrival.
     pub at: Moment,
     /// The number of its caller.
     pub caller: u64,
-    /// The status that its caller got.
+    /// The status for its caller.
     pub status: u16,
-    /// True if it was answered by the upstream.
+    /// True if the upstream answered it.
     pub is_upstreams: bool,
-    /// The kind of refusal that it got here, if it was refused here.
+    /// The kind of the gate's refusal, if it refused the call.
     pub refused: Option<Refused>,
-    /// The digest of its body, if that was taken.
+    /// The digest of its body, if there is one.
     pub body: Option<u64>,
-    /// Its names.
+    /// Makes its names, on demand.
     #[debug(skip)]
-    pub names: &'a dyn Names,
+    pub names: &'a dyn Fn() -> CallNames,
 }
 
-/// The kinds of refusal that the search for loops tells apart.
+/// A kind of refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// Its object was called too soon.
     TooSoon,
     /// Its key fails.
     Failing,
-    /// A limit that it shares with others.
+    /// Another limit.
     Other,
 }
 
-/// The names of a call, made only for the few that need them.
-pub trait Names {
-    /// Returns the name of the object.
-    fn object(&self) -> String;
-    /// Returns the kind of the object, without any name.
-    fn kind(&self) -> String;
-    /// Returns the name of the caller.
-    fn caller(&self) -> String;
-    /// Returns the path of the object in its API; empty if that is not known.
-    fn path(&self) -> String;
-    /// Returns the verb.
-    fn verb(&self) -> String;
-    /// Returns the part of the object that is meant; empty if that is the whole.
-    fn part(&self) -> String;
+/// The names in a call.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CallNames {
+    /// The object.
+    pub object: Box<str>,
+    /// The object's kind.
+    pub kind: Box<str>,
+    /// The object's path in its API, or empty.
+    pub path: Box<str>,
+    /// The caller.
+    pub caller: Box<str>,
+    /// The verb.
+    pub verb: Box<str>,
+    /// The part of the object; empty for the whole.
+    pub part: Box<str>,
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use super::{Loops, Names, News, Pace, Report, Seen};
+use super::{CallNames, Loops, News, Pace, Report, Seen};
 use crate::moment::Moment;
 
 /// One write in a second, ten at once: the default.
@@ -22,29 +22,15 @@ struct Call {
     body: Option<u64>,
 }
 
-impl Names for Call {
-    fn object(&self) -> String {
-        format!("configmaps default/o{}", self.object)
-    }
-
-    fn kind(&self) -> String {
-        "configmaps".to_owned()
-    }
-
-    fn path(&self) -> String {
-        String::new()
-    }
-
-    fn caller(&self) -> String {
-        self.caller.to_owned()
-    }
-
-    fn verb(&self) -> String {
-        self.verb.to_owned()
-    }
-
-    fn part(&self) -> String {
-        String::new()
+impl Call {
+    fn names(&self) -> CallNames {
+        CallNames {
+            object: format!("configmaps default/o{}", self.object).into(),
+            kind: "configmaps".into(),
+            caller: self.caller.into(),
+            verb: self.verb.into(),
+            ..CallNames::default()
+        }
     }
 }
 
@@ -73,7 +59,7 @@ impl Watch {
         let too_soon = !reads && self.loops.is_too_soon(object, reads, writes(), now);
         let denied = (400..500).contains(&call.status);
         if too_soon || denied || !self.loops.is_calm() {
-            self.loops.learn(&seen(call, now), too_soon);
+            self.loops.learn(&seen(call, now, &|| call.names()), too_soon);
         }
     }
 
@@ -97,7 +83,7 @@ impl Watch {
     }
 }
 
-fn seen(call: &Call, at: Moment) -> Seen<'_> {
+fn seen<'a>(call: &Call, at: Moment, names: &'a dyn Fn() -> CallNames) -> Seen<'a> {
     Seen {
         object: hash(call.object),
         facet: hash(call.verb.len() as u64),
@@ -108,12 +94,12 @@ fn seen(call: &Call, at: Moment) -> Seen<'_> {
         is_upstreams: true,
         refused: None,
         body: call.body,
-        names: call,
+        names,
     }
 }
 
 fn text(report: &Report) -> String {
-    format!("{}: {}", report.object, report.says(true))
+    format!("{}: {}", report.names.object, report.says(true))
 }
 
 fn at(seconds: f64) -> Moment {
@@ -181,7 +167,7 @@ fn each_pace_counts_its_own_calls_and_an_object_that_exceeds_two_has_one_name() 
             watch.go_on(now);
             let mut counted = |pace| {
                 let too_soon = watch.loops.is_too_soon(hash(1), false, pace, now);
-                watch.loops.learn(&seen(&call, now), too_soon);
+                watch.loops.learn(&seen(&call, now, &|| call.names()), too_soon);
             };
             counted(fast);
             if number == 0 || per_second > 5 {
@@ -375,7 +361,7 @@ fn of_a_million_objects_the_ten_hottest_are_right_and_a_mebibyte_is_enough() {
         }
     }
     let list = watch.loops.list(at(1000.0));
-    let names: Vec<_> = list.iter().map(|report| report.object.to_string()).collect();
+    let names: Vec<_> = list.iter().map(|report| report.names.object.to_string()).collect();
     let wanted: Vec<_> = (2..12).rev().map(|hot| format!("configmaps default/o{hot}")).collect();
     assert_eq!(names, wanted);
     assert!(watch.loops.bytes() <= 1 << 20, "{}", watch.loops.bytes());

@@ -17,7 +17,7 @@ use super::values::{Bytes, OrOff};
 use super::words::Impersonation;
 use super::{clients, egress, identities, limits, names, shared, signals, sources};
 use crate::api::{Failures, Throttling, duration};
-use crate::classify::{FairBy, KeyParts, Kind, Rules};
+use crate::classify::{CallerSplits, FairBy, KeyParts, Kind, Rules};
 use crate::dialect::Dialect;
 use crate::limit::Policy;
 use crate::limit::policy::{Backoff, SharedId};
@@ -258,10 +258,15 @@ impl Limits {
         shared::share_all(at, &mut policy);
         Whole::new(&policy, &classes.reach, at).warn();
         let (identity, of_classes) = identities::of(at, &policy, fair_by, (dialect, knows_clients));
-        let rules = Rules::new(kind, fair_by, identity, classes.traits, classes.rules);
-        let rules = rules.with_identities(of_classes, shared::has_parts(&policy)).with_only_serial_writes(only_serial);
-        let rules = rules.with_keys(classes.keys).with_callers_apart(classes.callers_apart).with_dialect(dialect);
-        let rules = rules.with_clients_apart(knows_clients && !policy.one_at_a_time);
+        let rules = Rules::new(kind, fair_by, classes.traits, classes.rules);
+        let rules = rules.with_keys(classes.keys).with_dialect(dialect).with_only_serial_writes(only_serial);
+        let rules = rules.with_splits(CallerSplits {
+            of_gate: identity,
+            of_classes,
+            agrees: shared::has_parts(&policy),
+            callers_apart: classes.callers_apart,
+            clients_apart: knows_clients && !policy.one_at_a_time,
+        });
         (policy, rules, classes.failures, classes.revalidate)
     }
 }

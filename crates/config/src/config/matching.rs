@@ -3,45 +3,14 @@
 mod patterns;
 
 use std::collections::BTreeMap;
-use std::mem;
 
 use http::{HeaderName, Method};
 
 use super::cursor::Cursor;
 use super::problems::{alternatives, did_you_mean};
 use crate::api::Verb;
-use crate::classify::{Kind, Matcher, Matching};
+use crate::classify::{Kind, Matcher, Matching, PatternList};
 use crate::dialect::{Dialect, service_names};
-
-/// A list of patterns in a matcher.
-type List = fn(&mut Matcher) -> &mut Vec<String>;
-
-/// The gates on which a list of patterns means something.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum On {
-    Every,
-    /// External APIs have no resources.
-    Kubernetes,
-    /// Only a dialect reads a provider's words.
-    Dialect,
-}
-
-/// The lists of a `match` table.
-const LISTS: [(&str, List, On); 13] = [
-    ("verbs", |matcher| &mut matcher.verbs, On::Every),
-    ("groups", |matcher| &mut matcher.groups, On::Kubernetes),
-    ("resources", |matcher| &mut matcher.resources, On::Kubernetes),
-    ("namespaces", |matcher| &mut matcher.namespaces, On::Kubernetes),
-    ("names", |matcher| &mut matcher.names, On::Kubernetes),
-    ("subresources", |matcher| &mut matcher.subresources, On::Kubernetes),
-    ("methods", |matcher| &mut matcher.methods, On::Every),
-    ("paths", |matcher| &mut matcher.paths, On::Every),
-    ("user_agents", |matcher| &mut matcher.user_agents, On::Every),
-    ("services", |matcher| &mut matcher.services, On::Dialect),
-    ("regions", |matcher| &mut matcher.regions, On::Dialect),
-    ("accounts", |matcher| &mut matcher.accounts, On::Dialect),
-    ("actions", |matcher| &mut matcher.actions, On::Dialect),
-];
 
 /// Reads what a class matches, which is what `base` matches if its table does not say.
 pub(super) fn matching(class: &Cursor<'_>, base: Option<Matching>, kind: Kind, dialect: Dialect) -> Option<Matching> {
@@ -52,19 +21,14 @@ pub(super) fn matching(class: &Cursor<'_>, base: Option<Matching>, kind: Kind, d
         (None, Some(Matching::Patterns(matcher))) => (class.table("match"), *matcher),
         (None, base) => return base,
     };
-    for (key, list, on) in LISTS {
-        let list = list(&mut matcher);
-        *list = at.read(key).unwrap_or_else(|| mem::take(list));
-        if !list.is_empty() {
-            at.in_force(key, list);
-            match on {
-                On::Kubernetes if kind == Kind::Http => {
-                    at.at(key).key_problem("matches nothing on a gate of kind \"http\": use paths");
-                }
-                On::Dialect if dialect == Dialect::Plain => at.at(key).key_problem(NO_DIALECT),
-                On::Every | On::Kubernetes | On::Dialect => {}
-            }
+    for list in PatternList::ALL {
+        let patterns = at.read(list.word()).unwrap_or_else(|| matcher.get(list).to_vec());
+        if !patterns.is_empty() {
+            at.in_force(list.word(), &patterns);
+            let problem = why_nothing_matches(list, kind, dialect);
+            problem.into_iter().for_each(|problem| at.at(list.word()).key_problem(problem));
         }
+        matcher = matcher.with(list, patterns);
     }
     if let Some(headers) = at.option::<BTreeMap<_, _>>("headers", None) {
         for (name, pattern) in headers {
@@ -81,27 +45,40 @@ pub(super) fn matching(class: &Cursor<'_>, base: Option<Matching>, kind: Kind, d
     matcher.query.extend(at.option::<BTreeMap<_, _>>("query", None).unwrap_or_default());
     check(&matcher, &at, kind);
     if dialect == Dialect::Aws {
-        check_services(&matcher.services, &at);
+        check_services(matcher.get(PatternList::Services), &at);
     }
     Some(Matching::Patterns(Box::new(matcher)))
+}
+
+/// Returns the reason why a list of patterns matches nothing on a gate, if that is so.
+fn why_nothing_matches(list: PatternList, kind: Kind, dialect: Dialect) -> Option<&'static str> {
+    use PatternList as List;
+    let (matches, problem) = match list {
+        List::Verbs | List::Methods | List::Paths | List::UserAgents => return None,
+        List::Groups | List::Resources | List::Namespaces | List::Names | List::Subresources => {
+            (kind == Kind::Kubernetes, "matches nothing on a gate of kind \"http\": use paths")
+        }
+        List::Services | List::Regions | List::Accounts | List::Actions => (dialect != Dialect::Plain, NO_DIALECT),
+    };
+    (!matches).then_some(problem)
 }
 
 fn check(matcher: &Matcher, at: &Cursor<'_>, kind: Kind) {
     let verbs = verbs(kind);
     let is_pattern = |text: &str| text.contains('*');
-    at.check_each("verbs", &matcher.verbs, |verb| {
+    at.check_each("verbs", matcher.get(PatternList::Verbs), |verb| {
         let is_verb = is_pattern(verb) || verbs.contains(&verb);
         (!is_verb).then(|| format!("expected {}{}", alternatives(&verbs), did_you_mean(verb, &verbs)))
     });
-    at.check_each("methods", &matcher.methods, |method| {
+    at.check_each("methods", matcher.get(PatternList::Methods), |method| {
         let is_upper = !method.bytes().any(|byte| byte.is_ascii_lowercase());
         let is_method = is_pattern(method) || (is_upper && Method::from_bytes(method.as_bytes()).is_ok());
         (!is_method).then(|| "expected a method such as \"POST\"".to_owned())
     });
-    at.check_each("paths", &matcher.paths, |path| {
+    at.check_each("paths", matcher.get(PatternList::Paths), |path| {
         (!path.starts_with(['/', '*'])).then(|| "expected a path from its \"/\"".to_owned())
     });
-    patterns::check_path_escapes(&matcher.paths, at, kind);
+    patterns::check_path_escapes(matcher.get(PatternList::Paths), at, kind);
     if kind == Kind::Kubernetes {
         patterns::check_resources(matcher, at);
     }

@@ -5,7 +5,7 @@
 //! idle.
 
 use super::cursor::Cursor;
-use crate::classify::{Matcher, Matching};
+use crate::classify::{Matcher, Matching, PatternList};
 use crate::limit::Policy;
 use crate::limit::policy::{BucketPolicy, ClassPolicy, Combine, InFlight, Lane, Per, Strategy};
 use crate::spec::{Hosts, PlainHttp, Settings};
@@ -51,16 +51,12 @@ fn covers(wide: &Matching, narrow: &Matching) -> bool {
         (Matching::Patterns(wide), Matching::Patterns(narrow)) => (wide, narrow),
         _ => return wide == narrow,
     };
-    let lists = |matcher: &Matcher| {
-        let Matcher { verbs, groups, resources, namespaces, names, subresources, .. } = matcher.clone();
-        let Matcher { methods, paths, user_agents, services, regions, accounts, actions, .. } = matcher.clone();
-        let kubernetes = [verbs, groups, resources, namespaces, names, subresources];
-        kubernetes.into_iter().chain([methods, paths, user_agents, services, regions, accounts, actions])
+    let has_all = |list| {
+        let among = wide.get(list);
+        let patterns = narrow.get(list);
+        among.is_empty() || !patterns.is_empty() && patterns.iter().all(|pattern| among.contains(pattern))
     };
-    let has_all = |(wide, narrow): (Vec<String>, Vec<String>)| {
-        wide.is_empty() || !narrow.is_empty() && narrow.iter().all(|pattern| wide.contains(pattern))
-    };
-    lists(wide).zip(lists(narrow)).all(has_all)
+    PatternList::ALL.into_iter().all(has_all)
         && wide.headers.iter().all(|header| narrow.headers.contains(header))
         && wide.query.iter().all(|parameter| narrow.query.contains(parameter))
         && (wide.unfiltered.is_none() || wide.unfiltered == narrow.unfiltered)

@@ -29,7 +29,7 @@ use crate::api::{Group, Key};
 use crate::classify::{Classified, FlowName, Salt};
 use crate::clients::{ClientRefusal, Clients};
 use crate::clock::Clock;
-use crate::dialect::LONGEST_FORM;
+use crate::dialect::{Head, LONGEST_FORM};
 use crate::limit::{Arrival, Flow};
 use crate::telemetry::meters::Decision;
 use crate::upstream::{DedicatedConnection, Inbound, OutgoingBody, StreamLease};
@@ -79,11 +79,9 @@ impl PendingCall {
     pub(crate) fn classify(&mut self, config: &GateConfig, hasher: &Salt) -> Classified {
         let Parts { method, uri, headers, .. } = &self.parts;
         let rules = &config.options.gate.rules;
-        let mut call = if rules.wants_body(method, uri, headers) {
-            rules.classify_with(method, uri, headers, self.body.read.beginning(LONGEST_FORM), hasher)
-        } else {
-            rules.classify(method, uri, headers, hasher)
-        };
+        let head = Head { method, uri, headers };
+        let body = if rules.wants_body(&head) { self.body.read.beginning(LONGEST_FORM) } else { &[] };
+        let mut call = rules.classify_with(&head, body, hasher);
         if self.switch.is_some() {
             call.upgrade();
         }
@@ -97,7 +95,7 @@ impl PendingCall {
     /// once. A client that waits for `100 Continue` is not asked for it.
     pub(crate) async fn read_form(&mut self, config: &GateConfig, clock: Clock) {
         let Parts { method, uri, headers, .. } = &self.parts;
-        if !config.options.gate.rules.wants_body(method, uri, headers) || self.body.rest.is_awaited() {
+        if !config.options.gate.rules.wants_body(&Head { method, uri, headers }) || self.body.rest.is_awaited() {
             return;
         }
         let mut moment = pin!(clock.sleep(MOMENT));
@@ -206,11 +204,11 @@ pub(super) fn arrival<'a>(call: &Classified, key: Option<Key>, flow_name: &'a Fl
         key_in_body: call.key.needs_body(),
         credential: call.credential,
         write: call.goes_alone,
-        reads: call.reads,
+        reads: call.reads(),
         group: call.group,
         long_running: call.call.is_long_running,
         lists_first: call.call.lists_first,
-        patient: call.patient,
+        patient: call.is_patient(),
         timeout: call.call.timeout,
         cost: call.cost,
     }

@@ -35,7 +35,7 @@ impl Events {
     pub(super) fn write(&mut self, gate: &Arc<str>, own: &Arc<GateParts>, clock: Clock, report: Report) {
         let now = clock.now();
         self.0.retain(|at| now - *at < MINUTE);
-        if self.0.len() >= MOST || report.path.is_empty() {
+        if self.0.len() >= MOST || report.names.path.is_empty() {
             return;
         }
         self.0.push_back(now);
@@ -50,7 +50,7 @@ impl Events {
             if let Err(error) = written {
                 tracing::warn!(
                     gate = &*gate,
-                    object = &*report.object,
+                    object = &*report.names.object,
                     error,
                     "no Event could be written about an object"
                 );
@@ -60,7 +60,7 @@ impl Events {
 }
 
 async fn write(own: &GateParts, report: &Report) -> Result<(), String> {
-    let object = call(own, Method::GET, &report.path, None).await?;
+    let object = call(own, Method::GET, &report.names.path, None).await?;
     let event = event(&object, report).ok_or("the object has no name")?;
     let namespace = event.pointer("/metadata/namespace").and_then(Value::as_str).unwrap_or(OF_CLUSTER);
     let path = format!("/api/v1/namespaces/{namespace}/events");

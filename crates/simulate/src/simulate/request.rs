@@ -138,11 +138,11 @@ impl Reader {
         let body = format!("{{\"metadata\":{{\"name\":\"{}\"}}}}", request.name);
         let key = read.key.with_body(body.as_bytes(), true, &self.hasher).map(|key| self.key(key));
         let flow = self.number(read.flow);
-        let patient = read.patient;
+        let patient = read.is_patient();
         let key_is_of_object = read.key_is_of_object;
         let kind = self.hasher.hash_one(Request { name: "", ..*request });
         let goes_alone = read.goes_alone;
-        let reads = read.reads;
+        let reads = read.reads();
         let key_in_body = read.key.needs_body();
         let new = || {
             let call = read.call;

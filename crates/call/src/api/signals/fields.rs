@@ -12,7 +12,7 @@ pub(super) fn number(headers: &HeaderMap, name: &str) -> Option<u64> {
     digits(headers.get(name)?.to_str().ok()?.trim())
 }
 
-/// Reads a number of digits only. One that is too large becomes `u64::MAX`, for the caller to clamp.
+/// Reads a number of digits only, at most `u64::MAX`.
 pub(super) fn digits(text: &str) -> Option<u64> {
     let all_digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     all_digits.then(|| text.parse().unwrap_or(u64::MAX))
@@ -58,9 +58,9 @@ pub(super) fn is_spent(left: u64, limit: u64, reserve: f64) -> bool {
     left == 0 || left as f64 <= limit as f64 * reserve
 }
 
-/// The least number that is a time of day (2001).
+/// The least time of day in seconds (2001).
 const EPOCHS: u64 = 1_000_000_000;
-/// The least number that is in milliseconds.
+/// The least time of day in milliseconds.
 const MILLIS: u64 = 100_000_000_000;
 
 /// The most quotas to read in one response: an upstream may send many more.

@@ -1,4 +1,4 @@
-//! The IETF's `RateLimit` and `RateLimit-Policy`, in the three forms that are in use.
+//! The IETF's `RateLimit` and `RateLimit-Policy`, in the three forms in use.
 //!
 //! - List (draft-ietf-httpapi-ratelimit-headers-10): `RateLimit: "default";r=50;t=30`,
 //!   `RateLimit-Policy: "default";q=100;w=60`

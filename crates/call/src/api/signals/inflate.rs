@@ -41,7 +41,7 @@ fn inflate(decoder: impl Read) -> Cow<'static, [u8]> {
     Cow::Owned(clear)
 }
 
-/// True if a body has the head of RFC 9110's `deflate`, which some servers omit.
+/// True if a body has the head of RFC 9110's `deflate`. Some servers omit it.
 fn has_zlib_head(body: &[u8]) -> bool {
     matches!(body, [how, check, ..] if how & 0xf == 8 && u16::from_be_bytes([*how, *check]) % 31 == 0)
 }

@@ -1,4 +1,4 @@
-//! The texts of a JSON document that may be cut off: the beginning of an error's body.
+//! The texts of a JSON document, whole or cut off: the beginning of an error's body.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ pub(super) fn texts(document: &[u8]) -> Vec<(String, String)> {
     }
 }
 
-/// Returns the [`texts`] of a document that may be cut off, with the beginning of a cut text.
+/// Returns the [`texts`] of a cut document, with the beginning of a cut text.
 pub(super) fn texts_of_beginning(document: &[u8]) -> Vec<(String, String)> {
     let whole = texts(document);
     let mut cut = document.utf8_chunks().next().map_or(&b""[..], |chunk| chunk.valid().as_bytes());

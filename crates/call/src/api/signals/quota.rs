@@ -8,7 +8,7 @@ use http::HeaderMap;
 use super::{Response, Signal, Signals, fields, ietf};
 
 /// A quota of the upstream, at the time of a response.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Quota {
     /// The part of the API, in the upstream's words: `core`, `subscription-reads`.
     pub resource: Cow<'static, str>,
@@ -63,12 +63,7 @@ fn headed(response: &Response<'_>, [limit, remaining, reset, resource]: &[&str; 
 
 /// Reads the numbers left of Azure Resource Manager, and of a resource provider: `Microsoft.Compute/GetVM3Min;239,Microsoft.Compute/GetVM30Min;2384`.
 fn azure(headers: &HeaderMap) -> Vec<Quota> {
-    let quota = |resource: &str, remaining| Quota {
-        resource: resource_word(resource),
-        limit: None,
-        remaining,
-        resets_in: None,
-    };
+    let quota = |name: &str, remaining| Quota { resource: resource_word(name), remaining, ..Quota::default() };
     let mut quotas = Vec::new();
     for (name, value) in headers {
         let Some(resource) = name.as_str().strip_prefix("x-ms-ratelimit-remaining-") else { continue };
@@ -81,7 +76,7 @@ fn azure(headers: &HeaderMap) -> Vec<Quota> {
     quotas
 }
 
-/// Returns the name of a resource in characters and of a length that a label can have.
+/// Returns the name of a resource in the characters and length of a label.
 pub(super) fn resource_word(name: &str) -> Cow<'static, str> {
     let shown = |c: char| if c.is_ascii_graphic() && c != '"' && c != '\\' { c } else { '_' };
     Cow::Owned(name.chars().take(LONGEST_NAME).map(shown).collect())

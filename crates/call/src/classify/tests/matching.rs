@@ -27,7 +27,7 @@ proptest! {
             class: ClassId(class),
             matching: Matching::Patterns(Box::new(matcher.clone())),
         });
-        let rules = Rules::new(Kind::Kubernetes, FairBy::None, None, traits, rules.collect());
+        let rules = Rules::new(Kind::Kubernetes, FairBy::None, traits, rules.collect());
         let classified = classify(&rules, &line, &Salt::random());
         let (method, uri, headers) = request(&line);
         let obvious = matchers.iter().position(|matcher| obviously_matches(matcher, &classified.call, &method, &uri, &headers));
@@ -51,7 +51,7 @@ proptest! {
                 class: ClassId(class),
                 matching: Matching::Patterns(Box::new(matcher.clone())),
             });
-            let rules = Rules::new(Kind::Http, FairBy::None, None, vec![traits; matchers.len() + 1], rules.collect());
+            let rules = Rules::new(Kind::Http, FairBy::None, vec![traits; matchers.len() + 1], rules.collect());
             let line = format!("{method} /subscriptions/{account}/resourceGroups/rg/providers/{kind}/x");
             usize::from(classify(&rules.with_dialect(dialect), &line, &Salt::random()).class.0)
         };
@@ -69,7 +69,7 @@ proptest! {
             classes.iter().map(|(exempt, strictness)| Traits { exempt: *exempt, remembers: true, strictness: *strictness, cost: CostBy::Number(1) }).collect();
         let rules = rules.into_iter().filter(|(class, _)| usize::from(*class) < traits.len());
         let rules = rules.map(|(class, matcher)| Rule { class: ClassId(class), matching: Matching::Patterns(Box::new(matcher)) });
-        let rules = Rules::new(Kind::Kubernetes, FairBy::None, None, traits.clone(), rules.collect());
+        let rules = Rules::new(Kind::Kubernetes, FairBy::None, traits.clone(), rules.collect());
         let classified = classify(&rules, &format!("GET /api/v1/{dots}/pods"), &Salt::random());
         prop_assert!(classified.call.is_ambiguous, "{}", dots);
         let class = traits[usize::from(classified.class.0)];
@@ -92,7 +92,7 @@ proptest! {
             classes.iter().map(|(exempt, strictness)| Traits { exempt: *exempt, remembers: true, strictness: *strictness, cost: CostBy::Number(1) }).collect();
         let rules = rules.into_iter().filter(|(class, _)| usize::from(*class) < traits.len());
         let rules = rules.map(|(class, matcher)| Rule { class: ClassId(class), matching: Matching::Patterns(Box::new(matcher)) });
-        let rules = Rules::new(Kind::Http, FairBy::None, None, traits.clone(), rules.collect());
+        let rules = Rules::new(Kind::Http, FairBy::None, traits.clone(), rules.collect());
         let rank = |path: &str| {
             let class = classify(&rules, &format!("{method} {path}"), &Salt::random()).class;
             let traits = traits[usize::from(class.0)];
@@ -121,8 +121,9 @@ fn any_external_matcher() -> impl Strategy<Value = Matcher> {
         prop_oneof![1 => Just(Vec::new()), 2 => some]
             .prop_map(|list| list.into_iter().map(str::to_owned).collect::<Vec<_>>())
     };
-    (list(vec!["GET", "POST", "P*"]), list(vec!["/a/*", "/a/b", "/*/b", "*xy", "/a*/a"]))
-        .prop_map(|(methods, paths)| Matcher { methods, paths, ..Matcher::default() })
+    (list(vec!["GET", "POST", "P*"]), list(vec!["/a/*", "/a/b", "/*/b", "*xy", "/a*/a"])).prop_map(
+        |(methods, paths)| Matcher::default().with(PatternList::Methods, methods).with(PatternList::Paths, paths),
+    )
 }
 
 fn any_matcher_of_words() -> impl Strategy<Value = Matcher> {
@@ -141,12 +142,12 @@ fn any_matcher_of_words() -> impl Strategy<Value = Matcher> {
             "/subscriptions/0a/resourceGroups/rg/providers/Microsoft.Compute/virtualMachines/x",
         ]),
     )
-        .prop_map(|(services, accounts, actions, paths)| Matcher {
-            services,
-            accounts,
-            actions,
-            paths,
-            ..Matcher::default()
+        .prop_map(|(services, accounts, actions, paths)| {
+            Matcher::default()
+                .with(PatternList::Services, services)
+                .with(PatternList::Accounts, accounts)
+                .with(PatternList::Actions, actions)
+                .with(PatternList::Paths, paths)
         })
 }
 
@@ -172,19 +173,21 @@ fn any_matcher() -> impl Strategy<Value = Matcher> {
         list(vec!["1", "*2"]),
         list(vec!["1", "*2"]),
     );
-    (who, how).prop_map(|(who, (methods, paths, user_agents, header, query))| Matcher {
-        verbs: who.0,
-        groups: who.1,
-        resources: who.2,
-        namespaces: who.3,
-        names: who.4,
-        subresources: who.5,
-        methods,
-        paths,
-        user_agents,
-        headers: header.into_iter().map(|pattern| ("x-h".parse().unwrap(), pattern)).collect(),
-        query: query.into_iter().map(|pattern| ("q".to_owned(), pattern)).collect(),
-        ..Matcher::default()
+    (who, how).prop_map(|(who, (methods, paths, user_agents, header, query))| {
+        Matcher {
+            headers: header.into_iter().map(|pattern| ("x-h".parse().unwrap(), pattern)).collect(),
+            query: query.into_iter().map(|pattern| ("q".to_owned(), pattern)).collect(),
+            ..Matcher::default()
+        }
+        .with(PatternList::Verbs, who.0)
+        .with(PatternList::Groups, who.1)
+        .with(PatternList::Resources, who.2)
+        .with(PatternList::Namespaces, who.3)
+        .with(PatternList::Names, who.4)
+        .with(PatternList::Subresources, who.5)
+        .with(PatternList::Methods, methods)
+        .with(PatternList::Paths, paths)
+        .with(PatternList::UserAgents, user_agents)
     })
 }
 
@@ -215,15 +218,15 @@ fn obviously_matches(matcher: &Matcher, call: &Call, method: &Method, uri: &Uri,
         let pairs = uri.query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
         pairs.filter(|(found, _)| *found == name).map(|(_, value)| value.to_owned()).collect::<Vec<_>>()
     };
-    let agents = &matcher.user_agents;
-    one(&matcher.verbs, call.verb.word())
-        && one(&matcher.groups, call.group())
-        && one(&matcher.resources, call.resource())
-        && one(&matcher.namespaces, call.namespace())
-        && one(&matcher.names, call.name())
-        && one(&matcher.subresources, call.subresource())
-        && one(&matcher.methods, method.as_str())
-        && one(&matcher.paths, uri.path())
+    let agents = matcher.get(PatternList::UserAgents);
+    one(matcher.get(PatternList::Verbs), call.verb.word())
+        && one(matcher.get(PatternList::Groups), call.group())
+        && one(matcher.get(PatternList::Resources), call.resource())
+        && one(matcher.get(PatternList::Namespaces), call.namespace())
+        && one(matcher.get(PatternList::Names), call.name())
+        && one(matcher.get(PatternList::Subresources), call.subresource())
+        && one(matcher.get(PatternList::Methods), method.as_str())
+        && one(matcher.get(PatternList::Paths), uri.path())
         && (agents.is_empty() || header("user-agent").iter().any(|agent| one(agents, agent)))
         && matcher.headers.iter().all(|(name, pattern)| header(name.as_str()).iter().any(|value| fits(pattern, value)))
         && matcher.query.iter().all(|(name, pattern)| query(name).iter().any(|value| fits(pattern, value)))

@@ -9,7 +9,7 @@ pub struct ServiceName {
     pub signed: &'static str,
 }
 
-/// Returns the services that controllers call.
+/// Returns the usual services of controllers.
 pub fn service_names() -> impl Iterator<Item = ServiceName> {
     let lines = include_str!("services.tsv").lines().filter(|line| !line.starts_with('#'));
     lines.filter_map(|line| line.split_once('\t')).map(|(sdk, signed)| ServiceName { sdk, signed })

@@ -1,14 +1,14 @@
 //! Finds patterns that no call can match: their text has characters that never stand in what they
 //! are compared with. A star changes nothing about that.
 
-use crate::classify::{Glob, Kind, Matcher};
+use crate::classify::{Glob, Kind, Matcher, PatternList};
 use crate::config::cursor::Cursor;
 use crate::config::problems::did_you_mean;
 
 /// Checks the patterns of resources by what Kubernetes takes for names.
 pub(super) fn check_resources(matcher: &Matcher, at: &Cursor<'_>) {
-    let names_metrics = names_metrics(&matcher.groups);
-    at.check_each("groups", &matcher.groups, |group| {
+    let names_metrics = names_metrics(matcher.get(PatternList::Groups));
+    at.check_each("groups", matcher.get(PatternList::Groups), |group| {
         if group.contains('/') {
             return Some("expected a group without its version, such as \"apps\"".to_owned());
         }
@@ -17,7 +17,7 @@ pub(super) fn check_resources(matcher: &Matcher, at: &Cursor<'_>) {
         }
         has_upper(group).then(|| "expected a group in lower case".to_owned())
     });
-    at.check_each("resources", &matcher.resources, |resource| {
+    at.check_each("resources", matcher.get(PatternList::Resources), |resource| {
         if resource.contains('/') {
             return Some("expected a resource; its part belongs into subresources".to_owned());
         }
@@ -29,14 +29,14 @@ pub(super) fn check_resources(matcher: &Matcher, at: &Cursor<'_>) {
         }
         has_upper(resource).then(|| format!("expected a resource as in paths, in lower case and plural{METRICS}"))
     });
-    at.check_each("namespaces", &matcher.namespaces, |namespace| {
+    at.check_each("namespaces", matcher.get(PatternList::Namespaces), |namespace| {
         let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'*');
         (!namespace.bytes().all(fits)).then(|| "expected a namespace: lower case letters, digits and \"-\"".to_owned())
     });
-    at.check_each("names", &matcher.names, |name| {
+    at.check_each("names", matcher.get(PatternList::Names), |name| {
         name.contains(['/', '%']).then(|| "expected the name of an object, which has no \"/\" and no \"%\"".to_owned())
     });
-    at.check_each("subresources", &matcher.subresources, |subresource| {
+    at.check_each("subresources", matcher.get(PatternList::Subresources), |subresource| {
         if subresource.contains('/') {
             return Some("expected a subresource such as \"status\"; its resource belongs into resources".to_owned());
         }

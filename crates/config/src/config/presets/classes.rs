@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::figures::{Figure, Source};
-use crate::classify::{CostBy, Matcher};
+use crate::classify::{CostBy, Matcher, PatternList};
 use crate::dialect::Dialect;
 use crate::limit::policy::{Adapt, BucketPolicy, Lane, Per};
 use crate::spec;
@@ -125,7 +125,7 @@ impl PresetClass {
 
 /// Returns a matcher for actions of a service; all of them if none is named.
 pub(super) fn actions(service: &str, actions: &[&str]) -> Matcher {
-    Matcher { services: list(&[service]), actions: list(actions), ..Matcher::default() }
+    Matcher::default().with(PatternList::Services, list(&[service])).with(PatternList::Actions, list(actions))
 }
 
 pub(super) fn list(words: &[&str]) -> Vec<String> {

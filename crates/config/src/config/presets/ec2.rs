@@ -2,7 +2,7 @@
 
 use super::figures::{self, Figure};
 use super::{PresetBucket, PresetClass, actions, list};
-use crate::classify::Matcher;
+use crate::classify::{Matcher, PatternList};
 use crate::limit::policy::Per;
 
 /// The lines of the table: class, most tokens, tokens a second, actions.
@@ -11,7 +11,8 @@ const OWN: &str = include_str!("ec2.tsv");
 /// Returns the classes in their order: what has buckets of its own, then the categories.
 pub(super) fn classes() -> Vec<PresetClass> {
     let mut classes: Vec<PresetClass> = own().map(|(name, figure, named)| class(name, &named, figure)).collect();
-    let unfiltered = Matcher { services: list(&["ec2"]), unfiltered: Some(true), ..Matcher::default() };
+    let mut unfiltered = Matcher::default().with(PatternList::Services, list(&["ec2"]));
+    unfiltered.unfiltered = Some(true);
     classes.push(PresetClass::new("ec2_unfiltered", unfiltered).alone(bucket(Figure::bucket(50, 10.0))));
     classes.push(class("ec2_reads", &["Describe*", "Get*", "List*", "Search*"], Figure::bucket(100, 20.0)));
     classes.push(class("ec2_writes", &[], Figure::bucket(50, 5.0)));

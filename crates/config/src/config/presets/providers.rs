@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::figures::{self, Figure};
 use super::{PresetBucket, PresetClass, actions, ec2, list};
 use crate::api::Signal;
-use crate::classify::{CostBy, CostReader, Matcher};
+use crate::classify::{CostBy, CostReader, Matcher, PatternList};
 use crate::config::cost;
 use crate::dialect::Dialect;
 use crate::limit::policy::{Lane, Per};
@@ -104,12 +104,12 @@ const GITHUB_UNCHANGED: PresetBucket =
 fn aws() -> Vec<PresetClass> {
     let figure = Figure::window(600, 1);
     let bucket = PresetBucket::of(figure, &figures::STS, Per::Account).numbers(100.0, 200);
-    let sts = Matcher { services: list(&["sts", "sso", "sso-oauth"]), ..Matcher::default() };
+    let sts = Matcher::default().with(PatternList::Services, list(&["sts", "sso", "sso-oauth"]));
     // Without credentials nothing else goes on.
     let credentials = PresetClass { lane: Lane::High, ..PresetClass::new("credentials", sts).alone(bucket) };
     // S3 tells a caller who may not list a bucket that it may not see an object that is not there,
     // and clients poll for it to come.
-    let s3 = Matcher { services: list(&["s3"]), ..Matcher::default() };
+    let s3 = Matcher::default().with(PatternList::Services, list(&["s3"]));
     let s3 = PresetClass { hides_by_403: true, ..PresetClass::new("s3", s3) };
     [vec![credentials], ec2::classes(), elb(), route53(), vec![s3]].into_iter().flatten().collect()
 }
@@ -154,7 +154,7 @@ pub(super) fn route53() -> Vec<PresetClass> {
 
 fn azure() -> Vec<PresetClass> {
     let class = |name, methods: &[&str], burst, rate| {
-        let matcher = Matcher { methods: list(methods), ..Matcher::default() };
+        let matcher = Matcher::default().with(PatternList::Methods, list(methods));
         let bucket = PresetBucket::of(Figure::bucket(burst, rate), &figures::ARM, Per::Account);
         PresetClass::new(name, matcher).alone(bucket)
     };
@@ -167,7 +167,7 @@ fn azure() -> Vec<PresetClass> {
 
 fn google() -> Vec<PresetClass> {
     let class = |name, methods: &[&str]| {
-        let matcher = Matcher { methods: list(methods), ..Matcher::default() };
+        let matcher = Matcher::default().with(PatternList::Methods, list(methods));
         PresetClass::new(name, matcher).alone(GOOGLE_OTHERS)
     };
     vec![class("reads", &["GET", "HEAD"]), class("writes", &["POST", "PUT", "PATCH", "DELETE"])]
@@ -180,13 +180,14 @@ fn google() -> Vec<PresetClass> {
 /// rest. A GraphQL query costs one of its points, a mutation five.
 fn github() -> Vec<PresetClass> {
     let bucket = |calls, seconds| PresetBucket::of(Figure::window(calls, seconds), &figures::GITHUB, Per::Gate);
-    let of =
-        |methods: &[&str], paths: &[&str]| Matcher { methods: list(methods), paths: list(paths), ..Matcher::default() };
+    let of_methods = |methods: &[&str]| Matcher::default().with(PatternList::Methods, list(methods));
+    let of = |methods: &[&str], paths: &[&str]| of_methods(methods).with(PatternList::Paths, list(paths));
     let points = CostBy::Read(CostReader::Graphql);
     let graphql = bucket(2000, 60).dearest(cost::most_of(CostReader::Graphql));
     let graphql = PresetClass::new("graphql", of(&["POST"], &["/graphql", "*/graphql"])).alone(graphql);
     // The resource is read from a path that is clear: an unclear one is no search.
-    let charged_to = |services: &[&str], paths: &[&str]| Matcher { services: list(services), ..of(&["GET"], paths) };
+    let charged_to =
+        |services: &[&str], paths: &[&str]| of(&["GET"], paths).with(PatternList::Services, list(services));
     let code = charged_to(&["code_search"], &["/search/code"]);
     let searches = charged_to(&["search", "code_search"], &["/search/*", "/api/v3/search/*"]);
     let creates = PresetClass::new("creates", of(&["POST"], &["*"])).metered(bucket(500, 3600).numbers(0.133, 20));

@@ -67,10 +67,15 @@ impl Hot {
         for news in news.iter().take(FEW) {
             match news {
                 News::Began(report) => {
-                    tracing::warn!(gate, object = &*report.object, "object is hot: {}", report.says(true))
+                    tracing::warn!(gate, object = &*report.names.object, "object is hot: {}", report.says(true))
                 }
                 News::Ended(report) => {
-                    tracing::info!(gate, object = &*report.object, "object is not hot any more: {}", report.says(true));
+                    tracing::info!(
+                        gate,
+                        object = &*report.names.object,
+                        "object is not hot any more: {}",
+                        report.says(true)
+                    );
                 }
             }
         }
@@ -109,8 +114,8 @@ impl Hot {
 fn told(report: &Report, clock: Clock, names: bool) -> status::HotObject {
     let callers = report.callers.iter().map(|caller| caller.name.to_string());
     status::HotObject {
-        object: if names { report.object.to_string() } else { String::new() },
-        kind: report.kind.to_string(),
+        object: if names { report.names.object.to_string() } else { String::new() },
+        kind: report.names.kind.to_string(),
         says: report.says(names),
         calls: report.calls,
         seconds: report.within.as_secs_f64(),

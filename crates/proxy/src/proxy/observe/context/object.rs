@@ -5,7 +5,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::CallContext;
 use crate::api::Key;
-use crate::hot::{self, PerKey, Refused, Seen};
+use crate::hot::{CallNames, PerKey, Refused, Seen};
 use crate::limit::Reason;
 use crate::proxy::tally::shortened;
 
@@ -29,7 +29,7 @@ impl CallContext {
 
     /// True if the object is called so often that its calls' bodies are worth a digest.
     pub(crate) fn is_watched(&self) -> bool {
-        self.key.is_some_and(|key| self.tally.hot.watches(key.object, self.call.reads))
+        self.key.is_some_and(|key| self.tally.hot.watches(key.object, self.call.reads()))
     }
 
     /// Notes the digest of the body.
@@ -54,8 +54,9 @@ impl CallContext {
         let Some(per_key) = self.per_key() else { return };
         let made = || self.looked.as_ref().and_then(|looked| looked.made.as_ref()).map(|(key, _)| *key);
         let Some(key) = self.key.or_else(made).filter(|key| !key.is_collection_read()) else { return };
-        let pace = per_key.pace(self.call.reads);
-        let too_soon = self.tally.hot.count(key.object, self.call.reads, pace, self.arrived, status.is_client_error());
+        let pace = per_key.pace(self.call.reads());
+        let too_soon =
+            self.tally.hot.count(key.object, self.call.reads(), pace, self.arrived, status.is_client_error());
         if let Some(too_soon) = too_soon {
             self.look_at_object(key, status, too_soon);
         }
@@ -67,7 +68,7 @@ impl CallContext {
         let seen = Seen {
             object: key.object,
             facet: key.facet,
-            reads: self.call.reads,
+            reads: self.call.reads(),
             at: self.arrived,
             caller: self.caller.number(),
             status: status.as_u16(),
@@ -85,23 +86,29 @@ impl CallContext {
                 | Reason::Slot => Refused::Other,
             }),
             body: self.looked.as_ref().and_then(|looked| looked.digest),
-            names: self,
+            names: &|| self.names(),
         };
         self.tally.hot.learn(&seen, too_soon);
     }
-}
 
-impl hot::Names for CallContext {
-    fn object(&self) -> String {
+    fn names(&self) -> CallNames {
+        let call = &self.call.call;
         let made = self.looked.as_ref().and_then(|looked| looked.made.as_ref());
-        shortened(made.map_or_else(|| self.call.object_name(None), |(_, name)| name.clone()))
+        let object = made.map_or_else(|| self.call.object_name(None), |(_, name)| name.clone());
+        let action = self.call.words.as_ref().map(|words| &*words.action).filter(|action| !action.is_empty());
+        let part = if action.is_some() { "" } else { call.subresource() };
+        CallNames {
+            object: shortened(object).into(),
+            kind: shortened(self.call.object_kind()).into(),
+            path: self.object_path().into(),
+            caller: self.tally.agent(self.caller).into(),
+            verb: shortened(action.unwrap_or(call.verb.word()).to_owned()).into(),
+            part: shortened(part.to_owned()).into(),
+        }
     }
 
-    fn kind(&self) -> String {
-        shortened(self.call.object_kind())
-    }
-
-    fn path(&self) -> String {
+    /// Returns the path of the object in its API; empty if it is not certain.
+    fn object_path(&self) -> String {
         let call = &self.call.call;
         if !call.is_resource || call.is_ambiguous || call.name().is_empty() || call.path().len() > LONGEST_PATH {
             return String::new();
@@ -110,23 +117,6 @@ impl hot::Names for CallContext {
         let path = path.strip_suffix(call.subresource()).unwrap_or(path).trim_end_matches('/');
         // The escapes of its segments were undone when it was read.
         utf8_percent_encode(path, NOT_IN_PATHS).to_string()
-    }
-
-    fn caller(&self) -> String {
-        self.tally.agent(self.caller)
-    }
-
-    fn verb(&self) -> String {
-        let call = &self.call.call;
-        match &self.call.words {
-            Some(words) if !words.action.is_empty() => shortened(words.action.to_string()),
-            _ => call.verb.word().to_owned(),
-        }
-    }
-
-    fn part(&self) -> String {
-        let is_action = self.call.words.as_ref().is_some_and(|words| !words.action.is_empty());
-        if is_action { String::new() } else { shortened(self.call.call.subresource().to_owned()) }
     }
 }
 
