@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use http::{HeaderMap, HeaderValue, Method, Uri, header::USER_AGENT};
 use libfuzzer_sys::fuzz_target;
 use tidegate::{
-    classify::{CostBy, FairBy, Kind, Matcher, Matching, PatternList, Rule, Rules, Salt, Traits},
+    classify::{CostBy, FairBy, ApiKind, Matcher, RuleMatch, PatternList, Rule, Rules, Salt, Traits},
     limit::ClassId,
 };
 
@@ -38,8 +38,8 @@ fuzz_target!(|input: &str| {
     }
     let traits = Traits { exempt: false, remembers: true, strictness: 0, cost: CostBy::Number(1) };
     let matcher = Matcher::default().with(PatternList::UserAgents, vec![pattern.to_owned()]);
-    let rule = Rule { class: ClassId(0), matching: Matching::Patterns(Box::new(matcher)) };
-    let rules = Rules::new(Kind::Http, FairBy::None, vec![traits, traits], vec![rule]);
+    let rule = Rule { class: ClassId(0), matching: RuleMatch::Patterns(Box::new(matcher)) };
+    let rules = Rules::new(ApiKind::Http, FairBy::None, vec![traits, traits], vec![rule]);
     let mut headers = HeaderMap::new();
     headers.insert(USER_AGENT, value);
     let class = rules.classify(&Method::GET, &Uri::from_static("/"), &headers, &HASHER).class;

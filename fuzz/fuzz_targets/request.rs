@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use libfuzzer_sys::fuzz_target;
 use tidegate::{
-    classify::{Classified, KeyPart, KeyParts, Rules, Salt},
+    classify::{ClassifiedCall, KeyPart, KeyParts, Rules, Salt},
     config,
 };
 
@@ -33,7 +33,7 @@ static RULES: LazyLock<Vec<Rules>> = LazyLock::new(|| {
 });
 static HASHER: LazyLock<Salt> = LazyLock::new(Salt::random);
 
-fn look(call: &Classified, headers: &HeaderMap, body: &[u8]) {
+fn look(call: &ClassifiedCall, headers: &HeaderMap, body: &[u8]) {
     assert!(!(call.exempt && call.call.is_ambiguous), "an ambiguous path is never exempt: {:?}", call.call);
     // kube-apiserver itself reads an empty resource between two slashes.
     assert!(!call.call.is_resource || call.call.is_ambiguous || !call.call.resource().is_empty(), "{:?}", call.call);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::folder::{Folder, Token};
-use crate::classify::Kind;
+use crate::classify::ApiKind;
 use crate::clients;
 use crate::clock::Clock;
 use crate::config::Origins;
@@ -283,7 +283,7 @@ fn notes(gate: &Gate, injects: bool, is_warned: bool) -> Vec<String> {
             "credentials = \"auto\" became \"inject\": every client that reaches this loopback port acts with the gate's identity".to_owned(),
         );
     }
-    let is_plain = gate.kind == Kind::Kubernetes && gate.tls.is_none() && !is_warned;
+    let is_plain = gate.kind == ApiKind::Kubernetes && gate.tls.is_none() && !is_warned;
     if is_plain && !injects {
         notes.push(format!(
             "credentials are passed through, but Go clients send none over plain HTTP; gates.{0}.tls or \
@@ -302,7 +302,7 @@ fn notes(gate: &Gate, injects: bool, is_warned: bool) -> Vec<String> {
 /// Warns of a plain listener to which client-go and kubectl would show no credentials, where the API
 /// wants to see the client's own. An upstream without TLS gets none of them directly either.
 fn anonymous(gate: &Gate, injects: bool, scheme: &Scheme) -> Option<String> {
-    let is_plain = gate.kind == Kind::Kubernetes && gate.tls.is_none() && *scheme == Scheme::HTTPS;
+    let is_plain = gate.kind == ApiKind::Kubernetes && gate.tls.is_none() && *scheme == Scheme::HTTPS;
     (is_plain && !injects).then(|| {
         format!(
             "the clients' own are passed through, but the listener is plain HTTP, over which kubectl and client-go send none: the API \

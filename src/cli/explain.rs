@@ -14,7 +14,7 @@ use super::running::{self, block_on};
 use super::{Configured, Failure, show};
 use crate::admin::control::Ask;
 use crate::app::operations;
-use crate::classify::{Classified, Kind, Salt};
+use crate::classify::{ApiKind, ClassifiedCall, Salt};
 use crate::config::Loaded;
 use crate::spec::Gate;
 use crate::status::Explained;
@@ -105,7 +105,7 @@ async fn ask_now(loaded: &Loaded, ask: &Ask) -> Result<Vec<Explained>, String> {
 fn explained(
     loaded: &Loaded,
     gate: &Gate,
-    call: &Classified,
+    call: &ClassifiedCall,
     headers: &HeaderMap,
     now: &Result<Vec<Explained>, String>,
 ) -> String {
@@ -126,11 +126,11 @@ fn explained(
 }
 
 /// Describes the call as the gate reads it.
-fn read_as(call: &Classified, kind: Kind) -> String {
+fn read_as(call: &ClassifiedCall, kind: ApiKind) -> String {
     let read = &call.call;
     let verb = read.verb;
     if !read.is_resource {
-        let of_method = if kind == Kind::Http { " of its method" } else { "" };
+        let of_method = if kind == ApiKind::Http { " of its method" } else { "" };
         let doubt = format!("; others might read this path differently: the strictest class{of_method} has it");
         return format!("{verb} {}{}", read.path(), if read.is_ambiguous { &doubt } else { "" });
     }

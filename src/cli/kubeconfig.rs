@@ -10,7 +10,7 @@ use clap::Args;
 use super::{Configured, Failure, show};
 use crate::app::operations::no_such_gate;
 use crate::app::reachable::tcp_addresses;
-use crate::classify::Kind;
+use crate::classify::ApiKind;
 use crate::credentials::folder;
 use crate::spec::{Gate, Settings, Source, TlsMode};
 
@@ -51,13 +51,13 @@ fn chosen<'a>(settings: &'a Settings, name: Option<&str>) -> anyhow::Result<&'a 
     let all = settings.gates.keys().map(|name| &**name);
     if let Some(name) = name {
         let gate = settings.gates.get(name).ok_or_else(|| anyhow!(no_such_gate(name, all)))?;
-        if gate.kind != Kind::Kubernetes {
+        if gate.kind != ApiKind::Kubernetes {
             bail!("gate {name:?} is of kind \"http\": a kubeconfig can only point at one of kind \"kubernetes\"");
         }
         return Ok(gate);
     }
     let all = all.collect::<Vec<_>>().join(", ");
-    let mut kubernetes = settings.gates.values().filter(|gate| gate.kind == Kind::Kubernetes);
+    let mut kubernetes = settings.gates.values().filter(|gate| gate.kind == ApiKind::Kubernetes);
     match (kubernetes.next(), kubernetes.next()) {
         (Some(gate), None) => Ok(gate),
         (None, _) => bail!("no gate is of kind \"kubernetes\"; there is: {all}"),

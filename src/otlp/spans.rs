@@ -170,7 +170,7 @@ mod tests {
 
     use super::*;
     use crate::limit::Reason;
-    use crate::telemetry::{Asked, CallTimes};
+    use crate::telemetry::{CallTarget, CallTimes};
 
     fn record(clock: &Clock) -> CallRecord {
         let now = clock.now();
@@ -183,7 +183,7 @@ mod tests {
             verb: "list",
             method: Method::GET,
             trace: Some(Box::new(Trace { id: 5, parent: 6, is_sampled: true, state: "a=1".into() })),
-            asked: Asked { group: "apps".into(), resource: "deployments".into(), ..Asked::default() },
+            asked: CallTarget { group: "apps".into(), resource: "deployments".into(), ..CallTarget::default() },
             key: None,
             waited: Some((Reason::Bucket, Duration::from_millis(20))),
             status: Some(200),

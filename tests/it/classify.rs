@@ -2,7 +2,7 @@
 
 use http::{HeaderMap, Uri};
 use tidegate::api::{Group, Scope, Signal};
-use tidegate::classify::{Classified, Salt};
+use tidegate::classify::{ClassifiedCall, Salt};
 use tidegate::limit::policy::{BucketPolicy, Lane, Per, Strategy};
 use tidegate::{config, spec};
 
@@ -21,7 +21,7 @@ fn http(more: &str) -> spec::Gate {
     load(&format!("[gates.g]\nkind = \"http\"\nupstream = \"https://x\"\n{more}"))
 }
 
-fn classify(gate: &spec::Gate, line: &str) -> Classified {
+fn classify(gate: &spec::Gate, line: &str) -> ClassifiedCall {
     let (method, target) = line.split_once(' ').expect("method and target");
     let target: Uri = target.parse().expect(line);
     gate.rules.classify(&method.parse().expect(line), &target, &HeaderMap::new(), &Salt::random())

@@ -2,7 +2,7 @@
 //! signs; and paths as an attacker would write them.
 
 use http::{HeaderMap, Uri};
-use tidegate::classify::{Classified, Salt};
+use tidegate::classify::{ClassifiedCall, Salt};
 use tidegate::{config, spec};
 
 struct Gate(spec::Gate);
@@ -15,7 +15,7 @@ impl Gate {
         Self(loaded.settings.gates.into_values().next().expect("a gate"))
     }
 
-    fn classify(&self, line: &str, hasher: &Salt) -> Classified {
+    fn classify(&self, line: &str, hasher: &Salt) -> ClassifiedCall {
         let (method, target) = line.split_once(' ').expect("method and target");
         let target: Uri = target.parse().expect(line);
         self.0.rules.classify(&method.parse().expect(line), &target, &HeaderMap::new(), hasher)

@@ -14,8 +14,8 @@ use http::{HeaderMap, Method, StatusCode, Uri};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
-use tidegate::api::{Answer, Call, Failures, Scope, Signal, Throttling, outcome, signals};
-use tidegate::classify::{Kind, Rules, Salt};
+use tidegate::api::{Answer, Call, Failures, PausePolicy, Scope, Signal, outcome, signals};
+use tidegate::classify::{ApiKind, Rules, Salt};
 use tidegate::limit::{Reason, policy};
 use tidegate::moment::Moment;
 
@@ -77,7 +77,7 @@ struct Step {
 /// The actions of clients and of the upstream.
 #[derive(Clone)]
 struct History {
-    kind: Kind,
+    kind: ApiKind,
     hold: Duration,
     longest: Duration,
     forget_after: Duration,
@@ -149,7 +149,7 @@ impl Ask {
         matches!(self.does, Does::Get | Does::List | Does::Watch)
     }
 
-    fn head(self, kind: Kind) -> (Method, Uri) {
+    fn head(self, kind: ApiKind) -> (Method, Uri) {
         let method = match self.does {
             Does::Get | Does::List | Does::Watch => Method::GET,
             Does::Create => Method::POST,
@@ -157,9 +157,9 @@ impl Ask {
             Does::Patch => Method::PATCH,
             Does::Delete | Does::DeleteAll => Method::DELETE,
         };
-        let all = if kind == Kind::Http { "/things" } else { "/api/v1/namespaces/n/configmaps" };
+        let all = if kind == ApiKind::Http { "/things" } else { "/api/v1/namespaces/n/configmaps" };
         let mut target = match (kind, self.does) {
-            (Kind::Kubernetes, Does::Create) | (_, Does::List | Does::Watch | Does::DeleteAll) => all.to_owned(),
+            (ApiKind::Kubernetes, Does::Create) | (_, Does::List | Does::Watch | Does::DeleteAll) => all.to_owned(),
             _ => format!("{all}/{}", self.object),
         };
         if !self.part.is_empty() {
@@ -177,19 +177,19 @@ impl Ask {
         format!("{{\"metadata\":{{\"name\":\"{}\"}}}}", self.object)
     }
 
-    fn name(self, kind: Kind) -> Name {
+    fn name(self, kind: ApiKind) -> Name {
         let object = match self.does {
             Does::List | Does::Watch => "all".to_owned(),
-            Does::DeleteAll if kind == Kind::Kubernetes => "many".to_owned(),
+            Does::DeleteAll if kind == ApiKind::Kubernetes => "many".to_owned(),
             Does::DeleteAll => "all".to_owned(),
             // An operation on an external API is known by its body.
-            Does::Create if kind == Kind::Http => format!("post to {}", self.object),
+            Does::Create if kind == ApiKind::Http => format!("post to {}", self.object),
             _ => self.object.to_string(),
         };
         let does = match self.does {
             Does::Get => "read",
-            Does::List if kind == Kind::Kubernetes => "list",
-            Does::Watch if kind == Kind::Kubernetes => "watch",
+            Does::List if kind == ApiKind::Kubernetes => "list",
+            Does::Watch if kind == ApiKind::Kubernetes => "watch",
             Does::List | Does::Watch => "read",
             Does::Create | Does::Put | Does::Patch => "write",
             Does::Delete | Does::DeleteAll => "delete",
@@ -198,14 +198,14 @@ impl Ask {
     }
 
     /// The table in docs/internals/design.md, "Outcomes".
-    fn means(self, kind: Kind, end: End, takes: Duration) -> Means {
-        let of_object = self.part.is_empty() && (kind == Kind::Http || self.does != Does::DeleteAll);
+    fn means(self, kind: ApiKind, end: End, takes: Duration) -> Means {
+        let of_object = self.part.is_empty() && (kind == ApiKind::Http || self.does != Does::DeleteAll);
         match end {
             End::Named(_, seconds) => Means::Fails(Some(secs(seconds))),
             // A dry run says nothing about the real write, however it ends.
             _ if self.dry => Means::Nothing,
             End::Lost => Means::Fails(None),
-            End::Left if kind == Kind::Http || self.does == Does::Watch || takes <= secs(1) => Means::Nothing,
+            End::Left if kind == ApiKind::Http || self.does == Does::Watch || takes <= secs(1) => Means::Nothing,
             End::Left => Means::Fails(None),
             End::Answered(429 | 500 | 502 | 503 | 504) => Means::Fails(None),
             End::Answered(status @ (200..=299 | 304 | 404)) if of_object && self.name(kind).touch == "delete " => {
@@ -408,7 +408,7 @@ struct Real {
     rules: Rules,
     hasher: Salt,
     failures: Failures,
-    throttling: Throttling,
+    throttling: PausePolicy,
     world: World,
     calls: Vec<Call>,
 }
@@ -425,10 +425,10 @@ impl Real {
             failures: Failures {
                 statuses: vec![429, 500, 502, 503, 504],
                 transport: true,
-                left: kind == Kind::Kubernetes,
+                left: kind == ApiKind::Kubernetes,
             },
-            throttling: Throttling {
-                kubernetes: kind == Kind::Kubernetes,
+            throttling: PausePolicy {
+                kubernetes: kind == ApiKind::Kubernetes,
                 honour: [Signal::RetryAfter].into_iter().collect(),
                 scope: Scope::Key,
                 max_pause: secs(900),
@@ -539,7 +539,7 @@ fn histories(length: usize) -> impl Strategy<Value = History> {
     let times = (select(vec![2_u64, 8, 60]), 0_u64..3);
     (prop::bool::weighted(0.3), hold, times, vec(steps(), 1..length)).prop_map(
         |(external, hold, (longest, forgetful), mut steps)| {
-            let kind = if external { Kind::Http } else { Kind::Kubernetes };
+            let kind = if external { ApiKind::Http } else { ApiKind::Kubernetes };
             for step in &mut steps {
                 let ask = &mut step.ask;
                 if external {

@@ -13,7 +13,7 @@ use tidegate::api::{Rejection, Verb};
 use tidegate::clock::Clock;
 use tidegate::limit::Reason;
 use tidegate::telemetry::meters::{Decision, FailureKind};
-use tidegate::telemetry::table::{Kind, Metric, Since, TABLE};
+use tidegate::telemetry::table::{Metric, MetricKind, Since, TABLE};
 
 use crate::command::{PATIENCE, start, with_config};
 use crate::egress::EC2;
@@ -25,9 +25,9 @@ use crate::support::too_busy;
 
 const fn kind(metric: &Metric) -> &'static str {
     match metric.kind {
-        Kind::Counter => "counter",
-        Kind::Gauge => "gauge",
-        Kind::Histogram(_) => "histogram",
+        MetricKind::Counter => "counter",
+        MetricKind::Gauge => "gauge",
+        MetricKind::Histogram(_) => "histogram",
     }
 }
 
@@ -344,8 +344,8 @@ fn every_alert_is_rehearsed_and_is_silent_where_all_is_well() {
 /// The series that Prometheus scrapes for a metric.
 fn series(metric: &Metric) -> Vec<String> {
     match metric.kind {
-        Kind::Counter | Kind::Gauge => vec![metric.name.to_owned()],
-        Kind::Histogram(_) => ["bucket", "sum", "count"].map(|part| format!("{}_{part}", metric.name)).to_vec(),
+        MetricKind::Counter | MetricKind::Gauge => vec![metric.name.to_owned()],
+        MetricKind::Histogram(_) => ["bucket", "sum", "count"].map(|part| format!("{}_{part}", metric.name)).to_vec(),
     }
 }
 

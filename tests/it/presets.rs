@@ -2,7 +2,7 @@
 //! of bad input.
 
 use http::{HeaderMap, HeaderValue, Method};
-use tidegate::classify::{Classified, Kind, Salt};
+use tidegate::classify::{ApiKind, ClassifiedCall, Salt};
 use tidegate::config::{Loaded, Problem, load_text};
 use tidegate::dialect::Head;
 use tidegate::limit::policy::{BucketPolicy, Per};
@@ -48,7 +48,7 @@ impl Signed<'_> {
         format!("ASIA{}AAAAAA", (0..10).map(letter).collect::<String>())
     }
 
-    pub(super) fn classified(&self, gate: &Gate, hasher: &Salt) -> Classified {
+    pub(super) fn classified(&self, gate: &Gate, hasher: &Salt) -> ClassifiedCall {
         let authorization = format!(
             "AWS4-HMAC-SHA256 Credential={}/20261123/{}/{}/aws4_request, SignedHeaders=host, Signature=0",
             self.key_id(),
@@ -68,7 +68,7 @@ fn action<'a>(service: &'a str, form: &'a str) -> Signed<'a> {
     Signed { account: 111_122_223_333, region: "eu-central-1", service, method: Method::POST, path: "/", form }
 }
 
-fn class_of<'a>(gate: &'a Gate, call: &Classified) -> &'a str {
+fn class_of<'a>(gate: &'a Gate, call: &ClassifiedCall) -> &'a str {
     &gate.policy.classes[usize::from(call.class.0)].name
 }
 
@@ -101,7 +101,7 @@ fn a_preset_of_a_provider_implies_kind_and_dialect() {
         let gate = &loaded.settings.gates["g"];
         assert_eq!(
             (gate.kind, gate.policy.queue.max_wait.as_secs()),
-            (Kind::Http, if dialect == "aws" { 30 } else { 8 })
+            (ApiKind::Http, if dialect == "aws" { 30 } else { 8 })
         );
         let again = load_text("f.toml".to_owned(), loaded.effective.clone(), &[]).expect("what is in force is right");
         assert_eq!(format!("{:#?}", again.settings), format!("{:#?}", loaded.settings), "{}", loaded.effective);

@@ -16,8 +16,8 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tidegate::api::{Failures, Scope, Signal, Throttling};
-use tidegate::classify::{FairBy, Kind, Matching, Rule, Rules, Traits};
+use tidegate::api::{Failures, PausePolicy, Scope, Signal};
+use tidegate::classify::{ApiKind, FairBy, Rule, RuleMatch, Rules, Traits};
 use tidegate::clock::Clock;
 use tidegate::credentials::Injector;
 use tidegate::limit::policy::{Backoff, BucketPolicy, ClassPolicy, InFlight, Lane, QueuePolicy, Strategy};
@@ -340,7 +340,7 @@ fn gate(name: Arc<str>) -> spec::Gate {
     spec::Gate {
         name,
         listen: vec![Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 0)))],
-        rules: Arc::new(rules(Kind::Kubernetes)),
+        rules: Arc::new(rules(ApiKind::Kubernetes)),
         figures: None,
         policy: Policy {
             queue: QueuePolicy {
@@ -353,7 +353,7 @@ fn gate(name: Arc<str>) -> spec::Gate {
             ..Policy::default()
         },
         failures: vec![failures.clone(), failures],
-        throttling: Throttling {
+        throttling: PausePolicy {
             kubernetes: true,
             honour: [Signal::RetryAfter].into_iter().collect(),
             scope: Scope::Key,
@@ -365,7 +365,7 @@ fn gate(name: Arc<str>) -> spec::Gate {
         revalidation: spec::Revalidation::default(),
         shadow: false,
         events: false,
-        kind: Kind::Kubernetes,
+        kind: ApiKind::Kubernetes,
         upstream: spec::Source::InCluster,
         hosts: None,
         credentials: spec::Credentials::PassThrough,
@@ -383,9 +383,9 @@ fn gate(name: Arc<str>) -> spec::Gate {
 }
 
 /// Leases are exempt, the rest is one class.
-pub(crate) fn rules(kind: Kind) -> Rules {
+pub(crate) fn rules(kind: ApiKind) -> Rules {
     let traits =
         |exempt| Traits { exempt, remembers: !exempt, strictness: 0, cost: tidegate::classify::CostBy::Number(1) };
-    let leases = Rule { class: ClassId(0), matching: Matching::Leases };
+    let leases = Rule { class: ClassId(0), matching: RuleMatch::Leases };
     Rules::new(kind, FairBy::Resource, vec![traits(true), traits(false)], vec![leases])
 }

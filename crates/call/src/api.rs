@@ -22,7 +22,7 @@ mod selector;
 pub mod signals;
 
 pub use self::call::{Call, Verb};
-pub use self::outcome::{Failures, Rejection, Throttling};
+pub use self::outcome::{Failures, PausePolicy, Rejection};
 pub use self::query::query_pairs;
 pub(crate) use self::query::unescape;
 pub use self::signals::{Signal, Signals};

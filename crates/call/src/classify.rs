@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use http::{HeaderMap, Method, Uri};
 
-use self::caller::Caller;
+use self::caller::CallerFacts;
 use self::index::Index;
 use self::matcher::Subject;
 use crate::api::{Call, Group, Verb, apply, external, kubernetes};
@@ -39,7 +39,7 @@ pub use self::everywhere::number_of_origin;
 pub use self::flow::{FairBy, FlowName};
 pub use self::glob::Glob;
 pub use self::key::KeySource;
-pub use self::matcher::{Matcher, Matching, PatternList};
+pub use self::matcher::{Matcher, PatternList, RuleMatch};
 pub use self::parts::{KeyPart, KeyPartError, KeyParts, KeyPartsError};
 pub use self::salt::Salt;
 
@@ -47,7 +47,7 @@ pub use self::salt::Salt;
 #[derive(Clone, Debug)]
 pub struct Rules {
     /// The kind of API.
-    pub kind: Kind,
+    pub kind: ApiKind,
     /// The division into flows.
     pub fair_by: FairBy,
     splits: CallerSplits,
@@ -57,7 +57,7 @@ pub struct Rules {
     classes: Vec<Traits>,
     /// The configured keys, by class.
     keys: Vec<Option<KeyParts>>,
-    rules: Vec<(ClassId, matcher::Compiled)>,
+    rules: Vec<(ClassId, matcher::CompiledRule)>,
     /// The rules to try, if there are many.
     index: Option<Index>,
     strictest: ClassId,
@@ -65,7 +65,7 @@ pub struct Rules {
 
 words! {
     /// The kind of API behind a gate.
-    pub enum Kind {
+    pub enum ApiKind {
         /// kube-apiserver.
         Kubernetes = "kubernetes",
         /// Any other HTTP API.
@@ -93,12 +93,12 @@ pub struct Rule {
     /// The class of its calls.
     pub class: ClassId,
     /// Its calls.
-    pub matching: Matching,
+    pub matching: RuleMatch,
 }
 
 /// A call with its class, flow and key.
 #[derive(Debug)]
-pub struct Classified {
+pub struct ClassifiedCall {
     /// The request.
     pub call: Call,
     /// Its class.
@@ -143,8 +143,9 @@ struct FlowParty {
 impl Rules {
     /// Creates rules over `classes`, in order. A call without a matching rule belongs to the last
     /// class, so there must be one.
-    pub fn new(kind: Kind, fair_by: FairBy, classes: Vec<Traits>, rules: Vec<Rule>) -> Self {
-        let rules: Vec<_> = rules.into_iter().map(|rule| (rule.class, matcher::Compiled::new(rule.matching))).collect();
+    pub fn new(kind: ApiKind, fair_by: FairBy, classes: Vec<Traits>, rules: Vec<Rule>) -> Self {
+        let rules: Vec<_> =
+            rules.into_iter().map(|rule| (rule.class, matcher::CompiledRule::new(rule.matching))).collect();
         let index = Index::new(rules.iter().map(|(_, compiled)| compiled));
         let strictest = strictest(&classes);
         Self {
@@ -185,7 +186,7 @@ impl Rules {
     }
 
     /// Creates rules with one class for everything, as on a gate with only a bucket configured.
-    pub fn single(kind: Kind) -> Self {
+    pub fn single(kind: ApiKind) -> Self {
         Self::new(kind, FairBy::Resource, vec![UNKNOWN], Vec::new())
     }
 
@@ -208,12 +209,12 @@ impl Rules {
     }
 
     /// Classifies a request by its head. Identities are comparable only under one `hasher`.
-    pub fn classify(&self, method: &Method, uri: &Uri, headers: &HeaderMap, hasher: &Salt) -> Classified {
+    pub fn classify(&self, method: &Method, uri: &Uri, headers: &HeaderMap, hasher: &Salt) -> ClassifiedCall {
         self.classify_with(&Head { method, uri, headers }, &[], hasher)
     }
 
     /// Classifies a request by its head and the beginning of its body, if [`Self::wants_body`].
-    pub fn classify_with(&self, head: &Head<'_>, body: &[u8], hasher: &Salt) -> Classified {
+    pub fn classify_with(&self, head: &Head<'_>, body: &[u8], hasher: &Salt) -> ClassifiedCall {
         let Head { method, uri, headers } = *head;
         let mut call = self.read(method, uri, headers);
         let words = self.speaks_a_dialect().then(|| Box::new(self.dialect.read(head, body)));
@@ -221,7 +222,7 @@ impl Rules {
         let subject = Subject { call: &call, path, method, query: uri.query(), headers, words: words.as_deref() };
         let class = self.class(&subject);
         let traits = self.traits(class);
-        let caller = Caller { dialect: self.dialect, words: words.as_deref(), request: *head, hasher };
+        let caller = CallerFacts { dialect: self.dialect, words: words.as_deref(), request: *head, hasher };
         let credential = self.splits.identity(class, &caller);
         let cost = traits.cost.of(&subject);
         let form = words.as_deref().and_then(|words| self.dialect.form(head, words));
@@ -257,7 +258,7 @@ impl Rules {
             Some(words) if self.only_serial_writes => !words.serial.is_empty(),
             words => !reads(&call, words),
         };
-        Classified {
+        ClassifiedCall {
             call,
             class,
             flow,
@@ -278,8 +279,8 @@ impl Rules {
 
     fn read(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Call {
         let mut call = match self.kind {
-            Kind::Kubernetes => kubernetes::read(method, uri),
-            Kind::Http => return external::read(method, uri),
+            ApiKind::Kubernetes => kubernetes::read(method, uri),
+            ApiKind::Http => return external::read(method, uri),
         };
         call.is_apply = call.verb == Verb::Patch && apply::is_apply(headers);
         call
@@ -290,9 +291,9 @@ impl Rules {
             return self.first_match(subject);
         }
         match self.kind {
-            Kind::Kubernetes if subject.call.is_ambiguous => return self.strictest,
-            Kind::Http if subject.call.is_ambiguous => return self.strictest_whatever_the_path(subject),
-            Kind::Kubernetes | Kind::Http => {}
+            ApiKind::Kubernetes if subject.call.is_ambiguous => return self.strictest,
+            ApiKind::Http if subject.call.is_ambiguous => return self.strictest_whatever_the_path(subject),
+            ApiKind::Kubernetes | ApiKind::Http => {}
         }
         let class = self.first_match(subject);
         match subject.call.path_split_later() {
@@ -303,7 +304,7 @@ impl Rules {
     }
 
     fn first_match(&self, subject: &Subject<'_>) -> ClassId {
-        let matches = |(_, compiled): &&(ClassId, matcher::Compiled)| compiled.matches(subject);
+        let matches = |(_, compiled): &&(ClassId, matcher::CompiledRule)| compiled.matches(subject);
         let found = match &self.index {
             None => self.rules.iter().find(matches),
             Some(index) => index.places(subject).filter_map(|place| self.rules.get(place)).find(matches),

@@ -23,7 +23,7 @@ use http::{HeaderMap, Method, Uri};
 pub use self::aws::{Protocol, ServiceName, service_names};
 pub use self::grpc::is_grpc;
 pub use self::identity::{TokenBody, signing_key_id};
-pub use self::refusal::{Denial, Form, Written};
+pub use self::refusal::{Denial, DenialResponse, Form};
 
 words! {
     /// The provider of a gate's API.

@@ -22,5 +22,5 @@ mod tests;
 pub use self::body::digest;
 pub use self::loops::{Loops, in_direction};
 pub use self::report::{News, Report};
-pub use self::seen::{CallNames, Refused, Seen};
+pub use self::seen::{CallNames, ObjectCall, RefusalKind};
 pub use crate::limit::sketch::{Pace, PerKey, Sketch, in_class};

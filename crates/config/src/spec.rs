@@ -26,8 +26,8 @@ pub use self::otlp::Otlp;
 pub use self::port::has_valid_port;
 pub use self::revalidation::Revalidation;
 pub use self::store::{Endpoint, SentinelLogin, Store, StoreAddress};
-use crate::api::{Failures, Throttling};
-use crate::classify::{Kind, Rules};
+use crate::api::{Failures, PausePolicy};
+use crate::classify::{ApiKind, Rules};
 use crate::limit::{Policy, Reason};
 
 /// The whole process.
@@ -106,7 +106,7 @@ pub struct Gate {
     /// Its name.
     pub name: Arc<str>,
     /// The kind of API; same as `rules.kind`.
-    pub kind: Kind,
+    pub kind: ApiKind,
     /// True if the gate writes Events about hot objects.
     pub events: bool,
     /// Its listeners; none if it has hosts, and at least one otherwise.
@@ -135,7 +135,7 @@ pub struct Gate {
     /// The answers that count as failures, by class id.
     pub failures: Vec<Failures>,
     /// The requests of the upstream that are honoured.
-    pub throttling: Throttling,
+    pub throttling: PausePolicy,
     /// The limits.
     pub policy: Policy,
     /// The provider's published limits, where the preset is made of them.
@@ -357,11 +357,11 @@ impl RetryAfter {
     /// failing object belongs, and which finds the time in the body
     /// (`apierrors.SuggestsClientDelay`).
     #[must_use]
-    pub fn is_on(self, reason: Reason, kind: Kind) -> bool {
+    pub fn is_on(self, reason: Reason, kind: ApiKind) -> bool {
         match (self, reason) {
             (Self::Always, _) => true,
             (Self::Never, _) | (Self::Auto, Reason::Deadline) => false,
-            (Self::Auto, reason) => !reason.concerns_key() || kind == Kind::Http,
+            (Self::Auto, reason) => !reason.concerns_key() || kind == ApiKind::Http,
         }
     }
 }

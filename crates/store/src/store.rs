@@ -31,7 +31,7 @@ use crate::clock::Clock;
 use crate::credentials::Secret;
 use crate::limit::{Answer, Ask, Away};
 use crate::spec::Store;
-use crate::telemetry::{self, Passing, Sampler, table};
+use crate::telemetry::{self, Sampler, ScrapeGauges, table};
 use crate::tls::{self, Identity, Pem, Roots};
 
 /// Every store of the process.
@@ -82,7 +82,7 @@ impl Stores {
     }
 
     /// Sets the gauges of the stores that were asked. One that a reload has taken away is not down.
-    fn sample(&self, passing: &mut Passing) {
+    fn sample(&self, passing: &mut ScrapeGauges) {
         for (store, heard) in self.heard().into_iter().filter(|(_, heard)| heard.since.is_some()) {
             passing.set(&table::STORE_UP, &[&store.name], f64::from(u8::from(heard.is_up)));
         }

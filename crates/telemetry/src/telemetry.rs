@@ -18,15 +18,15 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
-use self::table::{Kind, TABLE};
+use self::table::{MetricKind, TABLE};
 
-pub use self::call_log::{Asked, CallLog, CallRecord, CallTimes, Spans};
+pub use self::call_log::{CallLog, CallRecord, CallTarget, CallTimes, Spans};
 pub use self::meters::{GateMeters, UpstreamMeters};
-pub use self::passing::Passing;
+pub use self::passing::ScrapeGauges;
 pub use self::trace::Trace;
 
 /// Sets gauges just before they are read, in the recorder or for one rendering.
-pub type Sampler = dyn Fn(&mut Passing) + Send + Sync;
+pub type Sampler = dyn Fn(&mut ScrapeGauges) + Send + Sync;
 
 /// The process's metrics.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ impl Metrics {
     fn install() -> Self {
         let mut builder = PrometheusBuilder::new();
         for metric in TABLE {
-            if let Kind::Histogram(buckets) = metric.kind {
+            if let MetricKind::Histogram(buckets) = metric.kind {
                 builder = builder
                     .set_buckets_for_metric(Matcher::Full(metric.name.to_owned()), buckets)
                     .expect("the table's buckets are not empty");
@@ -80,7 +80,7 @@ impl Metrics {
             samplers.retain(|sampler| sampler.strong_count() > 0);
             samplers.iter().filter_map(Weak::upgrade).collect()
         };
-        let mut passing = Passing::default();
+        let mut passing = ScrapeGauges::default();
         for sampler in live {
             sampler(&mut passing);
         }
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_sampler_runs_before_each_rendering_and_not_after_its_owner_is_gone() {
-        let sampler: Arc<Sampler> = Arc::new(|_: &mut Passing| table::WAITING.gauge(&["sampled"]).increment(1.0));
+        let sampler: Arc<Sampler> = Arc::new(|_: &mut ScrapeGauges| table::WAITING.gauge(&["sampled"]).increment(1.0));
         metrics().sample_by(&sampler);
         assert!(metrics().render().contains("tidegate_waiting{gate=\"sampled\"} "));
         drop(sampler);

@@ -18,7 +18,7 @@ use http::{HeaderMap, HeaderName};
 pub use self::refusal::ClientRefusal;
 use self::review::Reviewer;
 use self::shown::{TO_PROXY, TOKEN};
-use crate::classify::{Glob, Kind};
+use crate::classify::{ApiKind, Glob};
 use crate::clock::Clock;
 use crate::credentials::Api;
 use crate::moment::Moment;
@@ -47,8 +47,8 @@ impl Clients {
     /// required `api`, or without randomness.
     pub fn new(gate: &spec::Gate, clients: &spec::Clients, api: Option<Api>, clock: Clock) -> Option<Self> {
         let header = match gate.kind {
-            Kind::Kubernetes => AUTHORIZATION,
-            Kind::Http => TOKEN,
+            ApiKind::Kubernetes => AUTHORIZATION,
+            ApiKind::Http => TOKEN,
         };
         Self::by(header, Arc::clone(&gate.name), clients, api, clock)
     }

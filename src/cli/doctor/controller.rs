@@ -8,7 +8,7 @@ use http::uri::Scheme;
 
 use super::Finding;
 use crate::app::reachable::tcp_addresses;
-use crate::classify::Kind;
+use crate::classify::ApiKind;
 use crate::spec::Settings;
 use crate::status::Status;
 use crate::yaml;
@@ -55,7 +55,7 @@ pub(super) fn findings(settings: &Settings, pid: Option<u32>, status: Option<&St
 
 /// Returns the addresses that lead to a gate for Kubernetes; `None` if there is no such gate.
 fn addresses(settings: &Settings) -> Option<Vec<String>> {
-    let gates: Vec<_> = settings.gates.values().filter(|gate| gate.kind == Kind::Kubernetes).collect();
+    let gates: Vec<_> = settings.gates.values().filter(|gate| gate.kind == ApiKind::Kubernetes).collect();
     let addresses = gates.iter().flat_map(|gate| tcp_addresses(&gate.listen)).map(|address| address.to_string());
     (!gates.is_empty()).then(|| addresses.collect())
 }

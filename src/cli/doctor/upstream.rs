@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::Finding;
 use crate::admin::client;
 use crate::app::gate::{PreparedGate, Trouble, prepare_gate};
-use crate::classify::Kind;
+use crate::classify::ApiKind;
 use crate::clients::Clients;
 use crate::clock::Clock;
 use crate::credentials::Environment;
@@ -47,7 +47,7 @@ pub(super) async fn findings(gate: &Gate, around: &Environment, status: Option<&
         found.push(Finding::wrong(&about, format!("the gate cannot get its own credentials: {error}"), advice));
         return found;
     }
-    let path = if gate.kind == Kind::Kubernetes { "/version" } else { "/" };
+    let path = if gate.kind == ApiKind::Kubernetes { "/version" } else { "/" };
     let answer = match tokio::time::timeout(PATIENCE, ask(prepared, path, clock)).await {
         Ok(Ok(answer)) => answer,
         Ok(Err(error)) => {

@@ -4,7 +4,7 @@ use http::HeaderMap;
 
 use super::Rows;
 use crate::api::duration;
-use crate::classify::Classified;
+use crate::classify::ClassifiedCall;
 use crate::config::Loaded;
 use crate::limit::policy::{BucketPolicy, ClassPolicy, Cost, InFlight, Lane, Per, Strategy};
 use crate::spec::Gate;
@@ -16,7 +16,7 @@ use crate::status::text::number;
 pub(super) fn add(
     rows: &mut Rows,
     (loaded, gate): (&Loaded, &Gate),
-    (call, headers): (&Classified, &HeaderMap),
+    (call, headers): (&ClassifiedCall, &HeaderMap),
     now: &[Shared],
 ) {
     let Some(class) = gate.policy.classes.get(usize::from(call.class.0)) else { return };
@@ -84,7 +84,7 @@ impl From<'_> {
     }
 }
 
-fn key(call: &Classified) -> String {
+fn key(call: &ClassifiedCall) -> String {
     match call.key.known() {
         Some(_) => call.key_name(None),
         None if call.key.needs_body() => format!("{} (and what its body says)", call.key_name(None)),
@@ -95,7 +95,7 @@ fn key(call: &Classified) -> String {
 fn add_buckets(
     rows: &mut Rows,
     (gate, class): (&Gate, &ClassPolicy),
-    call: &Classified,
+    call: &ClassifiedCall,
     from: &From<'_>,
     now: &[Shared],
 ) {

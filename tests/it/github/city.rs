@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, Method, StatusCode, Uri};
 use tidegate::api::{Group, outcome, signals};
-use tidegate::classify::{Classified, Salt};
+use tidegate::classify::{ClassifiedCall, Salt};
 use tidegate::config;
 use tidegate::limit::{Arrival, Claim, Flow, Limiter, Permit, Receipt, Refusal, Slot, Ticket, Verdict};
 use tidegate::moment::Moment;
@@ -74,7 +74,7 @@ struct Worker {
 
 struct Call {
     worker: Worker,
-    classified: Classified,
+    classified: ClassifiedCall,
 }
 
 enum Event {

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use tidegate::api::outcome::{Failures, Throttling, answer, wants_body};
+use tidegate::api::outcome::{Failures, PausePolicy, answer, wants_body};
 use tidegate::api::signals::{Response, Signal};
 use tidegate::api::{Call, Outcome, Scope, kubernetes};
 
@@ -64,7 +64,7 @@ impl Refusal {
     /// What the gate learns from the answer, in the words of `refusals.txt`.
     fn learnt(&self) -> String {
         let failures = Failures { statuses: vec![429, 500, 502, 503, 504], transport: true, left: true };
-        let throttling = Throttling {
+        let throttling = PausePolicy {
             kubernetes: true,
             honour: [Signal::RetryAfter].into_iter().collect(),
             scope: Scope::Gate,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::Response;
 use http_body_util::{BodyExt, Full};
 use miniz_oxide::deflate::compress_to_vec;
-use tidegate::classify::Kind;
+use tidegate::classify::ApiKind;
 use tidegate::limit::policy::Strategy;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -17,7 +17,7 @@ const CREATE: &str = "POST /api/v1/namespaces/n/secrets HTTP/1.1\r\nHost: localh
 const OPERATE: &str = "POST /graphql HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n";
 
 /// A gate whose keys keep failing for the rest of the test once they fail.
-fn before(backend: &Backend, kind: Kind) -> ProxyBuilder {
+fn before(backend: &Backend, kind: ApiKind) -> ProxyBuilder {
     Proxy::before(backend.address).with(|options| {
         options.gate.rules = Arc::new(rules(kind));
         let minute = Duration::from_secs(60);
@@ -93,7 +93,7 @@ async fn a_create_backs_off_however_long_its_body_is_and_however_it_is_framed() 
         for (framing, framed) in framings {
             for data in [10, 64 * 1024, 300 * 1024, 2_500_000] {
                 let (backend, case) = (backend().await, format!("{body} of {data} bytes {framing}"));
-                let proxy = before(&backend, Kind::Kubernetes).start().await;
+                let proxy = before(&backend, ApiKind::Kubernetes).start().await;
                 assert_eq!(send(&proxy, &framed(CREATE, &of("bad", data))).await, 500, "{case}");
                 for _ in 0..3 {
                     assert_eq!(send(&proxy, &framed(CREATE, &of("bad", data))).await, 429, "{case}");
@@ -109,7 +109,7 @@ async fn a_create_backs_off_however_long_its_body_is_and_however_it_is_framed() 
 #[tokio::test]
 async fn a_name_at_the_beginning_of_a_body_that_does_not_end_is_enough() {
     let backend = backend().await;
-    let proxy = before(&backend, Kind::Kubernetes).start().await;
+    let proxy = before(&backend, ApiKind::Kubernetes).start().await;
     let request = with_length(CREATE, &json("bad", 100_000));
     assert_eq!(send(&proxy, &request).await, 500);
     for sent in [&request[..400], &in_chunks(CREATE, &json("bad", 100_000))[..15_000]] {
@@ -125,7 +125,7 @@ async fn a_name_at_the_beginning_of_a_body_that_does_not_end_is_enough() {
 #[tokio::test]
 async fn an_operation_in_chunks_backs_off_and_one_past_the_peek_does_not() {
     let backend = backend().await;
-    let proxy = before(&backend, Kind::Http).start().await;
+    let proxy = before(&backend, ApiKind::Http).start().await;
     let long = [b"bad".to_vec(), vec![b'x'; 64 * 1024]].concat();
     for (request, retry) in [
         (in_chunks(OPERATE, b"bad operation"), 429),
@@ -141,7 +141,7 @@ async fn an_operation_in_chunks_backs_off_and_one_past_the_peek_does_not() {
 
 const APPLY: &str = "PATCH /apis/apps/v1/namespaces/n/deployments/d?fieldManager=x HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n";
 const WRONG: &str =
-    "failed to create typed patch object (n/d; apps/v1, Kind=Deployment): .spec.foo: field not declared in schema";
+    "failed to create typed patch object (n/d; apps/v1, ApiKind=Deployment): .spec.foo: field not declared in schema";
 
 /// A `metav1.Status` in the encodings of kube-apiserver.
 fn statuses(message: &str) -> [(&'static str, Vec<u8>); 4] {
@@ -176,7 +176,7 @@ async fn an_apply_that_is_wrong_holds_up_neither_the_right_one_nor_a_delete() {
     {
         for (coding, status) in statuses(WRONG) {
             let backend = failing_with(coding, status.clone()).await;
-            let proxy = before(&backend, Kind::Kubernetes).start().await;
+            let proxy = before(&backend, ApiKind::Kubernetes).start().await;
             let apply = |body: &[u8]| with_length(&format!("{APPLY}Content-Type: {kind}\r\n"), body);
             for _ in 0..3 {
                 assert_eq!(send(&proxy, &apply(b"bad")).await, 500, "{kind} {coding} {status:?}");
@@ -195,7 +195,7 @@ async fn an_apply_that_fails_for_another_reason_and_another_patch_back_off() {
     for (kind, message) in [(apply, "etcdserver: request timed out"), (apply, &*webhook), (merge, WRONG), ("", WRONG)] {
         let [(coding, status), ..] = statuses(message);
         let backend = failing_with(coding, status).await;
-        let proxy = before(&backend, Kind::Kubernetes).start().await;
+        let proxy = before(&backend, ApiKind::Kubernetes).start().await;
         let request = with_length(&format!("{APPLY}{kind}"), b"bad");
         assert_eq!(send(&proxy, &request).await, 500);
         assert_eq!(send(&proxy, &request).await, 429, "{kind}{message}");
@@ -205,7 +205,7 @@ async fn an_apply_that_fails_for_another_reason_and_another_patch_back_off() {
 #[tokio::test]
 async fn a_dry_run_that_fails_holds_up_nothing() {
     let backend = backend().await;
-    let proxy = before(&backend, Kind::Kubernetes).start().await;
+    let proxy = before(&backend, ApiKind::Kubernetes).start().await;
     let put = |query: &str, body: &[u8]| {
         let head = format!(
             "PUT /api/v1/namespaces/n/configmaps/c{query} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"

@@ -9,7 +9,7 @@ use futures_util::FutureExt as _;
 use http::{HeaderMap, Request, Response};
 use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::Incoming;
-use tidegate::classify::Kind;
+use tidegate::classify::ApiKind;
 use tidegate::dialect::Dialect;
 use tidegate::limit::policy::Strategy;
 
@@ -20,9 +20,9 @@ use crate::support::{Proxy, rules, within};
 /// A gate before gRPC servers, with room for one call at a time.
 async fn proxy(server: &Server) -> Proxy {
     let proxy = before_http2(server).with(|options| {
-        options.gate.rules = Arc::new(rules(Kind::Http).with_dialect(Dialect::Google));
+        options.gate.rules = Arc::new(rules(ApiKind::Http).with_dialect(Dialect::Google));
         options.gate.throttling.kubernetes = false;
-        options.gate.kind = Kind::Http;
+        options.gate.kind = ApiKind::Http;
         for class in &mut options.gate.policy.classes {
             let (base, max) = (Duration::from_secs(20), Duration::from_secs(90));
             class.backoff.strategy = Strategy::Exponential { base, max, jitter: 0.0 };

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::classify::Kind;
+use tidegate::classify::ApiKind;
 use tidegate::limit::policy::Strategy;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -17,7 +17,7 @@ use crate::support::{Backend, Proxy, header, reply, rules, status, within};
 
 /// An upstream that answers each call as its `X-Answer` says, `404` or `429 30` (with a
 /// Retry-After), and a gate in front of it.
-async fn scripted(kind: Kind) -> (Backend, Proxy) {
+async fn scripted(kind: ApiKind) -> (Backend, Proxy) {
     let backend = Backend::start(|seen| async move {
         let script = seen.headers["x-answer"].to_str().expect("text").to_owned();
         let (status, after) = script.split_once(' ').unwrap_or((&script, ""));
@@ -31,7 +31,7 @@ async fn scripted(kind: Kind) -> (Backend, Proxy) {
     let hour = Duration::from_secs(3600);
     let proxy = Proxy::before(backend.address).with(|options| {
         options.gate.rules = Arc::new(rules(kind));
-        options.gate.throttling.kubernetes = kind == Kind::Kubernetes;
+        options.gate.throttling.kubernetes = kind == ApiKind::Kubernetes;
         let backoff = &mut options.gate.policy.classes[1].backoff;
         backoff.strategy = Strategy::Exponential { base: hour, max: hour, jitter: 0.0 };
         backoff.forget_after = 2 * hour;
@@ -84,7 +84,7 @@ async fn get_or_create_does_not_let_the_failing_write_out_early() {
         ("HEAD /repos/a/b", "DELETE /repos/a/b", "500"),
         ("POST /repos/a/b {}", "PUT /repos/a/b {}", "500"),
     ];
-    let all = kubernetes.map(|row| (Kind::Kubernetes, row)).into_iter().chain(http.map(|row| (Kind::Http, row)));
+    let all = kubernetes.map(|row| (ApiKind::Kubernetes, row)).into_iter().chain(http.map(|row| (ApiKind::Http, row)));
     for (kind, (read, write, answer)) in all {
         let (backend, proxy) = scripted(kind).await;
         let dry = read.contains("dryRun") && !write.starts_with("DELETE") && !read.starts_with("DELETE");
@@ -103,7 +103,7 @@ async fn get_or_create_does_not_let_the_failing_write_out_early() {
 #[tokio::test]
 async fn a_failing_write_does_not_hold_up_a_delete_and_a_failing_delete_holds_up_itself() {
     let external = ["PATCH /repos/a/b {}", "PUT /repos/a/b {}", "DELETE /repos/a/b"];
-    for (kind, [patch, put, delete]) in [(Kind::Kubernetes, [PATCH, PUT, DELETE]), (Kind::Http, external)] {
+    for (kind, [patch, put, delete]) in [(ApiKind::Kubernetes, [PATCH, PUT, DELETE]), (ApiKind::Http, external)] {
         let (backend, proxy) = scripted(kind).await;
         send(&proxy, patch, "429 30").await;
         let refused = send(&proxy, put, "200").await;
@@ -118,7 +118,7 @@ async fn a_failing_write_does_not_hold_up_a_delete_and_a_failing_delete_holds_up
 #[tokio::test]
 async fn a_delete_forgets_the_failures_of_its_object_but_no_time_that_the_upstream_named() {
     let external = ["PUT /repos/a/b {}", "DELETE /repos/a/b"];
-    for (kind, [put, delete]) in [(Kind::Kubernetes, [PUT, DELETE]), (Kind::Http, external)] {
+    for (kind, [put, delete]) in [(ApiKind::Kubernetes, [PUT, DELETE]), (ApiKind::Http, external)] {
         for gone in ["404", "204"] {
             let (_, proxy) = scripted(kind).await;
             send(&proxy, put, "500").await;
@@ -147,7 +147,7 @@ async fn rest(client: &mut TcpStream) -> String {
 
 #[tokio::test]
 async fn an_expectation_hides_no_failing_key() {
-    let (backend, proxy) = scripted(Kind::Kubernetes).await;
+    let (backend, proxy) = scripted(ApiKind::Kubernetes).await;
     assert_eq!(status(&send(&proxy, CREATE, "500").await), 500);
     let mut client = proxy.connect().await;
     client.write_all(format!("{LATE}Expect: 100-continue\r\n\r\n").as_bytes()).await.expect("writes");
@@ -162,7 +162,7 @@ async fn an_expectation_hides_no_failing_key() {
 /// Who may send a body slowly may send it so again, and each time costs a token and a slot.
 #[tokio::test]
 async fn a_create_whose_body_dawdles_is_sent_once() {
-    let (backend, proxy) = scripted(Kind::Kubernetes).await;
+    let (backend, proxy) = scripted(ApiKind::Kubernetes).await;
     assert_eq!(status(&send(&proxy, CREATE, "500").await), 500);
     let mut client = proxy.connect().await;
     client.write_all(format!("{LATE}\r\n").as_bytes()).await.expect("writes");

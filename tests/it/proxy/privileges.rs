@@ -12,7 +12,7 @@ use http::{HeaderMap, HeaderName, Method, StatusCode, Uri};
 use regex::Regex;
 use tidegate::api::signals::Response;
 use tidegate::api::{Group, Key, outcome};
-use tidegate::classify::{Classified, Salt};
+use tidegate::classify::{ClassifiedCall, Salt};
 use tidegate::dialect::{Head, LONGEST_FORM, Words};
 use tidegate::limit::policy::{InFlight, Lane};
 use tidegate::limit::{Arrival, ClassId, Flow, Limiter, Policy, Verdict};
@@ -96,7 +96,7 @@ impl Asked {
         })
     }
 
-    fn classify(&self, gate: &spec::Gate) -> (Classified, Option<Key>) {
+    fn classify(&self, gate: &spec::Gate) -> (ClassifiedCall, Option<Key>) {
         let (method, target) = self.line.split_once(' ').expect("method and target");
         let (method, uri): (Method, Uri) = (method.parse().expect("a method"), target.parse().expect("a target"));
         let headers: HeaderMap = self
@@ -439,7 +439,7 @@ fn load(text: &str) -> spec::Gate {
 
 /// The call as the limiter gets it. A new field is a new way to be told apart: see to it that what
 /// it gives has a row.
-fn arrival<'a>(call: &Classified, key: Option<Key>) -> Arrival<'a> {
+fn arrival<'a>(call: &ClassifiedCall, key: Option<Key>) -> Arrival<'a> {
     Arrival {
         class: call.class,
         flow: Flow { id: call.flow, name: &"a flow" },

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use http::Response;
-use tidegate::classify::{KeyParts, Kind};
+use tidegate::classify::{ApiKind, KeyParts};
 use tidegate::proxy::RetryAfter;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -68,7 +68,7 @@ async fn an_external_api_is_refused_with_a_problem_document() {
     let proxy = Proxy::before(backend.address)
         .bucket(0.1, 1)
         .max_wait(Duration::from_millis(100))
-        .with(|options| options.gate.rules = Arc::new(rules(Kind::Http)))
+        .with(|options| options.gate.rules = Arc::new(rules(ApiKind::Http)))
         .start()
         .await;
     within(async { while proxy.get("/first").await.0 != 200 {} }).await;
@@ -129,7 +129,7 @@ async fn retry_after_is_as_the_setting_says() {
 
 #[tokio::test]
 async fn a_refusal_of_a_failing_key_says_in_its_body_when_to_come_again_whatever_its_header_says() {
-    for (kind, setting) in [Kind::Kubernetes, Kind::Http]
+    for (kind, setting) in [ApiKind::Kubernetes, ApiKind::Http]
         .into_iter()
         .flat_map(|kind| [RetryAfter::Auto, RetryAfter::Never].map(|set| (kind, set)))
     {
@@ -141,14 +141,14 @@ async fn a_refusal_of_a_failing_key_says_in_its_body_when_to_come_again_whatever
         .await;
         let gate = Proxy::before(backend.address).with(|options| {
             options.gate.rules = Arc::new(rules(kind));
-            options.gate.throttling.kubernetes = kind == Kind::Kubernetes;
+            options.gate.throttling.kubernetes = kind == ApiKind::Kubernetes;
             options.gate.retry_after = setting;
         });
         let proxy = gate.start().await;
         assert_eq!(proxy.get("/api/v1/nodes/n").await.0, 503);
         let (_, answer) = proxy.get("/api/v1/nodes/n").await;
         assert_eq!(header(&answer, "tidegate-refusal"), Some("backoff"));
-        let in_header = kind == Kind::Http && setting == RetryAfter::Auto;
+        let in_header = kind == ApiKind::Http && setting == RetryAfter::Auto;
         assert_eq!(header(&answer, "retry-after").is_some(), in_header, "{kind} {setting:?}: {answer}");
         let seconds = seconds_in(&answer).expect("it says when");
         assert!((540..=600).contains(&seconds), "{kind} {setting:?}: {seconds}");
@@ -424,7 +424,7 @@ async fn a_key_of_ones_own_decides_what_fails_together() {
     let parts = ["query:Action", "body"].map(|part| part.parse().expect("a part")).to_vec();
     let keys = vec![None, Some(KeyParts::new(parts).expect("a key"))];
     let proxy = Proxy::before(backend.address)
-        .with(|options| options.gate.rules = Arc::new(rules(Kind::Http).with_keys(keys)))
+        .with(|options| options.gate.rules = Arc::new(rules(ApiKind::Http).with_keys(keys)))
         .start()
         .await;
     let call = async |method: &str, target: &str, body: &str| {

@@ -12,7 +12,7 @@ use futures_util::StreamExt as _;
 use http::{HeaderValue, Response};
 use http_body::Frame;
 use http_body_util::{BodyExt, Full, StreamBody};
-use tidegate::classify::Kind;
+use tidegate::classify::ApiKind;
 use tidegate::spec::Revalidation;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -21,9 +21,9 @@ use crate::support::{AnyBody, Backend, Proxy, ProxyBuilder, Seen, bucket, header
 /// An external API whose answers are kept.
 fn keeping(backend: &Backend) -> ProxyBuilder {
     Proxy::before(backend.address).with(|options| {
-        options.gate.kind = Kind::Http;
+        options.gate.kind = ApiKind::Http;
         options.gate.throttling.kubernetes = false;
-        options.gate.rules = Arc::new(rules(Kind::Http));
+        options.gate.rules = Arc::new(rules(ApiKind::Http));
         options.gate.revalidation = Revalidation { classes: vec![false, true], max_bytes: 1 << 20 };
     })
 }

@@ -8,7 +8,7 @@ use http::Response;
 use http_body_util::{BodyExt, Full};
 use miniz_oxide::deflate::{compress_to_vec, compress_to_vec_zlib};
 use tidegate::api::{Scope, Signal};
-use tidegate::classify::{CallerSplits, FairBy, Kind, Matcher, Matching, PatternList, Rule, Rules, Traits};
+use tidegate::classify::{ApiKind, CallerSplits, FairBy, Matcher, PatternList, Rule, RuleMatch, Rules, Traits};
 use tidegate::limit::ClassId;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -19,7 +19,7 @@ use crate::support::{AnyBody, Backend, Proxy, ProxyBuilder, raw_backend, reply, 
 /// A gate in front of an external API whose signals are honoured.
 fn before(upstream: SocketAddr, honour: &[Signal]) -> ProxyBuilder {
     Proxy::before(upstream).with(|options| {
-        options.gate.rules = Arc::new(rules(Kind::Http));
+        options.gate.rules = Arc::new(rules(ApiKind::Http));
         options.gate.throttling.kubernetes = false;
         options.gate.throttling.honour = honour.iter().copied().collect();
     })
@@ -237,10 +237,10 @@ async fn a_quota_that_is_used_up_but_for_the_reserve_pauses_its_credential() {
     })
     .await;
     let exempt = Matcher::default().with(PatternList::Paths, vec!["/rate_limit".to_owned()]);
-    let exempt = Rule { class: ClassId(0), matching: Matching::Patterns(Box::new(exempt)) };
+    let exempt = Rule { class: ClassId(0), matching: RuleMatch::Patterns(Box::new(exempt)) };
     let traits =
         |exempt| Traits { exempt, remembers: !exempt, strictness: 0, cost: tidegate::classify::CostBy::Number(1) };
-    let rules = Rules::new(Kind::Http, FairBy::Resource, vec![traits(true), traits(false)], vec![exempt]);
+    let rules = Rules::new(ApiKind::Http, FairBy::Resource, vec![traits(true), traits(false)], vec![exempt]);
     let splits = CallerSplits { of_gate: Some(tidegate::limit::policy::Per::Credential), ..CallerSplits::default() };
     let rules = rules.with_splits(splits);
     let proxy = before(backend.address, &[Signal::Github])

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use http::HeaderValue;
 use tidegate::api::{Group, Scope};
-use tidegate::classify::Kind;
+use tidegate::classify::ApiKind;
 use tidegate::clock::Clock;
 use tidegate::limit::policy::Strategy;
 use tidegate::telemetry::CallLog;
@@ -40,8 +40,8 @@ fn kubernetes(backend: &Backend) -> ProxyBuilder {
 /// The same for an external API.
 fn external(backend: &Backend) -> ProxyBuilder {
     Proxy::before(backend.address).max_wait(Duration::ZERO).with(|options| {
-        options.gate.kind = Kind::Http;
-        options.gate.rules = Arc::new(rules(Kind::Http));
+        options.gate.kind = ApiKind::Http;
+        options.gate.rules = Arc::new(rules(ApiKind::Http));
         options.gate.throttling.kubernetes = false;
     })
 }
@@ -138,8 +138,8 @@ async fn the_slot_of_an_upgrade_comes_back_at_the_101() {
     let (server, mut asked, go) = switching().await;
     let proxy =
         Proxy::before(server.address).in_flight(1).bucket(0.000_001, 3).max_wait(Duration::ZERO).with(|options| {
-            options.gate.kind = Kind::Http;
-            options.gate.rules = Arc::new(rules(Kind::Http));
+            options.gate.kind = ApiKind::Http;
+            options.gate.rules = Arc::new(rules(ApiKind::Http));
         });
     let proxy = proxy.start().await;
     let mut client = proxy.connect().await;
@@ -167,7 +167,7 @@ async fn a_tunnel_is_in_the_log_when_it_opens() {
     let file = tempfile::NamedTempFile::new().expect("a file");
     let log = CallLog::open(Some(file.path()), None, Clock::start()).expect("opens");
     let proxy = Proxy::before(server.address).with(|options| {
-        options.gate.rules = Arc::new(rules(Kind::Http));
+        options.gate.rules = Arc::new(rules(ApiKind::Http));
         options.call_log = Some(log.clone());
     });
     let proxy = proxy.start().await;

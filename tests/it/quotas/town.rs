@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, Method, StatusCode, Uri};
 use tidegate::api::{Group, Key, outcome, signals};
-use tidegate::classify::{Classified, Salt};
+use tidegate::classify::{ClassifiedCall, Salt};
 use tidegate::dialect::Head;
 use tidegate::limit::{
     Answer, Arrival, Ask, Asked, Claim, Flow, Ledger, Limiter, Part, Permit, Receipt, Refusal, Slot, Ticket, Verdict,
@@ -67,7 +67,7 @@ struct Gated {
     gate: Gate,
     limiter: Limiter,
     /// The jobs as the gate reads them.
-    calls: Vec<(Classified, Option<Key>)>,
+    calls: Vec<(ClassifiedCall, Option<Key>)>,
     waiting: HashMap<Ticket, Worker>,
 }
 
@@ -117,7 +117,7 @@ impl Job {
         Self { account: 1, region: "us-east-1", service, method, path: path.to_owned(), action, form, idle }
     }
 
-    fn is_read_by(&self, gate: &Gate, hasher: &Salt) -> (Classified, Option<Key>) {
+    fn is_read_by(&self, gate: &Gate, hasher: &Salt) -> (ClassifiedCall, Option<Key>) {
         let Self { account, region, service, method, path, form, .. } = self;
         let call = match gate.rules.speaks_a_dialect() && gate.throttling.honour.contains(tidegate::api::Signal::Aws) {
             true => {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
-use super::signals::{self, Reach, Reading, Refused, Response, Signal, Signals};
+use super::signals::{self, LimitFacts, LimitRefusal, Reach, Response, Signal, Signals};
 use super::{Answer, Call, Gone, Outcome, Pause, PauseLength, Scope, Verb, apply};
 
 /// The events that count as failure.
@@ -25,7 +25,7 @@ pub struct Failures {
 
 /// The possible pauses of an upstream.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Throttling {
+pub struct PausePolicy {
     /// True for a kube-apiserver: only its fair queueing means overload; any other 429 is about one
     /// server, for instance while it shuts down.
     pub kubernetes: bool,
@@ -41,7 +41,7 @@ pub struct Throttling {
 
 /// The meaning of a response: an answer for the limiter, with its signal and rejection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct AnswerDetails {
     /// For the limiter.
     pub answer: Answer,
     /// For metrics and logs; `None` if no signal took effect.
@@ -67,7 +67,7 @@ words! {
 // === impl Rejection ===
 
 impl Rejection {
-    fn of(throttling: &Throttling, call: &Call, response: &Response<'_>, reading: &Reading) -> Option<Self> {
+    fn of(throttling: &PausePolicy, call: &Call, response: &Response<'_>, reading: &LimitFacts) -> Option<Self> {
         let too_much = response.status == StatusCode::TOO_MANY_REQUESTS
             || reading.refused.is_some_and(|(_, refused)| refused.overload && !response.status.is_server_error());
         match response.status {
@@ -82,12 +82,12 @@ impl Rejection {
 }
 
 /// Reads a response head, with the beginning of the body if [`wants_body`].
-pub fn answer(failures: &Failures, throttling: &Throttling, call: &Call, response: &Response<'_>) -> Told {
+pub fn answer(failures: &Failures, throttling: &PausePolicy, call: &Call, response: &Response<'_>) -> AnswerDetails {
     let status = response.status;
     let failed = failures.statuses.binary_search(&status.as_u16()).is_ok();
     // A tunnel's response is from a pod, a budget's about an object: neither is about the API.
     let speaks = !call.is_tunnel() && !is_budget_refusal(call, status);
-    let reading = if speaks { throttling.read(response) } else { Reading::default() };
+    let reading = if speaks { throttling.read(response) } else { LimitFacts::default() };
     let refused = reading.refused.filter(|_| failed || !is_failure_by_default(status));
     let outcome = match refused {
         Some((_, refused)) => Outcome::Throttled { after: refused.wait.first().min(throttling.max_pause) },
@@ -102,11 +102,11 @@ pub fn answer(failures: &Failures, throttling: &Throttling, call: &Call, respons
     let throttled = speaks && throttling.is_overload(response, &reading);
     let signal = by.or_else(|| refused.map(|(signal, _)| signal));
     let answer = Answer { gone, throttled, pause, ..Answer::new(outcome, Some(status.as_u16())) };
-    Told { answer, signal, rejection: Rejection::of(throttling, call, response, &reading) }
+    AnswerDetails { answer, signal, rejection: Rejection::of(throttling, call, response, &reading) }
 }
 
 /// True if the first [`signals::PEEK`] bytes of the body may tell more than the head.
-pub fn wants_body(throttling: &Throttling, call: &Call, status: StatusCode, headers: &HeaderMap) -> bool {
+pub fn wants_body(throttling: &PausePolicy, call: &Call, status: StatusCode, headers: &HeaderMap) -> bool {
     let is_fairness = throttling.kubernetes && has_refusals_head(status, headers) && signals::is_readable(headers);
     !call.is_tunnel()
         && (is_fairness || signals::wants_body(throttling.honour, status, headers) || apply::wants_body(call, status))
@@ -157,21 +157,21 @@ fn gone(call: &Call, status: StatusCode) -> Gone {
     }
 }
 
-// === impl Throttling ===
+// === impl PausePolicy ===
 
-impl Throttling {
-    fn read(&self, response: &Response<'_>) -> Reading {
+impl PausePolicy {
+    fn read(&self, response: &Response<'_>) -> LimitFacts {
         let mut reading = signals::read(self.honour, self.reserve, response);
         if self.kubernetes && !is_fair_queueing_at_work(response) {
             // It is about one server of several, or one object: other calls need not wait.
-            let own = |refused: Refused| Refused { reach: Reach::Key, ..refused };
+            let own = |refused: LimitRefusal| LimitRefusal { reach: Reach::Key, ..refused };
             reading.refused = reading.refused.map(|(signal, refused)| (signal, own(refused)));
         }
         reading
     }
 
     /// Returns the pause of other calls, and its signal.
-    fn pause(&self, reading: &Reading) -> Option<(Pause, Signal)> {
+    fn pause(&self, reading: &LimitFacts) -> Option<(Pause, Signal)> {
         let spent = reading.spent.map(|(signal, spent)| (signal, PauseLength::Known(spent.wait), spent.reach));
         let refused = reading.refused.map(|(signal, refused)| (signal, refused.wait, refused.reach));
         let wide = [refused, spent].into_iter().flatten().filter_map(|(signal, wait, reach)| {
@@ -195,7 +195,7 @@ impl Throttling {
     }
 
     /// True if the upstream is overloaded. A 5xx alone may mean anything.
-    fn is_overload(&self, response: &Response<'_>, reading: &Reading) -> bool {
+    fn is_overload(&self, response: &Response<'_>, reading: &LimitFacts) -> bool {
         if self.kubernetes {
             return is_fair_queueing_at_work(response);
         }
@@ -239,8 +239,8 @@ mod tests {
     use super::*;
     use crate::api::{external, kubernetes};
 
-    fn most() -> Throttling {
-        Throttling {
+    fn most() -> PausePolicy {
+        PausePolicy {
             kubernetes: true,
             honour: [Signal::RetryAfter].into_iter().collect(),
             scope: Scope::Key,
@@ -256,7 +256,12 @@ mod tests {
         pairs.iter().map(field).collect()
     }
 
-    fn told(throttling: &Throttling, call: &Call, status: u16, pairs: &[(&'static str, &'static str)]) -> Told {
+    fn told(
+        throttling: &PausePolicy,
+        call: &Call,
+        status: u16,
+        pairs: &[(&'static str, &'static str)],
+    ) -> AnswerDetails {
         let status = StatusCode::from_u16(status).unwrap();
         answer(&failures(), throttling, call, &Response { status, headers: &head(pairs), body: b"", wall: None })
     }
@@ -330,13 +335,13 @@ mod tests {
             throttled(7),
             "a time that the upstream names is heard all the same"
         );
-        let deaf = Throttling { honour: Signals::default(), ..most() };
+        let deaf = PausePolicy { honour: Signals::default(), ..most() };
         assert_eq!(told(&deaf, &call(get), 429, &[("retry-after", "7")]).answer.outcome, Outcome::Failure);
     }
 
     #[test]
     fn a_limit_told_as_a_client_error_counts_as_a_throttle() {
-        let throttling = Throttling { kubernetes: false, honour: [Signal::Aws].into_iter().collect(), ..most() };
+        let throttling = PausePolicy { kubernetes: false, honour: [Signal::Aws].into_iter().collect(), ..most() };
         let post = external::read(&Method::POST, &Uri::from_static("/"));
         let thrown = [("x-amzn-errortype", "ThrottlingException")];
         let thrown = told(&throttling, &post, 400, &thrown);
@@ -366,13 +371,13 @@ mod tests {
             (Scope::Key, "core", None),
         ] {
             let honour = [Signal::Github].into_iter().collect();
-            let throttling = Throttling { kubernetes: false, honour, scope, ..most() };
+            let throttling = PausePolicy { kubernetes: false, honour, scope, ..most() };
             for status in [200, 403] {
                 let pause = told(&throttling, &get, status, &quota(resource)).answer.pause;
                 let length = PauseLength::Known(Duration::from_secs(61));
                 assert_eq!(pause, expected.map(|scope| Pause { scope, length }), "{scope:?} {resource} {status}");
             }
-            let short = Throttling { max_pause: Duration::from_secs(5), ..throttling };
+            let short = PausePolicy { max_pause: Duration::from_secs(5), ..throttling };
             let length = told(&short, &get, 429, &[]).answer.pause.map(|pause| pause.length);
             let most = Duration::from_secs(5);
             assert_eq!(length, expected.map(|_| PauseLength::Growing { first: most, most }), "never past max_pause");
@@ -386,7 +391,7 @@ mod tests {
         let pod = call("GET /api/v1/namespaces/a/pods/p/proxy/x");
         let fair = [("x-kubernetes-pf-prioritylevel-uid", "u"), ("content-type", "text/plain; charset=utf-8")];
         let kubernetes = most();
-        let external = Throttling { kubernetes: false, ..kubernetes };
+        let external = PausePolicy { kubernetes: false, ..kubernetes };
         for (throttling, call, status, pairs, rejection) in [
             (&kubernetes, &get, 429, &fair[..], Some(Rejection::PriorityAndFairness)),
             (&kubernetes, &get, 429, &[], Some(Rejection::RateLimit)),
@@ -413,7 +418,7 @@ mod tests {
             ("retry-after", "1"),
         ];
         let stopping = [("retry-after", "5")];
-        let gate = Throttling { scope: Scope::Gate, ..most() };
+        let gate = PausePolicy { scope: Scope::Gate, ..most() };
         for (call, status, pairs, slows, pauses) in [
             (&get, 429, &queued[..], true, true),
             (&get, 429, &queued[..2], true, false),
@@ -426,7 +431,7 @@ mod tests {
             let answer = told(&gate, call, status, pairs).answer;
             assert_eq!((answer.throttled, answer.pause.is_some()), (slows, pauses), "{call:?} {status} {pairs:?}");
         }
-        let external = Throttling { kubernetes: false, ..gate };
+        let external = PausePolicy { kubernetes: false, ..gate };
         for (status, slows, pauses) in [(429, true, true), (503, false, true), (500, false, false), (403, false, false)]
         {
             let answer = told(&external, &get, status, &stopping).answer;
@@ -441,7 +446,7 @@ mod tests {
         let get = external::read(&Method::GET, &Uri::from_static("/a"));
         let headers = head(&[("retry-after", "7")]);
         let response = Response { status: StatusCode::TOO_MANY_REQUESTS, headers: &headers, body: b"", wall: None };
-        let throttling = Throttling { kubernetes: false, scope: Scope::Gate, ..most() };
+        let throttling = PausePolicy { kubernetes: false, scope: Scope::Gate, ..most() };
         let told = answer(&lenient, &throttling, &get, &response);
         assert_eq!(told.answer.outcome, Outcome::Neutral);
         assert!(told.answer.pause.is_some(), "the others were asked to wait all the same");

@@ -1,6 +1,6 @@
 //! The signals of an upstream about its own limits, one file per provider.
 //!
-//! Pure: a response head and at most [`PEEK`] bytes of its body in, a [`Reading`] out.
+//! Pure: a response head and at most [`PEEK`] bytes of its body in, a [`LimitFacts`] out.
 //! docs/external-apis.md has the source of each. A time of day is relative to the response's own
 //! `Date`, because the gate's clock may differ; without a `Date` to the gate's time, an argument.
 
@@ -75,16 +75,16 @@ pub struct Response<'a> {
 
 /// The facts about limits in a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reading {
+pub struct LimitFacts {
     /// The refusal, if a limit refused the call.
-    pub refused: Option<(Signal, Refused)>,
+    pub refused: Option<(Signal, LimitRefusal)>,
     /// The quota with nothing left but the reserve.
-    pub spent: Option<(Signal, Spent)>,
+    pub spent: Option<(Signal, SpentQuota)>,
 }
 
 /// The refusal of a call by a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct LimitRefusal {
     /// The wait before the next try.
     pub wait: PauseLength,
     /// The calls under the limit.
@@ -95,7 +95,7 @@ pub struct Refused {
 
 /// A quota with nothing left but the reserve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Spent {
+pub struct SpentQuota {
     /// The time until there is more.
     pub wait: Duration,
     /// The calls under the quota.
@@ -125,8 +125,8 @@ pub fn wants_body(honoured: Signals, status: StatusCode, headers: &HeaderMap) ->
 }
 
 /// Reads a response. `reserve` is the fraction of a quota for others.
-pub fn read(honoured: Signals, reserve: f64, response: &Response<'_>) -> Reading {
-    let mut reading = Reading::default();
+pub fn read(honoured: Signals, reserve: f64, response: &Response<'_>) -> LimitFacts {
+    let mut reading = LimitFacts::default();
     // Providers first: they tell which calls a Retry-After is for.
     for signal in honoured.iter().filter(|signal| *signal != Signal::RetryAfter) {
         let (refused, spent) = family(signal, response, reserve);
@@ -141,7 +141,7 @@ pub fn read(honoured: Signals, reserve: f64, response: &Response<'_>) -> Reading
 }
 
 /// Reads a refusal, and a quota with nothing left but the reserve.
-fn family(signal: Signal, response: &Response<'_>, reserve: f64) -> (Option<Refused>, Option<Spent>) {
+fn family(signal: Signal, response: &Response<'_>, reserve: f64) -> (Option<LimitRefusal>, Option<SpentQuota>) {
     match signal {
         Signal::RetryAfter => (retry_after::refused(response), None),
         Signal::Ietf => (ietf::refused(response), ietf::spent(response, reserve)),
@@ -198,9 +198,9 @@ impl Response<'_> {
     }
 }
 
-// === impl Refused ===
+// === impl LimitRefusal ===
 
-impl Refused {
+impl LimitRefusal {
     /// Makes all calls wait for this time.
     const fn all(wait: Duration) -> Self {
         Self { wait: PauseLength::Known(wait), reach: Reach::All, overload: true }

@@ -10,7 +10,7 @@ use crate::limit::policy::Per;
 
 /// The identifying facts about a call.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Caller<'a> {
+pub(super) struct CallerFacts<'a> {
     pub(super) dialect: Dialect,
     pub(super) words: Option<&'a Words>,
     pub(super) request: Head<'a>,
@@ -51,7 +51,7 @@ impl CallerSplits {
     }
 
     /// Returns the identity of a call of a class; 0 if nothing splits its limits.
-    pub(super) fn identity(&self, class: ClassId, caller: &Caller<'_>) -> u64 {
+    pub(super) fn identity(&self, class: ClassId, caller: &CallerFacts<'_>) -> u64 {
         match self.of_class(class) {
             Some(per) if self.agrees => caller.identity_everywhere(per),
             Some(per) => caller.identity(per),
@@ -82,13 +82,13 @@ pub(super) fn client_number(client: &str, hasher: &Salt) -> u64 {
     hasher.hash_one((Per::Client.word(), client)).max(1)
 }
 
-// === impl Caller ===
+// === impl CallerFacts ===
 
-impl Caller<'_> {
+impl CallerFacts<'_> {
     /// Returns the identity for a split limit, as a salted hash.
     pub(super) fn identity(&self, per: Per) -> u64 {
         match self.terms(per) {
-            _ if per == Per::Client => 0, // not in the request: see `Classified::of_client`
+            _ if per == Per::Client => 0, // not in the request: see `ClassifiedCall::of_client`
             Some(terms) => self.hasher.hash_one((self.account(), terms)).max(1),
             None => self.credential(),
         }

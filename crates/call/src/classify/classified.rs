@@ -5,10 +5,10 @@ use std::sync::Arc;
 use http::HeaderMap;
 
 use super::caller::client_number;
-use super::{Classified, FairBy, FlowName, Kind, Rules, Salt};
+use super::{ApiKind, ClassifiedCall, FairBy, FlowName, Rules, Salt};
 use crate::api::Group;
 
-impl Classified {
+impl ClassifiedCall {
     /// True if it changes nothing.
     pub fn reads(&self) -> bool {
         super::reads(&self.call, self.words.as_deref())
@@ -48,7 +48,7 @@ impl Classified {
         if self.fair.by == FairBy::Client {
             return FlowName::Word(self.client.as_deref().unwrap_or_default());
         }
-        let kind = if self.call.is_resource { Kind::Kubernetes } else { Kind::Http };
+        let kind = if self.call.is_resource { ApiKind::Kubernetes } else { ApiKind::Http };
         FlowName::new(self.fair.by, kind, &self.call, self.words.as_deref(), headers, self.fair.identity)
     }
 }

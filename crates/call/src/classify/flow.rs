@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, Hash, Hasher};
 use http::header::{AUTHORIZATION, USER_AGENT};
 use http::{HeaderMap, HeaderName, Uri};
 
-use super::{Kind, Salt};
+use super::{ApiKind, Salt};
 use crate::api::Call;
 use crate::dialect::{self, Words};
 use crate::limit::policy::Per;
@@ -65,7 +65,7 @@ impl<'a> FlowName<'a> {
     /// Returns the name of a call's flow. `identity` is the hash of its credential or account.
     pub(super) fn new(
         fair_by: FairBy,
-        kind: Kind,
+        kind: ApiKind,
         call: &'a Call,
         words: Option<&'a Words>,
         headers: &'a HeaderMap,
@@ -73,7 +73,7 @@ impl<'a> FlowName<'a> {
     ) -> Self {
         match fair_by {
             FairBy::None => Self::All,
-            FairBy::Resource if kind == Kind::Kubernetes && call.is_resource => {
+            FairBy::Resource if kind == ApiKind::Kubernetes && call.is_resource => {
                 Self::Resource(call.resource(), call.group())
             }
             FairBy::Resource => {

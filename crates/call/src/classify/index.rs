@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::iter;
 
-use super::matcher::{Compiled, PatternList, Subject};
+use super::matcher::{CompiledRule, PatternList, Subject};
 
 /// The places of rules, in order, by name.
 type Places = HashMap<Box<str>, Vec<usize>>;
@@ -26,7 +26,7 @@ pub(super) struct Index {
 
 impl Index {
     /// Creates an index over rules in their order; `None` if there are few.
-    pub(super) fn new<'a>(rules: impl ExactSizeIterator<Item = &'a Compiled>) -> Option<Self> {
+    pub(super) fn new<'a>(rules: impl ExactSizeIterator<Item = &'a CompiledRule>) -> Option<Self> {
         if rules.len() <= FEW {
             return None;
         }

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::hash::BuildHasher;
 
 use super::matcher::Subject as Request;
-use super::{Classified, Kind, Salt};
+use super::{ApiKind, ClassifiedCall, Salt};
 use crate::api::names::{self, PEEK};
 use crate::api::{self, Call, Key, Verb};
 use crate::dialect::{TokenBody, Words};
@@ -48,12 +48,12 @@ enum Aspect<'a> {
 
 impl KeySource {
     /// Returns the key of a call, as far as its head tells.
-    pub(super) fn of(kind: Kind, call: &Call, hasher: &Salt) -> Self {
+    pub(super) fn of(kind: ApiKind, call: &Call, hasher: &Salt) -> Self {
         if call.is_tunnel() {
             return Self::None; // a pod or service answers it, not the API
         }
         let facet = api::facet(hasher.hash_one(aspect(call)), call.verb.is_delete());
-        if kind == Kind::Http || !call.is_resource {
+        if kind == ApiKind::Http || !call.is_resource {
             return Self::of_path(kind, call, facet, hasher);
         }
         let collection = hasher.hash_one((call.group(), call.resource(), call.namespace()));
@@ -67,12 +67,12 @@ impl KeySource {
         }
     }
 
-    fn of_path(kind: Kind, call: &Call, facet: u64, hasher: &Salt) -> Self {
+    fn of_path(kind: ApiKind, call: &Call, facet: u64, hasher: &Salt) -> Self {
         let object = hasher.hash_one(call.path());
         let collection = hasher.hash_one((call.path(), true));
         match kind {
-            Kind::Http if call.verb == Verb::Create => Self::BodyDigest { object, facet, tokens: None },
-            Kind::Kubernetes if call.is_discovery() => Self::Known(Key { object: collection, collection, facet }),
+            ApiKind::Http if call.verb == Verb::Create => Self::BodyDigest { object, facet, tokens: None },
+            ApiKind::Kubernetes if call.is_discovery() => Self::Known(Key { object: collection, collection, facet }),
             _ => Self::Known(Key { object, collection, facet }),
         }
     }
@@ -152,7 +152,7 @@ impl KeySource {
     }
 }
 
-impl Classified {
+impl ClassifiedCall {
     /// Returns the name of the call's object (`deployments.apps prod/web`), or the operation of an
     /// external API. `body` is the kept part of the body, if the name is in it.
     pub fn object_name(&self, body: Option<&[u8]>) -> String {

@@ -11,7 +11,7 @@ use crate::dialect::Words;
 
 /// The calls of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Matching {
+pub enum RuleMatch {
     /// Leases of coordination.k8s.io, and kopf's peerings: they keep a leader the leader.
     Leases,
     /// Reads of /livez, /readyz, /healthz (and their parts) and /version.
@@ -91,8 +91,8 @@ pub(super) struct Subject<'a> {
 
 /// A rule, ready to match.
 #[derive(Clone, Debug)]
-pub(super) enum Compiled {
-    Builtin(Matching),
+pub(super) enum CompiledRule {
+    Builtin(RuleMatch),
     Patterns(Box<Patterns>),
 }
 
@@ -174,12 +174,12 @@ impl Subject<'_> {
     }
 }
 
-// === impl Compiled ===
+// === impl CompiledRule ===
 
-impl Compiled {
-    pub(super) fn new(matching: Matching) -> Self {
+impl CompiledRule {
+    pub(super) fn new(matching: RuleMatch) -> Self {
         match matching {
-            Matching::Patterns(matcher) => Self::Patterns(Box::new(Patterns::new(*matcher))),
+            RuleMatch::Patterns(matcher) => Self::Patterns(Box::new(Patterns::new(*matcher))),
             builtin => Self::Builtin(builtin),
         }
     }
@@ -187,7 +187,9 @@ impl Compiled {
     /// True if it reads more than the log of calls has.
     pub(super) fn looks_past_the_log(&self) -> bool {
         match self {
-            Self::Builtin(builtin) => matches!(builtin, Matching::Health | Matching::GrpcHealth | Matching::Discovery),
+            Self::Builtin(builtin) => {
+                matches!(builtin, RuleMatch::Health | RuleMatch::GrpcHealth | RuleMatch::Discovery)
+            }
             Self::Patterns(patterns) => patterns.look_past_the_log(),
         }
     }
@@ -221,34 +223,34 @@ impl Compiled {
     /// True if it does not read the path of an external API.
     pub(super) fn is_blind_to_paths(&self) -> bool {
         match self {
-            Self::Builtin(builtin) => *builtin == Matching::Everything,
+            Self::Builtin(builtin) => *builtin == RuleMatch::Everything,
             Self::Patterns(patterns) => patterns.is_blind_to_paths(),
         }
     }
 }
 
-fn matches_builtin(builtin: &Matching, subject: &Subject<'_>) -> bool {
+fn matches_builtin(builtin: &RuleMatch, subject: &Subject<'_>) -> bool {
     let call = subject.call;
     match builtin {
-        Matching::Leases => match call.group() {
+        RuleMatch::Leases => match call.group() {
             "coordination.k8s.io" => true,
             "zalando.org" | "kopf.dev" => matches!(call.resource(), "kopfpeerings" | "clusterkopfpeerings"),
             _ => false,
         },
-        Matching::Health => {
+        RuleMatch::Health => {
             let path = call.path().strip_suffix('/').unwrap_or_else(|| call.path());
             let is_below =
                 |top: &&str| path.strip_prefix(top).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
             call.verb == Verb::Get && (["/livez", "/readyz", "/healthz"].iter().any(is_below) || path == "/version")
         }
-        Matching::GrpcHealth => subject.words.is_some_and(Words::is_health_check),
-        Matching::Discovery => call.is_discovery(),
-        Matching::Reviews => matches!(call.group(), "authentication.k8s.io" | "authorization.k8s.io"),
-        Matching::Events => {
+        RuleMatch::GrpcHealth => subject.words.is_some_and(Words::is_health_check),
+        RuleMatch::Discovery => call.is_discovery(),
+        RuleMatch::Reviews => matches!(call.group(), "authentication.k8s.io" | "authorization.k8s.io"),
+        RuleMatch::Events => {
             call.is_resource && call.resource() == "events" && matches!(call.group(), "" | "events.k8s.io")
         }
-        Matching::Everything => true,
-        Matching::Patterns(_) => false, // `Compiled::new` compiles them
+        RuleMatch::Everything => true,
+        RuleMatch::Patterns(_) => false, // `CompiledRule::new` compiles them
     }
 }
 

@@ -13,7 +13,7 @@ use http::{HeaderName, header};
 
 use super::key::{KeySource, checksum, verb_class};
 use super::matcher::Subject;
-use super::{Kind, Salt};
+use super::{ApiKind, Salt};
 use crate::api::{self, Call, Key, query_pairs};
 
 /// One part of a key.
@@ -131,7 +131,7 @@ impl KeyParts {
 
     /// Returns the key of a call, as far as its head tells. The verb class is the facet, everything
     /// else the object, so that the end of an object forgets its failures with every verb.
-    pub(super) fn source(&self, kind: Kind, head: &Subject<'_>, hasher: &Salt) -> KeySource {
+    pub(super) fn source(&self, kind: ApiKind, head: &Subject<'_>, hasher: &Salt) -> KeySource {
         if head.call.is_tunnel() {
             return KeySource::None;
         }
@@ -141,7 +141,7 @@ impl KeyParts {
         }
         let object = hash.finish();
         let facet = if self.0.contains(&KeyPart::Verb) { verb_facet(head.call, hasher) } else { 0 };
-        if kind == Kind::Kubernetes && (head.call.is_collection_read() || head.call.is_discovery()) {
+        if kind == ApiKind::Kubernetes && (head.call.is_collection_read() || head.call.is_discovery()) {
             return KeySource::Known(Key { object, collection: object, facet }); // backs off for a moment only
         }
         match self.0.contains(&KeyPart::Body) {
@@ -242,7 +242,7 @@ mod tests {
         let uri: Uri = target.parse().expect(target);
         let call = external::read(&Method::GET, &uri);
         let head = subject(&call, uri.query(), headers);
-        parts.source(Kind::Http, &head, hasher).with_body(b"", true, hasher).expect("a key")
+        parts.source(ApiKind::Http, &head, hasher).with_body(b"", true, hasher).expect("a key")
     }
 
     #[test]

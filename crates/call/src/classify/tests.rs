@@ -34,19 +34,19 @@ fn rules_with(fair_by: FairBy, matcher: Matcher) -> Rules {
     ];
     let rule = |class, matching| Rule { class, matching };
     let rules = vec![
-        rule(LEASES, Matching::Leases),
-        rule(HEALTH, Matching::Health),
-        rule(EC2, Matching::Patterns(Box::new(matcher))),
-        rule(DISCOVERY, Matching::Discovery),
-        rule(REVIEWS, Matching::Reviews),
-        rule(EVENTS, Matching::Events),
-        rule(DEFAULT, Matching::Everything),
+        rule(LEASES, RuleMatch::Leases),
+        rule(HEALTH, RuleMatch::Health),
+        rule(EC2, RuleMatch::Patterns(Box::new(matcher))),
+        rule(DISCOVERY, RuleMatch::Discovery),
+        rule(REVIEWS, RuleMatch::Reviews),
+        rule(EVENTS, RuleMatch::Events),
+        rule(DEFAULT, RuleMatch::Everything),
     ];
-    Rules::new(Kind::Kubernetes, fair_by, classes, rules)
+    Rules::new(ApiKind::Kubernetes, fair_by, classes, rules)
 }
 
 /// A request line with headers as `METHOD TARGET [NAME:VALUE]...`.
-fn classify(rules: &Rules, line: &str, hasher: &Salt) -> Classified {
+fn classify(rules: &Rules, line: &str, hasher: &Salt) -> ClassifiedCall {
     let (method, target, headers) = request(line);
     rules.classify(&method, &target, &headers, hasher)
 }
@@ -67,7 +67,7 @@ fn class(line: &str) -> ClassId {
 }
 
 fn key(line: &str, hasher: &Salt) -> Key {
-    classify(&Rules::single(Kind::Kubernetes), line, hasher).key.known().expect(line)
+    classify(&Rules::single(ApiKind::Kubernetes), line, hasher).key.known().expect(line)
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn an_ambiguous_path_never_gets_a_lenient_class() {
         assert_eq!(class(line), EVENTS, "{line}: the highest rank that is not exempt");
     }
     let all_exempt = Rules::new(
-        Kind::Http,
+        ApiKind::Http,
         FairBy::None,
         vec![Traits { exempt: true, remembers: true, strictness: 0, cost: CostBy::Number(1) }],
         vec![],
@@ -245,7 +245,7 @@ fn a_collection_is_a_key_of_its_own() {
 #[test]
 fn the_key_of_a_create_is_finished_from_its_body() {
     let hasher = Salt::random();
-    let rules = Rules::single(Kind::Kubernetes);
+    let rules = Rules::single(ApiKind::Kubernetes);
     let create = classify(&rules, "POST /api/v1/namespaces/a/configmaps", &hasher);
     assert!(create.key.needs_body() && create.key.known().is_none());
     let body = br#"{"metadata":{"name":"c"}}"#;
@@ -260,7 +260,7 @@ fn the_key_of_a_create_is_finished_from_its_body() {
 #[test]
 fn an_operation_of_an_external_api_is_keyed_by_its_body() {
     let hasher = Salt::random();
-    let rules = Rules::single(Kind::Http);
+    let rules = Rules::single(ApiKind::Http);
     let post = classify(&rules, "POST /graphql", &hasher);
     let with = |body: &[u8], whole| post.key.with_body(body, whole, &hasher);
     assert_eq!(with(b"a", true), with(b"a", true));
@@ -282,7 +282,7 @@ fn an_operation_of_an_external_api_is_keyed_by_its_body() {
 #[test]
 fn names_of_keys_are_readable() {
     let hasher = Salt::random();
-    let rules = Rules::single(Kind::Kubernetes);
+    let rules = Rules::single(ApiKind::Kubernetes);
     for (line, name) in [
         ("PUT /apis/apps/v1/namespaces/prod/deployments/web/status", "write deployments.apps/prod/web (status)"),
         ("GET /api/v1/namespaces/prod/pods", "list pods/prod"),
@@ -318,6 +318,6 @@ fn connections_and_patience_follow_the_call() {
 #[test]
 fn a_class_that_remembers_nothing_has_no_keys() {
     let forgetful = Traits { exempt: false, remembers: false, strictness: 0, cost: CostBy::Number(1) };
-    let rules = Rules::new(Kind::Kubernetes, FairBy::None, vec![forgetful], vec![]);
+    let rules = Rules::new(ApiKind::Kubernetes, FairBy::None, vec![forgetful], vec![]);
     assert_eq!(classify(&rules, "PUT /api/v1/namespaces/a/pods/p", &Salt::random()).key, KeySource::None);
 }

@@ -45,7 +45,7 @@ pub struct Denial<'a> {
 
 /// A response in a provider's form.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Written {
+pub struct DenialResponse {
     /// The status.
     pub status: StatusCode,
     /// Fields, without Content-Length.
@@ -58,7 +58,7 @@ pub struct Written {
 
 impl Form {
     /// Writes a denial of a call with this method.
-    pub fn write(self, denial: &Denial<'_>, method: &Method) -> Written {
+    pub fn write(self, denial: &Denial<'_>, method: &Method) -> DenialResponse {
         let mut written = match self {
             Self::Aws(protocol) => aws(protocol, denial, method),
             Self::Azure => azure(denial),
@@ -87,7 +87,7 @@ impl Form {
     }
 }
 
-fn aws(protocol: Protocol, denial: &Denial<'_>, method: &Method) -> Written {
+fn aws(protocol: Protocol, denial: &Denial<'_>, method: &Method) -> DenialResponse {
     let code = match (denial.throttled, protocol) {
         (false, _) => "ServiceUnavailable",
         (true, Protocol::Ec2Query) => "RequestLimitExceeded",
@@ -120,7 +120,7 @@ fn aws(protocol: Protocol, denial: &Denial<'_>, method: &Method) -> Written {
     };
     // boto3 ignores a 429 without a body, as the response to a HEAD is. All SDKs retry a 503.
     let status = if *method == Method::HEAD { StatusCode::SERVICE_UNAVAILABLE } else { denial.status };
-    let mut written = Written::new(status, kind, body);
+    let mut written = DenialResponse::new(status, kind, body);
     if matches!(protocol, Protocol::Json | Protocol::Json10 | Protocol::RestJson | Protocol::Cbor) {
         written.push("x-amzn-errortype", code);
     }
@@ -134,13 +134,13 @@ fn aws(protocol: Protocol, denial: &Denial<'_>, method: &Method) -> Written {
     written
 }
 
-fn azure(denial: &Denial<'_>) -> Written {
+fn azure(denial: &Denial<'_>) -> DenialResponse {
     let code = if denial.throttled { "TooManyRequests" } else { "ServiceUnavailable" };
     let body = json!({ "error": { "code": code, "message": denial.message } });
-    Written::new(denial.status, "application/json; charset=utf-8", body.to_string())
+    DenialResponse::new(denial.status, "application/json; charset=utf-8", body.to_string())
 }
 
-fn google(denial: &Denial<'_>) -> Written {
+fn google(denial: &Denial<'_>) -> DenialResponse {
     let (status, domain, reason) = match denial.throttled {
         true => ("RESOURCE_EXHAUSTED", "usageLimits", "rateLimitExceeded"),
         false => ("UNAVAILABLE", "global", "backendError"),
@@ -153,10 +153,10 @@ fn google(denial: &Denial<'_>) -> Written {
         "errors": [{ "domain": domain, "reason": reason, "message": denial.message }],
         "details": denial.retry_after.map(retry_info).into_iter().collect::<Vec<_>>(),
     } });
-    Written::new(denial.status, "application/json; charset=UTF-8", body.to_string())
+    DenialResponse::new(denial.status, "application/json; charset=UTF-8", body.to_string())
 }
 
-fn github(denial: &Denial<'_>) -> Written {
+fn github(denial: &Denial<'_>) -> DenialResponse {
     let page = "https://docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api";
     let (status, before, section) = match denial.throttled && denial.as_secondary_limit {
         true => {
@@ -167,12 +167,12 @@ fn github(denial: &Denial<'_>) -> Written {
     };
     let message = format!("{before}{}", denial.message);
     let body = json!({ "message": message, "documentation_url": format!("{page}{section}") });
-    Written::new(status, "application/json; charset=utf-8", body.to_string())
+    DenialResponse::new(status, "application/json; charset=utf-8", body.to_string())
 }
 
 /// Returns a response of trailers alone. The pushback is gRFC A6's, in milliseconds.
-fn grpc(denial: &Denial<'_>) -> Written {
-    let mut written = Written::new(StatusCode::OK, "application/grpc", Vec::new());
+fn grpc(denial: &Denial<'_>) -> DenialResponse {
+    let mut written = DenialResponse::new(StatusCode::OK, "application/grpc", Vec::new());
     written.push("grpc-status", if denial.throttled { "8" } else { "14" });
     written.push("grpc-message", &utf8_percent_encode(denial.message, &GRPC_MESSAGE).to_string());
     if let Some(wait) = denial.retry_after {
@@ -214,9 +214,9 @@ fn cbor_text(text: &str) -> Vec<u8> {
 /// The bytes to escape in `grpc-message`. Source: "gRPC over HTTP2", `Percent-Encoded`.
 const GRPC_MESSAGE: AsciiSet = CONTROLS.add(b'%');
 
-// === impl Written ===
+// === impl DenialResponse ===
 
-impl Written {
+impl DenialResponse {
     fn new(status: StatusCode, kind: &'static str, body: impl Into<Vec<u8>>) -> Self {
         let kind = (header::CONTENT_TYPE, HeaderValue::from_static(kind));
         Self { status, headers: vec![kind], body: body.into() }
@@ -243,11 +243,11 @@ mod tests {
         as_secondary_limit: false,
     };
 
-    fn text(written: &Written) -> &str {
+    fn text(written: &DenialResponse) -> &str {
         std::str::from_utf8(&written.body).expect("text")
     }
 
-    fn field<'a>(written: &'a Written, name: &str) -> Option<&'a str> {
+    fn field<'a>(written: &'a DenialResponse, name: &str) -> Option<&'a str> {
         written.headers.iter().find(|(given, _)| given == name).and_then(|(_, value)| value.to_str().ok())
     }
 

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::report::{Caller, Habit, News, Report};
-use super::seen::{CallNames, Seen};
+use super::report::{Habit, HotCaller, News, Report};
+use super::seen::{CallNames, ObjectCall};
 use crate::moment::Moment;
 
 /// The runs of the same 4xx, by the hash of object, part of it and caller.
 #[derive(Debug, Default)]
-pub(super) struct Denied(BTreeMap<u64, Run>);
+pub(super) struct DenialRuns(BTreeMap<u64, Run>);
 
 /// A run of the same 4xx.
 #[derive(Clone, Debug, Default)]
@@ -27,15 +27,15 @@ struct Run {
     names: Option<Box<CallNames>>,
 }
 
-// === impl Denied ===
+// === impl DenialRuns ===
 
-impl Denied {
+impl DenialRuns {
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Learns of a call with a 4xx.
-    pub(super) fn denied(&mut self, seen: &Seen<'_>) -> Option<News> {
+    pub(super) fn denied(&mut self, seen: &ObjectCall<'_>) -> Option<News> {
         let id = id(seen);
         let is_other = self.0.get(&id).is_some_and(|run| run.status != seen.status);
         let ended = if is_other { self.passed(seen) } else { None };
@@ -58,7 +58,7 @@ impl Denied {
     }
 
     /// Learns of another response: the run is over.
-    pub(super) fn passed(&mut self, seen: &Seen<'_>) -> Option<News> {
+    pub(super) fn passed(&mut self, seen: &ObjectCall<'_>) -> Option<News> {
         self.0.remove(&id(seen)).and_then(|run| run.ended())
     }
 
@@ -95,7 +95,7 @@ impl Denied {
 // === impl Run ===
 
 impl Run {
-    fn new(seen: &Seen<'_>) -> Self {
+    fn new(seen: &ObjectCall<'_>) -> Self {
         Self {
             object: seen.object,
             status: seen.status,
@@ -106,7 +106,7 @@ impl Run {
         }
     }
 
-    fn learn(&mut self, seen: &Seen<'_>) {
+    fn learn(&mut self, seen: &ObjectCall<'_>) {
         self.calls += 1;
         self.gap = seen.at - self.last;
         self.last = self.last.max(seen.at);
@@ -145,7 +145,7 @@ impl Run {
             within: self.last - self.first,
             since: self.first,
             last: self.last,
-            callers: vec![Caller { name: names.caller.clone(), calls: self.calls }],
+            callers: vec![HotCaller { name: names.caller.clone(), calls: self.calls }],
             is_paced: false,
             names,
         })
@@ -153,7 +153,7 @@ impl Run {
 }
 
 /// Returns the number of an object, a part of it and a caller.
-fn id(seen: &Seen<'_>) -> u64 {
+fn id(seen: &ObjectCall<'_>) -> u64 {
     seen.object ^ seen.facet.rotate_left(17) ^ seen.caller.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 

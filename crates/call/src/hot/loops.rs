@@ -5,10 +5,10 @@
 //! for it ten times in a row in half a minute or more. It is over after a minute at the pace; a run
 //! of 4xx is over after any other response, or after a time without calls.
 
-use super::denied::Denied;
+use super::denied::DenialRuns;
 use super::report::{News, Report};
-use super::seen::Seen;
-use super::watched::Watched;
+use super::seen::ObjectCall;
+use super::watched::WatchedObject;
 use crate::limit::sketch::{Pace, Sketch};
 use crate::moment::Moment;
 
@@ -16,8 +16,8 @@ use crate::moment::Moment;
 #[derive(Debug, Default)]
 pub struct Loops {
     sketch: Sketch,
-    watched: Vec<Watched>,
-    denied: Denied,
+    watched: Vec<WatchedObject>,
+    denied: DenialRuns,
     /// For the next tick.
     news: Vec<News>,
 }
@@ -49,7 +49,7 @@ impl Loops {
     }
 
     /// Learns of a call. `too_soon` is the result of [`Self::is_too_soon`].
-    pub fn learn(&mut self, seen: &Seen<'_>, too_soon: bool) {
+    pub fn learn(&mut self, seen: &ObjectCall<'_>, too_soon: bool) {
         let id = in_direction(seen.object, seen.reads);
         let place = match self.watched.iter().position(|watched| watched.id == id) {
             None if too_soon => self.watch(id, seen),
@@ -105,13 +105,13 @@ impl Loops {
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
         let texts = 2048;
-        let watched = self.watched.capacity() * (size_of::<Watched>() + texts);
+        let watched = self.watched.capacity() * (size_of::<WatchedObject>() + texts);
         self.sketch.bytes() + watched + self.denied.bytes()
     }
 
     /// Begins to watch an object. With too many, it takes the place of the one with the fewest calls,
     /// unless all are loops. Returns its place.
-    fn watch(&mut self, id: u64, seen: &Seen<'_>) -> Option<usize> {
+    fn watch(&mut self, id: u64, seen: &ObjectCall<'_>) -> Option<usize> {
         if self.watched.len() >= MOST {
             let (place, least) = self.watched.iter().enumerate().min_by_key(|(_, watched)| watched.weight())?;
             if least.is_named {
@@ -119,7 +119,7 @@ impl Loops {
             }
             self.watched.swap_remove(place);
         }
-        self.watched.push(Watched::new(id, seen));
+        self.watched.push(WatchedObject::new(id, seen));
         Some(self.watched.len() - 1)
     }
 }

@@ -29,14 +29,14 @@ pub struct Report {
     /// The moment of the last.
     pub last: Moment,
     /// Their callers.
-    pub callers: Vec<Caller>,
+    pub callers: Vec<HotCaller>,
     /// True if the gate refuses early calls of it.
     pub is_paced: bool,
 }
 
 /// A caller of a hot object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Caller {
+pub struct HotCaller {
     /// Its name.
     pub name: Box<str>,
     /// Its calls since the beginning.

@@ -4,7 +4,7 @@ use crate::moment::Moment;
 
 /// An answered call.
 #[derive(Clone, Copy, derive_more::Debug)]
-pub struct Seen<'a> {
+pub struct ObjectCall<'a> {
     /// The object.
     pub object: u64,
     /// The part of the object, and the operation.
@@ -20,7 +20,7 @@ pub struct Seen<'a> {
     /// True if the upstream answered it.
     pub is_upstreams: bool,
     /// The kind of the gate's refusal, if it refused the call.
-    pub refused: Option<Refused>,
+    pub refused: Option<RefusalKind>,
     /// The digest of its body, if there is one.
     pub body: Option<u64>,
     /// Makes its names, on demand.
@@ -30,7 +30,7 @@ pub struct Seen<'a> {
 
 /// A kind of refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum RefusalKind {
     /// Its object was called too soon.
     TooSoon,
     /// Its key fails.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use super::{CallNames, Loops, News, Pace, Report, Seen};
+use super::{CallNames, Loops, News, ObjectCall, Pace, Report};
 use crate::moment::Moment;
 
 /// One write in a second, ten at once: the default.
@@ -83,8 +83,8 @@ impl Watch {
     }
 }
 
-fn seen<'a>(call: &Call, at: Moment, names: &'a dyn Fn() -> CallNames) -> Seen<'a> {
-    Seen {
+fn seen<'a>(call: &Call, at: Moment, names: &'a dyn Fn() -> CallNames) -> ObjectCall<'a> {
+    ObjectCall {
         object: hash(call.object),
         facet: hash(call.verb.len() as u64),
         reads: call.verb == "get",

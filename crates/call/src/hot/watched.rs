@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use super::recent::Recent;
-use super::report::{Bodies, CallCounts, Caller, Habit, Report};
-use super::seen::{CallNames, Refused, Seen};
+use super::report::{Bodies, CallCounts, Habit, HotCaller, Report};
+use super::seen::{CallNames, ObjectCall, RefusalKind};
 use crate::moment::Moment;
 
 /// An object with too many calls.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Watched {
+pub(super) struct WatchedObject {
     /// The object and the direction.
     pub(super) id: u64,
     /// The object alone.
@@ -36,16 +36,16 @@ pub(super) struct Watched {
 #[derive(Clone, Debug)]
 struct Habits {
     number: u64,
-    caller: Caller,
+    caller: HotCaller,
     body: Option<u64>,
     same: u64,
     other: u64,
 }
 
-// === impl Watched ===
+// === impl WatchedObject ===
 
-impl Watched {
-    pub(super) fn new(id: u64, seen: &Seen<'_>) -> Self {
+impl WatchedObject {
+    pub(super) fn new(id: u64, seen: &ObjectCall<'_>) -> Self {
         Self {
             id,
             of: seen.object,
@@ -59,10 +59,10 @@ impl Watched {
     }
 
     /// Learns of a call. `over` is true if it came too soon.
-    pub(super) fn learn(&mut self, seen: &Seen<'_>, over: bool) {
+    pub(super) fn learn(&mut self, seen: &ObjectCall<'_>, over: bool) {
         self.go_on(seen.at);
         self.last = self.last.max(seen.at);
-        self.busy |= u16::from(over || seen.refused == Some(Refused::TooSoon));
+        self.busy |= u16::from(over || seen.refused == Some(RefusalKind::TooSoon));
         self.calls.add(seen.at);
         self.counts.add(seen);
         let known = self.callers.iter().position(|caller| caller.number == seen.caller);
@@ -142,13 +142,13 @@ impl Watched {
 // === impl CallCounts ===
 
 impl CallCounts {
-    fn add(&mut self, seen: &Seen<'_>) {
+    fn add(&mut self, seen: &ObjectCall<'_>) {
         self.all += 1;
         match (seen.refused, seen.status) {
             (Some(why), _) => {
                 self.refused += 1;
-                self.too_soon += u64::from(why == Refused::TooSoon);
-                self.failing += u64::from(why == Refused::Failing);
+                self.too_soon += u64::from(why == RefusalKind::TooSoon);
+                self.failing += u64::from(why == RefusalKind::Failing);
             }
             (None, 400..500) => self.denied += 1,
             (None, 500..) => self.failed += 1,
@@ -160,12 +160,12 @@ impl CallCounts {
 // === impl Habits ===
 
 impl Habits {
-    fn new(seen: &Seen<'_>) -> Self {
-        let caller = Caller { name: (seen.names)().caller, calls: 0 };
+    fn new(seen: &ObjectCall<'_>) -> Self {
+        let caller = HotCaller { name: (seen.names)().caller, calls: 0 };
         Self { number: seen.caller, caller, body: None, same: 0, other: 0 }
     }
 
-    fn learn(&mut self, seen: &Seen<'_>) {
+    fn learn(&mut self, seen: &ObjectCall<'_>) {
         self.caller.calls += 1;
         let Some(body) = seen.body else { return };
         match self.body.replace(body) {

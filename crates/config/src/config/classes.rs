@@ -12,7 +12,7 @@ use super::problems::did_you_mean;
 use super::unmet::{Reach, reach};
 use super::{limits, names, shared};
 use crate::api::Failures;
-use crate::classify::{CostBy, KeyParts, Kind, Matching, Rule, Traits};
+use crate::classify::{ApiKind, CostBy, KeyParts, Rule, RuleMatch, Traits};
 use crate::dialect::Dialect;
 use crate::limit::policy::{Backoff, BucketPolicy, ClassPolicy, Cost, Lane, Per, SharedId, SharedPolicy, Strategy};
 use crate::limit::{ClassId, Policy};
@@ -23,7 +23,7 @@ pub(super) struct Class<'a> {
     /// Without the class that it is within.
     policy: ClassPolicy,
     within: Option<String>,
-    matching: Option<Matching>,
+    matching: Option<RuleMatch>,
     failures: Failures,
     key: Option<KeyParts>,
     cost: CostBy,
@@ -38,7 +38,7 @@ pub(super) struct Class<'a> {
 /// The settings of a gate that its classes start from.
 #[derive(Debug)]
 pub(super) struct GateDefaults {
-    pub(super) kind: Kind,
+    pub(super) kind: ApiKind,
     pub(super) preset: Preset,
     /// The share of the provider's figures that the preset's buckets take.
     pub(super) share: f64,
@@ -99,7 +99,7 @@ fn name(at: &Cursor<'_>, seen: &mut BTreeMap<String, String>) -> Option<String> 
 }
 
 impl<'a> Class<'a> {
-    fn new(name: &str, matching: Option<Matching>, defaults: &GateDefaults, at: Cursor<'a>) -> Self {
+    fn new(name: &str, matching: Option<RuleMatch>, defaults: &GateDefaults, at: Cursor<'a>) -> Self {
         let (backoff, failures) = defaults.backoff.clone();
         let policy = ClassPolicy {
             name: Arc::from(name),
@@ -160,7 +160,7 @@ impl<'a> Class<'a> {
         let of_gate = self.per_key.filter(|_| policy.lane != Lane::Exempt);
         self.per_key = per_key(&at.limit("per_key"), of_gate);
         policy.per_key = self.per_key.map(PerKey::paces);
-        let is_other = defaults.kind != Kind::Http;
+        let is_other = defaults.kind != ApiKind::Http;
         let of_http = at.unused_if(is_other, "it is for kind = \"http\" only", &at.at("revalidate"));
         self.revalidate = of_http.get("revalidate", self.revalidate);
         self.at = at;
@@ -170,26 +170,26 @@ impl<'a> Class<'a> {
 /// Returns the built-in classes before and after the user's.
 fn builtin<'a>(
     defaults: &GateDefaults,
-    class: &impl Fn(&str, Matching) -> Class<'a>,
+    class: &impl Fn(&str, RuleMatch) -> Class<'a>,
 ) -> (Vec<Class<'a>>, Vec<Class<'a>>) {
-    let default = class("default", Matching::Everything);
-    if defaults.kind == Kind::Http {
+    let default = class("default", RuleMatch::Everything);
+    if defaults.kind == ApiKind::Http {
         let of_preset = defaults.preset.classes().into_iter().map(|one| of_preset(one, defaults, class));
-        let health = class("health", Matching::GrpcHealth).with(|policy| policy.lane = Lane::Exempt);
+        let health = class("health", RuleMatch::GrpcHealth).with(|policy| policy.lane = Lane::Exempt);
         let before = if defaults.dialect == Dialect::Plain { Vec::new() } else { vec![health] };
         return (before, of_preset.chain([default]).collect());
     }
-    let before = [class("leases", Matching::Leases), class("health", Matching::Health)];
+    let before = [class("leases", RuleMatch::Leases), class("health", RuleMatch::Health)];
     let before = before.into_iter().map(|class| class.with(|policy| policy.lane = Lane::Exempt)).collect();
     // Discovery comes in one large burst, which must not empty the gate's bucket. Where that is
     // off, nothing is to be spared.
     let own = defaults.bucket.map(|_| bucket(50.0, 300, Per::Gate));
-    let discovery = class("discovery", Matching::Discovery).with(|policy| {
+    let discovery = class("discovery", RuleMatch::Discovery).with(|policy| {
         policy.bucket = own;
         policy.own_bucket_only = own.is_some();
     });
-    let reviews = class("reviews", Matching::Reviews).with(|policy| policy.lane = Lane::High);
-    let events = class("events", Matching::Events).with(|policy| policy.lane = Lane::Low);
+    let reviews = class("reviews", RuleMatch::Reviews).with(|policy| policy.lane = Lane::High);
+    let events = class("events", RuleMatch::Events).with(|policy| policy.lane = Lane::Low);
     let after = vec![discovery, reviews, events, default];
     (before, after)
 }
@@ -198,11 +198,11 @@ fn builtin<'a>(
 fn of_preset<'a>(
     preset: PresetClass,
     defaults: &GateDefaults,
-    class: &impl Fn(&str, Matching) -> Class<'a>,
+    class: &impl Fn(&str, RuleMatch) -> Class<'a>,
 ) -> Class<'a> {
     let PresetClass { name, matcher, bucket, lane, within, own_bucket_only, hold, cost, hides_by_403 } = preset;
     let (by, cost) = cost::of_preset(cost, defaults.kind, defaults.dialect);
-    let class = class(name, Matching::Patterns(Box::new(matcher))).with(|policy| {
+    let class = class(name, RuleMatch::Patterns(Box::new(matcher))).with(|policy| {
         policy.cost = cost;
         policy.bucket = bucket.map(|bucket| bucket.at(defaults.share));
         (policy.lane, policy.own_bucket_only) = (lane, own_bucket_only);

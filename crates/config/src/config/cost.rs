@@ -7,7 +7,7 @@ use toml::Value;
 use super::cursor::{Cursor, TomlValue};
 use super::shape::Shape;
 use super::values::one_of;
-use crate::classify::{CostBy, CostReader, Kind};
+use crate::classify::{ApiKind, CostBy, CostReader};
 use crate::dialect::Dialect;
 use crate::limit::policy::{BucketPolicy, Cost};
 use crate::limit::words::Words;
@@ -23,7 +23,7 @@ words! {
 }
 
 /// Reads the cost of a class's calls, and its bounds.
-pub(super) fn cost(at: &Cursor<'_>, base: (CostBy, Cost), kind: Kind, dialect: Dialect) -> (CostBy, Cost) {
+pub(super) fn cost(at: &Cursor<'_>, base: (CostBy, Cost), kind: ApiKind, dialect: Dialect) -> (CostBy, Cost) {
     let by = at.get("cost", base.0);
     let reader = match by {
         CostBy::Number(_) => None,
@@ -49,7 +49,7 @@ pub(super) fn cost(at: &Cursor<'_>, base: (CostBy, Cost), kind: Kind, dialect: D
 
 /// Returns the cost of a preset's class and its bounds. Where the gate cannot read it from the
 /// call, every call costs as the dearest.
-pub(super) fn of_preset(by: CostBy, kind: Kind, dialect: Dialect) -> (CostBy, Cost) {
+pub(super) fn of_preset(by: CostBy, kind: ApiKind, dialect: Dialect) -> (CostBy, Cost) {
     match by {
         CostBy::Read(reader) if needed(reader, kind, dialect).is_none() => {
             (by, Cost { least: 1, most: most_of(reader) })
@@ -60,9 +60,9 @@ pub(super) fn of_preset(by: CostBy, kind: Kind, dialect: Dialect) -> (CostBy, Co
 }
 
 /// Returns the setting that a gate needs for this reader and does not have.
-fn needed(reader: CostReader, kind: Kind, dialect: Dialect) -> Option<&'static str> {
+fn needed(reader: CostReader, kind: ApiKind, dialect: Dialect) -> Option<&'static str> {
     match reader {
-        CostReader::List if kind != Kind::Kubernetes => Some("kind = \"kubernetes\""),
+        CostReader::List if kind != ApiKind::Kubernetes => Some("kind = \"kubernetes\""),
         CostReader::Graphql if dialect != Dialect::Github => Some("dialect = \"github\""),
         CostReader::Instances if dialect != Dialect::Aws => Some("dialect = \"aws\""),
         _ => None,

@@ -18,7 +18,7 @@ use super::presets::Preset;
 use super::problems::{alternatives, did_you_mean};
 use super::shape::Shape;
 use super::url;
-use crate::classify::Kind;
+use crate::classify::ApiKind;
 use crate::limit::words::Words;
 use crate::spec::{Egress, HostPattern, HostSet, Hosts, Listen, PlainHttp, Settings, Unlisted, has_valid_port};
 
@@ -149,7 +149,7 @@ fn check_via(via: &str, listen: Option<&Listen>, at: &Cursor<'_>) {
 }
 
 /// Reads the hosts of a gate, in place of its upstream; `place` is its place in the file.
-pub(super) fn hosts(at: &Cursor<'_>, kind: Kind, place: Option<usize>) -> Option<Hosts> {
+pub(super) fn hosts(at: &Cursor<'_>, kind: ApiKind, place: Option<usize>) -> Option<Hosts> {
     let is_meant = is_meant(at, place);
     let own = at.unused_if(!is_meant, "it is for a gate with hosts only", &at.at("hosts"));
     let of_preset = set_of_preset(at).filter(|_| is_meant).map(|set| vec![HostPattern::Set(set)]);
@@ -171,7 +171,7 @@ pub(super) fn hosts(at: &Cursor<'_>, kind: Kind, place: Option<usize>) -> Option
         at.at("hosts")
             .problem("needs the listener of [egress], through which clients reach these hosts; expected such a table");
     }
-    if kind != Kind::Http {
+    if kind != ApiKind::Http {
         let at = at.at("kind").given(&[&at.at("hosts")]);
         at.problem("is \"kubernetes\", but hosts are those of external APIs; expected \"http\"");
     }

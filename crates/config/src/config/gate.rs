@@ -16,8 +16,8 @@ use super::unmet::{self, Whole};
 use super::values::{Bytes, OrOff};
 use super::words::Impersonation;
 use super::{clients, egress, identities, limits, names, shared, signals, sources};
-use crate::api::{Failures, Throttling, duration};
-use crate::classify::{CallerSplits, FairBy, KeyParts, Kind, Rules};
+use crate::api::{Failures, PausePolicy, duration};
+use crate::classify::{ApiKind, CallerSplits, FairBy, KeyParts, Rules};
 use crate::dialect::Dialect;
 use crate::limit::Policy;
 use crate::limit::policy::{Backoff, SharedId};
@@ -31,7 +31,7 @@ pub(super) fn gate(at: &Cursor<'_>, name: Arc<str>, behind: Option<(usize, bool)
     let of_provider =
         Preset::ALL.into_iter().find(|preset| at.at("preset").is_word(preset.word())).and_then(Preset::dialect);
     let has_hosts = egress::is_meant(at, place);
-    let kind = at.get("kind", if of_provider.is_some() || has_hosts { Kind::Http } else { Kind::Kubernetes });
+    let kind = at.get("kind", if of_provider.is_some() || has_hosts { ApiKind::Http } else { ApiKind::Kubernetes });
     let (listen, upstream) = ends(at, kind, has_hosts);
     let hosts = egress::hosts(at, kind, place);
     let (preset, share, numbers) = preset(at, kind);
@@ -96,8 +96,8 @@ pub(super) fn gate(at: &Cursor<'_>, name: Arc<str>, behind: Option<(usize, bool)
 }
 
 /// Reads if the gate writes Events, for which it needs an identity of its own.
-fn events(at: &Cursor<'_>, kind: Kind, credentials: Credentials) -> bool {
-    let is_other = kind != Kind::Kubernetes;
+fn events(at: &Cursor<'_>, kind: ApiKind, credentials: Credentials) -> bool {
+    let is_other = kind != ApiKind::Kubernetes;
     let own = at.unused_if(is_other, "it is for kind = \"kubernetes\" only", &at.at("kind"));
     let events = own.get("events", false);
     if events && credentials == Credentials::PassThrough {
@@ -108,7 +108,7 @@ fn events(at: &Cursor<'_>, kind: Kind, credentials: Credentials) -> bool {
 }
 
 /// Reads where clients connect, and where their calls go.
-fn ends(at: &Cursor<'_>, kind: Kind, has_hosts: bool) -> (Vec<Listen>, Option<Source>) {
+fn ends(at: &Cursor<'_>, kind: ApiKind, has_hosts: bool) -> (Vec<Listen>, Option<Source>) {
     let own = egress::beside_hosts(at, has_hosts, egress::LISTENER);
     let Listeners(listen) = own.get("listen", Listeners(vec![Listen::Tcp(LISTEN)]));
     if has_hosts {
@@ -127,12 +127,12 @@ fn own_names(at: &Cursor<'_>, (host, rewrite_links): (Host, bool)) -> (Vec<Strin
 }
 
 /// Reads the preset, and the share that it takes of its provider's figures.
-fn preset(at: &Cursor<'_>, kind: Kind) -> (Preset, f64, Numbers) {
+fn preset(at: &Cursor<'_>, kind: ApiKind) -> (Preset, f64, Numbers) {
     let preset = at.get("preset", Preset::Sidecar);
     let is_other = preset != Preset::Crossplane;
     let crossplane = at.unused_if(is_other, "it is for preset = \"crossplane\" only", &at.at("preset"));
     let rate = crossplane.get("max_reconcile_rate", presets::MAX_RECONCILE_RATE);
-    if preset.dialect().is_some() && kind != Kind::Http {
+    if preset.dialect().is_some() && kind != ApiKind::Http {
         let message = format!("is \"{}\", which is for kind = \"http\"", preset.word());
         at.at("preset").given(&[&at.at("kind")]).problem(message);
     }
@@ -155,10 +155,10 @@ fn preset(at: &Cursor<'_>, kind: Kind) -> (Preset, f64, Numbers) {
 }
 
 /// Reads the provider in whose words calls are read and refused.
-fn dialect(at: &Cursor<'_>, kind: Kind, preset: Preset) -> Dialect {
+fn dialect(at: &Cursor<'_>, kind: ApiKind, preset: Preset) -> Dialect {
     let usual = preset.dialect().unwrap_or(Dialect::Plain);
     let dialect =
-        at.unused_if(kind != Kind::Http, "it is for kind = \"http\" only", &at.at("kind")).get("dialect", usual);
+        at.unused_if(kind != ApiKind::Http, "it is for kind = \"http\" only", &at.at("kind")).get("dialect", usual);
     if usual != Dialect::Plain && dialect != usual {
         let preset = preset.word();
         let read = usual.word();
@@ -189,14 +189,14 @@ struct Limits {
     /// Without its classes.
     policy: Policy,
     fair_by: FairBy,
-    throttling: Throttling,
+    throttling: PausePolicy,
     backoff: (Backoff, Failures),
     key: Option<KeyParts>,
     per_key: Option<PerKey>,
 }
 
 impl Limits {
-    fn read(at: &Cursor<'_>, kind: Kind, preset: Preset, numbers: &Numbers) -> Self {
+    fn read(at: &Cursor<'_>, kind: ApiKind, preset: Preset, numbers: &Numbers) -> Self {
         let key = at.get("key", None::<KeyParts>);
         let one_at_a_time = at.get("one_at_a_time", false);
         let per_key = per_key(&at.limit("per_key"), PerKey::of_preset(kind, preset));
@@ -242,7 +242,7 @@ impl Limits {
     fn with_classes(
         self,
         at: &Cursor<'_>,
-        kind: Kind,
+        kind: ApiKind,
         (preset, share): (Preset, f64),
         (dialect, knows_clients): (Dialect, bool),
     ) -> (Policy, Rules, Vec<Failures>, Vec<bool>) {
@@ -272,8 +272,9 @@ impl Limits {
 }
 
 /// Reads how many bytes of answers are kept by the classes that keep any.
-fn revalidation(at: &Cursor<'_>, kind: Kind, classes: Vec<bool>) -> Revalidation {
-    let at = at.unused_if(kind != Kind::Http, "it is for kind = \"http\" only", &at.at("kind")).table("revalidation");
+fn revalidation(at: &Cursor<'_>, kind: ApiKind, classes: Vec<bool>) -> Revalidation {
+    let at =
+        at.unused_if(kind != ApiKind::Http, "it is for kind = \"http\" only", &at.at("kind")).table("revalidation");
     let Bytes(max_bytes) = at.get("max_bytes", Bytes(KEPT));
     if max_bytes == 0 {
         at.at("max_bytes").problem("is 0, expected a size; to keep no answers: revalidate = false in each class");
@@ -286,11 +287,11 @@ fn revalidation(at: &Cursor<'_>, kind: Kind, classes: Vec<bool>) -> Revalidation
 fn check_links(gate: &Gate, dialect: Dialect, at: &Cursor<'_>) {
     let links = at.at("rewrite_links");
     let kind = at.at("kind");
-    if gate.kind == Kind::Kubernetes && gate.rewrite_links && links.is_present() {
+    if gate.kind == ApiKind::Kubernetes && gate.rewrite_links && links.is_present() {
         links.given(&[&kind]).problem("is true, but a cluster's answers have no links; it is for kind = \"http\"");
     }
     let is_said = links.is_present() || gate.host == Host::Preserve || dialect == Dialect::Aws;
-    if gate.kind == Kind::Http && !gate.rewrite_links && !is_said {
+    if gate.kind == ApiKind::Http && !gate.rewrite_links && !is_said {
         links.warn(
             "is false: a client that follows the links of an answer (Link, Location: the next page of a list) goes past the gate; expected \
              true, or false in so many words if this API has none",

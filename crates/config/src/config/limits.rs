@@ -12,7 +12,7 @@ use super::shape::Shape;
 use super::values::{Bytes, OrAuto};
 use super::words::{Start, StrategyWord};
 use crate::api::Failures;
-use crate::classify::{FairBy, Kind};
+use crate::classify::{ApiKind, FairBy};
 use crate::limit::policy::{Adapt, Backoff, BucketPolicy, Combine, InFlight, Per, QueuePolicy, Strategy};
 
 /// Reads a bucket: `base` with what the table changes.
@@ -248,12 +248,12 @@ impl TomlValue for Failures {
 }
 
 /// Reads the limits on waiting calls, and the flows that take turns.
-pub(super) fn queue(at: &Cursor<'_>, kind: Kind, max_wait: Duration) -> (QueuePolicy, FairBy) {
+pub(super) fn queue(at: &Cursor<'_>, kind: ApiKind, max_wait: Duration) -> (QueuePolicy, FairBy) {
     let max_wait = at.get("max_wait", max_wait);
     let max_waiting = at.get("max_waiting", 10_000);
     let Bytes(max_waiting_bytes) = at.get("max_waiting_bytes", Bytes(16 << 20));
     let fair_by = at.get("fair_by", FairBy::Resource);
-    if kind == Kind::Http && fair_by == FairBy::Namespace {
+    if kind == ApiKind::Http && fair_by == FairBy::Namespace {
         at.at("fair_by").problem("is \"namespace\", which an external API has none of");
     }
     let combine = at.get("combine", Combine::Sequential);

@@ -9,16 +9,21 @@ use http::{HeaderName, Method};
 use super::cursor::Cursor;
 use super::problems::{alternatives, did_you_mean};
 use crate::api::Verb;
-use crate::classify::{Kind, Matcher, Matching, PatternList};
+use crate::classify::{ApiKind, Matcher, PatternList, RuleMatch};
 use crate::dialect::{Dialect, service_names};
 
 /// Reads what a class matches, which is what `base` matches if its table does not say.
-pub(super) fn matching(class: &Cursor<'_>, base: Option<Matching>, kind: Kind, dialect: Dialect) -> Option<Matching> {
+pub(super) fn matching(
+    class: &Cursor<'_>,
+    base: Option<RuleMatch>,
+    kind: ApiKind,
+    dialect: Dialect,
+) -> Option<RuleMatch> {
     let why = "the class \"default\" takes whatever no other class matches";
-    let class = class.unused_if(base == Some(Matching::Everything), why, &class.at("name"));
+    let class = class.unused_if(base == Some(RuleMatch::Everything), why, &class.at("name"));
     let (at, mut matcher) = match (class.optional("match"), base) {
         (Some(at), _) => (at, Matcher::default()),
-        (None, Some(Matching::Patterns(matcher))) => (class.table("match"), *matcher),
+        (None, Some(RuleMatch::Patterns(matcher))) => (class.table("match"), *matcher),
         (None, base) => return base,
     };
     for list in PatternList::ALL {
@@ -47,23 +52,23 @@ pub(super) fn matching(class: &Cursor<'_>, base: Option<Matching>, kind: Kind, d
     if dialect == Dialect::Aws {
         check_services(matcher.get(PatternList::Services), &at);
     }
-    Some(Matching::Patterns(Box::new(matcher)))
+    Some(RuleMatch::Patterns(Box::new(matcher)))
 }
 
 /// Returns the reason why a list of patterns matches nothing on a gate, if that is so.
-fn why_nothing_matches(list: PatternList, kind: Kind, dialect: Dialect) -> Option<&'static str> {
+fn why_nothing_matches(list: PatternList, kind: ApiKind, dialect: Dialect) -> Option<&'static str> {
     use PatternList as List;
     let (matches, problem) = match list {
         List::Verbs | List::Methods | List::Paths | List::UserAgents => return None,
         List::Groups | List::Resources | List::Namespaces | List::Names | List::Subresources => {
-            (kind == Kind::Kubernetes, "matches nothing on a gate of kind \"http\": use paths")
+            (kind == ApiKind::Kubernetes, "matches nothing on a gate of kind \"http\": use paths")
         }
         List::Services | List::Regions | List::Accounts | List::Actions => (dialect != Dialect::Plain, NO_DIALECT),
     };
     (!matches).then_some(problem)
 }
 
-fn check(matcher: &Matcher, at: &Cursor<'_>, kind: Kind) {
+fn check(matcher: &Matcher, at: &Cursor<'_>, kind: ApiKind) {
     let verbs = verbs(kind);
     let is_pattern = |text: &str| text.contains('*');
     at.check_each("verbs", matcher.get(PatternList::Verbs), |verb| {
@@ -79,7 +84,7 @@ fn check(matcher: &Matcher, at: &Cursor<'_>, kind: Kind) {
         (!path.starts_with(['/', '*'])).then(|| "expected a path from its \"/\"".to_owned())
     });
     patterns::check_path_escapes(matcher.get(PatternList::Paths), at, kind);
-    if kind == Kind::Kubernetes {
+    if kind == ApiKind::Kubernetes {
         patterns::check_resources(matcher, at);
     }
 }
@@ -103,10 +108,10 @@ fn check_services(services: &[String], at: &Cursor<'_>) {
 }
 
 /// Returns the verbs that calls can have.
-fn verbs(kind: Kind) -> Vec<&'static str> {
+fn verbs(kind: ApiKind) -> Vec<&'static str> {
     let all = Verb::ALL.into_iter().filter(|verb| *verb != Verb::Other);
     let kubernetes_only = [Verb::DeleteCollection, Verb::List, Verb::Proxy, Verb::Watch];
-    all.filter(|verb| kind == Kind::Kubernetes || !kubernetes_only.contains(verb)).map(Verb::word).collect()
+    all.filter(|verb| kind == ApiKind::Kubernetes || !kubernetes_only.contains(verb)).map(Verb::word).collect()
 }
 
 const NO_DIALECT: &str = "matches nothing on a gate without a dialect: set dialect = \"aws\", \"azure\", \"google\" or \"github\" on the gate";

@@ -6,7 +6,7 @@ use super::cursor::Cursor;
 use super::limits::{is_rate, takes_centuries};
 use super::presets::Preset;
 use super::rate::{Rate, RateOrOff};
-use crate::classify::Kind;
+use crate::classify::ApiKind;
 use crate::hot;
 
 /// The rates at which one object may be written and read, as they were configured.
@@ -24,13 +24,13 @@ impl PerKey {
     /// Returns what a gate starts from: on Kubernetes, objects that are written too often are
     /// named, and with preset `crossplane` their writes are refused. Presets that remember no
     /// failure know no key either, and do not begin to for this.
-    pub(super) fn of_preset(kind: Kind, preset: Preset) -> Option<Self> {
+    pub(super) fn of_preset(kind: ApiKind, preset: Preset) -> Option<Self> {
         match (kind, preset) {
-            (Kind::Http, _) | (_, Preset::ClientGo | Preset::None) => None,
-            (Kind::Kubernetes, Preset::Crossplane) => {
+            (ApiKind::Http, _) | (_, Preset::ClientGo | Preset::None) => None,
+            (ApiKind::Kubernetes, Preset::Crossplane) => {
                 Some(Self { writes: Some(Rate::per_second(0.5)), burst: THIRTY, enforce: true, ..USUAL })
             }
-            (Kind::Kubernetes, _) => Some(USUAL),
+            (ApiKind::Kubernetes, _) => Some(USUAL),
         }
     }
 

@@ -12,7 +12,7 @@ pub(super) use self::classes::{PresetBucket, PresetClass};
 use self::classes::{actions, list};
 use self::providers::Provider;
 use crate::api::{Failures, Scope, Signal};
-use crate::classify::Kind;
+use crate::classify::ApiKind;
 use crate::dialect::Dialect;
 use crate::limit::policy::{Adapt, BucketPolicy, InFlight, Per, Strategy};
 use crate::spec::{self, HostSet};
@@ -127,7 +127,7 @@ impl Preset {
 
     /// Returns its numbers, for a gate of `kind` with `max_reconcile_rate`, and for a share of its
     /// provider's figures.
-    pub(super) fn numbers(self, kind: Kind, max_reconcile_rate: NonZeroU32, share: f64) -> Numbers {
+    pub(super) fn numbers(self, kind: ApiKind, max_reconcile_rate: NonZeroU32, share: f64) -> Numbers {
         let none = Numbers {
             bucket: None,
             retry_bucket: None,
@@ -160,7 +160,7 @@ impl Preset {
             Self::Crossplane => {
                 let rate = max_reconcile_rate.get();
                 // A reconcile makes about five calls to the API server and one to the cloud.
-                let calls = if kind == Kind::Kubernetes { 5.0 } else { 1.0 };
+                let calls = if kind == ApiKind::Kubernetes { 5.0 } else { 1.0 };
                 Numbers {
                     bucket: Some(bucket(calls * f64::from(rate), rate.saturating_mul(10), Per::Gate)),
                     strategy: gentle,
@@ -202,10 +202,10 @@ fn exponential(base: Duration, max: Duration) -> Strategy {
 /// no answer. A client that leaves an API server has given up on it; a client that leaves an
 /// external API may have polled for as long as it meant to. Of a provider also the answers that no
 /// retry changes, but somebody with rights.
-pub(super) fn failures(kind: Kind, preset: Preset) -> Failures {
+pub(super) fn failures(kind: ApiKind, preset: Preset) -> Failures {
     let denials = if preset.provider().is_some() { &DENIALS[..] } else { &[] };
     let statuses = [denials, &[429, 500, 502, 503, 504]].concat();
-    Failures { statuses, transport: true, left: kind == Kind::Kubernetes }
+    Failures { statuses, transport: true, left: kind == ApiKind::Kubernetes }
 }
 
 /// The answers that are about the caller: it is not known, or it may not.

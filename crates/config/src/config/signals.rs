@@ -6,11 +6,11 @@ use super::cursor::{Cursor, TomlValue};
 use super::presets::Numbers;
 use super::problems::alternatives;
 use super::shape::Shape;
-use crate::api::{Scope, Signal, Signals, Throttling};
-use crate::classify::Kind;
+use crate::api::{PausePolicy, Scope, Signal, Signals};
+use crate::classify::ApiKind;
 
 /// Reads the signals of a gate.
-pub(super) fn throttling(at: &Cursor<'_>, kind: Kind, numbers: &Numbers) -> Throttling {
+pub(super) fn throttling(at: &Cursor<'_>, kind: ApiKind, numbers: &Numbers) -> PausePolicy {
     let honour = at.get("honour", numbers.honour.iter().copied().collect::<Signals>());
     let scope = at.get("scope", numbers.scope);
     let max_pause = at.get("max_pause", numbers.max_pause);
@@ -18,7 +18,7 @@ pub(super) fn throttling(at: &Cursor<'_>, kind: Kind, numbers: &Numbers) -> Thro
     if at.has("reserve") {
         check_reserve(reserve, honour, scope, at);
     }
-    Throttling { kubernetes: kind == Kind::Kubernetes, honour, scope, max_pause, reserve }
+    PausePolicy { kubernetes: kind == ApiKind::Kubernetes, honour, scope, max_pause, reserve }
 }
 
 /// A reserve that nothing could keep is an error, not a promise.

@@ -12,17 +12,17 @@ use super::problems::did_you_mean;
 use super::shape::Shape;
 use super::url;
 use super::words::Mode;
-use crate::classify::Kind;
+use crate::classify::ApiKind;
 use crate::spec::{CredentialFile, Credentials, Gate, ListenerTls, Source, TlsMode, UpstreamTls};
 
 /// Reads where calls go.
-pub(super) fn upstream(gate: &Cursor<'_>, kind: Kind) -> Option<Source> {
+pub(super) fn upstream(gate: &Cursor<'_>, kind: ApiKind) -> Option<Source> {
     let upstream = gate.option::<Source>("upstream", None);
     let at = gate.at("upstream");
     if !at.is_present() {
         at.missing(format_args!(", expected {UPSTREAMS}"));
     }
-    if let Some(upstream) = upstream.as_ref().filter(|upstream| kind == Kind::Http && upstream.has_identity()) {
+    if let Some(upstream) = upstream.as_ref().filter(|upstream| kind == ApiKind::Http && upstream.has_identity()) {
         at.given(&[&gate.at("kind")]).problem(format!(
             "is {}, which is for kind = \"kubernetes\"; expected a URL such as \"https://api.github.com\"",
             upstream.write()

@@ -5,7 +5,7 @@
 //! idle.
 
 use super::cursor::Cursor;
-use crate::classify::{Matcher, Matching, PatternList};
+use crate::classify::{Matcher, PatternList, RuleMatch};
 use crate::limit::Policy;
 use crate::limit::policy::{BucketPolicy, ClassPolicy, Combine, InFlight, Lane, Per, Strategy};
 use crate::spec::{Hosts, PlainHttp, Settings};
@@ -30,13 +30,13 @@ pub(super) enum Reach {
 }
 
 /// Returns what calls the classes can have that match so, in their order.
-pub(super) fn reach<'m>(matchings: impl Iterator<Item = Option<&'m Matching>>) -> Vec<Reach> {
+pub(super) fn reach<'m>(matchings: impl Iterator<Item = Option<&'m RuleMatch>>) -> Vec<Reach> {
     let matchings: Vec<_> = matchings.collect();
-    let covering = |narrow: &Matching, place| {
+    let covering = |narrow: &RuleMatch, place| {
         let mut before = matchings.iter().take(place);
         before.position(|wide| wide.is_some_and(|wide| covers(wide, narrow)))
     };
-    let reach = |(place, matching): (usize, &Option<&Matching>)| match matching {
+    let reach = |(place, matching): (usize, &Option<&RuleMatch>)| match matching {
         None => Reach::Within,
         Some(narrow) => covering(narrow, place).map_or(Reach::Calls, Reach::Covered),
     };
@@ -44,11 +44,11 @@ pub(super) fn reach<'m>(matchings: impl Iterator<Item = Option<&'m Matching>>) -
 }
 
 /// True if a call that is `narrow` is `wide` as well, as far as the patterns' own texts tell.
-fn covers(wide: &Matching, narrow: &Matching) -> bool {
+fn covers(wide: &RuleMatch, narrow: &RuleMatch) -> bool {
     let (wide, narrow) = match (wide, narrow) {
-        (Matching::Everything, _) => return true,
-        (Matching::Patterns(wide), _) if **wide == Matcher::default() => return true,
-        (Matching::Patterns(wide), Matching::Patterns(narrow)) => (wide, narrow),
+        (RuleMatch::Everything, _) => return true,
+        (RuleMatch::Patterns(wide), _) if **wide == Matcher::default() => return true,
+        (RuleMatch::Patterns(wide), RuleMatch::Patterns(narrow)) => (wide, narrow),
         _ => return wide == narrow,
     };
     let has_all = |list| {

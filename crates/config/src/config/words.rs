@@ -8,7 +8,7 @@ use super::presets::Preset;
 use super::shape::Shape;
 use super::values::one_of;
 use crate::api::{Scope, Signal};
-use crate::classify::{FairBy, Kind};
+use crate::classify::{ApiKind, FairBy};
 use crate::dialect::Dialect;
 use crate::limit::policy::{Combine, Lane, Outage, Per};
 use crate::limit::words::Words;
@@ -72,7 +72,7 @@ closed_lists!(
     Scope,
     Signal,
     Mode,
-    Kind,
+    ApiKind,
     Per,
     Combine,
     Lane,

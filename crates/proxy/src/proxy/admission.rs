@@ -26,7 +26,7 @@ use super::observe::CallContext;
 use super::parts::GateParts;
 use super::tunnel::Switch;
 use crate::api::{Group, Key};
-use crate::classify::{Classified, FlowName, Salt};
+use crate::classify::{ClassifiedCall, FlowName, Salt};
 use crate::clients::{ClientRefusal, Clients};
 use crate::clock::Clock;
 use crate::dialect::{Head, LONGEST_FORM};
@@ -76,7 +76,7 @@ impl PendingCall {
     }
 
     /// Reads the call under this configuration.
-    pub(crate) fn classify(&mut self, config: &GateConfig, hasher: &Salt) -> Classified {
+    pub(crate) fn classify(&mut self, config: &GateConfig, hasher: &Salt) -> ClassifiedCall {
         let Parts { method, uri, headers, .. } = &self.parts;
         let rules = &config.options.gate.rules;
         let head = Head { method, uri, headers };
@@ -196,7 +196,7 @@ fn ask(gate: &GateParts, request: &Parts, context: &CallContext) -> Result<Verdi
 }
 
 /// Returns a call as the limiter knows it.
-pub(super) fn arrival<'a>(call: &Classified, key: Option<Key>, flow_name: &'a FlowName<'a>) -> Arrival<'a> {
+pub(super) fn arrival<'a>(call: &ClassifiedCall, key: Option<Key>, flow_name: &'a FlowName<'a>) -> Arrival<'a> {
     Arrival {
         class: call.class,
         flow: Flow { id: call.flow, name: flow_name },

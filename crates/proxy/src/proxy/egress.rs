@@ -47,7 +47,7 @@ use super::gate::Gate;
 use super::guard::buffers::Buffers;
 use super::listener::{self, Bound, HandshakeErrors, Parting, Stream, Wire, WireHandle};
 use super::respond::Responder;
-use crate::classify::Kind;
+use crate::classify::ApiKind;
 use crate::clock::Clock;
 use crate::places::{self, Door, Place};
 use crate::spec::Listen;
@@ -132,7 +132,7 @@ impl Egress {
             drain,
             clock,
             buffers: Arc::default(),
-            responder: Arc::new(Responder::new(NAME.into(), Kind::Http, clock)),
+            responder: Arc::new(Responder::new(NAME.into(), ApiKind::Http, clock)),
             tally: Tally::new(),
             door: Door::to(places::of_process(), NAME, usize::MAX, clock),
             crowd: Door::to(places::of_process(), "egress crowd", TURNED_AWAY, clock),

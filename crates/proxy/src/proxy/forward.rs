@@ -18,10 +18,10 @@ use super::observe::CallContext;
 use super::parts::GateParts;
 use super::revalidate::{Meaning, Question};
 use super::tally::FailingAnswer;
-use crate::api::outcome::{self, Throttling, Told};
+use crate::api::outcome::{self, AnswerDetails, PausePolicy};
 use crate::api::signals::ErrorBody;
 use crate::api::{Answer, Gone, Key, Outcome, Verb, grpc, signals};
-use crate::classify::Kind;
+use crate::classify::ApiKind;
 use crate::clock::wall_clock;
 use crate::dialect::{Form, is_grpc};
 use crate::hot;
@@ -135,7 +135,7 @@ impl SentCall<'_> {
     /// Notices an external API's links that lead past the gate; the log tells of the first.
     fn notice_links(&self, headers: &HeaderMap) {
         let gate = &self.context.config.options.gate;
-        if gate.kind == Kind::Http && self.gate.upstream.leads_past(headers) && self.gate.tally.passed_links() {
+        if gate.kind == ApiKind::Http && self.gate.upstream.leads_past(headers) && self.gate.tally.passed_links() {
             tracing::warn!(
                 gate = &*gate.name,
                 "an answer has links to the upstream itself, which lead past this gate and its limits; see gates.{}.rewrite_links",
@@ -207,7 +207,7 @@ impl SentCall<'_> {
             let wall = (!headers.contains_key(DATE)).then(wall_clock);
             let response = signals::Response { status, headers, body: &[], wall };
             let quotas = signals::quotas(honoured, &response);
-            let Throttling { scope, reserve, .. } = config.options.gate.throttling;
+            let PausePolicy { scope, reserve, .. } = config.options.gate.throttling;
             if !config.options.gate.policy.shared.is_empty()
                 && let Some(left) = signals::left(honoured, &quotas, reserve)
             {
@@ -245,7 +245,7 @@ impl SentCall<'_> {
     }
 
     /// Reads the meaning of a response.
-    fn told(&self, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Told {
+    fn told(&self, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> AnswerDetails {
         let CallContext { config, call, .. } = &*self.context;
         let grpc = if self.is_grpc() { grpc::in_http(status, headers) } else { None };
         let (status, headers) = grpc.as_ref().map_or((status, headers), |(status, headers)| (*status, headers));
@@ -253,7 +253,7 @@ impl SentCall<'_> {
         let response = signals::Response { status, headers, body, wall };
         let told = outcome::answer(config.failures(call.class), &config.options.gate.throttling, &call.call, &response);
         let answer = if call.key_is_of_object { told.answer } else { told.answer.of_no_object() };
-        Told { answer, ..told }
+        AnswerDetails { answer, ..told }
     }
 
     /// Learns that there is no response head, and returns what to tell the client.

@@ -18,7 +18,7 @@ use crate::limit::Snapshot;
 use crate::limit::snapshot::{BucketView, Paused, SharedView};
 use crate::moment::Moment;
 use crate::telemetry::table::Metric;
-use crate::telemetry::{self, Passing, Sampler, UpstreamMeters, meters::as_f64, table};
+use crate::telemetry::{self, Sampler, ScrapeGauges, UpstreamMeters, meters::as_f64, table};
 use crate::upstream::Occupancy;
 
 /// Sets the gauges of a section: sums over its gates.
@@ -96,7 +96,7 @@ fn show_parts(gate: &str, now: &[Snapshot], shown: &mut Vec<(Gauge, f64)>) {
 }
 
 /// Sets the gauges of the upstream's own quotas. Accounts come and go with credentials.
-fn show_quotas(gate: &str, quotas: &Quotas, now: Moment, passing: &mut Passing) {
+fn show_quotas(gate: &str, quotas: &Quotas, now: Moment, passing: &mut ScrapeGauges) {
     for (resource, account, seen) in quotas.list(now) {
         let labels = [gate, &resource, &account];
         let resets_in = seen.resets_at.map(|at| (at - now).as_secs_f64());

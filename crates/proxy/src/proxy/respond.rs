@@ -19,10 +19,10 @@ use super::body::Body;
 use super::failure::Failure;
 use super::observe::CallContext;
 use crate::api::Verb;
-use crate::classify::Kind;
+use crate::classify::ApiKind;
 use crate::clock::Clock;
 use crate::credentials::CredentialRefusal;
-use crate::dialect::{Denial, Form, Written};
+use crate::dialect::{Denial, DenialResponse, Form};
 use crate::limit::{Reason, Refusal};
 use crate::upstream::DialFailure;
 
@@ -30,7 +30,7 @@ use crate::upstream::DialFailure;
 #[derive(Debug)]
 pub(crate) struct Responder {
     pub(crate) gate: Arc<str>,
-    kind: Kind,
+    kind: ApiKind,
     clock: Clock,
     /// Spreads Retry-After: the n-th refusal is hashed, so that no two processes spread alike and
     /// no state needs a lock.
@@ -41,7 +41,7 @@ pub(crate) struct Responder {
 // === impl Responder ===
 
 impl Responder {
-    pub(crate) fn new(gate: Arc<str>, kind: Kind, clock: Clock) -> Self {
+    pub(crate) fn new(gate: Arc<str>, kind: ApiKind, clock: Clock) -> Self {
         Self { gate, kind, clock, refusals: AtomicU64::new(0), hasher: RandomState::new() }
     }
 
@@ -100,7 +100,7 @@ impl Responder {
             request_id: &request_id,
             as_secondary_limit: context.config.options.gate.refusal_status == 403 && !concerns_key,
         };
-        let Written { status, headers, body } = form.write(&denial, &context.method);
+        let DenialResponse { status, headers, body } = form.write(&denial, &context.method);
         let length = body.len();
         let mut response = Response::new(Body::own(body));
         *response.status_mut() = status;
@@ -124,8 +124,8 @@ impl Responder {
 
     fn build(&self, answer: &Answer, method: &Method) -> Response<Body> {
         let (kind, text) = match self.kind {
-            Kind::Kubernetes => ("application/json", answer.status_object()),
-            Kind::Http => ("application/problem+json", answer.problem(&self.gate)),
+            ApiKind::Kubernetes => ("application/json", answer.status_object()),
+            ApiKind::Http => ("application/problem+json", answer.problem(&self.gate)),
         };
         let length = text.len();
         let mut response = Response::new(Body::own(if method == Method::HEAD { String::new() } else { text }));
@@ -201,7 +201,7 @@ mod tests {
     use crate::moment::Moment;
     use crate::spec::RetryAfter;
 
-    fn responder(kind: Kind) -> Responder {
+    fn responder(kind: ApiKind) -> Responder {
         Responder::new("kubernetes".into(), kind, Clock::start())
     }
 
@@ -221,18 +221,18 @@ mod tests {
                 reason,
                 Reason::Backoff | Reason::Trial | Reason::OneAtATime | Reason::PerKey | Reason::RetryBucket
             );
-            let kubernetes = RetryAfter::Auto.is_on(reason, Kind::Kubernetes);
-            let http = RetryAfter::Auto.is_on(reason, Kind::Http);
+            let kubernetes = RetryAfter::Auto.is_on(reason, ApiKind::Kubernetes);
+            let http = RetryAfter::Auto.is_on(reason, ApiKind::Http);
             assert_eq!(kubernetes, !key && reason != Reason::Deadline, "{reason}");
             assert_eq!(http, reason != Reason::Deadline, "{reason}");
-            assert!(RetryAfter::Always.is_on(reason, Kind::Kubernetes));
-            assert!(!RetryAfter::Never.is_on(reason, Kind::Kubernetes));
+            assert!(RetryAfter::Always.is_on(reason, ApiKind::Kubernetes));
+            assert!(!RetryAfter::Never.is_on(reason, ApiKind::Kubernetes));
         }
     }
 
     #[test]
     fn queue_refusals_are_spread_upwards_by_a_fifth_at_most() {
-        let responder = responder(Kind::Kubernetes);
+        let responder = responder(ApiKind::Kubernetes);
         let spread: Vec<u64> = (0..200).map(|_| responder.spread(10, Reason::Bucket)).collect();
         assert!(spread.iter().all(|seconds| (10..=12).contains(seconds)), "{spread:?}");
         assert!(spread.contains(&10) && spread.contains(&12), "{spread:?}");

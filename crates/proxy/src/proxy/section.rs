@@ -13,7 +13,7 @@ use super::guard::buffers::Buffers;
 use super::options::Options;
 use super::parts::GateParts;
 use super::{driver, respond, tally};
-use crate::classify::{Kind, Salt, number_of_origin};
+use crate::classify::{ApiKind, Salt, number_of_origin};
 use crate::clients::Clients;
 use crate::clock::Clock;
 use crate::limit::{Limiter, Questions};
@@ -23,7 +23,7 @@ use crate::{spec, tls, upstream};
 /// Everything that the gates of a section share.
 pub(crate) struct Section {
     pub(crate) name: Arc<str>,
-    pub(crate) kind: Kind,
+    pub(crate) kind: ApiKind,
     pub(crate) tls: Option<Arc<tls::Listener>>,
     clients: Option<Arc<Clients>>,
     pub(crate) clock: Clock,

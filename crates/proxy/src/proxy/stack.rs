@@ -153,12 +153,12 @@ mod tests {
     use http::StatusCode;
 
     use super::*;
-    use crate::classify::Kind;
+    use crate::classify::ApiKind;
     use crate::clock::Clock;
 
     #[tokio::test]
     async fn a_fault_is_one_500_that_says_whose_it_is() {
-        let responder = Responder::new("kubernetes".into(), Kind::Kubernetes, Clock::start());
+        let responder = Responder::new("kubernetes".into(), ApiKind::Kubernetes, Clock::start());
         let faulty = tower::service_fn(async |_: Request<()>| -> Result<Response<Body>, Infallible> {
             panic!("a secret of the process")
         });

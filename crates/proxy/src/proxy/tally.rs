@@ -22,7 +22,7 @@ use self::latency::Latency;
 use self::shadow::Shadow;
 use super::quotas::Quotas;
 use crate::api::Rejection;
-use crate::classify::Classified;
+use crate::classify::ClassifiedCall;
 use crate::clock::Clock;
 use crate::limit::{Reason, Refusal};
 use crate::moment::Moment;
@@ -158,7 +158,7 @@ impl Tally {
     }
 
     /// A call was refused.
-    pub(crate) fn refused(&self, class: &str, refusal: &Refusal, call: &Classified, by: CallerRow) {
+    pub(crate) fn refused(&self, class: &str, refusal: &Refusal, call: &ClassifiedCall, by: CallerRow) {
         self.refused.fetch_add(1, Relaxed);
         self.callers.refused(by);
         let at = self.clock.now();
@@ -246,7 +246,7 @@ impl Tally {
 }
 
 /// Verb and resource, without any name.
-fn what(call: &Classified) -> String {
+fn what(call: &ClassifiedCall) -> String {
     let verb = call.call.verb.word();
     let resource = call.call.resource();
     let group = call.call.group();
@@ -279,11 +279,11 @@ mod tests {
     use http::{HeaderMap, Method};
 
     use super::*;
-    use crate::classify::{Kind, Rules};
+    use crate::classify::{ApiKind, Rules};
 
     fn refuse(tally: &Tally, path: &str, reason: Reason) {
         let (hasher, uri) = (crate::classify::Salt::random(), path.parse().expect("a path"));
-        let call = Rules::single(Kind::Kubernetes).classify(&Method::PUT, &uri, &HeaderMap::new(), &hasher);
+        let call = Rules::single(ApiKind::Kubernetes).classify(&Method::PUT, &uri, &HeaderMap::new(), &hasher);
         let refusal = Refusal { reason, retry_at: Moment::ZERO, waited: Duration::ZERO, key: None };
         tally.refused("default", &refusal, &call, tally.called(["controller/1", "", ""], Moment::ZERO));
     }

@@ -10,7 +10,7 @@ use super::gate::Gate;
 use super::gauges::{self, buckets_by_name, shared_by_name};
 use super::tally::shortened;
 use crate::api::{Group, Key};
-use crate::classify::{Classified, FairBy, Kind};
+use crate::classify::{ApiKind, ClassifiedCall, FairBy};
 use crate::limit::policy::Outage;
 use crate::limit::snapshot::{BucketView, ClassView, PauseView, Paused, QueueView, SharedView, SlotView};
 use crate::limit::{ClassId, KeyState, Preview, Reason, Snapshot};
@@ -31,8 +31,8 @@ impl Gate {
         let config = self.section.config.get();
         let now = own.driver.snapshot().await;
         let now = if own.shadow { now.of_shadow() } else { now };
-        let shows_flows =
-            names || (self.section.kind == Kind::Kubernetes && config.options.gate.rules.fair_by == FairBy::Resource);
+        let shows_flows = names
+            || (self.section.kind == ApiKind::Kubernetes && config.options.gate.rules.fair_by == FairBy::Resource);
         let queued: usize = now.queues.iter().map(|queue| queue.waiting).sum();
         let queues = now.queues.iter().filter(|queue| queue.waiting > 0);
         let pauses = now.pauses.iter().map(|pause| self.pause(pause));
@@ -211,7 +211,7 @@ impl Gate {
     }
 
     /// Sentences about other conditions than the limits that the call would meet.
-    fn notes(&self, call: &Classified) -> Vec<String> {
+    fn notes(&self, call: &ClassifiedCall) -> Vec<String> {
         let now = self.own().driver.look(|limiter, now| limiter.overview(now));
         let connections = vec![self.connections(call.group)];
         let classes = self.classes(&now);

@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 
 use crate::api::outcome::{self, Failures};
 use crate::api::{self, Answer, Call, Group, Key, Outcome, Verb, signals};
-use crate::classify::{Kind, Salt};
+use crate::classify::{ApiKind, Salt};
 use crate::limit::{Arrival, ClassId, Flow};
 use crate::spec::Gate;
 
@@ -68,7 +68,7 @@ pub(super) struct Reader {
 
 impl Request<'_> {
     /// Returns the request line and the headers.
-    pub(super) fn head(&self, kind: Kind) -> (Method, Uri, HeaderMap) {
+    pub(super) fn head(&self, kind: ApiKind) -> (Method, Uri, HeaderMap) {
         let method = match self.verb {
             Verb::Create => Method::POST,
             Verb::Delete | Verb::DeleteCollection => Method::DELETE,
@@ -83,8 +83,8 @@ impl Request<'_> {
         (method, uri, agent.map(|agent| (header::USER_AGENT, agent)).into_iter().collect())
     }
 
-    fn target(&self, kind: Kind) -> String {
-        if kind == Kind::Http {
+    fn target(&self, kind: ApiKind) -> String {
+        if kind == ApiKind::Http {
             return ["", self.namespace, self.resource, self.name].map(segment).join("/").replace("//", "/");
         }
         if self.resource.is_empty() {

@@ -77,7 +77,7 @@ pub struct CallRecord {
     /// Its trace.
     pub trace: Option<Box<Trace>>,
     /// Its target.
-    pub asked: Asked,
+    pub asked: CallTarget,
     /// Its key (salted).
     pub key: Option<Key>,
     /// Its wait, by the main reason.
@@ -114,7 +114,7 @@ pub struct CallTimes {
 
 /// The target of a call, without secrets.
 #[derive(Clone, Debug, Default)]
-pub struct Asked {
+pub struct CallTarget {
     /// API group, or empty.
     pub group: Box<str>,
     /// Resource, or empty.
@@ -318,11 +318,11 @@ mod tests {
             verb: "update",
             method: Method::PUT,
             trace: None,
-            asked: Asked {
+            asked: CallTarget {
                 group: "apps".into(),
                 resource: "deployments".into(),
                 user_agent: user_agent.into(),
-                ..Asked::default()
+                ..CallTarget::default()
             },
             key: Some(Key { object: 1, collection: 2, facet: 3 }),
             waited: Some((Reason::Bucket, Duration::from_millis(20))),

@@ -46,7 +46,7 @@ pub fn start(json: bool, level: &str) -> Result<Level, LogError> {
     let colours = !json && io::stderr().is_terminal();
     let (filter, handle) = reload::Layer::new(filter(level)?);
     let process = tracing_subscriber::registry().with(filter);
-    let lines = fmt::layer().with_writer(move || Escaping { json, colours }).with_ansi(colours);
+    let lines = fmt::layer().with_writer(move || LogWriter { json, colours }).with_ansi(colours);
     let started = if json {
         process.with(lines.json().flatten_event(true).with_current_span(false).with_span_list(false)).try_init()
     } else {
@@ -76,14 +76,14 @@ impl Level {
 
 /// A writer to standard error. It escapes steering characters. An event is one write.
 #[derive(Clone, Copy, Debug)]
-struct Escaping {
+struct LogWriter {
     json: bool,
     colours: bool,
 }
 
-// === impl Escaping ===
+// === impl LogWriter ===
 
-impl Write for Escaping {
+impl Write for LogWriter {
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(event);
         io::stderr().lock().write_all(escaped(&text, *self).as_bytes())?;
@@ -97,7 +97,7 @@ impl Write for Escaping {
 
 /// Returns an event as one line without steering characters, except for the formatter's own
 /// colours. JSON stays JSON.
-fn escaped(event: &str, form: Escaping) -> Cow<'_, str> {
+fn escaped(event: &str, form: LogWriter) -> Cow<'_, str> {
     let line = event.strip_suffix('\n').unwrap_or(event);
     if !line.contains(steers) {
         return Cow::Borrowed(event);
@@ -139,9 +139,9 @@ mod tests {
         assert!(error.to_string().contains("info,tidegate=loud"), "{error}");
     }
 
-    const TEXT: Escaping = Escaping { json: false, colours: false };
-    const COLOURED: Escaping = Escaping { json: false, colours: true };
-    const JSON: Escaping = Escaping { json: true, colours: false };
+    const TEXT: LogWriter = LogWriter { json: false, colours: false };
+    const COLOURED: LogWriter = LogWriter { json: false, colours: true };
+    const JSON: LogWriter = LogWriter { json: true, colours: false };
 
     #[test]
     fn nothing_that_steers_gets_into_a_line() {

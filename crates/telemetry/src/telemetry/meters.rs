@@ -28,7 +28,7 @@ pub struct GateMeters {
     client_go: [OnceLock<Histogram>; METHODS.len()],
     classes: Vec<ClassMeters>,
     /// The label pairs, shared with the meters after a reload, so that they have one limit.
-    resources: Arc<Capped>,
+    resources: Arc<LabelCap>,
 }
 
 /// The meters of one class.
@@ -77,7 +77,7 @@ pub struct UpstreamMeters {
 
 /// A set of label values with a limit: a value beyond it becomes `other` (P9).
 #[derive(Debug)]
-pub struct Capped {
+pub struct LabelCap {
     limit: usize,
     known: Mutex<HashSet<Box<str>>>,
 }
@@ -90,7 +90,7 @@ impl GateMeters {
         table::FORGOTTEN.counter(&[&gate]).increment(0);
         table::LIFTED.counter(&[&gate]).increment(0);
         table::CLIENT_CONNECTIONS.gauge(&[&gate]).increment(0.0);
-        Self::with(gate, host, policy, Arc::new(Capped::new(RESOURCES)))
+        Self::with(gate, host, policy, Arc::new(LabelCap::new(RESOURCES)))
     }
 
     /// Creates the meters of the same gate with other classes.
@@ -98,7 +98,7 @@ impl GateMeters {
         Self::with(Arc::clone(&self.gate), Arc::clone(&self.host), policy, Arc::clone(&self.resources))
     }
 
-    fn with(gate: Arc<str>, host: Arc<str>, policy: &Policy, resources: Arc<Capped>) -> Self {
+    fn with(gate: Arc<str>, host: Arc<str>, policy: &Policy, resources: Arc<LabelCap>) -> Self {
         let classes = policy.classes.iter().map(|class| ClassMeters::new(&gate, class)).collect();
         Self { gate, host, client_go: Default::default(), classes, resources }
     }
@@ -272,9 +272,9 @@ impl UpstreamMeters {
     }
 }
 
-// === impl Capped ===
+// === impl LabelCap ===
 
-impl Capped {
+impl LabelCap {
     /// Creates a set of at most `limit` values.
     pub fn new(limit: usize) -> Self {
         Self { limit, known: Mutex::new(HashSet::new()) }
@@ -318,7 +318,7 @@ mod tests {
 
     #[test]
     fn past_the_limit_new_resources_are_other_and_old_ones_keep_their_name() {
-        let capped = Capped::new(2);
+        let capped = LabelCap::new(2);
         assert_eq!(capped.pair("apps", "deployments"), ("apps", "deployments"));
         assert_eq!(capped.pair("", "pods"), ("", "pods"));
         assert_eq!(capped.pair("made.up", "things"), ("other", "other"));

@@ -9,7 +9,7 @@ use super::table::Metric;
 
 /// The gauges of one rendering, by metric and labels.
 #[derive(Debug, Default)]
-pub struct Passing(BTreeMap<&'static str, Family>);
+pub struct ScrapeGauges(BTreeMap<&'static str, Family>);
 
 /// The gauges of one metric, by their labels as text.
 #[derive(Debug)]
@@ -18,9 +18,9 @@ struct Family {
     values: BTreeMap<String, f64>,
 }
 
-// === impl Passing ===
+// === impl ScrapeGauges ===
 
-impl Passing {
+impl ScrapeGauges {
     /// Sets the gauge with these label values, for this rendering.
     pub fn set(&mut self, metric: &'static Metric, values: &[&str], value: f64) {
         debug_assert_eq!(values.len(), metric.labels.len(), "{}", metric.name);

@@ -8,22 +8,22 @@ use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
 
-use super::{PauseLength, Reach, Refused, Response, json};
+use super::{LimitRefusal, PauseLength, Reach, Response, json};
 
 pub(super) fn wants_body(status: StatusCode, headers: &HeaderMap) -> bool {
     STATUSES.contains(&status.as_u16()) && NAMES.iter().all(|name| !headers.contains_key(*name))
 }
 
-pub(super) fn refused(response: &Response<'_>) -> Option<Refused> {
-    let fast = Refused::growing(Duration::from_secs(1), Duration::from_secs(20));
+pub(super) fn refused(response: &Response<'_>) -> Option<LimitRefusal> {
+    let fast = LimitRefusal::growing(Duration::from_secs(1), Duration::from_secs(20));
     let refused = match code(response).as_deref() {
         Some(code) if CODES.contains(&code) => fast,
         Some(code) if NARROW.contains(&code) => fast.within(Reach::Key),
-        Some(code) if BUSY.contains(&code) => Refused { overload: false, ..fast.within(Reach::Key) },
+        Some(code) if BUSY.contains(&code) => LimitRefusal { overload: false, ..fast.within(Reach::Key) },
         _ if response.status == StatusCode::TOO_MANY_REQUESTS => fast,
         _ => return None,
     };
-    Some(response.retry_after().map_or(refused, |wait| Refused { wait: PauseLength::Known(wait), ..refused }))
+    Some(response.retry_after().map_or(refused, |wait| LimitRefusal { wait: PauseLength::Known(wait), ..refused }))
 }
 
 fn code(response: &Response<'_>) -> Option<String> {

@@ -8,19 +8,19 @@ use std::time::Duration;
 
 use http::HeaderMap;
 
-use super::{Reach, Refused, Response, Spent, fields};
+use super::{LimitRefusal, Reach, Response, SpentQuota, fields};
 
-pub(super) fn refused(response: &Response<'_>) -> Option<Refused> {
+pub(super) fn refused(response: &Response<'_>) -> Option<LimitRefusal> {
     response.too_many()?;
     let told = response.retry_after().or_else(|| millis(response.headers));
-    let refused = Refused::told(told, Duration::from_secs(1), Duration::from_secs(60));
+    let refused = LimitRefusal::told(told, Duration::from_secs(1), Duration::from_secs(60));
     let by_provider = least(response.headers).is_some_and(|least| least > 0);
     Some(refused.within(if by_provider { Reach::Class } else { Reach::All }))
 }
 
-pub(super) fn spent(response: &Response<'_>) -> Option<Spent> {
+pub(super) fn spent(response: &Response<'_>) -> Option<SpentQuota> {
     let empty = least(response.headers) == Some(0);
-    empty.then_some(Spent { wait: Duration::from_secs(1), reach: Reach::All })
+    empty.then_some(SpentQuota { wait: Duration::from_secs(1), reach: Reach::All })
 }
 
 /// Returns the smallest number of calls left.

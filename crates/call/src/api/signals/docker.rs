@@ -7,17 +7,17 @@
 
 use std::time::Duration;
 
-use super::{Reach, Refused, Response, Spent, fields, ietf};
+use super::{LimitRefusal, Reach, Response, SpentQuota, fields, ietf};
 
-pub(super) fn refused(response: &Response<'_>) -> Option<Refused> {
+pub(super) fn refused(response: &Response<'_>) -> Option<LimitRefusal> {
     response.too_many()?;
     let reset = || fields::until(fields::number(response.headers, RESET)?, response);
     let hub = || fields::until(fields::number(response.headers, "x-retry-after")?, response);
     let told = response.retry_after().or_else(hub).or_else(reset).or_else(|| pace(response));
-    Some(Refused::told(told, FIRST, MOST).within(Reach::Class))
+    Some(LimitRefusal::told(told, FIRST, MOST).within(Reach::Class))
 }
 
-pub(super) fn spent(response: &Response<'_>, reserve: f64) -> Option<Spent> {
+pub(super) fn spent(response: &Response<'_>, reserve: f64) -> Option<SpentQuota> {
     let wait = match ietf::counted(response.headers, "ratelimit-limit") {
         Some((limit, _)) => {
             let (left, _) = ietf::counted(response.headers, "ratelimit-remaining")?;
@@ -25,7 +25,7 @@ pub(super) fn spent(response: &Response<'_>, reserve: f64) -> Option<Spent> {
         }
         None => fields::spent(response, ["x-ratelimit-limit", "x-ratelimit-remaining", RESET], reserve),
     };
-    Some(Spent { wait: wait?, reach: Reach::Class })
+    Some(SpentQuota { wait: wait?, reach: Reach::Class })
 }
 
 /// Returns the average time until one more pull is allowed.

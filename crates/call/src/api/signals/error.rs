@@ -7,7 +7,7 @@
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue};
 
-use super::inflate::Coding;
+use super::inflate::Compression;
 use super::{aws, json};
 use crate::api::names::PROTOBUF_MAGIC;
 use crate::api::protobuf::bytes;
@@ -26,7 +26,7 @@ pub struct ErrorWords {
 #[derive(derive_more::Debug)]
 #[debug("an error's body")]
 pub struct ErrorBody {
-    coding: Coding,
+    coding: Compression,
     /// The code in the head.
     code: String,
     beginning: Vec<u8>,
@@ -42,7 +42,7 @@ impl ErrorBody {
         let is_text = kind.starts_with("text/") || KINDS.iter().any(|known| kind.contains(known));
         let code = aws::NAMES.iter().find_map(|name| headers.get(*name)).map(HeaderValue::to_str);
         let code = code.and_then(Result::ok).and_then(as_code).unwrap_or_default();
-        let coding = Coding::of(headers).filter(|_| is_text)?;
+        let coding = Compression::of(headers).filter(|_| is_text)?;
         Some(Self { coding, code, beginning: Vec::new() })
     }
 

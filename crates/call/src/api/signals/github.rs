@@ -11,40 +11,40 @@ use std::time::Duration;
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, StatusCode};
 
-use super::{Reach, Refused, Response, Spent, fields, json};
+use super::{LimitRefusal, Reach, Response, SpentQuota, fields, json};
 
 pub(super) fn wants_body(status: StatusCode, headers: &HeaderMap) -> bool {
     let silent = !headers.contains_key(RETRY_AFTER) && fields::number(headers, REMAINING) != Some(0);
     status == StatusCode::FORBIDDEN && silent
 }
 
-pub(super) fn refused(response: &Response<'_>) -> Option<Refused> {
+pub(super) fn refused(response: &Response<'_>) -> Option<LimitRefusal> {
     if !matches!(response.status, StatusCode::FORBIDDEN | StatusCode::TOO_MANY_REQUESTS) {
         return None;
     }
     match (response.retry_after(), spent(response, 0.0)) {
         // Of two waits the longer.
         (after, Some(spent)) if after.is_none_or(|after| spent.wait > after) => {
-            Some(Refused::all(spent.wait).within(spent.reach))
+            Some(LimitRefusal::all(spent.wait).within(spent.reach))
         }
-        (Some(after), _) => Some(Refused::all(after)),
+        (Some(after), _) => Some(LimitRefusal::all(after)),
         (None, _) => is_secondary(response).then_some(SECONDARY),
     }
 }
 
-pub(super) fn spent(response: &Response<'_>, reserve: f64) -> Option<Spent> {
+pub(super) fn spent(response: &Response<'_>, reserve: f64) -> Option<SpentQuota> {
     let told = response.retry_after().filter(|wait| response.status == StatusCode::OK && !wait.is_zero());
-    let secondary = told.map(|wait| Spent { wait, reach: Reach::All });
+    let secondary = told.map(|wait| SpentQuota { wait, reach: Reach::All });
     let quota = used_up(response, reserve);
     secondary.into_iter().chain(quota).max_by_key(|spent| spent.wait)
 }
 
 /// Returns the quota with nothing left but the reserve.
-fn used_up(response: &Response<'_>, reserve: f64) -> Option<Spent> {
+fn used_up(response: &Response<'_>, reserve: f64) -> Option<SpentQuota> {
     let wait = fields::spent(response, ["x-ratelimit-limit", REMAINING, "x-ratelimit-reset"], reserve)?;
     // Searches, GraphQL and so on have quotas of their own, and some are much smaller.
     let core = response.headers.get(RESOURCE).is_none_or(|resource| resource == "core");
-    Some(Spent { wait, reach: if core { Reach::All } else { Reach::Class } })
+    Some(SpentQuota { wait, reach: if core { Reach::All } else { Reach::Class } })
 }
 
 fn is_secondary(response: &Response<'_>) -> bool {
@@ -57,7 +57,7 @@ fn is_secondary(response: &Response<'_>) -> bool {
 }
 
 /// At least a minute, then exponentially longer.
-const SECONDARY: Refused = Refused::growing(Duration::from_secs(60), Duration::from_secs(3600));
+const SECONDARY: LimitRefusal = LimitRefusal::growing(Duration::from_secs(60), Duration::from_secs(3600));
 const REMAINING: &str = "x-ratelimit-remaining";
 const RESOURCE: &str = "x-ratelimit-resource";
 /// Secondary limits were once called abuse detection, and still are on older Enterprise servers.

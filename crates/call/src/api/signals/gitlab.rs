@@ -7,18 +7,18 @@
 
 use std::time::Duration;
 
-use super::{Reach, Refused, Response, fields};
+use super::{LimitRefusal, Reach, Response, fields};
 
-pub(super) fn refused(response: &Response<'_>) -> Option<Refused> {
+pub(super) fn refused(response: &Response<'_>) -> Option<LimitRefusal> {
     response.too_many()?;
     let headers = response.headers;
     let reset = || fields::reset(fields::number(headers, "ratelimit-reset")?, response);
     let Some(wait) = response.retry_after().or_else(reset) else {
-        return Some(Refused::growing(HALF_WINDOW, WINDOW));
+        return Some(LimitRefusal::growing(HALF_WINDOW, WINDOW));
     };
     // With calls left, it was the limit of one endpoint (gitlab issue 199738).
     let left = fields::number(headers, "ratelimit-remaining").is_some_and(|left| left > 0);
-    Some(Refused::all(wait).within(if left { Reach::Key } else { Reach::All }))
+    Some(LimitRefusal::all(wait).within(if left { Reach::Key } else { Reach::All }))
 }
 
 const WINDOW: Duration = Duration::from_secs(60);

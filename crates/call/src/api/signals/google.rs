@@ -10,13 +10,13 @@ use std::time::Duration;
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, StatusCode};
 
-use super::{Refused, Response, json};
+use super::{LimitRefusal, Response, json};
 
 pub(super) fn wants_body(status: StatusCode, headers: &HeaderMap) -> bool {
     matches!(status, StatusCode::FORBIDDEN | StatusCode::TOO_MANY_REQUESTS) && !headers.contains_key(RETRY_AFTER)
 }
 
-pub(super) fn refused(response: &Response<'_>) -> Option<Refused> {
+pub(super) fn refused(response: &Response<'_>) -> Option<LimitRefusal> {
     let first = match response.status {
         StatusCode::TOO_MANY_REQUESTS => Duration::from_secs(30),
         StatusCode::FORBIDDEN if is_for_rate(response.body) => Duration::from_secs(1),
@@ -26,7 +26,7 @@ pub(super) fn refused(response: &Response<'_>) -> Option<Refused> {
         let delays = json::texts(response.body).into_iter().filter(|(key, _)| key == "retryDelay");
         delays.filter_map(|(_, text)| duration(&text)).max()
     });
-    Some(Refused::told(told, first, MOST))
+    Some(LimitRefusal::told(told, first, MOST))
 }
 
 fn is_for_rate(body: &[u8]) -> bool {

@@ -17,25 +17,25 @@ use http::header::RETRY_AFTER;
 use sfv::{Item, ListEntry, Parameters, Parser};
 
 use super::quota::resource_word;
-use super::{Quota, Reach, Refused, Response, Spent, fields};
+use super::{LimitRefusal, Quota, Reach, Response, SpentQuota, fields};
 
-pub(super) fn refused(response: &Response<'_>) -> Option<Refused> {
+pub(super) fn refused(response: &Response<'_>) -> Option<LimitRefusal> {
     response.too_many()?;
     let quotas = Some(quotas(response)).filter(|quotas| !quotas.is_empty())?;
     let times =
         |spent: bool| quotas.iter().filter(move |quota| (quota.remaining == 0) == spent).filter_map(|q| q.resets_in);
     let wait = response.retry_after().or_else(|| times(true).max()).or_else(|| times(false).min())?;
-    Some(Refused::all(wait))
+    Some(LimitRefusal::all(wait))
 }
 
-pub(super) fn spent(response: &Response<'_>, reserve: f64) -> Option<Spent> {
+pub(super) fn spent(response: &Response<'_>, reserve: f64) -> Option<SpentQuota> {
     if response.headers.contains_key(RETRY_AFTER) {
         return None; // it wins over everything else
     }
     let quotas = quotas(response);
     let spent = quotas.iter().filter(|quota| fields::is_spent(quota.remaining, quota.limit.unwrap_or(0), reserve));
     let wait = spent.filter_map(|quota| quota.resets_in).max().filter(|wait| !wait.is_zero())?;
-    Some(Spent { wait, reach: Reach::All })
+    Some(SpentQuota { wait, reach: Reach::All })
 }
 
 /// Returns a count and its window: `100;w=21600`, or the first of `100, 100;w=60, 1000;w=3600`.

@@ -15,7 +15,7 @@ use super::PEEK;
 
 /// A readable coding of bodies.
 #[derive(Clone, Copy)]
-pub(super) enum Coding {
+pub(super) enum Compression {
     Identity,
     Gzip,
     Deflate,
@@ -23,7 +23,7 @@ pub(super) enum Coding {
 
 /// True if the coding in this head is readable.
 pub fn is_readable(headers: &HeaderMap) -> bool {
-    Coding::of(headers).is_some()
+    Compression::of(headers).is_some()
 }
 
 /// Returns the beginning of a body in the clear; empty if its coding is not readable.
@@ -31,7 +31,7 @@ pub fn in_clear<'a>(headers: &HeaderMap, body: &'a [u8]) -> Cow<'a, [u8]> {
     if body.is_empty() {
         return Cow::Borrowed(body); // the usual case: no signal wants it
     }
-    Coding::of(headers).map_or(Cow::Borrowed(b""), |coding| coding.in_clear(body))
+    Compression::of(headers).map_or(Cow::Borrowed(b""), |coding| coding.in_clear(body))
 }
 
 /// Inflates as far as input and room go. The error at the cut is expected.
@@ -46,9 +46,9 @@ fn has_zlib_head(body: &[u8]) -> bool {
     matches!(body, [how, check, ..] if how & 0xf == 8 && u16::from_be_bytes([*how, *check]) % 31 == 0)
 }
 
-// === impl Coding ===
+// === impl Compression ===
 
-impl Coding {
+impl Compression {
     /// Returns the beginning of a body in the clear.
     pub(super) fn in_clear(self, body: &[u8]) -> Cow<'_, [u8]> {
         match self {

@@ -5,20 +5,20 @@
 
 use std::time::Duration;
 
-use super::{Reach, Refused, Response, Spent, fields};
+use super::{LimitRefusal, Reach, Response, SpentQuota, fields};
 
-pub(super) fn refused(response: &Response<'_>) -> Option<Refused> {
+pub(super) fn refused(response: &Response<'_>) -> Option<LimitRefusal> {
     response.too_many()?;
     let reset = fields::number(response.headers, RESET).and_then(|reset| fields::until(reset, response));
     if fields::number(response.headers, LIMIT) == Some(0) {
-        return Some(Refused::growing(FIRST, reset.unwrap_or(WINDOW).max(FIRST)));
+        return Some(LimitRefusal::growing(FIRST, reset.unwrap_or(WINDOW).max(FIRST)));
     }
-    Some(Refused::told(response.retry_after().or(reset), FIRST, WINDOW).within(Reach::Class))
+    Some(LimitRefusal::told(response.retry_after().or(reset), FIRST, WINDOW).within(Reach::Class))
 }
 
-pub(super) fn spent(response: &Response<'_>, reserve: f64) -> Option<Spent> {
+pub(super) fn spent(response: &Response<'_>, reserve: f64) -> Option<SpentQuota> {
     let wait = fields::spent(response, [LIMIT, "x-rate-limit-remaining", RESET], reserve)?;
-    Some(Spent { wait, reach: Reach::Class })
+    Some(SpentQuota { wait, reach: Reach::Class })
 }
 
 const LIMIT: &str = "x-rate-limit-limit";

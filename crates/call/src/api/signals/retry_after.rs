@@ -5,19 +5,19 @@ use std::time::Duration;
 use http::header::RETRY_AFTER;
 use http::{HeaderValue, StatusCode};
 
-use super::{Reach, Refused, Response, fields};
+use super::{LimitRefusal, Reach, Response, fields};
 
 /// Reads the refusal in a failure with a time: of all calls for a 429 or 503, because the next call
 /// would get it as well; otherwise of this call alone.
-pub(super) fn refused(response: &Response<'_>) -> Option<Refused> {
+pub(super) fn refused(response: &Response<'_>) -> Option<LimitRefusal> {
     if response.status != StatusCode::TOO_MANY_REQUESTS && !response.status.is_server_error() {
         return None; // the usual response: its headers are not read
     }
-    let refused = Refused::all(response.retry_after()?);
+    let refused = LimitRefusal::all(response.retry_after()?);
     Some(match response.status {
         StatusCode::TOO_MANY_REQUESTS => refused,
-        StatusCode::SERVICE_UNAVAILABLE => Refused { overload: false, ..refused },
-        _ => Refused { overload: false, ..refused.within(Reach::Key) },
+        StatusCode::SERVICE_UNAVAILABLE => LimitRefusal { overload: false, ..refused },
+        _ => LimitRefusal { overload: false, ..refused.within(Reach::Key) },
     })
 }
 

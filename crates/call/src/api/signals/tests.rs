@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 pub(super) use self::Told::{For, Growing};
 use super::*;
-use crate::api::{Failures, Outcome, Scope, Throttling, external, outcome};
+use crate::api::{Failures, Outcome, PausePolicy, Scope, external, outcome};
 
 /// A header field.
 pub(super) type Key = (&'static str, &'static str);
@@ -29,7 +29,7 @@ pub(super) fn response<'a>(status: u16, headers: &'a HeaderMap, body: &'a str) -
 
 /// Reads a response by one family.
 pub(super) fn refusal(
-    family: fn(&Response<'_>) -> Option<Refused>,
+    family: fn(&Response<'_>) -> Option<LimitRefusal>,
     status: u16,
     pairs: &[Key],
     body: &str,
@@ -62,7 +62,7 @@ fn what_is_not_honoured_is_not_heard() {
     let one = |signal| read([signal].into_iter().collect(), 0.0, &response).refused.map(|(signal, _)| signal);
     assert_eq!(one(Signal::Aws), Some(Signal::Aws));
     assert_eq!(one(Signal::RetryAfter), None, "a 400 is the call's own fault");
-    assert_eq!(read(Signals::default(), 0.5, &response), Reading::default());
+    assert_eq!(read(Signals::default(), 0.5, &response), LimitFacts::default());
 }
 
 #[test]
@@ -159,7 +159,7 @@ proptest! {
         let response = Response { status: StatusCode::from_u16(status).unwrap(), headers: &headers, body: &body, wall: None };
         prop_assert!(status >= 400 || !wants_body(all(), response.status, &headers));
         let reading = read(all(), reserve, &response);
-        if let Some((_, Refused { wait: PauseLength::Growing { first, most }, .. })) = reading.refused {
+        if let Some((_, LimitRefusal { wait: PauseLength::Growing { first, most }, .. })) = reading.refused {
             prop_assert!(!first.is_zero() && first <= most);
         }
         if status < 400 {
@@ -181,7 +181,7 @@ proptest! {
         let headers = head(&fields);
         let response = Response { status: StatusCode::from_u16(status).unwrap(), headers: &headers, body: b"", wall: None };
         let max_pause = Duration::from_secs(most);
-        let throttling = Throttling { kubernetes, honour: all(), scope, max_pause, reserve: 0.5 };
+        let throttling = PausePolicy { kubernetes, honour: all(), scope, max_pause, reserve: 0.5 };
         let failures = Failures { statuses: vec![429, 503], transport: true, left: true };
         let call = external::read(&Method::GET, &Uri::from_static("/a"));
         let answer = outcome::answer(&failures, &throttling, &call, &response).answer;

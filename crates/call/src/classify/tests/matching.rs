@@ -8,7 +8,7 @@ proptest! {
     #[test]
     fn every_request_gets_a_class(path in "(/[a-z%.;é]{0,6}){0,8}", kubernetes in any::<bool>()) {
         if let Ok(uri) = path.parse::<Uri>() {
-            let rules = if kubernetes { rules_with(FairBy::UserAgent, ec2()) } else { Rules::single(Kind::Http) };
+            let rules = if kubernetes { rules_with(FairBy::UserAgent, ec2()) } else { Rules::single(ApiKind::Http) };
             let classified = rules.classify(&Method::GET, &uri, &HeaderMap::new(), &Salt::random());
             prop_assert!(usize::from(classified.class.0) < rules.classes.len());
             prop_assert_eq!(classified.call.verb == Verb::Watch, false);
@@ -25,9 +25,9 @@ proptest! {
         let traits = vec![Traits { exempt: false, remembers: true, strictness: 0, cost: CostBy::Number(1) }; matchers.len() + 1];
         let rules = matchers.iter().zip(0_u16..).map(|(matcher, class)| Rule {
             class: ClassId(class),
-            matching: Matching::Patterns(Box::new(matcher.clone())),
+            matching: RuleMatch::Patterns(Box::new(matcher.clone())),
         });
-        let rules = Rules::new(Kind::Kubernetes, FairBy::None, traits, rules.collect());
+        let rules = Rules::new(ApiKind::Kubernetes, FairBy::None, traits, rules.collect());
         let classified = classify(&rules, &line, &Salt::random());
         let (method, uri, headers) = request(&line);
         let obvious = matchers.iter().position(|matcher| obviously_matches(matcher, &classified.call, &method, &uri, &headers));
@@ -49,9 +49,9 @@ proptest! {
             let traits = Traits { exempt: false, remembers: true, strictness: 0, cost: CostBy::Number(1) };
             let rules = matchers.iter().zip(0_u16..).map(|(matcher, class)| Rule {
                 class: ClassId(class),
-                matching: Matching::Patterns(Box::new(matcher.clone())),
+                matching: RuleMatch::Patterns(Box::new(matcher.clone())),
             });
-            let rules = Rules::new(Kind::Http, FairBy::None, vec![traits; matchers.len() + 1], rules.collect());
+            let rules = Rules::new(ApiKind::Http, FairBy::None, vec![traits; matchers.len() + 1], rules.collect());
             let line = format!("{method} /subscriptions/{account}/resourceGroups/rg/providers/{kind}/x");
             usize::from(classify(&rules.with_dialect(dialect), &line, &Salt::random()).class.0)
         };
@@ -68,8 +68,8 @@ proptest! {
         let traits: Vec<Traits> =
             classes.iter().map(|(exempt, strictness)| Traits { exempt: *exempt, remembers: true, strictness: *strictness, cost: CostBy::Number(1) }).collect();
         let rules = rules.into_iter().filter(|(class, _)| usize::from(*class) < traits.len());
-        let rules = rules.map(|(class, matcher)| Rule { class: ClassId(class), matching: Matching::Patterns(Box::new(matcher)) });
-        let rules = Rules::new(Kind::Kubernetes, FairBy::None, traits.clone(), rules.collect());
+        let rules = rules.map(|(class, matcher)| Rule { class: ClassId(class), matching: RuleMatch::Patterns(Box::new(matcher)) });
+        let rules = Rules::new(ApiKind::Kubernetes, FairBy::None, traits.clone(), rules.collect());
         let classified = classify(&rules, &format!("GET /api/v1/{dots}/pods"), &Salt::random());
         prop_assert!(classified.call.is_ambiguous, "{}", dots);
         let class = traits[usize::from(classified.class.0)];
@@ -91,8 +91,8 @@ proptest! {
         let traits: Vec<Traits> =
             classes.iter().map(|(exempt, strictness)| Traits { exempt: *exempt, remembers: true, strictness: *strictness, cost: CostBy::Number(1) }).collect();
         let rules = rules.into_iter().filter(|(class, _)| usize::from(*class) < traits.len());
-        let rules = rules.map(|(class, matcher)| Rule { class: ClassId(class), matching: Matching::Patterns(Box::new(matcher)) });
-        let rules = Rules::new(Kind::Http, FairBy::None, traits.clone(), rules.collect());
+        let rules = rules.map(|(class, matcher)| Rule { class: ClassId(class), matching: RuleMatch::Patterns(Box::new(matcher)) });
+        let rules = Rules::new(ApiKind::Http, FairBy::None, traits.clone(), rules.collect());
         let rank = |path: &str| {
             let class = classify(&rules, &format!("{method} {path}"), &Salt::random()).class;
             let traits = traits[usize::from(class.0)];

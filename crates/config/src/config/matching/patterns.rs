@@ -1,7 +1,7 @@
 //! Finds patterns that no call can match: their text has characters that never stand in what they
 //! are compared with. A star changes nothing about that.
 
-use crate::classify::{Glob, Kind, Matcher, PatternList};
+use crate::classify::{ApiKind, Glob, Matcher, PatternList};
 use crate::config::cursor::Cursor;
 use crate::config::problems::did_you_mean;
 
@@ -48,12 +48,12 @@ pub(super) fn check_resources(matcher: &Matcher, at: &Cursor<'_>) {
 }
 
 /// Checks that patterns of paths are spelled as paths are compared: with their escapes undone.
-pub(super) fn check_path_escapes(paths: &[String], at: &Cursor<'_>, kind: Kind) {
-    let keeps = |escape: &str| kind == Kind::Http && escape.eq_ignore_ascii_case("2f");
+pub(super) fn check_path_escapes(paths: &[String], at: &Cursor<'_>, kind: ApiKind) {
+    let keeps = |escape: &str| kind == ApiKind::Http && escape.eq_ignore_ascii_case("2f");
     at.check_each("paths", paths, |path| {
         let mut escapes = path.split('%').skip(1).filter_map(|rest| rest.get(..2));
         let is_escaped = escapes.any(|two| two.bytes().all(|byte| byte.is_ascii_hexdigit()) && !keeps(two));
-        let but = if kind == Kind::Http { ", and only %2F as it is" } else { "" };
+        let but = if kind == ApiKind::Http { ", and only %2F as it is" } else { "" };
         is_escaped.then(|| format!("expected a path with its escapes undone{but}"))
     });
 }

@@ -12,12 +12,12 @@ use super::intake::declared;
 use super::{MOMENT, PendingCall};
 use crate::api::Key;
 use crate::api::names::PEEK;
-use crate::classify::{Classified, KeySource};
+use crate::classify::{ClassifiedCall, KeySource};
 use crate::proxy::parts::GateParts;
 
 /// Returns the key of a call whose body must be asked; `None` if that is not worth it, or if the
 /// key cannot be known.
-pub(super) async fn key_in_body(gate: &GateParts, request: &mut PendingCall, call: &Classified) -> Option<Key> {
+pub(super) async fn key_in_body(gate: &GateParts, request: &mut PendingCall, call: &ClassifiedCall) -> Option<Key> {
     let collection = call.key.collection().filter(|_| call.key.needs_body())?;
     // A digest needs all of a body.
     let is_too_long = matches!(call.key, KeySource::BodyDigest { .. }) && declared(&request.parts) > PEEK;

@@ -18,7 +18,7 @@ use crate::clock::Clock;
 use crate::credentials::Proxy;
 use crate::moment::Moment;
 use crate::proxy::gate::Gate;
-use crate::telemetry::meters::{Capped, RESOURCES, as_f64};
+use crate::telemetry::meters::{LabelCap, RESOURCES, as_f64};
 use crate::telemetry::table;
 use crate::upstream::{Dns, Target};
 
@@ -30,7 +30,7 @@ pub(super) struct Origins {
     clock: Clock,
     known: Mutex<BTreeMap<(Arc<str>, Origin), Known>>,
     /// The hosts that are label values.
-    labels: Capped,
+    labels: LabelCap,
 }
 
 /// An origin whose gate was made.
@@ -61,7 +61,7 @@ pub(super) struct Way<'a> {
 impl Origins {
     pub(super) fn new(sections: Vec<Arc<Gate>>, via: Option<Proxy>, clock: Clock) -> Self {
         let sections = sections.into_iter().map(|gate| (Arc::clone(gate.name()), gate)).collect();
-        Self { sections, via, clock, known: Mutex::default(), labels: Capped::new(RESOURCES) }
+        Self { sections, via, clock, known: Mutex::default(), labels: LabelCap::new(RESOURCES) }
     }
 
     /// Returns the gate of an origin, of which there are at most `most`.

@@ -12,9 +12,9 @@ use http::{HeaderMap, Method, StatusCode};
 
 use self::object::Looked;
 use super::in_flight::InFlight;
-use crate::api::outcome::{Throttling, Told};
+use crate::api::outcome::{AnswerDetails, PausePolicy};
 use crate::api::{self, Call, Key, Outcome, PauseLength, Scope};
-use crate::classify::{Classified, Salt};
+use crate::classify::{ClassifiedCall, Salt};
 use crate::clock::Clock;
 use crate::limit::{Reason, Refusal};
 use crate::moment::Moment;
@@ -23,7 +23,7 @@ use crate::proxy::gate_config::GateConfig;
 use crate::proxy::quotas::Kept;
 use crate::proxy::tally::{CallerRow, Tally};
 use crate::telemetry::meters::FailureKind;
-use crate::telemetry::{Asked, CallRecord, CallTimes, Trace, table};
+use crate::telemetry::{CallRecord, CallTarget, CallTimes, Trace, table};
 
 /// Everything that is known of one call while it is under way: what it asks for, the configuration
 /// it keeps to its end, and what has become of it. If it is dropped before it is closed, the caller
@@ -32,7 +32,7 @@ use crate::telemetry::{Asked, CallRecord, CallTimes, Trace, table};
 pub(crate) struct CallContext {
     pub(crate) config: Arc<GateConfig>,
     pub(crate) method: Method,
-    pub(crate) call: Classified,
+    pub(crate) call: ClassifiedCall,
     /// The key for which its failure is remembered, as soon as it is known.
     pub(crate) key: Option<Key>,
     tally: Arc<Tally>,
@@ -69,7 +69,7 @@ impl CallContext {
         config: Arc<GateConfig>,
         tally: Arc<Tally>,
         clock: Clock,
-        call: Classified,
+        call: ClassifiedCall,
         request: &Parts,
     ) -> Self {
         let arrived = clock.now();
@@ -99,7 +99,7 @@ impl CallContext {
     }
 
     /// Replaces the configuration by one that came into force before the call was admitted.
-    pub(crate) fn reread(&mut self, config: Arc<GateConfig>, call: Classified, headers: &HeaderMap) {
+    pub(crate) fn reread(&mut self, config: Arc<GateConfig>, call: ClassifiedCall, headers: &HeaderMap) {
         self.in_flight = config.meters.in_flight(call.class).map(InFlight::new);
         self.noted = config.options.call_log.as_ref().map(|_| Noted::of(headers));
         self.key = call.key.known();
@@ -145,7 +145,7 @@ impl CallContext {
     }
 
     /// Notes the meaning of the upstream's answer.
-    pub(crate) fn learned(&mut self, told: &Told) {
+    pub(crate) fn learned(&mut self, told: &AnswerDetails) {
         let meters = &self.config.meters;
         let class = self.call.class;
         if let Some(by) = told.rejection {
@@ -193,7 +193,7 @@ impl CallContext {
 
     /// Returns what is left of the upstream's quota, if a pause that ends then only keeps it.
     pub(crate) fn kept(&self, ends: Moment) -> Option<Kept> {
-        let Throttling { scope, reserve, .. } = self.config.options.gate.throttling;
+        let PausePolicy { scope, reserve, .. } = self.config.options.gate.throttling;
         let whose = (scope == Scope::Credential).then_some(self.call.credential);
         self.tally.quotas.kept(whose, reserve, (ends, self.clock.now()))
     }
@@ -239,7 +239,7 @@ impl CallContext {
             verb: call.verb.word(),
             method: self.method.clone(),
             trace,
-            asked: Asked {
+            asked: CallTarget {
                 group: call.group().into(),
                 resource: call.resource().into(),
                 subresource: call.subresource().into(),

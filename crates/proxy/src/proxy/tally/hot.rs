@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::clock::Clock;
-use crate::hot::{Loops, News, Pace, Report, Seen};
+use crate::hot::{Loops, News, ObjectCall, Pace, Report};
 use crate::moment::Moment;
 use crate::status;
 
@@ -43,7 +43,7 @@ impl Hot {
     }
 
     /// Learns of a call that [`Self::count`] found worth it.
-    pub(crate) fn learn(&self, seen: &Seen<'_>, too_soon: bool) {
+    pub(crate) fn learn(&self, seen: &ObjectCall<'_>, too_soon: bool) {
         let mut loops = self.lock();
         loops.learn(seen, too_soon);
         self.note(&loops);

@@ -26,8 +26,8 @@ use super::listener::Server;
 use super::peer::Peer;
 use super::section::Section;
 use super::{Listen, Options, RetryAfter};
-use crate::api::{Failures, Scope, Signal, Throttling};
-use crate::classify::{CostBy, FairBy, Kind, Matching, Rule, Rules, Traits};
+use crate::api::{Failures, PausePolicy, Scope, Signal};
+use crate::classify::{ApiKind, CostBy, FairBy, Rule, RuleMatch, Rules, Traits};
 use crate::clock::Clock;
 use crate::credentials::Injector;
 use crate::limit::policy::{Backoff, BucketPolicy, ClassPolicy, Combine, InFlight, Lane, QueuePolicy, Strategy};
@@ -95,16 +95,21 @@ pub(super) fn options(seed: u64, address: std::net::SocketAddr, log: CallLog) ->
 
 fn gate(seed: u64) -> spec::Gate {
     let traits = |exempt| Traits { exempt, remembers: !exempt, strictness: 0, cost: CostBy::Number(1) };
-    let rule = Rule { class: ClassId(0), matching: Matching::Leases };
+    let rule = Rule { class: ClassId(0), matching: RuleMatch::Leases };
     let failures = Failures { statuses: vec![429, 500, 502, 503, 504], transport: true, left: true };
     spec::Gate {
         name: format!("story{seed}").into(),
         listen: vec![Listen::Unix("/never/bound".into())],
-        rules: Arc::new(Rules::new(Kind::Kubernetes, FairBy::Resource, vec![traits(true), traits(false)], vec![rule])),
+        rules: Arc::new(Rules::new(
+            ApiKind::Kubernetes,
+            FairBy::Resource,
+            vec![traits(true), traits(false)],
+            vec![rule],
+        )),
         policy: policy(seed),
         failures: vec![failures.clone(), failures],
         figures: None,
-        throttling: Throttling {
+        throttling: PausePolicy {
             kubernetes: true,
             honour: [Signal::RetryAfter].into_iter().collect(),
             scope: Scope::Key,
@@ -116,7 +121,7 @@ fn gate(seed: u64) -> spec::Gate {
         revalidation: spec::Revalidation::default(),
         shadow: false,
         events: false,
-        kind: Kind::Kubernetes,
+        kind: ApiKind::Kubernetes,
         upstream: spec::Source::InCluster,
         hosts: None,
         credentials: spec::Credentials::PassThrough,

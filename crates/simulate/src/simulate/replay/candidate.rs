@@ -7,7 +7,7 @@ use super::log_entry::Ending;
 use super::reader::{Asked, Record};
 use super::{Leases, Replayed, STEP};
 use crate::api::{Group, Key};
-use crate::classify::{FairBy, Kind};
+use crate::classify::{ApiKind, FairBy};
 use crate::limit::policy::Lane;
 use crate::limit::{Arrival, ClassId, Flow, Slot};
 use crate::moment::Moment;
@@ -97,7 +97,7 @@ impl<'a> Candidate<'a> {
             (FairBy::Account | FairBy::Action | FairBy::Client | FairBy::Credential, _) => {
                 self.reader.number(record.hashes.flow)
             }
-            (FairBy::Resource, Kind::Http) => self.reader.number(record.hashes.flow),
+            (FairBy::Resource, ApiKind::Http) => self.reader.number(record.hashes.flow),
             _ => read.shared.flow,
         };
         let flow = Flow { id: flow, name: &read.shared.flow_name };

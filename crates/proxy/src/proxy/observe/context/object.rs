@@ -5,7 +5,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::CallContext;
 use crate::api::Key;
-use crate::hot::{CallNames, PerKey, Refused, Seen};
+use crate::hot::{CallNames, ObjectCall, PerKey, RefusalKind};
 use crate::limit::Reason;
 use crate::proxy::tally::shortened;
 
@@ -65,7 +65,7 @@ impl CallContext {
     /// Looks closer at an object that is called too often, or in vain.
     #[cold]
     fn look_at_object(&self, key: Key, status: StatusCode, too_soon: bool) {
-        let seen = Seen {
+        let seen = ObjectCall {
             object: key.object,
             facet: key.facet,
             reads: self.call.reads(),
@@ -74,8 +74,8 @@ impl CallContext {
             status: status.as_u16(),
             is_upstreams: self.upstream.is_some(),
             refused: self.refused.map(|reason| match reason {
-                Reason::PerKey => Refused::TooSoon,
-                Reason::Backoff | Reason::RetryBucket | Reason::Trial => Refused::Failing,
+                Reason::PerKey => RefusalKind::TooSoon,
+                Reason::Backoff | Reason::RetryBucket | Reason::Trial => RefusalKind::Failing,
                 Reason::Bucket
                 | Reason::BytesFull
                 | Reason::ClassBucket
@@ -83,7 +83,7 @@ impl CallContext {
                 | Reason::OneAtATime
                 | Reason::Pause
                 | Reason::QueueFull
-                | Reason::Slot => Refused::Other,
+                | Reason::Slot => RefusalKind::Other,
             }),
             body: self.looked.as_ref().and_then(|looked| looked.digest),
             names: &|| self.names(),
