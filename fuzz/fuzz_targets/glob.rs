@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use http::{HeaderMap, HeaderValue, Method, Uri, header::USER_AGENT};
 use libfuzzer_sys::fuzz_target;
 use tidegate::{
-    classify::{CostBy, FairBy, ApiKind, Matcher, RuleMatch, PatternList, Rule, Rules, Salt, Traits},
+    classify::{ApiKind, CostBy, FairBy, Matcher, PatternList, Rule, RuleMatch, Rules, Salt, Traits},
     limit::ClassId,
 };
 
