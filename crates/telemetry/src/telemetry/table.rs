@@ -7,7 +7,7 @@
 
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Level, Metadata, SharedString, Unit};
 
-use self::Since::{Once, Start};
+use self::Since::{Later, Start};
 
 /// One metric.
 #[derive(Debug)]
@@ -20,8 +20,6 @@ pub struct Metric {
     pub help: &'static str,
     /// Its labels, in the order of values.
     pub labels: &'static [&'static str],
-    /// The unit of its values.
-    pub unit: &'static str,
     /// Its first appearance.
     pub since: Since,
 }
@@ -33,8 +31,8 @@ pub struct Metric {
 pub enum Since {
     /// From the start of its gate.
     Start,
-    /// Once this condition is true.
-    Once(&'static str),
+    /// From its first value.
+    Later,
 }
 
 /// Kinds of metric.
@@ -50,11 +48,11 @@ pub enum MetricKind {
 
 /// Declares the metrics and the table of all of them at once, so that neither can miss one.
 macro_rules! metrics_table {
-    ($($name:ident = $kind:expr, $text:literal, [$($label:literal),*], $unit:literal, $since:expr, $help:literal;)*) => {
+    ($($name:ident = $kind:expr, $text:literal, [$($label:literal),*], $since:expr, $help:literal;)*) => {
         $(
             #[doc = $help]
             pub static $name: Metric =
-                Metric { name: $text, kind: $kind, help: $help, labels: &[$($label),*], unit: $unit, since: $since };
+                Metric { name: $text, kind: $kind, help: $help, labels: &[$($label),*], since: $since };
         )*
         /// All metrics.
         pub static TABLE: &[&Metric] = &[$(&$name),*];
@@ -62,153 +60,131 @@ macro_rules! metrics_table {
 }
 
 metrics_table! {
-    CALLS = MetricKind::Counter, "tidegate_calls_total", ["gate", "class", "lane", "verb", "code"], "calls", Once("a call was answered"),
+    CALLS = MetricKind::Counter, "tidegate_calls_total", ["gate", "class", "lane", "verb", "code"], Later,
         "Calls answered, by the class of the status that the client got";
-    DECISIONS = MetricKind::Counter, "tidegate_decisions_total", ["gate", "class", "decision"], "calls", Start,
+    DECISIONS = MetricKind::Counter, "tidegate_decisions_total", ["gate", "class", "decision"], Start,
         "Decisions about calls on arrival: go, wait (then counted as a wait or a refusal) or refuse; at a shadow, those that it would have made";
-    REFUSALS = MetricKind::Counter, "tidegate_refusals_total", ["gate", "class", "reason", "group", "resource"], "calls",
-        Once("a call was refused"),
+    REFUSALS = MetricKind::Counter, "tidegate_refusals_total", ["gate", "class", "reason", "group", "resource"], Later,
         "Calls refused by the gate itself, on arrival or after waiting";
-    REJECTIONS = MetricKind::Counter, "tidegate_upstream_rejections_total", ["gate", "class", "by"], "calls", Start,
+    REJECTIONS = MetricKind::Counter, "tidegate_upstream_rejections_total", ["gate", "class", "by"], Start,
         "Calls rejected by the upstream, not by the gate: by API priority and fairness, another rate limit, a disruption budget, or for their credentials";
-    FAILURES = MetricKind::Counter, "tidegate_failures_total", ["gate", "class", "kind"], "calls", Start,
+    FAILURES = MetricKind::Counter, "tidegate_failures_total", ["gate", "class", "kind"], Start,
         "Calls that the gate could not complete: no connection, lost after sending, or no answer in time";
-    HANGUPS = MetricKind::Counter, "tidegate_hangups_total", ["gate", "class"], "calls", Start,
+    HANGUPS = MetricKind::Counter, "tidegate_hangups_total", ["gate", "class"], Start,
         "Callers that left while their call waited";
-    REVALIDATED = MetricKind::Counter, "tidegate_revalidated_total", ["gate", "class"], "calls", Start,
+    REVALIDATED = MetricKind::Counter, "tidegate_revalidated_total", ["gate", "class"], Start,
         "Calls answered from a stored response, after the upstream answered 304";
-    KEPT_BYTES = MetricKind::Gauge, "tidegate_kept_bytes", ["gate"], "bytes", Start,
+    KEPT_BYTES = MetricKind::Gauge, "tidegate_kept_bytes", ["gate"], Start,
         "Bytes of responses stored for revalidation";
-    SIGNALS = MetricKind::Counter, "tidegate_signals_total", ["gate", "class", "signal"], "answers",
-        Once("a response had a signal"),
+    SIGNALS = MetricKind::Counter, "tidegate_signals_total", ["gate", "class", "signal"], Later,
         "Upstream responses that caused a wait, by signal";
-    GUARDED = MetricKind::Counter, "tidegate_guarded_total", ["gate", "rule"], "requests", Once("a request was rejected"),
+    GUARDED = MetricKind::Counter, "tidegate_guarded_total", ["gate", "rule"], Later,
         "Requests rejected by the guard";
-    DENIED_CLIENTS = MetricKind::Counter, "tidegate_denied_clients_total", ["gate", "why"], "calls",
-        Once("a client was rejected"),
+    DENIED_CLIENTS = MetricKind::Counter, "tidegate_denied_clients_total", ["gate", "why"], Later,
         "Calls of rejected clients, on a gate that authenticates its clients";
-    CLIENT_REVIEWS = MetricKind::Counter, "tidegate_client_reviews_total", ["gate", "result"], "reviews",
-        Once("a client's token was reviewed"),
+    CLIENT_REVIEWS = MetricKind::Counter, "tidegate_client_reviews_total", ["gate", "result"], Later,
         "Reviews of clients' tokens by the API server: right, wrong, or failed (no answer)";
-    WAIT_SECONDS = MetricKind::Histogram(WAITS), "tidegate_wait_seconds", ["gate", "class", "reason"], "seconds",
-        Once("a call waited"),
+    WAIT_SECONDS = MetricKind::Histogram(WAITS), "tidegate_wait_seconds", ["gate", "class", "reason"], Later,
         "Time that calls waited before they left; calls without a wait are not counted";
-    SHADOW = MetricKind::Gauge, "tidegate_shadow", ["gate"], "0 or 1", Start,
+    SHADOW = MetricKind::Gauge, "tidegate_shadow", ["gate"], Start,
         "1 where the gate is a shadow: it decides about every call, holds none, and lets every call through";
-    SHADOW_WAIT_SECONDS = MetricKind::Histogram(WAITS), "tidegate_shadow_wait_seconds", ["gate", "class", "reason"], "seconds",
-        Once("a call would have waited at a shadow"),
+    SHADOW_WAIT_SECONDS = MetricKind::Histogram(WAITS), "tidegate_shadow_wait_seconds", ["gate", "class", "reason"], Later,
         "Time that calls would have waited at a shadow, where nothing is held and they went at once";
-    SHADOW_REFUSALS = MetricKind::Counter, "tidegate_shadow_refusals_total", ["gate", "class", "reason"], "calls",
-        Once("a call would have been refused by a shadow"),
+    SHADOW_REFUSALS = MetricKind::Counter, "tidegate_shadow_refusals_total", ["gate", "class", "reason"], Later,
         "Calls that would have been refused at a shadow, where nothing is held and they went at once";
-    UPSTREAM_SECONDS = MetricKind::Histogram(ANSWERS), "tidegate_upstream_seconds", ["gate", "class"], "seconds",
-        Once("the upstream answered a call"),
+    UPSTREAM_SECONDS = MetricKind::Histogram(ANSWERS), "tidegate_upstream_seconds", ["gate", "class"], Later,
         "Time from leaving to the response head; long-running calls are not in it";
-    CLIENT_GO_WAIT = MetricKind::Histogram(CLIENT_GO), "rest_client_rate_limiter_duration_seconds", ["verb", "host"], "seconds",
-        Once("a call that a limit may hold has come"),
+    CLIENT_GO_WAIT = MetricKind::Histogram(CLIENT_GO), "rest_client_rate_limiter_duration_seconds", ["verb", "host"], Later,
         "client-go's own metric, for its dashboards: how long the rate limiter held calls, by method and host; 0 for those that went at once";
-    IN_FLIGHT = MetricKind::Gauge, "tidegate_in_flight", ["gate", "class"], "calls", Once("a call has come"),
+    IN_FLIGHT = MetricKind::Gauge, "tidegate_in_flight", ["gate", "class"], Later,
         "Calls inside the gate, from arrival to the end of the response body";
-    WAITING = MetricKind::Gauge, "tidegate_waiting", ["gate"], "calls", Start,
+    WAITING = MetricKind::Gauge, "tidegate_waiting", ["gate"], Start,
         "Calls waiting now, in queues or for their keys; 0 at a shadow, which holds none";
-    QUEUE_LENGTH = MetricKind::Gauge, "tidegate_queue_length", ["gate", "class"], "calls", Start,
+    QUEUE_LENGTH = MetricKind::Gauge, "tidegate_queue_length", ["gate", "class"], Start,
         "Calls in the queues of a class now; 0 at a shadow";
-    WAITING_BYTES = MetricKind::Gauge, "tidegate_waiting_bytes", ["gate"], "bytes", Start,
+    WAITING_BYTES = MetricKind::Gauge, "tidegate_waiting_bytes", ["gate"], Start,
         "Bytes of bodies, and of heads past 8 KiB, held while their calls wait; 0 at a shadow";
-    KEYS_FAILING = MetricKind::Gauge, "tidegate_keys_failing", ["gate"], "keys", Start,
+    KEYS_FAILING = MetricKind::Gauge, "tidegate_keys_failing", ["gate"], Start,
         "Keys that back off; at a shadow, that would";
-    HOT_OBJECTS = MetricKind::Gauge, "tidegate_hot_objects", ["gate"], "objects", Start,
+    HOT_OBJECTS = MetricKind::Gauge, "tidegate_hot_objects", ["gate"], Start,
         "Objects that are written or read too often (per_key), or get the same 4xx again and again";
-    BUCKET_TOKENS = MetricKind::Gauge, "tidegate_bucket_tokens", ["gate", "bucket"], "tokens", Once("the gate has a bucket"),
+    BUCKET_TOKENS = MetricKind::Gauge, "tidegate_bucket_tokens", ["gate", "bucket"], Later,
         "Tokens in a bucket now; of one that is split, of the part with least; below zero where some are promised";
-    BUCKET_RATE = MetricKind::Gauge, "tidegate_bucket_rate", ["gate", "bucket"], "tokens per second",
-        Once("the gate has a bucket"),
+    BUCKET_RATE = MetricKind::Gauge, "tidegate_bucket_rate", ["gate", "bucket"], Later,
         "Tokens per second that a bucket gains now: less than configured while the upstream throttles";
-    SHARED_TOKENS = MetricKind::Counter, "tidegate_shared_tokens_total", ["gate", "bucket", "what"], "tokens",
-        Once("the gate has a shared bucket"),
+    SHARED_TOKENS = MetricKind::Counter, "tidegate_shared_tokens_total", ["gate", "bucket", "what"], Later,
         "Tokens of a shared bucket at this gate, by use; fallback: calls sent while its store was away";
-    SHARED_HELD = MetricKind::Gauge, "tidegate_shared_held", ["gate", "bucket"], "tokens", Once("the gate has a shared bucket"),
+    SHARED_HELD = MetricKind::Gauge, "tidegate_shared_held", ["gate", "bucket"], Later,
         "Tokens of a shared bucket that this gate holds now";
-    SHARED_LEVEL = MetricKind::Gauge, "tidegate_shared_level", ["gate", "bucket"], "tokens",
-        Once("the gate has a shared bucket"),
+    SHARED_LEVEL = MetricKind::Gauge, "tidegate_shared_level", ["gate", "bucket"], Later,
         "Tokens in a shared bucket after the last answer of its store; of one that is split, of the part with fewest; below zero where some are promised";
-    SHARED_MEMBERS = MetricKind::Gauge, "tidegate_shared_members", ["gate", "bucket"], "gates",
-        Once("the gate has a shared bucket"),
+    SHARED_MEMBERS = MetricKind::Gauge, "tidegate_shared_members", ["gate", "bucket"], Later,
         "Gates that use a shared bucket, by the last answer of its store; of one that is split, of the part that most use; 0 before the first";
-    SHARED_AWAY = MetricKind::Gauge, "tidegate_shared_away", ["gate", "bucket"], "0 or 1", Once("the gate has a shared bucket"),
+    SHARED_AWAY = MetricKind::Gauge, "tidegate_shared_away", ["gate", "bucket"], Later,
         "1 while the gate goes on without the store of a shared bucket";
-    SHARED_DIFFERS = MetricKind::Gauge, "tidegate_shared_differs", ["gate", "bucket"], "0 or 1",
-        Once("the gate has a shared bucket"),
+    SHARED_DIFFERS = MetricKind::Gauge, "tidegate_shared_differs", ["gate", "bucket"], Later,
         "1 while another gate has stricter limits for a shared bucket, which then hold for all";
-    STORE_UP = MetricKind::Gauge, "tidegate_store_up", ["store"], "0 or 1", Once("a store was asked"),
+    STORE_UP = MetricKind::Gauge, "tidegate_store_up", ["store"], Later,
         "1 while a store of shared buckets answers";
-    STORE_ASKS = MetricKind::Counter, "tidegate_store_asks_total", ["store", "result"], "requests", Once("a store was asked"),
+    STORE_ASKS = MetricKind::Counter, "tidegate_store_asks_total", ["store", "result"], Later,
         "Requests to a store of shared buckets, by result";
-    STORE_SECONDS = MetricKind::Histogram(STORES), "tidegate_store_seconds", ["store"], "seconds", Once("a store was asked"),
+    STORE_SECONDS = MetricKind::Histogram(STORES), "tidegate_store_seconds", ["store"], Later,
         "Time of a request to a store of shared buckets";
-    PAUSES = MetricKind::Gauge, "tidegate_pauses", ["gate", "scope"], "pauses", Start,
+    PAUSES = MetricKind::Gauge, "tidegate_pauses", ["gate", "scope"], Start,
         "Pauses in force that the upstream asked for (at most a hundred are counted)";
-    QUOTA_LIMIT = MetricKind::Gauge, "tidegate_quota_limit", ["gate", "resource", "account"], "calls",
-        Once("a response had the size of a quota"),
+    QUOTA_LIMIT = MetricKind::Gauge, "tidegate_quota_limit", ["gate", "resource", "account"], Later,
         "Size of an upstream quota, by the last response";
-    QUOTA_REMAINING = MetricKind::Gauge, "tidegate_quota_remaining", ["gate", "resource", "account"], "calls",
-        Once("a response had a quota"),
+    QUOTA_REMAINING = MetricKind::Gauge, "tidegate_quota_remaining", ["gate", "resource", "account"], Later,
         "Calls left of an upstream quota, by the last response";
-    QUOTA_RESET = MetricKind::Gauge, "tidegate_quota_reset_seconds", ["gate", "resource", "account"], "seconds",
-        Once("a response had the reset of a quota"),
+    QUOTA_RESET = MetricKind::Gauge, "tidegate_quota_reset_seconds", ["gate", "resource", "account"], Later,
         "Time until an upstream quota resets, by the last response";
-    SLOTS = MetricKind::Gauge, "tidegate_slots_in_use", ["gate"], "slots", Start,
+    SLOTS = MetricKind::Gauge, "tidegate_slots_in_use", ["gate"], Start,
         "Places taken among the calls in flight";
-    CONNECTIONS = MetricKind::Gauge, "tidegate_upstream_connections", ["gate", "group"], "connections", Start,
+    CONNECTIONS = MetricKind::Gauge, "tidegate_upstream_connections", ["gate", "group"], Start,
         "Connections to the upstream";
-    STREAMS = MetricKind::Gauge, "tidegate_upstream_streams", ["gate", "group"], "calls", Start,
+    STREAMS = MetricKind::Gauge, "tidegate_upstream_streams", ["gate", "group"], Start,
         "Calls out on connections to the upstream";
-    REPLAYS = MetricKind::Counter, "tidegate_upstream_replays_total", ["gate", "group"], "calls", Start,
+    REPLAYS = MetricKind::Counter, "tidegate_upstream_replays_total", ["gate", "group"], Start,
         "Calls sent again because the upstream had not processed them (GOAWAY, REFUSED_STREAM, idle connection closed)";
-    DIAL_FAILURES = MetricKind::Counter, "tidegate_upstream_dial_failures_total", ["gate", "group"], "attempts", Start,
+    DIAL_FAILURES = MetricKind::Counter, "tidegate_upstream_dial_failures_total", ["gate", "group"], Start,
         "Connections to the upstream that could not be made";
-    CLIENT_CONNECTIONS = MetricKind::Gauge, "tidegate_client_connections", ["gate"], "connections", Start,
+    CLIENT_CONNECTIONS = MetricKind::Gauge, "tidegate_client_connections", ["gate"], Start,
         "Connections of clients";
-    EGRESS_CONNECTIONS = MetricKind::Counter, "tidegate_egress_connections_total", ["how"], "connections",
-        Once("there is an egress listener"),
+    EGRESS_CONNECTIONS = MetricKind::Counter, "tidegate_egress_connections_total", ["how"], Later,
         "Connections of clients of the egress listener: intercepted, tunnelled unread, plain HTTP, or refused";
-    EGRESS_HANDSHAKES = MetricKind::Counter, "tidegate_egress_handshake_failures_total", ["gate", "why"], "handshakes",
-        Once("a gate intercepts"),
+    EGRESS_HANDSHAKES = MetricKind::Counter, "tidegate_egress_handshake_failures_total", ["gate", "why"], Later,
         "TLS handshakes that failed where TLS is opened: untrusted (the client does not trust the CA), sni, protocol, timeout";
-    EGRESS_REFUSALS = MetricKind::Counter, "tidegate_egress_refusals_total", ["why"], "requests", Once("there is an egress listener"),
+    EGRESS_REFUSALS = MetricKind::Counter, "tidegate_egress_refusals_total", ["why"], Later,
         "Tunnels and requests that the egress listener refused";
-    EGRESS_ORIGINS = MetricKind::Gauge, "tidegate_egress_origins", [], "origins", Once("there is an egress listener"),
+    EGRESS_ORIGINS = MetricKind::Gauge, "tidegate_egress_origins", [], Later,
         "Hosts that have limits or connections of their own now";
-    EGRESS_CALLS = MetricKind::Counter, "tidegate_egress_calls_total", ["gate", "host", "decision"], "calls",
-        Once("a host was called"),
+    EGRESS_CALLS = MetricKind::Counter, "tidegate_egress_calls_total", ["gate", "host", "decision"], Later,
         "Calls through the egress listener by host: go (sent) or refuse; after 300 hosts the host is other";
-    EGRESS_TUNNELS = MetricKind::Gauge, "tidegate_egress_tunnels", [], "tunnels", Once("there is an egress listener"),
+    EGRESS_TUNNELS = MetricKind::Gauge, "tidegate_egress_tunnels", [], Later,
         "Tunnels that are open now";
-    EGRESS_BYTES = MetricKind::Counter, "tidegate_egress_tunnel_bytes_total", ["direction"], "bytes",
-        Once("there is an egress listener"),
+    EGRESS_BYTES = MetricKind::Counter, "tidegate_egress_tunnel_bytes_total", ["direction"], Later,
         "Bytes that tunnels have carried: up (to the host) or down";
-    RELOADS = MetricKind::Counter, "tidegate_config_reloads_total", ["result"], "reloads", Start,
+    RELOADS = MetricKind::Counter, "tidegate_config_reloads_total", ["result"], Start,
         "Reloads: applied, unchanged, invalid (nothing changed), or restart_needed (nothing changed)";
-    RELOADED = MetricKind::Gauge, "tidegate_config_last_reload_success_timestamp_seconds", [], "seconds since 1970", Start,
+    RELOADED = MetricKind::Gauge, "tidegate_config_last_reload_success_timestamp_seconds", [], Start,
         "When the configuration in force was taken over";
-    CONFIG_HASH = MetricKind::Gauge, "tidegate_config_hash", [], "a number", Start,
+    CONFIG_HASH = MetricKind::Gauge, "tidegate_config_hash", [], Start,
         "Hash of the configuration in force: equal numbers, equal configurations";
-    BYPASS = MetricKind::Gauge, "tidegate_bypass", ["gate"], "0 or 1", Start,
+    BYPASS = MetricKind::Gauge, "tidegate_bypass", ["gate"], Start,
         "1 while the bypass is on";
-    BYPASSED = MetricKind::Counter, "tidegate_bypassed_total", ["gate"], "calls", Start,
+    BYPASSED = MetricKind::Counter, "tidegate_bypassed_total", ["gate"], Start,
         "Calls let through by the bypass";
-    FORGOTTEN = MetricKind::Counter, "tidegate_forgotten_keys_total", ["gate"], "keys", Start,
+    FORGOTTEN = MetricKind::Counter, "tidegate_forgotten_keys_total", ["gate"], Start,
         "Failing keys forgotten by an operator";
-    LIFTED = MetricKind::Counter, "tidegate_lifted_pauses_total", ["gate"], "pauses", Start,
+    LIFTED = MetricKind::Counter, "tidegate_lifted_pauses_total", ["gate"], Start,
         "Pauses of the upstream lifted by an operator";
-    CALL_LOG_DROPPED = MetricKind::Counter, "tidegate_call_log_dropped_total", [], "lines", Start,
+    CALL_LOG_DROPPED = MetricKind::Counter, "tidegate_call_log_dropped_total", [], Start,
         "Lines of the call log that were dropped because the disk was too slow";
-    OTLP_SENDINGS = MetricKind::Counter, "tidegate_otlp_sendings_total", ["signal", "result"], "sendings", Once("there is [otlp]"),
+    OTLP_SENDINGS = MetricKind::Counter, "tidegate_otlp_sendings_total", ["signal", "result"], Later,
         "Batches of spans (traces) sent to the OpenTelemetry collector, by result (ok, failed)";
-    CREDENTIALS_AGE = MetricKind::Gauge, "tidegate_credentials_age_seconds", ["gate"], "seconds",
-        Once("the gate's own credentials come from a file"),
+    CREDENTIALS_AGE = MetricKind::Gauge, "tidegate_credentials_age_seconds", ["gate"], Later,
         "Time since the gate's own credentials were last read from their file";
-    BUILD_INFO = MetricKind::Gauge, "tidegate_build_info", ["version"], "always 1", Start,
+    BUILD_INFO = MetricKind::Gauge, "tidegate_build_info", ["version"], Start,
         "What is running";
 }
 
