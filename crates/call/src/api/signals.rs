@@ -26,8 +26,9 @@ mod quota;
 mod retry_after;
 
 pub use self::error::{ErrorBody, ErrorWords};
+pub use self::fields::Quota;
 pub use self::inflate::{in_clear, is_readable};
-pub use self::quota::{Quota, left, quotas};
+pub use self::quota::{left, quotas};
 
 /// The bytes of a body to read. All providers' codes and reasons are in them.
 pub const PEEK: usize = 4096;

@@ -1,11 +1,25 @@
 //! Numbers and times in header fields of providers.
 
+use std::borrow::Cow;
 use std::time::{Duration, SystemTime};
 
 use http::HeaderMap;
 use http::header::DATE;
 
 use super::Response;
+
+/// A quota of the upstream, at the time of a response.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Quota {
+    /// The part of the API, in the upstream's words: `core`, `subscription-reads`.
+    pub resource: Cow<'static, str>,
+    /// Its size, if known.
+    pub limit: Option<u64>,
+    /// The calls left.
+    pub remaining: u64,
+    /// The time until its reset, if known.
+    pub resets_in: Option<Duration>,
+}
 
 /// Returns the whole number in the first field of a name.
 pub(super) fn number(headers: &HeaderMap, name: &str) -> Option<u64> {
@@ -58,11 +72,19 @@ pub(super) fn is_spent(left: u64, limit: u64, reserve: f64) -> bool {
     left == 0 || left as f64 <= limit as f64 * reserve
 }
 
+/// Returns the name of a resource in the characters and length of a label.
+pub(super) fn resource_word(name: &str) -> Cow<'static, str> {
+    let shown = |c: char| if c.is_ascii_graphic() && c != '"' && c != '\\' { c } else { '_' };
+    Cow::Owned(name.chars().take(LONGEST_NAME).map(shown).collect())
+}
+
 /// The least time of day in seconds (2001).
 const EPOCHS: u64 = 1_000_000_000;
 /// The least time of day in milliseconds.
 const MILLIS: u64 = 100_000_000_000;
 
+/// The longest name of a resource.
+pub(super) const LONGEST_NAME: usize = 64;
 /// The most quotas to read in one response: an upstream may send many more.
 pub(super) const MOST_QUOTAS: usize = 16;
 

@@ -16,8 +16,8 @@ use http::HeaderMap;
 use http::header::RETRY_AFTER;
 use sfv::{Item, ListEntry, Parameters, Parser};
 
-use super::quota::resource_word;
-use super::{LimitRefusal, Quota, Reach, Response, SpentQuota, fields};
+use super::fields::{Quota, resource_word};
+use super::{LimitRefusal, Reach, Response, SpentQuota, fields};
 
 pub(super) fn refused(response: &Response<'_>) -> Option<LimitRefusal> {
     response.too_many()?;

@@ -1,24 +1,11 @@
 //! Quotas in responses: the size, the calls left, and the reset.
 
 use std::borrow::Cow;
-use std::time::Duration;
 
 use http::HeaderMap;
 
+use super::fields::{Quota, resource_word};
 use super::{Response, Signal, Signals, fields, ietf};
-
-/// A quota of the upstream, at the time of a response.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Quota {
-    /// The part of the API, in the upstream's words: `core`, `subscription-reads`.
-    pub resource: Cow<'static, str>,
-    /// Its size, if known.
-    pub limit: Option<u64>,
-    /// The calls left.
-    pub remaining: u64,
-    /// The time until its reset, if known.
-    pub resets_in: Option<Duration>,
-}
 
 /// Returns the calls left of the scarcest quota, without the reserve for others; `None` if no quota
 /// counts the calls of one bucket.
@@ -76,20 +63,13 @@ fn azure(headers: &HeaderMap) -> Vec<Quota> {
     quotas
 }
 
-/// Returns the name of a resource in the characters and length of a label.
-pub(super) fn resource_word(name: &str) -> Cow<'static, str> {
-    let shown = |c: char| if c.is_ascii_graphic() && c != '"' && c != '\\' { c } else { '_' };
-    Cow::Owned(name.chars().take(LONGEST_NAME).map(shown).collect())
-}
-
 const GITHUB: [&str; 4] = ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset", "x-ratelimit-resource"];
 const OKTA: [&str; 4] = ["x-rate-limit-limit", "x-rate-limit-remaining", "x-rate-limit-reset", "x-rate-limit-resource"];
-/// The longest name of a resource.
-const LONGEST_NAME: usize = 64;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::signals::fields::LONGEST_NAME;
     use crate::api::signals::tests::{Key, headers, response};
 
     #[test]
