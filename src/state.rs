@@ -17,7 +17,7 @@ use std::sync::Arc;
 pub use self::file::{is_free, read, write};
 pub use self::format::{decode, encode};
 pub use self::stamp::Stamp;
-use crate::limit::snapshot::Frozen;
+use crate::limit::snapshot::FrozenLimiter;
 
 /// The memory of a process's gates at one moment.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,7 +29,7 @@ pub struct State {
     /// The secret of the salt under which everything was hashed.
     pub secret: [u64; 2],
     /// The gates by name.
-    pub gates: BTreeMap<Arc<str>, Frozen>,
+    pub gates: BTreeMap<Arc<str>, FrozenLimiter>,
 }
 
 /// The reason why a state file cannot be used.

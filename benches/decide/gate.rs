@@ -104,7 +104,7 @@ impl Gate {
         self.limiter.advance(self.now);
         for ask in self.limiter.take_asks(self.now) {
             let granted = ask.need + ask.extra;
-            let answer = limit::Answer {
+            let answer = limit::StoreAnswer {
                 granted,
                 first: 0,
                 period: Duration::ZERO,

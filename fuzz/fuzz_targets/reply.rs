@@ -10,7 +10,7 @@ use std::time::Duration;
 use libfuzzer_sys::fuzz_target;
 use tidegate::api::Group;
 use tidegate::limit::policy::{BucketPolicy, QueuePolicy, SharedId, SharedPolicy};
-use tidegate::limit::{Arrival, Away, Claim, ClassId, Flow, Limiter, Policy, Verdict};
+use tidegate::limit::{Arrival, StoreFailure, Claim, ClassId, Flow, Limiter, Policy, Verdict};
 use tidegate::moment::Moment;
 use tidegate::store;
 
@@ -46,7 +46,7 @@ fuzz_target!(|bytes: &[u8]| {
             asks += 1;
             let later = now + Duration::from_millis(3);
             let fits = answer.filter(|answer| answer.granted <= ask.need.saturating_add(ask.extra));
-            limiter.answered(ask.asked, fits.ok_or(Away::Wrong), now, later);
+            limiter.answered(ask.asked, fits.ok_or(StoreFailure::Wrong), now, later);
             now = later;
         }
         now += Duration::from_millis(40);

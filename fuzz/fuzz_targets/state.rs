@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
 use tidegate::limit::policy::{BucketPolicy, ClassPolicy, Per};
-use tidegate::limit::snapshot::{Freezing, Gap};
+use tidegate::limit::snapshot::{FreezeWalk, Gap};
 use tidegate::limit::{Limiter, Policy};
 use tidegate::moment::Moment;
 use tidegate::state;
@@ -43,7 +43,7 @@ fn go_on(bytes: &[u8]) {
             let mut limiter = Limiter::new(policy(), 1, now);
             limiter.thaw(frozen, Gap { length, unseen }, now);
             limiter.advance(now + Duration::from_secs(3600));
-            let mut freezing = Freezing::default();
+            let mut freezing = FreezeWalk::default();
             while limiter.freeze_some(&mut freezing, 1000, now).is_none() {}
         }
     }

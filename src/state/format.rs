@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Stamp, State, StateError};
 use crate::api::Key;
-use crate::limit::snapshot::{Frozen, FrozenKey, FrozenPause, Levels, Part};
+use crate::limit::snapshot::{FrozenKey, FrozenLimiter, FrozenPart, FrozenPause, Levels};
 
 #[derive(Serialize, Deserialize)]
 struct Text {
@@ -129,15 +129,15 @@ impl From<Text> for State {
 
 // === impl GateText ===
 
-impl From<&Frozen> for GateText {
-    fn from(frozen: &Frozen) -> Self {
+impl From<&FrozenLimiter> for GateText {
+    fn from(frozen: &FrozenLimiter) -> Self {
         let key = |frozen: &FrozenKey| {
             let Key { object, collection, facet } = frozen.key;
             let times = [frozen.ready, frozen.named, frozen.forget].map(millis);
             KeyText([object, collection, facet], frozen.failures, frozen.status, times)
         };
         let pause = |pause: &FrozenPause| PauseText((&pause.of).into(), millis(pause.left), millis(pause.grown));
-        let bucket = |(place, levels): &(Part, Levels)| {
+        let bucket = |(place, levels): &(FrozenPart, Levels)| {
             BucketText(place.into(), levels.whole, levels.parts.clone(), levels.members)
         };
         Self {
@@ -148,7 +148,7 @@ impl From<&Frozen> for GateText {
     }
 }
 
-impl From<GateText> for Frozen {
+impl From<GateText> for FrozenLimiter {
     fn from(text: GateText) -> Self {
         let key = |KeyText([object, collection, facet], failures, status, times): KeyText| {
             let [ready, named, forget] = times.map(Duration::from_millis);
@@ -170,19 +170,19 @@ impl From<GateText> for Frozen {
 
 // === impl PartText ===
 
-impl From<&Part> for PartText {
-    fn from(place: &Part) -> Self {
+impl From<&FrozenPart> for PartText {
+    fn from(place: &FrozenPart) -> Self {
         match place {
-            Part::Gate => Self::Gate,
-            Part::Retries => Self::Retries,
-            Part::Class(name) => Self::Class(name.to_string()),
-            Part::Credential(who) => Self::Credential(*who),
-            Part::OtherCredentials => Self::OtherCredentials,
+            FrozenPart::Gate => Self::Gate,
+            FrozenPart::Retries => Self::Retries,
+            FrozenPart::Class(name) => Self::Class(name.to_string()),
+            FrozenPart::Credential(who) => Self::Credential(*who),
+            FrozenPart::OtherCredentials => Self::OtherCredentials,
         }
     }
 }
 
-impl From<PartText> for Part {
+impl From<PartText> for FrozenPart {
     fn from(text: PartText) -> Self {
         match text {
             PartText::Gate => Self::Gate,

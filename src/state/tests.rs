@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use super::*;
 use crate::api::Key;
-use crate::limit::snapshot::{FrozenKey, FrozenPause, Levels, Part};
+use crate::limit::snapshot::{FrozenKey, FrozenPart, FrozenPause, Levels};
 
 fn some(keys: u64) -> State {
     let second = Duration::from_secs(1);
@@ -20,10 +20,10 @@ fn some(keys: u64) -> State {
     };
     let pause = |of| FrozenPause { of, left: 600 * second, grown: second };
     let levels = Levels { whole: -2.5, parts: vec![(u64::MAX, 0.25)], members: 3 };
-    let frozen = Frozen {
+    let frozen = FrozenLimiter {
         keys: (0..keys).map(key).collect(),
-        pauses: vec![pause(Part::Gate), pause(Part::Credential(9)), pause(Part::OtherCredentials)],
-        buckets: vec![(Part::Class("ec2".into()), levels.clone()), (Part::Retries, levels)],
+        pauses: vec![pause(FrozenPart::Gate), pause(FrozenPart::Credential(9)), pause(FrozenPart::OtherCredentials)],
+        buckets: vec![(FrozenPart::Class("ec2".into()), levels.clone()), (FrozenPart::Retries, levels)],
     };
     State {
         stamp: Stamp { boot: "b".into(), uptime: Some(second), wall: 5 * second },

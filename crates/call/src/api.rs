@@ -27,4 +27,4 @@ pub use self::query::query_pairs;
 pub(crate) use self::query::unescape;
 pub use self::signals::{Signal, Signals};
 pub use crate::limit::key::{Group, Key, facet, written_facet};
-pub use crate::limit::outcome::{Answer, Gone, Outcome, Pause, PauseLength, Scope};
+pub use crate::limit::outcome::{Answer, Outcome, Pause, PauseLength, Removal, Scope};

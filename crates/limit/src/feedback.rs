@@ -1,8 +1,8 @@
 //! Feedback: applies the outcome of a call to its key, to pauses, and to the rates of buckets.
 
 use super::{
-    Asked, Away, ClassId, KeyAnswer, KeyGrant, KeyId, Lane, News, Origin, Owner, Parts, Paused, QueuePlace, Reason,
-    Receipt, Resources, SharedPause, SweepNews, WaiterIndex, WaiterState, Withdrawal, resources,
+    AskId, ClassId, KeyAnswer, KeyGrant, KeyId, Lane, News, Origin, Owner, Parts, PauseTarget, QueuePlace, Reason,
+    Receipt, Resources, SharedPause, StoreFailure, SweepNews, WaiterIndex, WaiterState, Withdrawal, resources,
 };
 use crate::key::Key;
 use crate::moment::Moment;
@@ -147,7 +147,7 @@ impl Parts {
     /// Applies the answers of a store to a batch of requests.
     pub(crate) fn all_answered(
         &mut self,
-        answers: impl IntoIterator<Item = (Asked, Result<resources::Answer, Away>)>,
+        answers: impl IntoIterator<Item = (AskId, Result<resources::StoreAnswer, StoreFailure>)>,
         sent: Moment,
         now: Moment,
     ) {
@@ -171,11 +171,13 @@ impl Parts {
     }
 
     /// Begins or ends a pause of another gate.
-    fn hear_pause(&mut self, asked: Asked, pause: SharedPause, now: Moment) {
+    fn hear_pause(&mut self, asked: AskId, pause: SharedPause, now: Moment) {
         let Resources { buckets, pauses, .. } = &mut self.resources;
         let who = match buckets.owner_of(asked.bucket()) {
-            Some((Owner::Class(class), _)) => Paused::Class(class),
-            Some((Owner::Gate, who)) => who.and_then(|who| pauses.own(who)).map_or(Paused::Gate, Paused::Credential),
+            Some((Owner::Class(class), _)) => PauseTarget::Class(class),
+            Some((Owner::Gate, who)) => {
+                who.and_then(|who| pauses.own(who)).map_or(PauseTarget::Gate, PauseTarget::Credential)
+            }
             Some((Owner::Retries, _)) | None => return,
         };
         match pause {

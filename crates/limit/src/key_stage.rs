@@ -7,13 +7,13 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::{
-    Arrival, AtKey, BucketId, CallFacts, Cause, ClassId, Combine, Ended, FailingKey, KeyFailure, KeyGrant, KeyId,
+    Arrival, AtKey, BucketId, CallFacts, Cause, ClassId, Combine, FailingKey, KeyEnd, KeyFailure, KeyGrant, KeyId,
     KeyState, KeyView, Keys, Lane, Origins, Policy, Position, Queues, Reason, Reservation, Resources, Rules, Spread,
     Strategy, Table, Why, Work,
 };
 use crate::key::Key;
 use crate::moment::Moment;
-use crate::outcome::{Answer, Gone, Outcome};
+use crate::outcome::{Answer, Outcome, Removal};
 use crate::sketch::Sketch;
 
 /// The failing keys, and the writes past the stage.
@@ -224,9 +224,9 @@ impl KeyStage {
                     work.dirty_keys.push(id);
                 }
                 match answer.gone {
-                    Gone::Nothing => {}
-                    Gone::Key => self.table.forget_gone(id, now, &mut work.dirty_keys),
-                    Gone::Object => self.table.forget_gone_object(id.object, now, &mut work.dirty_keys),
+                    Removal::Nothing => {}
+                    Removal::Key => self.table.forget_gone(id, now, &mut work.dirty_keys),
+                    Removal::Object => self.table.forget_gone_object(id.object, now, &mut work.dirty_keys),
                 }
                 return false;
             }
@@ -277,7 +277,7 @@ impl KeyStage {
     }
 
     /// Returns the keys recovered or forgotten since the last call.
-    pub(crate) fn take_ended(&mut self) -> Vec<Ended> {
+    pub(crate) fn take_ended(&mut self) -> Vec<KeyEnd> {
         self.table.take_ended()
     }
 

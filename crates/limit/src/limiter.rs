@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use super::{
-    Arrival, Ask, Asked, Away, Claim, Ended, Keys, Parts, Permit, Policy, Preview, Questions, Receipt, Refusal, Slot,
-    SweepNews, Ticket, Verdict, Walk, resources,
+    Arrival, Ask, AskId, Claim, KeyEnd, Keys, Parts, Permit, Policy, Preview, Questions, Receipt, Refusal, Slot,
+    StoreFailure, SweepNews, Ticket, Verdict, Walk, resources,
 };
 use crate::key::{Group, Key};
 use crate::moment::Moment;
@@ -140,7 +140,7 @@ impl Limiter {
 
     /// Returns the keys recovered or forgotten since the last call, for the logs. Of many, a few
     /// dozen are reported. It allocates nothing if there are none.
-    pub fn take_ended(&mut self) -> Vec<Ended> {
+    pub fn take_ended(&mut self) -> Vec<KeyEnd> {
         self.parts.stage.take_ended()
     }
 
@@ -276,14 +276,20 @@ impl Limiter {
     }
 
     /// Applies a store's answer to a request sent at `sent`.
-    pub fn answered(&mut self, asked: Asked, answer: Result<resources::Answer, Away>, sent: Moment, now: Moment) {
+    pub fn answered(
+        &mut self,
+        asked: AskId,
+        answer: Result<resources::StoreAnswer, StoreFailure>,
+        sent: Moment,
+        now: Moment,
+    ) {
         self.all_answered([(asked, answer)], sent, now);
     }
 
     /// Applies a store's answers to a batch of requests.
     pub fn all_answered(
         &mut self,
-        answers: impl IntoIterator<Item = (Asked, Result<resources::Answer, Away>)>,
+        answers: impl IntoIterator<Item = (AskId, Result<resources::StoreAnswer, StoreFailure>)>,
         sent: Moment,
         now: Moment,
     ) {

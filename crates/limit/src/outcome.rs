@@ -31,7 +31,7 @@ pub struct Answer {
     /// The status; `None` if the call was sent and then lost.
     pub status: Option<u16>,
     /// The memory that it ends, beyond the outcome.
-    pub gone: Gone,
+    pub gone: Removal,
     /// True if the upstream turned the call away because it has too much to do (not for an error of
     /// its own or a PodDisruptionBudget). An adaptive bucket slows down for it.
     pub throttled: bool,
@@ -41,7 +41,7 @@ pub struct Answer {
 
 /// The memory of failures that an answer ends. A time that the upstream named stays in any case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Gone {
+pub enum Removal {
     /// None. A read that finds no object says nothing about the write that fails to make it.
     Nothing,
     /// That of its own key: the write found nothing to write to.
@@ -102,13 +102,13 @@ impl Outcome {
 impl Answer {
     /// Creates an answer that concerns only the key of its call.
     pub const fn new(outcome: Outcome, status: Option<u16>) -> Self {
-        Self { outcome, status, gone: Gone::Nothing, throttled: false, pause: None }
+        Self { outcome, status, gone: Removal::Nothing, throttled: false, pause: None }
     }
 
     /// Returns the same for a call whose key is not of one object: the end of an object says
     /// nothing about such a key.
     pub const fn of_no_object(self) -> Self {
-        Self { gone: Gone::Nothing, ..self }
+        Self { gone: Removal::Nothing, ..self }
     }
 }
 

@@ -73,7 +73,7 @@ pub struct KeyState {
 
 /// Reports for the logs that a key is no longer failing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ended {
+pub struct KeyEnd {
     /// Its name.
     pub name: Box<str>,
     /// Its failures in a row.

@@ -17,11 +17,13 @@ pub(crate) use self::bucket::{Bucket, Start};
 pub use self::buckets::Levels;
 pub(crate) use self::buckets::{Buckets, Flow, Owner};
 pub(crate) use self::demand::{Block, BucketId, Charges, Demand, Lasts, Requirements, SlotShare, Turn};
-pub(crate) use self::opening::Opening;
+pub(crate) use self::opening::Valve;
 pub(crate) use self::pauses::{Origin, Pauses};
-pub use self::pauses::{PauseView, Paused};
+pub use self::pauses::{PauseTarget, PauseView};
 pub(crate) use self::refund::Refunds;
-pub use self::shared::{Alone, Answer, Ask, Asked, Away, Ledger, Part, Questions, SharedLimits, SharedView};
+pub use self::shared::{
+    Ask, AskId, BucketPart, Fallback, Ledger, Questions, SharedLimits, SharedView, StoreAnswer, StoreFailure,
+};
 pub(crate) use self::shared::{News, SharedBuckets, SharedPause, Want};
 pub(crate) use self::slots::Slots;
 pub(crate) use self::split::Split;

@@ -15,8 +15,8 @@ use super::{
 use crate::key::{Group, Key};
 use crate::moment::Moment;
 
-pub use self::frozen::{Changes, Freezing, Frozen, FrozenKey, FrozenPause, Gap, Part};
-pub use super::resources::{Levels, PauseView, Paused, SharedView};
+pub use self::frozen::{Changes, FreezeWalk, FrozenKey, FrozenLimiter, FrozenPart, FrozenPause, Gap};
+pub use super::resources::{Levels, PauseTarget, PauseView, SharedView};
 
 /// A limiter at one moment.
 #[derive(Clone, Debug, PartialEq)]

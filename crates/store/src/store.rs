@@ -29,7 +29,7 @@ use self::memory::Memory;
 pub use self::probe::Probed;
 use crate::clock::Clock;
 use crate::credentials::Secret;
-use crate::limit::{Answer, Ask, Away};
+use crate::limit::{Ask, StoreAnswer, StoreFailure};
 use crate::spec::Store;
 use crate::telemetry::{self, Sampler, ScrapeGauges, table};
 use crate::tls::{self, Identity, Pem, Roots};
@@ -59,7 +59,7 @@ pub struct Unusable {
 }
 
 /// Takes what came of each ask of a question.
-pub type Done = Box<dyn FnOnce(Vec<Result<Answer, Away>>) + Send>;
+pub type Done = Box<dyn FnOnce(Vec<Result<StoreAnswer, StoreFailure>>) + Send>;
 
 // === impl Stores ===
 
@@ -125,7 +125,7 @@ impl Stores {
             Some((_, link)) => link.ask(asks, done),
             None => {
                 drop(links);
-                done(vec![Err(Away::Wrong); asks.len()]);
+                done(vec![Err(StoreFailure::Wrong); asks.len()]);
             }
         }
     }
@@ -133,7 +133,7 @@ impl Stores {
 
 /// Returns the answer that a server's bytes are; `None` if they are none of the script's.
 #[must_use]
-pub fn reply(bytes: &[u8]) -> Option<Answer> {
+pub fn reply(bytes: &[u8]) -> Option<StoreAnswer> {
     redis::parse_redis_value(bytes).ok().and_then(|value| script::read(&value))
 }
 

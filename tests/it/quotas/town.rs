@@ -10,7 +10,8 @@ use tidegate::api::{Group, Key, outcome, signals};
 use tidegate::classify::{ClassifiedCall, Salt};
 use tidegate::dialect::Head;
 use tidegate::limit::{
-    Answer, Arrival, Ask, Asked, Claim, Flow, Ledger, Limiter, Part, Permit, Receipt, Refusal, Slot, Ticket, Verdict,
+    Arrival, Ask, AskId, BucketPart, Claim, Flow, Ledger, Limiter, Permit, Receipt, Refusal, Slot, StoreAnswer, Ticket,
+    Verdict,
 };
 use tidegate::moment::Moment;
 use tidegate::spec::Gate;
@@ -82,7 +83,7 @@ struct Worker {
 pub(super) struct Town<P> {
     /// None if the controllers have no gate.
     gated: Vec<Gated>,
-    ledgers: BTreeMap<(Arc<str>, Option<Part>), Ledger>,
+    ledgers: BTreeMap<(Arc<str>, Option<BucketPart>), Ledger>,
     /// The questions to the store, by moment and gate.
     pub(super) questions: Vec<(Moment, usize)>,
     traffic: Traffic,
@@ -106,7 +107,7 @@ enum Event {
     Answered(Worker, Owed, Box<Reply>),
     /// A gate's question reaches the store.
     Asked(usize, Vec<Ask>, Moment),
-    Told(usize, Vec<(Asked, Answer)>, Moment),
+    Told(usize, Vec<(AskId, StoreAnswer)>, Moment),
 }
 
 // === impl Job ===

@@ -9,7 +9,7 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use super::signals::{self, LimitFacts, LimitRefusal, Reach, Response, Signal, Signals};
-use super::{Answer, Call, Gone, Outcome, Pause, PauseLength, Scope, Verb, apply};
+use super::{Answer, Call, Removal, Outcome, Pause, PauseLength, Scope, Verb, apply};
 
 /// The events that count as failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,7 +97,7 @@ pub fn answer(failures: &Failures, throttling: &PausePolicy, call: &Call, respon
         None => Outcome::Neutral,
     };
     let speaks_of_object = !call.is_tunnel() && !call.is_dry_run && !outcome.counts();
-    let gone = if speaks_of_object { gone(call, status) } else { Gone::Nothing };
+    let gone = if speaks_of_object { gone(call, status) } else { Removal::Nothing };
     let (pause, by) = throttling.pause(&reading).unzip();
     let throttled = speaks && throttling.is_overload(response, &reading);
     let signal = by.or_else(|| refused.map(|(signal, _)| signal));
@@ -147,13 +147,13 @@ fn is_budget_refusal(call: &Call, status: StatusCode) -> bool {
 /// external API the path is the object.
 ///
 /// A read or a subresource forgets none: get-or-create reads a 404 before each create.
-fn gone(call: &Call, status: StatusCode) -> Gone {
+fn gone(call: &Call, status: StatusCode) -> Removal {
     let is_missing = status == StatusCode::NOT_FOUND;
     let is_of_object = call.subresource().is_empty() && !(call.is_resource && call.name().is_empty());
     match call.verb {
-        Verb::Delete if is_of_object && (is_missing || is_success(status)) => Gone::Object,
-        Verb::Update | Verb::Patch if is_of_object && is_missing => Gone::Key,
-        _ => Gone::Nothing,
+        Verb::Delete if is_of_object && (is_missing || is_success(status)) => Removal::Object,
+        Verb::Update | Verb::Patch if is_of_object && is_missing => Removal::Key,
+        _ => Removal::Nothing,
     }
 }
 
@@ -455,43 +455,43 @@ mod tests {
     #[test]
     fn a_delete_ends_the_object_a_404_the_key_of_a_write_and_a_read_nothing() {
         for (line, status, gone) in [
-            ("DELETE /api/v1/namespaces/a/pods/p", 200, Gone::Object),
-            ("DELETE /api/v1/namespaces/a/pods/p", 202, Gone::Object),
-            ("DELETE /api/v1/namespaces/a/pods/p", 404, Gone::Object),
-            ("DELETE /api/v1/namespaces/a/pods/p", 409, Gone::Nothing),
-            ("DELETE /api/v1/namespaces/a/pods/p", 500, Gone::Nothing),
-            ("DELETE /api/v1/namespaces/a/pods/p?dryRun=All", 200, Gone::Nothing),
-            ("DELETE /api/v1/namespaces/a/pods/p?dryRun=All", 404, Gone::Nothing),
-            ("DELETE /api/v1/namespaces/a/pods/p/x", 404, Gone::Nothing),
-            ("DELETE /api/v1/namespaces/a/pods", 200, Gone::Nothing),
-            ("DELETE /api/v1/namespaces/a/pods", 404, Gone::Nothing),
-            ("PUT /api/v1/namespaces/a/pods/p", 404, Gone::Key),
-            ("PUT /api/v1/namespaces/a/pods/p", 200, Gone::Nothing),
-            ("PATCH /api/v1/namespaces/a/pods/p", 404, Gone::Key),
-            ("PATCH /api/v1/namespaces/a/pods/p?dryRun=All", 404, Gone::Nothing),
-            ("PUT /api/v1/namespaces/a/pods/p/status", 404, Gone::Nothing),
-            ("PATCH /apis/apps/v1/namespaces/a/deployments/d/scale", 404, Gone::Nothing),
-            ("POST /api/v1/namespaces/a/pods/p/eviction", 404, Gone::Nothing),
-            ("POST /api/v1/namespaces/a/pods", 404, Gone::Nothing),
-            ("GET /api/v1/namespaces/a/pods/p", 404, Gone::Nothing),
-            ("GET /api/v1/namespaces/a/pods/p", 200, Gone::Nothing),
-            ("GET /api/v1/namespaces/a/pods/p/log", 404, Gone::Nothing),
-            ("GET /api/v1/namespaces/a/pods", 404, Gone::Nothing),
-            ("GET /api/v1/pods?watch=1&fieldSelector=metadata.name=p", 404, Gone::Nothing),
-            ("GET /api/v1/namespaces/a/pods/p/proxy/x", 404, Gone::Nothing),
-            ("DELETE /api/v1/namespaces/a/services/s/proxy/x", 200, Gone::Nothing),
+            ("DELETE /api/v1/namespaces/a/pods/p", 200, Removal::Object),
+            ("DELETE /api/v1/namespaces/a/pods/p", 202, Removal::Object),
+            ("DELETE /api/v1/namespaces/a/pods/p", 404, Removal::Object),
+            ("DELETE /api/v1/namespaces/a/pods/p", 409, Removal::Nothing),
+            ("DELETE /api/v1/namespaces/a/pods/p", 500, Removal::Nothing),
+            ("DELETE /api/v1/namespaces/a/pods/p?dryRun=All", 200, Removal::Nothing),
+            ("DELETE /api/v1/namespaces/a/pods/p?dryRun=All", 404, Removal::Nothing),
+            ("DELETE /api/v1/namespaces/a/pods/p/x", 404, Removal::Nothing),
+            ("DELETE /api/v1/namespaces/a/pods", 200, Removal::Nothing),
+            ("DELETE /api/v1/namespaces/a/pods", 404, Removal::Nothing),
+            ("PUT /api/v1/namespaces/a/pods/p", 404, Removal::Key),
+            ("PUT /api/v1/namespaces/a/pods/p", 200, Removal::Nothing),
+            ("PATCH /api/v1/namespaces/a/pods/p", 404, Removal::Key),
+            ("PATCH /api/v1/namespaces/a/pods/p?dryRun=All", 404, Removal::Nothing),
+            ("PUT /api/v1/namespaces/a/pods/p/status", 404, Removal::Nothing),
+            ("PATCH /apis/apps/v1/namespaces/a/deployments/d/scale", 404, Removal::Nothing),
+            ("POST /api/v1/namespaces/a/pods/p/eviction", 404, Removal::Nothing),
+            ("POST /api/v1/namespaces/a/pods", 404, Removal::Nothing),
+            ("GET /api/v1/namespaces/a/pods/p", 404, Removal::Nothing),
+            ("GET /api/v1/namespaces/a/pods/p", 200, Removal::Nothing),
+            ("GET /api/v1/namespaces/a/pods/p/log", 404, Removal::Nothing),
+            ("GET /api/v1/namespaces/a/pods", 404, Removal::Nothing),
+            ("GET /api/v1/pods?watch=1&fieldSelector=metadata.name=p", 404, Removal::Nothing),
+            ("GET /api/v1/namespaces/a/pods/p/proxy/x", 404, Removal::Nothing),
+            ("DELETE /api/v1/namespaces/a/services/s/proxy/x", 200, Removal::Nothing),
         ] {
             assert_eq!(after(line, status, None).gone, gone, "{line} {status}");
         }
         for (method, status, gone) in [
-            (Method::DELETE, 204, Gone::Object),
-            (Method::DELETE, 404, Gone::Object),
-            (Method::PUT, 404, Gone::Key),
-            (Method::PATCH, 404, Gone::Key),
-            (Method::GET, 404, Gone::Nothing),
-            (Method::HEAD, 404, Gone::Nothing),
-            (Method::POST, 404, Gone::Nothing),
-            (Method::OPTIONS, 404, Gone::Nothing),
+            (Method::DELETE, 204, Removal::Object),
+            (Method::DELETE, 404, Removal::Object),
+            (Method::PUT, 404, Removal::Key),
+            (Method::PATCH, 404, Removal::Key),
+            (Method::GET, 404, Removal::Nothing),
+            (Method::HEAD, 404, Removal::Nothing),
+            (Method::POST, 404, Removal::Nothing),
+            (Method::OPTIONS, 404, Removal::Nothing),
         ] {
             let call = external::read(&method, &Uri::from_static("/repos/a/b"));
             assert_eq!(told(&most(), &call, status, &[]).answer.gone, gone, "{method} {status}");
@@ -506,7 +506,7 @@ mod tests {
             let response =
                 Response { status: StatusCode::NOT_FOUND, headers: &HeaderMap::new(), body: b"", wall: None };
             let read = answer(&strict, &most(), &call(line), &response).answer;
-            assert_eq!((read.outcome, read.gone), (Outcome::Failure, Gone::Nothing), "{line}");
+            assert_eq!((read.outcome, read.gone), (Outcome::Failure, Removal::Nothing), "{line}");
         }
         assert_eq!(lost(&strict, &get).outcome, Outcome::Neutral);
     }

@@ -17,7 +17,7 @@ use super::backoff::mix;
 use crate::KeyState;
 use crate::key::Key;
 use crate::moment::Moment;
-use crate::outcome::{Answer, Gone, Outcome};
+use crate::outcome::{Answer, Outcome, Removal};
 
 /// The failing keys of a limiter.
 #[derive(Default, derive_more::Debug)]
@@ -91,9 +91,9 @@ impl Keys {
         let counts = match answer.outcome {
             Outcome::Failure | Outcome::Throttled { .. } => true,
             Outcome::Abandoned | Outcome::Neutral => {
-                answer.gone != Gone::Nothing && self.holds(key, answer.gone == Gone::Object)
+                answer.gone != Removal::Nothing && self.holds(key, answer.gone == Removal::Object)
             }
-            Outcome::Success => self.holds(key, answer.gone == Gone::Object) || self.listening.load(Relaxed),
+            Outcome::Success => self.holds(key, answer.gone == Removal::Object) || self.listening.load(Relaxed),
         };
         counts || answer.throttled || answer.pause.is_some()
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::{Dice, FailingKey, KeyId, Keys, ObjectChange, Order, Position};
 use crate::key::Key;
 use crate::moment::Moment;
-use crate::{Backoff, Ended, KeyState, Why};
+use crate::{Backoff, KeyEnd, KeyState, Why};
 
 /// The writing half of the key table.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub(crate) struct Table {
     trials_out: usize,
     dice: Dice,
     /// The keys recovered or forgotten, until they are taken: at most [`MOST_ENDED`].
-    ended: Vec<Ended>,
+    ended: Vec<KeyEnd>,
 }
 
 /// A failure to record.
@@ -191,12 +191,12 @@ impl Table {
         self.trials_out = self.trials_out.saturating_sub(usize::from(failing.trial != 0));
         if let Some(why) = why.filter(|_| self.ended.len() < MOST_ENDED) {
             let name = failing.label(key.object).into();
-            self.ended.push(Ended { name, failures: failing.state.failures, why });
+            self.ended.push(KeyEnd { name, failures: failing.state.failures, why });
         }
     }
 
     /// Returns the keys recovered or forgotten since the last call.
-    pub(crate) fn take_ended(&mut self) -> Vec<Ended> {
+    pub(crate) fn take_ended(&mut self) -> Vec<KeyEnd> {
         std::mem::take(&mut self.ended)
     }
 
@@ -568,7 +568,7 @@ mod tests {
         for object in 0..4 {
             fail(&mut table, object, 0, None, Moment::ZERO);
         }
-        let ended = |name: &str, why| Ended { name: name.into(), failures: 1, why };
+        let ended = |name: &str, why| KeyEnd { name: name.into(), failures: 1, why };
         assert_eq!(table.take_ended(), [ended("key 0", Why::Crowded)]);
         table.expire(Moment::from_millis(120_000), &mut Vec::new());
         let told = table.take_ended();

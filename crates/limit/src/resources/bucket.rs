@@ -20,7 +20,7 @@ use governor::nanos::Nanos;
 use governor::state::{NotKeyed, StateStore};
 use governor::{Quota, RateLimiter};
 
-use super::{Adaptive, Opening, Refunds};
+use super::{Adaptive, Refunds, Valve};
 use crate::moment::Moment;
 use crate::{BucketPolicy, KeyState};
 
@@ -41,7 +41,7 @@ pub(crate) struct Bucket {
     /// The limits now in force: slower, with a smaller burst, while the rate gives way.
     pub(crate) policy: BucketPolicy,
     adaptive: Option<Adaptive>,
-    opening: Opening,
+    opening: Valve,
     /// The moment the last token was taken, while the rate gives way.
     last_take: Moment,
     /// True if a call has found it short since then.
@@ -76,7 +76,7 @@ impl Bucket {
             limits: policy,
             policy,
             adaptive: policy.adapt.map(|adapt| Adaptive::new(adapt.floor, policy.rate)),
-            opening: Opening::default(),
+            opening: Valve::default(),
             last_take: Moment::ZERO,
             short: false,
             period,

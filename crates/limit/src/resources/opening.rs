@@ -23,7 +23,7 @@ use crate::KeyState;
 
 /// The answers to the latest retries, as far as they matter.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Opening {
+pub(crate) struct Valve {
     is_open: bool,
     /// The number of failures since a success, or since the bucket rested.
     failures: u32,
@@ -31,9 +31,9 @@ pub(crate) struct Opening {
     passed_over: Option<KeyState>,
 }
 
-// === impl Opening ===
+// === impl Valve ===
 
-impl Opening {
+impl Valve {
     /// True if retries succeed: then they may wait for their tokens as healthy calls do.
     pub(crate) fn is_open(&self) -> bool {
         self.is_open
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     /// The tokens that stay of these after each of so many failures.
-    fn kept(opening: &mut Opening, mut tokens: u32, failures: usize) -> Vec<u32> {
+    fn kept(opening: &mut Valve, mut tokens: u32, failures: usize) -> Vec<u32> {
         let mut all = Vec::new();
         for _ in 0..failures {
             tokens = opening.failed(tokens, 100);
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_bucket_that_rested_bears_a_few_failures_and_has_no_tokens_then() {
-        let mut opening = Opening::default();
+        let mut opening = Valve::default();
         assert_eq!(kept(&mut opening, 100, 6), [4, 3, 2, 1, 0, 0]);
         assert_eq!(opening.failed(4, 100), 0, "it has not rested since");
         assert_eq!(opening.failed(5, 100), 4);
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn one_success_opens_it_and_twenty_failures_in_a_row_close_it() {
-        let mut opening = Opening::default();
+        let mut opening = Valve::default();
         assert_eq!((opening.succeeded(), opening.is_open()), (GIVEN, true));
         assert_eq!(kept(&mut opening, 100, 19).last(), Some(&1));
         assert!(opening.is_open());

@@ -14,7 +14,7 @@ use crate::{ClassId, Origins, PerClass, Policy};
 
 /// The calls that wait while a pause is in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Paused {
+pub enum PauseTarget {
     /// The calls of this class.
     Class(ClassId),
     /// The calls of this credential, by the salted hash that came with the call: it tells one
@@ -30,7 +30,7 @@ pub enum Paused {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PauseView {
     /// The calls that wait.
-    pub who: Paused,
+    pub who: PauseTarget,
     /// The moment it ends.
     pub until: Moment,
     /// True if another gate told of it, with which this one shares a bucket.
@@ -41,10 +41,10 @@ pub struct PauseView {
 #[derive(Debug, Default)]
 pub(crate) struct Pauses {
     by_credential: bool,
-    gate: Pausing,
-    classes: PerClass<Pausing>,
+    gate: PauseState,
+    classes: PerClass<PauseState>,
     /// The rest is the pause of all credentials past the number that is told apart.
-    credentials: Split<Pausing>,
+    credentials: Split<PauseState>,
     /// The moment at which the last of them ends. Until the first pause, asking costs one
     /// comparison.
     last: Moment,
@@ -56,7 +56,7 @@ pub(crate) struct Pauses {
 
 /// The pause of one scope.
 #[derive(Clone, Copy, Debug, Default)]
-struct Pausing {
+struct PauseState {
     until: Moment,
     /// True if another gate told of it.
     heard: bool,
@@ -91,7 +91,7 @@ impl Pauses {
     pub(crate) fn new(policy: &Policy) -> Self {
         Self {
             by_credential: policy.pause_scope == Scope::Credential,
-            classes: policy.per_class(|_| Pausing::default()),
+            classes: policy.per_class(|_| PauseState::default()),
             ..Self::default()
         }
     }
@@ -154,7 +154,7 @@ impl Pauses {
     /// Records the success of a call: pauses that grew before it left stop growing.
     pub(crate) fn succeeded(&mut self, origin: Origin) {
         self.changes += 1;
-        let heard = |pausing: &mut Pausing| {
+        let heard = |pausing: &mut PauseState| {
             if origin.left > pausing.left {
                 pausing.grown = Duration::ZERO;
             }
@@ -170,8 +170,8 @@ impl Pauses {
     /// Ends every pause at once and forgets their growth. Returns how many there were.
     pub(crate) fn lift(&mut self, now: Moment) -> usize {
         let lifted = self.views(now, usize::MAX).len();
-        self.classes = self.classes.map(|_| Pausing::default());
-        self.gate = Pausing::default();
+        self.classes = self.classes.map(|_| PauseState::default());
+        self.gate = PauseState::default();
         self.credentials = Split::default();
         // A call that leaves now could not have left before this moment.
         self.gate.until = now;
@@ -193,19 +193,19 @@ impl Pauses {
 
     /// Returns the pauses in force, at most `most` of them.
     pub(crate) fn views(&self, now: Moment, most: usize) -> Vec<PauseView> {
-        let classes = self.classes.iter().map(|(class, pausing)| (Paused::Class(class), pausing));
-        let credentials = self.credentials.parts().map(|(who, pausing)| (Paused::Credential(who), pausing));
-        let whole = [(Paused::Gate, &self.gate), (Paused::OtherCredentials, &self.credentials.rest)];
+        let classes = self.classes.iter().map(|(class, pausing)| (PauseTarget::Class(class), pausing));
+        let credentials = self.credentials.parts().map(|(who, pausing)| (PauseTarget::Credential(who), pausing));
+        let whole = [(PauseTarget::Gate, &self.gate), (PauseTarget::OtherCredentials, &self.credentials.rest)];
         let all = whole.into_iter().chain(classes).chain(credentials).filter(|(_, pausing)| pausing.until > now);
         all.take(most).map(|(who, pausing)| PauseView { who, until: pausing.until, heard: pausing.heard }).collect()
     }
 
     /// Returns every pause that is in force or remembers how long it was: the calls it concerns,
     /// the time it has left and the length to which it has grown.
-    pub(crate) fn kept(&self, now: Moment) -> impl Iterator<Item = (Paused, Duration, Duration)> {
-        let classes = self.classes.iter().map(|(class, pausing)| (Paused::Class(class), pausing));
-        let credentials = self.credentials.parts().map(|(who, pausing)| (Paused::Credential(who), pausing));
-        let whole = [(Paused::Gate, &self.gate), (Paused::OtherCredentials, &self.credentials.rest)];
+    pub(crate) fn kept(&self, now: Moment) -> impl Iterator<Item = (PauseTarget, Duration, Duration)> {
+        let classes = self.classes.iter().map(|(class, pausing)| (PauseTarget::Class(class), pausing));
+        let credentials = self.credentials.parts().map(|(who, pausing)| (PauseTarget::Credential(who), pausing));
+        let whole = [(PauseTarget::Gate, &self.gate), (PauseTarget::OtherCredentials, &self.credentials.rest)];
         let all = whole.into_iter().chain(classes).chain(credentials);
         let all = all.map(move |(who, pausing)| (who, pausing.until - now, pausing.grown));
         all.filter(|(_, left, grown)| !left.is_zero() || !grown.is_zero())
@@ -213,12 +213,12 @@ impl Pauses {
 
     /// Begins the pause of a gate, a class or a credential that another gate has told of. Returns
     /// its end, unless that was so already: then a pause is in force until `surely` at least.
-    pub(crate) fn hear(&mut self, who: Paused, until: Moment, surely: Moment, now: Moment) -> Option<Moment> {
+    pub(crate) fn hear(&mut self, who: PauseTarget, until: Moment, surely: Moment, now: Moment) -> Option<Moment> {
         let pausing = match who {
-            Paused::Gate => &mut self.gate,
-            Paused::Class(class) => self.classes.get_mut(class)?,
-            Paused::Credential(who) => self.of_credential(who, now),
-            Paused::OtherCredentials => return None,
+            PauseTarget::Gate => &mut self.gate,
+            PauseTarget::Class(class) => self.classes.get_mut(class)?,
+            PauseTarget::Credential(who) => self.of_credential(who, now),
+            PauseTarget::OtherCredentials => return None,
         };
         if pausing.until >= surely || until <= now {
             return None;
@@ -231,11 +231,11 @@ impl Pauses {
     }
 
     /// Ends the pause of a gate, a class or a credential. Returns true if there was one.
-    pub(crate) fn end(&mut self, who: Paused, now: Moment) -> bool {
+    pub(crate) fn end(&mut self, who: PauseTarget, now: Moment) -> bool {
         let pausing = match who {
-            Paused::Class(class) => self.classes.get_mut(class),
-            Paused::Credential(who) => self.credentials.get_mut(who),
-            Paused::Gate | Paused::OtherCredentials => Some(&mut self.gate),
+            PauseTarget::Class(class) => self.classes.get_mut(class),
+            PauseTarget::Credential(who) => self.credentials.get_mut(who),
+            PauseTarget::Gate | PauseTarget::OtherCredentials => Some(&mut self.gate),
         };
         let pausing = pausing.filter(|pausing| pausing.until > now);
         let was_there = pausing.map(|pausing| pausing.until = now).is_some();
@@ -244,13 +244,13 @@ impl Pauses {
     }
 
     /// Goes on with a pause of before a restart.
-    pub(crate) fn restore(&mut self, who: Paused, until: Moment, grown: Duration, now: Moment) {
+    pub(crate) fn restore(&mut self, who: PauseTarget, until: Moment, grown: Duration, now: Moment) {
         let pausing = match who {
-            Paused::Gate => Some(&mut self.gate),
-            Paused::Class(class) => self.classes.get_mut(class),
-            Paused::Credential(who) if self.by_credential => Some(self.of_credential(who, now)),
-            Paused::OtherCredentials if self.by_credential => Some(&mut self.credentials.rest),
-            Paused::Credential(_) | Paused::OtherCredentials => None,
+            PauseTarget::Gate => Some(&mut self.gate),
+            PauseTarget::Class(class) => self.classes.get_mut(class),
+            PauseTarget::Credential(who) if self.by_credential => Some(self.of_credential(who, now)),
+            PauseTarget::OtherCredentials if self.by_credential => Some(&mut self.credentials.rest),
+            PauseTarget::Credential(_) | PauseTarget::OtherCredentials => None,
         };
         if let Some(pausing) = pausing {
             pausing.until = pausing.until.max(until);
@@ -261,7 +261,7 @@ impl Pauses {
     }
 
     /// Returns the pause to which an answer refers.
-    fn scoped(&mut self, scope: Scope, origin: Origin, now: Moment) -> Option<&mut Pausing> {
+    fn scoped(&mut self, scope: Scope, origin: Origin, now: Moment) -> Option<&mut PauseState> {
         match scope {
             // A failure with a time: it has its place in the key table.
             Scope::Key => None,
@@ -272,9 +272,9 @@ impl Pauses {
         }
     }
 
-    fn of_credential(&mut self, who: u64, now: Moment) -> &mut Pausing {
+    fn of_credential(&mut self, who: u64, now: Moment) -> &mut PauseState {
         // A pause is forgotten when it has been over for as long as it lasted.
-        let kept = |pausing: &mut Pausing| pausing.until + pausing.grown > now;
+        let kept = |pausing: &mut PauseState| pausing.until + pausing.grown > now;
         self.credentials.open(who, now, kept);
         self.credentials.own_or_rest_mut(who)
     }

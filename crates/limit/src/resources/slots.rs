@@ -14,14 +14,14 @@ pub(crate) struct Slots {
     pub(crate) limit: Option<InFlight>,
     /// The number of calls in flight that hold one.
     pub(crate) used: u32,
-    split: Split<Part>,
+    split: Split<SlotSet>,
     /// Tells apart what they were split by.
     era: u32,
 }
 
 /// The slots of one flow or credential.
 #[derive(Debug, Default)]
-struct Part {
+struct SlotSet {
     used: u32,
     /// The queue groups that need one of these.
     users: Vec<GroupIndex>,
@@ -48,7 +48,7 @@ impl Slots {
     #[inline(never)]
     fn share_of_many(&mut self, who: u64, now: Moment) -> SlotShare {
         let era = self.era;
-        let kept = |part: &mut Part| part.used > 0 || !part.users.is_empty();
+        let kept = |part: &mut SlotSet| part.used > 0 || !part.users.is_empty();
         if self.split.open(who, now, kept) { SlotShare::Split { who, era } } else { SlotShare::Rest { era } }
     }
 
@@ -107,7 +107,7 @@ impl Slots {
     }
 
     #[inline]
-    fn part(&mut self, share: SlotShare) -> Option<&mut Part> {
+    fn part(&mut self, share: SlotShare) -> Option<&mut SlotSet> {
         match share {
             SlotShare::Split { who, era } if era == self.era => self.split.get_mut(who),
             SlotShare::Rest { era } if era == self.era => Some(&mut self.split.rest),

@@ -9,23 +9,23 @@ use std::time::Duration;
 
 use crate::key::Key;
 use crate::moment::Moment;
-use crate::resources::{Flow, Levels, Paused};
+use crate::resources::{Flow, Levels, PauseTarget};
 use crate::{ClassId, KeyState, Limiter, Owner, Parts, Position};
 
 /// A limiter's memory as it was at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Frozen {
+pub struct FrozenLimiter {
     /// The failing keys, those that wait longest first.
     pub keys: Vec<FrozenKey>,
     /// The pauses.
     pub pauses: Vec<FrozenPause>,
     /// The levels of the buckets, by owner.
-    pub buckets: Vec<(Part, Levels)>,
+    pub buckets: Vec<(FrozenPart, Levels)>,
 }
 
 /// The part of a gate that a pause or a bucket is of.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum FrozenPart {
     /// The whole gate.
     Gate,
     /// The retries of the gate.
@@ -59,7 +59,7 @@ pub struct FrozenKey {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrozenPause {
     /// The calls that wait.
-    pub of: Part,
+    pub of: FrozenPart,
     /// The time that it has left.
     pub left: Duration,
     /// The length to which it has grown without a time of its own.
@@ -77,10 +77,10 @@ pub struct Gap {
 
 /// A reading of a limiter's memory, a little at a time.
 #[derive(Debug, Default)]
-pub struct Freezing {
+pub struct FreezeWalk {
     began: Option<Moment>,
     place: Option<Position>,
-    frozen: Frozen,
+    frozen: FrozenLimiter,
 }
 
 /// Numbers that change when there is something new to keep.
@@ -103,7 +103,7 @@ impl Limiter {
 
     /// Reads a little more of what is kept over a restart, of at most `most` keys. Returns it once
     /// it is whole.
-    pub fn freeze_some(&self, freezing: &mut Freezing, most: usize, now: Moment) -> Option<Frozen> {
+    pub fn freeze_some(&self, freezing: &mut FreezeWalk, most: usize, now: Moment) -> Option<FrozenLimiter> {
         let now = self.latest(now);
         let began = *freezing.began.get_or_insert_with(|| {
             freezing.frozen.pauses = self.parts().frozen_pauses(now);
@@ -130,7 +130,7 @@ impl Limiter {
 
     /// Goes on with what another limiter of the same gate remembered. For a limiter at rest, before
     /// its first call.
-    pub fn thaw(&mut self, frozen: &Frozen, gap: Gap, now: Moment) {
+    pub fn thaw(&mut self, frozen: &FrozenLimiter, gap: Gap, now: Moment) {
         let now = self.latest(now);
         self.restore(|parts| parts.thaw(frozen, gap, now));
     }
@@ -139,7 +139,7 @@ impl Limiter {
 // === impl Parts ===
 
 impl Parts {
-    fn thaw(&mut self, frozen: &Frozen, gap: Gap, now: Moment) {
+    fn thaw(&mut self, frozen: &FrozenLimiter, gap: Gap, now: Moment) {
         for FrozenKey { key, failures, status, ready, named, forget } in frozen.keys.iter().copied() {
             let at = |left: Duration| now + left.saturating_sub(gap.length);
             if forget > gap.length {
@@ -165,19 +165,19 @@ impl Parts {
 
     pub(super) fn frozen_pauses(&self, now: Moment) -> Vec<FrozenPause> {
         let of = |who| match who {
-            Paused::Gate => Part::Gate,
-            Paused::Class(class) => self.part_of(class),
-            Paused::Credential(who) => Part::Credential(who),
-            Paused::OtherCredentials => Part::OtherCredentials,
+            PauseTarget::Gate => FrozenPart::Gate,
+            PauseTarget::Class(class) => self.part_of(class),
+            PauseTarget::Credential(who) => FrozenPart::Credential(who),
+            PauseTarget::OtherCredentials => FrozenPart::OtherCredentials,
         };
         let kept = self.resources.pauses.kept(now);
         kept.map(|(who, left, grown)| FrozenPause { of: of(who), left, grown }).collect()
     }
 
-    pub(super) fn frozen_buckets(&self, now: Moment) -> Vec<(Part, Levels)> {
+    pub(super) fn frozen_buckets(&self, now: Moment) -> Vec<(FrozenPart, Levels)> {
         let classes = (0..self.rules.policy().classes.len()).map(ClassId::at);
         let classes = classes.map(|class| (self.part_of(class), Owner::Class(class)));
-        let all = [(Part::Gate, Owner::Gate), (Part::Retries, Owner::Retries)].into_iter().chain(classes);
+        let all = [(FrozenPart::Gate, Owner::Gate), (FrozenPart::Retries, Owner::Retries)].into_iter().chain(classes);
         let mut room = PARTS;
         let mut levels = |owner| {
             let levels = self.resources.buckets.levels(owner, room, now)?;
@@ -187,30 +187,30 @@ impl Parts {
         all.filter_map(|(place, owner)| Some((place, levels(owner)?))).collect()
     }
 
-    fn part_of(&self, class: ClassId) -> Part {
-        Part::Class(Arc::clone(&self.rules.policy().class(class).name))
+    fn part_of(&self, class: ClassId) -> FrozenPart {
+        FrozenPart::Class(Arc::clone(&self.rules.policy().class(class).name))
     }
 
     fn class_named(&self, name: &str) -> Option<ClassId> {
         self.rules.policy().classes.iter().position(|class| &*class.name == name).map(ClassId::at)
     }
 
-    fn paused(&self, place: &Part) -> Option<Paused> {
+    fn paused(&self, place: &FrozenPart) -> Option<PauseTarget> {
         Some(match place {
-            Part::Gate => Paused::Gate,
-            Part::Class(name) => Paused::Class(self.class_named(name)?),
-            Part::Credential(who) => Paused::Credential(*who),
-            Part::OtherCredentials => Paused::OtherCredentials,
-            Part::Retries => return None,
+            FrozenPart::Gate => PauseTarget::Gate,
+            FrozenPart::Class(name) => PauseTarget::Class(self.class_named(name)?),
+            FrozenPart::Credential(who) => PauseTarget::Credential(*who),
+            FrozenPart::OtherCredentials => PauseTarget::OtherCredentials,
+            FrozenPart::Retries => return None,
         })
     }
 
-    fn owner(&self, place: &Part) -> Option<Owner> {
+    fn owner(&self, place: &FrozenPart) -> Option<Owner> {
         Some(match place {
-            Part::Gate => Owner::Gate,
-            Part::Retries => Owner::Retries,
-            Part::Class(name) => Owner::Class(self.class_named(name)?),
-            Part::Credential(_) | Part::OtherCredentials => return None,
+            FrozenPart::Gate => Owner::Gate,
+            FrozenPart::Retries => Owner::Retries,
+            FrozenPart::Class(name) => Owner::Class(self.class_named(name)?),
+            FrozenPart::Credential(_) | FrozenPart::OtherCredentials => return None,
         })
     }
 }

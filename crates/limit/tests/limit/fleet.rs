@@ -12,8 +12,8 @@ use tidegate_limit::moment::Moment;
 use tidegate_limit::outcome::{Answer as Outcome, Outcome as Meaning, Pause, PauseLength, Scope};
 use tidegate_limit::policy::{BucketPolicy, Per, QueuePolicy, SharedId, SharedPolicy};
 use tidegate_limit::{
-    Alone, Answer, Arrival, Ask, Asked, Away, Claim, ClassId, Flow, Ledger, Limiter, Part, Permit, Policy,
-    SharedLimits, Ticket, Verdict,
+    Arrival, Ask, AskId, BucketPart, Claim, ClassId, Fallback, Flow, Ledger, Limiter, Permit, Policy, SharedLimits,
+    StoreAnswer, StoreFailure, Ticket, Verdict,
 };
 
 /// The gates, the store and what happened.
@@ -22,7 +22,7 @@ pub(super) struct Fleet {
     pub(super) now: Moment,
     pub(super) ledger: Ledger,
     /// The same of each part, if the bucket is split.
-    pub(super) parts: BTreeMap<Part, Ledger>,
+    pub(super) parts: BTreeMap<BucketPart, Ledger>,
     /// Added to the store's clock, in microseconds.
     pub(super) clock: i64,
     /// The time from a question to its answer.
@@ -51,7 +51,7 @@ pub(super) struct Fleet {
     /// The answers that are lost on the way, by their number among all answers.
     pub(super) lose_answer: Box<dyn FnMut() -> bool>,
     /// What becomes of an answer on the way.
-    pub(super) bend: Box<dyn FnMut(Answer) -> Answer>,
+    pub(super) bend: Box<dyn FnMut(StoreAnswer) -> StoreAnswer>,
     agenda: BinaryHeap<Reverse<(Moment, u64)>>,
     events: BTreeMap<u64, Event>,
     number: u64,
@@ -77,7 +77,7 @@ pub(super) struct Gate {
 enum Event {
     /// A question reaches the store.
     Ask(Sender, Box<Ask>, Moment),
-    Answer(Sender, Asked, Result<Answer, Away>, Moment),
+    Answer(Sender, AskId, Result<StoreAnswer, StoreFailure>, Moment),
     Call(usize, u64, Duration),
     HangUp(Sender, Ticket),
 }
@@ -269,7 +269,7 @@ impl Fleet {
             self.asks.push((self.now, gate));
             self.told_alone.extend(ask.away.then_some((gate, ask.alone)));
             self.told_left.extend(ask.left.map(|left| (self.now, gate, left)));
-            let away = Event::Answer(from, ask.asked, Err(Away::Unreachable), self.now);
+            let away = Event::Answer(from, ask.asked, Err(StoreFailure::Unreachable), self.now);
             self.schedule(self.now + TIMEOUT, away);
             self.schedule(self.now + self.round_trip / 2, Event::Ask(from, Box::new(ask), self.now));
         }

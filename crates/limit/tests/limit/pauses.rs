@@ -6,7 +6,7 @@ use tidegate_limit::key::Group;
 use tidegate_limit::moment::Moment;
 use tidegate_limit::outcome::{Answer, Outcome, Pause, PauseLength, Scope};
 use tidegate_limit::policy::{Lane, QueuePolicy};
-use tidegate_limit::snapshot::{PauseView, Paused};
+use tidegate_limit::snapshot::{PauseTarget, PauseView};
 use tidegate_limit::{ClassId, Policy, Reason};
 
 use super::world::{Caller, Life, World, at, bucket, class, ms, open, secs};
@@ -71,7 +71,7 @@ fn a_class_pauses_alone() {
     assert_eq!(world.left_at(other), Some(at(0)));
     assert_eq!(
         world.limiter.snapshot(world.now).pauses,
-        [PauseView { who: Paused::Class(ClassId(0)), until: at(5000), heard: false }]
+        [PauseView { who: PauseTarget::Class(ClassId(0)), until: at(5000), heard: false }]
     );
     world.pass(secs(6));
     assert_eq!(world.left_at(paused), Some(at(5000)));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tidegate_limit::key::Group;
 use tidegate_limit::moment::Moment;
-use tidegate_limit::outcome::{Answer, Gone, Outcome};
+use tidegate_limit::outcome::{Answer, Outcome, Removal};
 use tidegate_limit::policy::{BucketPolicy, ClassPolicy, Combine, InFlight, Lane, Per, Strategy};
 use tidegate_limit::{Policy, Reason};
 
@@ -356,7 +356,9 @@ fn a_failing_write_does_not_hold_up_a_delete_and_a_failing_delete_backs_off_by_i
 #[test]
 fn a_404_to_a_write_forgets_its_failures_and_a_time_that_the_upstream_named_stays() {
     let gone = |gone| Answer { gone, ..Answer::new(Outcome::Neutral, Some(404)) };
-    for (answer, named) in [(Gone::Key, false), (Gone::Key, true), (Gone::Object, false), (Gone::Object, true)] {
+    for (answer, named) in
+        [(Removal::Key, false), (Removal::Key, true), (Removal::Object, false), (Removal::Object, true)]
+    {
         let mut world = World::new(open());
         let [one, other] = [(); 2].map(|()| world.arrive(Caller::new().of_key(1)));
         world.answer(one, if named { Outcome::Throttled { after: secs(30) } } else { Outcome::Failure });
@@ -391,7 +393,7 @@ fn a_deleted_object_takes_all_its_keys_along() {
     let mut world = World::new(open());
     let (fails, deletes) = (world.arrive(Caller::new().of_key(1)), world.arrive(Caller::new().of_key(1)));
     world.answer(fails, Outcome::Failure);
-    world.answer_with(deletes, Answer { gone: Gone::Object, ..Answer::new(Outcome::Neutral, Some(404)) });
+    world.answer_with(deletes, Answer { gone: Removal::Object, ..Answer::new(Outcome::Neutral, Some(404)) });
     assert!(world.limiter.keys().is_empty());
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tidegate_limit::moment::Moment;
 use tidegate_limit::policy::{Outage, SharedPolicy};
-use tidegate_limit::{Alone, Ask, Asked, Ledger, Policy, SharedLimits};
+use tidegate_limit::{Ask, AskId, Fallback, Ledger, Policy, SharedLimits};
 
 use super::fleet::{Fleet, bucket, policy};
 
@@ -548,7 +548,7 @@ proptest! {
             let (total, epoch) = known[usize::try_from(member).expect("small")];
             let limits = SharedLimits::new(&bucket, &shared);
             let ask = Ask {
-                asked: Asked::default(),
+                asked: AskId::default(),
                 shared: Arc::clone(&shared),
                 part: None,
                 member,
@@ -563,7 +563,7 @@ proptest! {
                 pause: None,
                 left,
                 leave: false,
-        alone: Alone::default(),
+        alone: Fallback::default(),
             };
             let untold = ledger.clone().ask(&Ask { left: None, ..ask.clone() }, now);
             let told = ledger.ask(&ask, now);

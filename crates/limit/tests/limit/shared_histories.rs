@@ -7,7 +7,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tidegate_limit::moment::Moment;
 use tidegate_limit::policy::SharedPolicy;
-use tidegate_limit::{Alone, Answer, Ask, Asked, Ledger, SharedLimits};
+use tidegate_limit::{Ask, AskId, Fallback, Ledger, SharedLimits, StoreAnswer};
 
 use super::fleet::{Fleet, bucket};
 
@@ -260,7 +260,7 @@ proptest! {
             }
             let (period, pause) = (Duration::from_nanos(period), pause.map(Duration::from_nanos));
             // Small numbers, too: those that are out of range end as if the store were away.
-            Answer { granted: granted >> (number % 32), first, period, level, epoch, members, rivals, pause }
+            StoreAnswer { granted: granted >> (number % 32), first, period, level, epoch, members, rivals, pause }
         });
         call_all(&mut fleet, calls);
         fleet.run(LENGTH);
@@ -282,7 +282,7 @@ proptest! {
 const CALLERS: u64 = 50;
 
 /// A token that an adversary was granted: when it may be spent, by the store's clock.
-fn tokens(ask: &Ask, answer: &Answer, now: f64) -> impl Iterator<Item = f64> {
+fn tokens(ask: &Ask, answer: &StoreAnswer, now: f64) -> impl Iterator<Item = f64> {
     let (first, period, lease) = (answer.first as f64 / 1e9, answer.period.as_secs_f64(), ask.limits.lease);
     // It hoards, and spends at the first or at the last moment.
     let last = lease.as_secs_f64();
@@ -311,7 +311,7 @@ proptest! {
             let of = usize::try_from(member).expect("small");
             let (total, epoch) = known[of];
             let ask = Ask {
-                asked: Asked::default(),
+                asked: AskId::default(),
                 shared: Arc::clone(&shared),
                 part: None,
                 member,
@@ -326,7 +326,7 @@ proptest! {
                 pause: None,
                 left: None,
                 leave: fate == 2,
-                alone: Alone::default(),
+                alone: Fallback::default(),
             };
             let answer = ledger.ask(&ask, now);
             spent.extend(tokens(&ask, &answer, (now - start) as f64 / 1e6));

@@ -20,7 +20,7 @@ use super::revalidate::{Meaning, Question};
 use super::tally::FailingAnswer;
 use crate::api::outcome::{self, AnswerDetails, PausePolicy};
 use crate::api::signals::ErrorBody;
-use crate::api::{Answer, Gone, Key, Outcome, Verb, grpc, signals};
+use crate::api::{Answer, Removal, Key, Outcome, Verb, grpc, signals};
 use crate::classify::ApiKind;
 use crate::clock::wall_clock;
 use crate::dialect::{Form, is_grpc};
@@ -288,7 +288,7 @@ impl SentCall<'_> {
         let concerned = match answer.outcome {
             Outcome::Failure | Outcome::Throttled { .. } => true,
             Outcome::Success => source.collection().is_some_and(|all| self.gate.driver.keys().any_failing_in(all)),
-            Outcome::Abandoned | Outcome::Neutral => answer.gone != Gone::Nothing,
+            Outcome::Abandoned | Outcome::Neutral => answer.gone != Removal::Nothing,
         };
         if !concerned {
             return (None, None);

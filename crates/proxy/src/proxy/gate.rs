@@ -17,7 +17,7 @@ use super::section::Section;
 use crate::api::Group;
 use crate::bind;
 use crate::clock::Clock;
-use crate::limit::snapshot::{Changes, Freezing, Frozen};
+use crate::limit::snapshot::{Changes, FreezeWalk, FrozenLimiter};
 use crate::spec::Listen;
 use crate::telemetry::{self, Sampler};
 use crate::upstream::{Dns, Target, Upstream};
@@ -186,8 +186,8 @@ impl Gate {
     }
 
     /// Returns what it remembers, of at most `most` keys: for the gate that takes its place.
-    pub async fn freeze(&self, most: usize) -> Frozen {
-        let mut freezing = Freezing::default();
+    pub async fn freeze(&self, most: usize) -> FrozenLimiter {
+        let mut freezing = FreezeWalk::default();
         loop {
             let some = self.own().driver.look(|limiter, now| limiter.freeze_some(&mut freezing, most, now));
             match some {

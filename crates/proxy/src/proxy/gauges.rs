@@ -15,7 +15,7 @@ use super::section::Section;
 use crate::api::Group;
 use crate::clock::Clock;
 use crate::limit::Snapshot;
-use crate::limit::snapshot::{BucketView, Paused, SharedView};
+use crate::limit::snapshot::{BucketView, PauseTarget, SharedView};
 use crate::moment::Moment;
 use crate::telemetry::table::Metric;
 use crate::telemetry::{self, Sampler, ScrapeGauges, UpstreamMeters, meters::as_f64, table};
@@ -157,11 +157,11 @@ pub(super) fn buckets_by_name(now: &Snapshot) -> Vec<(String, &[BucketView])> {
     whole.into_iter().chain(classes).collect()
 }
 
-fn scope_of(paused: Paused) -> &'static str {
+fn scope_of(paused: PauseTarget) -> &'static str {
     match paused {
-        Paused::Class(_) => SCOPES[0],
-        Paused::Credential(_) | Paused::OtherCredentials => SCOPES[1],
-        Paused::Gate => SCOPES[2],
+        PauseTarget::Class(_) => SCOPES[0],
+        PauseTarget::Credential(_) | PauseTarget::OtherCredentials => SCOPES[1],
+        PauseTarget::Gate => SCOPES[2],
     }
 }
 

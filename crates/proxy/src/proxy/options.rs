@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::stores::Stores;
 use crate::classify::Salt;
 use crate::clients::Clients;
-use crate::limit::snapshot::{Frozen, Gap};
+use crate::limit::snapshot::{FrozenLimiter, Gap};
 use crate::telemetry::CallLog;
 use crate::{spec, tls, upstream};
 
@@ -36,5 +36,5 @@ pub struct Past {
     /// The salt of everything that is hashed.
     pub salt: Salt,
     /// The memory of the gate before, and its age.
-    pub frozen: Option<(Frozen, Gap)>,
+    pub frozen: Option<(FrozenLimiter, Gap)>,
 }

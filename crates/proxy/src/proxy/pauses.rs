@@ -4,7 +4,7 @@
 use super::parts::GateParts;
 use super::quotas::Kept;
 use crate::api::Signal;
-use crate::limit::snapshot::{PauseView, Paused};
+use crate::limit::snapshot::{PauseTarget, PauseView};
 use crate::status::text::duration;
 use crate::telemetry::GateMeters;
 
@@ -12,7 +12,7 @@ use crate::telemetry::GateMeters;
 /// metrics only.
 #[derive(Debug, Default)]
 pub(super) struct PauseLog {
-    known: Vec<Paused>,
+    known: Vec<PauseTarget>,
 }
 
 impl PauseLog {
@@ -26,7 +26,7 @@ impl PauseLog {
         let gate = &*meters.gate;
         let (begun, over) = changes(&mut self.known, &pauses);
         for PauseView { who, until, heard } in begun {
-            let whose = if let Paused::Credential(whose) = who { Some(whose) } else { None };
+            let whose = if let PauseTarget::Credential(whose) = who { Some(whose) } else { None };
             let kept = quotas.kept(whose, config.options.gate.throttling.reserve, (until, now));
             let who = name(who, meters);
             let lasts = duration((until - now).as_secs_f64());
@@ -58,19 +58,19 @@ impl PauseLog {
 }
 
 /// Returns the pauses that have begun and those that are over, and makes `known` those that are on.
-fn changes(known: &mut Vec<Paused>, pauses: &[PauseView]) -> (Vec<PauseView>, Vec<Paused>) {
+fn changes(known: &mut Vec<PauseTarget>, pauses: &[PauseView]) -> (Vec<PauseView>, Vec<PauseTarget>) {
     let over = known.extract_if(.., |who| !pauses.iter().any(|pause| pause.who == *who)).collect();
     let begun: Vec<PauseView> = pauses.iter().filter(|pause| !known.contains(&pause.who)).copied().collect();
     known.extend(begun.iter().map(|pause| pause.who));
     (begun, over)
 }
 
-fn name(who: Paused, meters: &GateMeters) -> String {
+fn name(who: PauseTarget, meters: &GateMeters) -> String {
     match who {
-        Paused::Class(class) => format!("class {}", meters.class_name(class)),
-        Paused::Credential(_) => "one credential".to_owned(),
-        Paused::OtherCredentials => "many credentials".to_owned(),
-        Paused::Gate => "gate".to_owned(),
+        PauseTarget::Class(class) => format!("class {}", meters.class_name(class)),
+        PauseTarget::Credential(_) => "one credential".to_owned(),
+        PauseTarget::OtherCredentials => "many credentials".to_owned(),
+        PauseTarget::Gate => "gate".to_owned(),
     }
 }
 
@@ -83,12 +83,12 @@ mod tests {
     #[test]
     fn each_pause_is_told_when_it_begins_and_when_it_ends() {
         let pause = |who| PauseView { who, until: Moment::from_millis(1000), heard: false };
-        let (gate, class) = (pause(Paused::Gate), pause(Paused::Class(ClassId(1))));
+        let (gate, class) = (pause(PauseTarget::Gate), pause(PauseTarget::Class(ClassId(1))));
         let mut known = Vec::new();
         assert_eq!(changes(&mut known, &[gate]), (vec![gate], vec![]));
         assert_eq!(changes(&mut known, &[gate, class]), (vec![class], vec![]));
-        assert_eq!(changes(&mut known, &[class]), (vec![], vec![Paused::Gate]));
-        assert_eq!(changes(&mut known, &[]), (vec![], vec![Paused::Class(ClassId(1))]));
+        assert_eq!(changes(&mut known, &[class]), (vec![], vec![PauseTarget::Gate]));
+        assert_eq!(changes(&mut known, &[]), (vec![], vec![PauseTarget::Class(ClassId(1))]));
         assert_eq!(changes(&mut known, &[gate]), (vec![gate], vec![]), "again");
     }
 }

@@ -3,14 +3,14 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::limit::{Answer, Ask, Away};
+use crate::limit::{Ask, StoreAnswer, StoreFailure};
 
 /// Takes the questions to the stores of shared buckets. Cheap to clone.
 #[derive(Clone)]
 pub struct Stores(Arc<Hand>);
 
 /// Takes what came of each ask of a question; to be called once, whatever that is.
-pub type Done = Box<dyn FnOnce(Vec<Result<Answer, Away>>) + Send>;
+pub type Done = Box<dyn FnOnce(Vec<Result<StoreAnswer, StoreFailure>>) + Send>;
 
 type Hand = dyn Fn(Vec<Ask>, Done) + Send + Sync;
 
@@ -30,7 +30,7 @@ impl Stores {
 impl Default for Stores {
     /// No store: nothing answers.
     fn default() -> Self {
-        Self::new(|asks, done| done(vec![Err(Away::Wrong); asks.len()]))
+        Self::new(|asks, done| done(vec![Err(StoreFailure::Wrong); asks.len()]))
     }
 }
 

@@ -12,7 +12,7 @@ use super::tally::shortened;
 use crate::api::{Group, Key};
 use crate::classify::{ApiKind, ClassifiedCall, FairBy};
 use crate::limit::policy::Outage;
-use crate::limit::snapshot::{BucketView, ClassView, PauseView, Paused, QueueView, SharedView, SlotView};
+use crate::limit::snapshot::{BucketView, ClassView, PauseTarget, PauseView, QueueView, SharedView, SlotView};
 use crate::limit::{ClassId, KeyState, Preview, Reason, Snapshot};
 use crate::status::text::{count, duration};
 use crate::status::{self};
@@ -78,7 +78,7 @@ impl Gate {
     fn pause(&self, pause: &PauseView) -> status::Pause {
         let config = self.section.config.get();
         let clock = self.section.clock;
-        let whose = if let Paused::Credential(whose) = pause.who { Some(whose) } else { None };
+        let whose = if let PauseTarget::Credential(whose) = pause.who { Some(whose) } else { None };
         let kept = || {
             let reserve = config.options.gate.throttling.reserve;
             self.own().tally.quotas.kept(whose, reserve, (pause.until, clock.now()))
@@ -98,7 +98,7 @@ impl Gate {
     fn paused_credentials(&self) -> Option<String> {
         let pauses = self.own().driver.look(|limiter, now| limiter.pauses(now));
         let of = |pause: &PauseView| match pause.who {
-            Paused::Credential(whose) => Some(whose),
+            PauseTarget::Credential(whose) => Some(whose),
             _ => None,
         };
         let last = pauses.iter().filter(|pause| of(pause).is_some()).max_by_key(|pause| pause.until)?;
@@ -257,12 +257,12 @@ fn queue(queue: &QueueView, meters: &GateMeters, shows_flow: bool) -> status::Qu
     }
 }
 
-fn paused(who: Paused, meters: &GateMeters) -> String {
+fn paused(who: PauseTarget, meters: &GateMeters) -> String {
     match who {
-        Paused::Class(class) => format!("class {}", meters.class_name(class)),
-        Paused::Credential(hash) => format!("credential {:06x}", hash & 0xff_ffff),
-        Paused::OtherCredentials => "other credentials".to_owned(),
-        Paused::Gate => "gate".to_owned(),
+        PauseTarget::Class(class) => format!("class {}", meters.class_name(class)),
+        PauseTarget::Credential(hash) => format!("credential {:06x}", hash & 0xff_ffff),
+        PauseTarget::OtherCredentials => "other credentials".to_owned(),
+        PauseTarget::Gate => "gate".to_owned(),
     }
 }
 

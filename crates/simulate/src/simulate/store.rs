@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::agenda::Agenda;
 use crate::config::scenario::{self, Jump};
-use crate::limit::{Answer, Ask, Asked, Away, Ledger, Part};
+use crate::limit::{Ask, AskId, BucketPart, Ledger, StoreAnswer, StoreFailure};
 use crate::moment::Moment;
 
 /// The buckets, and the network between them and the gates.
@@ -23,7 +23,7 @@ pub(super) struct Store {
     pub(super) asks: u64,
 }
 
-type Buckets = BTreeMap<(Arc<str>, Option<Part>), Ledger>;
+type Buckets = BTreeMap<(Arc<str>, Option<BucketPart>), Ledger>;
 
 #[derive(Debug)]
 enum Event {
@@ -41,8 +41,8 @@ enum Event {
 #[derive(Debug)]
 pub(super) struct Answered {
     pub(super) gate: usize,
-    pub(super) asked: Asked,
-    pub(super) answer: Result<Answer, Away>,
+    pub(super) asked: AskId,
+    pub(super) answer: Result<StoreAnswer, StoreFailure>,
     pub(super) sent: Moment,
 }
 
@@ -66,7 +66,7 @@ impl Store {
 
     /// Sends a gate's question off.
     pub(super) fn ask(&mut self, gate: usize, ask: Ask, now: Moment) {
-        let late = Answered { gate, asked: ask.asked, answer: Err(Away::Unreachable), sent: now };
+        let late = Answered { gate, asked: ask.asked, answer: Err(StoreFailure::Unreachable), sent: now };
         self.agenda.add(now + self.spec.timeout, Event::Answered(late));
         self.agenda.add(now + self.spec.rtt / 2, Event::Asked(gate, Box::new(ask), now));
     }

@@ -4,7 +4,7 @@ use std::io;
 
 use redis::{ErrorKind, RedisError};
 
-use crate::limit::Away;
+use crate::limit::StoreFailure;
 
 /// The reason why a store did not answer a question.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -54,12 +54,12 @@ pub(super) const RIGHTS: &str =
 
 impl Fault {
     /// Returns what it means to a member.
-    pub(super) fn away(&self) -> Away {
+    pub(super) fn away(&self) -> StoreFailure {
         match self {
-            Self::Timeout | Self::Io(_) | Self::Certificate { .. } | Self::SentOn => Away::Unreachable,
+            Self::Timeout | Self::Io(_) | Self::Certificate { .. } | Self::SentOn => StoreFailure::Unreachable,
             Self::Sentinels(fault) => fault.away(),
-            Self::Code { code } if TRANSIENT.contains(&code.as_str()) => Away::Unreachable,
-            Self::Code { .. } | Self::Nonsense | Self::Settings(_) | Self::NoPrimary(_) => Away::Wrong,
+            Self::Code { code } if TRANSIENT.contains(&code.as_str()) => StoreFailure::Unreachable,
+            Self::Code { .. } | Self::Nonsense | Self::Settings(_) | Self::NoPrimary(_) => StoreFailure::Wrong,
         }
     }
 
@@ -100,8 +100,8 @@ impl Fault {
     pub(super) fn word(&self) -> &'static str {
         match (self, self.away()) {
             (Self::Timeout, _) => "timeout",
-            (_, Away::Unreachable) => "away",
-            (_, Away::Wrong) => "wrong",
+            (_, StoreFailure::Unreachable) => "away",
+            (_, StoreFailure::Wrong) => "wrong",
         }
     }
 

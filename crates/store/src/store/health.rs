@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::fault::Fault;
 use crate::clock::Clock;
-use crate::limit::{Answer, Ask};
+use crate::limit::{Ask, StoreAnswer};
 use crate::moment::Moment;
 use crate::spec::Endpoint;
 use crate::telemetry::table;
@@ -50,7 +50,7 @@ impl Health {
     }
 
     /// Notes that a question was answered.
-    pub(super) fn answered(&self, asks: &[Ask], answers: &[Answer], took: Duration) {
+    pub(super) fn answered(&self, asks: &[Ask], answers: &[StoreAnswer], took: Duration) {
         table::STORE_SECONDS.histogram(&[&self.store]).record(took);
         table::STORE_ASKS.counter(&[&self.store, "ok"]).increment(1);
         let was_since = self.note(true, |heard| heard.took = Some(took));
@@ -65,7 +65,7 @@ impl Health {
             );
         }
         let most = asks.iter().zip(answers).max_by_key(|(_, answer)| answer.members);
-        if let Some((ask, Answer { members, .. })) = most.filter(|(_, answer)| answer.members > MANY)
+        if let Some((ask, StoreAnswer { members, .. })) = most.filter(|(_, answer)| answer.members > MANY)
             && !self.crowded.swap(true, Ordering::SeqCst)
         {
             let store = &*self.store;

@@ -17,7 +17,7 @@ use super::health::{Health, Heard};
 use super::servers::Servers;
 use super::{Done, script};
 use crate::clock::Clock;
-use crate::limit::{Ask, Away};
+use crate::limit::{Ask, StoreFailure};
 use crate::moment::Moment;
 use crate::spec::StoreAddress;
 
@@ -92,7 +92,7 @@ impl Link {
 
 impl Question {
     /// Has the same come of all of it.
-    fn fail(self, away: Away) {
+    fn fail(self, away: StoreFailure) {
         (self.done)(vec![Err(away); self.asks.len()]);
     }
 }

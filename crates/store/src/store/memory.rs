@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::clock::Clock;
-use crate::limit::{Answer, Ask, Ledger, Part};
+use crate::limit::{Ask, BucketPart, Ledger, StoreAnswer};
 
 /// The shared buckets of this process.
 #[derive(Debug)]
@@ -14,7 +14,7 @@ pub(super) struct Memory {
 }
 
 /// The buckets by name and part.
-type Ledgers = HashMap<(Arc<str>, Option<Part>), Ledger>;
+type Ledgers = HashMap<(Arc<str>, Option<BucketPart>), Ledger>;
 
 // === impl Memory ===
 
@@ -24,7 +24,7 @@ impl Memory {
     }
 
     /// Answers a question at once.
-    pub(super) fn ask(&self, ask: &Ask) -> Answer {
+    pub(super) fn ask(&self, ask: &Ask) -> StoreAnswer {
         let mut ledgers = self.ledgers.lock().unwrap_or_else(PoisonError::into_inner);
         let name = Arc::clone(&ask.shared.name);
         let now = self.clock.now().as_nanos() / 1000;

@@ -13,7 +13,7 @@ use super::script::{self, key};
 use super::servers::Servers;
 use crate::clock::wall_clock;
 use crate::limit::policy::{BucketPolicy, SharedPolicy};
-use crate::limit::{Alone, Ask, Asked, SharedLimits};
+use crate::limit::{Ask, AskId, Fallback, SharedLimits};
 use crate::spec::{Endpoint, StoreAddress};
 
 /// The findings of a probe.
@@ -130,7 +130,7 @@ fn ask(name: &str) -> Ask {
     let bucket = BucketPolicy::new(1.0, NonZeroU32::MIN);
     let shared = SharedPolicy::new(name);
     Ask {
-        asked: Asked::default(),
+        asked: AskId::default(),
         limits: SharedLimits::new(&bucket, &shared),
         shared: Arc::new(shared),
         part: None,
@@ -145,7 +145,7 @@ fn ask(name: &str) -> Ask {
         pause: None,
         left: None,
         leave: false,
-        alone: Alone::default(),
+        alone: Fallback::default(),
     }
 }
 

@@ -13,7 +13,7 @@ use ring::hmac;
 
 use super::fault::Fault;
 use super::servers::Servers;
-use crate::limit::{Answer, Ask, Part};
+use crate::limit::{Ask, BucketPart, StoreAnswer};
 
 /// The script, which uses the server's clock and one key.
 const SCRIPT: &str = include_str!("ask.lua");
@@ -22,7 +22,7 @@ const SCRIPT: &str = include_str!("ask.lua");
 static HASH: LazyLock<String> = LazyLock::new(|| Script::new(SCRIPT).get_hash().to_owned());
 
 /// The key of a shared bucket. The braces make a cluster place it by its name; `1` is the layout.
-pub(super) fn key(prefix: &str, name: &str, part: Option<&Part>) -> String {
+pub(super) fn key(prefix: &str, name: &str, part: Option<&BucketPart>) -> String {
     let whole = format!("{prefix}:1:{{{name}}}");
     match part {
         None => whole,
@@ -31,7 +31,7 @@ pub(super) fn key(prefix: &str, name: &str, part: Option<&Part>) -> String {
 }
 
 /// Returns the digest of a part, which is the same in every gate and differs between buckets.
-fn digest(name: &str, part: &Part) -> u128 {
+fn digest(name: &str, part: &BucketPart) -> u128 {
     let key = hmac::Key::new(hmac::HMAC_SHA256, name.as_bytes());
     let mut digest = hmac::Context::with_key(&key);
     digest.update(part.per.word().as_bytes());
@@ -49,7 +49,7 @@ fn digest(name: &str, part: &Part) -> u128 {
 pub(super) async fn ask_all(
     servers: &mut Servers,
     (asks, prefix, label): (&[Ask], &str, &str),
-) -> Result<Vec<Result<Answer, Fault>>, Fault> {
+) -> Result<Vec<Result<StoreAnswer, Fault>>, Fault> {
     let name = |ask: &Ask| Arc::clone(&ask.shared.name);
     let by_hash = |ask| (name(ask), command("EVALSHA", &HASH, (ask, prefix, label)));
     let mut replies = servers.send(asks.iter().map(by_hash).collect()).await?;
@@ -71,7 +71,7 @@ pub(super) async fn ask_all(
     Ok(asks.iter().zip(replies).map(|(ask, reply)| answer(ask, reply)).collect())
 }
 
-fn answer(ask: &Ask, reply: Result<Value, Fault>) -> Result<Answer, Fault> {
+fn answer(ask: &Ask, reply: Result<Value, Fault>) -> Result<StoreAnswer, Fault> {
     read(&reply?).filter(|answer| answer.granted <= ask.need.saturating_add(ask.extra)).ok_or(Fault::Nonsense)
 }
 
@@ -82,7 +82,7 @@ fn answer(ask: &Ask, reply: Result<Value, Fault>) -> Result<Answer, Fault> {
 pub(super) async fn ask(
     servers: impl Into<Servers>,
     (ask, prefix, label): (&Ask, &str, &str),
-) -> Result<Answer, Fault> {
+) -> Result<StoreAnswer, Fault> {
     let mut answers = ask_all(&mut servers.into(), (std::slice::from_ref(ask), prefix, label)).await?;
     answers.pop().unwrap_or(Err(Fault::Nonsense))
 }
@@ -101,7 +101,7 @@ pub(super) async fn forget(servers: &mut Servers, (name, prefix): (&Arc<str>, &s
 pub(super) async fn ask_at(
     connection: &mut MultiplexedConnection,
     asked: (&Ask, &str, &str),
-) -> Result<(u64, Answer), Fault> {
+) -> Result<(u64, StoreAnswer), Fault> {
     let value = command("EVAL", SCRIPT, asked).query_async::<Value>(connection).await?;
     let Value::Array(values) = &value else { return Err(Fault::Nonsense) };
     let now = values.get(5).and_then(text).and_then(|text| text.parse().ok());
@@ -131,14 +131,14 @@ fn micros(time: Duration) -> u64 {
 }
 
 /// Reads an answer. It comes from outside: anything that is not as expected is none.
-pub(super) fn read(value: &Value) -> Option<Answer> {
+pub(super) fn read(value: &Value) -> Option<StoreAnswer> {
     let Value::Array(values) = value else { return None };
     let [granted, first, period, level, epoch, _now, members, rivals, pause] = values.as_slice() else { return None };
     let within = |number: f64, least: f64, most: f64| (least..=most).contains(&number).then_some(number);
     let first = within(number(first)?, -1e15, 1e15)?;
     let period = within(number(period)?, 0.1, 1e15)?;
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bounded above, and not below zero")]
-    Some(Answer {
+    Some(StoreAnswer {
         granted: whole(granted)?,
         first: (first * 1e3) as i64,
         period: Duration::from_nanos((period * 1e3) as u64),

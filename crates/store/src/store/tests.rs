@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 use super::*;
 use crate::limit::policy::{BucketPolicy, Per, SharedPolicy};
-use crate::limit::{Alone, Answer, Ask, Asked, Away, Ledger, Part, SharedLimits};
+use crate::limit::{Ask, AskId, BucketPart, Fallback, Ledger, SharedLimits, StoreAnswer, StoreFailure};
 use crate::spec::{Endpoint, SentinelLogin, StoreAddress, UpstreamTls};
 
 use testing::store_server::{Process, program, programs, spawn};
@@ -117,7 +117,7 @@ fn ask(member: u64, need: u32) -> Ask {
     let bucket = BucketPolicy::new(50.0, std::num::NonZeroU32::new(100).expect("a burst"));
     let shared = SharedPolicy { store: "main".into(), ..SharedPolicy::new("account") };
     Ask {
-        asked: Asked::default(),
+        asked: AskId::default(),
         limits: SharedLimits::new(&bucket, &shared),
         shared: Arc::new(shared),
         part: None,
@@ -132,7 +132,7 @@ fn ask(member: u64, need: u32) -> Ask {
         pause: None,
         left: None,
         leave: false,
-        alone: Alone::default(),
+        alone: Fallback::default(),
     }
 }
 
@@ -145,7 +145,7 @@ fn stores(store: Store) -> Arc<Stores> {
 }
 
 /// Asks, and waits for what comes of it.
-async fn asked(stores: &Stores, ask: &Ask) -> Result<Answer, Away> {
+async fn asked(stores: &Stores, ask: &Ask) -> Result<StoreAnswer, StoreFailure> {
     let (sender, receiver) = oneshot::channel();
     stores.ask(vec![ask.clone()], Box::new(move |answers| sender.send(answers).expect("it is awaited")));
     receiver.await.expect("each question gets something").pop().expect("one for each ask")
@@ -154,7 +154,7 @@ async fn asked(stores: &Stores, ask: &Ask) -> Result<Answer, Away> {
 #[tokio::test]
 async fn parts_are_asked_as_one_question_and_their_keys_do_not_say_whose_they_are() {
     let Some(server) = Server::start(&[]) else { return };
-    let part = |who| Some(Part { per: Per::Account, origin: 0, who: Some(who) });
+    let part = |who| Some(BucketPart { per: Per::Account, origin: 0, who: Some(who) });
     let asks = |member: u64| (1..=40).map(|who| Ask { part: part(who), ..ask(member, 2) }).collect::<Vec<_>>();
     let all = async |stores: &Stores, asks: Vec<Ask>| {
         let (sender, receiver) = oneshot::channel();
@@ -180,7 +180,7 @@ async fn parts_are_asked_as_one_question_and_their_keys_do_not_say_whose_they_ar
     server.run(&["DEL", &keys[0]]).await;
     server.run(&["SET", &keys[0], "something else"]).await;
     let answers = all(&one, asks(1)).await;
-    assert_eq!(answers.iter().filter(|answer| **answer == Err(Away::Wrong)).count(), 1, "{answers:?}");
+    assert_eq!(answers.iter().filter(|answer| **answer == Err(StoreFailure::Wrong)).count(), 1, "{answers:?}");
     assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 39);
 }
 

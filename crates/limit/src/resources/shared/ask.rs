@@ -24,7 +24,7 @@ pub struct SharedLimits {
 
 /// The member and the ask to which an answer belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Asked {
+pub struct AskId {
     pub(super) bucket: BucketId,
     pub(super) number: u64,
 }
@@ -32,7 +32,7 @@ pub struct Asked {
 /// One of the many that a shared bucket is split into: a shared bucket of its own, which is the
 /// same in every gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Part {
+pub struct BucketPart {
     /// The unit that the bucket is split by.
     pub per: Per,
     /// The origin that the gate's calls go to, as a number; zero for a gate of one upstream.
@@ -45,11 +45,11 @@ pub struct Part {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ask {
     /// The member and the number of the ask.
-    pub asked: Asked,
+    pub asked: AskId,
     /// The shared bucket.
     pub shared: Arc<SharedPolicy>,
     /// The part of it, if it is split.
-    pub part: Option<Part>,
+    pub part: Option<BucketPart>,
     /// The member: random, and new with each start.
     pub member: u64,
     /// The limits as this member knows them.
@@ -77,12 +77,12 @@ pub struct Ask {
     /// True for the last ask of a member that leaves.
     pub leave: bool,
     /// Its way without the store, which the store is not told.
-    pub alone: Alone,
+    pub alone: Fallback,
 }
 
 /// A gate's way without the store, for people.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Alone {
+pub struct Fallback {
     /// The rate at which the member goes on if no answer comes; zero if its calls wait.
     pub rate: f64,
     /// The calls that the gate has sent without this store since its last answer; with the first
@@ -92,7 +92,7 @@ pub struct Alone {
 
 /// The answer to an [`Ask`]. It comes from outside and may say anything.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Answer {
+pub struct StoreAnswer {
     /// The number of tokens granted.
     pub granted: u32,
     /// Nanoseconds from the store's now to the first of them, or to the one that would have been
@@ -115,23 +115,23 @@ pub struct Answer {
 
 /// The reason there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Away {
+pub enum StoreFailure {
     /// The store is not reachable, too slow or not ready.
     Unreachable,
     /// The store refuses, and will until a person changes something.
     Wrong,
 }
 
-// === impl Asked ===
+// === impl AskId ===
 
-impl Asked {
+impl AskId {
     /// Returns the bucket that was asked.
     pub(crate) fn bucket(self) -> BucketId {
         self.bucket
     }
 }
 
-impl Default for Asked {
+impl Default for AskId {
     /// The ask of no member.
     fn default() -> Self {
         Self { bucket: BucketId { index: 0, serial: std::num::NonZeroU32::MIN }, number: 0 }

@@ -12,7 +12,7 @@ use slab::Slab;
 
 use super::member::{Member, News, RESERVED, SharedPause, SharedView};
 use super::questions::Questions;
-use super::{Answer, Ask, Asked, Away, Part, Want};
+use super::{Ask, AskId, BucketPart, StoreAnswer, StoreFailure, Want};
 use crate::keys::mix;
 use crate::moment::Moment;
 use crate::policy::Per;
@@ -73,7 +73,7 @@ impl SharedBuckets {
         let id = mix(self.seed ^ u64::from(serial.get()).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let per = policy.per;
         let origin = self.origin;
-        let part = (per != Per::Gate || origin != 0).then_some(Part { per, origin, who });
+        let part = (per != Per::Gate || origin != 0).then_some(BucketPart { per, origin, who });
         let member = Member::new(policy, shared, part, id);
         let cell = Cell { serial, own: Bucket::new(policy, start), member, users: Vec::new() };
         let index = u32::try_from(self.cells.insert(cell)).ok()?;
@@ -144,7 +144,7 @@ impl SharedBuckets {
     fn due(&mut self, want: &mut impl FnMut(BucketId) -> Option<Want>, has_plenty: bool, now: Moment) -> Vec<Ask> {
         let ask = |(index, cell): (usize, &mut Cell)| {
             let bucket = BucketId { index: u32::try_from(index).ok()? | SHARED, serial: cell.serial };
-            cell.member.ask(want(bucket), has_plenty, now, |number| Asked { bucket, number })
+            cell.member.ask(want(bucket), has_plenty, now, |number| AskId { bucket, number })
         };
         self.cells.iter_mut().filter_map(ask).collect()
     }
@@ -168,7 +168,7 @@ impl SharedBuckets {
 
     /// Leaves the store alone for all members that use it, until the one asks again that found it
     /// away.
-    pub(crate) fn spread_outage(&mut self, from: Asked, why: Away, now: Moment) {
+    pub(crate) fn spread_outage(&mut self, from: AskId, why: StoreFailure, now: Moment) {
         let Some(member) = self.get(from.bucket).map(|cell| &cell.member) else { return };
         let Some((store, retry_at)) = member.away_until().map(|at| (Arc::clone(&member.shared.store), at)) else {
             return;
@@ -180,8 +180,8 @@ impl SharedBuckets {
     /// Takes in what came of an ask. Returns the pause that another member told.
     pub(crate) fn answered(
         &mut self,
-        asked: Asked,
-        answer: Result<Answer, Away>,
+        asked: AskId,
+        answer: Result<StoreAnswer, StoreFailure>,
         sent: Moment,
         now: Moment,
     ) -> Option<SharedPause> {
@@ -192,7 +192,7 @@ impl SharedBuckets {
     pub(crate) fn farewells(&mut self, now: Moment) -> Vec<Ask> {
         let ask = |(index, cell): (usize, &mut Cell)| {
             let bucket = BucketId { index: u32::try_from(index).ok()? | SHARED, serial: cell.serial };
-            cell.member.farewell(now, |number| Asked { bucket, number })
+            cell.member.farewell(now, |number| AskId { bucket, number })
         };
         self.cells.iter_mut().filter_map(ask).collect()
     }

@@ -8,17 +8,17 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Answer, Ask, SharedLimits};
+use super::{Ask, SharedLimits, StoreAnswer};
 
 /// The state of one shared bucket.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
-    state: Option<State>,
+    state: Option<LedgerState>,
     seats: BTreeMap<u64, Seat>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct State {
+struct LedgerState {
     /// The moment at which there is no token.
     zero: f64,
     /// The moment at which this life of the bucket began.
@@ -58,7 +58,7 @@ struct Others {
 impl Ledger {
     /// Answers an ask at `now`, in microseconds of the store's clock.
     #[expect(clippy::cast_precision_loss, reason = "microseconds of this century are exact in a double")]
-    pub fn ask(&mut self, ask: &Ask, now: u64) -> Answer {
+    pub fn ask(&mut self, ask: &Ask, now: u64) -> StoreAnswer {
         if self.state.is_some_and(|state| state.last.saturating_add(KEPT) <= now) {
             *self = Self::default();
         }
@@ -71,7 +71,7 @@ impl Ledger {
         }
         let others = self.others(ask, now);
         let Others { period, burst, rivals, .. } = others;
-        let state = self.state.unwrap_or(State { zero: time, born: now, last: now, paused: 0.0 });
+        let state = self.state.unwrap_or(LedgerState { zero: time, born: now, last: now, paused: 0.0 });
         let back = back as f64;
         let mut zero = state.zero - back;
         let seat = self.seats.get(&ask.member).copied();
@@ -114,8 +114,8 @@ impl Ledger {
         } else {
             self.seats.insert(ask.member, seat);
         }
-        self.state = Some(State { zero: hundredths(zero), born: state.born, last: now, paused: paused.max(0.0) });
-        Answer {
+        self.state = Some(LedgerState { zero: hundredths(zero), born: state.born, last: now, paused: paused.max(0.0) });
+        StoreAnswer {
             granted: u32::try_from(whole(granted)).unwrap_or(u32::MAX),
             first: nanos(first.ceil()),
             period: super::ask::micros(hundredths(period)),

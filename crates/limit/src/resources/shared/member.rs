@@ -14,7 +14,7 @@ pub use self::answers::SharedView;
 use self::holdings::{Holdings, Source};
 use self::news::Bulletin;
 use super::demand::Allowance;
-use super::{Alone, Answer, Ask, Asked, Part, SharedLimits, ledger};
+use super::{Ask, AskId, BucketPart, Fallback, SharedLimits, StoreAnswer, ledger};
 use crate::moment::Moment;
 use crate::{BucketPolicy, SharedPolicy};
 
@@ -24,7 +24,7 @@ pub(crate) struct Member {
     limits: BucketPolicy,
     pub(crate) shared: Arc<SharedPolicy>,
     /// The part of it that this is, if it is split.
-    pub(crate) part: Option<Part>,
+    pub(crate) part: Option<BucketPart>,
     terms: SharedLimits,
     /// Random, so that no two members are one to the store.
     id: u64,
@@ -111,7 +111,7 @@ struct PendingAsk {
 /// The last answer, and the moment it came.
 #[derive(Clone, Copy, Debug)]
 struct LastAnswer {
-    answer: Answer,
+    answer: StoreAnswer,
     at: Moment,
 }
 
@@ -139,7 +139,7 @@ impl Schedule {
 // === impl Member ===
 
 impl Member {
-    pub(super) fn new(limits: BucketPolicy, shared: Arc<SharedPolicy>, part: Option<Part>, id: u64) -> Self {
+    pub(super) fn new(limits: BucketPolicy, shared: Arc<SharedPolicy>, part: Option<BucketPart>, id: u64) -> Self {
         let terms = SharedLimits::new(&limits, &shared);
         Self {
             limits,
@@ -214,7 +214,7 @@ impl Member {
         want: Option<Want>,
         plenty: bool,
         now: Moment,
-        asked: impl FnOnce(u64) -> Asked,
+        asked: impl FnOnce(u64) -> AskId,
     ) -> Option<Ask> {
         self.held.tokens.expire(now);
         if self.schedule.pending.is_some() {
@@ -248,7 +248,7 @@ impl Member {
         Some(self.begin(pending, now, asked))
     }
 
-    fn begin(&mut self, pending: PendingAsk, now: Moment, asked: impl FnOnce(u64) -> Asked) -> Ask {
+    fn begin(&mut self, pending: PendingAsk, now: Moment, asked: impl FnOnce(u64) -> AskId) -> Ask {
         if (now - self.schedule.asked_at).as_micros() > u128::from(ledger::MEMBER) {
             self.counters.total = 0; // it is no member any more
             self.counters.epoch = 0;
@@ -276,7 +276,7 @@ impl Member {
             }),
             left: self.bulletin.left.take(now),
             leave: false,
-            alone: Alone { rate: self.rate_alone(now), sent: 0 },
+            alone: Fallback { rate: self.rate_alone(now), sent: 0 },
         }
     }
 

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use super::Away;
+use super::StoreFailure;
 use crate::moment::Moment;
 use crate::resources::{Bucket, Start};
 use crate::{BucketPolicy, Outage};
@@ -33,11 +33,11 @@ impl StoreAway {
     }
 
     /// Records that the store did not answer; `spread` is a number from 0 to 1.
-    pub(super) fn failed(&mut self, away: Away, spread: f64, now: Moment) {
+    pub(super) fn failed(&mut self, away: StoreFailure, spread: f64, now: Moment) {
         self.backoff = (self.backoff * 2).clamp(FIRST, LONGEST);
         let least = match away {
-            Away::Unreachable => Duration::ZERO,
-            Away::Wrong => WRONG,
+            StoreFailure::Unreachable => Duration::ZERO,
+            StoreFailure::Wrong => WRONG,
         };
         self.retry_at = now + self.backoff.mul_f64(0.5 + spread / 2.0).max(least);
     }

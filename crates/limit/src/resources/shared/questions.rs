@@ -12,11 +12,11 @@ use crate::moment::Moment;
 
 /// The questions of one gate, or of the gates of one section. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Questions(Arc<Mutex<Opened>>);
+pub struct Questions(Arc<Mutex<OpenQuestion>>);
 
 /// The question that was opened last.
 #[derive(Debug)]
-struct Opened {
+struct OpenQuestion {
     allowance: Allowance,
     at: Moment,
     number: u64,
@@ -43,20 +43,20 @@ impl Questions {
         opened.number
     }
 
-    fn lock(&self) -> MutexGuard<'_, Opened> {
+    fn lock(&self) -> MutexGuard<'_, OpenQuestion> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Default for Questions {
     fn default() -> Self {
-        Self(Arc::new(Mutex::new(Opened { allowance: Allowance::new(), at: Moment::ZERO, number: 0 })))
+        Self(Arc::new(Mutex::new(OpenQuestion { allowance: Allowance::new(), at: Moment::ZERO, number: 0 })))
     }
 }
 
-// === impl Opened ===
+// === impl OpenQuestion ===
 
-impl Opened {
+impl OpenQuestion {
     /// True if a gate that was in question `last` can take part in this one.
     fn takes_in(&self, last: u64, now: Moment) -> bool {
         self.number > last && now - self.at <= TOGETHER

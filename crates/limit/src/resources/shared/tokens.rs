@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::Answer;
+use super::StoreAnswer;
 use crate::moment::Moment;
 
 /// The right to send one call.
@@ -28,7 +28,7 @@ pub(super) struct Tokens {
 
 impl Tokens {
     /// Adds what an answer granted: no token before the store means it, and none after it.
-    pub(super) fn add(&mut self, answer: &Answer, lease: Duration, sent: Moment, received: Moment) {
+    pub(super) fn add(&mut self, answer: &StoreAnswer, lease: Duration, sent: Moment, received: Moment) {
         let period = i64::try_from(answer.period.as_nanos()).unwrap_or(i64::MAX);
         let later = |at: Moment, nanos| Moment::from_nanos(at.as_nanos().saturating_add(nanos));
         let mut after = answer.first;

@@ -101,8 +101,8 @@ fn call(limiter: &mut Limiter, class: ClassId, who: u64, now: Moment) -> bool {
     }
 }
 
-fn freeze(limiter: &Limiter, now: Moment) -> Frozen {
-    let mut freezing = Freezing::default();
+fn freeze(limiter: &Limiter, now: Moment) -> FrozenLimiter {
+    let mut freezing = FreezeWalk::default();
     loop {
         if let Some(frozen) = limiter.freeze_some(&mut freezing, 1000, now) {
             return frozen;
@@ -111,7 +111,7 @@ fn freeze(limiter: &Limiter, now: Moment) -> Frozen {
 }
 
 /// The levels of every bucket at a moment.
-fn levels(limiter: &Limiter, now: Moment) -> Vec<(Part, Levels)> {
+fn levels(limiter: &Limiter, now: Moment) -> Vec<(FrozenPart, Levels)> {
     limiter.parts().frozen_buckets(now)
 }
 
@@ -166,8 +166,8 @@ proptest! {
         let rates = policy(per);
         for ((place, was), (_, is)) in levels(&old, now).into_iter().zip(levels(&new, here)) {
             let full = f64::from(match &place {
-                Part::Gate => rates.bucket,
-                Part::Retries => rates.retry_bucket,
+                FrozenPart::Gate => rates.bucket,
+                FrozenPart::Retries => rates.retry_bucket,
                 _ => rates.classes[1].bucket,
             }.expect("a bucket").burst.get());
             let of = |levels: &Levels, who: u64| levels.parts.iter().find(|(part, _)| *part == who).map_or(full, |(_, level)| *level);
@@ -222,7 +222,7 @@ fn of_many_keys_those_that_wait_longest_are_kept() {
     for object in 0..500 {
         happen(&mut old, Event::Failure { object, after: Some(object) }, &mut { now });
     }
-    let mut freezing = Freezing::default();
+    let mut freezing = FreezeWalk::default();
     let frozen = std::iter::repeat_with(|| old.freeze_some(&mut freezing, 100, now)).find_map(|some| some);
     let keys = frozen.expect("it ends").keys;
     assert_eq!(keys.len(), 100);

@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::limit::refusal::Why;
-use crate::limit::{Ended, KeyState};
+use crate::limit::{KeyEnd, KeyState};
 use crate::moment::Moment;
 use crate::status::text::duration;
 
@@ -86,7 +86,7 @@ impl KeyLog {
     }
 
     /// Notes that a key is no longer failing.
-    pub(super) fn ended(&self, ended: Ended) {
+    pub(super) fn ended(&self, ended: KeyEnd) {
         let kind = match ended.why {
             Why::Crowded => Kind::Crowded,
             Why::Gone => Kind::Gone,
@@ -202,8 +202,8 @@ mod tests {
         }
     }
 
-    fn ended(name: &str, why: Why) -> Ended {
-        Ended { name: name.into(), failures: 3, why }
+    fn ended(name: &str, why: Why) -> KeyEnd {
+        KeyEnd { name: name.into(), failures: 3, why }
     }
 
     /// The lines that are due, as text.

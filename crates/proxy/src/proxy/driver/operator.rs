@@ -2,7 +2,7 @@
 
 use super::{Driver, HeldPermit, ShadowEntry, Stale};
 use crate::api::Group;
-use crate::limit::snapshot::{Frozen, Gap};
+use crate::limit::snapshot::{FrozenLimiter, Gap};
 use crate::limit::{Arrival, Limiter, LongestQueues, Policy, Preview, Snapshot, Walk};
 use crate::moment::Moment;
 
@@ -20,7 +20,7 @@ impl Driver {
     }
 
     /// Goes on with what the limiter of an earlier process remembered.
-    pub(crate) fn thaw(&self, frozen: &Frozen, gap: Gap) {
+    pub(crate) fn thaw(&self, frozen: &FrozenLimiter, gap: Gap) {
         self.operate(|state, now| state.limiter.thaw(frozen, gap, now));
     }
 

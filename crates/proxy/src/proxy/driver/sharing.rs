@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use super::{Done, Driver, Stores};
-use crate::limit::{Ask, Away};
+use crate::limit::{Ask, StoreFailure};
 use crate::moment::Moment;
 
 // === impl Driver ===
@@ -59,7 +59,7 @@ impl Driver {
         });
         match self.shared.stores.get() {
             Some(stores) => stores.ask(asks, done),
-            None => done(vec![Err(Away::Wrong); asks.len()]),
+            None => done(vec![Err(StoreFailure::Wrong); asks.len()]),
         }
     }
 }

@@ -25,7 +25,7 @@ async fn agree_on(server: &Server) {
     for bucket in 0..20 {
         let mut ledger = Ledger::default();
         let mut known = [(0, 0); 6];
-        let mut all: Vec<(Ask, (u64, Answer), Answer)> = Vec::new();
+        let mut all: Vec<(Ask, (u64, StoreAnswer), StoreAnswer)> = Vec::new();
         for _ in 0..500 {
             let ask = random(&mut dice, bucket, &known);
             let (now, answer) = script::ask_at(&mut connection.redis, (&ask, "t", "pod")).await.expect("it answers");

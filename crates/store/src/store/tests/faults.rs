@@ -7,7 +7,7 @@ use super::*;
 use crate::store::fault::Fault;
 
 /// Returns what a question to this store comes to, in words, and what it means to a member.
-async fn comes_of(store: Store) -> (String, Away) {
+async fn comes_of(store: Store) -> (String, StoreFailure) {
     let dialer = dialer(store);
     let fault = match dialer.dial().await {
         Err(fault) => fault,
@@ -25,7 +25,7 @@ fn with_user(server: &Server, user: &str, password: &str) -> Store {
     Store { user: Some(user.to_owned()), password_file, ..server.store() }
 }
 
-async fn said(store: Store, away: Away, words: &str) {
+async fn said(store: Store, away: StoreFailure, words: &str) {
     let (text, meant) = comes_of(store).await;
     assert!(meant == away && text.contains(words), "{meant:?}: {text}; expected {away:?} and {words:?}");
 }
@@ -38,12 +38,15 @@ async fn a_user_with_the_rights_that_are_asked_for_can_share_and_one_without_is_
     words.extend(rights.split(' '));
     server.run(&words).await;
     asked(&stores(with_user(&server, "gate", "secret")), &ask(1, 1)).await.expect("it has all rights it needs");
-    said(with_user(&server, "gate", "wrong"), Away::Wrong, "WRONGPASS: user or password is wrong").await;
+    said(with_user(&server, "gate", "wrong"), StoreFailure::Wrong, "WRONGPASS: user or password is wrong").await;
 
     for (right, words) in [("-hset", "NOPERM"), ("-evalsha", "NOPERM"), ("resetkeys", "NOPERM")] {
         server.run(&["ACL", "SETUSER", "gate", right]).await;
         let (text, meant) = comes_of(with_user(&server, "gate", "secret")).await;
-        assert!(meant == Away::Wrong && text.contains(words) && text.contains("+hset"), "{right}: {meant:?} {text}");
+        assert!(
+            meant == StoreFailure::Wrong && text.contains(words) && text.contains("+hset"),
+            "{right}: {meant:?} {text}"
+        );
         server.run(&["ACL", "SETUSER", "gate", "+hset", "+evalsha", "~tidegate:*"]).await;
     }
     let (text, _) = comes_of(with_user(&server, "gate", "secret-that-nobody-may-see")).await;
@@ -53,7 +56,7 @@ async fn a_user_with_the_rights_that_are_asked_for_can_share_and_one_without_is_
 #[tokio::test]
 async fn a_server_that_wants_a_password_says_so() {
     let Some(server) = Server::start(&["--requirepass", "secret"]) else { return };
-    said(server.store(), Away::Wrong, "NOAUTH: it wants a password; set password_file").await;
+    said(server.store(), StoreFailure::Wrong, "NOAUTH: it wants a password; set password_file").await;
     let password_file = Some(server.file("password", "secret"));
     asked(&stores(Store { password_file, ..server.store() }), &ask(1, 1)).await.expect("it answers");
 }
@@ -61,11 +64,11 @@ async fn a_server_that_wants_a_password_says_so() {
 #[tokio::test]
 async fn servers_that_cannot_write_are_away_and_say_why() {
     let Some(mut server) = Server::start(&["--min-replicas-to-write", "2"]) else { return };
-    said(server.store(), Away::Unreachable, "NOREPLICAS: min-replicas-to-write is not met").await;
+    said(server.store(), StoreFailure::Unreachable, "NOREPLICAS: min-replicas-to-write is not met").await;
     server.restart(&["--replicaof", "127.0.0.1", "1"]);
-    said(server.store(), Away::Unreachable, "READONLY: it is a replica").await;
+    said(server.store(), StoreFailure::Unreachable, "READONLY: it is a replica").await;
     server.restart(&["--maxmemory", "1", "--maxmemory-policy", "noeviction"]);
-    said(server.store(), Away::Unreachable, "OOM: its maxmemory is reached").await;
+    said(server.store(), StoreFailure::Unreachable, "OOM: its maxmemory is reached").await;
 }
 
 #[tokio::test]
@@ -79,15 +82,23 @@ async fn a_server_with_too_many_clients_is_away_and_says_why() {
             break only;
         }
     };
-    said(server.store(), Away::Unreachable, "maxclients is reached").await;
+    said(server.store(), StoreFailure::Unreachable, "maxclients is reached").await;
 }
 
 #[tokio::test]
 async fn what_a_server_lacks_is_said_with_what_to_do() {
     for (answer, away, words) in [
-        ("-ERR max number of clients reached", Away::Unreachable, "MAXCLIENTS: its maxclients is reached; raise it"),
-        ("-MISCONF Valkey is configured to save RDB snapshots", Away::Wrong, "MISCONF: it cannot save to its disk"),
-        ("-DENIED Redis is running in protected mode", Away::Wrong, "DENIED: it is in protected mode"),
+        (
+            "-ERR max number of clients reached",
+            StoreFailure::Unreachable,
+            "MAXCLIENTS: its maxclients is reached; raise it",
+        ),
+        (
+            "-MISCONF Valkey is configured to save RDB snapshots",
+            StoreFailure::Wrong,
+            "MISCONF: it cannot save to its disk",
+        ),
+        ("-DENIED Redis is running in protected mode", StoreFailure::Wrong, "DENIED: it is in protected mode"),
     ] {
         let (at, _heard) = places::node_that_says(&format!("{answer}\r\n"));
         said(store_at(StoreAddress::Tcp(at)), away, words).await;
@@ -99,7 +110,7 @@ async fn a_key_of_another_program_is_left_alone() {
     let Some(server) = Server::start(&[]) else { return };
     server.run(&["SET", "tidegate:1:{account}", "theirs"]).await;
     let (text, meant) = comes_of(server.store()).await;
-    assert!(meant == Away::Wrong && (text.contains("WRONGTYPE") || text.contains("ERR")), "{meant:?} {text}");
+    assert!(meant == StoreFailure::Wrong && (text.contains("WRONGTYPE") || text.contains("ERR")), "{meant:?} {text}");
     assert_eq!(server.run(&["GET", "tidegate:1:{account}"]).await, Value::BulkString(b"theirs".to_vec()));
 }
 
@@ -110,12 +121,12 @@ async fn a_server_that_stops_is_away_and_asked_again_when_it_is_back() {
     let stores = stores(store);
     let before = asked(&stores, &ask(1, 1)).await.expect("it answers");
     server.signal("-STOP");
-    assert_eq!(asked(&stores, &ask(1, 1)).await, Err(Away::Unreachable), "it swallows everything");
+    assert_eq!(asked(&stores, &ask(1, 1)).await, Err(StoreFailure::Unreachable), "it swallows everything");
     server.signal("-CONT");
     let after = asked(&stores, &Ask { away: true, ..ask(1, 1) }).await.expect("it answers again");
     assert_eq!(after.epoch, before.epoch);
     server.stop();
-    assert_eq!(asked(&stores, &ask(1, 1)).await, Err(Away::Unreachable), "it is gone");
+    assert_eq!(asked(&stores, &ask(1, 1)).await, Err(StoreFailure::Unreachable), "it is gone");
     server.begin();
     let mut answer = asked(&stores, &ask(1, 1)).await;
     if answer.is_err() {
@@ -166,7 +177,7 @@ async fn an_address_where_nothing_listens_is_away() {
     drop(nowhere);
     let Some(server) = Server::start(&[]) else { return };
     let address = StoreAddress::Tcp(Endpoint { host: "127.0.0.1".to_owned(), port });
-    said(Store { address, ..server.store() }, Away::Unreachable, "refused").await;
+    said(Store { address, ..server.store() }, StoreFailure::Unreachable, "refused").await;
 }
 
 #[tokio::test]

@@ -43,20 +43,20 @@ async fn sentinels_are_asked_for_the_primary_at_each_dial_and_after_it_is_read_o
     // Errors say that they are the sentinels', and which key mends them.
     let fault = async |store: Store| dialer(store).dial().await.expect_err("it cannot be found");
     let said = fault(behind(&watched, "account")).await;
-    assert_eq!((said.away(), said.code()), (Away::Wrong, "NOAUTH"));
+    assert_eq!((said.away(), said.code()), (StoreFailure::Wrong, "NOAUTH"));
     assert!(said.to_string().contains("they want a password; set sentinel.password_file"), "{said}");
     std::fs::write(&file, "wrong").expect("ours");
     let said = fault(Store { sentinel: login(Some(file.clone())), ..behind(&watched, "account") }).await;
     assert!(said.to_string().contains("its sentinels: the server answers WRONGPASS: sentinel.user"), "{said}");
     std::fs::write(&file, "hush").expect("ours");
     let said = fault(Store { sentinel: store.sentinel.clone(), ..behind(&watched, "acount") }).await;
-    assert!(said.away() == Away::Wrong && said.to_string().contains("know no primary \"acount\""), "{said}");
+    assert!(said.away() == StoreFailure::Wrong && said.to_string().contains("know no primary \"acount\""), "{said}");
 
     // The two change places. The open connection is to a replica then, which is found out once.
     let (old, new) = (watched.primary.port.to_string(), watched.replica.port.to_string());
     watched.replica.must::<()>(&["REPLICAOF", "NO", "ONE"]);
     watched.primary.must::<()>(&["REPLICAOF", "127.0.0.1", &new]);
-    assert_eq!(asked(&stores, &ask(1, 1)).await, Err(Away::Unreachable), "it is read only");
+    assert_eq!(asked(&stores, &ask(1, 1)).await, Err(StoreFailure::Unreachable), "it is read only");
     for sentinel in &watched.sentinels {
         let sentinel = redis::Client::open(format!("redis://:hush@{sentinel}")).expect("an address");
         let mut connection = sentinel.get_connection().expect("it takes connections");
@@ -142,7 +142,7 @@ async fn the_replica_of_a_node_that_dies_is_found_and_the_other_nodes_answer_mea
     asked(&stores, &ask_of(lives)).await.expect("it answers");
     // One that swallows everything is away for its own buckets.
     nodes.nodes[0].signal("-STOP");
-    assert_eq!(asked(&stores, &ask_of(dies)).await, Err(Away::Unreachable));
+    assert_eq!(asked(&stores, &ask_of(dies)).await, Err(StoreFailure::Unreachable));
     asked(&stores, &ask_of(lives)).await.expect("it answers");
     nodes.nodes[0].kill();
     let mut answer = asked(&stores, &ask_of(dies)).await;
@@ -186,10 +186,10 @@ async fn a_node_that_is_not_ready_is_not_asked_for_the_way_again_while_others_ar
         asked(&all, &ask(1, 1)).await.expect("another node knows the way");
         asked(&all, &ask(1, 1)).await.expect("and is remembered");
         assert_eq!(heard.try_iter().count(), 1);
-        // Alone it is asked once for each question, and says what it lacks.
+        // Fallback it is asked once for each question, and says what it lacks.
         let (silent, heard) = node_that_says(&answer);
         let alone = stores(store_at(StoreAddress::Cluster { seeds: vec![silent] }));
-        assert_eq!(asked(&alone, &ask(1, 1)).await, Err(Away::Unreachable));
+        assert_eq!(asked(&alone, &ask(1, 1)).await, Err(StoreFailure::Unreachable));
         assert_eq!((heard.try_iter().count(), alone.heard()[0].1.error.as_deref()), (1, Some(code)));
     }
 }
@@ -198,7 +198,7 @@ async fn a_node_that_is_not_ready_is_not_asked_for_the_way_again_while_others_ar
 async fn nodes_that_send_a_question_on_without_end_are_away() {
     let (node, heard) = node_that_says("-MOVED 7 :PORT\r\n");
     let stores = stores(store_at(StoreAddress::Cluster { seeds: vec![node] }));
-    assert_eq!(asked(&stores, &ask(1, 1)).await, Err(Away::Unreachable));
+    assert_eq!(asked(&stores, &ask(1, 1)).await, Err(StoreFailure::Unreachable));
     assert_eq!(heard.try_iter().count(), 6, "once, and five times more");
     assert!(Fault::SentOn.to_string().contains("without end"));
 }
@@ -210,7 +210,10 @@ async fn no_password_is_sent_in_the_clear_to_where_a_node_points() {
     let dialer = dialer(Store { password_file, ..server.store() });
     let fault = dialer.dial_at(&Endpoint { host: "192.0.2.1".to_owned(), port: 6379 }).await;
     let fault = fault.expect_err("it is not dialled");
-    assert!(fault.to_string().contains("192.0.2.1:6379 is off this machine") && fault.away() == Away::Wrong, "{fault}");
+    assert!(
+        fault.to_string().contains("192.0.2.1:6379 is off this machine") && fault.away() == StoreFailure::Wrong,
+        "{fault}"
+    );
 }
 
 #[tokio::test]

@@ -122,5 +122,5 @@ async fn a_server_is_reached_over_tls_and_only_with_its_own_ca() {
     let fault = dialer(over(UpstreamTls::default())).dial().await.expect_err("the system does not know its CA");
     let text = fault.to_string();
     assert!(text.contains("certificate") && text.contains("stores.NAME.tls.ca"), "{text}");
-    assert_eq!(fault.away(), Away::Unreachable);
+    assert_eq!(fault.away(), StoreFailure::Unreachable);
 }

@@ -9,7 +9,7 @@ use crate::keys::mix;
 use crate::moment::Moment;
 use crate::policy::Per;
 use crate::resources::shared::outage::{self, StoreAway};
-use crate::resources::{Answer, Away};
+use crate::resources::{StoreAnswer, StoreFailure};
 use crate::{BucketPolicy, SharedId, SharedPolicy};
 
 /// A shared bucket as one of its members sees it; of one that is split, all parts together.
@@ -91,7 +91,7 @@ impl Member {
     pub(in super::super) fn answered(
         &mut self,
         number: u64,
-        answer: Result<Answer, Away>,
+        answer: Result<StoreAnswer, StoreFailure>,
         sent: Moment,
         now: Moment,
     ) -> Option<SharedPause> {
@@ -101,7 +101,7 @@ impl Member {
                 self.heard(&answer, pending, sent, now);
                 return self.pause_of(&answer, sent, now);
             }
-            Ok(_) => self.lost(Away::Wrong, now),
+            Ok(_) => self.lost(StoreFailure::Wrong, now),
             Err(away) => self.lost(away, now),
         }
         self.bulletin.news.take_if(|news| matches!(news, News::Paused(until) if *until <= now));
@@ -109,7 +109,7 @@ impl Member {
     }
 
     /// Returns what the store told of a pause. What this member has not told yet is newer.
-    fn pause_of(&mut self, answer: &Answer, sent: Moment, now: Moment) -> Option<SharedPause> {
+    fn pause_of(&mut self, answer: &StoreAnswer, sent: Moment, now: Moment) -> Option<SharedPause> {
         let longest = self.shared.pauses.filter(|_| self.bulletin.news.is_none())?;
         let left = answer.pause?.min(longest);
         if left.is_zero() {
@@ -121,7 +121,7 @@ impl Member {
         Some(SharedPause::Paused { until: now + left, surely: sent + left })
     }
 
-    fn heard(&mut self, answer: &Answer, pending: PendingAsk, sent: Moment, now: Moment) {
+    fn heard(&mut self, answer: &StoreAnswer, pending: PendingAsk, sent: Moment, now: Moment) {
         let took = now - sent;
         self.schedule.round_trip =
             if self.answer.is_none() { took } else { self.schedule.round_trip.mul_f64(0.8) + took.mul_f64(0.2) };
@@ -161,7 +161,7 @@ impl Member {
         }
     }
 
-    fn lost(&mut self, why: Away, now: Moment) {
+    fn lost(&mut self, why: StoreFailure, now: Moment) {
         let spread = self.spread();
         let mut away = self.held.away.take().unwrap_or_else(|| StoreAway::new(self.part_alone(now), now));
         away.failed(why, spread, now);
@@ -180,7 +180,7 @@ impl Member {
     }
 
     /// Returns the rate that an answer puts in force.
-    fn rate_told(&self, answer: &Answer) -> f64 {
+    fn rate_told(&self, answer: &StoreAnswer) -> f64 {
         self.limits.rate.min(1.0 / answer.period.as_secs_f64().max(1e-9))
     }
 
@@ -202,7 +202,7 @@ impl Member {
 
     /// Goes on alone as another member of the gate does, which found the store away, if it has
     /// anything to send.
-    pub(in super::super) fn hear_outage(&mut self, why: Away, retry_at: Moment, now: Moment) {
+    pub(in super::super) fn hear_outage(&mut self, why: StoreFailure, retry_at: Moment, now: Moment) {
         if self.schedule.pending.is_none() && self.held.away.is_none() && self.held.demand.is_alive(now) {
             self.lost(why, now);
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{Member, News, PendingAsk};
 use crate::moment::Moment;
-use crate::resources::{Ask, Asked};
+use crate::resources::{Ask, AskId};
 
 /// What a member has to tell the others, and what they told it.
 #[derive(Debug, Default)]
@@ -30,7 +30,7 @@ pub(super) struct QuotaRest {
 
 impl Member {
     /// Returns the last ask of this member, if the store knows it.
-    pub(in super::super) fn farewell(&mut self, now: Moment, asked: impl FnOnce(u64) -> Asked) -> Option<Ask> {
+    pub(in super::super) fn farewell(&mut self, now: Moment, asked: impl FnOnce(u64) -> AskId) -> Option<Ask> {
         self.answer.filter(|_| self.held.away.is_none())?;
         let pending = PendingAsk {
             number: self.schedule.number + 1,
