@@ -103,7 +103,7 @@ impl Gate {
     pub(crate) fn refill(&mut self) {
         self.limiter.advance(self.now);
         for ask in self.limiter.take_asks(self.now) {
-            let granted = ask.need + ask.extra;
+            let granted = ask.wish.most();
             let answer = limit::StoreAnswer {
                 granted,
                 first: 0,

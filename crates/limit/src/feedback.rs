@@ -2,7 +2,7 @@
 
 use super::{
     AskId, ClassId, KeyAnswer, KeyGrant, KeyId, Lane, News, Origin, Owner, Parts, PauseTarget, QueuePlace, Reason,
-    Receipt, Resources, SharedPause, StoreFailure, SweepNews, WaiterIndex, WaiterState, Withdrawal, resources,
+    Receipt, Resources, StoreFailure, SweepNews, WaiterIndex, WaiterState, Withdrawal, resources,
 };
 use crate::key::Key;
 use crate::moment::Moment;
@@ -42,8 +42,8 @@ impl Parts {
     pub(crate) fn lift_pauses(&mut self, everywhere: bool, now: Moment) -> usize {
         let lifted = self.resources.pauses.lift(now);
         if everywhere {
-            self.resources.buckets.shared.tell_all(News::Lifted);
-            self.resources.set_member_timer(now);
+            self.resources.buckets.tell(None, News::Lifted);
+            self.resources.buckets.set_member_timer(now);
         }
         self.stage.keys().listen(false);
         self.queues.unpark_all();
@@ -123,10 +123,10 @@ impl Parts {
     /// Sends a pause to the gates of its shared bucket.
     fn tell_of_pause(&mut self, scope: Scope, origin: Origin, until: Moment, now: Moment) {
         let Some(owner) = owner_in(scope, origin.class) else { return };
-        let Resources { buckets, .. } = &mut self.resources;
+        let buckets = &mut self.resources.buckets;
         if let Some(bucket) = buckets.shared_of(owner, origin.credential) {
-            buckets.shared.tell(bucket, News::Paused(until));
-            self.resources.set_member_timer(now);
+            buckets.tell(Some(bucket), News::Paused { until, surely: until });
+            buckets.set_member_timer(now);
         }
     }
 
@@ -135,12 +135,12 @@ impl Parts {
     pub(crate) fn note_left(&mut self, of: &Receipt, scope: Scope, left: u32, now: Moment) {
         let call = of.call();
         let Some(owner) = owner_in(scope, self.rules.class_of(call)) else { return };
-        let Resources { buckets, .. } = &mut self.resources;
+        let buckets = &mut self.resources.buckets;
         let bucket = buckets
             .shared_of(owner, call.demand.credential)
             .filter(|bucket| of.grant().buckets().any(|spent| spent == *bucket));
-        if bucket.is_some_and(|bucket| buckets.shared.note_left(bucket, left, now)) {
-            self.resources.set_member_timer(now);
+        if bucket.is_some_and(|bucket| buckets.note_left(bucket, left, now)) {
+            buckets.set_member_timer(now);
         }
     }
 
@@ -157,7 +157,7 @@ impl Parts {
             was_heard |= answer.is_ok();
             lost = lost.or_else(|| answer.err().map(|why| (asked, why)));
             let Resources { buckets, unblocked, .. } = &mut self.resources;
-            let pause = buckets.shared.answered(asked, answer, sent, now);
+            let pause = buckets.answered(asked, answer, sent, now);
             unblocked.extend(buckets.users(asked.bucket()).into_iter().flatten().map(|user| *user));
             if let Some(pause) = pause {
                 self.hear_pause(asked, pause, now);
@@ -165,13 +165,13 @@ impl Parts {
         }
         // If any part was answered, the store is there for the others too.
         if let Some((from, why)) = lost.filter(|_| !was_heard) {
-            self.resources.buckets.shared.spread_outage(from, why, now);
+            self.resources.buckets.spread_outage(from, why, now);
         }
-        self.resources.set_member_timer(now);
+        self.resources.buckets.set_member_timer(now);
     }
 
     /// Begins or ends a pause of another gate.
-    fn hear_pause(&mut self, asked: AskId, pause: SharedPause, now: Moment) {
+    fn hear_pause(&mut self, asked: AskId, pause: News, now: Moment) {
         let Resources { buckets, pauses, .. } = &mut self.resources;
         let who = match buckets.owner_of(asked.bucket()) {
             Some((Owner::Class(class), _)) => PauseTarget::Class(class),
@@ -181,12 +181,12 @@ impl Parts {
             Some((Owner::Retries, _)) | None => return,
         };
         match pause {
-            SharedPause::Paused { until, surely } => {
+            News::Paused { until, surely } => {
                 let until = pauses.hear(who, until, surely, now);
                 self.sweep_paused(until);
             }
-            SharedPause::Lifted if pauses.end(who, now) => self.queues.unpark_all(),
-            SharedPause::Lifted => {}
+            News::Lifted if pauses.end(who, now) => self.queues.unpark_all(),
+            News::Lifted => {}
         }
     }
 

@@ -322,7 +322,7 @@ fn last_token_kept_until(
         return None;
     }
     let bucket = resources.retry_bucket(&call.demand, now)?;
-    resources.buckets.get(bucket)?.last_token_kept_until(key, now)
+    resources.buckets.get(bucket)?.bucket.last_token_kept_until(key, now)
 }
 
 /// Reserves the next token of a retry bucket.

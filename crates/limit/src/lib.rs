@@ -15,7 +15,7 @@
 //!
 //! use tidegate_limit::key::Group;
 //! use tidegate_limit::moment::Moment;
-//! use tidegate_limit::outcome::{StoreAnswer, Outcome};
+//! use tidegate_limit::outcome::{Answer, Outcome};
 //! use tidegate_limit::policy::{BucketPolicy, ClassPolicy, QueuePolicy};
 //! use tidegate_limit::{Arrival, Claim, ClassId, Flow, Limiter, Policy, Verdict};
 //!
@@ -34,7 +34,7 @@
 //!     let Verdict::Admit(permit) = limiter.arrive(&arrival, start) else { panic!("the burst is 2") };
 //!     let (request, receipt, slot) = permit.admit("GET /pods");
 //!     let request = request.into_inner(); // Send it. When its response comes:
-//!     let answer = StoreAnswer::new(Outcome::Success, Some(200));
+//!     let answer = Answer::new(Outcome::Success, Some(200));
 //!     limiter.finish(receipt, answer, None, &|| request.to_owned(), start);
 //!     limiter.release(slot, start);
 //! }
@@ -145,11 +145,11 @@ pub(crate) use self::refusal::{Cause, Why};
 pub use self::refusal::{KeyEnd, KeyState, Reason, Refusal};
 pub(crate) use self::refusals::Outlook;
 pub use self::resources::{
-    Ask, AskId, BucketPart, Fallback, Ledger, Questions, SharedLimits, StoreAnswer, StoreFailure,
+    Ask, AskId, BucketPart, Fallback, Ledger, Questions, SharedLimits, StoreAnswer, StoreFailure, TokenTally, Wish,
 };
 pub(crate) use self::resources::{
     Block, Bucket, BucketId, Charges, Demand, Lasts, News, Origin, Owner, PauseTarget, Pauses, Requirements, Resources,
-    SharedPause, SlotShare, Slots, Turn, Want,
+    SlotShare, Slots, Turn, Want,
 };
 pub(crate) use self::rules::Rules;
 pub use self::snapshot::{LongestQueues, Snapshot};

@@ -45,9 +45,9 @@ impl Limiter {
     /// `origin` is its own number, the same in every process.
     #[must_use]
     pub fn of_origin(mut self, origin: u64, questions: Questions) -> Self {
-        let shared = &mut self.parts.resources.buckets.shared;
-        shared.origin = origin;
-        shared.questions = questions;
+        let sharing = &mut self.parts.resources.buckets.sharing;
+        sharing.origin = origin;
+        sharing.questions = questions;
         self
     }
 
@@ -128,7 +128,7 @@ impl Limiter {
         let Parts { queues, resources, .. } = &self.parts;
         let turn = queues.scheduler().next_wakeup(resources, self.now);
         let next = [turn, queues.first_timer()].into_iter().flatten().min();
-        let tended = resources.buckets.shared.tended;
+        let tended = resources.buckets.sharing.tended;
         if tended < next.unwrap_or(Moment::MAX) { Some(tended) } else { next }
     }
 
@@ -272,7 +272,7 @@ impl Limiter {
     /// Returns the last requests of a stopping gate. Their answers change nothing any more.
     pub fn take_farewells(&mut self, now: Moment) -> Vec<Ask> {
         let now = self.latest(now);
-        self.parts.resources.buckets.shared.farewells(now)
+        self.parts.resources.buckets.farewells(now)
     }
 
     /// Applies a store's answer to a request sent at `sent`.

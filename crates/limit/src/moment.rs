@@ -1,8 +1,8 @@
 //! Monotonic time as a value.
 //!
-//! The limiter never reads a clock: every operation takes a [`Moment`], so that the proxy (real
-//! time), `simulate` and the property tests (virtual time) drive the very same code. Nanoseconds in
-//! a `u64` last 584 years; all arithmetic saturates.
+//! The limiter never reads a clock. Every operation takes a [`Moment`], so that the proxy (real
+//! time), `simulate` and the property tests (virtual time) run the same code. Nanoseconds in a `u64`
+//! last 584 years; all arithmetic saturates.
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub};

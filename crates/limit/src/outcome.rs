@@ -1,4 +1,4 @@
-//! The meaning of a response for its key, and the pause that it asks for.
+//! The meaning of a response for its key, and its pause.
 //!
 //! A refusal or a wait by the limiter itself never comes here: it is neither success nor failure
 //! (P4).
@@ -16,7 +16,7 @@ pub enum Outcome {
     Neutral,
     /// Forgets the key.
     Success,
-    /// Counts as a failure, and nothing of the key leaves before `after` has passed.
+    /// Counts as a failure, and no call of the key leaves before `after` has passed.
     Throttled {
         /// The upstream's own Retry-After.
         after: Duration,
@@ -30,7 +30,7 @@ pub struct Answer {
     pub outcome: Outcome,
     /// The status; `None` if the call was sent and then lost.
     pub status: Option<u16>,
-    /// The memory that it ends, beyond the outcome.
+    /// The failures to forget, beyond the outcome.
     pub gone: Removal,
     /// True if the upstream turned the call away because it has too much to do (not for an error of
     /// its own or a PodDisruptionBudget). An adaptive bucket slows down for it.
@@ -39,28 +39,29 @@ pub struct Answer {
     pub pause: Option<Pause>,
 }
 
-/// The memory of failures that an answer ends. A time that the upstream named stays in any case.
+/// The failures to forget because an answer shows a removal. Times from the upstream stay in any
+/// case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Removal {
-    /// None. A read that finds no object says nothing about the write that fails to make it.
+    /// None. A read without a result says nothing about the write of a missing object.
     Nothing,
-    /// That of its own key: the write found nothing to write to.
+    /// Those of its own key: the write found nothing to write to.
     Key,
-    /// That of every key of the object: a DELETE has removed it, or found nothing to remove.
+    /// Those of every key of the object: a DELETE has removed it, or found nothing to remove.
     Object,
 }
 
-/// A pause that the upstream asked for, of calls beyond the key of the one it answered.
+/// A pause of calls beyond the key, as the upstream asks for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pause {
-    /// The calls that wait.
+    /// The calls to stop.
     pub scope: Scope,
     /// Its length, from the response head on.
     pub length: PauseLength,
 }
 
 words! {
-    /// The calls that pause when the upstream asks for it.
+    /// The scope of a pause.
     pub enum Scope {
         /// The calls of the same key, by [`Outcome::Throttled`] and never by a [`Pause`].
         Key = "key",
@@ -100,13 +101,13 @@ impl Outcome {
 // === impl Answer ===
 
 impl Answer {
-    /// Creates an answer that concerns only the key of its call.
+    /// Creates an answer for the key of its call only.
     pub const fn new(outcome: Outcome, status: Option<u16>) -> Self {
         Self { outcome, status, gone: Removal::Nothing, throttled: false, pause: None }
     }
 
-    /// Returns the same for a call whose key is not of one object: the end of an object says
-    /// nothing about such a key.
+    /// Returns the same for a call of no single object: the end of an object says nothing about its
+    /// key.
     pub const fn of_no_object(self) -> Self {
         Self { gone: Removal::Nothing, ..self }
     }
@@ -122,7 +123,7 @@ impl PauseLength {
         }
     }
 
-    /// Returns the same, but never longer than `cap`.
+    /// Returns it with every length at most `cap`.
     pub fn capped(self, cap: Duration) -> Self {
         match self {
             Self::Known(length) => Self::Known(length.min(cap)),

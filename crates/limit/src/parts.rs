@@ -1,9 +1,8 @@
 //! The parts of a limiter, and what happens to one waiting call in all of them.
 
 use super::{
-    Ask, BucketId, CallFacts, Cause, Charges, DroppedRequests, Grant, KeyGrant, KeyId, KeyStage, Outlook, Permit,
-    Policy, QueuePlace, Queues, Reason, Receipt, Resources, Rules, Slot, WaiterIndex, WaiterState, Want, Withdrawal,
-    Work,
+    Ask, CallFacts, Cause, Charges, DroppedRequests, Grant, KeyGrant, KeyId, KeyStage, Outlook, Permit, Policy,
+    QueuePlace, Queues, Reason, Receipt, Resources, Rules, Slot, WaiterIndex, WaiterState, Withdrawal, Work,
 };
 use crate::moment::Moment;
 
@@ -38,7 +37,7 @@ impl Parts {
         Outlook::new(&self.rules, &self.queues, &self.resources, now)
     }
 
-    /// Returns the questions to the stores of shared buckets that are due.
+    /// Returns the due questions to the stores of shared buckets.
     pub(crate) fn take_asks(&mut self, now: Moment) -> Vec<Ask> {
         let longest = self.rules.policy().queue.max_wait;
         // More tokens than calls that could leave while they last would only expire.
@@ -46,19 +45,9 @@ impl Parts {
         let queues = &self.queues;
         let scheduler = self.queues.scheduler();
         let Resources { buckets, pauses, .. } = &mut self.resources;
-        if buckets.shared.is_empty() {
-            buckets.shared.tended = Moment::MAX;
-            return Vec::new();
-        }
         let ends = |index| queues.get(index).map(|waiter| waiter.call.half_time.min(waiter.call.arrived + longest));
-        let mut waiting = None;
-        let want = |bucket: BucketId| {
-            let waiting = waiting.get_or_insert_with(|| scheduler.waiting_for_shared(pauses, ends, now));
-            let (calls, end) = waiting.get(&bucket).copied()?;
-            Some(Want { calls, slots, within: end - now })
-        };
-        let asks = buckets.shared.asks(want, now);
-        self.resources.set_member_timer(now);
+        let asks = buckets.asks(|| scheduler.waiting_for_shared(pauses, slots, ends, now), now);
+        buckets.set_member_timer(now);
         asks
     }
 
@@ -86,7 +75,7 @@ impl Parts {
         Grant { needs: None, number, left, key_grant: KeyGrant::default(), sequence: 0, waited: None }
     }
 
-    /// Ends a waiter's wait with a verdict that can now be claimed.
+    /// Ends a waiter's wait with a verdict to claim.
     pub(crate) fn conclude(&mut self, index: WaiterIndex, state: WaiterState) {
         self.queues.conclude(index, state, &mut self.work);
     }
@@ -102,7 +91,7 @@ impl Parts {
         self.conclude(index, WaiterState::Refused(Box::new(refusal)));
     }
 
-    /// Records at its key that a call is refused, if that is for want of a retry token.
+    /// Records a refusal for want of a retry token at the key of the call.
     #[inline]
     pub(crate) fn note_passed_over(&mut self, call: &CallFacts, cause: &Cause, now: Moment) {
         if cause.reason == Reason::RetryBucket && !self.work.supposes {
@@ -134,7 +123,7 @@ impl Parts {
         self.stage.end_grant(key, key_grant, &mut self.resources, &mut self.work);
     }
 
-    /// Gives back the tokens and the slot of a call that will not be sent.
+    /// Gives back the tokens and the slot of an unsent call.
     pub(crate) fn take_back(&mut self, permit: Permit) -> Receipt {
         let Permit { receipt, slot } = permit;
         if let Some(needs) = &receipt.grant().needs {
@@ -169,8 +158,8 @@ impl Parts {
         self.conclude(index, WaiterState::Granted(Box::new(grant)));
     }
 
-    /// Refuses the retries whose `hold` is over, now that a bucket of which tokens were taken may
-    /// have none left for them.
+    /// Refuses the retries with an expired `hold`, after tokens were taken: there may be none left
+    /// for them.
     pub(crate) fn refuse_expired_holds(&mut self, taken: &Charges, now: Moment) {
         for bucket in taken.of_retry() {
             let ready_at = self.resources.buckets.ready_at(bucket, now);

@@ -1,5 +1,5 @@
-//! Proof of admission. Only the limiter makes these values, so code that sends a call which was not
-//! admitted does not compile.
+//! Proofs of admission. Only the limiter makes these values: to send a call without admission does
+//! not compile.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::key::{Group, Key};
 use crate::moment::Moment;
 use crate::outcome::Answer;
 
-/// Proof that a call was admitted, until it is sent or retracted.
+/// The admission of a call, until it is sent or retracted.
 #[derive(Debug)]
 #[must_use = "a permit holds tokens and a slot: admit a request with it, or retract it"]
 pub struct Permit {
@@ -17,19 +17,25 @@ pub struct Permit {
 }
 
 /// A receipt for an admitted call. It is owed exactly one outcome, at the response head. Boxed,
-/// because it is passed on many times on the way to the upstream and would be copied each time.
+/// because it would be copied many times on the way to the upstream.
 #[derive(Debug)]
 #[must_use = "a receipt is owed an outcome"]
-pub struct Receipt(pub(super) Box<(CallFacts, Grant)>);
+pub struct Receipt(Box<AdmittedCall>);
 
-/// The slots that a call in flight holds, given back at the end of the body.
+#[derive(Debug)]
+struct AdmittedCall {
+    call: CallFacts,
+    grant: Grant,
+}
+
+/// The slots of a call in flight, given back at the end of the body.
 #[derive(Debug)]
 #[must_use = "a slot is given back with Limiter::release"]
 pub struct Slot {
-    pub(super) group: Group,
+    group: Group,
     /// Its share of the gate's slots and of the class's.
     pub(super) shares: [SlotShare; 2],
-    /// The class, by the number that stays the same over a reload.
+    /// The lasting number of its class.
     pub(super) serial: u32,
     /// The class as it was when the call left.
     pub(super) class: ClassId,
@@ -45,21 +51,20 @@ impl Permit {
     pub(super) fn new(call: CallFacts, grant: Grant) -> Self {
         let shares = grant.needs.as_ref().map_or([SlotShare::None; 2], |needs| needs.shares);
         let slot = Slot { group: call.demand.group, shares, serial: call.serial, class: call.demand.class };
-        Self { receipt: Receipt(Box::new((call, grant))), slot }
+        Self { receipt: Receipt(Box::new(AdmittedCall { call, grant })), slot }
     }
 
-    /// Binds the permit to the request that it admits.
+    /// Binds the permit to its request.
     pub fn admit<T>(self, request: T) -> (Admitted<T>, Receipt, Slot) {
         (Admitted(request), self.receipt, self.slot)
     }
 
-    /// Returns the class it was given for.
+    /// Returns the class of the call.
     pub fn class(&self) -> ClassId {
         self.receipt.call().demand.class
     }
 
-    /// True if it was given without asking any limit: such a call waits for nothing, not even for
-    /// room on a connection.
+    /// True if no limit was asked. Such a call does not even wait for room on a connection.
     pub fn is_exempt(&self) -> bool {
         self.receipt.grant().needs.is_none()
     }
@@ -73,7 +78,7 @@ impl Permit {
 // === impl Receipt ===
 
 impl Receipt {
-    /// Returns the key for which a failure of the call will be remembered.
+    /// Returns the key of the call.
     pub fn key(&self) -> Option<Key> {
         self.call().key
     }
@@ -83,8 +88,8 @@ impl Receipt {
         self.grant().waited
     }
 
-    /// Settles a receipt whose outcome changes nothing (the usual case: success of a healthy key),
-    /// without the limiter's lock.
+    /// Settles a receipt without the limiter's lock, if the outcome changes nothing: usually the
+    /// success of a healthy key.
     ///
     /// # Errors
     /// Returns the receipt if `Limiter::finish` must be called with it.
@@ -96,24 +101,24 @@ impl Receipt {
         if is_awaited || keys.learns_from(self.call().key.as_ref(), answer) { Err(self) } else { Ok(()) }
     }
 
-    /// Returns the moment at which its tokens were taken, and with them everything else it needed.
+    /// Returns the time of the grant, when the call took its tokens and everything else it needed.
     pub fn granted(&self) -> Moment {
         self.call().arrived + self.grant().waited.map_or(Duration::ZERO, |(_, waited)| waited)
     }
 
     pub(super) fn call(&self) -> &CallFacts {
-        &self.0.0
+        &self.0.call
     }
 
     pub(super) fn grant(&self) -> &Grant {
-        &self.0.1
+        &self.0.grant
     }
 }
 
 // === impl Admitted ===
 
 impl<T> Admitted<T> {
-    /// Returns the admitted request.
+    /// Returns the request.
     pub fn into_inner(self) -> T {
         self.0
     }
@@ -122,7 +127,7 @@ impl<T> Admitted<T> {
 // === impl Slot ===
 
 impl Slot {
-    /// Returns the group of connections that the call used.
+    /// Returns the connection group of the call.
     pub fn group(&self) -> Group {
         self.group
     }

@@ -1,4 +1,4 @@
-//! The limits that the limiter enforces: numbers that cannot be wrong.
+//! The limits of a gate, as checked numbers.
 //!
 //! `config` checks a file and builds one of these. Nothing here needs checking again, so
 //! `Limiter::reconfigure` cannot fail.
@@ -13,7 +13,6 @@ use crate::outcome::Scope;
 use crate::sketch::PerKey;
 
 mod per;
-mod per_key;
 mod shared;
 
 /// A class, by its index in `Policy::classes`.
@@ -24,7 +23,7 @@ pub struct ClassId(pub u16);
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PerClass<T>(Vec<T>);
 
-/// For each class of a new policy, the class of the old one that it was.
+/// The old class of each class of a new policy.
 pub(crate) type Origins = PerClass<Option<ClassId>>;
 
 /// All limits of one gate.
@@ -32,7 +31,7 @@ pub(crate) type Origins = PerClass<Option<ClassId>>;
 pub struct Policy {
     /// The manager-level bucket: charged for every call that is not exempt.
     pub bucket: Option<BucketPolicy>,
-    /// The bucket charged only for calls whose key is failing.
+    /// The bucket charged only for calls of failing keys.
     pub retry_bucket: Option<BucketPolicy>,
     /// The limits on waiting calls.
     pub queue: QueuePolicy,
@@ -40,19 +39,19 @@ pub struct Policy {
     pub in_flight: Option<InFlight>,
     /// The most keys remembered; past it the key with least left to wait is dropped.
     pub max_keys: usize,
-    /// The scope of pauses that the upstream asks for; queues are split by credential if that is.
+    /// The widest scope of pauses; queues are split by credential if it is.
     pub pause_scope: Scope,
     /// True if at most one write of a key may be past the key stage, failing or not.
     pub one_at_a_time: bool,
     /// The classes, by [`ClassId`]; never empty.
     pub classes: Vec<ClassPolicy>,
-    /// The buckets that other gates use too, by [`SharedId`].
+    /// The shared buckets, by [`SharedId`].
     pub shared: Vec<Arc<SharedPolicy>>,
-    /// The tokens that may come back of calls that the upstream did not count; `None` for none.
+    /// The bound on tokens back for calls the upstream did not count; `None` for none.
     pub uncounted: Option<BucketPolicy>,
 }
 
-/// The limits that a class adds to the gate's: none by default, and no failure is remembered.
+/// The limits of a class, on top of the gate's: none by default, and no failure is remembered.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClassPolicy {
     /// Its name in config, metrics and messages.
@@ -61,28 +60,28 @@ pub struct ClassPolicy {
     pub lane: Lane,
     /// Its own bucket, on top of the gate's.
     pub bucket: Option<BucketPolicy>,
-    /// Another class whose bucket is charged too, and those that it is within. Never a cycle.
+    /// An outer class. Its bucket is charged too. Never a cycle.
     pub within: Option<ClassId>,
     /// True if the gate's bucket is not charged.
     pub own_bucket_only: bool,
-    /// The wait of calls whose key is failing.
+    /// The wait of calls of failing keys.
     pub backoff: Backoff,
     /// Its own slots, on top of the gate's.
     pub in_flight: Option<InFlight>,
     /// True if opening a long-running call costs tokens.
     pub meter_long_running: bool,
-    /// The tokens that a call of the class costs.
+    /// The cost of a call.
     pub cost: Cost,
-    /// The rate at which one object may be called.
+    /// The pace of calls of one object.
     pub per_key: Option<PerKey>,
 }
 
-/// The tokens that a call of a class takes from each bucket that counts them: at least one.
+/// The cost of a class's calls, in tokens of each bucket with `counts_costs`: at least one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cost {
     /// The cost of the cheapest call.
     pub least: u16,
-    /// The cost of the dearest call. A call that would cost more costs this.
+    /// The cost of the dearest call, and the bound for all.
     pub most: u16,
 }
 
@@ -109,25 +108,25 @@ pub struct BucketPolicy {
     pub rate: f64,
     /// The most tokens it holds.
     pub burst: NonZeroU32,
-    /// The unit that it is split by.
+    /// The unit of its split.
     pub per: Per,
     /// True if it starts empty: no free burst after a restart.
     pub starts_empty: bool,
-    /// The bounds within which its rate gives way to an upstream that throttles, if it does.
+    /// The bounds of its rate, if it adapts to throttling.
     pub adapt: Option<Adapt>,
-    /// The most tokens that one call takes; at least one and at most the burst. A call leaves when
-    /// as many are there, whatever it costs itself, so that no call is passed because it is dear.
+    /// The most tokens of one call; at least one and at most the burst. Every call waits until as
+    /// many are there, whatever it costs itself, so that no call is passed because it is dear.
     pub largest_cost: NonZeroU16,
     /// False if it takes one token from each call, whatever the call costs elsewhere.
     pub counts_costs: bool,
-    /// True if it opens while the calls that it meters succeed: a success gives its token back and
-    /// one more, so that `rate` is what failing calls have. For the retry bucket.
+    /// True if it opens while its calls succeed: a success gives its token back and more, so that
+    /// `rate` is the rate of failing calls. For the retry bucket.
     pub opens: bool,
-    /// Set if other gates use it too.
+    /// Set if other gates share it.
     pub shared: Option<SharedId>,
 }
 
-/// The bounds within which a rate gives way.
+/// The bounds of an adaptive rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Adapt {
     /// The least tokens per second; finite, above zero, at most the bucket's rate.
@@ -139,19 +138,19 @@ pub struct Adapt {
 pub struct InFlight {
     /// The most calls in flight.
     pub max: NonZeroU32,
-    /// The unit that they are split by.
+    /// The unit of their split.
     pub per: Per,
 }
 
-/// The wait of calls whose key is failing.
+/// The wait of calls of failing keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Backoff {
     /// The delay after the n-th consecutive failure.
     pub strategy: Strategy,
     /// The longest time the gate itself holds such a call before it refuses it.
     pub hold: Duration,
-    /// The time at which a key is forgotten, after its last failure or the last time it was refused
-    /// for want of a retry token.
+    /// The time until a key is forgotten, after its last failure or its last refusal for want of a
+    /// retry token.
     pub forget_after: Duration,
 }
 
@@ -178,7 +177,7 @@ pub enum Strategy {
         fast: Duration,
         /// The delay from then on.
         slow: Duration,
-        /// The number of failures that are fast.
+        /// The number of fast failures.
         fast_attempts: u32,
     },
 }
@@ -186,18 +185,18 @@ pub enum Strategy {
 /// The limits on waiting calls. By default no call waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueuePolicy {
-    /// The longest wait of a call whose key is healthy.
+    /// The longest wait of a call of a healthy key.
     pub max_wait: Duration,
-    /// The most calls that wait.
+    /// The most waiting calls.
     pub max_waiting: usize,
     /// The most bytes of bodies and of large heads held while their calls wait.
     pub max_waiting_bytes: usize,
-    /// The way in which backoff and the retry bucket are joined.
+    /// The combination of backoff and the retry bucket.
     pub combine: Combine,
 }
 
 words! {
-    /// The way in which backoff and the retry bucket are joined.
+    /// The combination of backoff and the retry bucket.
     #[derive(Default)]
     pub enum Combine {
         /// The backoff comes first, then a token: the retry bucket's bound always holds.
@@ -230,6 +229,11 @@ impl Default for Policy {
 }
 
 impl Policy {
+    /// True if a class refuses calls above the pace of their object.
+    pub(crate) fn enforces_per_key(&self) -> bool {
+        self.classes.iter().any(|class| class.per_key.is_some_and(|per_key| per_key.enforce))
+    }
+
     /// Returns the limits of a class.
     #[expect(clippy::indexing_slicing, reason = "an id comes from the policy that it is used with")]
     #[inline]
@@ -242,27 +246,31 @@ impl Policy {
         PerClass(self.classes.iter().map(make).collect())
     }
 
-    /// Returns the class in which a call is whose own does not exist: the one of that name, or the
-    /// last.
+    /// Returns the class for calls without an existing one: `default`, or the last.
     pub(super) fn default_class(&self) -> ClassId {
         let named = self.classes.iter().position(|class| &*class.name == "default" && class.lane != Lane::Exempt);
         ClassId::at(named.unwrap_or_else(|| self.classes.len().saturating_sub(1)))
     }
 
-    /// True if any bucket, slot or pause that applies to a class is split by credential, account or
-    /// action, so that its queues must be split too.
+    /// Returns a class and its outer ones. There is no cycle; the bound would end one.
+    #[inline]
+    pub(crate) fn within(&self, class: ClassId) -> impl Iterator<Item = ClassId> {
+        let outer = |id: &ClassId| self.classes.get(usize::from(id.0))?.within;
+        std::iter::successors(Some(class), outer).take(self.classes.len() + 1)
+    }
+
+    /// True if any bucket, slot or pause of a class is split by an identity, so that its queues must
+    /// be split too.
     pub(crate) fn splits_by_credential(&self, class: ClassId) -> bool {
         let is_split = |per: Option<Per>| per.is_some_and(Per::is_by_identity);
-        let bucket = |bucket: &Option<BucketPolicy>| is_split(bucket.map(|bucket| bucket.per));
-        let slots = |slots: &Option<InFlight>| is_split(slots.map(|slots| slots.per));
-        let get = |id: ClassId| self.classes.get(usize::from(id.0));
-        let mut within = std::iter::successors(get(class), |class| get(class.within?)).take(self.classes.len());
+        let bucket = |bucket: Option<BucketPolicy>| is_split(bucket.map(|bucket| bucket.per));
+        let slots = |slots: Option<InFlight>| is_split(slots.map(|slots| slots.per));
         self.pause_scope == Scope::Credential
-            || bucket(&self.bucket)
-            || bucket(&self.retry_bucket)
-            || slots(&self.in_flight)
-            || get(class).is_some_and(|class| slots(&class.in_flight))
-            || within.any(|class| bucket(&class.bucket))
+            || bucket(self.bucket)
+            || bucket(self.retry_bucket)
+            || slots(self.in_flight)
+            || slots(self.class(class).in_flight)
+            || self.within(class).any(|class| bucket(self.class(class).bucket))
     }
 }
 
@@ -289,7 +297,7 @@ impl Default for Cost {
 // === impl BucketPolicy ===
 
 impl BucketPolicy {
-    /// One bucket for the gate, which starts full and whose rate never gives way.
+    /// Makes one bucket for the gate, full at the start and with a steady rate.
     pub const fn new(rate: f64, burst: NonZeroU32) -> Self {
         Self {
             rate,
@@ -346,7 +354,7 @@ impl<T> PerClass<T> {
         self.0.get_mut(usize::from(class.0))
     }
 
-    /// Returns the first class whose value is like this.
+    /// Returns the first class with such a value.
     pub(super) fn find(&self, is_meant: impl FnMut(&T) -> bool) -> Option<ClassId> {
         self.0.iter().position(is_meant).map(ClassId::at)
     }
@@ -365,8 +373,8 @@ impl<T> PerClass<T> {
 }
 
 impl<T: Default> PerClass<T> {
-    /// Moves each value to the class that its own has become, and gives new classes the default.
-    /// Returns the values of classes that are gone.
+    /// Moves each value to the new place of its class, and gives new classes the default. Returns
+    /// the values of removed classes.
     pub(super) fn carry_over(&mut self, origins: &Origins) -> Vec<T> {
         let mut old: Vec<_> = std::mem::take(&mut self.0).into_iter().map(Some).collect();
         let mut kept = |origin: &Option<ClassId>| old.get_mut(usize::from(origin.as_ref()?.0))?.take();

@@ -1,12 +1,12 @@
-//! The reasons for which a call waits or is refused, and the state of a failing key.
+//! Reasons of waits and refusals, and the state of a failing key.
 
 use std::time::Duration;
 
 use crate::moment::Moment;
 
 words! {
-    /// The reason a call waits or is refused. The list is closed; header, metric, log and status
-    /// page use the same word.
+    /// The reason of a wait or a refusal. The list is closed; header, metric, log and status page
+    /// use the same word.
     pub enum Reason {
         /// Its key failed, and the delay is not over.
         Backoff = "backoff",
@@ -14,7 +14,7 @@ words! {
         Bucket = "bucket",
         /// The bodies of waiting calls take up all the bytes allowed.
         BytesFull = "bytes_full",
-        /// The class's bucket (or that of the class it is within) is empty.
+        /// The bucket of its class, or of an outer class, is empty.
         ClassBucket = "class_bucket",
         /// It cannot leave before its client's own deadline.
         Deadline = "deadline",
@@ -22,12 +22,11 @@ words! {
         OneAtATime = "one_at_a_time",
         /// The upstream asked for a pause.
         Pause = "pause",
-        /// Its object was called more often than its class lets one be called.
+        /// Its object was called more often than its class allows.
         PerKey = "per_key",
         /// Too many calls wait already.
         QueueFull = "queue_full",
-        /// There is no token for a retry: the retry bucket is empty, or the gate's is, for which a
-        /// retry does not wait.
+        /// The retry bucket is empty, or the gate's bucket: a retry waits for neither.
         RetryBucket = "retry_bucket",
         /// No free slot, or no room on a connection.
         Slot = "slot",
@@ -36,12 +35,12 @@ words! {
     }
 }
 
-/// A refusal: the reason, and when to come back.
+/// A refusal: the reason, and when to retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The reason.
     pub reason: Reason,
-    /// The earliest moment at which coming back can make sense.
+    /// The earliest useful time of a retry.
     pub retry_at: Moment,
     /// The time the call had waited.
     pub waited: Duration,
@@ -49,12 +48,12 @@ pub struct Refusal {
     pub key: Option<KeyState>,
 }
 
-/// The cause for which a call is refused, without what is known of the call.
+/// The cause of a refusal, without the facts of the call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cause {
     pub(super) reason: Reason,
     pub(super) retry_at: Moment,
-    /// True if the refusal tells the state of the call's key.
+    /// True if the refusal shows the state of the call's key.
     pub(super) of_key: bool,
 }
 
@@ -63,33 +62,33 @@ pub(crate) struct Cause {
 pub struct KeyState {
     /// The number of consecutive failures.
     pub failures: u32,
-    /// The status of the last failure; `None` if the call was sent and then lost.
+    /// The status of the last failure; `None` if the call was lost after it was sent.
     pub last_status: Option<u16>,
     /// The moment of the last failure.
     pub last_failure: Moment,
-    /// The moment from which the next trial may leave.
+    /// The earliest time of the next trial.
     pub ready_at: Moment,
 }
 
-/// Reports for the logs that a key is no longer failing.
+/// The end of a key's failures, for the logs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyEnd {
-    /// Its name.
+    /// The name of the key.
     pub name: Box<str>,
     /// Its failures in a row.
     pub failures: u32,
-    /// The reason it is no longer failing.
+    /// The reason of the end.
     pub why: Why,
 }
 
-/// The reason a key is no longer failing.
+/// The reason for the end of a key's failures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// More keys fail than may be remembered.
+    /// Too many keys fail.
     Crowded,
     /// Its object is gone.
     Gone,
-    /// It has not failed for so long that it is forgotten.
+    /// It has not failed for a long time.
     Old,
     /// A call of it succeeded.
     Recovered,
@@ -98,13 +97,13 @@ pub enum Why {
 // === impl Reason ===
 
 impl Reason {
-    /// True for the two tokens that a retry takes of the gate.
+    /// True for the gate's two tokens for a retry.
     #[inline]
     pub(super) const fn is_of_retry(self) -> bool {
         matches!(self, Self::Bucket | Self::RetryBucket)
     }
 
-    /// True if it concerns a failing key or a hot object: then the gate holds the call for
+    /// True if it concerns a failing key or a hot object. Then the gate holds the call for
     /// `backoff.hold` at most, so as not to pin the controller's worker.
     pub const fn concerns_key(self) -> bool {
         matches!(self, Self::Backoff | Self::OneAtATime | Self::PerKey | Self::RetryBucket | Self::Trial)
@@ -119,7 +118,7 @@ impl Cause {
         Self { reason, retry_at, of_key: reason.concerns_key() }
     }
 
-    /// Makes the refusal of a call that has waited so long and whose key is in this state.
+    /// Makes the refusal of a call from the time it has waited and the state of its key.
     #[inline]
     pub(super) fn refusal(self, waited: Duration, key: Option<KeyState>) -> Refusal {
         let Self { reason, retry_at, of_key } = self;

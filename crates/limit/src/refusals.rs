@@ -1,18 +1,18 @@
-//! The refusals, in the order in which a call meets them.
+//! The refusals, in the order of docs/internals/design.md ("The order of refusals").
 //!
-//! Each has the number of its step in docs/internals/design.md ("The order of refusals"): the first that says
-//! no decides the reason. They decide about calls that arrive, and again where the situation of a
-//! waiting call changes. A call whose wait is certain to fail is refused (P8).
+//! The first step that says no decides the reason. The steps decide about calls that arrive, and
+//! again where the situation of a waiting call changes. A call is refused if its wait is certain to
+//! fail (P8).
 //!
-//! Two have their places elsewhere, because they count what passes: step 5, `per_key`, at the key
-//! stage, and the bounds on what waits (`queue_full`, `bytes_full`) beside the counters.
+//! Some steps are elsewhere, because they count: step 5, `per_key`, is at the key stage, and the
+//! bounds on waiting calls (`queue_full`, `bytes_full`) are beside their counters.
 
 use std::time::Duration;
 
 use super::{AtKey, CallFacts, Cause, MinWait, QueueIndex, QueueKey, Queues, Reason, Requirements, Resources, Rules};
 use crate::moment::Moment;
 
-/// What a call has to expect at one moment.
+/// The prospects of a call at one moment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outlook<'a> {
     rules: &'a Rules,
@@ -29,8 +29,8 @@ impl<'a> Outlook<'a> {
         Self { rules, queues, resources, now }
     }
 
-    /// Step 6, `backoff`: the delay of its key ends after its hold. `retry_bucket` if the token
-    /// that is reserved on arrival comes later; `deadline` if only the client's own is too short.
+    /// Step 6, `backoff`: the delay of its key ends after its hold. The reason is `retry_bucket` if
+    /// its reserved token comes later, and `deadline` if only the client's own is too short.
     #[inline]
     pub(crate) fn backoff(&self, call: &CallFacts, at_key: &AtKey, hold_ends: Moment) -> Result<(), Cause> {
         let longest = hold_ends.min(self.rules.longest_wait(call));
@@ -41,8 +41,8 @@ impl<'a> Outlook<'a> {
         Err(Cause { of_key: true, ..Cause::new(reason, at_key.earliest) })
     }
 
-    /// Steps 7 and 15, `trial` or `one_at_a_time`: its hold is over, and another call of its key is
-    /// the trial or the one write. Else `retry_bucket` or `backoff`.
+    /// Steps 7 and 15: its hold is over. The reason is `trial` or `one_at_a_time` if another call of
+    /// its key is the trial or the one write, otherwise `retry_bucket` or `backoff`.
     pub(crate) fn hold_over(&self, call: &CallFacts, at_key: &AtKey) -> Cause {
         let reason = at_key.reason();
         let after_trial = call.key.zip(at_key.state).filter(|_| reason == Reason::Trial).map(|(key, state)| {
@@ -53,8 +53,8 @@ impl<'a> Outlook<'a> {
         Cause::new(reason, retry_at)
     }
 
-    /// Steps 8 and 16, `pause`: one ends too late for it. `deadline` if only the client's own is
-    /// too short.
+    /// Steps 8 and 16, `pause`: a pause ends too late for it. The reason is `deadline` if only the
+    /// client's own is too short.
     pub(crate) fn pause(&self, call: &CallFacts) -> Result<(), Cause> {
         let until = self.resources.paused_until(&call.demand, self.now);
         let Some(until) = until.filter(|until| *until > self.rules.ends(call) && !call.patient) else { return Ok(()) };
@@ -62,7 +62,7 @@ impl<'a> Outlook<'a> {
         Err(Cause::new(reason, until))
     }
 
-    /// Steps 9 and 10, for a call that would join the end of this queue now.
+    /// Steps 9 and 10, for a call at the end of this queue.
     pub(crate) fn turn_in_time(
         &self,
         call: &CallFacts,
@@ -78,8 +78,7 @@ impl<'a> Outlook<'a> {
         self.too_late(call, &min_wait)
     }
 
-    /// Step 9, `retry_bucket`: the tokens of a trial come after the moment until which it is held
-    /// for them.
+    /// Step 9, `retry_bucket`: the tokens of a trial come after the end of its hold.
     fn retry_bucket(
         &self,
         call: &CallFacts,
@@ -89,13 +88,13 @@ impl<'a> Outlook<'a> {
     ) -> Result<(), Cause> {
         let at = min_wait.retry_at.filter(|_| self.rules.policy().retry_bucket.is_some());
         let late = at.filter(|at| *at > token_by.min(self.rules.ends(call)));
-        // Where retries succeed, one that is refused would only teach its controller to come later.
+        // Where retries succeed, a refusal would only teach the controller to come later.
         let late = late.filter(|_| !self.resources.retries_are_open(&needs.charges));
         late.map_or(Ok(()), |at| Err(Cause::new(Reason::RetryBucket, at)))
     }
 
-    /// Step 10, `deadline` if `max_wait` alone would have been enough, else `pause`, `bucket`,
-    /// `class_bucket` or `slot`: it is certain not to get its turn in time.
+    /// Step 10: it is certain not to get its turn in time. The reason is `deadline` if `max_wait`
+    /// alone would have been enough, else `pause`, `bucket`, `class_bucket` or `slot`.
     fn too_late(&self, call: &CallFacts, min_wait: &MinWait) -> Result<(), Cause> {
         let ends = self.rules.ends(call);
         let reason = match min_wait.at {
@@ -107,8 +106,8 @@ impl<'a> Outlook<'a> {
         Err(Cause::new(reason, min_wait.at))
     }
 
-    /// Step 12: it may not wait at all, and `stop` says why it would. Returns the moment at which
-    /// the wait of any other call ends.
+    /// Step 12: it may not wait at all, and `stop` says why it would. Returns the end of the wait of
+    /// any other call.
     pub(crate) fn may_wait(&self, call: &CallFacts, needs: &Requirements, stop: Cause) -> Result<Moment, Cause> {
         let ends = self.rules.ends(call);
         if ends > self.now {
@@ -123,8 +122,8 @@ impl<'a> Outlook<'a> {
         Err(stop)
     }
 
-    /// Step 17: its wait in a queue is over, and the reason is what stops it at that moment. It may
-    /// come back when it would leave from the end of that queue.
+    /// Step 17: its wait in a queue is over. The reason is its present block. It may come back when
+    /// it would leave from the end of that queue.
     pub(crate) fn wait_over(&self, queue: QueueIndex) -> Cause {
         let scheduler = self.queues.scheduler();
         let Some((found, group)) = scheduler.queue(queue).zip(scheduler.group_of(queue)) else {
@@ -137,6 +136,5 @@ impl<'a> Outlook<'a> {
     }
 }
 
-/// The longest a call waits for a connection at a gate that never holds calls. A failed dial ends
-/// the wait sooner.
+/// The longest wait for a connection at a gate without waits. A failed dial ends it sooner.
 const CONNECTING: Duration = Duration::from_secs(10);

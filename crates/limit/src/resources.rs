@@ -1,5 +1,5 @@
-//! The resources that calls compete for: rooms, slots and buckets, and the pauses that keep calls
-//! from them. Everything that a call requires is checked and taken as one.
+//! The resources of a gate: room on connections, slots and buckets, and the pauses of calls.
+//! Everything that a call requires is checked and taken as one.
 
 mod adaptive;
 mod bucket;
@@ -14,8 +14,8 @@ mod split;
 
 pub(crate) use self::adaptive::Adaptive;
 pub(crate) use self::bucket::{Bucket, Start};
-pub use self::buckets::Levels;
-pub(crate) use self::buckets::{Buckets, Flow, Owner};
+pub(crate) use self::buckets::{Buckets, Owner};
+pub use self::buckets::{Gap, Levels};
 pub(crate) use self::demand::{Block, BucketId, Charges, Demand, Lasts, Requirements, SlotShare, Turn};
 pub(crate) use self::opening::Valve;
 pub(crate) use self::pauses::{Origin, Pauses};
@@ -23,17 +23,17 @@ pub use self::pauses::{PauseTarget, PauseView};
 pub(crate) use self::refund::Refunds;
 pub use self::shared::{
     Ask, AskId, BucketPart, Fallback, Ledger, Questions, SharedLimits, SharedView, StoreAnswer, StoreFailure,
+    TokenTally, Wish,
 };
-pub(crate) use self::shared::{News, SharedBuckets, SharedPause, Want};
+pub(crate) use self::shared::{News, Want};
 pub(crate) use self::slots::Slots;
 pub(crate) use self::split::Split;
-use std::time::Duration;
 
 use super::{ClassId, Combine, GroupIndex, Origins, Per, PerClass, Policy, Reason};
 use crate::key::Group;
 use crate::moment::Moment;
 
-/// The rooms, slots, buckets and pauses of one gate.
+/// The resources of one gate.
 #[derive(Debug)]
 pub(crate) struct Resources {
     rooms: [i64; 4],
@@ -41,10 +41,10 @@ pub(crate) struct Resources {
     pub(super) pauses: Pauses,
     pub(super) gate_slots: Slots,
     pub(super) class_slots: PerClass<Slots>,
-    /// The queue groups to check again: their own bucket or slots got something back, or their next
-    /// token now comes at another time.
+    /// The queue groups to check again: something came back to them, or their next token now comes
+    /// at another time.
     pub(super) unblocked: Vec<GroupIndex>,
-    /// Bounds the tokens that come back of calls that were sent.
+    /// The bound on tokens back from sent calls.
     uncounted: Option<Bucket>,
 }
 
@@ -63,7 +63,7 @@ impl Resources {
         }
     }
 
-    /// Returns what a call needs in order to leave. `retry` is true for the trial of a failing key.
+    /// Returns the requirements of a call. `retry` is true for the trial of a failing key.
     pub(super) fn requirements(&mut self, policy: &Policy, demand: &Demand, retry: bool, now: Moment) -> Requirements {
         let class = policy.class(demand.class);
         let mut charges = Charges::default();
@@ -71,13 +71,8 @@ impl Resources {
             if retry && policy.queue.combine == Combine::Sequential {
                 self.charge(&mut charges, Owner::Retries, Reason::RetryBucket, demand, now);
             }
-            self.charge(&mut charges, Owner::Class(demand.class), Reason::ClassBucket, demand, now);
-            // Checked to be no cycle; counting the steps costs nothing and would end one.
-            let mut within = class.within;
-            for _ in 0..policy.classes.len() {
-                let Some(outer) = within else { break };
-                self.charge(&mut charges, Owner::Class(outer), Reason::ClassBucket, demand, now);
-                within = policy.classes.get(usize::from(outer.0)).and_then(|class| class.within);
+            for owner in policy.within(demand.class) {
+                self.charge(&mut charges, Owner::Class(owner), Reason::ClassBucket, demand, now);
             }
             if !class.own_bucket_only {
                 self.charge(&mut charges, Owner::Gate, Reason::Bucket, demand, now);
@@ -99,19 +94,11 @@ impl Resources {
         self.buckets.find(Owner::Retries, demand.flow, demand.credential, now).map(|(id, _)| id)
     }
 
-    /// Returns the moment at which the pauses of a call are over, or `None` if they are.
+    /// Returns the end of a call's pauses, or `None` if they are over.
     pub(super) fn paused_until(&self, demand: &Demand, now: Moment) -> Option<Moment> {
         let pauses = &self.pauses;
         let until = pauses.any(now).then(|| pauses.ends(demand.class, pauses.own(demand.credential)).all());
         until.filter(|until| *until > now)
-    }
-
-    /// Sets the moment at which the members of shared buckets are looked at though no call waits.
-    /// Nothing but `Limiter::take_asks` is due then, so that no other operation has to look at it.
-    pub(super) fn set_member_timer(&mut self, now: Moment) {
-        let shared = &mut self.buckets.shared;
-        // What is due and was not asked waits for something else.
-        shared.tended = shared.tend_at(now).map_or(Moment::MAX, |at| at.max(now + TEND_EVERY));
     }
 
     #[inline]
@@ -125,19 +112,17 @@ impl Resources {
 
     /// True if the retry bucket among these is open.
     pub(super) fn retries_are_open(&self, charges: &Charges) -> bool {
-        let buckets = charges.of_retry().filter_map(|bucket| self.buckets.get(bucket));
-        buckets.into_iter().any(Bucket::is_open)
+        charges.of_retry().filter_map(|bucket| self.buckets.get(bucket)).any(|cell| cell.bucket.is_open())
     }
 
-    /// Returns what keeps a call with these requirements from leaving now. Causes that the queues
-    /// of its class share come first. A lack of room comes last: a connection is made as soon as
-    /// nothing else keeps the call.
+    /// Returns the block of a call, if it cannot leave now. The common causes of its class come
+    /// first. A lack of room comes last: a connection is made as soon as nothing else stops the call.
     pub(super) fn blocked(&self, needs: &Requirements, class: ClassId, now: Moment) -> Option<Block> {
         let no_room = || (self.room(needs.group) <= 0).then_some(Block::slot(false));
         self.blocked_but_for_room(needs, class, now).or_else(no_room)
     }
 
-    /// Returns the same for a call that has room.
+    /// Returns the same for a call with room.
     pub(super) fn blocked_but_for_room(&self, needs: &Requirements, class: ClassId, now: Moment) -> Option<Block> {
         let paused = self.pauses.ends(class, needs.credential);
         if paused.shared > now {
@@ -173,14 +158,13 @@ impl Resources {
         shared.or_else(|| (paused.own > now).then_some(own_pause)).or(own_slot).or(own)
     }
 
-    /// Returns the moment from which all tokens that a call needs were there and its pauses were
-    /// over.
+    /// Returns the moment since when all tokens of a call have been there and its pauses over.
     pub(super) fn there_since(&self, needs: &Requirements, class: ClassId, now: Moment) -> Moment {
         let tokens = needs.charges.iter().map(|charge| self.buckets.there_since(charge.bucket, now));
         tokens.max().unwrap_or_default().max(self.pauses.ends(class, needs.credential).all())
     }
 
-    /// Takes all requirements. Returns the number of the take, which a refund names.
+    /// Takes all requirements. Returns the number of the take, for refunds.
     pub(super) fn take(&mut self, needs: &mut Requirements, class: ClassId, cost: u16, turn: Turn) -> u64 {
         let number = self.buckets.next_take();
         for charge in needs.charges.iter_mut() {
@@ -194,7 +178,7 @@ impl Resources {
         number
     }
 
-    /// Records that a call with these requirements cannot leave now.
+    /// Records the wait of a call with these requirements.
     pub(super) fn note_short(&mut self, needs: &Requirements, now: Moment) {
         needs.charges.iter().for_each(|charge| self.buckets.note_short(charge.bucket, now));
     }
@@ -211,9 +195,8 @@ impl Resources {
         }
     }
 
-    /// Gives back what a call took of the gate's bucket though it was sent: the upstream did not
-    /// count it. Nothing comes back beyond the bound for such calls, which other limits of the
-    /// upstream do count.
+    /// Gives back the gate's tokens for a sent call, because the upstream did not count it. Other
+    /// limits of the upstream do count such calls, so there is a bound.
     pub(super) fn give_back_uncounted(&mut self, needs: &Requirements, number: u64, now: Moment) {
         let is_within = |uncounted: &mut Bucket| uncounted.take(now, number, 1) > 0;
         if self.uncounted.as_mut().is_some_and(is_within) {
@@ -244,8 +227,7 @@ impl Resources {
         }
     }
 
-    /// Returns how many calls with these requirements could leave one after the other if there were
-    /// room.
+    /// Returns the number of such calls, one after the other, if there were room.
     pub(super) fn enough_for(&self, needs: &Requirements, class: ClassId, now: Moment) -> usize {
         let slots = self.gate_slots.free(needs.shares[0]);
         let slots = self.class_slots.get(class).map_or(slots, |class| slots.min(class.free(needs.shares[1])));
@@ -253,7 +235,7 @@ impl Resources {
         calls.fold(slots, u32::min) as usize
     }
 
-    /// Returns how many calls could take a slot of the gate now.
+    /// Returns the free slots of the gate.
     pub(super) fn free_slots(&self) -> usize {
         match self.gate_slots.limit {
             Some(limit) if limit.per == Per::Gate => self.gate_slots.free(SlotShare::Whole) as usize,
@@ -261,8 +243,7 @@ impl Resources {
         }
     }
 
-    /// Registers a queue group with the split buckets and slots that it uses, so that a refund
-    /// finds it.
+    /// Registers a queue group with its split buckets and slots, so that a refund finds it.
     pub(super) fn add_user(&mut self, needs: &Requirements, class: ClassId, group: GroupIndex) {
         self.change_users(needs, class, |users| users.push(group));
     }
@@ -274,7 +255,7 @@ impl Resources {
         });
     }
 
-    /// Changes the users of each bucket and share that is one of many.
+    /// Changes the users of the split buckets and shares.
     fn change_users(&mut self, needs: &Requirements, class: ClassId, change: impl Fn(&mut Vec<GroupIndex>)) {
         let own = needs.charges.iter().filter(|charge| charge.own);
         own.for_each(|charge| self.buckets.users(charge.bucket).into_iter().for_each(&change));
@@ -283,8 +264,8 @@ impl Resources {
         slots.and_then(|slots| slots.users(needs.shares[1])).into_iter().for_each(change);
     }
 
-    /// Applies new limits; `origins` gives for each new class which old one it was. The queue
-    /// groups are gone.
+    /// Applies new limits, after the queue groups are gone; `origins` gives the old class of each
+    /// new one.
     pub(super) fn reconfigure(&mut self, policy: &Policy, origins: &Origins, now: Moment) {
         self.unblocked.clear();
         self.buckets.reconfigure(policy, origins, now);
@@ -304,8 +285,5 @@ impl Resources {
     }
 }
 
-/// The room of exempt calls, which is not counted: more than can be used up, and far from either
-/// end of the number.
+/// The room of exempt calls: more than can be used up, and far from either end of the number.
 const ALWAYS: i64 = i64::MAX / 2;
-/// The least time between two looks at the members of shared buckets while no call waits.
-const TEND_EVERY: Duration = Duration::from_millis(5);

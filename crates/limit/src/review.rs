@@ -1,5 +1,5 @@
-//! Reviews the held calls of a key: releases them when its backoff is over and it is their turn to
-//! try, and refuses those that it will not release in time.
+//! The review of a key's held calls: it releases them after the backoff, in turn, and refuses late
+//! ones.
 
 use super::{
     AtKey, CallFacts, Grant, KeyGrant, KeyId, LOOKED_AT_ONCE, Parts, QueuePlace, Reason, Ticket, Waiter, WaiterIndex,
@@ -10,8 +10,8 @@ use crate::moment::Moment;
 // === impl Parts ===
 
 impl Parts {
-    /// Re-evaluates the calls held for a key: releases those that are no longer blocked and refuses
-    /// those that cannot leave in time.
+    /// Reviews the held calls of a key: releases a call if nothing blocks it any more, and refuses
+    /// the late ones.
     pub(crate) fn review_held_calls(&mut self, key: KeyId, now: Moment) {
         self.queues.set_key_timer(key, Moment::MAX);
         let Some(first) = self.queues.first_held(key) else { return };
@@ -62,8 +62,8 @@ impl Parts {
         self.review_more(key, entered, first.len());
     }
 
-    /// Refuses the held calls that the key will not release in time. The first to come can wait
-    /// least, so only the beginning of a long list is looked at.
+    /// Refuses held calls with a wait too short for their key. The first to come can wait least, so
+    /// only the beginning of a long list is looked at.
     fn refuse_late_held_calls(&mut self, key: KeyId, at_key: &AtKey, now: Moment) {
         let first = self.queues.held(key, LOOKED_AT_ONCE);
         let before = self.queues.waiting();
@@ -77,8 +77,7 @@ impl Parts {
         self.review_more(key, before.saturating_sub(self.queues.waiting()), first.len());
     }
 
-    /// Counts the held calls that were released or refused as steps. A key with more of them is
-    /// reviewed again.
+    /// Counts the released or refused calls as steps. A key with more of them is reviewed again.
     fn review_more(&mut self, key: KeyId, over: usize, looked_at: usize) {
         self.work.count_steps(over);
         if over > 0 && looked_at == LOOKED_AT_ONCE {
@@ -86,8 +85,8 @@ impl Parts {
         }
     }
 
-    /// Moves a call that its key releases into its queue, as the trial or as a call of a healthy
-    /// key, unless its wait is certain to fail.
+    /// Moves a released call into its queue, as the trial or as a call of a healthy key, unless its
+    /// wait is certain to fail.
     fn enter_queue(&mut self, index: WaiterIndex, retry: bool, now: Moment) {
         let Some(waiter) = self.queues.get(index) else { return };
         let call = waiter.call;
@@ -141,7 +140,7 @@ impl Parts {
         self.queues.ticket(index)
     }
 
-    /// Refuses a call whose time at the key stage is over.
+    /// Refuses a call after its time at the key stage.
     pub(crate) fn hold_is_over(&mut self, index: WaiterIndex, now: Moment) {
         let Some(waiter) = self.queues.get(index) else { return };
         let call = waiter.call;

@@ -1,93 +1,96 @@
-//! A sketch of heavy hitters: one leaky bucket for each object that was called lately, in memory
-//! that is bounded whatever is called.
+//! A sketch of heavy hitters: one leaky bucket for each object called lately, in bounded memory.
 //!
-//! A bucket that is full again says nothing, so it need not be kept: an object that is called less
-//! often than its pace costs nothing a moment later. What is kept are the buckets that are not
-//! full. As long as these fit, every object is counted exactly. If they do not, the one that is
-//! nearest to full makes room, and its object starts again with a full bucket.
+//! A full bucket says nothing, so it need not be kept: an object that is called less often than its
+//! pace costs nothing a moment later. Only buckets that are not full are kept. As long as these
+//! fit, every object is counted exactly. If they do not, the one that is nearest to full makes
+//! room, and its object starts again with a full bucket.
 //!
 //! This is the large-flow detection of Wu, Hsiao and Hu (*Efficient Large Flow Detection over
 //! Arbitrary Windows*, IMC 2014) with the replacement of Metwally's Space-Saving (ICDT 2005), but
 //! the newcomer does not inherit the count of what it replaces. So every error is to the good of
 //! the object: none is found that was not called too often (except where two salted hashes of at
-//! least 48 bits are equal), and one that is called more often than its part of all calls, one in
-//! `PLACES`, is found in the end, because it is never the nearest to full among its neighbours.
+//! least 48 bits are equal). And one that makes more than its part of all calls, one in `PLACES`,
+//! is found in the end, because it is never the nearest to full among its neighbours.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 use crate::moment::Moment;
 
-/// The rate at which one object may be called: so many calls at once, then one in each interval.
+/// The rate of calls of one object: so many at once, then one in each interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// The time in which one call comes back, in nanoseconds.
+    /// Nanoseconds per call.
     interval: u64,
-    /// The time in which all of them do.
+    /// Nanoseconds until an empty bucket is full.
     whole: u64,
 }
 
-/// The rates at which one object may be written and read, as a class has them.
+/// The paces of writes and reads of one object in a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PerKey {
     /// For writes; `None` if they are not counted.
     pub writes: Option<Pace>,
     /// For reads.
     pub reads: Option<Pace>,
-    /// True if calls that come more often are refused; else they are only named.
+    /// True if calls above the pace are refused; otherwise they are only named.
     pub enforce: bool,
 }
 
-/// The buckets of the objects that were called lately.
+/// The buckets of the latest objects.
 #[derive(Debug, Default)]
 pub struct Sketch {
     /// Empty until the first call. An object has its place among a few neighbours.
-    places: Vec<[Place; NEIGHBOURS]>,
+    places: Vec<[ObjectBucket; NEIGHBOURS]>,
 }
 
-/// An object, and the moment at which its bucket is full again, in nanoseconds; zeros for none.
-type Place = [u64; 2];
+/// The bucket of one object; zeros for none.
+#[derive(Clone, Copy, Debug, Default)]
+struct ObjectBucket {
+    object: u64,
+    full_at: Moment,
+}
 
 // === impl Pace ===
 
 impl Pace {
-    /// Makes the pace of this many calls in a second, with a burst.
+    /// Makes a pace of this many calls in a second, with a burst.
     #[must_use]
     pub fn new(rate: f64, burst: NonZeroU32) -> Self {
-        // A rate that no interval has is as good as the slowest or the fastest that one has.
+        // A rate without an interval is as good as the slowest or the fastest.
         let interval = Duration::try_from_secs_f64(1.0 / rate).unwrap_or(Duration::MAX);
         let interval = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX).max(1);
         Self { interval, whole: interval.saturating_mul(burst.get().into()) }
     }
 
-    /// Returns the calls that come back in a second.
+    /// Returns the calls per second.
     #[must_use]
     pub fn rate(self) -> f64 {
         1.0 / Duration::from_nanos(self.interval).as_secs_f64()
     }
 
-    /// Returns the calls that may come at once.
+    /// Returns the most calls at once.
     #[must_use]
     pub fn burst(self) -> u64 {
         self.whole / self.interval
     }
 
-    /// Returns a number of an object at this pace, so that what is counted at one pace is not held
-    /// against another.
+    /// Returns a number of an object at this pace, so that no pace counts the calls of another.
     #[inline]
     #[must_use]
     pub fn number(self, object: u64) -> u64 {
         object ^ self.interval ^ self.whole.rotate_left(32)
     }
 
-    /// Returns the time until a bucket of this pace is full, which has as many tokens as one of
+    /// Returns the time until a bucket of this pace is full. It has as many tokens as a bucket of
     /// another pace that is full after `missing`.
-    fn missing(self, missing: u64, other: Self) -> u64 {
-        let [missing, interval, whole] = [missing, self.interval, self.whole].map(u128::from);
+    fn missing(self, missing: Duration, other: Self) -> Duration {
+        let interval = u128::from(self.interval);
+        let whole = u128::from(self.whole);
         let others_burst = u128::from(other.burst());
-        let missing = (missing * interval).div_ceil(other.interval.into()) + whole;
+        let missing = (missing.as_nanos() * interval).div_ceil(other.interval.into()) + whole;
         let missing = missing.saturating_sub(others_burst * interval).min(whole);
-        u64::try_from(missing).unwrap_or(u64::MAX)
+        Duration::from_nanos(u64::try_from(missing).unwrap_or(u64::MAX))
     }
 }
 
@@ -108,103 +111,91 @@ impl Sketch {
     /// Takes a token of an object.
     ///
     /// # Errors
-    /// The moment from which there is one, if there is none now.
+    /// The time of the next token, if there is none now.
     #[inline]
     pub fn take(&mut self, object: u64, pace: Pace, now: Moment) -> Result<(), Moment> {
         if self.places.is_empty() {
-            self.places = vec![[[0; 2]; NEIGHBOURS]; PLACES / NEIGHBOURS];
+            self.places = vec![[ObjectBucket::default(); NEIGHBOURS]; PLACES / NEIGHBOURS];
         }
         let object = object.max(1);
-        let now = now.as_nanos();
         let Some(neighbours) = self.places.get_mut(neighbours(object)) else { return Ok(()) };
-        let Some([known, full_at]) = place_of(object, neighbours) else { return Ok(()) };
-        if *known != object {
-            (*known, *full_at) = (object, now);
+        let Some(bucket) = place_of(object, neighbours) else { return Ok(()) };
+        if bucket.object != object {
+            *bucket = ObjectBucket { object, full_at: now };
         }
-        let taken = (*full_at).max(now).saturating_add(pace.interval);
-        if taken - now > pace.whole {
+        let taken = bucket.full_at.max(now).as_nanos().saturating_add(pace.interval);
+        if taken - now.as_nanos() > pace.whole {
             return Err(Moment::from_nanos(taken - pace.whole));
         }
-        *full_at = taken;
+        bucket.full_at = Moment::from_nanos(taken);
         Ok(())
     }
 
-    /// Brings what a class has counted in one direction to another pace: each object has as many
-    /// tokens as before, at most the new burst. Without a pace it is forgotten.
+    /// Brings the counts of a class in one direction to another pace: each object has as many tokens
+    /// as before, at most the new burst. Without a pace it is forgotten.
     pub fn carry_over(&mut self, class: u32, reads: bool, from: Pace, to: Option<Pace>, now: Moment) {
-        let now = now.as_nanos();
-        for [object, full_at] in self.places.iter_mut().flatten() {
-            // One that is full is as good as one that is not kept.
-            if *object & CLASS != in_class(0, class, reads) || *full_at <= now {
-                continue;
-            }
+        let is_meant = |bucket: &&mut ObjectBucket| bucket.object & CLASS == in_class(0, class, reads);
+        // A full bucket is as good as none.
+        for bucket in self.places.iter_mut().flatten().filter(is_meant).filter(|bucket| bucket.full_at > now) {
             match to {
-                Some(to) => *full_at = now.saturating_add(to.missing(*full_at - now, from)),
-                None => (*object, *full_at) = (0, 0),
+                Some(to) => bucket.full_at = now + to.missing(bucket.full_at - now, from),
+                None => *bucket = ObjectBucket::default(),
             }
         }
     }
 
-    /// Returns the moment at which the bucket of an object is full again, if it is kept.
+    /// Returns when the bucket of an object is full, if it is kept.
     #[must_use]
     pub fn full_at(&self, object: u64) -> Option<Moment> {
         let mut around = self.places.get(neighbours(object))?.iter();
-        around.find(|[known, _]| *known == object.max(1)).map(|[_, full_at]| Moment::from_nanos(*full_at))
+        around.find(|bucket| bucket.object == object.max(1)).map(|bucket| bucket.full_at)
     }
 
-    /// Takes back what happened to the bucket of an object since [`Self::full_at`] was asked.
+    /// Restores the bucket of an object to an earlier [`Self::full_at`].
     pub fn restore(&mut self, object: u64, before: Option<Moment>) {
         let mut around = self.places.get_mut(neighbours(object)).into_iter().flatten();
-        if let Some([_, full_at]) = around.find(|[known, _]| *known == object.max(1)) {
-            *full_at = before.unwrap_or_default().as_nanos();
+        if let Some(bucket) = around.find(|bucket| bucket.object == object.max(1)) {
+            bucket.full_at = before.unwrap_or_default();
         }
     }
 
-    /// Returns the bytes that it takes.
+    /// Returns its size in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.places.capacity() * size_of::<[Place; NEIGHBOURS]>()
+        self.places.capacity() * size_of::<[ObjectBucket; NEIGHBOURS]>()
     }
 }
 
 /// Returns a number of an object for the calls of one class in one direction: each class has a pace
-/// of its own. Its lasting number is in the last bits, so that [`Sketch::carry_over`] finds it.
+/// of its own. The class is in the last bits, for [`Sketch::carry_over`].
 #[inline]
 #[must_use]
 pub fn in_class(object: u64, class: u32, reads: bool) -> u64 {
     object & !CLASS | (u64::from(class) << 1 | u64::from(reads)) & CLASS
 }
 
-/// Returns which neighbours an object is among.
+/// Returns the index of an object's neighbours.
 #[inline]
 fn neighbours(object: u64) -> usize {
     (object >> 32) as usize % (PLACES / NEIGHBOURS)
 }
 
-/// Returns the place of an object: its own, or that of the neighbour that is nearest to full.
+/// Returns the place of an object: its own, or the nearest to full of its neighbours'.
 #[inline]
-fn place_of(object: u64, neighbours: &mut [Place; NEIGHBOURS]) -> Option<&mut Place> {
-    let mut place = 0;
-    let mut least = u64::MAX;
-    for (at, [known, full_at]) in neighbours.iter().enumerate() {
-        if *known == object {
-            place = at;
-            break;
-        }
-        if *full_at < least {
-            place = at;
-            least = *full_at;
-        }
+fn place_of(object: u64, neighbours: &mut [ObjectBucket; NEIGHBOURS]) -> Option<&mut ObjectBucket> {
+    let own = neighbours.iter().position(|bucket| bucket.object == object);
+    match own {
+        Some(own) => neighbours.get_mut(own),
+        None => neighbours.iter_mut().min_by_key(|bucket| bucket.full_at),
     }
-    neighbours.get_mut(place)
 }
 
-/// The bits of a number that tell the class and the direction.
+/// The bits of a number for the class and the direction.
 const CLASS: u64 = 0xffff;
-/// The objects that are counted at once: 128 KiB of them. At the default pace of one write in a
-/// second this is enough for a thousand writes of different objects in each second.
+/// The objects at once: 128 KiB of them. At the default pace of one write in a second this is enough
+/// for a thousand writes of different objects in each second.
 const PLACES: usize = 8192;
-/// The places among which an object has its own.
+/// The number of places for an object to have its own.
 const NEIGHBOURS: usize = 4;
 
 #[cfg(test)]

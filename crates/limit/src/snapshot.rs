@@ -1,5 +1,4 @@
-//! The numbers and names that the status page shows of a limiter, taken at one moment without side
-//! effects.
+//! The numbers and names of a limiter for the status page, at one moment and without side effects.
 
 mod frozen;
 
@@ -15,19 +14,19 @@ use super::{
 use crate::key::{Group, Key};
 use crate::moment::Moment;
 
-pub use self::frozen::{Changes, FreezeWalk, FrozenKey, FrozenLimiter, FrozenPart, FrozenPause, Gap};
-pub use super::resources::{Levels, PauseTarget, PauseView, SharedView};
+pub use self::frozen::{Changes, FreezeWalk, FrozenKey, FrozenLimiter, FrozenPart, FrozenPause};
+pub use super::resources::{Gap, Levels, PauseTarget, PauseView, SharedView, TokenTally};
 
 /// A limiter at one moment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot {
-    /// The number of calls that wait, in queues or for their keys.
+    /// The number of waiting calls, in queues or for their keys.
     pub waiting: usize,
     /// The bytes of their bodies.
     pub waiting_bytes: usize,
-    /// The number of keys that are failing.
+    /// The number of failing keys.
     pub failing_keys: usize,
-    /// The number of those whose trial is queued or upstream.
+    /// The number of failing keys with a trial in a queue or upstream.
     pub trials: usize,
     /// The gate's buckets: one, or the first few of many.
     pub buckets: Vec<BucketView>,
@@ -37,15 +36,15 @@ pub struct Snapshot {
     pub slots: SlotView,
     /// The room on connections, by group; below zero if more streams are open than there should be.
     pub rooms: [(Group, i64); 3],
-    /// The pauses in force that the upstream asked for; at most a hundred.
+    /// The pauses in force; at most a hundred.
     pub pauses: Vec<PauseView>,
-    /// The number of keys of which a write is past the key stage, where only one may be.
+    /// The number of keys with a write past the key stage, where only one may be.
     pub writes: usize,
     /// The classes, by [`ClassId`].
     pub classes: Vec<ClassView>,
     /// The shared buckets.
     pub shared: Vec<SharedView>,
-    /// The queues in which any call waits, longest first; at most a hundred.
+    /// The longest queues first; at most a hundred.
     pub queues: Vec<QueueView>,
 }
 
@@ -67,7 +66,7 @@ pub struct ClassView {
 /// A bucket at one moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BucketView {
-    /// Tokens per second, as a call that came now would find it.
+    /// Tokens per second for one more call now.
     pub rate: f64,
     /// Tokens per second when nothing slows it down.
     pub full_rate: f64,
@@ -75,14 +74,14 @@ pub struct BucketView {
     pub burst: u32,
     /// Tokens now; below zero if some are reserved.
     pub level: f64,
-    /// Set if other gates use it too.
+    /// Set if other gates share it.
     pub shared: Option<SharedId>,
 }
 
 /// Slots at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotView {
-    /// The number of calls in flight that hold one.
+    /// The number of slots in use.
     pub used: u32,
     /// The most calls, per gate, flow or credential; `None` for no limit.
     pub max: Option<u32>,
@@ -93,7 +92,7 @@ pub struct SlotView {
 pub struct QueueView {
     /// Its class.
     pub class: ClassId,
-    /// Its flow's readable name; empty if that was not known.
+    /// The readable name of its flow; empty if unknown.
     pub flow: String,
     /// True if it is the queue of retries.
     pub retry: bool,
@@ -101,11 +100,11 @@ pub struct QueueView {
     pub waiting: usize,
     /// The time its first call has waited.
     pub oldest: Duration,
-    /// The reason it is stopped, as far as is known.
+    /// The reason of its stop, if known.
     pub reason: Reason,
 }
 
-/// The longest queues that a look at all of them has found so far; not more than a hundred.
+/// A search for the longest queues, at most a hundred of them.
 #[derive(Clone, Debug, Default)]
 pub struct LongestQueues {
     found: BinaryHeap<Reverse<(u32, QueueIndex)>>,
@@ -115,8 +114,8 @@ pub struct LongestQueues {
 // === impl Limiter ===
 
 impl Limiter {
-    /// Returns everything that the status page shows. It looks at every queue:
-    /// [`Limiter::overview`] and a [`LongestQueues`] do the same a little at a time.
+    /// Returns everything for the status page. It looks at every queue: [`Limiter::overview`] and a
+    /// [`LongestQueues`] do the same a little at a time.
     pub fn snapshot(&self, now: Moment) -> Snapshot {
         let mut longest = LongestQueues::default();
         while self.look_at_queues(&mut longest) {}
@@ -155,9 +154,9 @@ impl Limiter {
         }
     }
 
-    /// Returns what is known of every shared bucket.
+    /// Returns every shared bucket.
     pub fn shared(&self, now: Moment) -> Vec<SharedView> {
-        self.parts().resources.buckets.shared.views(self.latest(now))
+        self.parts().resources.buckets.shared_views(self.latest(now))
     }
 
     /// Returns the pauses in force, at most a hundred.
@@ -165,7 +164,7 @@ impl Limiter {
         self.parts().resources.pauses.views(self.latest(now), SHOWN)
     }
 
-    /// Returns the failing keys that may be tried first, by name, at most `most`.
+    /// Returns the failing keys with the earliest trials, by name, at most `most`.
     pub fn next_tried(&self, most: usize, now: Moment) -> Vec<(String, Key, KeyState)> {
         self.parts().stage.table().next_tried(most, self.latest(now))
     }
@@ -187,7 +186,7 @@ impl Limiter {
         end < places
     }
 
-    /// Returns the queues that were found to be longest.
+    /// Returns the longest queues of a search.
     pub fn queue_views(&self, longest: &LongestQueues, now: Moment) -> Vec<QueueView> {
         let now = self.latest(now);
         let found = longest
@@ -212,7 +211,7 @@ impl Limiter {
 // === impl Snapshot ===
 
 impl Snapshot {
-    /// Takes out the calls that wait: at a shadow they have gone already.
+    /// Removes the waiting calls: at a shadow they have gone already.
     #[must_use]
     pub fn of_shadow(self) -> Self {
         let classes = self.classes.into_iter().map(|class| ClassView { waiting: 0, ..class }).collect();
@@ -237,7 +236,7 @@ impl SlotView {
     }
 }
 
-/// The number of queues that are looked at before other tasks have their turn.
+/// The number of queues between turns of other tasks.
 const QUEUES_AT_ONCE: usize = 1000;
-/// The most things of one kind that are shown: a page is for reading.
+/// The most things of one kind on the page: it is for reading.
 const SHOWN: usize = 100;

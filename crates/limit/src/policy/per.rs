@@ -1,7 +1,7 @@
-//! The units that limits are split by.
+//! The units of split limits.
 
 words! {
-    /// The unit that a bucket or a set of slots is split by.
+    /// The unit of a split bucket or set of slots.
     pub enum Per {
         /// One for the gate.
         Gate = "gate",
@@ -14,7 +14,7 @@ words! {
         Account = "account",
         /// One per account, service, region and action, as the gate's dialect tells them.
         Action = "action",
-        /// One per client, by the name that the gate knows it by.
+        /// One per client, by its name at the gate.
         Client = "client",
     }
 }
@@ -22,8 +22,8 @@ words! {
 // === impl Per ===
 
 impl Per {
-    /// True if it splits by the identity that arrivals bring. All that meters a class is split by
-    /// the same one.
+    /// True if it splits by the identity of arrivals. All limits of a class are split by the same
+    /// one.
     pub const fn is_by_identity(self) -> bool {
         matches!(self, Self::Account | Self::Action | Self::Client | Self::Credential)
     }

@@ -1,4 +1,4 @@
-//! Shared buckets: the settings of a bucket that other gates use too.
+//! The settings of shared buckets.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -10,24 +10,23 @@ use super::{BucketPolicy, Policy};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedId(pub u16);
 
-/// A bucket that other gates use too: all that use the same name in the same store share it.
+/// A shared bucket: all gates with the same name in the same store share it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SharedPolicy {
     /// Its name.
     pub name: Arc<str>,
-    /// The store that keeps it; empty for the memory of this process.
+    /// Its store; empty for the memory of this process.
     pub store: Arc<str>,
-    /// The share of a shortage that this gate gets, beside the others' weights.
+    /// The share of this gate in a shortage, beside the others' weights.
     pub weight: NonZeroU32,
-    /// The time for which a token may be spent; `None` for a quarter of the time in which the burst
-    /// flows.
+    /// The validity of a token; `None` for a quarter of the burst's time.
     pub lease: Option<Duration>,
     /// The treatment of calls while the store does not answer.
     pub outage: Outage,
-    /// The number of members to reckon with while the store has not said how many there are.
+    /// The number of members to reckon with until the store's first answer.
     pub members: NonZeroU32,
-    /// The longest pause that is accepted from other members. Its own pauses are told to them.
-    /// `None` if pauses are not shared.
+    /// The longest pause from other members. The gate's own pauses are told to them. `None` if
+    /// pauses are not shared.
     pub pauses: Option<Duration>,
 }
 
@@ -53,7 +52,7 @@ impl Policy {
         self.shared.get(usize::from(bucket.shared?.0))
     }
 
-    /// Returns each bucket for fresh calls that is shared, the gate's own last, and how it is.
+    /// Returns each shared bucket for fresh calls with its settings, the gate's own last.
     pub fn shared_buckets(&self) -> impl Iterator<Item = (&BucketPolicy, &Arc<SharedPolicy>)> {
         let buckets = self.classes.iter().map(|class| &class.bucket).chain([&self.bucket]).flatten();
         buckets.filter_map(|bucket| Some((bucket, self.shared_by(bucket)?)))
@@ -63,7 +62,7 @@ impl Policy {
 // === impl SharedPolicy ===
 
 impl SharedPolicy {
-    /// A bucket of this name in the memory of the process, of which every gate gets the same share.
+    /// Makes a bucket with this name in the memory of the process and equal shares.
     pub fn new(name: &str) -> Self {
         Self {
             name: name.into(),

@@ -8,12 +8,12 @@
 #![expect(clippy::indexing_slicing, reason = "lanes are numbered from zero to the number of lanes with queues")]
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use super::{PASSED, QueueGroup, Scheduler, ShapeGroup};
 use crate::key::Group;
 use crate::moment::Moment;
-use crate::resources::Bucket;
-use crate::{BucketId, ClassId, Pauses, QueueKey, Reason, Requirements, Resources, WaiterIndex};
+use crate::{BucketId, ClassId, Pauses, QueueKey, Reason, Requirements, Resources, WaiterIndex, Want};
 
 /// The earliest moment at which a call could leave, and the reason it would wait for.
 #[derive(Clone, Copy, Debug)]
@@ -68,26 +68,19 @@ impl Scheduler {
         let least = self.classes.get(id.class).map_or(1, |class| class.cost.least);
         for charge in needs.charges.iter() {
             let is_of_retry = id.mode.retry && charge.reason.is_of_retry();
-            let bucket = resources.buckets.get(charge.bucket);
+            let Some(cell) = resources.buckets.get(charge.bucket) else { continue };
             // Tokens of an open bucket come with answers, at moments that are not known.
-            if is_of_retry && bucket.is_some_and(Bucket::is_open) {
+            if is_of_retry && cell.bucket.is_open() {
                 continue;
             }
-            let ready_after = |tokens: usize, from: Moment| match bucket {
-                Some(bucket) => bucket.ready_after(tokens, from, now),
-                None => match resources.buckets.shared.get(charge.bucket) {
-                    Some(shared) => shared.ready_after(tokens, from, now),
-                    None => Moment::ZERO,
-                },
-            };
             // Calls of other classes cost at least one token each.
-            let own = own_turns.saturating_mul(bucket.map_or(1, |bucket| bucket.least_taken(least)));
+            let own = own_turns.saturating_mul(cell.bucket.least_taken(least));
             let all = own.saturating_add(self.others_before(id, &call, own_turns, charge.bucket));
             if is_of_retry {
                 // Its tokens, whatever else holds it.
-                min_wait.retry_at = min_wait.retry_at.max(Some(ready_after(all, now)));
+                min_wait.retry_at = min_wait.retry_at.max(Some(cell.ready_after(all, now, now)));
             }
-            let at = ready_after(own, pauses_end).max(ready_after(all, gate_pause_ends));
+            let at = cell.ready_after(own, pauses_end, now).max(cell.ready_after(all, gate_pause_ends, now));
             if at > min_wait.at {
                 min_wait.at = at;
                 min_wait.reason = charge.reason;
@@ -133,17 +126,16 @@ impl Scheduler {
         calls.fold(0, usize::saturating_add)
     }
 
-    /// Returns the number of calls in want of tokens from each shared bucket, and the moment at
-    /// which the wait of the newest of them `ends`. Paused calls are left out.
-    ///
-    /// With very many queue groups the number is too low; with many queues in one group the moment
-    /// is too early.
+    /// Returns the waiting calls of each shared bucket, without those under a pause; `ends` returns
+    /// the end of a call's wait. With very many queue groups the number is too low; with many queues
+    /// in one group the time is too short.
     pub(crate) fn waiting_for_shared(
         &self,
         pauses: &Pauses,
+        slots: usize,
         ends: impl Fn(WaiterIndex) -> Option<Moment>,
         now: Moment,
-    ) -> HashMap<BucketId, (usize, Moment)> {
+    ) -> HashMap<BucketId, Want> {
         let mut waiting = HashMap::new();
         for queue_group in self.queue_groups.iter().take(GROUPS_COUNTED).filter(|group| group.waiting > 0) {
             let QueueGroup { needs, class, .. } = queue_group;
@@ -153,9 +145,9 @@ impl Scheduler {
             let newest = queue_group.queues.iter().rev().take(QUEUES_LOOKED_AT);
             let newest = newest.filter_map(|(_, queue)| ends(self.queue(*queue)?.list.last?)).max();
             for charge in needs.charges.iter().filter(|charge| charge.bucket.is_shared()) {
-                let (calls, end) = waiting.entry(charge.bucket).or_insert((0_usize, now));
-                *calls += queue_group.waiting;
-                *end = newest.map_or(*end, |newest| newest.max(*end));
+                let want = waiting.entry(charge.bucket).or_insert(Want { slots, ..Want::default() });
+                want.calls += queue_group.waiting;
+                want.within = want.within.max(newest.map_or(Duration::ZERO, |newest| newest - now));
             }
         }
         waiting

@@ -1,27 +1,28 @@
-//! A rate that gives way to an upstream that throttles, and recovers.
+//! Adaptive rates: they fall when the upstream throttles, and rise again.
 //!
-//! It follows TCP's CUBIC and the AWS SDKs' adaptive retry mode: down by a fraction when the
+//! They follow TCP's CUBIC and the AWS SDKs' adaptive retry mode: down by a fraction when the
 //! upstream throttles, once for all calls that were under way together; then fast and ever more
 //! slowly up to the last good rate; then slowly and ever faster past it. Two things differ. The
-//! rate that counts as good is lower than the one that was throttled, or the recovery would end
-//! where it began. And time during which no call had to wait for this bucket counts half: a gate
-//! that is not short of tokens learns less about what the upstream bears.
+//! good rate is lower than the one that was throttled, or the recovery would end where it began.
+//! And time without waiting calls counts half, because a gate that is not short of tokens learns
+//! less about what the upstream bears.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-/// The rate of one bucket. Tokens per second throughout.
+/// The rate of one bucket, in tokens per second throughout.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Adaptive {
     floor: f64,
     full: f64,
     pub(crate) rate: f64,
-    /// The rate after the last decrease, and the rate that is thought to be good.
+    /// The rate after the last decrease.
     low: f64,
+    /// The good rate, as believed.
     good: f64,
     /// The time since then, as far as it counts.
     recovered_for: Duration,
-    /// The number of calls that had left at the last decrease: their answers are old news.
+    /// The number of departures at the last decrease: answers to earlier calls tell nothing new.
     left: u64,
 }
 
@@ -36,8 +37,7 @@ impl Adaptive {
         self.rate < self.full
     }
 
-    /// Returns the most tokens that a bucket of `burst` holds now: as many as take the same time to
-    /// fill as at the full rate, because the rest would be a burst too many.
+    /// Returns the burst now: as many tokens as fill in the same time as `burst` at the full rate.
     pub(crate) fn burst(&self, burst: NonZeroU32) -> NonZeroU32 {
         let slowed = (f64::from(burst.get()) * self.rate / self.full).round();
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and the burst")]
@@ -60,14 +60,14 @@ impl Adaptive {
         self.rate < before
     }
 
-    /// Returns how much of the time since the last call counts, of which calls were short of tokens
-    /// for `short_for`.
+    /// Returns how much of the time since the last call counts. Calls were short of tokens for
+    /// `short_for` of it.
     pub(crate) fn counted(since_last: Duration, short_for: Duration) -> Duration {
         let short_for = short_for.min(since_last);
         short_for + (since_last - short_for) / 2
     }
 
-    /// Adds a time that counts. Returns true if the rate changes enough to matter.
+    /// Adds counted time. Returns true if the rate changes enough to matter.
     pub(crate) fn grow(&mut self, counted: Duration) -> bool {
         self.recovered_for = self.recovered_for.saturating_add(counted);
         let rate = self.after(self.recovered_for);
@@ -78,8 +78,7 @@ impl Adaptive {
         changes
     }
 
-    /// Returns what it is at best after `time`: nothing is throttled, and calls are short of tokens
-    /// throughout.
+    /// Returns the rate at best after `time`: if nothing is throttled and calls are always short.
     pub(crate) fn at_best(self, time: Duration) -> Self {
         let recovered_for = self.recovered_for.saturating_add(time);
         Self { rate: self.after(recovered_for).max(self.rate), recovered_for, ..self }
@@ -88,14 +87,15 @@ impl Adaptive {
     /// Applies new limits: the rate stays where it is, within them.
     pub(crate) fn reconfigure(&mut self, floor: f64, full: f64) {
         let was_slowed = self.is_slowed();
-        self.floor = floor.min(full);
+        let floor = floor.min(full);
+        self.floor = floor;
         self.full = full;
-        let within = |rate: f64| rate.clamp(self.floor, full);
-        let rate = if was_slowed { within(self.rate) } else { full };
-        (self.rate, self.low, self.good) = (rate, within(self.low), within(self.good).max(within(self.low)));
+        self.rate = if was_slowed { self.rate.clamp(floor, full) } else { full };
+        self.low = self.low.clamp(floor, full);
+        self.good = self.good.clamp(self.low, full);
     }
 
-    /// The curve: returns the rate after a time that counts.
+    /// Returns the rate after so much counted time: the curve.
     fn after(&self, recovered_for: Duration) -> f64 {
         let time = recovered_for.as_secs_f64();
         let back = (RECOVERY_CALLS / self.good).max(RECOVERY);
@@ -109,18 +109,17 @@ impl Adaptive {
     }
 }
 
-/// The fraction left of a rate that was throttled (CUBIC's and the AWS SDKs').
+/// The fraction left of a throttled rate (CUBIC's and the AWS SDKs').
 const DECREASE: f64 = 0.7;
-/// The fraction of it that is thought to be good: CUBIC's fast convergence, which gives way to
-/// others.
+/// The good fraction of a throttled rate: CUBIC's fast convergence, to leave room for others.
 const GOOD: f64 = (1.0 + DECREASE) / 2.0;
-/// The factor from which a change of the rate is worth the arithmetic.
+/// The least factor of a change worth the arithmetic.
 const WORTH_IT: f64 = 1.01;
 /// The recovery to the good rate takes this many seconds, or as long as this many calls take: a
 /// slow rate needs more time to learn anything.
 const RECOVERY: f64 = 2.0;
 const RECOVERY_CALLS: f64 = 20.0;
-/// The way from the good rate to the full one, likewise.
+/// The same for the way from the good rate to the full one.
 const PROBING: f64 = 30.0;
 const PROBING_CALLS: f64 = 200.0;
 

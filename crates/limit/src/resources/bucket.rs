@@ -1,11 +1,11 @@
-//! A token bucket: governor's arithmetic over our own state and time.
+//! Token buckets: governor's arithmetic over our own state and time.
 //!
 //! governor alone cannot be asked without being charged, cannot give tokens back, and starts full
 //! again after a change of rate. So its one number (the "theoretical arrival time", TAT: when the
-//! bucket would be full again) lives here, where it can be read, moved back and carried over.
-//! Promises P1 and P11: a token is spent once, a refund is never worth more than it cost, a new
-//! rate keeps the level. Between two changes a rate is constant, so a bucket yields exactly the sum
-//! of its level and of rate times time.
+//! bucket would be full again) is kept here, where it can be read, moved back and carried over.
+//! Promises P1 and P11: a token is spent once, a refund is never worth more than it cost, and a new
+//! rate keeps the level. Between two changes a rate is constant, so a bucket yields exactly its
+//! level plus rate times time.
 
 mod estimate;
 
@@ -24,12 +24,12 @@ use super::{Adaptive, Refunds, Valve};
 use crate::moment::Moment;
 use crate::{BucketPolicy, KeyState};
 
-/// The state in which a bucket starts.
+/// The first level of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Start {
-    /// It starts with its whole burst.
+    /// Its whole burst.
     Full,
-    /// It starts as if it had held this many tokens at that moment.
+    /// So many tokens at a moment.
     Level(u32, Moment),
 }
 
@@ -38,45 +38,45 @@ pub(crate) enum Start {
 pub(crate) struct Bucket {
     /// The configured limits.
     pub(crate) limits: BucketPolicy,
-    /// The limits now in force: slower, with a smaller burst, while the rate gives way.
+    /// The limits in force: slower, with a smaller burst, while the upstream throttles.
     pub(crate) policy: BucketPolicy,
     adaptive: Option<Adaptive>,
-    opening: Valve,
-    /// The moment the last token was taken, while the rate gives way.
+    /// Set for a retry bucket if it opens while retries succeed.
+    valve: Option<Valve>,
+    /// The moment of the last take, while the rate is slowed.
     last_take: Moment,
-    /// True if a call has found it short since then.
+    /// True if a call has found no token since then.
     short: bool,
     /// Nanoseconds per token.
     period: u64,
-    /// The one number that governor keeps: when the bucket would be full.
-    tat: Shared,
-    /// The time that governor sees, set before every question.
-    time: Shared,
+    /// The time of the full bucket, as governor keeps it.
+    tat: Nanoseconds,
+    /// The time for governor, set before every check.
+    time: Nanoseconds,
     governor: Governor,
     refunds: Refunds,
 }
 
-/// A number of nanoseconds that governor has too.
+/// A time shared with governor.
 #[derive(Clone, Debug, Default)]
-struct Shared(Arc<AtomicU64>);
+struct Nanoseconds(Arc<AtomicU64>);
 
-type Governor = RateLimiter<NotKeyed, Shared, Shared, NoOpMiddleware<Nanos>>;
+type Governor = RateLimiter<NotKeyed, Nanoseconds, Nanoseconds, NoOpMiddleware<Nanos>>;
 
 // === impl Bucket ===
 
 impl Bucket {
-    /// Makes a bucket that starts as `start` says.
     pub(crate) fn new(policy: BucketPolicy, start: Start) -> Self {
         let period = period(&policy);
-        // A bucket has always been full.
-        let tat = Shared::default();
-        let time = Shared::default();
+        // Zero: it has always been full.
+        let tat = Nanoseconds::default();
+        let time = Nanoseconds::default();
         let governor = governor(&policy, period, &tat, &time);
         let bucket = Self {
             limits: policy,
             policy,
             adaptive: policy.adapt.map(|adapt| Adaptive::new(adapt.floor, policy.rate)),
-            opening: Valve::default(),
+            valve: policy.opens.then(Valve::default),
             last_take: Moment::ZERO,
             short: false,
             period,
@@ -92,20 +92,19 @@ impl Bucket {
         bucket
     }
 
-    /// Returns the moment the tokens are there that one call may take; `now` if they are there
-    /// already. Changes nothing.
+    /// Returns when one call may have its tokens, at least `now`.
     #[inline]
     pub(crate) fn ready_at(&self, now: Moment) -> Moment {
         now.max(Moment::from_nanos(self.tat.get().saturating_sub(self.tolerance())))
     }
 
-    /// Records that a call finds no token.
+    /// Records the wait of a call.
     pub(crate) fn note_short(&mut self, now: Moment) {
         self.short |= self.adaptive.is_some() && self.ready_at(now) > now;
     }
 
-    /// Learns from take `number`, which was just made. `awaited` is true if its call waited for
-    /// this token and nothing else. Returns true if the rate changes.
+    /// Lets the rate rise after take `number`. `awaited` is true if its call waited for this token
+    /// and nothing else. Returns true if the rate changes.
     #[inline]
     pub(crate) fn learn(&mut self, awaited: bool, now: Moment, number: u64) -> bool {
         if !self.adaptive.as_ref().is_some_and(Adaptive::is_slowed) {
@@ -121,13 +120,13 @@ impl Bucket {
         changes
     }
 
-    /// Returns how much of the time since the last take counts for the recovery of the rate.
+    /// Returns the time since the last take, as far as it counts for the recovery of the rate.
     pub(super) fn counted(&self, short: bool, now: Moment) -> Duration {
         let short_for = if short { Duration::from_nanos(self.period) } else { Duration::ZERO };
         Adaptive::counted(now - self.last_take, short_for)
     }
 
-    /// Returns the limits that a call which came now would bring into force. Changes nothing.
+    /// Returns the limits after one more call now. Changes nothing.
     pub(crate) fn next_policy(&self, now: Moment) -> BucketPolicy {
         let Some(mut adaptive) = self.adaptive.filter(Adaptive::is_slowed) else { return self.policy };
         if adaptive.grow(self.counted(self.short, now)) { self.slowed(adaptive) } else { self.policy }
@@ -143,39 +142,38 @@ impl Bucket {
         }
     }
 
-    /// True if the calls that it meters succeed, and tokens come with their answers.
+    /// True if retries succeed, and tokens come with their answers.
     pub(crate) fn is_open(&self) -> bool {
-        self.limits.opens && self.opening.is_open()
+        self.valve.as_ref().is_some_and(Valve::is_open)
     }
 
-    /// If its last token is kept for another key than this one: returns the moment of the next
-    /// token, which either may have. A full bucket keeps none, because no next token comes.
+    /// Returns when the next token comes, if the last one is kept for another key. Any key may have
+    /// the next. A full bucket keeps none, because no next token comes.
     pub(crate) fn last_token_kept_until(&self, key: &KeyState, now: Moment) -> Option<Moment> {
         let is_full = self.tat.get() <= clamp(now);
-        let is_kept = self.limits.opens && !is_full && self.ready_at(now) <= now && self.opening.gives_way(key);
+        let gives_way = self.valve.as_ref().is_some_and(|valve| valve.gives_way(key));
+        let is_kept = gives_way && !is_full && self.ready_at(now) <= now;
         is_kept.then(|| self.ready_after(1, now, now)).filter(|next| *next > now)
     }
 
-    /// Learns that the trial of a key was refused for want of a token.
+    /// Records the refused trial of a key.
     pub(crate) fn pass_over(&mut self, key: KeyState) {
-        if self.limits.opens {
-            self.opening.pass_over(key);
-        }
+        self.valve.iter_mut().for_each(|valve| valve.pass_over(key));
     }
 
-    /// Learns that a call succeeded.
+    /// Records the success of a call.
     pub(crate) fn succeeded(&mut self) {
-        if self.limits.opens {
-            let given = u64::from(self.opening.succeeded());
+        if let Some(valve) = &mut self.valve {
+            let given = u64::from(valve.succeeded());
             self.tat.set(self.tat.get().saturating_sub(given.saturating_mul(self.period)));
         }
     }
 
-    /// Learns that a call failed.
+    /// Records the failure of a call.
     pub(crate) fn failed(&mut self, now: Moment) {
-        if self.limits.opens {
-            let tokens = self.whole_tokens(now);
-            let lost = tokens - self.opening.failed(tokens, self.policy.burst.get()).min(tokens);
+        let tokens = self.whole_tokens(now);
+        if let Some(valve) = &mut self.valve {
+            let lost = tokens - valve.failed(tokens, self.policy.burst.get()).min(tokens);
             // The part of a token that has come since the last whole one stays.
             let tat = self.tat.get().max(clamp(now));
             self.tat.set(tat.saturating_add(u64::from(lost).saturating_mul(self.period)));
@@ -187,8 +185,8 @@ impl Bucket {
         self.reshape(self.adaptive.map_or(self.limits, |adaptive| self.slowed(adaptive)), now, number);
     }
 
-    /// Takes the tokens that are there at `at`, `cost` of them but no more than one call may;
-    /// `number` counts takes upwards. Returns how many were taken: none if there was none.
+    /// Takes `cost` tokens as of `at`, but no more than one call may; `number` counts takes upwards.
+    /// Returns the number of tokens taken: zero if there was none.
     #[inline]
     pub(crate) fn take(&mut self, at: Moment, number: u64, cost: u16) -> u16 {
         let at = clamp(at);
@@ -200,13 +198,13 @@ impl Bucket {
         self.note(missing, number);
         let cost = cost.min(self.policy.largest_cost.get());
         if cost > 1 {
-            // They are there, because no call leaves before the largest cost is.
+            // They are there, because no call leaves before the largest cost is there.
             self.tat.set(self.tat.get().saturating_add(self.period.saturating_mul(u64::from(cost - 1))));
         }
         cost
     }
 
-    /// Takes the next token even if it comes only later, and returns when that is (client-go's
+    /// Takes the next token even if it comes only later, and returns its time (client-go's
     /// `Reserve`).
     pub(crate) fn reserve(&mut self, now: Moment, number: u64) -> Moment {
         let at = clamp(now);
@@ -216,7 +214,7 @@ impl Bucket {
         ready
     }
 
-    /// Records that take `number` found this many nanoseconds' worth of tokens missing.
+    /// Records the missing tokens at take `number`, in nanoseconds.
     #[inline]
     fn note(&mut self, missing: u64, number: u64) {
         if missing < self.period {
@@ -226,7 +224,7 @@ impl Bucket {
         }
     }
 
-    /// Gives back one token of take `number`, unless it would have overflowed since.
+    /// Gives back one token of take `number`, unless the bucket would have overflowed since.
     pub(crate) fn give_back(&mut self, number: u64) {
         if self.refunds.give_back(number) {
             self.tat.set(self.tat.get().saturating_sub(self.period));
@@ -264,32 +262,32 @@ impl Bucket {
         whole
     }
 
-    /// Returns how many calls could leave now, one after the other, whatever they cost.
+    /// Returns the number of calls with tokens now, whatever they cost.
     pub(crate) fn whole_calls(&self, now: Moment) -> u32 {
         let cost = u32::from(self.policy.largest_cost.get());
         // A level within rounding of a whole token is decided by `ready_at`, as everywhere else.
         (self.whole_tokens(now) / cost).max(u32::from(self.ready_at(now) <= now))
     }
 
-    /// Returns the least tokens that calls take here that cost at least `least`.
+    /// Returns the least cost here of a call with a cost of at least `least`.
     pub(crate) fn least_taken(&self, least: u16) -> usize {
         usize::from(least.min(self.policy.largest_cost.get()))
     }
 
-    /// True if dropping it loses nothing: a new one would be the same, or what this one has learnt
-    /// is old.
+    /// True if dropping it loses nothing: a new one would be the same, or its rate is old.
     pub(crate) fn is_idle(&self, now: Moment) -> bool {
         let slowed = self.policy.rate < self.limits.rate && now - self.last_take < REMEMBERED;
         self.tat.get() <= clamp(now) && !slowed
     }
 
-    /// Applies a new rate and burst at the same level (at most the new burst). `number` is that of
-    /// the last take.
+    /// Applies new limits at the same level (at most the new burst). `number` is that of the last
+    /// take.
     pub(crate) fn resize(&mut self, policy: BucketPolicy, now: Moment, number: u64) {
         if policy == self.limits {
             return;
         }
         self.limits = policy;
+        self.valve = policy.opens.then(|| self.valve.unwrap_or_default());
         self.adaptive = policy.adapt.map(|adapt| {
             let mut adaptive = self.adaptive.unwrap_or_else(|| Adaptive::new(adapt.floor, policy.rate));
             adaptive.reconfigure(adapt.floor, policy.rate);
@@ -298,7 +296,7 @@ impl Bucket {
         self.follow(now, number);
     }
 
-    /// Does the same to the limits now in force.
+    /// Applies the same to the limits in force.
     fn reshape(&mut self, policy: BucketPolicy, now: Moment, number: u64) {
         let now = u128::from(clamp(now));
         let new_period = period(&policy);
@@ -319,8 +317,8 @@ impl Bucket {
         self.tat.set(u64::try_from(now + missing).unwrap_or(HORIZON));
     }
 
-    /// Returns the time after which an empty bucket is short of full by no more than one call may
-    /// take. Where that is one token, it is governor's tau.
+    /// Returns the time to fill an empty bucket, except for the largest cost of a call. With a cost
+    /// of one token it is governor's tau.
     #[inline]
     fn tolerance(&self) -> u64 {
         let largest = u32::from(self.policy.largest_cost.get());
@@ -328,35 +326,34 @@ impl Bucket {
     }
 }
 
-// === impl Shared ===
+// === impl Nanoseconds ===
 
-impl Shared {
+impl Nanoseconds {
     fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }
 
-    /// Sets the number, to one that is safe for arithmetic.
+    /// Sets the time, bounded for safe arithmetic.
     fn set(&self, nanos: u64) {
         self.0.store(nanos.min(HORIZON), Relaxed);
     }
 }
 
-impl StateStore for Shared {
+impl StateStore for Nanoseconds {
     type Key = NotKeyed;
 
     fn measure_and_replace<T, F, E>(&self, _key: &NotKeyed, decide: F) -> Result<T, E>
     where
         F: Fn(Option<Nanos>) -> Result<(T, Nanos), E>,
     {
-        // Only the limiter's owner gets here, with the limiter borrowed: nothing else can have
-        // changed it in between.
+        // The limiter is borrowed, so nothing else can have changed it in between.
         let (answer, tat) = decide(Some(self.get().into()))?;
         self.set(tat.as_u64());
         Ok(answer)
     }
 }
 
-impl Clock for Shared {
+impl Clock for Nanoseconds {
     type Instant = Nanos;
 
     fn now(&self) -> Nanos {
@@ -364,13 +361,13 @@ impl Clock for Shared {
     }
 }
 
-/// The time after its last call for which one of many buckets keeps what it has learnt.
+/// The time after its last call until one of many buckets forgets its adapted rate.
 const REMEMBERED: Duration = Duration::from_secs(600);
 
-/// 73 years: sums of two such times still fit, and a longer wait cannot be told from "never".
+/// 73 years. Sums of two such times still fit, and a longer wait is the same as "never".
 const HORIZON: u64 = 1 << 61;
 
-/// Returns a moment that is safe for arithmetic.
+/// Returns a moment bounded for safe arithmetic.
 fn clamp(at: Moment) -> u64 {
     at.as_nanos().min(HORIZON)
 }
@@ -386,7 +383,7 @@ fn period(policy: &BucketPolicy) -> u64 {
 }
 
 #[expect(clippy::expect_used, reason = "`nanos` is clamped to at least 1 above")]
-fn governor(policy: &BucketPolicy, period: u64, tat: &Shared, time: &Shared) -> Governor {
+fn governor(policy: &BucketPolicy, period: u64, tat: &Nanoseconds, time: &Nanoseconds) -> Governor {
     // governor counts from the clock's reading at this moment; this code counts from the start of
     // the process.
     time.set(0);

@@ -1,8 +1,9 @@
-//! The buckets of a gate: the manager's, the retry bucket and the classes' buckets, whole or one
-//! per flow or credential.
+//! The buckets of a gate: its own, the retry bucket and those of the classes, whole or one per flow
+//! or credential. Other gates may share some of them.
 
 mod families;
 mod frozen;
+mod sharing;
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -10,9 +11,10 @@ use std::sync::Arc;
 use slab::Slab;
 
 use self::families::{Families, Family};
-pub(crate) use self::frozen::Flow;
-pub use self::frozen::Levels;
-use super::{Bucket, BucketId, SharedBuckets, Start, Turn};
+pub use self::frozen::{Gap, Levels};
+pub(crate) use self::sharing::Sharing;
+use super::shared::Member;
+use super::{Bucket, BucketId, Start, Turn};
 use crate::moment::Moment;
 use crate::{BucketPolicy, ClassId, GroupIndex, KeyState, Origins, Per, Policy, SharedPolicy};
 
@@ -28,20 +30,22 @@ pub(crate) enum Owner {
 #[derive(Debug)]
 pub(crate) struct Buckets {
     cells: Slab<Cell>,
-    /// Those that are shared with other gates.
-    pub(crate) shared: SharedBuckets,
     families: Families,
+    pub(crate) sharing: Sharing,
     serial: NonZeroU32,
-    /// The number of calls that have left so far, with tokens or without: orders them in time.
+    /// The number of calls so far, with tokens or without: orders them in time.
     pub(crate) takes: u64,
 }
 
-/// A bucket and the queue groups that use it.
+/// A bucket and its users.
 #[derive(Debug)]
-struct Cell {
+pub(crate) struct Cell {
     serial: NonZeroU32,
-    bucket: Bucket,
-    /// The queue groups that use this one of many.
+    /// The gate's own limits, in force even where other gates share the bucket.
+    pub(crate) bucket: Bucket,
+    /// The gate's membership, if other gates share the bucket.
+    member: Option<Box<Member>>,
+    /// The queue groups with calls for it, if it is one of many.
     users: Vec<GroupIndex>,
 }
 
@@ -58,12 +62,10 @@ impl Buckets {
             retries: family(policy.retry_bucket),
             classes: policy.per_class(|class| family(class.bucket)),
         };
-        let shared = SharedBuckets::new(seed);
-        Self { cells: Slab::new(), shared, families, serial: NonZeroU32::MIN, takes: 0 }
+        Self { cells: Slab::new(), families, sharing: Sharing::new(seed), serial: NonZeroU32::MIN, takes: 0 }
     }
 
-    /// Returns the bucket that meters a call of this flow and credential; true with it if it is one
-    /// of many.
+    /// Returns the bucket for a call of this flow and credential; true with it if it is one of many.
     #[inline]
     pub(crate) fn find(&mut self, owner: Owner, flow: u64, credential: u64, now: Moment) -> Option<(BucketId, bool)> {
         let family = self.families.get(owner)?;
@@ -86,54 +88,56 @@ impl Buckets {
     }
 
     #[inline]
-    pub(crate) fn get(&self, id: BucketId) -> Option<&Bucket> {
-        self.cells.get(id.index as usize).filter(|cell| cell.serial == id.serial).map(|cell| &cell.bucket)
+    pub(crate) fn get(&self, id: BucketId) -> Option<&Cell> {
+        self.cells.get(id.place()).filter(|cell| cell.serial == id.serial)
     }
 
-    /// Returns the buckets of an owner, the shared one first; the one that the first call will find
-    /// if none was used yet.
+    #[inline]
+    fn get_mut(&mut self, id: BucketId) -> Option<&mut Cell> {
+        self.cells.get_mut(id.place()).filter(|cell| cell.serial == id.serial)
+    }
+
+    /// Returns the buckets of an owner, the common one first, or a new one if none was used yet.
     pub(crate) fn view<T>(&self, owner: Owner, most: usize, view: impl Fn(&Bucket) -> T) -> Vec<T> {
         let Some(family) = self.families.get(owner) else { return Vec::new() };
-        let own = |id| self.get(id).or_else(|| self.shared.get(id).map(|cell| &cell.own));
-        let used: Vec<_> = family.ids().filter_map(own).take(most).map(&view).collect();
+        let used: Vec<_> =
+            family.ids().filter_map(|id| self.get(id)).take(most).map(|cell| view(&cell.bucket)).collect();
         if used.is_empty() { vec![view(&Bucket::new(family.policy, family.start))] } else { used }
     }
 
-    /// Returns the moment this bucket has a token. One that is gone limits nothing.
+    /// Returns when this bucket has a token. A missing bucket limits nothing.
     #[inline]
     pub(crate) fn ready_at(&self, id: BucketId, now: Moment) -> Moment {
-        match self.get(id) {
-            Some(bucket) => bucket.ready_at(now),
-            None => self.shared.get(id).map_or(now, |cell| cell.ready_at(now)),
-        }
+        self.get(id).map_or(now, |cell| cell.ready_at(now))
     }
 
-    /// Returns the moment at which to look again, for a call that needs a token of this bucket:
-    /// when it has one, or when a shared bucket is to be asked.
+    /// Returns when to look again, for a call without a token of this bucket: when it has one, or
+    /// when to ask its store for one.
     #[inline]
     pub(crate) fn look_at(&self, id: BucketId, now: Moment) -> Moment {
         match self.get(id) {
-            Some(bucket) => bucket.ready_at(now),
-            None => self.shared.look_at(id, now).unwrap_or(now),
+            Some(Cell { member: Some(member), .. }) if !member.held().has_token(now) => {
+                member.look_at(self.question_at(now), now)
+            }
+            Some(cell) => cell.bucket.ready_at(now),
+            None => now,
         }
     }
 
-    /// Returns the moment since when this bucket has had the token that is there now.
+    /// Returns since when the present token of this bucket has been there.
     #[inline]
     pub(crate) fn there_since(&self, id: BucketId, now: Moment) -> Moment {
-        match self.get(id) {
-            Some(bucket) => bucket.ready_at(Moment::ZERO),
-            None => self.shared.get(id).map_or(Moment::ZERO, |cell| cell.there_since(now)),
-        }
+        let Some(cell) = self.get(id) else { return Moment::ZERO };
+        let own = cell.bucket.ready_at(Moment::ZERO);
+        cell.member.as_ref().map_or(own, |member| own.max(member.held().there_since(now)))
     }
 
-    /// Returns the number of calls that could have a token now; `None` for a bucket that is gone.
+    /// Returns the number of calls with a token now; `None` for a missing bucket.
     #[inline]
     pub(crate) fn whole_calls(&self, id: BucketId, now: Moment) -> Option<u32> {
-        match self.get(id) {
-            Some(bucket) => Some(bucket.whole_calls(now)),
-            None => self.shared.get(id).map(|cell| cell.whole_tokens(now)),
-        }
+        let cell = self.get(id)?;
+        let own = cell.bucket.whole_calls(now);
+        Some(cell.member.as_ref().map_or(own, |member| own.min(member.held().available(now))))
     }
 
     /// Counts a take and returns its number.
@@ -143,9 +147,9 @@ impl Buckets {
         self.takes
     }
 
-    /// Takes the tokens that are there at `turn.at`, as many as a call of `cost` takes, as take
-    /// `number`, and returns how many. Queue groups whose next token now comes at another time are
-    /// added to `unblocked`.
+    /// Takes the tokens of a call of `cost` as take `number`, and returns how many. Adds the queue
+    /// groups to `unblocked` if the rate changes, because their next token then comes at another
+    /// time.
     #[inline]
     pub(crate) fn take(
         &mut self,
@@ -155,114 +159,83 @@ impl Buckets {
         cost: u16,
         unblocked: &mut Vec<GroupIndex>,
     ) -> u16 {
-        let mut taken = 0;
-        if let Some(cell) = self.cell(id) {
-            // True if the token was the last thing that the call waited for.
-            let ready_at = cell.bucket.ready_at(Moment::ZERO);
-            let awaited = turn.there_since.is_some_and(|there_since| ready_at >= there_since);
-            taken = cell.bucket.take(turn.at, number, cost);
-            debug_assert!(taken > 0, "a token was taken that was not there");
-            if cell.bucket.learn(awaited, turn.now, number) {
-                // If they stayed set aside longer than necessary, they would look late, and
-                // lateness is made up for.
-                unblocked.extend_from_slice(&cell.users);
-            }
-        } else if let Some(cell) = self.shared.get_mut(id) {
-            cell.take(turn, number, unblocked);
-            taken = 1; // it counts calls
+        let Some(cell) = self.get_mut(id) else { return 0 };
+        // True if the token was the last thing that the call waited for.
+        let ready_at = cell.bucket.ready_at(Moment::ZERO);
+        let awaited = turn.there_since.is_some_and(|there_since| ready_at >= there_since);
+        let taken = cell.bucket.take(turn.at, number, cost);
+        let spent = cell.member.as_mut().is_none_or(|member| member.take(turn.at, turn.now, number));
+        debug_assert!(taken > 0 && spent, "a token was taken that was not there");
+        if cell.bucket.learn(awaited, turn.now, number) {
+            // If they stayed set aside longer than necessary, they would look late, and lateness is
+            // made up for.
+            unblocked.extend_from_slice(&cell.users);
         }
         taken
     }
 
-    /// Records that a call had to wait: the bucket takes note if it has no token.
+    /// Records the wait of a call, if the bucket has no token.
     pub(crate) fn note_short(&mut self, id: BucketId, now: Moment) {
-        if let Some(cell) = self.cell(id) {
+        if let Some(cell) = self.get_mut(id) {
             cell.bucket.note_short(now);
-        } else if let Some(cell) = self.shared.get_mut(id) {
-            cell.note_short(now);
+            cell.member.iter_mut().for_each(|member| member.note_short());
         }
     }
 
     /// Slows a bucket down because the upstream throttled the call of take `left`.
     pub(crate) fn throttled(&mut self, id: BucketId, left: u64, now: Moment) {
         let takes = self.takes;
-        if let Some(cell) = self.cell(id) {
+        if let Some(cell) = self.get_mut(id) {
             cell.bucket.throttled(left, now, takes);
-        } else if let Some(cell) = self.shared.get_mut(id) {
-            cell.own.throttled(left, now, takes);
         }
     }
 
-    /// Gives a bucket that opens the tokens for a success, and adds the queue groups that may now
-    /// continue to `unblocked`.
+    /// Gives a retry bucket the tokens for a success, and adds its users to `unblocked`.
     pub(crate) fn succeeded(&mut self, id: BucketId, unblocked: &mut Vec<GroupIndex>) {
-        if let Some(cell) = self.cell(id) {
+        if let Some(cell) = self.get_mut(id) {
             cell.bucket.succeeded();
             unblocked.extend_from_slice(&cell.users);
         }
     }
 
-    /// Tells a bucket that the trial of a key was refused for want of a token.
+    /// Records the refused trial of a key at its retry bucket.
     pub(crate) fn pass_over(&mut self, id: BucketId, key: KeyState) {
-        if let Some(cell) = self.cell(id) {
+        if let Some(cell) = self.get_mut(id) {
             cell.bucket.pass_over(key);
         }
     }
 
-    /// Takes tokens from a bucket that opens for the failure of a call that it metered.
+    /// Takes tokens from a retry bucket for the failure of a retry.
     pub(crate) fn failed(&mut self, id: BucketId, now: Moment) {
-        if let Some(cell) = self.cell(id) {
+        if let Some(cell) = self.get_mut(id) {
             cell.bucket.failed(now);
         }
     }
 
-    /// Takes the next token even if it comes only later. Returns when that is, and the number of
-    /// the take.
+    /// Takes the next token even if it comes only later. Returns its time and the number of the
+    /// take.
     pub(crate) fn reserve(&mut self, id: BucketId, now: Moment) -> (Moment, u64) {
         let number = self.next_take();
-        (self.cell(id).map_or(now, |cell| cell.bucket.reserve(now, number)), number)
+        (self.get_mut(id).map_or(now, |cell| cell.bucket.reserve(now, number)), number)
     }
 
-    /// Gives a token back and adds the queue groups that may now continue to `unblocked`.
+    /// Gives a token back and adds the users of the bucket to `unblocked`.
     pub(crate) fn give_back(&mut self, id: BucketId, number: u64, unblocked: &mut Vec<GroupIndex>) {
-        if let Some(cell) = self.cell(id) {
+        if let Some(cell) = self.get_mut(id) {
             cell.bucket.give_back(number);
+            cell.member.iter_mut().for_each(|member| member.give_back(number));
             unblocked.extend_from_slice(&cell.users);
-        } else if let Some(cell) = self.shared.get_mut(id) {
-            cell.give_back(number, unblocked);
         }
     }
 
-    /// Returns the queue groups that use a bucket.
+    /// Returns the users of a bucket.
     pub(crate) fn users(&mut self, id: BucketId) -> Option<&mut Vec<GroupIndex>> {
-        if id.is_shared() {
-            return self.shared.get_mut(id).map(|cell| &mut cell.users);
-        }
-        self.cell(id).map(|cell| &mut cell.users)
+        self.get_mut(id).map(|cell| &mut cell.users)
     }
 
-    /// Returns the shared bucket of an owner, if it has one that was used: the part of `who`, if it
-    /// is split.
-    pub(crate) fn shared_of(&self, owner: Owner, who: u64) -> Option<BucketId> {
-        let family = self.families.get(owner).filter(|family| family.shared.is_some())?;
-        *family.split.own_or_rest(who)
-    }
-
-    /// Returns the owner of a shared bucket, and whose part it is.
-    pub(crate) fn owner_of(&self, id: BucketId) -> Option<(Owner, Option<u64>)> {
-        let who = self.shared.get(id)?.member.part.and_then(|part| part.who);
-        let has = |family: &Family| match who {
-            Some(who) => family.split.get(who) == Some(&Some(id)),
-            None => family.split.rest == Some(id),
-        };
-        let class = self.families.classes.find(|family| family.as_ref().is_some_and(has));
-        let is_gates = self.families.gate.as_ref().is_some_and(has);
-        Some((if is_gates { Owner::Gate } else { Owner::Class(class?) }, who))
-    }
-
-    /// Applies new policies; `origins` gives for each new class which old one it was. A bucket that
-    /// existed keeps its level. One that did not, or was split differently, starts with one token:
-    /// enough not to stop any call, and no free burst (P11).
+    /// Applies new policies; `origins` gives the old class of each new one. A bucket keeps its level.
+    /// One that is new, or was split differently, starts with one token: enough not to stop any
+    /// call, and no free burst (P11).
     pub(crate) fn reconfigure(&mut self, policy: &Policy, origins: &Origins, now: Moment) {
         let Families { gate, retries, mut classes } = std::mem::take(&mut self.families);
         for family in classes.carry_over(origins).iter().flatten() {
@@ -278,7 +251,6 @@ impl Buckets {
         for (_, cell) in &mut self.cells {
             cell.users.clear();
         }
-        self.shared.forget_users();
     }
 
     fn adopt(
@@ -293,16 +265,16 @@ impl Buckets {
                 if family.policy != policy {
                     family.start = family.start_after(&policy, now);
                 }
-                family.policy = policy;
-                family.shared = shared;
+                let takes = self.takes;
                 for id in family.ids() {
-                    let takes = self.takes;
-                    if let Some(cell) = self.cell(id) {
-                        cell.bucket.resize(policy, now, takes);
-                    } else if let (Some(cell), Some(shared)) = (self.shared.get_mut(id), &family.shared) {
-                        cell.resize(policy, Arc::clone(shared), now, takes);
+                    let Some(cell) = self.get_mut(id) else { continue };
+                    cell.bucket.resize(policy, now, takes);
+                    if let (Some(member), Some(shared)) = (&mut cell.member, &shared) {
+                        member.resize(policy, Arc::clone(shared));
                     }
                 }
+                family.policy = policy;
+                family.shared = shared;
                 Some(family)
             }
             (family, policy) => {
@@ -314,28 +286,23 @@ impl Buckets {
 
     fn close(&mut self, family: &Family) {
         for id in family.ids() {
-            self.cells.try_remove(id.index as usize);
-            self.shared.close(id);
+            let cell = self.cells.try_remove(id.place());
+            self.sharing.members -= usize::from(cell.is_some_and(|cell| cell.member.is_some()));
         }
     }
 
-    /// Makes a bucket of a family for `who`, or the shared one.
+    /// Makes a bucket of a family for `who`, or the common one.
     #[cold]
     fn open(&mut self, owner: Owner, who: Option<u64>, now: Moment) -> Option<BucketId> {
         let family = self.families.get_mut(owner)?;
         let cells = &mut self.cells;
-        let shared = &mut self.shared;
-        let kept = |id: &mut Option<BucketId>| match *id {
-            Some(id) if id.is_shared() => shared.keep(id, now),
-            id => {
-                let place = id.map_or(usize::MAX, |id| id.index as usize);
-                let is_idle = |cell: &Cell| cell.users.is_empty() && cell.bucket.is_idle(now);
-                let kept = cells.get(place).is_some_and(|cell| !is_idle(cell));
-                if !kept {
-                    cells.try_remove(place);
-                }
-                kept
-            }
+        let sharing = &mut self.sharing;
+        let kept = |id: &mut Option<BucketId>| {
+            let place = id.map_or(usize::MAX, BucketId::place);
+            let kept = cells.get(place).is_some_and(|cell| !cell.is_idle(now));
+            let idle = if kept { None } else { cells.try_remove(place) };
+            idle.and_then(|cell| cell.member).into_iter().for_each(|member| sharing.forget(&member));
+            kept
         };
         let who = who.filter(|who| family.split.open(*who, now, kept));
         let place = match who {
@@ -344,19 +311,37 @@ impl Buckets {
         };
         if place.is_none() {
             self.serial = self.serial.checked_add(1).unwrap_or(NonZeroU32::MIN);
-            if let Some(policy) = &family.shared {
-                *place = self.shared.open(family.policy, family.start, Arc::clone(policy), who, self.serial);
-                return *place;
-            }
+            let serial = self.serial;
+            let shared = family.shared.as_ref();
+            let member = shared.map(|shared| self.sharing.join(family.policy, Arc::clone(shared), who, serial));
+            let mark = if member.is_some() { BucketId::SHARED } else { 0 };
             let bucket = Bucket::new(family.policy, family.start);
-            let index = cells.insert(Cell { serial: self.serial, bucket, users: Vec::new() });
-            *place = Some(BucketId { index: u32::try_from(index).ok()?, serial: self.serial });
+            let index = self.cells.insert(Cell { serial, bucket, member, users: Vec::new() });
+            *place = Some(BucketId { index: u32::try_from(index).ok()? | mark, serial });
         }
         *place
     }
+}
 
+// === impl Cell ===
+
+impl Cell {
     #[inline]
-    fn cell(&mut self, id: BucketId) -> Option<&mut Cell> {
-        self.cells.get_mut(id.index as usize).filter(|cell| cell.serial == id.serial)
+    fn ready_at(&self, now: Moment) -> Moment {
+        let own = self.bucket.ready_at(now);
+        self.member.as_ref().map_or(own, |member| own.max(member.held().ready_at(now)))
+    }
+
+    /// Returns the earliest time, from `from` on, of the tokens of a call, with `tokens` taken
+    /// before it.
+    pub(crate) fn ready_after(&self, tokens: usize, from: Moment, now: Moment) -> Moment {
+        let own = self.bucket.ready_after(tokens, from, now);
+        self.member.as_ref().map_or(own, |member| own.max(member.held().ready_after(tokens, from, now)))
+    }
+
+    /// True if dropping it loses nothing.
+    fn is_idle(&self, now: Moment) -> bool {
+        let member_is_idle = || self.member.as_ref().is_none_or(|member| member.is_idle(now));
+        self.users.is_empty() && self.bucket.is_idle(now) && member_is_idle()
     }
 }

@@ -1,5 +1,5 @@
-//! The requirements of a call: the tokens, slots and room on a connection that it needs in order to
-//! leave. These are plain values that fit in a receipt.
+//! The requirements of a call: tokens, slots and room on a connection. They are plain values, for
+//! its receipt.
 
 use std::num::NonZeroU32;
 
@@ -7,7 +7,7 @@ use crate::key::Group;
 use crate::moment::Moment;
 use crate::{ClassId, Reason};
 
-/// The facts about a call that decide its requirements.
+/// The facts behind a call's requirements.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Demand {
     pub(crate) class: ClassId,
@@ -15,13 +15,14 @@ pub(crate) struct Demand {
     pub(crate) credential: u64,
     pub(crate) group: Group,
     pub(crate) lasts: Lasts,
-    /// The tokens that it costs, whatever its class allows: a reload may change that.
+    /// Its cost, before the bounds of its class: a reload may change these.
     pub(crate) cost: u16,
 }
 
-/// The id of a bucket; stale once the bucket is gone.
+/// The id of a bucket, present or gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct BucketId {
+    /// The place of the bucket, with a mark if other gates share it.
     pub(crate) index: u32,
     /// Never zero, so that an `Option` of it takes no more room.
     pub(crate) serial: NonZeroU32,
@@ -31,17 +32,17 @@ pub(crate) struct BucketId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Charge {
     pub(crate) bucket: BucketId,
-    /// The reason a call waits that waits for this token.
+    /// The reason of a wait for this token.
     pub(crate) reason: Reason,
     /// True if the bucket is one of many (per flow or credential), so that its being empty says
     /// nothing about other queues.
     pub(crate) own: bool,
-    /// The tokens that were taken; zero before that.
+    /// The tokens taken so far.
     pub(crate) taken: u16,
 }
 
-/// The tokens that a call takes, in the order in which reasons are named. Four fit without
-/// allocation, enough for all except long `within` chains.
+/// The tokens of a call, in the order of reasons. Four fit without allocation, enough for all except
+/// long `within` chains.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Charges {
     first: [Option<Charge>; 4],
@@ -62,19 +63,18 @@ pub(crate) enum SlotShare {
     Rest { era: u32 },
 }
 
-/// Everything that a call takes at the moment it leaves, together or not at all, and the credential
-/// whose pause applies to it.
+/// The requirements of a call when it leaves, taken together or not at all.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Requirements {
     pub(crate) group: Group,
     /// Its share of the gate's slots and of the class's.
     pub(crate) shares: [SlotShare; 2],
     pub(crate) charges: Charges,
-    /// Its credential, if pauses are told apart by it.
+    /// Its credential, if pauses are split by credential.
     pub(crate) credential: Option<u64>,
 }
 
-/// The duration of a call and its beginning. One byte: a waiting call has no room for two.
+/// The duration of a call, and how it begins. One byte: a waiting call has no room for two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Lasts {
     /// It lasts to the end of its answer.
@@ -85,13 +85,13 @@ pub(crate) enum Lasts {
     LongAfterList,
 }
 
-/// The times at which a call takes its requirements.
+/// The times of a call's turn.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Turn {
     pub(crate) now: Moment,
-    /// The moment at which its tokens are judged: `now`, or earlier if the driver was late.
+    /// The time for its tokens: `now`, or earlier if the driver was late.
     pub(crate) at: Moment,
-    /// The moment at which the last thing it waited for was there; `None` if it did not wait.
+    /// The time of the last of its requirements; `None` if it did not wait.
     pub(crate) there_since: Option<Moment>,
 }
 
@@ -99,11 +99,27 @@ pub(crate) struct Turn {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Block {
     pub(crate) reason: Reason,
-    /// The moment at which it may be over; `Moment::MAX` if time alone does not end it.
+    /// The earliest end; `Moment::MAX` if time alone does not end it.
     pub(crate) until: Moment,
-    /// True if it stops this queue (and those that share its buckets and slots) but not the others
-    /// of its class.
+    /// True if it does not stop all queues of its class, only those with the same buckets and slots.
     pub(crate) own: bool,
+}
+
+// === impl BucketId ===
+
+impl BucketId {
+    /// The mark of a shared bucket.
+    pub(crate) const SHARED: u32 = 1 << 31;
+
+    #[inline]
+    pub(crate) fn place(self) -> usize {
+        (self.index & !Self::SHARED) as usize
+    }
+
+    /// True if other gates share the bucket.
+    pub(crate) fn is_shared(self) -> bool {
+        self.index & Self::SHARED != 0
+    }
 }
 
 // === impl Block ===
@@ -146,8 +162,8 @@ impl Charges {
         self.iter().any(|charge| charge.bucket == bucket)
     }
 
-    /// Returns the buckets for whose tokens a retry is held no longer than its key may hold it: the
-    /// retry bucket and the gate's.
+    /// Returns the retry bucket and the gate's. A retry waits for their tokens no longer than its
+    /// key may hold it.
     #[inline]
     pub(crate) fn of_retry(&self) -> impl Iterator<Item = BucketId> {
         self.iter().filter(|charge| charge.reason.is_of_retry()).map(|charge| charge.bucket)

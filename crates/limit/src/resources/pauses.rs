@@ -1,9 +1,8 @@
-//! Pauses: after the upstream asked for one, no call that it concerns leaves before it is over.
+//! Pauses: after the upstream asked for one, no call in its scope leaves before it is over.
 //!
-//! A pause is a moment. A longer one wins, a shorter one changes nothing, and only an operator can
-//! take one back. One without a time grows each time it happens again, until a call that left after
-//! it has succeeded. The number of credentials that are told apart is bounded; past it, all others
-//! share one pause.
+//! A longer pause wins, a shorter one changes nothing, and only an operator can take one back. One
+//! without a time grows each time it happens again, until a call that left after it has succeeded.
+//! The number of credentials with a pause of their own is bounded; all others share one.
 
 use std::time::Duration;
 
@@ -12,15 +11,15 @@ use crate::moment::Moment;
 use crate::outcome::{Pause, PauseLength, Scope};
 use crate::{ClassId, Origins, PerClass, Policy};
 
-/// The calls that wait while a pause is in force.
+/// The calls under a pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PauseTarget {
     /// The calls of this class.
     Class(ClassId),
-    /// The calls of this credential, by the salted hash that came with the call: it tells one
-    /// credential from another and reveals nothing else.
+    /// The calls of this credential, by a salted hash: it distinguishes credentials and reveals
+    /// nothing else.
     Credential(u64),
-    /// The calls of all credentials past the number that is told apart.
+    /// The calls of all credentials without a pause of their own.
     OtherCredentials,
     /// Every call that is not exempt.
     Gate,
@@ -29,11 +28,11 @@ pub enum PauseTarget {
 /// A pause in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PauseView {
-    /// The calls that wait.
+    /// The calls under it.
     pub who: PauseTarget,
     /// The moment it ends.
     pub until: Moment,
-    /// True if another gate told of it, with which this one shares a bucket.
+    /// True if it came from another gate, by a shared bucket.
     pub heard: bool,
 }
 
@@ -43,12 +42,10 @@ pub(crate) struct Pauses {
     by_credential: bool,
     gate: PauseState,
     classes: PerClass<PauseState>,
-    /// The rest is the pause of all credentials past the number that is told apart.
     credentials: Split<PauseState>,
-    /// The moment at which the last of them ends. Until the first pause, asking costs one
-    /// comparison.
+    /// The latest end of a pause. Until the first pause, asking costs one comparison.
     last: Moment,
-    /// True if one of them grows, so that successes must be reported.
+    /// True if a pause grows, so that successes must be reported.
     pub(crate) grows: bool,
     /// The number of changes so far.
     pub(crate) changes: u64,
@@ -56,30 +53,28 @@ pub(crate) struct Pauses {
 
 /// The pause of one scope.
 #[derive(Clone, Copy, Debug, Default)]
-struct PauseState {
-    until: Moment,
-    /// True if another gate told of it.
+pub(crate) struct PauseState {
+    pub(crate) until: Moment,
+    /// True if it came from another gate.
     heard: bool,
-    /// The length of the last pause that had no time of its own; zero once a call has succeeded
-    /// since.
-    grown: Duration,
-    /// The number of calls that had left when that pause was recorded: those were under way
-    /// together and count once.
+    /// The length of the last pause without a time; zero once a call has succeeded since.
+    pub(crate) grown: Duration,
+    /// The number of departures before that pause. Those calls were under way together and count
+    /// once.
     left: u64,
 }
 
-/// The call to which an answer belongs.
+/// The call behind an answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Origin {
     pub(crate) class: ClassId,
     pub(crate) credential: u64,
-    /// The number of the call among all that have left.
+    /// The number of the call among all departures.
     pub(crate) left: u64,
 }
 
-/// The moments at which the pauses of a call end: those that it shares with its class and its gate,
-/// and its credential's own.
-#[derive(Clone, Copy, Debug)]
+/// The ends of a call's pauses: of its class and its gate, and of its credential.
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Ends {
     pub(crate) shared: Moment,
     pub(crate) own: Moment,
@@ -96,8 +91,7 @@ impl Pauses {
         }
     }
 
-    /// Returns the credential that decides which of many pauses applies; `None` if there is only
-    /// one.
+    /// Returns the credential of a call if pauses are by credential.
     #[inline]
     pub(crate) fn own(&self, credential: u64) -> Option<u64> {
         self.by_credential.then_some(credential)
@@ -109,80 +103,86 @@ impl Pauses {
         self.last > now
     }
 
-    /// Returns the moments at which a call's pauses end, or ended.
+    /// Returns when a call's pauses end, or ended.
     #[inline]
     pub(crate) fn ends(&self, class: ClassId, own: Option<u64>) -> Ends {
         if self.last == Moment::ZERO {
-            return Ends { shared: Moment::ZERO, own: Moment::ZERO };
+            return Ends::default();
         }
         let class = self.classes.get(class).map_or(Moment::ZERO, |class| class.until);
         let own = own.map_or(Moment::ZERO, |who| self.credentials.own_or_rest(who).until);
         Ends { shared: self.gate.until.max(class), own }
     }
 
-    /// Returns the moment at which the pause of the whole gate ends.
+    /// Returns the end of the pause of the whole gate.
     pub(crate) fn gate_ends(&self) -> Moment {
         self.gate.until
     }
 
-    /// Begins the pause that the upstream asked for. Returns its end, unless that was so already;
-    /// `leaves` is the number of calls that have left so far.
+    /// Begins a pause of the upstream's. Returns its end, unless another lasts longer; `leaves` is
+    /// the number of departures so far.
     pub(crate) fn begin(&mut self, pause: Pause, origin: Origin, leaves: u64, now: Moment) -> Option<Moment> {
-        let pausing = self.scoped(pause.scope, origin, now)?;
+        let target = match pause.scope {
+            // A failure with a time: it has its place in the key table.
+            Scope::Key => return None,
+            Scope::Class => PauseTarget::Class(origin.class),
+            // Without pauses by credential, the pause concerns every call.
+            Scope::Credential => self.own(origin.credential).map_or(PauseTarget::Gate, PauseTarget::Credential),
+            Scope::Gate => PauseTarget::Gate,
+        };
+        let state = self.state_mut(target, now)?;
         let length = match pause.length {
             PauseLength::Known(length) => length,
-            PauseLength::Growing { .. } if pausing.left > 0 && origin.left <= pausing.left => return None,
+            PauseLength::Growing { .. } if state.left > 0 && origin.left <= state.left => return None,
             PauseLength::Growing { first, most } => {
-                let length = if pausing.grown.is_zero() { first } else { pausing.grown.saturating_mul(2) };
-                pausing.grown = length.min(most);
-                pausing.left = leaves;
-                pausing.grown
+                let length = if state.grown.is_zero() { first } else { state.grown.saturating_mul(2) };
+                state.grown = length.min(most);
+                state.left = leaves;
+                state.grown
             }
         };
-        let before = pausing.until;
         let until = now + length;
-        if until > before && until > now {
-            pausing.until = until;
-            pausing.heard = false;
+        let is_longer = until > state.until.max(now);
+        if is_longer {
+            state.until = until;
+            state.heard = false;
             self.last = self.last.max(until);
         }
         self.grows |= matches!(pause.length, PauseLength::Growing { .. });
         self.changes += 1;
-        (until > before && until > now).then_some(until)
+        is_longer.then_some(until)
     }
 
-    /// Records the success of a call: pauses that grew before it left stop growing.
+    /// Records the success of a call. Earlier pauses stop growing.
     pub(crate) fn succeeded(&mut self, origin: Origin) {
         self.changes += 1;
-        let heard = |pausing: &mut PauseState| {
-            if origin.left > pausing.left {
-                pausing.grown = Duration::ZERO;
+        let heard = |state: &mut PauseState| {
+            if origin.left > state.left {
+                state.grown = Duration::ZERO;
             }
         };
         heard(&mut self.gate);
         self.classes.get_mut(origin.class).into_iter().for_each(heard);
         heard(self.credentials.own_or_rest_mut(origin.credential));
-        let classes = self.classes.iter().map(|(_, pausing)| pausing);
-        let mut all = self.credentials.all().chain(classes).chain([&self.gate]);
-        self.grows = all.any(|pausing| !pausing.grown.is_zero());
+        let grows = self.all().any(|(_, state)| !state.grown.is_zero());
+        self.grows = grows;
     }
 
     /// Ends every pause at once and forgets their growth. Returns how many there were.
     pub(crate) fn lift(&mut self, now: Moment) -> usize {
-        let lifted = self.views(now, usize::MAX).len();
+        let lifted = self.in_force(now).count();
         self.classes = self.classes.map(|_| PauseState::default());
-        self.gate = PauseState::default();
-        self.credentials = Split::default();
         // A call that leaves now could not have left before this moment.
-        self.gate.until = now;
+        self.gate = PauseState { until: now, ..PauseState::default() };
+        self.credentials = Split::default();
         self.last = now;
         self.grows = false;
         self.changes += 1;
         lifted
     }
 
-    /// Applies new limits; `origins` gives for each new class which old one it was. Pauses of
-    /// credentials end if credentials are no longer told apart.
+    /// Applies new limits; `origins` gives the old class of each new one. Pauses of credentials end
+    /// if credentials have none of their own any more.
     pub(crate) fn reconfigure(&mut self, policy: &Policy, origins: &Origins) {
         self.classes.carry_over(origins);
         self.by_credential = policy.pause_scope == Scope::Credential;
@@ -193,97 +193,79 @@ impl Pauses {
 
     /// Returns the pauses in force, at most `most` of them.
     pub(crate) fn views(&self, now: Moment, most: usize) -> Vec<PauseView> {
-        let classes = self.classes.iter().map(|(class, pausing)| (PauseTarget::Class(class), pausing));
-        let credentials = self.credentials.parts().map(|(who, pausing)| (PauseTarget::Credential(who), pausing));
-        let whole = [(PauseTarget::Gate, &self.gate), (PauseTarget::OtherCredentials, &self.credentials.rest)];
-        let all = whole.into_iter().chain(classes).chain(credentials).filter(|(_, pausing)| pausing.until > now);
-        all.take(most).map(|(who, pausing)| PauseView { who, until: pausing.until, heard: pausing.heard }).collect()
+        let views = self.in_force(now).take(most);
+        views.map(|(who, state)| PauseView { who, until: state.until, heard: state.heard }).collect()
     }
 
-    /// Returns every pause that is in force or remembers how long it was: the calls it concerns,
-    /// the time it has left and the length to which it has grown.
-    pub(crate) fn kept(&self, now: Moment) -> impl Iterator<Item = (PauseTarget, Duration, Duration)> {
-        let classes = self.classes.iter().map(|(class, pausing)| (PauseTarget::Class(class), pausing));
-        let credentials = self.credentials.parts().map(|(who, pausing)| (PauseTarget::Credential(who), pausing));
-        let whole = [(PauseTarget::Gate, &self.gate), (PauseTarget::OtherCredentials, &self.credentials.rest)];
-        let all = whole.into_iter().chain(classes).chain(credentials);
-        let all = all.map(move |(who, pausing)| (who, pausing.until - now, pausing.grown));
-        all.filter(|(_, left, grown)| !left.is_zero() || !grown.is_zero())
+    fn in_force(&self, now: Moment) -> impl Iterator<Item = (PauseTarget, &PauseState)> {
+        self.all().filter(move |(_, state)| state.until > now)
     }
 
-    /// Begins the pause of a gate, a class or a credential that another gate has told of. Returns
-    /// its end, unless that was so already: then a pause is in force until `surely` at least.
+    /// Returns the pauses of all scopes.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (PauseTarget, &PauseState)> {
+        let whole = [(PauseTarget::Gate, &self.gate), (PauseTarget::OtherCredentials, &self.credentials.rest)];
+        let classes = self.classes.iter().map(|(class, state)| (PauseTarget::Class(class), state));
+        let credentials = self.credentials.parts().map(|(who, state)| (PauseTarget::Credential(who), state));
+        whole.into_iter().chain(classes).chain(credentials)
+    }
+
+    /// Begins a pause from another gate. Returns its end, unless a pause is in force until `surely`
+    /// at least.
     pub(crate) fn hear(&mut self, who: PauseTarget, until: Moment, surely: Moment, now: Moment) -> Option<Moment> {
-        let pausing = match who {
-            PauseTarget::Gate => &mut self.gate,
-            PauseTarget::Class(class) => self.classes.get_mut(class)?,
-            PauseTarget::Credential(who) => self.of_credential(who, now),
-            PauseTarget::OtherCredentials => return None,
-        };
-        if pausing.until >= surely || until <= now {
+        let state = self.state_mut(who, now)?;
+        if state.until >= surely || until <= now {
             return None;
         }
-        pausing.until = until;
-        pausing.heard = true;
+        state.until = until;
+        state.heard = true;
         self.last = self.last.max(until);
         self.changes += 1;
         Some(until)
     }
 
-    /// Ends the pause of a gate, a class or a credential. Returns true if there was one.
+    /// Ends a pause. Returns true if there was one.
     pub(crate) fn end(&mut self, who: PauseTarget, now: Moment) -> bool {
-        let pausing = match who {
-            PauseTarget::Class(class) => self.classes.get_mut(class),
-            PauseTarget::Credential(who) => self.credentials.get_mut(who),
-            PauseTarget::Gate | PauseTarget::OtherCredentials => Some(&mut self.gate),
-        };
-        let pausing = pausing.filter(|pausing| pausing.until > now);
-        let was_there = pausing.map(|pausing| pausing.until = now).is_some();
+        if matches!(who, PauseTarget::Credential(who) if self.credentials.get(who).is_none()) {
+            return false;
+        }
+        let state = self.state_mut(who, now).filter(|state| state.until > now);
+        let was_there = state.map(|state| state.until = now).is_some();
         self.changes += u64::from(was_there);
         was_there
     }
 
     /// Goes on with a pause of before a restart.
     pub(crate) fn restore(&mut self, who: PauseTarget, until: Moment, grown: Duration, now: Moment) {
-        let pausing = match who {
-            PauseTarget::Gate => Some(&mut self.gate),
-            PauseTarget::Class(class) => self.classes.get_mut(class),
-            PauseTarget::Credential(who) if self.by_credential => Some(self.of_credential(who, now)),
-            PauseTarget::OtherCredentials if self.by_credential => Some(&mut self.credentials.rest),
-            PauseTarget::Credential(_) | PauseTarget::OtherCredentials => None,
-        };
-        if let Some(pausing) = pausing {
-            pausing.until = pausing.until.max(until);
-            pausing.grown = grown;
+        let is_of_credentials = matches!(who, PauseTarget::Credential(_) | PauseTarget::OtherCredentials);
+        if is_of_credentials && !self.by_credential {
+            return;
+        }
+        if let Some(state) = self.state_mut(who, now) {
+            state.until = state.until.max(until);
+            state.grown = grown;
             self.last = self.last.max(until);
             self.grows |= !grown.is_zero();
         }
     }
 
-    /// Returns the pause to which an answer refers.
-    fn scoped(&mut self, scope: Scope, origin: Origin, now: Moment) -> Option<&mut PauseState> {
-        match scope {
-            // A failure with a time: it has its place in the key table.
-            Scope::Key => None,
-            Scope::Class => self.classes.get_mut(origin.class),
-            Scope::Credential if self.by_credential => Some(self.of_credential(origin.credential, now)),
-            // If credentials are not told apart, the pause concerns every call.
-            Scope::Credential | Scope::Gate => Some(&mut self.gate),
-        }
-    }
-
-    fn of_credential(&mut self, who: u64, now: Moment) -> &mut PauseState {
-        // A pause is forgotten when it has been over for as long as it lasted.
-        let kept = |pausing: &mut PauseState| pausing.until + pausing.grown > now;
-        self.credentials.open(who, now, kept);
-        self.credentials.own_or_rest_mut(who)
+    fn state_mut(&mut self, target: PauseTarget, now: Moment) -> Option<&mut PauseState> {
+        Some(match target {
+            PauseTarget::Class(class) => self.classes.get_mut(class)?,
+            PauseTarget::Credential(who) => {
+                // A pause is forgotten when it has been over for as long as it lasted.
+                self.credentials.open(who, now, |state| state.until + state.grown > now);
+                self.credentials.own_or_rest_mut(who)
+            }
+            PauseTarget::OtherCredentials => &mut self.credentials.rest,
+            PauseTarget::Gate => &mut self.gate,
+        })
     }
 }
 
 // === impl Ends ===
 
 impl Ends {
-    /// Returns the moment from which no pause holds the call.
+    /// Returns the end of the last of them.
     pub(crate) fn all(self) -> Moment {
         self.shared.max(self.own)
     }

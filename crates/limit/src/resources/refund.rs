@@ -1,35 +1,30 @@
-//! Refunds: decides which takes can still be given back, namely those without which their bucket
-//! would not have overflowed since.
+//! Refunds: decides if a token can still be given back.
 //!
 //! A token that was not taken after all would have been there ever since, unless the bucket was
 //! full at some moment in between: then it would have overflowed, and giving it back would create a
 //! call out of nothing (P1). So every take records how many whole tokens it found missing. A token
-//! can come back while no later take found less than one missing; and when it does, all later takes
+//! can come back while no later take found less than one missing. When it does, all later takes
 //! have found one less.
 
-/// The most missing tokens that are told apart. A take that found more missing counts as having
-/// found this many, which at worst gives back too little.
-const DEPTH: usize = 64;
-
-/// The distance from full at which each take found its bucket.
+/// The missing tokens at the latest takes.
 #[derive(Debug, Default)]
 pub(crate) struct Refunds {
-    /// The last take that found less than one token missing.
+    /// The last take with less than one token missing.
     full: u64,
-    /// For each number of whole tokens missing, from one on: the last take that found that many.
+    /// The last take by the number of whole tokens missing, from one on.
     short: Vec<u64>,
 }
 
 // === impl Refunds ===
 
 impl Refunds {
-    /// Records that take `number` found less than one token missing.
+    /// Records take `number` with less than one token missing.
     #[inline]
     pub(crate) fn found_full(&mut self, number: u64) {
         self.full = number;
     }
 
-    /// Records that take `number` found this many whole tokens missing.
+    /// Records take `number` with this many whole tokens missing.
     #[inline]
     pub(crate) fn found(&mut self, missing: u64, number: u64) {
         let Some(place) = usize::try_from(missing).unwrap_or(DEPTH).min(DEPTH).checked_sub(1) else {
@@ -47,8 +42,8 @@ impl Refunds {
         self.short.push(number);
     }
 
-    /// Gives back the token of take `number` if the bucket would not have overflowed since without
-    /// that take. Returns false if it would.
+    /// Gives back the token of take `number`. Returns false if the bucket would have overflowed
+    /// since without that take.
     pub(crate) fn give_back(&mut self, number: u64) -> bool {
         if number < self.full {
             return false;
@@ -63,6 +58,10 @@ impl Refunds {
         true
     }
 }
+
+/// The most missing tokens to distinguish. A take with more missing counts as with this many, so
+/// that at worst too little is given back.
+const DEPTH: usize = 64;
 
 #[cfg(test)]
 mod tests {
@@ -119,8 +118,8 @@ mod tests {
     }
 
     proptest! {
-        /// P1 and P6: a call that gave back might as well never have arrived, and no bucket has
-        /// more than it would have had then.
+        /// P1 and P6: after a refund it is as if the call had never arrived, and no bucket has more
+        /// than it would have had then.
         #[test]
         fn p1_p6_what_is_given_back_was_never_taken(
             burst in 1_u32..8,

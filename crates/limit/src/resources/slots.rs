@@ -2,7 +2,7 @@
 //! credential.
 //!
 //! They are counted even where nothing limits them, so that a limit that comes with a reload knows
-//! how many calls are in flight.
+//! the number of calls in flight.
 
 use super::{SlotShare, Split};
 use crate::moment::Moment;
@@ -12,10 +12,10 @@ use crate::{GroupIndex, InFlight, Per};
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
     pub(crate) limit: Option<InFlight>,
-    /// The number of calls in flight that hold one.
+    /// The number of slots in use.
     pub(crate) used: u32,
     split: Split<SlotSet>,
-    /// Tells apart what they were split by.
+    /// The number of changes of their `per`.
     era: u32,
 }
 
@@ -23,7 +23,7 @@ pub(crate) struct Slots {
 #[derive(Debug, Default)]
 struct SlotSet {
     used: u32,
-    /// The queue groups that need one of these.
+    /// The queue groups with calls for these.
     users: Vec<GroupIndex>,
 }
 
@@ -34,7 +34,7 @@ impl Slots {
         Self { limit, ..Self::default() }
     }
 
-    /// Returns the share that a call of this flow and credential would hold.
+    /// Returns the share of a call of this flow and credential.
     #[inline]
     pub(crate) fn share(&mut self, flow: u64, credential: u64, now: Moment) -> SlotShare {
         match self.limit {
@@ -48,18 +48,18 @@ impl Slots {
     #[inline(never)]
     fn share_of_many(&mut self, who: u64, now: Moment) -> SlotShare {
         let era = self.era;
-        let kept = |part: &mut SlotSet| part.used > 0 || !part.users.is_empty();
+        let kept = |set: &mut SlotSet| set.used > 0 || !set.users.is_empty();
         if self.split.open(who, now, kept) { SlotShare::Split { who, era } } else { SlotShare::Rest { era } }
     }
 
-    /// Returns how many calls may take this share now.
+    /// Returns the free slots for this share.
     #[inline]
     pub(crate) fn free(&self, share: SlotShare) -> u32 {
         let Some(limit) = self.limit else { return u32::MAX };
         let used = match share {
             SlotShare::None => return u32::MAX,
             SlotShare::Whole => self.used,
-            SlotShare::Split { who, .. } => self.split.get(who).map_or(0, |part| part.used),
+            SlotShare::Split { who, .. } => self.split.get(who).map_or(0, |set| set.used),
             SlotShare::Rest { .. } => self.split.rest.used,
         };
         limit.max.get().saturating_sub(used)
@@ -71,12 +71,12 @@ impl Slots {
             return;
         }
         self.used = self.used.saturating_add(1);
-        if let Some(part) = self.part(share) {
-            part.used = part.used.saturating_add(1);
+        if let Some(set) = self.set(share) {
+            set.used = set.used.saturating_add(1);
         }
     }
 
-    /// Gives a share back and adds the queue groups that may now continue to `unblocked`.
+    /// Gives a share back and adds its users to `unblocked`.
     #[inline]
     pub(crate) fn give_back(&mut self, share: SlotShare, unblocked: &mut Vec<GroupIndex>) {
         if share == SlotShare::None {
@@ -84,15 +84,15 @@ impl Slots {
         }
         debug_assert!(self.used > 0, "a slot was given back twice");
         self.used = self.used.saturating_sub(1);
-        if let Some(part) = self.part(share) {
-            part.used = part.used.saturating_sub(1);
-            unblocked.extend_from_slice(&part.users);
+        if let Some(set) = self.set(share) {
+            set.used = set.used.saturating_sub(1);
+            unblocked.extend_from_slice(&set.users);
         }
     }
 
-    /// Returns the queue groups that need a share, if it is one of many.
+    /// Returns the users of a share, if it is one of many.
     pub(crate) fn users(&mut self, share: SlotShare) -> Option<&mut Vec<GroupIndex>> {
-        self.part(share).map(|part| &mut part.users)
+        self.set(share).map(|set| &mut set.users)
     }
 
     /// Applies a new limit. Calls in flight stay counted as a whole, and by flow or credential only
@@ -103,11 +103,11 @@ impl Slots {
             self.era = self.era.wrapping_add(1);
         }
         self.limit = limit;
-        self.split.all_mut().for_each(|part| part.users.clear());
+        self.split.all_mut().for_each(|set| set.users.clear());
     }
 
     #[inline]
-    fn part(&mut self, share: SlotShare) -> Option<&mut SlotSet> {
+    fn set(&mut self, share: SlotShare) -> Option<&mut SlotSet> {
         match share {
             SlotShare::Split { who, era } if era == self.era => self.split.get_mut(who),
             SlotShare::Rest { era } if era == self.era => Some(&mut self.split.rest),

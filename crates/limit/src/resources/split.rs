@@ -1,25 +1,24 @@
-//! The splitter of buckets, slots and pauses: each flow or credential has a part of its own, up to
-//! a thousand of them, and all others share the rest. Memory must not grow with what clients make
-//! up.
+//! Buckets, slots and pauses by flow or credential: up to a thousand have a part of their own, and
+//! all others share the rest. Memory must not grow with what clients make up.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::moment::Moment;
 
-/// A part for each flow or credential, and one that the others share.
+/// A part for each flow or credential, and a rest for the others.
 #[derive(Debug, Default)]
 pub(crate) struct Split<T> {
     parts: HashMap<u64, T>,
     pub(crate) rest: T,
-    /// The moment at which idle parts were last looked for.
+    /// The moment of the last search for idle parts.
     swept: Moment,
 }
 
 // === impl Split ===
 
 impl<T: Default> Split<T> {
-    /// Returns the part of a flow or credential, unless it has none of its own.
+    /// Returns the part of a flow or credential, if it has one of its own.
     #[inline]
     pub(crate) fn get(&self, who: u64) -> Option<&T> {
         self.parts.get(&who)
@@ -38,14 +37,14 @@ impl<T: Default> Split<T> {
         self.parts.get_mut(&who).unwrap_or(&mut self.rest)
     }
 
-    /// Gives a flow or credential a part of its own if there is room for one, if need be instead of
-    /// those that are not `kept`. Returns true if it has one now.
+    /// Gives a flow or credential a part of its own if there is room, if need be instead of parts
+    /// that are not `kept`. Returns true if it has one now.
     pub(crate) fn open(&mut self, who: u64, now: Moment, mut kept: impl FnMut(&mut T) -> bool) -> bool {
         if self.parts.contains_key(&who) {
             return true;
         }
-        // Looking for idle parts takes a look at each: too expensive for each call.
-        if self.parts.len() >= MOST && now.since(self.swept) >= SWEEP_EVERY {
+        // A search looks at each part: too expensive for each call.
+        if self.parts.len() >= MOST && now - self.swept >= SWEEP_EVERY {
             self.swept = now;
             self.parts.retain(|_, part| kept(part));
         }
@@ -71,7 +70,7 @@ impl<T: Default> Split<T> {
     }
 }
 
-/// The most flows or credentials that are told apart.
+/// The most flows or credentials with a part of their own.
 pub(crate) const MOST: usize = 1000;
 /// The least time between two searches for idle parts.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);

@@ -1,21 +1,21 @@
-//! The state that a limiter takes along over a restart: failing keys, pauses and bucket levels.
+//! The memory of a limiter over a restart: failing keys, pauses and bucket levels.
 //!
 //! P21: after a restart no key is tried before its time, no pause ends sooner, and no bucket has
-//! more tokens than it would have had. Times are kept as what is left of them, because moments mean
-//! nothing to another process. Names are not kept: they could be paths, and paths can be secrets.
+//! more tokens than it would have had. Times are kept as durations, because moments mean nothing to
+//! another process. Names are not kept: they could be paths, and paths can be secrets.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::key::Key;
 use crate::moment::Moment;
-use crate::resources::{Flow, Levels, PauseTarget};
+use crate::resources::{Gap, Levels, PauseTarget};
 use crate::{ClassId, KeyState, Limiter, Owner, Parts, Position};
 
-/// A limiter's memory as it was at one moment.
+/// The memory of a limiter at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FrozenLimiter {
-    /// The failing keys, those that wait longest first.
+    /// The failing keys, the longest waits first.
     pub keys: Vec<FrozenKey>,
     /// The pauses.
     pub pauses: Vec<FrozenPause>,
@@ -23,7 +23,7 @@ pub struct FrozenLimiter {
     pub buckets: Vec<(FrozenPart, Levels)>,
 }
 
-/// The part of a gate that a pause or a bucket is of.
+/// The part of a gate with a pause or a bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FrozenPart {
     /// The whole gate.
@@ -32,9 +32,9 @@ pub enum FrozenPart {
     Retries,
     /// The class of this name.
     Class(Arc<str>),
-    /// The credential of this hash.
+    /// The credential with this hash.
     Credential(u64),
-    /// The credentials that are not told apart.
+    /// The credentials past the bound.
     OtherCredentials,
 }
 
@@ -47,35 +47,26 @@ pub struct FrozenKey {
     pub failures: u32,
     /// The status of the last one.
     pub status: Option<u16>,
-    /// The time until it may be tried.
+    /// The time until its next trial.
     pub ready: Duration,
-    /// The time that is left of what the upstream named.
+    /// The rest of the upstream's own time.
     pub named: Duration,
-    /// The time until it is forgotten.
+    /// The time until the end of its memory.
     pub forget: Duration,
 }
 
 /// A pause.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrozenPause {
-    /// The calls that wait.
+    /// The calls to stop.
     pub of: FrozenPart,
-    /// The time that it has left.
+    /// The rest of it.
     pub left: Duration,
-    /// The length to which it has grown without a time of its own.
+    /// The grown length, if the upstream named none.
     pub grown: Duration,
 }
 
-/// The time between the moment at which a limiter was frozen and the one at which another goes on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gap {
-    /// The time that has passed, at least.
-    pub length: Duration,
-    /// The time for which the frozen one may have gone on without being seen; `None` if it has not.
-    pub unseen: Option<Duration>,
-}
-
-/// A reading of a limiter's memory, a little at a time.
+/// A walk over a limiter's memory, a little at a time.
 #[derive(Debug, Default)]
 pub struct FreezeWalk {
     began: Option<Moment>,
@@ -83,26 +74,25 @@ pub struct FreezeWalk {
     frozen: FrozenLimiter,
 }
 
-/// Numbers that change when there is something new to keep.
+/// Counters of the changes to a limiter's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// Of keys and pauses.
+    /// The changes of keys and pauses.
     pub memory: u64,
-    /// Of the levels of buckets.
+    /// The changes of bucket levels.
     pub takes: u64,
 }
 
 // === impl Limiter ===
 
 impl Limiter {
-    /// Returns the numbers by which to see if there is something new to keep.
+    /// Returns the changes so far.
     pub fn changes(&self) -> Changes {
         let memory = self.parts().stage.table().changes().wrapping_add(self.parts().resources.pauses.changes);
         Changes { memory, takes: self.parts().resources.buckets.takes }
     }
 
-    /// Reads a little more of what is kept over a restart, of at most `most` keys. Returns it once
-    /// it is whole.
+    /// Reads a little more of the memory, with at most `most` keys. Returns it once it is whole.
     pub fn freeze_some(&self, freezing: &mut FreezeWalk, most: usize, now: Moment) -> Option<FrozenLimiter> {
         let now = self.latest(now);
         let began = *freezing.began.get_or_insert_with(|| {
@@ -128,8 +118,7 @@ impl Limiter {
         is_over.then(|| std::mem::take(freezing).frozen)
     }
 
-    /// Goes on with what another limiter of the same gate remembered. For a limiter at rest, before
-    /// its first call.
+    /// Takes over the memory of an earlier limiter of the same gate, before the first call.
     pub fn thaw(&mut self, frozen: &FrozenLimiter, gap: Gap, now: Moment) {
         let now = self.latest(now);
         self.restore(|parts| parts.thaw(frozen, gap, now));
@@ -154,11 +143,9 @@ impl Parts {
             }
         }
         self.stage.keys().listen(self.resources.pauses.grows);
-        let seconds = gap.length.as_secs_f64();
-        let surely = gap.unseen.map(|unseen| gap.length.saturating_sub(unseen).as_secs_f64());
         for (of, levels) in &frozen.buckets {
             if let Some(owner) = self.owner(of) {
-                self.resources.buckets.restore(owner, levels, Flow { seconds, surely }, now);
+                self.resources.buckets.restore(owner, levels, gap, now);
             }
         }
     }
@@ -170,8 +157,9 @@ impl Parts {
             PauseTarget::Credential(who) => FrozenPart::Credential(who),
             PauseTarget::OtherCredentials => FrozenPart::OtherCredentials,
         };
-        let kept = self.resources.pauses.kept(now);
-        kept.map(|(who, left, grown)| FrozenPause { of: of(who), left, grown }).collect()
+        let all = self.resources.pauses.all();
+        let all = all.map(|(who, state)| FrozenPause { of: of(who), left: state.until - now, grown: state.grown });
+        all.filter(|pause| !pause.left.is_zero() || !pause.grown.is_zero()).collect()
     }
 
     pub(super) fn frozen_buckets(&self, now: Moment) -> Vec<(FrozenPart, Levels)> {
@@ -215,7 +203,7 @@ impl Parts {
     }
 }
 
-/// The most buckets by flow or credential that are kept.
+/// The most buckets by flow or credential in a memory.
 const PARTS: usize = 4000;
 
 #[cfg(test)]

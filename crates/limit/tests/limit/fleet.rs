@@ -47,7 +47,7 @@ pub(super) struct Fleet {
     /// What the store was told of it, by moment and gate.
     pub(super) told_left: Vec<(Moment, usize, u32)>,
     /// The words of gates that come back to their store on their way without it.
-    pub(super) told_alone: Vec<(usize, Alone)>,
+    pub(super) told_alone: Vec<(usize, Fallback)>,
     /// The answers that are lost on the way, by their number among all answers.
     pub(super) lose_answer: Box<dyn FnMut() -> bool>,
     /// What becomes of an answer on the way.
@@ -267,7 +267,7 @@ impl Fleet {
         let from = self.sender(gate);
         for ask in asks {
             self.asks.push((self.now, gate));
-            self.told_alone.extend(ask.away.then_some((gate, ask.alone)));
+            self.told_alone.extend(ask.away.then_some((gate, ask.fallback)));
             self.told_left.extend(ask.left.map(|left| (self.now, gate, left)));
             let away = Event::Answer(from, ask.asked, Err(StoreFailure::Unreachable), self.now);
             self.schedule(self.now + TIMEOUT, away);
@@ -433,7 +433,7 @@ impl Gate {
 
     /// Returns the calls that it sent while the store was away.
     pub(super) fn alone(&self, now: Moment) -> u64 {
-        self.limiter.snapshot(now).shared.first().map_or(0, |shared| shared.fallback)
+        self.limiter.snapshot(now).shared.first().map_or(0, |shared| shared.tally.fallback)
     }
 
     pub(super) fn wait_of(&self, of_100: usize) -> Duration {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tidegate_limit::moment::Moment;
 use tidegate_limit::policy::{Outage, SharedPolicy};
-use tidegate_limit::{Ask, AskId, Fallback, Ledger, Policy, SharedLimits};
+use tidegate_limit::{Ask, Ledger, Policy, SharedLimits, Wish};
 
 use super::fleet::{Fleet, bucket, policy};
 
@@ -229,7 +229,7 @@ fn p16_while_the_store_is_away_each_goes_on_at_its_part_and_no_burst_follows() {
             let (_, told) = told.expect("it came back");
             assert!((told.rate - 50.0 / 3.0).abs() < 0.01, "{told:?}");
             // All but what was sent while the question was under way.
-            assert!(told.sent > 100 && view.fallback - told.sent <= 1, "{told:?} {view:?}");
+            assert!(told.sent > 100 && view.tally.fallback - told.sent <= 1, "{told:?} {view:?}");
             assert!((view.rate - 50.0).abs() < 0.01, "{view:?}");
         }
         assert!(fleet.gates.iter().all(|gate| gate.limiter.snapshot(back).shared.iter().all(|one| !one.away)));
@@ -264,7 +264,7 @@ fn p16_a_gate_whose_calls_have_ended_in_an_outage_is_back_with_its_store_and_bri
     }
     fleet.run(20 * SECOND);
     assert!(fleet.over() <= TINY, "{} over", fleet.over());
-    let alone: u64 = fleet.gates.iter().map(|gate| gate.limiter.snapshot(fleet.now).shared[0].fallback).sum();
+    let alone: u64 = fleet.gates.iter().map(|gate| gate.limiter.snapshot(fleet.now).shared[0].tally.fallback).sum();
     assert!(alone <= 2, "{alone} calls beside the store");
 }
 
@@ -280,7 +280,7 @@ fn p16_a_call_now_and_then_finds_the_store_that_is_back() {
     fleet.calls(0, 1.0, 40 * SECOND);
     fleet.run(40 * SECOND);
     let seen = fleet.gates[0].limiter.snapshot(fleet.now).shared[0].clone();
-    assert!(!seen.away && seen.fallback <= 4, "{seen:?}");
+    assert!(!seen.away && seen.tally.fallback <= 4, "{seen:?}");
 }
 
 #[test]
@@ -408,8 +408,8 @@ fn p6_a_call_that_was_not_sent_gives_its_token_back() {
         fleet.run(Duration::from_millis(10));
     }
     let after = fleet.gates[0].limiter.snapshot(fleet.now).shared[0].clone();
-    assert_eq!(after.spent, before.spent);
-    assert!(after.granted <= before.granted + 1, "one token served all: {after:?}");
+    assert_eq!(after.tally.spent, before.tally.spent);
+    assert!(after.tally.granted <= before.tally.granted + 1, "one token served all: {after:?}");
 }
 
 /// Three busy gates, one of which the upstream asks for a pause after five seconds.
@@ -548,22 +548,11 @@ proptest! {
             let (total, epoch) = known[usize::try_from(member).expect("small")];
             let limits = SharedLimits::new(&bucket, &shared);
             let ask = Ask {
-                asked: AskId::default(),
-                shared: Arc::clone(&shared),
-                part: None,
-                member,
-                limits,
-                need,
-                extra: need,
+                wish: Wish { need, extra: need, within: SECOND },
                 total,
                 epoch,
-                ahead: 0,
-                away: false,
-                within: SECOND,
-                pause: None,
                 left,
-                leave: false,
-        alone: Fallback::default(),
+                ..Ask::new(member, limits, Arc::clone(&shared))
             };
             let untold = ledger.clone().ask(&Ask { left: None, ..ask.clone() }, now);
             let told = ledger.ask(&ask, now);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tidegate_limit::moment::Moment;
 use tidegate_limit::policy::SharedPolicy;
-use tidegate_limit::{Ask, AskId, Fallback, Ledger, SharedLimits, StoreAnswer};
+use tidegate_limit::{Ask, Ledger, SharedLimits, StoreAnswer, Wish};
 
 use super::fleet::{Fleet, bucket};
 
@@ -311,22 +311,13 @@ proptest! {
             let of = usize::try_from(member).expect("small");
             let (total, epoch) = known[of];
             let ask = Ask {
-                asked: AskId::default(),
-                shared: Arc::clone(&shared),
-                part: None,
-                member,
-                limits,
-                need,
-                extra,
+                wish: Wish { need, extra, within: Duration::from_micros(within) },
                 total,
                 epoch,
                 ahead,
                 away: fate == 1,
-                within: Duration::from_micros(within),
-                pause: None,
-                left: None,
                 leave: fate == 2,
-                alone: Fallback::default(),
+                ..Ask::new(member, limits, Arc::clone(&shared))
             };
             let answer = ledger.ask(&ask, now);
             spent.extend(tokens(&ask, &answer, (now - start) as f64 / 1e6));

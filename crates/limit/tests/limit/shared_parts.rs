@@ -158,7 +158,7 @@ fn past_a_thousand_accounts_all_others_share_one_and_those_that_are_full_and_unu
     fleet.call_of(5_000, 0, Duration::ZERO, 3600 * SECOND);
     fleet.run(SECOND);
     assert!(parts(&fleet) <= 2, "{} parts are kept, of which one is used", parts(&fleet));
-    assert_eq!(fleet.gates[0].limiter.snapshot(fleet.now).shared[0].spent, 1_201, "what is gone counts");
+    assert_eq!(fleet.gates[0].limiter.snapshot(fleet.now).shared[0].tally.spent, 1_201, "what is gone counts");
 }
 
 proptest! {

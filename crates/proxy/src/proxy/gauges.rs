@@ -125,7 +125,7 @@ fn show_shared(gate: &str, now: &[Snapshot], show: &mut impl FnMut(Gauge, f64, f
         by_name.entry(name).or_default().push(view);
     }
     for (name, views) in by_name {
-        let Some(last) = views.iter().max_by_key(|view| view.granted) else { continue };
+        let Some(last) = views.iter().max_by_key(|view| view.tally.granted) else { continue };
         let any = |is: fn(&SharedView) -> bool| f64::from(u8::from(views.iter().any(|view| is(view))));
         let gauge = |metric: &Metric| metric.gauge(&[gate, &name]);
         show(gauge(&table::SHARED_HELD), 0.0, as_f64(views.iter().map(|view| view.held).sum()));
@@ -137,10 +137,10 @@ fn show_shared(gate: &str, now: &[Snapshot], show: &mut impl FnMut(Gauge, f64, f
             let sum = views.iter().map(|view| count(view)).sum();
             table::SHARED_TOKENS.counter(&[gate, &name, what]).absolute(sum);
         };
-        count("granted", |view| view.granted);
-        count("spent", |view| view.spent);
-        count("expired", |view| view.expired);
-        count("fallback", |view| view.fallback);
+        count("granted", |view| view.tally.granted);
+        count("spent", |view| view.tally.spent);
+        count("expired", |view| view.tally.expired);
+        count("fallback", |view| view.tally.fallback);
     }
 }
 

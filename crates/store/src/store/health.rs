@@ -56,7 +56,7 @@ impl Health {
         let was_since = self.note(true, |heard| heard.took = Some(took));
         if self.away.swap(false, Ordering::SeqCst) {
             let after = self.clock.now() - was_since;
-            let calls: u64 = asks.iter().map(|ask| ask.alone.sent).sum();
+            let calls: u64 = asks.iter().map(|ask| ask.fallback.sent).sum();
             tracing::info!(
                 store = &*self.store,
                 after = format!("{:.1}s", after.as_secs_f64()),
@@ -128,8 +128,8 @@ impl Health {
 fn go_on(asks: &[Ask]) -> String {
     let mut rates = BTreeMap::<&str, f64>::new();
     for ask in asks {
-        let rate = rates.entry(&ask.shared.name).or_insert(ask.alone.rate);
-        *rate = rate.min(ask.alone.rate);
+        let rate = rates.entry(&ask.shared.name).or_insert(ask.fallback.rate);
+        *rate = rate.min(ask.fallback.rate);
     }
     let says = |(name, rate): (&&str, &f64)| match rate {
         0.0 => format!("{name} waits"),

@@ -13,7 +13,7 @@ use super::script::{self, key};
 use super::servers::Servers;
 use crate::clock::wall_clock;
 use crate::limit::policy::{BucketPolicy, SharedPolicy};
-use crate::limit::{Ask, AskId, Fallback, SharedLimits};
+use crate::limit::{Ask, SharedLimits};
 use crate::spec::{Endpoint, StoreAddress};
 
 /// The findings of a probe.
@@ -129,24 +129,7 @@ async fn evicts(redis: &mut Servers, name: &Arc<str>) -> Option<String> {
 fn ask(name: &str) -> Ask {
     let bucket = BucketPolicy::new(1.0, NonZeroU32::MIN);
     let shared = SharedPolicy::new(name);
-    Ask {
-        asked: AskId::default(),
-        limits: SharedLimits::new(&bucket, &shared),
-        shared: Arc::new(shared),
-        part: None,
-        member: 1,
-        need: 0,
-        extra: 0,
-        total: 0,
-        epoch: 0,
-        ahead: 0,
-        away: false,
-        within: Duration::ZERO,
-        pause: None,
-        left: None,
-        leave: false,
-        alone: Fallback::default(),
-    }
+    Ask::new(1, SharedLimits::new(&bucket, &shared), Arc::new(shared))
 }
 
 /// The name under which the store sees it.

@@ -72,7 +72,7 @@ pub(super) async fn ask_all(
 }
 
 fn answer(ask: &Ask, reply: Result<Value, Fault>) -> Result<StoreAnswer, Fault> {
-    read(&reply?).filter(|answer| answer.granted <= ask.need.saturating_add(ask.extra)).ok_or(Fault::Nonsense)
+    read(&reply?).filter(|answer| answer.granted <= ask.wish.most()).ok_or(Fault::Nonsense)
 }
 
 /// Asks one question.
@@ -109,11 +109,11 @@ pub(super) async fn ask_at(
 }
 
 fn command(name: &str, script: &str, (ask, prefix, label): (&Ask, &str, &str)) -> Cmd {
-    let Ask { limits, .. } = ask;
+    let Ask { limits, wish, .. } = ask;
     let mut command = redis::cmd(name);
     command.arg(script).arg(1).arg(key(prefix, &ask.shared.name, ask.part.as_ref()));
-    command.arg(ask.member).arg(limits.weight).arg(ask.need).arg(ask.extra).arg(ask.total).arg(ask.epoch);
-    command.arg(ask.ahead).arg(u8::from(ask.away)).arg(micros(ask.within));
+    command.arg(ask.member).arg(limits.weight).arg(wish.need).arg(wish.extra).arg(ask.total).arg(ask.epoch);
+    command.arg(ask.ahead).arg(u8::from(ask.away)).arg(micros(wish.within));
     // As texts that read back as the same numbers.
     command.arg(limits.period.to_string()).arg(limits.burst.to_string());
     command.arg(micros(limits.lease)).arg(micros(limits.horizon)).arg(MEMBER);

@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 use super::*;
 use crate::limit::policy::{BucketPolicy, Per, SharedPolicy};
-use crate::limit::{Ask, AskId, BucketPart, Fallback, Ledger, SharedLimits, StoreAnswer, StoreFailure};
+use crate::limit::{Ask, BucketPart, Ledger, SharedLimits, StoreAnswer, StoreFailure, Wish};
 use crate::spec::{Endpoint, SentinelLogin, StoreAddress, UpstreamTls};
 
 use testing::store_server::{Process, program, programs, spawn};
@@ -116,24 +116,9 @@ fn store_at(address: StoreAddress) -> Store {
 fn ask(member: u64, need: u32) -> Ask {
     let bucket = BucketPolicy::new(50.0, std::num::NonZeroU32::new(100).expect("a burst"));
     let shared = SharedPolicy { store: "main".into(), ..SharedPolicy::new("account") };
-    Ask {
-        asked: AskId::default(),
-        limits: SharedLimits::new(&bucket, &shared),
-        shared: Arc::new(shared),
-        part: None,
-        member,
-        need,
-        extra: 0,
-        total: 0,
-        epoch: 0,
-        ahead: 0,
-        away: false,
-        within: Duration::from_secs(8),
-        pause: None,
-        left: None,
-        leave: false,
-        alone: Fallback::default(),
-    }
+    let limits = SharedLimits::new(&bucket, &shared);
+    let wish = Wish { need, within: Duration::from_secs(8), ..Wish::default() };
+    Ask { wish, ..Ask::new(member, limits, Arc::new(shared)) }
 }
 
 /// The stores of a process that has this one.

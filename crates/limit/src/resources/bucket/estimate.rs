@@ -1,8 +1,7 @@
-//! The earliest moment at which a bucket can have a token for a call that waits behind others.
+//! The earliest time of a token for a call behind others.
 //!
-//! A rate that gives way may rise again before that, because others leave meanwhile, and the burst
-//! rises with it. No token comes sooner than if the rate had already risen, from now on, as far as
-//! it can by then.
+//! A slowed rate may rise again before that, because others leave meanwhile, and the burst rises
+//! with it. No token comes sooner than if the rate had already risen as far as it can by then.
 
 use super::{Adaptive, Bucket, clamp, period};
 use crate::BucketPolicy;
@@ -11,8 +10,8 @@ use crate::moment::Moment;
 // === impl Bucket ===
 
 impl Bucket {
-    /// Returns the earliest moment, `from` or later, at which a call may have its tokens once
-    /// `tokens` others were taken after `from`. Changes nothing.
+    /// Returns the earliest time, from `from` on, of the tokens of a call, with `tokens` taken
+    /// before it. Changes nothing.
     pub(crate) fn ready_after(&self, tokens: usize, from: Moment, now: Moment) -> Moment {
         let taken = (tokens as u64).saturating_mul(self.period);
         let full_again = self.tat.get().max(clamp(from)).saturating_add(taken);
@@ -23,7 +22,7 @@ impl Bucket {
         }
     }
 
-    /// Does the same for a rate that may rise. `at` is the moment for the rate of now.
+    /// Returns the same if the rate may rise. `at` is the time at the present rate.
     #[cold]
     fn ready_at_best(&self, adaptive: Adaptive, tokens: usize, from: Moment, at: Moment, now: Moment) -> Moment {
         // The next take also counts some of the time since the last.
@@ -45,8 +44,8 @@ impl Bucket {
     }
 }
 
-/// Returns the nanoseconds until the tokens that one call may take are there, in a bucket that is
-/// full in `debt` nanoseconds and gives others `tokens` before.
+/// Returns the nanoseconds to the tokens of one call, from a bucket to be full in `debt` nanoseconds
+/// and with `tokens` for others before.
 fn missing(debt: u64, tokens: usize, period: u64, policy: &BucketPolicy) -> u64 {
     let taken = (tokens as u64).saturating_mul(period);
     let kept = u64::from(policy.burst.get().saturating_sub(policy.largest_cost.get().into()));
@@ -67,7 +66,7 @@ mod tests {
     use crate::policy::Adapt;
     use crate::resources::Start;
 
-    /// Makes a bucket that starts full, is throttled so many times, and gives `taken` tokens.
+    /// Makes a full bucket, throttled so many times and without `taken` tokens.
     fn slowed((rate, burst, floor): (f64, u32, f64), throttled: usize, taken: usize) -> Bucket {
         let policy = BucketPolicy::new(rate, NonZeroU32::new(burst).unwrap());
         let mut bucket = Bucket::new(BucketPolicy { adapt: Some(Adapt { floor }), ..policy }, Start::Full);
@@ -76,7 +75,7 @@ mod tests {
         bucket
     }
 
-    /// Takes the next token as soon as it is there, as a call that waited for it and nothing else.
+    /// Takes the next token as soon as it is there, as a call waiting for nothing else.
     fn take_awaited(bucket: &mut Bucket, now: Moment) -> Moment {
         let at = bucket.ready_at(now);
         assert!(bucket.take(at, 11, 1) > 0);
@@ -125,7 +124,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever leaves in between: calls that wait for nothing else drive the rate up.
+        /// Whatever leaves in between: calls waiting for nothing else drive the rate up.
         #[test]
         fn no_token_comes_before_the_estimate(
             rate in select(vec![0.3, 1.0, 50.0, 3_333.0]),

@@ -20,9 +20,9 @@ pub(super) struct Families {
 pub(super) struct Family {
     pub(super) policy: BucketPolicy,
     pub(super) start: Start,
-    /// Set if it is one bucket that other gates use too.
+    /// Set if other gates share the buckets.
     pub(super) shared: Option<Arc<SharedPolicy>>,
-    /// The buckets that were used so far. The rest is the only one if they are not split.
+    /// The buckets used so far. The rest is the only one if they are not split.
     pub(super) split: Split<Option<BucketId>>,
 }
 
@@ -54,19 +54,19 @@ impl Family {
         Self { policy, start, shared, split: Split::default() }
     }
 
-    /// True if a new policy leaves its buckets what they are.
+    /// True if its buckets stay what they are under a new policy.
     pub(super) fn is_like(&self, policy: &BucketPolicy, shared: Option<&Arc<SharedPolicy>>) -> bool {
         self.policy.per == policy.per && self.shared.is_some() == shared.is_some()
     }
 
-    /// Returns the start of buckets that were not used before a change of policy: the level they
-    /// would have had, in whole tokens.
+    /// Returns the start of unused buckets after a change of policy: the level they would have had,
+    /// in whole tokens.
     pub(super) fn start_after(&self, policy: &BucketPolicy, now: Moment) -> Start {
         let tokens = Bucket::new(self.policy, self.start).whole_tokens(now);
         Start::Level(tokens.min(policy.burst.get()), now)
     }
 
-    /// Returns all its buckets, the shared one first.
+    /// Returns all its buckets, the common one first.
     pub(super) fn ids(&self) -> impl Iterator<Item = BucketId> {
         self.split.all().filter_map(|id| *id)
     }

@@ -1,40 +1,45 @@
 //! The levels of buckets over a restart.
 
 use std::num::NonZeroU32;
+use std::time::Duration;
 
 use super::{Buckets, Owner};
 use crate::Per;
 use crate::moment::Moment;
-use crate::resources::{Bucket, Start};
+use crate::resources::{Bucket, BucketId, Start};
 
 /// The tokens of one owner's buckets, below zero where some are reserved.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Levels {
-    /// Those of its only bucket, or of the one that all beyond the bound share.
+    /// The tokens of the only bucket, or of the common one beyond the bound.
     pub whole: f64,
-    /// Those of the buckets by flow or credential that are not full.
+    /// The tokens of the buckets by flow or credential that are not full.
     pub parts: Vec<(u64, f64)>,
-    /// The members of the shared bucket, the most of its parts; zero if that is not known or it is
-    /// not shared.
+    /// The members of the shared bucket, the most of its parts; zero if unknown or not shared.
     pub members: u32,
 }
 
-/// The tokens that may be there after a restart.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Flow {
-    /// The seconds in which tokens came since the levels were read.
-    pub(crate) seconds: f64,
-    /// The same since the last call that the levels may lack; `None` if they lack none.
-    pub(crate) surely: Option<f64>,
+/// The time between the end of one limiter and the start of the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gap {
+    /// The time since the first one was frozen, at least.
+    pub length: Duration,
+    /// The longest time without its being seen; `None` if it was seen to the end.
+    pub unseen: Option<Duration>,
 }
 
-// === impl Flow ===
+// === impl Gap ===
 
-impl Flow {
-    /// Returns the level of a bucket that had `level` tokens.
+impl Gap {
+    /// Returns the tokens after the gap of a bucket with `level` tokens before.
     fn level(self, level: f64, rate: f64) -> f64 {
-        let level = rate.mul_add(self.seconds, level);
-        self.surely.map_or(level, |seconds| level.min(rate * seconds))
+        let level = rate.mul_add(self.length.as_secs_f64(), level);
+        self.sure_tokens(rate).map_or(level, |tokens| level.min(tokens))
+    }
+
+    /// Returns the tokens since the last unseen call, if there may have been any.
+    fn sure_tokens(self, rate: f64) -> Option<f64> {
+        self.unseen.map(|unseen| rate * self.length.saturating_sub(unseen).as_secs_f64())
     }
 }
 
@@ -44,48 +49,39 @@ impl Buckets {
     /// Returns the levels of an owner's buckets; of at most `most` parts.
     pub(crate) fn levels(&self, owner: Owner, most: usize, now: Moment) -> Option<Levels> {
         let family = self.families.get(owner)?;
-        let level = |id| self.own(id).map(|bucket| (bucket.level(now), f64::from(bucket.policy.burst.get())));
-        let first = || Bucket::new(family.policy, family.start).level(now);
-        let parts = family.split.parts().filter_map(|(who, id)| Some((who, level((*id)?)?)));
-        let parts = parts.filter(|(_, (level, burst))| level < burst).map(|(who, (level, _))| (who, level));
-        let members = family.ids().filter_map(|id| Some(self.shared.get(id)?.member.members())).max();
-        Some(Levels {
-            whole: family.split.rest.and_then(level).map_or_else(first, |(level, _)| level),
-            parts: parts.take(most).collect(),
-            members: members.unwrap_or(0),
-        })
+        let bucket = |id: BucketId| self.get(id).map(|cell| &cell.bucket);
+        let whole = match family.split.rest.and_then(bucket) {
+            Some(bucket) => bucket.level(now),
+            None => Bucket::new(family.policy, family.start).level(now),
+        };
+        let parts = family.split.parts().filter_map(|(who, id)| Some((who, bucket((*id)?)?)));
+        let short = parts.map(|(who, bucket)| (who, bucket.level(now), f64::from(bucket.policy.burst.get())));
+        let short = short.filter(|(_, level, burst)| level < burst).map(|(who, level, _)| (who, level));
+        let members = family.ids().filter_map(|id| Some(self.get(id)?.member.as_ref()?.members())).max();
+        Some(Levels { whole, parts: short.take(most).collect(), members: members.unwrap_or(0) })
     }
 
-    /// Sets the levels of an owner's buckets after a restart. Those that were not told apart then
-    /// start as the others.
-    pub(crate) fn restore(&mut self, owner: Owner, levels: &Levels, flow: Flow, now: Moment) {
+    /// Sets the levels of an owner's buckets after a restart. Buckets without a level of their own
+    /// start as the common one.
+    pub(crate) fn restore(&mut self, owner: Owner, levels: &Levels, gap: Gap, now: Moment) {
         let Some(family) = self.families.get_mut(owner) else { return };
         let rate = family.policy.rate;
         let burst = family.policy.burst.get();
-        let per = family.policy.per;
-        if let Some(seconds) = flow.surely.filter(|_| per != Per::Gate) {
+        let is_split = family.policy.per != Per::Gate;
+        if let Some(tokens) = gap.sure_tokens(rate).filter(|_| is_split) {
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "`as` saturates")]
-            let tokens = (rate * seconds) as u32;
+            let tokens = tokens as u32;
             family.start = Start::Level(tokens.min(burst), now);
         }
-        let whole =
-            [(None, levels.whole)].into_iter().filter(|(_, level)| per == Per::Gate || *level < f64::from(burst));
-        let parts = levels.parts.iter().map(|(who, level)| (Some(*who), *level)).filter(|_| per != Per::Gate);
-        for (who, level) in whole.chain(parts) {
-            let Some(id) = self.open(owner, who, now) else { continue };
-            let level = flow.level(level, rate);
-            match self.shared.get_mut(id) {
-                Some(cell) => {
-                    cell.own.set_level(level, now);
-                    cell.member.reckon_with(NonZeroU32::new(levels.members));
-                }
-                None => self.cell(id).into_iter().for_each(|cell| cell.bucket.set_level(level, now)),
+        let whole = Some((None, levels.whole)).filter(|(_, level)| !is_split || *level < f64::from(burst));
+        let parts = levels.parts.iter().map(|(who, level)| (Some(*who), *level)).filter(|_| is_split);
+        for (who, level) in whole.into_iter().chain(parts) {
+            let id = self.open(owner, who, now);
+            let Some(cell) = id.and_then(|id| self.get_mut(id)) else { continue };
+            cell.bucket.set_level(gap.level(level, rate), now);
+            if let Some(member) = &mut cell.member {
+                member.reckon_with(NonZeroU32::new(levels.members));
             }
         }
-    }
-
-    /// Returns the gate's own bucket of this id.
-    fn own(&self, id: super::BucketId) -> Option<&Bucket> {
-        self.get(id).or_else(|| self.shared.get(id).map(|cell| &cell.own))
     }
 }

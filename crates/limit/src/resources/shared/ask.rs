@@ -1,47 +1,47 @@
-//! The question of a member to the store, and what comes back.
+//! The request of a member to the store, and the answer.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::policy::Per;
 use crate::{BucketId, BucketPolicy, SharedPolicy};
 
-/// The numbers of a shared bucket that follow from its configuration.
+/// The numbers of a shared bucket, from its configuration.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SharedLimits {
-    /// Microseconds per token: a whole number of quarters, which a double holds exactly at any
-    /// time of this century.
+    /// Microseconds per token: a whole number of quarters, exact in a double at any time of this
+    /// century.
     pub period: f64,
-    /// The most tokens that the store holds.
+    /// The most tokens in the store.
     pub burst: f64,
-    /// The time for which a token may be spent.
+    /// The validity of a token.
     pub lease: Duration,
-    /// The time ahead for which tokens are promised.
+    /// The time ahead of promised tokens.
     pub horizon: Duration,
-    /// The share of a shortage that this member gets, beside the others' weights.
+    /// The share of this member in a shortage, beside the others' weights.
     pub weight: u32,
 }
 
-/// The member and the ask to which an answer belongs.
+/// The member and the number of an ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AskId {
     pub(super) bucket: BucketId,
     pub(super) number: u64,
 }
 
-/// One of the many that a shared bucket is split into: a shared bucket of its own, which is the
-/// same in every gate.
+/// A part of a split shared bucket: a shared bucket of its own, the same in every gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BucketPart {
-    /// The unit that the bucket is split by.
+    /// The unit of the split.
     pub per: Per,
-    /// The origin that the gate's calls go to, as a number; zero for a gate of one upstream.
+    /// The origin of the gate's upstream, as a number; zero for a gate of one upstream.
     pub origin: u64,
-    /// The account, action or credential, as a number; `None` for all that are not told apart.
+    /// The account, action or credential, as a number; `None` for the rest.
     pub who: Option<u64>,
 }
 
-/// A member asks a shared bucket for tokens.
+/// A member's request for tokens of a shared bucket.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ask {
     /// The member and the number of the ask.
@@ -50,15 +50,13 @@ pub struct Ask {
     pub shared: Arc<SharedPolicy>,
     /// The part of it, if it is split.
     pub part: Option<BucketPart>,
-    /// The member: random, and new with each start.
+    /// The member's number: random, and new with each start.
     pub member: u64,
-    /// The limits as this member knows them.
+    /// The limits as this member has them.
     pub limits: SharedLimits,
-    /// The tokens that waiting calls need.
-    pub need: u32,
-    /// The tokens it takes beyond that while there is plenty.
-    pub extra: u32,
-    /// The tokens that it has received since it became a member.
+    /// The tokens to grant.
+    pub wish: Wish,
+    /// The tokens received since it became a member.
     pub total: u64,
     /// The life of the bucket as it knows it; zero if it knows none.
     pub epoch: u64,
@@ -66,27 +64,35 @@ pub struct Ask {
     pub ahead: u32,
     /// True if the store was away since the last answer.
     pub away: bool,
-    /// The time that the newest waiting call has left.
-    pub within: Duration,
-    /// The time left of a pause that the upstream asked this member for, to be told to the others;
-    /// zero to end the one that they know of.
+    /// The time left of an upstream's pause, for the others; zero to end the pause they know of.
     pub pause: Option<Duration>,
-    /// The calls that are left of the upstream's quota, as its last answers said: the level never
-    /// exceeds it. It only ever lowers.
+    /// The rest of the upstream's quota, by its last answers. The level never exceeds it, and it
+    /// only ever lowers the level.
     pub left: Option<u32>,
-    /// True for the last ask of a member that leaves.
+    /// True for the last ask of a member.
     pub leave: bool,
-    /// Its way without the store, which the store is not told.
-    pub alone: Fallback,
+    /// The member's way without the store. It is not sent there.
+    pub fallback: Fallback,
+}
+
+/// The wish of a member for tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wish {
+    /// The tokens for waiting calls.
+    pub need: u32,
+    /// The tokens beyond need, while there is plenty.
+    pub extra: u32,
+    /// The rest of the newest call's wait.
+    pub within: Duration,
 }
 
 /// A gate's way without the store, for people.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Fallback {
-    /// The rate at which the member goes on if no answer comes; zero if its calls wait.
+    /// The member's rate if no answer comes; zero if its calls wait.
     pub rate: f64,
-    /// The calls that the gate has sent without this store since its last answer; with the first
-    /// ask of a question, for all members of the gate.
+    /// The calls sent without this store since its last answer; with the first ask of a question,
+    /// those of all members of the gate.
     pub sent: u64,
 }
 
@@ -95,21 +101,21 @@ pub struct Fallback {
 pub struct StoreAnswer {
     /// The number of tokens granted.
     pub granted: u32,
-    /// Nanoseconds from the store's now to the first of them, or to the one that would have been
-    /// first; below zero if it has been there for a while.
+    /// Nanoseconds from the store's now to the first of them, or to the next if there are none;
+    /// below zero if it has been there for a while.
     pub first: i64,
     /// The time per token now in force: that of the strictest member.
     pub period: Duration,
-    /// The tokens that were there before the grant; below zero if some are promised.
+    /// The tokens before the grant; below zero if some are promised.
     pub level: f64,
     /// The life of the bucket.
     pub epoch: u64,
     /// The number of members.
     pub members: u32,
-    /// The sum of the weights of the other members that have waiting calls.
+    /// The sum of the weights of other members with waiting calls.
     pub rivals: u32,
-    /// The time left of a pause that a member told; zero if it is over or was lifted, `None` if
-    /// nothing is known of any.
+    /// The time left of a member's pause; zero if it is over or was lifted, `None` if there was
+    /// none.
     pub pause: Option<Duration>,
 }
 
@@ -125,16 +131,62 @@ pub enum StoreFailure {
 // === impl AskId ===
 
 impl AskId {
-    /// Returns the bucket that was asked.
+    /// Returns the bucket of the member.
     pub(crate) fn bucket(self) -> BucketId {
         self.bucket
     }
 }
 
-impl Default for AskId {
-    /// The ask of no member.
-    fn default() -> Self {
-        Self { bucket: BucketId { index: 0, serial: std::num::NonZeroU32::MIN }, number: 0 }
+// === impl Ask ===
+
+impl Ask {
+    /// Makes the first ask of a member without a gate, for no token.
+    #[must_use]
+    pub fn new(member: u64, limits: SharedLimits, shared: Arc<SharedPolicy>) -> Self {
+        let bucket = BucketId { index: 0, serial: NonZeroU32::MIN };
+        Self {
+            asked: AskId { bucket, number: 0 },
+            shared,
+            part: None,
+            member,
+            limits,
+            wish: Wish::default(),
+            total: 0,
+            epoch: 0,
+            ahead: 0,
+            away: false,
+            pause: None,
+            left: None,
+            leave: false,
+            fallback: Fallback::default(),
+        }
+    }
+}
+
+// === impl Wish ===
+
+impl Wish {
+    /// Returns the most tokens of an answer.
+    #[must_use]
+    pub const fn most(&self) -> u32 {
+        self.need.saturating_add(self.extra)
+    }
+}
+
+// === impl StoreAnswer ===
+
+impl StoreAnswer {
+    /// Returns the time from the store's now until the token after so many granted ones; zero if it
+    /// is there.
+    pub(super) fn until(&self, tokens: u32) -> Duration {
+        let period = i64::try_from(self.period.as_nanos()).unwrap_or(i64::MAX);
+        let nanos = self.first.saturating_add(period.saturating_mul(i64::from(tokens)));
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(0))
+    }
+
+    /// Returns the tokens after the grant.
+    pub(super) fn rest(&self) -> f64 {
+        self.level - f64::from(self.granted)
     }
 }
 
@@ -155,11 +207,9 @@ impl SharedLimits {
         }
     }
 
-    /// Returns the lease that is chosen where none is configured: a quarter of the time in which
-    /// the burst flows, so that leases cost a quarter of it; less where it cannot be taken from the
-    /// burst.
-    #[must_use]
-    pub fn auto_lease(bucket: &BucketPolicy) -> Duration {
+    /// Returns the automatic lease: a quarter of the burst's time, so that leases cost a quarter of
+    /// the burst, and less where the burst is too small for that.
+    fn auto_lease(bucket: &BucketPolicy) -> Duration {
         let token = 1.0 / bucket.rate;
         let burst = f64::from(bucket.burst.get()) / bucket.rate;
         let seconds = (burst / 4.0).clamp(0.1, 2.0).max(token / 4.0);
@@ -169,12 +219,7 @@ impl SharedLimits {
         Duration::try_from_secs_f64(seconds).unwrap_or(LONGEST).min(LONGEST)
     }
 
-    /// Returns the time per token.
-    pub(super) fn token(&self) -> Duration {
-        micros(self.period)
-    }
-
-    /// Returns the most calls that all members together send at one moment (P13).
+    /// Returns the most calls of all members together at one moment (P13).
     #[must_use]
     pub fn bound(&self) -> f64 {
         self.burst + self.lease.as_secs_f64() * 1e6 / self.period
@@ -187,13 +232,12 @@ pub(super) fn micros(micros: f64) -> Duration {
     Duration::from_nanos((micros * 1e3) as u64)
 }
 
-/// The time ahead for which tokens are promised: with less there are more asks, with more a member
-/// of little demand waits longer.
+/// The longest time ahead of promised tokens: with less there are more asks, with more a member of
+/// little demand waits longer.
 const HORIZON: Duration = Duration::from_millis(200);
-/// The seconds of a lease that are chosen where the burst cannot make up for it: enough for an
-/// answer.
+/// The seconds of an automatic lease where the burst is too small: enough for an answer.
 const SHORT: f64 = 0.25;
-/// The longest lease that is chosen.
+/// The longest automatic lease.
 const LONGEST: Duration = Duration::from_secs(365 * 86_400);
 /// Quarters of a microsecond per token at the slowest: some years.
 const SLOWEST: f64 = 1e15;

@@ -1,9 +1,9 @@
-//! The arithmetic of a shared bucket: what the script in the store does, in Rust.
+//! The arithmetic of a shared bucket: the store's script, in Rust.
 //!
 //! Gates of one process share a bucket by it, and so do gates in virtual time. It keeps `zero`, the
 //! moment at which the bucket held, or will hold, no token, in microseconds of the store's clock,
-//! which is the only clock it knows. Members notice a ledger that has forgotten something: they
-//! bring the number of tokens that they have received.
+//! which is the only clock it knows. Members notice a ledger that has forgotten something, because
+//! they bring the number of tokens that they have received.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,13 +19,13 @@ pub struct Ledger {
 
 #[derive(Clone, Copy, Debug)]
 struct LedgerState {
-    /// The moment at which there is no token.
+    /// The time of the empty bucket.
     zero: f64,
-    /// The moment at which this life of the bucket began.
+    /// The beginning of this life of the bucket.
     born: u64,
-    /// The moment of the last ask.
+    /// The time of the last ask.
     last: u64,
-    /// The moment at which the pause that a member told is over.
+    /// The end of a member's pause; zero if there was none.
     paused: f64,
 }
 
@@ -34,22 +34,24 @@ struct LedgerState {
 struct Seat {
     granted: u64,
     seen: u64,
-    /// The moment until which it counts as having waiting calls.
+    /// The end of the time with waiting calls.
     till: u64,
-    weight: u32,
-    period: f64,
-    burst: f64,
-    /// The tokens that are left of its last turn.
+    limits: SharedLimits,
+    /// The rest of its last turn.
     rest: f64,
 }
 
-/// The other members, and the limits of the strictest of all.
-struct Others {
+/// The bucket as a member finds it.
+struct Offer {
+    level: f64,
+    /// The time until the next token.
+    first: f64,
+    /// The limits of the strictest member.
     period: f64,
     burst: f64,
-    /// The sum of the weights of those that have waiting calls.
+    /// The sum of the weights of other members with waiting calls.
     rivals: u32,
-    /// The lightest of those and the one that asks.
+    /// The least weight of these and the asking member.
     least: u32,
 }
 
@@ -63,19 +65,13 @@ impl Ledger {
             *self = Self::default();
         }
         let time = now as f64;
-        let terms = &ask.limits;
-        // How far the clock has gone back.
-        let back = self.state.map_or(0, |state| state.last.saturating_sub(now));
-        if back > 0 {
-            self.shift_seats(back);
-        }
-        let others = self.others(ask, now);
-        let Others { period, burst, rivals, .. } = others;
+        self.turn_back(now);
+        let mut offer = self.offer(ask, now);
+        let period = offer.period;
         let state = self.state.unwrap_or(LedgerState { zero: time, born: now, last: now, paused: 0.0 });
-        let back = back as f64;
-        let mut zero = state.zero - back;
         let seat = self.seats.get(&ask.member).copied();
         let known = seat.is_some_and(|seat| ask.epoch == state.born && ask.total <= seat.granted);
+        let mut zero = state.zero;
         if ask.away || (ask.total > 0 && !known) {
             // It has spent what this ledger does not know of.
             zero = zero.max(time) + f64::from(ask.ahead) * period;
@@ -83,122 +79,119 @@ impl Ledger {
         if let Some(left) = ask.left {
             zero = zero.max(time - f64::from(left) * period); // others than the members spend, too
         }
-        zero = zero.max(time - burst * period);
+        zero = zero.max(time - offer.burst * period);
+        offer.level = (time - zero) / period;
+        offer.first = zero + period - time;
 
-        let told = ask.pause.filter(|pause| !pause.is_zero()).map_or(0.0, |pause| time + micros(pause));
-        let lifts = ask.pause.is_some_and(|pause| pause.is_zero());
-        let paused = if lifts { time } else { (state.paused - back).max(told) };
-        let level = (time - zero) / period;
-        let mut first = zero + period - time;
+        let paused = match ask.pause {
+            Some(Duration::ZERO) => time,
+            told => state.paused.max(told.map_or(0.0, |pause| time + micros(pause))),
+        };
         let mut granted = 0.0;
         let mut rest = seat.map_or(0.0, |seat| seat.rest);
         if paused > time {
-            first = first.max(paused - time);
+            offer.first = offer.first.max(paused - time);
         } else {
-            granted = grant(ask, &Level { level, first, others }, &mut rest);
+            granted = offer.grant(ask, &mut rest);
         }
         zero += granted * period;
 
-        let lease = micros(terms.lease);
-        let seen = now;
-        let till = if ask.need > 0 { whole(zero.max(time) + lease) } else { seat.map_or(0, |seat| seat.till) };
-        let sum = ask.total + whole(granted);
-        let weight = terms.weight;
-        let period_of = terms.period;
-        let burst_of = terms.burst;
-        let rest = thousandths(rest);
-        let seat = Seat { granted: sum, seen, till, weight, period: period_of, burst: burst_of, rest };
-        let members = self.seats.len() + usize::from(!self.seats.contains_key(&ask.member));
+        let is_short = ask.wish.need > 0;
+        let till =
+            if is_short { whole(zero.max(time) + micros(ask.limits.lease)) } else { seat.map_or(0, |seat| seat.till) };
+        let rest = rounded(rest, 3);
+        let seat = Seat { granted: ask.total + whole(granted), seen: now, till, limits: ask.limits, rest };
+        self.seats.insert(ask.member, seat);
+        let members = self.seats.len();
         if ask.leave {
             self.seats.remove(&ask.member);
-        } else {
-            self.seats.insert(ask.member, seat);
         }
-        self.state = Some(LedgerState { zero: hundredths(zero), born: state.born, last: now, paused: paused.max(0.0) });
+        self.state = Some(LedgerState { zero: rounded(zero, 2), born: state.born, last: now, paused });
         StoreAnswer {
             granted: u32::try_from(whole(granted)).unwrap_or(u32::MAX),
-            first: nanos(first.ceil()),
-            period: super::ask::micros(hundredths(period)),
-            level: thousandths(level),
+            first: nanos(offer.first.ceil()),
+            period: super::ask::micros(rounded(period, 2)),
+            level: rounded(offer.level, 3),
             epoch: state.born,
             members: u32::try_from(members).unwrap_or(u32::MAX),
-            rivals,
+            rivals: offer.rivals,
             pause: (paused > 0.0 && paused != time).then(|| super::ask::micros((paused - time).max(0.0))),
         }
     }
 
-    /// True if nobody has asked for as long as makes a member none, and it is full by now.
+    /// True if it is full and has no member any more.
     #[expect(clippy::cast_precision_loss, reason = "microseconds of this century are exact in a double")]
     #[must_use]
     pub fn is_idle(&self, now: u64) -> bool {
         let Some(state) = self.state else { return true };
-        let full = self.seats.values().map(|seat| seat.burst * seat.period).fold(0.0, f64::max);
+        let full = self.seats.values().map(|seat| seat.limits.burst * seat.limits.period).fold(0.0, f64::max);
         state.last.saturating_add(MEMBER) < now && state.zero.max(state.paused) + full < now as f64
     }
 
-    /// Moves all moments of members to those of a clock that has gone back: otherwise one that is
-    /// gone would count as a member for as long as the clock went back.
-    fn shift_seats(&mut self, back: u64) {
+    /// Moves all times back with the clock. Otherwise a member that is gone would count for as long
+    /// as the clock went back.
+    #[expect(clippy::cast_precision_loss, reason = "microseconds of this century are exact in a double")]
+    fn turn_back(&mut self, now: u64) {
+        let Some(state) = &mut self.state else { return };
+        let back = state.last.saturating_sub(now);
+        state.zero -= back as f64;
+        state.paused = (state.paused - back as f64).max(0.0);
         for seat in self.seats.values_mut() {
             seat.seen = seat.seen.saturating_sub(back);
             seat.till = seat.till.saturating_sub(back);
         }
     }
 
-    /// Forgets the members that are gone. Returns the others.
-    fn others(&mut self, ask: &Ask, now: u64) -> Others {
+    /// Forgets absent members. Returns the offer beside the others, without its level.
+    fn offer(&mut self, ask: &Ask, now: u64) -> Offer {
         let SharedLimits { period, burst, weight, .. } = ask.limits;
-        let mut others = Others { period, burst, rivals: 0, least: weight };
+        let mut offer = Offer { level: 0.0, first: 0.0, period, burst, rivals: 0, least: weight };
         self.seats.retain(|member, seat| {
             *member == ask.member || seat.seen.saturating_add(MEMBER) >= now || seat.till >= now
         });
-        for seat in self.seats.iter().filter(|(member, _)| **member != ask.member).map(|(_, seat)| seat) {
-            others.period = others.period.max(seat.period);
-            others.burst = others.burst.min(seat.burst);
-            if seat.till >= now {
-                others.rivals += seat.weight;
-                others.least = others.least.min(seat.weight);
+        for (_, Seat { limits, till, .. }) in self.seats.iter().filter(|(member, _)| **member != ask.member) {
+            offer.period = offer.period.max(limits.period);
+            offer.burst = offer.burst.min(limits.burst);
+            if *till >= now {
+                offer.rivals += limits.weight;
+                offer.least = offer.least.min(limits.weight);
             }
         }
-        others
+        offer
     }
 }
 
-/// The bucket as an ask finds it.
-struct Level {
-    level: f64,
-    first: f64,
-    others: Others,
-}
+// === impl Offer ===
 
-/// Returns the number of tokens for an ask. `rest` is what is left of the member's last turn,
-/// and then of this one: parts of a token, mostly.
-///
-/// A turn is the member's share of the horizon, in whole tokens for the lightest of all, which gets
-/// one at least: otherwise each would get one, whatever its weight, or whoever has few callers, and
-/// needs less than is left of a token, would lose it to the others.
-fn grant(ask: &Ask, Level { level, first, others }: &Level, rest: &mut f64) -> f64 {
-    let Others { period, burst, rivals, least } = others;
-    let need = f64::from(ask.need);
-    let ahead = f64::from(ask.ahead);
-    let weight = f64::from(ask.limits.weight);
-    let soon = micros(ask.limits.horizon) / period;
-    let within = micros(ask.within);
-    let mut granted = 0.0_f64;
-    if need > 0.0 && *first <= within {
-        let all = f64::from(*rivals) + weight;
-        let least = f64::from(*least);
-        let turn = (soon * least / all).floor().max(1.0) * weight / least;
-        let share = level.max(0.0) * weight / all + turn + *rest - ahead;
-        let most = (level + soon.max(all / least) + 1.0).min((within - first) / period + 1.0);
-        granted = need.min(share.floor()).min(most.floor()).max(if ask.ahead == 0 { 1.0 } else { 0.0 });
-        *rest = if granted < need { (share - granted).clamp(0.0, 2.0) } else { 0.0 };
+impl Offer {
+    /// Returns the number of tokens for an ask. `rest` is what is left of the member's last turn,
+    /// and then of this one: parts of a token, mostly.
+    ///
+    /// A turn is the member's share of the horizon, in whole tokens for the lightest of all, which
+    /// gets one at least. Otherwise each would get one, whatever its weight, and a member of few
+    /// callers, which needs less than is left of a token, would lose it to the others.
+    fn grant(&self, ask: &Ask, rest: &mut f64) -> f64 {
+        let need = f64::from(ask.wish.need);
+        let ahead = f64::from(ask.ahead);
+        let weight = f64::from(ask.limits.weight);
+        let soon = micros(ask.limits.horizon) / self.period;
+        let within = micros(ask.wish.within);
+        let mut granted = 0.0_f64;
+        if need > 0.0 && self.first <= within {
+            let all = f64::from(self.rivals) + weight;
+            let least = f64::from(self.least);
+            let turn = (soon * least / all).floor().max(1.0) * weight / least;
+            let share = self.level.max(0.0) * weight / all + turn + *rest - ahead;
+            let most = (self.level + soon.max(all / least) + 1.0).min((within - self.first) / self.period + 1.0);
+            granted = need.min(share.floor()).min(most.floor()).max(if ask.ahead == 0 { 1.0 } else { 0.0 });
+            *rest = if granted < need { (share - granted).clamp(0.0, 2.0) } else { 0.0 };
+        }
+        if granted >= need && ask.wish.extra > 0 {
+            let plenty = (self.level - granted - self.burst / 2.0).floor();
+            granted += f64::from(ask.wish.extra).min(plenty).max(0.0);
+        }
+        granted
     }
-    if granted >= need && ask.extra > 0 {
-        let plenty = (level - granted - burst / 2.0).floor();
-        granted += f64::from(ask.extra).min(plenty).max(0.0);
-    }
-    granted
 }
 
 /// Returns a time in whole microseconds.
@@ -217,16 +210,12 @@ fn nanos(micros: f64) -> i64 {
     (micros * 1e3) as i64
 }
 
-/// Returns a number as the store keeps it.
-fn hundredths(number: f64) -> f64 {
-    format!("{number:.2}").parse().unwrap_or(number)
+/// Returns a number as the store keeps it, with so many digits after the point.
+fn rounded(number: f64, digits: usize) -> f64 {
+    format!("{number:.digits$}").parse().unwrap_or(number)
 }
 
-fn thousandths(number: f64) -> f64 {
-    format!("{number:.3}").parse().unwrap_or(number)
-}
-
-/// The time after which a member that does not ask is none any more.
+/// The time until a member is forgotten.
 pub(super) const MEMBER: u64 = 60_000_000;
-/// The time after which a bucket that nobody asks is forgotten.
+/// The time until an unused bucket is forgotten.
 const KEPT: u64 = 86_400_000_000;

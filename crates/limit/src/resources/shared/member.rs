@@ -1,110 +1,93 @@
-//! One member of a shared bucket: what it spends, and when it asks.
+//! The gate as one member of a shared bucket: what it spends, and when it asks.
 
 mod answers;
 mod holdings;
-mod moments;
 mod news;
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(crate) use self::answers::SharedPause;
 pub use self::answers::SharedView;
-use self::holdings::{Holdings, Source};
+use self::holdings::Holdings;
 use self::news::Bulletin;
-use super::demand::Allowance;
-use super::{Ask, AskId, BucketPart, Fallback, SharedLimits, StoreAnswer, ledger};
+pub(crate) use self::news::News;
+pub use super::tokens::TokenTally;
+use super::{Ask, AskId, BucketPart, Fallback, SharedLimits, StoreAnswer, Wish, ledger};
 use crate::moment::Moment;
-use crate::{BucketPolicy, SharedPolicy};
+use crate::{BucketId, BucketPolicy, SharedPolicy};
 
 /// A gate's use of a shared bucket.
 #[derive(Debug)]
 pub(crate) struct Member {
     limits: BucketPolicy,
-    pub(crate) shared: Arc<SharedPolicy>,
-    /// The part of it that this is, if it is split.
-    pub(crate) part: Option<BucketPart>,
+    shared: Arc<SharedPolicy>,
+    /// The part of the bucket, if it is split.
+    part: Option<BucketPart>,
     terms: SharedLimits,
     /// Random, so that no two members are one to the store.
     id: u64,
     held: Holdings,
     schedule: Schedule,
-    counters: Counters,
+    account: Account,
     bulletin: Bulletin,
     answer: Option<LastAnswer>,
-    /// The number of members that the store said before a restart.
+    /// The number of members before a restart.
     reckoned: Option<NonZeroU32>,
+    /// The calls without the store before its last answer.
+    fallback_before: u64,
 }
 
-/// The time of the last ask and of the next.
-#[derive(Debug)]
+/// The times of the last asks and of the next.
+#[derive(Debug, Default)]
 struct Schedule {
-    allowance: Allowance,
     /// The ask under way.
     pending: Option<PendingAsk>,
     /// The number of asks so far.
     number: u64,
     asked_at: Moment,
-    /// The average time of a question and its answer.
+    /// The average time from an ask to its answer.
     round_trip: Duration,
-    /// The tokens beyond need that the next ask takes.
+    /// The tokens beyond need of the next ask.
     extra: u32,
     /// The moment of the last ask for waiting calls.
     short_at: Moment,
-    /// The moment from which it asks as calls come, and not only when its last token is about to
-    /// be there: a gate of few callers needs fewer tokens than its turn has, and would miss the
+    /// The start of early asks: it asks as calls come, and not only when its last token is about to
+    /// be there. A gate of few callers needs fewer tokens than its turn has, and would miss the
     /// rest.
     early_from: Moment,
-    /// The moment before which an ask would bring nothing.
+    /// The earliest useful time of an ask.
     not_before: Moment,
-    /// The moment before which the tokens held are enough for all that wait.
+    /// The end of the time with enough tokens for all waiting calls.
     enough_until: Moment,
     /// The moment of the last ask ahead of need.
     ahead_at: Moment,
 }
 
-/// What a member has been granted and has sent.
-#[derive(Debug, Default)]
-struct Counters {
+/// The member's account with the store: each notices if the other has forgotten.
+#[derive(Clone, Copy, Debug, Default)]
+struct Account {
     /// The tokens received since it became a member.
     total: u64,
-    /// The life of the bucket in which that was.
+    /// The life of the bucket.
     epoch: u64,
-    granted: u64,
-    spent: u64,
-    /// The calls sent without the store.
-    fallback: u64,
-    /// Those of them that were sent before the store's last answer.
-    fallback_before: u64,
 }
 
-/// The calls that wait for a token.
-#[derive(Clone, Copy, Debug)]
+/// The waiting calls of a bucket.
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Want {
     pub(crate) calls: usize,
-    /// The slots that are free for them.
+    /// The free slots for them.
     pub(crate) slots: usize,
-    /// The time that the newest of them has left.
+    /// The rest of the newest call's wait.
     pub(crate) within: Duration,
-}
-
-/// A member's news for the others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum News {
-    /// The upstream asked for a pause until then.
-    Paused(Moment),
-    /// The pause that was told is over.
-    Lifted,
 }
 
 /// An ask under way.
 #[derive(Clone, Copy, Debug)]
 struct PendingAsk {
     number: u64,
-    need: u32,
-    extra: u32,
-    within: Duration,
+    wish: Wish,
     news: Option<News>,
 }
 
@@ -115,31 +98,10 @@ struct LastAnswer {
     at: Moment,
 }
 
-// === impl Schedule ===
-
-impl Schedule {
-    fn new() -> Self {
-        let never = Moment::ZERO;
-        Self {
-            allowance: Allowance::new(),
-            pending: None,
-            number: 0,
-            asked_at: never,
-            round_trip: Duration::ZERO,
-            extra: 0,
-            short_at: never,
-            early_from: never,
-            not_before: never,
-            enough_until: never,
-            ahead_at: never,
-        }
-    }
-}
-
 // === impl Member ===
 
 impl Member {
-    pub(super) fn new(limits: BucketPolicy, shared: Arc<SharedPolicy>, part: Option<BucketPart>, id: u64) -> Self {
+    pub(crate) fn new(limits: BucketPolicy, shared: Arc<SharedPolicy>, part: Option<BucketPart>, id: u64) -> Self {
         let terms = SharedLimits::new(&limits, &shared);
         Self {
             limits,
@@ -148,135 +110,141 @@ impl Member {
             id,
             held: Holdings::new(terms.lease),
             terms,
-            schedule: Schedule::new(),
-            counters: Counters::default(),
+            schedule: Schedule::default(),
+            account: Account::default(),
             bulletin: Bulletin::default(),
             answer: None,
             reckoned: None,
+            fallback_before: 0,
         }
     }
 
     /// Applies new settings. The tokens held stay, unless they are of another bucket.
-    pub(super) fn resize(&mut self, limits: BucketPolicy, shared: Arc<SharedPolicy>) {
-        let is_other = |one: &SharedPolicy, other: &SharedPolicy| {
-            (&one.name, &one.store, one.lease) != (&other.name, &other.store, other.lease)
-        };
-        if is_other(&self.shared, &shared) || self.terms.lease != SharedLimits::new(&limits, &shared).lease {
-            self.held.tokens.clear();
-            let Counters { granted, spent, fallback, .. } = self.counters;
-            let expired = self.held.tokens.expired;
-            let number = self.schedule.number;
-            *self = Self::new(limits, shared, self.part, self.id);
-            self.counters = Counters { granted, spent, fallback, fallback_before: fallback, ..Counters::default() };
-            self.held.tokens.expired = expired;
-            self.schedule.number = number;
-        } else {
-            self.terms = SharedLimits::new(&limits, &shared);
+    pub(crate) fn resize(&mut self, limits: BucketPolicy, shared: Arc<SharedPolicy>) {
+        let terms = SharedLimits::new(&limits, &shared);
+        let is_same = (&*self.shared.name, &*self.shared.store) == (&*shared.name, &*shared.store);
+        if is_same && self.shared.lease == shared.lease && self.terms.lease == terms.lease {
+            self.terms = terms;
             self.limits = limits;
             self.shared = shared;
+            return;
         }
+        let tally = self.held.tokens.close();
+        let number = self.schedule.number;
+        *self = Self::new(limits, shared, self.part, self.id);
+        self.held.tokens.tally = tally;
+        self.fallback_before = tally.fallback;
+        self.schedule.number = number;
+    }
+
+    pub(crate) fn shared(&self) -> &SharedPolicy {
+        &self.shared
+    }
+
+    pub(crate) fn part(&self) -> Option<BucketPart> {
+        self.part
+    }
+
+    /// Returns its tokens so far.
+    pub(crate) fn tally(&self) -> TokenTally {
+        self.held.tokens.tally
     }
 
     // --- spending
 
-    /// Returns what calls can have tokens of.
+    /// Returns its tokens for calls.
     #[inline]
-    pub(super) fn held(&self) -> &Holdings {
+    pub(crate) fn held(&self) -> &Holdings {
         &self.held
     }
 
-    /// Takes the token that is there at `at`, for a call that leaves now.
-    pub(super) fn take(&mut self, at: Moment, now: Moment, number: u64) -> bool {
-        let source = self.held.take(at, now, number);
-        self.counters.spent += u64::from(source == Some(Source::Store));
-        self.counters.fallback += u64::from(source == Some(Source::Alone));
-        source.is_some()
+    /// Takes a token as of `at`. Returns true if there was one.
+    pub(crate) fn take(&mut self, at: Moment, now: Moment, number: u64) -> bool {
+        self.held.take(at, now, number)
     }
 
     /// Gives the token of a take back.
-    pub(super) fn give_back(&mut self, number: u64) {
-        if self.held.give_back(number) == Source::Store {
-            self.counters.spent = self.counters.spent.saturating_sub(1);
-        }
+    pub(crate) fn give_back(&mut self, number: u64) {
+        self.held.give_back(number);
     }
 
     // --- asking
 
-    /// Records that a call begins to wait.
-    pub(super) fn note_short(&mut self) {
+    /// Records the beginning of a wait.
+    pub(crate) fn note_short(&mut self) {
         self.schedule.enough_until = Moment::ZERO;
     }
 
-    /// Returns the ask to make now, if there is one; for calls that wait if the gate's questions do
-    /// not leave it `plenty`.
-    pub(super) fn ask(
-        &mut self,
-        want: Option<Want>,
-        plenty: bool,
-        now: Moment,
-        asked: impl FnOnce(u64) -> AskId,
-    ) -> Option<Ask> {
+    /// Returns the ask to make now, if there is one: only for waiting calls, unless the gate has
+    /// `plenty` of questions left.
+    pub(crate) fn ask(&mut self, bucket: BucketId, want: Want, plenty: bool, now: Moment) -> Option<Ask> {
         self.held.tokens.expire(now);
         if self.schedule.pending.is_some() {
             return None;
         }
         // A call without a slot can leave only in place of another: more tokens would expire.
         let in_turn = whole(self.in_a_lease(now)) as usize + 1;
-        let calls = want.map_or(0, |want| want.calls.min(want.slots.max(in_turn)));
+        let calls = want.calls.min(want.slots.max(in_turn));
         let held = self.held.tokens.lasting(now);
         let short = calls > held;
         if !short && calls > 0 {
             self.schedule.enough_until = self.held.tokens.ready_at(now).unwrap_or(now);
         }
-        let (need, extra) = if short && self.short_ask_at(now) <= now {
-            (u32::try_from(calls - held).unwrap_or(MOST).min(MOST), self.grown_extra(now))
-        } else if !short && (plenty || self.held.away.is_some()) && self.ahead_ask_at(now).is_some_and(|at| at <= now) {
+        let is_away = self.held.outage.is_some();
+        let within = want.within;
+        let wish = if short && self.short_ask_at(now) <= now {
+            let need = u32::try_from(calls - held).unwrap_or(MOST).min(MOST);
+            Wish { need, extra: self.grown_extra(now), within }
+        } else if !short && (plenty || is_away) && self.ahead_ask_at(now).is_some_and(|at| at <= now) {
             // A member without demand asks for no token: it only wants to know.
-            (u32::from(self.held.away.is_some() && self.held.demand.is_alive(now)), self.missing_ahead(now))
+            let need = u32::from(is_away && self.held.demand.is_alive(now));
+            Wish { need, extra: if is_away { 0 } else { self.missing_ahead(now) }, within }
         } else if self.tell_at(now).is_some_and(|at| at <= now) {
-            (0, 0)
+            Wish { within, ..Wish::default() }
         } else {
             return None;
         };
-        match (need, extra) {
-            (0, 0) => {}
-            (0, _) => self.schedule.ahead_at = now,
-            _ => self.schedule.short_at = now,
+        match wish {
+            Wish { need: 0, extra: 0, .. } => {}
+            Wish { need: 0, .. } => self.schedule.ahead_at = now,
+            Wish { .. } => self.schedule.short_at = now,
         }
-        let within = want.map_or(Duration::ZERO, |want| want.within);
-        let pending = PendingAsk { number: self.schedule.number + 1, need, extra, within, news: self.bulletin.news };
-        Some(self.begin(pending, now, asked))
+        Some(self.begin(bucket, wish, now))
     }
 
-    fn begin(&mut self, pending: PendingAsk, now: Moment, asked: impl FnOnce(u64) -> AskId) -> Ask {
+    /// Returns the last ask of this member, if the store knows it.
+    pub(crate) fn farewell(&mut self, bucket: BucketId, now: Moment) -> Option<Ask> {
+        self.answer.filter(|_| self.held.outage.is_none())?;
+        Some(Ask { leave: true, ..self.begin(bucket, Wish::default(), now) })
+    }
+
+    fn begin(&mut self, bucket: BucketId, wish: Wish, now: Moment) -> Ask {
         if (now - self.schedule.asked_at).as_micros() > u128::from(ledger::MEMBER) {
-            self.counters.total = 0; // it is no member any more
-            self.counters.epoch = 0;
+            self.account = Account::default(); // it is no member any more
         }
-        self.schedule.allowance.take(now);
-        self.schedule.number = pending.number;
+        let number = self.schedule.number + 1;
+        let news = self.bulletin.news;
+        self.schedule.number = number;
         self.schedule.asked_at = now;
-        self.schedule.pending = Some(pending);
+        self.schedule.pending = Some(PendingAsk { number, wish, news });
         Ask {
-            asked: asked(pending.number),
+            asked: AskId { bucket, number },
             shared: Arc::clone(&self.shared),
             part: self.part,
             member: self.id,
             limits: self.terms,
-            need: pending.need,
-            extra: pending.extra,
-            total: self.counters.total,
-            epoch: self.counters.epoch,
+            wish,
+            total: self.account.total,
+            epoch: self.account.epoch,
             ahead: u32::try_from(self.held.tokens.later_than(now + self.look())).unwrap_or(u32::MAX),
             away: self.held.was_away,
-            within: pending.within,
-            pause: pending.news.map(|news| match news {
-                News::Paused(until) => (until - now).max(Duration::from_micros(1)),
+            pause: news.map(|news| match news {
+                News::Paused { until, .. } => (until - now).max(Duration::from_micros(1)),
                 News::Lifted => Duration::ZERO,
             }),
             left: self.bulletin.left.take(now),
             leave: false,
-            alone: Fallback { rate: self.rate_alone(now), sent: 0 },
+            fallback: Fallback { rate: self.rate_alone(now), sent: 0 },
         }
     }
 
@@ -284,36 +252,109 @@ impl Member {
     fn grown_extra(&mut self, now: Moment) -> u32 {
         let in_a_lease = self.in_a_lease(now);
         let follows = now - self.schedule.short_at < self.terms.lease && self.schedule.short_at > Moment::ZERO;
-        self.schedule.extra =
-            if follows { (self.schedule.extra * 2).clamp(1, MOST_EXTRA) } else { self.schedule.extra / 2 };
+        let extra = self.schedule.extra;
+        self.schedule.extra = if follows { (extra * 2).clamp(1, MOST_EXTRA) } else { extra / 2 };
         if in_a_lease < 2.0 { 0 } else { self.schedule.extra.min(whole(in_a_lease)) }
     }
 
-    /// Returns the calls that the demand makes in a lease.
+    /// Returns the calls per lease.
     fn in_a_lease(&self, now: Moment) -> f64 {
-        self.held.demand.rate(now) * self.terms.lease.as_secs_f64()
+        self.held.demand.per_second(now) * self.terms.lease.as_secs_f64()
     }
 
+    /// Returns the tokens to hold ahead of need.
     fn target(&self, now: Moment) -> f64 {
         self.in_a_lease(now) / 2.0 + 1.0
     }
 
     fn missing_ahead(&self, now: Moment) -> u32 {
-        if self.held.away.is_some() {
-            return 0;
-        }
         let lasting = self.held.tokens.lasting(now + self.terms.lease / 4);
         whole(self.target(now)).saturating_sub(u32::try_from(lasting).unwrap_or(u32::MAX)).max(1)
     }
 
-    /// True if nothing is lost with it: it holds no token, sends no calls, and has nothing to tell.
-    /// What it sent while the store was away has come again if its gate's own bucket is full.
-    pub(super) fn is_idle(&self, now: Moment) -> bool {
+    /// True if dropping it loses nothing: it holds no token, sends no calls, and has nothing to
+    /// tell. The calls sent while the store was away have come back if the gate's own bucket is
+    /// full.
+    pub(crate) fn is_idle(&self, now: Moment) -> bool {
         let has_news = self.bulletin.news.is_some() || self.bulletin.paused_until > now;
         self.schedule.pending.is_none()
             && !has_news
             && !self.held.demand.is_alive(now)
             && !self.held.tokens.lasts(1, now)
+    }
+
+    // --- times
+
+    /// Returns when to look again, for a call without a token: when there is one, or when to ask.
+    /// The gate asks nothing before `question_at`.
+    pub(crate) fn look_at(&self, question_at: Moment, now: Moment) -> Moment {
+        let ready = self.held.ready_at(now);
+        if self.schedule.pending.is_some() || ready <= now {
+            return ready;
+        }
+        let ask_at = self.short_ask_at(now).max(self.schedule.enough_until).max(question_at);
+        // Later than now, or the call would seem to have its token.
+        ready.min(ask_at.max(now + Duration::from_nanos(1)))
+    }
+
+    /// Returns when the store may be asked.
+    fn retry_at(&self, now: Moment) -> Moment {
+        self.held.outage.as_ref().map_or(now, |outage| outage.retry_at.max(now))
+    }
+
+    /// Returns when to ask for waiting calls.
+    fn short_ask_at(&self, now: Moment) -> Moment {
+        let last = self.held.tokens.last(now).map_or(now, |last| last.back(self.short_look()));
+        last.min(self.schedule.early_from).max(self.schedule.not_before).max(self.retry_at(now))
+    }
+
+    /// Returns how long before its last token a member asks.
+    fn look(&self) -> Duration {
+        self.schedule.round_trip.mul_f64(1.5) + Duration::from_millis(2)
+    }
+
+    /// Returns the same for a member with waiting calls. Beside others it need not be early: the next
+    /// free token comes after theirs. The store promises no more than one turn of all and one
+    /// token, so that a member which asked earlier would lose a part of its turn each time.
+    fn short_look(&self) -> Duration {
+        let look = self.look();
+        let rivals = self.answer.filter(|heard| heard.answer.rivals > 0);
+        rivals.map_or(look, |heard| look.min(heard.answer.period))
+    }
+
+    /// Returns when to ask ahead of need while there is plenty, or to learn if the store is back.
+    fn ahead_ask_at(&self, now: Moment) -> Option<Moment> {
+        if let Some(outage) = &self.held.outage {
+            // Without demand too: a call that came later would find the member's own bucket full,
+            // and would spend a burst beside a store that has long been back.
+            return Some(outage.retry_at);
+        }
+        let answer = self.answer?.answer;
+        let plenty = answer.rest() > self.terms.burst / 2.0 + 2.0 && answer.rivals == 0;
+        if !plenty || self.in_a_lease(now) < 2.0 {
+            return None;
+        }
+        let every = (self.terms.lease / 4).max(LEAST_AHEAD);
+        let next = self.schedule.ahead_at.max(self.schedule.short_at) + every;
+        let rate = self.held.demand.per_second(now);
+        let enough = rate.mul_add((self.schedule.round_trip + LEAST_AHEAD).as_secs_f64(), 1.0).min(self.target(now));
+        let is_enough = self.held.tokens.lasts(whole(enough.ceil()) as usize, now + self.terms.lease / 4);
+        Some(if is_enough { next.max(now + every) } else { next })
+    }
+
+    fn tell_at(&self, now: Moment) -> Option<Moment> {
+        let due = self.bulletin.due(self.schedule.asked_at, now)?;
+        Some(due.max(self.retry_at(now)))
+    }
+
+    /// Returns when to ask while no call waits. Nothing is asked ahead of need before `plenty_at`.
+    pub(crate) fn tend_at(&self, plenty_at: Moment, now: Moment) -> Option<Moment> {
+        if self.schedule.pending.is_some() {
+            return None;
+        }
+        let is_away = self.held.outage.is_some();
+        let ahead = self.ahead_ask_at(now).map(|at| if is_away { at } else { at.max(plenty_at) });
+        ahead.into_iter().chain(self.tell_at(now)).min()
     }
 }
 
@@ -322,11 +363,9 @@ fn whole(number: f64) -> u32 {
     number as u32
 }
 
-/// The most tokens in one ask for calls that wait.
+/// The most tokens in one ask for waiting calls.
 const MOST: u32 = 200;
 /// The most tokens beyond need.
 const MOST_EXTRA: u32 = 64;
-/// The asks that are kept for calls that wait.
-pub(super) const RESERVED: f64 = 5.0;
 /// The least time between two asks ahead of need, and how far ahead they look.
 const LEAST_AHEAD: Duration = Duration::from_millis(50);

@@ -8,19 +8,19 @@ use crate::moment::Moment;
 use crate::resources::{Bucket, Start};
 use crate::{BucketPolicy, Outage};
 
-/// The time during which the store is away.
+/// An outage of the store.
 #[derive(Debug)]
-pub(super) struct StoreAway {
+pub(super) struct StoreOutage {
     /// The member's part of the bucket; `None` if calls wait until the store is back.
     pub(super) bucket: Option<Bucket>,
-    /// The moment from which the store is asked again.
+    /// The moment of the next ask.
     pub(super) retry_at: Moment,
     backoff: Duration,
 }
 
-// === impl StoreAway ===
+// === impl StoreOutage ===
 
-impl StoreAway {
+impl StoreOutage {
     /// Begins with an empty bucket, so that an outage brings no burst.
     pub(super) fn new(part: Option<BucketPolicy>, now: Moment) -> Self {
         let bucket = part.map(|part| Bucket::new(part, Start::Level(0, now)));
@@ -32,18 +32,15 @@ impl StoreAway {
         self.bucket.as_ref().map_or(0.0, |bucket| bucket.policy.rate)
     }
 
-    /// Records that the store did not answer; `spread` is a number from 0 to 1.
-    pub(super) fn failed(&mut self, away: StoreFailure, spread: f64, now: Moment) {
+    /// Records a failure of the store; `spread` is a number from 0 to 1.
+    pub(super) fn failed(&mut self, why: StoreFailure, spread: f64, now: Moment) {
         self.backoff = (self.backoff * 2).clamp(FIRST, LONGEST);
-        let least = match away {
-            StoreFailure::Unreachable => Duration::ZERO,
-            StoreFailure::Wrong => WRONG,
-        };
+        let least = if why == StoreFailure::Wrong { WRONG } else { Duration::ZERO };
         self.retry_at = now + self.backoff.mul_f64(0.5 + spread / 2.0).max(least);
     }
 }
 
-/// Returns the limits of one of so many members that is alone; `None` if its calls wait then.
+/// Returns the limits of one of so many members while the store is away; `None` if calls wait.
 pub(super) fn part(limits: &BucketPolicy, outage: Outage, members: NonZeroU32) -> Option<BucketPolicy> {
     let parts = match outage {
         Outage::Share => members,
@@ -54,8 +51,9 @@ pub(super) fn part(limits: &BucketPolicy, outage: Outage, members: NonZeroU32) -
     Some(BucketPolicy::new(limits.rate / f64::from(parts.get()), burst))
 }
 
-/// The time after which a store is asked again, for the first time and at the longest.
+/// The time to the second ask in an outage.
 const FIRST: Duration = Duration::from_millis(50);
+/// The longest time between two asks in an outage.
 const LONGEST: Duration = Duration::from_secs(2);
-/// The same where a person has to change something.
+/// The least time between two asks where a person has to change something.
 const WRONG: Duration = Duration::from_secs(5);

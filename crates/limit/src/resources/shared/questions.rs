@@ -1,46 +1,45 @@
-//! The times at which a gate asks its stores: so many a second, whatever the number of its members.
+//! The questions of a gate to its stores: so many a second, whatever the number of its members.
 //!
-//! All members that are due ask together. The gates of one section, one for each origin, take the
-//! moments at which they ask from one allowance: what they ask within two milliseconds counts as
-//! one question, as it travels together.
+//! All members that are due ask together. The gates of one section, one for each origin, have one
+//! allowance. What they ask within two milliseconds counts as one question, because it travels
+//! together.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::demand::Allowance;
 use crate::moment::Moment;
 
 /// The questions of one gate, or of the gates of one section. Cheap to clone.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Questions(Arc<Mutex<OpenQuestion>>);
 
-/// The question that was opened last.
+/// The latest question, and the allowance of further ones: a few at once, then so many per second.
 #[derive(Debug)]
 struct OpenQuestion {
-    allowance: Allowance,
-    at: Moment,
     number: u64,
+    at: Moment,
+    /// The further questions at once, then.
+    left: f64,
 }
 
 // === impl Questions ===
 
 impl Questions {
-    /// Returns the moment at which a gate may ask that was in question `last`, so that `reserve`
-    /// more remain.
-    pub(super) fn ready_at(&self, last: u64, reserve: f64, now: Moment) -> Moment {
-        let opened = self.lock();
-        if opened.takes_in(last, now) { now } else { opened.allowance.ready_at(reserve, now) }
+    /// Returns when a gate may ask after its question `last`, so that `reserve` more remain.
+    pub(crate) fn ready_at(&self, last: u64, reserve: f64, now: Moment) -> Moment {
+        let open = self.lock();
+        let missing = 1.0 + reserve - open.left(now);
+        let is_allowed = missing <= 1e-9 || open.takes_in(last, now);
+        if is_allowed { now } else { now + Duration::from_secs_f64(missing / PER_SECOND) }
     }
 
-    /// Takes part in the question that is open, or opens one. Returns its number.
-    pub(super) fn take(&self, last: u64, now: Moment) -> u64 {
-        let mut opened = self.lock();
-        if !opened.takes_in(last, now) {
-            opened.allowance.take(now);
-            opened.at = now;
-            opened.number += 1;
+    /// Takes part in the open question, or opens one. Returns its number.
+    pub(crate) fn take(&self, last: u64, now: Moment) -> u64 {
+        let mut open = self.lock();
+        if !open.takes_in(last, now) {
+            *open = OpenQuestion { number: open.number + 1, at: now, left: open.left(now) - 1.0 };
         }
-        opened.number
+        open.number
     }
 
     fn lock(&self) -> MutexGuard<'_, OpenQuestion> {
@@ -48,23 +47,33 @@ impl Questions {
     }
 }
 
-impl Default for Questions {
-    fn default() -> Self {
-        Self(Arc::new(Mutex::new(OpenQuestion { allowance: Allowance::new(), at: Moment::ZERO, number: 0 })))
-    }
-}
-
 // === impl OpenQuestion ===
 
 impl OpenQuestion {
-    /// True if a gate that was in question `last` can take part in this one.
+    /// True if a gate can take part in this question after its question `last`.
     fn takes_in(&self, last: u64, now: Moment) -> bool {
         self.number > last && now - self.at <= TOGETHER
     }
+
+    fn left(&self, now: Moment) -> f64 {
+        (now.seconds_since(self.at).mul_add(PER_SECOND, self.left)).min(MOST)
+    }
 }
 
-/// The time for which a question takes in what other gates of its section ask.
+impl Default for OpenQuestion {
+    fn default() -> Self {
+        Self { number: 0, at: Moment::ZERO, left: MOST }
+    }
+}
+
+/// The questions in reserve for waiting calls.
+pub(crate) const RESERVED: f64 = 5.0;
+/// The time until a question is closed to other gates of its section.
 const TOGETHER: Duration = Duration::from_millis(2);
+/// The most questions at once.
+const MOST: f64 = 8.0;
+/// The questions per second.
+const PER_SECOND: f64 = 20.0;
 
 #[cfg(test)]
 mod tests {

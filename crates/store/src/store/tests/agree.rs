@@ -105,13 +105,15 @@ fn random(dice: &mut Dice, bucket: u64, known: &[(u64, u64); 6]) -> Ask {
         limits: SharedLimits::new(&policy, &shared),
         shared: Arc::new(shared),
         member,
-        need: if dice.below(4) == 0 { 0 } else { small(dice, 60) },
-        extra: if dice.below(2) == 0 { 0 } else { small(dice, 65) },
+        wish: Wish {
+            need: if dice.below(4) == 0 { 0 } else { small(dice, 60) },
+            extra: if dice.below(2) == 0 { 0 } else { small(dice, 65) },
+            within: Duration::from_micros(dice.below(9_000_000)),
+        },
         total: if dice.below(9) == 0 { dice.below(1_000) } else { total },
         epoch: if dice.below(9) == 0 { 0 } else { epoch },
         ahead: if dice.below(3) > 0 { 0 } else { small(dice, 10) },
         away: dice.below(12) == 0,
-        within: Duration::from_micros(dice.below(9_000_000)),
         pause: match dice.below(40) {
             0 => Some(Duration::from_micros(1 + dice.below(20_000))),
             1 => Some(Duration::ZERO),

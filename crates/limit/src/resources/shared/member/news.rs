@@ -1,72 +1,73 @@
-//! What a member tells the others: that the upstream asked for a pause, that it is over, and that
-//! the member leaves.
+//! The news between members: pauses of the upstream, and the rest of its quota.
 
 use std::time::Duration;
 
-use super::{Member, News, PendingAsk};
+use super::Member;
 use crate::moment::Moment;
-use crate::resources::{Ask, AskId};
 
-/// What a member has to tell the others, and what they told it.
+/// The news about a pause of a shared bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum News {
+    /// The upstream asked for one.
+    Paused {
+        /// The end of the pause.
+        until: Moment,
+        /// A moment before its end: earlier by the time of the ask and its answer.
+        surely: Moment,
+    },
+    /// The pause is over.
+    Lifted,
+}
+
+/// The news for the others, and from them.
 #[derive(Debug, Default)]
 pub(super) struct Bulletin {
     pub(super) news: Option<News>,
     /// The rest of the upstream's quota.
     pub(super) left: QuotaRest,
-    /// The end of the pause that another member told.
+    /// The end of another member's pause.
     pub(super) paused_until: Moment,
 }
 
-/// The rest of the upstream's quota, by the upstream's own word.
+/// The rest of the upstream's quota, as its answers say.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct QuotaRest {
-    /// The least that was said since it was told to the others, and when.
+    /// The least number since it was last told, and its moment.
     least: Option<(u32, Moment)>,
-    /// The moment at which something was told last.
     told_at: Option<Moment>,
 }
 
 // === impl Member ===
 
 impl Member {
-    /// Returns the last ask of this member, if the store knows it.
-    pub(in super::super) fn farewell(&mut self, now: Moment, asked: impl FnOnce(u64) -> AskId) -> Option<Ask> {
-        self.answer.filter(|_| self.held.away.is_none())?;
-        let pending = PendingAsk {
-            number: self.schedule.number + 1,
-            need: 0,
-            extra: 0,
-            within: Duration::ZERO,
-            news: self.bulletin.news,
-        };
-        Some(Ask { leave: true, ..self.begin(pending, now, asked) })
-    }
-
-    /// Tells the others what is new, as soon as no other ask is under way.
-    pub(in super::super) fn tell(&mut self, news: News) {
-        self.bulletin.news = Some(news);
+    /// Tells the others the news of a pause with the next ask, if they share pauses.
+    pub(crate) fn tell(&mut self, news: News) {
+        if self.shared.pauses.is_some() {
+            self.bulletin.news = Some(news);
+        }
     }
 
     /// Records what is left of the upstream's quota. Returns true if it is worth telling: the
     /// bucket could hold more.
-    pub(in super::super) fn note_left(&mut self, left: u32, now: Moment) -> bool {
+    pub(crate) fn note_left(&mut self, left: u32, now: Moment) -> bool {
         let is_less = f64::from(left) < self.terms.burst;
         if is_less {
             self.bulletin.left.note(left, now);
         }
         is_less
     }
+}
 
-    /// Returns the moment at which to tell what is new, or to hear if the pause that another told
-    /// has been lifted.
-    pub(super) fn tell_at(&self, now: Moment) -> Option<Moment> {
-        let news = match self.bulletin.news {
+// === impl Bulletin ===
+
+impl Bulletin {
+    /// Returns when to tell the news, or to ask if another's pause was lifted.
+    pub(super) fn due(&self, asked_at: Moment, now: Moment) -> Option<Moment> {
+        let news = match self.news {
             Some(_) => Some(now),
-            None => (self.bulletin.paused_until > now).then_some(self.schedule.asked_at + HEAR_AGAIN),
+            None => (self.paused_until > now).then_some(asked_at + HEAR_AGAIN),
         };
-        let due = news.into_iter().chain(self.bulletin.left.due(now)).min()?;
-        let retry = self.held.away.as_ref().map_or(now, |away| away.retry_at);
-        Some(due.max(retry).max(self.schedule.allowance.ready_at(0.0, now)))
+        news.into_iter().chain(self.left.due(now)).min()
     }
 }
 
@@ -78,12 +79,12 @@ impl QuotaRest {
         self.least = Some((least, now));
     }
 
-    /// Returns the moment at which to tell it, if there is something.
+    /// Returns when to tell it, if there is a number.
     fn due(&self, now: Moment) -> Option<Moment> {
         self.least.map(|_| self.told_at.map_or(now, |at| (at + TELL_EVERY).max(now)))
     }
 
-    /// Returns what is to be told now. What was said long ago is not true any more.
+    /// Returns the number to tell now. An old number is not true any more.
     pub(super) fn take(&mut self, now: Moment) -> Option<u32> {
         self.due(now).filter(|due| *due <= now)?;
         let (left, at) = self.least.take()?;
@@ -95,9 +96,9 @@ impl QuotaRest {
     }
 }
 
-/// The time between two words of what is left.
+/// The least time between two numbers of what is left.
 const TELL_EVERY: Duration = Duration::from_secs(1);
-/// The time after which what was said to be left is not told any more: the store was away.
+/// The age of a number that is not told any more, after an outage.
 const OLD: Duration = Duration::from_secs(10);
-/// The time after which a member that keeps a pause of another's asks if it still holds.
+/// The time between two asks whether another's pause still holds.
 const HEAR_AGAIN: Duration = Duration::from_secs(2);
