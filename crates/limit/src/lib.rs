@@ -94,31 +94,22 @@ pub mod key;
 pub mod keys;
 pub mod limiter;
 pub mod moment;
-pub mod operator;
 pub mod outcome;
 pub mod permit;
 pub mod policy;
 pub mod refusal;
 pub mod sketch;
-pub mod snapshot;
 pub mod verdict;
 
-mod arrive;
 mod at_key;
 mod call;
-mod dispatch;
 mod dropped_requests;
-mod feedback;
 mod index;
 mod key_stage;
-mod parts;
 mod queues;
 mod refusals;
-mod reload;
 mod resources;
-mod review;
 mod rules;
-mod sweep;
 
 // The names of the modules, for each other and for the driver.
 pub(crate) use self::at_key::AtKey;
@@ -128,9 +119,8 @@ pub(crate) use self::index::{Arena, GroupIndex, OfGroup, OfQueue, OfWaiter, Queu
 pub(crate) use self::key_stage::{KeyAnswer, KeyStage, reserve, token_at};
 pub use self::keys::Keys;
 pub(crate) use self::keys::{FailingKey, KeyFailure, KeyId, KeyView, Position, Spread, Table};
-pub use self::limiter::Limiter;
-pub use self::operator::{Preview, Walk};
-pub(crate) use self::parts::Parts;
+pub use self::limiter::snapshot::{LongestQueues, Snapshot};
+pub use self::limiter::{Limiter, Preview, Walk, snapshot};
 pub use self::permit::{Admitted, Permit, Receipt, Slot};
 pub(crate) use self::policy::{
     Backoff, BucketPolicy, ClassPolicy, Combine, InFlight, Lane, Origins, Outage, Per, PerClass, SharedId,
@@ -152,5 +142,4 @@ pub(crate) use self::resources::{
     SlotShare, Slots, Turn, Want,
 };
 pub(crate) use self::rules::Rules;
-pub use self::snapshot::{LongestQueues, Snapshot};
 pub use self::verdict::{Arrival, Claim, Flow, Ticket, Verdict};

@@ -4,16 +4,27 @@
 //! its own work, then admits every call that may leave. What happens to waiting calls comes out as
 //! events, so this code calls nothing outside the core.
 
+mod arrive;
+mod dispatch;
+mod feedback;
+mod operator;
+mod parts;
+mod reload;
+mod review;
+pub mod snapshot;
+mod sweep;
+
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
-use super::{
-    Arrival, Ask, AskId, Claim, KeyEnd, Keys, Parts, Permit, Policy, Preview, Questions, Receipt, Refusal, Slot,
-    StoreFailure, SweepNews, Ticket, Verdict, Walk, resources,
-};
+pub use self::operator::{Preview, Walk};
 use crate::key::{Group, Key};
 use crate::moment::Moment;
 use crate::outcome::{Answer, Scope};
+use crate::{
+    Arrival, Ask, AskId, Claim, DroppedRequests, KeyEnd, KeyStage, Keys, Permit, Policy, Questions, Queues, Receipt,
+    Refusal, Resources, Rules, Slot, StoreFailure, SweepNews, Ticket, Verdict, Work, resources,
+};
 
 /// A limiter: lets each call leave now, wait, or be refused.
 ///
@@ -22,6 +33,17 @@ use crate::outcome::{Answer, Scope};
 pub struct Limiter {
     parts: Parts,
     now: Moment,
+}
+
+/// The parts of a limiter. What one operation does reaches the others as effects in `work`.
+#[derive(Debug)]
+struct Parts {
+    rules: Rules,
+    stage: KeyStage,
+    queues: Queues,
+    resources: Resources,
+    work: Work,
+    dropped_requests: DroppedRequests,
 }
 
 // === impl Limiter ===
@@ -72,22 +94,8 @@ impl Limiter {
         self.parts.work.behind
     }
 
-    pub(super) fn parts(&self) -> &Parts {
-        &self.parts
-    }
-
-    /// Restores what another limiter remembered.
-    pub(super) fn restore(&mut self, take_over: impl FnOnce(&mut Parts)) {
-        take_over(&mut self.parts);
-    }
-
-    #[cfg(test)]
-    pub(super) fn parts_mut(&mut self) -> &mut Parts {
-        &mut self.parts
-    }
-
     /// Returns the later of `now` and the latest time so far.
-    pub(super) fn latest(&self, now: Moment) -> Moment {
+    fn latest(&self, now: Moment) -> Moment {
         self.now.max(now)
     }
 
@@ -328,25 +336,6 @@ impl Limiter {
         lifted
     }
 
-    /// Forgets the next few failing keys, if their names are meant, and releases their calls.
-    ///
-    /// Returns how many there were. Repeat it until the walk is over. Keys that fail after the walk
-    /// began stay.
-    pub fn forget_some(&mut self, is_meant: &dyn Fn(&str) -> bool, walk: &mut Walk, now: Moment) -> usize {
-        self.operate(now, |parts, now| parts.forget_some(is_meant, walk, now))
-    }
-
-    /// Forgets every failing key with a meant name. It takes time in proportion to the number of
-    /// keys, so it is meant for simulations and tests.
-    pub fn forget(&mut self, is_meant: &dyn Fn(&str) -> bool, now: Moment) -> usize {
-        let mut walk = Walk::default();
-        let mut forgotten = 0;
-        while !walk.is_over() {
-            forgotten += self.forget_some(is_meant, &mut walk, now);
-        }
-        forgotten
-    }
-
     /// Returns true if there are keys to forget, because their time is over or they are too many.
     /// [`Limiter::advance`] forgets a few of them.
     pub fn has_expired_keys(&self, now: Moment) -> bool {
@@ -367,21 +356,5 @@ impl Limiter {
     /// Returns true while every call is admitted without limits.
     pub fn is_bypassed(&self) -> bool {
         self.parts.rules.is_bypassed()
-    }
-
-    /// Returns the fate of a call if it arrived now. Nothing is spent or remembered.
-    pub fn preview(&mut self, arrival: &Arrival<'_>, now: Moment) -> Preview {
-        let now = self.catch_up(now);
-        let supposition = self.parts.suppose(arrival);
-        let preview = match self.arrive(arrival, now) {
-            Verdict::Admit(permit) => {
-                self.retract(permit, now);
-                Preview::Goes
-            }
-            Verdict::Refuse(refusal) => Preview::Refused(refusal),
-            Verdict::Wait(ticket) => self.operate(now, |parts, now| parts.preview_wait(ticket, now)),
-        };
-        self.parts.end_supposing(&supposition);
-        preview
     }
 }

@@ -104,7 +104,8 @@ fn is_word(c: char) -> bool {
 }
 
 /// Names of ours that collections and iterators of the standard library have too.
-const STANDARD: [&str; 9] = ["any", "capacity", "clamp", "collect", "copied", "iter_mut", "map", "pop", "replace"];
+const STANDARD: [&str; 11] =
+    ["any", "capacity", "clamp", "collect", "copied", "count", "iter_mut", "last", "map", "pop", "replace"];
 
 fn arrows(sources: &BTreeMap<String, String>) -> Arrows {
     let mut homes: BTreeMap<String, Vec<&String>> = BTreeMap::new();

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::key::Key;
+use crate::limiter::{Limiter, Parts};
 use crate::moment::Moment;
 use crate::resources::{Gap, Levels, PauseTarget};
-use crate::{ClassId, KeyState, Limiter, Owner, Parts, Position};
+use crate::{ClassId, KeyState, Owner, Position};
 
 /// The memory of a limiter at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -88,20 +89,20 @@ pub struct Changes {
 impl Limiter {
     /// Returns the changes so far.
     pub fn changes(&self) -> Changes {
-        let memory = self.parts().stage.table().changes().wrapping_add(self.parts().resources.pauses.changes);
-        Changes { memory, takes: self.parts().resources.buckets.takes }
+        let memory = self.parts.stage.table().changes().wrapping_add(self.parts.resources.pauses.changes);
+        Changes { memory, takes: self.parts.resources.buckets.takes }
     }
 
     /// Reads a little more of the memory, with at most `most` keys. Returns it once it is whole.
     pub fn freeze_some(&self, freezing: &mut FreezeWalk, most: usize, now: Moment) -> Option<FrozenLimiter> {
         let now = self.latest(now);
         let began = *freezing.began.get_or_insert_with(|| {
-            freezing.frozen.pauses = self.parts().frozen_pauses(now);
-            freezing.frozen.buckets = self.parts().frozen_buckets(now);
+            freezing.frozen.pauses = self.parts.frozen_pauses(now);
+            freezing.frozen.buckets = self.parts.frozen_buckets(now);
             now
         });
         let keys = &mut freezing.frozen.keys;
-        freezing.place = self.parts().stage.table().read_some(freezing.place, |object, failing| {
+        freezing.place = self.parts.stage.table().read_some(freezing.place, |object, failing| {
             if failing.forget_at > began && keys.len() < most {
                 let state = failing.state;
                 keys.push(FrozenKey {
@@ -121,7 +122,7 @@ impl Limiter {
     /// Takes over the memory of an earlier limiter of the same gate, before the first call.
     pub fn thaw(&mut self, frozen: &FrozenLimiter, gap: Gap, now: Moment) {
         let now = self.latest(now);
-        self.restore(|parts| parts.thaw(frozen, gap, now));
+        self.parts.thaw(frozen, gap, now);
     }
 }
 

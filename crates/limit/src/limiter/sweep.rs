@@ -7,8 +7,9 @@
 //! moment; its sweep only refuses those that cannot wait so long. While a sweep is under way, a new
 //! call queues behind those that wait, even where nothing stops it.
 
-use super::{Cause, Parts, Step, Sweep, SweepNews, Waiter, WaiterIndex, WaiterState};
+use super::Parts;
 use crate::moment::Moment;
+use crate::{Cause, Step, Sweep, SweepNews, Waiter, WaiterIndex, WaiterState};
 
 // === impl Parts ===
 

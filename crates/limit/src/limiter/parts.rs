@@ -1,21 +1,11 @@
 //! The parts of a limiter, and what happens to one waiting call in all of them.
 
-use super::{
+use super::Parts;
+use crate::moment::Moment;
+use crate::{
     Ask, CallFacts, Cause, Charges, DroppedRequests, Grant, KeyGrant, KeyId, KeyStage, Outlook, Permit, Policy,
     QueuePlace, Queues, Reason, Receipt, Resources, Rules, Slot, WaiterIndex, WaiterState, Withdrawal, Work,
 };
-use crate::moment::Moment;
-
-/// The parts of a limiter. What one operation does reaches the others as effects in `work`.
-#[derive(Debug)]
-pub(crate) struct Parts {
-    pub(crate) rules: Rules,
-    pub(crate) stage: KeyStage,
-    pub(crate) queues: Queues,
-    pub(crate) resources: Resources,
-    pub(crate) work: Work,
-    pub(crate) dropped_requests: DroppedRequests,
-}
 
 // === impl Parts ===
 

@@ -7,8 +7,9 @@
 //! that none passes another; a call that arrives meanwhile, and that anything limits, queues behind
 //! them. If a call hangs up or its key fails before it has moved, it is moved first.
 
-use super::{Combine, KeyId, Lane, LateCall, MoveStep, Parts, Policy, WaiterIndex, Withdrawal};
+use super::Parts;
 use crate::moment::Moment;
+use crate::{Combine, KeyId, Lane, LateCall, MoveStep, Policy, WaiterIndex, Withdrawal};
 
 // === impl Parts ===
 

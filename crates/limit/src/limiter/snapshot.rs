@@ -7,15 +7,15 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{
-    Bucket, BucketPolicy, ClassId, ClassTurns, KeyState, Lane, Limiter, Owner, Queue, QueueIndex, Reason, SharedId,
-    Slots,
-};
+use super::Limiter;
 use crate::key::{Group, Key};
 use crate::moment::Moment;
+use crate::{
+    Bucket, BucketPolicy, ClassId, ClassTurns, KeyState, Lane, Owner, Queue, QueueIndex, Reason, SharedId, Slots,
+};
 
 pub use self::frozen::{Changes, FreezeWalk, FrozenKey, FrozenLimiter, FrozenPart, FrozenPause};
-pub use super::resources::{Gap, Levels, PauseTarget, PauseView, SharedView, TokenTally};
+pub use crate::resources::{Gap, Levels, PauseTarget, PauseView, SharedView, TokenTally};
 
 /// A limiter at one moment.
 #[derive(Clone, Debug, PartialEq)]
@@ -125,30 +125,30 @@ impl Limiter {
     /// Returns the same without queues.
     pub fn overview(&self, now: Moment) -> Snapshot {
         let now = self.latest(now);
-        let room = |group| (group, self.parts().resources.room(group));
-        let buckets = |owner| self.parts().resources.buckets.view(owner, SHOWN, |bucket| BucketView::of(bucket, now));
+        let room = |group| (group, self.parts.resources.room(group));
+        let buckets = |owner| self.parts.resources.buckets.view(owner, SHOWN, |bucket| BucketView::of(bucket, now));
         let class = |(id, turns): (ClassId, &ClassTurns)| {
-            let policy = self.parts().rules.policy().class(id);
+            let policy = self.parts.rules.policy().class(id);
             ClassView {
                 name: Arc::clone(&policy.name),
                 lane: policy.lane,
                 buckets: buckets(Owner::Class(id)),
-                slots: SlotView::of(self.parts().resources.class_slots.of(id)),
-                waiting: turns.waiting + self.parts().queues.unmoved_of(id),
+                slots: SlotView::of(self.parts.resources.class_slots.of(id)),
+                waiting: turns.waiting + self.parts.queues.unmoved_of(id),
             }
         };
         Snapshot {
             waiting: self.waiting(),
-            waiting_bytes: self.parts().queues.waiting_bytes(),
-            failing_keys: self.parts().stage.table().failing(now),
-            trials: self.parts().stage.table().trials_out(),
+            waiting_bytes: self.parts.queues.waiting_bytes(),
+            failing_keys: self.parts.stage.table().failing(now),
+            trials: self.parts.stage.table().trials_out(),
             buckets: buckets(Owner::Gate),
             retry_buckets: buckets(Owner::Retries),
-            slots: SlotView::of(&self.parts().resources.gate_slots),
+            slots: SlotView::of(&self.parts.resources.gate_slots),
             rooms: [room(Group::Exempt), room(Group::Short), room(Group::LongRunning)],
             pauses: self.pauses(now),
-            writes: self.parts().stage.writes(),
-            classes: self.parts().queues.scheduler().classes.iter().map(class).collect(),
+            writes: self.parts.stage.writes(),
+            classes: self.parts.queues.scheduler().classes.iter().map(class).collect(),
             shared: self.shared(now),
             queues: Vec::new(),
         }
@@ -156,26 +156,26 @@ impl Limiter {
 
     /// Returns every shared bucket.
     pub fn shared(&self, now: Moment) -> Vec<SharedView> {
-        self.parts().resources.buckets.shared_views(self.latest(now))
+        self.parts.resources.buckets.shared_views(self.latest(now))
     }
 
     /// Returns the pauses in force, at most a hundred.
     pub fn pauses(&self, now: Moment) -> Vec<PauseView> {
-        self.parts().resources.pauses.views(self.latest(now), SHOWN)
+        self.parts.resources.pauses.views(self.latest(now), SHOWN)
     }
 
     /// Returns the failing keys with the earliest trials, by name, at most `most`.
     pub fn next_tried(&self, most: usize, now: Moment) -> Vec<(String, Key, KeyState)> {
-        self.parts().stage.table().next_tried(most, self.latest(now))
+        self.parts.stage.table().next_tried(most, self.latest(now))
     }
 
     /// Looks at a few more queues. Returns true if there may be more.
     pub fn look_at_queues(&self, longest: &mut LongestQueues) -> bool {
-        let places = self.parts().queues.scheduler().queues.capacity();
+        let places = self.parts.queues.scheduler().queues.capacity();
         let end = places.min(longest.next + QUEUES_AT_ONCE);
         for place in longest.next..end {
             let index = QueueIndex::at(place);
-            let Some(queue) = self.parts().queues.scheduler().queue(index) else { continue };
+            let Some(queue) = self.parts.queues.scheduler().queue(index) else { continue };
             if longest.found.len() < SHOWN {
                 longest.found.push(Reverse((queue.len, index)));
             } else if let Some(mut shortest) = longest.found.peek_mut().filter(|shortest| shortest.0.0 < queue.len) {
@@ -189,20 +189,18 @@ impl Limiter {
     /// Returns the longest queues of a search.
     pub fn queue_views(&self, longest: &LongestQueues, now: Moment) -> Vec<QueueView> {
         let now = self.latest(now);
-        let found = longest
-            .found
-            .iter()
-            .filter_map(|Reverse((_, at))| Some((*at, self.parts().queues.scheduler().queue(*at)?)));
+        let found =
+            longest.found.iter().filter_map(|Reverse((_, at))| Some((*at, self.parts.queues.scheduler().queue(*at)?)));
         let mut queues: Vec<_> = found.collect();
         queues.sort_unstable_by_key(|(_, queue)| Reverse(queue.len));
-        let oldest = |queue: &Queue| Some(now - self.parts().queues.get(queue.list.first?)?.call.arrived);
+        let oldest = |queue: &Queue| Some(now - self.parts.queues.get(queue.list.first?)?.call.arrived);
         let view = |(at, queue): (QueueIndex, &Queue)| QueueView {
             class: queue.id.class,
             flow: queue.name.as_deref().unwrap_or_default().to_owned(),
             retry: queue.id.mode.retry,
             waiting: queue.len as usize,
             oldest: oldest(queue).unwrap_or_default(),
-            reason: self.parts().queues.scheduler().stopped(at),
+            reason: self.parts.queues.scheduler().stopped(at),
         };
         queues.into_iter().map(view).collect()
     }

@@ -1,7 +1,8 @@
 //! Orders of an operator: forgets failing keys, and previews what would happen to a call.
 
-use super::{Arrival, AtKey, KeyGrant, KeyState, Parts, Position, Reason, Refusal, Ticket, WaiterState, token_at};
+use super::{Limiter, Parts};
 use crate::moment::Moment;
+use crate::{Arrival, AtKey, KeyGrant, KeyState, Position, Reason, Refusal, Ticket, Verdict, WaiterState, token_at};
 
 /// The preview of a call: what would happen if it arrived now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +41,45 @@ impl Walk {
     /// Returns true if it has been to every key.
     pub fn is_over(&self) -> bool {
         self.is_over
+    }
+}
+
+// === impl Limiter ===
+
+impl Limiter {
+    /// Forgets the next few failing keys, if their names are meant, and releases their calls.
+    ///
+    /// Returns how many there were. Repeat it until the walk is over. Keys that fail after the walk
+    /// began stay.
+    pub fn forget_some(&mut self, is_meant: &dyn Fn(&str) -> bool, walk: &mut Walk, now: Moment) -> usize {
+        self.operate(now, |parts, now| parts.forget_some(is_meant, walk, now))
+    }
+
+    /// Forgets every failing key with a meant name. It takes time in proportion to the number of
+    /// keys, so it is meant for simulations and tests.
+    pub fn forget(&mut self, is_meant: &dyn Fn(&str) -> bool, now: Moment) -> usize {
+        let mut walk = Walk::default();
+        let mut forgotten = 0;
+        while !walk.is_over() {
+            forgotten += self.forget_some(is_meant, &mut walk, now);
+        }
+        forgotten
+    }
+
+    /// Returns the fate of a call if it arrived now. Nothing is spent or remembered.
+    pub fn preview(&mut self, arrival: &Arrival<'_>, now: Moment) -> Preview {
+        let now = self.catch_up(now);
+        let supposition = self.parts.suppose(arrival);
+        let preview = match self.arrive(arrival, now) {
+            Verdict::Admit(permit) => {
+                self.retract(permit, now);
+                Preview::Goes
+            }
+            Verdict::Refuse(refusal) => Preview::Refused(refusal),
+            Verdict::Wait(ticket) => self.operate(now, |parts, now| parts.preview_wait(ticket, now)),
+        };
+        self.parts.end_supposing(&supposition);
+        preview
     }
 }
 

@@ -1,11 +1,11 @@
 //! The review of a key's held calls: it releases them after the backoff, in turn, and refuses late
 //! ones.
 
-use super::{
-    AtKey, CallFacts, Grant, KeyGrant, KeyId, LOOKED_AT_ONCE, Parts, QueuePlace, Reason, Ticket, Waiter, WaiterIndex,
-    token_at,
-};
+use super::Parts;
 use crate::moment::Moment;
+use crate::{
+    AtKey, CallFacts, Grant, KeyGrant, KeyId, LOOKED_AT_ONCE, QueuePlace, Reason, Ticket, Waiter, WaiterIndex, token_at,
+};
 
 // === impl Parts ===
 

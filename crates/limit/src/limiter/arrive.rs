@@ -4,11 +4,12 @@
 
 use std::time::Duration;
 
-use super::{
-    Arrival, AtKey, Block, CallFacts, Cause, Grant, KeyGrant, Lane, Parts, Permit, QueueKey, QueuePlace, Reason,
-    Requirements, Ticket, Turn, Verdict, Waiter, WaiterIndex, reserve,
-};
+use super::Parts;
 use crate::moment::Moment;
+use crate::{
+    Arrival, AtKey, Block, CallFacts, Cause, Grant, KeyGrant, Lane, Permit, QueueKey, QueuePlace, Reason, Requirements,
+    Ticket, Turn, Verdict, Waiter, WaiterIndex, reserve,
+};
 
 // === impl Parts ===
 

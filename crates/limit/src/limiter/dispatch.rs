@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
-use super::{Cause, DueWork, Grant, Parts, QueueIndex, Reason, STEPS, Turn, Waiter, WaiterIndex, WaiterState};
+use super::Parts;
 use crate::moment::Moment;
+use crate::{Cause, DueWork, Grant, QueueIndex, Reason, STEPS, Turn, Waiter, WaiterIndex, WaiterState};
 
 // === impl Parts ===
 

@@ -68,7 +68,7 @@ fn happen(limiter: &mut Limiter, event: Event, now: &mut Moment) {
             let after = after.map(Duration::from_secs);
             let outcome = after.map_or(Outcome::Failure, |after| Outcome::Throttled { after });
             let answer = Answer::new(outcome, Some(500));
-            let Parts { stage, rules, work, .. } = limiter.parts_mut();
+            let Parts { stage, rules, work, .. } = &mut limiter.parts;
             let left = stage.table().failures();
             let name = || format!("write secrets/n/{object}");
             stage.learn(&KeyAnswer { key, class: ClassId(0), left, answer, name: &name }, rules, work, *now);
@@ -81,7 +81,7 @@ fn happen(limiter: &mut Limiter, event: Event, now: &mut Moment) {
                 PauseLength::Known(seconds)
             };
             let origin = Origin { class: ClassId(1), credential: who, left: u64::MAX };
-            limiter.parts_mut().resources.pauses.begin(Pause { scope, length }, origin, 1, *now);
+            limiter.parts.resources.pauses.begin(Pause { scope, length }, origin, 1, *now);
         }
     }
 }
@@ -112,7 +112,7 @@ fn freeze(limiter: &Limiter, now: Moment) -> FrozenLimiter {
 
 /// The levels of every bucket at a moment.
 fn levels(limiter: &Limiter, now: Moment) -> Vec<(FrozenPart, Levels)> {
-    limiter.parts().frozen_buckets(now)
+    limiter.parts.frozen_buckets(now)
 }
 
 /// A hundred stories, or as many as `PROPTEST_CASES` says.
@@ -158,7 +158,7 @@ proptest! {
             prop_assert!(left.is_zero() || restored.is_some_and(|new| new.ready_at - here >= left && new.failures == state.failures));
         }
         let ends = |limiter: &Limiter, now| {
-            let mut ends: Vec<_> = limiter.parts().frozen_pauses(now).into_iter().map(|pause| (format!("{:?}", pause.of), pause.left, pause.grown)).collect();
+            let mut ends: Vec<_> = limiter.parts.frozen_pauses(now).into_iter().map(|pause| (format!("{:?}", pause.of), pause.left, pause.grown)).collect();
             ends.sort();
             ends
         };

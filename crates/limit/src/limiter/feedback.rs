@@ -1,12 +1,13 @@
 //! Feedback: applies the outcome of a call to its key, to pauses, and to the rates of buckets.
 
-use super::{
-    AskId, ClassId, KeyAnswer, KeyGrant, KeyId, Lane, News, Origin, Owner, Parts, PauseTarget, QueuePlace, Reason,
-    Receipt, Resources, StoreFailure, SweepNews, WaiterIndex, WaiterState, Withdrawal, resources,
-};
+use super::Parts;
 use crate::key::Key;
 use crate::moment::Moment;
 use crate::outcome::{Answer, Outcome, Pause, Scope};
+use crate::{
+    AskId, ClassId, KeyAnswer, KeyGrant, KeyId, Lane, News, Origin, Owner, PauseTarget, QueuePlace, Reason, Receipt,
+    Resources, StoreFailure, SweepNews, WaiterIndex, WaiterState, Withdrawal, resources,
+};
 
 // === impl Parts ===
 
