@@ -1,9 +1,9 @@
 //! The admin port and the control socket: `/metrics`, `/livez`, `/readyz`, `/status`; the socket
-//! also takes orders. No secret is shown, and nothing depends on the upstream.
+//! also accepts orders. No secret is shown, and nothing depends on the upstream.
 //!
-//! Readiness is a set of latches: each task that must finish first holds one, and the port says
-//! "ready" when the last is dropped. An outage of the upstream never shows there, because it must
-//! not take the pod's webhooks out of service.
+//! Readiness is a set of latches: each task to finish first holds one, and the port says "ready"
+//! when the last is dropped. An outage of the upstream never shows there, because it must not take
+//! the pod's webhooks out of service.
 
 // In the path of a call nothing may panic; every exception states its reason.
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unreachable))]
@@ -40,7 +40,7 @@ use crate::places::{self, Door, Place};
 pub use self::readiness::{Latch, Readiness};
 pub use self::socket::SocketError;
 
-/// The error of an admin port that could not be opened.
+/// An error in opening the admin port.
 #[derive(Debug, thiserror::Error)]
 #[error("admin port {address} cannot be opened; {}", bind::reason(source))]
 pub struct AdminError {
@@ -49,40 +49,36 @@ pub struct AdminError {
     source: io::Error,
 }
 
-/// Serves clients that ask about the process or give it orders.
+/// The server of the admin port and the control socket.
 #[derive(Clone, derive_more::Debug)]
 #[debug("Admin")]
 pub struct Admin {
     handler: Handler,
-    doors: Arc<Doors>,
-    stop: CancellationToken,
-    tasks: TaskTracker,
-}
-
-/// The places of clients. A storm from elsewhere takes none of those of this machine.
-#[derive(Debug)]
-struct Doors {
+    // The connections by origin: a storm from elsewhere takes none of this machine's.
     network: Arc<Door>,
     loopback: Arc<Door>,
     socket: Arc<Door>,
+    stop: CancellationToken,
+    tasks: TaskTracker,
 }
 
 // === impl Admin ===
 
 impl Admin {
-    /// Creates a server that does not listen yet; `stop` ends it.
+    /// Creates a server without listeners; `stop` ends it.
     pub fn new(readiness: Readiness, clock: Clock, stop: CancellationToken) -> Self {
         let door = |name: &str, most| Door::new(name, places::few(most), clock);
-        let doors = Doors {
+        Self {
+            handler: Handler::new(readiness),
             network: door("admin", FROM_ELSEWHERE),
             loopback: door("admin over loopback", FROM_HERE),
             socket: door("control socket", FROM_HERE),
-        };
-        Self { handler: Handler::new(readiness), doors: Arc::new(doors), stop, tasks: TaskTracker::new() }
+            stop,
+            tasks: TaskTracker::new(),
+        }
     }
 
-    /// Sets the operator, which knows the gates; before, there are only metrics and health. Must be
-    /// called only once.
+    /// Sets the operator, once. Before, there are only metrics and health.
     pub fn set_operator(&self, operator: Arc<dyn Operator>) {
         let first = self.handler.operator.set(operator).is_ok();
         debug_assert!(first, "there is one operator");
@@ -98,7 +94,7 @@ impl Admin {
         let address = listener.local_addr().map_err(failed)?;
         let admin = self.clone();
         self.tasks.spawn(async move {
-            admin.accept(&admin.doors.network, origin, async || Ok(listener.accept().await?.0)).await;
+            admin.accept(&admin.network, origin, async || Ok(listener.accept().await?.0)).await;
         });
         Ok(address)
     }
@@ -112,18 +108,18 @@ impl Admin {
         let admin = self.clone();
         self.tasks.spawn(async move {
             let origin = |_: &UnixStream| Origin::Socket;
-            admin.accept(&admin.doors.socket, origin, || socket.accept()).await;
+            admin.accept(&admin.socket, origin, || socket.accept()).await;
         });
         Ok(())
     }
 
-    /// Returns when everything is closed and the last answer is out.
+    /// Waits until everything is closed and the last answer is sent.
     pub async fn finished(&self) {
         self.tasks.close();
         self.tasks.wait().await;
     }
 
-    /// Accepts connections until it is time to stop, and serves each in a task of its own.
+    /// Accepts connections until it must stop, and serves each in a task of its own.
     async fn accept<S, F>(&self, door: &Door, origin: impl Fn(&S) -> Origin, accept: impl Fn() -> F)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -135,8 +131,13 @@ impl Admin {
                 () = self.stop.cancelled() => return,
             };
             let from = origin(&stream);
+            let door = match from {
+                Origin::Network(_) => &self.network,
+                Origin::Loopback => &self.loopback,
+                Origin::Socket => &self.socket,
+            };
             // No connection is busy here: the idlest goes.
-            if let Some(place) = self.doors.of(from).take() {
+            if let Some(place) = door.take() {
                 let admin = self.clone();
                 self.tasks.spawn(async move {
                     tokio::select! {
@@ -173,20 +174,8 @@ impl Admin {
     }
 }
 
-// === impl Doors ===
-
-impl Doors {
-    fn of(&self, from: Origin) -> &Arc<Door> {
-        match from {
-            Origin::Network(_) => &self.network,
-            Origin::Loopback => &self.loopback,
-            Origin::Socket => &self.socket,
-        }
-    }
-}
-
-/// Returns the origin of a connection to the port. Both of its ends must be on loopback: a mesh's
-/// proxy in the pod hands on what comes from elsewhere with an address like 127.0.0.6.
+/// Returns the origin of a connection to the port: loopback only if both ends are. A mesh's proxy in
+/// the pod forwards calls from elsewhere with an address like 127.0.0.6.
 fn origin(stream: &TcpStream) -> Origin {
     let ip = |end: io::Result<SocketAddr>| end.ok().map(|end| end.ip().to_canonical());
     match (ip(stream.peer_addr()), ip(stream.local_addr())) {
@@ -195,11 +184,11 @@ fn origin(stream: &TcpStream) -> Origin {
     }
 }
 
-/// The places of clients from other machines and pods, probes and scrapers among them.
+/// The connections from other machines and pods, probes and scrapers among them.
 const FROM_ELSEWHERE: usize = 48;
-/// The places of this machine's clients: over loopback, and again at the control socket.
+/// The connections from this machine: over loopback, and again at the control socket.
 const FROM_HERE: usize = 16;
-/// The time for a head, and after which an idle connection is closed. A scraper connects again.
+/// The timeout of a head, and of an idle connection. A scraper connects again.
 const IDLE: Duration = Duration::from_secs(10);
 /// The size of a connection's buffer. Requests here are one line, a few headers and a short body.
 const SMALL: usize = 16 * 1024;

@@ -5,7 +5,7 @@
 //! slow, spans are dropped rather than calls delayed.
 //!
 //! OpenTelemetry's crates make the program 1.7 MiB larger. So they are behind the feature `otlp`;
-//! without it `absent` says so.
+//! without it, `absent` rejects `[otlp]`.
 
 #[cfg(not(feature = "otlp"))]
 mod absent;
@@ -22,14 +22,14 @@ pub(crate) use self::absent::{Exporter, PreparedOtlp};
 pub(crate) use self::exporter::{Exporter, PreparedOtlp};
 use crate::tls::TlsError;
 
-/// The reason why `[otlp]` cannot be used.
+/// An error in `[otlp]`.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Unusable {
-    /// The CA that it names.
+pub(crate) enum OtlpSettingsError {
+    /// Its CA cannot be read.
     #[cfg_attr(not(feature = "otlp"), expect(dead_code, reason = "nothing is read without the feature"))]
     #[error("otlp.ca: {0}")]
     Ca(TlsError),
-    /// The program cannot send.
+    /// The program was built without OpenTelemetry.
     #[cfg_attr(feature = "otlp", expect(dead_code, reason = "it can"))]
     #[error(
         "otlp: this program was built without OpenTelemetry; expected one that has it, by `cargo install tidegate --features otlp` \

@@ -1,11 +1,10 @@
-//! The memory of a process's gates, left in one small file for the process that takes its place.
+//! The memory of a process's gates, in one small file for the next process.
 //!
-//! A controller that outlives its gate goes on calling, and failing, at once. Without the file, the
-//! next gate would try every failing object again, call an upstream that asked for a pause, and
-//! give each bucket its burst: with every crash of a loop. The file holds hashes, numbers, times,
-//! and the names of gates and classes, and nothing of a call in the clear. It also holds the secret
-//! of the hashes; so only the gate's own user can read it, and none is read that others could have
-//! written.
+//! A controller that outlives its gate goes on calling, and failing, at once. Without the file, each
+//! crash in a loop would retry every failing object, call an upstream that asked for a pause, and
+//! fill every bucket. The file has hashes, numbers, times, and the names of gates and classes, and
+//! nothing of a call in the clear. It also has the secret of the hashes. So only the gate's own user
+//! can read it, and a file that others could have written is rejected.
 
 mod file;
 mod format;
@@ -14,23 +13,29 @@ mod stamp;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 pub use self::file::{is_free, read, write};
 pub use self::format::{decode, encode};
 pub use self::stamp::Stamp;
 use crate::limit::snapshot::FrozenLimiter;
 
 /// The memory of a process's gates at one moment.
-#[derive(Clone, Debug, PartialEq)]
-pub struct State {
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ProcessState {
     /// The moment.
     pub stamp: Stamp,
     /// True if no call was let through after it.
     pub is_last: bool,
-    /// The secret of the salt under which everything was hashed.
+    /// The secret of the hashes.
     pub secret: [u64; 2],
     /// The gates by name.
-    pub gates: BTreeMap<Arc<str>, FrozenLimiter>,
+    #[serde(with = "format::gates")]
+    pub gates: Gates,
 }
+
+/// What is kept of each gate, by name.
+type Gates = BTreeMap<Arc<str>, FrozenLimiter>;
 
 /// The reason why a state file cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -38,7 +43,7 @@ pub enum StateError {
     /// The file is something else.
     #[error("is not a state file")]
     Foreign,
-    /// Another version may hash otherwise.
+    /// Another version may hash differently.
     #[error("was written by tidegate {0}, not by this version")]
     OtherVersion(String),
     /// It is cut off, or was changed.

@@ -32,7 +32,7 @@ fn go_on(bytes: &[u8]) {
     let Ok(state) = state::decode(bytes) else { return };
     let again = state::encode(&state).expect("it was read");
     // The last bit of a level may differ: it is a decimal number in the file.
-    let exact = |mut state: state::State| {
+    let exact = |mut state: state::ProcessState| {
         state.gates.values_mut().for_each(|gate| gate.buckets.clear());
         state
     };

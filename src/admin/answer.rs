@@ -1,4 +1,4 @@
-//! The answers to requests, on the port and on the socket.
+//! The responses of the port and the socket.
 
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
@@ -24,7 +24,7 @@ use crate::telemetry;
 /// The origin of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// The admin port, from another machine or pod, at this address of ours.
+    /// The admin port, from another machine or pod, at this own address.
     Network(Option<IpAddr>),
     /// The admin port, over loopback: a client in this pod, or `kubectl port-forward`.
     Loopback,
@@ -38,12 +38,18 @@ pub(super) struct Handler {
     readiness: Readiness,
     /// The operator, set once the gates are open.
     pub(super) operator: Arc<OnceLock<Arc<dyn Operator>>>,
-    /// Held while a large answer is made, and never while a client is waited for: one after the
-    /// other, so that calls have their turns.
+    /// Held while a large response is made, and never during a wait for a client. So calls have
+    /// their turns in between.
     turn: Arc<Mutex<()>>,
 }
 
-type Answer = Response<Full<Bytes>>;
+type AdminResponse = Response<Full<Bytes>>;
+
+/// A refusal of a request, with its text.
+struct AdminRefusal {
+    status: StatusCode,
+    why: String,
+}
 
 // === impl Handler ===
 
@@ -52,7 +58,7 @@ impl Handler {
         Self { readiness, operator: Arc::default(), turn: Arc::default() }
     }
 
-    pub(super) async fn answer<B>(&self, request: Request<B>, from: Origin) -> Answer
+    pub(super) async fn answer<B>(&self, request: Request<B>, from: Origin) -> AdminResponse
     where
         B: Body<Data = Bytes>,
     {
@@ -60,37 +66,37 @@ impl Handler {
         let path = head.uri.path();
         let _turn = if LARGE.contains(&path) { Some(self.turn.lock().await) } else { None };
         let operator = self.operator.get().map(|operator| &**operator);
-        match (&head.method, path, operator) {
-            (&Method::POST, "/explain" | "/forget" | "/bypass", Some(operator)) => order(operator, &head, body, from)
-                .await
-                .unwrap_or_else(|(status, why)| text(status, format!("{why}\n"))),
-            (&Method::GET | &Method::HEAD, "/livez", _) => text(StatusCode::OK, "ok\n"),
-            (&Method::GET | &Method::HEAD, "/metrics", _) => typed(PROMETHEUS, telemetry::metrics().render()),
-            (&Method::GET | &Method::HEAD, "/readyz", operator) => self.ready(operator),
-            (&Method::GET | &Method::HEAD, "/status", Some(operator)) => self.status(operator, &head, from).await,
-            (&Method::GET | &Method::HEAD, "/config", Some(operator)) => configuration(operator, &head, from),
-            (&Method::GET | &Method::HEAD, EGRESS_CA_PATH, Some(operator)) => match operator.egress_ca() {
-                Some(ca) => typed("application/pem-certificate-chain", ca),
-                None => text(StatusCode::NOT_FOUND, "no gate has intercept = true, so that there is no egress CA\n"),
-            },
-            (&Method::GET | &Method::HEAD, "/", _) => moved("/status"),
-            (&Method::GET | &Method::HEAD, path, _) if docs::page(path).is_some() => {
-                typed("text/plain; charset=utf-8", docs::page(path).unwrap_or_default())
+        match (path, operator) {
+            ("/explain" | "/forget" | "/bypass", Some(operator)) if head.method == Method::POST => {
+                order(operator, &head, body, from).await.unwrap_or_else(AdminRefusal::response)
             }
-            (&Method::GET | &Method::HEAD, page::STYLE_PATH, Some(_)) => typed("text/css; charset=utf-8", page::STYLE),
-            (&Method::GET | &Method::HEAD, ..) => text(
-                StatusCode::NOT_FOUND,
-                "there are /status, /config, /metrics, /livez, /readyz, /egress/ca.pem and /docs/alerts.md here\n",
-            ),
-            _ => {
+            _ if !matches!(head.method, Method::GET | Method::HEAD) => {
                 let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD here\n");
                 response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
                 response
             }
+            ("/livez", _) => text(StatusCode::OK, "ok\n"),
+            ("/metrics", _) => typed(PROMETHEUS, telemetry::metrics().render()),
+            ("/readyz", operator) => self.ready(operator),
+            ("/status", Some(operator)) => self.status(operator, &head, from).await,
+            ("/config", Some(operator)) => configuration(operator, &head, from),
+            (EGRESS_CA_PATH, Some(operator)) => match operator.egress_ca() {
+                Some(ca) => typed("application/pem-certificate-chain", ca),
+                None => text(StatusCode::NOT_FOUND, "no gate has intercept = true, so that there is no egress CA\n"),
+            },
+            ("/", _) => moved("/status"),
+            (page::STYLE_PATH, Some(_)) => typed("text/css; charset=utf-8", page::STYLE),
+            (path, _) => match docs::page(path) {
+                Some(page) => text(StatusCode::OK, page),
+                None => text(
+                    StatusCode::NOT_FOUND,
+                    "there are /status, /config, /metrics, /livez, /readyz, /egress/ca.pem and /docs/alerts.md here\n",
+                ),
+            },
         }
     }
 
-    fn ready(&self, operator: Option<&dyn Operator>) -> Answer {
+    fn ready(&self, operator: Option<&dyn Operator>) -> AdminResponse {
         let waiting = self.readiness.waiting_for();
         if !waiting.is_empty() {
             return text(StatusCode::SERVICE_UNAVAILABLE, format!("waiting for {}\n", waiting.join(", ")));
@@ -100,10 +106,10 @@ impl Handler {
     }
 
     /// Answers `/status`: the page for browsers, JSON for all other clients.
-    async fn status(&self, operator: &dyn Operator, head: &Parts, from: Origin) -> Answer {
+    async fn status(&self, operator: &dyn Operator, head: &Parts, from: Origin) -> AdminResponse {
         let names = shows_names(operator, &head.headers, from);
-        if names && let Err((status, advice)) = check_site(head, from) {
-            return text(status, advice);
+        if names && let Err(refusal) = check_site(head, from) {
+            return refusal.response();
         }
         let mut status = operator.status(names).await;
         status.waiting_for = self.readiness.waiting_for();
@@ -123,41 +129,39 @@ impl Handler {
 }
 
 /// Answers `/config`. Its classes may name objects.
-fn configuration(operator: &dyn Operator, head: &Parts, from: Origin) -> Answer {
-    if shows_names(operator, &head.headers, from) {
-        return match check_site(head, from) {
-            Ok(()) => text(StatusCode::OK, operator.configuration()),
-            Err((status, advice)) => text(status, advice),
-        };
+fn configuration(operator: &dyn Operator, head: &Parts, from: Origin) -> AdminResponse {
+    if !shows_names(operator, &head.headers, from) {
+        return text(StatusCode::FORBIDDEN, "only shown over loopback (admin.show_names), or on the control socket\n");
     }
-    text(StatusCode::FORBIDDEN, "only shown over loopback (admin.show_names), or on the control socket\n")
+    match check_site(head, from) {
+        Ok(()) => text(StatusCode::OK, operator.configuration()),
+        Err(refusal) => refusal.response(),
+    }
 }
 
-/// Hands an order, or a question that comes with a body, to the operator.
+/// Sends an order, or `/explain`'s request, to the operator.
 ///
 /// # Errors
-/// It is refused, with this status and text.
+/// It is refused.
 async fn order(
     operator: &dyn Operator,
     head: &Parts,
     body: impl Body<Data = Bytes>,
     from: Origin,
-) -> Result<Answer, (StatusCode, String)> {
+) -> Result<AdminResponse, AdminRefusal> {
     let path = head.uri.path();
     if from != Origin::Socket {
-        // The port only takes questions, and only if names are shown: the answer tells if an object
-        // fails.
+        // The port has only `/explain`, if names are shown: its answer tells if an object fails.
         if path != "/explain" {
-            let advice = "orders are taken on the control socket only (admin.socket)";
-            return Err((StatusCode::FORBIDDEN, advice.to_owned()));
+            return refuse(StatusCode::FORBIDDEN, "orders are taken on the control socket only (admin.socket)");
         }
         if !shows_names(operator, &head.headers, from) {
-            let advice = "only asked on loopback (admin.show_names), or on the control socket";
-            return Err((StatusCode::FORBIDDEN, advice.to_owned()));
+            let why = "only asked on loopback (admin.show_names), or on the control socket";
+            return refuse(StatusCode::FORBIDDEN, why);
         }
-        check_site(head, from).map_err(|(status, advice)| (status, advice.trim_end().to_owned()))?;
+        check_site(head, from)?;
     }
-    let bad_request = |why: String| (StatusCode::BAD_REQUEST, why);
+    let bad_request = |why| AdminRefusal { status: StatusCode::BAD_REQUEST, why };
     let body = body::whole(body, LONGEST, |_| true).await;
     let body = body.ok_or_else(|| bad_request("the body cannot be read, or is too long".to_owned()))?;
     match path {
@@ -172,8 +176,8 @@ fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {
     serde_json::from_slice(body).map_err(|error| format!("this is not such a request: {error}"))
 }
 
-/// True if the client may see names of objects. A client on loopback may by default, unless it says
-/// that it only forwards what another one asks.
+/// True if the client may see names of objects. By default a client on loopback may, unless it is a
+/// proxy for another client.
 fn shows_names(operator: &dyn Operator, headers: &HeaderMap, from: Origin) -> bool {
     match (operator.show_names(), from) {
         (ShowNames::Always, _) | (_, Origin::Socket) => true,
@@ -182,12 +186,11 @@ fn shows_names(operator: &dyn Operator, headers: &HeaderMap, from: Origin) -> bo
     }
 }
 
-/// Checks that the client addressed this machine, and is not a page of another site: one whose name
-/// was made to point here (DNS rebinding) must not read names.
+/// Refuses pages of other sites. Without this check, a page could read names after DNS rebinding.
 ///
 /// # Errors
-/// It is refused, with this status and text.
-fn check_site(head: &Parts, from: Origin) -> Result<(), (StatusCode, &'static str)> {
+/// The client did not address this machine, or is such a page.
+fn check_site(head: &Parts, from: Origin) -> Result<(), AdminRefusal> {
     let local = match from {
         Origin::Socket => return Ok(()),
         Origin::Loopback => None,
@@ -202,12 +205,12 @@ fn check_site(head: &Parts, from: Origin) -> Result<(), (StatusCode, &'static st
     let mut hosts = head.headers.get_all(header::HOST).iter();
     let host = match (hosts.next(), hosts.next()) {
         (Some(host), None) => host.as_bytes().try_into().ok(),
-        _ => return Err((StatusCode::BAD_REQUEST, "a request has exactly one Host\n")),
+        _ => return refuse(StatusCode::BAD_REQUEST, "a request has exactly one Host"),
     };
     if !host.as_ref().is_some_and(is_own) || !head.uri.authority().is_none_or(is_own) {
-        let advice = "names are shown here: ask for localhost, or for this machine's own address; \
-                      through a Service or a proxy send the header `Host: localhost`\n";
-        return Err((StatusCode::MISDIRECTED_REQUEST, advice));
+        let why = "names are shown here: ask for localhost, or for this machine's own address; \
+                   through a Service or a proxy send the header `Host: localhost`";
+        return refuse(StatusCode::MISDIRECTED_REQUEST, why);
     }
     let is_own_page = |origin: &HeaderValue| {
         let origin = origin.to_str().ok().and_then(|origin| origin.parse::<Uri>().ok());
@@ -215,32 +218,44 @@ fn check_site(head: &Parts, from: Origin) -> Result<(), (StatusCode, &'static st
     };
     let is_cross_site = head.headers.get_all("sec-fetch-site").iter().any(|site| site == "cross-site");
     if is_cross_site || !head.headers.get_all(header::ORIGIN).iter().all(is_own_page) {
-        return Err((StatusCode::FORBIDDEN, "names are shown here: a page of another site may not ask\n"));
+        return refuse(StatusCode::FORBIDDEN, "names are shown here: a page of another site may not ask");
     }
     Ok(())
 }
 
-fn json<T: Serialize>(value: &T) -> Answer {
+fn refuse<T>(status: StatusCode, why: &str) -> Result<T, AdminRefusal> {
+    Err(AdminRefusal { status, why: why.to_owned() })
+}
+
+// === impl AdminRefusal ===
+
+impl AdminRefusal {
+    fn response(self) -> AdminResponse {
+        text(self.status, format!("{}\n", self.why))
+    }
+}
+
+fn json<T: Serialize>(value: &T) -> AdminResponse {
     match serde_json::to_vec(value) {
         Ok(bytes) => typed("application/json", json_in_clear(bytes)),
         Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("cannot be written as JSON: {error}\n")),
     }
 }
 
-fn text(status: StatusCode, body: impl Into<Bytes>) -> Answer {
+fn text(status: StatusCode, body: impl Into<Bytes>) -> AdminResponse {
     let mut response = typed("text/plain; charset=utf-8", body);
     *response.status_mut() = status;
     response
 }
 
-/// Answers that it is at another path.
-fn moved(to: &'static str) -> Answer {
+/// Redirects to another path.
+fn moved(to: &'static str) -> AdminResponse {
     let mut response = text(StatusCode::TEMPORARY_REDIRECT, format!("it is at {to}\n"));
     response.headers_mut().insert(header::LOCATION, HeaderValue::from_static(to));
     response
 }
 
-fn typed(kind: &'static str, body: impl Into<Bytes>) -> Answer {
+fn typed(kind: &'static str, body: impl Into<Bytes>) -> AdminResponse {
     let mut response = Response::new(Full::new(body.into()));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
@@ -249,15 +264,15 @@ fn typed(kind: &'static str, body: impl Into<Bytes>) -> Answer {
     response
 }
 
-/// The headers by which a proxy says that it hands on another client's request.
+/// The headers of forwarding proxies.
 const FORWARDED: [&str; 4] = ["forwarded", "via", "x-forwarded-for", "x-forwarded-proto"];
-/// The paths whose answers take a while to make.
+/// The paths with large responses.
 const LARGE: [&str; 3] = ["/metrics", "/status", "/config"];
-/// Where the root of the egress CA is published.
+/// The path of the egress CA's root.
 const EGRESS_CA_PATH: &str = "/egress/ca.pem";
 /// Prometheus' text format.
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
-/// The most bytes of a body: a question with a few headers.
+/// The longest body: a request with a few headers.
 const LONGEST: usize = 64 * 1024;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! The client with which commands speak to a running process: one request, by hand. An exec probe
-//! runs every second, and a client library would be most of what it starts.
+//! The client of commands for a running process: one request, by hand. An exec probe runs every
+//! second, and a client library would be most of it.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 
-/// A place at which a process can be asked.
+/// The address of a running process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum At {
     /// Its admin port.
@@ -23,7 +23,7 @@ pub enum At {
 /// The reason why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum NoAnswer {
-    /// Nothing answers there.
+    /// No process answers there.
     #[error("nothing answers at {at}; is tidegate running with this configuration?")]
     Unreachable {
         /// The place.
@@ -43,7 +43,7 @@ pub enum NoAnswer {
     /// The process is not ready.
     #[error("not ready: {0}")]
     NotReady(String),
-    /// The server there is not tidegate, or another version.
+    /// Another program, or another version of tidegate, answers there.
     #[error("what answers at {at} is not what this tidegate understands; is it another version?")]
     Strange {
         /// The place.
@@ -62,7 +62,7 @@ impl At {
     /// # Errors
     /// No answer comes in time, or its status is not 200.
     pub async fn get(&self, path: &str, patience: Duration) -> Result<String, NoAnswer> {
-        self.exchange(&format!("GET {path} HTTP/1.1\r\n"), "", patience).await
+        self.exchange("GET", path, "", patience).await
     }
 
     /// Asks `/readyz`, for a probe.
@@ -76,29 +76,30 @@ impl At {
         }
     }
 
-    /// Returns the body of a GET as data.
+    /// Sends a GET, and reads its response as data.
     ///
     /// # Errors
     /// No answer comes in time, its status is not 200, or its body is not as expected.
     pub async fn read<T: DeserializeOwned>(&self, path: &str) -> Result<T, NoAnswer> {
-        let body = self.get(path, PATIENCE).await?;
-        serde_json::from_str(&body).map_err(|source| NoAnswer::Strange { at: self.clone(), source })
+        self.parse(&self.get(path, PATIENCE).await?)
     }
 
-    /// Sends an order and reads its answer.
+    /// Sends an order, and reads its response as data.
     ///
     /// # Errors
     /// No answer comes in time, its status is not 200, or its body is not as expected.
     pub async fn order<T: DeserializeOwned>(&self, path: &str, order: &impl Serialize) -> Result<T, NoAnswer> {
-        let strange = |source| NoAnswer::Strange { at: self.clone(), source };
-        let body = serde_json::to_string(order).map_err(strange)?;
-        let answer = self.exchange(&format!("POST {path} HTTP/1.1\r\n"), &body, PATIENCE).await?;
-        serde_json::from_str(&answer).map_err(strange)
+        let body = serde_json::to_string(order).map_err(|source| NoAnswer::Strange { at: self.clone(), source })?;
+        self.parse(&self.exchange("POST", path, &body, PATIENCE).await?)
     }
 
-    async fn exchange(&self, line: &str, body: &str, patience: Duration) -> Result<String, NoAnswer> {
+    fn parse<T: DeserializeOwned>(&self, body: &str) -> Result<T, NoAnswer> {
+        serde_json::from_str(body).map_err(|source| NoAnswer::Strange { at: self.clone(), source })
+    }
+
+    async fn exchange(&self, method: &str, path: &str, body: &str, patience: Duration) -> Result<String, NoAnswer> {
         let request = format!(
-            "{line}Host: localhost\r\nAccept: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nAccept: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
             body.len()
         );
         let unreachable = |source| NoAnswer::Unreachable { at: self.clone(), source };
@@ -134,7 +135,7 @@ impl fmt::Display for At {
     }
 }
 
-/// Sends one request and reads its answer to the end, but no more than `longest` bytes.
+/// Sends one request, and reads its response to the end, `longest` bytes at most.
 pub(crate) async fn ask(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     request: &str,
@@ -146,9 +147,9 @@ pub(crate) async fn ask(
     Ok(answer)
 }
 
-/// A probe's own default timeout is a second; an answer after that is not read.
+/// The timeout of a probe. The kubelet's default is a second.
 const PROBE: Duration = Duration::from_millis(900);
-/// The longest wait of a person for an answer.
+/// The timeout for a person.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The most bytes that are read: the server there need not be tidegate.
+/// The longest response: the server there need not be tidegate.
 const LONGEST: u64 = 16 << 20;

@@ -1,4 +1,4 @@
-//! The operator's side of the admin port: the questions, the orders, and their types.
+//! The requests and orders of an operator.
 //!
 //! Orders are JSON in the body of a POST, answers are JSON, and an error is a line of text with a
 //! status of 400 or above. Every order comes through the control socket, which only the process's
@@ -10,11 +10,11 @@ use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
 use crate::spec::ShowNames;
-use crate::status::{Explained, Status};
+use crate::status::{Explanation, Status};
 
-/// The part of the process that knows the gates; the admin port and the control socket ask it.
+/// The gates of the process, for the admin port and the control socket.
 pub trait Operator: Send + Sync + 'static {
-    /// Returns the readers who see names of objects on the admin port.
+    /// Returns if names of objects are shown on the admin port.
     fn show_names(&self) -> ShowNames;
 
     /// Returns the status of the process, with names of objects or without.
@@ -23,29 +23,29 @@ pub trait Operator: Send + Sync + 'static {
     /// Returns the configuration in force as TOML, without secrets.
     fn configuration(&self) -> String;
 
-    /// Returns a line for `/readyz` about anything unusual.
+    /// Returns a remark for `/readyz` about an unusual condition.
     fn remark(&self) -> Option<String>;
 
-    /// Returns the root that clients of the egress listener are to trust, as PEM, if TLS is opened.
+    /// Returns the root of the egress CA as PEM, if TLS is opened.
     fn egress_ca(&self) -> Option<String>;
 
     /// Explains what would happen to a call, at every gate in question.
     ///
     /// # Errors
-    /// The question is invalid, for the reason given.
-    fn explain(&self, ask: &Ask) -> Result<Vec<Explained>, String>;
+    /// The request is invalid.
+    fn explain(&self, ask: &Ask) -> Result<Vec<Explanation>, String>;
 
-    /// Forgets failing keys, and pauses that the upstream asked for.
+    /// Forgets failing keys, and pauses.
     ///
     /// # Errors
     /// There is no such gate.
-    fn forget<'a>(&'a self, order: &'a Forget) -> BoxFuture<'a, Result<Vec<Forgotten>, String>>;
+    fn forget<'a>(&'a self, order: &'a Forget) -> BoxFuture<'a, Result<Vec<ForgetReport>, String>>;
 
-    /// Admits everything for a while, or ends that.
+    /// Begins or ends a bypass.
     ///
     /// # Errors
     /// There is no such gate.
-    fn bypass(&self, order: &Bypass) -> Result<Vec<Bypassed>, String>;
+    fn bypass(&self, order: &Bypass) -> Result<Vec<BypassReport>, String>;
 }
 
 /// A call to explain.
@@ -69,23 +69,23 @@ pub struct Forget {
     pub gate: Option<String>,
     /// The failing keys by name, with `*` for any run of characters; none if absent.
     pub keys: Option<String>,
-    /// True if pauses are lifted, too.
+    /// True to lift pauses, too.
     pub pauses: bool,
-    /// True if they are lifted for every gate that shares the bucket that they concern.
+    /// True to lift them at every gate of a shared bucket.
     pub shared: bool,
 }
 
-/// The keys and pauses that a gate forgot.
+/// The keys and pauses forgotten by a gate.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Forgotten {
+pub struct ForgetReport {
     /// The gate.
     pub gate: String,
     /// The number of keys.
     pub keys: usize,
-    /// The number of pauses that were lifted.
+    /// The number of lifted pauses.
     pub lifted: usize,
-    /// The number of pauses that are still in force.
+    /// The number of pauses still in force.
     pub paused: usize,
 }
 
@@ -98,24 +98,23 @@ pub struct Bypass {
     pub seconds: Option<u64>,
 }
 
-/// A gate that admits everything, or no longer does.
+/// The bypass of a gate.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Bypassed {
+pub struct BypassReport {
     /// The gate.
     pub gate: String,
-    /// The moment at which it ends by itself, in milliseconds since 1970.
+    /// Its end, in milliseconds since 1970; absent if there is no bypass.
     pub until_ms: Option<u64>,
 }
 
 // === impl Bypass ===
 
 impl Bypass {
-    /// Returns the duration for which everything is admitted.
+    /// Returns the duration of the bypass.
     pub fn how_long(&self) -> Option<Duration> {
         self.seconds.map(|seconds| Duration::from_secs(seconds).min(LONGEST))
     }
 }
 
-/// The longest bypass, longer than a night: a user who wants no limits at all changes the
-/// configuration.
+/// The longest bypass: a night is shorter. To have no limits at all, change the configuration.
 pub const LONGEST: Duration = Duration::from_secs(24 * 3600);

@@ -1,5 +1,5 @@
-//! The pages of the manual that a person on call needs, as the gate itself serves them: they are of
-//! the version that runs, and are there when nothing else is.
+//! The pages of the manual for a person on call. The gate serves them itself, for its own version,
+//! even when nothing else works.
 
 /// Returns a page by its path. Markdown is shown as it is written: a browser needs nothing else.
 pub(super) fn page(path: &str) -> Option<&'static str> {

@@ -1,14 +1,14 @@
-//! Readiness by dropped latches: no task has to remember to say "ready"; it only has to finish.
+//! Readiness by dropped latches: a task need not say "ready", only finish.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// The tasks that must finish before the process is ready.
+/// The tasks before the process is ready.
 #[derive(Clone, Debug, Default)]
 pub struct Readiness {
     latches: Arc<Mutex<Vec<Weak<str>>>>,
 }
 
-/// Held by a task that must finish; dropping it means that the task is done.
+/// Held by a task until it is done.
 #[derive(Debug)]
 #[must_use = "dropping the latch says that this part is ready"]
 pub struct Latch {
@@ -30,7 +30,7 @@ impl Readiness {
         Latch { _name: name }
     }
 
-    /// Returns the tasks that have not finished.
+    /// Returns the unfinished tasks.
     pub fn waiting_for(&self) -> Vec<String> {
         let mut latches = self.latches.lock().unwrap_or_else(PoisonError::into_inner);
         latches.retain(|latch| latch.strong_count() > 0);

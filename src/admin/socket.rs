@@ -1,4 +1,4 @@
-//! The control socket: it serves what the port serves, and takes orders. Only the process's own
+//! The control socket: it serves the same as the port, and accepts orders. Only the process's own
 //! user can open it (0600).
 
 use std::fs::{self, Permissions};
@@ -50,9 +50,8 @@ impl Socket {
     }
 }
 
-/// Binds in a folder that no other user can look into, and moves the socket into its place once its
-/// mode is right, so that other users can connect at no moment. A socket that a dead process has
-/// left there is replaced, and nothing else.
+/// Binds in a private folder, and moves the socket into its place once its mode is right. So other
+/// users can connect at no moment. Only the socket of a dead process is replaced.
 async fn bind(path: &Path) -> io::Result<UnixListener> {
     bind::check_place(path).await?;
     let folder = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
@@ -97,7 +96,8 @@ mod tests {
     #[tokio::test]
     async fn nothing_but_a_socket_is_replaced_or_removed() {
         let folder = tempfile::tempdir().expect("a folder");
-        let (path, elsewhere) = (folder.path().join("s"), folder.path().join("elsewhere"));
+        let path = folder.path().join("s");
+        let elsewhere = folder.path().join("elsewhere");
         let refused = async || Socket::bind(&path).await.expect_err("it is not ours").to_string();
         fs::write(&path, "mine").expect("it can be written");
         assert!(refused().await.contains("something else is at that path"));

@@ -7,14 +7,14 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 
 use super::effective;
 use super::reloads::Reloads;
-use crate::admin::control::{Ask, Bypass, Bypassed, Forget, Forgotten, Operator};
+use crate::admin::control::{Ask, Bypass, BypassReport, Forget, ForgetReport, Operator};
 use crate::classify::Glob;
 use crate::clock::Clock;
 use crate::moment::Moment;
 use crate::proxy::{Egress, Gate, Origin};
 use crate::spec::{Settings, ShowNames, Store};
 use crate::status;
-use crate::store::{Heard, Stores};
+use crate::store::{StoreHealth, Stores};
 
 /// The gates, and the state beside them that the operator sees.
 pub(crate) struct Operations {
@@ -97,7 +97,7 @@ impl Operator for Operations {
                 for (origin, gate) in origins {
                     let mut gate = gate.status(names).await;
                     (gate.listen, gate.upstream) = (listen.clone().collect(), format!("https://{}", origin.host));
-                    gates.push(status::Gate { host: origin.host.to_string(), ..gate });
+                    gates.push(status::GateStatus { host: origin.host.to_string(), ..gate });
                 }
             }
             let now = self.clock.now();
@@ -113,9 +113,9 @@ impl Operator for Operations {
                 egress: self.egress.as_ref().map(|egress| egress.status()),
                 stores: self
                     .stores
-                    .heard()
+                    .health()
                     .into_iter()
-                    .map(|(store, heard)| shown(&store, heard, self.clock))
+                    .map(|(store, health)| shown(&store, health, self.clock))
                     .collect(),
             }
         })
@@ -135,7 +135,7 @@ impl Operator for Operations {
         Some(self.egress.as_ref()?.ca()?.published())
     }
 
-    fn explain(&self, ask: &Ask) -> Result<Vec<status::Explained>, String> {
+    fn explain(&self, ask: &Ask) -> Result<Vec<status::Explanation>, String> {
         let (method, uri, headers) = request(ask)?;
         let meant = self.gates.iter().filter(|gate| ask.gate.as_deref().is_none_or(|name| **gate.name() == *name));
         let meant: Vec<_> = meant.map(|gate| self.carrier(Arc::clone(gate), &headers)).collect();
@@ -145,10 +145,10 @@ impl Operator for Operations {
         Ok(meant.iter().map(|gate| gate.explain(&method, &uri, &headers)).collect())
     }
 
-    fn forget<'a>(&'a self, order: &'a Forget) -> BoxFuture<'a, Result<Vec<Forgotten>, String>> {
+    fn forget<'a>(&'a self, order: &'a Forget) -> BoxFuture<'a, Result<Vec<ForgetReport>, String>> {
         Box::pin(async move {
             let pattern = order.keys.as_deref().map(|name| (name, Glob::new(name)));
-            let mut forgotten: Vec<Forgotten> = Vec::new();
+            let mut forgotten: Vec<ForgetReport> = Vec::new();
             for gate in self.meant(order.gate.as_deref())? {
                 let keys = match &pattern {
                     Some((whole, pattern)) => gate.forget(&|name: &str| name == *whole || pattern.matches(name)).await,
@@ -162,36 +162,36 @@ impl Operator for Operations {
                         (last.keys, last.lifted, last.paused) =
                             (last.keys + keys, last.lifted + lifted, last.paused + paused);
                     }
-                    None => forgotten.push(Forgotten { gate, keys, lifted, paused }),
+                    None => forgotten.push(ForgetReport { gate, keys, lifted, paused }),
                 }
             }
             Ok(forgotten)
         })
     }
 
-    fn bypass(&self, order: &Bypass) -> Result<Vec<Bypassed>, String> {
+    fn bypass(&self, order: &Bypass) -> Result<Vec<BypassReport>, String> {
         let how_long = order.how_long();
         let until_ms = how_long.map(|how_long| self.clock.wall(self.clock.now() + how_long));
         let bypass = |gate: &Arc<Gate>| {
             gate.bypass(how_long);
-            Bypassed { gate: gate.name().to_string(), until_ms }
+            BypassReport { gate: gate.name().to_string(), until_ms }
         };
-        let mut bypassed: Vec<Bypassed> = self.meant(order.gate.as_deref())?.iter().map(bypass).collect();
+        let mut bypassed: Vec<BypassReport> = self.meant(order.gate.as_deref())?.iter().map(bypass).collect();
         bypassed.dedup_by(|one, other| one.gate == other.gate); // the gates of its origins
         Ok(bypassed)
     }
 }
 
 /// Returns what a status shows of a store.
-fn shown(store: &Store, heard: Heard, clock: Clock) -> status::Store {
-    status::Store {
+fn shown(store: &Store, health: StoreHealth, clock: Clock) -> status::StoreStatus {
+    status::StoreStatus {
         name: store.name.to_string(),
         address: store.address.url(store.has_tls),
-        servers: heard.servers.iter().map(ToString::to_string).collect(),
-        up: heard.is_up,
-        since_ms: heard.since.map(|since| clock.wall(since)),
-        rtt_seconds: heard.took.map(|took| took.as_secs_f64()),
-        error: heard.error,
+        servers: health.servers.iter().map(ToString::to_string).collect(),
+        up: health.is_up,
+        since_ms: health.since.map(|since| clock.wall(since)),
+        rtt_seconds: health.took.map(|took| took.as_secs_f64()),
+        error: health.error,
     }
 }
 

@@ -16,7 +16,7 @@ use crate::clock::{Clock, wall_clock};
 use crate::proxy::{Changes, Gap, Gate, Past};
 use crate::spec;
 use crate::spec::Settings;
-use crate::state::{self, Stamp, State, StateError};
+use crate::state::{self, ProcessState, Stamp, StateError};
 
 /// The state file of this process.
 pub(crate) struct StateFile {
@@ -25,7 +25,7 @@ pub(crate) struct StateFile {
     /// Locked for as long as this process keeps its state there.
     _folder: Option<File>,
     salt: Salt,
-    left: Option<State>,
+    left: Option<ProcessState>,
 }
 
 /// A state that is written now and then.
@@ -72,7 +72,7 @@ impl StateFile {
     /// Returns what a gate goes on with.
     pub(crate) fn past(&self, gate: &str) -> Past {
         let left = self.left.as_ref().and_then(|left| Some((left, left.gates.get(gate)?)));
-        let gap = |left: &State| Gap {
+        let gap = |left: &ProcessState| Gap {
             length: Stamp::new(wall_clock()).since(&left.stamp),
             unseen: (!left.is_last).then_some(UNSEEN),
         };
@@ -122,7 +122,7 @@ impl StateFile {
         }
         // The stamp comes after what it is of: then no time passes twice.
         let stamp = Stamp::new(wall_clock());
-        let state = State { stamp, is_last, secret: self.salt.secret(), gates: frozen };
+        let state = ProcessState { stamp, is_last, secret: self.salt.secret(), gates: frozen };
         let path = path.to_owned();
         // A disk that hangs must not stop the thread that carries every call.
         let written = tokio::task::spawn_blocking(move || state::write(&path, &state, is_last)).await;

@@ -12,7 +12,7 @@ use super::source::Sources;
 use crate::clock::Clock;
 use crate::credentials::{self, Api, Source, UpstreamTls};
 use crate::telemetry::log;
-use crate::webhook::{Certificate, Names, Server, Settings};
+use crate::webhook::{Certificate, ObjectNames, Server, Settings};
 
 /// The source of the webhook's certificate.
 #[derive(Clone, Debug)]
@@ -41,7 +41,7 @@ pub(crate) fn serve(mut settings: Settings, source: CertificateSource) -> Result
                         in_cluster.context("a certificate of its own needs an API server; set --cert and --key")?;
                     let namespace =
                         settings.namespace.clone().context("the pod's service account names no namespace")?;
-                    let names = Names { namespace, name, configuration };
+                    let names = ObjectNames { namespace, name, configuration };
                     Ok(Certificate::own(Api::new(&resolved, "tidegate-webhook", clock)?, names, clock).await?)
                 }
             }

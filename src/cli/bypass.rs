@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::{Configured, Failure, running, show};
-use crate::admin::control::{Bypass, Bypassed, LONGEST};
+use crate::admin::control::{Bypass, BypassReport, LONGEST};
 use crate::api::duration;
 use crate::status::text::{clock, printable};
 
@@ -41,7 +41,7 @@ enum Switch {
 pub(super) fn run(options: &Options) -> Result<(), Failure> {
     let seconds = (options.switch == Switch::On).then_some(options.how_long.as_secs());
     let order = Bypass { gate: options.gate.clone(), seconds };
-    for Bypassed { gate, until_ms } in &running::order(&options.configured, "/bypass", &order)? {
+    for BypassReport { gate, until_ms } in &running::order(&options.configured, "/bypass", &order)? {
         let gate = printable(gate);
         let says = match until_ms {
             Some(until) => format!("{gate}: everything is let through until {}\n", clock(*until)),

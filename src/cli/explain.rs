@@ -17,7 +17,7 @@ use crate::app::operations;
 use crate::classify::{ApiKind, ClassifiedCall, Salt};
 use crate::config::Loaded;
 use crate::spec::Gate;
-use crate::status::Explained;
+use crate::status::Explanation;
 use crate::status::text::{count, duration, meaning, printable};
 
 pub(super) const EXAMPLES: &str = "\
@@ -90,7 +90,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
 }
 
 /// Returns what the running process says, or the reason why it says nothing.
-async fn ask_now(loaded: &Loaded, ask: &Ask) -> Result<Vec<Explained>, String> {
+async fn ask_now(loaded: &Loaded, ask: &Ask) -> Result<Vec<Explanation>, String> {
     let mut why = "there is neither an admin port nor a control socket".to_owned();
     for at in running::places(&loaded.settings) {
         match at.order("/explain", ask).await {
@@ -107,7 +107,7 @@ fn explained(
     gate: &Gate,
     call: &ClassifiedCall,
     headers: &HeaderMap,
-    now: &Result<Vec<Explained>, String>,
+    now: &Result<Vec<Explanation>, String>,
 ) -> String {
     let mut rows = Rows::default();
     rows.add("gate", format!("{} (kind {})", gate.name, gate.kind), "");
@@ -149,7 +149,7 @@ fn read_as(call: &ClassifiedCall, kind: ApiKind) -> String {
 }
 
 /// Describes what would happen to the call now.
-fn what_now(gate: &Gate, now: &Result<Vec<Explained>, String>) -> String {
+fn what_now(gate: &Gate, now: &Result<Vec<Explanation>, String>) -> String {
     let explained = match now {
         Ok(explained) => explained,
         Err(why) => return format!("not known: {why}"),

@@ -4,7 +4,7 @@
 use clap::Args;
 
 use super::{Configured, Failure, running, show};
-use crate::admin::control::{Forget, Forgotten};
+use crate::admin::control::{Forget, ForgetReport};
 use crate::status::text::{count, printable};
 
 pub(super) const EXAMPLES: &str = "\
@@ -42,7 +42,7 @@ pub(super) struct Options {
 pub(super) fn run(options: &Options) -> Result<(), Failure> {
     let keys = if options.all { Some("*".to_owned()) } else { options.key.clone() };
     let order = Forget { gate: options.gate.clone(), keys, pauses: options.pauses, shared: options.shared };
-    let forgotten: Vec<Forgotten> = running::order(&options.configured, "/forget", &order)?;
+    let forgotten: Vec<ForgetReport> = running::order(&options.configured, "/forget", &order)?;
     for one in &forgotten {
         show::text(&format!("{}: {}\n", printable(&one.gate), said(&order, one)))?;
     }
@@ -54,7 +54,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
 }
 
 /// Describes the result of the order at one gate.
-fn said(order: &Forget, one: &Forgotten) -> String {
+fn said(order: &Forget, one: &ForgetReport) -> String {
     let mut said = Vec::new();
     if order.keys.is_some() {
         said.push(format!("{} forgotten", count(one.keys, "key", "keys")));

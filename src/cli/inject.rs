@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum, value_parser};
 
 use super::{Failure, show};
 use crate::app::injection;
-use crate::inject::{self, Client, Egress, Mode};
+use crate::inject::{self, Client, EgressOptions, Mode};
 use crate::release;
 use crate::spec::{HostPattern, HostSet};
 
@@ -162,7 +162,7 @@ fn chosen(options: &Options) -> Result<inject::Options, Failure> {
 
 impl Proxied {
     /// Returns the forward proxy, if there is to be one.
-    pub(super) fn checked(&self) -> anyhow::Result<Option<Egress>> {
+    pub(super) fn checked(&self) -> anyhow::Result<Option<EgressOptions>> {
         if self.egress.is_empty() {
             return Ok(None);
         }
@@ -173,7 +173,7 @@ impl Proxied {
             let (service, region) = text.split_once('=').unwrap_or((text, ""));
             (service.to_owned(), region.to_owned())
         };
-        let egress = Egress {
+        let egress = EgressOptions {
             presets: self.egress.clone(),
             port: self.egress_port,
             plain: self.egress_plain.iter().map(plain).collect(),
@@ -203,7 +203,7 @@ impl Proxied {
 
 impl Added {
     /// Returns the options of an injection, checked as strictly as a configuration.
-    pub(super) fn checked(&self, egress: Option<Egress>) -> Result<inject::Options, Failure> {
+    pub(super) fn checked(&self, egress: Option<EgressOptions>) -> Result<inject::Options, Failure> {
         let image = self.image()?;
         if let Some(name) = self.config_map.as_ref().filter(|name| !is_object_name(name)) {
             return Err(anyhow!("--config-map is {name:?}, expected the name of a ConfigMap").into());

@@ -1,29 +1,29 @@
-//! The stand-ins for the exporter in a program that was built without OpenTelemetry.
+//! The stand-ins for the exporter in a program without OpenTelemetry. They have no values.
 
 use std::convert::Infallible;
 
-use super::Unusable;
+use super::OtlpSettingsError;
 use crate::clock::Clock;
 use crate::spec::Otlp;
 use crate::telemetry::Spans;
 
-/// An exporter that is never prepared.
+/// A prepared exporter.
 #[derive(Debug)]
 pub(crate) enum PreparedOtlp {}
 
-/// An exporter that never sends.
+/// A running exporter.
 #[derive(Debug)]
 pub(crate) enum Exporter {}
 
 // === impl PreparedOtlp ===
 
 impl PreparedOtlp {
-    /// Says what is missing.
+    /// Rejects the settings.
     ///
     /// # Errors
     /// Always.
-    pub(crate) fn new(_: Otlp) -> Result<Self, Unusable> {
-        Err(Unusable::Absent)
+    pub(crate) fn new(_: Otlp) -> Result<Self, OtlpSettingsError> {
+        Err(OtlpSettingsError::Absent)
     }
 
     /// Is never called.

@@ -16,20 +16,16 @@ use crate::own_client::OwnClient;
 use crate::telemetry::table;
 use crate::tls;
 
-/// A collector that is sent to.
-#[derive(Debug)]
+/// A collector, as the client of OpenTelemetry's exporter.
+#[derive(Clone, Debug)]
 pub(super) struct Collector {
     /// Its URL without a slash at the end.
     url: String,
-    client: OwnClient,
-    /// Where connections are made, whatever thread asks for them.
+    client: Arc<OwnClient>,
+    /// The runtime of its connections; the exporter has a thread of its own.
     runtime: Handle,
-    is_away: AtomicBool,
+    is_away: Arc<AtomicBool>,
 }
-
-/// The form in which OpenTelemetry's exporter takes it.
-#[derive(Clone, Debug)]
-pub(super) struct Client(pub(super) Arc<Collector>);
 
 // === impl Collector ===
 
@@ -38,11 +34,11 @@ impl Collector {
         let url = endpoint.to_string().trim_end_matches('/').to_owned();
         // A URL of the configuration has one.
         let authority = endpoint.authority().cloned().unwrap_or_else(|| Authority::from_static("localhost"));
-        let client = OwnClient::new(authority, None, tls.map(Arc::new), clock);
+        let client = Arc::new(OwnClient::new(authority, None, tls.map(Arc::new), clock));
         for result in ["ok", "failed"] {
             table::OTLP_SENDINGS.counter(&[SIGNAL, result]).increment(0);
         }
-        Self { url, client, runtime, is_away: AtomicBool::new(false) }
+        Self { url, client, runtime, is_away: Arc::default() }
     }
 
     /// Returns its URL without a slash at the end.
@@ -50,8 +46,7 @@ impl Collector {
         &self.url
     }
 
-    /// Sends a request, and counts what became of it. The log tells when the collector goes away
-    /// and when it is back.
+    /// Sends a request, and counts its result. Logs when the collector goes away and when it is back.
     async fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         let sent = tokio::time::timeout(TIMEOUT, self.client.send(request, true, LONGEST_ANSWER)).await;
         let late = |_| Err(HttpError::from(format!("no answer within {} s", TIMEOUT.as_secs())));
@@ -81,19 +76,16 @@ impl Collector {
     }
 }
 
-// === impl Client ===
-
 #[async_trait]
-impl HttpClient for Client {
-    /// The exporter's thread is none of the runtime's.
+impl HttpClient for Collector {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
-        let collector = Arc::clone(&self.0);
-        self.0.runtime.spawn(async move { collector.send(request).await }).await?
+        let collector = self.clone();
+        self.runtime.spawn(async move { collector.send(request).await }).await?
     }
 }
 
-/// What is sent, in the metric's and the log's word.
+/// The label of the metric and the log.
 const SIGNAL: &str = "traces";
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// An answer says which spans were refused, in few words.
+/// The longest response: it names the refused spans in few words.
 const LONGEST_ANSWER: usize = 64 * 1024;

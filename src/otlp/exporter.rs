@@ -1,4 +1,4 @@
-//! The exporter of spans, as it is prepared, started and finished.
+//! The exporter of spans, from its settings to its end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use opentelemetry::KeyValue;
 use opentelemetry_sdk::Resource;
 use tokio::runtime::Handle;
 
-use super::Unusable;
+use super::OtlpSettingsError;
 use super::collector::Collector;
 use super::spans::Tracer;
 use crate::clock::Clock;
@@ -15,14 +15,14 @@ use crate::spec::Otlp;
 use crate::telemetry::Spans;
 use crate::tls::{self, Pem, Roots};
 
-/// Everything that is needed to send.
+/// A prepared exporter.
 #[derive(Debug)]
 pub(crate) struct PreparedOtlp {
     settings: Otlp,
     tls: Option<tls::Client>,
 }
 
-/// The running exporter, until it is finished.
+/// The running exporter.
 #[derive(Debug)]
 pub(crate) struct Exporter {
     tracer: Arc<Tracer>,
@@ -33,14 +33,14 @@ pub(crate) struct Exporter {
 // === impl PreparedOtlp ===
 
 impl PreparedOtlp {
-    /// Reads the file that the settings name.
+    /// Reads the files of the settings.
     ///
     /// # Errors
     /// The CA cannot be used.
-    pub(crate) fn new(settings: Otlp) -> Result<Self, Unusable> {
+    pub(crate) fn new(settings: Otlp) -> Result<Self, OtlpSettingsError> {
         let roots = || settings.ca.as_deref().map_or(Ok(Roots::System), |ca| Pem::read(ca).map(Roots::Only));
         let is_tls = settings.endpoint.scheme_str() == Some("https");
-        let tls = is_tls.then(|| tls::Client::new(roots()?, None)).transpose().map_err(Unusable::Ca)?;
+        let tls = is_tls.then(|| tls::Client::new(roots()?, None)).transpose().map_err(OtlpSettingsError::Ca)?;
         Ok(Self { settings, tls })
     }
 
@@ -50,8 +50,8 @@ impl PreparedOtlp {
     /// OpenTelemetry's exporter does not take the endpoint.
     pub(crate) fn start(self, clock: Clock) -> Result<Exporter, opentelemetry_otlp::ExporterBuildError> {
         let Self { settings, tls } = self;
-        let collector = Arc::new(Collector::new(&settings.endpoint, tls, Handle::current(), clock));
-        let tracer = Arc::new(Tracer::new(&collector, &resource(), settings.sample, clock)?);
+        let collector = Collector::new(&settings.endpoint, tls, Handle::current(), clock);
+        let tracer = Arc::new(Tracer::new(collector, &resource(), settings.sample, clock)?);
         Ok(Exporter { tracer, begins: settings.sample > 0.0 })
     }
 }
@@ -72,8 +72,7 @@ impl Exporter {
     }
 }
 
-/// Returns what describes this process. `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` go
-/// first.
+/// Describes this process. `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` take precedence.
 fn resource() -> Resource {
     let own = Resource::builder_empty()
         .with_attribute(KeyValue::new("service.name", "tidegate"))
@@ -85,5 +84,5 @@ fn resource() -> Resource {
         .build()
 }
 
-/// The time that the end of the process waits for the collector.
+/// The longest wait for the collector at the end of the process.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -1,7 +1,6 @@
-//! A span for each call whose trace is sampled, made of its record for the log.
+//! Spans of sampled calls, made from their records for the log.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use opentelemetry::trace::{Event, SpanContext, SpanKind, Status, TraceFlags, TraceState};
@@ -13,18 +12,18 @@ use opentelemetry_sdk::trace::{
     SpanEvents, SpanLinks, SpanProcessor as _,
 };
 
-use super::collector::{Client, Collector};
+use super::collector::Collector;
 use crate::clock::{Clock, wall_clock};
 use crate::moment::Moment;
 use crate::telemetry::{CallRecord, Trace};
 
-/// Makes spans, and hands them to OpenTelemetry's SDK, which sends them in batches.
+/// Makes spans. OpenTelemetry's SDK sends them in batches.
 #[derive(Debug)]
 pub(super) struct Tracer {
     batches: BatchSpanProcessor,
     ids: RandomIdGenerator,
     scope: InstrumentationScope,
-    /// Decides about calls whose client says nothing of a trace.
+    /// Decides about calls without a trace of their client.
     sampler: Sampler,
     clock: Clock,
 }
@@ -33,16 +32,17 @@ pub(super) struct Tracer {
 
 impl Tracer {
     pub(super) fn new(
-        collector: &Arc<Collector>,
+        collector: Collector,
         resource: &Resource,
         sample: f64,
         clock: Clock,
     ) -> Result<Self, ExporterBuildError> {
+        let endpoint = format!("{}/v1/traces", collector.url());
         let exporter = SpanExporter::builder()
             .with_http()
-            .with_http_client(Client(Arc::clone(collector)))
+            .with_http_client(collector)
             .with_protocol(Protocol::HttpBinary)
-            .with_endpoint(format!("{}/v1/traces", collector.url()))
+            .with_endpoint(endpoint)
             .build()?;
         let mut batches = BatchSpanProcessor::builder(exporter).build();
         batches.set_resource(resource);
@@ -56,7 +56,7 @@ impl Tracer {
         })
     }
 
-    /// Takes the record of a call, and begins a trace for it where its client did not.
+    /// Exports the record of a call, and begins a trace for it if its client did not.
     pub(super) fn take(&self, record: &mut CallRecord) {
         if record.trace.is_none() {
             record.trace = self.begun().map(Box::new);
@@ -115,7 +115,7 @@ impl Tracer {
     }
 }
 
-/// Returns the name of a span: few calls that differ in it.
+/// Returns the name of a span; it must have few values.
 fn name(record: &CallRecord) -> Cow<'static, str> {
     match &*record.asked.resource {
         "" => record.verb.into(),
@@ -123,7 +123,7 @@ fn name(record: &CallRecord) -> Cow<'static, str> {
     }
 }
 
-/// Returns what is known of a call, as its line in the log has it.
+/// Returns the facts of a call, as in its line in the log.
 fn attributes(record: &CallRecord) -> Vec<KeyValue> {
     let mut all = vec![
         KeyValue::new("http.request.method", record.method.to_string()),
@@ -202,8 +202,8 @@ mod tests {
     /// A tracer whose spans go to a port that is closed.
     fn tracer(clock: Clock, sample: f64) -> Tracer {
         let endpoint = http::Uri::from_static("http://127.0.0.1:9");
-        let collector = Arc::new(Collector::new(&endpoint, None, tokio::runtime::Handle::current(), clock));
-        Tracer::new(&collector, &Resource::builder_empty().build(), sample, clock).expect("it is a URL")
+        let collector = Collector::new(&endpoint, None, tokio::runtime::Handle::current(), clock);
+        Tracer::new(collector, &Resource::builder_empty().build(), sample, clock).expect("it is a URL")
     }
 
     #[tokio::test(start_paused = true)]

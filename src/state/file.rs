@@ -6,14 +6,13 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::format::{self, MARK};
-use super::{State, StateError};
+use super::{ProcessState, StateError};
 
-/// Reads a state; `None` if there is no file. It must be a regular file of this user's own that
-/// others can neither read nor write.
+/// Reads a state; `None` if there is no file. It must be a regular file of this user, private to it.
 ///
 /// # Errors
 /// The file cannot be used.
-pub fn read(path: &Path) -> Result<Option<State>, StateError> {
+pub fn read(path: &Path) -> Result<Option<ProcessState>, StateError> {
     let listed = match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         listed => listed?,
@@ -36,29 +35,25 @@ pub fn read(path: &Path) -> Result<Option<State>, StateError> {
     format::decode(&bytes).map(Some)
 }
 
-/// True if a state may be written at a path: nothing is there, or a state, whole or not and of any
-/// version. Anything else is somebody's file, which the path names by mistake.
+/// True if a state may be written at a path: nothing is there, or a state, even a broken one or of
+/// another version. Any other file is somebody else's.
 pub fn is_free(path: &Path) -> bool {
     match fs::metadata(path) {
         Err(_) => fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound),
         Ok(found) if !found.is_file() => false,
-        Ok(_) => head(path).is_ok_and(|head| head.starts_with(MARK) || MARK.starts_with(&head)),
+        Ok(_) => {
+            let mut head = Vec::new();
+            let read = File::open(path).and_then(|file| file.take(MARK.len() as u64).read_to_end(&mut head));
+            read.is_ok() && (head.starts_with(MARK) || MARK.starts_with(&head))
+        }
     }
 }
 
-/// Returns the first bytes of a file, as many as those by which a state is known.
-fn head(path: &Path) -> io::Result<Vec<u8>> {
-    let mut head = Vec::new();
-    File::open(path)?.take(MARK.len() as u64).read_to_end(&mut head)?;
-    Ok(head)
-}
-
-/// Writes a state beside its place and renames it into it. `is_synced` is for a disk: then it is
-/// there after a loss of power too.
+/// Writes a state beside its place and renames it. With `is_synced` it survives a loss of power.
 ///
 /// # Errors
 /// It cannot be written. The file is as it was.
-pub fn write(path: &Path, state: &State, is_synced: bool) -> Result<(), StateError> {
+pub fn write(path: &Path, state: &ProcessState, is_synced: bool) -> Result<(), StateError> {
     let bytes = format::encode(state)?;
     let beside = beside(path);
     let written = write_beside(&beside, &bytes, is_synced).and_then(|()| fs::rename(&beside, path));
@@ -86,5 +81,5 @@ fn beside(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// The most that is read. A state of ten gates with all that is kept of each is smaller.
+/// The largest state file. That of ten full gates is smaller.
 const LARGEST: u64 = 16 << 20;

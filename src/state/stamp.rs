@@ -1,14 +1,15 @@
-//! A moment that another process can read: how long ago was it, at least?
+//! A moment for another process, to find out how long ago it was at least.
 //!
-//! On the same boot of a machine its uptime tells, whatever becomes of the wall clock. Otherwise
-//! the wall clock does, and where that has gone back, the uptime of the new boot is the least that
-//! has passed.
+//! On the same boot of a machine, the uptime tells, whatever the wall clock does. Otherwise the wall
+//! clock tells; if it has gone back, at least the uptime of the new boot has passed.
 
 use std::fs;
 use std::time::{Duration, SystemTime};
 
-/// A moment, by the clocks that outlive a process.
-#[derive(Clone, Debug, PartialEq, Eq)]
+use serde::{Deserialize, Serialize};
+
+/// A moment by the clocks of the machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stamp {
     /// The name of the machine's boot; empty if it has none.
     pub boot: String,
@@ -34,7 +35,7 @@ impl Stamp {
         }
     }
 
-    /// Returns the time that has passed since `earlier`, or less.
+    /// Returns the time since `earlier`, or less.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Duration {
         let wall = self.wall.saturating_sub(earlier.wall);
@@ -48,7 +49,7 @@ impl Stamp {
     }
 }
 
-/// The unit in which an uptime is told.
+/// The unit of an uptime.
 const GRAIN: Duration = Duration::from_millis(10);
 
 #[cfg(test)]
@@ -81,7 +82,8 @@ mod tests {
     #[test]
     fn a_later_look_at_the_clocks_is_not_before_an_earlier_one() {
         let wall = SystemTime::UNIX_EPOCH + Duration::from_secs(7);
-        let (one, other) = (Stamp::new(wall), Stamp::new(wall));
+        let one = Stamp::new(wall);
+        let other = Stamp::new(wall);
         assert_eq!(other.since(&one).as_secs(), 0);
         assert!(other.uptime >= one.uptime);
     }

@@ -8,7 +8,7 @@ use super::*;
 use crate::api::Key;
 use crate::limit::snapshot::{FrozenKey, FrozenPart, FrozenPause, Levels};
 
-fn some(keys: u64) -> State {
+fn some(keys: u64) -> ProcessState {
     let second = Duration::from_secs(1);
     let key = |object| FrozenKey {
         key: Key { object, collection: u64::MAX - object, facet: 3 },
@@ -25,7 +25,7 @@ fn some(keys: u64) -> State {
         pauses: vec![pause(FrozenPart::Gate), pause(FrozenPart::Credential(9)), pause(FrozenPart::OtherCredentials)],
         buckets: vec![(FrozenPart::Class("ec2".into()), levels.clone()), (FrozenPart::Retries, levels)],
     };
-    State {
+    ProcessState {
         stamp: Stamp { boot: "b".into(), uptime: Some(second), wall: 5 * second },
         is_last: true,
         secret: [1, u64::MAX],

@@ -1,20 +1,21 @@
-//! One budget for the bodies of all reviews, and what the JSON of one takes in memory.
+//! One budget for the bodies of all reviews, and the memory for the JSON of one.
 //!
-//! When it is used up, the largest body is given up. A pod has some kilobytes, so those who send
-//! more than that, or never come to an end, make room for it.
+//! When it is used up, the largest body is dropped. A pod has some kilobytes, so bodies that are
+//! larger, or never end, make room for it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
-/// The bytes that all reviews may take together.
+/// The most bytes of all reviews together.
 #[derive(Debug)]
 pub(super) struct Budget {
     most: usize,
     shares: Mutex<Shares>,
 }
 
+/// The shares by number, with their sizes.
 #[derive(Debug, Default)]
 struct Shares {
     next: u64,
@@ -54,8 +55,8 @@ impl Budget {
 // === impl Share ===
 
 impl Share {
-    /// Makes the share so large. While all together are too large, the largest is lost; false if
-    /// that is this one.
+    /// Sets the size. While all together are too large, the largest is lost; false if that is this
+    /// one.
     pub(super) fn set(&self, bytes: usize) -> bool {
         let mut shares = self.budget.lock();
         match shares.taken.get_mut(&self.number) {
@@ -70,7 +71,7 @@ impl Share {
         shares.taken.contains_key(&self.number)
     }
 
-    /// Returns when the share is lost.
+    /// Waits until the share is lost.
     pub(super) async fn lost(&self) {
         self.is_lost.cancelled().await;
     }
@@ -82,8 +83,8 @@ impl Drop for Share {
     }
 }
 
-/// Returns what a body takes in memory while it is reviewed: the text some times over, and every
-/// value of its JSON, of which an object is large however little is in it.
+/// Returns the memory for the review of a body: the text some times over, and every value of its
+/// JSON. An object is large even if it is empty.
 pub(super) fn cost(body: &[u8]) -> usize {
     let mut objects = 0;
     let mut values = 0;
@@ -103,7 +104,7 @@ pub(super) fn cost(body: &[u8]) -> usize {
     TEXT * body.len() + OBJECT * objects + VALUE * values
 }
 
-/// The text is there once as it came, in the tree, and in what is made of it.
+/// The copies of the text, as received and in the trees.
 const TEXT: usize = 2;
 /// A map of `serde_json` makes room for eleven entries at once.
 const OBJECT: usize = 1024;

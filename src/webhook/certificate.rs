@@ -1,9 +1,9 @@
-//! The webhook's certificate: from files that someone else renews, or by a CA of its own.
+//! The webhook's certificate: from files, or by a CA of its own.
 //!
-//! The key of that CA is in a Secret. Replicas that find it there issue their certificates by the
-//! same CA, each for a day; the first one makes it. The Secret must be there, so that creating any
-//! Secret is a right that the webhook does not need. The CA's certificate goes into `caBundle` of
-//! the webhook's configuration, and again whenever it is no longer there.
+//! The key of the CA is in a Secret. The first replica makes it; all replicas issue their
+//! certificates by it, each for a day. The Secret must exist: so the webhook needs no right to
+//! create Secrets. The CA's certificate goes into `caBundle` of the webhook's configuration, and
+//! again whenever it has been removed there.
 
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -18,29 +18,24 @@ use crate::clock::Clock;
 use crate::credentials::{Api, ApiError};
 use crate::tls::{self, Listener, TlsError};
 
-/// The certificate, which may change while the webhook serves.
+/// The certificate in force; it may change while the webhook serves.
 #[derive(Debug)]
 pub struct Certificate {
-    source: Source,
+    /// The API server and the names, for a CA of its own.
+    own: Option<(Box<Api>, ObjectNames)>,
     current: RwLock<Arc<Listener>>,
     clock: Clock,
 }
 
-/// The names of the objects around a webhook that keeps its own certificate.
+/// The names of the objects for a certificate of the webhook's own.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Names {
+pub struct ObjectNames {
     /// The namespace of the Secret and the Service.
     pub namespace: Arc<str>,
-    /// The Service under whose name the API server calls, and the Secret with the CA.
+    /// The name of the Service, and of the Secret with the CA.
     pub name: String,
     /// The `MutatingWebhookConfiguration`.
     pub configuration: String,
-}
-
-#[derive(Debug)]
-enum Source {
-    Files,
-    Own(Box<Api>, Names),
 }
 
 /// The CA in the Secret.
@@ -52,57 +47,55 @@ struct Ca {
 // === impl Certificate ===
 
 impl Certificate {
-    /// Takes the certificate from files, and follows their changes.
+    /// Reads the certificate from files, and follows their changes.
     ///
     /// # Errors
     /// A file cannot be read or used.
     pub fn files(cert: &Path, key: &Path, clock: Clock) -> Result<Self, TlsError> {
         let listener = Arc::new(tls::from_files(cert, key, None)?);
-        Ok(Self { source: Source::Files, current: RwLock::new(listener), clock })
+        Ok(Self { own: None, current: RwLock::new(listener), clock })
     }
 
-    /// Makes and keeps its own. Returns when the API server can verify it; until then it tries
-    /// again.
+    /// Makes its own. Retries until the API server can verify it.
     ///
     /// # Errors
     /// A name cannot be in a certificate.
-    pub async fn own(api: Api, names: Names, clock: Clock) -> Result<Self, TlsError> {
+    pub async fn own(api: Api, names: ObjectNames, clock: Clock) -> Result<Self, TlsError> {
         let current = RwLock::new(Arc::new(tls::self_signed(&names.server_names(), &[], None)?));
-        let certificate = Self { source: Source::Own(Box::new(api), names), current, clock };
+        let certificate = Self { own: Some((Box::new(api), names)), current, clock };
         while let Err(error) = certificate.agree().await {
-            let why = format!("{:#}", Chain(&error));
-            tracing::warn!(why, "the webhook's certificate is not in place; trying again");
+            tracing::warn!(why = chain(&error), "the webhook's certificate is not in place; trying again");
             clock.sleep(TRY_AGAIN).await;
         }
         Ok(certificate)
     }
 
-    /// Returns the configuration of the next handshake.
+    /// Returns the TLS configuration for the next handshake.
     pub(super) fn config(&self) -> Arc<ServerConfig> {
         self.listener().config()
     }
 
-    /// Renews what is due, for as long as the webhook serves.
+    /// Renews the certificate as long as the webhook serves.
     pub(super) async fn keep(&self) {
-        let mut is_told = false;
+        let mut is_failing = false;
         loop {
             self.clock.sleep(LOOK_EVERY).await;
             self.listener().refresh(tls::wall());
             match self.agree().await {
-                Ok(()) => is_told = false,
-                Err(error) if !is_told => {
-                    let why = format!("{:#}", Chain(&error));
-                    tracing::warn!(why, "the webhook's certificate cannot be looked after; the last one is kept");
-                    is_told = true;
+                Ok(()) => is_failing = false,
+                Err(_) if is_failing => {}
+                Err(error) => {
+                    let why = chain(&error);
+                    tracing::warn!(why, "the webhook's certificate cannot be renewed; the last one is kept");
+                    is_failing = true;
                 }
-                Err(_) => {}
             }
         }
     }
 
-    /// Brings Secret, certificate and configuration into agreement.
+    /// Makes Secret, certificate and configuration agree.
     async fn agree(&self) -> Result<(), ApiError> {
-        let Source::Own(api, names) = &self.source else { return Ok(()) };
+        let Some((api, names)) = &self.own else { return Ok(()) };
         let ca = match names.read_ca(api).await? {
             Some(ca) => ca,
             None => names.write_ca(api).await?,
@@ -120,10 +113,10 @@ impl Certificate {
     }
 }
 
-// === impl Names ===
+// === impl ObjectNames ===
 
-impl Names {
-    /// Returns the names by which the API server calls the Service.
+impl ObjectNames {
+    /// Returns the names of the Service for the API server.
     fn server_names(&self) -> Vec<String> {
         let Self { name, namespace, .. } = self;
         vec![format!("{name}.{namespace}.svc"), format!("{name}.{namespace}.svc.cluster.local")]
@@ -133,7 +126,7 @@ impl Names {
         format!("/api/v1/namespaces/{}/secrets/{}", self.namespace, self.name)
     }
 
-    /// Reads the CA; `None` if there is none yet, or none that can be used.
+    /// Reads the CA; `None` if there is no usable one.
     async fn read_ca(&self, api: &Api) -> Result<Option<Ca>, ApiError> {
         let secret = api.get(&self.secret_path()).await?;
         let text = |key: &str| {
@@ -150,8 +143,7 @@ impl Names {
         }
     }
 
-    /// Makes a CA and writes it into the Secret; another replica may have been first, whose CA is
-    /// taken then.
+    /// Makes a CA and writes it into the Secret. If another replica was first, returns its CA.
     async fn write_ca(&self, api: &Api) -> Result<Ca, ApiError> {
         let path = self.secret_path();
         let version = api.get(&path).await?.pointer("/metadata/resourceVersion").cloned();
@@ -169,7 +161,7 @@ impl Names {
         }
     }
 
-    /// Writes the CA into the configuration, where it is not there.
+    /// Writes the CA into the configuration if it is missing there.
     async fn show_ca(&self, api: &Api, pem: &str) -> Result<(), ApiError> {
         let path =
             format!("/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{}", self.configuration);
@@ -190,19 +182,14 @@ impl Names {
     }
 }
 
-/// An error with its causes.
-struct Chain<'a>(&'a dyn std::error::Error);
-
-impl std::fmt::Display for Chain<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}", self.0)?;
-        let causes = std::iter::successors(self.0.source(), |error| error.source());
-        causes.into_iter().try_for_each(|cause| write!(f, ": {cause}"))
-    }
+/// Describes an error with its causes.
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 const KEY: &str = "ca.key";
 const CERTIFICATE: &str = "ca.crt";
-/// A configuration that was applied again has lost its CA for this time at most.
+/// The interval of checks. A reapplied configuration is without a CA for as long.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
 const TRY_AGAIN: Duration = Duration::from_secs(2);

@@ -1,12 +1,12 @@
-//! The options of one pod: those of the webhook, and on top of them the pod's annotations, which
-//! are called as the options of `tidegate inject`.
+//! The options of one pod: the webhook's own, and over them the pod's annotations. Annotations have
+//! the names of `tidegate inject`'s options.
 
 use serde_json::Value;
 
 use crate::inject::{Mode, Options};
 
-/// Adds limits (`KEY=VALUE`) to options, and checks them as strictly as a configuration; an error
-/// is a list of problems.
+/// Adds limits (`KEY=VALUE`) to options, checked as strictly as a configuration. An error is a list
+/// of problems.
 pub type Check = fn(Options, &[String]) -> Result<Options, Vec<String>>;
 
 /// The annotations, without their prefix.

@@ -1,4 +1,4 @@
-//! One `AdmissionReview`, answered: a pure function of the request and the settings.
+//! The answer to one `AdmissionReview`: a pure function of the request and the settings.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -8,25 +8,21 @@ use super::{Policy, Settings, options};
 use crate::credentials::Environment;
 use crate::inject::{self, LABEL};
 
-/// A request that is no `AdmissionReview` of a version that is known here.
+/// An error in the form of a request.
 #[derive(Debug, thiserror::Error)]
 pub enum NotReview {
     /// It is not JSON.
     #[error("the body is not JSON: {0}; expected an AdmissionReview")]
     Json(#[from] serde_json::Error),
-    /// It is another object.
+    /// It is another object, or of another version.
     #[error("the body is not an AdmissionReview of admission.k8s.io/v1 with a request and its uid")]
     Kind,
 }
 
-/// The fate of a pod.
-enum Outcome {
-    /// It is made as it is.
-    Untouched,
-    /// It is made with these changes.
-    Patched(Value, Vec<String>),
-    /// It cannot have the sidecar, for these reasons.
-    Refused(Vec<String>),
+/// The change of a pod.
+struct PodPatch {
+    operations: Value,
+    warnings: Vec<String>,
 }
 
 /// Returns the `AdmissionReview` that answers one.
@@ -45,15 +41,14 @@ pub fn review(body: &[u8], settings: &Settings) -> Result<Value, NotReview> {
         && text("/request/kind/group").is_none_or(str::is_empty)
         && text("/request/operation") == Some("CREATE");
     let pod = review.pointer("/request/object").filter(|_| is_new_pod && !is_left_alone(namespace, settings));
-    let outcome = pod.map_or(Outcome::Untouched, |pod| outcome(pod, settings));
-    let response = match outcome {
-        Outcome::Untouched => json!({"uid": uid, "allowed": true}),
-        Outcome::Patched(patch, warnings) => {
+    let response = match pod.map_or(Ok(None), |pod| patch(pod, settings)) {
+        Ok(None) => json!({"uid": uid, "allowed": true}),
+        Ok(Some(PodPatch { operations, warnings })) => {
             tracing::info!(namespace, pod = pod.map(name), "pod gets the sidecar");
-            let patch = STANDARD.encode(patch.to_string());
+            let patch = STANDARD.encode(operations.to_string());
             json!({"uid": uid, "allowed": true, "patchType": "JSONPatch", "patch": patch, "warnings": warnings})
         }
-        Outcome::Refused(reasons) => {
+        Err(reasons) => {
             let why = reasons.join("; ");
             tracing::warn!(namespace, pod = pod.map(name), why, policy = ?settings.policy, "pod cannot have the sidecar");
             let message = format!("tidegate: {why}");
@@ -68,54 +63,54 @@ pub fn review(body: &[u8], settings: &Settings) -> Result<Value, NotReview> {
     Ok(json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}))
 }
 
-/// True for the namespaces whose pods are never touched, whatever the configuration of the webhook
-/// selects: without them, no cluster comes up.
+/// True for namespaces out of the configuration's reach: without their pods, no cluster comes up.
 fn is_left_alone(namespace: &str, settings: &Settings) -> bool {
     SYSTEM.contains(&namespace) || settings.namespace.as_deref() == Some(namespace)
 }
 
-/// Decides about a pod.
-fn outcome(pod: &Value, settings: &Settings) -> Outcome {
+/// Returns the change of a pod; `None` if it stays as it is.
+///
+/// # Errors
+/// The reasons why it cannot have the sidecar.
+fn patch(pod: &Value, settings: &Settings) -> Result<Option<PodPatch>, Vec<String>> {
     let label = pod.pointer("/metadata/labels").and_then(|labels| labels.get(LABEL)).and_then(Value::as_str);
     if matches!(label, Some("disabled" | "false")) || has_sidecar(pod) || is_annotated(pod, MIRROR) {
-        return Outcome::Untouched;
+        return Ok(None);
     }
     let reasons: Vec<String> =
         [without_token(pod), with_ports_of_the_host(pod, settings)].into_iter().flatten().collect();
     if !reasons.is_empty() {
-        return Outcome::Refused(reasons);
+        return Err(reasons);
     }
-    let options = match options::of(pod, &settings.options, settings.check) {
-        Ok(options) => options,
-        Err(reasons) => return Outcome::Refused(reasons),
-    };
-    // An object of the API as a document of its own, which `inject` reads as any other.
+    let options = options::of(pod, &settings.options, settings.check)?;
+    // `inject` reads an object of the API as a document.
     let mut document = pod.clone();
     if let Some(entries) = document.as_object_mut() {
         entries.insert("apiVersion".to_owned(), "v1".into());
         entries.insert("kind".to_owned(), "Pod".into());
     }
-    let edited = match inject::inject(&document.to_string(), &options) {
-        Ok(edited) if !edited.refused.is_empty() => return Outcome::Refused(edited.refused),
-        Ok(edited) if edited.changed.is_empty() => return Outcome::Untouched,
-        Ok(edited) => edited,
-        Err(unreadable) => return Outcome::Refused(vec![format!("pod cannot be read: {unreadable}")]),
-    };
-    match serde_json::from_str::<Value>(&edited.text) {
-        Ok(after) => Outcome::Patched(json!(json_patch::diff(&document, &after)), edited.notes),
-        Err(error) => Outcome::Refused(vec![format!("pod cannot be written: {error}")]),
+    let edit = inject::inject(&document.to_string(), &options);
+    let edit = edit.map_err(|error| vec![format!("pod cannot be read: {error}")])?;
+    if !edit.refused.is_empty() {
+        return Err(edit.refused);
     }
+    if edit.changed.is_empty() {
+        return Ok(None);
+    }
+    let after: Value =
+        serde_json::from_str(&edit.text).map_err(|error| vec![format!("pod cannot be written: {error}")])?;
+    Ok(Some(PodPatch { operations: json!(json_patch::diff(&document, &after)), warnings: edit.notes }))
 }
 
-/// True if a pod has a sidecar already: from `inject`, a chart, or a component.
+/// True if a pod already has a sidecar: from `inject`, a chart, or a component.
 fn has_sidecar(pod: &Value) -> bool {
     let containers = ["/spec/initContainers", "/spec/containers"];
     let mut containers = containers.iter().filter_map(|list| pod.pointer(list)?.as_array()).flatten();
     containers.any(|container| container.get("name").is_some_and(|name| name == "tidegate"))
 }
 
-/// Describes a pod that gets no token, because its ServiceAccount says so: the API server has put
-/// the token's mount into all others by now, and set their account.
+/// Refuses a pod without a token, by the settings of its ServiceAccount. By now the API server has
+/// added the token's mount to all others, and set their account.
 fn without_token(pod: &Value) -> Option<String> {
     let account = pod.pointer("/spec/serviceAccountName").and_then(Value::as_str)?;
     let containers = pod.pointer("/spec/containers").and_then(Value::as_array).into_iter().flatten();
@@ -129,7 +124,7 @@ fn without_token(pod: &Value) -> Option<String> {
     })
 }
 
-/// Describes a pod that shares the ports of its node, and does not say which of them are free.
+/// Refuses a pod on the host's network without annotations for its ports.
 fn with_ports_of_the_host(pod: &Value, settings: &Settings) -> Option<String> {
     let is_on_host = pod.pointer("/spec/hostNetwork").and_then(Value::as_bool) == Some(true);
     let egress = settings.options.egress.as_ref().map(|_| "tidegate.io/egress-port");
@@ -145,14 +140,13 @@ fn is_annotated(pod: &Value, name: &str) -> bool {
     pod.pointer("/metadata/annotations").is_some_and(|annotations| annotations.get(name).is_some())
 }
 
-/// Returns the name of a pod, or the beginning of the one that it will get.
+/// Returns the name of a pod, or the beginning of its generated name.
 fn name(pod: &Value) -> &str {
     let name = pod.pointer("/metadata/name").or_else(|| pod.pointer("/metadata/generateName"));
     name.and_then(Value::as_str).unwrap_or_default()
 }
 
-/// The annotation of the pods by which a kubelet shows its static pods: they must be as it made
-/// them.
+/// The annotation of a kubelet's mirrors of its static pods; they must stay unchanged.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 /// The namespaces of Kubernetes itself.
 const SYSTEM: [&str; 3] = ["kube-system", "kube-public", "kube-node-lease"];

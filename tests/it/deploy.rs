@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use tidegate::config;
-use tidegate::inject::{Client, Egress, Mode, Options, inject, uninject};
+use tidegate::inject::{Client, EgressOptions, Mode, Options, inject, uninject};
 use tidegate::spec::OwnFile;
 use tidegate::telemetry::table::TABLE;
 
@@ -54,7 +54,7 @@ fn named<'a>(pod: &'a Value, list: &str, name: &str) -> &'a Value {
 
 #[test]
 fn the_component_of_the_forward_proxy_adds_what_inject_adds() {
-    let egress = Egress {
+    let egress = EgressOptions {
         presets: vec!["aws".to_owned()],
         port: 8003,
         plain: Vec::new(),

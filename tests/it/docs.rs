@@ -398,7 +398,18 @@ fn the_shape_of_the_status_has_every_field() {
     let (_, shape) = page.split_once("<summary>The shape</summary>").expect("it is on the page");
     let (shape, _) = shape.split_once("</details>").expect("it ends");
     let words: BTreeSet<&str> = shape.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
-    for name in ["Status", "Gate", "Quota", "Bucket", "Shared", "Queue", "Key", "Caller", "History"] {
+    let names = [
+        "Status",
+        "GateStatus",
+        "UpstreamQuota",
+        "Bucket",
+        "SharedBucket",
+        "Queue",
+        "FailingKey",
+        "CallerStatus",
+        "History",
+    ];
+    for name in names {
         let (_, from) = code.split_once(&format!("pub struct {name} {{")).expect(name);
         let fields =
             from.lines().skip(1).take_while(|line| *line != "}").filter_map(|line| line.trim().strip_prefix("pub "));

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use proptest::prelude::*;
 use serde_json::Value;
 use tidegate::dialect::service_names;
-use tidegate::inject::{Client, Edited, Egress, Mode, Options, inject, uninject};
+use tidegate::inject::{Client, Edit, EgressOptions, Mode, Options, inject, uninject};
 use tidegate::spec::{HostPattern, HostSet};
 
 fn options(mode: Mode) -> Options {
@@ -17,7 +17,7 @@ fn options(mode: Mode) -> Options {
         config_map: Some("limits".to_owned()),
         variables: vec![("TIDEGATE__GATES__KUBERNETES__BUCKET__RATE".to_owned(), "20".to_owned())],
         pod_monitor: true,
-        egress: (mode == Mode::InCluster).then(|| Egress {
+        egress: (mode == Mode::InCluster).then(|| EgressOptions {
             presets: vec!["aws".to_owned()],
             port: 18_003,
             plain: vec![("ec2".to_owned(), "eu-central-1".to_owned())],
@@ -76,7 +76,7 @@ fn assert_same(name: &str, what: &str, left: &str, right: &str) {
 }
 
 /// Injects a stream, and checks that the result has the right values.
-fn check(name: &str, stream: &str, mode: Mode) -> Edited {
+fn check(name: &str, stream: &str, mode: Mode) -> Edit {
     let once = inject(stream, &options(mode)).unwrap_or_else(|error| panic!("{name}: {error}"));
     let twice = inject(&once.text, &options(mode)).unwrap_or_else(|error| panic!("{name}: {error}\n{}", once.text));
     assert_same(name, "twice is not once", &twice.text, &once.text);
@@ -130,7 +130,7 @@ fn every_service_that_classes_know_is_known_by_its_variables() {
         let variable = format!("AWS_ENDPOINT_URL_{}\n", id.to_ascii_uppercase().replace(' ', "_"));
         assert!(edited.text.contains(&variable), "{id} {service}");
         assert!(!edited.notes.iter().any(|note| note.contains("a guess")), "{service}: {:?}", edited.notes);
-        for (_, _, host) in options.egress.iter().flat_map(Egress::plain_hosts) {
+        for (_, _, host) in options.egress.iter().flat_map(EgressOptions::plain_hosts) {
             assert!(HostPattern::Set(HostSet::Aws).matches(&host), "{host}");
         }
     }

@@ -1,11 +1,11 @@
-//! Adds the sidecar to workloads read as YAML, and takes it out again.
+//! Adds the sidecar to workloads, and takes it out again.
 //!
-//! Documents without a workload pass through byte for byte. An edit of a workload is written into
-//! its text: comments, indentation and the form of lists stay. If that cannot be done, because an
-//! anchor stands for several places and only one of them is to change, the workload is written out
-//! from its parsed form: order, quoting and every value stay, comments are lost, and anchors are
-//! expanded. A workload in JSON is written as JSON. The values that an edit replaces are recorded
-//! in an annotation of the pod, so that taking the sidecar out restores the original.
+//! Documents without a workload pass through byte for byte. An edit is written into the workload's
+//! text: comments, indentation and the form of lists stay. That is impossible if an anchor stands
+//! for several places and only one of them changes. Then the workload is written from its parsed
+//! form: order, quoting and every value stay, comments are lost, and anchors are expanded. A
+//! workload in JSON is written as JSON. An annotation of the pod records the replaced values, so
+//! that taking the sidecar out restores the original.
 
 mod checks;
 mod documents;
@@ -23,41 +23,41 @@ mod splice;
 mod workload;
 
 pub use self::checks::LABEL;
-pub use self::egress::{Client, Egress, client};
+pub use self::egress::{Client, EgressOptions, client};
 pub use self::options::{Mode, Options, variables};
 pub use crate::yaml::Unreadable;
 
 use self::documents::Document;
-use self::sidecar::NotAdded;
-use self::workload::Found;
+use self::sidecar::InjectError;
+use self::workload::Workload;
 use crate::yaml::{self, Node};
 
 /// The result of an edit.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Edited {
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Edit {
     /// The whole stream.
     pub text: String,
-    /// The workloads that were edited, as `Kind/name`.
+    /// The edited workloads, as `Kind/name`.
     pub changed: Vec<String>,
     /// Notes for the user.
     pub notes: Vec<String>,
-    /// The reasons why workloads were left as they are, each with what to do about it.
+    /// The reasons why workloads were left as they are, each with a remedy.
     pub refused: Vec<String>,
 }
 
-/// Adds the sidecar to every workload of a stream. A workload that has it gets it replaced, so that
-/// a second run changes nothing.
+/// Adds the sidecar to every workload of a stream. An existing one is replaced, so that a second run
+/// changes nothing.
 ///
 /// # Errors
 /// The stream is not YAML; the error gives the line.
-pub fn inject(stream: &str, options: &Options) -> Result<Edited, Unreadable> {
+pub fn inject(stream: &str, options: &Options) -> Result<Edit, Unreadable> {
     let mut refused = Vec::new();
     let mut without = Vec::new();
     let mut pointed = Vec::new();
     let mut edited = edit(stream, |found, notes, beside| {
         let title = found.title.clone();
         if checks::is_left_out(found.pod) {
-            notes.push(format!("{title}: its pods are labelled {LABEL}: disabled; left as it is"));
+            notes.push(format!("its pods are labelled {LABEL}: disabled; left as it is"));
             return false;
         }
         let before = found.pod.clone();
@@ -67,8 +67,8 @@ pub fn inject(stream: &str, options: &Options) -> Result<Edited, Unreadable> {
             Err(not_added) => {
                 *found.pod = before;
                 match not_added {
-                    NotAdded::NoneNamed(reason) => without.push(format!("{title}: {reason}")),
-                    NotAdded::Refused(reasons) => {
+                    InjectError::NoneNamed(reason) => without.push(format!("{title}: {reason}")),
+                    InjectError::Refused(reasons) => {
                         refused.extend(reasons.into_iter().map(|reason| format!("{title}: {reason}")));
                     }
                 }
@@ -78,12 +78,12 @@ pub fn inject(stream: &str, options: &Options) -> Result<Edited, Unreadable> {
         if options.pod_monitor {
             match monitor::of(found) {
                 Some(monitor) => beside.push(monitor),
-                None => notes.push(format!("{title}: has no labels that a PodMonitor could find it by")),
+                None => notes.push("has no labels that a PodMonitor could find it by".to_owned()),
             }
         }
         true
     })?;
-    // A stream may have workloads without the container that was named, if another one has it.
+    // A stream may have workloads without the named container, if another one has it.
     if pointed.is_empty() {
         refused.extend(without);
     } else {
@@ -99,26 +99,21 @@ pub fn inject(stream: &str, options: &Options) -> Result<Edited, Unreadable> {
 ///
 /// # Errors
 /// The stream is not YAML; the error gives the line.
-pub fn uninject(stream: &str) -> Result<Edited, Unreadable> {
+pub fn uninject(stream: &str) -> Result<Edit, Unreadable> {
     edit(stream, |found, _, _| sidecar::take_out(found))
 }
 
-/// Edits the workloads of a stream; `change` returns true if it changed one. It is given the notes,
-/// and the documents to put after that of the workload.
+/// Edits the workloads of a stream; `change` returns true if it changed one. It can add notes, and
+/// documents after that of the workload.
 fn edit(
     stream: &str,
-    mut change: impl FnMut(&mut Found<'_>, &mut Vec<String>, &mut Vec<Node>) -> bool,
-) -> Result<Edited, Unreadable> {
-    let mut edited = Edited {
-        text: String::with_capacity(stream.len()),
-        changed: Vec::new(),
-        notes: Vec::new(),
-        refused: Vec::new(),
-    };
+    mut change: impl FnMut(&mut Workload<'_>, &mut Vec<String>, &mut Vec<Node>) -> bool,
+) -> Result<Edit, Unreadable> {
+    let mut edited = Edit::default();
     for Document { marker, text, line, is_json_among_others } in documents::split(stream) {
         let read = if documents::has_content(text) { yaml::read_placed(&json::for_yaml(text), line)? } else { None };
         if read.as_ref().is_some_and(|(root, _)| monitor::is_ours(root)) {
-            continue; // made again beside its workload, or no longer wanted
+            continue; // made again beside its workload, if still wanted
         }
         edited.text.push_str(marker);
         let Some(read) = read else {
@@ -129,10 +124,12 @@ fn edit(
         let mut beside = Vec::new();
         let mut touched = false;
         workload::each(&mut root, &mut |found| {
-            if change(found, &mut edited.notes, &mut beside) {
+            let mut notes = Vec::new();
+            if change(found, &mut notes, &mut beside) {
                 edited.changed.push(found.title.clone());
                 touched = true;
             }
+            edited.notes.extend(notes.into_iter().map(|note| format!("{}: {note}", found.title)));
         });
         if !touched {
             edited.text.push_str(text);
@@ -162,7 +159,7 @@ fn edit(
     Ok(edited)
 }
 
-/// Ends the line that was begun, if any.
+/// Ends an unfinished line.
 fn start_line(text: &mut String) {
     if !text.is_empty() && !text.ends_with('\n') {
         text.push('\n');

@@ -1,5 +1,4 @@
-//! Adds the tidegate sidecar to Kubernetes workloads that are read as YAML or JSON, and takes it
-//! out again.
+//! Adds the tidegate sidecar to Kubernetes workloads in YAML or JSON, and takes it out again.
 
 #[macro_use]
 extern crate tidegate_limit;

@@ -6,37 +6,35 @@ use super::text::count;
 
 /// The egress listener. The origins of the gates behind it are in the list of gates.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Egress {
-    /// The address at which it listens.
+pub struct EgressStatus {
+    /// Its own address.
     pub listen: String,
     /// Connections of clients.
     pub connections: usize,
-    /// Origins that have limits or connections of their own.
+    /// Origins with limits or connections of their own.
     pub origins: usize,
-    /// The number of hosts that had tunnels; `tunnels` has fewer.
+    /// The number of hosts with tunnels; `tunnels` may have fewer.
     pub tunnel_hosts: usize,
     /// Tunnels by host, those with most tunnels first; not more than 20.
     pub tunnels: Vec<Tunnels>,
     /// Refusals since the start, by reason.
     pub refusals: Vec<EgressRefusals>,
-    /// TLS handshakes that failed where TLS is opened, by gate, host and reason; not more than 20.
-    #[serde(default)]
+    /// Failed handshakes of intercepted TLS, by gate, host and reason; not more than 20.
     pub handshakes: Vec<EgressHandshakes>,
-    /// The SHA-256 of the root of the CA with which TLS is opened; empty if none is.
-    #[serde(default)]
+    /// The SHA-256 of the egress CA's root; empty if no TLS is opened.
     pub ca: String,
 }
 
-/// The TLS handshakes with one host's certificate that failed for one reason.
+/// The failed handshakes for one host and one reason.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EgressHandshakes {
-    /// The gate that lists the host.
+    /// The gate of the host.
     pub gate: String,
     /// The host.
     pub host: String,
     /// The reason, as in the metric.
     pub why: String,
-    /// The first client's name for itself; empty if it did not say one.
+    /// The first client's name for itself, if any.
     pub client: String,
     /// The number of handshakes.
     pub count: u64,
@@ -47,10 +45,9 @@ pub struct EgressHandshakes {
 pub struct Tunnels {
     /// The host with its port.
     pub host: String,
-    /// The gate that lists the host: its limits do not hold for calls in a tunnel. Empty if none
-    /// does.
+    /// The gate of the host, if any: its limits do not hold for calls in a tunnel.
     pub gate: String,
-    /// The tunnels that are open.
+    /// The open tunnels.
     pub open: usize,
     /// All tunnels.
     pub total: u64,
@@ -60,7 +57,7 @@ pub struct Tunnels {
     pub bytes_down: u64,
 }
 
-/// The tunnels and requests that the egress listener refused for one reason.
+/// The tunnels and requests refused for one reason.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EgressRefusals {
     /// The reason, as in the metric.
@@ -69,10 +66,10 @@ pub struct EgressRefusals {
     pub count: u64,
 }
 
-// === impl Egress ===
+// === impl EgressStatus ===
 
-impl Egress {
-    /// Says what it has in a sentence.
+impl EgressStatus {
+    /// Describes it in a sentence.
     pub(super) fn summary(&self) -> String {
         let open: usize = self.tunnels.iter().map(|tunnels| tunnels.open).sum();
         let connections = count(self.connections, "connection", "connections");

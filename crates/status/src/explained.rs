@@ -1,12 +1,12 @@
-//! What a gate says of one call.
+//! The explanation of one call.
 
 use serde::{Deserialize, Serialize};
 
-use super::{Key, Shared};
+use super::{FailingKey, SharedBucket};
 
-/// A call as a gate sees it, and what would happen to it now.
+/// A gate's reading of a call, and its decision at this moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Explained {
+pub struct Explanation {
     /// The gate.
     pub gate: String,
     /// Its class.
@@ -17,27 +17,25 @@ pub struct Explained {
     pub verb: String,
     /// Its flow: fairness is between flows.
     pub flow: String,
-    /// The key for which its failure would be remembered; absent if there is none, or if only its
-    /// body says.
+    /// Its key; absent if it has none, or if the key is in its body.
     pub key: Option<String>,
-    /// The connections that it would use: `leases`, `short` or `long_running`.
+    /// Its connection group: `leases`, `short` or `long_running`.
     pub group: String,
     /// True if it holds no slot and, unless its class says otherwise, takes no token.
     pub long_running: bool,
-    /// `goes`, `waits`, `refused` or `unconnected`; at a shadow, what would be so without it.
+    /// `goes`, `waits`, `refused` or `unconnected`; of a shadow, its recorded decision.
     pub now: String,
-    /// True if the gate is only a shadow, where every call goes at once.
-    #[serde(default)]
+    /// True for a shadow: every call goes at once.
     pub shadow: bool,
-    /// The reason why it would wait or be refused.
+    /// The reason of a wait or a refusal.
     pub reason: Option<String>,
-    /// The least time that it would wait, or the time that it would be told to stay away.
+    /// The least wait, or the Retry-After.
     pub seconds: f64,
-    /// The state of its key, if that fails.
-    pub failing: Option<Key>,
-    /// Sentences about other conditions at the gate that concern the call.
+    /// The state of its failing key.
+    pub failing: Option<FailingKey>,
+    /// Sentences about other conditions at the gate.
     pub notes: Vec<String>,
     /// The state of the gate's shared buckets at the other gates.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub shared: Vec<Shared>,
+    pub shared: Vec<SharedBucket>,
 }

@@ -2,29 +2,29 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Gate;
+use super::GateStatus;
 
-/// An object that is called too often, or again and again in vain.
+/// An object called too often, or again and again in vain.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HotObject {
     /// Its name; empty if names are not shown.
     pub object: String,
     /// Its kind.
     pub kind: String,
-    /// What is done to it, in words that follow its name: `written 1,210 times in 10 minutes by
-    /// manager/1.2, the same body each time`.
+    /// A description after its name: `written 1,210 times in 10 minutes by manager/1.2, the same body
+    /// each time`.
     pub says: String,
-    /// The calls of the last ten minutes; of calls in vain, those in a row.
+    /// The calls of the last ten minutes; if in vain, the calls in a row.
     pub calls: u64,
-    /// The time in which they came.
+    /// The time of these calls.
     pub seconds: f64,
-    /// The status that each call got, if they are in vain.
+    /// The status of every call, if they are in vain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
-    /// True if the gate refuses its calls that come too soon.
+    /// True if the gate refuses calls that come too soon.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub enforced: bool,
-    /// The programs that call; empty if names are not shown.
+    /// The calling programs; empty if names are not shown.
     pub callers: Vec<String>,
     /// The moment of the first call.
     pub since_ms: u64,
@@ -35,25 +35,25 @@ pub struct HotObject {
 // === impl HotObject ===
 
 impl HotObject {
-    /// Returns its name, or its kind where names are not shown.
+    /// Returns its name, or its kind if names are not shown.
     pub fn title(&self) -> &str {
         if self.object.is_empty() { &self.kind } else { &self.object }
     }
 }
 
-// === impl Gate ===
+// === impl GateStatus ===
 
-impl Gate {
+impl GateStatus {
     /// Returns sentences about the hottest objects.
     pub(super) fn hot_sentences(&self) -> impl Iterator<Item = String> {
-        let more = self.hot.len().saturating_sub(TOLD);
+        let more = self.hot.len().saturating_sub(DESCRIBED);
         let more = (more > 0).then(|| format!("{more} more objects are hot."));
-        self.hot.iter().take(TOLD).map(|hot| format!("{}: {}.", hot.title(), hot.says)).chain(more)
+        self.hot.iter().take(DESCRIBED).map(|hot| format!("{}: {}.", hot.title(), hot.says)).chain(more)
     }
 }
 
-/// The objects that have a sentence each.
-const TOLD: usize = 3;
+/// The objects with a sentence each.
+const DESCRIBED: usize = 3;
 
 #[cfg(test)]
 mod tests {
@@ -67,14 +67,14 @@ mod tests {
             says: "written 1,210 times in 10 minutes".to_owned(),
             ..HotObject::default()
         };
-        let mut gate = Gate { hot: vec![hot("configmaps default/a"), hot("")], ..Gate::default() };
+        let mut gate = GateStatus { hot: vec![hot("configmaps default/a"), hot("")], ..GateStatus::default() };
         let says: Vec<_> = gate.hot_sentences().collect();
         let wanted = [
             "configmaps default/a: written 1,210 times in 10 minutes.",
             "configmaps: written 1,210 times in 10 minutes.",
         ];
         assert_eq!(says, wanted);
-        assert_eq!(gate.state(0).0, "hot objects");
+        assert_eq!(gate.state(0).word, "hot objects");
         gate.hot.resize(10, hot(""));
         assert_eq!(gate.hot_sentences().last().as_deref(), Some("7 more objects are hot."));
     }

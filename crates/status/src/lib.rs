@@ -1,9 +1,9 @@
-//! The state of a process as data: the shape of `/status` as JSON, from which the page and
-//! `tidegate top` are made.
+//! The state of a process as data: the JSON of `/status`, and the source of the page and of
+//! `tidegate top`.
 //!
 //! The shape is stable: fields may be added, but none is renamed or given another meaning. Times
-//! are milliseconds since 1970, durations are seconds. No secret is ever in it (P12); names of
-//! objects are in it only if [`Status::names_shown`] says so.
+//! are milliseconds since 1970, durations are seconds. It has no secrets (P12), and names of objects
+//! only if [`Status::names_shown`] is true.
 
 mod config;
 mod egress;
@@ -22,12 +22,12 @@ pub mod text;
 use serde::{Deserialize, Serialize};
 
 pub use self::config::{Config, Reload};
-pub use self::egress::{Egress, EgressHandshakes, EgressRefusals, Tunnels};
-pub use self::explained::Explained;
+pub use self::egress::{EgressHandshakes, EgressRefusals, EgressStatus, Tunnels};
+pub use self::explained::Explanation;
 pub use self::hot::HotObject;
 pub use self::pause::kept;
 pub use self::shadow::{Shadow, ShadowCalls};
-pub use self::stores::Store;
+pub use self::stores::StoreStatus;
 
 /// The whole process at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -40,30 +40,30 @@ pub struct Status {
     pub now_ms: u64,
     /// The time since the process started.
     pub uptime_seconds: f64,
-    /// The tasks that must finish before the process is ready; empty once it is.
+    /// The unfinished tasks before the process is ready; empty once it is.
     pub waiting_for: Vec<String>,
     /// True if names of objects are in here.
     pub names_shown: bool,
     /// The configuration.
     pub config: Config,
     /// The gates, by name.
-    pub gates: Vec<Gate>,
+    pub gates: Vec<GateStatus>,
     /// The egress listener, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub egress: Option<Egress>,
+    pub egress: Option<EgressStatus>,
     /// The stores of shared buckets, by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub stores: Vec<Store>,
+    pub stores: Vec<StoreStatus>,
 }
 
 /// A gate.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Gate {
+pub struct GateStatus {
     /// Its name.
     pub name: String,
     /// `kubernetes` or `http`.
     pub kind: String,
-    /// The addresses at which it listens.
+    /// Its own addresses.
     pub listen: Vec<String>,
     /// The upstream of its calls.
     pub upstream: String,
@@ -72,29 +72,26 @@ pub struct Gate {
     pub host: String,
     /// The bypass, while everything is admitted.
     pub bypass: Option<Bypass>,
-    /// What the limits would have done, on a gate that is only a shadow and holds nothing.
+    /// The decisions of a shadow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shadow: Option<Shadow>,
-    /// Counts since the start: calls that left, were refused, and were admitted by a bypass.
+    /// The calls sent since the start.
     pub admitted: u64,
-    /// See `admitted`.
+    /// The calls refused since the start.
     pub refused: u64,
-    /// See `admitted`.
+    /// The calls admitted by a bypass since the start.
     pub bypassed: u64,
-    /// Answers of an external API, since the start, with links that lead past the gate.
-    #[serde(default)]
+    /// The responses since the start with links past the gate.
     pub links_passed: u64,
-    /// Calls, since the start, whose answer was kept and had not changed.
-    #[serde(default)]
+    /// The calls since the start with an unchanged, cached response.
     pub revalidated: u64,
-    /// The bytes of the answers that are kept.
-    #[serde(default)]
+    /// The bytes of the cached responses.
     pub kept_bytes: usize,
-    /// Calls that wait, in queues or for their keys.
+    /// The waiting calls, in queues or for their keys.
     pub waiting: usize,
     /// The bytes of the waiting calls' bodies.
     pub waiting_bytes: usize,
-    /// The waiting calls that are in no queue: their keys hold them.
+    /// The waiting calls held by their keys.
     pub held: usize,
     /// The gate's slots.
     pub slots: Slots,
@@ -102,34 +99,31 @@ pub struct Gate {
     pub buckets: Vec<Bucket>,
     /// Every class.
     pub classes: Vec<Class>,
-    /// Queues in which calls wait, longest first; not more than a hundred.
+    /// The queues with waiting calls, longest first; not more than a hundred.
     pub queues: Vec<Queue>,
     /// The number of failing keys; `keys` may have fewer.
     pub keys_failing: usize,
-    /// The failing keys whose trial is out.
+    /// The failing keys with a trial on its way.
     pub trials: usize,
-    /// Failing keys, the next to be tried first; not more than a hundred.
-    pub keys: Vec<Key>,
-    /// Objects that are called too often or in vain; not more than a hundred.
-    #[serde(default)]
+    /// The failing keys, the next to be tried first; not more than a hundred.
+    pub keys: Vec<FailingKey>,
+    /// The objects called too often or in vain; not more than a hundred.
     pub hot: Vec<HotObject>,
-    /// Pauses that the upstream asked for.
+    /// The pauses.
     pub pauses: Vec<Pause>,
-    /// The upstream's own quotas, as its answers told them last.
-    #[serde(default)]
-    pub quotas: Vec<Quota>,
+    /// The upstream's own quotas, by its last responses.
+    pub quotas: Vec<UpstreamQuota>,
     /// Connections to the upstream, by group.
     pub connections: Vec<Connections>,
     /// The last refusals, latest first; equal ones are counted together.
     pub refusals: Vec<Refusal>,
-    /// The calls that the upstream itself turned away since the start, by the part of it that did
-    /// so.
+    /// The calls rejected by the upstream itself since the start, by the part of it.
     pub rejections: Vec<Rejection>,
-    /// The time that the upstream takes to answer; absent if it has not answered lately.
+    /// The latency of the upstream; absent if it has not answered lately.
     pub latency: Option<Latency>,
-    /// The programs that call, those with most calls first; not more than 21. Empty where names are
-    /// not shown.
-    pub callers: Vec<Caller>,
+    /// The calling programs, those with most calls first; not more than 21. Empty if names are not
+    /// shown.
+    pub callers: Vec<CallerStatus>,
     /// The history of the last ten minutes.
     pub history: History,
 }
@@ -137,25 +131,24 @@ pub struct Gate {
 /// A bypass: everything is admitted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Bypass {
-    /// The moment at which it ends by itself.
+    /// Its end.
     pub until_ms: u64,
 }
 
-/// A quota of the upstream's, as an answer told it last.
+/// A quota of the upstream, by its last response.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Quota {
-    /// The part of the API that it is for, in the upstream's words.
+pub struct UpstreamQuota {
+    /// The part of the API, in the upstream's words.
     pub resource: String,
-    /// The digits that tell the gate's callers apart, by credential or account; empty if it does
-    /// not.
+    /// The hash of the credential or account; empty if the gate does not tell callers apart.
     pub account: String,
-    /// Its size, if the upstream told it.
+    /// Its size, if known.
     pub limit: Option<u64>,
-    /// The calls that were left.
+    /// The calls left.
     pub remaining: u64,
-    /// The moment at which it is whole again, if the upstream told it.
+    /// The moment of its reset, if known.
     pub resets_ms: Option<u64>,
-    /// The moment of the answer.
+    /// The moment of the response.
     pub seen_ms: u64,
 }
 
@@ -168,12 +161,12 @@ pub struct Slots {
     pub max: Option<u32>,
 }
 
-/// A bucket, or one part of a bucket that is split.
+/// A bucket, or one part of a split bucket.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Bucket {
     /// `gate`, `retry`, or `class NAME`.
     pub name: String,
-    /// The part of the bucket, if it is split by flow or credential: 1 and up; otherwise 0.
+    /// The part of a bucket split by flow or credential: 1 and up; otherwise 0.
     pub part: usize,
     /// Tokens per second now.
     pub rate: f64,
@@ -181,41 +174,40 @@ pub struct Bucket {
     pub full_rate: f64,
     /// The most tokens.
     pub burst: u32,
-    /// Tokens now; below zero when some are promised.
+    /// Tokens now; below zero if some are promised.
     pub level: f64,
-    /// Its state at the other gates that use it, if it is shared.
+    /// Its state at the other gates, if it is shared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub shared: Option<Shared>,
+    pub shared: Option<SharedBucket>,
 }
 
-/// A bucket that other gates use too, as this gate sees it.
+/// A bucket shared with other gates, as seen by this gate.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Shared {
-    /// The name that all gates use.
+pub struct SharedBucket {
+    /// Its name at all gates.
     pub name: String,
-    /// The store that keeps it; empty for the memory of this process.
+    /// Its store; empty for the memory of this process.
     pub store: String,
     /// `shared`; while the store is away, `fallback` (at this gate's part of the rate) or
     /// `stopped`.
     pub state: String,
-    /// The parts that are told apart now, if it is split by account, action or credential.
+    /// The number of parts, if it is split by account, action or credential.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parts: Option<usize>,
-    /// The gates that use it, by the last answer of the store; of the part that most use.
+    /// The gates of its most used part, by the last answer of the store.
     pub members: u32,
-    /// The tokens in the store after its last answer; below zero when some are promised. Of the
-    /// part that has fewest.
+    /// The tokens in the store after its last answer, of the part with the fewest; below zero if some
+    /// are promised.
     pub level: f64,
-    /// The tokens that this gate holds, of all parts.
+    /// The tokens held by this gate, of all parts.
     pub held: usize,
-    /// Tokens per second now: while the store is away those of this gate alone, otherwise those of
-    /// all gates together. Of the slowest part.
-    #[serde(default)]
+    /// Tokens per second of the slowest part now: of this gate alone while the store is away, else of
+    /// all gates together.
     pub rate: f64,
-    /// The milliseconds until a call can have a token, as far as that is known.
+    /// The milliseconds until a call can have a token, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_ms: Option<u64>,
-    /// True if another gate has stricter limits, which hold for all.
+    /// True if another gate has stricter limits; they hold for all.
     pub differs: bool,
 }
 
@@ -226,8 +218,7 @@ pub struct Class {
     pub name: String,
     /// `exempt`, `high`, `normal` or `low`.
     pub lane: String,
-    /// Calls that came since these limits are in force; those of all hosts, where there are several.
-    #[serde(default)]
+    /// Calls since these limits came into force, of all hosts.
     pub calls: u64,
     /// Calls in its queues.
     pub waiting: usize,
@@ -235,18 +226,18 @@ pub struct Class {
     pub slots: Slots,
 }
 
-/// A queue in which calls wait.
+/// A queue with waiting calls.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Queue {
     /// Its class.
     pub class: String,
-    /// Its flow; empty if names are not shown and this could be one.
+    /// Its flow; empty if it could be a name and names are not shown.
     pub flow: String,
     /// True for the queue of retries.
     pub retry: bool,
     /// Calls in it.
     pub waiting: usize,
-    /// The time that its first call has waited.
+    /// The wait of its first call.
     pub oldest_seconds: f64,
     /// The reason for the wait: one of the reasons of refusals.
     pub reason: String,
@@ -254,8 +245,8 @@ pub struct Queue {
 
 /// A failing key.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Key {
-    /// Its name, which `tidegate forget` takes; empty if names are not shown.
+pub struct FailingKey {
+    /// Its name for `tidegate forget`; empty if names are not shown.
     pub key: String,
     /// Failures in a row.
     pub failures: u32,
@@ -264,30 +255,29 @@ pub struct Key {
     /// The upstream's own code for it, such as `InternalError`; empty if it gave none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub error: String,
-    /// The upstream's own words about it; empty if it gave none, or if names are not shown.
+    /// The upstream's own message; empty if it gave none, or if names are not shown.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// The moment of the last failure.
     pub failed_at_ms: u64,
-    /// The moment at which it may be tried next.
+    /// The earliest moment of the next try.
     pub next_at_ms: u64,
 }
 
-/// A pause that the upstream asked for, or that keeps a reserve of its quota.
+/// A pause: the upstream asked for it, or it keeps a reserve of a quota.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Pause {
     /// The scope of the pause: `gate`, `class NAME` or `credential HASH`.
     pub who: String,
-    /// The moment it ends.
+    /// Its end.
     pub until_ms: u64,
-    /// `shared` if another gate told of it; otherwise the upstream asked this one.
+    /// `shared` if the upstream asked another gate; empty if it asked this one.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub from: String,
-    /// The calls that are left of the upstream's quota, if the pause only keeps them for others
-    /// (`signals.reserve`).
+    /// The calls left of the upstream's quota, if the pause keeps a reserve (`signals.reserve`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left: Option<u64>,
-    /// The size of that quota.
+    /// The size of the quota.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
 }
@@ -297,17 +287,17 @@ pub struct Pause {
 pub struct Connections {
     /// `leases`, `short` or `long_running`.
     pub group: String,
-    /// Connections that take calls.
+    /// Connections for calls.
     pub connections: usize,
     /// Calls on them.
     pub used: usize,
-    /// Calls that they could take beyond that.
+    /// Room for more calls on them.
     pub free: usize,
-    /// The reason why there is no connection, while that is so.
+    /// The reason why there is no connection.
     pub down: Option<String>,
 }
 
-/// Calls that were refused alike.
+/// Equal refusals.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Refusal {
     /// The moment of the last one.
@@ -320,11 +310,11 @@ pub struct Refusal {
     pub reason: String,
     /// Their key if names are shown, else verb and resource.
     pub call: String,
-    /// The time that the last one was told to stay away, or would have been.
+    /// The Retry-After of the last one, sent or not.
     pub retry_in_seconds: f64,
 }
 
-/// Calls that the upstream turned away, not the gate.
+/// Calls rejected by the upstream, not by the gate.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Rejection {
     /// `priority_and_fairness`, `rate_limit`, `disruption_budget` or `credentials`.
@@ -335,33 +325,30 @@ pub struct Rejection {
     pub at_ms: u64,
 }
 
-/// The time until the head of an answer, over the last minute or two; watches and the like do not
-/// count.
+/// The time until the head of a response, over the last minute or two, without watches and the like.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
     /// The number of calls.
     pub calls: u64,
-    /// The time within which half of them were answered.
+    /// The median.
     pub median_seconds: f64,
-    /// The time within which 99 of 100 were answered.
+    /// The 99th percentile.
     pub p99_seconds: f64,
 }
 
-/// A program that calls.
+/// A calling program.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Caller {
+pub struct CallerStatus {
     /// The first word of its user agent; empty if it sends none, `all others` for those without a
     /// row of their own.
     pub user_agent: String,
     /// The action of the calls in their provider's words, on a gate with a dialect; else empty.
-    #[serde(default)]
     pub action: String,
-    /// The name of the client, on a gate that knows its clients; else empty.
-    #[serde(default)]
+    /// The name of the client, on a gate with known clients; else empty.
     pub client: String,
     /// Its calls since the start.
     pub calls: u64,
-    /// Those of them that were refused.
+    /// Its refused calls.
     pub refused: u64,
     /// The moment of the last one.
     pub last_ms: u64,
@@ -372,11 +359,11 @@ pub struct Caller {
 pub struct History {
     /// The time between two values.
     pub step_seconds: u32,
-    /// Calls that left in each step.
+    /// Calls sent in each step.
     pub admitted: Vec<u64>,
     /// Calls refused in each step.
     pub refused: Vec<u64>,
-    /// The most calls that waited at once in each step.
+    /// The most waiting calls in each step.
     pub waiting: Vec<u64>,
 }
 

@@ -1,19 +1,18 @@
-//! The status as a page: HTML that works without scripts, loads nothing from other servers, and can
-//! be read by eye or by ear.
+//! The status as a page: HTML without scripts and without anything from other servers, for eyes and
+//! screen readers.
 //!
-//! The first question at night is "who is held back, and why", so that comes first: first the
-//! problems, then the numbers, then the lists.
+//! The first question at night is "who is held back, and why". So problems come first, then numbers,
+//! then lists.
 
-use super::lists::{Cell, List, egress_lists, lists, overview};
+use super::lists::{List, TableCell, egress_lists, lists, overview, store_list};
 use super::text::{ago, clock, count, duration, escaped, until};
-use super::{Egress, Gate, Status, Store, spark};
+use super::{EgressStatus, GateStatus, Status, spark};
 
-/// The path of the style sheet: a file of its own, so that the policy needs no exception for inline
-/// styles.
+/// The path of the style sheet. As a file, it needs no exception for inline styles.
 pub const STYLE_PATH: &str = "/status.css";
 /// The style sheet.
 pub const STYLE: &str = include_str!("page/style.css");
-/// The content security policy: the page may load its own style sheet, and nothing else.
+/// The content security policy: only the style sheet may be loaded.
 pub const POLICY: &str =
     "default-src 'none'; style-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -36,15 +35,15 @@ pub fn page(status: &Status, refresh: bool) -> String {
         reload,
         header(status, link),
         notices(status),
-        all_gates(&worst_first, status.now_ms),
+        if worst_first.len() > 1 { section(&overview(&worst_first, status.now_ms)) } else { String::new() },
         gates.collect::<String>(),
         status.egress.as_ref().map(egress).unwrap_or_default(),
-        stores(status),
+        section(&store_list(status)),
         footer(status),
     )
 }
 
-/// Returns the most important facts, for the list of open tabs.
+/// Returns the page's title, with the most important facts.
 fn title(status: &Status) -> String {
     let waiting: usize = status.gates.iter().map(|gate| gate.waiting).sum();
     let failing: usize = status.gates.iter().map(|gate| gate.keys_failing).sum();
@@ -70,7 +69,7 @@ fn header(status: &Status, link: &str) -> String {
     )
 }
 
-/// Returns the notices that every reader must see first.
+/// Returns the notices for every reader.
 fn notices(status: &Status) -> String {
     let mut out = String::new();
     for gate in &status.gates {
@@ -97,16 +96,8 @@ fn notices(status: &Status) -> String {
     out
 }
 
-/// Returns the summary of all gates, if there are several.
-fn all_gates(gates: &[&Gate], now_ms: u64) -> String {
-    match gates {
-        [] | [_] => String::new(),
-        gates => format!("<section class=\"gate\">\n{}</section>\n", table(&overview(gates, now_ms), "h2")),
-    }
-}
-
-fn gate(gate: &Gate, now_ms: u64, place: usize) -> String {
-    let (word, severity) = gate.state(now_ms);
+fn gate(gate: &GateStatus, now_ms: u64, place: usize) -> String {
+    let state = gate.state(now_ms);
     let listen: Vec<_> = gate.listen.iter().map(|listen| format!("<code>{}</code>", escaped(listen))).collect();
     let summary = gate.summary(now_ms);
     format!(
@@ -115,8 +106,8 @@ fn gate(gate: &Gate, now_ms: u64, place: usize) -> String {
          <p class=\"where\">{} <span class=\"to\">to</span> <code>{}</code></p>\n\
          <ul class=\"why\">{}</ul>\n{}{}</section>\n",
         escaped(&gate.name),
-        severity.class,
-        escaped(&word),
+        state.severity.class,
+        escaped(&state.word),
         listen.join(" "),
         escaped(&gate.upstream),
         summary.iter().map(|says| format!("<li>{}</li>", escaped(says))).collect::<String>(),
@@ -126,7 +117,7 @@ fn gate(gate: &Gate, now_ms: u64, place: usize) -> String {
 }
 
 /// Returns the part of the egress listener.
-fn egress(egress: &Egress) -> String {
+fn egress(egress: &EgressStatus) -> String {
     format!(
         "<section class=\"gate\" aria-labelledby=\"egress\">\n<h2 id=\"egress\">Egress listener</h2>\n\
          <p class=\"where\"><code>{}</code></p>\n<ul class=\"why\"><li>{}</li></ul>\n{}</section>\n",
@@ -136,26 +127,16 @@ fn egress(egress: &Egress) -> String {
     )
 }
 
-/// Returns the part of the stores of shared buckets, if there are any.
-fn stores(status: &Status) -> String {
-    let says = |store: &Store| {
-        let name = &store.name;
-        let address = &store.address;
-        let says = store.summary(status.now_ms);
-        format!("<li>{} <code>{}</code> {}</li>", escaped(name), escaped(address), escaped(&says))
-    };
-    if status.stores.is_empty() {
-        return String::new();
+/// Draws a list as a section of its own, if it has rows.
+fn section(list: &List) -> String {
+    match list.rows.as_slice() {
+        [] => String::new(),
+        _ => format!("<section class=\"gate\">\n{}</section>\n", table(list, "h2")),
     }
-    format!(
-        "<section class=\"gate\" aria-labelledby=\"stores\">\n<h2 id=\"stores\">Stores of shared buckets</h2>\n\
-         <ul class=\"why\">{}</ul>\n</section>\n",
-        status.stores.iter().map(says).collect::<String>(),
-    )
 }
 
 /// Returns the numbers of a gate, three of them with their last ten minutes.
-fn figures(gate: &Gate) -> String {
+fn figures(gate: &GateStatus) -> String {
     let history = &gate.history;
     let rates = |name: &str, class: &str, values: &[u64], total: u64| {
         let now = history.rate(values.last());
@@ -191,8 +172,8 @@ fn figures(gate: &Gate) -> String {
     )
 }
 
-/// Returns the time that the upstream takes to answer.
-fn answers(gate: &Gate) -> String {
+/// Returns the latency of the upstream.
+fn answers(gate: &GateStatus) -> String {
     let (median, more) = gate.latency.as_ref().map_or_else(
         || ("\u{2013}".to_owned(), "no answer lately".to_owned()),
         |latency| {
@@ -219,8 +200,8 @@ fn figure(name: &str, class: &str, value: &str, more: &str, picture: &str) -> St
     )
 }
 
-/// Draws a list as a table with its heading. Roles are explicit, because the narrow layout takes
-/// them from a table.
+/// Draws a list as a table with its heading. Roles are explicit: the narrow layout removes a table's
+/// own.
 fn table(list: &List, level: &str) -> String {
     let heading = list.heading;
     let mut out = format!("<{level}>{heading}</{level}>\n");
@@ -243,9 +224,9 @@ fn table(list: &List, level: &str) -> String {
     out
 }
 
-/// Draws one row, whose first cell is its heading.
-fn row(cells: &[Cell], columns: &[&str]) -> String {
-    let cell = |(place, (cell, column)): (usize, (&Cell, &&str))| {
+/// Draws one row. Its first cell is its heading.
+fn row(cells: &[TableCell], columns: &[&str]) -> String {
+    let cell = |(place, (cell, column)): (usize, (&TableCell, &&str))| {
         let (tag, end) = match place {
             0 => ("th scope=\"row\" role=\"rowheader\"", "th"),
             _ => ("td role=\"cell\"", "td"),
@@ -255,17 +236,17 @@ fn row(cells: &[Cell], columns: &[&str]) -> String {
     format!("<tr role=\"row\">{}</tr>\n", cells.iter().zip(columns).enumerate().map(cell).collect::<String>())
 }
 
-fn html(cell: &Cell) -> String {
+fn html(cell: &TableCell) -> String {
     match cell {
-        Cell::Text(text) => escaped(text),
-        Cell::Time(text, at_ms) => format!("{} <small>{}</small>", escaped(text), clock(*at_ms)),
-        Cell::State(class, word) => format!("<span class=\"state {class}\">{}</span>", escaped(word)),
-        Cell::Link(to, text) => format!("<a href=\"{to}\">{}</a>", escaped(text)),
-        Cell::Code(name) => format!("<code>{}</code>", escaped(name)),
-        Cell::Word(meaning, word) => format!("{meaning} <code>{}</code>", escaped(word)),
-        Cell::Down(why) => format!("<span class=\"state bad\">down</span> {}", escaped(why)),
+        TableCell::Text(text) => escaped(text),
+        TableCell::Time(text, at_ms) => format!("{} <small>{}</small>", escaped(text), clock(*at_ms)),
+        TableCell::State(class, word) => format!("<span class=\"state {class}\">{}</span>", escaped(word)),
+        TableCell::Link(to, text) => format!("<a href=\"{to}\">{}</a>", escaped(text)),
+        TableCell::Code(name) => format!("<code>{}</code>", escaped(name)),
+        TableCell::Word(meaning, word) => format!("{meaning} <code>{}</code>", escaped(word)),
+        TableCell::Down(why) => format!("<span class=\"state bad\">down</span> {}", escaped(why)),
         // The numbers beside the bar say the same.
-        Cell::Level(text, full) => format!(
+        TableCell::Level(text, full) => format!(
             "<svg class=\"bar {class}\" viewBox=\"0 0 100 8\" preserveAspectRatio=\"none\" aria-hidden=\"true\">\
              <rect class=\"track\" width=\"100\" height=\"8\"/><rect class=\"level\" width=\"{:.0}\" height=\"8\"/></svg> {}",
             full * 100.0,

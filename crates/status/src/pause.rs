@@ -1,13 +1,12 @@
 //! The reason of a pause, in words.
 
 use super::text::meaning;
-use super::{Class, Gate, Pause};
+use super::{Class, GateStatus, Pause};
 
 // === impl Pause ===
 
 impl Pause {
-    /// Returns the reason of the pause: what the upstream asked for, or what the gate keeps of its
-    /// quota.
+    /// Returns the reason of the pause: a request of the upstream, or a reserve of its quota.
     pub fn because(&self) -> String {
         match (self.left, self.limit) {
             (Some(left), Some(limit)) => kept(left, limit),
@@ -26,9 +25,9 @@ impl Class {
     }
 }
 
-// === impl Gate ===
+// === impl GateStatus ===
 
-impl Gate {
+impl GateStatus {
     /// Returns the meaning of a reason at this gate.
     pub(super) fn meaning(&self, reason: &str) -> &'static str {
         let keeps = !self.pauses.is_empty() && self.pauses.iter().all(|pause| pause.left.is_some());
@@ -36,7 +35,7 @@ impl Gate {
     }
 }
 
-/// Says what is left of a quota, and why it is not used.
+/// Describes the reserve of a quota.
 pub fn kept(left: u64, limit: u64) -> String {
     format!("{left} of {limit} left; `signals.reserve` keeps them")
 }
@@ -52,7 +51,7 @@ mod tests {
         let pause = Pause { left: Some(6), limit: Some(60), ..Pause::default() };
         assert_eq!(pause.because(), "6 of 60 left; `signals.reserve` keeps them");
         assert_eq!(Pause::default().because(), "the upstream asked for it");
-        let mut gate = Gate { pauses: vec![pause], admitted: 1, ..Gate::default() };
+        let mut gate = GateStatus { pauses: vec![pause], admitted: 1, ..GateStatus::default() };
         assert_eq!(gate.meaning("pause"), KEEPS);
         let says = gate.summary(0).join(" ");
         assert!(says.contains("6 of 60 left") && !says.contains("asked"), "{says}");

@@ -1,10 +1,10 @@
-//! What the limits of a gate that is only a shadow would have done.
+//! The decisions of a shadow: a gate with limits that only count.
 
 use serde::{Deserialize, Serialize};
 
 use super::text::{count, duration};
 
-/// What a shadow would have done since the start. It holds and refuses nothing.
+/// The decisions of a shadow since the start. It holds and refuses nothing.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Shadow {
     /// All calls together.
@@ -14,7 +14,7 @@ pub struct Shadow {
     pub by: Vec<ShadowCalls>,
 }
 
-/// Calls that a limit would have held or refused.
+/// The decisions of a shadow about some calls.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ShadowCalls {
     /// Their class; left out for all together.
@@ -23,11 +23,11 @@ pub struct ShadowCalls {
     /// One of the reasons of refusals; left out for all together.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// The calls that would have waited, and would have left by now.
+    /// The calls that would have waited and left by now.
     pub would_have_waited: u64,
-    /// The time that half of these would have waited at most; absent if there are none.
+    /// The median of their waits; absent if there are none.
     pub median_seconds: Option<f64>,
-    /// The time that 99 of 100 would have waited at most.
+    /// The 99th percentile of their waits.
     pub p99_seconds: Option<f64>,
     /// The calls that would have been refused.
     pub would_have_been_refused: u64,
@@ -36,7 +36,7 @@ pub struct ShadowCalls {
 // === impl Shadow ===
 
 impl Shadow {
-    /// Says that nothing is held, and what would have been.
+    /// Describes the decisions in a sentence.
     pub fn says(&self) -> String {
         let ShadowCalls { would_have_waited, median_seconds, p99_seconds, would_have_been_refused, .. } = &self.calls;
         let times = median_seconds

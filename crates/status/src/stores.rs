@@ -4,22 +4,22 @@ use serde::{Deserialize, Serialize};
 
 use super::text::{ago, duration};
 
-/// A store, as far as its last answers tell.
+/// A store, by its last answers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Store {
+pub struct StoreStatus {
     /// Its name.
     pub name: String,
-    /// Its URL, which has no password.
+    /// Its URL, without a password.
     pub address: String,
-    /// The servers that were asked: the primary that sentinels named, or the nodes of a cluster
-    /// that have buckets. Empty until one was asked.
+    /// Its servers: the primary, or the nodes of a cluster with buckets. Empty before the first
+    /// request.
     pub servers: Vec<String>,
     /// True while it answers.
     pub up: bool,
-    /// The moment since which that is so; absent until it was asked.
+    /// The moment of its last change; absent before the first request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since_ms: Option<u64>,
-    /// The time that its last answer took.
+    /// The duration of its last answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rtt_seconds: Option<f64>,
     /// The code of its last error, or a word for it.
@@ -27,10 +27,10 @@ pub struct Store {
     pub error: Option<String>,
 }
 
-// === impl Store ===
+// === impl StoreStatus ===
 
-impl Store {
-    /// Says in a sentence how it is.
+impl StoreStatus {
+    /// Describes it in a sentence.
     pub(super) fn summary(&self, now_ms: u64) -> String {
         let at = if self.servers.is_empty() { String::new() } else { format!(" ({})", self.servers.join(", ")) };
         let error = self.error.as_deref().unwrap_or("unknown");

@@ -1,12 +1,11 @@
 //! The state of a gate in a word and in sentences: what is wrong comes first.
 
-use std::borrow::Cow;
 use std::cmp::Reverse;
 
 use super::text::{ago, bytes, count, duration, rejected_by, until};
-use super::{Gate, Status};
+use super::{GateStatus, Status};
 
-/// The age at which an event no longer counts as recent.
+/// The longest age of a recent event.
 const LATELY_MS: u64 = 60_000;
 /// The steps of the history in a minute.
 const LATELY_STEPS: usize = 12;
@@ -20,6 +19,14 @@ pub(super) struct Severity {
     pub(super) colour: &'static str,
 }
 
+/// The state of a gate.
+#[derive(Debug)]
+pub(super) struct GateState {
+    /// The state in a word or two.
+    pub(super) word: String,
+    pub(super) severity: Severity,
+}
+
 const GOOD: Severity = Severity { rank: 0, class: "good", colour: "\u{1b}[32m" };
 const WARN: Severity = Severity { rank: 1, class: "warn", colour: "\u{1b}[33m" };
 pub(super) const BAD: Severity = Severity { rank: 2, class: "bad", colour: "\u{1b}[31m" };
@@ -28,31 +35,30 @@ pub(super) const BAD: Severity = Severity { rank: 2, class: "bad", colour: "\u{1
 
 impl Status {
     /// Returns the gates, the one in the worst state first; of equals the busiest.
-    pub(super) fn worst_first(&self) -> Vec<&Gate> {
-        let mut gates: Vec<&Gate> = self.gates.iter().collect();
+    pub(super) fn worst_first(&self) -> Vec<&GateStatus> {
+        let mut gates: Vec<&GateStatus> = self.gates.iter().collect();
         gates.sort_by_key(|gate| {
             let lately: u64 = gate.history.admitted.iter().rev().take(LATELY_STEPS).sum();
-            Reverse((gate.state(self.now_ms).1.rank, gate.waiting, gate.keys_failing, lately))
+            Reverse((gate.state(self.now_ms).severity.rank, gate.waiting, gate.keys_failing, lately))
         });
         gates
     }
 }
 
-// === impl Gate ===
+// === impl GateStatus ===
 
-impl Gate {
+impl GateStatus {
     /// True if connections of a group cannot be made.
     fn is_cut_off(&self) -> bool {
         self.connections.iter().any(|group| group.down.is_some())
     }
 
-    /// Returns the calls that the upstream has turned away within the last minute.
+    /// Returns the calls rejected by the upstream within the last minute.
     pub fn rejected_lately(&self, now_ms: u64) -> impl Iterator<Item = &super::Rejection> {
         self.rejections.iter().filter(move |rejection| now_ms.saturating_sub(rejection.at_ms) < LATELY_MS)
     }
 
-    /// Returns sentences about conditions at the gate other than waits, refusals and keys; the
-    /// worst first.
+    /// Returns sentences about conditions other than waits, refusals and keys, the worst first.
     pub fn remarks(&self, now_ms: u64) -> Vec<String> {
         let mut says = Vec::new();
         for group in &self.connections {
@@ -80,8 +86,8 @@ impl Gate {
                 "{calls} answered from {kept} of kept answers, which the upstream said have not changed."
             ));
         }
-        // Leases and health checks count as calls, and so do those that had no connection, or that
-        // went to another host of the gate.
+        // Leases and health checks count as calls, and so do calls without a connection, or to another
+        // host of the gate.
         let came = self.classes.iter().any(|class| class.calls > 0);
         if !came && self.admitted == 0 && self.refused == 0 && self.waiting == 0 && !self.is_cut_off() {
             says.push(
@@ -92,8 +98,8 @@ impl Gate {
         says
     }
 
-    /// Returns the reason for which healthy calls were refused within the last minute, if any were.
-    /// What concerns a failing key is the key's state, not the gate's.
+    /// Returns the reason of a healthy call's refusal within the last minute. Refusals for a failing
+    /// key are the key's state, not the gate's.
     fn refuses(&self, now_ms: u64) -> Option<&str> {
         let lately = |refusal: &&super::Refusal| now_ms.saturating_sub(refusal.at_ms) < LATELY_MS;
         let mut reasons = self.refusals.iter().filter(lately).map(|refusal| refusal.reason.as_str());
@@ -101,22 +107,20 @@ impl Gate {
     }
 
     /// Returns the state in a word or two.
-    pub(super) fn state(&self, now_ms: u64) -> (Cow<'static, str>, Severity) {
-        if let Some(reason) = self.refuses(now_ms).filter(|_| self.bypass.is_none() && !self.is_cut_off()) {
-            return (format!("refusing: {reason}").into(), BAD);
+    pub(super) fn state(&self, now_ms: u64) -> GateState {
+        let state = |word: &str, severity| GateState { word: word.to_owned(), severity };
+        match self.refuses(now_ms) {
+            _ if self.bypass.is_some() => state("bypassed", BAD),
+            _ if self.is_cut_off() => state("cut off", BAD),
+            Some(reason) => state(&format!("refusing: {reason}"), BAD),
+            _ if self.rejected_lately(now_ms).any(|by| by.by == "credentials") => state("unauthorized", BAD),
+            _ if self.shadow.is_some() => state("shadow", GOOD),
+            _ if self.pauses.iter().any(|pause| pause.who == "gate") => state("paused", WARN),
+            _ if self.waiting > 0 => state("holding back", WARN),
+            _ if self.keys_failing > 0 => state("keys failing", WARN),
+            _ if !self.hot.is_empty() => state("hot objects", WARN),
+            _ => state("open", GOOD),
         }
-        let (word, severity) = match self {
-            _ if self.bypass.is_some() => ("bypassed", BAD),
-            _ if self.is_cut_off() => ("cut off", BAD),
-            _ if self.rejected_lately(now_ms).any(|rejection| rejection.by == "credentials") => ("unauthorized", BAD),
-            _ if self.shadow.is_some() => ("shadow", GOOD),
-            _ if self.pauses.iter().any(|pause| pause.who == "gate") => ("paused", WARN),
-            _ if self.waiting > 0 => ("holding back", WARN),
-            _ if self.keys_failing > 0 => ("keys failing", WARN),
-            _ if !self.hot.is_empty() => ("hot objects", WARN),
-            _ => ("open", GOOD),
-        };
-        (word.into(), severity)
     }
 
     /// Describes the state in a sentence or two.
@@ -151,14 +155,13 @@ impl Gate {
         says
     }
 
-    /// Says what a shadow would have done.
+    /// Describes the decisions of a shadow.
     fn shadow_sentence(&self) -> Option<String> {
         let says = self.shadow.as_ref()?.says();
         Some(format!("S{}.", says.strip_prefix('s')?))
     }
 
-    /// Describes what calls wait for, the most common reason first, and the flow of most of them,
-    /// if there is one.
+    /// Describes the reasons of waits, the most common first, and a flow with most of the calls.
     fn waits(&self) -> Vec<String> {
         let sentence = |(reason, waiting): (&str, usize)| {
             let queues = || self.queues.iter().filter(|queue| queue.reason == *reason);
@@ -180,7 +183,7 @@ impl Gate {
         reasons.into_iter().map(sentence).collect()
     }
 
-    /// Returns the last answers to the listed failing keys: the status is where a repair begins.
+    /// Describes the last responses to the failing keys: a repair begins with their status.
     fn last_answers(&self) -> String {
         let word = |status: Option<u16>| status.map_or_else(|| "no answer".to_owned(), |status| status.to_string());
         match most_common(self.keys.iter().map(|key| (key.status, 1))).as_slice() {

@@ -1,9 +1,9 @@
 //! The status as text, for a terminal or a pipe.
 
-use super::lists::{Cell, List, egress_lists, lists};
+use super::lists::{List, TableCell, egress_lists, lists, store_list};
 use super::summary::BAD;
 use super::text::{ago, clock, count, cut, duration, printable, until};
-use super::{Gate, Status};
+use super::{GateStatus, Status};
 
 /// The width and colours of the text.
 #[derive(Clone, Copy, Debug)]
@@ -48,11 +48,8 @@ pub fn text(status: &Status, look: Look) -> String {
         lines.add("", &format!("  {}", egress.summary()));
         egress_lists(egress).for_each(|list| lines.table(list));
     }
-    for store in &status.stores {
-        lines.add("", "");
-        lines.add(STRONG, &format!("store {}  {}", store.name, store.address));
-        let colour = if store.up || store.since_ms.is_none() { "" } else { BAD.colour };
-        lines.add(colour, &format!("  {}", store.summary(status.now_ms)));
+    if !status.stores.is_empty() {
+        lines.table(store_list(status));
     }
     lines.text
 }
@@ -60,7 +57,7 @@ pub fn text(status: &Status, look: Look) -> String {
 // === impl Lines ===
 
 impl Lines {
-    fn gate(&mut self, gate: &Gate, now_ms: u64) {
+    fn gate(&mut self, gate: &GateStatus, now_ms: u64) {
         self.add("", "");
         self.add(STRONG, &format!("{}  {} -> {}", gate.name, gate.listen.join(" "), gate.upstream));
         if let Some(bypass) = &gate.bypass {
@@ -68,7 +65,7 @@ impl Lines {
             let calls = count(gate.bypassed, "call", "calls");
             self.add(BAD.colour, &format!("  BYPASS: everything is let through; ends {ends} ({calls} so far)"));
         }
-        let colour = gate.state(now_ms).1.colour;
+        let colour = gate.state(now_ms).severity.colour;
         for says in gate.summary(now_ms) {
             self.add(colour, &format!("  {says}"));
         }
@@ -131,15 +128,15 @@ fn fit(widths: &mut [usize], room: usize) {
     }
 }
 
-fn text_of(cell: Cell) -> String {
+fn text_of(cell: TableCell) -> String {
     match cell {
-        Cell::Text(text) | Cell::Code(text) | Cell::Word(_, text) | Cell::Level(text, _) => text,
-        Cell::Time(text, _) | Cell::State(_, text) | Cell::Link(_, text) => text,
-        Cell::Down(why) => format!("down: {why}"),
+        TableCell::Text(text) | TableCell::Code(text) | TableCell::Word(_, text) | TableCell::Level(text, _) => text,
+        TableCell::Time(text, _) | TableCell::State(_, text) | TableCell::Link(_, text) => text,
+        TableCell::Down(why) => format!("down: {why}"),
     }
 }
 
-/// The narrowest column that still says something.
+/// The narrowest useful column.
 const NARROWEST: usize = 6;
 const STRONG: &str = "\u{1b}[1m";
 const DIM: &str = "\u{1b}[2m";
@@ -158,10 +155,10 @@ fn sparkline(values: &[u64], width: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Bucket, History, Key, Queue};
+    use crate::{Bucket, FailingKey, History, Queue};
 
     fn status(name: &str) -> Status {
-        let gate = Gate {
+        let gate = GateStatus {
             name: name.to_owned(),
             waiting: 2,
             keys_failing: 1,
@@ -182,15 +179,15 @@ mod tests {
                 reason: "bucket".to_owned(),
                 retry: false,
             }],
-            keys: vec![Key {
+            keys: vec![FailingKey {
                 key: name.repeat(30),
                 failures: 3,
                 failed_at_ms: 1_000,
                 next_at_ms: 9_000,
-                ..Key::default()
+                ..FailingKey::default()
             }],
             history: History { step_seconds: 5, admitted: vec![5, 250], refused: vec![0, 0], waiting: vec![0, 2] },
-            ..Gate::default()
+            ..GateStatus::default()
         };
         Status { now_ms: 5_000, gates: vec![gate], ..Status::default() }
     }
@@ -235,13 +232,16 @@ mod tests {
 
     #[test]
     fn the_gate_in_the_worst_state_comes_first() {
-        let gate = |name: &str| Gate { name: name.to_owned(), admitted: 1, ..Gate::default() };
-        let failing = Gate { keys_failing: 9, ..gate("failing") };
-        let (busy, busier) = (Gate { waiting: 2, ..gate("busy") }, Gate { waiting: 30, ..gate("busier") });
+        let gate = |name: &str| GateStatus { name: name.to_owned(), admitted: 1, ..GateStatus::default() };
+        let failing = GateStatus { keys_failing: 9, ..gate("failing") };
+        let busy = GateStatus { waiting: 2, ..gate("busy") };
+        let busier = GateStatus { waiting: 30, ..gate("busier") };
         let down = super::super::Connections { down: Some("no route".to_owned()), ..Default::default() };
-        let cut_off = Gate { connections: vec![down], ..gate("cut_off") };
-        let calm =
-            Gate { history: History { step_seconds: 5, admitted: vec![900], ..History::default() }, ..gate("calm") };
+        let cut_off = GateStatus { connections: vec![down], ..gate("cut_off") };
+        let calm = GateStatus {
+            history: History { step_seconds: 5, admitted: vec![900], ..History::default() },
+            ..gate("calm")
+        };
         let gates = vec![gate("idle"), calm, failing, busy, busier, cut_off];
         let text = text(&Status { gates, ..Status::default() }, Look { width: 80, colour: false });
         let place = |name: &str| text.find(&format!("\n{name}  ")).unwrap_or_else(|| panic!("no {name}\n{text}"));

@@ -38,7 +38,7 @@ pub fn ago(at_ms: u64, now_ms: u64) -> String {
     format!("{} ago", duration(seconds(now_ms.saturating_sub(at_ms))))
 }
 
-/// Formats a number with only the digits that matter: `50`, `1.25`, `0.138`.
+/// Formats a number with its significant digits: `50`, `1.25`, `0.138`.
 pub fn number(number: f64) -> String {
     let text = match number.abs() {
         size if size >= 100.0 => format!("{number:.0}"),
@@ -64,8 +64,7 @@ pub fn count<N: Copy + Display + PartialEq + From<u8>>(count: N, one: &str, many
     format!("{count} {}", if count == N::from(1) { one } else { many })
 }
 
-/// Returns the meaning of a reason, to finish the sentence "they wait because" or "refused
-/// because".
+/// Returns the meaning of a reason, after "they wait because" or "refused because".
 pub fn meaning(reason: &str) -> &'static str {
     match reason {
         "backoff" => "the key failed, and its delay is not over",
@@ -84,8 +83,7 @@ pub fn meaning(reason: &str) -> &'static str {
     }
 }
 
-/// Returns the part of the upstream that turned a call away, to finish "turned away by" and the
-/// like.
+/// Returns the rejecting part of the upstream, after "turned away by".
 pub fn rejected_by(by: &str) -> &'static str {
     match by {
         "credentials" => "it does not take the credentials",
@@ -113,7 +111,7 @@ pub fn printable(text: &str) -> String {
     text.chars().map(visible).collect()
 }
 
-/// Writes out a character that steers.
+/// Escapes a control character.
 fn visible(c: char) -> String {
     if steers(c) { c.escape_default().to_string() } else { c.to_string() }
 }
@@ -128,7 +126,7 @@ fn whole(seconds: f64) -> u64 {
     seconds.round() as u64
 }
 
-/// Cuts a text to at most `width` characters, of which the last is then `end`.
+/// Cuts a text to at most `width` characters; `end` replaces the rest.
 pub fn cut(text: &str, width: usize, end: char) -> String {
     if text.chars().count() <= width {
         return text.to_owned();

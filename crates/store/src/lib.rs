@@ -1,4 +1,4 @@
-//! Token buckets that processes share, on Valkey or Redis, or in the memory of one process.
+//! Token buckets shared by processes, on Valkey or Redis, or in the memory of one process.
 
 pub mod store;
 

@@ -1,11 +1,10 @@
-//! The stores of shared buckets: where the gates of one process, or of many, keep what they share.
+//! The stores of shared buckets, for gates of one process or of many.
 //!
-//! A gate hands its questions on with a function to call with what came of each. Nothing here knows
-//! a gate, and nothing of a call is ever in a store: only random numbers of members, the pod's
-//! name, counts, times and limits. A store is believed about tokens and pauses, and about nothing
-//! else: the gate's own bucket bounds what it sends, whatever a store says.
+//! A gate sends asks with a function that receives the answers. Nothing of a call is ever in a
+//! store: only random numbers of members, the pod's name, counts, times and limits. A store is
+//! trusted with tokens and pauses only: whatever it answers, the gate's own bucket bounds what the
+//! gate sends.
 
-mod bounded;
 mod cluster;
 mod dial;
 mod fault;
@@ -14,23 +13,24 @@ mod link;
 mod memory;
 mod primaries;
 mod probe;
+mod receive_limit;
 mod script;
 mod sentinel;
 mod servers;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use self::dial::Dialer;
-pub use self::health::Heard;
+pub use self::health::StoreHealth;
 use self::link::Link;
 use self::memory::Memory;
-pub use self::probe::Probed;
+pub use self::probe::ProbeReport;
 use crate::clock::Clock;
 use crate::credentials::Secret;
 use crate::limit::{Ask, StoreAnswer, StoreFailure};
-use crate::spec::Store;
+use crate::spec::{Endpoint, Store};
 use crate::telemetry::{self, Sampler, ScrapeGauges, table};
 use crate::tls::{self, Identity, Pem, Roots};
 
@@ -38,33 +38,33 @@ use crate::tls::{self, Identity, Pem, Roots};
 #[derive(derive_more::Debug)]
 pub struct Stores {
     memory: Memory,
-    /// Told to the stores, for people who look there.
+    /// The name of the pod, for readers of a store.
     label: String,
-    links: Mutex<BTreeMap<Arc<str>, (Store, Link)>>,
-    /// Tells if each store answers.
+    links: Mutex<BTreeMap<Arc<str>, Link>>,
+    /// Reports if each store answers.
     #[debug(skip)]
     _sampler: Arc<Sampler>,
 }
 
-/// A store that only needs its connection.
+/// A store with its files read, not yet connected.
 #[derive(Debug)]
 pub struct PreparedStore(Arc<Dialer>);
 
-/// A store that cannot be used as it is configured.
+/// An error in the settings of a store.
 #[derive(Debug, thiserror::Error)]
 #[error("{key}: {what}")]
-pub struct Unusable {
+pub struct StoreSettingsError {
     key: &'static str,
     what: String,
 }
 
-/// Takes what came of each ask of a question.
-pub type Done = Box<dyn FnOnce(Vec<Result<StoreAnswer, StoreFailure>>) + Send>;
+/// Receives an answer for each ask.
+pub type OnAnswers = Box<dyn FnOnce(Vec<Result<StoreAnswer, StoreFailure>>) + Send>;
 
 // === impl Stores ===
 
 impl Stores {
-    /// Makes the stores of a process; `label` is the name of its pod.
+    /// Creates the stores of a process; `label` is the name of its pod.
     pub fn new(clock: Clock, label: &str) -> Arc<Self> {
         let fits = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
         let label: String = label.chars().filter(fits).take(LONGEST_LABEL).collect();
@@ -81,57 +81,59 @@ impl Stores {
         })
     }
 
-    /// Sets the gauges of the stores that were asked. One that a reload has taken away is not down.
+    /// Sets the gauges of the stores asked so far. A store removed by a reload is not down.
     fn sample(&self, passing: &mut ScrapeGauges) {
-        for (store, heard) in self.heard().into_iter().filter(|(_, heard)| heard.since.is_some()) {
-            passing.set(&table::STORE_UP, &[&store.name], f64::from(u8::from(heard.is_up)));
+        for (store, health) in self.health().into_iter().filter(|(_, health)| health.since.is_some()) {
+            passing.set(&table::STORE_UP, &[&store.name], f64::from(u8::from(health.is_up)));
         }
     }
 
-    /// Takes over what the configuration says. Stores that did not change keep their connections.
+    /// Replaces the stores by those of a new configuration. Unchanged ones keep their connections.
     pub fn adopt(&self, stores: Vec<PreparedStore>) {
-        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut links = self.links();
         let mut before = std::mem::take(&mut *links);
         for PreparedStore(dialer) in stores {
             let name = Arc::clone(&dialer.store.name);
-            let store = dialer.store.clone();
-            let kept = before.remove(&name).filter(|(before, _)| *before == store);
-            let link = kept.unwrap_or_else(|| (store, Link::start(dialer, self.label.clone())));
+            let kept = before.remove(&name).filter(|before| *before.store() == dialer.store);
+            let link = kept.unwrap_or_else(|| Link::start(dialer, self.label.clone()));
             links.insert(name, link);
         }
     }
 
-    /// Connects to these stores, before there is anything to ask.
+    /// Connects to these stores before the first ask.
     pub fn connect(&self, names: &BTreeSet<Arc<str>>) {
-        let links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let links = self.links();
         let named = links.iter().filter(|(name, _)| names.contains(*name));
-        named.for_each(|(_, (_, link))| link.ask(Vec::new(), Box::new(drop)));
+        named.for_each(|(_, link)| link.ask(Vec::new(), Box::new(drop)));
     }
 
-    /// Returns what was heard of each store, by name.
-    pub fn heard(&self) -> Vec<(Store, Heard)> {
-        let links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
-        links.values().map(|(store, link)| (store.clone(), link.heard())).collect()
+    /// Returns the stores by name, with their health.
+    pub fn health(&self) -> Vec<(Store, StoreHealth)> {
+        self.links().values().map(|link| (link.store().clone(), link.health())).collect()
     }
 
-    /// Asks one store a question, for all these members. `done` is called once, here or later.
-    pub fn ask(&self, asks: Vec<Ask>, done: Done) {
-        let Some(store) = asks.first().map(|ask| Arc::clone(&ask.shared.store)) else { return done(Vec::new()) };
+    /// Sends the asks of several members to their store. `on_answers` is called once, here or later.
+    pub fn ask(&self, asks: Vec<Ask>, on_answers: OnAnswers) {
+        let Some(store) = asks.first().map(|ask| Arc::clone(&ask.shared.store)) else { return on_answers(Vec::new()) };
         if store.is_empty() {
-            return done(asks.iter().map(|ask| Ok(self.memory.ask(ask))).collect());
+            return on_answers(asks.iter().map(|ask| Ok(self.memory.ask(ask))).collect());
         }
-        let links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let links = self.links();
         match links.get(&store) {
-            Some((_, link)) => link.ask(asks, done),
+            Some(link) => link.ask(asks, on_answers),
             None => {
                 drop(links);
-                done(vec![Err(StoreFailure::Wrong); asks.len()]);
+                on_answers(vec![Err(StoreFailure::Wrong); asks.len()]);
             }
         }
     }
+
+    fn links(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, Link>> {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
-/// Returns the answer that a server's bytes are; `None` if they are none of the script's.
+/// Reads an answer from a server's bytes; `None` if the script does not write such bytes.
 #[must_use]
 pub fn reply(bytes: &[u8]) -> Option<StoreAnswer> {
     redis::parse_redis_value(bytes).ok().and_then(|value| script::read(&value))
@@ -140,18 +142,18 @@ pub fn reply(bytes: &[u8]) -> Option<StoreAnswer> {
 // === impl PreparedStore ===
 
 impl PreparedStore {
-    /// Reads the files that a store's settings name.
+    /// Reads the files of a store's settings.
     ///
     /// # Errors
     /// One of them cannot be used.
-    pub fn new(store: Store, clock: Clock) -> Result<Self, Unusable> {
+    pub fn new(store: Store, clock: Clock) -> Result<Self, StoreSettingsError> {
         let secret = |file: Option<&Path>, key| {
-            file.map(Secret::file).transpose().map_err(|error| Unusable { key, what: error.to_string() })
+            file.map(Secret::file).transpose().map_err(|error| StoreSettingsError { key, what: error.to_string() })
         };
         let password = secret(store.password_file.as_deref(), "password_file")?;
         let sentinel_password = secret(store.sentinel.password_file.as_deref(), "sentinel.password_file")?;
         let tls = if store.has_tls { Some(client(&store)) } else { None };
-        let tls = tls.transpose().map_err(|error| Unusable { key: "tls", what: error.to_string() })?;
+        let tls = tls.transpose().map_err(|error| StoreSettingsError { key: "tls", what: error.to_string() })?;
         Ok(Self(Arc::new(Dialer { store, password, sentinel_password, tls, clock })))
     }
 }
@@ -167,6 +169,13 @@ fn client(store: &Store) -> Result<tls::Client, tls::TlsError> {
     tls::Client::new(roots, identity.transpose()?)
 }
 
+/// Returns an address named by a server; `None` if it has no usable host.
+fn endpoint(host: &str, port: u16) -> Option<Endpoint> {
+    let fits = !host.is_empty() && host.len() <= LONGEST_HOST && host.bytes().all(|byte| byte.is_ascii_graphic());
+    fits.then(|| Endpoint { host: host.to_owned(), port })
+}
+
+const LONGEST_HOST: usize = 255;
 /// The longest name of a pod.
 const LONGEST_LABEL: usize = 63;
 

@@ -3,10 +3,10 @@
 use futures_util::future::BoxFuture;
 use http_body_util::BodyExt as _;
 
-use super::super::control::{Ask, Bypass, Bypassed, Forget, Forgotten};
+use super::super::control::{Ask, Bypass, BypassReport, Forget, ForgetReport};
 use super::*;
 use crate::spec::ShowNames::{Always, Auto, Never};
-use crate::status::{Explained, Gate, Key, Status};
+use crate::status::{Explanation, FailingKey, GateStatus, Status};
 
 struct Fake {
     names: ShowNames,
@@ -18,9 +18,12 @@ impl Operator for Fake {
     }
 
     fn status(&self, names: bool) -> BoxFuture<'_, Status> {
-        let keys =
-            if names { vec![Key { key: "<script>alert(1)</script>".to_owned(), ..Key::default() }] } else { vec![] };
-        let gate = Gate { name: "k".to_owned(), keys_failing: 1, keys, ..Gate::default() };
+        let keys = if names {
+            vec![FailingKey { key: "<script>alert(1)</script>".to_owned(), ..FailingKey::default() }]
+        } else {
+            vec![]
+        };
+        let gate = GateStatus { name: "k".to_owned(), keys_failing: 1, keys, ..GateStatus::default() };
         Box::pin(std::future::ready(Status { names_shown: names, gates: vec![gate], ..Status::default() }))
     }
 
@@ -36,20 +39,20 @@ impl Operator for Fake {
         matches!(self.names, Never).then(|| "the root".to_owned())
     }
 
-    fn explain(&self, ask: &Ask) -> Result<Vec<Explained>, String> {
-        Ok(vec![Explained { verb: ask.method.clone(), ..Explained::default() }])
+    fn explain(&self, ask: &Ask) -> Result<Vec<Explanation>, String> {
+        Ok(vec![Explanation { verb: ask.method.clone(), ..Explanation::default() }])
     }
 
-    fn forget<'a>(&'a self, order: &'a Forget) -> BoxFuture<'a, Result<Vec<Forgotten>, String>> {
+    fn forget<'a>(&'a self, order: &'a Forget) -> BoxFuture<'a, Result<Vec<ForgetReport>, String>> {
         let done = order
             .gate
             .as_ref()
-            .map(|gate| vec![Forgotten { gate: gate.clone(), keys: 1, ..Forgotten::default() }])
+            .map(|gate| vec![ForgetReport { gate: gate.clone(), keys: 1, ..ForgetReport::default() }])
             .ok_or_else(|| "no gate".to_owned());
         Box::pin(std::future::ready(done))
     }
 
-    fn bypass(&self, _order: &Bypass) -> Result<Vec<Bypassed>, String> {
+    fn bypass(&self, _order: &Bypass) -> Result<Vec<BypassReport>, String> {
         Ok(Vec::new())
     }
 }

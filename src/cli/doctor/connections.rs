@@ -70,7 +70,7 @@ pub(super) async fn past_hosts(gate: &Gate, egress: &Egress, status: Option<&Sta
     let Some(hosts) = &gate.hosts else { return Vec::new() };
     let about = format!("past gate {}", gate.name);
     let named = hosts.patterns.iter().flat_map(HostPattern::full_names).map(str::to_owned);
-    let of_gate = |seen: &&status::Gate| *seen.name == *gate.name && !seen.host.is_empty();
+    let of_gate = |seen: &&status::GateStatus| *seen.name == *gate.name && !seen.host.is_empty();
     let called = status.into_iter().flat_map(|status| &status.gates).filter(of_gate).map(|seen| seen.host.clone());
     let names: BTreeSet<String> = named.chain(called).filter(|name| hosts.find(name).is_some()).collect();
     let sockets = Sockets::read(status);

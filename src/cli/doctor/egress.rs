@@ -183,7 +183,7 @@ fn handshake(failed: &status::EgressHandshakes) -> Finding {
 }
 
 /// Reports what came to the listener.
-fn seen(egress: &status::Egress) -> Vec<Finding> {
+fn seen(egress: &status::EgressStatus) -> Vec<Finding> {
     let mut findings: Vec<Finding> = egress.handshakes.iter().map(handshake).collect();
     for tunnels in egress.tunnels.iter().filter(|tunnels| !tunnels.gate.is_empty()) {
         let says = format!(

@@ -86,7 +86,7 @@ fn configuration(status: &Status) -> Option<Finding> {
 }
 
 /// Reports the present state of a gate.
-fn gate_findings(gate: &status::Gate, now_ms: u64) -> Vec<Finding> {
+fn gate_findings(gate: &status::GateStatus, now_ms: u64) -> Vec<Finding> {
     let about = format!("gate {}", gate.name);
     let mut findings = Vec::new();
     if let Some(bypass) = &gate.bypass {
@@ -226,7 +226,8 @@ mod tests {
             (Some(404), "gets 404 each time", "make what it looks for"),
             (Some(422), "gets 422 each time", "no retry changes a 422"),
         ] {
-            let gate = status::Gate { name: "kubernetes".into(), hot: vec![hot(status, says)], ..Default::default() };
+            let gate =
+                status::GateStatus { name: "kubernetes".into(), hot: vec![hot(status, says)], ..Default::default() };
             let findings = gate_findings(&gate, 0);
             let finding = findings.iter().find(|finding| finding.says.contains(" is hot: ")).expect("it is told of");
             assert_eq!((finding.verdict, &*finding.about), (Verdict::Note, "gate kubernetes"));
@@ -237,7 +238,7 @@ mod tests {
 
     #[test]
     fn one_key_is_not_told_as_many() {
-        let gate = status::Gate { keys_failing: 1, ..Default::default() };
+        let gate = status::GateStatus { keys_failing: 1, ..Default::default() };
         assert_eq!(gate_findings(&gate, 0)[0].says, "1 key is backing off");
     }
 
@@ -249,7 +250,7 @@ mod tests {
 
     #[test]
     fn a_few_of_many_hot_objects_are_told_of() {
-        let gate = status::Gate { hot: vec![status::HotObject::default(); 20], ..Default::default() };
+        let gate = status::GateStatus { hot: vec![status::HotObject::default(); 20], ..Default::default() };
         assert_eq!(gate_findings(&gate, 0).iter().filter(|finding| finding.says.contains(" is hot: ")).count(), FEW);
     }
 }

@@ -9,7 +9,7 @@ use crate::clock::Clock;
 use crate::limit::policy::Per;
 use crate::spec::{Endpoint, Gate, Settings, Store, StoreAddress};
 use crate::status::text::count;
-use crate::store::{PreparedStore, Probed};
+use crate::store::{PreparedStore, ProbeReport};
 
 /// Returns what is to be said of each store.
 pub(super) async fn findings(settings: &Settings, clock: Clock) -> Vec<Finding> {
@@ -57,7 +57,7 @@ async fn of_store(store: &Store, buckets: &[Arc<str>], clock: Clock) -> Vec<Find
     }
 }
 
-fn told(about: &str, probed: &Probed, store: &Store) -> Vec<Finding> {
+fn told(about: &str, probed: &ProbeReport, store: &Store) -> Vec<Finding> {
     let way = if store.has_tls { " over TLS" } else { "" };
     let took = format!("{:.1} ms", probed.took.as_secs_f64() * 1e3);
     let at = probed.at.iter().map(Endpoint::to_string).collect::<Vec<_>>().join(", ");
@@ -97,7 +97,7 @@ fn told(about: &str, probed: &Probed, store: &Store) -> Vec<Finding> {
 }
 
 /// Returns which other servers take questions besides the one that was asked.
-fn second_primary(probed: &Probed) -> String {
+fn second_primary(probed: &ProbeReport) -> String {
     let list = |all: &[Endpoint]| all.iter().map(Endpoint::to_string).collect::<Vec<_>>().join(", ");
     if probed.others.iter().all(|other| probed.at.contains(other)) {
         return format!("{} leads to more than one server that takes questions", list(&probed.others));

@@ -73,13 +73,13 @@ pub(super) fn url(gate: &Gate, around: &Environment, status: Option<&Status>) ->
 }
 
 /// Returns the gate as the process that runs tells of it.
-fn running<'a>(gate: &Gate, status: Option<&'a Status>) -> Option<&'a status::Gate> {
+fn running<'a>(gate: &Gate, status: Option<&'a Status>) -> Option<&'a status::GateStatus> {
     status?.gates.iter().find(|running| *running.name == *gate.name && running.host.is_empty())
 }
 
 /// Reports on the upstream of the gate that runs, where this configuration and environment lead
 /// elsewhere: a shell whose KUBECONFIG is the gate's own would take the gate for its upstream.
-fn elsewhere(about: &str, running: &status::Gate, here: &str) -> Vec<Finding> {
+fn elsewhere(about: &str, running: &status::GateStatus, here: &str) -> Vec<Finding> {
     let says = format!(
         "was not tried: the gate that runs sends its calls to {}, and doctor here would to {here}",
         running.upstream

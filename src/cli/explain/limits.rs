@@ -8,7 +8,7 @@ use crate::classify::ClassifiedCall;
 use crate::config::Loaded;
 use crate::limit::policy::{BucketPolicy, ClassPolicy, Cost, InFlight, Lane, Per, Strategy};
 use crate::spec::Gate;
-use crate::status::Shared;
+use crate::status::SharedBucket;
 use crate::status::text::number;
 
 /// Adds the rows for class, flow, key and every limit. `now` is what a running gate knows of its
@@ -17,7 +17,7 @@ pub(super) fn add(
     rows: &mut Rows,
     (loaded, gate): (&Loaded, &Gate),
     (call, headers): (&ClassifiedCall, &HeaderMap),
-    now: &[Shared],
+    now: &[SharedBucket],
 ) {
     let Some(class) = gate.policy.classes.get(usize::from(call.class.0)) else { return };
     let from = From { loaded, gate: &gate.name };
@@ -97,7 +97,7 @@ fn add_buckets(
     (gate, class): (&Gate, &ClassPolicy),
     call: &ClassifiedCall,
     from: &From<'_>,
-    now: &[Shared],
+    now: &[SharedBucket],
 ) {
     if call.call.is_long_running && !call.call.lists_first && !class.meter_long_running {
         let place = from.class(&class.name, Some("meter_long_running"));
@@ -170,14 +170,14 @@ pub(in crate::cli) fn size(bucket: &BucketPolicy) -> String {
 }
 
 /// Names the members of a shared bucket, and its level if a running gate knows it.
-fn shared(gate: &Gate, bucket: &BucketPolicy, now: &[Shared]) -> String {
+fn shared(gate: &Gate, bucket: &BucketPolicy, now: &[SharedBucket]) -> String {
     let Some(shared) = gate.policy.shared_by(bucket) else {
         return String::new();
     };
     let each = if bucket.per == Per::Gate { "," } else { ", each" };
     let name = &shared.name;
     let store = &shared.store;
-    let is_here = |live: &&Shared| *live.name == **name && *live.store == **store && live.members > 0;
+    let is_here = |live: &&SharedBucket| *live.name == **name && *live.store == **store && live.members > 0;
     match (&**store, now.iter().find(is_here)) {
         ("", Some(live)) => format!("{each} {}", live.says(" in this process")),
         (store, Some(live)) => format!("{each} {}", live.says(&format!(" (store {store})"))),

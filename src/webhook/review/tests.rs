@@ -5,7 +5,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
-use crate::inject::{Egress, Mode, Options};
+use crate::inject::{EgressOptions, Mode, Options};
 
 /// Adds limits without checking them, which is the application's work.
 fn unchecked(mut options: Options, sets: &[String]) -> Result<Options, Vec<String>> {
@@ -187,7 +187,7 @@ fn a_pod_on_the_hosts_network_must_say_which_port_is_free_there() {
 
 /// The settings of a webhook that adds a forward proxy on port 8003.
 fn with_proxy() -> Settings {
-    let egress = Egress {
+    let egress = EgressOptions {
         presets: vec!["aws".to_owned()],
         port: 8003,
         plain: Vec::new(),

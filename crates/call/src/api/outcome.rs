@@ -9,7 +9,7 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use super::signals::{self, LimitFacts, LimitRefusal, Reach, Response, Signal, Signals};
-use super::{Answer, Call, Removal, Outcome, Pause, PauseLength, Scope, Verb, apply};
+use super::{Answer, Call, Outcome, Pause, PauseLength, Removal, Scope, Verb, apply};
 
 /// The events that count as failure.
 #[derive(Clone, Debug, PartialEq, Eq)]

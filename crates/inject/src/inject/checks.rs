@@ -1,11 +1,11 @@
-//! Finds the reasons to leave a workload as it is: whatever an injection cannot know or would
-//! break. What might not work is a note.
+//! Reasons to leave a workload as it is, if an injection would break it, and notes about doubts.
 
+use super::egress::{Own, own};
 use super::options::{Mode, Options};
 use super::parts::{ACCOUNT, CONFIG, FOLDER, KEYS, NAME, containers, is_named};
 use crate::yaml::Node;
 
-/// The label by which pods, and namespaces for the webhook, say if they want the sidecar.
+/// The label of pods, and of namespaces for the webhook, to ask for the sidecar or to refuse it.
 pub const LABEL: &str = "tidegate.io/inject";
 
 /// True if a pod's label says that it does not want the sidecar.
@@ -13,8 +13,7 @@ pub(super) fn is_left_out(pod: &Node) -> bool {
     matches!(pod.text_at(&["metadata", "labels", LABEL]), Some("disabled" | "false"))
 }
 
-/// Names the first thing of a pod that is called as something that would be added, and was not
-/// injected.
+/// Describes a part of a pod with the name of a part to add.
 pub(super) fn namesake(spec: &Node, options: &Options) -> Option<String> {
     let find = |list: &'static str, what: &'static str, name: &'static str| {
         let found = spec.list_of(list).iter().any(|item| is_named(item, name));
@@ -54,7 +53,7 @@ pub(super) fn reasons(spec: &Node, options: &Options, chosen: &[String]) -> Vec<
     reasons
 }
 
-/// Notes anything that keeps a container from reaching the gate, and what is replaced.
+/// Returns notes about obstacles between a container and the gate, and about replacements.
 pub(super) fn warnings(spec: &Node, options: &Options, chosen: &[String]) -> Vec<String> {
     let mut notes = Vec::new();
     if spec.text_at(&["hostNetwork"]) == Some("true") {
@@ -89,7 +88,7 @@ pub(super) fn warnings(spec: &Node, options: &Options, chosen: &[String]) -> Vec
         }
         notes.extend(own_address(container, options).map(|own| format!("{own}; the gate's address replaces it")));
         let folder = folder(options);
-        // kubelet's own mount is replaced in every pod and needs no word.
+        // kubelet's own mount is replaced in every pod, without a note.
         let replaced =
             mounts(container).find(|(path, volume)| *path == folder && !volume.starts_with("kube-api-access-"));
         if let Some((path, volume)) = replaced {
@@ -99,14 +98,14 @@ pub(super) fn warnings(spec: &Node, options: &Options, chosen: &[String]) -> Vec
     notes
 }
 
-/// Returns the mount of the service account that a container of the pod has of its own.
+/// Returns a container's own mount of the service account.
 pub(super) fn account_mount(spec: &Node) -> Option<&Node> {
     let mut mounts = spec.list_of("containers").iter().flat_map(|container| container.list_of("volumeMounts"));
     mounts.find(|mount| mount.text_at(&["mountPath"]).is_some_and(|path| path.trim_end_matches('/') == ACCOUNT))
 }
 
-/// Describes the address of an API server that a container was given by itself. A KUBECONFIG wins
-/// over the variables of the API's service, so where it is added it would replace theirs.
+/// Describes a container's own address of an API server. A KUBECONFIG takes precedence over the
+/// variables of the API's service, so that adding one replaces them.
 fn own_address(container: &Node, options: &Options) -> Option<String> {
     let variables = match options.mode {
         Mode::Kubeconfig => &["KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"][..],
@@ -116,17 +115,16 @@ fn own_address(container: &Node, options: &Options) -> Option<String> {
     found.map(|(name, value)| format!("container {} has its own {name}{value}", name_of(container)))
 }
 
-/// Returns the value of a variable in brackets, if it has one that is not the gate's.
+/// Returns a container's own value of a variable in brackets, unless it is the gate's.
 fn own_variable(container: &Node, name: &str) -> Option<String> {
-    let variable = container.list_of("env").iter().find(|item| is_named(item, name))?;
-    match variable.text_at(&["value"]) {
-        Some("" | "/run/tidegate/kubeconfig") => None,
-        Some(value) => Some(format!(" ({value:?})")),
-        None => variable.get("valueFrom").map(|_| String::new()),
+    match own(container, name) {
+        Own::None | Own::Text("" | "/run/tidegate/kubeconfig") => None,
+        Own::Text(value) => Some(format!(" ({value:?})")),
+        Own::Elsewhere => Some(String::new()),
     }
 }
 
-/// Describes a port of a container that the sidecar needs.
+/// Describes a conflict between a container's port and the sidecar's.
 fn port_in_use(container: &Node, options: &Options) -> Option<String> {
     let ports = container.list_of("ports").iter();
     let is_tcp = |port: &&Node| port.text_at(&["protocol"]).is_none_or(|protocol| protocol == "TCP");
@@ -144,7 +142,7 @@ fn port_in_use(container: &Node, options: &Options) -> Option<String> {
     Some(format!("container {} has port {taken}, where {what}; choose another with {option}", name_of(container)))
 }
 
-/// Describes a mount of a container that is in the way of the gate's folder.
+/// Describes a conflict between a container's mount and the gate's folder.
 fn mount_in_the_way(container: &Node, options: &Options) -> Option<String> {
     let name = name_of(container);
     let folder = folder(options);
@@ -174,7 +172,7 @@ fn mounts(container: &Node) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// Returns the folder of a container in which the gate's files will be.
+/// Returns the folder of the gate's files in a container.
 pub(super) const fn folder(options: &Options) -> &'static str {
     match options.mode {
         Mode::Kubeconfig => FOLDER,
@@ -182,7 +180,7 @@ pub(super) const fn folder(options: &Options) -> &'static str {
     }
 }
 
-/// Returns the containers that are pointed at the gate.
+/// Returns the containers to point at the gate.
 pub(super) fn chosen_of<'a>(spec: &'a Node, chosen: &'a [String]) -> impl Iterator<Item = &'a Node> {
     spec.list_of("containers").iter().filter(|container| chosen.iter().any(|name| is_named(container, name)))
 }

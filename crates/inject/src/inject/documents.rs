@@ -1,19 +1,20 @@
-//! Cuts a stream into its documents, so that those without an edit stay as they are, byte for byte.
+//! Splits a stream into its documents, so that those without an edit stay as they are, byte for byte.
 //!
 //! A line that starts with `---` is always a document marker: YAML forbids it inside scalars. JSON
-//! values that follow each other, as jq writes them, need none.
+//! values that follow each other, as jq writes them, need no marker.
+
+use std::ops::Range;
 
 /// One document of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Document<'a> {
-    /// The marker before it with its line's end, and the directives and comments that belong to it;
-    /// may be empty.
+    /// The marker before it with its line's end, its directives and comments; may be empty.
     pub(super) marker: &'a str,
     /// The document.
     pub(super) text: &'a str,
-    /// The line of the stream at which `text` starts, from 0.
+    /// The first line of `text` in the stream, from 0.
     pub(super) line: usize,
-    /// True if it is one of several JSON values between which there is no marker.
+    /// True if it is one of several JSON values without markers between them.
     pub(super) is_json_among_others: bool,
 }
 
@@ -22,34 +23,34 @@ pub(super) fn split(stream: &str) -> Vec<Document<'_>> {
     if let Some(values) = json_values(stream) {
         return values;
     }
-    let mut documents = Vec::new();
-    let mut marker = 0..0;
-    let mut start = 0;
-    let mut first = 0;
-    let mut at = 0;
-    for (number, line) in stream.split_inclusive('\n').enumerate() {
-        let rest = line.strip_prefix("---").filter(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace));
-        if let Some(rest) = rest.map(str::trim_start) {
-            documents.push((marker.clone(), start..at, first));
-            // Content may follow on the marker's own line: `--- {a: b}`.
-            let content = !rest.is_empty() && !rest.starts_with('#');
-            let end = if content { at + 3 } else { at + line.len() };
-            (marker, start, first) = (at..end, end, if content { number } else { number + 1 });
-        }
-        at += line.len();
-    }
-    documents.push((marker, start..at, first));
-    let cut = |(marker, text, line): (std::ops::Range<usize>, std::ops::Range<usize>, usize)| Document {
+    let document = |marker: Range<usize>, text: Range<usize>, line| Document {
         marker: stream.get(marker).unwrap_or_default(),
         text: stream.get(text).unwrap_or_default(),
         line,
         is_json_among_others: false,
     };
-    documents.into_iter().map(cut).filter(|document| !document.marker.is_empty() || !document.text.is_empty()).collect()
+    let mut documents = Vec::new();
+    let mut marker = 0..0;
+    let mut first = 0;
+    let mut at = 0;
+    for (number, line) in stream.split_inclusive('\n').enumerate() {
+        let rest = line.strip_prefix("---").filter(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace));
+        if let Some(rest) = rest.map(str::trim_start) {
+            documents.push(document(marker.clone(), marker.end..at, first));
+            // Content may follow on the marker's own line: `--- {a: b}`.
+            let has_content = !rest.is_empty() && !rest.starts_with('#');
+            marker = at..if has_content { at + 3 } else { at + line.len() };
+            first = number + usize::from(!has_content);
+        }
+        at += line.len();
+    }
+    documents.push(document(marker.clone(), marker.end..at, first));
+    documents.retain(|document| !document.marker.is_empty() || !document.text.is_empty());
+    documents
 }
 
-/// Returns the values of a stream of several JSON objects and nothing else, each with the space
-/// behind it.
+/// Returns the values of a stream of several JSON objects, each with the space behind it; `None` for
+/// any other stream.
 fn json_values(stream: &str) -> Option<Vec<Document<'_>>> {
     if !stream.trim_start().starts_with('{') {
         return None;

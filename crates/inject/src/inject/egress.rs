@@ -1,15 +1,14 @@
-//! The forward proxy of an injected pod: the variables by which containers find it, and the ones by
-//! which the sidecar opens it.
+//! The forward proxy of an injected pod: the variables of its containers and of the sidecar.
 //!
-//! Every client reads `NO_PROXY` differently. So only forms stand there that all of them know:
-//! suffixes with a leading dot, exact names and exact addresses. An IPv6 network makes httpx fail.
+//! Every client reads `NO_PROXY` differently. So it has only forms that all clients know: suffixes
+//! with a leading dot, exact names and exact addresses. An IPv6 network makes httpx fail.
 
 use super::parts::{KEYS_FOLDER, is_named};
-use super::services;
+use super::services::service;
 use crate::yaml::Node;
 
 words! {
-    /// A kind of client, by which variables it finds the proxy and the CA of interception.
+    /// A kind of client, with its own variables for the proxy and the CA of interception.
     pub enum Client {
         /// Go's own HTTP client, and what executes git and curl.
         Go = "go",
@@ -19,39 +18,39 @@ words! {
         Node = "node",
         /// Java, by the options of its machine and by `HTTP_PROXY`.
         Java = "java",
-        /// gRPC in C++, and all that is built upon it.
+        /// gRPC in C++, and the languages built upon it.
         Grpc = "grpc",
-        /// .NET, of which older versions read no list of folders from `SSL_CERT_DIR`.
+        /// .NET. Older versions read no list of folders from `SSL_CERT_DIR`.
         DotNet = "dotnet",
     }
 }
 
 /// The forward proxy of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Egress {
-    /// The providers whose hosts are limited: presets, each of which makes a gate of its name.
+pub struct EgressOptions {
+    /// The presets of the providers to limit; each makes a gate of its name.
     pub presets: Vec<String>,
     /// The port of the proxy on the pod's loopback.
     pub port: u16,
-    /// AWS services whose SDKs are given the real name with `http://`, each with its region;
-    /// `global` for those that have none.
+    /// AWS services, each with its region or `global`. Their SDKs are given the real name with
+    /// `http://`.
     pub plain: Vec<(String, String)>,
-    /// IPv4 networks that are reached without the proxy.
+    /// IPv4 networks to reach without the proxy.
     pub direct: Vec<String>,
     /// The cluster's domain, if it is not `cluster.local`.
     pub cluster_domain: Option<String>,
-    /// True if the gates of `presets` open TLS, so that clients must trust the pod's CA.
+    /// True if the gates of `presets` open TLS; then clients must trust the pod's CA.
     pub intercept: bool,
-    /// The kinds of clients that are given variables of their own.
+    /// The kinds of clients with variables of their own.
     pub clients: Vec<Client>,
 }
 
-/// A variable as a container has it.
+/// A container's own value of a variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Own<'a> {
     None,
     Text(&'a str),
-    /// It comes from elsewhere, and its value is not here.
+    /// Its value comes from elsewhere (`valueFrom`).
     Elsewhere,
 }
 
@@ -62,40 +61,38 @@ pub(super) struct Variables {
     pub(super) notes: Vec<String>,
 }
 
-// === impl Egress ===
+// === impl EgressOptions ===
 
-impl Egress {
+impl EgressOptions {
     /// Returns the variables of the sidecar.
-    pub(super) fn of_sidecar(&self) -> impl Iterator<Item = (String, String)> {
-        let listen = ("TIDEGATE__EGRESS__LISTEN".to_owned(), format!("127.0.0.1:{}", self.port));
-        let gate =
-            |preset: &String| (format!("TIDEGATE__GATES__{}__PRESET", preset.to_ascii_uppercase()), preset.clone());
-        let opens = |preset: &String| {
-            (format!("TIDEGATE__GATES__{}__INTERCEPT", preset.to_ascii_uppercase()), "true".to_owned())
-        };
-        let keep = ("TIDEGATE__EGRESS__CA__KEEP".to_owned(), KEYS_FOLDER.to_owned());
-        let intercepting = self.intercept.then(|| self.presets.iter().map(opens).chain([keep]));
-        std::iter::once(listen).chain(self.presets.iter().map(gate)).chain(intercepting.into_iter().flatten())
+    pub(super) fn of_sidecar(&self) -> Vec<(String, String)> {
+        let mut variables = vec![("TIDEGATE__EGRESS__LISTEN".to_owned(), format!("127.0.0.1:{}", self.port))];
+        let of_gate = |preset: &String, key| format!("TIDEGATE__GATES__{}__{key}", preset.to_ascii_uppercase());
+        variables.extend(self.presets.iter().map(|preset| (of_gate(preset, "PRESET"), preset.clone())));
+        if self.intercept {
+            variables.extend(self.presets.iter().map(|preset| (of_gate(preset, "INTERCEPT"), "true".to_owned())));
+            variables.push(("TIDEGATE__EGRESS__CA__KEEP".to_owned(), KEYS_FOLDER.to_owned()));
+        }
+        variables
     }
 
-    /// True if there is something for this kind of client.
-    fn is_for(&self, client: Client) -> bool {
-        self.clients.contains(&client)
+    /// True if one of these kinds of clients is among `clients`.
+    fn is_for(&self, clients: &[Client]) -> bool {
+        clients.iter().any(|client| self.clients.contains(client))
     }
 
-    /// Returns the variables of the proxy that containers are given.
+    /// Returns the names of the proxy's variables for containers.
     fn proxies(&self) -> &'static [&'static str] {
-        let is_plain = !self.plain.is_empty() || self.is_for(Client::Java);
+        let is_plain = !self.plain.is_empty() || self.is_for(&[Client::Java]);
         if is_plain { &PROXIES } else { &PROXIES[..2] }
     }
 
-    /// Returns each service of `plain` with its region, and the host that its SDKs call.
+    /// Returns each service of `plain` with its region and host.
     pub fn plain_hosts(&self) -> impl Iterator<Item = (&str, &str, String)> {
         self.plain.iter().map(|(service, region)| (service.as_str(), region.as_str(), host(service, region)))
     }
 
-    /// Returns the variables of a container that is pointed at the proxy, and finds the gate's
-    /// files in `folder`.
+    /// Returns the variables of a container; the gate's files are in `folder`.
     pub(super) fn of_container(&self, container: &Node, folder: &str) -> Variables {
         let mut variables = Variables::default();
         let proxy = format!("http://127.0.0.1:{}", self.port);
@@ -105,20 +102,21 @@ impl Egress {
         self.add_no_proxy(container, &mut variables);
         // Node.js reads the variables above only if it is told to.
         variables.add(container, "NODE_USE_ENV_PROXY", |_| "1".to_owned());
-        for (service, region) in &self.plain {
-            let (names, are_known) = services::in_variables(service);
-            if !are_known {
+        for (name, region) in &self.plain {
+            let service = service(name);
+            if !service.is_known {
                 let of = container.text_at(&["name"]).unwrap_or_default();
                 variables.notes.push(format!(
-                    "container {of} is given AWS_ENDPOINT_URL_{}, which is a guess: {service} is not a service that is known here; expected its name in signatures",
-                    names.join("")
+                    "container {of} is given AWS_ENDPOINT_URL_{}, which is a guess: {name} is not a service that is known here; expected its name in signatures",
+                    service.variables.concat()
                 ));
             }
-            for name in names {
-                variables.keep(container, &format!("AWS_ENDPOINT_URL_{name}"), &endpoint(service, region), LEFT);
+            let endpoint = format!("http://{}", host(name, region));
+            for variable in service.variables {
+                variables.keep(container, &format!("AWS_ENDPOINT_URL_{variable}"), &endpoint, LEFT);
             }
         }
-        if self.is_for(Client::Java) {
+        if self.is_for(&[Client::Java]) {
             let options = self.java_options(folder);
             variables.add(container, "JAVA_TOOL_OPTIONS", |own| match own {
                 Some(own) => format!("{own} {options}"),
@@ -131,13 +129,13 @@ impl Egress {
         variables
     }
 
-    /// Adds to the destinations that bypass the proxy, in both spellings: some clients prefer one
-    /// and some the other, so that each must have what the container said in either.
+    /// Adds the destinations without the proxy. Clients prefer different spellings of the
+    /// variable, so each spelling gets the container's own items of both.
     fn add_no_proxy(&self, container: &Node, variables: &mut Variables) {
         let added = self.no_proxy();
         for [name, other] in [["NO_PROXY", "no_proxy"], ["no_proxy", "NO_PROXY"]] {
             let said = match (own(container, name), own(container, other)) {
-                // Another spelling would hide one whose value is not here.
+                // A second spelling would hide the first, whose value is unknown.
                 (Own::None, Own::Elsewhere) => continue,
                 (_, Own::Text(text)) => text,
                 (_, Own::None | Own::Elsewhere) => "",
@@ -150,31 +148,29 @@ impl Egress {
         }
     }
 
-    /// Adds the variables by which clients trust the CA of interception.
+    /// Adds the variables for trust in the CA of interception.
     fn add_trust(&self, container: &Node, folder: &str, variables: &mut Variables) {
-        let is_for = |clients: &[Client]| clients.iter().any(|client| self.is_for(*client));
-        if is_for(&[Client::Go, Client::Python]) {
+        if self.is_for(&[Client::Go, Client::Python]) {
             variables.add(container, "SSL_CERT_DIR", |own| {
                 format!("{}:{folder}/egress/certs", own.unwrap_or(SYSTEM_CERTS).trim_end_matches(':'))
             });
         }
-        if self.is_for(Client::Node) {
+        if self.is_for(&[Client::Node]) {
             variables.keep(container, "NODE_EXTRA_CA_CERTS", &format!("{folder}/egress/ca.crt"), OWN_ROOTS);
         }
         for (name, clients) in BUNDLES {
-            if is_for(clients) {
+            if self.is_for(clients) {
                 variables.keep(container, name, &format!("{folder}/egress/bundle.crt"), OWN_ROOTS);
             }
         }
     }
 
-    /// Returns the options by which Java finds the proxy and, if needed, trusts the CA.
+    /// Returns Java's options for the proxy and, if needed, for the CA.
     fn java_options(&self, folder: &str) -> String {
         let domain = self.cluster_domain.iter().map(|domain| format!("*.{}", domain.trim_matches('.')));
-        let direct: Vec<String> = NO_PROXY
-            .iter()
+        let direct: Vec<String> = items(NO_PROXY)
             .filter(|item| !item.contains("::"))
-            .map(|item| item.strip_prefix('.').map_or_else(|| (*item).to_owned(), |rest| format!("*.{rest}")))
+            .map(|item| item.strip_prefix('.').map_or_else(|| item.to_owned(), |rest| format!("*.{rest}")))
             .chain(domain)
             .collect();
         let port = self.port;
@@ -190,12 +186,11 @@ impl Egress {
 
     fn no_proxy(&self) -> String {
         let domain = self.cluster_domain.iter().map(|domain| format!(".{}", domain.trim_matches('.')));
-        let all: Vec<String> =
-            NO_PROXY.iter().map(|item| (*item).to_owned()).chain(domain).chain(self.direct.iter().cloned()).collect();
-        all.join(",")
+        let own = domain.chain(self.direct.iter().cloned());
+        own.fold(NO_PROXY.to_owned(), |all, item| all + "," + &item)
     }
 
-    /// Returns the proxy that the containers of a pod had before, which this one goes on through.
+    /// Returns the containers' own proxy; this one connects through it.
     ///
     /// # Errors
     /// They have several, or one that cannot be used.
@@ -230,7 +225,7 @@ impl Egress {
         itself("127.0.0.1") || itself("localhost")
     }
 
-    /// Returns what is wrong with the options, if something is.
+    /// Describes the first fault of the options.
     #[must_use]
     pub fn fault(&self) -> Option<String> {
         let is_word =
@@ -257,7 +252,7 @@ impl Egress {
 // === impl Variables ===
 
 impl Variables {
-    /// Sets a variable, unless the container has one of its own, of which a note says `what`.
+    /// Sets a variable, unless the container has its own; then a note ends with `what`.
     fn keep(&mut self, container: &Node, name: &str, value: &str, what: &str) {
         match own(container, name) {
             Own::Text(text) if !text.is_empty() && text != value => {
@@ -268,8 +263,7 @@ impl Variables {
         }
     }
 
-    /// Sets a variable to what `value` makes of the container's own; one that comes from elsewhere
-    /// is left.
+    /// Sets a variable to a value made from the container's own. A value from elsewhere is left.
     fn add(&mut self, container: &Node, name: &str, value: impl Fn(Option<&str>) -> String) {
         let of = container.text_at(&["name"]).unwrap_or_default();
         match own(container, name) {
@@ -284,8 +278,6 @@ impl Variables {
     }
 }
 
-// === helpers ===
-
 /// Reads the name of a kind of client.
 ///
 /// # Errors
@@ -295,7 +287,7 @@ pub fn client(name: &str) -> Result<Client, String> {
     found.ok_or_else(|| format!("{name:?}, expected some of {}", Client::ALL.map(Client::word).join(", ")))
 }
 
-/// Returns a variable as a container has it.
+/// Returns a container's own value of a variable.
 pub(super) fn own<'a>(container: &'a Node, name: &str) -> Own<'a> {
     let Some(variable) = container.list_of("env").iter().find(|item| is_named(item, name)) else { return Own::None };
     match (variable.text_at(&["value"]), variable.get("valueFrom")) {
@@ -310,7 +302,7 @@ fn items(list: &str) -> impl Iterator<Item = &str> + Clone {
     list.split(',').map(str::trim).filter(|item| !item.is_empty())
 }
 
-/// True for a proxy that a gate can go on through, as `egress.via` takes it.
+/// True for a valid `egress.via`.
 fn is_proxy(url: &str) -> bool {
     let Ok(url) = url.parse::<http::Uri>() else { return false };
     matches!(url.scheme_str(), Some("http" | "https" | "socks5"))
@@ -321,17 +313,13 @@ fn is_proxy(url: &str) -> bool {
         && url.query().is_none()
 }
 
-/// Returns the URL of a service, by its real name.
-fn endpoint(service: &str, region: &str) -> String {
-    format!("http://{}", host(service, region))
-}
-
-fn host(service: &str, region: &str) -> String {
-    let service = services::host(service);
+/// Returns the real name of a service's host.
+fn host(name: &str, region: &str) -> String {
+    let first = service(name).host;
     match region {
-        "global" => format!("{service}.amazonaws.com"),
-        _ if region.starts_with("cn-") => format!("{service}.{region}.amazonaws.com.cn"),
-        _ => format!("{service}.{region}.amazonaws.com"),
+        "global" => format!("{first}.amazonaws.com"),
+        _ if region.starts_with("cn-") => format!("{first}.{region}.amazonaws.com.cn"),
+        _ => format!("{first}.{region}.amazonaws.com"),
     }
 }
 
@@ -339,9 +327,9 @@ fn host(service: &str, region: &str) -> String {
 const PROXIES: [&str; 4] = ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"];
 const LEFT: &str = "it is left as it is";
 const OWN_ROOTS: &str = "it is left as it is, and must have the CA of ca.crt in the gate's folder; or take it out, and give its roots to egress.ca.extra_roots";
-/// The folders of roots that images have; clients skip those that are not there.
+/// The folders of roots in images; clients skip missing ones.
 const SYSTEM_CERTS: &str = "/etc/ssl/certs:/etc/pki/tls/certs";
-/// The variables of a file that replaces a client's roots, and the kinds of clients that read them.
+/// The variables for a file of roots, with their kinds of clients.
 const BUNDLES: [(&str, &[Client]); 8] = [
     ("AWS_CA_BUNDLE", &[Client::Python]),
     ("CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE", &[Client::Python]),
@@ -352,22 +340,7 @@ const BUNDLES: [(&str, &[Client]); 8] = [
     ("REQUESTS_CA_BUNDLE", &[Client::Python]),
     ("SSL_CERT_FILE", &[Client::DotNet]),
 ];
-/// The destinations that bypass the proxy: this pod, the cluster, and the sources of credentials.
-const NO_PROXY: [&str; 16] = [
-    "$(KUBERNETES_SERVICE_HOST)",
-    "localhost",
-    "127.0.0.1",
-    "::1",
-    ".svc",
-    ".cluster.local",
-    "kubernetes",
-    "kubernetes.default",
-    "169.254.169.254",
-    "169.254.170.2",
-    "169.254.170.23",
-    "fd00:ec2::254",
-    "fd00:ec2::23",
-    "fd20:ce::254",
-    "metadata.google.internal",
-    "168.63.129.16",
-];
+/// The destinations without the proxy: this pod, the cluster, and the sources of credentials.
+const NO_PROXY: &str = "$(KUBERNETES_SERVICE_HOST),localhost,127.0.0.1,::1,.svc,.cluster.local,kubernetes,\
+                        kubernetes.default,169.254.169.254,169.254.170.2,169.254.170.23,fd00:ec2::254,fd00:ec2::23,\
+                        fd20:ce::254,metadata.google.internal,168.63.129.16";

@@ -1,11 +1,11 @@
 //! Writes a tree as YAML: two spaces a level, lists not indented, as `kubectl` and `kustomize` do.
 //!
-//! Scalars keep their style if it can express the value; if it cannot (a value with control
-//! characters, a block scalar inside a flow collection), they get double quotes, which can express
-//! any.
+//! Scalars keep their style if it can express the value. Otherwise they get double quotes, which can
+//! express any: a value with control characters, a block scalar inside a flow collection.
 
 use granit_parser::ScalarStyle;
 
+use super::json;
 use crate::yaml::{Node, Scalar};
 
 /// Writes a document.
@@ -20,7 +20,7 @@ pub(super) fn document(root: &Node) -> String {
     out
 }
 
-/// The columns at which lines begin.
+/// The indentation of lines.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Indent {
     /// The spaces before a line.
@@ -71,14 +71,7 @@ pub(super) fn item(item: &Node, indent: Indent, out: &mut String) {
 /// Writes `key: value` with everything under it.
 pub(super) fn entry(name: &Node, value: &Node, indent: Indent, out: &mut String) {
     pad(indent.at, out);
-    if matches!(name, Node::Scalar(_)) {
-        flow(name, out);
-    } else {
-        out.push_str("? ");
-        flow(name, out);
-        out.push('\n');
-        pad(indent.at, out);
-    }
+    flow(name, out);
     out.push(':');
     under(value, indent, indent.list, out);
 }
@@ -142,8 +135,7 @@ fn lines_can_say(text: &str) -> bool {
     !text.is_empty() && !text.chars().any(|c| c != '\n' && c != '\t' && (c.is_control() || is_break(c)))
 }
 
-/// True for a line break that only some readers recognise, and for code points that are no
-/// characters in a file.
+/// True for line breaks of only some readers, and for the byte order mark.
 fn is_break(c: char) -> bool {
     matches!(c, '\u{85}' | '\u{2028}' | '\u{2029}' | '\u{feff}')
 }
@@ -194,24 +186,8 @@ fn scalar_text(scalar: &Scalar, in_flow: bool, out: &mut String) {
         ScalarStyle::SingleQuoted if !text.contains(|c: char| c.is_control() || is_break(c)) => {
             out.push_str(&format!("'{}'", text.replace('\'', "''")));
         }
-        _ => double_quoted(text, out),
+        _ => out.push_str(&json::quoted(text)),
     }
-}
-
-fn double_quoted(text: &str, out: &mut String) {
-    out.push('"');
-    for c in text.chars() {
-        match c {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            '\t' => out.push_str("\\t"),
-            '\r' => out.push_str("\\r"),
-            c if c.is_control() || is_break(c) => out.push_str(&format!("\\u{:04x}", u32::from(c))),
-            c => out.push(c),
-        }
-    }
-    out.push('"');
 }
 
 fn tag(node: &Node) -> Option<&str> {

@@ -1,9 +1,8 @@
-//! A `PodMonitor` beside each workload, through which a Prometheus operator finds the sidecar's
-//! metrics.
+//! A `PodMonitor` beside each workload, for the sidecar's metrics.
 
 use super::record::ANNOTATION;
 use super::template;
-use super::workload::Found;
+use super::workload::Workload;
 use crate::yaml::Node;
 
 /// True if an object is a `PodMonitor` that tidegate made.
@@ -12,7 +11,7 @@ pub(super) fn is_ours(root: &Node) -> bool {
 }
 
 /// Makes one for the pods of a template; `None` if they have no labels to find them by.
-pub(super) fn of(found: &Found<'_>) -> Option<Node> {
+pub(super) fn of(found: &Workload<'_>) -> Option<Node> {
     // An empty key (`labels:`) means the same as a missing one.
     let labels =
         found.pod.at(&["metadata", "labels"]).filter(|labels| matches!(labels, Node::Map(..)) && !labels.is_empty())?;

@@ -1,6 +1,6 @@
-//! The options of an injection, and the variables that they come to.
+//! The options of an injection, and the sidecar's variables.
 
-use super::egress::Egress;
+use super::egress::EgressOptions;
 use super::parts::{ADMIN_PORT, FOLDER};
 
 /// The options of an injection.
@@ -8,7 +8,7 @@ use super::parts::{ADMIN_PORT, FOLDER};
 pub struct Options {
     /// The sidecar's image.
     pub image: String,
-    /// The way in which the containers are pointed at the gate.
+    /// The way to point containers at the gate.
     pub mode: Mode,
     /// The containers to point at the gate; all if empty.
     pub containers: Vec<String>,
@@ -21,8 +21,8 @@ pub struct Options {
     /// The port of the sidecar's metrics and status, on the pod's own address.
     pub admin_port: u16,
     /// The forward proxy, if there is to be one.
-    pub egress: Option<Egress>,
-    /// Replaces what a container has of its own in the places that the gate needs.
+    pub egress: Option<EgressOptions>,
+    /// Replaces a container's own values in the places of the gate's.
     pub replace: bool,
     /// Adds a `PodMonitor` for a Prometheus operator beside each workload.
     pub pod_monitor: bool,
@@ -31,15 +31,15 @@ pub struct Options {
 /// The ways to point a container at the gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// `KUBECONFIG` names the one that the gate writes.
+    /// `KUBECONFIG` names the file of the gate.
     Kubeconfig,
-    /// For clients that know only in-cluster configuration: the variables of the API's service, and
-    /// the gate's folder in place of the service account's.
+    /// For clients with in-cluster configuration only: the variables of the API's service, and the
+    /// gate's folder in place of the service account's.
     InCluster,
 }
 
 impl Options {
-    /// Returns two ports of the sidecar's that are the same one, by the names of their options.
+    /// Returns a port used twice, with the names of its two options.
     pub fn same_ports(&self) -> Option<([&'static str; 2], u16)> {
         let egress = self.egress.as_ref().map(|egress| ("egress-port", egress.port));
         let ports = [Some(("port", self.port)), Some(("admin-port", self.admin_port)), egress];
@@ -75,7 +75,7 @@ impl Default for Options {
 }
 
 /// Returns the sidecar's variables: the address of the gate, and the limits of the options. They
-/// win over the file, so that the gate always agrees with the address that the controller gets.
+/// take precedence over the file, so that the gate agrees with the controller's address.
 pub fn variables(options: &Options) -> impl Iterator<Item = (String, String)> {
     let gate = |key: &str| format!("TIDEGATE__GATES__KUBERNETES__{key}");
     let own = [
@@ -85,6 +85,6 @@ pub fn variables(options: &Options) -> impl Iterator<Item = (String, String)> {
         (gate("TLS__MODE"), "self_signed".to_owned()),
         (gate("TLS__WRITE_TO"), FOLDER.to_owned()),
     ];
-    let egress = options.egress.iter().flat_map(Egress::of_sidecar);
+    let egress = options.egress.iter().flat_map(EgressOptions::of_sidecar);
     own.into_iter().chain(egress).chain(options.variables.iter().cloned())
 }

@@ -1,5 +1,4 @@
-//! The record of the values that an edit replaced, kept in an annotation of the pod, so that taking
-//! the sidecar out restores the original.
+//! The record of replaced values in an annotation of the pod, to restore the original.
 
 use std::collections::BTreeMap;
 
@@ -8,18 +7,17 @@ use serde::{Deserialize, Serialize};
 use super::emit;
 use crate::yaml::{self, Node};
 
-/// The annotation that marks an injected pod.
+/// The annotation of an injected pod.
 pub(super) const ANNOTATION: &str = "tidegate-injected";
 
-/// The changes of an injection beyond the parts that carry its name.
+/// The changes of an injection, except for the parts with its name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
-    /// The containers that were pointed at the gate.
+    /// The containers pointed at the gate.
     pub(super) containers: Vec<String>,
-    /// The YAML that was at each place before; `None` if there was nothing.
+    /// The YAML of each place before; `None` if there was nothing.
     was: BTreeMap<String, Option<String>>,
-    /// The text that was set at a place, where that tells if it has changed since.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    /// The new text of each variable, to see if it has changed since.
     set: BTreeMap<String, String>,
 }
 
@@ -38,41 +36,39 @@ impl Record {
         Node::quoted(serde_json::to_string(self).unwrap_or_default())
     }
 
-    /// Notes the node that was at a place. The first note of a place stays.
+    /// Records the old node of a place. The first record stays.
     pub(super) fn note(&mut self, place: String, was: Option<&Node>) {
         self.was.entry(place).or_insert_with(|| was.map(emit::document));
     }
 
-    /// Notes the text that is set at a place.
+    /// Records the new text of a variable.
     pub(super) fn note_set(&mut self, place: String, text: &str) {
         self.set.insert(place, text.to_owned());
     }
 
-    /// Returns the text that was set at a place.
+    /// Returns the new text of a variable.
     pub(super) fn set_at(&self, place: &str) -> Option<&str> {
         self.set.get(place).map(String::as_str)
     }
 
-    /// Returns the rest of every place that begins so.
+    /// Returns the places with this prefix, without it.
     pub(super) fn places<'a>(&'a self, begin: &'a str) -> impl Iterator<Item = &'a str> {
         self.was.keys().filter_map(move |place| place.strip_prefix(begin))
     }
 
-    /// Returns the node that was at a place: `None` if there is no note of it, `Some(None)` if
-    /// nothing was there.
+    /// Returns the old node of a place: `None` without a record, `Some(None)` if nothing was there.
     pub(super) fn was(&self, place: &str) -> Option<Option<Node>> {
         let text = self.was.get(place)?;
-        // An annotation that was edited by hand must not cause a failure: its place then counts as
-        // one where nothing had been.
+        // An annotation edited by hand must not cause a failure: then nothing was there.
         Some(text.as_deref().and_then(|text| yaml::read(text, 0).ok().flatten()))
     }
 
-    /// Returns the list under `key`, made (and noted) if it is missing.
+    /// Returns the list under `key`, made (and recorded) if it is missing.
     pub(super) fn open_list<'a>(&mut self, parent: &'a mut Node, key: &str, place: &str) -> Option<&'a mut Vec<Node>> {
         self.open(parent, key, place, Node::list([]))?.items_mut()
     }
 
-    /// Returns the map under `key`, made (and noted) if it is missing.
+    /// Returns the map under `key`, made (and recorded) if it is missing.
     pub(super) fn open_map<'a>(&mut self, parent: &'a mut Node, key: &str) -> Option<&'a mut Node> {
         self.open(parent, key, key, Node::map([]))
     }
@@ -89,7 +85,7 @@ impl Record {
         parent.get_mut(key)
     }
 
-    /// Removes the list or map that was made, if it is empty again.
+    /// Removes a list or map made by the injection, if it is empty again.
     pub(super) fn close(&self, parent: &mut Node, key: &str, place: &str) {
         match self.was(place).filter(|_| parent.get(key).is_some_and(Node::is_empty)) {
             None => {}

@@ -1,155 +1,24 @@
-//! The services of AWS: the names of their hosts, and those by which SDKs read variables.
-//!
-//! Source: `endpointPrefix` and `serviceId` in the models of the AWS SDKs. A service is named here
-//! as in signatures. These are the services that controllers call; there are more.
+//! The services of AWS, by their names in signatures.
 
-/// Returns the first part of the name of a service's hosts.
-pub(super) fn host(service: &str) -> &str {
-    HOSTS.iter().find(|(name, _)| *name == service).map_or(service, |(_, host)| host)
+/// A service, from a row of the table or by a guess.
+pub(super) struct AwsService {
+    /// The first part of its hosts.
+    pub(super) host: String,
+    /// Its names in variables such as `AWS_ENDPOINT_URL_EC2`.
+    pub(super) variables: Vec<String>,
+    /// False if the service is not in the table: most have the same name everywhere.
+    pub(super) is_known: bool,
 }
 
-/// Returns the names that a service has in variables such as `AWS_ENDPOINT_URL_EC2`, and true if
-/// they are known. Others are most often as in signatures.
-pub(super) fn in_variables(service: &str) -> (Vec<String>, bool) {
-    match OTHERS.iter().find(|(name, _)| *name == service) {
-        Some((_, names)) => (names.split(' ').map(str::to_owned).collect(), true),
-        None => (vec![service.to_ascii_uppercase().replace('-', "_")], ALIKE.contains(&service)),
+/// Returns the service of this name.
+pub(super) fn service(name: &str) -> AwsService {
+    let rows = include_str!("services.txt").lines().map(|row| row.split(' '));
+    for mut row in rows {
+        if row.next() == Some(name) {
+            let host = row.next().unwrap_or(name).to_owned();
+            return AwsService { host, variables: row.map(str::to_owned).collect(), is_known: true };
+        }
     }
+    let variable = name.to_ascii_uppercase().replace('-', "_");
+    AwsService { host: name.to_owned(), variables: vec![variable], is_known: false }
 }
-
-/// The services whose hosts have another name.
-const HOSTS: [(&str, &str); 6] = [
-    ("detective", "api.detective"),
-    ("ecr", "api.ecr"),
-    ("memorydb", "memory-db"),
-    ("pricing", "api.pricing"),
-    ("sagemaker", "api.sagemaker"),
-    ("ses", "email"),
-];
-/// The services that have other names in variables. Some are of several SDKs' services.
-const OTHERS: [(&str, &str); 38] = [
-    ("access-analyzer", "ACCESSANALYZER"),
-    ("airflow", "MWAA"),
-    ("aoss", "OPENSEARCHSERVERLESS"),
-    ("apigateway", "APIGATEWAYV2 API_GATEWAY"),
-    ("application-autoscaling", "APPLICATION_AUTO_SCALING"),
-    ("appmesh", "APP_MESH"),
-    ("aps", "AMP"),
-    ("autoscaling", "AUTO_SCALING"),
-    ("cassandra", "KEYSPACES"),
-    ("ce", "COST_EXPLORER"),
-    ("cloudcontrolapi", "CLOUDCONTROL"),
-    ("cognito-idp", "COGNITO_IDENTITY_PROVIDER"),
-    ("config", "CONFIG_SERVICE"),
-    ("cur", "COST_AND_USAGE_REPORT_SERVICE"),
-    ("directconnect", "DIRECT_CONNECT"),
-    ("dms", "DATABASE_MIGRATION_SERVICE"),
-    ("ds", "DIRECTORY_SERVICE"),
-    ("elasticbeanstalk", "ELASTIC_BEANSTALK"),
-    ("elasticfilesystem", "EFS"),
-    ("elasticloadbalancing", "ELASTIC_LOAD_BALANCING ELASTIC_LOAD_BALANCING_V2"),
-    ("elasticmapreduce", "EMR"),
-    ("es", "ELASTICSEARCH_SERVICE OPENSEARCH"),
-    ("events", "EVENTBRIDGE"),
-    ("globalaccelerator", "GLOBAL_ACCELERATOR"),
-    ("kinesisanalytics", "KINESIS_ANALYTICS KINESIS_ANALYTICS_V2"),
-    ("logs", "CLOUDWATCH_LOGS"),
-    ("monitoring", "CLOUDWATCH"),
-    ("rds", "DOCDB NEPTUNE RDS"),
-    ("resiliencehub", "RESILIENCEHUB RESILIENCEHUBV2"),
-    ("route53", "ROUTE_53"),
-    ("route53domains", "ROUTE_53_DOMAINS"),
-    ("secretsmanager", "SECRETS_MANAGER"),
-    ("servicecatalog", "SERVICE_CATALOG"),
-    ("servicequotas", "SERVICE_QUOTAS"),
-    ("ses", "SES SESV2"),
-    ("sso", "SSO_ADMIN"),
-    ("states", "SFN"),
-    ("tagging", "RESOURCE_GROUPS_TAGGING_API"),
-];
-/// The services that have the same name in variables.
-const ALIKE: [&str; 83] = [
-    "acm",
-    "amplify",
-    "appconfig",
-    "apprunner",
-    "appsync",
-    "athena",
-    "backup",
-    "batch",
-    "bedrock",
-    "budgets",
-    "cloudformation",
-    "cloudfront",
-    "cloudtrail",
-    "codeartifact",
-    "codebuild",
-    "codecommit",
-    "codeconnections",
-    "codedeploy",
-    "codepipeline",
-    "cognito-identity",
-    "datasync",
-    "dax",
-    "detective",
-    "dynamodb",
-    "ec2",
-    "ecr",
-    "ecs",
-    "eks",
-    "elasticache",
-    "emr-containers",
-    "emr-serverless",
-    "firehose",
-    "fsx",
-    "glue",
-    "grafana",
-    "guardduty",
-    "iam",
-    "identitystore",
-    "imagebuilder",
-    "inspector2",
-    "iot",
-    "kafka",
-    "kafkaconnect",
-    "kinesis",
-    "kms",
-    "lakeformation",
-    "lambda",
-    "license-manager",
-    "macie2",
-    "memorydb",
-    "mq",
-    "network-firewall",
-    "networkmanager",
-    "organizations",
-    "osis",
-    "pipes",
-    "pricing",
-    "quicksight",
-    "ram",
-    "redshift",
-    "resource-groups",
-    "route53profiles",
-    "route53resolver",
-    "sagemaker",
-    "savingsplans",
-    "scheduler",
-    "schemas",
-    "securityhub",
-    "servicediscovery",
-    "shield",
-    "sns",
-    "sqs",
-    "ssm",
-    "sts",
-    "support",
-    "synthetics",
-    "transfer",
-    "vpc-lattice",
-    "waf",
-    "waf-regional",
-    "wafv2",
-    "workspaces",
-    "xray",
-];

@@ -1,56 +1,62 @@
-//! The edit itself: adds the sidecar to a pod, and takes it out again.
+//! The edit of a pod: adds the sidecar, and takes it out again.
 
 use super::egress::Variables;
 use super::options::{Mode, Options, variables};
 use super::parts::{ACCOUNT, ADMIN_PORT, CONFIG, FOLDER, KEYS, KEYS_FOLDER, NAME, is_named};
 use super::record::{ANNOTATION, Record};
-use super::workload::{Found, PACKAGE_RUNTIME};
+use super::workload::{PACKAGE_RUNTIME, Workload};
 use super::{checks, shape, template};
 use crate::yaml::Node;
 
 /// The reason why a sidecar was not added.
 #[derive(Debug)]
-pub(super) enum NotAdded {
-    /// The pod has none of the containers that were named.
+pub(super) enum InjectError {
+    /// The pod has none of the named containers.
     NoneNamed(String),
-    /// An injection cannot know what to do, or would break the pod.
+    /// An injection would break the pod.
     Refused(Vec<String>),
 }
 
-/// Adds the sidecar and returns the names of the containers that were pointed at it. On an error
-/// the pod may be half changed.
+/// Adds the sidecar, and returns the names of the containers pointed at it. On an error the pod may
+/// be half changed.
 ///
 /// # Errors
-/// The reasons why it was not added, each with what to do about it.
-pub(super) fn add(found: &mut Found<'_>, options: &Options, notes: &mut Vec<String>) -> Result<Vec<String>, NotAdded> {
+/// The reasons why it was not added, each with a remedy.
+pub(super) fn add(
+    found: &mut Workload<'_>,
+    options: &Options,
+    notes: &mut Vec<String>,
+) -> Result<Vec<String>, InjectError> {
     if let Some(fault) = shape::fault(found.pod) {
-        return Err(NotAdded::Refused(vec![format!("{fault}, which no API server takes")]));
+        return Err(InjectError::Refused(vec![format!("{fault}, which no API server takes")]));
     }
     let mut record = Record::default();
     found.note_made(&mut record);
     if found.is_overlay {
         ensure_package_runtime(found.pod, &mut record);
     }
-    let Some(spec) = found.pod.get_mut("spec") else { return Err(NotAdded::Refused(vec!["has no spec".to_owned()])) };
+    let Some(spec) = found.pod.get_mut("spec") else {
+        return Err(InjectError::Refused(vec!["has no spec".to_owned()]));
+    };
     let chosen = chosen(spec, &options.containers);
     if chosen.is_empty() {
         return Err(none_to_point(spec, &options.containers));
     }
     let reasons = checks::reasons(spec, options, &chosen);
     if !reasons.is_empty() {
-        return Err(NotAdded::Refused(reasons));
+        return Err(InjectError::Refused(reasons));
     }
-    notes.extend(checks::warnings(spec, options, &chosen).into_iter().map(|note| format!("{}: {note}", found.title)));
+    notes.extend(checks::warnings(spec, options, &chosen));
     let own_mount = checks::account_mount(spec).cloned();
     let via = match &options.egress {
-        Some(egress) => egress.via(checks::chosen_of(spec, &chosen)).map_err(|why| NotAdded::Refused(vec![why]))?,
+        Some(egress) => egress.via(checks::chosen_of(spec, &chosen)).map_err(|why| InjectError::Refused(vec![why]))?,
         None => None,
     };
     for container in containers_mut(spec).filter(|container| chosen.iter().any(|name| is_named(container, name))) {
         point(container, options.mode, options.port, &mut record);
         if let Some(egress) = &options.egress {
             let variables = egress.of_container(container, checks::folder(options));
-            proxy(container, variables, &mut record, notes, &found.title);
+            proxy(container, variables, &mut record, notes);
         }
     }
     let runs_as_root = spec.text_at(&["securityContext", "runAsUser"]) == Some("0");
@@ -67,7 +73,7 @@ pub(super) fn add(found: &mut Found<'_>, options: &Options, notes: &mut Vec<Stri
 }
 
 /// Takes the sidecar out; returns true if it was there.
-pub(super) fn take_out(found: &mut Found<'_>) -> bool {
+pub(super) fn take_out(found: &mut Workload<'_>) -> bool {
     let Some(record) = Record::read(found.pod) else { return false };
     found.recall_made(&record);
     let pod = &mut *found.pod;
@@ -100,8 +106,8 @@ pub(super) fn take_out(found: &mut Found<'_>) -> bool {
     true
 }
 
-/// Adds the package container if it is missing: a runtime config names only what differs from the
-/// pod that Crossplane makes.
+/// Adds the package container if it is missing: a runtime config has only the differences from
+/// Crossplane's own pod.
 fn ensure_package_runtime(pod: &mut Node, record: &mut Record) {
     let Some(spec) = pod.get_mut("spec") else { return };
     let Some(list) = record.open_list(spec, "containers", "containers") else { return };
@@ -118,13 +124,13 @@ fn chosen(spec: &Node, wanted: &[String]) -> Vec<String> {
 }
 
 /// Returns the error of a pod without a container to point at the gate.
-fn none_to_point(spec: &Node, wanted: &[String]) -> NotAdded {
+fn none_to_point(spec: &Node, wanted: &[String]) -> InjectError {
     let names: Vec<_> = spec.list_of("containers").iter().filter_map(|each| each.text_at(&["name"])).collect();
     if names.is_empty() {
-        return NotAdded::Refused(vec!["has no container to point at the gate".to_owned()]);
+        return InjectError::Refused(vec!["has no container to point at the gate".to_owned()]);
     }
     let wanted = wanted.join(" or --container ");
-    NotAdded::NoneNamed(format!("has no container for --container {wanted}; there is: {}", names.join(", ")))
+    InjectError::NoneNamed(format!("has no container for --container {wanted}; there is: {}", names.join(", ")))
 }
 
 /// Points a container at the gate.
@@ -155,25 +161,27 @@ fn point(container: &mut Node, mode: Mode, port: u16, record: &mut Record) {
 }
 
 /// Points a container at the forward proxy.
-fn proxy(container: &mut Node, variables: Variables, record: &mut Record, notes: &mut Vec<String>, title: &str) {
+fn proxy(container: &mut Node, variables: Variables, record: &mut Record, notes: &mut Vec<String>) {
     let name = container.text_at(&["name"]).unwrap_or_default().to_owned();
-    let Variables { set, notes: more } = variables;
-    notes.extend(more.into_iter().map(|note| format!("{title}: {note}")));
+    notes.extend(variables.notes);
     if !container.list_of("envFrom").is_empty() {
-        notes.push(format!("{title}: container {name} takes variables from envFrom; a proxy among them is replaced, and not gone on through"));
+        notes.push(format!(
+            "container {name} takes variables from envFrom; a proxy among them is replaced, and not gone on through"
+        ));
     }
     let Some(env) = record.open_list(container, "env", &format!("{name}/env")) else { return };
-    for (variable, value) in set {
-        record.note_set(format!("{name}/env/{variable}"), &value);
+    for (variable, value) in variables.set {
         set_variable(env, &variable, Node::quoted(value), &name, record);
     }
 }
 
 /// Sets a variable of the container `name`.
 fn set_variable(env: &mut Vec<Node>, variable: &str, value: Node, name: &str, record: &mut Record) {
+    let place = format!("{name}/env/{variable}");
+    record.note_set(place.clone(), value.text().unwrap_or_default());
     let entry = Node::map([("name", Node::plain(variable)), ("value", value)]);
     let old = env.iter_mut().find(|item| is_named(item, variable));
-    record.note(format!("{name}/env/{variable}"), old.as_deref());
+    record.note(place, old.as_deref());
     match old {
         Some(old) => *old = entry,
         None => env.push(entry),
@@ -188,11 +196,8 @@ fn point_back(container: &mut Node, record: &Record) {
         for variable in record.places(&begin) {
             let place = format!("{begin}{variable}");
             let Some(was) = record.was(&place) else { continue };
-            let set = |value: &Node| match record.set_at(&place) {
-                Some(set) => value.text() == Some(set),
-                None => is_our_value(value),
-            };
-            let is_ours = |item: &Node| is_named(item, variable) && item.get("value").is_some_and(set);
+            // A value that has changed since is the user's.
+            let is_ours = |item: &Node| is_named(item, variable) && item.text_at(&["value"]) == record.set_at(&place);
             let Some(index) = env.iter().position(is_ours) else { continue };
             env.splice(index..=index, was);
         }
@@ -206,15 +211,9 @@ fn point_back(container: &mut Node, record: &Record) {
     record.close(container, "volumeMounts", &format!("{name}/mounts"));
 }
 
-/// True for a value that [`point`] set, and that has not changed since.
-fn is_our_value(value: &Node) -> bool {
-    let text = value.text().unwrap_or_default();
-    text == "127.0.0.1" || text.strip_prefix(FOLDER) == Some("/kubeconfig") || text.parse::<u16>().is_ok()
-}
-
 fn mark(pod: &mut Node, mut record: Record) {
     let Some(metadata) = record.open_map(pod, "metadata") else { return };
-    record.open_map(metadata, "annotations"); // noted in the record before that is written
+    record.open_map(metadata, "annotations"); // recorded before the record is written
     let written = record.written();
     if let Some(annotations) = metadata.get_mut("annotations") {
         annotations.set(ANNOTATION, written);
@@ -277,5 +276,5 @@ fn containers_mut(spec: &mut Node) -> impl Iterator<Item = &mut Node> {
     spec.list_of_mut("containers").into_iter().flatten()
 }
 
-/// The folder of the sidecar in which a whole configuration is mounted.
+/// The folder of the mounted configuration.
 const CONFIG_FOLDER: &str = "/etc/tidegate";

@@ -1,10 +1,9 @@
-//! Writes an edit into the text of its document, so that whatever it does not touch stays as it was
-//! written: comments, blank lines, indentation, quoting.
+//! Writes an edit into the text of its document, so that the rest stays as it was written: comments,
+//! blank lines, indentation, quoting.
 //!
-//! The tree before and the tree after are walked together, and only where they differ is text cut
-//! out or put in. The result is read again: if it does not mean the tree after (an anchor stands
-//! for several places, a key is written in a way that this does not know), there is none, and the
-//! document is written out from the tree.
+//! The trees before and after are walked together, and text is cut out or put in only where they
+//! differ. The result is parsed and compared with the tree after. If it differs (an anchor stands for
+//! several places, a key is in an unknown style), the document is written from the tree.
 
 use std::ops::Range;
 
@@ -13,7 +12,7 @@ use granit_parser::ScalarStyle;
 use super::emit::{self, Indent};
 use crate::yaml::{self, Node, Parts, Place};
 
-/// Returns the text with `before` changed to `after`; `None` if that cannot be done in place.
+/// Returns the text with `before` changed to `after`; `None` if that is impossible in place.
 pub(super) fn splice(text: &str, before: &(Node, Place), after: &Node) -> Option<String> {
     let (node, place) = before;
     let mut splice = Splice { text, list: 0, edits: Vec::new() };
@@ -56,7 +55,7 @@ struct Splice<'a> {
 // === impl Splice ===
 
 impl Splice<'_> {
-    /// Changes a node in its place; `None` if only what holds it can be changed.
+    /// Changes a node in its place; `None` if only its parent can be changed.
     fn change(&mut self, before: &Node, place: &Place, after: &Node) -> Option<()> {
         if same(before, after) {
             return Some(());
@@ -68,7 +67,7 @@ impl Splice<'_> {
             (Node::List(old, shape), Node::List(new, to), Parts::Items(places)) if !shape.flow && !to.flow => {
                 self.change_list(old, places, new)
             }
-            // What is on one line becomes another that is on one line.
+            // A node on one line is replaced by another on one line.
             _ => {
                 let on_one_line = |node: &Node| match node {
                     Node::Scalar(scalar) => !matches!(scalar.style, ScalarStyle::Literal | ScalarStyle::Folded),
@@ -143,7 +142,7 @@ impl Splice<'_> {
         Indent { at, list: self.list }
     }
 
-    /// Puts lines, written with their indentation, in the place of a text that begins behind it.
+    /// Replaces a text, from behind its indentation, by indented lines.
     fn replace(&mut self, bytes: Range<usize>, lines: &str) {
         self.edits.push((bytes, lines.trim_start_matches(' ').trim_end_matches('\n').to_owned()));
     }
@@ -158,7 +157,7 @@ impl Splice<'_> {
         Some(())
     }
 
-    /// Puts lines behind the line on which something ends.
+    /// Puts lines behind the line of `end`.
     fn put_after(&mut self, end: usize, mut lines: String) {
         if lines.is_empty() {
             return;
@@ -222,7 +221,7 @@ impl Splice<'_> {
         }
     }
 
-    /// Returns the text with all edits, in the line ends that it has.
+    /// Returns the text with all edits, with its own line ends.
     fn applied(mut self) -> String {
         self.edits.sort_by_key(|(bytes, _)| bytes.start);
         let returns = self.text.contains("\r\n");
@@ -238,7 +237,7 @@ impl Splice<'_> {
     }
 }
 
-/// True if two items of a list are the same thing: Kubernetes' lists are by name.
+/// True if two items of a list are the same object: Kubernetes' lists are by name.
 fn is_counterpart(one: &Node, other: &Node) -> bool {
     same(one, other)
         || one.get("name").is_some_and(|name| name.text().is_some() && name.text() == other.text_at(&["name"]))

@@ -1,29 +1,28 @@
-//! Finds the pods of a document: in every kind that makes pods, in Crossplane's
-//! `DeploymentRuntimeConfig`, and in lists of them.
+//! Finds the pods of a document: in every kind with pods, in Crossplane's `DeploymentRuntimeConfig`,
+//! and in lists of them.
 
 use super::record::Record;
 use crate::yaml::Node;
 
 /// A workload of a document.
-pub(super) struct Found<'a> {
+pub(super) struct Workload<'a> {
     pub(super) name: String,
     /// `Kind/name`.
     pub(super) title: String,
     pub(super) namespace: Option<String>,
-    /// The node that holds `metadata` and `spec` of the pod.
+    /// The parent of the pod's `metadata` and `spec`.
     pub(super) pod: &'a mut Node,
-    /// True if Crossplane makes the pod itself: containers and fields that others require may be
-    /// missing.
+    /// True if Crossplane makes the pod itself. Then required fields and containers may be missing.
     pub(super) is_overlay: bool,
-    /// The index of the first step of the path that was made for the edit.
+    /// The index of the path's first step made for the edit.
     made: usize,
 }
 
-/// The container that Crossplane runs a package in, and merges with by name.
+/// The container of a package; Crossplane merges it by name.
 pub(super) const PACKAGE_RUNTIME: &str = "package-runtime";
 
 /// Calls `show` with every workload in a document.
-pub(super) fn each(root: &mut Node, show: &mut impl FnMut(&mut Found<'_>)) {
+pub(super) fn each(root: &mut Node, show: &mut impl FnMut(&mut Workload<'_>)) {
     let text = |path: &[&str]| root.text_at(path).map(str::to_owned);
     let kind = text(&["kind"]).unwrap_or_default();
     let name = text(&["metadata", "name"]).or_else(|| text(&["metadata", "generateName"])).unwrap_or_default();
@@ -41,11 +40,11 @@ pub(super) fn each(root: &mut Node, show: &mut impl FnMut(&mut Found<'_>)) {
         && pod.get("spec").is_some_and(|spec| matches!(spec, Node::Map(..)))
     {
         let title = format!("{kind}/{name}");
-        show(&mut Found { name, title, namespace, pod, is_overlay: false, made: OVERLAY.len() });
+        show(&mut Workload { name, title, namespace, pod, is_overlay: false, made: OVERLAY.len() });
     }
 }
 
-/// Returns the path from the object to the node that holds the pod's `metadata` and `spec`.
+/// Returns the path from the object to the parent of the pod's `metadata` and `spec`.
 fn template_of(group: &str, kind: &str) -> Option<&'static [&'static str]> {
     match (group, kind) {
         ("", "Pod") => Some(&[]),
@@ -61,7 +60,7 @@ fn template_of(group: &str, kind: &str) -> Option<&'static [&'static str]> {
 
 /// Calls `show` with the pod of a runtime config. Missing steps of the path are made first.
 /// Afterwards, empty ones are removed again if this or an earlier injection made them.
-fn with_overlay(root: &mut Node, name: &str, show: &mut impl FnMut(&mut Found<'_>)) {
+fn with_overlay(root: &mut Node, name: &str, show: &mut impl FnMut(&mut Workload<'_>)) {
     let mut made = OVERLAY.len();
     let mut node = &mut *root;
     for (depth, key) in OVERLAY.into_iter().enumerate() {
@@ -74,8 +73,9 @@ fn with_overlay(root: &mut Node, name: &str, show: &mut impl FnMut(&mut Found<'_
         node = next;
     }
     if let Some(pod) = root.at_mut(&OVERLAY[..TEMPLATE]) {
-        let (name, title) = (name.to_owned(), format!("DeploymentRuntimeConfig/{name}"));
-        let mut found = Found { name, title, namespace: None, pod, is_overlay: true, made };
+        let title = format!("DeploymentRuntimeConfig/{name}");
+        let name = name.to_owned();
+        let mut found = Workload { name, title, namespace: None, pod, is_overlay: true, made };
         show(&mut found);
         made = found.made;
     }
@@ -93,22 +93,22 @@ fn with_overlay(root: &mut Node, name: &str, show: &mut impl FnMut(&mut Found<'_
 
 /// The path to the pod's spec in a runtime config.
 const OVERLAY: [&str; 5] = ["spec", "deploymentTemplate", "spec", "template", "spec"];
-/// The number of steps to the node that holds the pod's metadata and spec.
+/// The number of steps to the parent of the pod's metadata and spec.
 const TEMPLATE: usize = 4;
-/// The step whose schema demands a selector.
+/// The step with a selector in its schema.
 const TEMPLATE_SPEC: usize = 2;
 
-// === impl Found ===
+// === impl Workload ===
 
-impl Found<'_> {
-    /// Notes which steps of the path to the pod were made.
+impl Workload<'_> {
+    /// Records the steps of the path made for the edit.
     pub(super) fn note_made(&self, record: &mut Record) {
         for depth in self.made..OVERLAY.len() {
             record.note(format!("step {depth}"), None);
         }
     }
 
-    /// Restores from the record which steps of the path to the pod an injection made.
+    /// Restores the steps of the path from the record.
     pub(super) fn recall_made(&mut self, record: &Record) {
         self.made = (0..self.made).find(|depth| record.was(&format!("step {depth}")).is_some()).unwrap_or(self.made);
     }

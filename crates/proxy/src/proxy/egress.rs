@@ -335,8 +335,8 @@ impl Egress {
     }
 
     /// Its state.
-    pub fn status(&self) -> status::Egress {
-        let mut egress = status::Egress { listen: self.listen.clone(), ..Default::default() };
+    pub fn status(&self) -> status::EgressStatus {
+        let mut egress = status::EgressStatus { listen: self.listen.clone(), ..Default::default() };
         egress.origins = self.origins.len();
         egress.ca = self.ca().map(|ca| tls::fingerprint(ca.root())).unwrap_or_default();
         self.tally.tell(&mut egress);

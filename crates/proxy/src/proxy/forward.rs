@@ -20,7 +20,7 @@ use super::revalidate::{Meaning, Question};
 use super::tally::FailingAnswer;
 use crate::api::outcome::{self, AnswerDetails, PausePolicy};
 use crate::api::signals::ErrorBody;
-use crate::api::{Answer, Removal, Key, Outcome, Verb, grpc, signals};
+use crate::api::{Answer, Key, Outcome, Removal, Verb, grpc, signals};
 use crate::classify::ApiKind;
 use crate::clock::wall_clock;
 use crate::dialect::{Form, is_grpc};

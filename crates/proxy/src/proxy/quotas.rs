@@ -74,8 +74,8 @@ impl Quotas {
     }
 
     /// Returns the same for the status page; `wall` gives the time of day in milliseconds.
-    pub(crate) fn tell(&self, now: Moment, wall: impl Fn(Moment) -> u64) -> Vec<status::Quota> {
-        let rows = self.list(now).into_iter().map(|(resource, account, seen)| status::Quota {
+    pub(crate) fn tell(&self, now: Moment, wall: impl Fn(Moment) -> u64) -> Vec<status::UpstreamQuota> {
+        let rows = self.list(now).into_iter().map(|(resource, account, seen)| status::UpstreamQuota {
             resource,
             account,
             limit: seen.limit,

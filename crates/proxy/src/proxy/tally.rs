@@ -213,7 +213,7 @@ impl Tally {
     }
 
     /// Writes everything into the status of its gate.
-    pub(crate) fn tell(&self, gate: &mut status::Gate, names: bool) {
+    pub(crate) fn tell(&self, gate: &mut status::GateStatus, names: bool) {
         gate.admitted = self.admitted.load(Relaxed);
         gate.refused = self.refused.load(Relaxed);
         gate.bypassed = self.bypassed.load(Relaxed);
@@ -288,8 +288,8 @@ mod tests {
         tally.refused("default", &refusal, &call, tally.called(["controller/1", "", ""], Moment::ZERO));
     }
 
-    fn told(tally: &Tally, names: bool) -> status::Gate {
-        let mut gate = status::Gate::default();
+    fn told(tally: &Tally, names: bool) -> status::GateStatus {
+        let mut gate = status::GateStatus::default();
         tally.tell(&mut gate, names);
         gate
     }

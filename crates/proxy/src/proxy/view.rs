@@ -25,7 +25,7 @@ use crate::upstream::Occupancy;
 impl Gate {
     /// Its state. Without `names`, nothing in it can be the name of an object.
     #[must_use]
-    pub async fn status(&self, names: bool) -> status::Gate {
+    pub async fn status(&self, names: bool) -> status::GateStatus {
         let own = self.own();
         let clock = self.section.clock;
         let config = self.section.config.get();
@@ -38,7 +38,7 @@ impl Gate {
         let pauses = now.pauses.iter().map(|pause| self.pause(pause));
         // Those to be tried next, in that order.
         let keys = own.driver.look(|limiter, now| limiter.next_tried(SHOWN, now));
-        let mut gate = status::Gate {
+        let mut gate = status::GateStatus {
             name: self.name().to_string(),
             kind: self.section.kind.to_string(),
             listen: self.listen.clone(),
@@ -57,7 +57,7 @@ impl Gate {
             pauses: pauses.collect(),
             classes: self.classes(&now),
             keys: keys.iter().map(|(name, key, state)| self.failing_key(names.then_some(name), key, state)).collect(),
-            ..status::Gate::default()
+            ..status::GateStatus::default()
         };
         own.tally.tell(&mut gate, names);
         gate
@@ -161,7 +161,7 @@ impl Gate {
     }
 
     /// The gate's reading of a call, and what would happen to the call now. Nothing is spent.
-    pub fn explain(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> status::Explained {
+    pub fn explain(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> status::Explanation {
         let own = self.own();
         let (config, call, preview) = loop {
             let config = self.section.config.get();
@@ -188,7 +188,7 @@ impl Gate {
             let (name, state) = own.driver.keys().find(&key, now)?;
             Some(self.failing_key(Some(&name), &key, &state))
         });
-        status::Explained {
+        status::Explanation {
             gate: self.name().to_string(),
             class: config.meters.class_name(call.class).to_owned(),
             lane: config.meters.lane(call.class).to_owned(),
@@ -215,7 +215,7 @@ impl Gate {
         let now = self.own().driver.look(|limiter, now| limiter.overview(now));
         let connections = vec![self.connections(call.group)];
         let classes = self.classes(&now);
-        let mut gate = status::Gate { connections, classes, ..status::Gate::default() };
+        let mut gate = status::GateStatus { connections, classes, ..status::GateStatus::default() };
         self.own().tally.tell(&mut gate, false);
         let mut notes = gate.remarks(self.section.clock.wall(self.section.clock.now()));
         notes.extend(self.paused_credentials());
@@ -232,9 +232,9 @@ impl Gate {
     }
 
     /// Describes a failing key. A message may quote anything, so that it is only shown with names.
-    fn failing_key(&self, name: Option<&String>, key: &Key, state: &KeyState) -> status::Key {
+    fn failing_key(&self, name: Option<&String>, key: &Key, state: &KeyState) -> status::FailingKey {
         let words = self.own().tally.errors.find(key, state.last_status).unwrap_or_default();
-        status::Key {
+        status::FailingKey {
             key: shortened(name.cloned().unwrap_or_default()),
             failures: state.failures,
             status: state.last_status,
@@ -293,13 +293,13 @@ fn buckets(now: &Snapshot) -> Vec<status::Bucket> {
     all
 }
 
-fn shared_view(view: &SharedView) -> status::Shared {
+fn shared_view(view: &SharedView) -> status::SharedBucket {
     let state = match (view.away, view.policy.outage) {
         (false, _) => "shared",
         (true, Outage::Stop) => "stopped",
         (true, Outage::Share | Outage::Full) => "fallback",
     };
-    status::Shared {
+    status::SharedBucket {
         name: view.policy.name.to_string(),
         store: view.policy.store.to_string(),
         state: state.to_owned(),

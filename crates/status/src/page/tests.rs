@@ -2,13 +2,13 @@
 //! and is accessible.
 
 use super::*;
-use crate::{Bucket, Bypass, Config, Connections, History, Key, Pause, Queue, Refusal, Reload};
+use crate::{Bucket, Bypass, Config, Connections, FailingKey, History, Pause, Queue, Refusal, Reload};
 
 const EVIL: &str = "</td><script>alert('1')</script>\"\u{1b}[2J";
 
 fn incident(name: &str) -> Status {
     let name = || name.to_owned();
-    let gate = Gate {
+    let gate = GateStatus {
         name: name(),
         kind: "kubernetes".to_owned(),
         listen: vec![name()],
@@ -33,7 +33,7 @@ fn incident(name: &str) -> Status {
             retry: true,
         }],
         keys_failing: 7,
-        keys: vec![Key {
+        keys: vec![FailingKey {
             key: name(),
             failures: 4,
             status: Some(500),
@@ -53,7 +53,7 @@ fn incident(name: &str) -> Status {
             retry_in_seconds: 8.0,
         }],
         history: History { step_seconds: 5, admitted: vec![10, 250], refused: vec![0, 5], waiting: vec![0, 3] },
-        ..Gate::default()
+        ..GateStatus::default()
     };
     let last_reload = Some(Reload { result: "invalid".to_owned(), at_ms: 1_000, reasons: vec![name()] });
     Status {
@@ -106,10 +106,11 @@ fn what_calls_wait_for_is_told_by_number_and_with_the_flow_of_most_of_them() {
         queue("configmaps", 40, 4.0, "bucket"),
         queue("pods", 3, 6.0, "bucket"),
     ];
-    let key = |status| Key { status, next_at_ms: 9_000, ..Key::default() };
+    let key = |status| FailingKey { status, next_at_ms: 9_000, ..FailingKey::default() };
     let keys = vec![key(None), key(Some(500)), key(Some(500))];
     let rejections = vec![crate::Rejection { by: "credentials".to_owned(), count: 2, at_ms: 4_000 }];
-    let gate = Gate { waiting: 45, keys_failing: 3, admitted: 1, queues, keys, rejections, ..Gate::default() };
+    let gate =
+        GateStatus { waiting: 45, keys_failing: 3, admitted: 1, queues, keys, rejections, ..GateStatus::default() };
     let told = gate.summary(5_000);
     let wanted = [
         "The upstream does not take the credentials: 2 calls got 401, the last 1.0 s ago. tidegate doctor says whose they are.",
@@ -119,7 +120,7 @@ fn what_calls_wait_for_is_told_by_number_and_with_the_flow_of_most_of_them() {
     ];
     assert_eq!(told, wanted);
     assert_eq!(gate.summary(70_000).len(), 3, "what the upstream did a minute ago is history");
-    assert!(Gate::default().summary(0)[0].starts_with("No call has come yet"));
+    assert!(GateStatus::default().summary(0)[0].starts_with("No call has come yet"));
 }
 
 #[test]
@@ -137,10 +138,10 @@ fn without_names_the_page_still_says_what_fails_how_often_and_when_it_is_tried_n
 #[test]
 fn several_gates_are_summed_up_first_and_the_worst_is_on_top() {
     let mut status = incident("web");
-    let calm = Gate { name: "calm".to_owned(), admitted: 5, ..Gate::default() };
+    let calm = GateStatus { name: "calm".to_owned(), admitted: 5, ..GateStatus::default() };
     let refusal = Refusal { at_ms: 9_500, reason: "queue_full".to_owned(), ..Refusal::default() };
     let latency = Some(crate::Latency { calls: 40, median_seconds: 0.02, p99_seconds: 1.5 });
-    let refusing = Gate { name: "crowded".to_owned(), refusals: vec![refusal], latency, ..calm.clone() };
+    let refusing = GateStatus { name: "crowded".to_owned(), refusals: vec![refusal], latency, ..calm.clone() };
     status.gates = vec![calm, refusing, status.gates.swap_remove(0)];
     let page = page(&status, true);
     let place = |wanted: &str| page.find(wanted).unwrap_or_else(|| panic!("{wanted}\n{page}"));
@@ -159,7 +160,7 @@ fn several_gates_are_summed_up_first_and_the_worst_is_on_top() {
 #[test]
 fn times_and_pictures_have_their_scale_and_callers_their_names() {
     let mut status = incident("web");
-    let caller = crate::Caller {
+    let caller = crate::CallerStatus {
         user_agent: "manager/1.2".to_owned(),
         action: "DescribeInstances".to_owned(),
         client: "system:serviceaccount:prod:manager".to_owned(),
@@ -167,7 +168,7 @@ fn times_and_pictures_have_their_scale_and_callers_their_names() {
         refused: 3,
         last_ms: 8_000,
     };
-    status.gates[0].callers = vec![caller, crate::Caller::default()];
+    status.gates[0].callers = vec![caller, crate::CallerStatus::default()];
     let page = page(&status, true);
     for wanted in [
         "500, 5.0 s ago <small>00:00:05 UTC</small>",

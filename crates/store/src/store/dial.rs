@@ -1,28 +1,26 @@
-//! From the address of a store to a connection on which its server has taken the password.
+//! Dials a store: from its address to a connection with an accepted password.
 
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
-use futures_util::stream::FuturesUnordered;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, RedisConnectionInfo};
 use rustls::pki_types::ServerName;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, ToSocketAddrs, UnixStream, lookup_host};
-use tokio::task::AbortHandle;
 use tokio_rustls::TlsConnector;
+use tokio_util::task::AbortOnDropHandle;
 
-use super::bounded::Bounded;
 use super::fault::Fault;
+use super::receive_limit::ReceiveLimit;
 use crate::clock::Clock;
 use crate::credentials::Secret;
 use crate::spec::{Endpoint, Store};
 use crate::tls;
 
-/// Everything that is needed to connect to a store.
+/// Connects to the servers of a store.
 #[derive(Debug)]
 pub(super) struct Dialer {
     pub(super) store: Store,
@@ -32,20 +30,17 @@ pub(super) struct Dialer {
     pub(super) clock: Clock,
 }
 
-/// A connection to a store. It ends when this is dropped.
+/// A connection to a store; closed when dropped.
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(super) struct StoreConnection {
     pub(super) redis: MultiplexedConnection,
-    /// Its server, unless that is at a Unix socket.
+    /// Its server; `None` for a Unix socket.
     pub(super) at: Option<Endpoint>,
-    /// The password that the server was told.
+    /// The password sent last.
     password: Option<String>,
-    driver: Driver,
+    /// The reading and writing task.
+    driver: AbortOnDropHandle<()>,
 }
-
-/// The task that reads and writes for a connection.
-#[derive(Debug)]
-struct Driver(AbortHandle);
 
 /// A user and its password.
 struct Login {
@@ -57,27 +52,27 @@ struct Login {
 
 impl Dialer {
     /// Connects to the server at a Unix socket, within the timeout.
-    pub(super) async fn dial_socket(&self, path: &Path) -> Result<Connection, Fault> {
+    pub(super) async fn dial_socket(&self, path: &Path) -> Result<StoreConnection, Fault> {
         let stream = self.in_time(async { Ok(UnixStream::connect(path).await?) }).await?;
         self.in_time(self.greet(stream, self.login())).await
     }
 
     /// Connects to one of the store's servers, within the timeout.
-    pub(super) async fn dial_at(&self, at: &Endpoint) -> Result<Connection, Fault> {
-        self.in_time(self.connect(at, self.login())).await
+    pub(super) async fn dial_at(&self, at: &Endpoint) -> Result<StoreConnection, Fault> {
+        self.in_time(self.connect(at, (&*at.host, at.port), self.login())).await
     }
 
     /// Connects to one of the addresses behind the name of a server, within the timeout.
-    pub(super) async fn dial_address(&self, name: &Endpoint, to: SocketAddr) -> Result<Connection, Fault> {
-        let connection = self.in_time(self.connect_to(name, to, self.login())).await?;
-        Ok(Connection { at: Some(Endpoint { host: to.ip().to_string(), port: to.port() }), ..connection })
+    pub(super) async fn dial_address(&self, name: &Endpoint, to: SocketAddr) -> Result<StoreConnection, Fault> {
+        let connection = self.in_time(self.connect(name, to, self.login())).await?;
+        Ok(StoreConnection { at: Some(Endpoint { host: to.ip().to_string(), port: to.port() }), ..connection })
     }
 
     /// Connects to a sentinel, within the timeout.
-    pub(super) async fn dial_sentinel(&self, at: &Endpoint) -> Result<Connection, Fault> {
+    pub(super) async fn dial_sentinel(&self, at: &Endpoint) -> Result<StoreConnection, Fault> {
         let password = self.sentinel_password.as_ref().and_then(|secret| secret.reveal(self.clock.now()));
         let user = self.store.sentinel.user.clone();
-        self.in_time(self.connect(at, Login { user, password })).await
+        self.in_time(self.connect(at, (&*at.host, at.port), Login { user, password })).await
     }
 
     /// Gives up at the timeout.
@@ -85,18 +80,14 @@ impl Dialer {
         tokio::time::timeout(self.store.timeout, work).await.unwrap_or(Err(Fault::Timeout))
     }
 
-    async fn connect(&self, at: &Endpoint, login: Login) -> Result<Connection, Fault> {
-        self.connect_to(at, (&*at.host, at.port), login).await
-    }
-
-    /// Connects to an address of a server, which has the name that its certificate is for.
-    async fn connect_to(&self, at: &Endpoint, to: impl ToSocketAddrs, login: Login) -> Result<Connection, Fault> {
-        // Where it is may be what a sentinel or a node of a cluster says.
+    /// Connects to an address of a server with a certificate for `at`.
+    async fn connect(&self, at: &Endpoint, to: impl ToSocketAddrs, login: Login) -> Result<StoreConnection, Fault> {
+        // The address may come from a sentinel or a node of a cluster.
         if login.password.is_some() && self.tls.is_none() && !at.is_local() {
             let why = format!("{at} is off this machine, and without TLS: its password would be sent in the clear");
             return Err(Fault::Settings(why));
         }
-        let stream = self.race(to).await?;
+        let stream = self.first(to).await?;
         stream.set_nodelay(true)?;
         SockRef::from(&stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE))?;
         let connection = match &self.tls {
@@ -113,36 +104,27 @@ impl Dialer {
                 self.greet(stream, login).await?
             }
         };
-        Ok(Connection { at: Some(at.clone()), ..connection })
+        Ok(StoreConnection { at: Some(at.clone()), ..connection })
     }
 
-    /// Connects to the address that is first to take the connection. All have been tried by half of
-    /// the timeout, and the next at once where one fails: an address that is silent must not take
-    /// the time of the others.
-    pub(super) async fn race(&self, to: impl ToSocketAddrs) -> Result<TcpStream, Fault> {
-        let mut rest = lookup_host(to).await?.collect::<Vec<_>>().into_iter();
-        let head_start = self.store.timeout / 2 / u32::try_from(rest.len().max(1)).unwrap_or(u32::MAX);
-        let mut tries = FuturesUnordered::new();
+    /// Connects to the first accepting address. Each gets a share of the timeout: a silent address must
+    /// not use up the time of the others.
+    pub(super) async fn first(&self, to: impl ToSocketAddrs) -> Result<TcpStream, Fault> {
+        let addresses: Vec<_> = lookup_host(to).await?.collect();
+        let share = self.store.timeout / (u32::try_from(addresses.len()).unwrap_or(u32::MAX - 1) + 1);
         let mut last = Fault::Io("its name has no address".to_owned());
-        loop {
-            match rest.next() {
-                Some(address) => tries.push(TcpStream::connect(address)),
-                None if tries.is_empty() => return Err(last),
-                None => {}
-            }
-            let others_wait = rest.len() > 0;
-            tokio::select! {
-                Some(tried) = tries.next() => match tried {
-                    Ok(stream) => return Ok(stream),
-                    Err(error) => last = error.into(),
-                },
-                () = self.clock.sleep(head_start), if others_wait => {}
+        for address in addresses {
+            match tokio::time::timeout(share, TcpStream::connect(address)).await {
+                Ok(Ok(stream)) => return Ok(stream),
+                Ok(Err(error)) => last = error.into(),
+                Err(_) => last = Fault::Timeout,
             }
         }
+        Err(last)
     }
 
     /// Sends the password, if there is one.
-    async fn greet<S>(&self, stream: S, login: Login) -> Result<Connection, Fault>
+    async fn greet<S>(&self, stream: S, login: Login) -> Result<StoreConnection, Fault>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -155,10 +137,10 @@ impl Dialer {
             info = info.set_username(user);
         }
         let config = AsyncConnectionConfig::new().set_response_timeout(Some(self.store.timeout));
-        let stream = Bounded::new(stream);
+        let stream = ReceiveLimit::new(stream);
         let (redis, driver) = MultiplexedConnection::new_with_config(&info, stream, config).await?;
-        let driver = Driver(tokio::spawn(driver).abort_handle());
-        Ok(Connection { redis, at: None, password: login.password, driver })
+        let driver = AbortOnDropHandle::new(tokio::spawn(driver));
+        Ok(StoreConnection { redis, at: None, password: login.password, driver })
     }
 
     fn login(&self) -> Login {
@@ -170,9 +152,32 @@ impl Dialer {
         self.password.as_ref().and_then(|secret| secret.reveal(self.clock.now()))
     }
 
-    /// Sends a password that has changed on an open connection: a server keeps connections whose
-    /// password is taken away, so that the mistake would show only when the connection ends.
-    pub(super) async fn renew(&self, connection: &mut Connection) -> Result<(), Fault> {
+    /// Returns the open connection, or else dials one, and sends it the password in force.
+    pub(super) async fn current(
+        &self,
+        open: Option<StoreConnection>,
+        dial: impl Future<Output = Result<StoreConnection, Fault>>,
+    ) -> Result<StoreConnection, Fault> {
+        let current = async {
+            let mut connection = match open {
+                Some(open) => open,
+                None => dial.await?,
+            };
+            self.renew(&mut connection).await?;
+            Ok(connection)
+        };
+        current.await.inspect_err(|fault: &Fault| {
+            if fault.is_of_password() {
+                // The files are read again before their next use.
+                let secrets = self.password.iter().chain(&self.sentinel_password);
+                secrets.for_each(|secret| secret.refused(0, self.clock));
+            }
+        })
+    }
+
+    /// Sends a changed password on an open connection. A server keeps open connections after it revokes
+    /// their password, so that a mistake would show only much later.
+    pub(super) async fn renew(&self, connection: &mut StoreConnection) -> Result<(), Fault> {
         let password = self.password();
         if password == connection.password {
             return Ok(());
@@ -181,34 +186,20 @@ impl Dialer {
         let user = self.store.user.as_deref().into_iter();
         user.chain(password.as_deref()).for_each(|word| _ = command.arg(word));
         command.query_async::<()>(&mut connection.redis).await?;
-        tracing::info!(store = &*self.store.name, "the store has taken the new password");
+        tracing::info!(store = &*self.store.name, "the store has accepted the new password");
         connection.password = password;
         Ok(())
     }
-
-    /// Reads the password's file again before its next use: the server did not take it.
-    pub(super) fn refused(&self) {
-        let secrets = self.password.iter().chain(&self.sentinel_password);
-        secrets.for_each(|secret| secret.refused(0, self.clock));
-    }
 }
 
-// === impl Connection ===
+// === impl StoreConnection ===
 
-impl Connection {
-    /// True once it has ended, as where the server has closed it while nobody asked.
+impl StoreConnection {
+    /// True once it has ended, as when the server closed it while it was idle.
     pub(super) fn has_ended(&self) -> bool {
-        self.driver.0.is_finished()
+        self.driver.is_finished()
     }
 }
 
-// === impl Driver ===
-
-impl Drop for Driver {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-/// The time after which a connection without traffic is probed.
+/// The interval of keepalive probes.
 const KEEPALIVE: Duration = Duration::from_secs(15);

@@ -1,8 +1,8 @@
-//! The last that was heard of a store, for the log, the metrics and the status.
+//! The health of a store, by its last answers.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::fault::Fault;
@@ -12,50 +12,45 @@ use crate::moment::Moment;
 use crate::spec::Endpoint;
 use crate::telemetry::table;
 
-/// The health of a store.
+/// Records if a store answers, for the log, the metrics and the status.
 #[derive(Debug)]
-pub(super) struct Health {
+pub(super) struct HealthRecorder {
     store: Arc<str>,
     clock: Clock,
-    /// True while it does not answer, which has been logged.
-    away: AtomicBool,
-    /// Set by a question that failed: its connection is of no more use.
-    broken: AtomicBool,
-    /// True once it was logged that a bucket has too many members.
-    crowded: AtomicBool,
-    heard: Mutex<Heard>,
+    /// Set by a failed request: its connection must not be used again.
+    is_broken: AtomicBool,
+    /// True once the log has warned of a bucket with too many members.
+    is_crowded: AtomicBool,
+    health: Mutex<StoreHealth>,
 }
 
-/// The facts shown to people.
+/// The health of a store.
 #[derive(Clone, Debug, Default)]
-pub struct Heard {
-    /// The moment since which it answers, or does not.
+pub struct StoreHealth {
+    /// The moment of its last change; `None` before the first request.
     pub since: Option<Moment>,
     /// True if it answers.
     pub is_up: bool,
-    /// The time that its last answer took.
+    /// The duration of its last answer.
     pub took: Option<Duration>,
     /// The code of its last error.
     pub error: Option<String>,
-    /// The server of the connection; of a cluster, the nodes that have buckets.
+    /// The server of the connection; of a cluster, the nodes with buckets.
     pub servers: Vec<Endpoint>,
 }
 
-// === impl Health ===
+// === impl HealthRecorder ===
 
-impl Health {
+impl HealthRecorder {
     pub(super) fn new(store: Arc<str>, clock: Clock) -> Self {
-        let is_not = || AtomicBool::new(false);
-        Self { store, clock, away: is_not(), broken: is_not(), crowded: is_not(), heard: Mutex::default() }
+        Self { store, clock, is_broken: false.into(), is_crowded: false.into(), health: Mutex::default() }
     }
 
-    /// Notes that a question was answered.
+    /// Records an answered request.
     pub(super) fn answered(&self, asks: &[Ask], answers: &[StoreAnswer], took: Duration) {
-        table::STORE_SECONDS.histogram(&[&self.store]).record(took);
-        table::STORE_ASKS.counter(&[&self.store, "ok"]).increment(1);
-        let was_since = self.note(true, |heard| heard.took = Some(took));
-        if self.away.swap(false, Ordering::SeqCst) {
-            let after = self.clock.now() - was_since;
+        let before = self.record(true, "ok", took, |health| health.took = Some(took));
+        if let Some(since) = before.since.filter(|_| !before.is_up) {
+            let after = self.clock.now() - since;
             let calls: u64 = asks.iter().map(|ask| ask.fallback.sent).sum();
             tracing::info!(
                 store = &*self.store,
@@ -66,83 +61,86 @@ impl Health {
         }
         let most = asks.iter().zip(answers).max_by_key(|(_, answer)| answer.members);
         if let Some((ask, StoreAnswer { members, .. })) = most.filter(|(_, answer)| answer.members > MANY)
-            && !self.crowded.swap(true, Ordering::SeqCst)
+            && !self.is_crowded.swap(true, Ordering::SeqCst)
         {
-            let store = &*self.store;
             let bucket = &*ask.shared.name;
             tracing::warn!(
-                store,
+                store = &*self.store,
                 bucket,
                 members,
-                "more than {MANY} gates share a bucket: each question costs its store more"
+                "more than {MANY} gates share a bucket: each request costs its store more"
             );
         }
     }
 
-    /// Notes that a question was not answered.
+    /// Records a failed request.
     pub(super) fn failed(&self, fault: &Fault, asks: &[Ask], took: Duration) {
-        table::STORE_SECONDS.histogram(&[&self.store]).record(took);
-        self.broken.store(true, Ordering::SeqCst);
-        table::STORE_ASKS.counter(&[&self.store, fault.word()]).increment(1);
-        self.note(false, |heard| heard.error = Some(fault.code().to_owned()));
-        if !self.away.swap(true, Ordering::SeqCst) {
+        self.is_broken.store(true, Ordering::SeqCst);
+        let before = self.record(false, fault.word(), took, |health| health.error = Some(fault.code().to_owned()));
+        if before.is_up || before.since.is_none() {
             let why = fault.to_string();
             tracing::warn!(
                 store = &*self.store,
                 why,
-                alone = go_on(asks),
+                alone = rates_alone(asks),
                 "the store does not answer: each gate goes on as `outage` of its shared buckets says"
             );
         }
     }
 
-    /// Notes the server of a new connection.
+    /// Records the server of a new connection.
     pub(super) fn connected(&self, server: Option<Endpoint>) {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner).servers = server.into_iter().collect();
+        self.lock().servers = server.into_iter().collect();
     }
 
-    /// True once after a question has failed.
+    /// True once after a request has failed.
     pub(super) fn take_broken(&self) -> bool {
-        self.broken.swap(false, Ordering::SeqCst)
+        self.is_broken.swap(false, Ordering::SeqCst)
     }
 
-    pub(super) fn heard(&self) -> Heard {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(super) fn health(&self) -> StoreHealth {
+        self.lock().clone()
     }
 
-    /// Notes if it answers. Returns the moment since when that was so that was so until now.
-    fn note(&self, is_up: bool, more: impl FnOnce(&mut Heard)) -> Moment {
-        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = self.clock.now();
-        let was_since = heard.since.unwrap_or(now);
-        if heard.is_up != is_up || heard.since.is_none() {
-            (heard.is_up, heard.since) = (is_up, Some(now));
+    /// Counts a request, and updates the health. Returns the health before it.
+    fn record(&self, is_up: bool, result: &str, took: Duration, update: impl FnOnce(&mut StoreHealth)) -> StoreHealth {
+        table::STORE_SECONDS.histogram(&[&self.store]).record(took);
+        table::STORE_ASKS.counter(&[&self.store, result]).increment(1);
+        let mut health = self.lock();
+        let before = health.clone();
+        if health.is_up != is_up || health.since.is_none() {
+            health.is_up = is_up;
+            health.since = Some(self.clock.now());
         }
-        more(&mut heard);
-        was_since
+        update(&mut health);
+        before
+    }
+
+    fn lock(&self) -> MutexGuard<'_, StoreHealth> {
+        self.health.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Says at which rate each shared bucket goes on at the gate that asked: of one that is split, the
-/// slowest part.
-fn go_on(asks: &[Ask]) -> String {
+/// Describes the rate of each shared bucket while the gate is alone; of a split bucket, the slowest
+/// part's rate.
+fn rates_alone(asks: &[Ask]) -> String {
     let mut rates = BTreeMap::<&str, f64>::new();
     for ask in asks {
         let rate = rates.entry(&ask.shared.name).or_insert(ask.fallback.rate);
         *rate = rate.min(ask.fallback.rate);
     }
-    let says = |(name, rate): (&&str, &f64)| match rate {
+    let describe = |(name, rate): (&&str, &f64)| match rate {
         0.0 => format!("{name} waits"),
         rate => format!("{name} at {}/s", (rate * 1e3).round() / 1e3),
     };
-    let mut all: Vec<_> = rates.iter().take(NAMED).map(says).collect();
+    let mut all: Vec<_> = rates.iter().take(NAMED).map(describe).collect();
     if let Some(more) = rates.len().checked_sub(NAMED).filter(|more| *more > 0) {
         all.push(format!("and {more} more"));
     }
     all.join(", ")
 }
 
-/// The members of a bucket beyond which its script takes a good part of a millisecond.
+/// With more members, the script takes a good part of a millisecond.
 const MANY: u32 = 100;
-/// The shared buckets that a line of the log names at most.
+/// The most shared buckets in a log line.
 const NAMED: usize = 8;

@@ -1,40 +1,38 @@
-//! The link to one store: a task with one connection, over which every question goes at once. A
-//! question has something to ask for each member that is due.
+//! The link to a store: a task with one connection for all requests at once.
 //!
-//! A question that is not answered in time ends the connection, so that no late answer is ever
-//! used. It is dialled again with the next question; when that comes is the members' business. To a
-//! cluster there is one connection for each node in use.
+//! A request has an ask for each member that is due. One that is not answered in time ends the
+//! connection, so that no late answer is used. The next request dials again; when it comes is up to
+//! the members. A cluster has a connection for each node in use.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 
+use super::OnAnswers;
 use super::cluster::Cluster;
-use super::dial::{Connection, Dialer};
+use super::dial::{Dialer, StoreConnection};
 use super::fault::Fault;
-use super::health::{Health, Heard};
+use super::health::{HealthRecorder, StoreHealth};
+use super::script::Asker;
 use super::servers::Servers;
-use super::{Done, script};
-use crate::clock::Clock;
 use crate::limit::{Ask, StoreFailure};
 use crate::moment::Moment;
-use crate::spec::StoreAddress;
+use crate::spec::{Store, StoreAddress};
 
-/// The way to the task. The task ends when this is dropped.
+/// Sends requests to the task; dropping it ends the task.
 #[derive(Debug)]
 pub(super) struct Link {
-    questions: mpsc::Sender<Question>,
-    clock: Clock,
-    health: Arc<Health>,
+    requests: mpsc::Sender<StoreRequest>,
+    dialer: Arc<Dialer>,
+    recorder: Arc<HealthRecorder>,
     cluster: Option<Arc<Cluster>>,
 }
 
-/// A question, and what takes its answers.
-struct Question {
+/// A request, and the receiver of its answers.
+struct StoreRequest {
     asks: Vec<Ask>,
-    done: Done,
-    /// The moment at which it was asked.
+    on_answers: OnAnswers,
     sent: Moment,
 }
 
@@ -45,130 +43,123 @@ struct Worker {
     /// The cluster, if the store is one.
     cluster: Option<Arc<Cluster>>,
     /// The connection, otherwise.
-    connection: Option<Connection>,
-    /// True if no connection could be made for the last question.
+    connection: Option<StoreConnection>,
+    /// True if the last request found no connection.
     is_unreached: bool,
-    health: Arc<Health>,
+    recorder: Arc<HealthRecorder>,
 }
 
 // === impl Link ===
 
 impl Link {
     /// Starts the task.
-    // The task is 50 KiB, which a start without stores would touch if this were inlined.
-    #[inline(never)]
     pub(super) fn start(dialer: Arc<Dialer>, label: String) -> Self {
-        let (questions, receiver) = mpsc::channel(MOST);
-        let clock = dialer.clock;
-        let health = Arc::new(Health::new(Arc::clone(&dialer.store.name), clock));
+        let (requests, receiver) = mpsc::channel(MOST);
+        let recorder = Arc::new(HealthRecorder::new(Arc::clone(&dialer.store.name), dialer.clock));
         let cluster = match &dialer.store.address {
             StoreAddress::Cluster { seeds } => Some(Arc::new(Cluster::new(Arc::clone(&dialer), seeds.clone()))),
             _ => None,
         };
-        let link = Self { questions, clock, health: Arc::clone(&health), cluster: cluster.clone() };
-        let worker = Worker { dialer, label, cluster, connection: None, is_unreached: false, health };
+        let link =
+            Self { requests, dialer: Arc::clone(&dialer), recorder: Arc::clone(&recorder), cluster: cluster.clone() };
+        let worker = Worker { dialer, label, cluster, connection: None, is_unreached: false, recorder };
         tokio::spawn(worker.run(receiver));
         link
     }
 
-    pub(super) fn ask(&self, asks: Vec<Ask>, done: Done) {
-        let question = Question { asks, done, sent: self.clock.now() };
-        if let Err(error) = self.questions.try_send(question) {
+    pub(super) fn ask(&self, asks: Vec<Ask>, on_answers: OnAnswers) {
+        let request = StoreRequest { asks, on_answers, sent: self.dialer.clock.now() };
+        if let Err(error) = self.requests.try_send(request) {
             error.into_inner().fail(Fault::Timeout.away());
         }
     }
 
-    /// Returns what was heard of the store.
-    pub(super) fn heard(&self) -> Heard {
-        let heard = self.health.heard();
+    pub(super) fn store(&self) -> &Store {
+        &self.dialer.store
+    }
+
+    pub(super) fn health(&self) -> StoreHealth {
+        let health = self.recorder.health();
         match &self.cluster {
-            Some(cluster) => Heard { servers: cluster.homes(), ..heard },
-            None => heard,
+            Some(cluster) => StoreHealth { servers: cluster.homes(), ..health },
+            None => health,
         }
     }
 }
 
-// === impl Question ===
+// === impl StoreRequest ===
 
-impl Question {
-    /// Has the same come of all of it.
+impl StoreRequest {
+    /// Answers every ask with the same failure.
     fn fail(self, away: StoreFailure) {
-        (self.done)(vec![Err(away); self.asks.len()]);
+        (self.on_answers)(vec![Err(away); self.asks.len()]);
     }
 }
 
 // === impl Worker ===
 
 impl Worker {
-    async fn run(mut self, mut questions: mpsc::Receiver<Question>) {
-        while let Some(question) = self.next(&mut questions).await {
+    async fn run(mut self, mut requests: mpsc::Receiver<StoreRequest>) {
+        while let Some(request) = self.next(&mut requests).await {
             let was_unreached = std::mem::take(&mut self.is_unreached);
-            match self.connected().await {
-                Ok(_) if question.asks.is_empty() => {
+            match self.connect().await {
+                Ok(_) if request.asks.is_empty() => {
                     if was_unreached {
-                        self.health.answered(&[], &[], self.dialer.clock.now() - question.sent);
+                        self.recorder.answered(&[], &[], self.dialer.clock.now() - request.sent);
                     }
-                    (question.done)(Vec::new());
+                    (request.on_answers)(Vec::new());
                 }
-                Ok(servers) => self.send(servers, question),
+                Ok(servers) => self.send(servers, request),
                 Err(fault) => {
                     self.is_unreached = true;
-                    self.health.failed(&fault, &question.asks, self.dialer.clock.now() - question.sent);
-                    self.failed(&fault);
-                    question.fail(fault.away());
-                    // Those that came meanwhile would only wait for the same.
-                    while let Ok(question) = questions.try_recv() {
-                        question.fail(fault.away());
+                    self.recorder.failed(&fault, &request.asks, self.dialer.clock.now() - request.sent);
+                    request.fail(fault.away());
+                    // Requests that came meanwhile would only wait for the same.
+                    while let Ok(request) = requests.try_recv() {
+                        request.fail(fault.away());
                     }
                 }
             }
         }
     }
 
-    /// Returns the next question. Where the store could not be reached and nobody has anything to
-    /// ask, it is one that asks nothing: a gate without calls learns by it that the store is back.
-    async fn next(&self, questions: &mut mpsc::Receiver<Question>) -> Option<Question> {
+    /// Returns the next request. While the store cannot be reached, an empty one comes every few
+    /// seconds: so a gate without calls learns that the store is back.
+    async fn next(&self, requests: &mut mpsc::Receiver<StoreRequest>) -> Option<StoreRequest> {
         if !self.is_unreached {
-            return questions.recv().await;
+            return requests.recv().await;
         }
-        let next = tokio::time::timeout(REDIAL, questions.recv()).await;
+        let next = tokio::time::timeout(REDIAL, requests.recv()).await;
         next.unwrap_or_else(|_| {
-            Some(Question { asks: Vec::new(), done: Box::new(drop), sent: self.dialer.clock.now() })
+            Some(StoreRequest { asks: Vec::new(), on_answers: Box::new(drop), sent: self.dialer.clock.now() })
         })
     }
 
-    /// Returns a connection on which the server knows the password in force.
-    async fn connected(&mut self) -> Result<Servers, Fault> {
+    /// Returns the servers, on a connection with the password in force.
+    async fn connect(&mut self) -> Result<Servers, Fault> {
         if let Some(cluster) = &self.cluster {
             return Ok(Servers::Cluster(Arc::clone(cluster)));
         }
-        // A question over one that the server has closed meanwhile would look like an outage.
-        let has_ended = self.connection.as_ref().is_some_and(Connection::has_ended);
-        if self.health.take_broken() || has_ended {
-            self.connection = None;
-        }
-        if self.connection.is_none() {
-            let connection = self.dialer.dial().await?;
-            if let (StoreAddress::Sentinel { .. }, Some(at)) = (&self.dialer.store.address, &connection.at) {
-                tracing::info!(store = &*self.dialer.store.name, primary = %at, "the sentinels have named the primary");
-            }
-            self.health.connected(connection.at.clone());
-            self.connection = Some(connection);
-        }
-        let Some(connection) = &mut self.connection else { return Err(Fault::Timeout) };
-        self.dialer.renew(connection).await?;
-        Ok(Servers::One(connection.redis.clone()))
+        let is_broken = self.recorder.take_broken();
+        // A request on a connection that the server has closed would look like an outage.
+        let open = self.connection.take().filter(|open| !is_broken && !open.has_ended());
+        let connection = self.dialer.current(open, self.dial()).await?;
+        let servers = Servers::One(connection.redis.clone());
+        self.connection = Some(connection);
+        Ok(servers)
     }
 
-    fn failed(&mut self, fault: &Fault) {
-        self.connection = None;
-        if fault.is_of_password() {
-            self.dialer.refused();
+    async fn dial(&self) -> Result<StoreConnection, Fault> {
+        let connection = self.dialer.dial().await?;
+        if let (StoreAddress::Sentinel { .. }, Some(at)) = (&self.dialer.store.address, &connection.at) {
+            tracing::info!(store = &*self.dialer.store.name, primary = %at, "the sentinels have named the primary");
         }
+        self.recorder.connected(connection.at.clone());
+        Ok(connection)
     }
 
-    /// Asks beside the other questions.
-    fn send(&self, mut servers: Servers, question: Question) {
+    /// Sends a request beside the others.
+    fn send(&self, servers: Servers, request: StoreRequest) {
         let mut timeout = self.dialer.store.timeout;
         let clock = self.dialer.clock;
         if self.cluster.is_some() {
@@ -176,31 +167,24 @@ impl Worker {
         }
         let prefix = self.dialer.store.prefix.clone();
         let label = self.label.clone();
-        let health = Arc::clone(&self.health);
+        let recorder = Arc::clone(&self.recorder);
         tokio::spawn(async move {
-            let asked = script::ask_all(&mut servers, (&question.asks, &prefix, &label));
-            match tokio::time::timeout(timeout, asked).await.unwrap_or(Err(Fault::Timeout)) {
-                Ok(answers) => {
-                    let asks = &question.asks;
-                    let took = clock.now() - question.sent;
-                    match answers.iter().cloned().collect::<Result<Vec<_>, _>>() {
-                        Ok(answers) => health.answered(asks, &answers, took),
-                        Err(fault) => health.failed(&fault, asks, took),
-                    }
-                    (question.done)(answers.into_iter().map(|answer| answer.map_err(|fault| fault.away())).collect());
-                }
-                Err(fault) => {
-                    health.failed(&fault, &question.asks, clock.now() - question.sent);
-                    question.fail(fault.away());
-                }
+            let StoreRequest { asks, on_answers, sent } = request;
+            let asker = Asker { prefix: &prefix, label: &label };
+            let answers = tokio::time::timeout(timeout, asker.ask_all(&servers, &asks)).await;
+            let answers = answers.unwrap_or_else(|_| vec![Err(Fault::Timeout); asks.len()]);
+            match answers.iter().cloned().collect::<Result<Vec<_>, _>>() {
+                Ok(answers) => recorder.answered(&asks, &answers, clock.now() - sent),
+                Err(fault) => recorder.failed(&fault, &asks, clock.now() - sent),
             }
+            on_answers(answers.into_iter().map(|answer| answer.map_err(|fault| fault.away())).collect());
         });
     }
 }
 
-/// The connections and answers of a cluster that one question takes at most.
+/// The most dials and replies of a cluster for one request.
 const STEPS: u32 = 4;
-/// The time after which a store that could not be reached is dialled though nobody asks.
+/// The interval of dials while a store cannot be reached and no gate asks.
 const REDIAL: Duration = Duration::from_secs(5);
-/// The most questions that wait for a connection: each member has one at a time.
+/// The most waiting requests: each member has one at a time.
 const MOST: usize = 1024;

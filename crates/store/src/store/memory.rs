@@ -1,4 +1,4 @@
-//! The memory of the process as a store: for the gates of one process that share a bucket.
+//! The memory of the process as a store, for buckets shared by gates of one process.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,12 +23,12 @@ impl Memory {
         Self { clock, ledgers: Mutex::default() }
     }
 
-    /// Answers a question at once.
+    /// Answers an ask at once.
     pub(super) fn ask(&self, ask: &Ask) -> StoreAnswer {
         let mut ledgers = self.ledgers.lock().unwrap_or_else(PoisonError::into_inner);
         let name = Arc::clone(&ask.shared.name);
         let now = self.clock.now().as_nanos() / 1000;
-        // Names come from the configuration, so they are few; parts are of what clients send.
+        // Names come from the configuration, so they are few; parts come from clients.
         if ledgers.len() >= MOST && !ledgers.contains_key(&(Arc::clone(&name), ask.part)) {
             ledgers.retain(|(_, part), ledger| part.is_none() || !ledger.is_idle(now));
         }
@@ -36,5 +36,5 @@ impl Memory {
     }
 }
 
-/// The buckets from which on those are forgotten that are full and have no member.
+/// With this many buckets, full parts without members are dropped.
 const MOST: usize = 1000;

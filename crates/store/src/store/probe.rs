@@ -1,4 +1,4 @@
-//! Asks a store as a gate would, to find out what is wrong with it.
+//! Asks a store as a gate would, for `tidegate doctor`.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::PreparedStore;
 use super::cluster::Cluster;
 use super::fault::Fault;
-use super::script::{self, key};
+use super::script::{self, Asker, key};
 use super::servers::Servers;
 use crate::clock::wall_clock;
 use crate::limit::policy::{BucketPolicy, SharedPolicy};
@@ -18,61 +18,61 @@ use crate::spec::{Endpoint, StoreAddress};
 
 /// The findings of a probe.
 #[derive(Clone, Debug, Default)]
-pub struct Probed {
-    /// The time from a question to its answer.
+pub struct ProbeReport {
+    /// The time from an ask to its answer.
     pub took: Duration,
-    /// The time by which the server's clock differs from this machine's.
+    /// The difference between the server's clock and this machine's.
     pub clock_off: Duration,
-    /// The gates that use each shared bucket, by the names of their pods.
+    /// The gates of each shared bucket, by the names of their pods.
     pub members: BTreeMap<Arc<str>, Vec<String>>,
-    /// The shared buckets for which gates have different limits.
+    /// The shared buckets of gates with different limits.
     pub differ: Vec<Arc<str>>,
-    /// The policy by which the server may drop keys, where it tells and may.
+    /// The server's policy for dropping keys, if it tells and may drop some.
     pub evicts: Option<String>,
-    /// The servers that have the buckets, unless there is but one at a Unix socket.
+    /// The servers of the buckets; empty for a Unix socket.
     pub at: Vec<Endpoint>,
-    /// Other servers that take questions for the same buckets.
+    /// The other primaries for the same buckets.
     pub others: Vec<Endpoint>,
 }
 
-/// The reason why a store is of no use, and what to do about it.
+/// The fault of a store, and its remedy.
 #[derive(Clone, Debug)]
-pub struct Broken {
+pub struct ProbeFailure {
+    /// The fault.
     pub what: String,
-    pub remedy: String,
+    /// The remedy.
+    pub remedy: &'static str,
 }
 
 // === impl PreparedStore ===
 
 impl PreparedStore {
-    /// Connects, runs the script for a bucket of its own, which it removes, and looks at these
-    /// shared buckets.
+    /// Connects, runs the script for a temporary bucket, and inspects these shared buckets.
     ///
     /// # Errors
     /// A gate would get no answer.
-    pub async fn probe(&self, buckets: &[Arc<str>]) -> Result<Probed, Broken> {
-        self.look(buckets).await.map_err(|fault| Broken { what: fault.what(), remedy: fault.remedy() })
+    pub async fn probe(&self, buckets: &[Arc<str>]) -> Result<ProbeReport, ProbeFailure> {
+        self.look(buckets).await.map_err(|fault| ProbeFailure { what: fault.what(), remedy: fault.remedy() })
     }
 
-    async fn look(&self, buckets: &[Arc<str>]) -> Result<Probed, Fault> {
+    async fn look(&self, buckets: &[Arc<str>]) -> Result<ProbeReport, Fault> {
         let store = &self.0.store;
         let mut connection = None;
-        let mut cluster = None;
-        let mut redis = match &store.address {
+        let redis = match &store.address {
             StoreAddress::Cluster { seeds } => {
-                let nodes = Arc::new(Cluster::new(Arc::clone(&self.0), seeds.clone()));
-                Servers::Cluster(Arc::clone(cluster.insert(nodes)))
+                Servers::Cluster(Arc::new(Cluster::new(Arc::clone(&self.0), seeds.clone())))
             }
-            _ => Servers::from(&mut connection.insert(self.0.dial().await?).redis),
+            _ => Servers::One(connection.insert(self.0.dial().await?).redis.clone()),
         };
         let name: Arc<str> = format!("doctor-{:016x}", RandomState::new().hash_one(())).into();
+        let asker = Asker { prefix: &store.prefix, label: "doctor" };
         let ask = ask(&name);
-        script::ask(redis.clone(), (&ask, &store.prefix, LABEL)).await?;
-        let others = self.0.other_primaries(&mut redis, &ask, LABEL).await;
+        asker.ask(&redis, &ask).await?;
+        let others = self.0.other_primaries(&redis, asker, &ask).await;
         let began = self.0.clock.now();
-        script::ask(redis.clone(), (&Ask { leave: true, ..ask }, &store.prefix, LABEL)).await?;
-        let mut probed = Probed { took: self.0.clock.now() - began, others, ..Probed::default() };
-        script::forget(&mut redis, (&name, &store.prefix)).await?;
+        asker.ask(&redis, &Ask { leave: true, ..ask }).await?;
+        let mut probed = ProbeReport { took: self.0.clock.now() - began, others, ..ProbeReport::default() };
+        asker.forget(&redis, &name).await?;
         let (seconds, micros) = redis.query::<(u64, u32)>(&name, &redis::cmd("TIME")).await?;
         let theirs = Duration::new(seconds, 0) + Duration::from_micros(micros.into());
         let ours = wall_clock().duration_since(std::time::SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -88,22 +88,22 @@ impl PreparedStore {
             let labels = members.into_iter().map(|member| member.label).collect();
             probed.members.insert(Arc::clone(bucket), labels);
         }
-        probed.evicts = evicts(&mut redis, &name).await;
-        probed.at = match cluster {
-            Some(cluster) => cluster.homes(),
-            None => connection.and_then(|connection| connection.at).into_iter().collect(),
+        probed.evicts = evicts(&redis, &name).await;
+        probed.at = match &redis {
+            Servers::Cluster(cluster) => cluster.homes(),
+            Servers::One(_) => connection.and_then(|connection| connection.at).into_iter().collect(),
         };
         Ok(probed)
     }
 }
 
-/// A gate as the store knows it.
+/// A gate in the store's records.
 struct Member {
     label: String,
     limits: [String; 2],
 }
 
-/// Returns the members that asked within the last minute.
+/// Returns the members of the last minute.
 fn living(fields: &BTreeMap<String, String>) -> Vec<Member> {
     let last: u64 = fields.get("n").and_then(|last| last.parse().ok()).unwrap_or_default();
     let member = |(name, value): (&String, &String)| {
@@ -117,20 +117,17 @@ fn living(fields: &BTreeMap<String, String>) -> Vec<Member> {
     fields.iter().filter_map(member).collect()
 }
 
-/// Returns the policy by which the server may drop keys. Most users may not ask.
-async fn evicts(redis: &mut Servers, name: &Arc<str>) -> Option<String> {
+/// Returns the server's policy for dropping keys. Most users may not ask.
+async fn evicts(redis: &Servers, name: &Arc<str>) -> Option<String> {
     let get = redis::cmd("CONFIG").arg("GET").arg("maxmemory-policy").to_owned();
-    let told = redis.query::<BTreeMap<String, String>>(name, &get).await.ok()?;
-    let policy = told.get("maxmemory-policy")?.chars().filter(char::is_ascii_graphic).take(40).collect::<String>();
+    let settings = redis.query::<BTreeMap<String, String>>(name, &get).await.ok()?;
+    let policy = settings.get("maxmemory-policy")?.chars().filter(char::is_ascii_graphic).take(40).collect::<String>();
     (policy != "noeviction").then_some(policy)
 }
 
-/// Returns a question that wants nothing.
+/// Returns an ask for no tokens.
 fn ask(name: &str) -> Ask {
     let bucket = BucketPolicy::new(1.0, NonZeroU32::MIN);
     let shared = SharedPolicy::new(name);
     Ask::new(1, SharedLimits::new(&bucket, &shared), Arc::new(shared))
 }
-
-/// The name under which the store sees it.
-const LABEL: &str = "doctor";

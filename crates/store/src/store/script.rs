@@ -1,24 +1,25 @@
-//! The script that a store runs for a question: how it is asked, and how its answer is read.
+//! The script of a store, its arguments and its answer.
 //!
-//! Its arithmetic is that of `limit::Ledger`, which a test holds against real servers. It is called
-//! by its hash; a server that does not know it is sent the text, once.
+//! Its arithmetic is that of `limit::Ledger`; a test compares the two on real servers. It is called
+//! by its hash, and by its text if the server does not know the hash.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 #[cfg(test)]
 use redis::aio::MultiplexedConnection;
-use redis::{Cmd, Script, Value};
+use redis::{Script, Value};
 use ring::hmac;
 
+use super::cluster::BucketCommand;
 use super::fault::Fault;
 use super::servers::Servers;
 use crate::limit::{Ask, BucketPart, StoreAnswer};
 
-/// The script, which uses the server's clock and one key.
+/// The script. It uses the server's clock and one key.
 const SCRIPT: &str = include_str!("ask.lua");
 
-/// Its hash, by which servers know it.
+/// The hash of the script.
 static HASH: LazyLock<String> = LazyLock::new(|| Script::new(SCRIPT).get_hash().to_owned());
 
 /// The key of a shared bucket. The braces make a cluster place it by its name; `1` is the layout.
@@ -30,7 +31,7 @@ pub(super) fn key(prefix: &str, name: &str, part: Option<&BucketPart>) -> String
     }
 }
 
-/// Returns the digest of a part, which is the same in every gate and differs between buckets.
+/// Returns the digest of a part. It is the same in every gate and differs between buckets.
 fn digest(name: &str, part: &BucketPart) -> u128 {
     let key = hmac::Key::new(hmac::HMAC_SHA256, name.as_bytes());
     let mut digest = hmac::Context::with_key(&key);
@@ -42,95 +43,88 @@ fn digest(name: &str, part: &BucketPart) -> u128 {
     tag.as_ref().iter().take(16).fold(0, |digest, byte| digest << 8 | u128::from(*byte))
 }
 
-/// Asks the servers, all at once.
-///
-/// # Errors
-/// The reason why they could not be heard.
-pub(super) async fn ask_all(
-    servers: &mut Servers,
-    (asks, prefix, label): (&[Ask], &str, &str),
-) -> Result<Vec<Result<StoreAnswer, Fault>>, Fault> {
-    let name = |ask: &Ask| Arc::clone(&ask.shared.name);
-    let by_hash = |ask| (name(ask), command("EVALSHA", &HASH, (ask, prefix, label)));
-    let mut replies = servers.send(asks.iter().map(by_hash).collect()).await?;
-    let is_unknown = |reply: &Result<Value, Fault>| matches!(reply, Err(Fault::Code { code }) if code == "NOSCRIPT");
-    let unknown: Vec<usize> = (0..).zip(&replies).filter(|(_, reply)| is_unknown(reply)).map(|(at, _)| at).collect();
-    if !unknown.is_empty() {
-        // Its text makes it known to those that follow, unless another node has them.
-        let knows = |place| place > 0 && matches!(servers, Servers::One(_));
-        let again = unknown.iter().enumerate().filter_map(|(place, at)| {
-            let ask = asks.get(*at)?;
-            let by_text = || (name(ask), command("EVAL", SCRIPT, (ask, prefix, label)));
-            Some(if knows(place) { by_hash(ask) } else { by_text() })
-        });
-        let again = again.collect();
-        for (at, reply) in unknown.iter().zip(servers.send(again).await?) {
-            replies.get_mut(*at).into_iter().for_each(|place| *place = reply.clone());
-        }
+/// The label of a process, and the prefix of its keys.
+#[derive(Clone, Copy)]
+pub(super) struct Asker<'a> {
+    pub(super) prefix: &'a str,
+    pub(super) label: &'a str,
+}
+
+// === impl Asker ===
+
+impl Asker<'_> {
+    /// Sends all asks at once. Returns an answer for each.
+    pub(super) async fn ask_all(self, servers: &Servers, asks: &[Ask]) -> Vec<Result<StoreAnswer, Fault>> {
+        let by_hash: Vec<_> = asks.iter().map(|ask| self.command("EVALSHA", &HASH, ask)).collect();
+        let mut replies = servers.send(&by_hash).await;
+        let is_unknown =
+            |reply: &Result<Value, Fault>| matches!(reply, Err(Fault::Code { code }) if code == "NOSCRIPT");
+        let unknown = asks.iter().zip(&replies).filter(|(_, reply)| is_unknown(reply));
+        let by_text: Vec<_> = unknown.map(|(ask, _)| self.command("EVAL", SCRIPT, ask)).collect();
+        let again = servers.send(&by_text).await;
+        replies.iter_mut().filter(|reply| is_unknown(reply)).zip(again).for_each(|(reply, again)| *reply = again);
+        asks.iter().zip(replies).map(|(ask, reply)| answer(ask, reply)).collect()
     }
-    Ok(asks.iter().zip(replies).map(|(ask, reply)| answer(ask, reply)).collect())
+
+    /// Sends one ask.
+    ///
+    /// # Errors
+    /// The server's error, or the reason why there is no answer.
+    pub(super) async fn ask(self, servers: &Servers, ask: &Ask) -> Result<StoreAnswer, Fault> {
+        let mut answers = self.ask_all(servers, std::slice::from_ref(ask)).await;
+        answers.pop().unwrap_or(Err(Fault::Nonsense))
+    }
+
+    /// Removes a bucket.
+    ///
+    /// # Errors
+    /// The server's error, or the reason why there is no reply.
+    pub(super) async fn forget(self, servers: &Servers, bucket: &Arc<str>) -> Result<(), Fault> {
+        let expire = redis::cmd("PEXPIRE").arg(key(self.prefix, bucket, None)).arg(1).to_owned();
+        servers.query::<i64>(bucket, &expire).await.map(drop)
+    }
+
+    /// Sends one ask, and returns the server's time with the answer.
+    #[cfg(test)]
+    pub(super) async fn ask_at(
+        self,
+        redis: &mut MultiplexedConnection,
+        ask: &Ask,
+    ) -> Result<(u64, StoreAnswer), Fault> {
+        let value = self.command("EVAL", SCRIPT, ask).command.query_async::<Value>(redis).await?;
+        let Value::Array(values) = &value else { return Err(Fault::Nonsense) };
+        let now = values.get(5).and_then(text).and_then(|text| text.parse().ok());
+        now.zip(read(&value)).ok_or(Fault::Nonsense)
+    }
+
+    fn command(self, name: &str, script: &str, ask: &Ask) -> BucketCommand {
+        let Ask { limits, .. } = ask;
+        let mut command = redis::cmd(name);
+        command.arg(script).arg(1).arg(key(self.prefix, &ask.shared.name, ask.part.as_ref()));
+        command.arg(ask.member).arg(limits.weight).arg(ask.wish.need).arg(ask.wish.extra).arg(ask.total).arg(ask.epoch);
+        command.arg(ask.ahead).arg(u8::from(ask.away)).arg(micros(ask.wish.within));
+        // As texts that read back as the same numbers.
+        command.arg(limits.period.to_string()).arg(limits.burst.to_string());
+        command.arg(micros(limits.lease)).arg(micros(limits.horizon)).arg(MEMBER);
+        match ask.pause.map(micros) {
+            None => command.arg(0),
+            Some(0) => command.arg(-1),
+            Some(pause) => command.arg(pause),
+        };
+        command.arg(ask.left.map_or(-1, i64::from)).arg(u8::from(ask.leave)).arg(self.label);
+        BucketCommand { bucket: Arc::clone(&ask.shared.name), command }
+    }
 }
 
 fn answer(ask: &Ask, reply: Result<Value, Fault>) -> Result<StoreAnswer, Fault> {
     read(&reply?).filter(|answer| answer.granted <= ask.wish.most()).ok_or(Fault::Nonsense)
 }
 
-/// Asks one question.
-///
-/// # Errors
-/// The server's answer, or the reason why there is none.
-pub(super) async fn ask(
-    servers: impl Into<Servers>,
-    (ask, prefix, label): (&Ask, &str, &str),
-) -> Result<StoreAnswer, Fault> {
-    let mut answers = ask_all(&mut servers.into(), (std::slice::from_ref(ask), prefix, label)).await?;
-    answers.pop().unwrap_or(Err(Fault::Nonsense))
-}
-
-/// Removes a bucket.
-///
-/// # Errors
-/// The server's answer, or the reason why there is none.
-pub(super) async fn forget(servers: &mut Servers, (name, prefix): (&Arc<str>, &str)) -> Result<(), Fault> {
-    let expire = redis::cmd("PEXPIRE").arg(key(prefix, name, None)).arg(1).to_owned();
-    servers.query::<i64>(name, &expire).await.map(drop)
-}
-
-/// Asks, and returns the server's time with the answer.
-#[cfg(test)]
-pub(super) async fn ask_at(
-    connection: &mut MultiplexedConnection,
-    asked: (&Ask, &str, &str),
-) -> Result<(u64, StoreAnswer), Fault> {
-    let value = command("EVAL", SCRIPT, asked).query_async::<Value>(connection).await?;
-    let Value::Array(values) = &value else { return Err(Fault::Nonsense) };
-    let now = values.get(5).and_then(text).and_then(|text| text.parse().ok());
-    now.zip(read(&value)).ok_or(Fault::Nonsense)
-}
-
-fn command(name: &str, script: &str, (ask, prefix, label): (&Ask, &str, &str)) -> Cmd {
-    let Ask { limits, wish, .. } = ask;
-    let mut command = redis::cmd(name);
-    command.arg(script).arg(1).arg(key(prefix, &ask.shared.name, ask.part.as_ref()));
-    command.arg(ask.member).arg(limits.weight).arg(wish.need).arg(wish.extra).arg(ask.total).arg(ask.epoch);
-    command.arg(ask.ahead).arg(u8::from(ask.away)).arg(micros(wish.within));
-    // As texts that read back as the same numbers.
-    command.arg(limits.period.to_string()).arg(limits.burst.to_string());
-    command.arg(micros(limits.lease)).arg(micros(limits.horizon)).arg(MEMBER);
-    match ask.pause.map(micros) {
-        None => command.arg(0),
-        Some(0) => command.arg(-1),
-        Some(pause) => command.arg(pause),
-    };
-    command.arg(ask.left.map_or(-1, i64::from)).arg(u8::from(ask.leave)).arg(label);
-    command
-}
-
 fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX).min(LONGEST)
 }
 
-/// Reads an answer. It comes from outside: anything that is not as expected is none.
+/// Reads an answer; `None` if anything in it is not as expected.
 pub(super) fn read(value: &Value) -> Option<StoreAnswer> {
     let Value::Array(values) = value else { return None };
     let [granted, first, period, level, epoch, _now, members, rivals, pause] = values.as_slice() else { return None };
@@ -170,7 +164,7 @@ fn text(value: &Value) -> Option<&str> {
     }
 }
 
-/// The microseconds after which a member that does not ask is none any more.
+/// The lifetime of a silent member, in microseconds.
 pub(super) const MEMBER: u64 = 60_000_000;
-/// The longest time that is told: a year.
+/// The longest time in an ask: a year.
 const LONGEST: u64 = 365 * 86_400 * 1_000_000;

@@ -1,114 +1,83 @@
-//! Finds the server of a store, and asks sentinels where the primary is.
+//! Finds the server of a store, by its sentinels if it has any.
 //!
-//! All of them are asked at once. As soon as most of them name the same server, that is it, so that
-//! a sentinel that is gone costs no time, and one that was cut off from the others is outvoted.
-//! After half of the timeout the server that most of those named that have answered is taken.
+//! All sentinels are asked at once, and the primary is the server that most of them name. So a
+//! sentinel that is gone costs no time, and one that was cut off from the others is outvoted. After
+//! half of the timeout, the answers so far decide.
+
+use std::cmp::Reverse;
+use std::pin::pin;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use redis::Value;
 
-use super::dial::{Connection, Dialer};
+use super::dial::{Dialer, StoreConnection};
 use super::fault::Fault;
 use crate::spec::{Endpoint, StoreAddress};
-
-/// The sentinels' answers so far.
-#[derive(Default)]
-struct Votes {
-    named: Vec<(Endpoint, usize)>,
-    fault: Option<Fault>,
-}
 
 // === impl Dialer ===
 
 impl Dialer {
-    /// Connects to the server that has every bucket. Sentinels are asked for it each time.
+    /// Connects to the server of every bucket. Sentinels are asked for it each time.
     ///
     /// # Errors
     /// There is no connection within the timeout.
-    pub(super) async fn dial(&self) -> Result<Connection, Fault> {
+    pub(super) async fn dial(&self) -> Result<StoreConnection, Fault> {
         match &self.store.address {
             StoreAddress::Unix(path) => self.dial_socket(path).await,
             StoreAddress::Tcp(at) => self.dial_at(at).await,
             StoreAddress::Sentinel { sentinels, primary: name } => {
                 self.dial_at(&primary(self, sentinels, name).await?).await
             }
-            StoreAddress::Cluster { .. } => Err(Fault::SentOn), // each bucket has a node of its own
+            StoreAddress::Cluster { .. } => Err(Fault::Redirected), // each bucket has a node of its own
         }
     }
 }
 
-/// Returns the server that the sentinels name.
+/// Returns the server named by most sentinels.
 async fn primary(dialer: &Dialer, sentinels: &[Endpoint], name: &str) -> Result<Endpoint, Fault> {
     let mut answers: FuturesUnordered<_> = sentinels.iter().map(|at| ask(dialer, at, name)).collect();
-    let mut votes = Votes::default();
-    let most = async {
-        while let Some(answer) = answers.next().await {
-            if votes.take(answer) * 2 > sentinels.len() {
-                break;
-            }
+    let mut half = pin!(dialer.clock.sleep(dialer.store.timeout / 2));
+    let mut named = Vec::new();
+    let mut fault = None;
+    loop {
+        tokio::select! {
+            answer = answers.next() => match answer {
+                Some(Ok(at)) => {
+                    named.push(at);
+                    if named.iter().any(|at| votes(&named, at) * 2 > sentinels.len()) {
+                        break;
+                    }
+                }
+                // A sentinel that answers knows more than one that cannot be reached.
+                Some(Err(other)) if matches!(fault, None | Some(Fault::Timeout | Fault::Io(_))) => fault = Some(other),
+                Some(Err(_)) => {}
+                None => break,
+            },
+            () = &mut half, if !named.is_empty() => break,
         }
-    };
-    _ = tokio::time::timeout(dialer.store.timeout / 2, most).await;
-    while votes.named.is_empty() {
-        let Some(answer) = answers.next().await else { break };
-        votes.take(answer);
     }
-    votes.result()
+    // Of equals, the one that was named first.
+    let most = named.iter().min_by_key(|at| Reverse(votes(&named, at)));
+    most.cloned().ok_or_else(|| match fault {
+        Some(fault @ Fault::NoPrimary(_)) => fault,
+        fault => Fault::Sentinels(Box::new(fault.unwrap_or(Fault::Timeout))),
+    })
+}
+
+fn votes(named: &[Endpoint], at: &Endpoint) -> usize {
+    named.iter().filter(|other| *other == at).count()
 }
 
 /// Asks one sentinel for the primary of this name.
 pub(super) async fn ask(dialer: &Dialer, at: &Endpoint, name: &str) -> Result<Endpoint, Fault> {
     let mut connection = dialer.dial_sentinel(at).await?;
-    let mut question = redis::cmd("SENTINEL");
-    question.arg("get-master-addr-by-name").arg(name);
-    let answer = dialer.in_time(async { Ok(question.query_async::<Value>(&mut connection.redis).await?) }).await?;
-    match answer {
-        Value::Nil => Err(Fault::NoPrimary(name.to_owned())),
-        answer => {
-            let (host, port) = redis::from_redis_value::<(String, u16)>(answer).map_err(|_| Fault::Nonsense)?;
-            let fits =
-                !host.is_empty() && host.len() <= LONGEST_HOST && host.bytes().all(|byte| byte.is_ascii_graphic());
-            if fits { Ok(Endpoint { host, port }) } else { Err(Fault::Nonsense) }
-        }
+    let mut command = redis::cmd("SENTINEL");
+    command.arg("get-master-addr-by-name").arg(name);
+    let reply = dialer.in_time(async { Ok(command.query_async::<Value>(&mut connection.redis).await?) }).await?;
+    if reply == Value::Nil {
+        return Err(Fault::NoPrimary(name.to_owned()));
     }
+    let (host, port) = redis::from_redis_value::<(String, u16)>(reply).map_err(|_| Fault::Nonsense)?;
+    super::endpoint(&host, port).ok_or(Fault::Nonsense)
 }
-
-// === impl Votes ===
-
-impl Votes {
-    /// Takes an answer. Returns how many have named the same server.
-    fn take(&mut self, answer: Result<Endpoint, Fault>) -> usize {
-        match answer {
-            Ok(at) => match self.named.iter_mut().find(|(named, _)| *named == at) {
-                Some((_, count)) => {
-                    *count += 1;
-                    *count
-                }
-                None => {
-                    self.named.push((at, 1));
-                    1
-                }
-            },
-            Err(fault) => {
-                // A sentinel that answers knows more than one that cannot be reached.
-                if self.fault.as_ref().is_none_or(|fault| matches!(fault, Fault::Timeout | Fault::Io(_))) {
-                    self.fault = Some(fault);
-                }
-                0
-            }
-        }
-    }
-
-    /// Returns the server that most have named; of several, the one that was named first.
-    fn result(self) -> Result<Endpoint, Fault> {
-        let most = self.named.iter().map(|(_, count)| *count).max();
-        let named = self.named.into_iter().find(|(_, count)| Some(*count) == most);
-        named.map(|(at, _)| at).ok_or_else(|| match self.fault {
-            Some(fault @ Fault::NoPrimary(_)) => fault,
-            fault => Fault::Sentinels(Box::new(fault.unwrap_or(Fault::Timeout))),
-        })
-    }
-}
-
-const LONGEST_HOST: usize = 255;

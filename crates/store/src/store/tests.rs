@@ -18,6 +18,9 @@ use crate::spec::{Endpoint, SentinelLogin, StoreAddress, UpstreamTls};
 
 use testing::store_server::{Process, program, programs, spawn};
 
+use self::script::Asker;
+use self::servers::Servers;
+
 mod agree;
 mod faults;
 mod places;
@@ -91,6 +94,11 @@ impl Server {
         words[1..].iter().for_each(|word| _ = command.arg(word));
         command.query_async(&mut connection.redis).await.unwrap_or_else(|error| panic!("{words:?}: {error}"))
     }
+}
+
+/// Asks as a pod, for keys with a prefix.
+fn asker(prefix: &str) -> Asker<'_> {
+    Asker { prefix, label: "pod" }
 }
 
 fn dialer(store: Store) -> Dialer {

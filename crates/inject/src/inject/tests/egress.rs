@@ -7,7 +7,7 @@ fn proxied(plain: &[(&str, &str)]) -> Options {
     let (presets, direct) = (vec!["aws".to_owned(), "github".to_owned()], vec!["10.96.0.0/12".to_owned()]);
     let clients = vec![Client::Go, Client::Python, Client::Node, Client::Grpc];
     let cluster_domain = Some("corp.example".to_owned());
-    let egress = Egress { presets, port: 8003, plain, direct, cluster_domain, intercept: false, clients };
+    let egress = EgressOptions { presets, port: 8003, plain, direct, cluster_domain, intercept: false, clients };
     Options { egress: Some(egress), ..options() }
 }
 

@@ -148,7 +148,7 @@ impl Tally {
     }
 
     /// Tells what there was: the hosts with most tunnels first.
-    pub(super) fn tell(&self, egress: &mut status::Egress) {
+    pub(super) fn tell(&self, egress: &mut status::EgressStatus) {
         egress.connections = self.connections.load(Relaxed);
         let tunnels = self.lock();
         egress.tunnel_hosts = tunnels.len();

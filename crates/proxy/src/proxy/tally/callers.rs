@@ -83,8 +83,8 @@ impl Callers {
     }
 
     /// Returns all rows, those with most calls first.
-    pub(super) fn tell(&self, clock: Clock) -> Vec<status::Caller> {
-        let row = |caller: &Caller| status::Caller {
+    pub(super) fn tell(&self, clock: Clock) -> Vec<status::CallerStatus> {
+        let row = |caller: &Caller| status::CallerStatus {
             user_agent: caller.agent.to_string(),
             action: caller.action.to_string(),
             client: caller.client.to_string(),

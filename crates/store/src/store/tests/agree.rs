@@ -28,7 +28,7 @@ async fn agree_on(server: &Server) {
         let mut all: Vec<(Ask, (u64, StoreAnswer), StoreAnswer)> = Vec::new();
         for _ in 0..500 {
             let ask = random(&mut dice, bucket, &known);
-            let (now, answer) = script::ask_at(&mut connection.redis, (&ask, "t", "pod")).await.expect("it answers");
+            let (now, answer) = asker("t").ask_at(&mut connection.redis, &ask).await.expect("it answers");
             let expected = ledger.ask(&ask, now);
             all.push((ask.clone(), (now, answer), expected));
             if answer != expected {
@@ -50,7 +50,7 @@ async fn members_were_seen_before_a_clock_that_has_gone_back() {
         let mut connection = dialer(server.store()).dial().await.expect("it takes connections");
         let mut ask_of = async |member, total, epoch| {
             let ask = Ask { total, epoch, ..ask(member, 1) };
-            script::ask_at(&mut connection.redis, (&ask, "t", "pod")).await.expect("it answers")
+            asker("t").ask_at(&mut connection.redis, &ask).await.expect("it answers")
         };
         let (_, first) = ask_of(1, 0, 0).await;
         let (_, second) = ask_of(2, 0, 0).await;

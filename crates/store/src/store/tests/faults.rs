@@ -11,9 +11,11 @@ async fn comes_of(store: Store) -> (String, StoreFailure) {
     let dialer = dialer(store);
     let fault = match dialer.dial().await {
         Err(fault) => fault,
-        Ok(mut connection) => {
-            let asked = (&ask(1, 1), &*dialer.store.prefix, "pod");
-            let answer = tokio::time::timeout(dialer.store.timeout, script::ask(&mut connection.redis, asked)).await;
+        Ok(connection) => {
+            let ask = ask(1, 1);
+            let server = Servers::One(connection.redis.clone());
+            let asked = asker(&dialer.store.prefix).ask(&server, &ask);
+            let answer = tokio::time::timeout(dialer.store.timeout, asked).await;
             answer.unwrap_or(Err(Fault::Timeout)).expect_err("it cannot answer")
         }
     };
@@ -33,7 +35,8 @@ async fn said(store: Store, away: StoreFailure, words: &str) {
 #[tokio::test]
 async fn a_user_with_the_rights_that_are_asked_for_can_share_and_one_without_is_told_which() {
     let Some(server) = Server::start(&[]) else { return };
-    let rights = fault::RIGHTS.replace("PREFIX", "tidegate");
+    let advice = Fault::Code { code: "NOPERM".to_owned() }.remedy().replace("PREFIX", "tidegate");
+    let rights = advice.split("give it: ").nth(1).and_then(|rest| rest.split(", and").next()).expect("the rights");
     let mut words = vec!["ACL", "SETUSER", "gate", "on", ">secret"];
     words.extend(rights.split(' '));
     server.run(&words).await;
@@ -167,7 +170,8 @@ async fn a_password_that_rotates_is_sent_on_the_open_connection() {
     let later = Dialer { store: Store { user: Some("gate".into()), ..server.store() }, ..later };
     server.run(&["ACL", "SETUSER", "gate", "<old"]).await;
     later.renew(&mut connection).await.expect("it takes the new one");
-    script::ask(&mut connection.redis, (&ask(1, 1), "tidegate", "pod")).await.expect("it answers");
+    let server = Servers::One(connection.redis.clone());
+    asker("tidegate").ask(&server, &ask(1, 1)).await.expect("it answers");
 }
 
 #[tokio::test]
@@ -186,8 +190,8 @@ async fn a_store_that_comes_after_the_gate_is_up_before_anybody_calls() {
     let stores = stores(server.store());
     server.stop();
     stores.connect(&BTreeSet::from(["main".into()]));
-    let is_up = || stores.heard()[0].1.is_up;
-    while stores.heard()[0].1.error.is_none() {
+    let is_up = || stores.health()[0].1.is_up;
+    while stores.health()[0].1.error.is_none() {
         tokio::task::yield_now().await;
     }
     server.begin();
@@ -209,6 +213,6 @@ async fn a_connection_that_the_server_has_closed_meanwhile_costs_no_question() {
         server.run(&["CLIENT", "KILL", "TYPE", "normal"]).await; // as it does with idle ones
         server.run(&["PING"]).await;
     }
-    let heard = stores.heard();
-    assert!(heard[0].1.is_up && heard[0].1.error.is_none(), "{heard:?}");
+    let health = stores.health();
+    assert!(health[0].1.is_up && health[0].1.error.is_none(), "{health:?}");
 }

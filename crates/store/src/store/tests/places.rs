@@ -190,7 +190,7 @@ async fn a_node_that_is_not_ready_is_not_asked_for_the_way_again_while_others_ar
         let (silent, heard) = node_that_says(&answer);
         let alone = stores(store_at(StoreAddress::Cluster { seeds: vec![silent] }));
         assert_eq!(asked(&alone, &ask(1, 1)).await, Err(StoreFailure::Unreachable));
-        assert_eq!((heard.try_iter().count(), alone.heard()[0].1.error.as_deref()), (1, Some(code)));
+        assert_eq!((heard.try_iter().count(), alone.health()[0].1.error.as_deref()), (1, Some(code)));
     }
 }
 
@@ -200,7 +200,7 @@ async fn nodes_that_send_a_question_on_without_end_are_away() {
     let stores = stores(store_at(StoreAddress::Cluster { seeds: vec![node] }));
     assert_eq!(asked(&stores, &ask(1, 1)).await, Err(StoreFailure::Unreachable));
     assert_eq!(heard.try_iter().count(), 6, "once, and five times more");
-    assert!(Fault::SentOn.to_string().contains("without end"));
+    assert!(Fault::Redirected.to_string().contains("without end"));
 }
 
 #[tokio::test]
@@ -229,9 +229,9 @@ async fn an_address_that_is_silent_takes_no_time_of_the_others_behind_the_name()
     let dialer = dialer(Store { timeout: Duration::from_secs(2), ..store });
     let refused = free_port();
     for addresses in [vec![of(&silent), of(&open)], vec![of(&silent), ([127, 0, 0, 1], refused).into(), of(&open)]] {
-        let stream = dialer.in_time(dialer.race(&*addresses)).await.expect("one takes it");
+        let stream = dialer.in_time(dialer.first(&*addresses)).await.expect("one takes it");
         assert_eq!(stream.peer_addr().expect("it is connected"), of(&open));
     }
-    let fault = dialer.in_time(dialer.race(&[of(&silent)][..])).await.expect_err("nobody takes it");
+    let fault = dialer.in_time(dialer.first(&[of(&silent)][..])).await.expect_err("nobody takes it");
     assert_eq!(fault.code(), "timeout");
 }

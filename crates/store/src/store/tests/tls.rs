@@ -85,11 +85,11 @@ async fn the_nodes_that_a_cluster_names_are_reached_over_tls_and_told_the_passwo
     for name in ["a", "b", "c", "d", "e", "f"] {
         let shared = SharedPolicy { store: "main".into(), ..SharedPolicy::new(name) };
         let answer = asked(&stores, &Ask { shared: Arc::new(shared), ..ask(1, 1) }).await;
-        answer.unwrap_or_else(|away| panic!("{name}: {away:?}: {:?}", stores.heard()));
+        answer.unwrap_or_else(|away| panic!("{name}: {away:?}: {:?}", stores.health()));
         homes.insert(nodes.home(&format!("tidegate:1:{{{name}}}")));
     }
     assert_eq!(homes.len(), 3, "each node was asked");
-    let servers = stores.heard()[0].1.servers.clone();
+    let servers = stores.health()[0].1.servers.clone();
     let by_tls = |at: &Endpoint| nodes.nodes.iter().any(|node| node.tls_port == Some(at.port));
     assert!(servers.len() == 3 && servers.iter().all(by_tls), "{servers:?}");
 }

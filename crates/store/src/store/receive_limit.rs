@@ -1,8 +1,8 @@
-//! A connection on which a server can say only so much.
+//! A limit to the bytes from a server.
 //!
-//! What a store answers is shorter than what it was asked, but a server that is none may send
-//! without end, and what it sends is kept until it is a whole reply. So a connection takes
-//! [`MOST`] bytes, and one more for each that was sent, and ends at the next.
+//! A store's replies are shorter than its requests. But another server may send without end, and
+//! its bytes are kept until they are a whole reply. So a connection receives [`MOST`] bytes, and one
+//! more for each byte sent, and ends at the next.
 
 use std::io;
 use std::pin::Pin;
@@ -10,44 +10,38 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// A stream that ends when too much comes.
+/// A stream with a limit to its received bytes.
 #[derive(Debug)]
-pub(super) struct Bounded<S> {
+pub(super) struct ReceiveLimit<S> {
     stream: S,
-    /// The bytes that may still come.
+    /// The bytes left to receive.
     left: usize,
 }
 
-// === impl Bounded ===
+// === impl ReceiveLimit ===
 
-impl<S> Bounded<S> {
+impl<S> ReceiveLimit<S> {
     pub(super) fn new(stream: S) -> Self {
         Self { stream, left: MOST }
     }
-
-    fn sent(&mut self, bytes: usize) {
-        self.left = self.left.saturating_add(bytes).min(MOST);
-    }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for ReceiveLimit<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
-        let came = buffer.filled().len() - before;
-        let Some(left) = self.left.checked_sub(came) else {
-            self.left = 0;
-            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, "it sends more than a store would")));
-        };
-        self.left = left;
-        Poll::Ready(Ok(()))
+        let received = buffer.filled().len() - before;
+        let left = self.left.checked_sub(received);
+        self.left = left.unwrap_or(0);
+        let too_much = || io::Error::new(io::ErrorKind::InvalidData, "it sends more than a store would");
+        Poll::Ready(left.map(drop).ok_or_else(too_much))
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Bounded<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for ReceiveLimit<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let sent = ready!(Pin::new(&mut self.stream).poll_write(cx, bytes))?;
-        self.sent(sent);
+        self.left = self.left.saturating_add(sent).min(MOST);
         Poll::Ready(Ok(sent))
     }
 
@@ -60,7 +54,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Bounded<S> {
     }
 }
 
-/// The most bytes that may come unasked: all that `doctor` reads of a bucket of ten thousand gates.
+/// The most bytes beyond those sent. `doctor` reads as many of a bucket of ten thousand gates.
 const MOST: usize = 1 << 20;
 
 #[cfg(test)]
@@ -72,7 +66,7 @@ mod tests {
     #[tokio::test]
     async fn so_much_comes_and_what_was_asked_for() {
         let (ours, mut theirs) = tokio::io::duplex(64 * 1024);
-        let mut ours = Bounded::new(ours);
+        let mut ours = ReceiveLimit::new(ours);
         let server = tokio::spawn(async move {
             let mut question = [0; 1000];
             for _ in 0..3 {
