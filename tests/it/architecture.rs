@@ -19,7 +19,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("agenda", &[]),
     ("chart", &[]),
     ("controller", &["agenda"]),
-    ("dialect", &[]),
+    ("dialect", &["api"]),
     ("random", &[]),
     ("release", &[]),
     ("status", &["controls"]),
