@@ -1,9 +1,8 @@
-//! The application behind the commands: it turns a configuration into gates that carry calls, take
-//! reloads and orders, and shut down in order.
+//! The application behind the commands: a configuration becomes gates, which serve calls, take
+//! reloads and orders, and shut down.
 //!
-//! `source` finds the configuration. `prepare` and `gate` build everything from it that can be
-//! built without starting; `check`, `run` and the demo all use them, so that they cannot disagree.
-//! `serve` runs the result.
+//! `source` finds the configuration. `prepare` and `gate` build from it, for `check`, `run` and the
+//! demo, everything that can be built without starting. `serve` runs the result.
 
 pub(crate) mod control_socket;
 mod effective;
@@ -17,6 +16,7 @@ pub(crate) mod operations;
 pub(crate) mod prepare;
 pub(crate) mod reachable;
 pub(crate) mod serve;
+mod signals;
 pub(crate) mod source;
 mod state_file;
 pub(crate) mod webhook;

@@ -1,9 +1,8 @@
-//! The commands: they parse the arguments, report what failed and choose the exit code. Each
-//! command is one file and has no logic of its own.
+//! The commands: they parse the arguments, report errors and choose the exit code. Each command is
+//! one file.
 //!
-//! Exit codes: 0; 64 for a command that makes no sense; 78 for a configuration that cannot work; 1
-//! for everything else. An error is one chain on standard error that names the input and says what
-//! was expected and what to do.
+//! Exit codes: 0; 64 for wrong usage; 78 for a wrong configuration; 1 for everything else. An error
+//! is one chain on standard error that names the input, what was expected, and what to do.
 
 mod bypass;
 mod ca;
@@ -30,7 +29,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
-use self::configured::Configured;
+use self::configured::ConfigOption;
 use crate::app::Failure;
 use crate::release;
 use crate::status::text::count;
@@ -45,7 +44,7 @@ use crate::status::text::count;
     disable_help_subcommand = true,
     max_term_width = 100
 )]
-struct Typed {
+struct CommandLine {
     #[command(subcommand)]
     command: Command,
 }
@@ -55,7 +54,7 @@ struct Typed {
 enum Command {
     /// Carry calls to the API at the configured rate: the sidecar itself
     #[command(after_help = run::EXAMPLES)]
-    Run(Configured),
+    Run(ConfigOption),
     /// List every problem of a configuration, or print what it comes to
     #[command(after_help = check::EXAMPLES)]
     Check(check::Options),
@@ -67,7 +66,7 @@ enum Command {
     Simulate(simulate::Options),
     /// Ask a running tidegate whether it is ready, for an exec probe
     #[command(after_help = health::EXAMPLES)]
-    Health(Configured),
+    Health(ConfigOption),
     /// Show what a running tidegate is doing: who waits, what fails, and why
     #[command(after_help = top::EXAMPLES)]
     Top(top::Options),
@@ -119,51 +118,44 @@ const FAILED: u8 = 1;
 
 /// Parses the command line and runs the command.
 pub fn main() -> ExitCode {
-    let typed = match Typed::try_parse() {
-        Ok(typed) => typed,
+    let line = match CommandLine::try_parse() {
+        Ok(line) => line,
         Err(error) => {
             // If even this cannot be printed, there is no other place to report it.
             drop(error.print());
             return if error.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS };
         }
     };
-    // A process with another configuration may well run, and be what is asked about.
-    let is_question = matches!(typed.command, Command::Explain(_));
-    let done = match typed.command {
-        Command::Run(configured) => apart(run::run, &configured),
-        Command::Check(options) => apart(check::run, &options),
-        Command::Demo(options) => apart(demo::run, &options),
-        Command::Simulate(options) => apart(simulate::run, &options),
-        Command::Health(configured) => apart(health::run, &configured),
-        Command::Top(options) => apart(top::run, &options),
-        Command::Explain(options) => apart(explain::run, &options),
-        Command::Doctor(options) => apart(doctor::run, &options),
-        Command::Forget(options) => apart(forget::run, &options),
-        Command::Bypass(options) => apart(bypass::run, &options),
-        Command::Kubeconfig(options) => apart(kubeconfig::run, &options),
-        Command::Ca(options) => apart(ca::run, &options),
-        Command::Inject(options) => apart(inject::run, &options),
-        Command::Webhook(options) => apart(webhook::run, &options),
-        Command::Schema(options) => apart(schema::run, &options),
-        Command::Completions(options) => apart(completions::run, &options),
-        Command::Man(options) => apart(man::run, &options),
+    // The question may be about a process that runs with another configuration.
+    let is_question = matches!(line.command, Command::Explain(_));
+    let done = match line.command {
+        Command::Run(configured) => run::run(&configured),
+        Command::Check(options) => check::run(&options),
+        Command::Demo(options) => demo::run(&options),
+        Command::Simulate(options) => simulate::run(&options),
+        Command::Health(configured) => health::run(&configured),
+        Command::Top(options) => top::run(&options),
+        Command::Explain(options) => explain::run(&options),
+        Command::Doctor(options) => doctor::run(&options),
+        Command::Forget(options) => forget::run(&options),
+        Command::Bypass(options) => bypass::run(&options),
+        Command::Kubeconfig(options) => kubeconfig::run(&options),
+        Command::Ca(options) => ca::run(&options),
+        Command::Inject(options) => inject::run(&options),
+        Command::Webhook(options) => webhook::run(&options),
+        Command::Schema(options) => schema::run(&options),
+        Command::Completions(options) => completions::run(&options),
+        Command::Man(options) => man::run(&options),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.tell(is_question),
+        Err(failure) => failure.report(is_question),
     }
 }
 
-/// Runs a command in a stack frame of its own. If the compiler put the frames of all commands into
-/// that of `main`, a sidecar would hold the largest of them for as long as it runs.
-#[inline(never)]
-fn apart<Options>(run: fn(&Options) -> Result<(), Failure>, options: &Options) -> Result<(), Failure> {
-    run(options)
-}
-
-/// Returns the definitions of all commands, including those that the short help only names.
+/// Returns the definitions of all commands, including the hidden ones.
 fn definition() -> clap::Command {
-    let mut all = Typed::command();
+    let mut all = CommandLine::command();
     all.build();
     let names: Vec<String> = all.get_subcommands().map(|command| command.get_name().to_owned()).collect();
     names.into_iter().fold(all, |all, name| all.mut_subcommand(name, |command| command.hide(false)))
@@ -172,8 +164,8 @@ fn definition() -> clap::Command {
 // === impl Failure ===
 
 impl Failure {
-    /// Prints the failure, which may be that of a question, and chooses the exit code.
-    fn tell(&self, is_question: bool) -> ExitCode {
+    /// Prints the failure and returns the exit code.
+    fn report(&self, is_question: bool) -> ExitCode {
         match self {
             Self::Config(problems) => {
                 for problem in problems {

@@ -1,9 +1,9 @@
-//! The demo: an embedded API server that fails for a while, a herd of controllers, and a gate
-//! between them, all over real HTTP on loopback. It needs nothing else.
+//! The demo: an embedded API server with a temporary failure, a herd of controllers, and a gate between
+//! them, over HTTP on loopback.
 //!
-//! The same herd runs twice, without the gate and with it, and the API itself counts everything
-//! that is said afterwards. The gate is passed in: this module does not know the proxy. Times are
-//! real; the seed alone decides which objects change, and in which order.
+//! The same herd runs twice, without the gate and with it, and the API counts. The gate is passed in,
+//! so that this module does not depend on the proxy. Times are real; the seed decides which objects
+//! change, and in which order.
 
 mod controller;
 mod record;
@@ -21,13 +21,13 @@ use http::uri::Authority;
 use tokio::task::JoinSet;
 
 use self::controller::HttpController;
-use self::record::{Backlog, Seen};
+use self::record::{Backlog, RunRecord};
 pub use self::scene::{BURST, RATE};
 use self::scene::{CHANGES_PER_SECOND, KINDS, OBJECTS, ObjectId, RENEW_EVERY};
 pub(crate) use self::scene::{RETRY_RATE, Scene};
 use self::server::Api;
-use self::story::Now;
-pub(crate) use self::story::Played;
+pub(crate) use self::story::DemoResult;
+use self::story::TableLine;
 use crate::clock::Clock;
 use crate::moment::Moment;
 use crate::own_client::OwnClient;
@@ -39,16 +39,16 @@ const SAMPLE: Duration = Duration::from_millis(100);
 /// The time between two lines of the table.
 const LINE: Duration = Duration::from_secs(1);
 
-/// An object that has waited longer than this is overdue.
+/// The longest wait before an object is overdue.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The timer's granularity and a little more.
+/// The longest delay to catch up with: more than the timer's granularity.
 const CATCH_UP: Duration = Duration::from_millis(20);
 
-/// The error that kept the gate from starting.
+/// An error of the gate's start.
 pub(crate) type GateError = Box<dyn std::error::Error + Send + Sync>;
 
-/// The reason why the demo could not be played.
+/// An error of the demo.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DemoError {
     /// No port of loopback was available for the API.
@@ -62,17 +62,16 @@ pub(crate) enum DemoError {
     Show(#[source] io::Error),
 }
 
-/// The way by which the herd reaches the API.
+/// The herd's way to the API.
 #[derive(Debug)]
 pub(crate) struct Entrance<Handle> {
     /// The address to call.
     pub(crate) address: SocketAddr,
-    /// Stops what listens there when dropped.
+    /// Stops the listener there when dropped.
     pub(crate) handle: Handle,
 }
 
-/// Plays both runs and prints a line a second meanwhile. `gate` starts a gate in front of the
-/// address it is given.
+/// Plays both runs and prints a line a second. `gate` starts a gate in front of an address.
 ///
 /// # Errors
 /// See [`DemoError`].
@@ -80,50 +79,50 @@ pub(crate) async fn play<Handle>(
     scene: Scene,
     print: fn(&str) -> io::Result<()>,
     gate: impl AsyncFnOnce(SocketAddr) -> Result<Entrance<Handle>, GateError>,
-) -> Result<Played, DemoError> {
+) -> Result<DemoResult, DemoError> {
     let direct = async |address| Ok(Entrance { address, handle: () });
     let without = play_once(scene, print, "without the gate", direct).await?;
     let with = play_once(scene, print, "with the gate", gate).await?;
-    Ok(Played { scene, without, with })
+    Ok(DemoResult { scene, without, with })
 }
 
-/// Plays one run against an API of its own.
+/// Plays one run against a new API.
 async fn play_once<Handle>(
     scene: Scene,
     print: fn(&str) -> io::Result<()>,
     name: &str,
     between: impl AsyncFnOnce(SocketAddr) -> Result<Entrance<Handle>, GateError>,
-) -> Result<Seen, DemoError> {
+) -> Result<RunRecord, DemoError> {
     let clock = Clock::start();
     let api = Api::new(scene, clock);
     let mut tasks = JoinSet::new();
     let address = api.serve(&mut tasks).await.map_err(DemoError::Listen)?;
     let entrance = between(address).await.map_err(DemoError::Gate)?;
     let herd = herd(entrance.address, &api, clock, &mut tasks).map_err(|error| DemoError::Gate(error.into()))?;
-    tasks.spawn(life(Arc::clone(&api), herd.clone(), scene, clock));
-    print(&format!("\n{name}\n{}\n", Now::HEADS)).map_err(DemoError::Show)?;
+    tasks.spawn(change_objects(Arc::clone(&api), herd.clone(), scene, clock));
+    print(&format!("\n{name}\n{}\n", TableLine::HEADS)).map_err(DemoError::Show)?;
     let mut at = clock.now();
     let mut shown = Moment::ZERO;
     while at.since_start() < scene.length {
         let overdue = api.world().overdue(at, PATIENCE);
-        api.world().seen.backlog.push(Backlog { at, overdue });
+        api.world().record.backlog.push(Backlog { at, overdue });
         if at - shown >= LINE {
             shown = at;
             let backing_off = herd.iter().map(|controller| controller.backing_off()).sum();
-            let now = Now { at, is_trouble: scene.trouble().contains(&at), backing_off, overdue };
-            let line = now.line(&api.world().seen);
+            let now = TableLine { at, is_trouble: scene.trouble().contains(&at), backing_off, overdue };
+            let line = now.line(&api.world().record);
             print(&format!("{line}\n")).map_err(DemoError::Show)?;
         }
         let due = at + SAMPLE;
         clock.sleep_until(due).await;
         at = clock.now();
-        let seen = &mut api.world().seen;
-        seen.stalled = seen.stalled.max(at - due);
+        let record = &mut api.world().record;
+        record.stalled = record.stalled.max(at - due);
     }
     tasks.shutdown().await;
     drop(entrance.handle);
-    let seen = std::mem::take(&mut api.world().seen);
-    Ok(seen)
+    let record = std::mem::take(&mut api.world().record);
+    Ok(record)
 }
 
 /// Starts all controllers with their leases.
@@ -142,8 +141,8 @@ fn herd(
     Ok((0..KINDS.len()).zip(offsets).map(start).collect())
 }
 
-/// Changes objects all the time, as users of a cluster do.
-async fn life(api: Arc<Api>, herd: Vec<Arc<HttpController>>, scene: Scene, clock: Clock) {
+/// Changes objects at a steady rate, as users of a cluster do.
+async fn change_objects(api: Arc<Api>, herd: Vec<Arc<HttpController>>, scene: Scene, clock: Clock) {
     let mut random = Random::new(scene.seed);
     let mut next = clock.now() + scene.length / 40;
     loop {
@@ -152,13 +151,12 @@ async fn life(api: Arc<Api>, herd: Vec<Arc<HttpController>>, scene: Scene, clock
         let now = clock.now();
         let generation = api.world().change(object, now);
         herd[object.kind].learn(object.number, generation);
-        // A small delay is made up for; a machine that was busy elsewhere must not look like a
-        // flood of changes.
+        // A longer delay is not caught up: a busy machine must not cause a flood of changes.
         next = (next + Duration::from_secs(1) / CHANGES_PER_SECOND).max(now.back(CATCH_UP));
     }
 }
 
-/// Locks a mutex of the demo, even if a task panicked while it held it.
+/// Locks a mutex, even if a task panicked while it held it.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,10 +1,10 @@
-//! tidegate: a sidecar that holds an API client's calls to a rate, in fair order, instead of
-//! rejecting them.
+//! tidegate: a sidecar against rejected API calls. It delays a client's calls to keep a rate, in fair
+//! order.
 //!
-//! A call comes in and is read as verb and resource ([`api`]), which give a class, a flow and a key
-//! ([`classify`]). The limiter ([`limit`]) answers *go*, *wait here* or *no, come back at*; it is a
-//! pure value. The proxy ([`proxy`]) does the waiting and the forwarding; the upstream's
-//! connections are in [`upstream`]. ARCHITECTURE.md has the map.
+//! A call is read as verb and resource ([`api`]), which give a class, a flow and a key
+//! ([`classify`]). The limiter ([`limit`]), a value without I/O, answers *go*, *wait here* or *retry
+//! at*. The proxy ([`proxy`]) waits and forwards; [`upstream`] has the connections. ARCHITECTURE.md
+//! has the map.
 
 pub extern crate tidegate_call as call;
 #[macro_use]

@@ -1,11 +1,9 @@
 //! The version of the build, and the name of its image.
 //!
-//! A release is built from sources in which `.ci/release/stamp` has put the name of the released
-//! image in the place of the one below, here and in `deploy/`. So whatever is built from them, also
-//! from the package on crates.io, names an image that a registry has.
+//! For a release, `.ci/release/stamp` replaces the name of the image below and in `deploy/`. So all
+//! builds of the released sources, also of the package on crates.io, name an image that exists.
 
-/// The image without its tag. Names below `registry.example` are reserved, so that no registry has
-/// them.
+/// The image without its tag. Names below `registry.example` are reserved, so that they never exist.
 macro_rules! repository {
     () => {
         "registry.example/tidegate"
@@ -15,12 +13,12 @@ macro_rules! repository {
 /// The image of this version.
 pub const IMAGE: &str = concat!(repository!(), ":", env!("CARGO_PKG_VERSION"));
 
-/// Returns true for a build that is not a release: no registry has its image.
+/// Returns true for a build that is not a release: its image does not exist.
 pub fn is_development() -> bool {
     is_reserved(IMAGE)
 }
 
-/// Returns the version as people read it, which says if the build is not a release.
+/// Returns the version for people, with a mark if the build is not a release.
 pub fn version() -> &'static str {
     const VERSION: &str = env!("CARGO_PKG_VERSION");
     const DEVELOPMENT: &str = concat!(env!("CARGO_PKG_VERSION"), " (development build)");

@@ -8,7 +8,7 @@ use tidegate::{
     config,
     simulate::{
         Limits,
-        replay::{Recorded, replay, report},
+        replay::{RecordedLog, replay, report},
     },
 };
 
@@ -20,8 +20,8 @@ static LIMITS: LazyLock<Vec<Limits>> = LazyLock::new(|| {
 });
 
 fuzz_target!(|log: &[u8]| {
-    let recorded = Recorded { name: "calls.jsonl".to_owned(), input: Box::new(log) };
-    if let Ok(replays) = replay(vec![recorded], "api", &LIMITS, &mut |_| {}) {
+    let recorded = RecordedLog { name: "calls.jsonl".to_owned(), input: Box::new(log) };
+    if let Ok(replays) = replay(vec![recorded], "api", &LIMITS) {
         assert!(!report::table(&replays).is_empty() && !report::csv(&replays).is_empty());
         let _chart = report::chart(&replays, "calls.jsonl");
         let _json = report::json(&replays);

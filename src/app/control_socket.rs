@@ -1,8 +1,8 @@
 //! The place of the control socket: where a process makes it, and where commands look for it.
 //!
-//! Without `admin.socket` it is in the folder that the pod's containers share, else in a folder
-//! that only this user can enter: orders must work at night with a file that never named a socket.
-//! There its name is an address that the process listens on, because one user may run several.
+//! Without `admin.socket` it is in the folder that the pod's containers share, else in a folder that
+//! only this user can enter, so that orders work with any configuration. There its name is an address
+//! of the process, because one user may run several.
 
 use std::fs::{self, DirBuilder, Metadata};
 use std::io;
@@ -14,17 +14,17 @@ use crate::spec::{Listen, OwnFile, Settings};
 
 /// A place for the control socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct SocketPlace {
     /// The path.
     pub(crate) path: PathBuf,
-    /// True if its folder is this user's own, and not one that the configuration names.
+    /// True if its folder is this user's own, not a configured one.
     pub(crate) is_private: bool,
 }
 
-// === impl Place ===
+// === impl SocketPlace ===
 
-impl Place {
-    /// Makes its folder if that is for us to make.
+impl SocketPlace {
+    /// Makes its folder if it is the user's own.
     ///
     /// # Errors
     /// Other users could put something else into its place.
@@ -36,16 +36,16 @@ impl Place {
         }
     }
 
-    /// True if a process may have its socket there.
+    /// Returns true if a process may have its socket there.
     pub(crate) fn is_there(&self) -> bool {
         let is_safe = !self.is_private || self.path.parent().is_some_and(|folder| check(folder).is_ok());
         is_safe && self.path.exists()
     }
 }
 
-/// Returns the places at which a process of these settings may have its socket, best first.
-pub(crate) fn places(settings: &Settings) -> Vec<Place> {
-    let named = |path| vec![Place { path, is_private: false }];
+/// Returns the possible places of a process's socket, best first.
+pub(crate) fn places(settings: &Settings) -> Vec<SocketPlace> {
+    let named = |path| vec![SocketPlace { path, is_private: false }];
     let volume = || settings.gates.values().find_map(|gate| gate.tls.as_ref()?.write_to.as_ref());
     match (&settings.admin.socket, volume()) {
         (OwnFile::Off, _) => Vec::new(),
@@ -55,21 +55,21 @@ pub(crate) fn places(settings: &Settings) -> Vec<Place> {
     }
 }
 
-/// Returns the place to ask: the first at which there is a socket, else the best.
+/// Returns the first place with a socket, else the best place.
 pub(crate) fn place_to_ask(settings: &Settings) -> Option<PathBuf> {
     let places = places(settings);
     places.iter().find(|place| place.is_there()).or_else(|| places.first()).map(|place| place.path.clone())
 }
 
-/// The folders in which this user's own may be, best first: that of the session, and one beside
-/// those of other users, as terminal multiplexers do.
+/// Returns the folders of this user, best first: that of the session, and one beside those of other
+/// users, as terminal multiplexers have.
 fn folders() -> Vec<PathBuf> {
     let user = rustix::process::geteuid().as_raw();
     let session = std::env::var_os("XDG_RUNTIME_DIR").map(|folder| PathBuf::from(folder).join("tidegate"));
     session.into_iter().chain([std::env::temp_dir().join(format!("tidegate-{user}"))]).collect()
 }
 
-fn private_places(settings: &Settings, folders: &[PathBuf]) -> Vec<Place> {
+fn private_places(settings: &Settings, folders: &[PathBuf]) -> Vec<SocketPlace> {
     let listens = settings.gates.values().flat_map(|gate| &gate.listen).filter_map(|listen| match listen {
         Listen::Tcp(address) => Some(*address),
         Listen::Unix(_) => None,
@@ -80,15 +80,14 @@ fn private_places(settings: &Settings, folders: &[PathBuf]) -> Vec<Place> {
     let paths = folders.iter().map(|folder| folder.join(name(address)));
     // The kernel's limit, as for `admin.socket`.
     let fits = paths.filter(|path| path.is_absolute() && path.as_os_str().len() <= 80);
-    fits.map(|path| Place { path, is_private: true }).collect()
+    fits.map(|path| SocketPlace { path, is_private: true }).collect()
 }
 
 fn name(address: SocketAddr) -> String {
     format!("{}-{}.sock", address.ip(), address.port())
 }
 
-/// Checks that a folder is this user's own, that only this user can enter it, and that no other
-/// user can replace it.
+/// Checks the owner and modes of a folder: only this user may enter or replace it.
 fn check(folder: &Path) -> io::Result<()> {
     let user = rustix::process::geteuid().as_raw();
     let own = fs::symlink_metadata(folder)?;
@@ -100,7 +99,7 @@ fn check(folder: &Path) -> io::Result<()> {
     Err(io::Error::other(format!("{} can be entered or replaced by other users", folder.display())))
 }
 
-/// True if only this user or root can rename what this user has in a folder.
+/// Returns true if only this user or root can rename this user's files in a folder.
 fn keeps(folder: &Metadata, user: u32) -> bool {
     const STICKY: u32 = 0o1000;
     (folder.uid() == user || folder.uid() == 0) && (folder.mode() & 0o022 == 0 || folder.mode() & STICKY != 0)
@@ -153,7 +152,7 @@ mod tests {
         let around = tempfile::tempdir().expect("a folder");
         let mode = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).expect("it is ours");
         let folder = around.path().join("tidegate");
-        let place = Place { path: folder.join("s.sock"), is_private: true };
+        let place = SocketPlace { path: folder.join("s.sock"), is_private: true };
         place.prepare().expect("it is made");
         assert_eq!(fs::metadata(&folder).expect("it is there").mode() & 0o777, 0o700);
         fs::write(&place.path, "").expect("it can be written");
@@ -168,6 +167,9 @@ mod tests {
         place.prepare().expect("as in /tmp, none but the owner can rename it");
         let link = around.path().join("link");
         symlink(&folder, &link).expect("it can be made");
-        assert!(Place { path: link.join("s.sock"), is_private: true }.prepare().is_err(), "a link is another's to set");
+        assert!(
+            SocketPlace { path: link.join("s.sock"), is_private: true }.prepare().is_err(),
+            "a link is another's to set"
+        );
     }
 }

@@ -1,9 +1,9 @@
-//! The configuration in force as text for the status page, without anything that may be a secret.
+//! The configuration in force as text for the status page, without possible secrets.
 
 use toml::{Table, Value};
 
-/// Returns the configuration for readers. The settings name files with secrets and hold none, but
-/// a class may match by a header or a query parameter that is one, and a URL may have a password.
+/// Returns the configuration without secrets. Settings name files with secrets, but a class may match
+/// by a secret header or query parameter, and a URL may have a password.
 pub(super) fn shown(effective: &str) -> String {
     let Ok(mut settings) = effective.parse::<Table>() else {
         return "the configuration cannot be shown\n".to_owned(); // it was written as TOML

@@ -1,4 +1,4 @@
-//! Puts the egress listener together, and starts it with the gates behind it.
+//! The egress listener: how it is built, and started with the gates behind it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use crate::proxy::{self, Directory, Egress, EgressOptions};
 use crate::spec::{self, Settings};
 use crate::tls;
 
-/// The listener, which only needs its socket and its gates.
+/// The listener before it has its socket and its gates.
 #[derive(Debug)]
 pub(crate) struct PreparedEgress {
     pub(crate) directory: Directory,
-    /// Calls in clear to hosts that no gate lists.
+    /// The gate of calls in clear to unlisted hosts.
     clear: PreparedGate,
     token: Option<Secret>,
     tls: Option<Arc<tls::Listener>>,
@@ -33,13 +33,13 @@ pub(crate) struct PreparedEgress {
 // === impl PreparedEgress ===
 
 impl PreparedEgress {
-    /// Returns what should be known of its CA, and of the API server that judges its clients.
+    /// Returns warnings about its CA and the reviews of its clients.
     pub(crate) fn warnings(&self) -> impl Iterator<Item = String> {
         self.warnings.iter().cloned().chain(self.ca.as_ref().and_then(PreparedCa::warning))
     }
 }
 
-/// Puts the listener together, if there is one.
+/// Builds the listener, if there is one.
 pub(crate) fn prepare_egress(
     settings: &Settings,
     around: &Environment,
@@ -61,7 +61,7 @@ pub(crate) fn prepare_egress(
     Ok(Some(PreparedEgress { directory, clear, token, tls, clients, ca, warnings }))
 }
 
-/// Makes the judge of the listener's clients.
+/// Builds the judge of the listener's clients.
 pub(crate) fn judge(
     clients: &spec::Clients,
     around: &Environment,
@@ -73,7 +73,7 @@ pub(crate) fn judge(
     judge.ok_or_else(|| Trouble::Missing(anyhow!(tls::TlsError::Randomness)))
 }
 
-/// Makes the gate without limits.
+/// Builds the gate without limits.
 fn clear(drain: Duration, around: &Environment, clock: Clock) -> Result<PreparedGate, Trouble> {
     let loaded = config::load_text("egress".to_owned(), CLEAR.to_owned(), &[]);
     let gate = loaded.ok().and_then(|loaded| loaded.settings.gates.into_values().next());
@@ -105,7 +105,7 @@ pub(crate) async fn start(
     Ok(egress)
 }
 
-/// Nothing is limited and nothing remembered, and calls leave as they came.
+/// A gate without limits or memory; calls leave unchanged.
 const CLEAR: &str = "[gates.others]
 kind = \"http\"
 upstream = \"http://egress.invalid\"

@@ -1,12 +1,11 @@
-//! The reasons why a command could not do its work: the problems of a configuration, or an error of
-//! another kind.
+//! The failure of a command: the problems of a configuration, or another error.
 
 use crate::config::Problem;
 
 /// The reason why a command failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The configuration cannot work, for all of these reasons.
+    /// The problems of the configuration.
     Config(Vec<String>),
     /// Any other error.
     Other(anyhow::Error),

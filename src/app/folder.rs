@@ -1,6 +1,5 @@
-//! Keeps up to date what the clients of a TLS gate rely on: the listener's certificate, and the
-//! folder that the controller mounts. Kubelet renews a pod's token, and the controller reads the
-//! copy.
+//! The folder of a TLS gate for the controller. It and the listener's certificate are kept up to date.
+//! Kubelet renews a pod's token, and the controller reads the copy.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -16,32 +15,37 @@ use crate::credentials::{PodToken, Secret};
 use crate::moment::Moment;
 use crate::tls::{self, Listener};
 
-/// The folder, and what goes into it.
+/// The folder, and its content.
 #[derive(Debug)]
 pub(crate) struct Folder {
     pub(crate) path: PathBuf,
     pub(crate) listener: Arc<Listener>,
-    pub(crate) token: Option<Token>,
+    pub(crate) token: Option<ControllerToken>,
     pub(crate) namespace: Option<String>,
 }
 
-/// The token that the controller sends.
+/// The token of the controller.
 #[derive(Debug)]
-pub(crate) enum Token {
-    /// The pod's own identity, which the gate passes through.
+pub(crate) enum ControllerToken {
+    /// The pod's own token, passed through by the gate.
     Passed(Secret),
-    /// The token that the gate requires while it lends its own identity.
+    /// The token required by a gate with its own credentials.
     Pods(PodToken),
 }
 
-/// The content of the folder that changes: the CA, its key, and the token.
-type Written = (Arc<str>, Option<String>, Option<String>);
+/// The changing content of the folder.
+#[derive(PartialEq)]
+struct FolderContents {
+    ca: Arc<str>,
+    ca_key: Option<String>,
+    token: Option<String>,
+}
 
-/// The time between two looks. Certificates and tokens are renewed hours before they end; files
-/// that others write must be taken over well within a minute.
-const LOOK_AGAIN: Duration = Duration::from_secs(10);
+/// The interval of refreshes. Certificates and tokens are renewed hours before they end; files of
+/// others must be loaded well within a minute.
+const REFRESH: Duration = Duration::from_secs(10);
 
-/// Writes the folder, if there is one, and then keeps it and the listener's certificate fresh until
+/// Writes the folder, if there is one, and keeps it and the listener's certificate up to date until
 /// `stop`.
 pub(crate) fn keep(
     listener: Arc<Listener>,
@@ -57,7 +61,7 @@ pub(crate) fn keep(
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = clock.sleep(LOOK_AGAIN) => {}
+                () = clock.sleep(REFRESH) => {}
             }
             listener.refresh(tls::wall());
             let Some(folder) = &folder else { continue };
@@ -66,7 +70,7 @@ pub(crate) fn keep(
             }
             match folder.write(server.as_deref(), clock.now()) {
                 Ok(contents) => written = Some(contents),
-                Err(error) => tracing::warn!(%error, "what the controller reads is old"),
+                Err(error) => tracing::warn!(%error, "cannot write the gate's folder: the controller reads old files"),
             }
         }
     });
@@ -76,18 +80,18 @@ pub(crate) fn keep(
 // === impl Folder ===
 
 impl Folder {
-    fn contents(&self, now: Moment) -> Written {
+    fn contents(&self, now: Moment) -> FolderContents {
         let token = match &self.token {
             None => None,
-            Some(Token::Passed(secret)) => secret.reveal(now),
-            Some(Token::Pods(token)) => Some(token.reveal().to_owned()),
+            Some(ControllerToken::Passed(secret)) => secret.reveal(now),
+            Some(ControllerToken::Pods(token)) => Some(token.reveal().to_owned()),
         };
-        (self.listener.ca(), self.listener.ca_key(), token)
+        FolderContents { ca: self.listener.ca(), ca_key: self.listener.ca_key(), token }
     }
 
-    fn write(&self, server: Option<&str>, now: Moment) -> Result<Written, FolderError> {
+    fn write(&self, server: Option<&str>, now: Moment) -> Result<FolderContents, FolderError> {
         let written = self.contents(now);
-        let (ca, ca_key, token) = &written;
+        let FolderContents { ca, ca_key, token } = &written;
         let ca_key = ca_key.as_deref();
         let token = token.as_deref();
         let namespace = self.namespace.as_deref();
@@ -105,7 +109,7 @@ mod tests {
         let place = tempfile::tempdir().expect("a folder");
         let (source, path) = (place.path().join("source"), place.path().join("shared"));
         std::fs::write(&source, "old").expect("it can be written");
-        let token = Token::Passed(Secret::file(&source).expect("a token"));
+        let token = ControllerToken::Passed(Secret::file(&source).expect("a token"));
         let listener = Arc::new(tls::self_signed(&[], &[], None).expect("made"));
         let folder =
             Folder { path: path.clone(), listener: Arc::clone(&listener), token: Some(token), namespace: None };
@@ -116,10 +120,10 @@ mod tests {
         assert_eq!((read("token").as_str(), read("ca.crt").as_str()), ("old", &*listener.ca()));
         assert!(read("kubeconfig").contains("https://[::1]:8443"));
         std::fs::write(&source, "new").expect("it can be written");
-        clock.sleep(Duration::from_secs(60) + LOOK_AGAIN).await;
+        clock.sleep(Duration::from_secs(60) + REFRESH).await;
         assert_eq!(read("token"), "new");
         std::fs::remove_dir_all(&path).expect("removed");
-        clock.sleep(LOOK_AGAIN * 2).await;
+        clock.sleep(REFRESH * 2).await;
         assert_eq!(read("token"), "new");
     }
 }

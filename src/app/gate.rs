@@ -1,11 +1,10 @@
-//! Puts one gate together from upstream, credentials and TLS, as the configuration says.
+//! How a gate is built from its configuration: upstream, credentials and TLS.
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::folder::{Folder, Token};
+use super::folder::{ControllerToken, Folder};
 use crate::classify::ApiKind;
 use crate::clients;
 use crate::clock::Clock;
@@ -19,7 +18,7 @@ use crate::{proxy, tls};
 use anyhow::anyhow;
 use http::uri::Scheme;
 
-/// A gate that only needs its sockets.
+/// A gate before it listens.
 #[derive(Debug)]
 pub(crate) struct PreparedGate {
     pub(crate) options: proxy::Options,
@@ -27,31 +26,32 @@ pub(crate) struct PreparedGate {
     pub(crate) credentials: &'static str,
     /// Notes for the user, logged once at start.
     pub(crate) notes: Vec<String>,
-    /// The warning that the API will not know the gate's clients, if that is so.
+    /// The warning about clients without credentials.
     anonymous: Option<String>,
-    /// Warnings about what works but should be known.
+    /// Warnings for the user.
     warnings: Vec<String>,
-    /// The files through which the controller reaches the gate.
+    /// The files for the controller.
     pub(crate) folder: Option<Folder>,
 }
 
-/// The reason why a gate cannot be put together.
+/// The reason why a gate cannot be built.
 #[derive(Debug)]
 pub(crate) enum Trouble {
     /// The configuration is wrong at this key.
     Wrong { key: &'static str, what: anyhow::Error },
-    /// Something is missing that the configuration relies on.
+    /// Something that the configuration needs does not exist here.
     Missing(anyhow::Error),
 }
 
-/// Puts a gate together.
+/// Builds a gate.
 pub(crate) fn prepare_gate(
     gate: Gate,
     around: &Environment,
     drain: Duration,
     clock: Clock,
 ) -> Result<PreparedGate, Trouble> {
-    let resolved = resolve(&gate, around)?;
+    let resolved = credentials::resolve(&gate.upstream, &gate.upstream_tls, around)
+        .map_err(|error| unresolved(error, format!("gate {}", gate.name), "upstream"))?;
     not_itself(&gate, &resolved.target)?;
     let mut warnings = resolved.warnings.clone();
     let asks_by_tls = gate.clients.as_ref().is_none_or(Clients::need_certificates);
@@ -93,7 +93,7 @@ pub(crate) fn prepare_gate(
 // === impl PreparedGate ===
 
 impl PreparedGate {
-    /// Returns what works, but should be known; `from` names the configuration.
+    /// Returns the warnings for the user; `from` names the configuration.
     pub(crate) fn warnings(&self, origins: &Origins, from: &str) -> Vec<String> {
         let name = &self.options.gate.name;
         let anonymous =
@@ -102,7 +102,7 @@ impl PreparedGate {
     }
 }
 
-/// Returns what the controller needs to reach a TLS gate, if there is a folder for it.
+/// Returns the folder with the controller's files, if a TLS gate has one.
 fn folder(
     gate: &Gate,
     listener: &Arc<tls::Listener>,
@@ -112,8 +112,12 @@ fn folder(
 ) -> Option<Folder> {
     let path = gate.tls.as_ref()?.write_to.clone()?;
     let token = match pod_token {
-        Some(token) => Some(Token::Pods(token.clone())),
-        None => resolved.credential.as_ref().filter(|_| !injects).map(|passed| Token::Passed(passed.secret.clone())),
+        Some(token) => Some(ControllerToken::Pods(token.clone())),
+        None => resolved
+            .credential
+            .as_ref()
+            .filter(|_| !injects)
+            .map(|passed| ControllerToken::Passed(passed.secret.clone())),
     };
     Some(Folder { path, listener: Arc::clone(listener), token, namespace: resolved.namespace.clone() })
 }
@@ -121,36 +125,27 @@ fn folder(
 /// Returns the token for the folder if the gate lends its own identity: in-cluster clients do not
 /// start without one, and off loopback the gate requires it.
 fn pod_token(gate: &Gate, injects: bool) -> Result<Option<PodToken>, Trouble> {
-    let has_folder = write_to(gate.tls.as_ref()).is_some();
-    if !(injects && has_folder) {
-        return Ok(None);
-    }
-    if let Some(token) =
-        write_to(gate.tls.as_ref()).and_then(credentials::folder::left_token).as_deref().and_then(PodToken::again)
-    {
-        return Ok(Some(token));
-    }
-    PodToken::random().map(Some).map_err(|error| Trouble::Missing(error.into()))
+    let folder = gate.tls.as_ref().and_then(|tls| tls.write_to.as_deref());
+    let Some(folder) = folder.filter(|_| injects) else { return Ok(None) };
+    let left = credentials::folder::left_token(folder).as_deref().and_then(PodToken::again);
+    let token = left.map_or_else(PodToken::random, Ok);
+    token.map(Some).map_err(|error| Trouble::Missing(error.into()))
 }
 
-/// Returns the folder that the controller mounts.
-fn write_to(tls: Option<&ListenerTls>) -> Option<&Path> {
-    tls?.write_to.as_deref()
-}
-
-/// Resolves where calls go.
-fn resolve(gate: &Gate, around: &Environment) -> Result<ResolvedUpstream, Trouble> {
-    credentials::resolve(&gate.upstream, &gate.upstream_tls, around).map_err(|error| match error {
+/// Returns the trouble of an upstream or API server; `of` is what needs it, and `key` its place.
+fn unresolved(error: CredentialsError, of: String, key: &'static str) -> Trouble {
+    match error {
         CredentialsError::NotInCluster(_) | CredentialsError::NoKubeconfig(_) => {
-            Trouble::Missing(anyhow!(error).context(format!("gate {}", gate.name)))
+            Trouble::Missing(anyhow!(error).context(of))
         }
-        CredentialsError::Tls(_) | CredentialsError::HalfIdentity => Trouble::wrong("upstream_tls", error),
-        error => Trouble::wrong("upstream", error),
-    })
+        CredentialsError::Tls(_) | CredentialsError::HalfIdentity if key == "upstream" => {
+            Trouble::wrong("upstream_tls", error)
+        }
+        error => Trouble::wrong(key, error),
+    }
 }
 
-/// Checks that an upstream that is given by address is not where the gate listens itself. A name is
-/// looked up, and checked, with each connection.
+/// Rejects an upstream address of the gate itself. Names are checked with each connection.
 fn not_itself(gate: &Gate, target: &upstream::Target) -> Result<(), Trouble> {
     let host = target.authority.host().trim_start_matches('[').trim_end_matches(']');
     let is_localhost = host.eq_ignore_ascii_case("localhost");
@@ -159,7 +154,8 @@ fn not_itself(gate: &Gate, target: &upstream::Target) -> Result<(), Trouble> {
     let port = target.authority.port_u16().unwrap_or(usual);
     let is_own = |listen: &&Listen| {
         let Listen::Tcp(own) = listen else { return false };
-        let (ip, is_loopback) = (own.ip().to_canonical(), is_localhost || address.is_some_and(|ip| ip.is_loopback()));
+        let ip = own.ip().to_canonical();
+        let is_loopback = is_localhost || address.is_some_and(|ip| ip.is_loopback());
         let is_here =
             address == Some(ip) || is_loopback && ip.is_unspecified() || is_localhost && ip == Ipv4Addr::LOCALHOST;
         own.port() == port && is_here
@@ -167,14 +163,14 @@ fn not_itself(gate: &Gate, target: &upstream::Target) -> Result<(), Trouble> {
     match gate.listen.iter().find(is_own).filter(|_| target.proxy.is_none()) {
         None => Ok(()),
         Some(own) => {
-            let what =
-                anyhow!("{host}:{port} is this gate itself, which listens on {own}; expected the address of the API");
-            Err(Trouble::wrong("upstream", what))
+            let why =
+                format!("{host}:{port} is this gate itself, which listens on {own}; expected the address of the API");
+            Err(Trouble::wrong("upstream", why))
         }
     }
 }
 
-/// Makes the judge of the gate's clients, if it asks who they are.
+/// Builds the judge of the gate's clients, if it has one.
 fn clients(
     gate: &Gate,
     around: &Environment,
@@ -189,7 +185,7 @@ fn clients(
     judge.map(Some).ok_or_else(|| Trouble::Missing(anyhow!(tls::TlsError::Randomness)))
 }
 
-/// Returns the API server that reviews the tokens of clients, if they show any.
+/// Returns the API server for reviews of tokens, if clients have tokens.
 pub(super) fn reviewer(
     clients: &Clients,
     tls: &UpstreamTls,
@@ -200,24 +196,19 @@ pub(super) fn reviewer(
     if clients.tokens == Tokens::Off {
         return Ok(None);
     }
-    let resolved = credentials::resolve(&clients.api, tls, around).map_err(|error| match error {
-        CredentialsError::NotInCluster(_) | CredentialsError::NoKubeconfig(_) => {
-            Trouble::Missing(anyhow!(error).context("clients.api"))
-        }
-        error => Trouble::wrong("clients.api", error),
-    })?;
-    warnings
-        .extend(resolved.warnings.iter().filter(|warning| !warnings.contains(warning)).cloned().collect::<Vec<_>>());
+    let key = "clients.api";
+    let resolved =
+        credentials::resolve(&clients.api, tls, around).map_err(|error| unresolved(error, key.to_owned(), key))?;
+    let news: Vec<_> = resolved.warnings.iter().filter(|warning| !warnings.contains(warning)).cloned().collect();
+    warnings.extend(news);
     if !resolved.has_credentials() {
         let why = "has no credentials with which the gate could ask for a TokenReview";
-        return Err(Trouble::wrong("clients.api", anyhow!(why)));
+        return Err(Trouble::wrong(key, why));
     }
-    let api = Api::new(&resolved, "tidegate", clock).map_err(|error| Trouble::wrong("clients.api", error))?;
-    Ok(Some(api))
+    Api::new(&resolved, "tidegate", clock).map(Some).map_err(|error| Trouble::wrong(key, error))
 }
 
-/// Returns the TLS of the listener. Where it has a client CA, clients must show a certificate,
-/// unless they may show something else instead.
+/// Returns the TLS of the listener. With a client CA, clients need a certificate if `must_show`.
 pub(super) fn listener(tls: &ListenerTls, listen: &[Listen], must_show: bool) -> Result<tls::Listener, Trouble> {
     let client_ca = tls.client_ca.as_deref();
     let made = match &tls.mode {
@@ -228,18 +219,18 @@ pub(super) fn listener(tls: &ListenerTls, listen: &[Listen], must_show: bool) ->
     made.map_err(|error| Trouble::wrong("tls", error))
 }
 
-/// Signs by the CA that an earlier gate of this pod has left, so that a controller that outlives a
-/// gate trusts the next one; otherwise by a new CA.
+/// Signs by the CA of an earlier gate of this pod, so that a running controller trusts the next gate;
+/// otherwise by a new CA.
 fn self_signed(tls: &ListenerTls, addresses: &[IpAddr]) -> Result<tls::Listener, tls::TlsError> {
     let client_ca = tls.client_ca.as_deref();
-    let left = write_to(Some(tls)).and_then(credentials::folder::left_ca_key);
+    let left = tls.write_to.as_deref().and_then(credentials::folder::left_ca_key);
     match left.map(|key| tls::self_signed_by(&key, &tls.names, addresses, client_ca)) {
         Some(Ok(listener)) => Ok(listener),
         Some(Err(_)) | None => tls::self_signed(&tls.names, addresses, client_ca),
     }
 }
 
-/// Returns the addresses that a certificate is for. A listener on every address adds none.
+/// Returns the addresses of a certificate. A listener on every address adds none.
 fn addresses(listen: &[Listen]) -> Vec<IpAddr> {
     let tcp = listen.iter().filter_map(|listen| match listen {
         Listen::Tcp(address) => Some(address.ip()),
@@ -248,7 +239,7 @@ fn addresses(listen: &[Listen]) -> Vec<IpAddr> {
     tcp.filter(|ip| !ip.is_unspecified()).collect()
 }
 
-/// Decides whose credentials the upstream sees.
+/// Returns the injector of the credentials for the upstream.
 fn injector(
     gate: &Gate,
     resolved: &ResolvedUpstream,
@@ -299,8 +290,8 @@ fn notes(gate: &Gate, injects: bool, is_warned: bool) -> Vec<String> {
     notes
 }
 
-/// Warns of a plain listener to which client-go and kubectl would show no credentials, where the API
-/// wants to see the client's own. An upstream without TLS gets none of them directly either.
+/// Returns a warning of a plain listener if clients need their own credentials: client-go and kubectl
+/// send none over plain HTTP. An upstream without TLS would not get them directly either.
 fn anonymous(gate: &Gate, injects: bool, scheme: &Scheme) -> Option<String> {
     let is_plain = gate.kind == ApiKind::Kubernetes && gate.tls.is_none() && *scheme == Scheme::HTTPS;
     (is_plain && !injects).then(|| {
@@ -316,7 +307,7 @@ fn anonymous(gate: &Gate, injects: bool, scheme: &Scheme) -> Option<String> {
 // === impl Trouble ===
 
 impl Trouble {
-    /// The error's own text has that of its cause.
+    /// Returns an error of this key, with the text of its cause.
     fn wrong(key: &'static str, error: impl std::fmt::Display) -> Self {
         Self::Wrong { key, what: anyhow!("{error}") }
     }

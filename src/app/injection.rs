@@ -1,13 +1,12 @@
-//! The limits of an injected gate, checked as strictly as a configuration: for `inject` and for the
-//! webhook.
+//! The limits of an injected gate, checked as a configuration is, for `inject` and the webhook.
 
 use super::failure::Failure;
 use super::source;
 use crate::config::Input;
 use crate::inject::{self, Options};
 
-/// Adds limits (`KEY=VALUE`) to the options of an injection, and checks all of them together. A
-/// problem names the limit as it was typed.
+/// Adds limits (`KEY=VALUE`) to the options of an injection, and checks all together. A problem
+/// names the limit as typed.
 pub(crate) fn with_limits(mut options: Options, sets: &[String]) -> Result<Options, Failure> {
     let limits = sets.iter().map(|set| variable(set)).collect::<Result<Vec<_>, _>>();
     let limits = limits.map_err(|problem| Failure::Other(anyhow::anyhow!(problem)))?;
@@ -23,7 +22,7 @@ pub(crate) fn checked(options: Options, sets: &[String]) -> Result<Options, Vec<
     with_limits(options, sets).map_err(Failure::problems)
 }
 
-/// Names the limit that was typed in the problems of its variable.
+/// Replaces the variables in problems by the limits as typed.
 fn of_sets(failure: Failure, sets: &[String], limits: &[(String, String)]) -> Failure {
     let Failure::Config(problems) = failure else { return failure };
     let named = |problem: String| {
@@ -37,7 +36,7 @@ fn of_sets(failure: Failure, sets: &[String], limits: &[(String, String)]) -> Fa
     Failure::Config(problems.into_iter().map(named).collect())
 }
 
-/// Turns `bucket.rate=20` into the variable that sets it.
+/// Turns `bucket.rate=20` into its variable.
 fn variable(set: &str) -> Result<(String, String), String> {
     let Some((key, value)) = set.split_once('=') else {
         return Err(format!("--set {set}: expected KEY=VALUE, as in --set bucket.rate=20"));

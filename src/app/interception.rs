@@ -1,5 +1,5 @@
-//! The CA of interception: given in files, or taken over from the process before, or made and kept
-//! for the one after; and written to the folder from which clients learn to trust it.
+//! The CA of interception: given in files, or left by the process before, or made and kept for the
+//! next one. It is written to a folder for the clients that trust it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,19 +13,19 @@ use crate::credentials::folder::{self, FolderError};
 use crate::spec::{EgressCa, Settings};
 use crate::tls::{self, CurrentCa, GivenCa, GivenCaError, Interception, Trust};
 
-/// The CA before it is made.
+/// The CA before it is made or read.
 #[derive(Debug)]
 pub(crate) struct PreparedCa {
     settings: EgressCa,
     permitted: Vec<String>,
-    /// The CA that is given, and the files that it was made of.
+    /// A given CA, with its files.
     given: Option<(GivenCa, Interception)>,
 }
 
 // === impl PreparedCa ===
 
 impl PreparedCa {
-    /// Checks what the CA needs; `None` if no gate intercepts.
+    /// Checks the files of the CA; `None` if no gate intercepts.
     pub(crate) fn new(settings: &Settings) -> Result<Option<Self>, Trouble> {
         let permitted = settings.intercepted_names();
         let Some(egress) = settings.egress.as_ref().filter(|_| !permitted.is_empty()) else { return Ok(None) };
@@ -33,17 +33,17 @@ impl PreparedCa {
         if let Some(file) = &settings.extra_roots {
             tls::extra_roots(file).map_err(|error| Trouble::Wrong { key: "ca.extra_roots", what: error.into() })?;
         }
-        let given = settings.given.as_ref().map(|_| look(&settings, &permitted)).transpose();
+        let given = settings.given.as_ref().map(|_| read_given(&settings, &permitted)).transpose();
         let given = given.map_err(|unfit| Trouble::Wrong { key: unfit.key, what: unfit.into() })?;
         Ok(Some(Self { settings, permitted, given: given.flatten() }))
     }
 
-    /// Returns a sentence about a CA that ends soon.
+    /// Returns a warning if the CA ends soon.
     pub(crate) fn warning(&self) -> Option<String> {
         ending(&self.given.as_ref()?.1)
     }
 
-    /// Makes the CA, and writes what clients need; keeps that there until `stop`.
+    /// Makes the CA, and keeps the files for clients up to date until `stop`.
     pub(crate) fn open(mut self, clock: Clock, stop: CancellationToken) -> anyhow::Result<Arc<CurrentCa>> {
         let (files, ca) = match self.given.take() {
             Some((files, ca)) => (Some(files), ca),
@@ -57,11 +57,11 @@ impl PreparedCa {
             "TLS to hosts of gates with intercept = true is opened: their calls pass here in clear"
         );
         let ca = Arc::new(CurrentCa::new(ca));
-        tokio::spawn(self.look_after(Arc::clone(&ca), Known { files, trust, told: None }, clock, stop));
+        tokio::spawn(self.keep_fresh(Arc::clone(&ca), TrustState { files, trust, logged: None }, clock, stop));
         Ok(ca)
     }
 
-    /// Goes on with the CA that is kept, or makes one.
+    /// Returns the kept CA, or makes one.
     fn make(&self) -> anyhow::Result<Interception> {
         let ca = self.take_over().map_or_else(|| Interception::new(&self.permitted), Ok)?;
         if let Some(keep) = &self.settings.keep {
@@ -70,7 +70,7 @@ impl PreparedCa {
         Ok(ca)
     }
 
-    /// Returns the CA that an earlier gate of this pod has left.
+    /// Returns the CA of an earlier gate of this pod.
     fn take_over(&self) -> Option<Interception> {
         let left = folder::left_egress_ca(self.settings.keep.as_deref()?)?;
         match Interception::again(&left, &self.permitted, tls::wall()) {
@@ -99,48 +99,50 @@ impl PreparedCa {
         folder::write_public(&folder.join("certs"), &[(Trust::HASHED, trust.ca.as_bytes())])
     }
 
-    /// Takes over files of a given CA that have changed. Writes what clients need again when it or
-    /// the roots have, or when someone has removed it.
-    async fn look_after(self, ca: Arc<CurrentCa>, mut known: Known, clock: Clock, stop: CancellationToken) {
+    /// Loads the files of a given CA when they change. Writes the files for clients again when the CA
+    /// or the roots change, or when someone has removed them.
+    async fn keep_fresh(self, ca: Arc<CurrentCa>, mut known: TrustState, clock: Clock, stop: CancellationToken) {
         let this = Arc::new(self);
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = clock.sleep(LOOK_AGAIN) => {}
+                () = clock.sleep(REFRESH) => {}
             }
-            let looking = Arc::clone(&this);
+            let own = Arc::clone(&this);
             let of = Arc::clone(&ca);
             // On another thread: some hundred certificates are read.
-            let looked = tokio::task::spawn_blocking(move || {
-                looking.look_again(&of, &mut known);
+            let checked = tokio::task::spawn_blocking(move || {
+                own.refresh(&of, &mut known);
                 known
             });
-            match looked.await {
-                Ok(looked) => known = looked,
+            match checked.await {
+                Ok(checked) => known = checked,
                 Err(_) => return,
             }
         }
     }
 
-    fn look_again(&self, ca: &CurrentCa, known: &mut Known) {
-        let mut news = None;
+    fn refresh(&self, ca: &CurrentCa, known: &mut TrustState) {
+        let mut problem = None;
         if known.files.is_some() {
-            match look(&self.settings, &self.permitted) {
+            match read_given(&self.settings, &self.permitted) {
                 Ok(Some((files, found))) if known.files.as_ref() != Some(&files) => {
                     ca.replace(found);
                     known.files = Some(files);
-                    tracing::info!("the egress CA that is given has changed, and signs from now on");
+                    tracing::info!("the changed egress CA is loaded, and signs from now on");
                 }
                 Ok(_) => {}
-                Err(GivenCaError { key, why }) => news = Some(format!("egress.{key}: {why}; the last good CA is kept")),
+                Err(GivenCaError { key, why }) => {
+                    problem = Some(format!("egress.{key}: {why}; the last good CA is kept"))
+                }
             }
         }
         let ca = ca.get();
-        known.tell(news.or_else(|| ending(&ca)));
+        known.log(problem.or_else(|| ending(&ca)));
         let found = match self.trust(&ca) {
             Ok(found) => found,
             Err(error) => {
-                tracing::warn!(%error, "the roots for the egress listener's clients stay as they were");
+                tracing::warn!(%error, "cannot read egress.ca.extra_roots: clients of the egress listener keep the old roots");
                 known.trust.clone()
             }
         };
@@ -149,39 +151,41 @@ impl PreparedCa {
         }
         match self.write(&found) {
             Ok(()) => known.trust = found,
-            Err(error) => tracing::warn!(%error, "what the egress listener's clients trust is old"),
+            Err(error) => {
+                tracing::warn!(%error, "cannot write the CA files: clients of the egress listener read old ones")
+            }
         }
     }
 }
 
-/// What the last look has found.
-struct Known {
-    /// The files of a CA that is given.
+/// The files at the last refresh.
+struct TrustState {
+    /// The files of a given CA.
     files: Option<GivenCa>,
     trust: Trust,
-    /// What was said of the CA last: it is said once.
-    told: Option<String>,
+    /// The last logged problem of the CA; each is logged once.
+    logged: Option<String>,
 }
 
-// === impl Known ===
+// === impl TrustState ===
 
-impl Known {
-    fn tell(&mut self, news: Option<String>) {
-        if news != self.told {
-            match &news {
-                Some(news) => tracing::warn!("{news}"),
-                None => tracing::info!("the egress CA is good again"),
+impl TrustState {
+    fn log(&mut self, problem: Option<String>) {
+        if problem != self.logged {
+            match &problem {
+                Some(problem) => tracing::warn!("{problem}"),
+                None => tracing::info!("the egress CA is valid again"),
             }
-            self.told = news;
+            self.logged = problem;
         }
     }
 }
 
 // === helpers ===
 
-/// Reads the CA that is given, if one is. Two files are not swapped at one moment: what does not
-/// fit may do so on a second look.
-fn look(settings: &EgressCa, permitted: &[String]) -> Result<Option<(GivenCa, Interception)>, GivenCaError> {
+/// Reads the given CA, if there is one. Its files are not replaced at the same moment, so a mismatch is
+/// read again.
+fn read_given(settings: &EgressCa, permitted: &[String]) -> Result<Option<(GivenCa, Interception)>, GivenCaError> {
     let Some(given) = &settings.given else { return Ok(None) };
     let once = || {
         let files = GivenCa::read(&given.cert, &given.key, &given.root)?;
@@ -191,7 +195,7 @@ fn look(settings: &EgressCa, permitted: &[String]) -> Result<Option<(GivenCa, In
     once().or_else(|_: GivenCaError| once())
 }
 
-/// Says that a CA ends soon.
+/// Returns a warning if a CA ends soon.
 fn ending(ca: &Interception) -> Option<String> {
     let ends = httpdate::fmt_http_date(ca.ends_soon(tls::wall())?);
     Some(format!(
@@ -200,8 +204,8 @@ fn ending(ca: &Interception) -> Option<String> {
 }
 
 const CA: &str = "ca.crt";
-/// Roots change by a renewal of the image or of a mounted file.
-const LOOK_AGAIN: Duration = Duration::from_secs(60);
+/// The interval of refreshes. Roots change with the image or a mounted file.
+const REFRESH: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests {
@@ -241,7 +245,7 @@ mod tests {
         assert_eq!((mode(&keep), mode(&keep.join("egress-ca.pem"))), (0o700, 0o600));
 
         fs::remove_dir_all(&shared).expect("removed");
-        clock.sleep(LOOK_AGAIN + Duration::from_secs(1)).await;
+        clock.sleep(REFRESH + Duration::from_secs(1)).await;
         while !shared.join("trust.jks").exists() {
             tokio::task::yield_now().await; // another thread reads the roots
         }
@@ -285,7 +289,7 @@ mod tests {
 
         // One for other hosts does not take its place, nor a key alone.
         write(&make("b.example"));
-        clock.sleep(LOOK_AGAIN * 3).await;
+        clock.sleep(REFRESH * 3).await;
         assert_eq!(ca.get().root(), first.root());
         assert!(matches!(prepare(), Err(Trouble::Wrong { key: "ca.cert", .. })));
         write(&first);
@@ -293,7 +297,7 @@ mod tests {
         assert!(matches!(prepare(), Err(Trouble::Wrong { key: "ca.key", .. })));
 
         write(&second);
-        clock.sleep(LOOK_AGAIN * 3).await;
+        clock.sleep(REFRESH * 3).await;
         while ca.get().root() != second.root()
             || fs::read_to_string(at("shared/ca.crt")).ok() != Some(second.published())
         {

@@ -1,4 +1,4 @@
-//! The memory that this process may use, and the settings that would use more.
+//! The memory limit of this process, and settings beyond it.
 
 use std::fs;
 use std::path::Path;
@@ -11,14 +11,13 @@ pub(super) fn limit() -> Option<usize> {
     limit_in(Path::new("/sys/fs/cgroup"))
 }
 
-/// Reads the limit of the second version of control groups, or else of the first, whose word for no
-/// limit is a number that no machine has.
+/// Reads the limit of control groups v2, else v1, where no limit is a huge number.
 fn limit_in(folder: &Path) -> Option<usize> {
     let read = |file: &str| fs::read_to_string(folder.join(file)).ok()?.trim().parse().ok();
     read("memory.max").or_else(|| read("memory/memory.limit_in_bytes")).filter(|limit| *limit < MOST)
 }
 
-/// Finds gates whose kept answers together would not leave the process the half of its memory.
+/// Returns a problem if the kept answers of all gates may take more than half of the memory.
 pub(super) fn problem<'a>(gates: impl Iterator<Item = &'a Gate>, limit: usize) -> Option<String> {
     let gates: Vec<(&Arc<str>, usize)> =
         gates.map(|gate| (&gate.name, gate.revalidation.bytes_in_use())).filter(|(_, bytes)| *bytes > 0).collect();
@@ -31,7 +30,7 @@ pub(super) fn problem<'a>(gates: impl Iterator<Item = &'a Gate>, limit: usize) -
     ))
 }
 
-/// More is no limit.
+/// A larger number means no limit.
 const MOST: usize = 1 << 50;
 
 #[cfg(test)]

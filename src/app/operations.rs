@@ -1,4 +1,4 @@
-//! The operator's view of, and orders to, all gates of the process.
+//! The status of all gates of the process, and the orders to them.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -16,15 +16,21 @@ use crate::spec::{Settings, ShowNames, Store};
 use crate::status;
 use crate::store::{StoreHealth, Stores};
 
-/// The gates, and the state beside them that the operator sees.
+/// The gates of the process, in order of names.
+pub(super) struct RunningGates {
+    pub(super) gates: Vec<Arc<Gate>>,
+    pub(super) egress: Option<Arc<Egress>>,
+}
+
+/// The gates of the process, with its reloads and stores.
 pub(crate) struct Operations {
-    /// The gates as configured. Those with hosts carry no calls: the gates of their origins do.
+    /// The configured gates. Calls of a gate with hosts go through the gates of its origins.
     pub(super) gates: Vec<Arc<Gate>>,
     pub(super) egress: Option<Arc<Egress>>,
     pub(super) reloads: Reloads,
     stores: Arc<Stores>,
     clock: Clock,
-    /// The readers who see names on the admin port; a reload may change it.
+    /// The readers of names on the admin port; a reload may change it.
     names: RwLock<ShowNames>,
 }
 
@@ -32,23 +38,24 @@ pub(crate) struct Operations {
 
 impl Operations {
     /// Starts with this configuration in force; `effective` is its text.
-    pub(crate) fn new(
-        gates: Vec<Arc<Gate>>,
-        egress: Option<Arc<Egress>>,
+    pub(super) fn new(
+        running: RunningGates,
         stores: Arc<Stores>,
-        (settings, effective): (&Settings, &str),
+        settings: &Settings,
+        effective: &str,
         clock: Clock,
     ) -> Self {
+        let RunningGates { gates, egress } = running;
         let names = RwLock::new(settings.admin.show_names);
         Self { gates, egress, reloads: Reloads::new(clock, effective), stores, clock, names }
     }
 
-    /// Takes over what a reload changed.
+    /// Applies changed settings.
     pub(crate) fn adopt(&self, settings: &Settings) {
         *self.names.write().unwrap_or_else(PoisonError::into_inner) = settings.admin.show_names;
     }
 
-    /// Returns the gates that an order is for. After a gate with hosts come those of its origins.
+    /// Returns the gates of an order, each followed by those of its origins.
     fn meant(&self, name: Option<&str>) -> Result<Vec<Arc<Gate>>, String> {
         let meant: Vec<_> = self.gates.iter().filter(|gate| name.is_none_or(|name| **gate.name() == *name)).collect();
         if meant.is_empty() {
@@ -66,7 +73,7 @@ impl Operations {
         self.egress.as_ref().map(|egress| egress.origins(gate.name())).unwrap_or_default()
     }
 
-    /// Returns the gate that would carry a call: that of its origin, where that was met.
+    /// Returns the gate of a call: that of its origin, if there is one.
     fn carrier(&self, gate: Arc<Gate>, headers: &HeaderMap) -> Arc<Gate> {
         let host = headers.get(http::header::HOST).and_then(|host| host.to_str().ok());
         let origin = host.and_then(|host| Origin::read(host, Some(443)).ok());
@@ -155,12 +162,14 @@ impl Operator for Operations {
                     None => 0,
                 };
                 let lifted = if order.pauses { gate.lift_pauses(order.shared) } else { 0 };
-                let (gate, paused) = (gate.name().to_string(), gate.pauses());
+                let paused = gate.pauses();
+                let gate = gate.name().to_string();
+                // The gates of origins follow their gate, and count with it.
                 match forgotten.last_mut().filter(|last| last.gate == gate) {
-                    // The gates of its origins.
                     Some(last) => {
-                        (last.keys, last.lifted, last.paused) =
-                            (last.keys + keys, last.lifted + lifted, last.paused + paused);
+                        last.keys += keys;
+                        last.lifted += lifted;
+                        last.paused += paused;
                     }
                     None => forgotten.push(ForgetReport { gate, keys, lifted, paused }),
                 }
@@ -182,7 +191,7 @@ impl Operator for Operations {
     }
 }
 
-/// Returns what a status shows of a store.
+/// Returns the status of a store.
 fn shown(store: &Store, health: StoreHealth, clock: Clock) -> status::StoreStatus {
     status::StoreStatus {
         name: store.name.to_string(),
@@ -195,12 +204,12 @@ fn shown(store: &Store, health: StoreHealth, clock: Clock) -> status::StoreStatu
     }
 }
 
-/// Describes a gate that does not exist, and names those that do.
+/// Returns the error of an unknown gate, with the names of the others.
 pub(crate) fn no_such_gate<'a>(name: &str, gates: impl Iterator<Item = &'a str>) -> String {
     format!("there is no gate {name:?}; there is: {}", gates.collect::<Vec<_>>().join(", "))
 }
 
-/// Builds the call as the gate would receive it.
+/// Builds a call as the gate would receive it.
 pub(crate) fn request(ask: &Ask) -> Result<(Method, Uri, HeaderMap), String> {
     let method = ask.method.to_ascii_uppercase().parse();
     let method = method.map_err(|_| format!("{:?} is not a method, expected one such as GET or PATCH", ask.method))?;

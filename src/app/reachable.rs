@@ -1,10 +1,10 @@
-//! The address at which a listener of this machine is reached.
+//! The local addresses of listeners.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::spec::Listen;
 
-/// Returns the addresses at which a client on this machine reaches the TCP listeners.
+/// Returns the local addresses of the TCP listeners.
 pub(crate) fn tcp_addresses(listen: &[Listen]) -> impl Iterator<Item = SocketAddr> {
     listen.iter().filter_map(|listen| match listen {
         Listen::Tcp(address) => Some(reachable(*address)),
@@ -12,8 +12,7 @@ pub(crate) fn tcp_addresses(listen: &[Listen]) -> impl Iterator<Item = SocketAdd
     })
 }
 
-/// Returns the address at which a client on this machine reaches a listener: loopback for a
-/// listener on every address.
+/// Returns the local address of a listener: loopback for a listener on every address.
 pub(crate) fn reachable(listen: SocketAddr) -> SocketAddr {
     let ip = match listen.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),

@@ -1,11 +1,11 @@
-//! Takes over a changed configuration while the gates run (P11).
+//! Reloads: a changed configuration is applied while the gates run (P11).
 //!
-//! There are two phases. Everything that can fail (reading, checking, building) is done first and
-//! beside the running gates. Applying the result then cannot fail. The content of the file is
-//! compared every few seconds: a ConfigMap is swapped by renaming a link two folders up, which
-//! watches on the file do not see. A file that is still being written is left alone until two looks
-//! in a row have found the same content. One that was refused as invalid is judged again now and
-//! then: the certificate or the token that it names may be there by now.
+//! There are two phases. Everything that can fail (reading, checking, building) is done first, beside
+//! the running gates. Applying the result cannot fail. The content of the file is compared every few
+//! seconds: a ConfigMap is replaced by renaming a link two folders up, which watches on the file do
+//! not see. A file may be half written, so two checks in a row must find the same content. An invalid
+//! file is checked again now and then, because the certificate or token that it names may exist by
+//! now.
 
 mod restart;
 
@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::failure::Failure;
 use super::operations::Operations;
-use super::prepare::{Prepared, call_log};
+use super::prepare::{PreparedProcess, call_log};
 use super::reloads::Outcome;
 use super::source::Sources;
 use crate::clock::Clock;
@@ -28,7 +28,7 @@ use crate::store::Stores;
 use crate::telemetry::log::Level;
 use crate::telemetry::{CallLog, Spans};
 
-/// Everything that a reload can change, and the content it came from.
+/// The state changed by reloads.
 pub(crate) struct Reloader {
     pub(crate) sources: Sources,
     pub(crate) clock: Clock,
@@ -39,7 +39,7 @@ pub(crate) struct Reloader {
     pub(crate) running: Settings,
     pub(crate) operations: Arc<Operations>,
     pub(crate) stores: Arc<Stores>,
-    /// The content that was judged last.
+    /// The content of the last reload.
     pub(crate) judged: Content,
 }
 
@@ -50,12 +50,12 @@ pub(crate) struct Content {
     bytes: Result<Vec<u8>, ErrorKind>,
 }
 
-/// The looks since the last judgement.
+/// The checks since the last reload.
 #[derive(Debug, Default)]
-struct Looks {
-    /// The content that the last look found, if it is not the one that was judged.
+struct FileChecks {
+    /// The content at the last check, if it differs from the last reload.
     changed: Option<Content>,
-    /// The number of looks that found the content that was judged.
+    /// The number of checks without a change.
     unchanged: u32,
 }
 
@@ -69,11 +69,11 @@ impl Content {
     }
 }
 
-// === impl Looks ===
+// === impl FileChecks ===
 
-impl Looks {
-    /// Takes the next look, and returns true if what was `found` is to be judged: it has changed
-    /// and is no longer being written, or it was judged `was_invalid` some time ago.
+impl FileChecks {
+    /// Returns true if the content `found` needs a reload: it has changed and is whole, or it
+    /// `was_invalid` some time ago.
     fn is_due(&mut self, found: &Content, judged: &Content, was_invalid: bool) -> bool {
         if found == judged {
             self.changed = None;
@@ -91,27 +91,27 @@ impl Looks {
 impl Reloader {
     /// Reloads on every hangup signal and whenever the file has changed, until `stop`.
     pub(crate) async fn watch(mut self, mut hangup: Signal, stop: CancellationToken) {
-        let mut looks = Looks::default();
+        let mut checks = FileChecks::default();
         loop {
             let asked = tokio::select! {
                 () = stop.cancelled() => return,
                 _ = hangup.recv() => true,
-                () = self.clock.tick(LOOK) => false,
+                () = self.clock.tick(INTERVAL) => false,
             };
             let found = Content::of(&self.sources);
             let was_invalid = self.operations.reloads.last_was(Outcome::Invalid);
-            if looks.is_due(&found, &self.judged, was_invalid) || asked {
-                looks = Looks::default();
+            if checks.is_due(&found, &self.judged, was_invalid) || asked {
+                checks = FileChecks::default();
                 self.reload(found, asked).await;
             }
         }
     }
 
-    /// Judges the content found and applies it if it can be.
+    /// Checks the content, and applies it if it is valid.
     async fn reload(&mut self, found: Content, asked: bool) {
         if found == self.judged && self.operations.reloads.last_was_good() {
             tracing::info!(asked, "the configuration has not changed");
-            self.operations.reloads.note(Outcome::Unchanged, Vec::new());
+            self.operations.reloads.record(Outcome::Unchanged, Vec::new());
             return;
         }
         let is_again = found == self.judged && !asked;
@@ -135,8 +135,8 @@ impl Reloader {
         }
     }
 
-    /// Opens the call log, the rest of what can fail.
-    fn call_log(&self, mut prepared: Prepared) -> Result<(Prepared, Option<CallLog>), Failure> {
+    /// Opens the call log, the last fallible step.
+    fn call_log(&self, mut prepared: PreparedProcess) -> Result<(PreparedProcess, Option<CallLog>), Failure> {
         if let Some(missing) = prepared.missing.pop() {
             return Err(Failure::Other(missing));
         }
@@ -149,7 +149,7 @@ impl Reloader {
         Ok((prepared, calls))
     }
 
-    /// Returns what is impossible while the process runs.
+    /// Returns the changes beyond a reload.
     fn needs_a_restart(&self, new: &Settings) -> Vec<String> {
         let mut reasons = restart::needed(&self.running, new);
         let ca = self.operations.egress.as_ref().and_then(|egress| egress.ca());
@@ -168,16 +168,16 @@ impl Reloader {
                 tracing::error!(problems = count, why, "the new configuration cannot work; the old one stays in force");
             }
         }
-        self.operations.reloads.note(outcome, reasons);
+        self.operations.reloads.record(outcome, reasons);
     }
 
     /// Applies the configuration. Nothing in here can fail.
-    async fn apply(&mut self, prepared: Prepared, calls: Option<CallLog>) {
+    async fn apply(&mut self, prepared: PreparedProcess, calls: Option<CallLog>) {
         for warning in &prepared.warnings {
             tracing::warn!("{warning}");
         }
         if let Err(error) = self.level.set(&prepared.settings.log.level) {
-            tracing::error!(%error, "the log's level stays as it was"); // it was checked, so it can be set
+            tracing::error!(%error, "cannot set the log level: it stays as it was"); // it was checked, so it can be set
         }
         self.stores.adopt(prepared.stores);
         for mut gate in prepared.gates {
@@ -199,10 +199,10 @@ impl Reloader {
     }
 }
 
-/// The time between two looks. Two in a row must agree, so a change is in force after four seconds,
-/// or eight at worst; kubelet itself takes up to a minute.
-const LOOK: Duration = Duration::from_secs(2);
-/// The number of looks after which a configuration that is invalid is judged again.
+/// The interval of checks. Two in a row must agree, so a change is in force after four seconds, or
+/// eight at worst; kubelet itself takes up to a minute.
+const INTERVAL: Duration = Duration::from_secs(2);
+/// The number of checks between attempts with an invalid configuration.
 const AGAIN: u32 = 5;
 
 #[cfg(test)]
@@ -213,16 +213,16 @@ mod tests {
     fn a_configuration_is_judged_once_it_is_whole_and_again_while_it_is_invalid() {
         let content = |text: &str| Content { path: None, bytes: Ok(text.into()) };
         let (old, half, whole) = (content("a"), content("b"), content("bc"));
-        let mut looks = Looks::default();
-        let due = [&old, &half, &whole, &whole].map(|found| looks.is_due(found, &old, false));
+        let mut checks = FileChecks::default();
+        let due = [&old, &half, &whole, &whole].map(|found| checks.is_due(found, &old, false));
         assert_eq!(due, [false, false, false, true]);
-        let mut looks = Looks::default();
-        assert!((0..100).all(|_| !looks.is_due(&old, &old, false)), "it is in force, or needs a restart");
-        let mut looks = Looks::default();
-        let due = [(); 5].map(|()| looks.is_due(&old, &old, true));
+        let mut checks = FileChecks::default();
+        assert!((0..100).all(|_| !checks.is_due(&old, &old, false)), "it is in force, or needs a restart");
+        let mut checks = FileChecks::default();
+        let due = [(); 5].map(|()| checks.is_due(&old, &old, true));
         assert_eq!(due, [false, false, false, false, true]);
-        let mut looks = Looks::default();
-        let due = [&old, &half, &old, &half].map(|found| looks.is_due(found, &old, true));
+        let mut checks = FileChecks::default();
+        let due = [&old, &half, &old, &half].map(|found| checks.is_due(found, &old, true));
         assert_eq!(due, [false; 4], "it is still being written");
     }
 }

@@ -1,4 +1,4 @@
-//! Records the results of reloads, for metrics and the status page.
+//! The results of reloads, for metrics and the status page.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -20,9 +20,14 @@ words! {
 #[derive(Debug)]
 pub(crate) struct Reloads {
     clock: Clock,
-    config: Mutex<Config>,
+    state: Mutex<ReloadState>,
+}
+
+#[derive(Debug, Default)]
+struct ReloadState {
+    config: Config,
     /// The text of the configuration in force.
-    effective: Mutex<String>,
+    effective: String,
 }
 
 // === impl Reloads ===
@@ -33,69 +38,69 @@ impl Reloads {
         for outcome in Outcome::ALL {
             table::RELOADS.counter(&[outcome.word()]).increment(0);
         }
-        let since_ms = clock.wall(clock.now());
-        let config = Config { hash: show(hash(effective), since_ms), since_ms, last_reload: None };
-        Self { clock, config: Mutex::new(config), effective: Mutex::new(effective.to_owned()) }
+        let reloads = Self { clock, state: Mutex::default() };
+        reloads.set(effective);
+        reloads
     }
 
     pub(crate) fn config(&self) -> Config {
-        self.lock().clone()
+        self.lock().config.clone()
     }
 
     /// Returns the text of the configuration in force.
     pub(crate) fn effective(&self) -> String {
-        self.effective.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.lock().effective.clone()
     }
 
-    /// True if the configuration that was judged last is the one in force.
+    /// Returns true if the configuration of the last reload is in force.
     pub(crate) fn last_was_good(&self) -> bool {
-        let bad = [Outcome::Invalid, Outcome::RestartNeeded].map(Outcome::word);
-        self.lock().last_reload.as_ref().is_none_or(|last| !bad.contains(&last.result.as_str()))
+        !self.last_was(Outcome::Invalid) && !self.last_was(Outcome::RestartNeeded)
     }
 
-    /// True if this was the result of the last reload.
+    /// Returns true if this was the result of the last reload.
     pub(crate) fn last_was(&self, outcome: Outcome) -> bool {
-        self.lock().last_reload.as_ref().is_some_and(|last| last.result == outcome.word())
+        self.lock().config.last_reload.as_ref().is_some_and(|last| last.result == outcome.word())
     }
 
     /// Returns the reasons of the last reload's result.
     pub(crate) fn last_reasons(&self) -> Vec<String> {
-        self.lock().last_reload.as_ref().map(|last| last.reasons.clone()).unwrap_or_default()
+        self.lock().config.last_reload.as_ref().map(|last| last.reasons.clone()).unwrap_or_default()
     }
 
     /// Records the result of a reload.
-    pub(crate) fn note(&self, outcome: Outcome, reasons: Vec<String>) {
+    pub(crate) fn record(&self, outcome: Outcome, reasons: Vec<String>) {
         table::RELOADS.counter(&[outcome.word()]).increment(1);
         let at_ms = self.clock.wall(self.clock.now());
-        self.lock().last_reload = Some(Reload { result: outcome.to_string(), at_ms, reasons });
+        self.lock().config.last_reload = Some(Reload { result: outcome.to_string(), at_ms, reasons });
     }
 
-    /// Records that `effective` is in force from now on, and returns its hash.
+    /// Records the new configuration in force, and returns its hash.
     pub(crate) fn take_over(&self, effective: &str) -> String {
-        self.note(Outcome::Applied, Vec::new());
+        self.record(Outcome::Applied, Vec::new());
+        self.set(effective)
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "48 bits, and milliseconds since 1970, are exact in a double")]
+    fn set(&self, effective: &str) -> String {
         let since_ms = self.clock.wall(self.clock.now());
-        let hash = show(hash(effective), since_ms);
-        effective.clone_into(&mut self.effective.lock().unwrap_or_else(PoisonError::into_inner));
-        let mut config = self.lock();
-        (config.hash, config.since_ms) = (hash.clone(), since_ms);
+        let number = hash(effective);
+        table::CONFIG_HASH.gauge(&[]).set(number as f64);
+        table::RELOADED.gauge(&[]).set(since_ms as f64 / 1000.0);
+        let hash = format!("{number:012x}");
+        let mut state = self.lock();
+        effective.clone_into(&mut state.effective);
+        state.config.hash.clone_from(&hash);
+        state.config.since_ms = since_ms;
         hash
     }
 
-    fn lock(&self) -> MutexGuard<'_, Config> {
-        self.config.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, ReloadState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Sets the gauges and returns the hash as text.
-#[expect(clippy::cast_precision_loss, reason = "48 bits, and milliseconds since 1970, are exact in a double")]
-fn show(hash: u64, since: u64) -> String {
-    table::CONFIG_HASH.gauge(&[]).set(hash as f64);
-    table::RELOADED.gauge(&[]).set(since as f64 / 1000.0);
-    format!("{hash:012x}")
-}
-
-/// Returns FNV-1a, folded to the 48 bits that a metric holds exactly. It tells configurations
-/// apart; it does not resist an attacker.
+/// Returns FNV-1a, folded to 48 bits for an exact metric. It distinguishes configurations, and does not
+/// resist an attacker.
 fn hash(text: &str) -> u64 {
     let full = text
         .bytes()
@@ -120,9 +125,9 @@ mod tests {
     fn what_failed_is_judged_again_when_asked() {
         let reloads = Reloads::new(Clock::start(), "");
         assert!(reloads.last_was_good());
-        reloads.note(Outcome::Invalid, vec!["why".to_owned()]);
+        reloads.record(Outcome::Invalid, vec!["why".to_owned()]);
         assert!(!reloads.last_was_good());
-        reloads.note(Outcome::Applied, Vec::new());
+        reloads.record(Outcome::Applied, Vec::new());
         assert!(reloads.last_was_good());
     }
 }

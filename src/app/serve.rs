@@ -1,19 +1,19 @@
-//! Runs the gates and the admin port, and shuts them down in order.
+//! `run`: the gates and the admin port start, serve, and shut down in order.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use anyhow::Context as _;
 use tokio::runtime::Builder;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::SignalKind;
 use tokio_util::sync::CancellationToken;
 
 use super::egress::PreparedEgress;
 use super::gate::PreparedGate;
-use super::operations::Operations;
-use super::prepare::{Prepared, call_log};
+use super::operations::{Operations, RunningGates};
+use super::prepare::{PreparedProcess, call_log};
 use super::reload::{Content, Reloader};
+use super::signals::{self, StopSignals};
 use super::source::Sources;
 use super::state_file::StateFile;
 use super::{Failure, control_socket, egress, folder};
@@ -22,7 +22,7 @@ use crate::clock::Clock;
 use crate::credentials::Target;
 use crate::otlp::Exporter;
 use crate::places;
-use crate::proxy::{self, Egress, Gate, Past};
+use crate::proxy::{self, Gate, Past};
 use crate::spec::{OwnFile, Settings};
 use crate::store::Stores;
 use crate::telemetry::CallLog;
@@ -43,8 +43,8 @@ pub(crate) fn serve(sources: &Sources) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns what makes the runtime. One thread costs less CPU for this work than several would, as
-/// nothing is handed from one to another.
+/// Returns the builder of the runtime. One thread costs less CPU for this work than several, because
+/// no task moves between threads.
 fn runtime(threads: NonZeroU32) -> Builder {
     if threads.get() == 1 {
         return Builder::new_current_thread();
@@ -54,11 +54,10 @@ fn runtime(threads: NonZeroU32) -> Builder {
     builder
 }
 
-/// Starts everything, waits for a signal, and lets everything finish.
-async fn until_stopped(prepared: Prepared, sources: &Sources, level: Level, clock: Clock) -> anyhow::Result<()> {
-    let listen = |kind| signal(kind).context("cannot listen for signals");
-    let mut signals = (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?);
-    let hangup = listen(SignalKind::hangup())?;
+/// Starts everything, waits for a signal, and shuts down.
+async fn until_stopped(prepared: PreparedProcess, sources: &Sources, level: Level, clock: Clock) -> anyhow::Result<()> {
+    let mut signals = StopSignals::listen()?;
+    let hangup = signals::listen(SignalKind::hangup())?;
     let judged = Content::of(sources);
     for warning in &prepared.warnings {
         tracing::warn!("{warning}");
@@ -76,11 +75,16 @@ async fn until_stopped(prepared: Prepared, sources: &Sources, level: Level, cloc
     stores.adopt(prepared.stores);
     stores.connect(&prepared.settings.stores_of_slow_buckets());
     let state = StateFile::open(&prepared.settings);
-    let own = prepared.settings.admin.listen;
-    let shared = (calls.as_ref(), &stores);
-    let (gates, egress) = start_all((prepared.gates, prepared.egress), &state, shared, own, clock, &stop).await?;
-    let operations =
-        Operations::new(gates, egress, Arc::clone(&stores), (&prepared.settings, &prepared.effective), clock);
+    let starter = GateStarter {
+        state: &state,
+        calls: calls.as_ref(),
+        stores: &stores,
+        admin: prepared.settings.admin.listen,
+        clock,
+        stop: &stop,
+    };
+    let running = starter.start(prepared.gates, prepared.egress).await?;
+    let operations = Operations::new(running, Arc::clone(&stores), &prepared.settings, &prepared.effective, clock);
     let operations = Arc::new(operations);
     admin.set_operator(Arc::clone(&operations) as _);
     drop(starting);
@@ -93,7 +97,7 @@ async fn until_stopped(prepared: Prepared, sources: &Sources, level: Level, cloc
     let reloader = Reloader { sources, clock, level, calls, spans, running, operations: operating, stores, judged };
     tokio::spawn(reloader.watch(hangup, stop.clone()));
 
-    let signal = next(&mut signals).await;
+    let signal = signals.next().await;
     tracing::info!(signal, "stopping: serving on until the last client has left");
     stop.cancel();
     tokio::select! {
@@ -105,7 +109,7 @@ async fn until_stopped(prepared: Prepared, sources: &Sources, level: Level, cloc
                 egress.finished().await;
             }
         } => {}
-        signal = next(&mut signals) => tracing::warn!(signal, "stopping at once"),
+        signal = signals.next() => tracing::warn!(signal, "stopping at once"),
     }
     for gate in gates {
         tokio::join!(gate.take_leave(), gate.logged());
@@ -114,53 +118,54 @@ async fn until_stopped(prepared: Prepared, sources: &Sources, level: Level, cloc
     if let Some(otlp) = otlp {
         otlp.finish().await;
     }
-    // Stops last, so that probes and scrapes see the drain.
+    // The admin port stops last, so that probes and scrapes see the drain.
     stop_admin.cancel();
     admin.finished().await;
     Ok(())
 }
 
-/// Starts all gates, and the egress listener with those behind it.
-async fn start_all(
-    (prepared, egress): (Vec<PreparedGate>, Option<PreparedEgress>),
-    state: &StateFile,
-    (calls, stores): (Option<&CallLog>, &Arc<Stores>),
+/// The parts of the process shared by its gates.
+struct GateStarter<'a> {
+    state: &'a StateFile,
+    calls: Option<&'a CallLog>,
+    stores: &'a Arc<Stores>,
+    /// The admin port: not to be dialled as an upstream.
     admin: Option<SocketAddr>,
     clock: Clock,
-    stop: &CancellationToken,
-) -> anyhow::Result<(Vec<Arc<Gate>>, Option<Arc<Egress>>)> {
-    let mut gates = Vec::new();
-    let mut behind = Vec::new();
-    for mut gate in prepared {
-        gate.options.call_log = calls.cloned();
-        gate.options.stores = hand(stores);
-        match gate.options.gate.hosts {
-            Some(_) => behind.push(gate),
-            None => {
-                let past = state.past(&gate.options.gate.name);
-                gates.push(Arc::new(start(gate, past, clock, stop.clone()).await?));
+    stop: &'a CancellationToken,
+}
+
+// === impl GateStarter ===
+
+impl GateStarter<'_> {
+    /// Starts all gates, and the egress listener with those behind it.
+    async fn start(&self, prepared: Vec<PreparedGate>, egress: Option<PreparedEgress>) -> anyhow::Result<RunningGates> {
+        let mut gates = Vec::new();
+        let mut behind = Vec::new();
+        for mut gate in prepared {
+            gate.options.call_log = self.calls.cloned();
+            let stores = Arc::clone(self.stores);
+            gate.options.stores = proxy::Stores::new(move |asks, done| stores.ask(asks, done));
+            if gate.options.gate.hosts.is_some() {
+                behind.push(gate);
+            } else {
+                let past = self.state.past(&gate.options.gate.name);
+                gates.push(Arc::new(start(gate, past, self.clock, self.stop.clone()).await?));
             }
         }
-    }
-    let egress = match egress {
-        Some(egress) => {
-            let own = gates.iter().flat_map(|gate| gate.addresses()).copied().chain(admin).collect();
-            Some(egress::start(egress, behind, own, clock, stop.clone()).await?)
+        let mut running = RunningGates { gates, egress: None };
+        if let Some(egress) = egress {
+            let own = running.gates.iter().flat_map(|gate| gate.addresses()).copied().chain(self.admin).collect();
+            let egress = egress::start(egress, behind, own, self.clock, self.stop.clone()).await?;
+            running.gates.extend(egress.gates());
+            running.egress = Some(egress);
         }
-        None => None,
-    };
-    gates.extend(egress.iter().flat_map(|egress| egress.gates()));
-    gates.sort_by(|one, other| one.name().cmp(other.name()));
-    Ok((gates, egress))
+        running.gates.sort_by(|one, other| one.name().cmp(other.name()));
+        Ok(running)
+    }
 }
 
-/// Returns the way of a gate to the stores.
-fn hand(stores: &Arc<Stores>) -> proxy::Stores {
-    let stores = Arc::clone(stores);
-    proxy::Stores::new(move |asks, done| stores.ask(asks, done))
-}
-
-/// Opens the admin port and the control socket, and returns where they are.
+/// Opens the admin port and the control socket, and returns their addresses.
 async fn open(admin: &Admin, settings: &Settings) -> anyhow::Result<(Option<String>, Option<String>)> {
     let port = match settings.admin.listen {
         Some(listen) => Some(admin.listen(listen).await?.to_string()),
@@ -178,7 +183,7 @@ async fn open(admin: &Admin, settings: &Settings) -> anyhow::Result<(Option<Stri
         }
     }
     match failed {
-        // The socket was not asked for, so its failure is no reason to stop carrying calls.
+        // The socket was not configured, so the gates run without it.
         Some(error) if settings.admin.socket == OwnFile::Auto => {
             tracing::warn!(
                 error = format!("{error:#}"),
@@ -191,7 +196,7 @@ async fn open(admin: &Admin, settings: &Settings) -> anyhow::Result<(Option<Stri
     }
 }
 
-/// Starts one gate and logs it.
+/// Starts one gate.
 async fn start(prepared: PreparedGate, past: Past, clock: Clock, stop: CancellationToken) -> anyhow::Result<Gate> {
     let PreparedGate { options, credentials, notes, folder, .. } = prepared;
     let name = Arc::clone(&options.gate.name);
@@ -210,14 +215,13 @@ async fn start(prepared: PreparedGate, past: Past, clock: Clock, stop: Cancellat
     Ok(gate)
 }
 
-/// Logs a warning if the name that is dialled cannot be looked up, so that a typing error shows at
-/// the start. Nothing fails and nothing waits for it: a name server that is down when the pod starts
-/// comes back, and every connection attempt looks the name up again.
+/// Logs a warning if the upstream's name cannot be resolved, so that a typing error shows at the
+/// start. The gate starts all the same: every connection attempt resolves the name again.
 async fn look_up(gate: Arc<str>, target: Target) {
     let of_upstream = target.authority.host().trim_start_matches('[').trim_end_matches(']');
     let (of, host, port) = match &target.proxy {
         None => ("upstream", of_upstream, target.authority.port_u16().unwrap_or(443)),
-        // It looks up the upstream's name itself.
+        // The proxy resolves the upstream's name.
         Some(proxy) => ("proxy", proxy.host.as_str(), proxy.port),
     };
     if let Err(error) = tokio::net::lookup_host((host, port)).await {
@@ -227,13 +231,5 @@ async fn look_up(gate: Arc<str>, target: Target) {
             %error,
             "the {of}'s name cannot be looked up; is it spelled right, and is there DNS here?"
         );
-    }
-}
-
-/// Returns the name of the next signal that ends the process.
-async fn next((interrupt, terminate): &mut (Signal, Signal)) -> &'static str {
-    tokio::select! {
-        _ = interrupt.recv() => "SIGINT",
-        _ = terminate.recv() => "SIGTERM",
     }
 }

@@ -1,19 +1,18 @@
-//! Reads the configuration from a file and, on top of it, the environment.
+//! The sources of the configuration: a file, and the environment on top of it.
 
 use std::path::{Path, PathBuf};
 
 use super::failure::Failure;
-use super::prepare::{Prepared, prepare};
+use super::prepare::{PreparedProcess, prepare};
 use crate::clock::Clock;
 use crate::config::{self, Input, Loaded};
 use crate::credentials::Environment;
 use crate::spec::Settings;
 
-/// The file that was named, if any. Its content is read at each use, so that a reload sees what has
-/// changed.
+/// The sources of the configuration. They are read at each use, so that a reload sees changes.
 #[derive(Clone, Debug)]
 pub(crate) struct Sources {
-    /// The path that `--config` named.
+    /// The path of `--config`.
     pub(crate) config: Option<PathBuf>,
 }
 
@@ -25,21 +24,20 @@ impl Sources {
         load(&self.input())
     }
 
-    /// Does the same, and builds everything that can be built without starting.
-    pub(crate) fn prepare(&self, clock: Clock) -> Result<Prepared, Failure> {
+    /// Reads and checks them, and builds the process.
+    pub(crate) fn prepare(&self, clock: Clock) -> Result<PreparedProcess, Failure> {
         let input = self.input();
         let from = input.file.as_ref().map_or_else(|| "defaults".to_owned(), |file| file.display().to_string());
         prepare(load(&input)?, &from, &self.environment(), clock)
     }
 
-    /// Reads both as far as they go, to ask the process that runs with them, and returns what is
-    /// wrong with them.
+    /// Reads both as far as possible, to find the running process, and returns their problems.
     pub(crate) fn load_as_far_as_it_goes(&self) -> (Settings, Vec<String>) {
         let (settings, problems) = config::load_as_far_as_it_goes(&self.input());
         (settings, problems.iter().map(ToString::to_string).collect())
     }
 
-    /// Returns the environment from which upstreams and credentials are resolved.
+    /// Returns the environment for upstreams and credentials.
     pub(crate) fn environment(&self) -> Environment {
         Environment { variables: self.input().env, service_account: Environment::SERVICE_ACCOUNT.into() }
     }
@@ -51,13 +49,13 @@ impl Sources {
     }
 }
 
-/// Reads this file with the environment on top of it, as `run` would.
+/// Reads a file with the environment on top of it, as `run` does.
 pub(crate) fn of_file(file: &Path) -> Result<Loaded, Failure> {
     load(&Input { file: Some(file.to_owned()), env: environment() })
 }
 
-/// Returns the environment. A value that is not UTF-8 has a mark in place of what cannot be read:
-/// of a variable of tidegate's that is a problem, and not as if it were not there.
+/// Returns the environment. A value that is not UTF-8 has marks in it, so that it becomes a problem
+/// and is not ignored.
 fn environment() -> Vec<(String, String)> {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.to_string_lossy().into_owned())))

@@ -1,4 +1,4 @@
-//! Keeps the state file: what the process before this one left, and what this one leaves.
+//! The state file: the state of the process before this one, and of this one.
 
 use std::fs::{DirBuilder, File};
 use std::io;
@@ -22,14 +22,14 @@ use crate::state::{self, ProcessState, Stamp, StateError};
 pub(crate) struct StateFile {
     /// The path; `None` if no state is kept.
     path: Option<PathBuf>,
-    /// Locked for as long as this process keeps its state there.
+    /// Locked while this process keeps its state there.
     _folder: Option<File>,
     salt: Salt,
-    left: Option<ProcessState>,
+    previous: Option<ProcessState>,
 }
 
-/// A state that is written now and then.
-pub(crate) struct Keeping {
+/// The writer of the state.
+pub(crate) struct StateKeeper {
     task: JoinHandle<()>,
     over: CancellationToken,
 }
@@ -37,9 +37,9 @@ pub(crate) struct Keeping {
 // === impl StateFile ===
 
 impl StateFile {
-    /// Reads the state that is there. Whatever it is, the process starts.
+    /// Reads the state file. The process starts whatever it holds.
     pub(crate) fn open(settings: &Settings) -> Self {
-        let mut this = Self { path: None, _folder: None, salt: Salt::random(), left: None };
+        let mut this = Self { path: None, _folder: None, salt: Salt::random(), previous: None };
         let Some((path, is_asked_for)) = place(settings) else { return this };
         match lock(&path) {
             Ok(folder) => this._folder = Some(folder),
@@ -50,7 +50,7 @@ impl StateFile {
             Err(_) => return this,
         }
         match state::read(&path) {
-            Ok(left) => this.left = left,
+            Ok(previous) => this.previous = previous,
             Err(error) if !state::is_free(&path) => {
                 let file = path.display();
                 tracing::warn!(%file, %error, "the file is left as it is, and no state is kept over a restart; set state.file");
@@ -58,35 +58,35 @@ impl StateFile {
             }
             Err(error) => tracing::warn!(file = %path.display(), %error, "the state file is ignored"),
         }
-        if let Some(left) = &this.left {
-            this.salt = Salt::of(left.secret);
-            let keys: usize = left.gates.values().map(|gate| gate.keys.len()).sum();
-            let pauses: usize = left.gates.values().map(|gate| gate.pauses.len()).sum();
-            let ago = Stamp::new(wall_clock()).since(&left.stamp);
+        if let Some(previous) = &this.previous {
+            this.salt = Salt::of(previous.secret);
+            let keys: usize = previous.gates.values().map(|gate| gate.keys.len()).sum();
+            let pauses: usize = previous.gates.values().map(|gate| gate.pauses.len()).sum();
+            let ago = Stamp::new(wall_clock()).since(&previous.stamp);
             tracing::info!(file = %path.display(), keys, pauses, seconds = ago.as_secs(), "going on with the state before the restart");
         }
         this.path = Some(path);
         this
     }
 
-    /// Returns what a gate goes on with.
+    /// Returns the past of a gate.
     pub(crate) fn past(&self, gate: &str) -> Past {
-        let left = self.left.as_ref().and_then(|left| Some((left, left.gates.get(gate)?)));
-        let gap = |left: &ProcessState| Gap {
-            length: Stamp::new(wall_clock()).since(&left.stamp),
-            unseen: (!left.is_last).then_some(UNSEEN),
+        let previous = self.previous.as_ref().and_then(|previous| Some((previous, previous.gates.get(gate)?)));
+        let gap = |previous: &ProcessState| Gap {
+            length: Stamp::new(wall_clock()).since(&previous.stamp),
+            unseen: (!previous.is_last).then_some(UNSEEN),
         };
-        Past { salt: self.salt.clone(), frozen: left.map(|(left, frozen)| (frozen.clone(), gap(left))) }
+        Past { salt: self.salt.clone(), frozen: previous.map(|(previous, frozen)| (frozen.clone(), gap(previous))) }
     }
 
-    /// Begins to keep the state of these gates.
-    pub(crate) fn keep(mut self, operations: Arc<Operations>, clock: Clock) -> Keeping {
-        self.left = None;
+    /// Starts to write the state of these gates.
+    pub(crate) fn keep(mut self, operations: Arc<Operations>, clock: Clock) -> StateKeeper {
+        self.previous = None;
         let over = CancellationToken::new();
-        Keeping { task: tokio::spawn(self.write_until(operations, clock, over.clone())), over }
+        StateKeeper { task: tokio::spawn(self.write_until(operations, clock, over.clone())), over }
     }
 
-    /// Writes the state when there is something new in it, and a last time once `over`.
+    /// Writes the state whenever it has changed, and a last time when `over`.
     async fn write_until(self, operations: Arc<Operations>, clock: Clock, over: CancellationToken) {
         let Some(path) = self.path.clone() else { return };
         let gates = &operations.gates;
@@ -120,7 +120,7 @@ impl StateFile {
         for gate in gates {
             frozen.insert(Arc::clone(gate.name()), gate.freeze(most).await);
         }
-        // The stamp comes after what it is of: then no time passes twice.
+        // The stamp is taken last, so that no time counts twice.
         let stamp = Stamp::new(wall_clock());
         let state = ProcessState { stamp, is_last, secret: self.salt.secret(), gates: frozen };
         let path = path.to_owned();
@@ -130,17 +130,17 @@ impl StateFile {
     }
 }
 
-// === impl Keeping ===
+// === impl StateKeeper ===
 
-impl Keeping {
-    /// Writes the state a last time. For a process whose gates have stopped.
+impl StateKeeper {
+    /// Writes the state a last time, after the gates have stopped.
     pub(crate) async fn written(self) {
         self.over.cancel();
         self.task.await.ok();
     }
 }
 
-/// Logs that the file cannot be written, and that it can be again, once each.
+/// Logs, once each, write errors and their end.
 fn report(path: &Path, error: Option<&StateError>, is_failing: &mut bool) {
     let file = path.display();
     match error {
@@ -164,8 +164,7 @@ fn place(settings: &Settings) -> Option<(PathBuf, bool)> {
     }
 }
 
-/// Locks the folder of the state file, which is made if it is not there: two processes would
-/// overwrite each other's.
+/// Makes and locks the folder of the state file: two processes would overwrite each other's.
 fn lock(path: &Path) -> io::Result<File> {
     let folder = path.parent().unwrap_or(path);
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
@@ -177,15 +176,15 @@ fn lock(path: &Path) -> io::Result<File> {
     Ok(folder)
 }
 
-/// The folder that `inject` mounts.
+/// The folder mounted by `inject`.
 const POD: &str = "/run/tidegate";
-/// The time between two looks for something new.
+/// The interval of checks for changes.
 const LOOK: Duration = Duration::from_secs(2);
-/// The least time between two writes for the levels of buckets alone, which change with each call.
+/// The least interval of writes for bucket levels alone: they change with each call.
 const LEVELS_EVERY: Duration = Duration::from_secs(5);
-/// The time before a crash of which nothing may have been written.
+/// The longest time missing from the file after a crash.
 const UNSEEN: Duration = Duration::from_secs(8);
-/// The most keys that are kept: a file of less than a megabyte.
+/// The most keys: a file of less than a megabyte.
 const KEYS: usize = 8000;
-/// The same of each gate, if there are many.
+/// The most keys of each gate, if there are many.
 const LEAST_KEYS: usize = 500;

@@ -1,13 +1,13 @@
-//! Runs the webhook until a signal ends it.
+//! `webhook`: the webhook runs until a signal ends it.
 
 use std::io::IsTerminal as _;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::failure::Failure;
+use super::signals::StopSignals;
 use super::source::Sources;
 use crate::clock::Clock;
 use crate::credentials::{self, Api, Source, UpstreamTls};
@@ -17,9 +17,9 @@ use crate::webhook::{Certificate, ObjectNames, Server, Settings};
 /// The source of the webhook's certificate.
 #[derive(Clone, Debug)]
 pub(crate) enum CertificateSource {
-    /// These files, which someone else renews.
+    /// Files renewed by someone else.
     Files { cert: PathBuf, key: PathBuf },
-    /// The webhook's own, kept through these objects.
+    /// The webhook's own certificate, kept in these objects.
     Own { name: String, configuration: String },
 }
 
@@ -47,7 +47,7 @@ pub(crate) fn serve(mut settings: Settings, source: CertificateSource) -> Result
             }
         };
         let stop = CancellationToken::new();
-        tokio::spawn(stop_at_signal(stop.clone()));
+        tokio::spawn(stop_at_signal(StopSignals::listen()?, stop.clone()));
         let certificate: anyhow::Result<Certificate> = tokio::select! {
             certificate = certificate => certificate,
             () = stop.cancelled() => return Ok(()),
@@ -60,16 +60,9 @@ pub(crate) fn serve(mut settings: Settings, source: CertificateSource) -> Result
     })
 }
 
-async fn stop_at_signal(stop: CancellationToken) {
-    let (Ok(mut interrupt), Ok(mut terminate)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
-    else {
-        tracing::warn!("cannot listen for signals");
-        return;
-    };
-    let signal = tokio::select! {
-        _ = interrupt.recv() => "SIGINT",
-        _ = terminate.recv() => "SIGTERM",
-    };
-    tracing::info!(signal, "stopping: serving on until the Service knows");
+/// Cancels `stop` at the first signal.
+async fn stop_at_signal(mut signals: StopSignals, stop: CancellationToken) {
+    let signal = signals.next().await;
+    tracing::info!(signal, "stopping: serving on until the Service sends no more calls");
     stop.cancel();
 }

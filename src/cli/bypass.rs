@@ -1,10 +1,10 @@
-//! `tidegate bypass`: stops limiting for a while, for when the gate itself is the suspect.
+//! `tidegate bypass`: stops limiting for a while, to find out if the gate is the cause of a problem.
 
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::{Configured, Failure, running, show};
+use super::{ConfigOption, Failure, running, show};
 use crate::admin::control::{Bypass, BypassReport, LONGEST};
 use crate::api::duration;
 use crate::status::text::{clock, printable};
@@ -20,7 +20,7 @@ that all limits hold again when it ends: by itself, or with `bypass off`.";
 #[derive(Clone, Debug, Args)]
 pub(super) struct Options {
     #[command(flatten)]
-    configured: Configured,
+    configured: ConfigOption,
     /// Let everything through, or limit again
     switch: Switch,
     /// With `on`: ends by itself after this time, at most 24h

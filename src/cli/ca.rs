@@ -1,5 +1,4 @@
-//! `tidegate ca`: prints the CA that clients of the egress listener are to trust, or makes one that
-//! can be given to several.
+//! `tidegate ca`: prints the CA of the egress listener, or makes one for several.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
@@ -7,11 +6,11 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, bail};
 use clap::Args;
 
-use super::running::{block_on, places};
-use super::{Configured, Failure, show};
+use super::running::{ask, block_on};
+use super::{ConfigOption, Failure, show};
 use crate::spec::Settings;
 use crate::tls::Interception;
 
@@ -24,11 +23,11 @@ Examples:
 It makes a root (ca.crt), whose key is dropped, and a CA below it (tls.crt, tls.key): egress.ca.root,
 egress.ca.cert and egress.ca.key. Both sign for these hosts only, and end in 2049.";
 
-/// The configuration, and where a new CA goes.
+/// The configuration, and the folder of a new CA.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Options {
     #[command(flatten)]
-    configured: Configured,
+    configured: ConfigOption,
     /// Make a CA in this folder instead, for the hosts of the configuration
     #[arg(long, value_name = "FOLDER")]
     new: Option<PathBuf>,
@@ -38,23 +37,14 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     let settings = options.configured.sources().load()?.settings;
     match &options.new {
         Some(folder) => Ok(make(&settings, folder)?),
-        None => Ok(show::text(&block_on(published(&settings))??)?),
-    }
-}
-
-/// Asks the process that runs.
-async fn published(settings: &Settings) -> anyhow::Result<String> {
-    let mut failed = anyhow!("there is no process to ask: set admin.listen or admin.socket");
-    for at in places(settings) {
-        match at.get("/egress/ca.pem", PATIENCE).await {
-            Ok(ca) => return Ok(ca),
-            Err(error) => failed = error.into(),
+        None => {
+            let (_, ca) = block_on(ask(&settings, async |at| at.get("/egress/ca.pem", PATIENCE).await))??;
+            Ok(show::text(&ca)?)
         }
     }
-    Err(failed)
 }
 
-/// Makes a CA. One that is there already is not replaced: clients trust it.
+/// Makes a CA. An existing one is not replaced, because clients trust it.
 fn make(settings: &Settings, folder: &Path) -> anyhow::Result<()> {
     let names = settings.intercepted_names();
     if names.is_empty() {

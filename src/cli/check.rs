@@ -1,4 +1,4 @@
-//! `tidegate check`: lists every problem at once, or prints what the configuration comes to.
+//! `tidegate check`: lists every problem, or prints the effective configuration.
 
 mod summary;
 
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{Configured, Failure, show};
+use super::{ConfigOption, Failure, show};
 use crate::clock::Clock;
 
 pub(super) const EXAMPLES: &str = "\
@@ -24,7 +24,7 @@ pub(super) struct Options {
     #[arg(conflicts_with = "config")]
     file: Option<PathBuf>,
     #[command(flatten)]
-    configured: Configured,
+    configured: ConfigOption,
 }
 
 pub(super) fn run(options: &Options) -> Result<(), Failure> {

@@ -1,4 +1,4 @@
-//! `tidegate completions`: a shell's completion, made from the definitions of the commands.
+//! `tidegate completions`: prints a shell's completion script.
 
 use clap::Args;
 use clap_complete::Shell;

@@ -1,4 +1,4 @@
-//! The option that names the configuration.
+//! The option `--config`.
 
 use std::path::PathBuf;
 
@@ -9,25 +9,25 @@ use crate::app::source::Sources;
 use crate::spec::Settings;
 use crate::status::text::count;
 
-/// The option that all commands with a configuration share.
+/// The option of all commands with a configuration.
 #[derive(Clone, Debug, Args)]
-pub(super) struct Configured {
+pub(super) struct ConfigOption {
     /// Configuration file [default: $TIDEGATE_CONFIG, else /etc/tidegate/tidegate.toml if it is
     /// there, else built-in]
     #[arg(long, short, value_name = "FILE")]
     config: Option<PathBuf>,
 }
 
-// === impl Configured ===
+// === impl ConfigOption ===
 
-impl Configured {
-    /// Returns the same with a file that was named in another way, if it was.
+impl ConfigOption {
+    /// Returns the same, or `file` if the option is not set.
     pub(super) fn or(&self, file: Option<&PathBuf>) -> Self {
         Self { config: self.config.as_ref().or(file).cloned() }
     }
 
-    /// Returns the settings by which the process that runs is found. What is wrong with them is
-    /// printed and stops nothing: the process goes on with what it had before.
+    /// Returns the settings of the running process. Their problems are only printed, because
+    /// the process runs on with its last good configuration.
     pub(super) fn to_ask(&self) -> Settings {
         let (settings, problems) = self.sources().load_as_far_as_it_goes();
         problems.iter().for_each(|problem| show::error(problem));

@@ -1,4 +1,4 @@
-//! `tidegate demo`: plays the story of [`crate::demo`] with the real proxy in between.
+//! `tidegate demo`: runs [`crate::demo`] with the real proxy.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -11,11 +11,10 @@ use super::Failure;
 use super::running::block_on;
 use super::show::{self, Screen};
 use crate::app::prepare::prepare;
-use crate::chart::Look;
 use crate::clock::Clock;
 use crate::config;
 use crate::credentials::Environment;
-use crate::demo::{self, Entrance, GateError, Played, Scene};
+use crate::demo::{self, DemoResult, Entrance, GateError, Scene};
 use crate::proxy::Gate;
 
 pub(super) const EXAMPLES: &str = "\
@@ -30,7 +29,7 @@ pub(super) struct Options {
     /// Length of each of the two runs
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(3..=120))]
     seconds: u64,
-    /// Where the picture goes
+    /// Where to write the picture
     #[arg(long, value_name = "FILE", default_value = "tidegate-demo.svg")]
     svg: PathBuf,
     /// Which objects change, and when
@@ -41,14 +40,13 @@ pub(super) struct Options {
 pub(super) fn run(options: &Options) -> Result<(), Failure> {
     let scene = Scene { length: Duration::from_secs(options.seconds), seed: options.seed };
     let screen = Screen::of_stdout();
-    // Checked now, so that the error does not come only after a minute.
+    // Written first, so that an error shows before the runs.
     show::file(&options.svg, "")?;
-    show::text(&format!("{}\n", show::wrapped(&Played::prologue(&scene), screen.width())))?;
-    let played = block_on(demo::play(scene, show::text, gate))??;
-    let chart = played.chart();
-    let look = Look { width: screen.width(), height: 14, colour: screen.colour };
-    let mut end = format!("\n{}", chart.terminal(look));
-    for sentence in played.sentences() {
+    show::text(&format!("{}\n", show::wrapped(&DemoResult::prologue(&scene), screen.width())))?;
+    let result = block_on(demo::play(scene, show::text, gate))??;
+    let chart = result.chart();
+    let mut end = format!("\n{}", screen.drawn(&chart));
+    for sentence in result.sentences() {
         end.push_str(&format!("\n{}\n", show::wrapped(&sentence, screen.width())));
     }
     show::file(&options.svg, &chart.svg())?;
@@ -56,7 +54,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     Ok(show::text(&end)?)
 }
 
-/// Starts a gate in front of the demo's API, configured as a user would do it.
+/// Starts a gate in front of the demo's API, configured as a user would configure it.
 async fn gate(api: SocketAddr) -> Result<Entrance<DropGuard>, GateError> {
     let text = format!(
         "[admin]\nlisten = \"off\"\n\n[shutdown]\ndrain = \"1s\"\n\n[gates.demo]\nlisten = \"127.0.0.1:0\"\n\

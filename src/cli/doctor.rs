@@ -1,8 +1,8 @@
-//! `tidegate doctor`: finds out what is wrong, and says what to do about it.
+//! `tidegate doctor`: finds what is wrong, with advice.
 //!
 //! Every check looks at the real thing: the port, the upstream with the real credentials through a
-//! gate of its own, the kernel's table of connections. The report says what cannot be found out
-//! from here; nothing is guessed.
+//! gate of its own, the kernel's table of connections. The report says what cannot be seen from
+//! here, and never guesses.
 
 mod connections;
 mod controller;
@@ -13,16 +13,21 @@ mod running;
 mod stores;
 mod upstream;
 
+use std::io;
 use std::time::Duration;
 
 use anyhow::anyhow;
 use clap::Args;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
 
 use super::running::block_on;
 use super::show::{self, Screen};
-use super::{Configured, Failure};
-use crate::app::gate::prepare_gate;
+use super::{ConfigOption, Failure};
+use crate::app::gate::{Trouble, prepare_gate};
+use crate::app::reachable::reachable;
 use crate::clock::Clock;
+use crate::spec::Listen;
 use crate::status::text::{count, printable};
 use crate::tls;
 
@@ -33,12 +38,12 @@ Example:
 Checks configuration, gate, upstream, credentials, clock, permissions, and
 whether anything goes past the gate. Exit code 1 when something is wrong.";
 
-/// The processes to look at.
+/// The options of the checks.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Options {
     #[command(flatten)]
-    configured: Configured,
-    /// The controller's process; without it, every other process in this pod that can be seen
+    configured: ConfigOption,
+    /// The controller's process [default: every other visible process of this pod]
     #[arg(long, value_name = "PID")]
     pid: Option<u32>,
 }
@@ -47,7 +52,7 @@ pub(super) struct Options {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Fine,
-    /// Nothing is wrong, but the user should know.
+    /// Not wrong, but worth knowing.
     Note,
     Wrong,
 }
@@ -80,9 +85,10 @@ async fn examine(options: &Options) -> Result<Vec<Finding>, Failure> {
         Err(Failure::Config(problems)) => {
             let advice = "correct that line; tidegate check lists all problems";
             let problems = problems.into_iter().map(|problem| Finding::wrong("configuration", problem, advice));
-            // A process may run all the same: it has refused this, and goes on with what it had.
-            let (settings, _) = options.configured.sources().load_as_far_as_it_goes();
-            let running = running::findings_without_configuration(&settings).await;
+            // A process that refused this configuration runs on with the one before.
+            let (mut settings, _) = options.configured.sources().load_as_far_as_it_goes();
+            settings.gates.clear();
+            let (_, running) = running::findings(&settings).await;
             return Ok(problems.chain(running).collect());
         }
         Err(other) => return Err(other),
@@ -106,7 +112,7 @@ async fn examine(options: &Options) -> Result<Vec<Finding>, Failure> {
     findings.extend(more);
     findings.extend(files::findings(&settings));
     findings.extend(stores::findings(&settings, clock).await);
-    // Of those with hosts, each host has an upstream of its own, and is dialled when it is called.
+    // A gate with hosts has an upstream for each, and dials it when it is called.
     for gate in settings.gates.values().filter(|gate| gate.hosts.is_none()) {
         findings.extend(upstream::findings(gate, &environment, status.as_ref(), clock).await);
         findings.extend(connections::findings(gate, &environment, status.as_ref()).await);
@@ -131,7 +137,38 @@ impl Finding {
         Self { verdict: Verdict::Wrong, remedy: remedy.into(), ..Self::fine(about, says) }
     }
 
-    /// Writes the finding as a line, and its advice below.
+    /// Returns a finding about something that cannot be put together; `table` is its place in the
+    /// configuration.
+    fn of_trouble(about: &str, trouble: Trouble, table: &str) -> Self {
+        let (what, advice) = match trouble {
+            Trouble::Missing(what) => (what, "run doctor where the gate runs".to_owned()),
+            Trouble::Wrong { key, what } => (what, format!("correct {table}.{key}")),
+        };
+        Self::wrong(about, format!("{what:#}"), advice)
+    }
+
+    /// Returns a finding of an error text, perhaps with advice after a semicolon.
+    fn of_error(about: &str, prefix: &str, error: &str, advice: &str) -> Self {
+        let (what, advice) = error.split_once("; ").unwrap_or((error, advice));
+        Self::wrong(about, format!("{prefix}{what}"), advice)
+    }
+
+    /// Connects to a listener; `key` is its place in the configuration.
+    async fn of_listener(about: &str, listen: &Listen, key: &str) -> Self {
+        let at = match listen {
+            Listen::Tcp(address) => reachable(*address).to_string(),
+            Listen::Unix(_) => listen.to_string(),
+        };
+        match connect(listen).await {
+            Ok(_) => Self::fine(about, format!("listens on {at}")),
+            Err(error) => {
+                let says = format!("nothing listens on {at}: {error}");
+                Self::wrong(about, says, format!("start tidegate run, or correct {key}"))
+            }
+        }
+    }
+
+    /// Returns the finding as a line, with its advice below.
     fn text(&self, screen: Screen) -> String {
         let (word, colour) = match self.verdict {
             Verdict::Fine => ("ok   ", "\u{1b}[32m"),
@@ -145,4 +182,17 @@ impl Finding {
         }
         lines
     }
+}
+
+/// A connection to a listener.
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
+
+/// Connects to a listener of this machine.
+async fn connect(listen: &Listen) -> io::Result<Box<dyn Stream>> {
+    Ok(match listen {
+        Listen::Tcp(address) => Box::new(TcpStream::connect(reachable(*address)).await?),
+        Listen::Unix(path) => Box::new(UnixStream::connect(path).await?),
+    })
 }

@@ -1,5 +1,4 @@
-//! `tidegate explain`: shows what a call would meet, which line of the configuration says so, and
-//! what would happen to the call now.
+//! `tidegate explain`: the limits of a call, with their lines in the configuration, and its fate now.
 
 mod egress;
 mod limits;
@@ -9,9 +8,10 @@ use clap::Args;
 use http::HeaderMap;
 
 use self::egress::Way;
+use self::limits::ExplainedCall;
 pub(super) use self::limits::{backoff, size};
 use super::running::{self, block_on};
-use super::{Configured, Failure, show};
+use super::{ConfigOption, Failure, show};
 use crate::admin::control::Ask;
 use crate::app::operations;
 use crate::classify::{ApiKind, ClassifiedCall, Salt};
@@ -33,7 +33,7 @@ A running gate with this configuration is asked what would happen now.";
 #[derive(Clone, Debug, Args)]
 pub(super) struct Options {
     #[command(flatten)]
-    configured: Configured,
+    configured: ConfigOption,
     /// Its method
     method: String,
     /// Its path with its query; at the egress listener a URL, or HOST:PORT of a CONNECT
@@ -80,7 +80,8 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
         let name = ask.gate.unwrap_or_default();
         return Err(anyhow!(operations::no_such_gate(&name, all.keys().map(|name| &**name))).into());
     }
-    let now = block_on(ask_now(&loaded, &ask))?;
+    let now = block_on(running::ask(&loaded.settings, async |at| at.order("/explain", &ask).await))?;
+    let now = now.map(|(_, explained)| explained).map_err(|error| error.to_string());
     let mut text = format!("{method} {}\n{way}", printable(&options.path));
     for gate in gates {
         let call = gate.rules.classify(&method, &uri, &headers, &Salt::random());
@@ -89,19 +90,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     Ok(show::text(&text)?)
 }
 
-/// Returns what the running process says, or the reason why it says nothing.
-async fn ask_now(loaded: &Loaded, ask: &Ask) -> Result<Vec<Explanation>, String> {
-    let mut why = "there is neither an admin port nor a control socket".to_owned();
-    for at in running::places(&loaded.settings) {
-        match at.order("/explain", ask).await {
-            Ok(explained) => return Ok(explained),
-            Err(error) => why = error.to_string(),
-        }
-    }
-    Err(why)
-}
-
-/// Writes the part of one gate.
+/// Returns the text of one gate.
 fn explained(
     loaded: &Loaded,
     gate: &Gate,
@@ -117,7 +106,7 @@ fn explained(
     }
     let explained = now.iter().flatten().find(|explained| *explained.gate == *gate.name);
     let shared = explained.map_or(&[][..], |explained| &explained.shared);
-    limits::add(&mut rows, (loaded, gate), (call, headers), shared);
+    limits::add(&mut rows, &ExplainedCall { loaded, gate, call, headers, now: shared });
     rows.add("now", what_now(gate, now), "");
     for explained in now.iter().flatten().filter(|explained| *explained.gate == *gate.name) {
         explained.notes.iter().for_each(|note| rows.add("but", note, ""));
@@ -183,21 +172,26 @@ fn what_now(gate: &Gate, now: &Result<Vec<Explanation>, String>) -> String {
 
 const SHADOW: &str = "it would go at once (shadow: nothing is held)";
 
-/// The lines about one gate: a name, a value, and the place in the configuration that sets it.
+/// The lines of one gate.
 #[derive(Default)]
-struct Rows(Vec<(&'static str, String, String)>);
+struct Rows(Vec<ExplainRow>);
+
+/// A line: a name, a value, and its place in the configuration.
+struct ExplainRow {
+    name: &'static str,
+    value: String,
+    from: String,
+}
 
 impl Rows {
-    fn add(&mut self, name: &'static str, value: impl Into<String>, from: impl Into<String>) {
-        self.0.push((name, value.into(), from.into()));
+    fn add(&mut self, name: &'static str, value: impl AsRef<str>, from: impl AsRef<str>) {
+        self.0.push(ExplainRow { name, value: printable(value.as_ref()), from: printable(from.as_ref()) });
     }
 
     fn text(&self) -> String {
-        let placed = self.0.iter().filter(|(.., from)| !from.is_empty());
-        let width = placed.map(|(_, value, _)| value.chars().count()).max().unwrap_or_default().min(64);
-        let line = |(name, value, from): &(&str, String, String)| {
-            let value = printable(value);
-            let from = printable(from);
+        let placed = self.0.iter().filter(|row| !row.from.is_empty());
+        let width = placed.map(|row| row.value.chars().count()).max().unwrap_or_default().min(64);
+        let line = |ExplainRow { name, value, from }: &ExplainRow| {
             format!("  {name:<13} {}\n", format!("{value:<width$}  {from}").trim_end())
         };
         self.0.iter().map(line).collect()

@@ -1,9 +1,8 @@
-//! `tidegate forget`: for when the webhook works again while keys still wait, or the upstream's
-//! quota is back while calls are still paused.
+//! `tidegate forget`: forgets failing keys after their cause is healed, and pauses of the upstream.
 
 use clap::Args;
 
-use super::{Configured, Failure, running, show};
+use super::{ConfigOption, Failure, running, show};
 use crate::admin::control::{Forget, ForgetReport};
 use crate::status::text::{count, printable};
 
@@ -22,7 +21,7 @@ asked for: lift it only when you know that it takes calls again.";
 #[group(id = "which", required = true, multiple = true, args = ["key", "all", "pauses"])]
 pub(super) struct Options {
     #[command(flatten)]
-    configured: Configured,
+    configured: ConfigOption,
     /// The failing key, by name; `*` stands for anything
     key: Option<String>,
     /// Every failing key
@@ -44,7 +43,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     let order = Forget { gate: options.gate.clone(), keys, pauses: options.pauses, shared: options.shared };
     let forgotten: Vec<ForgetReport> = running::order(&options.configured, "/forget", &order)?;
     for one in &forgotten {
-        show::text(&format!("{}: {}\n", printable(&one.gate), said(&order, one)))?;
+        show::text(&format!("{}: {}\n", printable(&one.gate), described(&order, one)))?;
     }
     let none = forgotten.iter().all(|one| one.keys == 0);
     if none && let Some(key) = &options.key {
@@ -54,7 +53,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
 }
 
 /// Describes the result of the order at one gate.
-fn said(order: &Forget, one: &ForgetReport) -> String {
+fn described(order: &Forget, one: &ForgetReport) -> String {
     let mut said = Vec::new();
     if order.keys.is_some() {
         said.push(format!("{} forgotten", count(one.keys, "key", "keys")));

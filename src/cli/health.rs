@@ -1,9 +1,8 @@
-//! `tidegate health`: asks the admin port of this configuration whether the process is ready. Works
-//! where there is no shell.
+//! `tidegate health`: asks the admin port if the process is ready, for images without a shell.
 
 use anyhow::anyhow;
 
-use super::Configured;
+use super::ConfigOption;
 use super::running::block_on;
 use crate::admin::client::At;
 use crate::app::Failure;
@@ -16,7 +15,7 @@ Example, in a pod:
 
 It asks /readyz on admin.listen. The API behind the gates does not matter.";
 
-pub(super) fn run(configured: &Configured) -> Result<(), Failure> {
+pub(super) fn run(configured: &ConfigOption) -> Result<(), Failure> {
     let settings = configured.to_ask();
     let listen = settings.admin.listen.ok_or_else(|| {
         anyhow!("admin.listen is \"off\": there is no port to ask; set it, e.g. to \"127.0.0.1:9464\"")

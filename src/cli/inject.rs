@@ -1,4 +1,4 @@
-//! `tidegate inject`: adds the sidecar to workloads read as YAML, or takes it out.
+//! `tidegate inject`: adds the sidecar to workloads read as YAML, or removes it.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum, value_parser};
 
 use super::{Failure, show};
 use crate::app::injection;
-use crate::inject::{self, Client, EgressOptions, Mode};
+use crate::inject::{self, EgressOptions, Mode};
 use crate::release;
 use crate::spec::{HostPattern, HostSet};
 
@@ -25,9 +25,9 @@ pub(super) struct Options {
     #[arg(long, short, value_name = "FILE")]
     file: Option<PathBuf>,
     #[command(flatten)]
-    added: Added,
+    sidecar: SidecarArgs,
     #[command(flatten)]
-    proxied: Proxied,
+    egress: EgressArgs,
     /// Only this container; may be given again [default: all]
     #[arg(long, value_name = "NAME")]
     container: Vec<String>,
@@ -44,7 +44,7 @@ pub(super) struct Options {
 
 /// The parts to add to a pod.
 #[derive(Clone, Debug, Args)]
-pub(super) struct Added {
+pub(super) struct SidecarArgs {
     /// The sidecar's image [default: that of this release]
     #[arg(long, value_name = "IMAGE")]
     image: Option<String>,
@@ -67,7 +67,7 @@ pub(super) struct Added {
 
 /// The forward proxy to add.
 #[derive(Clone, Debug, Args)]
-pub(super) struct Proxied {
+pub(super) struct EgressArgs {
     /// Add a forward proxy: aws, azure_arm, gcp, github
     #[arg(long, value_name = "PRESETS", value_delimiter = ',')]
     egress: Vec<String>,
@@ -91,9 +91,9 @@ pub(super) struct Proxied {
     egress_intercept: bool,
     /// The kinds of clients to give variables to: go, python, node, java, grpc, dotnet
     ///
-    /// Java has to be asked for: its HTTP_PROXY takes plain calls within the cluster along, and
-    /// each of its programs prints a line about JAVA_TOOL_OPTIONS. So has .NET: its SSL_CERT_FILE
-    /// takes the place of the image's roots for other programs too.
+    /// Java is not a default: its HTTP_PROXY applies to plain calls within the cluster, too, and
+    /// each of its programs prints a line about JAVA_TOOL_OPTIONS. Nor is .NET: its SSL_CERT_FILE
+    /// replaces the image's roots for other programs, too.
     #[arg(
         long,
         value_name = "CLIENTS",
@@ -127,7 +127,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     for note in edited.notes.iter().chain(&edited.refused) {
         show::error(&format!("tidegate: {note}"));
     }
-    // Nothing is printed: what is half done must not be applied by the next command of a pipe.
+    // Nothing is printed, because the next command of a pipe would apply it.
     if !edited.refused.is_empty() {
         return Err(anyhow!("{from}: not every workload can have the sidecar; nothing was written").into());
     }
@@ -139,7 +139,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     Ok(show::text(&edited.text)?)
 }
 
-/// Returns the stream, and a name for it.
+/// Returns the text, and the name of its source.
 fn read(file: Option<&Path>) -> anyhow::Result<(String, String)> {
     let (text, from) = match file.filter(|path| *path != Path::new("-")) {
         Some(path) => (fs::read_to_string(path), path.display().to_string()),
@@ -148,20 +148,20 @@ fn read(file: Option<&Path>) -> anyhow::Result<(String, String)> {
     Ok((text.with_context(|| format!("cannot read {from}"))?, from))
 }
 
-/// Returns what to add, checked as strictly as a configuration.
+/// Returns the options of the injection, checked as a configuration is.
 fn chosen(options: &Options) -> Result<inject::Options, Failure> {
     Ok(inject::Options {
         containers: options.container.clone(),
         replace: options.replace,
         pod_monitor: options.pod_monitor,
-        ..options.added.checked(options.proxied.checked()?)?
+        ..options.sidecar.checked(options.egress.checked()?)?
     })
 }
 
-// === impl Proxied ===
+// === impl EgressArgs ===
 
-impl Proxied {
-    /// Returns the forward proxy, if there is to be one.
+impl EgressArgs {
+    /// Returns the options of the forward proxy, if there is one.
     pub(super) fn checked(&self) -> anyhow::Result<Option<EgressOptions>> {
         if self.egress.is_empty() {
             return Ok(None);
@@ -173,6 +173,7 @@ impl Proxied {
             let (service, region) = text.split_once('=').unwrap_or((text, ""));
             (service.to_owned(), region.to_owned())
         };
+        let client = |name: &String| inject::client(name).map_err(|why| anyhow!("--egress-for {why}"));
         let egress = EgressOptions {
             presets: self.egress.clone(),
             port: self.egress_port,
@@ -180,7 +181,7 @@ impl Proxied {
             direct: self.no_proxy.clone(),
             cluster_domain: self.cluster_domain.clone(),
             intercept: self.egress_intercept,
-            clients: self.clients()?,
+            clients: self.egress_for.iter().map(client).collect::<Result<_, _>>()?,
         };
         if let Some(fault) = egress.fault() {
             bail!(fault);
@@ -193,16 +194,12 @@ impl Proxied {
         }
         Ok(Some(egress))
     }
-
-    fn clients(&self) -> anyhow::Result<Vec<Client>> {
-        self.egress_for.iter().map(|name| inject::client(name).map_err(|why| anyhow!("--egress-for {why}"))).collect()
-    }
 }
 
-// === impl Added ===
+// === impl SidecarArgs ===
 
-impl Added {
-    /// Returns the options of an injection, checked as strictly as a configuration.
+impl SidecarArgs {
+    /// Returns the options of an injection, checked as a configuration is.
     pub(super) fn checked(&self, egress: Option<EgressOptions>) -> Result<inject::Options, Failure> {
         let image = self.image()?;
         if let Some(name) = self.config_map.as_ref().filter(|name| !is_object_name(name)) {
@@ -226,7 +223,7 @@ impl Added {
         injection::with_limits(options, &self.set)
     }
 
-    /// Returns the image that was named, or that of this release. A development build has none.
+    /// Returns the given image, or the image of this release. A development build has none.
     fn image(&self) -> anyhow::Result<String> {
         let Some(image) = &self.image else {
             if release::is_development() {
@@ -242,7 +239,7 @@ impl Added {
     }
 }
 
-/// True if an object of the cluster can have this name.
+/// Returns true for a valid name of a Kubernetes object.
 fn is_object_name(name: &str) -> bool {
     let is_ordinary = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     name.starts_with(is_ordinary)
@@ -250,5 +247,5 @@ fn is_object_name(name: &str) -> bool {
         && name.chars().all(|c| is_ordinary(c) || matches!(c, '-' | '.'))
 }
 
-/// The presets that have hosts.
+/// The presets with hosts.
 const PRESETS: [&str; 4] = ["aws", "azure_arm", "gcp", "github"];

@@ -1,5 +1,4 @@
-//! `tidegate kubeconfig`: prints a kubeconfig that points at a gate, for a controller, or for a try
-//! with kubectl.
+//! `tidegate kubeconfig`: prints a kubeconfig for a gate.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, anyhow, bail};
 use clap::Args;
 
-use super::{Configured, Failure, show};
+use super::{ConfigOption, Failure, show};
 use crate::app::operations::no_such_gate;
 use crate::app::reachable::tcp_addresses;
 use crate::classify::ApiKind;
@@ -24,7 +23,7 @@ Over plain HTTP, Go clients send no credentials: the gate must inject its own.";
 #[derive(Clone, Debug, Args)]
 pub(super) struct Options {
     #[command(flatten)]
-    configured: Configured,
+    configured: ConfigOption,
     /// The gate to point at; needed only where there are several for Kubernetes
     #[arg(long, value_name = "NAME")]
     gate: Option<String>,
@@ -46,7 +45,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns the gate of that name, or the only one for Kubernetes.
+/// Returns the gate of this name, or the only one for Kubernetes.
 fn chosen<'a>(settings: &'a Settings, name: Option<&str>) -> anyhow::Result<&'a Gate> {
     let all = settings.gates.keys().map(|name| &**name);
     if let Some(name) = name {
@@ -65,7 +64,7 @@ fn chosen<'a>(settings: &'a Settings, name: Option<&str>) -> anyhow::Result<&'a 
     }
 }
 
-/// Returns the text of a kubeconfig that points at the gate.
+/// Returns the text of a kubeconfig for the gate.
 fn pointing_at(gate: &Gate) -> anyhow::Result<String> {
     let name = &gate.name;
     let address = tcp_addresses(&gate.listen).next().ok_or_else(|| {
@@ -83,8 +82,7 @@ fn pointing_at(gate: &Gate) -> anyhow::Result<String> {
         ),
     };
     let ca = fs::read_to_string(&path).with_context(|| format!("cannot read {}, {what}", path.display()))?;
-    // The gate puts a token beside the CA: its own if it lends its identity, otherwise a copy if
-    // there is one to pass through.
+    // The gate writes a token beside the CA: its own if it injects, else a copy of the pod's.
     let copied = path.with_file_name("token");
     let token_file = match &tls.write_to {
         Some(_) if gate.injects() || copied.exists() => Some(&*copied),

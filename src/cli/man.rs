@@ -1,4 +1,4 @@
-//! `tidegate man`: manual pages, made from the definitions of the commands.
+//! `tidegate man`: prints or writes manual pages.
 
 use std::fs;
 use std::path::PathBuf;

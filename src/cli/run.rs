@@ -1,6 +1,6 @@
 //! `tidegate run`: the sidecar itself.
 
-use super::Configured;
+use super::ConfigOption;
 use crate::app::{self, Failure};
 
 pub(super) const EXAMPLES: &str = "\
@@ -12,6 +12,6 @@ Examples:
 
 After SIGTERM it serves on until the last client has left, or the drain ends.";
 
-pub(super) fn run(configured: &Configured) -> Result<(), Failure> {
+pub(super) fn run(configured: &ConfigOption) -> Result<(), Failure> {
     app::serve::serve(&configured.sources())
 }

@@ -1,38 +1,49 @@
-//! Finds the process that runs with a configuration, to query it or to give it orders.
+//! Requests and orders to the running process.
 
 use anyhow::anyhow;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::{Configured, Failure};
+use super::{ConfigOption, Failure};
 use crate::admin::client::{At, NoAnswer};
 use crate::app::control_socket::place_to_ask;
 use crate::app::reachable::reachable;
 use crate::spec::Settings;
 use crate::status::Status;
 
-/// Returns the places where the process of these settings can be asked, best first.
-pub(super) fn places(settings: &Settings) -> Vec<At> {
+/// Returns the places of the running process, best first.
+fn places(settings: &Settings) -> Vec<At> {
     let socket = place_to_ask(settings).map(At::Socket);
     let port = settings.admin.listen.map(|listen| At::Port(reachable(listen)));
     socket.into_iter().chain(port).collect()
 }
 
-/// Returns the status of the process, and the place that answered.
-pub(super) async fn status(settings: &Settings) -> Result<(At, Status), anyhow::Error> {
-    let mut failed = None;
+/// Asks the process at each place until one answers.
+///
+/// # Errors
+/// The failure at the best place, or the reason why there is no place.
+pub(super) async fn ask<T>(
+    settings: &Settings,
+    ask: impl AsyncFn(&At) -> Result<T, NoAnswer>,
+) -> anyhow::Result<(At, T)> {
+    let mut first_error = None;
     for at in places(settings) {
-        match at.read("/status").await {
-            Ok(status) => return Ok((at, status)),
-            Err(error) => failed = failed.or(Some(error)),
+        match ask(&at).await {
+            Ok(answer) => return Ok((at, answer)),
+            Err(error) => first_error = first_error.or(Some(error)),
         }
     }
-    Err(failed.map_or_else(|| anyhow!(NOWHERE), anyhow::Error::new))
+    Err(first_error.map_or_else(|| anyhow!(NOWHERE), anyhow::Error::new))
+}
+
+/// Returns the status of the process, and its place.
+pub(super) async fn status(settings: &Settings) -> anyhow::Result<(At, Status)> {
+    ask(settings, async |at| at.read("/status").await).await
 }
 
 /// Sends an order to the control socket of the process, and returns the answer of each gate.
 pub(super) fn order<T: DeserializeOwned>(
-    configured: &Configured,
+    configured: &ConfigOption,
     path: &str,
     order: &impl Serialize,
 ) -> Result<Vec<T>, Failure> {

@@ -1,4 +1,4 @@
-//! `tidegate schema`: prints the schema by which an editor completes and checks a configuration.
+//! `tidegate schema`: prints the JSON Schema of a configuration, for editors.
 
 use clap::Args;
 
@@ -14,7 +14,7 @@ Then let the first line of tidegate.toml be
 Editors with taplo (VS Code: Even Better TOML) complete keys, show what they mean,
 and mark what is wrong. What keys mean together, tidegate check knows.";
 
-/// The file that the schema describes.
+/// The kind of file.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Options {
     /// Of a scenario for tidegate simulate instead

@@ -10,9 +10,9 @@ use clap::Args;
 use super::Failure;
 use super::show::{self, Screen};
 use crate::app::source;
-use crate::chart::{Chart, Look};
+use crate::chart::Chart;
 use crate::config::{self, scenario};
-use crate::simulate::replay::{Recorded, report};
+use crate::simulate::replay::{RecordedLog, report};
 use crate::simulate::{self, Builtin, Limits, Picture, Setup};
 
 pub(super) const EXAMPLES: &str = "\
@@ -38,7 +38,7 @@ pub(super) struct Options {
     /// With --replay: limits to compare with, besides what was recorded
     #[arg(long, value_name = "FILE", requires = "replay")]
     baseline: Option<PathBuf>,
-    /// The gate of it, if there are several
+    /// The gate of the configuration, if it has several
     #[arg(long, value_name = "NAME", requires = "config")]
     gate: Option<String>,
     /// Write the numbers over time
@@ -60,15 +60,15 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
         return Ok(show::text(&list())?);
     };
     let Setup { scenario, limits, picture } = set_up(options, name)?;
-    let played: Vec<_> = limits.iter().map(|limits| simulate::play(&scenario, limits)).collect();
-    let chart = picture.chart(&scenario, &played);
+    let runs: Vec<_> = limits.iter().map(|limits| simulate::play(&scenario, limits)).collect();
+    let chart = picture.chart(&scenario, &runs);
     let screen = Screen::of_stdout();
-    let mut text = format!("{}\n\n{}", scenario.title, simulate::report::table(&played));
-    for sentence in simulate::report::findings(&picture, &played) {
+    let mut text = format!("{}\n\n{}", scenario.title, simulate::report::table(&runs));
+    for sentence in simulate::report::findings(&picture, &runs) {
         text.push_str(&format!("\n{}", show::wrapped(&sentence, screen.width())));
     }
-    text.push_str(&format!("\n\n{}", drawn(&chart, &screen)));
-    write(options, &chart, || simulate::report::csv(&played), || simulate::report::json(&played))?;
+    text.push_str(&format!("\n\n{}", screen.drawn(&chart)));
+    write(options, &chart, &simulate::report::csv(&runs), &simulate::report::json(&runs))?;
     Ok(show::text(&text)?)
 }
 
@@ -81,34 +81,27 @@ fn replay(options: &Options, config: &Path) -> Result<(), Failure> {
     let candidate = limits_of(config, options.gate.as_deref(), None)?;
     let gate = candidate.gate.name.to_string();
     limits.push(candidate);
-    let mut recorded = Vec::new();
-    let mut size = 0;
+    let mut logs = Vec::new();
     for path in &options.replay {
-        let open = || format!("cannot read {}, expected a log of calls (log.calls)", path.display());
-        let file = File::open(path).with_context(open)?;
-        size += file.metadata().with_context(open)?.len();
-        recorded.push(Recorded {
-            name: path.display().to_string(),
-            input: Box::new(BufReader::with_capacity(1 << 16, file)),
-        });
+        let name = path.display().to_string();
+        let file =
+            File::open(path).with_context(|| format!("cannot read {name}, expected a log of calls (log.calls)"))?;
+        logs.push(RecordedLog { name, input: Box::new(BufReader::with_capacity(1 << 16, file)) });
     }
-    let mut progress = show::Progress::new("replaying", size);
-    let replays = simulate::replay::replay(recorded, &gate, &limits, &mut |bytes| progress.advance(bytes));
-    progress.end();
-    let replays = replays?;
-    let log = options.replay.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
-    let chart = report::chart(&replays, &log);
+    let names = logs.iter().map(|log| log.name.as_str()).collect::<Vec<_>>().join(", ");
+    let replays = simulate::replay::replay(logs, &gate, &limits)?;
+    let chart = report::chart(&replays, &names);
     let screen = Screen::of_stdout();
     let mut text = format!("{} calls of gate {gate}\n\n{}", report::calls(&replays), report::table(&replays));
     for remark in report::remarks(&replays.read) {
         text.push_str(&format!("\n{}", show::wrapped(&remark, screen.width())));
     }
-    text.push_str(&format!("\n{}", drawn(&chart, &screen)));
-    write(options, &chart, || report::csv(&replays), || report::json(&replays))?;
+    text.push_str(&format!("\n{}", screen.drawn(&chart)));
+    write(options, &chart, &report::csv(&replays), &report::json(&replays))?;
     Ok(show::text(&text)?)
 }
 
-/// Returns the scenario, limits and picture that the options ask for.
+/// Returns the scenario, limits and picture of the options.
 fn set_up(options: &Options, name: &str) -> Result<Setup, Failure> {
     let mine = options.config.as_ref().map(|file| limits_of(file, options.gate.as_deref(), None)).transpose()?;
     let Some(builtin) = simulate::find(name) else { return of_file(options, name, mine) };
@@ -186,26 +179,11 @@ fn list() -> String {
     )
 }
 
-/// Draws the picture as text.
-fn drawn(chart: &Chart, screen: &Screen) -> String {
-    chart.terminal(Look { width: screen.width(), height: 14, colour: screen.colour })
-}
-
-/// Writes the files that the options ask for.
-fn write(
-    options: &Options,
-    chart: &Chart,
-    csv: impl FnOnce() -> String,
-    json: impl FnOnce() -> serde_json::Value,
-) -> anyhow::Result<()> {
-    if let Some(file) = &options.svg {
-        show::file(file, &chart.svg())?;
-    }
-    if let Some(file) = &options.csv {
-        show::file(file, &csv())?;
-    }
-    if let Some(file) = &options.json {
-        show::file(file, &format!("{:#}\n", json()))?;
-    }
-    Ok(())
+/// Writes the files of the options.
+fn write(options: &Options, chart: &Chart, csv: &str, json: &serde_json::Value) -> anyhow::Result<()> {
+    let files = [(&options.svg, chart.svg()), (&options.csv, csv.to_owned()), (&options.json, format!("{json:#}\n"))];
+    files
+        .iter()
+        .filter_map(|(file, text)| Some((file.as_ref()?, text)))
+        .try_for_each(|(file, text)| show::file(file, text))
 }

@@ -6,11 +6,11 @@ use std::path::Path;
 use clap::CommandFactory as _;
 use clap::error::ErrorKind;
 
-use super::{Typed, definition};
+use super::{CommandLine, definition};
 
 #[test]
 fn every_help_fits_a_screen_and_shows_an_example() {
-    let mut command = Typed::command();
+    let mut command = CommandLine::command();
     command.clone().debug_assert();
     let mut all = vec![command.clone()];
     all.extend(command.get_subcommands_mut().map(|it| it.clone()));
@@ -23,7 +23,7 @@ fn every_help_fits_a_screen_and_shows_an_example() {
 
 #[test]
 fn every_command_has_a_manual_page_and_is_named_in_the_help() {
-    let help = Typed::command().render_help().to_string();
+    let help = CommandLine::command().render_help().to_string();
     for command in definition().get_subcommands() {
         assert!(!command.is_hide_set(), "{} has no manual page", command.get_name());
         let is_named = |name: &str| help.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| word == name);
@@ -124,7 +124,7 @@ fn every_command_in_the_documents_can_be_typed() {
                 }
                 continue;
             }
-            let refused = Typed::command().try_get_matches_from(&typed).err().filter(clap::Error::use_stderr);
+            let refused = CommandLine::command().try_get_matches_from(&typed).err().filter(clap::Error::use_stderr);
             // `completions SHELL` is right except for its placeholder.
             let holds_a_place = typed.iter().any(|word| word.len() > 1 && word.chars().all(|c| c.is_ascii_uppercase()));
             let refused = refused.filter(|error| !(holds_a_place && error.kind() == ErrorKind::InvalidValue));

@@ -11,9 +11,9 @@ use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 
 use self::keyboard::Terminal;
-use self::view::{Key, View};
+use self::view::{KeyPress, View};
 use super::show::{self, Screen};
-use super::{Configured, Failure, running};
+use super::{ConfigOption, Failure, running};
 use crate::app::operations::no_such_gate;
 use crate::clock::Clock;
 use crate::spec::Settings;
@@ -33,14 +33,14 @@ configuration.";
 #[derive(Clone, Debug, Args)]
 pub(super) struct Options {
     #[command(flatten)]
-    configured: Configured,
+    configured: ConfigOption,
     /// Print it once and end, as when the output is no terminal
     #[arg(long)]
     once: bool,
     /// Only this gate
     #[arg(long, value_name = "NAME")]
     gate: Option<String>,
-    /// Between two looks
+    /// Seconds between refreshes
     #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3600))]
     every: u64,
 }
@@ -48,28 +48,28 @@ pub(super) struct Options {
 pub(super) fn run(options: &Options) -> Result<(), Failure> {
     let settings = options.configured.to_ask();
     let screen = Screen::of_stdout();
-    let asked = Asked { settings, gate: options.gate.as_deref(), colour: screen.colour };
+    let query = StatusQuery { settings, gate: options.gate.as_deref(), colour: screen.colour };
     running::block_on(async {
         if options.once || screen.terminal.is_none() {
-            // A pipe has no edge, and its reader may look for whole names.
+            // A pipe has no edge, and its reader may search for whole names.
             let width = screen.terminal.map_or(WIDE, |_| screen.width());
-            return Ok(show::text(&asked.text(width).await?)?);
+            return Ok(show::text(&query.text(width).await?)?);
         }
-        asked.text(WIDE).await?; // a gate that is not there is an error, not a picture
-        Ok(follow(&asked, Duration::from_secs(options.every)).await?)
+        query.text(WIDE).await?; // an unknown gate is an error, not a frame
+        Ok(follow(&query, Duration::from_secs(options.every)).await?)
     })?
 }
 
-/// The request of the user.
-struct Asked<'a> {
+/// The process and gate to show.
+struct StatusQuery<'a> {
     settings: Settings,
     gate: Option<&'a str>,
     colour: bool,
 }
 
-// === impl Asked ===
+// === impl StatusQuery ===
 
-impl Asked<'_> {
+impl StatusQuery<'_> {
     /// Returns the status as text.
     async fn text(&self, width: usize) -> anyhow::Result<String> {
         let (_, mut status) = running::status(&self.settings).await?;
@@ -83,8 +83,8 @@ impl Asked<'_> {
     }
 }
 
-/// Draws the status again and again, until a key or a signal ends it.
-async fn follow(asked: &Asked<'_>, every: Duration) -> std::io::Result<()> {
+/// Draws the status until a key or a signal ends it.
+async fn follow(query: &StatusQuery<'_>, every: Duration) -> std::io::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut resized = signal(SignalKind::window_change())?;
     let terminal = Terminal::enter()?;
@@ -96,7 +96,7 @@ async fn follow(asked: &Asked<'_>, every: Duration) -> std::io::Result<()> {
     loop {
         let (width, height) = size();
         if clock.now() >= next {
-            text = asked.text(width).await.unwrap_or_else(|error| format!("{error:#}\n"));
+            text = query.text(width).await.unwrap_or_else(|error| format!("{error:#}\n"));
             next = clock.now() + every;
         }
         let mut out = std::io::stdout().lock();
@@ -107,7 +107,7 @@ async fn follow(asked: &Asked<'_>, every: Duration) -> std::io::Result<()> {
         }
         tokio::select! {
             Some(key) = keys.recv() => match key {
-                Key::Quit => return Ok(()),
+                KeyPress::Quit => return Ok(()),
                 key => view.press(key, height),
             },
             () = clock.sleep_until(next) => {}

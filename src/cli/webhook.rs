@@ -1,4 +1,4 @@
-//! `tidegate webhook`: adds the sidecar to pods as they are made.
+//! `tidegate webhook`: an admission webhook for the sidecar of new pods.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use anyhow::anyhow;
 use clap::{Args, ValueEnum};
 
 use super::Failure;
-use super::inject::{Added, Proxied};
+use super::inject::{EgressArgs, SidecarArgs};
 use crate::app::injection;
 use crate::app::webhook::{self, CertificateSource};
 use crate::webhook::{Policy, Settings};
@@ -23,12 +23,12 @@ pub(super) struct Options {
     #[arg(long, value_name = "ADDRESS", default_value = "[::]:8443")]
     listen: SocketAddr,
     #[command(flatten)]
-    added: Added,
+    sidecar: SidecarArgs,
     #[command(flatten)]
-    proxied: Proxied,
+    egress: EgressArgs,
     /// Make pods that cannot have it without it, or not at all
-    #[arg(long, value_enum, value_name = "POLICY", default_value_t = OnRefusal::Ignore)]
-    failure_policy: OnRefusal,
+    #[arg(long, value_enum, value_name = "POLICY", default_value_t = PolicyArg::Ignore)]
+    failure_policy: PolicyArg,
     /// A certificate that someone else renews [default: its own]
     #[arg(long, value_name = "FILE", requires = "key")]
     cert: Option<PathBuf>,
@@ -43,9 +43,9 @@ pub(super) struct Options {
     configuration: String,
 }
 
-/// The fate of a pod that cannot have the sidecar.
+/// The policy for a pod without room for the sidecar.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum OnRefusal {
+enum PolicyArg {
     /// It is made without
     Ignore,
     /// It is not made
@@ -61,11 +61,11 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     }
     let settings = Settings {
         listen: options.listen,
-        options: options.added.checked(options.proxied.checked()?)?,
+        options: options.sidecar.checked(options.egress.checked()?)?,
         check: injection::checked,
         policy: match options.failure_policy {
-            OnRefusal::Ignore => Policy::Ignore,
-            OnRefusal::Fail => Policy::Fail,
+            PolicyArg::Ignore => Policy::Ignore,
+            PolicyArg::Fail => Policy::Fail,
         },
         namespace: None,
     };

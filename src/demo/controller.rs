@@ -1,4 +1,4 @@
-//! A controller over HTTP: workers that write what has changed, and the lease of its leader.
+//! A controller over HTTP: workers for the changed objects, and the lease of its leader.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::lock;
 use super::scene::{KINDS, OBJECTS, ObjectId, RENEW_DEADLINE, RENEW_EVERY, WORKERS};
 use super::server::Api;
 use crate::clock::Clock;
-use crate::controller::{Controller, Item, LeaseHolder, MAX_RETRIES, RateLimiter, Reconciled};
+use crate::controller::{Controller, Item, LeaseHolder, MAX_RETRIES, RateLimiter, ReconcileResult};
 use crate::own_client::OwnClient;
 
 /// The controller of one kind.
@@ -23,22 +23,22 @@ pub(super) struct HttpController {
     kind: usize,
     client: OwnClient,
     clock: Clock,
-    state: Mutex<State>,
-    /// Wakes a worker that waits for an object.
+    state: Mutex<WorkerState>,
+    /// Wakes a worker for an object.
     changed: Notify,
 }
 
-/// The state that the workers share.
+/// The shared state of the workers.
 #[derive(Debug)]
-struct State {
+struct WorkerState {
     controller: Controller,
-    /// What the informer knows of each object.
-    cache: Vec<Known>,
+    /// The informer's cache.
+    cache: Vec<Generations>,
 }
 
-/// The generation of an object, and the one that was last reported.
+/// The generation of an object, and the last one reported.
 #[derive(Clone, Copy, Debug, Default)]
-struct Known {
+struct Generations {
     generation: u64,
     observed: u64,
 }
@@ -46,8 +46,7 @@ struct Known {
 // === impl HttpController ===
 
 impl HttpController {
-    /// Starts the workers, and after `offset` the lease: controllers do not start at the same
-    /// instant.
+    /// Starts the workers, and after `offset` the lease, because controllers do not start together.
     pub(super) fn start(
         kind: usize,
         client: OwnClient,
@@ -57,7 +56,7 @@ impl HttpController {
         tasks: &mut JoinSet<()>,
     ) -> Arc<Self> {
         let controller = Controller::new(RateLimiter::DEFAULT, OBJECTS, WORKERS);
-        let state = Mutex::new(State { controller, cache: vec![Known::default(); OBJECTS] });
+        let state = Mutex::new(WorkerState { controller, cache: vec![Generations::default(); OBJECTS] });
         let controller = Arc::new(Self { kind, client, clock, state, changed: Notify::new() });
         tasks.spawn(Arc::clone(&controller).lead(Arc::clone(api), offset));
         for _ in 0..WORKERS {
@@ -66,13 +65,12 @@ impl HttpController {
         controller
     }
 
-    /// Counts the objects that wait out a delay.
+    /// Returns the number of objects in backoff.
     pub(super) fn backing_off(&self) -> usize {
-        lock(&self.state).controller.queue.waiting().1
+        lock(&self.state).controller.queue.delayed()
     }
 
-    /// Takes a change into the cache, and its object into the queue whatever its backoff, as an
-    /// informer does.
+    /// Adds a change to the cache, and its object to the queue at once, as an informer does.
     pub(super) fn learn(&self, item: Item, generation: u64) {
         let mut state = lock(&self.state);
         state.cache[item].generation = generation;
@@ -84,7 +82,7 @@ impl HttpController {
     async fn work(self: Arc<Self>) {
         loop {
             let item = self.next().await;
-            let reconciled = if self.reconcile(item).await { Reconciled::Done } else { Reconciled::Failed };
+            let reconciled = if self.reconcile(item).await { ReconcileResult::Done } else { ReconcileResult::Failed };
             lock(&self.state).controller.finish(item, reconciled, self.clock.now());
             self.changed.notify_one();
         }
@@ -105,8 +103,8 @@ impl HttpController {
         }
     }
 
-    /// Applies the wanted state, then reports it in the status. If there is nothing to do, no call
-    /// is made. Returns false if a call failed.
+    /// Applies the wanted state, then reports it in the status, unless both are done. Returns false
+    /// if a call failed.
     async fn reconcile(&self, item: Item) -> bool {
         let known = lock(&self.state).cache[item];
         if known.observed >= known.generation {
@@ -124,8 +122,8 @@ impl HttpController {
         is_done
     }
 
-    /// Renews the lease for as long as the run lasts, and records each attempt: an update, and if it
-    /// fails a read and another update, as client-go does.
+    /// Renews the lease and records each attempt. As in client-go, an attempt is an update, and if
+    /// that fails a read and another update.
     async fn lead(self: Arc<Self>, api: Arc<Api>, offset: Duration) {
         let mut holder = LeaseHolder::new(RENEW_EVERY, RENEW_DEADLINE);
         let lease = KINDS[self.kind].resource;
@@ -140,13 +138,13 @@ impl HttpController {
                 () = self.clock.sleep(holder.timeout()) => false,
             };
             let attempt = holder.end(renewed, self.clock.now());
-            api.world().seen.renewals.push(attempt.late);
+            api.world().record.renewals.push(attempt.late);
             self.clock.sleep_until(attempt.next).await;
         }
     }
 
-    /// Makes one call as client-go does: it sleeps on a Retry-After inside the worker, up to ten
-    /// times, and retries nothing else. Returns true if it succeeded.
+    /// Makes one call as client-go does: a Retry-After makes the worker sleep, up to ten times, and
+    /// nothing else is retried. Returns true on success.
     async fn call(&self, method: Method, path: &str, body: String) -> bool {
         let body = Bytes::from(body);
         for retries in 0..=MAX_RETRIES {
@@ -172,5 +170,5 @@ impl HttpController {
     }
 }
 
-/// The responses here are a few hundred bytes.
+/// The longest response; they have a few hundred bytes.
 const LONGEST: usize = 64 * 1024;

@@ -1,5 +1,4 @@
-//! The scene of the demo: the number of objects, the capacity of the API, and the time of the
-//! trouble. Every number on which the story rests is here.
+//! The numbers of the demo: objects, the capacity of the API, and the time of the failure.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -8,19 +7,19 @@ use crate::moment::Moment;
 
 /// A kind of object, with its controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Kind {
+pub(super) struct ObjectKind {
     /// The name in the path.
     pub(super) resource: &'static str,
-    /// True if its admission webhook is the one that goes down.
+    /// True if its writes pass the failing admission webhook.
     pub(super) guarded: bool,
 }
 
 /// Four controllers of a typical operator, two of them behind the webhook.
-pub(super) const KINDS: [Kind; 4] = [
-    Kind { resource: "buckets", guarded: true },
-    Kind { resource: "databases", guarded: true },
-    Kind { resource: "networks", guarded: false },
-    Kind { resource: "queues", guarded: false },
+pub(super) const KINDS: [ObjectKind; 4] = [
+    ObjectKind { resource: "buckets", guarded: true },
+    ObjectKind { resource: "databases", guarded: true },
+    ObjectKind { resource: "networks", guarded: false },
+    ObjectKind { resource: "queues", guarded: false },
 ];
 
 /// An object, by its kind and its number.
@@ -36,49 +35,48 @@ pub(super) const OBJECTS: usize = 400;
 /// The concurrent reconciles of a controller: a common setting of `MaxConcurrentReconciles`.
 pub(super) const WORKERS: usize = 10;
 
-/// The objects that users change per second, all through the run. Each change costs its controller
-/// two calls.
+/// The objects changed by users per second. Each change costs its controller two calls.
 pub(super) const CHANGES_PER_SECOND: u32 = 250;
 
-/// The calls per second that the API can serve: twice what the herd needs in good weather.
+/// The capacity of the API in calls per second: twice the need of the herd without failures.
 pub(super) const CAPACITY: u32 = 800;
 
 /// The gate's rate in the demo: below what the API can serve, well above what the herd needs.
 pub const RATE: u32 = 650;
 
-/// The rate of the gate's retry bucket in the demo: what failing objects may take of it.
+/// The rate of the gate's retry bucket in the demo: the share of failing objects.
 pub(crate) const RETRY_RATE: u32 = 150;
 
 /// The gate's burst in the demo.
 pub const BURST: u32 = 50;
 
-/// The time that the API works on a call.
+/// The service time of the API.
 pub(super) const SERVICE_TIME: Duration = Duration::from_millis(2);
 
 /// The renewal interval of a lease, as in client-go's leader election.
 pub(super) const RENEW_EVERY: Duration = Duration::from_secs(2);
 
-/// The time without a renewal after which leadership is lost, as client-go's `RenewDeadline`.
+/// The longest time without a renewal before leadership is lost, as client-go's `RenewDeadline`.
 pub(super) const RENEW_DEADLINE: Duration = Duration::from_secs(10);
 
-/// The length of a run, and the time of its trouble.
+/// The options of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Scene {
     /// The length of one run.
     pub(crate) length: Duration,
-    /// The seed that decides which objects change, and when.
+    /// The seed of the changes.
     pub(crate) seed: u64,
 }
 
 // === impl Scene ===
 
 impl Scene {
-    /// Returns the time during which the webhook is down.
+    /// Returns the time of the failure.
     pub(super) fn trouble(&self) -> Range<Moment> {
         Moment::ZERO + self.length.mul_f64(0.15)..Moment::ZERO + self.length.mul_f64(0.5)
     }
 
-    /// Returns the seconds between which the webhook is down.
+    /// Returns the start and end of the failure in seconds.
     pub(super) fn trouble_seconds(&self) -> [f64; 2] {
         [self.trouble().start, self.trouble().end].map(|moment| moment.since_start().as_secs_f64())
     }

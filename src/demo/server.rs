@@ -1,5 +1,5 @@
-//! The embedded API server: HTTP/1.1 on loopback, with a capacity, and an admission webhook that
-//! goes down for a while.
+//! The embedded API server: HTTP/1.1 on loopback, with a capacity, and an admission webhook with a
+//! temporary failure.
 
 use std::convert::Infallible;
 use std::io;
@@ -19,12 +19,13 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
 use super::lock;
+use super::record::ApiCall;
 use super::scene::{KINDS, ObjectId, SERVICE_TIME, Scene};
 use super::world::World;
 use crate::clock::Clock;
 use crate::places::{self, Door, Place};
 
-/// The API, shared by its connections and by the observers inside the process.
+/// The API, shared by its connections and its observers.
 #[derive(Debug)]
 pub(super) struct Api {
     scene: Scene,
@@ -76,8 +77,7 @@ impl Api {
             place.touch();
             async move { Ok::<_, Infallible>(self.answer(request).await) }
         });
-        // Without it, every small answer waits for a delayed acknowledgement; a connection without
-        // it still works.
+        // Otherwise small answers wait for delayed acknowledgements. An error is harmless.
         drop(stream.set_nodelay(true));
         // An error here means that the client went away.
         drop(http1::Builder::new().serve_connection(TokioIo::new(stream), service).await);
@@ -85,9 +85,9 @@ impl Api {
 
     async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
         let at = self.clock.now();
-        let serves = self.world().serves(at);
+        let serves = self.world().capacity.serves(at);
         let fault = if serves { self.perform(request).await.err() } else { Some("etcdserver: too many requests") };
-        self.world().answered(at, fault.is_some());
+        self.world().record.arrived.push(ApiCall { at, is_error: fault.is_some() });
         fault.map_or_else(|| Response::new(Full::new(Bytes::from_static(b"{}"))), failure)
     }
 
@@ -123,7 +123,7 @@ fn failure(message: &str) -> Response<Full<Bytes>> {
     answer
 }
 
-/// The demo's own clients have some dozens.
+/// The most connections; the demo's clients have some dozens.
 const MOST_CONNECTIONS: usize = 1024;
 
 #[cfg(test)]

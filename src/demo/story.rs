@@ -1,27 +1,26 @@
-//! The observations, as a table, a picture and sentences. Every number in them was measured in this very
-//! run.
+//! The results of the demo as a table, a picture and sentences.
 
 use std::time::Duration;
 
-use super::record::Seen;
+use super::record::RunRecord;
 use super::scene::{BURST, CAPACITY, KINDS, OBJECTS, RATE, Scene};
 use crate::chart::{Axis, Band, Chart, Level, Mark, Series, short, thousands};
 use crate::moment::Moment;
 
 /// The two runs.
 #[derive(Clone, Debug)]
-pub(crate) struct Played {
-    /// The scene that was played.
+pub(crate) struct DemoResult {
+    /// The options of both runs.
     pub(super) scene: Scene,
-    /// The herd straight against the API.
-    pub(super) without: Seen,
-    /// The herd through the gate.
-    pub(super) with: Seen,
+    /// The run without the gate.
+    pub(super) without: RunRecord,
+    /// The run with the gate.
+    pub(super) with: RunRecord,
 }
 
-/// A moment of a run, as the table shows it.
+/// A line of the table.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Now {
+pub(super) struct TableLine {
     pub(super) at: Moment,
     pub(super) is_trouble: bool,
     pub(super) backing_off: usize,
@@ -33,13 +32,13 @@ const SECOND: Duration = Duration::from_secs(1);
 /// The number of points of each line in the picture.
 const POINTS: u32 = 50;
 
-/// A stall of this length shows in the table's times.
+/// The least reported stall.
 const STALLED: Duration = Duration::from_millis(250);
 
-// === impl Played ===
+// === impl DemoResult ===
 
-impl Played {
-    /// Describes the run that is about to start, for a reader who waits.
+impl DemoResult {
+    /// Describes the runs before they start.
     pub(crate) fn prologue(scene: &Scene) -> String {
         let objects = thousands(OBJECTS * KINDS.len());
         let controllers = KINDS.len();
@@ -52,7 +51,7 @@ impl Played {
         )
     }
 
-    /// Draws calls per second that reached the API, with and without the gate.
+    /// Draws the calls per second at the API, with and without the gate.
     pub(crate) fn chart(&self) -> Chart {
         let [from, to] = self.scene.trouble_seconds();
         let note = format!(
@@ -74,10 +73,10 @@ impl Played {
     }
 
     #[expect(clippy::cast_precision_loss, reason = "a few thousand calls")]
-    fn series(&self, name: &str, mark: Mark, seen: &Seen) -> Series {
+    fn series(&self, name: &str, mark: Mark, record: &RunRecord) -> Series {
         let width = self.scene.length / POINTS;
         let mut counts = vec![0_usize; POINTS as usize];
-        for call in &seen.arrived {
+        for call in &record.arrived {
             let index = call.at.since_start().as_nanos() / width.as_nanos().max(1);
             if let Some(count) = usize::try_from(index).ok().and_then(|index| counts.get_mut(index)) {
                 *count += 1;
@@ -88,11 +87,11 @@ impl Played {
         Series { name: name.to_owned(), mark, points: counts.into_iter().enumerate().map(point).collect() }
     }
 
-    /// Describes the observations, in sentences.
+    /// Describes the results in sentences.
     pub(crate) fn sentences(&self) -> Vec<String> {
         let trouble = self.scene.trouble();
-        let healthy = |seen: &Seen| {
-            seen.convergence(990, |it| !it.guarded && trouble.contains(&it.at)).map_or_else(|| "-".to_owned(), short)
+        let healthy = |record: &RunRecord| {
+            record.convergence(990, |it| !it.guarded && trouble.contains(&it.at)).map_or_else(|| "-".to_owned(), short)
         };
         let mut sentences = vec![
             format!(
@@ -121,21 +120,21 @@ impl Played {
         sentences
     }
 
-    /// Describes the failures of a run, and for how long the trouble outlived its cause.
-    fn trouble(&self, seen: &Seen) -> String {
+    /// Describes the failures of a run, and how long they outlived their cause.
+    fn trouble(&self, record: &RunRecord) -> String {
         let healed = self.scene.trouble().end;
-        let recovery = match seen.reconciled_after(healed) {
+        let recovery = match record.reconciled_after(healed) {
             Some(settled) => {
                 format!("Everything was reconciled {} after the webhook was back", short(settled - healed))
             }
             None => {
-                let overdue = thousands(seen.backlog.last().map_or(0, |last| last.overdue));
+                let overdue = thousands(record.backlog.last().map_or(0, |last| last.overdue));
                 let after = short((Moment::ZERO + self.scene.length) - healed);
                 format!("{after} after the webhook was back {overdue} objects were still not reconciled")
             }
         };
-        let errors = seen.arrived.iter().filter(|call| call.is_error).count();
-        let (late, renewals) = seen.renewals();
+        let errors = record.arrived.iter().filter(|call| call.is_error).count();
+        let (late, renewals) = record.renewals();
         format!(
             "{} of them failed. {recovery}, and {late} of {renewals} lease renewals were late or failed.",
             thousands(errors)
@@ -143,20 +142,20 @@ impl Played {
     }
 }
 
-// === impl Now ===
+// === impl TableLine ===
 
-impl Now {
+impl TableLine {
     /// The heads of the table's columns.
     pub(super) const HEADS: &str = "   time  calls/s  errors/s  backing off  overdue      p50      p99  leases late";
 
-    /// Returns the table's line for the last second; p50 and p99 are the times from change to
-    /// reconcile of the last three seconds.
-    pub(super) fn line(&self, seen: &Seen) -> String {
-        let (calls, errors) = seen.calls(self.at.back(SECOND), self.at);
+    /// Returns the text for the last second; p50 and p99 are the times from change to reconcile in
+    /// the last three seconds.
+    pub(super) fn line(&self, record: &RunRecord) -> String {
+        let (calls, errors) = record.calls(self.at.back(SECOND), self.at);
         let recently = self.at.back(3 * SECOND);
         let quantile =
-            |permille| seen.convergence(permille, |it| it.at >= recently).map_or_else(|| "-".to_owned(), short);
-        let (late, renewals) = seen.renewals();
+            |permille| record.convergence(permille, |it| it.at >= recently).map_or_else(|| "-".to_owned(), short);
+        let (late, renewals) = record.renewals();
         let [calls, errors, backing_off, overdue] = [calls, errors, self.backing_off, self.overdue].map(thousands);
         let [p50, p99, late] = [quantile(500), quantile(990), format!("{late} of {renewals}")];
         let trouble = if self.is_trouble { "  webhook down" } else { "" };
@@ -170,17 +169,18 @@ impl Now {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::demo::record::{Arrived, Backlog};
+    use crate::demo::record::{ApiCall, Backlog};
 
-    fn played() -> Played {
-        let call = |at| Arrived { at: Moment::from_millis(at), is_error: true };
-        let without = Seen {
+    fn played() -> DemoResult {
+        let call = |at| ApiCall { at: Moment::from_millis(at), is_error: true };
+        let without = RunRecord {
             arrived: (0..2000).map(call).collect(),
             backlog: vec![Backlog { at: Moment::from_millis(9900), overdue: 1234 }],
-            ..Seen::default()
+            ..RunRecord::default()
         };
-        let with = Seen { backlog: vec![Backlog { at: Moment::from_millis(7000), overdue: 0 }], ..Seen::default() };
-        Played { scene: Scene { length: Duration::from_secs(10), seed: 1 }, without, with }
+        let with =
+            RunRecord { backlog: vec![Backlog { at: Moment::from_millis(7000), overdue: 0 }], ..RunRecord::default() };
+        DemoResult { scene: Scene { length: Duration::from_secs(10), seed: 1 }, without, with }
     }
 
     #[test]
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn columns_stand_under_their_heads() {
-        let now = Now { at: Moment::from_millis(1000), is_trouble: true, backing_off: 1845, overdue: 77 };
+        let now = TableLine { at: Moment::from_millis(1000), is_trouble: true, backing_off: 1845, overdue: 77 };
         let line = now.line(&played().without);
         for (head, value) in [
             ("calls/s", "1,000"),
@@ -203,8 +203,8 @@ mod tests {
             ("leases late", "0 of 0"),
         ] {
             let end = |text: &str, word: &str| text.rfind(word).map(|at| at + word.len());
-            let found = line.match_indices(value).any(|(at, _)| Some(at + value.len()) == end(Now::HEADS, head));
-            assert!(found, "{head}\n{}\n{line}", Now::HEADS);
+            let found = line.match_indices(value).any(|(at, _)| Some(at + value.len()) == end(TableLine::HEADS, head));
+            assert!(found, "{head}\n{}\n{line}", TableLine::HEADS);
         }
         assert!(line.ends_with("  webhook down"), "{line}");
     }

@@ -1,32 +1,32 @@
-//! The state of the embedded API: the calls that it can bear, and the objects that are behind.
+//! The state of the embedded API: its capacity, and its objects.
 
 use std::time::Duration;
 
-use super::record::{Arrived, Converged, Seen};
+use super::record::{Convergence, RunRecord};
 use super::scene::{CAPACITY, KINDS, OBJECTS, ObjectId};
 use crate::moment::Moment;
 
 /// The API's capacity and objects, and the record of the run.
 #[derive(Debug)]
 pub(super) struct World {
-    capacity: Capacity,
+    pub(super) capacity: Capacity,
     objects: Vec<Vec<Object>>,
-    pub(super) seen: Seen,
+    pub(super) record: RunRecord,
 }
 
 /// An object.
 #[derive(Clone, Copy, Debug, Default)]
 struct Object {
-    /// Counts the changes of its wanted state.
+    /// The number of changes of its wanted state.
     generation: u64,
-    /// The moment since which its status is behind.
+    /// Since when its status is behind.
     behind: Option<Moment>,
 }
 
-/// So many calls a second; turning a call away costs something too. Real servers stay down in this
-/// way after the cause is gone: they are busy rejecting calls.
+/// A capacity in calls per second. A rejected call costs something, too: real servers stay overloaded
+/// after the cause is gone, because they are busy rejecting calls.
 #[derive(Debug)]
-struct Capacity {
+pub(super) struct Capacity {
     per_second: f64,
     room: f64,
     counted: Moment,
@@ -38,17 +38,7 @@ impl World {
     /// Creates the API with all objects in their wanted state.
     pub(super) fn new() -> Self {
         let objects = vec![vec![Object::default(); OBJECTS]; KINDS.len()];
-        Self { capacity: Capacity::new(CAPACITY), objects, seen: Seen::default() }
-    }
-
-    /// Returns true if the API has room to serve a call at `now`.
-    pub(super) fn serves(&mut self, now: Moment) -> bool {
-        self.capacity.serves(now)
-    }
-
-    /// Records a call that came at `at`.
-    pub(super) fn answered(&mut self, at: Moment, is_error: bool) {
-        self.seen.arrived.push(Arrived { at, is_error });
+        Self { capacity: Capacity::new(CAPACITY), objects, record: RunRecord::default() }
     }
 
     /// Changes the wanted state of an object, as a user would, and returns its new generation.
@@ -59,14 +49,14 @@ impl World {
         object.generation
     }
 
-    /// Takes a controller's report that an object has the state of this generation.
+    /// Records a controller's report of the generation of an object.
     pub(super) fn report(&mut self, id: ObjectId, observed: u64, now: Moment) {
         let since = self.object(id).filter(|object| observed >= object.generation).and_then(|it| it.behind.take());
         let guarded = KINDS[id.kind].guarded;
-        self.seen.converged.extend(since.map(|since| Converged { at: now, took: now - since, guarded }));
+        self.record.converged.extend(since.map(|since| Convergence { at: now, took: now - since, guarded }));
     }
 
-    /// Counts the objects that have waited for their controller for longer than `patience`.
+    /// Returns the number of objects with a wait of more than `patience`.
     pub(super) fn overdue(&self, now: Moment, patience: Duration) -> usize {
         self.objects.iter().flatten().filter(|it| it.behind.is_some_and(|since| now - since > patience)).count()
     }
@@ -83,20 +73,19 @@ impl Capacity {
         Self { per_second: f64::from(per_second), room: f64::from(per_second) / 4.0, counted: Moment::ZERO }
     }
 
-    /// Returns true if a call at `now` can be served. A quarter of a second's work may come at once.
-    fn serves(&mut self, now: Moment) -> bool {
+    /// Returns true if a call at `now` can be served. The burst is the work of a quarter second.
+    pub(super) fn serves(&mut self, now: Moment) -> bool {
         let gained = (now - self.counted).as_secs_f64() * self.per_second;
         self.room = (self.room + gained).min(self.per_second / 4.0);
         self.counted = now;
         let serves = self.room >= 1.0;
-        self.room = (self.room - if serves { 1.0 } else { COST_OF_NO }).max(0.0);
+        self.room = (self.room - if serves { 1.0 } else { REJECTION_COST }).max(0.0);
         serves
     }
 }
 
-/// The cost of turning a call away, in calls: the connection, the parsing and the authentication
-/// have happened by then.
-const COST_OF_NO: f64 = 0.4;
+/// The cost of a rejection, in calls: connection, parsing and authentication are done by then.
+const REJECTION_COST: f64 = 0.4;
 
 #[cfg(test)]
 mod tests {
@@ -128,7 +117,7 @@ mod tests {
         assert_eq!(world.overdue(Moment::from_millis(7), Duration::ZERO), 1);
         world.report(object, new, Moment::from_millis(7));
         assert_eq!(world.overdue(Moment::MAX, Duration::ZERO), 0);
-        let took: Vec<Duration> = world.seen.converged.iter().map(|it| it.took).collect();
+        let took: Vec<Duration> = world.record.converged.iter().map(|it| it.took).collect();
         assert_eq!(took, [Duration::from_millis(7)]);
     }
 }

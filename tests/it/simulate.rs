@@ -14,10 +14,10 @@ use std::time::Duration;
 use tidegate::config;
 use tidegate::limit::policy::Combine;
 use tidegate::moment::Moment;
-use tidegate::simulate::{self, Limits, Played, Setup};
+use tidegate::simulate::{self, Limits, ScenarioRun, Setup};
 
 /// A scenario, and its run under each of its limits.
-type Outcome = (Setup, Vec<Played>);
+type Outcome = (Setup, Vec<ScenarioRun>);
 
 /// A built-in scenario without changes; played once for all tests.
 fn usual(name: &str) -> Arc<Outcome> {
@@ -36,7 +36,7 @@ fn played(name: &str, numbers: &[&str]) -> Outcome {
 }
 
 /// The moment at which the n-th retry left, counted from 1.
-fn retry(played: &Played, number: usize) -> Duration {
+fn retry(played: &ScenarioRun, number: usize) -> Duration {
     played.retries[number - 1].since_start()
 }
 
@@ -122,7 +122,8 @@ fn a_noisy_neighbour_costs_a_quiet_controller_little_when_its_queue_is_its_own()
     let usual = usual("noisy-neighbour");
     let (_, played) = &*usual;
     let [together, fair] = &played[..] else { panic!("two limits") };
-    let quiet = |played: &Played| played.rows.iter().find(|row| row.name == "quiet").cloned().expect("it is there");
+    let quiet =
+        |played: &ScenarioRun| played.rows.iter().find(|row| row.name == "quiet").cloned().expect("it is there");
     assert!(quiet(together).waits.quantile(500) > Duration::from_secs(5));
     // A token comes every 20 ms, and every second one goes to the quiet controller.
     assert!(quiet(fair).waits.quantile(500) <= Duration::from_millis(41), "{:?}", quiet(fair).waits.quantile(500));
@@ -134,7 +135,7 @@ fn a_retry_bucket_that_opens_recovers_sooner_than_one_of_a_fixed_rate() {
     let usual = usual("recovery");
     let (_, played) = &*usual;
     let [without, opening, fixed] = &played[..] else { panic!("three limits") };
-    let row = |played: &Played| played.rows[0].clone();
+    let row = |played: &ScenarioRun| played.rows[0].clone();
     assert_eq!((row(without).unreconciled, row(opening).unreconciled), (0, 0));
     assert!(row(fixed).unreconciled > 0);
     assert!(row(opening).sent < row(without).sent, "and makes fewer calls than without a gate");
@@ -162,7 +163,7 @@ fn a_rate_gives_way_to_an_api_that_is_too_slow_for_it() {
 fn gates_that_share_a_bucket_use_all_of_an_account_and_no_more() {
     let usual = usual("shared-account");
     let [whole, part, shared] = &usual.1[..] else { panic!("three limits") };
-    let used = |played: &Played| f64::from(u32::try_from(played.together.sent).expect("few")) / (50.0 * 60.0);
+    let used = |played: &ScenarioRun| f64::from(u32::try_from(played.together.sent).expect("few")) / (50.0 * 60.0);
     assert!(whole.together.over > 500.0, "{:?}", whole.together);
     assert!(part.together.over <= 0.0 && used(part) < 0.7, "{:?}", part.together);
     assert!(shared.together.over <= 1e-6 && used(shared) >= 0.99, "{:?}", shared.together);
@@ -201,7 +202,7 @@ fn while_the_store_is_away_gates_go_on_as_their_words_say() {
     let [share, full, stop] = &all[..] else { panic!("three words") };
     let outage = &setup.scenario.store.outages[0];
     assert!(share.together.over <= 1e-6 && stop.together.over <= 1e-6 && full.together.over > 0.0);
-    let sent = |played: &Played| {
+    let sent = |played: &ScenarioRun| {
         let steps = played.rows.iter().flat_map(|row| row.counts_sent());
         steps
             .filter(|(at, _)| *at > outage.from + Duration::from_secs(3) && *at < outage.to)
@@ -215,7 +216,7 @@ fn while_the_store_is_away_gates_go_on_as_their_words_say() {
 #[test]
 fn the_same_seed_gives_the_same_run() {
     for name in ["noisy-neighbour", "recovery", "lease-holder", "shared-outage"] {
-        let result = |(setup, played): &(Setup, Vec<Played>)| {
+        let result = |(setup, played): &(Setup, Vec<ScenarioRun>)| {
             (simulate::report::csv(played), setup.picture.chart(&setup.scenario, played).svg())
         };
         assert!(result(&usual(name)) == result(&played(name, &[])), "{name} differs from run to run");

@@ -1,7 +1,6 @@
-//! The macro that declares enums whose values have a word and a sentence each.
+//! A macro for enums with a word and a sentence for each value.
 
-/// Declares an enum whose values have a word each, for metrics, and a sentence, which `Display`
-/// shows.
+/// Declares an enum with a word for each value, for metrics, and a sentence, for `Display`.
 macro_rules! sentences {
     ($(#[$of_enum:meta])* $vis:vis enum $name:ident { $($(#[$of_value:meta])* $value:ident = $word:literal: $sentence:literal,)+ }) => {
         $(#[$of_enum])*
@@ -9,7 +8,7 @@ macro_rules! sentences {
         $vis enum $name { $($(#[$of_value])* #[error($sentence)] $value,)+ }
 
         impl $name {
-            /// Returns the word for it.
+            /// Returns its word.
             $vis const fn word(self) -> &'static str {
                 match self { $(Self::$value => $word),+ }
             }

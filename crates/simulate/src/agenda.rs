@@ -1,5 +1,4 @@
-//! Future events in order of time; events at the same moment keep the order in which they were
-//! added.
+//! Future events in order of time. Events at the same moment keep their order.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +30,7 @@ impl<T> Agenda<T> {
         self.events.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// Takes the next event, if it happens by `end`.
+    /// Takes the next event by `end`.
     pub(crate) fn take(&mut self, end: Moment) -> Option<(Moment, T)> {
         let first = self.events.first_entry().filter(|first| first.key().0 <= end)?;
         let ((at, _), event) = first.remove_entry();

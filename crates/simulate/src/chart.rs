@@ -1,8 +1,8 @@
 //! Charts of numbers over time: a few series on one pair of axes, in the terminal and as SVG.
 //!
-//! It is written by hand because it is small: a plotting library would bring a font stack into a
-//! sidecar. One [`Chart`] gives both pictures, so that they cannot say different things. The SVG
-//! has no scripts and no outside fonts, and is readable in print and in dark mode.
+//! It is written by hand, because a plotting library would bring a font stack into a sidecar. One
+//! [`Chart`] gives both pictures. The SVG has no scripts and no fonts, and follows print and dark
+//! mode.
 
 mod axis;
 mod figures;
@@ -11,25 +11,24 @@ mod terminal;
 
 use self::axis::Scale;
 pub use self::figures::{short, thousands};
-pub use self::terminal::Look;
+pub use self::terminal::ChartLook;
 
 /// A chart.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Chart {
-    /// The message of the chart, in a few words.
+    /// The title.
     pub title: String,
     /// One line below the title: the quantity measured, and the method.
     pub note: String,
     /// The horizontal axis, from zero.
     pub x: Axis,
-    /// The vertical axis, from zero (or from the lowest power of ten that is needed, where each
-    /// step is tenfold).
+    /// The vertical axis, from zero, or from a power of ten if each step is tenfold.
     pub y: Axis,
     /// The division of the vertical axis.
     pub steps: Steps,
-    /// The series to compare; the first is drawn first.
+    /// The series, in the order of drawing.
     pub series: Vec<Series>,
-    /// Stretches of the horizontal axis in which conditions differed.
+    /// Stretches of the horizontal axis with other conditions.
     pub bands: Vec<Band>,
     /// Heights to compare with.
     pub levels: Vec<Level>,
@@ -38,10 +37,9 @@ pub struct Chart {
 /// One axis.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Axis {
-    /// The quantity that it counts, with its unit.
+    /// The quantity, with its unit.
     pub name: String,
-    /// The least end of the axis (and, if each step is tenfold, the greatest start); the data may
-    /// need more.
+    /// The least end of the axis, and if each step is tenfold the greatest start.
     pub at_least: f64,
 }
 
@@ -50,8 +48,7 @@ pub struct Axis {
 pub enum Steps {
     /// Each step adds the same amount.
     Even,
-    /// Each step is ten times the last: for numbers that differ by orders of magnitude. Zeros are
-    /// not drawn.
+    /// Each step is ten times the last. Zeros are not drawn.
     Tenfold,
 }
 
@@ -60,13 +57,13 @@ pub enum Steps {
 pub struct Series {
     /// Its name in the legend.
     pub name: String,
-    /// The way it is drawn.
+    /// Its style.
     pub mark: Mark,
     /// The points from left to right. Points that are not finite are left out.
     pub points: Vec<(f64, f64)>,
 }
 
-/// The way a series is drawn. The two differ without colour, too.
+/// The style of a series. The two differ without colour, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
     /// A thin line with everything below it shaded.
@@ -75,7 +72,7 @@ pub enum Mark {
     Line,
 }
 
-/// A stretch of the horizontal axis in which conditions differed.
+/// A stretch of the horizontal axis with other conditions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Band {
     /// The difference.
@@ -95,10 +92,22 @@ pub struct Level {
     pub y: f64,
 }
 
+// === impl Series ===
+
+impl Series {
+    /// Returns the height at `x`, between its points in proportion.
+    fn at(&self, x: f64) -> Option<f64> {
+        let after = self.points.iter().position(|point| point.0 >= x)?;
+        let (x0, y0) = *self.points.get(after.checked_sub(1)?)?;
+        let (x1, y1) = self.points[after];
+        Some(if x1 > x0 { y0 + (y1 - y0) * (x - x0) / (x1 - x0) } else { y1 })
+    }
+}
+
 // === impl Chart ===
 
 impl Chart {
-    /// Creates a chart without series of what happens within `length` seconds.
+    /// Creates a chart over `length` seconds, without series.
     #[must_use]
     pub fn over_time(title: &str, note: String, length: f64, y: Axis) -> Self {
         let x = Axis { name: "seconds".to_owned(), at_least: length };
@@ -114,11 +123,11 @@ impl Chart {
     }
 
     /// Draws the chart as lines of text, each at most as wide as `look` allows.
-    pub fn terminal(&self, look: Look) -> String {
+    pub fn terminal(&self, look: ChartLook) -> String {
         terminal::draw(&self.without_gaps(), look)
     }
 
-    /// Returns a copy in which every number can be drawn.
+    /// Returns a copy without undrawable numbers.
     fn without_gaps(&self) -> Self {
         let mut chart = self.clone();
         let is_drawn = |y: f64| y.is_finite() && (self.steps == Steps::Even || y > 0.0);
@@ -142,7 +151,7 @@ impl Chart {
         }
     }
 
-    /// Returns what the legend names: series by index and mark, then levels.
+    /// Returns the entries of the legend: series by index and mark, then levels.
     fn legend(&self) -> impl Iterator<Item = (Option<(usize, Mark)>, &str)> {
         let series = self.series.iter().enumerate().map(|(index, it)| (Some((index, it.mark)), it.name.as_str()));
         series.chain(self.levels.iter().map(|level| (None, level.name.as_str())))
@@ -201,7 +210,7 @@ mod tests {
         chart.levels[0].y = f64::NAN;
         assert!(!chart.svg().contains("NaN"));
         assert!(!chart.svg().contains("inf"));
-        assert!(!chart.terminal(Look { width: 60, height: 8, colour: false }).is_empty());
+        assert!(!chart.terminal(ChartLook { width: 60, height: 8, colour: false }).is_empty());
     }
 
     #[test]
@@ -214,7 +223,7 @@ mod tests {
             assert!(svg.contains(tick), "no {tick} in {svg}");
         }
         assert!(!svg.contains("NaN") && !svg.contains("inf"));
-        assert!(chart.terminal(Look { width: 60, height: 8, colour: false }).contains("100,000"));
+        assert!(chart.terminal(ChartLook { width: 60, height: 8, colour: false }).contains("100,000"));
         chart.series.clear();
         chart.levels.clear();
         assert!(chart.svg().ends_with("</svg>\n"));
@@ -227,6 +236,6 @@ mod tests {
         chart.bands.clear();
         chart.levels.clear();
         assert!(chart.svg().ends_with("</svg>\n"));
-        assert!(chart.terminal(Look { width: 60, height: 8, colour: true }).contains("seconds"));
+        assert!(chart.terminal(ChartLook { width: 60, height: 8, colour: true }).contains("seconds"));
     }
 }

@@ -1,8 +1,7 @@
 //! A Kubernetes controller as client-go and controller-runtime build it: a rate-limited work queue,
 //! workers that reconcile one object at a time, and leader election.
 //!
-//! Everything here is a value that takes `now`: `simulate` drives it in virtual time, and `demo` by
-//! the clock.
+//! Everything here takes `now`: `simulate` drives it in virtual time, and `demo` by the clock.
 
 mod lease;
 mod workqueue;
@@ -11,18 +10,17 @@ pub use self::lease::LeaseHolder;
 pub use self::workqueue::{Item, RateLimiter, WorkQueue};
 use crate::moment::Moment;
 
-/// The number of times that client-go itself makes a call again because its answer has a
-/// Retry-After (`maxRetries`).
+/// The most repetitions of a call by client-go after a Retry-After (`maxRetries`).
 pub const MAX_RETRIES: u32 = 10;
 
 /// The result of a reconcile, as a reconciler returns it to controller-runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reconciled {
+pub enum ReconcileResult {
     /// No error: earlier failures of the object are forgotten.
     Done,
-    /// An error: the object comes back after its backoff.
+    /// An error: the object is due again after its backoff.
     Failed,
-    /// `RequeueAfter`: the object comes back at this moment.
+    /// `RequeueAfter`: the object is due again at this moment.
     RequeueAt(Moment),
 }
 
@@ -37,13 +35,15 @@ pub struct Controller {
 // === impl Controller ===
 
 impl Controller {
-    /// Creates a controller of `objects` objects that reconciles at most `workers` at a time.
+    /// Creates a controller of `objects` objects with `workers` workers.
     pub fn new(limiter: RateLimiter, objects: usize, workers: usize) -> Self {
         Self { queue: WorkQueue::new(limiter, objects), idle_workers: workers }
     }
 
-    /// Gives the next object to an idle worker; without one, returns the moment at which an object
-    /// comes back. The worker owes a [`Self::finish`].
+    /// Gives the next object to an idle worker. The worker must call [`Self::finish`].
+    ///
+    /// # Errors
+    /// The next moment at which an object is due, if there is one.
     pub fn start(&mut self, now: Moment) -> Result<Item, Option<Moment>> {
         if self.idle_workers == 0 {
             return Err(None);
@@ -53,15 +53,15 @@ impl Controller {
         Ok(object)
     }
 
-    /// Ends a reconcile. Returns the moment at which the object comes back by itself.
-    pub fn finish(&mut self, object: Item, result: Reconciled, now: Moment) -> Option<Moment> {
+    /// Ends a reconcile, and returns when the object is due again.
+    pub fn finish(&mut self, object: Item, result: ReconcileResult, now: Moment) -> Option<Moment> {
         let due = match result {
-            Reconciled::Done => {
+            ReconcileResult::Done => {
                 self.queue.forget(object);
                 None
             }
-            Reconciled::Failed => Some(self.queue.add_rate_limited(object, now)),
-            Reconciled::RequeueAt(at) => Some(self.queue.add_at(object, at, now)),
+            ReconcileResult::Failed => Some(self.queue.add_rate_limited(object, now)),
+            ReconcileResult::RequeueAt(at) => Some(self.queue.add_at(object, at, now)),
         };
         self.queue.done(object, now);
         self.idle_workers += 1;
@@ -81,12 +81,12 @@ mod tests {
         let now = Moment::ZERO;
         (0..3).for_each(|object| controller.queue.add(object, now));
         assert_eq!([controller.start(now), controller.start(now), controller.start(now)], [Ok(0), Ok(1), Err(None)]);
-        let due = controller.finish(0, Reconciled::Failed, now);
+        let due = controller.finish(0, ReconcileResult::Failed, now);
         assert_eq!(due, Some(now + Duration::from_millis(5)));
         assert_eq!(controller.start(now), Ok(2));
-        assert_eq!(controller.finish(1, Reconciled::RequeueAt(Moment::MAX), now), Some(Moment::MAX));
+        assert_eq!(controller.finish(1, ReconcileResult::RequeueAt(Moment::MAX), now), Some(Moment::MAX));
         assert_eq!(controller.start(now), Err(due), "the earlier of two");
-        assert_eq!(controller.queue.waiting(), (0, 2));
+        assert_eq!(controller.queue.delayed(), 2);
         assert_eq!(controller.start(Moment::from_millis(5)), Ok(0));
     }
 }

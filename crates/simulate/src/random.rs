@@ -1,7 +1,6 @@
-//! A small seeded generator (SplitMix64), so that every run of the demo or of a simulation changes
-//! the same objects in the same order.
+//! A seeded random generator (SplitMix64), so that runs of a demo or simulation are repeatable.
 
-/// A sequence that depends on its seed alone.
+/// A random sequence of a seed.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 

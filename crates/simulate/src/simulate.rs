@@ -1,9 +1,9 @@
-//! `tidegate simulate`: the limiter that the proxy runs, under a virtual clock.
+//! `tidegate simulate`: the limiter of the proxy, under a virtual clock.
 //!
-//! `play` lets the controllers, leases and API of a scenario meet a gate; [`replay`] sends a
-//! recorded log of calls through a hypothetical gate. Both drive [`crate::limit::Limiter`] and read
-//! calls and answers as the proxy does, so the simulated code is the code that runs. A run depends
-//! on its input and seed alone.
+//! `play` runs the controllers, leases and API of a scenario against a gate; [`replay`] sends a call
+//! log through a hypothetical gate. Both drive [`crate::limit::Limiter`] and read calls and answers
+//! as the proxy does, so the simulated code is the code that runs. A run depends only on its input
+//! and its seed.
 
 mod builtin;
 mod event_loop;
@@ -21,7 +21,7 @@ use crate::spec;
 
 pub use self::builtin::{ALL, Builtin, Setup, WrongParameter, find, usual};
 pub use self::picture::Picture;
-pub use self::play::{Played, Together, play};
+pub use self::play::{ScenarioRun, Together, play};
 pub use self::tally::{LeaseRow, Row};
 
 /// Limits with a name.
@@ -29,6 +29,6 @@ pub use self::tally::{LeaseRow, Row};
 pub struct Limits {
     /// Their name in the results.
     pub name: String,
-    /// The gate that has them.
+    /// Their gate.
     pub gate: spec::Gate,
 }

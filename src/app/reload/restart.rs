@@ -1,14 +1,13 @@
-//! The keys that only a restart can change: sockets, the upstream, and the identity that a gate
-//! uses.
+//! The keys beyond a reload, such as sockets, the upstream and credentials.
 
 use std::collections::BTreeSet;
 
 use crate::spec::{Egress, Gate, Settings};
 
-/// A key, and true if it has changed.
-type Key = (&'static str, bool);
+/// A key beyond a reload, and true if it has changed.
+type RestartKey = (&'static str, bool);
 
-/// Returns the changes that are impossible while the process runs: one sentence for each key.
+/// Returns the changes beyond a reload, one sentence for each key.
 pub(super) fn needed(running: &Settings, new: &Settings) -> Vec<String> {
     let mut keys: Vec<String> = changed(of_process(running, new)).map(str::to_owned).collect();
     keys.extend(of_egress(running.egress.as_ref(), new.egress.as_ref()).into_iter().map(|key| format!("egress{key}")));
@@ -24,7 +23,7 @@ pub(super) fn needed(running: &Settings, new: &Settings) -> Vec<String> {
     keys.into_iter().map(|key| format!("{key} can only be changed by a restart")).collect()
 }
 
-fn of_process(running: &Settings, new: &Settings) -> [Key; 6] {
+fn of_process(running: &Settings, new: &Settings) -> [RestartKey; 6] {
     [
         ("admin.listen", running.admin.listen != new.admin.listen),
         ("admin.socket", running.admin.socket != new.admin.socket),
@@ -35,7 +34,7 @@ fn of_process(running: &Settings, new: &Settings) -> [Key; 6] {
     ]
 }
 
-/// Returns what cannot change of the egress listener.
+/// Returns the changed keys of the egress listener.
 fn of_egress(running: Option<&Egress>, new: Option<&Egress>) -> Vec<&'static str> {
     match (running, new) {
         (None, None) => Vec::new(),
@@ -44,7 +43,7 @@ fn of_egress(running: Option<&Egress>, new: Option<&Egress>) -> Vec<&'static str
     }
 }
 
-fn of_listener(running: &Egress, new: &Egress) -> [Key; 8] {
+fn of_listener(running: &Egress, new: &Egress) -> [RestartKey; 8] {
     [
         (".listen", running.listen != new.listen),
         (".names", running.names != new.names),
@@ -57,7 +56,7 @@ fn of_listener(running: &Egress, new: &Egress) -> [Key; 8] {
     ]
 }
 
-/// Returns the hosts for which the CA of interception, which is made at the start, cannot sign.
+/// Returns the problems of hosts not permitted by the CA of interception, made at the start.
 pub(super) fn not_permitted(new: &Settings, is_permitted: impl Fn(&str) -> bool) -> Vec<String> {
     let gates = new.gates.values().filter_map(|gate| Some((&gate.name, gate.hosts.as_ref()?)));
     let patterns = gates
@@ -74,7 +73,7 @@ pub(super) fn not_permitted(new: &Settings, is_permitted: impl Fn(&str) -> bool)
     others.map(says).collect()
 }
 
-fn of_gate(running: &Gate, new: &Gate) -> [Key; 12] {
+fn of_gate(running: &Gate, new: &Gate) -> [RestartKey; 12] {
     [
         ("kind", running.kind != new.kind),
         ("listen", running.listen != new.listen),
@@ -91,7 +90,7 @@ fn of_gate(running: &Gate, new: &Gate) -> [Key; 12] {
     ]
 }
 
-fn changed<const N: usize>(keys: [Key; N]) -> impl Iterator<Item = &'static str> {
+fn changed<const N: usize>(keys: [RestartKey; N]) -> impl Iterator<Item = &'static str> {
     keys.into_iter().filter(|(_, changed)| *changed).map(|(key, _)| key)
 }
 

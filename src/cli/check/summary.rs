@@ -6,10 +6,10 @@ use crate::limit::policy::{ClassPolicy, Lane};
 use crate::spec::{Gate, Settings};
 use crate::status::text::{number, printable};
 
-/// The most gates with all their lines: more would not be a summary.
+/// The most gates with all their lines.
 const FEW: usize = 2;
 
-/// Returns the summary as comments of TOML, so that what follows is still a configuration.
+/// Returns the summary as TOML comments, so that the whole output is a configuration.
 pub(super) fn summary(settings: &Settings) -> String {
     let is_short = settings.gates.len() > FEW;
     let lines = settings.gates.values().flat_map(|gate| lines(gate, is_short));
@@ -37,8 +37,7 @@ fn row(name: &str, says: &str) -> String {
     format!("  {name:<8} {says}")
 }
 
-/// Returns the rate of all calls together, to what it gives way, and how many classes have one of
-/// their own.
+/// Describes the rate of all calls, its adaptive floor, and the number of classes with own rates.
 fn rate(gate: &Gate) -> String {
     let bucket = gate.policy.bucket.as_ref();
     let size = bucket.map_or_else(|| "none for all calls together".to_owned(), size);
@@ -52,7 +51,7 @@ fn rate(gate: &Gate) -> String {
     format!("{size}{}{own}", adapts.unwrap_or_default())
 }
 
-/// Returns what is refused at once, or soon.
+/// Describes the calls refused at once, or soon.
 fn refuses(gate: &Gate) -> impl Iterator<Item = String> {
     let queue = gate.policy.queue;
     let healthy = match queue.max_wait.is_zero() {

@@ -1,5 +1,4 @@
-//! Checks in the kernel's own table if a process of this network namespace is connected to an
-//! upstream past the gate.
+//! Checks the kernel's table for connections to upstreams past the gate.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,42 +14,36 @@ use crate::spec::{Egress, Gate, HostPattern, Listen};
 use crate::status::text::count;
 use crate::status::{self, Status};
 
-/// An established connection as seen from this end, or a listening socket.
+/// An established connection, or a listening socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Socket {
-    state: State,
+    is_listening: bool,
     local: SocketAddr,
     remote: SocketAddr,
     inode: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Established,
-    Listening,
-}
-
-/// The sockets of this network namespace, and the processes that have them.
+/// The sockets of this network namespace, and their processes.
 struct Sockets {
     all: Vec<Socket>,
-    /// The processes by inode, as far as they can be seen.
+    /// The visible processes by inode.
     owners: BTreeMap<u64, BTreeSet<u32>>,
-    /// The running gate, if its sockets can be seen.
+    /// The running gate, if its sockets are visible.
     gate: Option<u32>,
 }
 
-/// The processes that are connected to an address, besides the gate and the server there.
+/// The processes connected to an address, without the gate and the server there.
 #[derive(Default)]
 struct Beside {
     gates: BTreeSet<String>,
     others: BTreeSet<String>,
     /// The connections of `others`.
     count: usize,
-    /// The connections that may be the gate's or the server's.
+    /// The connections perhaps of the gate or the server.
     unknown: usize,
 }
 
-/// Reports connections to a gate's upstream that the gate did not open.
+/// Reports connections to a gate's upstream from other processes.
 pub(super) async fn findings(gate: &Gate, around: &Environment, status: Option<&Status>) -> Vec<Finding> {
     let about = format!("past gate {}", gate.name);
     let Some(url) = upstream::url(gate, around, status).and_then(|url| url.parse::<Uri>().ok()) else {
@@ -64,8 +57,8 @@ pub(super) async fn findings(gate: &Gate, around: &Environment, status: Option<&
     vec![Sockets::read(status).judge(&about, &format!("{host}:{port}"), &found.collect(), advice)]
 }
 
-/// Reports connections to the hosts of a gate behind the egress listener that it did not open: to
-/// those that its configuration names in full, and those that were called.
+/// Reports connections from other processes to the hosts of a gate behind the egress listener: the
+/// hosts that its configuration names in full, and those that were called.
 pub(super) async fn past_hosts(gate: &Gate, egress: &Egress, status: Option<&Status>) -> Vec<Finding> {
     let Some(hosts) = &gate.hosts else { return Vec::new() };
     let about = format!("past gate {}", gate.name);
@@ -106,17 +99,17 @@ impl Sockets {
     fn read(status: Option<&Status>) -> Self {
         let before = table();
         let owners = owners();
-        // A connection that ends meanwhile would seem to be of a process that is not visible.
+        // A connection that ends meanwhile would seem to be of an invisible process.
         let all = table().into_iter().filter(|socket| before.contains(socket)).collect();
         let is_seen = |pid: &u32| is_tidegate(*pid) && sockets_of(*pid).is_some();
         Self { all, owners, gate: status.map(|status| status.pid).filter(is_seen) }
     }
 
     fn connected_to(&self, addresses: &BTreeSet<SocketAddr>) -> impl Iterator<Item = &Socket> {
-        self.all.iter().filter(|it| it.state == State::Established && addresses.contains(&it.remote))
+        self.all.iter().filter(|it| !it.is_listening && addresses.contains(&it.remote))
     }
 
-    /// Reports who is connected to these addresses, past the gate.
+    /// Reports other processes with connections to these addresses.
     fn judge(&self, about: &str, to: &str, addresses: &BTreeSet<SocketAddr>, advice: &str) -> Finding {
         let Beside { gates, others, count: number, unknown } = self.beside(addresses);
         if number > 0 {
@@ -143,35 +136,34 @@ impl Sockets {
     fn beside(&self, addresses: &BTreeSet<SocketAddr>) -> Beside {
         let servers = self.servers(addresses);
         let mut beside = Beside::default();
-        let own = Some(std::process::id());
+        let known = [self.gate, Some(std::process::id())];
         for it in self.connected_to(addresses) {
-            let owners = self.owners.get(&it.inode);
-            let has = |is_so: &dyn Fn(u32) -> bool| owners.into_iter().flatten().any(|pid| is_so(*pid));
-            let title = || joined(owners.into_iter().flatten().map(|pid| format!("{} (pid {pid})", name_of(*pid))));
-            if has(&|pid| Some(pid) == self.gate || Some(pid) == own || servers.contains(&Some(pid))) {
+            let owners: Vec<u32> = self.owners.get(&it.inode).into_iter().flatten().copied().collect();
+            let title = joined(owners.iter().map(|pid| format!("{} (pid {pid})", name_of(*pid))));
+            if owners.iter().any(|pid| known.contains(&Some(*pid)) || servers.contains(&Some(*pid))) {
                 continue;
             }
-            if self.gate.is_none() || owners.is_none() && servers.contains(&None) {
+            if self.gate.is_none() || owners.is_empty() && servers.contains(&None) {
                 beside.unknown += 1;
-            } else if has(&is_tidegate) {
-                beside.gates.insert(title());
+            } else if owners.iter().any(|pid| is_tidegate(*pid)) {
+                beside.gates.insert(title);
             } else {
-                let title = if owners.is_some() { title() } else { "a process that is not visible here".to_owned() };
-                beside.others.insert(title);
+                let is_visible = !owners.is_empty();
+                beside.others.insert(if is_visible { title } else { "a process that is not visible here".to_owned() });
                 beside.count += 1;
             }
         }
         beside
     }
 
-    /// Returns the processes of this machine that listen at these addresses, `None` for one that
-    /// cannot be seen. A server that is connected to itself goes past nothing.
+    /// Returns the local servers at these addresses, `None` for an invisible one. A server's connection
+    /// to itself does not bypass the gate.
     fn servers(&self, addresses: &BTreeSet<SocketAddr>) -> BTreeSet<Option<u32>> {
         let local: Vec<_> = addresses.iter().copied().filter(|it| UdpSocket::bind((it.ip(), 0)).is_ok()).collect();
         let is_there = |socket: &&Socket| {
             let at = socket.local;
             let serves = |it: &SocketAddr| at.port() == it.port() && (at.ip() == it.ip() || at.ip().is_unspecified());
-            socket.state == State::Listening && local.iter().any(serves)
+            socket.is_listening && local.iter().any(serves)
         };
         let owners = |socket: &Socket| match self.owners.get(&socket.inode) {
             Some(pids) => pids.iter().copied().map(Some).collect(),
@@ -197,12 +189,12 @@ fn read(line: &str) -> Option<Socket> {
     let local = address(fields.get(1)?)?;
     let remote = address(fields.get(2)?)?;
     let inode = fields.get(9)?.parse().ok()?;
-    let state = match *fields.get(3)? {
-        "01" => State::Established,
-        "0A" => State::Listening,
+    let is_listening = match *fields.get(3)? {
+        "01" => false,
+        "0A" => true,
         _ => return None,
     };
-    Some(Socket { state, local, remote, inode })
+    Some(Socket { is_listening, local, remote, inode })
 }
 
 /// Parses an address such as `0100007F:1F90`: words of four bytes in this machine's byte order. An
@@ -222,7 +214,7 @@ fn address(text: &str) -> Option<SocketAddr> {
     Some(SocketAddr::new(ip, port))
 }
 
-/// Returns the sockets of a process by inode; `None` if they cannot be seen.
+/// Returns the sockets of a process by inode; `None` if they are not visible.
 fn sockets_of(pid: u32) -> Option<BTreeSet<u64>> {
     let entries = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
     Some(entries.flatten().filter_map(|entry| inode(&fs::read_link(entry.path()).ok()?.to_string_lossy())).collect())
@@ -233,7 +225,7 @@ fn inode(link: &str) -> Option<u64> {
     link.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
 }
 
-/// Maps each socket to the processes that have it, among the processes that can be seen.
+/// Maps each socket to its visible processes.
 fn owners() -> BTreeMap<u64, BTreeSet<u32>> {
     let mut owners = BTreeMap::<_, BTreeSet<u32>>::new();
     for pid in processes() {
@@ -246,7 +238,7 @@ fn owners() -> BTreeMap<u64, BTreeSet<u32>> {
 
 const TO_THE_NAMES: &str = "lead the names of its hosts to egress.names by hostAliases, and set what makes it trust the CA (docs/egress.md, Interception)";
 const TO_THE_PROXY: &str = "set HTTPS_PROXY in its container, and what makes it trust the CA; a client that takes no proxy (the AWS SDK for JavaScript, google-api-python-client without PySocks) comes by egress.names (docs/egress.md, Interception)";
-/// A name server that does not answer must not hold up the other findings.
+/// The timeout of a name server, so that the other findings do not wait.
 const LOOKUP: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
@@ -259,8 +251,8 @@ mod tests {
         let read_line = read(line).expect("an established connection");
         assert_eq!((read_line.local.to_string().as_str(), read_line.inode), ("127.0.0.1:8080", 12345));
         assert_eq!(read_line.remote.to_string(), "10.0.0.2:443");
-        assert_eq!(read_line.state, State::Established);
-        assert_eq!(read(&line.replace(" 01 ", " 0A ")).expect("a listener").state, State::Listening);
+        assert!(!read_line.is_listening);
+        assert!(read(&line.replace(" 01 ", " 0A ")).expect("a listener").is_listening);
         assert_eq!(read(&line.replace(" 01 ", " 06 ")), None, "it has ended");
         let mapped = address("0000000000000000FFFF00000100007F:0050").expect("an address");
         assert_eq!(mapped.to_string(), "127.0.0.1:80");

@@ -1,7 +1,7 @@
-//! Checks that the controller's environment leads it to the gate.
+//! Checks the environment of controllers for the address of the gate.
 
-use std::fs;
 use std::path::Path;
+use std::{fs, io};
 
 use http::Uri;
 use http::uri::Scheme;
@@ -13,54 +13,54 @@ use crate::spec::Settings;
 use crate::status::Status;
 use crate::yaml;
 
-/// A process whose environment names its API server.
-pub(super) struct Controller {
+/// A process with the environment of a controller.
+pub(super) struct ControllerProcess {
     pid: u32,
     name: String,
     variables: Vec<(String, String)>,
 }
 
-/// Reports where every visible controller would send its calls.
+/// Reports where every visible controller sends its calls.
 pub(super) fn findings(settings: &Settings, pid: Option<u32>, status: Option<&Status>) -> Vec<Finding> {
     let Some(gates) = addresses(settings) else { return Vec::new() };
-    if let Some(pid) = pid {
-        let is_there = Path::new(&format!("/proc/{pid}")).exists();
-        let unreadable = || match is_there {
-            true => {
-                let says = format!("the environment of process {pid} cannot be read");
-                Finding::wrong("controller", says, "run doctor as the user of that process")
-            }
-            false => {
-                let says = format!("there is no process {pid} to be seen from here");
-                Finding::wrong("controller", says, "give --pid the number that it has in this container")
-            }
-        };
-        return vec![Controller::of(pid).map_or_else(unreadable, |controller| controller.finding(&gates))];
+    let controllers = ControllerProcess::all(pid, status);
+    if !controllers.is_empty() {
+        return controllers.iter().map(|controller| controller.finding(&gates)).collect();
     }
-    // Outside of a pod, this would look at every process of the machine.
-    if std::env::var_os("KUBERNETES_SERVICE_HOST").is_none() {
-        let says = "its environment was not looked at: this is not a pod, so it is not known which process it is";
-        return vec![Finding::note("controller", says, "name it with --pid")];
-    }
-    let own = [Some(std::process::id()), status.map(|status| status.pid)];
-    let seen = processes().into_iter().filter(|pid| !own.contains(&Some(*pid))).filter_map(Controller::of);
-    let findings: Vec<_> = seen.filter(Controller::is_one).map(|controller| controller.finding(&gates)).collect();
-    if findings.is_empty() {
-        let says = "its environment cannot be seen from this container";
-        let advice = "set shareProcessNamespace on the pod for a while, and run doctor again; its connections were looked at above";
-        return vec![Finding::note("controller", says, advice)];
-    }
-    findings
+    vec![match pid {
+        Some(pid) if Path::new(&format!("/proc/{pid}")).exists() => {
+            let says = format!("the environment of process {pid} cannot be read");
+            Finding::wrong("controller", says, "run doctor as the user of that process")
+        }
+        Some(pid) => {
+            let says = format!("there is no process {pid} to be seen from here");
+            Finding::wrong("controller", says, "give --pid the number that it has in this container")
+        }
+        None if !is_pod() => {
+            let says = "its environment was not looked at: this is not a pod, so it is not known which process it is";
+            Finding::note("controller", says, "name it with --pid")
+        }
+        None => {
+            let says = "its environment cannot be seen from this container";
+            let advice = "set shareProcessNamespace on the pod for a while, and run doctor again; its connections were looked at above";
+            Finding::note("controller", says, advice)
+        }
+    }]
 }
 
-/// Returns the addresses that lead to a gate for Kubernetes; `None` if there is no such gate.
+/// Returns true in a pod. Elsewhere, the visible processes are all of the machine.
+fn is_pod() -> bool {
+    std::env::var_os("KUBERNETES_SERVICE_HOST").is_some()
+}
+
+/// Returns the addresses of the gates for Kubernetes; `None` if there is none.
 fn addresses(settings: &Settings) -> Option<Vec<String>> {
     let gates: Vec<_> = settings.gates.values().filter(|gate| gate.kind == ApiKind::Kubernetes).collect();
     let addresses = gates.iter().flat_map(|gate| tcp_addresses(&gate.listen)).map(|address| address.to_string());
     (!gates.is_empty()).then(|| addresses.collect())
 }
 
-/// Returns the processes that can be seen.
+/// Returns the visible processes.
 pub(super) fn processes() -> Vec<u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
@@ -71,16 +71,29 @@ pub(super) fn name_of(pid: u32) -> String {
     fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim().to_owned()
 }
 
-/// True for the processes of this program, whatever its file is called.
+/// Returns true for a process of this program, whatever its file is called.
 pub(super) fn is_tidegate(pid: u32) -> bool {
     let name = name_of(pid);
     name == "tidegate" || name == name_of(std::process::id())
 }
 
-// === impl Controller ===
+// === impl ControllerProcess ===
 
-impl Controller {
-    pub(super) fn of(pid: u32) -> Option<Self> {
+impl ControllerProcess {
+    /// Returns process `pid`, or all visible controllers besides tidegate.
+    pub(super) fn all(pid: Option<u32>, status: Option<&Status>) -> Vec<Self> {
+        match pid {
+            Some(pid) => Self::of(pid).into_iter().collect(),
+            None if !is_pod() => Vec::new(),
+            None => {
+                let gate = status.map(|status| status.pid);
+                let others = processes().into_iter().filter(|pid| Some(*pid) != gate);
+                others.filter_map(Self::of).filter(Self::is_one).collect()
+            }
+        }
+    }
+
+    fn of(pid: u32) -> Option<Self> {
         let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
         let environment = String::from_utf8_lossy(&environment);
         let pairs = environment.split('\0').filter_map(|pair| pair.split_once('='));
@@ -88,21 +101,25 @@ impl Controller {
         Some(Self { pid, name: name_of(pid), variables })
     }
 
-    /// True if the process is a controller: the pause container has no such variables, and tidegate
-    /// itself does not count.
-    pub(super) fn is_one(&self) -> bool {
+    /// True for a controller: the pause container has no such variables, and tidegate does not count.
+    fn is_one(&self) -> bool {
         !is_tidegate(self.pid)
             && (self.variable("KUBERNETES_SERVICE_HOST").is_some() || self.variable("KUBECONFIG").is_some())
     }
 
-    pub(super) fn variable(&self, name: &str) -> Option<&str> {
-        let found = self.variables.iter().find(|(other, _)| other == name)?;
-        Some(found.1.as_str()).filter(|value| !value.is_empty())
+    /// Returns the variables that are not empty.
+    pub(super) fn variables(&self) -> impl Iterator<Item = (&str, &str)> {
+        let all = self.variables.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        all.filter(|(_, value)| !value.is_empty())
     }
 
-    /// Reads a file as the process sees it; `None` if that is not allowed here, or it is not there.
-    pub(super) fn read(&self, path: &str) -> Option<Vec<u8>> {
-        fs::read(format!("/proc/{}/root/{}", self.pid, path.trim_start_matches('/'))).ok()
+    pub(super) fn variable(&self, name: &str) -> Option<&str> {
+        self.variables().find(|(other, _)| *other == name).map(|(_, value)| value)
+    }
+
+    /// Reads a file as the process sees it.
+    pub(super) fn read(&self, path: &str) -> io::Result<Vec<u8>> {
+        fs::read(format!("/proc/{}/root/{}", self.pid, path.trim_start_matches('/')))
     }
 
     pub(super) fn title(&self) -> String {
@@ -136,11 +153,10 @@ impl Controller {
         self.variable("KUBERNETES_SERVICE_HOST").map(|host| authority(host, port)).into_iter().collect()
     }
 
-    /// Returns the servers of a kubeconfig as that process sees it.
+    /// Returns the servers of a kubeconfig, as seen by the process.
     fn kubeconfig(&self, path: &str) -> Result<Vec<String>, String> {
-        let seen = Path::new(&format!("/proc/{}/root", self.pid)).join(path.trim_start_matches('/'));
-        let text = fs::read_to_string(seen).map_err(|error| error.to_string())?;
-        let file = yaml::read(&text, 0).map_err(|error| error.to_string())?;
+        let content = self.read(path).map_err(|error| error.to_string())?;
+        let file = yaml::read(&String::from_utf8_lossy(&content), 0).map_err(|error| error.to_string())?;
         let clusters = file.as_ref().map_or(&[][..], |file| file.list_of("clusters"));
         let servers =
             clusters.iter().filter_map(|cluster| cluster.text_at(&["cluster", "server"])?.parse::<Uri>().ok());

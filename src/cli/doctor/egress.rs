@@ -1,17 +1,12 @@
-//! Checks the egress listener: that it listens, that calls to listed hosts are limited, and that
-//! the variables of its clients lead to it.
+//! Checks the egress listener, the limits of calls to listed hosts, and the variables of its clients.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use tokio::net::{TcpStream, UnixStream};
-
-use super::controller::{Controller, processes};
+use super::controller::ControllerProcess;
 use super::{Finding, Verdict, connections, hosts, upstream};
 use crate::app::egress::judge;
-use crate::app::gate::Trouble;
-use crate::app::reachable::reachable;
 use crate::clock::Clock;
 use crate::credentials::Environment;
 use crate::spec::{Egress, GivenCa, Listen, Settings};
@@ -19,7 +14,7 @@ use crate::status::text::count;
 use crate::status::{self, Status};
 use crate::tls;
 
-/// Reports on the listener, if there is one.
+/// Reports on the listener and its clients, if there is one.
 pub(super) async fn findings(
     settings: &Settings,
     pid: Option<u32>,
@@ -42,58 +37,31 @@ pub(super) async fn findings(
     for gate in settings.gates.values() {
         findings.extend(connections::past_hosts(gate, egress, status).await);
     }
-    let own = [Some(std::process::id()), status.map(|status| status.pid)];
-    let all = match pid {
-        Some(pid) => vec![pid],
-        // Outside of a pod, these are all processes of the machine.
-        None if std::env::var_os("KUBERNETES_SERVICE_HOST").is_none() => Vec::new(),
-        None => processes(),
-    };
-    let clients = all.into_iter().filter(|pid| !own.contains(&Some(*pid))).filter_map(Controller::of);
-    findings.extend(
-        clients
-            .filter(|client| pid.is_some() || client.is_one())
-            .flat_map(|client| of_client(&client, egress, intercepts)),
-    );
+    let clients = ControllerProcess::all(pid, status);
+    findings.extend(clients.iter().flat_map(|client| of_client(client, egress, intercepts)));
     findings
 }
 
-/// Reports if the API server judges the tokens of the listener's clients.
+/// Checks the reviews of the tokens of the listener's clients.
 async fn clients(egress: &Egress, around: &Environment, clock: Clock) -> Vec<Finding> {
     let Some(clients) = &egress.clients else { return Vec::new() };
     let mut warnings = Vec::new();
     let finding = match judge(clients, around, clock, &mut warnings) {
         Ok(judge) => upstream::reviews("egress", &judge).await,
-        Err(Trouble::Missing(what)) => {
-            Some(Finding::wrong("clients of egress", format!("{what:#}"), "run doctor where the gate runs"))
-        }
-        Err(Trouble::Wrong { key, what }) => {
-            Some(Finding::wrong("clients of egress", format!("{what:#}"), format!("correct egress.{key}")))
-        }
+        Err(trouble) => Some(Finding::of_trouble("clients of egress", trouble, "egress")),
     };
     warnings.into_iter().map(|warning| Finding::note("clients of egress", warning, "")).chain(finding).collect()
 }
 
 async fn listener(egress: &Egress) -> Finding {
-    let (at, connected) = match &egress.listen {
-        None => return Finding::fine("egress", "clients come by the names of hosts alone"),
-        Some(Listen::Tcp(address)) => {
-            let address = reachable(*address);
-            (address.to_string(), TcpStream::connect(address).await.map(drop))
-        }
-        Some(Listen::Unix(path)) => (format!("unix:{}", path.display()), UnixStream::connect(path).await.map(drop)),
-    };
-    match connected {
-        Ok(()) => Finding::fine("egress", format!("listens on {at}")),
-        Err(error) => {
-            let says = format!("nothing listens on {at}: {error}");
-            Finding::wrong("egress", says, "start tidegate run, or correct egress.listen")
-        }
+    match &egress.listen {
+        Some(listen) => Finding::of_listener("egress", listen, "egress.listen").await,
+        None => Finding::fine("egress", "clients come by the names of hosts alone"),
     }
 }
 
-/// Reports on the files by which clients trust the CA of interception; `in_use` is the one of the
-/// gate that runs, if one does.
+/// Checks the files of the interception CA for clients; `in_use` is the fingerprint of the running
+/// gate's CA.
 fn trust(folder: &Path, in_use: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     let read = |name: &str| {
@@ -120,15 +88,13 @@ fn trust(folder: &Path, in_use: &str) -> Vec<Finding> {
         findings.push(Finding::wrong("egress", format!("{} {says}", path.display()), advice));
     }
     if findings.is_empty() {
-        findings.push(Finding::fine(
-            "egress",
-            format!("the files by which clients trust its CA are in {}", folder.display()),
-        ));
+        let says = format!("the files by which clients trust its CA are in {}", folder.display());
+        findings.push(Finding::fine("egress", says));
     }
     findings
 }
 
-/// Reports on the CA that is given.
+/// Checks a CA given in files.
 fn of_given(given: &GivenCa, names: &[String]) -> Finding {
     let read = tls::GivenCa::read(&given.cert, &given.key, &given.root);
     match read.and_then(|files| files.interception(names, tls::wall())) {
@@ -144,7 +110,7 @@ fn of_given(given: &GivenCa, names: &[String]) -> Finding {
     }
 }
 
-/// Returns the variable by which a client of this name trusts the CA.
+/// Returns the CA variable of a client by its name.
 fn variable_of(client: &str) -> &'static str {
     let known = [
         ("boto", "AWS_CA_BUNDLE"),
@@ -163,7 +129,7 @@ fn variable_of(client: &str) -> &'static str {
     known.iter().find(|(name, _)| client.contains(name)).map_or("the variable of its kind", |(_, variable)| variable)
 }
 
-/// Reports on handshakes that failed.
+/// Reports failed handshakes.
 fn handshake(failed: &status::EgressHandshakes) -> Finding {
     let client = if failed.client.is_empty() { "a client" } else { failed.client.as_str() };
     let times = count(failed.count, "handshake", "handshakes");
@@ -182,7 +148,7 @@ fn handshake(failed: &status::EgressHandshakes) -> Finding {
     Finding::note("egress", format!("{times} of {client} for {} {says}", failed.host), advice)
 }
 
-/// Reports what came to the listener.
+/// Reports the requests to the listener.
 fn seen(egress: &status::EgressStatus) -> Vec<Finding> {
     let mut findings: Vec<Finding> = egress.handshakes.iter().map(handshake).collect();
     for tunnels in egress.tunnels.iter().filter(|tunnels| !tunnels.gate.is_empty()) {
@@ -207,24 +173,19 @@ fn seen(egress: &status::EgressStatus) -> Vec<Finding> {
             "authorization" => ("did not show the token", "put it into the client's HTTPS_PROXY as the password"),
             _ => continue,
         };
-        findings.push(Finding::note(
-            "egress",
-            format!("{} {says}", count(refusals.count, "request", "requests")),
-            advice,
-        ));
+        let requests = count(refusals.count, "request", "requests");
+        findings.push(Finding::note("egress", format!("{requests} {says}"), advice));
     }
     findings
 }
 
-/// Reports on the variables by which one process trusts the CA of interception.
-fn roots_of(client: &Controller, egress: &Egress, about: &str) -> Option<Finding> {
+/// Checks the CA variables of a process.
+fn roots_of(client: &ControllerProcess, egress: &Egress, about: &str) -> Option<Finding> {
     let folder = egress.ca.write_to.display().to_string();
     // Where the folder is mounted at another place, its end is the same.
     let end = egress.ca.write_to.file_name().map(|name| format!("/{}/", name.to_string_lossy())).unwrap_or_default();
-    let leads = |name: &&str| {
-        client.variable(name).is_some_and(|value| value.contains(&folder) || (!end.is_empty() && value.contains(&end)))
-    };
-    let set: Vec<&str> = TRUST.iter().copied().filter(leads).collect();
+    let leads = |value: &str| value.contains(&folder) || (!end.is_empty() && value.contains(&end));
+    let set: Vec<&str> = client.variables().filter(|(_, value)| leads(value)).map(|(name, _)| name).collect();
     if set.is_empty() {
         let remedy = "set the variables of its kind to the files there; tidegate inject --egress-intercept does";
         let says = format!("no variable makes it trust the egress CA in {folder}");
@@ -241,9 +202,8 @@ fn roots_of(client: &Controller, egress: &Egress, about: &str) -> Option<Finding
     })
 }
 
-/// Returns the first of these variables whose file can be read as the process sees it, and lacks
-/// the CA, with the file.
-fn without<'a>(client: &Controller, set: &[&'a str], egress: &Egress) -> Option<(&'a str, String)> {
+/// Returns the first variable and file without the CA, as seen by the process.
+fn without<'a>(client: &ControllerProcess, set: &[&'a str], egress: &Egress) -> Option<(&'a str, String)> {
     let ca = fs::read(egress.ca.write_to.join("ca.crt")).ok().and_then(|text| tls::first_certificate(&text))?;
     set.iter().find_map(|name| {
         let value = client.variable(name)?;
@@ -255,7 +215,7 @@ fn without<'a>(client: &Controller, set: &[&'a str], egress: &Egress) -> Option<
             }
             _ => vec![value.to_owned()],
         };
-        let read: Vec<_> = files.into_iter().filter_map(|file| Some((client.read(&file)?, file))).collect();
+        let read: Vec<_> = files.into_iter().filter_map(|file| Some((client.read(&file).ok()?, file))).collect();
         if read.iter().any(|(content, _)| tls::holds(content, &ca)) {
             return None;
         }
@@ -263,8 +223,8 @@ fn without<'a>(client: &Controller, set: &[&'a str], egress: &Egress) -> Option<
     })
 }
 
-/// Reports on the variables of one process.
-fn of_client(client: &Controller, egress: &Egress, intercepts: bool) -> Vec<Finding> {
+/// Checks the variables of a process.
+fn of_client(client: &ControllerProcess, egress: &Egress, intercepts: bool) -> Vec<Finding> {
     let about = client.title();
     let Some(Listen::Tcp(address)) = egress.listen else { return Vec::new() };
     let port = format!(":{}", address.port());
@@ -297,17 +257,3 @@ fn of_client(client: &Controller, egress: &Egress, intercepts: bool) -> Vec<Find
     }
     findings
 }
-
-/// The variables by which clients trust the CA.
-const TRUST: [&str; 10] = [
-    "AWS_CA_BUNDLE",
-    "CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE",
-    "CURL_CA_BUNDLE",
-    "GIT_SSL_CAINFO",
-    "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
-    "HTTPLIB2_CA_CERTS",
-    "JAVA_TOOL_OPTIONS",
-    "NODE_EXTRA_CA_CERTS",
-    "REQUESTS_CA_BUNDLE",
-    "SSL_CERT_DIR",
-];

@@ -1,4 +1,4 @@
-//! Checks that the folders of the configuration can be written to.
+//! Checks the folders of the configuration for write access.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -8,8 +8,7 @@ use super::Finding;
 use crate::app::control_socket;
 use crate::spec::Settings;
 
-/// Checks every folder that tidegate writes to, once each. The first use of a folder decides the
-/// advice.
+/// Checks every folder with files of tidegate. The first use of a folder decides the advice.
 pub(super) fn findings(settings: &Settings) -> Vec<Finding> {
     let mut folders: Vec<(&Path, String)> = Vec::new();
     for gate in settings.gates.values() {
@@ -19,7 +18,7 @@ pub(super) fn findings(settings: &Settings) -> Vec<Finding> {
         }
     }
     let given: Vec<_> = folders.iter().map(|(folder, _)| *folder).collect();
-    // A folder of the user's own is made when it is needed, and nobody else can write there.
+    // The user's own folder is made when it is needed.
     let socket = control_socket::places(settings).into_iter().find(|place| !place.is_private).map(|place| place.path);
     let files = [
         (socket.as_deref(), "make the folder of admin.socket writable for this user, or set it to \"off\""),
@@ -35,14 +34,14 @@ pub(super) fn findings(settings: &Settings) -> Vec<Finding> {
     permissions.chain(given.into_iter().filter_map(written)).collect()
 }
 
-/// Tries to write: permissions, read-only mounts and full disks all show.
+/// Tries to write, so that permissions, read-only mounts and full disks show.
 fn writable(folder: &Path) -> io::Result<()> {
     let probe = folder.join(format!(".tidegate-doctor-{}", std::process::id()));
     fs::OpenOptions::new().write(true).create_new(true).open(&probe)?;
     fs::remove_file(&probe)
 }
 
-/// Checks that the folder has what the controller needs.
+/// Checks the folder for the kubeconfig of the controller.
 fn written(folder: &Path) -> Option<Finding> {
     let path = folder.join("kubeconfig");
     let advice = "the gate writes it when it starts; is it running, and is this its volume?";

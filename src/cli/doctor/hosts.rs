@@ -1,8 +1,7 @@
-//! Checks the hosts that gates behind the egress listener name in full: that the listener opens a
-//! tunnel to each, and that the certificate of the host itself verifies, as the gate verifies it.
+//! Checks the full host names of gates behind the egress listener: the listener opens a tunnel to each,
+//! and the certificate of the host verifies as the gate verifies it.
 //!
-//! No call is made: tunnels are closed before a word is said in them, and connections to the hosts
-//! once TLS has been spoken.
+//! No call is made: tunnels are closed at once, and connections to hosts after the TLS handshake.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -11,13 +10,11 @@ use std::time::Duration;
 use futures_util::{StreamExt as _, stream};
 use http::uri::{Authority, Scheme};
 use rustls::pki_types::ServerName;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio_rustls::TlsConnector;
 
-use super::Finding;
-use crate::app::gate::{PreparedGate, Trouble, prepare_gate};
-use crate::app::reachable::reachable;
+use super::{Finding, connect};
+use crate::app::gate::{PreparedGate, prepare_gate};
 use crate::clock::Clock;
 use crate::credentials::{Environment, Proxy, Secret, Target};
 use crate::proxy::{Directory, Fate};
@@ -26,20 +23,15 @@ use crate::status::text::count;
 use crate::tls::{self, Roots};
 use crate::upstream::{self, Dns};
 
-/// A byte stream to the listener.
-trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
-
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
-
-/// The gate whose hosts are looked at.
-struct Looked<'a> {
+/// A gate with hosts.
+struct GateHosts<'a> {
     about: &'a str,
     hosts: &'a Hosts,
     prepared: &'a PreparedGate,
 }
 
-/// The way by which hosts are looked at.
-struct Look<'a> {
+/// The settings of the check.
+struct HostCheck<'a> {
     directory: &'a Directory,
     settings: &'a Egress,
     /// The listener, if it can be asked.
@@ -47,40 +39,34 @@ struct Look<'a> {
     clock: Clock,
 }
 
-/// Reports on the hosts of all gates; `listens` says if the listener can be connected to.
+/// Checks the hosts of all gates; `listens` is true if the listener accepts connections.
 pub(super) async fn findings(settings: &Settings, listens: bool, around: &Environment, clock: Clock) -> Vec<Finding> {
     let (Some(directory), Some(egress)) = (Directory::new(settings), &settings.egress) else { return Vec::new() };
-    // One that asks its clients who they are has no answer for doctor, which is none of them. Over
-    // TLS, whose certificate is not verified here, no token is shown.
+    // Doctor is no client that the listener knows. It sends no token over TLS that it does not
+    // verify.
     let can_ask = egress.clients.is_none() && (egress.tls.is_none() || egress.token_file.is_none());
     let listener = egress.listen.as_ref().filter(|_| listens && can_ask);
-    let look = Look { directory: &directory, settings: egress, listener, clock };
+    let check = HostCheck { directory: &directory, settings: egress, listener, clock };
     let mut findings = Vec::new();
     for gate in settings.gates.values() {
-        findings.extend(look.gate(gate, around).await);
+        findings.extend(check.gate(gate, around).await);
     }
     findings
 }
 
-// === impl Look ===
+// === impl HostCheck ===
 
-impl Look<'_> {
+impl HostCheck<'_> {
     async fn gate(&self, gate: &Gate, around: &Environment) -> Vec<Finding> {
         let names = self.names(gate);
         let (Some(hosts), false) = (&gate.hosts, names.is_empty()) else { return Vec::new() };
         let about = format!("hosts of {}", gate.name);
         let prepared = match prepare_gate(gate.clone(), around, Duration::ZERO, self.clock) {
             Ok(prepared) => prepared,
-            Err(Trouble::Missing(what)) => {
-                return vec![Finding::wrong(&about, format!("{what:#}"), "run doctor where the gate runs")];
-            }
-            Err(Trouble::Wrong { key, what }) => {
-                let advice = format!("correct gates.{}.{key}", gate.name);
-                return vec![Finding::wrong(&about, format!("{what:#}"), advice)];
-            }
+            Err(trouble) => return vec![Finding::of_trouble(&about, trouble, &format!("gates.{}", gate.name))],
         };
         let (names, left) = names.split_at(names.len().min(MOST));
-        let of = Looked { about: &about, hosts, prepared: &prepared };
+        let of = GateHosts { about: &about, hosts, prepared: &prepared };
         let each = names.iter().map(|name| self.host(&of, name));
         let found: Vec<Vec<Finding>> = stream::iter(each).buffered(AT_ONCE).collect().await;
         let mut findings: Vec<Finding> = found.into_iter().flatten().collect();
@@ -99,7 +85,7 @@ impl Look<'_> {
         findings
     }
 
-    /// Returns the hosts that the gate names in full, and that no other entry takes from it.
+    /// Returns the gate's own hosts with full names.
     fn names(&self, gate: &Gate) -> Vec<String> {
         let named = gate.hosts.iter().flat_map(|hosts| &hosts.patterns).flat_map(HostPattern::full_names);
         let names: BTreeSet<&str> = named.collect();
@@ -114,8 +100,8 @@ impl Look<'_> {
         self.settings.ports.first().copied().unwrap_or(443)
     }
 
-    /// Returns what is wrong with one host.
-    async fn host(&self, of: &Looked<'_>, name: &str) -> Vec<Finding> {
+    /// Checks one host.
+    async fn host(&self, of: &GateHosts<'_>, name: &str) -> Vec<Finding> {
         let mut findings = Vec::new();
         if let Some(listen) = self.listener {
             let asked = tokio::time::timeout(PATIENCE, self.ask(listen, name)).await;
@@ -125,16 +111,13 @@ impl Look<'_> {
             Some(options) => upstream::try_out(&options, self.clock).await.err().map(|error| error.to_string()),
             None => Some("its address is none that can be called; correct connect_to, or egress.via".to_owned()),
         };
-        if let Some(says) = says {
-            // In the message, the advice comes after a semicolon.
-            let (says, remedy) = says.split_once("; ").unwrap_or((&says, "check the name, and network policies"));
-            findings.push(Finding::wrong(of.about, format!("{name}: {says}"), remedy));
-        }
+        let advice = "check the name, and network policies";
+        findings.extend(says.map(|says| Finding::of_error(of.about, &format!("{name}: "), &says, advice)));
         findings
     }
 
     /// Returns the way from the gate to a host.
-    fn upstream(&self, of: &Looked<'_>, name: &str) -> Option<upstream::Options> {
+    fn upstream(&self, of: &GateHosts<'_>, name: &str) -> Option<upstream::Options> {
         let connect_to = of.hosts.connect_to.get(name);
         let authority: Authority = match connect_to {
             Some(own) => own.parse().ok()?,
@@ -146,7 +129,7 @@ impl Look<'_> {
         let scheme = Scheme::HTTPS;
         let base_path = String::new();
         let target = Target { scheme, authority, base_path, server_name, proxy, unused_proxy: None };
-        // As in the gate, the operator's own address is not judged.
+        // As in the gate, any address that the operator sets may be dialled.
         let judge = connect_to.is_none().then(|| self.directory.judge());
         let dns = Dns { judge, ..of.prepared.options.upstream.dns.clone() };
         Some(upstream::Options { target, dns, ..of.prepared.options.upstream.clone() })
@@ -154,12 +137,9 @@ impl Look<'_> {
 
     /// Asks the listener for a tunnel to a host, and returns the first line of the answer.
     async fn ask(&self, listen: &Listen, name: &str) -> io::Result<String> {
-        let mut stream: Box<dyn Stream> = match listen {
-            Listen::Tcp(address) => Box::new(TcpStream::connect(reachable(*address)).await?),
-            Listen::Unix(path) => Box::new(UnixStream::connect(path).await?),
-        };
+        let mut stream = connect(listen).await?;
         if self.settings.tls.is_some() {
-            // Nothing secret is said, so that it need not be known whose certificate it is.
+            // Nothing secret is sent, so the certificate need not verify.
             let config = tls::client(&Roots::Unverified, None).map_err(io::Error::other)?;
             let to = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
             stream = Box::new(TlsConnector::from(config).connect(to, stream).await?);
@@ -180,13 +160,13 @@ impl Look<'_> {
         Ok(String::from_utf8_lossy(&answer).trim_end().to_owned())
     }
 
-    /// Returns the token that clients must show.
+    /// Returns the token for clients.
     fn token(&self) -> Option<String> {
         Secret::file(self.settings.token_file.as_deref()?).ok()?.reveal(self.clock.now())
     }
 }
 
-/// Returns what is wrong with an answer to a CONNECT.
+/// Checks an answer to a CONNECT.
 fn judge(about: &str, name: &str, answer: io::Result<String>) -> Option<Finding> {
     match answer {
         Ok(line) if line.split(' ').nth(1) == Some("200") => None,
@@ -202,10 +182,11 @@ fn judge(about: &str, name: &str, answer: io::Result<String>) -> Option<Finding>
     }
 }
 
-/// The most hosts of a gate that are looked at, and those at once.
+/// The most checked hosts of a gate.
 const MOST: usize = 100;
+/// The most concurrent checks.
 const AT_ONCE: usize = 8;
-/// The time for an answer of the listener, which connects to the host first.
+/// The timeout of the listener: it connects to the host before it answers.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The most bytes of an answer's first line.
+/// The most bytes of a status line.
 const LONGEST: usize = 4096;

@@ -1,74 +1,38 @@
-//! Checks that tidegate runs with this configuration, and how it is doing.
-
-use tokio::net::{TcpStream, UnixStream};
+//! Checks the running process, and the state of its gates.
 
 use super::{Finding, Verdict};
-use crate::app::reachable::reachable;
 use crate::cli::running;
-use crate::spec::{Gate, Listen, Settings};
+use crate::spec::Settings;
 use crate::status::text::{ago, count, duration, meaning, rejected_by, until};
 use crate::status::{self, Status};
 
-/// Returns the status of the process, and what is wrong with it and its listeners.
+/// Returns the status of the process, and findings about it and its listeners.
 pub(super) async fn findings(settings: &Settings) -> (Option<Status>, Vec<Finding>) {
-    let (status, mut findings) = process(settings).await;
-    for gate in settings.gates.values() {
-        findings.extend(listeners(gate).await);
-    }
-    findings.extend(status.iter().flat_map(of_status));
-    (status, findings)
-}
-
-/// Returns what is wrong with the process where the configuration does not say what it runs.
-pub(super) async fn findings_without_configuration(settings: &Settings) -> Vec<Finding> {
-    let (status, mut findings) = process(settings).await;
-    findings.extend(status.iter().flat_map(of_status));
-    findings
-}
-
-/// Asks the process for its status.
-async fn process(settings: &Settings) -> (Option<Status>, Vec<Finding>) {
-    match running::status(settings).await {
+    let status = running::status(settings).await;
+    let mut findings = vec![match &status {
         Ok((at, status)) => {
-            let says = format!("answers at {at}, up {}", duration(status.uptime_seconds));
-            (Some(status), vec![Finding::fine("process", says)])
+            Finding::fine("process", format!("answers at {at}, up {}", duration(status.uptime_seconds)))
         }
         Err(error) => {
             let advice = "start it with tidegate run and this configuration, and look at its log";
-            (None, vec![Finding::wrong("process", format!("{error:#}"), advice)])
+            Finding::wrong("process", format!("{error:#}"), advice)
+        }
+    }];
+    for gate in settings.gates.values() {
+        for listen in &gate.listen {
+            let about = format!("gate {}", gate.name);
+            findings.push(Finding::of_listener(&about, listen, &format!("gates.{}.listen", gate.name)).await);
         }
     }
-}
-
-/// Returns what is wrong by what the process says.
-fn of_status(status: &Status) -> Vec<Finding> {
-    let of_gates = status.gates.iter().flat_map(|gate| gate_findings(gate, status.now_ms));
-    configuration(status).into_iter().chain(of_gates).collect()
-}
-
-/// Checks that clients can connect.
-async fn listeners(gate: &Gate) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for listen in &gate.listen {
-        let (at, connected) = match listen {
-            Listen::Tcp(address) => {
-                let address = reachable(*address);
-                (address.to_string(), TcpStream::connect(address).await.map(drop))
-            }
-            Listen::Unix(path) => (format!("unix:{}", path.display()), UnixStream::connect(path).await.map(drop)),
-        };
-        let about = format!("gate {}", gate.name);
-        findings.push(match connected {
-            Ok(()) => Finding::fine(&about, format!("listens on {at}")),
-            Err(error) => {
-                let advice = format!("start tidegate run, or correct gates.{}.listen", gate.name);
-                Finding::wrong(&about, format!("nothing listens on {at}: {error}"), advice)
-            }
-        });
+    let status = status.ok().map(|(_, status)| status);
+    if let Some(status) = &status {
+        findings.extend(configuration(status));
+        findings.extend(status.gates.iter().flat_map(|gate| gate_findings(gate, status.now_ms)));
     }
-    findings
+    (status, findings)
 }
 
+/// Reports a change of the file that is not in force.
 fn configuration(status: &Status) -> Option<Finding> {
     let reload = status.config.last_reload.as_ref().filter(|reload| !reload.reasons.is_empty())?;
     let says = format!(
@@ -182,7 +146,7 @@ fn knob(reason: &str) -> &'static str {
     }
 }
 
-/// Returns what ends a loop.
+/// Returns the advice against a hot object.
 fn remedy(hot: &status::HotObject) -> String {
     match hot.status {
         Some(401) => "renew its credentials".to_owned(),
@@ -198,11 +162,11 @@ fn remedy(hot: &status::HotObject) -> String {
     }
 }
 
-/// The hot objects that are told of.
+/// The most reported hot objects.
 const FEW: usize = 5;
-/// Seconds of waiting from which it is no longer a burst.
+/// The seconds of waiting beyond a burst.
 const LONG: f64 = 1.0;
-/// Steps of the history in one minute.
+/// The steps of the history in one minute.
 const MINUTE: usize = 12;
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use crate::spec::{Endpoint, Gate, Settings, Store, StoreAddress};
 use crate::status::text::count;
 use crate::store::{PreparedStore, ProbeReport};
 
-/// Returns what is to be said of each store.
+/// Checks each store.
 pub(super) async fn findings(settings: &Settings, clock: Clock) -> Vec<Finding> {
     let mut findings = Vec::new();
     for store in &settings.stores {
@@ -24,7 +24,7 @@ pub(super) async fn findings(settings: &Settings, clock: Clock) -> Vec<Finding> 
     findings
 }
 
-/// Returns the names of the buckets that a store keeps whole, with one key each.
+/// Returns the names of the buckets with one key in a store.
 fn whole_buckets(settings: &Settings, store: &Store) -> Vec<Arc<str>> {
     let split = split_buckets(settings, store);
     let all = settings.gates.values().flat_map(|gate| &gate.policy.shared);
@@ -32,7 +32,7 @@ fn whole_buckets(settings: &Settings, store: &Store) -> Vec<Arc<str>> {
     here.into_iter().filter(|name| !split.contains(*name)).cloned().collect()
 }
 
-/// Returns the names of those that have a key for each part.
+/// Returns the names of the buckets with a key for each part in a store.
 fn split_buckets(settings: &Settings, store: &Store) -> BTreeSet<Arc<str>> {
     let of_gate = |gate: &Gate| {
         let split = gate.policy.shared_buckets().filter(|(bucket, _)| bucket.per != Per::Gate || gate.hosts.is_some());
@@ -52,12 +52,12 @@ async fn of_store(store: &Store, buckets: &[Arc<str>], clock: Clock) -> Vec<Find
         }
     };
     match prepared.probe(buckets).await {
-        Ok(probed) => told(&about, &probed, store),
+        Ok(probed) => of_probe(&about, &probed, store),
         Err(broken) => vec![Finding::wrong(&about, broken.what, broken.remedy)],
     }
 }
 
-fn told(about: &str, probed: &ProbeReport, store: &Store) -> Vec<Finding> {
+fn of_probe(about: &str, probed: &ProbeReport, store: &Store) -> Vec<Finding> {
     let way = if store.has_tls { " over TLS" } else { "" };
     let took = format!("{:.1} ms", probed.took.as_secs_f64() * 1e3);
     let at = probed.at.iter().map(Endpoint::to_string).collect::<Vec<_>>().join(", ");
@@ -96,7 +96,7 @@ fn told(about: &str, probed: &ProbeReport, store: &Store) -> Vec<Finding> {
     findings
 }
 
-/// Returns which other servers take questions besides the one that was asked.
+/// Describes other active servers.
 fn second_primary(probed: &ProbeReport) -> String {
     let list = |all: &[Endpoint]| all.iter().map(Endpoint::to_string).collect::<Vec<_>>().join(", ");
     if probed.others.iter().all(|other| probed.at.contains(other)) {
@@ -105,6 +105,6 @@ fn second_primary(probed: &ProbeReport) -> String {
     format!("{} takes questions, and so does {}", list(&probed.at), list(&probed.others))
 }
 
-/// A store that takes longer to answer is worth a word.
+/// The least reported time of an answer.
 const SLOW: Duration = Duration::from_millis(20);
 const CLOCK_OFF: Duration = Duration::from_secs(1);

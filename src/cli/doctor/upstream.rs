@@ -1,5 +1,5 @@
-//! Checks that the upstream answers and accepts the credentials. The call goes through a gate of
-//! its own, so that the check tries exactly what runs.
+//! Checks the upstream and the credentials by a call through a gate of its own, so that the check tries
+//! what runs.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Finding;
 use crate::admin::client;
-use crate::app::gate::{PreparedGate, Trouble, prepare_gate};
+use crate::app::gate::{PreparedGate, prepare_gate};
 use crate::classify::ApiKind;
 use crate::clients::Clients;
 use crate::clock::Clock;
@@ -20,18 +20,12 @@ use crate::spec::{Credentials, Gate, Listen};
 use crate::status::text::duration;
 use crate::status::{self, Status};
 
-/// Reports the result of one call.
+/// Checks the upstream of a gate with one call.
 pub(super) async fn findings(gate: &Gate, around: &Environment, status: Option<&Status>, clock: Clock) -> Vec<Finding> {
     let about = format!("upstream of {}", gate.name);
     let mut prepared = match prepare_gate(probe(gate), around, Duration::ZERO, clock) {
         Ok(prepared) => prepared,
-        Err(trouble) => {
-            let (what, advice) = match trouble {
-                Trouble::Missing(what) => (what, "run doctor where the gate runs".to_owned()),
-                Trouble::Wrong { key, what } => (what, format!("correct gates.{}.{key}", gate.name)),
-            };
-            return vec![Finding::wrong(&about, format!("{what:#}"), advice)];
-        }
+        Err(trouble) => return vec![Finding::of_trouble(&about, trouble, &format!("gates.{}", gate.name))],
     };
     let here = prepared.options.upstream.target.to_string();
     if let Some(running) = running(gate, status).filter(|running| running.upstream != here) {
@@ -63,7 +57,7 @@ pub(super) async fn findings(gate: &Gate, around: &Environment, status: Option<&
     found
 }
 
-/// Returns the upstream's URL: that of the gate that runs, or else by the configuration.
+/// Returns the upstream's URL: that of the running gate, else that of the configuration.
 pub(super) fn url(gate: &Gate, around: &Environment, status: Option<&Status>) -> Option<String> {
     let by_configuration = || {
         let prepared = prepare_gate(gate.clone(), around, Duration::ZERO, Clock::start()).ok()?;
@@ -72,13 +66,13 @@ pub(super) fn url(gate: &Gate, around: &Environment, status: Option<&Status>) ->
     running(gate, status).map(|running| running.upstream.clone()).or_else(by_configuration)
 }
 
-/// Returns the gate as the process that runs tells of it.
+/// Returns the status of a gate.
 fn running<'a>(gate: &Gate, status: Option<&'a Status>) -> Option<&'a status::GateStatus> {
     status?.gates.iter().find(|running| *running.name == *gate.name && running.host.is_empty())
 }
 
-/// Reports on the upstream of the gate that runs, where this configuration and environment lead
-/// elsewhere: a shell whose KUBECONFIG is the gate's own would take the gate for its upstream.
+/// Reports on the upstream of the running gate, where this configuration and environment lead
+/// elsewhere: a shell with the gate's own KUBECONFIG would take the gate for the upstream.
 fn elsewhere(about: &str, running: &status::GateStatus, here: &str) -> Vec<Finding> {
     let says = format!(
         "was not tried: the gate that runs sends its calls to {}, and doctor here would to {here}",
@@ -86,15 +80,12 @@ fn elsewhere(about: &str, running: &status::GateStatus, here: &str) -> Vec<Findi
     );
     let advice = "run doctor with the configuration and the environment (KUBECONFIG) that the gate was started with";
     let down: BTreeSet<&String> = running.connections.iter().filter_map(|group| group.down.as_ref()).collect();
-    let wrong = down.into_iter().map(|why| {
-        // In the message, the advice comes after a semicolon.
-        let (what, remedy) = why.split_once("; ").unwrap_or((why, NOT_REACHED));
-        Finding::wrong(about, format!("the gate that runs has no connection to it: {what}"), remedy)
-    });
+    let prefix = "the gate that runs has no connection to it: ";
+    let wrong = down.into_iter().map(|why| Finding::of_error(about, prefix, why, NOT_REACHED));
     std::iter::once(Finding::note(about, says, advice)).chain(wrong).collect()
 }
 
-/// Reports if the API server judges the tokens of the clients of a gate, or of the egress listener.
+/// Checks the reviews of the tokens of clients.
 pub(super) async fn reviews(of: &str, clients: &Clients) -> Option<Finding> {
     let about = format!("clients of {of}");
     Some(match clients.probe().await? {
@@ -108,7 +99,7 @@ pub(super) async fn reviews(of: &str, clients: &Clients) -> Option<Finding> {
     })
 }
 
-/// Returns the same gate with its own listener on loopback; it lends its identity if it has one.
+/// Returns the same gate with a listener on loopback, and with its credentials if it has some.
 fn probe(gate: &Gate) -> Gate {
     let listen = vec![Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 0)))];
     Gate { listen, tls: None, credentials: Credentials::Auto, ..gate.clone() }
@@ -131,9 +122,7 @@ fn judge(gate: &Gate, about: &str, answer: &str, injects: bool, clock: Clock) ->
     let status: u16 = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_default();
     if let Some((_, why)) = body.split_once("nothing was sent: ") {
         let why = why.split(['"', '\n']).next().unwrap_or(why).trim_end_matches('\\');
-        // In the message, the advice comes after a semicolon.
-        let (what, remedy) = why.split_once("; ").unwrap_or((why, NOT_REACHED));
-        return vec![Finding::wrong(about, what, remedy)];
+        return vec![Finding::of_error(about, "", why, NOT_REACHED)];
     }
     let finding = match status {
         401 if injects => {
@@ -166,10 +155,10 @@ fn skew(gate: &Gate, head: &str, clock: Clock) -> Option<Finding> {
 }
 
 const NOT_REACHED: &str = "check the upstream's address, and that it runs";
-/// The timeout of the call. Connecting has its own limit, which comes first.
+/// The timeout of the call. Connecting has its own, shorter limit.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The most bytes that are read of an answer.
+/// The most bytes read of an answer.
 const LONGEST: u64 = 64 * 1024;
-/// Seconds of difference from which tokens begin to be refused: kube-apiserver allows little, and
+/// The seconds of difference before tokens are rejected: kube-apiserver allows little, and
 /// Date has whole seconds.
 const APART: f64 = 30.0;

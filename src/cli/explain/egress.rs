@@ -1,4 +1,4 @@
-//! Says what becomes of a tunnel or a URL at the egress listener.
+//! The way of a tunnel or a URL through the egress listener.
 
 use anyhow::{anyhow, bail};
 use http::Uri;
@@ -9,13 +9,13 @@ use crate::proxy::{Directory, Fate};
 
 /// The way of a request through the egress listener.
 pub(super) enum Way {
-    /// It is one for a gate: its path, and the host that it is for.
+    /// Through a gate: its path, and its host.
     Gate { name: String, says: String, path: String, host: String },
-    /// It goes past all gates, or nowhere.
+    /// Past all gates, or nowhere.
     Past(String),
 }
 
-/// Returns the way of a CONNECT, or of a call whose target is a URL; `None` for a path.
+/// Returns the way of a CONNECT, or of a call to a URL; `None` for a path.
 pub(super) fn way(loaded: &Loaded, method: &str, target: &str) -> anyhow::Result<Option<Way>> {
     let is_connect = method.eq_ignore_ascii_case("connect");
     if !is_connect && !target.contains("://") {
@@ -67,7 +67,7 @@ pub(super) fn way(loaded: &Loaded, method: &str, target: &str) -> anyhow::Result
     }))
 }
 
-/// Reads a URL; with https it goes by a tunnel.
+/// Reads a URL, and returns true if it needs a tunnel: with https.
 fn url(text: &str) -> anyhow::Result<(Option<Uri>, bool)> {
     let uri: Uri = text.parse().map_err(|error| anyhow!("{text:?} is not a URL: {error}"))?;
     match uri.scheme() {

@@ -1,4 +1,4 @@
-//! The limits that apply to a call, each with the place in the configuration that sets it.
+//! The limits of a call, each with its place in the configuration.
 
 use http::HeaderMap;
 
@@ -11,14 +11,19 @@ use crate::spec::Gate;
 use crate::status::SharedBucket;
 use crate::status::text::number;
 
-/// Adds the rows for class, flow, key and every limit. `now` is what a running gate knows of its
-/// shared buckets.
-pub(super) fn add(
-    rows: &mut Rows,
-    (loaded, gate): (&Loaded, &Gate),
-    (call, headers): (&ClassifiedCall, &HeaderMap),
-    now: &[SharedBucket],
-) {
+/// A call at a gate.
+pub(super) struct ExplainedCall<'a> {
+    pub(super) loaded: &'a Loaded,
+    pub(super) gate: &'a Gate,
+    pub(super) call: &'a ClassifiedCall,
+    pub(super) headers: &'a HeaderMap,
+    /// The shared buckets of the running gate.
+    pub(super) now: &'a [SharedBucket],
+}
+
+/// Adds the rows of class, flow, key and every limit.
+pub(super) fn add(rows: &mut Rows, explained: &ExplainedCall<'_>) {
+    let ExplainedCall { loaded, gate, call, headers, .. } = *explained;
     let Some(class) = gate.policy.classes.get(usize::from(call.class.0)) else { return };
     let from = From { loaded, gate: &gate.name };
     rows.add("class", format!("{}, lane {}", class.name, class.lane), from.class(&class.name, None));
@@ -35,7 +40,7 @@ pub(super) fn add(
         let plural = if cost == 1 { "" } else { "s" };
         rows.add("cost", format!("{cost} token{plural}"), from.class(&class.name, Some("cost")));
     }
-    add_buckets(rows, (gate, class), call, &from, now);
+    add_buckets(rows, explained, class, &from);
     if !call.call.is_long_running {
         let size = |slots: InFlight| format!("{} in flight{}", slots.max, per(slots.per));
         if let Some(slots) = gate.policy.in_flight {
@@ -63,7 +68,7 @@ pub(super) fn add(
     }
 }
 
-/// Looks up the place that sets a key.
+/// The places of a gate's keys in the configuration.
 struct From<'a> {
     loaded: &'a Loaded,
     gate: &'a str,
@@ -92,13 +97,8 @@ fn key(call: &ClassifiedCall) -> String {
     }
 }
 
-fn add_buckets(
-    rows: &mut Rows,
-    (gate, class): (&Gate, &ClassPolicy),
-    call: &ClassifiedCall,
-    from: &From<'_>,
-    now: &[SharedBucket],
-) {
+fn add_buckets(rows: &mut Rows, explained: &ExplainedCall<'_>, class: &ClassPolicy, from: &From<'_>) {
+    let ExplainedCall { gate, call, now, .. } = *explained;
     if call.call.is_long_running && !call.call.lists_first && !class.meter_long_running {
         let place = from.class(&class.name, Some("meter_long_running"));
         rows.add("buckets", "none: it is long-running, and its class does not meter that", place);
@@ -142,7 +142,7 @@ fn add_buckets(
     rows.add("retry bucket", retry.unwrap_or_else(|| "none".to_owned()), from.gate(&["retry_bucket"]));
 }
 
-/// Returns the place that sets the bucket of a class, which may be the preset's.
+/// Returns the place of a class's bucket, perhaps the preset.
 fn place_of_bucket(from: &From<'_>, class: &ClassPolicy, is_of_preset: bool) -> String {
     let set = from.loaded.origins.of_class(from.gate, &class.name, Some("bucket"));
     set.unwrap_or_else(
@@ -169,7 +169,7 @@ pub(in crate::cli) fn size(bucket: &BucketPolicy) -> String {
     format!("{}/s, burst {}{}", number(bucket.rate), bucket.burst, per(bucket.per))
 }
 
-/// Names the members of a shared bucket, and its level if a running gate knows it.
+/// Describes a shared bucket, with its level if a running gate has it.
 fn shared(gate: &Gate, bucket: &BucketPolicy, now: &[SharedBucket]) -> String {
     let Some(shared) = gate.policy.shared_by(bucket) else {
         return String::new();

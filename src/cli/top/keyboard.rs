@@ -1,17 +1,17 @@
-//! The terminal while `top` draws on it: keys come one by one, and what was on the screen before is
-//! there again in the end.
+//! The terminal while `top` draws on it: keys arrive one by one, and the screen is restored in the
+//! end.
 
 use std::io::{self, IsTerminal as _, Read as _, Write as _};
 
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use super::view::Key;
+use super::view::KeyPress;
 
-/// A terminal that is drawn on. Dropping it puts everything back.
+/// A terminal in raw mode. Dropping it restores the modes and the screen.
 #[derive(Debug)]
 pub(super) struct Terminal {
-    /// The modes of standard input before; `None` if it is no terminal.
+    /// The earlier modes of standard input; `None` if it is not a terminal.
     before: Option<Termios>,
 }
 
@@ -23,7 +23,7 @@ impl Terminal {
         let before = if stdin.is_terminal() { Some(tcgetattr(&stdin)?) } else { None };
         if let Some(before) = &before {
             let mut modes = before.clone();
-            // Without signals from the keyboard: Ctrl-C is a key, so that the screen is put back.
+            // Ctrl-C is a key, not a signal, so that the screen is restored.
             modes.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG);
             tcsetattr(&stdin, OptionalActions::Now, &modes)?;
         }
@@ -33,12 +33,11 @@ impl Terminal {
         Ok(terminal)
     }
 
-    /// Returns the keys that are pressed from now on.
-    pub(super) fn keys(&self) -> UnboundedReceiver<Key> {
+    /// Returns the keys pressed from now on.
+    pub(super) fn keys(&self) -> UnboundedReceiver<KeyPress> {
         let (sender, keys) = unbounded_channel();
         if self.before.is_some() {
-            // A thread of its own, which ends with the process: a read of a terminal cannot be
-            // given up.
+            // The thread ends with the process: a read of a terminal cannot be cancelled.
             std::thread::spawn(move || {
                 let mut bytes = [0; 64];
                 while let Ok(length @ 1..) = io::stdin().lock().read(&mut bytes) {
@@ -47,7 +46,7 @@ impl Terminal {
                         return;
                     }
                 }
-                sender.send(Key::Quit).ok(); // the terminal is gone
+                sender.send(KeyPress::Quit).ok(); // the terminal is gone
             });
         }
         keys
@@ -57,7 +56,7 @@ impl Terminal {
 impl Drop for Terminal {
     fn drop(&mut self) {
         let mut out = io::stdout();
-        // A terminal that is gone needs nothing.
+        // An error means that the terminal is gone.
         drop(out.write_all(b"\x1b[?25h\x1b[?1049l").and_then(|()| out.flush()));
         if let Some(before) = &self.before {
             tcsetattr(io::stdin(), OptionalActions::Now, before).ok();
@@ -65,52 +64,36 @@ impl Drop for Terminal {
     }
 }
 
-/// Reads keys from what the terminal sent. Other keys mean nothing.
-fn pressed(bytes: &[u8]) -> Vec<Key> {
+/// Reads keys from the bytes of a terminal.
+fn pressed(mut bytes: &[u8]) -> Vec<KeyPress> {
     let mut keys = Vec::new();
-    let mut rest = bytes;
-    while let Some((first, after)) = rest.split_first() {
-        let known = KEYS.iter().find(|(code, _)| rest.starts_with(code));
-        keys.extend(known.map(|(_, key)| *key));
-        rest = match known {
-            Some((code, _)) => rest.get(code.len()..).unwrap_or_default(),
-            // A sequence for some other key ends with a letter or a tilde.
-            None if *first == b'\x1b' => {
-                let end = after.iter().skip(1).position(|byte| byte.is_ascii_alphabetic() || *byte == b'~');
-                end.and_then(|end| after.get(end + 2..)).unwrap_or_default()
-            }
-            None => after,
+    while let [first, rest @ ..] = bytes {
+        // An escape sequence ends with a letter or a tilde.
+        let is_end = |byte: &u8| byte.is_ascii_alphabetic() || *byte == b'~';
+        let length = match rest {
+            [_, more @ ..] if *first == b'\x1b' => more.iter().position(is_end).map_or(bytes.len(), |end| end + 3),
+            _ => 1,
         };
+        let (code, after) = bytes.split_at(length);
+        keys.extend(key(code));
+        bytes = after;
     }
     keys
 }
 
-/// The bytes that keys send: by name, as vi and less have them, and as terminals send the others.
-const KEYS: [(&[u8], Key); 23] = [
-    (b"q", Key::Quit),
-    (b"Q", Key::Quit),
-    (b"\x03", Key::Quit),
-    (b"\x04", Key::Quit),
-    (b"k", Key::Up),
-    (b"\x1b[A", Key::Up),
-    (b"\x1bOA", Key::Up),
-    (b"j", Key::Down),
-    (b"\n", Key::Down),
-    (b"\x1b[B", Key::Down),
-    (b"\x1bOB", Key::Down),
-    (b"b", Key::PageUp),
-    (b"\x1b[5~", Key::PageUp),
-    (b" ", Key::PageDown),
-    (b"f", Key::PageDown),
-    (b"\x1b[6~", Key::PageDown),
-    (b"g", Key::First),
-    (b"\x1b[H", Key::First),
-    (b"\x1bOH", Key::First),
-    (b"G", Key::Last),
-    (b"\x1b[F", Key::Last),
-    (b"\x1bOF", Key::Last),
-    (b"\x1b[4~", Key::Last),
-];
+/// Returns the key of a code, by name as in vi and less, or as terminals send it.
+fn key(code: &[u8]) -> Option<KeyPress> {
+    Some(match code {
+        b"q" | b"Q" | b"\x03" | b"\x04" => KeyPress::Quit,
+        b"k" | b"\x1b[A" | b"\x1bOA" => KeyPress::Up,
+        b"j" | b"\n" | b"\x1b[B" | b"\x1bOB" => KeyPress::Down,
+        b"b" | b"\x1b[5~" => KeyPress::PageUp,
+        b" " | b"f" | b"\x1b[6~" => KeyPress::PageDown,
+        b"g" | b"\x1b[H" | b"\x1bOH" => KeyPress::First,
+        b"G" | b"\x1b[F" | b"\x1bOF" | b"\x1b[4~" => KeyPress::Last,
+        _ => return None,
+    })
+}
 
 #[cfg(test)]
 mod tests {
@@ -118,10 +101,13 @@ mod tests {
 
     #[test]
     fn keys_are_read_as_terminals_send_them_and_others_mean_nothing() {
-        assert_eq!(pressed(b"\x1b[Bj\x1b[A"), [Key::Down, Key::Down, Key::Up]);
-        assert_eq!(pressed(b" \x1b[5~\x1b[H\x1bOF"), [Key::PageDown, Key::PageUp, Key::First, Key::Last]);
+        assert_eq!(pressed(b"\x1b[Bj\x1b[A"), [KeyPress::Down, KeyPress::Down, KeyPress::Up]);
+        assert_eq!(
+            pressed(b" \x1b[5~\x1b[H\x1bOF"),
+            [KeyPress::PageDown, KeyPress::PageUp, KeyPress::First, KeyPress::Last]
+        );
         // F5, Ctrl-Right, Escape alone, and a letter.
-        assert_eq!(pressed(b"\x1b[15~\x1b[1;5Cxq"), [Key::Quit]);
-        assert_eq!((pressed(b"\x1b"), pressed(b"\x03")), (vec![], vec![Key::Quit]));
+        assert_eq!(pressed(b"\x1b[15~\x1b[1;5Cxq"), [KeyPress::Quit]);
+        assert_eq!((pressed(b"\x1b"), pressed(b"\x03")), (vec![], vec![KeyPress::Quit]));
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tidegate::config::scenario::Failure;
-use tidegate::simulate::{self, Limits, Played, Setup};
+use tidegate::simulate::{self, Limits, ScenarioRun, Setup};
 
 /// One outage under one controller.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -75,7 +75,7 @@ fn outcome(setup: &Setup, limits: &Limits, down: u32) -> Outcome {
 }
 
 /// Reads the numbers over time.
-fn steps(played: &[Played]) -> Vec<Step> {
+fn steps(played: &[ScenarioRun]) -> Vec<Step> {
     let csv = simulate::report::csv(played);
     let mut lines = csv.lines().map(|line| line.split(',').collect::<Vec<_>>());
     let head = lines.next().expect("a head");

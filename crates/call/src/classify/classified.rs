@@ -1,12 +1,14 @@
 //! Later facts about a call (its client, its protocol), and its names.
 
+use std::fmt;
 use std::sync::Arc;
 
 use http::HeaderMap;
 
 use super::caller::client_number;
 use super::{ApiKind, ClassifiedCall, FairBy, FlowName, Rules, Salt};
-use crate::api::Group;
+use crate::api::{Group, Key};
+use crate::limit::{Arrival, Flow};
 
 impl ClassifiedCall {
     /// True if it changes nothing.
@@ -41,6 +43,25 @@ impl ClassifiedCall {
     /// because the upstream may ignore the header and do the work.
     pub fn upgrade(&mut self) {
         self.group = Group::Upgrades;
+    }
+
+    /// Returns the call as the limiter sees it.
+    pub fn arrival<'a>(&self, key: Option<Key>, flow_name: &'a dyn fmt::Display) -> Arrival<'a> {
+        Arrival {
+            class: self.class,
+            flow: Flow { id: self.flow, name: flow_name },
+            key,
+            key_in_body: self.key.needs_body(),
+            credential: self.credential,
+            write: self.goes_alone,
+            reads: self.reads(),
+            group: self.group,
+            long_running: self.call.is_long_running,
+            lists_first: self.call.lists_first,
+            patient: self.is_patient(),
+            timeout: self.call.timeout,
+            cost: self.cost,
+        }
     }
 
     /// Returns the readable name of its flow, for the status page.

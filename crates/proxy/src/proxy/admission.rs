@@ -25,12 +25,11 @@ use super::gate_config::GateConfig;
 use super::observe::CallContext;
 use super::parts::GateParts;
 use super::tunnel::Switch;
-use crate::api::{Group, Key};
-use crate::classify::{ClassifiedCall, FlowName, Salt};
+use crate::api::Group;
+use crate::classify::{ClassifiedCall, Salt};
 use crate::clients::{ClientRefusal, Clients};
 use crate::clock::Clock;
 use crate::dialect::{Head, LONGEST_FORM};
-use crate::limit::{Arrival, Flow};
 use crate::telemetry::meters::Decision;
 use crate::upstream::{DedicatedConnection, Inbound, OutgoingBody, StreamLease};
 
@@ -181,7 +180,7 @@ async fn decide(gate: &GateParts, request: &mut PendingCall, context: &mut CallC
 fn ask(gate: &GateParts, request: &Parts, context: &CallContext) -> Result<Verdict, Stale> {
     let CallContext { config, call, key, .. } = context;
     let flow_name = call.flow_name(&request.headers);
-    let arrival = arrival(call, *key, &flow_name);
+    let arrival = call.arrival(*key, &flow_name);
     let verdict = gate.driver.arrive(config.generation, &arrival)?;
     let decision = match &verdict {
         Verdict::Go(_) => Decision::Go,
@@ -193,25 +192,6 @@ fn ask(gate: &GateParts, request: &Parts, context: &CallContext) -> Result<Verdi
         true => Verdict::Go(shadow::permit(gate, verdict, &arrival, request, config)),
         false => verdict,
     })
-}
-
-/// Returns a call as the limiter knows it.
-pub(super) fn arrival<'a>(call: &ClassifiedCall, key: Option<Key>, flow_name: &'a FlowName<'a>) -> Arrival<'a> {
-    Arrival {
-        class: call.class,
-        flow: Flow { id: call.flow, name: flow_name },
-        key,
-        key_in_body: call.key.needs_body(),
-        credential: call.credential,
-        write: call.goes_alone,
-        reads: call.reads(),
-        group: call.group,
-        long_running: call.call.is_long_running,
-        lists_first: call.call.lists_first,
-        patient: call.is_patient(),
-        timeout: call.call.timeout,
-        cost: call.cost,
-    }
 }
 
 /// Waits for the call's turn, and reads its body meanwhile: unread, it would keep HTTP/1 from

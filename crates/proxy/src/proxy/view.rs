@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use http::{HeaderMap, Method, Uri};
 
-use super::admission::arrival;
 use super::gate::Gate;
 use super::gauges::{self, buckets_by_name, shared_by_name};
 use super::tally::shortened;
@@ -167,7 +166,7 @@ impl Gate {
             let config = self.section.config.get();
             let call = config.options.gate.rules.classify(method, uri, headers, &own.hasher);
             let flow_name = call.flow_name(headers);
-            let preview = own.driver.preview(config.generation, &arrival(&call, call.key.known(), &flow_name));
+            let preview = own.driver.preview(config.generation, &call.arrival(call.key.known(), &flow_name));
             if let Ok(preview) = preview {
                 break (config, call, preview);
             }

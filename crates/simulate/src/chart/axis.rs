@@ -1,8 +1,8 @@
-//! The ticks of an axis: round numbers, few enough to read.
+//! Axes with few ticks, at round numbers.
 
 use super::figures::grouped;
 
-/// An axis from zero (or a power of ten) to a round end.
+/// An axis.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Scale {
     /// Its end; never zero.
@@ -14,15 +14,14 @@ pub(super) struct Scale {
 }
 
 impl Scale {
-    /// Creates an axis from zero to the first tick at or past `highest`: for heights, where the
-    /// round end leaves space above the line.
+    /// Creates a vertical axis, from zero to the first tick at or past `highest`.
     pub(super) fn past(highest: f64, wanted: u32) -> Self {
         let step = step(highest, wanted);
         let count = (highest / step).ceil().max(1.0);
         Self { end: count * step, from: None, ticks: ticks(count * step, step) }
     }
 
-    /// Creates an axis from zero to exactly `end`: for time, where the chart ends with the data.
+    /// Creates a horizontal axis, from zero to exactly `end`.
     pub(super) fn to(end: f64, wanted: u32) -> Self {
         let end = if end > 0.0 { end } else { 1.0 };
         Self { end, from: None, ticks: ticks(end, step(end, wanted)) }
@@ -63,8 +62,7 @@ fn ticks(end: f64, step: f64) -> Vec<f64> {
     (0_u32..).map(|index| f64::from(index) * step).take_while(|tick| *tick <= end * 1.000_001).collect()
 }
 
-/// Formats a number as people write it: with separators between thousands, and without digits that
-/// say nothing.
+/// Formats a number with commas between thousands, and without trailing zeros.
 pub(super) fn label(value: f64) -> String {
     if value != 0.0 && value.abs() < 10.0 && (value - value.round()).abs() > 1e-12 {
         let places = match value.abs() {

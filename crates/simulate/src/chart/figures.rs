@@ -1,8 +1,8 @@
-//! Numbers as people write them.
+//! Numbers, durations and texts as people write them.
 
 use std::time::Duration;
 
-/// Formats a whole number with separators between thousands.
+/// Formats a whole number with commas between thousands.
 pub fn thousands(number: impl Copy + ToString) -> String {
     grouped(&number.to_string())
 }

@@ -1,8 +1,7 @@
-//! The chart as an SVG file of its own: it opens in a browser, prints in black on white, and
-//! follows the reader's dark mode.
+//! The chart as an SVG file. It prints in black on white, and follows dark mode.
 //!
-//! Colours are plain values in classes and are overridden by media queries, not custom properties:
-//! viewers that do not know CSS variables would paint everything black.
+//! Colours are values in classes, overridden by media queries. Some viewers do not support CSS
+//! variables and would paint everything black.
 
 use super::axis::{Scale, label};
 use super::{Band, Chart, Mark, Series};
@@ -17,11 +16,10 @@ const RIGHT: f64 = WIDTH - 24.0;
 const TOP: f64 = 118.0;
 const BOTTOM: f64 = HEIGHT - 56.0;
 
-/// The number of styles that look different.
+/// The number of different styles.
 const STYLES: usize = 5;
 
-/// Colours that people with any colour vision tell apart (Okabe and Ito), on white, on black and in
-/// print.
+/// Colours for any colour vision (Okabe and Ito), on white, on black and in print.
 const STYLE: &str = include_str!("svg.css");
 
 /// Draws the whole file.
@@ -31,11 +29,9 @@ pub(super) fn draw(chart: &Chart) -> String {
     let mut parts = vec![head(chart)];
     parts.extend(chart.bands.iter().map(|band| plot.band(band)));
     parts.push(plot.axes(chart));
-    let widths = plot.bundles(&chart.series);
-    let series = chart.series.iter().zip(&widths).enumerate();
-    parts.extend(series.map(|(index, (series, width))| plot.series(series, index % STYLES, *width)));
+    parts.extend(chart.series.iter().enumerate().map(|(index, series)| plot.series(series, index % STYLES)));
     parts.extend(chart.levels.iter().map(|it| level(plot.y(it.y))));
-    parts.push(legend(chart, &widths));
+    parts.push(legend(chart));
     parts.push("</svg>\n".to_owned());
     parts.concat()
 }
@@ -105,32 +101,8 @@ impl Plot {
         self.y.ticks.iter().map(row).chain(self.x.ticks.iter().map(column)).chain([names]).collect()
     }
 
-    /// Returns the width of each series that is in a bundle: of series that lie upon each other the
-    /// first is the widest, so that all are seen.
-    fn bundles(&self, all: &[Series]) -> Vec<Option<usize>> {
-        let width = |(index, series): (usize, &Series)| {
-            let upon = |other: &&Series| self.is_upon(series, other);
-            let later = all.iter().skip(index + 1).filter(upon).count();
-            let is_last = all.iter().take(index).any(|other| self.is_upon(series, other));
-            (later > 0 || is_last).then_some(INNERMOST + 4 * later)
-        };
-        all.iter().enumerate().map(width).collect()
-    }
-
-    /// True if two series cannot be told apart for most of the way on which one is above the axis.
-    fn is_upon(&self, one: &Series, other: &Series) -> bool {
-        let heights = |at: u32| {
-            let x = self.x.end * (f64::from(at) + 0.5) / f64::from(SAMPLES);
-            let one = self.y(height(one, x)?);
-            let other = self.y(height(other, x)?);
-            (one.min(other) < BOTTOM - 1.0).then_some((one - other).abs())
-        };
-        let apart: Vec<f64> = (0..SAMPLES).filter_map(heights).collect();
-        apart.iter().filter(|apart| **apart < 3.0).count() * 10 > apart.len() * 6
-    }
-
     /// Draws a series.
-    fn series(&self, series: &Series, style: usize, width: Option<usize>) -> String {
+    fn series(&self, series: &Series, style: usize) -> String {
         let (Some(first), Some(last)) = (series.points.first(), series.points.last()) else { return String::new() };
         let points = series.points.iter().map(|(x, y)| format!("{:.1} {:.1}", self.x(*x), self.y(*y)));
         let path = format!("M{}", points.collect::<Vec<_>>().join("L"));
@@ -143,15 +115,11 @@ impl Plot {
             }
             Mark::Line => String::new(),
         };
-        let wide = wide(width);
-        format!(
-            "{area}<path class=\"line{style}\"{wide} stroke-linejoin=\"round\" d=\"{path}\"><title>{name}</title></path>"
-        )
+        format!("{area}<path class=\"line{style}\" stroke-linejoin=\"round\" d=\"{path}\"><title>{name}</title></path>")
     }
 }
 
-/// Returns the opening tag, a description for readers who cannot see, colours, paper, title and
-/// note.
+/// Returns the opening tag, a description for screen readers, colours, paper, title and note.
 fn head(chart: &Chart) -> String {
     let title = escaped(&chart.title);
     let note = escaped(&chart.note);
@@ -165,19 +133,18 @@ fn head(chart: &Chart) -> String {
     )
 }
 
-/// Returns samples of every line, above the plot; those that do not fit the first row go into a
-/// second.
-fn legend(chart: &Chart, widths: &[Option<usize>]) -> String {
+/// Returns the legend above the plot, in as many rows as it needs.
+fn legend(chart: &Chart) -> String {
     let width: f64 = chart.legend().map(|(_, name)| SAMPLE + estimated_width(name)).sum();
     let mut x = LEFT;
     let mut y = if LEFT + width > RIGHT { 76.0 } else { 84.0 };
     let mut out = String::new();
     for (style, name) in chart.legend() {
-        let wide = wide(style.and_then(|(index, _)| *widths.get(index)?));
         let style = style.map(|(index, mark)| (index % STYLES, mark));
         let width = SAMPLE + estimated_width(name);
         if x > LEFT && x + width > RIGHT {
-            (x, y) = (LEFT, y + 18.0);
+            x = LEFT;
+            y += 18.0;
         }
         let top = y - 11.0;
         let middle = y - 4.0;
@@ -187,7 +154,7 @@ fn legend(chart: &Chart, widths: &[Option<usize>]) -> String {
                 "<rect class=\"area{style}\" x=\"{x:.0}\" y=\"{top}\" width=\"26\" height=\"14\"/>\
                  <path class=\"line{style}\" d=\"M{x:.0} {top}h26\"/>"
             ),
-            Some((style, Mark::Line)) => format!("<path class=\"line{style}\"{wide} d=\"M{x:.0} {middle}h26\"/>"),
+            Some((style, Mark::Line)) => format!("<path class=\"line{style}\" d=\"M{x:.0} {middle}h26\"/>"),
             None => format!("<path class=\"level\" d=\"M{x:.0} {middle}h26\"/>"),
         };
         out += &format!("<text class=\"name ink\" x=\"{at:.0}\" y=\"{y}\">{}</text>\n", escaped(name));
@@ -196,29 +163,10 @@ fn legend(chart: &Chart, widths: &[Option<usize>]) -> String {
     out
 }
 
-/// Returns the attribute of a line in a bundle.
-fn wide(width: Option<usize>) -> String {
-    width.map_or_else(String::new, |width| format!(" style=\"stroke-width:{width}px;stroke-dasharray:none\""))
-}
-
-/// Returns the height of a series at `x`, between its points in proportion.
-fn height(series: &Series, x: f64) -> Option<f64> {
-    let after = series.points.iter().position(|point| point.0 >= x)?;
-    let from = series.points.get(after.checked_sub(1)?)?;
-    let to = series.points.get(after)?;
-    let part = if to.0 > from.0 { (x - from.0) / (to.0 - from.0) } else { 1.0 };
-    Some(from.1 + (to.1 - from.1) * part)
-}
-
-/// The width of the last line of a bundle.
-const INNERMOST: usize = 3;
-/// The places at which two series are compared.
-const SAMPLES: u32 = 100;
-
 /// The width of a legend's sample, and of the space around its name.
 const SAMPLE: f64 = 60.0;
 
-/// Estimates the width of a legend's text: the file has no fonts of its own, so it cannot know.
+/// Estimates the width of a legend's text, because the file has no fonts.
 fn estimated_width(text: &str) -> f64 {
     text.chars().map(|c| if c.is_uppercase() || c.is_ascii_digit() { 8.2 } else { 6.8 }).sum()
 }
@@ -232,7 +180,6 @@ fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::tests::sample;
-    use super::*;
 
     #[test]
     fn it_has_axes_units_a_legend_and_both_series() {
@@ -244,21 +191,6 @@ mod tests {
         }
         assert_eq!(svg.matches("class=\"area0\" d=").count(), 1, "the area is shaded");
         assert_eq!(svg.matches("class=\"area1\" d=").count(), 0, "the line is not");
-    }
-
-    #[test]
-    fn lines_that_lie_upon_each_other_are_drawn_inside_each_other() {
-        let mut chart = sample();
-        chart.series[1].points = chart.series[0].points.clone();
-        let mut last = chart.series[0].clone();
-        last.mark = Mark::Line;
-        chart.series.push(last);
-        let svg = chart.svg();
-        let widths = |style: &str| svg.matches(style).count();
-        assert_eq!(widths("class=\"line0\" style=\"stroke-width:11px;"), 1, "{svg}");
-        assert_eq!(widths("class=\"line1\" style=\"stroke-width:7px;"), 2, "in the legend too\n{svg}");
-        assert_eq!(widths("class=\"line2\" style=\"stroke-width:3px;"), 2, "{svg}");
-        assert!(!sample().svg().contains("style=\"stroke-width"), "lines apart are as they were");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! The holder of a lease, as client-go's leader election: it renews, and has lost its leadership
-//! if it could not renew for too long.
+//! The holder of a lease, as in client-go's leader election: it renews, and loses its leadership if
+//! it cannot renew in time.
 
 use std::time::Duration;
 
@@ -20,9 +20,9 @@ pub struct LeaseHolder {
 pub struct Attempt {
     /// The time between the renewal before and the end of this attempt.
     pub age: Duration,
-    /// True if it was renewed past its deadline: leadership was lost meanwhile.
+    /// True if it was renewed after its deadline, so that leadership was lost.
     pub lost: bool,
-    /// True if the attempt failed, or took so long that the next one was due.
+    /// True if the attempt failed, or ended after the next one was due.
     pub late: bool,
     /// The moment of the next attempt.
     pub next: Moment,
@@ -31,12 +31,12 @@ pub struct Attempt {
 // === impl LeaseHolder ===
 
 impl LeaseHolder {
-    /// Creates a holder that renews `every` so often, and gives up after `deadline`.
+    /// Creates a holder that renews at the interval `every`, and gives up after `deadline`.
     pub fn new(every: Duration, deadline: Duration) -> Self {
         Self { every, deadline, renewed: Moment::ZERO, began: Moment::ZERO, attempt: 0 }
     }
 
-    /// Returns the time that each call has: half of the deadline.
+    /// Returns the timeout of each call: half of the deadline.
     pub fn timeout(&self) -> Duration {
         self.deadline / 2
     }
@@ -48,7 +48,7 @@ impl LeaseHolder {
         self.attempt
     }
 
-    /// True if the attempt of this number has not ended.
+    /// Returns true if the attempt of this number has not ended.
     pub fn is_under_way(&self, attempt: u64) -> bool {
         self.attempt == attempt
     }

@@ -23,8 +23,8 @@ pub struct RateLimiter {
 // === impl RateLimiter ===
 
 impl RateLimiter {
-    /// The per-item part of client-go's `DefaultTypedControllerRateLimiter`, which is all that
-    /// controller-runtime uses since v0.23.
+    /// The per-item part of client-go's `DefaultTypedControllerRateLimiter`: controller-runtime uses no
+    /// more since v0.23.
     pub const DEFAULT: Self = Self { base: Duration::from_millis(5), max: Duration::from_secs(1000) };
 
     fn delay(self, failures_before: u32) -> Duration {
@@ -33,38 +33,35 @@ impl RateLimiter {
     }
 }
 
-/// The objects that wait, and the moments at which others come back.
+/// A rate-limited work queue.
 #[derive(Debug)]
 pub struct WorkQueue {
     limiter: RateLimiter,
-    items: Vec<State>,
+    items: Vec<ItemState>,
     ready: VecDeque<Item>,
-    /// The moments at which objects come back. Entries of delays that an earlier one has replaced
-    /// stay until then.
+    /// The delayed objects by due time. An entry replaced by an earlier one stays until its time.
     later: Agenda<Item>,
-    /// The number of objects that come back later.
-    delayed: usize,
 }
 
 /// The state of an object.
 #[derive(Clone, Copy, Debug, Default)]
-struct State {
-    /// True from when it is added until a worker gets it.
+struct ItemState {
+    /// True if it was added since a worker got it.
     dirty: bool,
     /// True while a worker has it.
     processing: bool,
     failures: u32,
-    /// The moment at which it comes back by itself: of several, the earliest.
+    /// The earliest of its pending delays.
     due: Option<Moment>,
 }
 
 // === impl WorkQueue ===
 
 impl WorkQueue {
-    /// Creates a queue of `items` items, none of them added.
+    /// Creates a queue for `items` objects.
     pub fn new(limiter: RateLimiter, items: usize) -> Self {
-        let items = vec![State::default(); items];
-        Self { limiter, items, ready: VecDeque::new(), later: Agenda::default(), delayed: 0 }
+        let items = vec![ItemState::default(); items];
+        Self { limiter, items, ready: VecDeque::new(), later: Agenda::default() }
     }
 
     /// Adds an object.
@@ -73,25 +70,23 @@ impl WorkQueue {
         self.mark_dirty(item);
     }
 
-    /// Adds an object once it is `at`, and returns the moment at which it comes back. Of two
-    /// pending delays of an object the earlier counts.
+    /// Adds an object at the time `at`, and returns when it is due: of two pending delays the earlier
+    /// counts.
     pub fn add_at(&mut self, item: Item, at: Moment, now: Moment) -> Moment {
         if at <= now {
             self.add(item, now);
             return at;
         }
         let due = &mut self.items[item].due;
-        match *due {
-            Some(earlier) if earlier <= at => return earlier,
-            Some(_) => {}
-            None => self.delayed += 1,
+        if let Some(earlier) = due.filter(|earlier| *earlier <= at) {
+            return earlier;
         }
         *due = Some(at);
         self.later.add(at, item);
         at
     }
 
-    /// Adds an object that failed after its delay, and returns the moment at which it comes back.
+    /// Adds a failed object after its backoff, and returns when it is due.
     pub fn add_rate_limited(&mut self, item: Item, now: Moment) -> Moment {
         let failures = &mut self.items[item].failures;
         let at = now + self.limiter.delay(*failures);
@@ -110,13 +105,16 @@ impl WorkQueue {
         self.items[item].dirty
     }
 
-    /// Hands out the next object, or returns the moment at which one comes back. The caller owes a
-    /// [`Self::done`].
+    /// Returns the next object. The caller must call [`Self::done`].
+    ///
+    /// # Errors
+    /// The next moment at which an object is due, if there is one.
     pub fn get(&mut self, now: Moment) -> Result<Item, Option<Moment>> {
         self.add_due(now);
         let item = self.ready.pop_front().ok_or_else(|| self.later.next())?;
         let state = &mut self.items[item];
-        (state.dirty, state.processing) = (false, true);
+        state.dirty = false;
+        state.processing = true;
         Ok(item)
     }
 
@@ -130,18 +128,17 @@ impl WorkQueue {
         }
     }
 
-    /// Returns the number of objects that are ready, and of those that come back later.
-    pub fn waiting(&self) -> (usize, usize) {
-        (self.ready.len(), self.delayed)
+    /// Returns the number of delayed objects.
+    pub fn delayed(&self) -> usize {
+        self.items.iter().filter(|item| item.due.is_some()).count()
     }
 
-    /// Adds the objects that have come back by now, before whatever is added later.
+    /// Adds the objects that are due by now.
     fn add_due(&mut self, now: Moment) {
         while let Some((at, item)) = self.later.take(now) {
             let due = &mut self.items[item].due;
             if *due == Some(at) {
                 *due = None;
-                self.delayed -= 1;
                 self.mark_dirty(item);
             }
         }
@@ -195,10 +192,14 @@ mod tests {
         assert_eq!(queue.add_at(1, at(100), at(0)), at(100));
         assert_eq!(queue.add_at(1, at(200), at(0)), at(100), "a later one changes nothing");
         assert_eq!(queue.add_at(1, at(50), at(0)), at(50), "an earlier one replaces it");
-        assert_eq!(queue.waiting(), (0, 1));
+        assert_eq!((queue.ready.len(), queue.delayed()), (0, 1));
         assert_eq!(queue.get(at(50)), Ok(1));
         queue.done(1, at(50));
-        assert_eq!((queue.get(at(1_000)), queue.waiting()), (Err(None), (0, 0)), "it does not come back again");
+        assert_eq!(
+            (queue.get(at(1_000)), queue.ready.len(), queue.delayed()),
+            (Err(None), 0, 0),
+            "it does not come back again"
+        );
         // The failure counts, though its delay does not.
         queue.add_at(1, at(1_001), at(1_000));
         assert_eq!(queue.add_rate_limited(1, at(1_000)), at(1_001));
@@ -209,7 +210,7 @@ mod tests {
         queue.add_at(1, at(1_002), at(1_002));
         assert_eq!(queue.get(at(1_002)), Ok(1));
         queue.done(1, at(1_002));
-        assert_eq!((queue.get(at(1_011)), queue.waiting()), (Ok(1), (0, 0)));
+        assert_eq!((queue.get(at(1_011)), queue.ready.len(), queue.delayed()), (Ok(1), 0, 0));
     }
 
     #[test]

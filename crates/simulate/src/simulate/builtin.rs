@@ -1,4 +1,4 @@
-//! The built-in scenarios: common failures in the field, each under the limits that people compare.
+//! The built-in scenarios: common failures, each under several limits.
 
 mod parameters;
 
@@ -10,8 +10,8 @@ use super::Limits;
 use super::picture::Picture;
 use crate::api::Verb;
 use crate::chart::thousands;
+use crate::config;
 use crate::config::scenario::{Changes, Controller, Failure, Lease, Outage, Quota, Requeue, Scenario, Store, Upstream};
-use crate::config::{self};
 
 /// A scenario with a name.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub struct Builtin {
     set_up: fn(&Parameters) -> Result<Setup, WrongParameter>,
 }
 
-/// A scenario, the limits to compare, and the picture that shows the difference.
+/// A scenario, the limits to compare, and a picture of the difference.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// The scenario to play.
@@ -103,7 +103,6 @@ impl Builtin {
     /// A key that the scenario does not have, or a value of the wrong type or range.
     pub fn set_up(&self, given: &[String]) -> Result<Setup, WrongParameter> {
         let parameters = Parameters::read(self.name, self.parameters, given)?;
-        parameters.at_most("base", "max")?;
         (self.set_up)(&parameters)
     }
 }
@@ -235,8 +234,8 @@ fn shared_outage(numbers: &Parameters) -> Result<Setup, WrongParameter> {
     Ok(Setup { scenario, limits, picture: Picture::Together })
 }
 
-/// Returns a scenario in which a busy replica of a controller and some quiet ones want a fifth more
-/// than their account allows, each through a gate of its own.
+/// Returns a scenario of one busy and some quiet replicas of a controller, each with its own gate,
+/// that together want a fifth more than their account allows.
 fn account(title: &str, numbers: &Parameters) -> Scenario {
     let rate = numbers.number("rate");
     let burst = numbers.count("burst");
@@ -260,7 +259,7 @@ fn of_bucket(name: &str, bucket: &str) -> Result<Limits, WrongParameter> {
     limits(name, &format!("{}{STORE}", UNLIMITED.replace("[gates.it.queue]", &bucket)))
 }
 
-/// Returns a scenario of nothing, as long as the numbers say.
+/// Returns an empty scenario of the given length.
 fn scenario(title: &str, numbers: &Parameters) -> Scenario {
     Scenario {
         title: title.to_owned(),
@@ -274,8 +273,7 @@ fn scenario(title: &str, numbers: &Parameters) -> Scenario {
     }
 }
 
-/// Returns a controller whose objects all change at the start, and which works on all of them at
-/// once.
+/// Returns a controller with changes of all objects at the start, and a worker for each.
 fn controller(name: &str, objects: usize) -> Controller {
     Controller {
         name: name.to_owned(),
@@ -292,38 +290,36 @@ fn controller(name: &str, objects: usize) -> Controller {
     }
 }
 
-/// Returns an API that answers 503 up to a time.
+/// Returns an API with answers of 503 up to a time.
 fn failing(to: Duration, latency: Duration) -> Upstream {
     let failure = Failure { from: Duration::ZERO, to, status: 503, controllers: Vec::new(), share: 1.0 };
     Upstream { latency, failures: vec![failure], ..Upstream::default() }
 }
 
-/// Returns the lines of a backoff that leaves the waiting to the gate.
+/// Returns the lines of a backoff inside the gate.
 fn backoff(base: &str, max: &str) -> String {
     let delays = format!("base = \"{base}\"\nmax = \"{max}\"\n");
     format!("[gates.it.backoff]\n{delays}strategy = \"exponential\"\nhold = \"8760h\"\n")
 }
 
-/// Returns the limits of a gate that these lines configure, with what is wrong with them in the
-/// configuration's words: numbers that are right alone may be wrong together.
+/// Returns the limits of a gate with this configuration, which reports numbers that are wrong together.
 fn limits(name: &str, lines: &str) -> Result<Limits, WrongParameter> {
     let text = format!("[gates.it]\nupstream = \"http://simulated\"\n{lines}");
     let loaded = config::load_text("limits".to_owned(), text, &[]).map_err(|problems| {
         let first = problems.first().map(ToString::to_string).unwrap_or_default();
         let what = first.split_once(": ").map_or(&*first, |(_, what)| what);
-        WrongParameter::because(format!("the limits {name:?} cannot be: {what}"))
+        WrongParameter(format!("the limits {name:?} cannot be: {what}"))
     })?;
     let gate = loaded.settings.gates.into_values().next();
     Ok(Limits { name: name.to_owned(), gate: gate.expect("there is one above") })
 }
 
-/// A store, which is not reached: the scenario has one of its own.
+/// A store, never dialled: the scenario has its own.
 const STORE: &str = "[stores.simulated]\nurl = \"unix:/simulated\"\n";
-/// The part of an account's rate that its busy gate wants, and that of the others together.
+/// The demand of the busy gate, as a share of the account's rate.
 const BUSY: f64 = 0.9;
 const QUIET: f64 = 0.3;
-/// Turns every limit off except for those in the lines that follow; a call waits as long as it
-/// takes.
+/// Turns all limits off, and lets calls wait as long as it takes.
 const UNLIMITED: &str = "preset = \"none\"\n[gates.it.queue]\nmax_wait = \"8760h\"\nmax_waiting = 1000000000\n";
 
 #[cfg(test)]
@@ -359,14 +355,26 @@ mod tests {
     #[test]
     fn numbers_that_are_wrong_only_together_are_named() {
         for (name, given, said) in [
-            ("one-failing-object", "base=2000s", "base is \"2000s\", expected at most max, 1000s"),
-            ("one-failing-object", "base=10s max=1s", "base is \"10s\", expected at most max, 1s"),
+            (
+                "one-failing-object",
+                "base=2000s",
+                "the limits \"2000s to 1000s\" cannot be: gates.it.backoff.max: max 1000s is less than base 2000s",
+            ),
+            (
+                "one-failing-object",
+                "base=10s max=1s",
+                "the limits \"10s to 1s\" cannot be: gates.it.backoff.max: max 1s is less than base 10s",
+            ),
             (
                 "shared-account",
                 "rate=1000000",
                 "the limits \"shared\" cannot be: gates.it.bucket.rate: is 1000000.0, expected at most 10000.0 for a shared bucket",
             ),
-            ("failing-together", "max=1ms", "base is \"5ms\", expected at most max, 1ms"),
+            (
+                "failing-together",
+                "max=1ms",
+                "the limits \"backoff only\" cannot be: gates.it.backoff.max: max 1ms is less than base 5ms",
+            ),
         ] {
             let given: Vec<String> = given.split(' ').map(str::to_owned).collect();
             let wrong = find(name).expect("there is one").set_up(&given).expect_err(name);
@@ -389,7 +397,7 @@ mod tests {
                 for (value, beside) in extremes(one).into_iter().flat_map(|a| extremes(other).map(|b| (a, b))) {
                     let given = [format!("{one}={value}"), format!("{other}={beside}")];
                     if let Err(wrong) = builtin.set_up(&given) {
-                        let is_known = ["expected at most max", "for a shared bucket", "per second"];
+                        let is_known = ["is less than base", "for a shared bucket", "per second"];
                         let wrong = wrong.to_string();
                         assert!(is_known.iter().any(|words| wrong.contains(words)), "{given:?}: {wrong}");
                     }

@@ -1,9 +1,9 @@
-//! Limiters in virtual time, driven as the proxy drives them but never late, among the events of a
-//! simulation. Usually there is one gate; several share buckets through a store.
+//! Limiters in virtual time, driven as the proxy drives them but never late. Usually there is one
+//! gate; several share buckets through a store.
 
 use std::collections::{HashMap, VecDeque};
 
-use super::store::{Answered, Store};
+use super::store::{SimulatedStore, StoreReply};
 use crate::agenda::Agenda;
 use crate::api::{Answer, Group};
 use crate::config::scenario;
@@ -16,34 +16,34 @@ use crate::spec;
 pub(super) struct EventLoop<E> {
     /// The present moment.
     pub(super) now: Moment,
-    gates: Vec<Gate>,
-    pub(super) store: Store,
-    decided: VecDeque<Happening<E>>,
+    gates: Vec<SimulatedGate>,
+    pub(super) store: SimulatedStore,
+    decided: VecDeque<LoopEvent<E>>,
     agenda: Agenda<E>,
 }
 
 /// A gate, and its waiting calls by number.
 #[derive(Debug)]
-struct Gate {
+struct SimulatedGate {
     limiter: Limiter,
     calls: HashMap<Ticket, usize>,
     tickets: HashMap<usize, Ticket>,
 }
 
-/// The next thing that happens.
+/// A decision of a gate, or an event of the agenda.
 #[derive(Debug)]
-pub(super) enum Happening<E> {
-    /// A call left for the upstream.
-    Left(usize, Sent),
+pub(super) enum LoopEvent<E> {
+    /// A call is sent upstream.
+    Sent(usize, SentCall),
     /// The gate refused a call.
     Refused(usize, Refusal),
     /// An event of the agenda is due.
     Due(E),
 }
 
-/// The receipt and slot that a sent call owes to the limiter.
+/// The receipt and slot of a sent call.
 #[derive(Debug)]
-pub(super) struct Sent {
+pub(super) struct SentCall {
     pub(super) receipt: Receipt,
     pub(super) slot: Slot,
 }
@@ -51,17 +51,12 @@ pub(super) struct Sent {
 // === impl EventLoop ===
 
 impl<E> EventLoop<E> {
-    /// Creates a gate at rest.
-    pub(super) fn new(limits: &spec::Gate, seed: u64) -> Self {
-        Self::fleet(limits, seed, 1, &scenario::Store::default())
-    }
-
     /// Creates gates at rest with the same limits, and the store between them.
-    pub(super) fn fleet(limits: &spec::Gate, seed: u64, gates: usize, store: &scenario::Store) -> Self {
-        let gates = (seed..).take(gates.max(1)).map(|seed| Gate::new(limits, seed)).collect();
+    pub(super) fn new(limits: &spec::Gate, seed: u64, gates: usize, store: &scenario::Store) -> Self {
+        let gates = (seed..).take(gates.max(1)).map(|seed| SimulatedGate::new(limits, seed)).collect();
         let decided = VecDeque::new();
         let agenda = Agenda::default();
-        Self { now: Moment::ZERO, gates, store: Store::new(store), decided, agenda }
+        Self { now: Moment::ZERO, gates, store: SimulatedStore::new(store), decided, agenda }
     }
 
     /// Adds an event to the agenda.
@@ -69,9 +64,9 @@ impl<E> EventLoop<E> {
         self.agenda.add(at, event);
     }
 
-    /// Moves on to the next thing that happens by `end`. The gate's decisions come first, then its
-    /// timers, then the agenda.
-    pub(super) fn next(&mut self, end: Moment) -> Option<Happening<E>> {
+    /// Returns the next event by `end`. At the same moment the gates' decisions come first, then
+    /// their timers, the store, and the agenda.
+    pub(super) fn next(&mut self, end: Moment) -> Option<LoopEvent<E>> {
         loop {
             if let Some(decision) = self.decided.pop_front() {
                 return Some(decision);
@@ -94,11 +89,11 @@ impl<E> EventLoop<E> {
                     return None;
                 }
                 self.now = self.now.max(at);
-                self.answered();
+                self.play_store();
             } else {
                 let (at, event) = self.agenda.take(end)?;
                 self.now = self.now.max(at);
-                return Some(Happening::Due(event));
+                return Some(LoopEvent::Due(event));
             }
         }
     }
@@ -107,26 +102,23 @@ impl<E> EventLoop<E> {
         self.gates.iter().all(|gate| gate.limiter.waiting() == 0)
     }
 
-    /// Advances a gate, and hands its questions on.
+    /// Advances a gate, and sends its requests to the store.
     fn tick(&mut self, gate: usize) {
-        let asks = {
-            let limiter = &mut self.gates[gate].limiter;
-            limiter.advance(self.now);
-            limiter.take_asks(self.now)
-        };
-        asks.into_iter().for_each(|ask| self.store.ask(gate, ask, self.now));
+        let limiter = &mut self.gates[gate].limiter;
+        limiter.advance(self.now);
+        limiter.take_asks(self.now).into_iter().for_each(|ask| self.store.ask(gate, ask, self.now));
         self.claim(gate);
     }
 
-    /// Lets the next event of the store happen.
-    fn answered(&mut self) {
-        if let Some(Answered { gate, asked, answer, sent }) = self.store.happen() {
+    /// Plays the next event of the store.
+    fn play_store(&mut self) {
+        if let Some(StoreReply { gate, asked, answer, sent }) = self.store.advance() {
             self.gates[gate].limiter.answered(asked, answer, sent, self.now);
             self.claim(gate);
         }
     }
 
-    /// Lets call number `call` arrive at a gate.
+    /// Plays the arrival of call number `call` at a gate.
     pub(super) fn arrive(&mut self, gate: usize, call: usize, arrival: &Arrival<'_>) {
         let at = &mut self.gates[gate];
         match at.limiter.arrive(arrival, self.now) {
@@ -140,8 +132,7 @@ impl<E> EventLoop<E> {
         self.claim(gate);
     }
 
-    /// Removes a call that waits at a gate and whose client hangs up. Returns false, and does
-    /// nothing, if the call does not wait.
+    /// Removes a waiting call when its client hangs up. Returns false if the call does not wait.
     pub(super) fn give_up(&mut self, gate: usize, call: usize) -> bool {
         let at = &mut self.gates[gate];
         let Some(ticket) = at.tickets.remove(&call) else { return false };
@@ -167,9 +158,9 @@ impl<E> EventLoop<E> {
         self.decided.push_back(match decision {
             Ok(permit) => {
                 let (_, receipt, slot) = permit.admit(());
-                Happening::Left(call, Sent { receipt, slot })
+                LoopEvent::Sent(call, SentCall { receipt, slot })
             }
-            Err(refusal) => Happening::Refused(call, refusal),
+            Err(refusal) => LoopEvent::Refused(call, refusal),
         });
     }
 
@@ -181,9 +172,9 @@ impl<E> EventLoop<E> {
     }
 }
 
-// === impl Gate ===
+// === impl SimulatedGate ===
 
-impl Gate {
+impl SimulatedGate {
     /// Creates a gate at rest, with room on every connection.
     fn new(limits: &spec::Gate, seed: u64) -> Self {
         let now = Moment::ZERO;
@@ -200,7 +191,7 @@ impl Gate {
             let decision = match self.limiter.claim(ticket, now) {
                 Claim::Permit(permit) => Ok(permit),
                 Claim::Refused(refusal) => Err(refusal),
-                // With room on every connection none is unconnected.
+                // Every connection has room, so no call is unconnected.
                 Claim::Waiting | Claim::Unconnected => continue,
             };
             if let Some(call) = self.calls.remove(&ticket) {
@@ -212,7 +203,7 @@ impl Gate {
     }
 }
 
-/// The gate where there is one.
+/// The index of the only gate.
 pub(super) const ONLY: usize = 0;
-/// Connections are no part of a simulation: there is always room for one more.
+/// The room on connections: a simulation does not limit it.
 const ROOM: i64 = 1 << 40;

@@ -1,5 +1,4 @@
-//! Durations counted in steps of less than one percent, so that a million of them take no more
-//! memory than a thousand.
+//! A histogram of durations in steps of less than one percent, so that its memory is bounded.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,7 +6,7 @@ use std::time::Duration;
 /// The number of steps in each doubling.
 const STEPS: u64 = 128;
 
-/// A count of durations.
+/// A histogram of durations.
 #[derive(Clone, Debug, Default)]
 pub struct Histogram {
     /// The count in each step, by its highest number of microseconds.
@@ -27,8 +26,8 @@ impl Histogram {
         self.max = self.max.max(duration);
     }
 
-    /// Returns the duration that `permille` of a thousand do not exceed, to less than one percent;
-    /// zero if there are none.
+    /// Returns a quantile to less than one percent, e.g. 990 for the 99th percentile; zero if there
+    /// are no durations.
     pub fn quantile(&self, permille: u64) -> Duration {
         let rank = (self.count * permille).div_ceil(1000).max(1);
         let mut seen = 0;
@@ -40,8 +39,8 @@ impl Histogram {
     }
 }
 
-/// Returns the highest number of the step of a number: itself up to `2 * STEPS`; beyond that there
-/// are `STEPS` to a doubling.
+/// Returns the highest number in the same step: itself up to `2 * STEPS`, then there are `STEPS` to
+/// a doubling.
 fn step(number: u64) -> u64 {
     let doublings = (number / STEPS).checked_ilog2().unwrap_or(0);
     number | ((1 << doublings) - 1)

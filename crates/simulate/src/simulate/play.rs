@@ -1,7 +1,7 @@
-//! Plays a scenario: controllers, leases and an API around one limiter, or around several that
-//! share buckets, event by event in virtual time.
+//! Plays a scenario event by event in virtual time: controllers, leases and an API around one
+//! limiter, or around several that share buckets.
 //!
-//! Nothing here really waits, and the result depends only on the scenario, its seed and the limits.
+//! Nothing really waits. The result depends only on the scenario, its seed and the limits.
 
 mod controller;
 mod lease;
@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use slab::Slab;
 
-use self::controller::Controller;
+use self::controller::SimulatedController;
 use self::lease::Lease;
-use self::server::Server;
+use self::server::{Server, ServerAnswer};
 pub use self::together::Together;
 use super::Limits;
-use super::event_loop::{EventLoop, Happening, ONLY, Sent};
-use super::request::{Read, Reader, whole_seconds};
+use super::event_loop::{EventLoop, LoopEvent, ONLY, SentCall};
+use super::request::{ReadRequest, RequestReader, whole_seconds};
 use super::tally::{LeaseRow, Row};
 use crate::config::scenario::Scenario;
 use crate::controller::MAX_RETRIES;
@@ -26,9 +26,9 @@ use crate::limit::Refusal;
 use crate::moment::Moment;
 use crate::random::Random;
 
-/// The result of a scenario under some limits, from its start to its end.
+/// The result of a scenario under some limits.
 #[derive(Clone, Debug)]
-pub struct Played {
+pub struct ScenarioRun {
     /// The name of the limits.
     pub limits: String,
     /// The length of the run.
@@ -39,12 +39,11 @@ pub struct Played {
     pub leases: Vec<LeaseRow>,
     /// The calls of all gates.
     pub together: Together,
-    /// The moments at which the first retries left.
+    /// The moments of the first retries.
     pub retries: Vec<Moment>,
-    /// The number of retries that left at the very moment of the first.
+    /// The number of retries at the moment of the first.
     pub first_retries: u64,
-    /// The moment at which the run was stopped because too much happened: the limits hold nothing
-    /// back.
+    /// The moment of a stop because of too many calls: the limits hold nothing back.
     pub stopped: Option<Moment>,
 }
 
@@ -53,11 +52,11 @@ struct World<'a> {
     scenario: &'a Scenario,
     limits: &'a Limits,
     events: EventLoop<Event>,
-    reader: Reader,
+    reader: RequestReader,
     server: Server<'a>,
     random: Random,
-    calls: Slab<Call>,
-    controllers: Vec<Controller>,
+    calls: Slab<SimulatedCall>,
+    controllers: Vec<SimulatedController<'a>>,
     leases: Vec<Lease>,
     together: Together,
     retries: Vec<Moment>,
@@ -70,31 +69,30 @@ struct World<'a> {
 enum Event {
     /// Objects of a controller change.
     Change(usize),
-    /// An object of a controller comes back after a failure.
+    /// An object of a controller is due again after a failure.
     Requeue(usize),
-    /// A client has slept as long as Retry-After said, and makes the call again.
-    Again(usize),
-    /// The upstream has answered a call.
-    Answered(usize),
+    /// A client repeats a call after its Retry-After.
+    Repeat(usize),
+    /// The upstream answers a call.
+    Answer(usize),
     /// A lease is to be renewed.
     Renew(usize),
-    /// The holder of a lease gives up waiting for the answer to its call.
-    TimedOut { lease: usize, attempt: u64 },
+    /// The holder of a lease stops waiting for an answer.
+    Timeout { lease: usize, attempt: u64 },
 }
 
 /// A call under way.
 #[derive(Debug)]
-struct Call {
+struct SimulatedCall {
     maker: Maker,
-    read: Read,
+    read: ReadRequest,
     arrived: Moment,
-    /// True if it repeats a call that the upstream had answered with a failure.
+    /// True if it repeats a failed call.
     is_retry: bool,
-    /// The number of times that the client itself has tried again because of a Retry-After.
+    /// The number of its repetitions after a Retry-After.
     retries: u32,
-    sent: Option<Sent>,
-    /// The status and Retry-After that the upstream will answer.
-    answer: (u16, Option<Duration>),
+    /// Set once it is sent, with its coming answer.
+    sent: Option<(SentCall, ServerAnswer)>,
 }
 
 /// The maker of a call.
@@ -106,7 +104,7 @@ enum Maker {
 
 /// Plays a scenario under some limits.
 #[must_use]
-pub fn play(scenario: &Scenario, limits: &Limits) -> Played {
+pub fn play(scenario: &Scenario, limits: &Limits) -> ScenarioRun {
     let mut world = World::new(scenario, limits);
     let mut end = Moment::ZERO + scenario.length;
     (0..world.controllers.len()).for_each(|index| world.first_change(index));
@@ -114,14 +112,14 @@ pub fn play(scenario: &Scenario, limits: &Limits) -> Played {
     let mut stopped = None;
     while let Some(happening) = world.events.next(end) {
         match happening {
-            Happening::Left(call, sent) => world.left(call, sent),
-            Happening::Refused(call, refusal) => world.refused(call, &refusal),
-            Happening::Due(Event::Change(controller)) => world.change(controller),
-            Happening::Due(Event::Requeue(controller)) => world.start_reconciles(controller),
-            Happening::Due(Event::Again(call)) => world.arrive(call),
-            Happening::Due(Event::Answered(call)) => world.answered(call),
-            Happening::Due(Event::Renew(lease)) => world.renew(lease),
-            Happening::Due(Event::TimedOut { lease, attempt }) => world.timed_out(lease, attempt),
+            LoopEvent::Sent(call, sent) => world.sent(call, sent),
+            LoopEvent::Refused(call, refusal) => world.refused(call, &refusal),
+            LoopEvent::Due(Event::Change(controller)) => world.change(controller),
+            LoopEvent::Due(Event::Requeue(controller)) => world.start_reconciles(controller),
+            LoopEvent::Due(Event::Repeat(call)) => world.arrive(call),
+            LoopEvent::Due(Event::Answer(call)) => world.answered(call),
+            LoopEvent::Due(Event::Renew(lease)) => world.renew(lease),
+            LoopEvent::Due(Event::Timeout { lease, attempt }) => world.timed_out(lease, attempt),
         }
         if world.made > MOST_CALLS {
             end = world.events.now;
@@ -129,10 +127,10 @@ pub fn play(scenario: &Scenario, limits: &Limits) -> Played {
             break;
         }
     }
-    Played {
+    ScenarioRun {
         limits: limits.name.clone(),
         length: end.since_start(),
-        rows: world.controllers.into_iter().map(Controller::into_row).collect(),
+        rows: world.controllers.into_iter().map(SimulatedController::into_row).collect(),
         leases: world.leases.into_iter().map(|lease| lease.into_row(end)).collect(),
         together: Together { asks: world.events.store.asks, ..world.together },
         retries: world.retries,
@@ -149,8 +147,8 @@ impl<'a> World<'a> {
         Self {
             scenario,
             limits,
-            events: EventLoop::fleet(&limits.gate, scenario.seed, scenario.gates(), &scenario.store),
-            reader: Reader::default(),
+            events: EventLoop::new(&limits.gate, scenario.seed, scenario.gates(), &scenario.store),
+            reader: RequestReader::new(),
             server: Server::new(&scenario.upstream),
             random: Random::new(scenario.seed),
             calls: Slab::new(),
@@ -163,28 +161,26 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Makes a new call, which arrives at the gate.
-    fn call(&mut self, maker: Maker, read: Read, is_retry: bool) -> usize {
+    /// Makes a new call. It arrives at the gate.
+    fn call(&mut self, maker: Maker, read: ReadRequest, is_retry: bool) -> usize {
         let arrived = self.events.now;
-        let call = Call { maker, read, arrived, is_retry, retries: 0, sent: None, answer: (200, None) };
-        let index = self.calls.insert(call);
+        let index = self.calls.insert(SimulatedCall { maker, read, arrived, is_retry, retries: 0, sent: None });
         self.arrive(index);
         index
     }
 
     fn arrive(&mut self, index: usize) {
-        let call = &mut self.calls[index];
-        call.arrived = self.events.now;
+        self.calls[index].arrived = self.events.now;
         let call = &self.calls[index];
         self.made += 1;
         if let Maker::Worker { controller, .. } = call.maker {
             self.controllers[controller].row.arrived(call.arrived);
         }
         let gate = self.gate_of(call.maker);
-        self.events.arrive(gate, index, &self.calls[index].read.arrival());
+        self.events.arrive(gate, index, &call.read.arrival());
     }
 
-    /// Returns the gate through which calls go.
+    /// Returns the gate of calls.
     fn gate_of(&self, maker: Maker) -> usize {
         match maker {
             Maker::Worker { controller, .. } => self.controllers[controller].gate,
@@ -192,38 +188,35 @@ impl<'a> World<'a> {
         }
     }
 
-    fn left(&mut self, index: usize, sent: Sent) {
+    fn sent(&mut self, index: usize, sent: SentCall) {
         let now = self.events.now;
-        let call = &mut self.calls[index];
-        call.sent = Some(sent);
         let call = &self.calls[index];
         let object = match call.maker {
             Maker::Worker { controller, object } => {
-                self.controllers[controller].row.left(now, now - call.arrived, call.is_retry);
-                self.together.left(now);
+                self.controllers[controller].row.sent(now, now - call.arrived, call.is_retry);
+                self.together.sent(now);
                 if call.is_retry {
                     self.first_retries += u64::from(self.retries.first().is_none_or(|first| *first == now));
                     if self.retries.len() < MOST_RETRIES {
                         self.retries.push(now);
                     }
                 }
-                Some((self.spec(controller), object))
+                Some((self.controllers[controller].spec, object))
             }
             Maker::LeaseHolder(_) => None,
         };
         let answer = self.server.answer(now, object);
-        self.calls[index].answer = (answer.status, answer.retry_after);
-        self.events.schedule(answer.at, Event::Answered(index));
+        self.events.schedule(answer.at, Event::Answer(index));
+        self.calls[index].sent = Some((sent, answer));
     }
 
     fn answered(&mut self, index: usize) {
-        let Call { maker, read, sent, answer: (status, retry_after), .. } = self.calls.remove(index);
-        if let Some(Sent { receipt, slot }) = sent {
-            let answer = read.answer(&self.limits.gate, status, retry_after, retry_after.is_some());
-            let gate = self.gate_of(maker);
-            self.events.finish(gate, receipt, answer);
-            self.events.release(gate, slot);
-        }
+        let SimulatedCall { maker, read, sent, .. } = self.calls.remove(index);
+        let Some((SentCall { receipt, slot }, ServerAnswer { status, retry_after, .. })) = sent else { return };
+        let answer = read.answer(&self.limits.gate, status, retry_after, retry_after.is_some());
+        let gate = self.gate_of(maker);
+        self.events.finish(gate, receipt, answer);
+        self.events.release(gate, slot);
         match maker {
             Maker::Worker { controller, object } if status < 400 => self.succeeded(controller, object),
             Maker::Worker { controller, object } => self.failed(controller, object),
@@ -237,32 +230,31 @@ impl<'a> World<'a> {
         let says_when = self.limits.gate.retry_after.is_on(refusal.reason, self.limits.gate.kind);
         let call = &mut self.calls[index];
         if let Maker::Worker { controller, .. } = call.maker {
-            self.controllers[controller].row.was_refused(now, refusal.reason);
+            self.controllers[controller].row.refused(now, refusal.reason);
         }
         if says_when && call.retries < MAX_RETRIES {
             // client-go sleeps inside the worker.
             call.retries += 1;
-            self.events.schedule(now + Duration::from_secs(whole_seconds(wait)), Event::Again(index));
+            self.events.schedule(now + Duration::from_secs(whole_seconds(wait)), Event::Repeat(index));
             return;
         }
         match self.calls.remove(index).maker {
-            Maker::Worker { controller, object } => self.turned_away(controller, object, now + wait),
+            Maker::Worker { controller, object } => self.refused_at(controller, object, now + wait),
             Maker::LeaseHolder(lease) => self.attempted(lease, false),
         }
     }
 }
 
-/// Returns the controllers, each copy for itself.
-fn controllers(scenario: &Scenario, step: Duration) -> Vec<Controller> {
-    let copies = scenario.controllers.iter().enumerate().flat_map(|(place, spec)| {
-        let copy = move |copy| Controller::new(spec, (place, copy), step);
-        (0..spec.replicas.max(1)).map(copy)
+/// Returns the controllers, one for each replica.
+fn controllers(scenario: &Scenario, step: Duration) -> Vec<SimulatedController<'_>> {
+    let replicas = scenario.controllers.iter().flat_map(|spec| {
+        let replica = move |copy| SimulatedController::new(spec, copy, step);
+        (0..spec.replicas.max(1)).map(replica)
     });
-    copies.collect()
+    replicas.collect()
 }
 
-/// Returns the length of the steps in which a run of this length is counted: short enough for a
-/// picture.
+/// Returns the step of the counts: short enough for a picture.
 fn step(length: Duration) -> Duration {
     let wanted = length.as_secs_f64() / 250.0;
     let steps = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5];
@@ -270,7 +262,7 @@ fn step(length: Duration) -> Duration {
     Duration::from_secs_f64(step)
 }
 
-/// The most calls of a run. Limits that hold nothing back would lead to calls without end.
+/// The most calls of a run, in case the limits hold nothing back.
 const MOST_CALLS: u64 = 5_000_000;
-/// The most retries whose moments are kept.
+/// The most recorded moments of retries.
 const MOST_RETRIES: usize = 2000;

@@ -1,11 +1,9 @@
-//! Replays recorded calls under hypothetical limits: how long each would have waited, and which
-//! would have been refused.
+//! Replays of recorded calls under hypothetical limits, with the waits and refusals to expect.
 //!
-//! Arrivals are taken as they were, and the upstream answers each call as it did, after the same
-//! time. How clients would have behaved otherwise is unknown: a call that a candidate refuses does
-//! not come back, and a call that it admits earlier is not followed by the next any sooner. A call
-//! that was refused when it was recorded has no answer; if a candidate admits it, it gets the last
-//! answer of its key, in the usual time of its class.
+//! Calls arrive as they did, and the upstream answers as it did, after the same time. Clients cannot
+//! react: a refused call does not come back, and a call that is admitted earlier does not bring the
+//! next one forward. A call that was refused when it was recorded has no answer. If a candidate
+//! admits it, it gets the last answer of its key, in the usual time of its class.
 
 mod candidate;
 mod log_entry;
@@ -17,17 +15,17 @@ use std::io;
 use std::time::Duration;
 
 use self::candidate::{Candidate, is_failure};
-use self::log_entry::Ending;
-use self::reader::{Reader, Record};
+use self::log_entry::CallEnd;
+use self::reader::{LogReader, Record};
 use super::Limits;
 use super::tally::{LeaseRow, Row};
 use crate::moment::Moment;
 
 pub use self::reader::ReadCounts;
 
-/// A log of calls.
+/// A call log.
 #[derive(derive_more::Debug)]
-pub struct Recorded<'a> {
+pub struct RecordedLog<'a> {
     /// Its name in messages.
     pub name: String,
     /// Its lines.
@@ -35,10 +33,10 @@ pub struct Recorded<'a> {
     pub input: Box<dyn io::BufRead + 'a>,
 }
 
-/// The reason why calls could not be replayed.
+/// An error of a replay.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    /// A file could not be read to its end.
+    /// A file cannot be read to its end.
     #[error("{name} cannot be read on")]
     Input {
         /// The file.
@@ -46,20 +44,20 @@ pub enum ReplayError {
         /// The cause.
         source: io::Error,
     },
-    /// There is nothing to replay.
+    /// The log has no call of the gate.
     #[error("no call of gate {gate:?} is in the log{others}")]
     Nothing {
         /// The gate.
         gate: String,
-        /// The gates that the log has instead.
+        /// The other gates of the log.
         others: String,
     },
 }
 
-/// Calls as they were, or as they would have been.
+/// The calls as recorded, or as they would have been.
 #[derive(Clone, Debug)]
-pub struct Replayed {
-    /// The name of the limits; "recorded" for the calls as they were.
+pub struct ReplayResult {
+    /// The name of the limits, or "recorded".
     pub limits: String,
     /// The counts of each class, ordered by name.
     pub rows: Vec<Row>,
@@ -71,7 +69,9 @@ pub struct Replayed {
     pub length: Duration,
 }
 
-impl Replayed {
+// === impl ReplayResult ===
+
+impl ReplayResult {
     fn new(limits: &str, mut rows: Vec<Row>, leases: Leases, length: Duration) -> Self {
         rows.sort_by(|one, other| one.name.cmp(&other.name));
         let limits = limits.to_owned();
@@ -83,32 +83,26 @@ impl Replayed {
 /// The result of a replay.
 #[derive(Clone, Debug)]
 pub struct Replays {
-    /// The calls as they were, then under each of the limits.
-    pub replayed: Vec<Replayed>,
-    /// Counts of the lines that were read.
+    /// The calls as recorded, then under each of the limits.
+    pub replayed: Vec<ReplayResult>,
+    /// Counts of the read lines.
     pub read: ReadCounts,
 }
 
-/// Replays the calls of the gate `gate` under each of the limits. `progress` gets the number of
-/// bytes read, now and then.
+/// Replays the calls of the gate `gate` under each of the limits.
 ///
 /// # Errors
 /// A file cannot be read to its end, or has no call of that gate.
-pub fn replay(
-    recorded: Vec<Recorded<'_>>,
-    gate: &str,
-    limits: &[Limits],
-    progress: &mut dyn FnMut(u64),
-) -> Result<Replays, ReplayError> {
-    let mut reader = Reader::new(gate);
-    let mut past = Past::default();
+pub fn replay(recorded: Vec<RecordedLog<'_>>, gate: &str, limits: &[Limits]) -> Result<Replays, ReplayError> {
+    let mut reader = LogReader::new(gate);
+    let mut past = RecordedCalls::default();
     let mut candidates: Vec<Candidate<'_>> = limits.iter().map(Candidate::new).collect();
     let mut each = |record: &Record| {
         past.count(record);
         candidates.iter_mut().for_each(|candidate| candidate.arrive(record));
     };
-    for Recorded { name, mut input } in recorded {
-        let read = reader.file(&name, &mut *input, progress, &mut each);
+    for RecordedLog { name, mut input } in recorded {
+        let read = reader.file(&name, &mut *input, &mut each);
         read.map_err(|source| ReplayError::Input { name, source })?;
     }
     reader.pass_on(0, &mut each);
@@ -116,7 +110,7 @@ pub fn replay(
         return Err(nothing(gate, &reader.counts));
     }
     let length = past.last.since_start();
-    let mut replayed = vec![Replayed::new("recorded", past.rows.into_values().collect(), past.leases, length)];
+    let mut replayed = vec![ReplayResult::new("recorded", past.rows.into_values().collect(), past.leases, length)];
     replayed.extend(candidates.into_iter().map(|candidate| candidate.end(length)));
     Ok(Replays { replayed, read: reader.counts })
 }
@@ -133,41 +127,41 @@ fn nothing(gate: &str, counts: &ReadCounts) -> ReplayError {
     ReplayError::Nothing { gate: gate.to_owned(), others }
 }
 
-/// The calls as they were.
+/// The calls as recorded.
 #[derive(Default)]
-struct Past {
+struct RecordedCalls {
     rows: HashMap<String, Row>,
     leases: Leases,
     last: Moment,
 }
 
-// === impl Past ===
+// === impl RecordedCalls ===
 
-impl Past {
+impl RecordedCalls {
     fn count(&mut self, record: &Record) {
         self.last = self.last.max(record.at);
-        let class = &record.asked.class;
+        let class = &record.request.class;
         let row = self.rows.entry(class.clone()).or_insert_with(|| Row::new(class, STEP));
         row.arrived(record.at);
-        if let (Some(waited), Some(after)) = (record.waited, record.left_after) {
-            row.left(record.at + after, waited, false);
+        if let (Some(waited), Some(after)) = (record.waited, record.sent_after) {
+            row.sent(record.at + after, waited, false);
         }
         match record.ending {
-            Ending::Refused(reason) => row.was_refused(record.at, reason),
-            Ending::GaveUp { .. } => row.gave_up += 1,
-            Ending::Answered { after, status, .. } => {
-                let at = record.at + record.left_after.unwrap_or_default() + after;
+            CallEnd::Refused(reason) => row.refused(record.at, reason),
+            CallEnd::GaveUp { .. } => row.gave_up += 1,
+            CallEnd::Answered { after, status, .. } => {
+                let at = record.at + record.sent_after.unwrap_or_default() + after;
                 if is_failure(status) {
                     row.failed(at);
                 }
                 self.leases.answered(record, status, at);
             }
-            Ending::Lost | Ending::Aside => {}
+            CallEnd::Lost | CallEnd::NotReplayed => {}
         }
     }
 }
 
-/// Renewals of leases, by lease.
+/// The renewals of each lease.
 #[derive(Debug, Default)]
 struct Leases {
     renewed: HashMap<u64, Moment>,
@@ -177,15 +171,16 @@ struct Leases {
 // === impl Leases ===
 
 impl Leases {
-    /// Records the answer to a call that may have renewed a lease.
+    /// Records an answer, perhaps to the renewal of a lease.
     fn answered(&mut self, record: &Record, status: u16, at: Moment) {
-        let asked = &record.asked;
-        let is_renewal = asked.resource == "leases" && asked.group == "coordination.k8s.io" && !asked.verb.is_read();
+        let request = &record.request;
+        let is_renewal =
+            request.resource == "leases" && request.group == "coordination.k8s.io" && !request.verb.is_read();
         if !is_renewal || status >= 400 {
             return;
         }
-        // Exempt calls have no key in the log; then all leases of a namespace are taken for one.
-        let lease = record.hashes.key.map_or_else(|| u64::try_from(asked.number).unwrap_or(0), |key| key.object);
+        // Exempt calls have no key in the log: all leases of a namespace count as one.
+        let lease = record.hashes.key.map_or_else(|| u64::try_from(request.number).unwrap_or(0), |key| key.object);
         if self.renewed.len() >= MOST_LEASES && !self.renewed.contains_key(&lease) {
             return;
         }
@@ -199,5 +194,5 @@ impl Leases {
 
 /// The initial step of the series; it grows if the log is long.
 const STEP: Duration = Duration::from_millis(100);
-/// The most leases that are told apart. A process holds a few.
+/// The most leases counted apart. A process holds a few.
 const MOST_LEASES: usize = 10_000;

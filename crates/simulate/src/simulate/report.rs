@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use super::picture::{Picture, delays};
-use super::play::{Played, Together};
+use super::play::{ScenarioRun, Together};
 use super::series::Column;
 use super::tally::{LeaseRow, Row};
 use crate::chart::{short, thousands};
@@ -13,7 +13,7 @@ use crate::status::text::cut;
 
 /// Writes the table: a line for each of the limits and, if there are several, each controller.
 #[must_use]
-pub fn table(played: &[Played]) -> String {
+pub fn table(played: &[ScenarioRun]) -> String {
     let mut text = String::from(HEADER);
     for one in played {
         let several = one.rows.len() > 1;
@@ -63,7 +63,7 @@ pub fn table(played: &[Played]) -> String {
 
 /// Returns the remarkable findings about each of the limits, in sentences.
 #[must_use]
-pub fn findings(picture: &Picture, played: &[Played]) -> Vec<String> {
+pub fn findings(picture: &Picture, played: &[ScenarioRun]) -> Vec<String> {
     let findings = played.iter().filter_map(|one| Some(format!("{}: {}.", one.limits, finding(picture, one)?)));
     let stopped = played.iter().filter_map(|one| {
         let after = short(one.stopped?.since_start());
@@ -75,7 +75,7 @@ pub fn findings(picture: &Picture, played: &[Played]) -> Vec<String> {
     findings.chain(stopped).collect()
 }
 
-fn finding(picture: &Picture, one: &Played) -> Option<String> {
+fn finding(picture: &Picture, one: &ScenarioRun) -> Option<String> {
     Some(match picture {
         Picture::Delays => {
             let delays: Vec<Duration> = delays(&one.retries).collect();
@@ -124,8 +124,8 @@ fn finding(picture: &Picture, one: &Played) -> Option<String> {
     })
 }
 
-/// Returns what all gates made of the quota that they share.
-fn together(one: &Played) -> Option<String> {
+/// Describes the use of the shared quota.
+fn together(one: &ScenarioRun) -> Option<String> {
     let Together { quota, sent, over, asks, .. } = one.together;
     let quota = quota?;
     let seconds = one.length.as_secs_f64();
@@ -143,7 +143,7 @@ fn together(one: &Played) -> Option<String> {
 
 /// Writes the numbers over time: a line for each of the limits, each controller and each step.
 #[must_use]
-pub fn csv(played: &[Played]) -> String {
+pub fn csv(played: &[ScenarioRun]) -> String {
     csv_of("name", played.iter().map(|one| (one.limits.as_str(), one.rows.as_slice())))
 }
 
@@ -162,10 +162,10 @@ pub(super) fn csv_of<'a>(name: &str, all: impl Iterator<Item = (&'a str, &'a [Ro
     text
 }
 
-/// Returns everything that the table says, for programs. Durations are seconds.
+/// Returns the content of the table for programs. Durations are seconds.
 #[must_use]
-pub fn json(played: &[Played]) -> Value {
-    let one = |one: &Played| {
+pub fn json(played: &[ScenarioRun]) -> Value {
+    let one = |one: &ScenarioRun| {
         json!({
             "limits": one.limits,
             "length": one.length.as_secs_f64(),
@@ -209,13 +209,13 @@ pub(super) fn lease_json(lease: &LeaseRow) -> Value {
     json!({ "name": lease.name, "renewals": lease.renewals, "longest": lease.longest.as_secs_f64(), "lost": lease.lost })
 }
 
-impl Played {
-    /// Returns the number of calls that left in the first second.
+impl ScenarioRun {
+    /// Returns the number of calls in the first second.
     pub fn calls_in_first_second(&self) -> u64 {
         self.rows.iter().map(|row| row.early[0]).sum()
     }
 
-    /// Returns the number of retries that left in the first second.
+    /// Returns the number of retries in the first second.
     pub fn retries_in_first_second(&self) -> u64 {
         self.rows.iter().map(|row| row.early[1]).sum()
     }

@@ -1,4 +1,4 @@
-//! Requests that were never sent, read and classified as the proxy does with real ones.
+//! Simulated requests, read and classified as the proxy does with real ones.
 
 use std::collections::HashMap;
 use std::hash::BuildHasher as _;
@@ -8,9 +8,9 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 
 use crate::api::outcome::{self, Failures};
-use crate::api::{self, Answer, Call, Group, Key, Outcome, Verb, signals};
-use crate::classify::{ApiKind, Salt};
-use crate::limit::{Arrival, ClassId, Flow};
+use crate::api::{Answer, Group, Key, Outcome, Verb, signals};
+use crate::classify::{ApiKind, ClassifiedCall, Salt};
+use crate::limit::{Arrival, ClassId};
 use crate::spec::Gate;
 
 /// A request, described in words.
@@ -23,45 +23,27 @@ pub(super) struct Request<'a> {
     pub(super) name: &'a str,
     pub(super) subresource: &'a str,
     pub(super) user_agent: &'a str,
-    /// True for a log that is followed; other long-running calls are known by verb or subresource.
+    /// True for a followed log; verb or subresource shows other long-running calls.
     pub(super) follows: bool,
     pub(super) dry_run: bool,
 }
 
 /// A request as a gate reads it.
 #[derive(Clone, Debug)]
-pub(super) struct Read {
+pub(super) struct ReadRequest {
     pub(super) class: ClassId,
     pub(super) group: Group,
     pub(super) key: Option<Key>,
-    cost: u16,
-    pub(super) shared: Rc<Shared>,
+    pub(super) classified: Rc<ClassifiedCall>,
+    pub(super) flow_name: Rc<str>,
 }
 
-/// The parts that do not depend on the name of the object.
+/// Reads requests under a gate's rules. Its hashes are the same in every run.
 #[derive(Debug)]
-pub(super) struct Shared {
-    pub(super) call: Call,
-    pub(super) flow: u64,
-    pub(super) flow_name: String,
-    patient: bool,
-    goes_alone: bool,
-    reads: bool,
-    key_in_body: bool,
-    key_is_of_object: bool,
-}
-
-/// Reads requests under a gate's rules.
-#[derive(Debug, Default)]
-pub(super) struct Reader {
-    hasher: Salt,
-    /// The numbers that replace hashes under the process's secret, in order of appearance: equal
-    /// hashes stay equal, and every run has the same numbers.
-    numbers: HashMap<u64, u64>,
-    /// The requests that were read, by their hashes.
-    reads: HashMap<u64, Read>,
-    /// The parts that requests for many objects share.
-    shared: HashMap<u64, Rc<Shared>>,
+pub(super) struct RequestReader {
+    salt: Salt,
+    /// The requests read so far, by their hashes.
+    known: HashMap<u64, ReadRequest>,
 }
 
 // === impl Request ===
@@ -122,74 +104,40 @@ fn segment(text: &str) -> String {
         .replace("%5F", "_")
 }
 
-// === impl Reader ===
+// === impl RequestReader ===
 
-impl Reader {
+impl RequestReader {
+    pub(super) fn new() -> Self {
+        Self { salt: Salt::of([0, 1]), known: HashMap::new() }
+    }
+
     /// Reads a request as the gate does.
-    pub(super) fn read(&mut self, request: &Request<'_>, gate: &Gate) -> Read {
-        let hash = self.hasher.hash_one(request);
-        if let Some(read) = self.reads.get(&hash) {
-            return read.clone();
-        }
-        let (method, uri, headers) = request.head(gate.kind);
-        let read = gate.rules.classify(&method, &uri, &headers, &self.hasher);
-        let flow_name = read.flow_name(&headers).to_string();
-        // Here, the name in a body is always known.
-        let body = format!("{{\"metadata\":{{\"name\":\"{}\"}}}}", request.name);
-        let key = read.key.with_body(body.as_bytes(), true, &self.hasher).map(|key| self.key(key));
-        let flow = self.number(read.flow);
-        let patient = read.is_patient();
-        let key_is_of_object = read.key_is_of_object;
-        let kind = self.hasher.hash_one(Request { name: "", ..*request });
-        let goes_alone = read.goes_alone;
-        let reads = read.reads();
-        let key_in_body = read.key.needs_body();
-        let new = || {
-            let call = read.call;
-            Rc::new(Shared { flow, flow_name, patient, goes_alone, reads, key_in_body, key_is_of_object, call })
+    pub(super) fn read(&mut self, request: &Request<'_>, gate: &Gate) -> ReadRequest {
+        let read = || {
+            let (method, uri, headers) = request.head(gate.kind);
+            let classified = gate.rules.classify(&method, &uri, &headers, &self.salt);
+            // Here, the name in a body is always known.
+            let body = format!("{{\"metadata\":{{\"name\":\"{}\"}}}}", request.name);
+            let key = classified.key.with_body(body.as_bytes(), true, &self.salt);
+            let flow_name = classified.flow_name(&headers).to_string().into();
+            let (class, group) = (classified.class, classified.group);
+            ReadRequest { class, group, key, classified: Rc::new(classified), flow_name }
         };
-        let shared = Rc::clone(self.shared.entry(kind).or_insert_with(new));
-        let read = Read { class: read.class, group: read.group, key, cost: read.cost, shared };
-        self.reads.insert(hash, read.clone());
-        read
-    }
-
-    /// Returns the same key in numbers that do not change from run to run.
-    pub(super) fn key(&mut self, key: Key) -> Key {
-        let Key { object, collection, facet } = key;
-        let written = api::written_facet(facet);
-        let facet = api::facet(2 * self.number(written), facet != written);
-        Key { object: self.number(object), collection: self.number(collection), facet }
-    }
-
-    pub(super) fn number(&mut self, hash: u64) -> u64 {
-        let next = u64::try_from(self.numbers.len()).unwrap_or(u64::MAX - 1) + 1;
-        *self.numbers.entry(hash).or_insert(next)
+        self.known.entry(self.salt.hash_one(request)).or_insert_with(read).clone()
     }
 }
 
-// === impl Read ===
+// === impl ReadRequest ===
 
-impl Read {
+impl ReadRequest {
     /// Returns the call as it arrives.
     pub(super) fn arrival(&self) -> Arrival<'_> {
-        let Shared { call, flow, flow_name, patient, goes_alone, reads, key_in_body, .. } = &*self.shared;
-        Arrival {
-            key: self.key,
-            key_in_body: *key_in_body,
-            write: *goes_alone,
-            reads: *reads,
-            group: self.group,
-            long_running: call.is_long_running,
-            lists_first: call.lists_first,
-            patient: *patient,
-            cost: self.cost,
-            ..Arrival::new(self.class, Flow { id: *flow, name: flow_name })
-        }
+        let arrival = self.classified.arrival(self.key, &self.flow_name);
+        Arrival { class: self.class, group: self.group, ..arrival }
     }
 
-    /// Returns the meaning of an answer under a gate's settings. `by_apf` says that API
-    /// priority and fairness gave it.
+    /// Returns the meaning of an answer under a gate's settings; `by_apf` is true for a refusal of
+    /// API priority and fairness.
     pub(super) fn answer(&self, gate: &Gate, status: u16, retry_after: Option<Duration>, by_apf: bool) -> Answer {
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
         let seconds = retry_after.map(|after| (header::RETRY_AFTER, HeaderValue::from(whole_seconds(after))));
@@ -198,19 +146,19 @@ impl Read {
         let headers: HeaderMap = [seconds, schema, kind].into_iter().flatten().collect();
         self.judge(gate, |failures| {
             let response = signals::Response { status, headers: &headers, body: &[], wall: None };
-            let answer = outcome::answer(failures, &gate.throttling, &self.shared.call, &response).answer;
-            if self.shared.key_is_of_object { answer } else { answer.of_no_object() }
+            let answer = outcome::answer(failures, &gate.throttling, &self.classified.call, &response).answer;
+            if self.classified.key_is_of_object { answer } else { answer.of_no_object() }
         })
     }
 
-    /// Returns the meaning of a client that left, so long after the call was sent.
+    /// Returns the meaning of a client's departure, `upstream_for` after the call was sent.
     pub(super) fn left(&self, gate: &Gate, upstream_for: Duration) -> Answer {
-        self.judge(gate, |failures| outcome::left(failures, &self.shared.call, upstream_for))
+        self.judge(gate, |failures| outcome::left(failures, &self.classified.call, upstream_for))
     }
 
     /// Returns the meaning of a missing answer.
     pub(super) fn lost(&self, gate: &Gate) -> Answer {
-        self.judge(gate, |failures| outcome::lost(failures, &self.shared.call))
+        self.judge(gate, |failures| outcome::lost(failures, &self.classified.call))
     }
 
     fn judge(&self, gate: &Gate, judge: impl FnOnce(&Failures) -> Answer) -> Answer {
@@ -223,7 +171,7 @@ pub(super) fn whole_seconds(duration: Duration) -> u64 {
     duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
 }
 
-/// An answer from which the limiter learns nothing.
+/// An answer without meaning for the limiter.
 pub(super) const NOTHING: Answer = Answer::new(Outcome::Abandoned, None);
-/// The header that priority and fairness adds to its answers.
+/// The header of answers of priority and fairness.
 const FLOW_SCHEMA: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");

@@ -1,4 +1,4 @@
-//! Numbers over time with bounded memory: if there are too many steps, each two become one.
+//! Numbers over time with bounded memory: of too many steps, each two become one.
 
 use std::time::Duration;
 
@@ -10,17 +10,17 @@ const MOST: usize = 2000;
 /// The columns of a series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Column {
-    /// Calls that arrived.
+    /// Calls on arrival.
     Arrived,
-    /// Calls that left for the upstream.
+    /// Calls sent upstream.
     Sent,
-    /// Of these, those that repeat what had failed.
+    /// Repetitions of failed calls, sent upstream.
     Retries,
-    /// Failures that the upstream answered.
+    /// Failures answered by the upstream.
     Failed,
-    /// Calls that the gate refused.
+    /// Calls refused by the gate.
     Refused,
-    /// Microseconds that the calls which left had waited.
+    /// Waits of the sent calls in microseconds.
     Waited,
 }
 
@@ -67,12 +67,26 @@ impl Series {
         (0_u32..).zip(&self.counts).map(|(index, counts)| (self.step * index, counts))
     }
 
-    /// Merges steps until they are at least as long as `step`, so that two series can stand beside
-    /// each other.
-    pub(super) fn at_least(&mut self, step: Duration) {
+    /// Merges steps until they are at least as long as `step`.
+    fn at_least(&mut self, step: Duration) {
         while self.step < step {
             self.halve();
         }
+    }
+
+    /// Returns the sum of several series, in steps of at least `least`.
+    pub(super) fn sum<'a>(all: impl Iterator<Item = &'a Self> + Clone, least: Duration) -> Self {
+        let step = all.clone().map(|series| series.step).fold(least, Duration::max);
+        let mut sum = Self::new(step);
+        for mut series in all.cloned() {
+            series.at_least(step);
+            sum.step = series.step;
+            sum.counts.resize(sum.counts.len().max(series.counts.len()), Counts::default());
+            for (total, counts) in sum.counts.iter_mut().zip(&series.counts) {
+                total.iter_mut().zip(counts).for_each(|(total, count)| *total += count);
+            }
+        }
+        sum
     }
 
     fn halve(&mut self) {

@@ -1,5 +1,5 @@
-//! The store of shared buckets in virtual time: as far away as a scenario says, at times not there,
-//! forgetful, and with a clock that jumps.
+//! The store of shared buckets in virtual time, with the latency, outages, losses and clock jumps of
+//! a scenario.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,15 +11,15 @@ use crate::moment::Moment;
 
 /// The buckets, and the network between them and the gates.
 #[derive(Debug)]
-pub(super) struct Store {
+pub(super) struct SimulatedStore {
     spec: scenario::Store,
     buckets: Buckets,
-    /// The state that a loss will bring back, by its place in the scenario.
+    /// The copies for coming losses, by their places in the scenario.
     copies: BTreeMap<usize, Buckets>,
     /// Added to the clock, in microseconds.
     clock: i64,
     agenda: Agenda<Event>,
-    /// The questions that came, of all gates.
+    /// The requests received from all gates.
     pub(super) asks: u64,
 }
 
@@ -27,48 +27,48 @@ type Buckets = BTreeMap<(Arc<str>, Option<BucketPart>), Ledger>;
 
 #[derive(Debug)]
 enum Event {
-    /// A question reaches the store.
-    Asked(usize, Box<Ask>, Moment),
-    /// Its outcome reaches the gate.
-    Answered(Answered),
-    /// A copy is made that a loss brings back.
-    Copied(usize),
-    Lost(usize),
-    Jumped(usize),
+    /// A request reaches the store.
+    Request(usize, Box<Ask>, Moment),
+    /// Its reply reaches the gate.
+    Reply(StoreReply),
+    /// A copy is made for a later loss.
+    Copy(usize),
+    Loss(usize),
+    ClockJump(usize),
 }
 
-/// The outcome of a question.
+/// A reply of the store, or a timeout.
 #[derive(Debug)]
-pub(super) struct Answered {
+pub(super) struct StoreReply {
     pub(super) gate: usize,
     pub(super) asked: AskId,
     pub(super) answer: Result<StoreAnswer, StoreFailure>,
     pub(super) sent: Moment,
 }
 
-// === impl Store ===
+// === impl SimulatedStore ===
 
-impl Store {
+impl SimulatedStore {
     pub(super) fn new(spec: &scenario::Store) -> Self {
         let mut agenda = Agenda::default();
         for (place, loss) in spec.losses.iter().enumerate() {
             let copied = loss.back.and_then(|back| loss.at.checked_sub(back));
-            copied.into_iter().for_each(|at| agenda.add(Moment::ZERO + at, Event::Copied(place)));
-            agenda.add(Moment::ZERO + loss.at, Event::Lost(place));
+            copied.into_iter().for_each(|at| agenda.add(Moment::ZERO + at, Event::Copy(place)));
+            agenda.add(Moment::ZERO + loss.at, Event::Loss(place));
         }
         for (place, jump) in spec.clock.iter().enumerate() {
-            agenda.add(Moment::ZERO + jump.at, Event::Jumped(place));
+            agenda.add(Moment::ZERO + jump.at, Event::ClockJump(place));
         }
         let buckets = Buckets::new();
         let copies = BTreeMap::new();
         Self { spec: spec.clone(), buckets, copies, clock: BEGAN, agenda, asks: 0 }
     }
 
-    /// Sends a gate's question off.
+    /// Sends a gate's request.
     pub(super) fn ask(&mut self, gate: usize, ask: Ask, now: Moment) {
-        let late = Answered { gate, asked: ask.asked, answer: Err(StoreFailure::Unreachable), sent: now };
-        self.agenda.add(now + self.spec.timeout, Event::Answered(late));
-        self.agenda.add(now + self.spec.rtt / 2, Event::Asked(gate, Box::new(ask), now));
+        let late = StoreReply { gate, asked: ask.asked, answer: Err(StoreFailure::Unreachable), sent: now };
+        self.agenda.add(now + self.spec.timeout, Event::Reply(late));
+        self.agenda.add(now + self.spec.rtt / 2, Event::Request(gate, Box::new(ask), now));
     }
 
     /// Returns the moment of the next event.
@@ -76,17 +76,17 @@ impl Store {
         self.agenda.next()
     }
 
-    /// Takes the next event. Returns what reaches a gate by it.
-    pub(super) fn happen(&mut self) -> Option<Answered> {
+    /// Plays the next event, and returns a reply to a gate.
+    pub(super) fn advance(&mut self) -> Option<StoreReply> {
         let (now, event) = self.agenda.take(Moment::MAX)?;
         match event {
-            Event::Answered(answered) => return Some(answered),
-            Event::Asked(gate, ask, sent) => self.answer(gate, &ask, sent, now),
-            Event::Copied(place) => {
+            Event::Reply(reply) => return Some(reply),
+            Event::Request(gate, ask, sent) => self.answer(gate, &ask, sent, now),
+            Event::Copy(place) => {
                 self.copies.insert(place, self.buckets.clone());
             }
-            Event::Lost(place) => self.buckets = self.copies.remove(&place).unwrap_or_default(),
-            Event::Jumped(place) => {
+            Event::Loss(place) => self.buckets = self.copies.remove(&place).unwrap_or_default(),
+            Event::ClockJump(place) => {
                 let by = match self.spec.clock.get(place).map(|jump| jump.by) {
                     Some(Jump::Ahead(by)) => i64::try_from(by.as_micros()).unwrap_or_default(),
                     Some(Jump::Back(by)) => -i64::try_from(by.as_micros()).unwrap_or_default(),
@@ -106,11 +106,10 @@ impl Store {
         let micros = i64::try_from(now.as_nanos() / 1000).unwrap_or(i64::MAX).saturating_add(self.clock);
         let bucket = self.buckets.entry((Arc::clone(&ask.shared.name), ask.part)).or_default();
         let answer = Ok(bucket.ask(ask, u64::try_from(micros).unwrap_or_default()));
-        let answered = Answered { gate, asked: ask.asked, answer, sent };
-        self.agenda.add(now + self.spec.rtt / 2, Event::Answered(answered));
+        let reply = StoreReply { gate, asked: ask.asked, answer, sent };
+        self.agenda.add(now + self.spec.rtt / 2, Event::Reply(reply));
     }
 }
 
-/// The store's clock at the start: a moment of this century, long before which its buckets were not
-/// used.
+/// The store's clock at the start, in microseconds: some moment of this century.
 const BEGAN: i64 = 1_800_000_000_000_000;

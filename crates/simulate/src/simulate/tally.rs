@@ -12,22 +12,22 @@ use crate::moment::Moment;
 pub struct Row {
     /// Its name.
     pub name: String,
-    /// Calls that arrived.
+    /// Calls on arrival.
     pub arrived: u64,
-    /// Calls that left for the upstream.
+    /// Calls sent upstream.
     pub sent: u64,
-    /// Calls that left and repeat what had failed.
+    /// Repetitions of failed calls, sent upstream.
     pub retries: u64,
-    /// The objects that had changed and were not reconciled at the end.
+    /// Changed objects without a reconcile by the end.
     pub unreconciled: u64,
     pub(super) failed: u64,
     pub(super) gave_up: u64,
-    refused: [u64; Reason::ALL.len()],
-    /// The waits of the calls that left; no wait counts as zero.
+    refusals: [u64; Reason::ALL.len()],
+    /// The waits of the sent calls; no wait counts as zero.
     pub waits: Histogram,
     /// The times from an object's change to its reconcile.
     pub reconciled: Histogram,
-    /// Calls and retries that left before a second had passed.
+    /// Calls and retries sent in the first second.
     pub(super) early: [u64; 2],
     pub(super) counts: Series,
 }
@@ -37,13 +37,13 @@ pub struct Row {
 pub struct LeaseRow {
     /// Its name.
     pub name: String,
-    /// Renewals that succeeded.
+    /// Successful renewals.
     pub renewals: u64,
     /// The longest time without a renewal.
     pub longest: Duration,
-    /// The number of times that the deadline passed.
+    /// The number of missed deadlines.
     pub lost: u64,
-    /// The moments of successful renewals, each with the age of the lease at that moment.
+    /// The moments of renewals, each with the age of the lease.
     pub(super) ages: Vec<(Duration, Duration)>,
 }
 
@@ -59,7 +59,7 @@ impl Row {
         self.counts.add(Column::Arrived, at, 1);
     }
 
-    pub(super) fn left(&mut self, at: Moment, waited: Duration, is_retry: bool) {
+    pub(super) fn sent(&mut self, at: Moment, waited: Duration, is_retry: bool) {
         let retries = u64::from(is_retry);
         self.sent += 1;
         self.retries += retries;
@@ -78,24 +78,24 @@ impl Row {
         self.counts.add(Column::Failed, at, 1);
     }
 
-    pub(super) fn was_refused(&mut self, at: Moment, reason: Reason) {
-        self.refused[reason as usize] += 1;
+    pub(super) fn refused(&mut self, at: Moment, reason: Reason) {
+        self.refusals[reason as usize] += 1;
         self.counts.add(Column::Refused, at, 1);
     }
 
-    /// Returns the calls that left, by the start of each step.
+    /// Returns the sent calls, by the start of each step.
     pub fn counts_sent(&self) -> impl Iterator<Item = (Duration, u64)> {
         self.counts.steps().map(|(at, counts)| (at, counts[Column::Sent as usize]))
     }
 
-    /// Returns the number of refused calls, for all reasons together.
+    /// Returns the number of refused calls.
     pub fn refusals(&self) -> u64 {
-        self.refused.iter().sum()
+        self.refusals.iter().sum()
     }
 
-    /// Returns the number of refused calls for each reason that occurred.
+    /// Returns the number of refused calls for each reason.
     pub fn refusals_by_reason(&self) -> impl Iterator<Item = (Reason, u64)> {
-        Reason::ALL.into_iter().zip(self.refused).filter(|(_, count)| *count > 0)
+        Reason::ALL.into_iter().zip(self.refusals).filter(|(_, count)| *count > 0)
     }
 }
 
@@ -112,5 +112,5 @@ impl LeaseRow {
     }
 }
 
-/// More ages than a picture shows.
+/// The most ages kept: more than a picture shows.
 const MOST_AGES: usize = 2000;

@@ -5,27 +5,19 @@ use std::time::Duration;
 use crate::api::duration;
 use crate::config::did_you_mean;
 
-/// The numbers of a scenario. All of them are present and valid.
+/// The numbers of a scenario, all present and valid.
 #[derive(Clone, Debug)]
 pub(super) struct Parameters(Vec<(&'static str, String)>);
 
-/// A number that makes no sense.
+/// An error in a number of a scenario.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct WrongParameter(String);
-
-// === impl WrongParameter ===
-
-impl WrongParameter {
-    pub(super) fn because(what: String) -> Self {
-        Self(what)
-    }
-}
+pub struct WrongParameter(pub(super) String);
 
 // === impl Parameters ===
 
 impl Parameters {
-    /// Reads the numbers that were given; `known` has all of them with their defaults.
+    /// Reads the given numbers; `known` has all with their defaults.
     pub(super) fn read(scenario: &str, known: &'static str, given: &[String]) -> Result<Self, WrongParameter> {
         let known = known.split(' ').filter_map(|one| one.split_once('='));
         let mut all: Vec<_> = known.map(|(key, value)| (key, value.to_owned())).collect();
@@ -46,17 +38,6 @@ impl Parameters {
         Ok(Self(all))
     }
 
-    /// Checks that one duration is no longer than another, where a scenario has both.
-    pub(super) fn at_most(&self, key: &str, bound: &str) -> Result<(), WrongParameter> {
-        let has = |key: &str| self.0.iter().any(|(known, _)| *known == key);
-        if !has(key) || !has(bound) || self.duration(key) <= self.duration(bound) {
-            return Ok(());
-        }
-        let value = self.text(key);
-        let most = self.text(bound);
-        Err(WrongParameter(format!("{key} is {value:?}, expected at most {bound}, {most}")))
-    }
-
     pub(super) fn text(&self, key: &str) -> &str {
         self.0.iter().find(|(known, _)| *known == key).map_or("1", |(_, value)| value)
     }
@@ -74,7 +55,10 @@ impl Parameters {
     }
 }
 
-/// Returns the value as a configuration takes it, or what was expected if it is something else.
+/// Returns the value as a configuration takes it.
+///
+/// # Errors
+/// The expected form, if the value has another.
 fn checked(key: &str, value: &str) -> Result<String, &'static str> {
     let count = |most: u32| value.parse().ok().filter(|count: &u32| (1..=most).contains(count));
     let (read, expected) = match key {

@@ -1,22 +1,22 @@
-//! A controller in virtual time: objects that change, and the calls that reconcile them.
+//! A controller in virtual time: changing objects, and the calls of their reconciles.
 
 use std::time::Duration;
 
 use super::{Event, Maker, World};
 use crate::config::scenario::{self, Changes, Requeue};
-use crate::controller::{self, RateLimiter, Reconciled};
+use crate::controller::{Controller, RateLimiter, ReconcileResult};
 use crate::moment::Moment;
 use crate::simulate::request::Request;
 use crate::simulate::tally::Row;
 
 /// A controller at work.
-pub(super) struct Controller {
+pub(super) struct SimulatedController<'a> {
     pub(super) row: Row,
-    /// Its place in the scenario.
-    spec: usize,
-    /// The gate that it calls through.
+    /// Its settings.
+    pub(super) spec: &'a scenario::Controller,
+    /// Its gate.
     pub(super) gate: usize,
-    workers: controller::Controller,
+    workers: Controller,
     objects: Vec<Object>,
 }
 
@@ -27,15 +27,15 @@ struct Object {
     call: usize,
     /// True if its last call was answered with a failure.
     has_failed: bool,
-    /// The moment since which it has waited to be reconciled.
+    /// When it changed, if it waits to be reconciled.
     changed: Option<Moment>,
 }
 
-// === impl Controller ===
+// === impl SimulatedController ===
 
-impl Controller {
-    /// Creates the `copy`-th of the controllers that stand at `place` in the scenario.
-    pub(super) fn new(spec: &scenario::Controller, (place, copy): (usize, usize), step: Duration) -> Self {
+impl<'a> SimulatedController<'a> {
+    /// Creates replica `copy` of a controller.
+    pub(super) fn new(spec: &'a scenario::Controller, copy: usize, step: Duration) -> Self {
         let name = if spec.replicas > 1 { format!("{} {}", spec.name, copy + 1) } else { spec.name.clone() };
         let limiter = match spec.requeue {
             Requeue::AtOnce => RateLimiter { base: Duration::ZERO, max: Duration::ZERO },
@@ -43,9 +43,9 @@ impl Controller {
         };
         Self {
             row: Row::new(&name, step),
-            spec: place,
+            spec,
             gate: spec.gate.saturating_sub(1) + copy,
-            workers: controller::Controller::new(limiter, spec.objects, spec.workers.unwrap_or(spec.objects)),
+            workers: Controller::new(limiter, spec.objects, spec.workers.unwrap_or(spec.objects)),
             objects: vec![Object::default(); spec.objects],
         }
     }
@@ -64,21 +64,16 @@ impl Controller {
 
 // === impl World ===
 
-impl<'a> World<'a> {
-    /// Returns the settings of a controller.
-    pub(super) fn spec(&self, index: usize) -> &'a scenario::Controller {
-        &self.scenario.controllers[self.controllers[index].spec]
-    }
-
+impl World<'_> {
     pub(super) fn first_change(&mut self, index: usize) {
-        let at = match self.spec(index).changes {
+        let at = match self.controllers[index].spec.changes {
             Changes::Together { at } => at,
             Changes::Steadily { rate, from, .. } => from + self.gap(rate),
         };
         self.events.schedule(Moment::ZERO + at, Event::Change(index));
     }
 
-    /// Draws the time to the next of events that come at a rate, independent of each other.
+    /// Draws the time to the next of independent events at `rate`.
     fn gap(&mut self, rate: f64) -> Duration {
         let gap = -(1.0 - self.random.fraction()).ln() / rate;
         Duration::try_from_secs_f64(gap).unwrap_or(Duration::MAX)
@@ -87,7 +82,7 @@ impl<'a> World<'a> {
     pub(super) fn change(&mut self, index: usize) {
         let now = self.events.now;
         let objects = self.controllers[index].objects.len();
-        match self.spec(index).changes {
+        match self.controllers[index].spec.changes {
             Changes::Together { .. } => (0..objects).for_each(|object| self.controllers[index].change(object, now)),
             Changes::Steadily { rate, to, .. } => {
                 let object = self.random.below(objects);
@@ -111,7 +106,7 @@ impl<'a> World<'a> {
 
     fn next_call(&mut self, index: usize, object: usize) {
         let Object { call, has_failed, .. } = self.controllers[index].objects[object];
-        let spec = self.spec(index);
+        let spec = self.controllers[index].spec;
         let request = Request {
             verb: spec.verbs[call],
             group: &spec.group,
@@ -127,7 +122,7 @@ impl<'a> World<'a> {
 
     pub(super) fn succeeded(&mut self, index: usize, object: usize) {
         let now = self.events.now;
-        let calls = self.spec(index).verbs.len();
+        let calls = self.controllers[index].spec.verbs.len();
         let controller = &mut self.controllers[index];
         let state = &mut controller.objects[object];
         state.has_failed = false;
@@ -140,24 +135,28 @@ impl<'a> World<'a> {
         if let Some(since) = std::mem::replace(&mut state.changed, is_dirty.then_some(now)) {
             controller.row.reconciled.add(now - since);
         }
-        self.finish(index, object, Reconciled::Done);
+        self.finish(index, object, ReconcileResult::Done);
     }
 
-    /// Ends a reconcile by a failure that the upstream answered.
+    /// Ends a reconcile by a failure of the upstream.
     pub(super) fn failed(&mut self, index: usize, object: usize) {
         let controller = &mut self.controllers[index];
         controller.row.failed(self.events.now);
         controller.objects[object].has_failed = true;
-        self.finish(index, object, Reconciled::Failed);
+        self.finish(index, object, ReconcileResult::Failed);
     }
 
-    /// Ends a reconcile by a refusal of the gate that the client does not wait out.
-    pub(super) fn turned_away(&mut self, index: usize, object: usize, retry_at: Moment) {
-        let at_once = self.spec(index).requeue == Requeue::AtOnce;
-        self.finish(index, object, if at_once { Reconciled::RequeueAt(retry_at) } else { Reconciled::Failed });
+    /// Ends a reconcile by a refusal of the gate.
+    pub(super) fn refused_at(&mut self, index: usize, object: usize, retry_at: Moment) {
+        let at_once = self.controllers[index].spec.requeue == Requeue::AtOnce;
+        self.finish(
+            index,
+            object,
+            if at_once { ReconcileResult::RequeueAt(retry_at) } else { ReconcileResult::Failed },
+        );
     }
 
-    fn finish(&mut self, index: usize, object: usize, result: Reconciled) {
+    fn finish(&mut self, index: usize, object: usize, result: ReconcileResult) {
         let due = self.controllers[index].workers.finish(object, result, self.events.now);
         if let Some(due) = due {
             self.events.schedule(due, Event::Requeue(index));

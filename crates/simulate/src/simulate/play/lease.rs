@@ -13,7 +13,7 @@ use crate::simulate::tally::LeaseRow;
 pub(super) struct Lease {
     row: LeaseRow,
     holder: LeaseHolder,
-    /// The call that is under way.
+    /// The call under way.
     call: usize,
 }
 
@@ -52,7 +52,7 @@ impl World<'_> {
         let read = self.reader.read(&request, &self.limits.gate);
         let holder = &mut self.leases[index].holder;
         let attempt = holder.begin(self.events.now);
-        self.events.schedule(self.events.now + holder.timeout(), Event::TimedOut { lease: index, attempt });
+        self.events.schedule(self.events.now + holder.timeout(), Event::Timeout { lease: index, attempt });
         self.leases[index].call = self.call(Maker::LeaseHolder(index), read, false);
     }
 

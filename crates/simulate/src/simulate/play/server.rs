@@ -1,4 +1,4 @@
-//! The API of a scenario: it has a response time, a capacity, and periods in which it fails.
+//! The API of a scenario, with a response time, a capacity, and periods of failure.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ pub(super) struct Server<'a> {
     spec: &'a Upstream,
     /// The time between two calls at full capacity.
     gap: Option<Duration>,
-    /// The moment at which everything accepted so far will have been served.
+    /// When all accepted calls will have been served.
     free: Moment,
 }
 
-/// The answer that will come.
+/// A coming answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Answer {
+pub(super) struct ServerAnswer {
     pub(super) at: Moment,
     pub(super) status: u16,
     pub(super) retry_after: Option<Duration>,
@@ -32,14 +32,20 @@ impl<'a> Server<'a> {
     }
 
     /// Accepts a call of a controller's object, or of a lease.
-    pub(super) fn answer(&mut self, now: Moment, object: Option<(&Controller, usize)>) -> Answer {
+    pub(super) fn answer(&mut self, now: Moment, object: Option<(&Controller, usize)>) -> ServerAnswer {
         let status = object.map_or(200, |(controller, object)| self.status(now, controller, object));
-        let Some(gap) = self.gap else { return Answer { at: now + self.spec.latency, status, retry_after: None } };
+        let Some(gap) = self.gap else {
+            return ServerAnswer { at: now + self.spec.latency, status, retry_after: None };
+        };
         if self.free - now > FULL {
-            return Answer { at: now + self.spec.latency, status: 429, retry_after: Some(Duration::from_secs(1)) };
+            return ServerAnswer {
+                at: now + self.spec.latency,
+                status: 429,
+                retry_after: Some(Duration::from_secs(1)),
+            };
         }
         self.free = self.free.max(now) + gap;
-        Answer { at: self.free + self.spec.latency, status, retry_after: None }
+        ServerAnswer { at: self.free + self.spec.latency, status, retry_after: None }
     }
 
     fn status(&self, now: Moment, controller: &Controller, object: usize) -> u16 {
@@ -54,12 +60,12 @@ impl<'a> Server<'a> {
     }
 }
 
-/// There are few enough objects for a float.
+/// Converts a number of objects to a float.
 fn float(objects: usize) -> f64 {
     u32::try_from(objects).unwrap_or(u32::MAX).into()
 }
 
-/// Calls that would wait longer inside the API are turned away, as its own flow control does.
+/// The longest wait inside the API; it rejects further calls, as its own flow control does.
 const FULL: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
@@ -70,7 +76,7 @@ mod tests {
     fn past_its_capacity_it_is_slower_and_then_turns_calls_away() {
         let spec = Upstream { latency: Duration::from_millis(5), capacity: Some(10.0), ..Upstream::default() };
         let mut server = Server::new(&spec);
-        let answers: Vec<Answer> = (0..13).map(|_| server.answer(Moment::ZERO, None)).collect();
+        let answers: Vec<ServerAnswer> = (0..13).map(|_| server.answer(Moment::ZERO, None)).collect();
         assert_eq!(answers[0].at, Moment::from_millis(105));
         assert_eq!(answers[9].at, Moment::from_millis(1005));
         assert_eq!(answers.iter().filter(|answer| answer.status == 429).count(), 2);

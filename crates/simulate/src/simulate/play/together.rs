@@ -1,4 +1,4 @@
-//! The calls of all gates together, beside what the upstream allows.
+//! The calls of all gates together, against the quota of the upstream.
 
 use crate::config::scenario::Quota;
 use crate::moment::Moment;
@@ -8,15 +8,15 @@ use crate::moment::Moment;
 pub struct Together {
     /// The number of gates.
     pub gates: usize,
-    /// The calls that the upstream allows, if there is a quota.
+    /// The quota of the upstream.
     pub quota: Option<Quota>,
-    /// The calls sent, those of leases aside.
+    /// The calls sent, without those of leases.
     pub sent: u64,
     /// The most calls in any window of time beyond the quota's burst and rate.
     pub over: f64,
-    /// The questions that reached the store.
+    /// The requests to the store.
     pub asks: u64,
-    /// The least that calls were ahead of the quota's rate.
+    /// The least by which calls were ahead of the quota's rate.
     pub(super) least: f64,
 }
 
@@ -27,8 +27,8 @@ impl Together {
         Self { gates, quota, least: f64::MAX, ..Self::default() }
     }
 
-    /// Records that a call left.
-    pub(super) fn left(&mut self, now: Moment) {
+    /// Records a sent call.
+    pub(super) fn sent(&mut self, now: Moment) {
         if let Some(Quota { rate, burst }) = self.quota {
             #[expect(clippy::cast_precision_loss, reason = "there are a few million calls")]
             let ahead = self.sent as f64 - rate * now.since_start().as_secs_f64();

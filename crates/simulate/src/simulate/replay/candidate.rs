@@ -1,34 +1,35 @@
-//! A gate to which recorded calls come once more.
+//! A gate for the replay of recorded calls.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::log_entry::Ending;
-use super::reader::{Asked, Record};
-use super::{Leases, Replayed, STEP};
+use super::log_entry::CallEnd;
+use super::reader::{Record, RecordedRequest};
+use super::{Leases, ReplayResult, STEP};
 use crate::api::{Group, Key};
 use crate::classify::{ApiKind, FairBy};
+use crate::config::scenario::Store;
 use crate::limit::policy::Lane;
 use crate::limit::{Arrival, ClassId, Flow, Slot};
 use crate::moment::Moment;
 use crate::simulate::Limits;
-use crate::simulate::event_loop::{EventLoop, Happening, ONLY, Sent};
-use crate::simulate::request::{NOTHING, Read, Reader, Request};
+use crate::simulate::event_loop::{EventLoop, LoopEvent, ONLY, SentCall};
+use crate::simulate::request::{NOTHING, ReadRequest, Request, RequestReader};
 use crate::simulate::tally::Row;
 
-/// A gate under limits, and the calls that are under way through it.
+/// A gate under limits, and its calls under way.
 pub(super) struct Candidate<'a> {
     limits: &'a Limits,
     events: EventLoop<Event>,
-    reader: Reader,
+    reader: RequestReader,
     /// The calls under way, by the number of their arrival.
-    calls: HashMap<usize, Call>,
+    calls: HashMap<usize, ReplayedCall>,
     arrivals: usize,
     /// The counts of each class.
     rows: Vec<Row>,
-    /// The time that the upstream took lately, by class.
+    /// How long the upstream took lately, by class.
     usual: Vec<Duration>,
-    /// The last answer of each key that failed.
+    /// The last failure of each key.
     failed: HashMap<Key, (u16, Option<Duration>)>,
     leases: Leases,
 }
@@ -44,14 +45,14 @@ enum Event {
 }
 
 /// A call under way.
-struct Call {
+struct ReplayedCall {
     record: Record,
-    read: Read,
+    read: ReadRequest,
     key: Option<Key>,
-    sent: Option<Sent>,
-    left: Moment,
-    /// The way it ends, once it has left.
-    ending: Ending,
+    sent: Option<SentCall>,
+    sent_at: Moment,
+    /// How it ends, once it is sent.
+    ending: CallEnd,
 }
 
 // === impl Candidate ===
@@ -61,8 +62,8 @@ impl<'a> Candidate<'a> {
         let classes = &limits.gate.policy.classes;
         Self {
             limits,
-            events: EventLoop::new(&limits.gate, 1),
-            reader: Reader::default(),
+            events: EventLoop::new(&limits.gate, 1, 1, &Store::default()),
+            reader: RequestReader::new(),
             calls: HashMap::new(),
             arrivals: 0,
             rows: classes.iter().map(|class| Row::new(&class.name, STEP)).collect(),
@@ -78,56 +79,53 @@ impl<'a> Candidate<'a> {
         let now = self.events.now.max(record.at);
         self.events.now = now;
         let read = self.read(record);
-        let key = record.hashes.key.map(|key| self.reader.key(key)).filter(|_| !self.is_exempt(read.class));
+        let key = record.hashes.key.filter(|_| !self.is_exempt(read.class));
         let class = usize::from(read.class.0);
         self.rows[class].arrived(now);
-        if let Ending::Answered { after, .. } = record.ending
-            && !read.shared.call.is_long_running
+        if let CallEnd::Answered { after, .. } = record.ending
+            && !read.classified.call.is_long_running
         {
             self.usual[class] = (self.usual[class] * 15 + after) / 16;
         }
         self.arrivals += 1;
         let index = self.arrivals;
-        if let Ending::GaveUp { after } = record.ending {
+        if let CallEnd::GaveUp { after } = record.ending {
             self.events.schedule(now + after, Event::GivesUp(index));
         }
-        let credential = self.reader.number(record.hashes.credential);
+        let credential = record.hashes.credential;
         // The log has neither paths nor credentials, but it has the flow that they gave.
-        let flow = match (self.limits.gate.rules.fair_by, self.limits.gate.kind) {
-            (FairBy::Account | FairBy::Action | FairBy::Client | FairBy::Credential, _) => {
-                self.reader.number(record.hashes.flow)
-            }
-            (FairBy::Resource, ApiKind::Http) => self.reader.number(record.hashes.flow),
-            _ => read.shared.flow,
+        let id = match (self.limits.gate.rules.fair_by, self.limits.gate.kind) {
+            (FairBy::Account | FairBy::Action | FairBy::Client | FairBy::Credential, _)
+            | (FairBy::Resource, ApiKind::Http) => record.hashes.flow,
+            _ => read.classified.flow,
         };
-        let flow = Flow { id: flow, name: &read.shared.flow_name };
+        let flow = Flow { id, name: &read.flow_name };
         self.events.arrive(ONLY, index, &Arrival { key, flow, credential, timeout: record.timeout, ..read.arrival() });
         let record = record.clone();
-        let sent = None;
-        let ending = Ending::Aside;
-        self.calls.insert(index, Call { record, read, key, sent, left: now, ending });
+        let ending = CallEnd::NotReplayed;
+        self.calls.insert(index, ReplayedCall { record, read, key, sent: None, sent_at: now, ending });
         self.play(now);
     }
 
     /// Runs all remaining events.
-    pub(super) fn end(mut self, length: Duration) -> Replayed {
+    pub(super) fn end(mut self, length: Duration) -> ReplayResult {
         self.play(Moment::MAX);
         self.rows.retain(|row| row.arrived > 0);
-        Replayed::new(&self.limits.name, self.rows, self.leases, length)
+        ReplayResult::new(&self.limits.name, self.rows, self.leases, length)
     }
 
     /// Runs all events up to `until`, each at its own time.
     fn play(&mut self, until: Moment) {
         while let Some(happening) = self.events.next(until) {
             match happening {
-                Happening::Left(index, sent) => self.left(index, sent),
-                Happening::Refused(index, refusal) => {
+                LoopEvent::Sent(index, sent) => self.left(index, sent),
+                LoopEvent::Refused(index, refusal) => {
                     let call = self.calls.remove(&index);
-                    call.iter().for_each(|call| self.rows[call.class()].was_refused(self.events.now, refusal.reason));
+                    call.iter().for_each(|call| self.rows[call.class()].refused(self.events.now, refusal.reason));
                 }
-                Happening::Due(Event::Ended(index)) => self.ended(index),
-                Happening::Due(Event::BodyEnded(slot)) => self.events.release(ONLY, slot),
-                Happening::Due(Event::GivesUp(index)) => {
+                LoopEvent::Due(Event::Ended(index)) => self.ended(index),
+                LoopEvent::Due(Event::BodyEnded(slot)) => self.events.release(ONLY, slot),
+                LoopEvent::Due(Event::GivesUp(index)) => {
                     if self.events.give_up(ONLY, index) {
                         let call = self.calls.remove(&index);
                         call.iter().for_each(|call| self.rows[call.class()].gave_up += 1);
@@ -137,30 +135,33 @@ impl<'a> Candidate<'a> {
         }
     }
 
-    fn left(&mut self, index: usize, sent: Sent) {
+    fn left(&mut self, index: usize, sent: SentCall) {
         let now = self.events.now;
         let Some(call) = self.calls.get_mut(&index) else { return };
-        (call.left, call.sent) = (now, Some(sent));
+        call.sent_at = now;
+        call.sent = Some(sent);
         let usual = self.usual[call.class()];
         let last = call.key.and_then(|key| self.failed.get(&key)).copied();
         let guess = match last {
-            Some((status, retry_after)) => Ending::Answered { after: usual, body: Duration::ZERO, status, retry_after },
-            None => Ending::Aside,
+            Some((status, retry_after)) => {
+                CallEnd::Answered { after: usual, body: Duration::ZERO, status, retry_after }
+            }
+            None => CallEnd::NotReplayed,
         };
         call.ending = match call.record.ending {
-            // The call would have been answered before its client lost patience.
-            Ending::GaveUp { after } if now + usual < call.record.at + after && call.record.left_after.is_none() => {
+            // It would have been answered before its client gave up.
+            CallEnd::GaveUp { after } if now + usual < call.record.at + after && call.record.sent_after.is_none() => {
                 guess
             }
-            Ending::GaveUp { after } => Ending::GaveUp { after: (call.record.at + after).since(now) },
-            Ending::Refused(_) | Ending::Aside => guess,
-            known @ (Ending::Answered { .. } | Ending::Lost) => known,
+            CallEnd::GaveUp { after } => CallEnd::GaveUp { after: (call.record.at + after).since(now) },
+            CallEnd::Refused(_) | CallEnd::NotReplayed => guess,
+            known @ (CallEnd::Answered { .. } | CallEnd::Lost) => known,
         };
         let after = match call.ending {
-            Ending::Answered { after, .. } | Ending::GaveUp { after } => after,
-            Ending::Lost | Ending::Refused(_) | Ending::Aside => usual,
+            CallEnd::Answered { after, .. } | CallEnd::GaveUp { after } => after,
+            CallEnd::Lost | CallEnd::Refused(_) | CallEnd::NotReplayed => usual,
         };
-        self.rows[call.class()].left(now, now - call.record.at, last.is_some());
+        self.rows[call.class()].sent(now, now - call.record.at, last.is_some());
         self.events.schedule(now + after, Event::Ended(index));
     }
 
@@ -168,16 +169,16 @@ impl<'a> Candidate<'a> {
     fn ended(&mut self, index: usize) {
         let now = self.events.now;
         let Some(mut call) = self.calls.remove(&index) else { return };
-        let Some(Sent { receipt, slot }) = call.sent.take() else { return };
+        let Some(SentCall { receipt, slot }) = call.sent.take() else { return };
         let gate = &self.limits.gate;
         let (answer, body) = match call.ending {
-            Ending::Answered { body, status, retry_after, .. } => {
+            CallEnd::Answered { body, status, retry_after, .. } => {
                 self.count(&call, status, retry_after);
                 (call.read.answer(gate, status, retry_after, false), body)
             }
-            Ending::Lost => (call.read.lost(gate), Duration::ZERO),
-            Ending::GaveUp { .. } => (call.read.left(gate, now - call.left), Duration::ZERO),
-            Ending::Refused(_) | Ending::Aside => (NOTHING, Duration::ZERO),
+            CallEnd::Lost => (call.read.lost(gate), Duration::ZERO),
+            CallEnd::GaveUp { .. } => (call.read.left(gate, now - call.sent_at), Duration::ZERO),
+            CallEnd::Refused(_) | CallEnd::NotReplayed => (NOTHING, Duration::ZERO),
         };
         self.events.finish(ONLY, receipt, answer);
         if body.is_zero() {
@@ -188,7 +189,7 @@ impl<'a> Candidate<'a> {
     }
 
     /// Counts an answer, and remembers it if it is a failure.
-    fn count(&mut self, call: &Call, status: u16, retry_after: Option<Duration>) {
+    fn count(&mut self, call: &ReplayedCall, status: u16, retry_after: Option<Duration>) {
         self.leases.answered(&call.record, status, self.events.now);
         let failed = is_failure(status);
         if failed {
@@ -203,22 +204,22 @@ impl<'a> Candidate<'a> {
     }
 
     /// Returns a recorded call as this gate reads it.
-    fn read(&mut self, record: &Record) -> Read {
-        let asked = &record.asked;
+    fn read(&mut self, record: &Record) -> ReadRequest {
+        let recorded = &record.request;
         let request = Request {
-            verb: asked.verb,
-            group: &asked.group,
-            resource: &asked.resource,
-            namespace: &asked.namespace,
+            verb: recorded.verb,
+            group: &recorded.group,
+            resource: &recorded.resource,
+            namespace: &recorded.namespace,
             name: "-",
-            subresource: &asked.subresource,
-            user_agent: &asked.user_agent,
-            follows: asked.long_running && asked.subresource == "log",
-            dry_run: asked.dry_run,
+            subresource: &recorded.subresource,
+            user_agent: &recorded.user_agent,
+            follows: recorded.long_running && recorded.subresource == "log",
+            dry_run: recorded.dry_run,
         };
         let mut read = self.reader.read(&request, &self.limits.gate);
-        read.class = self.class(asked, read.class);
-        read.group = match asked.long_running {
+        read.class = self.class(recorded, read.class);
+        read.group = match recorded.long_running {
             _ if self.is_exempt(read.class) => Group::Exempt,
             true => Group::LongRunning,
             false => Group::Short,
@@ -228,11 +229,11 @@ impl<'a> Candidate<'a> {
 
     /// Returns the class of a recorded call: by the rules, or the class of the same name if the log
     /// lacks what the rules need.
-    fn class(&self, asked: &Asked, by_rules: ClassId) -> ClassId {
+    fn class(&self, recorded: &RecordedRequest, by_rules: ClassId) -> ClassId {
         let classes = self.limits.gate.policy.classes.iter().zip(0_u16..);
-        let mut named = classes.filter(|(class, _)| *class.name == *asked.class).map(|(_, id)| ClassId(id));
+        let mut named = classes.filter(|(class, _)| *class.name == *recorded.class).map(|(_, id)| ClassId(id));
         let rules = &self.limits.gate.rules;
-        let is_blind = |class: &ClassId| asked.resource.is_empty() || rules.looks_past_the_log(*class);
+        let is_blind = |class: &ClassId| recorded.resource.is_empty() || rules.looks_past_the_log(*class);
         named.find(is_blind).unwrap_or(by_rules)
     }
 
@@ -241,18 +242,20 @@ impl<'a> Candidate<'a> {
     }
 }
 
-impl Call {
+// === impl ReplayedCall ===
+
+impl ReplayedCall {
     fn class(&self) -> usize {
         usize::from(self.read.class.0)
     }
 }
 
-/// True for the answers that are counted as failures.
+/// Returns true for an answer counted as a failure.
 pub(super) fn is_failure(status: u16) -> bool {
     status >= 500 || status == 429
 }
 
 /// The upstream's assumed time, before any is known.
 const USUAL: Duration = Duration::from_millis(10);
-/// The most keys whose last failure is remembered.
+/// The most keys with a remembered failure.
 const MOST_KEYS: usize = 1_000_000;

@@ -1,16 +1,13 @@
-//! An entry of the log of calls, as it is read back.
-//!
-//! Every field that an older version did not write is optional, and fields of newer versions are
-//! ignored.
+//! A line of the call log, read back. A call has only the fields that apply to it.
 
 use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::api::{self, Key, Verb};
+use crate::api::{Key, Verb};
 use crate::limit::Reason;
 
-/// A line of the file.
+/// A line of the call log.
 #[derive(Debug, Deserialize)]
 pub(super) struct LogEntry {
     pub(super) arrived_ns: u64,
@@ -42,23 +39,22 @@ pub(super) struct LogEntry {
     gave_up_ns: Option<u64>,
 }
 
-/// The way a recorded call ended.
+/// How a recorded call ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ending {
+pub(super) enum CallEnd {
     /// The upstream answered, `after` the call was sent.
     Answered { after: Duration, body: Duration, status: u16, retry_after: Option<Duration> },
     /// It was sent, and no answer came.
     Lost,
     /// The gate refused it.
     Refused(Reason),
-    /// The client left, `after` the limiter had been asked.
+    /// The client left, `after` the call came to the limiter.
     GaveUp { after: Duration },
-    /// It never came to the limiter, or was answered without being sent: there is nothing to
-    /// replay.
-    Aside,
+    /// It never came to the limiter, or was answered without being sent.
+    NotReplayed,
 }
 
-/// The hashes of an entry; they compare within one process only.
+/// The hashes of an entry, comparable within one process only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Hashes {
     pub(super) key: Option<Key>,
@@ -73,46 +69,39 @@ impl LogEntry {
         Verb::ALL.into_iter().find(|verb| verb.word() == self.verb).unwrap_or(Verb::Other)
     }
 
-    /// Returns the way the call ended.
-    pub(super) fn ending(&self) -> Ending {
+    /// Returns how the call ended.
+    pub(super) fn ending(&self) -> CallEnd {
         if let Some(word) = &self.refused {
-            // An unknown reason of a newer version is taken for some reason.
             let reason = Reason::ALL.into_iter().find(|reason| reason.word() == word);
-            return Ending::Refused(reason.unwrap_or(Reason::Bucket));
+            return reason.map_or(CallEnd::NotReplayed, CallEnd::Refused);
         }
         match (self.sent_ns, self.upstream_ns, self.status, self.gave_up_ns) {
-            (Some(_), Some(after), Some(status), _) => Ending::Answered {
+            (Some(_), Some(after), Some(status), _) => CallEnd::Answered {
                 after: Duration::from_nanos(after),
                 body: Duration::from_nanos(self.body_ns.unwrap_or(0)),
                 status,
                 retry_after: self.retry_after_ns.map(Duration::from_nanos),
             },
-            (Some(_), None, Some(_), _) => Ending::Lost,
+            (Some(_), None, Some(_), _) => CallEnd::Lost,
             (_, _, None, Some(after)) => {
                 let at = self.arrived_ns.saturating_add(after);
-                Ending::GaveUp { after: Duration::from_nanos(at.saturating_sub(self.asked_ns())) }
+                CallEnd::GaveUp { after: Duration::from_nanos(at.saturating_sub(self.decided_ns())) }
             }
-            // An older version did not write when a client gave up.
-            (_, _, None, None) | (None, _, Some(_), _) => Ending::Aside,
+            (_, _, None, None) | (None, _, Some(_), _) => CallEnd::NotReplayed,
         }
     }
 
-    /// Returns the moment at which the limiter was asked, on the clock of the process.
-    pub(super) fn asked_ns(&self) -> u64 {
+    /// Returns when the call came to the limiter, on the clock of the process.
+    pub(super) fn decided_ns(&self) -> u64 {
         self.door_ns.unwrap_or(self.arrived_ns)
     }
 
     pub(super) fn hashes(&self) -> Hashes {
         let hash = |text: &Option<String>| text.as_ref().and_then(|text| u64::from_str_radix(text, 16).ok());
-        let key = hash(&self.key).map(|object| {
-            // An older version wrote the object only; the verb tells what is done to it.
-            let facet = hash(&self.facet).unwrap_or_else(|| match self.verb() {
-                verb if verb.is_read() => api::facet(4, false),
-                verb => api::facet(2, verb.is_delete()),
-            });
-            Key { object, collection: hash(&self.collection).unwrap_or(0), facet }
-        });
-        Hashes { key, flow: hash(&self.flow).unwrap_or(0), credential: hash(&self.credential).unwrap_or(0) }
+        let [flow, credential, collection, facet] =
+            [&self.flow, &self.credential, &self.collection, &self.facet].map(|text| hash(text).unwrap_or(0));
+        let key = hash(&self.key).map(|object| Key { object, collection, facet });
+        Hashes { key, flow, credential }
     }
 }
 
@@ -125,10 +114,10 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_older_and_newer_versions_are_read() {
-        let older = r#"{"arrived_ns":5,"wall_ms":9,"gate":"g","class":"default","lane":"normal","flow":"0a","verb":"update","group":"apps",
-            "resource":"deployments","key":"0b","waited_ns":3,"waited_for":"bucket","sent_ns":8,"upstream_ns":2,"status":503}"#;
-        let line = read(older);
+    fn lines_are_read_with_fields_that_are_new() {
+        let text = r#"{"arrived_ns":5,"wall_ms":9,"gate":"g","class":"default","lane":"normal","flow":"0a","verb":"update","group":"apps",
+            "resource":"deployments","key":"0b","facet":"02","waited_ns":3,"waited_for":"bucket","sent_ns":8,"upstream_ns":2,"status":503}"#;
+        let line = read(text);
         assert_eq!(
             line.hashes(),
             Hashes { key: Some(Key { object: 11, collection: 0, facet: 2 }), flow: 10, credential: 0 }
@@ -136,10 +125,10 @@ mod tests {
         let body = Duration::ZERO;
         assert_eq!(
             line.ending(),
-            Ending::Answered { after: Duration::from_nanos(2), body, status: 503, retry_after: None }
+            CallEnd::Answered { after: Duration::from_nanos(2), body, status: 503, retry_after: None }
         );
         let newer = r#"{"arrived_ns":5,"wall_ms":9,"gate":"g","class":"c","verb":"frob","refused":"mood","wind":{"from":"west"}}"#;
-        assert_eq!((read(newer).verb(), read(newer).ending()), (Verb::Other, Ending::Refused(Reason::Bucket)));
+        assert_eq!((read(newer).verb(), read(newer).ending()), (Verb::Other, CallEnd::NotReplayed));
     }
 
     #[test]
@@ -147,10 +136,10 @@ mod tests {
         let line = |rest: &str| {
             read(format!(r#"{{"arrived_ns":5,"wall_ms":9,"gate":"g","class":"c","verb":"get"{rest}}}"#).leak()).ending()
         };
-        assert_eq!(line(r#","sent_ns":6,"status":502"#), Ending::Lost);
-        assert_eq!(line(r#","status":502"#), Ending::Aside, "no connection");
-        assert_eq!(line(r#","gave_up_ns":7"#), Ending::GaveUp { after: Duration::from_nanos(7) });
-        assert_eq!(line(r#","sent_ns":6,"gave_up_ns":7"#), Ending::GaveUp { after: Duration::from_nanos(7) });
-        assert_eq!(line(r#","refused":"slot","status":429"#), Ending::Refused(Reason::Slot));
+        assert_eq!(line(r#","sent_ns":6,"status":502"#), CallEnd::Lost);
+        assert_eq!(line(r#","status":502"#), CallEnd::NotReplayed, "no connection");
+        assert_eq!(line(r#","gave_up_ns":7"#), CallEnd::GaveUp { after: Duration::from_nanos(7) });
+        assert_eq!(line(r#","sent_ns":6,"gave_up_ns":7"#), CallEnd::GaveUp { after: Duration::from_nanos(7) });
+        assert_eq!(line(r#","refused":"slot","status":429"#), CallEnd::Refused(Reason::Slot));
     }
 }

@@ -1,8 +1,7 @@
-//! Reads logs of calls line by line and sorts them by arrival, in bounded memory.
+//! Reads call logs line by line and sorts them by arrival, in bounded memory.
 //!
-//! A line is written when its call is over, so lines are out of order by as much as calls last. A
-//! fixed number of them is held back; a line that comes later than that is replayed late, and
-//! counted.
+//! A line is written when its call ends, so long calls are out of order. A fixed number of lines is
+//! held back to sort them. A line that comes even later is replayed late, and counted.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -10,29 +9,29 @@ use std::io::{self, BufRead};
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::log_entry::{Ending, Hashes, LogEntry};
+use super::log_entry::{CallEnd, Hashes, LogEntry};
 use crate::agenda::Agenda;
 use crate::api::Verb;
 use crate::moment::Moment;
 
-/// A call that was recorded.
+/// A recorded call.
 #[derive(Clone, Debug)]
 pub(super) struct Record {
-    /// The moment at which the limiter was asked, counted from the first call.
+    /// When it came to the limiter, counted from the first call.
     pub(super) at: Moment,
-    pub(super) asked: Rc<Asked>,
+    pub(super) request: Rc<RecordedRequest>,
     pub(super) hashes: Hashes,
     pub(super) timeout: Option<Duration>,
-    /// The time that the call waited, if it left.
+    /// How long it waited, if it was sent.
     pub(super) waited: Option<Duration>,
-    /// The time from `at` to the call's departure.
-    pub(super) left_after: Option<Duration>,
-    pub(super) ending: Ending,
+    /// The time from `at` until it was sent.
+    pub(super) sent_after: Option<Duration>,
+    pub(super) ending: CallEnd,
 }
 
-/// The properties that recorded calls share.
+/// The request of recorded calls; equal requests are kept once.
 #[derive(Debug, Hash)]
-pub(super) struct Asked {
+pub(super) struct RecordedRequest {
     /// A unique number.
     pub(super) number: usize,
     pub(super) class: String,
@@ -46,67 +45,62 @@ pub(super) struct Asked {
     pub(super) dry_run: bool,
 }
 
-/// Counts of the lines read, by what became of them.
+/// Counts of the read lines.
 #[derive(Clone, Debug, Default)]
 pub struct ReadCounts {
     /// All lines.
     pub lines: u64,
     /// Calls of other gates, by the gate's name.
     pub other_gates: BTreeMap<String, u64>,
-    /// Calls that never came to the limiter, or were answered without being sent.
+    /// Calls without the limiter, or with an answer that is not the upstream's.
     pub aside: u64,
-    /// Calls that were replayed later than they arrived: their lines were too far out of order.
+    /// Calls replayed later than they arrived: their lines were too far out of order.
     pub late: u64,
-    /// Lines that cannot be read.
+    /// Unreadable lines.
     pub unreadable: u64,
-    /// The first of the unreadable lines: place and reason.
+    /// The first unreadable lines: place and reason.
     pub examples: Vec<String>,
 }
 
 /// Reads records in order.
 #[derive(Default)]
-pub(super) struct Reader<'a> {
+pub(super) struct LogReader<'a> {
     gate: &'a str,
     hasher: RandomState,
-    asked: HashMap<u64, Rc<Asked>>,
-    /// The wall clock's time at which each process that wrote lines started, in milliseconds.
+    requests: HashMap<u64, Rc<RecordedRequest>>,
+    /// The start of each process in the log, in milliseconds of the wall clock.
     starts: Vec<u64>,
-    /// Ordered by a moment on one timeline for all processes; each process's own moments are set
-    /// when a record is passed on.
+    /// The records held back, ordered on one timeline for all processes.
     held: Agenda<Record>,
-    /// The very first arrival, once it is known.
+    /// The first arrival, once it is known.
     origin: Option<Moment>,
     last: Moment,
     pub(super) counts: ReadCounts,
 }
 
-// === impl Reader ===
+// === impl LogReader ===
 
-impl<'a> Reader<'a> {
+impl<'a> LogReader<'a> {
     /// Creates a reader for the calls of `gate`.
     pub(super) fn new(gate: &'a str) -> Self {
         Self { gate, ..Self::default() }
     }
 
-    /// Reads a file; `each` gets records in order of arrival, `progress` the bytes read since its
-    /// last call.
+    /// Reads a file; `each` gets the records in order of arrival.
     pub(super) fn file(
         &mut self,
         name: &str,
         input: &mut dyn BufRead,
-        progress: &mut dyn FnMut(u64),
         each: &mut dyn FnMut(&Record),
     ) -> io::Result<()> {
         let mut text = Vec::new();
         let mut number: u64 = 0;
         loop {
             text.clear();
-            let read = input.read_until(b'\n', &mut text)?;
-            if read == 0 {
+            if input.read_until(b'\n', &mut text)? == 0 {
                 return Ok(());
             }
             number += 1;
-            progress(u64::try_from(read).unwrap_or(0));
             if text.trim_ascii().is_empty() {
                 continue;
             }
@@ -131,24 +125,24 @@ impl<'a> Reader<'a> {
             return;
         }
         let ending = entry.ending();
-        if ending == Ending::Aside {
+        if ending == CallEnd::NotReplayed {
             self.counts.aside += 1;
             return;
         }
-        let at = self.since_first_start(&entry);
+        let at = self.arrival(&entry);
         let record = Record {
             at: Moment::ZERO,
             hashes: entry.hashes(),
             timeout: entry.timeout_ns.map(Duration::from_nanos),
             waited: entry.sent_ns.map(|_| Duration::from_nanos(entry.waited_ns.unwrap_or(0))),
-            left_after: entry.sent_ns.map(|sent| Duration::from_nanos(sent.saturating_sub(entry.asked_ns()))),
+            sent_after: entry.sent_ns.map(|sent| Duration::from_nanos(sent.saturating_sub(entry.decided_ns()))),
             ending,
-            asked: self.asked(entry),
+            request: self.request(entry),
         };
         self.held.add(at, record);
     }
 
-    /// Passes on all records but the `held` last.
+    /// Passes on all records except for the last `held`.
     pub(super) fn pass_on(&mut self, held: usize, each: &mut dyn FnMut(&Record)) {
         while self.held.len() > held
             && let Some((at, mut record)) = self.held.take(Moment::MAX)
@@ -163,22 +157,19 @@ impl<'a> Reader<'a> {
 
     /// Returns the arrival of a call on one timeline for all processes. Each process counts from
     /// its own start, which the wall clock gives.
-    fn since_first_start(&mut self, entry: &LogEntry) -> Moment {
+    fn arrival(&mut self, entry: &LogEntry) -> Moment {
         let start = entry.wall_ms.saturating_sub(entry.arrived_ns / NANOS_PER_MILLI);
         let known = self.starts.iter().copied().find(|known| known.abs_diff(start) < SAME_START);
         let start = known.unwrap_or_else(|| {
             self.starts.push(start);
             start
         });
-        let first = self.starts.first().copied().unwrap_or(start);
-        // A margin of ten years, for files that are given in the wrong order.
-        let offset = (DECADE + start).saturating_sub(first);
-        Moment::from_nanos(offset.saturating_mul(NANOS_PER_MILLI).saturating_add(entry.asked_ns()))
+        Moment::from_nanos(start.saturating_mul(NANOS_PER_MILLI).saturating_add(entry.decided_ns()))
     }
 
-    /// Returns the request of an entry; equal requests are kept once.
-    fn asked(&mut self, entry: LogEntry) -> Rc<Asked> {
-        let asked = Asked {
+    /// Returns the request of an entry.
+    fn request(&mut self, entry: LogEntry) -> Rc<RecordedRequest> {
+        let request = RecordedRequest {
             number: 0,
             verb: entry.verb(),
             class: entry.class,
@@ -190,20 +181,18 @@ impl<'a> Reader<'a> {
             long_running: entry.long_running.unwrap_or_default(),
             dry_run: entry.dry_run.unwrap_or_default(),
         };
-        let number = self.asked.len();
-        let hash = self.hasher.hash_one(&asked);
-        Rc::clone(self.asked.entry(hash).or_insert_with(|| Rc::new(Asked { number, ..asked })))
+        let number = self.requests.len();
+        let hash = self.hasher.hash_one(&request);
+        Rc::clone(self.requests.entry(hash).or_insert_with(|| Rc::new(RecordedRequest { number, ..request })))
     }
 }
 
 /// The records held back to be sorted: a minute of a busy gate, some 12 MiB.
 const HELD: usize = 1 << 16;
-/// The number of unreadable lines that are named.
+/// The most named unreadable lines.
 const EXAMPLES: usize = 3;
-/// Starts that differ by less than this many milliseconds are those of one process, whose wall
-/// clock was adjusted.
+/// The tolerance of starts in milliseconds: the wall clock of a process may have been adjusted.
 const SAME_START: u64 = 5000;
-const DECADE: u64 = 10 * 365 * 86_400 * 1000;
 const NANOS_PER_MILLI: u64 = 1_000_000;
 
 #[cfg(test)]
@@ -219,11 +208,11 @@ mod tests {
     }
 
     fn read(texts: &[&str]) -> (Vec<u64>, ReadCounts) {
-        let mut reader = Reader::new("g");
+        let mut reader = LogReader::new("g");
         let mut arrivals = Vec::new();
         let mut each = |record: &Record| arrivals.push(record.at.as_nanos() / NANOS_PER_MILLI);
         for text in texts {
-            reader.file("calls.jsonl", &mut text.as_bytes(), &mut |_| {}, &mut each).expect("it is in memory");
+            reader.file("calls.jsonl", &mut text.as_bytes(), &mut each).expect("it is in memory");
         }
         reader.pass_on(0, &mut each);
         (arrivals, reader.counts)

@@ -1,8 +1,10 @@
-//! The result of a replay: the calls as they were and as they would have been, side by side.
+//! The result of a replay: the calls as recorded and as they would have been, side by side.
+
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{ReadCounts, Replayed, Replays};
+use super::{ReadCounts, ReplayResult, Replays};
 use crate::chart::{Axis, Chart, Mark, Series, short, thousands};
 use crate::limit::Reason;
 use crate::simulate::picture::rates;
@@ -25,7 +27,8 @@ pub fn table(replays: &Replays) -> String {
     }
     if columns.iter().any(|one| one.holders > 0) {
         text.push_str("leases\n");
-        let mut row = |name: &str, of: &dyn Fn(&Replayed) -> String| text.push_str(&line(name, columns.iter().map(of)));
+        let mut row =
+            |name: &str, of: &dyn Fn(&ReplayResult) -> String| text.push_str(&line(name, columns.iter().map(of)));
         row("leases, renewals", &|one| format!("{}, {}", thousands(one.holders), thousands(one.leases.renewals)));
         row("longest without a renewal", &|one| short(one.leases.longest));
         row("times past 10 s", &|one| thousands(one.leases.lost));
@@ -77,16 +80,13 @@ pub fn remarks(read: &ReadCounts) -> Vec<String> {
     let others: u64 = read.other_gates.values().sum();
     let names: Vec<&str> = read.other_gates.keys().map(String::as_str).collect();
     say(others, &format!("lines are of other gates: {}.", names.join(", ")));
-    say(
-        read.aside,
-        "calls never came to a limit (no connection, answered with another's answer, an older log) and are left out.",
-    );
+    say(read.aside, "calls never came to a limit (no connection, or answered with another's answer) and are left out.");
     say(read.late, "calls were so far out of order that they are replayed late.");
     say(read.unreadable, &format!("lines cannot be read: {}.", read.examples.join("; ")));
     remarks
 }
 
-/// Draws calls per second, as they were and as they would have been.
+/// Draws calls per second, as recorded and as they would have been.
 #[must_use]
 pub fn chart(replays: &Replays, log: &str) -> Chart {
     let length = replays.replayed.first().map_or(0.0, |one| one.length.as_secs_f64());
@@ -95,12 +95,16 @@ pub fn chart(replays: &Replays, log: &str) -> Chart {
     let mut chart = Chart::over_time("Calls per second that are sent upstream", note, length, y);
     for one in &replays.replayed {
         let mark = if chart.series.is_empty() { Mark::Area } else { Mark::Line };
-        chart.series.push(Series { name: one.limits.clone(), mark, points: rates(&one.rows, one.length) });
+        chart.series.push(Series {
+            name: one.limits.clone(),
+            mark,
+            points: rates(&one.rows, one.length, Duration::ZERO),
+        });
     }
     chart
 }
 
-/// Returns the number of calls that were replayed.
+/// Returns the number of replayed calls.
 #[must_use]
 pub fn calls(replays: &Replays) -> u64 {
     replays.replayed.first().map_or(0, |one| one.rows.iter().map(|row| row.arrived).sum())
@@ -112,10 +116,10 @@ pub fn csv(replays: &Replays) -> String {
     csv_of("class", replays.replayed.iter().map(|one| (one.limits.as_str(), one.rows.as_slice())))
 }
 
-/// Returns everything that the table says, for programs. Durations are seconds.
+/// Returns the content of the table for programs. Durations are seconds.
 #[must_use]
 pub fn json(replays: &Replays) -> Value {
-    let one = |one: &Replayed| {
+    let one = |one: &ReplayResult| {
         json!({
             "limits": one.limits,
             "length": one.length.as_secs_f64(),
