@@ -13,7 +13,7 @@ use crate::clients::Clients;
 use crate::clock::Clock;
 use crate::config;
 use crate::credentials::{Environment, Proxy, Secret, UpstreamTls};
-use crate::proxy::{self, Directory, Egress, EgressOptions};
+use crate::proxy::{self, Directory, EgressListener, EgressOptions};
 use crate::spec::{self, Settings};
 use crate::tls;
 
@@ -90,14 +90,14 @@ pub(crate) async fn start(
     own: Vec<SocketAddr>,
     clock: Clock,
     stop: CancellationToken,
-) -> anyhow::Result<Arc<Egress>> {
+) -> anyhow::Result<Arc<EgressListener>> {
     let PreparedEgress { directory, clear, token, tls, clients, ca, warnings: _ } = prepared;
     // Before anything listens: a client that connects finds what it needs to trust.
     let ca = ca.map(|ca| ca.open(clock, stop.clone())).transpose()?;
     let notes: Vec<_> = gates.iter().map(|gate| (Arc::clone(&gate.options.gate.name), gate.notes.clone())).collect();
     let gates = gates.into_iter().map(|gate| gate.options).collect();
     let options = EgressOptions { directory, gates, clear: clear.options, token, tls, clients, ca, own, judge: None };
-    let egress = Egress::start(options, clock, stop).await?;
+    let egress = EgressListener::start(options, clock, stop).await?;
     tracing::info!(listen = egress.status().listen, gates = notes.len(), "egress listener open");
     for (gate, notes) in notes {
         notes.into_iter().for_each(|note| tracing::info!(gate = &*gate, "{note}"));

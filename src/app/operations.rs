@@ -11,7 +11,7 @@ use crate::admin::control::{Ask, Bypass, BypassReport, Forget, ForgetReport, Ope
 use crate::classify::Glob;
 use crate::clock::Clock;
 use crate::moment::Moment;
-use crate::proxy::{Egress, Gate, Origin};
+use crate::proxy::{EgressListener, Gate, Origin};
 use crate::spec::{Settings, ShowNames, Store};
 use crate::status;
 use crate::store::{StoreHealth, Stores};
@@ -19,14 +19,14 @@ use crate::store::{StoreHealth, Stores};
 /// The gates of the process, in order of names.
 pub(super) struct RunningGates {
     pub(super) gates: Vec<Arc<Gate>>,
-    pub(super) egress: Option<Arc<Egress>>,
+    pub(super) egress: Option<Arc<EgressListener>>,
 }
 
 /// The gates of the process, with its reloads and stores.
 pub(crate) struct Operations {
     /// The configured gates. Calls of a gate with hosts go through the gates of its origins.
     pub(super) gates: Vec<Arc<Gate>>,
-    pub(super) egress: Option<Arc<Egress>>,
+    pub(super) egress: Option<Arc<EgressListener>>,
     pub(super) reloads: Reloads,
     stores: Arc<Stores>,
     clock: Clock,

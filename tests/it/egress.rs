@@ -25,7 +25,7 @@ use http::uri::Scheme;
 use tidegate::clock::Clock;
 use tidegate::config;
 use tidegate::credentials::{Injector, Secret};
-use tidegate::proxy::{Directory, Egress, EgressOptions, Options, Stores};
+use tidegate::proxy::{Directory, EgressListener, EgressOptions, Options, Stores};
 use tidegate::tls::{self, Pem, Roots};
 use tidegate::{spec, upstream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -62,7 +62,7 @@ pub(super) async fn encrypted(backend: SocketAddr, names: &[&str]) -> (SocketAdd
 
 /// A listener at work.
 pub(super) struct Listener {
-    pub(super) egress: Arc<Egress>,
+    pub(super) egress: Arc<EgressListener>,
     pub(super) address: SocketAddr,
     pub(super) stop: CancellationToken,
 }
@@ -147,7 +147,7 @@ pub(super) async fn listener(text: &str, around: Around) -> Listener {
         own: around.own,
         judge: around.judge,
     };
-    let egress = Egress::start(egress, Clock::start(), stop.clone()).await.expect("a port");
+    let egress = EgressListener::start(egress, Clock::start(), stop.clone()).await.expect("a port");
     Listener { address: egress.address().expect("TCP"), egress, stop }
 }
 

@@ -69,7 +69,7 @@ fn rehearse(process: &mut Process) -> Vec<String> {
     for answered in waiting {
         drop(answered.join().expect("it is answered"));
     }
-    tell(&mut process.running, "calls need not wait any more");
+    tell(&mut process.running, "calls no longer wait");
     let text = std::fs::read_to_string(&process.config).expect("it is there");
     for (from, to, line) in
         [("burst = 3", "burst = 4", "the new configuration is in force"), ("burst = 3", "burst = 0", "stays in force")]
@@ -101,7 +101,7 @@ fn one_line_for_each_change(said: &[String]) {
         ("upstream asked for a pause", 1),
         ("the pause is over", 1),
         ("calls have to wait", 1),
-        ("calls need not wait any more", 1),
+        ("calls no longer wait", 1),
         ("the new configuration is in force", 1),
         ("stays in force", 1),
         ("ready", 1),

@@ -13,14 +13,14 @@ use tokio::net::{TcpListener, UnixStream};
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
-    /// Device and inode, which tell this socket from another at the path.
+    /// Device and inode: the identity of this socket.
     id: Option<(u64, u64)>,
 }
 
 // === impl SocketFile ===
 
 impl SocketFile {
-    /// Takes the file that is at a path now for its own.
+    /// Takes ownership of the file at a path.
     pub fn at(path: &Path) -> Self {
         Self { path: path.to_owned(), id: id(path) }
     }
@@ -56,7 +56,7 @@ pub async fn tcp(listener: &str, listen: SocketAddr) -> Result<TcpListener, Erro
     Ok(bound)
 }
 
-/// Returns the address of IPv4 that means the same as this one of IPv6: every address, or loopback.
+/// Returns the IPv4 counterpart of the IPv6 wildcard or loopback address.
 pub fn in_ipv4(address: SocketAddr) -> Option<SocketAddr> {
     match address.ip() {
         IpAddr::V6(Ipv6Addr::UNSPECIFIED) => Some((Ipv4Addr::UNSPECIFIED, address.port()).into()),
@@ -65,8 +65,8 @@ pub fn in_ipv4(address: SocketAddr) -> Option<SocketAddr> {
     }
 }
 
-/// Fails if a path is not free: a socket on which nothing listens may be replaced; a living one, or
-/// anything else at that path, is not ours to take.
+/// Fails if a path is not free. A socket without a listener may be replaced; one with a listener,
+/// or any other file, may not.
 pub async fn check_place(path: &Path) -> Result<(), Error> {
     let Ok(found) = fs::symlink_metadata(path) else { return Ok(()) };
     if !found.file_type().is_socket() {

@@ -42,7 +42,7 @@ pub async fn whole<B: Body<Data = Bytes>>(
     tokio::time::timeout(PATIENCE, reading).await.ok().flatten()
 }
 
-/// The most that is read of a body after it has proved too long. No client of these servers sends
+/// The most bytes to read of a body after it has proved too long. No client of these servers sends
 /// as much by mistake.
 const DISCARDED: usize = 32 << 20;
 /// As long as the API server waits for a webhook, unless it is told otherwise (`timeoutSeconds`).

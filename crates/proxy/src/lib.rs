@@ -11,6 +11,7 @@ mod words;
 
 pub mod bind;
 pub mod body;
+mod lock;
 pub mod places;
 pub mod proxy;
 

@@ -1,18 +1,19 @@
-//! The connections that a listener may have, and the one that is closed when it has them all.
+//! Limits on the connections of listeners.
 //!
 //! Each listener is a [`Door`], and a connection has a [`Place`] there for as long as it is open.
 //! When no place is left, the connection that has been idle longest is closed for the new one, so
-//! that nobody closes a listener by staying. The doors of gates share the descriptors of the
+//! that nobody can block a listener by staying. The doors of gates share the descriptors of the
 //! process: there, the door with most connections gives way.
 
 mod descriptors;
+mod warnings;
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::io;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -21,39 +22,41 @@ use slab::Slab;
 use tokio::sync::Notify;
 
 pub use self::descriptors::{bound_by_descriptors, few};
+pub(crate) use self::warnings::Warnings;
 use crate::clock::Clock;
+use crate::lock::lock;
 use crate::moment::Moment;
 
-/// The places that several doors share.
+/// Places shared by several doors.
 #[derive(Debug, Default)]
 pub struct Pool {
-    state: Mutex<State>,
+    state: Mutex<PoolPlaces>,
     /// A place became free, or a connection idle.
     room: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    /// Without a limit if absent.
+struct PoolPlaces {
+    /// The limit, if there is one.
     most: Option<usize>,
     taken: usize,
-    doors: Slab<Row>,
+    doors: Slab<DoorPlaces>,
     stamps: u64,
 }
 
 /// The connections of one door.
 #[derive(Debug, Default)]
-struct Row {
+struct DoorPlaces {
     taken: usize,
-    /// By the order in which they became idle.
-    idle: BTreeMap<u64, Resting>,
+    /// The idle connections, the longest idle first.
+    idle: BTreeMap<u64, IdleConnection>,
 }
 
-/// A connection that is idle.
+/// An idle connection.
 #[derive(Debug)]
-struct Resting {
+struct IdleConnection {
     seat: Arc<Seat>,
-    /// It stays until then: its last answer is on its way.
+    /// The end of its protection: its last answer is on its way.
     until: Moment,
 }
 
@@ -65,8 +68,7 @@ pub struct Door {
     row: usize,
     most: usize,
     clock: Clock,
-    /// The times of the last warnings.
-    said: Mutex<BTreeMap<&'static str, Moment>>,
+    warnings: Warnings,
 }
 
 /// A connection's place.
@@ -98,28 +100,20 @@ pub struct Busy {
     rest: Duration,
 }
 
-/// Returns the places that the gates and the egress listener of this process share.
+/// Returns the places of the gates and the egress listener of this process.
 pub fn of_process() -> Arc<Pool> {
     static POOL: LazyLock<Arc<Pool>> = LazyLock::new(Arc::default);
     Arc::clone(&POOL)
 }
 
-// === impl Pool ===
+// === impl PoolPlaces ===
 
-impl Pool {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-// === impl State ===
-
-impl State {
-    /// Closes the connection of a door that has been idle longest; false if none may be closed.
+impl PoolPlaces {
+    /// Closes the longest idle connection of a door; false if none may be closed.
     fn close_idlest(&mut self, door: usize, now: Moment) -> bool {
         let Some(row) = self.doors.get_mut(door) else { return false };
         let Some(stamp) = row.idlest(now) else { return false };
-        let Some(Resting { seat, .. }) = row.idle.remove(&stamp) else { return false };
+        let Some(IdleConnection { seat, .. }) = row.idle.remove(&stamp) else { return false };
         row.taken -= 1;
         self.taken -= 1;
         seat.is_lost.store(true, Release);
@@ -127,8 +121,8 @@ impl State {
         true
     }
 
-    /// Returns the places that each door has for itself: half of all, divided among the doors, so
-    /// that clients of one do not close another.
+    /// Returns the places of each door for itself: half of all, divided among the doors, so that
+    /// clients of one do not close another.
     fn share(&self, most: usize) -> usize {
         most / (2 * self.doors.len().max(1))
     }
@@ -142,20 +136,20 @@ impl State {
         self.taken + kept >= most
     }
 
-    /// Closes one at the door that has most connections, or at this one.
+    /// Closes a connection at the door with most connections, or at this one.
     fn close_at_fullest(&mut self, own: usize, now: Moment) -> bool {
         let share = self.most.map_or(usize::MAX, |most| self.share(most));
-        let may_give = |door: usize, row: &Row| row.idlest(now).is_some() && (door == own || row.taken > share);
+        let may_give = |door: usize, row: &DoorPlaces| row.idlest(now).is_some() && (door == own || row.taken > share);
         let giving = self.doors.iter().filter(|(door, row)| may_give(*door, row));
         let fullest = giving.max_by_key(|(_, row)| row.taken).map(|(door, _)| door);
         fullest.is_some_and(|door| self.close_idlest(door, now))
     }
 
-    /// Makes a connection the last one of its door that became idle.
+    /// Makes a connection the most recently idle one of its door.
     fn rest(&mut self, door: usize, seat: &Arc<Seat>, until: Moment) -> u64 {
         self.stamps += 1;
         if let Some(row) = self.doors.get_mut(door) {
-            row.idle.insert(self.stamps, Resting { seat: Arc::clone(seat), until });
+            row.idle.insert(self.stamps, IdleConnection { seat: Arc::clone(seat), until });
         }
         self.stamps
     }
@@ -167,10 +161,10 @@ impl State {
     }
 }
 
-// === impl Row ===
+// === impl DoorPlaces ===
 
-impl Row {
-    /// Returns the connection that has been idle longest, of those that may be closed.
+impl DoorPlaces {
+    /// Returns the longest idle connection, except those with an answer on its way.
     fn idlest(&self, now: Moment) -> Option<u64> {
         self.idle.iter().find(|(_, resting)| resting.until <= now).map(|(stamp, _)| *stamp)
     }
@@ -186,21 +180,21 @@ impl Door {
 
     /// Opens a door to a pool.
     pub fn to(pool: Arc<Pool>, name: impl Into<Arc<str>>, most: usize, clock: Clock) -> Arc<Self> {
-        let row = pool.lock().doors.insert(Row::default());
-        Arc::new(Self { name: name.into(), pool, row, most, clock, said: Mutex::default() })
+        let row = lock(&pool.state).doors.insert(DoorPlaces::default());
+        Arc::new(Self { name: name.into(), pool, row, most, clock, warnings: Warnings::default() })
     }
 
-    /// Returns the next connection. If one cannot be accepted, says so once a minute and tries
-    /// again: the machine may be out of descriptors for a while.
+    /// Returns the next connection. If none can be accepted, it warns once a minute and tries again:
+    /// the machine may be out of descriptors for a while.
     pub async fn accept<S, F: Future<Output = io::Result<S>>>(&self, accept: impl Fn() -> F) -> S {
-        // Those that were accepted before have their turn, so that one that has spoken is served
-        // before it can be the idlest of a storm.
+        // Earlier connections have their turn first, so that in a storm one that has sent a request is
+        // not closed as the idlest.
         tokio::task::yield_now().await;
         loop {
             match accept().await {
                 Ok(stream) => return stream,
                 Err(error) => {
-                    if self.may_say("error") {
+                    if self.may_warn("error") {
                         tracing::warn!(listener = &*self.name, %error, "a connection cannot be accepted; it is tried again");
                     }
                     self.clock.sleep(ACCEPT_AGAIN).await;
@@ -216,7 +210,7 @@ impl Door {
             if let Some(place) = self.take() {
                 return place;
             }
-            if self.may_say("busy") {
+            if self.may_warn("busy") {
                 tracing::warn!(listener = &*self.name, "all connections carry calls; more clients wait");
             }
             // Those whose answers are on their way may be closed before long.
@@ -232,10 +226,10 @@ impl Door {
         self.take_of(self.most)
     }
 
-    /// Takes a place, of which there are `most`; `None` if all are busy.
+    /// Takes one of `most` places; `None` if all are busy.
     pub fn take_of(self: &Arc<Self>, most: usize) -> Option<Arc<Place>> {
         let now = self.clock.now();
-        let mut state = self.pool.lock();
+        let mut state = lock(&self.pool.state);
         let mut closed = false;
         while state.doors.get(self.row)?.taken >= most {
             closed = true;
@@ -254,7 +248,7 @@ impl Door {
         let seat = Arc::default();
         let stamp = state.rest(self.row, &seat, now);
         drop(state);
-        if closed && self.may_say("full") {
+        if closed && self.may_warn("full") {
             tracing::warn!(
                 listener = &*self.name,
                 "there are too many connections: for each new one, that which has been idle longest is closed"
@@ -264,33 +258,26 @@ impl Door {
         Some(Arc::new(Place { door: Arc::clone(self), seat, hold, has_spoken: AtomicBool::new(false) }))
     }
 
-    /// True if its own places are taken, of which there are `most`, and not those of the process.
+    /// True if its own `most` places are taken, rather than those of the process.
     pub fn is_full(&self, most: usize) -> bool {
-        self.pool.lock().doors.get(self.row).is_some_and(|row| row.taken >= most)
+        lock(&self.pool.state).doors.get(self.row).is_some_and(|row| row.taken >= most)
     }
 
-    /// True once a minute for each kind of warning.
-    fn may_say(&self, kind: &'static str) -> bool {
-        let now = self.clock.now();
-        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_due = said.get(kind).is_none_or(|last| now - *last >= SAY_AGAIN);
-        if is_due {
-            said.insert(kind, now);
-        }
-        is_due
+    fn may_warn(&self, kind: &'static str) -> bool {
+        self.warnings.is_due(kind, self.clock.now())
     }
 }
 
 impl Drop for Door {
     fn drop(&mut self) {
-        self.pool.lock().doors.try_remove(self.row);
+        lock(&self.pool.state).doors.try_remove(self.row);
     }
 }
 
 // === impl Place ===
 
 impl Place {
-    /// Notes that a request has come: the connection is the last that was idle.
+    /// Notes a request: the connection becomes the most recently idle one.
     pub fn touch(&self) {
         self.has_spoken.store(true, Relaxed);
         self.change(Duration::ZERO, |_| {});
@@ -335,11 +322,11 @@ impl Place {
     }
 
     /// Takes the connection from the idle ones, and puts it back as the last if it is not busy. It
-    /// is not closed before it has had this rest.
+    /// is not closed within `rest`.
     fn change(&self, rest: Duration, change: impl FnOnce(&mut Hold)) {
         let until = self.door.clock.now() + rest;
-        let mut hold = self.hold.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut state = self.door.pool.lock();
+        let mut hold = lock(&self.hold);
+        let mut state = lock(&self.door.pool.state);
         change(&mut hold);
         if !self.is_lost() {
             state.wake_up(self.door.row, hold.stamp);
@@ -355,7 +342,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let hold = self.hold.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let mut state = self.door.pool.lock();
+        let mut state = lock(&self.door.pool.state);
         if !self.seat.is_lost.load(Acquire) {
             state.wake_up(self.door.row, hold.stamp);
             state.taken -= 1;
@@ -371,12 +358,12 @@ impl Drop for Place {
 // === impl Busy ===
 
 impl Busy {
-    /// Returns the place that the connection holds.
+    /// Returns the place of the connection.
     pub const fn place(&self) -> &Arc<Place> {
         &self.place
     }
 
-    /// Lets the connection count as idle at once: nothing of it is on its way.
+    /// Lets the connection count as idle at once, because no answer is on its way.
     pub fn end(mut self) -> Arc<Place> {
         self.rest = Duration::ZERO;
         Arc::clone(&self.place)
@@ -389,14 +376,13 @@ impl Drop for Busy {
     }
 }
 
-/// The time in which the small servers must have a first head, TLS included.
+/// The time for a first head at the small servers, TLS included.
 const FIRST_HEAD: Duration = Duration::from_secs(10);
-/// The time that an answer has on its way, and a watch or a tunnel to change hands, before its
+/// The time for an answer on its way, and for a watch or a tunnel to change hands, before the
 /// connection counts as idle.
 const ANSWERED: Duration = Duration::from_secs(1);
 /// Out of descriptors: some must be closed before the next try.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
-const SAY_AGAIN: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests {
@@ -440,7 +426,7 @@ mod tests {
     #[tokio::test]
     async fn of_several_doors_the_fullest_gives_way() {
         let pool: Arc<Pool> = Arc::default();
-        pool.lock().most = Some(4);
+        lock(&pool.state).most = Some(4);
         let [quiet, crowded] = [(); 2].map(|()| Door::to(Arc::clone(&pool), "door", 9, Clock::start()));
         let first = quiet.take().expect("free");
         let busy = [(); 3].map(|()| crowded.take().expect("free").busy());

@@ -29,6 +29,7 @@ mod quotas;
 mod respond;
 mod revalidate;
 mod section;
+mod share;
 mod stack;
 mod stores;
 mod tally;
@@ -37,7 +38,8 @@ mod view;
 
 pub use self::egress::CLEAR;
 pub use self::egress::{
-    Directory, Egress, EgressError, EgressOptions, Fate, First, Host, Origin, TargetError, connect_in, first, judge,
+    Directory, EgressError, EgressListener, EgressOptions, Fate, First, Host, Origin, TargetError, connect_in, first,
+    judge,
 };
 pub use self::gate::{Gate, GateError};
 pub use self::options::{Options, Past};

@@ -35,7 +35,7 @@ fn every_listener_has_its_bounds_in_the_table() {
     for (file, _, text) in sources() {
         let name = file.strip_prefix(env!("CARGO_MANIFEST_DIR")).unwrap_or(&file).to_owned();
         let of = |what: &str| shipped(&text).matches(what).count();
-        let count = of("TcpListener::bind(") + of("UnixListener::bind(") + of("Bound::bind(");
+        let count = of("TcpListener::bind(") + of("UnixListener::bind(") + of("ListenSocket::bind(");
         let name = name.display().to_string();
         if count > 0 && !name.contains("tests") {
             opened.insert(name, count);

@@ -266,7 +266,7 @@ fn p19_a_pause_that_one_process_is_asked_for_is_kept_and_lifted_by_all() {
     gates.iter().for_each(|(_, port, _)| while !refused(*port) {});
     let spent = came.lock().expect("unpoisoned").len() - before;
     assert!(spent <= 6, "tokens from before the pause: {spent}");
-    gates[1].0.line("upstream asked a gate for a pause that shares a bucket with this one");
+    gates[1].0.line("pausing: another gate that shares this bucket was told to wait");
     let ended = command("forget", &gates[2].2, &["--pauses", "--shared"]);
     assert!(ended.code == Some(0) && ended.out.contains("1 pause lifted"), "{}{}", ended.out, ended.err);
     gates.iter().for_each(|(_, port, _)| while refused(*port) {});

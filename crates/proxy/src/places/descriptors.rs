@@ -1,8 +1,9 @@
-//! The descriptors of the process, which bound the connections of all its listeners.
+//! The process's file descriptors, as a bound on the connections of all its listeners.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::of_process;
+use crate::lock::lock;
 
 /// Lets this process have as many descriptors as it may, and bounds its connections by them.
 pub fn bound_by_descriptors() {
@@ -14,15 +15,15 @@ pub fn bound_by_descriptors() {
             tracing::debug!(%error, "the limit of descriptors stays as it is");
         }
     }
-    of_process().lock().most = Some(for_clients(descriptors()));
+    lock(&of_process().state).most = Some(for_clients(descriptors()));
 }
 
-/// Returns the places of a listener that takes few descriptors: an eighth of all at most.
+/// Returns the places of a small listener: at most an eighth of the descriptors.
 pub fn few(most: usize) -> usize {
     most.min(descriptors() / 8).max(1)
 }
 
-/// Returns the number of descriptors that this process may have.
+/// Returns the number of descriptors of this process.
 fn descriptors() -> usize {
     let current = getrlimit(Resource::Nofile).current.unwrap_or(MOST_DESCRIPTORS);
     usize::try_from(current.min(MOST_DESCRIPTORS)).unwrap_or(usize::MAX)

@@ -20,7 +20,7 @@ use http::request::Parts;
 use self::body_key::key_in_body;
 use self::intake::Intake;
 use super::driver::{HeldPermit, HeldTicket, Stale, Verdict};
-use super::failure::Failure;
+use super::failure::CallFailure;
 use super::gate_config::GateConfig;
 use super::observe::CallContext;
 use super::parts::GateParts;
@@ -33,13 +33,13 @@ use crate::dialect::{Head, LONGEST_FORM};
 use crate::telemetry::meters::Decision;
 use crate::upstream::{DedicatedConnection, Inbound, OutgoingBody, StreamLease};
 
-/// A request that waits to be admitted.
+/// A request before its admission.
 pub(crate) struct PendingCall {
     pub(crate) parts: Parts,
     body: Intake,
     /// Its side of a switch of protocols, if it asks for one.
     switch: Option<Switch>,
-    /// The name of its client: first the one in the certificate, then the one that it is known by.
+    /// The client's name: from its certificate, and after `identify` the name that limits go by.
     client: Option<Arc<str>>,
 }
 
@@ -49,9 +49,9 @@ pub(crate) struct Admission {
     pub(super) route: Route,
 }
 
-/// The connection that a call leaves on.
+/// The connection for a call.
 pub(crate) enum Route {
-    /// A stream of a connection that others use too.
+    /// A stream of a shared connection.
     Stream(StreamLease),
     /// A connection of its own, to become a tunnel if the upstream agrees.
     Upgrade(DedicatedConnection, Switch),
@@ -60,14 +60,14 @@ pub(crate) enum Route {
 // === impl PendingCall ===
 
 impl PendingCall {
-    /// Takes a request of a client whose certificate has this name.
+    /// Takes a request; `client` is the name in its client's certificate.
     pub(crate) fn new(request: Request<Inbound>, client: Option<&Arc<str>>) -> Self {
         let (mut parts, body) = request.into_parts();
         let switch = Switch::asked(&mut parts);
         Self { parts, body: Intake::new(body), switch, client: client.map(Arc::clone) }
     }
 
-    /// Finds out who makes the call.
+    /// Identifies the caller.
     pub(crate) async fn identify(&mut self, clients: &Clients) -> Result<(), ClientRefusal> {
         let named = self.client.take();
         self.client = Some(clients.identify(named.as_ref(), &mut self.parts.headers).await?);
@@ -79,7 +79,7 @@ impl PendingCall {
         let Parts { method, uri, headers, .. } = &self.parts;
         let rules = &config.options.gate.rules;
         let head = Head { method, uri, headers };
-        let body = if rules.wants_body(&head) { self.body.read.beginning(LONGEST_FORM) } else { &[] };
+        let body = if rules.wants_body(&head) { self.body.beginning(LONGEST_FORM) } else { &[] };
         let mut call = rules.classify_with(&head, body, hasher);
         if self.switch.is_some() {
             call.upgrade();
@@ -90,15 +90,15 @@ impl PendingCall {
         call
     }
 
-    /// Reads the beginning of the body where only that tells the action, as far as it comes at
-    /// once. A client that waits for `100 Continue` is not asked for it.
+    /// Reads the beginning of the body where the action is in it, as far as it comes at once. A
+    /// client that waits for `100 Continue` is not asked for it.
     pub(crate) async fn read_form(&mut self, config: &GateConfig, clock: Clock) {
         let Parts { method, uri, headers, .. } = &self.parts;
         if !config.options.gate.rules.wants_body(&Head { method, uri, headers }) || self.body.rest.is_awaited() {
             return;
         }
         let mut moment = pin!(clock.sleep(MOMENT));
-        while !self.body.is_whole && self.body.len < LONGEST_FORM {
+        while !self.body.is_whole && self.body.read.len() < LONGEST_FORM {
             tokio::select! {
                 biased;
                 // A client that broke off is noticed when the body is read on.
@@ -110,7 +110,7 @@ impl PendingCall {
 
     /// True if it has no body.
     pub(crate) fn is_bare(&self) -> bool {
-        self.body.is_whole && self.body.len == 0
+        self.body.is_whole && self.body.read.is_empty()
     }
 
     /// Returns the request to send: what was read of its body, then the rest as it comes.
@@ -124,14 +124,14 @@ pub(crate) async fn admit(
     gate: &GateParts,
     request: &mut PendingCall,
     context: &mut CallContext,
-) -> Result<Admission, Failure> {
-    gate.upstream.injector().check(&request.parts.headers).map_err(Failure::Forbidden)?;
+) -> Result<Admission, CallFailure> {
+    gate.upstream.injector().check(&request.parts.headers).map_err(CallFailure::Forbidden)?;
     let mut verdict = decide(gate, request, context).await?;
     let group = context.call.group;
     loop {
         let permit = match verdict {
             Verdict::Go(permit) => permit,
-            Verdict::Refused(refusal) => return Err(Failure::Refused(refusal)),
+            Verdict::Refused(refusal) => return Err(CallFailure::Refused(refusal)),
             Verdict::Wait(ticket) => wait(gate, ticket, request, group).await?,
         };
         if permit.is_exempt() && !context.call.exempt && !gate.shadow {
@@ -154,8 +154,12 @@ pub(crate) async fn admit(
     }
 }
 
-/// Asks the limiter. A call whose configuration was replaced meanwhile is read again.
-async fn decide(gate: &GateParts, request: &mut PendingCall, context: &mut CallContext) -> Result<Verdict, Failure> {
+/// Asks the limiter. The call is read again if its configuration was replaced meanwhile.
+async fn decide(
+    gate: &GateParts,
+    request: &mut PendingCall,
+    context: &mut CallContext,
+) -> Result<Verdict, CallFailure> {
     loop {
         if context.key.is_none() {
             context.key = key_in_body(gate, request, &context.call).await;
@@ -164,7 +168,7 @@ async fn decide(gate: &GateParts, request: &mut PendingCall, context: &mut CallC
             if !context.call.exempt
                 && let Some(why) = gate.upstream.down(context.call.group)
             {
-                return Err(Failure::Unconnected(Some(why)));
+                return Err(CallFailure::Unconnected(Some(why)));
             }
             context.asked();
         }
@@ -202,33 +206,32 @@ async fn wait(
     mut ticket: HeldTicket,
     request: &mut PendingCall,
     group: Group,
-) -> Result<HeldPermit, Failure> {
+) -> Result<HeldPermit, CallFailure> {
     let head = intake::large_head(&request.parts);
-    ticket.hold_bytes(head + request.body.len).map_err(Failure::Refused)?;
+    ticket.hold_bytes(head + request.body.read.len()).map_err(CallFailure::Refused)?;
     poll_fn(|cx| {
         if let Poll::Ready(turn) = ticket.poll_turn(cx) {
-            let unconnected = || Failure::Unconnected(gate.upstream.down(group));
-            return Poll::Ready(turn.map_err(|refusal| refusal.map_or_else(unconnected, Failure::Refused)));
+            let unconnected = || CallFailure::Unconnected(gate.upstream.down(group));
+            return Poll::Ready(turn.map_err(|refusal| refusal.map_or_else(unconnected, CallFailure::Refused)));
         }
         while !request.body.rest.is_awaited()
             && let Poll::Ready(read) = request.body.poll_more(cx)
         {
-            ticket.hold_bytes(read.map_err(|_| Failure::Client)?).map_err(Failure::Refused)?;
+            ticket.hold_bytes(read.map_err(|_| CallFailure::Client)?).map_err(CallFailure::Refused)?;
         }
         Poll::Pending
     })
     .await
 }
 
-/// Returns a connection or stream that no room was taken for.
-async fn own_route(gate: &GateParts, switch: Option<Switch>, context: &CallContext) -> Result<Route, Failure> {
+/// Returns a connection or stream without taking room for it.
+async fn own_route(gate: &GateParts, switch: Option<Switch>, context: &CallContext) -> Result<Route, CallFailure> {
     let route = match switch {
         Some(switch) => gate.upstream.dedicate().await.map(|connection| Route::Upgrade(connection, switch)),
         None => gate.upstream.checkout_exempt(context.call.group).await.map(Route::Stream),
     };
-    route.map_err(|why| Failure::Unconnected(Some(why)))
+    route.map_err(|why| CallFailure::Unconnected(Some(why)))
 }
 
-/// The time in which the beginning of a body comes with its head. One that does not is not waited
-/// for.
+/// The longest wait for the beginning of a body.
 const MOMENT: Duration = Duration::from_millis(100);

@@ -1,8 +1,7 @@
-//! The response body that the client gets: the gate's own answer, or the upstream's as it flows.
+//! Response bodies for the client: the gate's own answer, or the upstream's as it flows.
 //!
-//! An enum and not a box: frames pass through without dynamic dispatch. What the call still holds
-//! (its slot, its place in the in-flight gauge) rides in the body and goes back when the body ends,
-//! breaks or is dropped.
+//! An enum and not a box: frames pass through without dynamic dispatch. The call's slot and its place
+//! in the in-flight gauge are in the body, and go back when it ends, breaks or is dropped.
 
 mod peek;
 
@@ -14,10 +13,10 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::Full;
 use pin_project_lite::pin_project;
 
-pub(crate) use self::peek::Peeked;
+pub(crate) use self::peek::PeekBody;
 use super::driver::HeldSlot;
-use super::observe::{Held, InFlight};
-use super::revalidate::Keeping;
+use super::observe::{CallHold, InFlight};
+use super::revalidate::AnswerRecorder;
 use super::tally::FailingAnswer;
 use super::tunnel::UpgradeSlot;
 use crate::upstream::{ResponseBody, ResponseBodyError};
@@ -29,18 +28,18 @@ pin_project! {
         /// The gate's own answer.
         Own { #[pin] body: Full<Bytes> },
         /// The upstream's answer.
-        Upstream { #[pin] body: Peeked<ResponseBody>, held: Held, ends_quietly: bool, keeping: Option<BodyCopy> },
-        /// The body of an answer that was kept, which the upstream has confirmed.
+        Upstream { #[pin] body: PeekBody<ResponseBody>, held: CallHold, ends_quietly: bool, keeping: Option<BodyCopy> },
+        /// The body of a kept answer, confirmed by the upstream.
         Kept { data: Option<Bytes> },
-        /// No body: bytes of another protocol follow, through the tunnel that is left here.
+        /// No body: the tunnel in this slot follows.
         Switched { slot: UpgradeSlot },
     }
 }
 
-/// The copy that is made of a body as it flows.
+/// A copy of a body, made as it flows.
 pub(crate) enum BodyCopy {
     /// To ask later if it has changed.
-    Kept(Box<Keeping>),
+    Kept(Box<AnswerRecorder>),
     /// To show why its key fails.
     Failing(Box<FailingAnswer>),
 }
@@ -52,16 +51,15 @@ impl Body {
         Self::Own { body: Full::new(text.into()) }
     }
 
-    /// Wraps the upstream's body. One that `ends_quietly` when the upstream is lost is a watch over
-    /// HTTP/2: client-go takes a reset stream for a failed watch and lists everything again,
-    /// whereas it resumes after an end, as it does when a direct connection is lost. Each event is
-    /// framed, so that half an event still shows. Over HTTP/1.1 the connection is cut, which
-    /// client-go takes for an end.
-    pub(crate) fn upstream(body: Peeked<ResponseBody>, slot: Option<HeldSlot>, ends_quietly: bool) -> Self {
+    /// Wraps the upstream's body. A watch over HTTP/2 `ends_quietly` when the upstream is lost:
+    /// client-go takes a reset stream for a failed watch and lists everything again, whereas it
+    /// resumes after an end, as it does when a direct connection is lost. Each event is framed, so
+    /// half an event still shows. Over HTTP/1.1 the connection is cut, and client-go resumes too.
+    pub(crate) fn upstream(body: PeekBody<ResponseBody>, slot: Option<HeldSlot>, ends_quietly: bool) -> Self {
         Self::Upstream { body, held: (slot, None), ends_quietly, keeping: None }
     }
 
-    /// Wraps a body that was kept. An empty one is none.
+    /// Wraps a kept body. An empty one is none.
     pub(crate) fn kept(data: Bytes) -> Self {
         Self::Kept { data: Some(data).filter(|data| !data.is_empty()) }
     }
@@ -132,8 +130,7 @@ impl HttpBody for Body {
     }
 }
 
-/// The bytes of a kept body that hyper is given at once, so that what clients do not read stays
-/// bounded in total.
+/// The bytes of a kept body to give hyper at once, so that unread bodies stay bounded in total.
 const PIECE: usize = 16 << 10;
 
 // === impl BodyCopy ===

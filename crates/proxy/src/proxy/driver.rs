@@ -1,10 +1,11 @@
 //! The driver: the limiter at work in real time.
 //!
-//! One std mutex stands around the limiter. Every operation drains the limiter's events under that
-//! lock, and wakes the tasks they name after unlocking. A task sleeps until the limiter's next
-//! wakeup. Nothing is awaited under the lock, and nothing of the pool is called under it. Whatever
-//! the limiter is owed (an outcome, a slot, a permit back) is in a guard, so that a caller who
-//! leaves at any await owes nothing.
+//! One mutex stands around the limiter. A panic under it is a bug of the limiter, but does not poison
+//! it: going on is better than refusing every call from then on. Every operation drains the
+//! limiter's events under that lock, and wakes their tasks after unlocking. A task sleeps until the
+//! limiter's next wakeup. Nothing is awaited under the lock, and nothing of the pool is called under
+//! it. Whatever the limiter is owed (an outcome, a slot, a permit back) is in a guard, so that a
+//! caller who leaves at any await owes nothing.
 
 mod held;
 mod interleave;
@@ -15,7 +16,7 @@ mod tell;
 
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::task::Waker;
 
 use tokio::sync::Notify;
@@ -28,44 +29,44 @@ use super::stores::{Done, Stores};
 use crate::api::{Answer, Group, Key};
 use crate::clock::Clock;
 use crate::limit::{self, Arrival, Keys, Limiter, Receipt, Refusal, Ticket};
+use crate::lock::lock;
 use crate::moment::Moment;
 use crate::upstream::Rooms;
 
 /// The limiter of one gate, shared by its calls. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Driver {
-    shared: Arc<Shared>,
+    shared: Arc<DriverCore>,
 }
 
-struct Shared {
+struct DriverCore {
     /// The gate's name, for the log.
     gate: Arc<str>,
-    state: Mutex<State>,
+    state: Mutex<DriverState>,
     keys: Arc<Keys>,
     clock: Clock,
     /// Notified when the limiter wants to be advanced sooner than the ticker wakes.
     sooner: Notify,
     teller: Teller,
-    /// Changes of keys that the log does not have yet.
+    /// Changes of keys, until they are logged.
     key_log: KeyLog,
     /// The stores of shared buckets.
     stores: OnceLock<Stores>,
 }
 
-struct State {
+struct DriverState {
     limiter: Limiter,
     /// The tasks to wake when a ticket's answer may have changed.
     wakers: HashMap<Ticket, Waker>,
-    /// The moment until which the ticker sleeps.
+    /// The end of the ticker's sleep.
     alarm: Moment,
-    /// The generation of the configuration that the limits belong to.
+    /// The generation of the limits.
     generation: u64,
-    /// The moment until which everything is let through.
+    /// The end of a bypass.
     bypass_until: Option<Moment>,
 }
 
-/// The call was read under a configuration that is not in force any more: its class may mean
-/// another now.
+/// The error of a call from before a reload: its class may be another now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stale;
 
@@ -84,13 +85,18 @@ pub(crate) enum Verdict {
 impl Driver {
     pub(crate) fn new(gate: Arc<str>, limiter: Limiter, clock: Clock) -> Self {
         let keys = Arc::clone(limiter.keys());
-        let state = State { limiter, wakers: HashMap::new(), alarm: Moment::ZERO, generation: 0, bypass_until: None };
-        let state = Mutex::new(state);
-        let sooner = Notify::new();
-        let teller = Teller::default();
-        let key_log = KeyLog::default();
-        let stores = OnceLock::new();
-        let shared = Shared { gate, state, keys, clock, sooner, teller, key_log, stores };
+        let state =
+            DriverState { limiter, wakers: HashMap::new(), alarm: Moment::ZERO, generation: 0, bypass_until: None };
+        let shared = DriverCore {
+            gate,
+            state: Mutex::new(state),
+            keys,
+            clock,
+            sooner: Notify::new(),
+            teller: Teller::default(),
+            key_log: KeyLog::default(),
+            stores: OnceLock::new(),
+        };
         Self { shared: Arc::new(shared) }
     }
 
@@ -99,7 +105,7 @@ impl Driver {
         Arc::new(PoolRooms(Arc::downgrade(&self.shared)))
     }
 
-    /// Connects the pool, which learns from then on how many calls wait for room. Once.
+    /// Connects the pool. From then on it learns how many calls wait for room. Once.
     pub(crate) fn connect(&self, want: impl Fn(Group, usize) + Send + Sync + 'static) {
         let is_first = self.shared.teller.pool.set(Box::new(want)).is_ok();
         debug_assert!(is_first, "a driver has one pool");
@@ -114,7 +120,7 @@ impl Driver {
         self.shared.clock
     }
 
-    /// Asks the limiter about a call that was read under the configuration of this generation.
+    /// Asks the limiter about a call, classified by the configuration of this generation.
     ///
     /// # Errors
     /// There is another configuration now.
@@ -141,13 +147,13 @@ impl Driver {
             };
             tokio::select! {
                 () = self.shared.clock.sleep_until(until) => {
-                    let advance = |state: &mut State, now| (state.advance(now), state.limiter.take_asks(now), now);
+                    let advance = |state: &mut DriverState, now| (state.advance(now), state.limiter.take_asks(now), now);
                     let (is_over, asks, sent) = self.operate(advance);
                     if is_over {
                         bypass_over();
                     }
                     self.ask_stores(asks, sent);
-                    // What is left to do at this moment is not more urgent than everything else.
+                    // The rest of the limiter's work is not more urgent than everything else.
                     tokio::task::yield_now().await;
                 }
                 () = self.shared.sooner.notified() => {}
@@ -162,13 +168,13 @@ impl Driver {
         at(&state.limiter, self.shared.clock.now())
     }
 
-    /// Returns the number of wakers that are kept.
+    /// Returns the number of wakers.
     #[cfg(test)]
     pub(crate) fn remembered(&self) -> usize {
         self.lock().wakers.len()
     }
 
-    /// Hands the outcome of a call to the limiter, and notes for the log if its key began to fail.
+    /// Gives the limiter the outcome of a call, and notes for the log if its key began to fail.
     fn finish(&self, receipt: Receipt, answer: Answer, key: Option<Key>, name: &dyn Fn() -> String) {
         let receipt = match key {
             Some(_) => receipt,
@@ -187,7 +193,7 @@ impl Driver {
             state.limiter.finish(receipt, answer, key, &note, now);
             now
         });
-        // Another call may have made it recover meanwhile: then there is nothing to tell.
+        // Another call may have made the key recover meanwhile: then there is nothing to log.
         let failing = of.filter(|_| began.get()).and_then(|key| self.shared.keys.find(&key, now));
         if let Some((name, state)) = failing {
             self.shared.key_log.began(name, &state);
@@ -199,8 +205,8 @@ impl Driver {
         self.shared.key_log.write(&self.shared.gate, self.shared.clock.now(), is_last);
     }
 
-    /// Does something to the limiter, and everything that has to follow.
-    fn operate<T>(&self, operation: impl FnOnce(&mut State, Moment) -> T) -> T {
+    /// Runs an operation on the limiter, and what must follow it.
+    fn operate<T>(&self, operation: impl FnOnce(&mut DriverState, Moment) -> T) -> T {
         let (result, woken, sooner, wanted, ended) = {
             let mut state = self.lock();
             let now = self.shared.clock.now();
@@ -220,16 +226,14 @@ impl Driver {
         result
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, DriverState> {
         interleave::point();
-        // A panic under the lock is a bug of the limiter; going on with what it left is better than
-        // refusing every call from then on.
-        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.shared.state)
     }
 }
 
 /// The driver as the pool knows it: not kept alive by it, or the two would keep each other.
-struct PoolRooms(Weak<Shared>);
+struct PoolRooms(Weak<DriverCore>);
 
 impl Rooms for PoolRooms {
     fn add_room(&self, group: Group, change: i64) {
@@ -245,9 +249,9 @@ impl Rooms for PoolRooms {
     }
 }
 
-// === impl State ===
+// === impl DriverState ===
 
-impl State {
+impl DriverState {
     /// Advances the limiter. Returns true if a bypass has ended.
     fn advance(&mut self, now: Moment) -> bool {
         let over = self.bypass_until.take_if(|until| *until <= now).is_some();
@@ -262,8 +266,7 @@ impl State {
         [self.limiter.next_wakeup(), self.bypass_until].into_iter().flatten().min().unwrap_or(Moment::MAX)
     }
 
-    /// Takes the wakers of the calls whose answer may have changed. No allocation if there are
-    /// none.
+    /// Takes the wakers of calls with news. Does not allocate if there are none.
     fn drain(&mut self) -> Vec<Waker> {
         let mut woken = Vec::new();
         while let Some(ticket) = self.limiter.next_event() {

@@ -1,13 +1,12 @@
-//! The egress listener: a forward proxy for the clients of a pod, so that external APIs whose URL
-//! cannot be pointed at a gate go through one all the same.
+//! The egress listener: a forward proxy for the clients of a pod, for external APIs with a fixed
+//! URL.
 //!
 //! Calls for hosts that gates list (`directory`) go through a gate of their own origin (`origins`)
-//! and leave over TLS. Tunnels are carried unread (`tunnel`). What a host's name leads to is judged
-//! (`address`) after it was looked up, and what was judged is what is dialled. `options` is what a
-//! listener is made of, `access` says who may use it, `target` is one origin in any spelling,
-//! `head` what a proxy's client may send, `reason` what people see of a refusal, `connect` the way
-//! of a CONNECT, `intercept` that of TLS which is opened, and `calls` that of the calls in it and
-//! of plain HTTP.
+//! and leave over TLS. Tunnels are carried unread (`tunnel`). After a host's name was looked up, its
+//! address is judged (`address`), and the judged address is dialled. `options` is what a listener is
+//! made of, `access` who may use it, `target` one origin in any spelling, `head` a client's request,
+//! and `reason` a refusal as people see it. `connect` serves a CONNECT, `intercept` opened TLS, and
+//! `calls` the calls in it and those over plain HTTP.
 
 mod access;
 mod address;
@@ -24,7 +23,7 @@ mod target;
 mod tunnel;
 
 use std::net::SocketAddr;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use http::StatusCode;
@@ -39,13 +38,13 @@ pub use self::directory::{Directory, Fate};
 pub use self::head::connect_in;
 pub use self::options::{EgressError, EgressOptions};
 use self::origins::Origins;
-use self::reason::{Refused, Why};
+use self::reason::{EgressRefusal, Why};
 use self::tally::Tally;
 pub use self::target::{Host, Origin, TargetError};
 pub use self::tunnel::{First, first};
 use super::gate::Gate;
 use super::guard::buffers::Buffers;
-use super::listener::{self, Bound, HandshakeErrors, Parting, Stream, Wire, WireHandle};
+use super::listener::{self, ClientTasks, Handshakes, ListenSocket, Stream, Wire, WireHandle};
 use super::respond::Responder;
 use crate::classify::ApiKind;
 use crate::clock::Clock;
@@ -59,36 +58,45 @@ use crate::upstream::{self, Judge};
 /// The egress listener at work.
 #[derive(derive_more::Debug)]
 #[debug("Egress on {listen}")]
-pub struct Egress {
+pub struct EgressListener {
     directory: RwLock<Arc<Directory>>,
     origins: Origins,
-    /// The settings by which tunnels are dialled; the target is of each.
-    dial: upstream::Options,
-    judge: Judge,
+    dial: TunnelDial,
     access: Access,
     ca: Option<Arc<tls::CurrentCa>>,
     address: Option<SocketAddr>,
     listen: String,
     drain: Duration,
     clock: Clock,
-    buffers: Arc<Buffers>,
     responder: Arc<Responder>,
     tally: Tally,
-    door: Arc<Door>,
-    /// Those that are told that there are too many.
-    crowd: Arc<Door>,
-    clients: TaskTracker,
-    closing: Parting,
-    ending: Parting,
+    clients: EgressClients,
     tasks: TaskTracker,
-    sampler: RwLock<Option<Arc<Sampler>>>,
+    /// Sets the gauges for as long as the listener is there.
+    sampler: Arc<Sampler>,
 }
 
-// === impl Egress ===
+/// The settings for dialling tunnels.
+struct TunnelDial {
+    /// The target is of each tunnel.
+    options: upstream::Options,
+    judge: Judge,
+}
 
-impl Egress {
+/// The clients, and the bounds on their number and memory.
+struct EgressClients {
+    door: Arc<Door>,
+    /// The door of clients beyond `max_connections`, for their refusals.
+    crowd: Arc<Door>,
+    tasks: ClientTasks,
+    buffers: Buffers,
+}
+
+// === impl EgressListener ===
+
+impl EgressListener {
     /// Starts to listen. After `stop` it serves on until the last client is gone or the drain is
-    /// over; see [`Egress::finished`].
+    /// over; see [`EgressListener::finished`].
     ///
     /// # Errors
     /// The socket could not be bound.
@@ -107,113 +115,97 @@ impl Egress {
         for listen in &directory.egress.names {
             names.push(bind(listen).await?);
         }
-        own.extend(socket.iter().chain(&names).filter_map(Bound::address));
+        own.extend(socket.iter().chain(&names).filter_map(ListenSocket::address));
         let judge = judge.unwrap_or_else(|| directory.judge());
         let drain = clear.drain;
         let via = clear.upstream.target.proxy.clone();
-        let mut dial = clear.upstream.clone();
-        (dial.own, dial.dns.judge) = (own.clone(), Some(judge));
+        let judged = |mut options: upstream::Options| {
+            options.own.clone_from(&own);
+            options.dns.judge = Some(judge);
+            options
+        };
+        let dial = TunnelDial { options: judged(clear.upstream.clone()), judge };
         let mut sections = Vec::new();
         for mut options in gates.into_iter().chain([clear]) {
-            (options.upstream.own, options.upstream.dns.judge) = (own.clone(), Some(judge));
+            options.upstream = judged(options.upstream);
             sections.push(Arc::new(Gate::start(options, clock, stop.clone()).await?));
         }
-        let address = socket.as_ref().and_then(Bound::address);
-        let told = listen.map_or_else(|| "off".to_owned(), |listen| listen.to_string());
-        let egress = Arc::new(Self {
+        let address = socket.as_ref().and_then(ListenSocket::address);
+        let configured = listen.map_or_else(|| "off".to_owned(), |listen| listen.to_string());
+        let egress = Arc::new_cyclic(|weak| Self {
             address,
-            listen: address.map_or(told, |address| address.to_string()),
+            listen: address.map_or(configured, |address| address.to_string()),
             directory: RwLock::new(Arc::new(directory)),
             origins: Origins::new(sections, via, clock),
             dial,
-            judge,
-            access: Access { token, clients, tls, errors: HandshakeErrors::default(), clock },
+            access: Access { token, clients, tls, handshakes: Handshakes::default(), clock },
             ca,
             drain,
             clock,
-            buffers: Arc::default(),
             responder: Arc::new(Responder::new(NAME.into(), ApiKind::Http, clock)),
             tally: Tally::new(),
-            door: Door::to(places::of_process(), NAME, usize::MAX, clock),
-            crowd: Door::to(places::of_process(), "egress crowd", TURNED_AWAY, clock),
-            clients: TaskTracker::new(),
-            closing: Parting::new(),
-            ending: Parting::new(),
+            clients: EgressClients {
+                door: Door::to(places::of_process(), NAME, usize::MAX, clock),
+                crowd: Door::to(places::of_process(), "egress crowd", TURNED_AWAY, clock),
+                tasks: ClientTasks::default(),
+                buffers: Buffers::default(),
+            },
             tasks: TaskTracker::new(),
-            sampler: RwLock::default(),
+            sampler: sampler(weak.clone()),
         });
+        telemetry::metrics().sample_by(&egress.sampler);
         egress.open(socket, names, stop);
         Ok(egress)
     }
 
     /// Starts the tasks.
-    fn open(self: &Arc<Self>, socket: Option<Bound>, names: Vec<Bound>, stop: CancellationToken) {
+    fn open(self: &Arc<Self>, socket: Option<ListenSocket>, names: Vec<ListenSocket>, stop: CancellationToken) {
         self.directory().intercepting().for_each(|gate| self.tally.intercepts(gate));
-        let weak = Arc::downgrade(self);
-        let sampler: Arc<Sampler> = Arc::new(move |_| {
-            if let Some(egress) = weak.upgrade() {
-                egress.tally.sample();
-                egress.origins.sample();
-            }
-        });
-        telemetry::metrics().sample_by(&sampler);
-        *self.sampler.write().unwrap_or_else(PoisonError::into_inner) = Some(sampler);
         let leaving = listener::leaving(socket.iter().chain(&names));
-        let tidying = Arc::clone(self);
         let over = CancellationToken::new();
-        let tidied = over.clone();
         let named = names.into_iter().map(|socket| {
             let port = socket.address().map_or(443, |address| address.port());
             (socket, ListenerKind::Name(port))
         });
         for (socket, kind) in socket.map(|socket| (socket, ListenerKind::Proxy)).into_iter().chain(named) {
-            let accepting = Arc::clone(self);
+            let egress = Arc::clone(self);
             let until = over.clone();
-            self.tasks.spawn(async move {
-                tokio::select! {
-                    () = accepting.accept(socket, kind) => {}
-                    () = until.cancelled() => {}
-                }
-            });
+            self.tasks.spawn(async move { until.run_until_cancelled(egress.accept(socket, kind)).await });
         }
-        self.tasks.spawn(async move {
-            tokio::select! {
-                () = tidying.tidy() => {}
-                () = tidied.cancelled() => {}
-            }
-        });
+        let egress = Arc::clone(self);
+        let until = over.clone();
+        self.tasks.spawn(async move { until.run_until_cancelled(egress.tidy()).await });
         let egress = Arc::clone(self);
         self.tasks.spawn(async move {
             stop.cancelled().await;
-            let parting = [&egress.closing, &egress.ending];
-            listener::drain(NAME, &egress.clients, egress.clock, [leaving, egress.drain], parting).await;
+            egress.clients.tasks.drain(NAME, egress.clock, leaving, egress.drain).await;
             over.cancel();
         });
         self.tasks.close();
     }
 
-    async fn accept(self: &Arc<Self>, socket: Bound, kind: ListenerKind) {
+    async fn accept(self: &Arc<Self>, socket: ListenSocket, kind: ListenerKind) {
         loop {
-            let (stream, _) = tokio::select! {
-                accepted = self.door.accept(|| socket.accept()) => accepted,
-                () = self.closing.told() => return,
+            let client = tokio::select! {
+                client = self.clients.door.accept(|| socket.accept()) => client,
+                () = self.clients.tasks.closing.begun() => return,
             };
             // When all are busy, some are told so. The others are closed before TLS: a handshake
-            // that begins holds a connection for as long as it may take.
-            let served = self.door.take_of(self.directory().egress.max_connections);
+            // holds a connection for as long as it may take.
+            let served = self.clients.door.take_of(self.directory().egress.max_connections);
             let is_served = served.is_some();
-            let Some(place) = served.or_else(|| self.crowd.take()) else {
+            let Some(place) = served.or_else(|| self.clients.crowd.take()) else {
                 self.tally.became("refused");
                 continue;
             };
             let egress = Arc::clone(self);
-            self.clients.spawn(async move {
+            self.clients.tasks.tasks.spawn(async move {
                 let _connection = egress.tally.connected();
                 tokio::select! {
                     biased; // an idle connection that is lost begins no call
                     () = place.lost() => {}
-                    () = egress.receive(stream, kind, is_served.then(|| Arc::clone(&place))) => {}
-                    () = egress.ending.told() => {}
+                    () = egress.receive(client.stream, kind, is_served.then(|| Arc::clone(&place))) => {}
+                    () = egress.clients.tasks.ending.begun() => {}
                 }
             });
         }
@@ -236,16 +228,15 @@ impl Egress {
         };
         let Some((stream, named)) = opened else { return };
         let is_served = place.is_some();
-        let mut handle = WireHandle::new(stream, Arc::clone(&self.buffers));
-        handle.place = place;
+        let handle = WireHandle::new(stream, &self.clients.buffers, place);
         if is_served {
             return match kind {
                 ListenerKind::Proxy => self.serve(&handle, named).await,
                 ListenerKind::Name(port) => Box::pin(self.serve_named(&handle, port)).await,
             };
         }
-        let is_full = self.door.is_full(self.directory().egress.max_connections);
-        let crowded = Refused::new(Why::Crowded, if is_full { MANY } else { MANY_FOR_PROCESS });
+        let is_full = self.clients.door.is_full(self.directory().egress.max_connections);
+        let crowded = EgressRefusal::new(Why::Crowded, if is_full { MANY } else { MANY_FOR_PROCESS });
         match kind {
             ListenerKind::Proxy => self.turn_away(&handle, &crowded).await,
             ListenerKind::Name(_) => Box::pin(self.turn_away_named(&handle, &crowded)).await,
@@ -265,7 +256,7 @@ impl Egress {
         });
         let begins = tokio::select! {
             begins = tokio::time::timeout(FIRST_BYTES, begins) => begins.ok().flatten(),
-            () = self.closing.told() => return, // it has not said a word yet
+            () = self.clients.tasks.closing.begun() => return, // it has not said a word yet
         };
         match begins {
             Some(Begins::Connect) => Box::pin(self.connect(handle, named.as_ref())).await,
@@ -274,12 +265,12 @@ impl Egress {
                 Box::pin(self.serve_calls(handle, Entry::Proxy(named), false)).await;
             }
             Some(Begins::Http2) => {
-                let refused = Refused::new(Why::Malformed, "HTTP/2 is not spoken to this proxy");
+                let refused = EgressRefusal::new(Why::Malformed, "HTTP/2 is not spoken to this proxy");
                 self.turn_away(handle, &refused.with(StatusCode::HTTP_VERSION_NOT_SUPPORTED)).await;
             }
             Some(Begins::Tls) => {
                 self.tally.became("refused");
-                if self.tally.may_warn("tls", self.clock.now()) {
+                if self.tally.warnings.is_due("tls", self.clock.now()) {
                     tracing::warn!(
                         "a client spoke TLS to the egress listener: its HTTPS_PROXY must begin with http://, as the proxy itself speaks no TLS"
                     );
@@ -290,8 +281,8 @@ impl Egress {
         }
     }
 
-    /// Answers that something is refused, and ends the connection.
-    async fn turn_away(&self, handle: &WireHandle, refused: &Refused) {
+    /// Answers with a refusal, and ends the connection.
+    async fn turn_away(&self, handle: &WireHandle, refused: &EgressRefusal) {
         self.tally.became("refused");
         self.tally.refused(refused);
         let mut wire = Wire::unscanned(handle);
@@ -308,33 +299,32 @@ impl Egress {
         Arc::clone(&self.directory.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Takes over other hosts and rules, for calls and tunnels to come. The gates are reconfigured
-    /// by themselves.
+    /// Replaces hosts and rules, for calls and tunnels to come. The gates are reconfigured apart.
     pub fn reconfigure(&self, directory: Directory) {
         *self.directory.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(directory);
     }
 
-    /// The address it listens on, if that is not a Unix socket.
+    /// Returns the address, unless it listens on a Unix socket.
     pub fn address(&self) -> Option<SocketAddr> {
         self.address
     }
 
-    /// The CA of interception, if a gate intercepted when it started.
+    /// Returns the CA of interception, if a gate intercepted at the start.
     pub fn ca(&self) -> Option<Arc<tls::Interception>> {
         self.ca.as_ref().map(|ca| ca.get())
     }
 
-    /// The gates with hosts, without those of their origins.
+    /// Returns the gates with hosts, without those of their origins.
     pub fn gates(&self) -> Vec<Arc<Gate>> {
         self.origins.sections().filter(|gate| **gate.name() != *CLEAR).cloned().collect()
     }
 
-    /// The gates of the origins of a gate.
+    /// Returns the gates of the origins of a gate.
     pub fn origins(&self, gate: &str) -> Vec<(Origin, Arc<Gate>)> {
         self.origins.of(gate)
     }
 
-    /// Its state.
+    /// Returns its status.
     pub fn status(&self) -> status::EgressStatus {
         let mut egress = status::EgressStatus { listen: self.listen.clone(), ..Default::default() };
         egress.origins = self.origins.len();
@@ -352,20 +342,30 @@ impl Egress {
     }
 }
 
-async fn bind(listen: &Listen) -> Result<Bound, EgressError> {
-    Bound::bind(listen).await.map_err(|source| EgressError::Bind { listen: listen.clone(), source })
+/// Sets the gauges of a listener.
+fn sampler(egress: Weak<EgressListener>) -> Arc<Sampler> {
+    Arc::new(move |_| {
+        if let Some(egress) = egress.upgrade() {
+            egress.tally.sample();
+            egress.origins.sample();
+        }
+    })
 }
 
-/// The listener to which a client has connected.
+async fn bind(listen: &Listen) -> Result<ListenSocket, EgressError> {
+    ListenSocket::bind(listen).await.map_err(|source| EgressError::Bind { listen: listen.clone(), source })
+}
+
+/// The kind of a listener.
 #[derive(Clone, Copy)]
 enum ListenerKind {
     /// The forward proxy.
     Proxy,
-    /// One to which a hosts file leads names, at this port.
+    /// A port for names in a hosts file.
     Name(u16),
 }
 
-/// The beginning of what a client says.
+/// The first bytes of a client.
 #[derive(Clone, Copy)]
 enum Begins {
     Connect,
@@ -376,16 +376,15 @@ enum Begins {
 
 /// Its name in logs.
 const NAME: &str = "egress";
-/// The name of the gate for calls in clear that no gate lists; no gate of a configuration can have
-/// it.
+/// The name of the gate for unlisted calls in clear; no configured gate can have it.
 pub const CLEAR: &str = "egress.others";
 const CONNECT: &[u8] = b"CONNECT ";
 const HTTP2: &[u8] = b"PRI * HTTP/2.0\r\n";
 /// The time for the first bytes, and for a head; as at every listener.
 const FIRST_BYTES: Duration = Duration::from_secs(30);
 const TIDY_EVERY: Duration = Duration::from_secs(10);
-/// A connection beyond the most is told so.
+/// The text for a connection beyond `max_connections`.
 const MANY: &str = "too many connections; raise egress.max_connections";
 const MANY_FOR_PROCESS: &str = "too many connections for the process; raise its limit of open files (ulimit -n)";
-/// The connections beyond the most that are told so; others are closed.
+/// The most clients beyond `max_connections` to answer; further ones are closed.
 const TURNED_AWAY: usize = 100;

@@ -1,9 +1,8 @@
-//! Events of Kubernetes about hot objects, which the gate writes itself where it is asked to.
+//! Kubernetes Events about hot objects, written by the gate where `events = true`.
 //!
-//! A loop has one Event, when it is named, and a gate writes a few in a minute at most. The object
-//! is read first, because an Event belongs to the object's uid. Both calls are the gate's own: they
-//! take no token and no slot of anybody else's. If one fails, a line of the log says so, and the
-//! gate does not try again.
+//! A loop has one Event, and a gate writes a few in a minute at most. The object is read first,
+//! because an Event needs the object's uid. Both calls are the gate's own: they take no token and no
+//! slot of other calls. If one fails, it is logged and not retried.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,7 +22,7 @@ use crate::hot::Report;
 use crate::moment::Moment;
 use crate::upstream::OutgoingBody;
 
-/// The Events that a gate has written lately.
+/// The times of the last Events.
 #[derive(Debug, Default)]
 pub(super) struct Events(VecDeque<Moment>);
 
@@ -116,12 +115,12 @@ async fn call(own: &GateParts, method: Method, path: &str, body: Option<Bytes>) 
 
 const JSON: &str = "application/json";
 const MINUTE: Duration = Duration::from_secs(60);
-/// The Events that a gate writes in a minute.
+/// The most Events in a minute.
 const MOST: usize = 5;
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The namespace of Events about objects that are in none.
+/// The namespace of Events about cluster-scoped objects.
 const OF_CLUSTER: &str = "default";
-/// The characters of an Event's message that the API server takes.
+/// The API server's limit for the characters of an Event's message.
 const LONGEST: usize = 1000;
-/// The size of an object that is read.
+/// The largest object to read.
 const LARGEST: usize = 4 << 20;

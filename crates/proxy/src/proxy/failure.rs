@@ -1,4 +1,4 @@
-//! The reasons for which a call gets no answer of the upstream's.
+//! The reasons for a call without an upstream response.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,9 +10,9 @@ use crate::credentials::CredentialRefusal;
 use crate::limit::Refusal;
 use crate::upstream::DialError;
 
-/// The reason for which a call gets no answer of the upstream's.
+/// The reason for a call without an upstream response.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Failure {
+pub(crate) enum CallFailure {
     /// The client's own body broke off.
     #[error("the request's body broke off")]
     Client,
@@ -33,9 +33,9 @@ pub(crate) enum Failure {
     /// The response head did not come in time.
     #[error("the upstream did not answer within {0:?}: whether the request was carried out is not known")]
     Timeout(Duration),
-    /// The upstream answered a question that this gate made of the request, and the answer is not
-    /// one to the request, which has to be sent as it came.
-    #[error("the upstream said that an answer has not changed, and not which")]
+    /// The upstream's 304 to the gate's own conditions proves nothing: this request must be sent as
+    /// it came.
+    #[error("the upstream's 304 does not say which answer is unchanged")]
     Unproven(Box<Parts>),
     /// No connection could be had, and nothing was sent.
     #[error("the upstream cannot be reached, and nothing was sent: {}", .0.as_ref().map_or_else(|| CLOSED.to_owned(), ToString::to_string))]

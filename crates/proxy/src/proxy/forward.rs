@@ -1,4 +1,4 @@
-//! Sends an admitted call and learns what came of it.
+//! Sends an admitted call and learns its outcome.
 //!
 //! The limiter gets the outcome at the response head; the slot stays with the body. A caller who
 //! leaves before the head is an outcome too.
@@ -11,12 +11,12 @@ use http::response::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, Version};
 
 use super::admission::{Admission, PendingCall, Route};
-use super::body::{Body, BodyCopy, Peeked};
+use super::body::{Body, BodyCopy, PeekBody};
 use super::driver::{HeldSlot, OwedReceipt};
-use super::failure::Failure;
-use super::observe::CallContext;
+use super::failure::CallFailure;
+use super::observe::{CallContext, Departure};
 use super::parts::GateParts;
-use super::revalidate::{Meaning, Question};
+use super::revalidate::{Question, Reply};
 use super::tally::FailingAnswer;
 use crate::api::outcome::{self, AnswerDetails, PausePolicy};
 use crate::api::signals::ErrorBody;
@@ -26,9 +26,10 @@ use crate::clock::wall_clock;
 use crate::dialect::{Form, is_grpc};
 use crate::hot;
 use crate::limit::Receipt;
+use crate::lock::lock;
 use crate::upstream::{BodyPrefix, ResponseBody, SendError, UpgradeAnswer};
 
-/// A call that was sent and is owed an outcome. If it is dropped before, the caller left.
+/// A sent call without an outcome yet. If it is dropped before, the caller left.
 struct SentCall<'a> {
     gate: &'a GateParts,
     context: &'a mut CallContext,
@@ -36,7 +37,7 @@ struct SentCall<'a> {
     owed: Option<OwedReceipt>,
     /// The beginning of the request's body, where the key is in it.
     kept: Option<BodyPrefix>,
-    /// The same, where the object is called so often that its bodies are compared.
+    /// The same, to compare the bodies of a hot object's calls.
     compared: Option<BodyPrefix>,
     /// The meaning of the head alone, while the body is looked at.
     so_far: Option<Answer>,
@@ -46,7 +47,7 @@ struct SentCall<'a> {
     ends_quietly: bool,
 }
 
-/// Sends a call and returns its answer, or the reason why there is none.
+/// Sends a call and returns its answer.
 ///
 /// Not an `async fn`: its future would hold the request twice.
 pub(crate) fn send<'a>(
@@ -54,7 +55,7 @@ pub(crate) fn send<'a>(
     mut request: PendingCall,
     Admission { permit, route }: Admission,
     context: &'a mut CallContext,
-) -> impl Future<Output = Result<Response<Body>, Failure>> + Send + use<'a> {
+) -> impl Future<Output = Result<Response<Body>, CallFailure>> + Send + use<'a> {
     let ends_quietly = context.call.call.verb == Verb::Watch && request.parts.version == Version::HTTP_2;
     let is_free_unchanged = is_free_unchanged(gate, &request, context);
     let question = ask(gate, &mut request, context);
@@ -64,7 +65,8 @@ pub(crate) fn send<'a>(
     let compared = context.is_watched().then(|| request.body().kept());
     let (request, owed, slot) = permit.admit(request);
     let receipt = owed.receipt();
-    context.left((receipt.map_or(claimed, Receipt::granted), claimed), receipt.and_then(Receipt::waited));
+    let left = Departure { granted: receipt.map_or(claimed, Receipt::granted), sent: claimed };
+    context.left(left, receipt.and_then(Receipt::waited));
     let owed = Some(owed);
     let mut sent = SentCall { gate, context, owed, kept, compared, so_far: None, is_free_unchanged, ends_quietly };
     async move {
@@ -85,7 +87,7 @@ pub(crate) fn send<'a>(
             }
         };
         let (head, mut body) = match response {
-            Ok(response) => response.map(Peeked::unread).into_parts(),
+            Ok(response) => response.map(PeekBody::unread).into_parts(),
             Err(error) => return Err(sent.failed(&error)),
         };
         sent.context.head_came();
@@ -98,12 +100,11 @@ pub(crate) fn send<'a>(
         let failing = sent.failing(answer, &head.headers);
         // A stream cannot be told from a single answer, and may last for any time.
         let slot = if sent.is_grpc() && is_grpc(&head.headers) { None } else { Some(slot) };
-        sent.clients_answer(head, (body, slot), question, failing)
+        sent.clients_answer(head, body, slot, question, failing)
     }
 }
 
-/// Asks for the answer that is kept to a request, which gets its conditions, where the call's class
-/// keeps answers.
+/// Adds the conditions of the kept answer to a request, where the call's class keeps answers.
 fn ask(gate: &GateParts, request: &mut PendingCall, context: &CallContext) -> Option<Question> {
     let keeps = context.config.options.gate.revalidation.classes.get(usize::from(context.call.class.0));
     let asks = keeps == Some(&true) && !gate.shadow && !context.call.call.is_long_running && request.is_bare();
@@ -111,8 +112,7 @@ fn ask(gate: &GateParts, request: &mut PendingCall, context: &CallContext) -> Op
     if asks { gate.answers.ask(&mut request.parts, version()) } else { None }
 }
 
-/// True if the upstream does not count a call that it answers with 304, as it does for callers that
-/// it knows.
+/// True if a 304 is free: the upstream does not count it for callers with credentials.
 fn is_free_unchanged(gate: &GateParts, request: &PendingCall, context: &CallContext) -> bool {
     let is_known = || request.parts.headers.contains_key(AUTHORIZATION) || gate.upstream.injector().mark().is_some();
     context.config.options.gate.policy.uncounted.is_some() && is_known()
@@ -132,7 +132,7 @@ impl SentCall<'_> {
         outcome::wants_body(&config.options.gate.throttling, &call.call, head.status, &head.headers)
     }
 
-    /// Notices an external API's links that lead past the gate; the log tells of the first.
+    /// Notes links that bypass the gate; the first is logged.
     fn notice_links(&self, headers: &HeaderMap) {
         let gate = &self.context.config.options.gate;
         if gate.kind == ApiKind::Http && self.gate.upstream.leads_past(headers) && self.gate.tally.passed_links() {
@@ -146,7 +146,7 @@ impl SentCall<'_> {
 
     /// Reads the beginning of the body. If the caller leaves meanwhile, the meaning of the head
     /// alone is the outcome.
-    async fn look_into(&mut self, head: &Parts, body: &mut Peeked<ResponseBody>) {
+    async fn look_into(&mut self, head: &Parts, body: &mut PeekBody<ResponseBody>) {
         self.so_far = Some(self.told(head.status, &head.headers, &[]).answer);
         body.peek(self.gate.driver.clock()).await;
     }
@@ -164,7 +164,7 @@ impl SentCall<'_> {
             let call = &self.context.call.call;
             tracing::debug!(?call, signal = signal.word(), answer = ?told.answer, "upstream signalled a limit");
             if told.answer.pause.is_some() {
-                self.gate.last_signal.set(signal);
+                *lock(&self.gate.last_signal) = Some(signal);
             }
         }
         if let Some(key) = self.report(told.answer) {
@@ -173,7 +173,7 @@ impl SentCall<'_> {
         told.answer
     }
 
-    /// Returns what is noted of an answer that fails a key, while its body flows.
+    /// Returns the record of a failing answer, to be completed as the body flows.
     fn failing(&self, answer: Answer, headers: &HeaderMap) -> Option<FailingAnswer> {
         matches!(answer.outcome, Outcome::Failure | Outcome::Throttled { .. }).then_some(())?;
         let tally = Arc::clone(&self.gate.tally);
@@ -181,8 +181,7 @@ impl SentCall<'_> {
         Some(FailingAnswer { tally, key, status: answer.status, body: ErrorBody::after(headers) })
     }
 
-    /// Looks into the request's body, where its object is worth it: it is called too often, or was
-    /// to be made and is not.
+    /// Inspects the request's body if its object is called too often, or was not created.
     fn look_at_body(&mut self, status: StatusCode) {
         if let Some(kept) = self.compared.take() {
             let body = kept.bytes().concat();
@@ -198,8 +197,7 @@ impl SentCall<'_> {
         }
     }
 
-    /// Notes what the answer tells of the upstream's quotas, for those who look and for the gates
-    /// that share a bucket with this one.
+    /// Notes the upstream's quotas in the answer, for the status and for gates with shared buckets.
     fn note_quotas(&self, status: StatusCode, headers: &HeaderMap) {
         let CallContext { config, call, .. } = &*self.context;
         let honoured = config.options.gate.throttling.honour;
@@ -217,26 +215,27 @@ impl SentCall<'_> {
         }
     }
 
-    /// Makes the upstream's answer the client's: the same, or the one that is kept if that has not
-    /// changed. A new one is kept as it flows.
+    /// Makes the client's answer: the upstream's, or the kept one if that has not changed. A new
+    /// answer is kept as it flows.
     fn clients_answer(
         &mut self,
         head: Parts,
-        (body, slot): (Peeked<ResponseBody>, Option<HeldSlot>),
+        body: PeekBody<ResponseBody>,
+        slot: Option<HeldSlot>,
         question: Option<Question>,
         failing: Option<FailingAnswer>,
-    ) -> Result<Response<Body>, Failure> {
-        match question.map_or(Meaning::Pass, |question| question.answered(&head)) {
-            Meaning::Unchanged(mut head, data) => {
+    ) -> Result<Response<Body>, CallFailure> {
+        match question.map_or(Reply::Pass, |question| question.answered(&head)) {
+            Reply::Unchanged(mut head, data) => {
                 head.headers.insert(CACHE, HeaderValue::from_static("revalidated"));
                 self.context.revalidated();
                 Ok(Response::from_parts(*head, Body::kept(data)))
             }
-            Meaning::Unproven(request) => Err(Failure::Unproven(request)),
+            Reply::Unproven(request) => Err(CallFailure::Unproven(request)),
             meaning => {
                 let ends_quietly = self.ends_quietly && head.status == StatusCode::OK;
                 let mut response = Response::from_parts(head, Body::upstream(body, slot, ends_quietly));
-                let kept = if let Meaning::New(keeping) = meaning { Some(BodyCopy::Kept(keeping)) } else { None };
+                let kept = if let Reply::New(keeping) = meaning { Some(BodyCopy::Kept(keeping)) } else { None };
                 let copy = kept.or_else(|| failing.map(|failing| BodyCopy::Failing(Box::new(failing))));
                 copy.into_iter().for_each(|copy| response.body_mut().keep(copy));
                 Ok(response)
@@ -256,17 +255,17 @@ impl SentCall<'_> {
         AnswerDetails { answer, ..told }
     }
 
-    /// Learns that there is no response head, and returns what to tell the client.
-    fn failed(&mut self, error: &SendError) -> Failure {
+    /// Learns from a call without a response head, and returns the failure for the client.
+    fn failed(&mut self, error: &SendError) -> CallFailure {
         let CallContext { config, call, .. } = &*self.context;
         tracing::debug!(call = ?call.call, %error, "a call got no answer");
         let lost = || outcome::lost(config.failures(call.class), &call.call);
         let (failure, answer) = match error {
-            SendError::Unsent { .. } => (Failure::Unconnected(None), NOTHING),
-            SendError::Unconnected(source) => (Failure::Unconnected(Some(Arc::clone(source))), NOTHING),
-            SendError::Client { .. } => (Failure::Client, NOTHING),
-            SendError::Lost { .. } => (Failure::Lost, lost()),
-            SendError::Timeout(after) => (Failure::Timeout(*after), lost()),
+            SendError::Unsent { .. } => (CallFailure::Unconnected(None), NOTHING),
+            SendError::Unconnected(source) => (CallFailure::Unconnected(Some(Arc::clone(source))), NOTHING),
+            SendError::Client { .. } => (CallFailure::Client, NOTHING),
+            SendError::Lost { .. } => (CallFailure::Lost, lost()),
+            SendError::Timeout(after) => (CallFailure::Timeout(*after), lost()),
         };
         self.report(answer);
         failure
@@ -280,8 +279,8 @@ impl SentCall<'_> {
         key
     }
 
-    /// Returns the key that was not known when the call left, and the body it is in, where the
-    /// outcome concerns one: after a failure, and after a success while some key of the collection
+    /// Returns a key from the body and the beginning of that body, if the key was unknown and the
+    /// outcome concerns it: after a failure, and after a success while some key of the collection
     /// fails.
     fn key_from_body(&self, owed: &OwedReceipt, answer: Answer) -> (Option<Key>, Option<Vec<u8>>) {
         let (Some(kept), source) = (&self.kept, &self.context.call.key) else { return (None, None) };
@@ -311,7 +310,7 @@ impl Drop for SentCall<'_> {
     }
 }
 
-/// Tells a client that its answer was kept, and that the upstream has confirmed it.
+/// Marks an answer that was kept and is confirmed by the upstream.
 const CACHE: HeaderName = HeaderName::from_static("tidegate-cache");
 /// Nothing was learned about the upstream.
 const NOTHING: Answer = Answer::new(Outcome::Abandoned, None);

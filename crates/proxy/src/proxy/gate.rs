@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::gauges;
-use super::listener::{self, Bound, Server};
+use super::listener::{self, ListenSocket, Server};
 use super::options::{Options, Past};
 use super::parts::GateParts;
 use super::peer::Peer;
@@ -22,7 +22,7 @@ use crate::spec::Listen;
 use crate::telemetry::{self, Sampler};
 use crate::upstream::{Dns, Target, Upstream};
 
-/// A gate that could not start.
+/// The error of a gate that could not start.
 #[derive(Debug, thiserror::Error)]
 #[error("gate {gate:?} cannot listen on {listen}; {}", bind::reason(source))]
 pub struct GateError {
@@ -73,16 +73,13 @@ impl Gate {
         let mut sockets = Vec::new();
         let mut listen = Vec::new();
         for wanted in &options.gate.listen {
-            let bound = Bound::bind(wanted).await;
-            let bound = bound.map_err(|source| GateError {
-                gate: Arc::clone(&options.gate.name),
-                listen: wanted.clone(),
-                source,
-            })?;
+            let gate = Arc::clone(&options.gate.name);
+            let failed = |source| GateError { gate, listen: wanted.clone(), source };
+            let bound = ListenSocket::bind(wanted).await.map_err(failed)?;
             listen.push(bound.address().map_or_else(|| wanted.to_string(), |address| address.to_string()));
             sockets.push(bound);
         }
-        let addresses: Vec<_> = sockets.iter().filter_map(Bound::address).collect();
+        let addresses: Vec<_> = sockets.iter().filter_map(ListenSocket::address).collect();
         options.upstream.own.extend(&addresses);
         let target = options.upstream.target.clone();
         let section = Arc::new(Section::new(options, past.salt, clock));
@@ -100,19 +97,20 @@ impl Gate {
         }
         accepting.close();
         let server = Arc::clone(&gate.server);
+        let section = Arc::clone(&gate.section);
         gate.tasks.spawn(async move {
             stop.cancelled().await;
-            server.drain(leaving).await;
+            let drain = section.config.get().options.drain;
+            server.clients.drain(&section.name, clock, leaving, drain).await;
             accepting.wait().await;
             over.cancel();
         });
         Ok(Self { addresses, listen, ..gate })
     }
 
-    /// Makes another gate of the same section, whose calls go to `target`, by other names than the
-    /// section's if there are such. It has limits, keys and connections of its own and shares
-    /// everything else; it listens nowhere (see [`Gate::serve`]). Its tasks end when it is dropped
-    /// and no client is connected to it.
+    /// Makes another gate of the same section for `target`; `dns` replaces the section's. It has
+    /// its own limits, keys and connections and shares everything else. It listens nowhere (see
+    /// [`Gate::serve`]). Its tasks end when it is dropped and no client is connected to it.
     pub fn sibling(&self, target: Target, dns: Option<Dns>) -> Self {
         Self::open(Arc::clone(&self.section), target, dns, Arc::clone(&self.sampler)).0
     }
@@ -131,8 +129,8 @@ impl Gate {
         now.waiting == 0 && now.slots.used == 0 && !remembers && !Group::ALL.into_iter().any(is_used)
     }
 
-    /// Makes a gate and starts its tasks, which end when the token is cancelled or the gate has
-    /// gone.
+    /// Makes a gate and starts its tasks. They end when the token is cancelled or the gate is
+    /// dropped.
     fn open(
         section: Arc<Section>,
         target: Target,
@@ -162,14 +160,14 @@ impl Gate {
         self.section.config.get().options.gate.hosts.is_some()
     }
 
-    /// The TCP addresses it listens on, with the ports that were given for port 0.
+    /// Returns the TCP addresses of its listeners, with the real port instead of 0.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// Takes over the `options` for all gates of the section, except those that only a restart can
-    /// change: name and kind, listeners and their TLS, the upstream with its TLS and credentials.
-    /// Nothing can fail here, no call is dropped and no place in a queue is lost (P11).
+    /// Applies the `options` to all gates of the section, except what only a restart can change:
+    /// name and kind, listeners and their TLS, the upstream with its TLS and credentials. Nothing
+    /// can fail here, no call is dropped and no place in a queue is lost (P11).
     pub fn reconfigure(&self, options: Options) {
         self.section.reconfigure(options);
     }
@@ -180,12 +178,12 @@ impl Gate {
         self.own().driver.caught_up().await;
     }
 
-    /// Returns the numbers by which to see if [`Gate::freeze`] has something new.
+    /// Returns counters that grow when [`Gate::freeze`] has something new.
     pub fn changes(&self) -> Changes {
         self.own().driver.look(|limiter, _| limiter.changes())
     }
 
-    /// Returns what it remembers, of at most `most` keys: for the gate that takes its place.
+    /// Returns the memory of at most `most` keys, for the gate's successor.
     pub async fn freeze(&self, most: usize) -> FrozenLimiter {
         let mut freezing = FreezeWalk::default();
         loop {
@@ -202,7 +200,7 @@ impl Gate {
         &self.own().upstream
     }
 
-    /// Serves a client whose connection was accepted elsewhere, over plain HTTP, until it is done.
+    /// Serves a client over plain HTTP until it is done; its connection was accepted elsewhere.
     pub async fn serve<S>(&self, stream: S)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -216,20 +214,19 @@ impl Gate {
         self.tasks.wait().await;
     }
 
-    /// Takes leave of the gates elsewhere with which it shares buckets. For a gate that has
-    /// finished.
+    /// Leaves the stores of shared buckets. For a gate that has finished.
     pub async fn take_leave(&self) {
         self.own().driver.take_leave().await;
     }
 
-    /// Returns when the log of calls has all of them that have ended.
+    /// Returns when the call log has all ended calls.
     pub async fn logged(&self) {
         if let Some(log) = &self.section.config.get().options.call_log {
             log.flushed().await;
         }
     }
 
-    /// The part that no other gate of the section shares.
+    /// Returns its own parts, not those of the section.
     pub(super) fn own(&self) -> &Arc<GateParts> {
         &self.server.parts
     }
@@ -252,7 +249,7 @@ mod tests {
     use crate::proxy::conservation;
     use crate::telemetry::CallLog;
 
-    /// An API that answers every request with its name, one for each connection's read.
+    /// An API with its name as every answer, one for each read of a connection.
     async fn api(name: &'static str) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("bound");
@@ -294,7 +291,7 @@ mod tests {
         answer.split("\r\n\r\n").nth(1).unwrap_or_default().to_owned()
     }
 
-    /// Every series of the gates, without its value, and the number of calls that wait.
+    /// Every series of the gates without its value, and the number of waiting calls.
     fn series() -> (BTreeSet<String>, String) {
         let text = telemetry::metrics().render();
         let ours = text.lines().filter(|line| line.contains("gate=\"siblings\""));

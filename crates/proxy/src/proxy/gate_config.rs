@@ -1,8 +1,8 @@
-//! The configuration of a gate: everything that a reload may change, swapped as one (P11).
+//! The configuration of a gate: all reloadable settings, swapped as one (P11).
 //!
 //! A call takes the configuration once, when it comes, and keeps it to its end: classes are
-//! numbers, and a number means something only under the rules that gave it. The limiter knows the
-//! generation that it works under, and a call that was read under an older one is read again.
+//! numbers, which mean something only under their rules. The limiter knows the generation of its
+//! limits, and reads a call of an older one again.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -13,19 +13,19 @@ use crate::limit::ClassId;
 use crate::spec;
 use crate::telemetry::GateMeters;
 
-/// Everything that a reload may change, and what follows from it.
+/// The settings of one generation, and the values derived from them.
 #[derive(Debug)]
 pub(crate) struct GateConfig {
-    /// The number of reloads before it.
+    /// The number of earlier reloads.
     pub(crate) generation: u64,
-    /// The settings of the last reload. Where its calls go is as it was at the start; the rest that
-    /// only a restart changes is read from the section.
+    /// The settings of the last reload. The upstream's target is that of the start; whatever else only
+    /// a restart changes is read from the section.
     pub(crate) options: Options,
     pub(crate) hosts: Hosts,
-    /// By class: they go with the rules.
+    /// The meters by class, so they belong to the rules.
     pub(crate) meters: GateMeters,
-    /// True if calls in flight are limited at all. If not, a wait for a slot is a connection being
-    /// made, for which any client would wait.
+    /// True if calls in flight are limited at all. If not, a wait for a slot is one for a connection,
+    /// as any client would wait.
     pub(crate) limits_slots: bool,
 }
 
@@ -44,7 +44,7 @@ impl GateConfig {
         Self { generation, options, hosts, meters, limits_slots }
     }
 
-    /// Returns the responses that count as failures of this class.
+    /// Returns the responses to count as failures of this class.
     pub(crate) fn failures(&self, class: ClassId) -> &Failures {
         self.options.gate.failures.get(usize::from(class.0)).unwrap_or(&NO_FAILURES)
     }
@@ -66,5 +66,5 @@ impl CurrentConfig {
     }
 }
 
-/// For a class that the configuration did not describe.
+/// The failures of an unknown class.
 static NO_FAILURES: Failures = Failures { statuses: Vec::new(), transport: false, left: false };

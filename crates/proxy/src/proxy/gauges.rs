@@ -1,8 +1,8 @@
-//! Numbers that are not counted as they happen: gauges that are set just before they are read, and
-//! the log line when calls begin to wait or no longer wait.
+//! Gauges, set just before they are read, and the log lines when calls begin to wait or no longer
+//! wait.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use metrics::Gauge;
 use tokio_util::sync::CancellationToken;
@@ -16,6 +16,7 @@ use crate::api::Group;
 use crate::clock::Clock;
 use crate::limit::Snapshot;
 use crate::limit::snapshot::{BucketView, PauseTarget, SharedView};
+use crate::lock::lock;
 use crate::moment::Moment;
 use crate::telemetry::table::Metric;
 use crate::telemetry::{self, Sampler, ScrapeGauges, UpstreamMeters, meters::as_f64, table};
@@ -55,19 +56,17 @@ pub(super) fn sampler(section: &Arc<Section>) -> Arc<Sampler> {
         let kept: usize = gates.iter().map(|gate| gate.answers.bytes()).sum();
         table::KEPT_BYTES.gauge(&[&gate]).set(as_f64(kept));
         table::SLOTS.gauge(&[&gate]).set(now.iter().map(|now| f64::from(now.slots.used)).sum::<f64>());
-        for scope in SCOPES {
+        for scope in ["class", "credential", "gate"] {
             let pauses = |now: &Snapshot| now.pauses.iter().filter(|pause| scope_of(pause.who) == scope).count();
             table::PAUSES.gauge(&[&gate, scope]).set(sum(&pauses));
         }
-        let mut shown = shown.lock().unwrap_or_else(PoisonError::into_inner);
-        show_parts(&gate, &now, &mut shown);
+        show_parts(&gate, &now, &mut lock(&shown));
         gates.iter().for_each(|of| show_quotas(&gate, &of.tally.quotas, of.driver.clock().now(), passing));
     })
 }
 
-/// Sets the gauges of classes and buckets. `shown` are those that were set before, each with its
-/// value for one that is not there: a reload may take classes and buckets away, but a series stays,
-/// and must not go on showing its last value.
+/// Sets the gauges of classes and buckets. A reload may take classes and buckets away, but their
+/// series stay. So `shown` has the gauges of the last time, each with the value for an absent one.
 fn show_parts(gate: &str, now: &[Snapshot], shown: &mut Vec<(Gauge, f64)>) {
     shown.drain(..).for_each(|(gauge, nothing)| gauge.set(nothing));
     let mut show = |gauge: Gauge, nothing: f64, value: f64| {
@@ -144,13 +143,13 @@ fn show_shared(gate: &str, now: &[Snapshot], show: &mut impl FnMut(Gauge, f64, f
     }
 }
 
-/// Returns the shared buckets that a gate has used, by the names of its own.
+/// Returns the shared buckets in use, by the gate's names for them.
 pub(super) fn shared_by_name(now: &Snapshot) -> Vec<(String, &SharedView)> {
     let named = buckets_by_name(now).into_iter().filter_map(|(name, views)| Some((name, views.first()?.shared?)));
     named.filter_map(|(name, id)| Some((name, now.shared.iter().find(|view| view.id == Some(id))?))).collect()
 }
 
-/// The buckets of a gate by the names that they have in metrics and in the status.
+/// Returns the buckets of a gate by their names in metrics and status.
 pub(super) fn buckets_by_name(now: &Snapshot) -> Vec<(String, &[BucketView])> {
     let whole = [("gate".to_owned(), &*now.buckets), ("retry".to_owned(), &*now.retry_buckets)];
     let classes = now.classes.iter().map(|class| (format!("class {}", class.name), &*class.buckets));
@@ -159,35 +158,26 @@ pub(super) fn buckets_by_name(now: &Snapshot) -> Vec<(String, &[BucketView])> {
 
 fn scope_of(paused: PauseTarget) -> &'static str {
     match paused {
-        PauseTarget::Class(_) => SCOPES[0],
-        PauseTarget::Credential(_) | PauseTarget::OtherCredentials => SCOPES[1],
-        PauseTarget::Gate => SCOPES[2],
+        PauseTarget::Class(_) => "class",
+        PauseTarget::Credential(_) | PauseTarget::OtherCredentials => "credential",
+        PauseTarget::Gate => "gate",
     }
 }
 
-/// The labels of pauses.
-const SCOPES: [&str; 3] = ["class", "credential", "gate"];
-
-/// Every second, folds the histograms' samples, and logs what has become of keys and pauses, when
-/// calls have begun to wait for good and when that is over. A gate without calls is woken every
-/// other second.
+/// Every second, folds the histograms' samples, logs news of keys and pauses, and when calls have
+/// begun to wait or no longer wait.
 pub(super) async fn upkeep(gate: Arc<str>, own: Arc<GateParts>, clock: Clock, over: CancellationToken) {
     let mut saturated = false;
     let mut seconds = 0;
     let mut events = Events::default();
     let mut pauses = PauseLog::default();
-    let mut calls = own.tally.calls();
-    let mut pause = 1;
     loop {
         tokio::select! {
-            () = clock.tick(telemetry::UPKEEP * pause) => telemetry::metrics().upkeep(),
+            () = clock.tick(telemetry::UPKEEP) => telemetry::metrics().upkeep(),
             () = over.cancelled() => return own.driver.log_keys(true),
         }
         let waiting = if own.shadow { 0 } else { own.driver.look(|limiter, _| limiter.waiting()) };
-        (0..pause).for_each(|_| own.tally.second(waiting));
-        let before = std::mem::replace(&mut calls, own.tally.calls());
-        let passed = if waiting == 0 { pause } else { 1 };
-        pause = if waiting == 0 && calls == before { 2 } else { 1 };
+        own.tally.second(waiting);
         for report in own.tally.hot.second(&gate, clock.now()) {
             if own.config.get().options.gate.events {
                 events.write(&gate, &own, clock, report);
@@ -197,7 +187,7 @@ pub(super) async fn upkeep(gate: Arc<str>, own: Arc<GateParts>, clock: Clock, ov
         own.tally.errors.sweep(own.driver.keys(), clock.now());
         own.driver.tidy().await;
         own.driver.log_keys(false);
-        seconds = if (waiting > 0) == saturated { 0 } else { seconds + passed };
+        seconds = if (waiting > 0) == saturated { 0 } else { seconds + 1 };
         if seconds < STEADY {
             continue;
         }
@@ -205,18 +195,17 @@ pub(super) async fn upkeep(gate: Arc<str>, own: Arc<GateParts>, clock: Clock, ov
         if saturated {
             tracing::info!(gate = &*gate, waiting, "calls have to wait");
         } else {
-            tracing::info!(gate = &*gate, "calls need not wait any more");
+            tracing::info!(gate = &*gate, "calls no longer wait");
         }
     }
 }
 
-/// Logs that a bypass has ended, by itself or by hand.
+/// Logs the end of a bypass.
 pub(super) fn bypass_is_over(gate: &str) {
     tracing::warn!(gate, "bypass is over: every limit holds again");
 }
 
-/// Seconds in a row before a change is one: a burst that waits for a moment is what the gate is
-/// for.
+/// The seconds before a change is logged: short bursts of waiting are normal.
 const STEADY: u32 = 3;
 
 #[cfg(test)]

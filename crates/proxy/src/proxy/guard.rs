@@ -1,4 +1,4 @@
-//! The guard: turns away what no client of this gate rightly sends, before anything else sees it.
+//! The guard: turns away malformed and misdirected requests, before anything else sees them.
 //!
 //! It has two halves. [`scan`] stands below hyper, on the bytes ([`buffers`] bounds what large
 //! heads hold); [`request`] stands above it, on what hyper made of them.
@@ -16,8 +16,8 @@ use super::body::Body;
 use super::parts::GateParts;
 use crate::telemetry::table;
 
-/// The answer to a request that the request half turns away. The client reached this machine at
-/// `local`; none on a Unix socket.
+/// Returns the answer to a request that is turned away. `local` is the client's address of this
+/// machine; none on a Unix socket.
 pub(crate) fn turn_away<B>(gate: &GateParts, request: &Request<B>, local: Option<IpAddr>) -> Option<Response<Body>> {
     let responder = &gate.responder;
     // A connection outlives a reload, so the names are looked up again for each request.
@@ -26,7 +26,7 @@ pub(crate) fn turn_away<B>(gate: &GateParts, request: &Request<B>, local: Option
     tracing::debug!(gate = &*responder.gate, %violation, "a request was turned away");
     let mut response = responder.turned_away(violation.status(), &violation, request.method());
     if request.version() < Version::HTTP_2 {
-        // The sender took the gate for something else, and so what follows on this connection.
+        // Whatever follows on this connection is as wrong.
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     Some(response)

@@ -1,15 +1,15 @@
-//! The names by which clients address a gate.
+//! The names of a gate in its clients' requests.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use http::uri::Authority;
 
-/// The names by which clients address a gate.
+/// The names of a gate in its clients' requests.
 #[derive(Debug)]
 pub(crate) struct Hosts {
     /// In lower case. There are few, so each is looked at: a table would hash every request's.
     names: Vec<Box<str>>,
-    /// The length of the upstream's base path, which is put in front of each target.
+    /// The length of the upstream's base path, put in front of each target.
     pub(crate) base_path: usize,
 }
 
@@ -21,8 +21,8 @@ impl Hosts {
         Self { names, base_path: base_path.len() }
     }
 
-    /// True if `authority` is this gate, `local` being the address that the client connected to.
-    /// The port tells nothing: it may be mapped.
+    /// True if `authority` is this gate; `local` is the address that the client connected to. The
+    /// port is not checked: it may be mapped.
     pub(crate) fn allow(&self, authority: &Authority, local: Option<IpAddr>) -> bool {
         let host = authority.host();
         let Some((bare, address)) = address_in(host) else {
@@ -37,8 +37,7 @@ impl Hosts {
     }
 }
 
-/// Returns the address that a host is, without brackets and as such. Few hosts begin like one, and
-/// only these are read.
+/// Returns a host without brackets, and as an address, if it is one.
 fn address_in(host: &str) -> Option<(&str, IpAddr)> {
     if !host.starts_with(|first: char| first == '[' || first.is_ascii_digit()) {
         return None;

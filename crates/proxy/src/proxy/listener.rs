@@ -6,27 +6,25 @@
 mod call;
 mod connection;
 mod early;
-mod handshake_errors;
+mod farewell;
+mod handshakes;
 mod linger;
-mod parting;
 mod read_ahead;
 mod socket;
 mod stream;
 mod wire;
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::DropGuard;
 use tokio_util::task::TaskTracker;
 
 pub(super) use self::connection::{serve_calls, serve_calls_of_http2};
-pub(super) use self::handshake_errors::HandshakeErrors;
+pub(super) use self::farewell::Farewell;
+pub(super) use self::handshakes::Handshakes;
 pub(super) use self::linger::linger;
-pub(super) use self::parting::Parting;
-pub(crate) use self::socket::Bound;
+pub(crate) use self::socket::{ListenSocket, NewClient};
 pub(super) use self::stream::Stream;
 pub(super) use self::wire::{Wire, WireHandle};
 use super::parts::GateParts;
@@ -39,18 +37,24 @@ use crate::telemetry::table;
 use crate::tls;
 use crate::upstream::{Dns, Target};
 
-/// Everything that serving clients of one gate takes.
+/// One gate's part in serving its clients.
 pub(crate) struct Server {
     section: Arc<Section>,
     pub(crate) parts: Arc<GateParts>,
-    handshake_errors: HandshakeErrors,
-    clients: TaskTracker,
-    /// Connections say goodbye: GOAWAY, `Connection: close`.
-    pub(crate) closing: Parting,
-    /// Connections end, whatever they carry.
-    ending: Parting,
+    handshakes: Handshakes,
+    pub(crate) clients: ClientTasks,
     /// Ends the tasks of the gate.
     _tasks: DropGuard,
+}
+
+/// The clients of a listener, and the two steps of their end.
+#[derive(Debug, Default)]
+pub(crate) struct ClientTasks {
+    pub(crate) tasks: TaskTracker,
+    /// Connections say goodbye: GOAWAY, `Connection: close`.
+    pub(crate) closing: Farewell,
+    /// Connections end, whatever they carry.
+    pub(crate) ending: Farewell,
 }
 
 // === impl Server ===
@@ -59,19 +63,12 @@ impl Server {
     /// Makes a gate for `target`; dropping it ends `tasks`.
     pub(crate) fn new(section: &Arc<Section>, target: Target, dns: Option<Dns>, tasks: DropGuard) -> Self {
         let parts = section.parts(target, dns);
-        Self {
-            section: Arc::clone(section),
-            parts,
-            handshake_errors: HandshakeErrors::default(),
-            clients: TaskTracker::new(),
-            closing: Parting::new(),
-            ending: Parting::new(),
-            _tasks: tasks,
-        }
+        let section = Arc::clone(section);
+        Self { section, parts, handshakes: Handshakes::default(), clients: ClientTasks::default(), _tasks: tasks }
     }
 
     /// Accepts from one socket until the gate closes.
-    pub(crate) async fn accept(self: Arc<Self>, socket: Bound) {
+    pub(crate) async fn accept(self: Arc<Self>, socket: ListenSocket) {
         let door = Door::to(places::of_process(), Arc::clone(&self.section.name), usize::MAX, self.section.clock);
         loop {
             let next = async {
@@ -80,117 +77,93 @@ impl Server {
             };
             let (accepted, place) = tokio::select! {
                 next = next => next,
-                () = self.closing.told() => return,
+                () = self.clients.closing.begun() => return,
             };
             let server = Arc::clone(&self);
-            self.clients.spawn(async move { server.receive(accepted, place).await });
+            self.clients.tasks.spawn(async move { server.receive(accepted, place).await });
         }
     }
 
-    async fn receive(&self, (stream, local): (Box<dyn Stream>, Option<IpAddr>), place: Arc<Place>) {
+    async fn receive(&self, NewClient { stream, local }: NewClient, place: Arc<Place>) {
         let gauge = table::CLIENT_CONNECTIONS.gauge(&[&self.section.name]);
         gauge.increment(1.0);
         tokio::select! {
             biased; // an idle connection that is lost begins no call
             () = place.lost() => {}
             () = async {
-                let place = Some(Arc::clone(&place));
+                let peer = Peer { local, place: Some(Arc::clone(&place)), name: None };
                 match &self.section.tls {
-                    None => self.serve(stream, Peer { local, place, name: None }, false).await,
-                    Some(tls) => {
-                        if let Some((stream, http2, name)) = Box::pin(self.shake_hands(tls, stream)).await {
-                            self.serve(stream, Peer { local, name, place }, http2).await;
-                        }
-                    }
+                    None => self.serve(stream, peer, false).await,
+                    Some(tls) => Box::pin(self.serve_tls(tls, stream, peer)).await,
                 }
             } => {}
-            () = self.ending.told() => {}
+            () = self.clients.ending.begun() => {}
         }
         gauge.decrement(1.0);
     }
 
-    /// Does the TLS handshake. Returns the connection inside, true if HTTP/2 was agreed on, and the
-    /// name in the client's certificate where the gate knows clients by it.
-    async fn shake_hands(
-        &self,
-        tls: &tls::Listener,
-        stream: Box<dyn Stream>,
-    ) -> Option<(Box<dyn Stream>, bool, Option<Arc<str>>)> {
-        match tokio::time::timeout(HANDSHAKE, TlsAcceptor::from(tls.config()).accept(stream)).await {
-            Ok(Ok(stream)) => {
-                let session = stream.get_ref().1;
-                let http2 = session.alpn_protocol() == Some(b"h2");
-                let is_asked = self.parts.clients.as_ref().is_some_and(|clients| clients.takes_certificates());
-                let name = if is_asked { tls::client_name(session) } else { None };
-                return Some((Box::new(stream), http2, name));
+    /// Serves a client over TLS.
+    async fn serve_tls(&self, tls: &tls::Listener, stream: Box<dyn Stream>, peer: Peer) {
+        let now = || self.section.clock.now();
+        let shaken = Box::pin(self.handshakes.accept(tls.config(), stream, &self.section.name, now)).await;
+        let Some(stream) = shaken else { return };
+        let session = stream.get_ref().1;
+        let http2 = session.alpn_protocol() == Some(b"h2");
+        let is_asked = self.parts.clients.as_ref().is_some_and(|clients| clients.takes_certificates());
+        let name = if is_asked { tls::client_name(session) } else { None };
+        self.serve(Box::new(stream), Peer { name, ..peer }, http2).await;
+    }
+}
+
+// === impl ClientTasks ===
+
+impl ClientTasks {
+    /// Serves on until the last client is gone or the drain is over: a controller's lease release
+    /// must still get through. For the time of `leaving` more clients may come after the last one.
+    /// Then connections say goodbye, and a little later they end.
+    pub(super) async fn drain(&self, name: &str, clock: Clock, leaving: Duration, drain: Duration) {
+        self.tasks.close(); // from now on `wait` returns when there is none; new ones are still welcome
+        tracing::info!(gate = name, clients = self.tasks.len(), drain = duration(drain.as_secs_f64()), "draining");
+        for (least, patience, event) in [(leaving, drain, &self.closing), (Duration::ZERO, LAST_ANSWERS, &self.ending)]
+        {
+            tokio::select! {
+                () = async {
+                    clock.sleep(least).await;
+                    self.tasks.wait().await;
+                } => {}
+                () = clock.sleep(patience) => {}
             }
-            Ok(Err(error)) => self.handshake_errors.note(&self.section.name, &error, self.section.clock.now()),
-            Err(_) => tracing::debug!(gate = &*self.section.name, "a TLS handshake took too long"),
+            event.begin();
         }
-        None
-    }
-
-    /// Serves on, new calls too, until the last client is gone, and for the time of `leaving` at
-    /// least. At the end of the drain it stops in any case.
-    pub(crate) async fn drain(&self, leaving: Duration) {
-        let Section { name, clock, config, .. } = &*self.section;
-        let drain = [leaving, config.get().options.drain];
-        self::drain(name, &self.clients, *clock, drain, [&self.closing, &self.ending]).await;
+        self.tasks.wait().await;
+        tracing::info!(gate = name, "stopped");
     }
 }
 
-/// Returns the time for which a gate that is told to stop serves on even with no client: clients on
-/// other machines learn only then that it leaves. One that only its own machine reaches needs none.
-pub(super) fn leaving<'a>(sockets: impl IntoIterator<Item = &'a Bound>) -> Duration {
-    if sockets.into_iter().any(Bound::is_reached_from_elsewhere) { LEAVING } else { Duration::ZERO }
+/// Returns the least time to serve on after `stop`, even with no client: clients on other machines
+/// learn only then that the gate leaves. A gate for its own machine needs none.
+pub(super) fn leaving<'a>(sockets: impl IntoIterator<Item = &'a ListenSocket>) -> Duration {
+    if sockets.into_iter().any(ListenSocket::is_reached_from_elsewhere) { LEAVING } else { Duration::ZERO }
 }
 
-/// Serves on until the last client is gone or the drain is over: a controller's lease release must
-/// still get through. For the time of `leaving` more clients may come after the last one. Then
-/// connections say goodbye, and a little later they end.
-pub(super) async fn drain(
-    name: &str,
-    clients: &TaskTracker,
-    clock: Clock,
-    [leaving, drain]: [Duration; 2],
-    [closing, ending]: [&Parting; 2],
-) {
-    clients.close(); // from now on `wait` returns when there is none; new ones are still welcome
-    tracing::info!(gate = name, clients = clients.len(), drain = duration(drain.as_secs_f64()), "draining");
-    for (least, patience, parting) in [(leaving, drain, closing), (Duration::ZERO, LAST_WORDS, ending)] {
-        tokio::select! {
-            () = async {
-                clock.sleep(least).await;
-                clients.wait().await;
-            } => {}
-            () = clock.sleep(patience) => {}
-        }
-        parting.tell().await;
-    }
-    clients.wait().await;
-    tracing::info!(gate = name, "stopped");
-}
-
-/// As long as Go's and kube-apiserver's.
-const HANDSHAKE: Duration = Duration::from_secs(10);
-/// The time in which every node's kube-proxy learns that a pod of a Service leaves.
+/// The time for every node's kube-proxy to learn that a pod of a Service leaves.
 const LEAVING: Duration = Duration::from_secs(5);
-/// The time for answers that are on their way when the drain is over.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+/// The time for answers on their way when the drain is over.
+const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Returns the second in which a gate has stopped whose clients stay for so long.
+    /// Returns the second of a gate's end; its clients stay for these times.
     async fn stopped_after(leaving: u64, drain: u64, clients: &[u64]) -> u64 {
-        let (clock, tracker, parting) = (Clock::start(), TaskTracker::new(), [Parting::new(), Parting::new()]);
+        let clock = Clock::start();
+        let stopping = ClientTasks::default();
         for seconds in clients {
             let until = clock.now() + Duration::from_secs(*seconds);
-            tracker.spawn(async move { clock.sleep_until(until).await });
+            stopping.tasks.spawn(async move { clock.sleep_until(until).await });
         }
-        let patience = [leaving, drain].map(Duration::from_secs);
-        super::drain("drained", &tracker, clock, patience, parting.each_ref()).await;
+        stopping.drain("drained", clock, Duration::from_secs(leaving), Duration::from_secs(drain)).await;
         clock.now().since_start().as_secs()
     }
 

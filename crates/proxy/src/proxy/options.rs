@@ -18,7 +18,7 @@ pub struct Options {
     pub gate: spec::Gate,
     /// TLS on all listeners; `None` for plain HTTP.
     pub tls: Option<Arc<tls::Listener>>,
-    /// Tells who makes a call, where the gate asks.
+    /// Identifies callers, where the gate asks.
     pub clients: Option<Arc<Clients>>,
     /// The upstream of the calls.
     pub upstream: upstream::Options,
@@ -30,10 +30,10 @@ pub struct Options {
     pub drain: Duration,
 }
 
-/// The memory that a gate goes on with after a restart.
+/// The memory of a gate over a restart.
 #[derive(Clone, Debug, Default)]
 pub struct Past {
-    /// The salt of everything that is hashed.
+    /// The salt of all hashes.
     pub salt: Salt,
     /// The memory of the gate before, and its age.
     pub frozen: Option<(FrozenLimiter, Gap)>,

@@ -1,15 +1,15 @@
-//! Logs when the upstream has asked for a pause, on which signal, and when it is over: one line
-//! each.
+//! Logs the beginning of each pause with its signal, and its end: one line each.
 
 use super::parts::GateParts;
-use super::quotas::Kept;
+use super::quotas::QuotaReserve;
 use crate::api::Signal;
 use crate::limit::snapshot::{PauseTarget, PauseView};
+use crate::lock::lock;
 use crate::status::text::duration;
 use crate::telemetry::GateMeters;
 
-/// The pauses that the log knows. A pause that begins and ends between two looks shows in the
-/// metrics only.
+/// The pauses in the log. A pause shorter than the time between two looks shows in the metrics
+/// only.
 #[derive(Debug, Default)]
 pub(super) struct PauseLog {
     known: Vec<PauseTarget>,
@@ -18,7 +18,7 @@ pub(super) struct PauseLog {
 impl PauseLog {
     /// Looks at the limiter, and logs what has changed since the last look.
     pub(super) fn look(&mut self, gate: &GateParts) {
-        let signal = gate.last_signal.get().map_or("", Signal::word);
+        let signal = lock(&gate.last_signal).map_or("", Signal::word);
         let (now, pauses) = gate.driver.look(|limiter, now| (now, limiter.pauses(now)));
         let config = gate.config.get();
         let meters = &config.meters;
@@ -27,17 +27,12 @@ impl PauseLog {
         let (begun, over) = changes(&mut self.known, &pauses);
         for PauseView { who, until, heard } in begun {
             let whose = if let PauseTarget::Credential(whose) = who { Some(whose) } else { None };
-            let kept = quotas.kept(whose, config.options.gate.throttling.reserve, (until, now));
+            let kept = quotas.kept(whose, config.options.gate.throttling.reserve, until, now);
             let who = name(who, meters);
             let lasts = duration((until - now).as_secs_f64());
             if heard {
-                tracing::info!(
-                    gate,
-                    who,
-                    lasts,
-                    "upstream asked a gate for a pause that shares a bucket with this one"
-                );
-            } else if let Some(Kept { left, limit }) = kept {
+                tracing::info!(gate, who, lasts, "pausing: another gate that shares this bucket was told to wait");
+            } else if let Some(QuotaReserve { left, limit }) = kept {
                 tracing::info!(
                     gate,
                     signal,
@@ -57,7 +52,7 @@ impl PauseLog {
     }
 }
 
-/// Returns the pauses that have begun and those that are over, and makes `known` those that are on.
+/// Returns the new pauses and the ended ones, and updates `known`.
 fn changes(known: &mut Vec<PauseTarget>, pauses: &[PauseView]) -> (Vec<PauseView>, Vec<PauseTarget>) {
     let over = known.extract_if(.., |who| !pauses.iter().any(|pause| pause.who == *who)).collect();
     let begun: Vec<PauseView> = pauses.iter().filter(|pause| !known.contains(&pause.who)).copied().collect();

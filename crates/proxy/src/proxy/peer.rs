@@ -8,7 +8,7 @@ use crate::places::Place;
 /// A client, as far as its connection tells.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Peer {
-    /// The address of this machine that it has reached; `None` over a Unix socket.
+    /// The client's address of this machine; `None` over a Unix socket.
     pub(crate) local: Option<IpAddr>,
     /// The name in its certificate, where the gate knows clients by it; empty if it has none.
     pub(crate) name: Option<Arc<str>>,

@@ -1,31 +1,31 @@
-//! The quotas of the upstream as its answers told them last. They are for people who look, not for
-//! decisions.
+//! The upstream's quotas by its last answers. They are for people, not for decisions.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use crate::api::signals::Quota;
+use crate::lock::lock;
 use crate::moment::Moment;
 use crate::status;
 
-/// The quotas that answers told of, by resource and by owner.
+/// The upstream's quotas, by resource and owner.
 #[derive(Debug, Default)]
-pub(crate) struct Quotas(Mutex<BTreeMap<(String, u64), Seen>>);
+pub(crate) struct Quotas(Mutex<BTreeMap<(String, u64), QuotaLevel>>);
 
-/// A quota at the last answer that told it.
+/// A quota as of its last answer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct QuotaLevel {
     pub(crate) limit: Option<u64>,
     pub(crate) remaining: u64,
-    /// The moment from which it is whole again.
+    /// The moment of its reset.
     pub(crate) resets_at: Option<Moment>,
     pub(crate) at: Moment,
 }
 
 /// What is left of a quota, and kept for others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Kept {
+pub(crate) struct QuotaReserve {
     pub(crate) left: u64,
     pub(crate) limit: u64,
 }
@@ -33,15 +33,15 @@ pub(crate) struct Kept {
 // === impl Quotas ===
 
 impl Quotas {
-    /// Notes what an answer told. `whose` is the salted hash of the credential or account that
+    /// Notes the quotas in an answer. `whose` is the salted hash of the credential or account that
     /// limits are split by, or zero.
     pub(crate) fn note(&self, quotas: Vec<Quota>, whose: u64, now: Moment) {
         if quotas.is_empty() {
             return;
         }
-        let mut known = self.lock();
+        let mut known = lock(&self.0);
         for Quota { resource, limit, remaining, resets_in } in quotas {
-            let seen = Seen { limit, remaining, resets_at: resets_in.map(|wait| now + wait), at: now };
+            let seen = QuotaLevel { limit, remaining, resets_at: resets_in.map(|wait| now + wait), at: now };
             known.insert((resource.into_owned(), whose), seen);
         }
         while known.len() > MOST {
@@ -50,27 +50,27 @@ impl Quotas {
         }
     }
 
-    /// Returns what is known, by resource: the name of whose quota it is, which is empty if the
-    /// gate tells no callers apart, and the quota. One that was not told for a day is forgotten.
-    pub(crate) fn list(&self, now: Moment) -> Vec<(String, String, Seen)> {
-        let mut known = self.lock();
+    /// Returns the quotas of the last day by resource and owner. The owner's name is empty if the
+    /// gate does not tell callers apart.
+    pub(crate) fn list(&self, now: Moment) -> Vec<(String, String, QuotaLevel)> {
+        let mut known = lock(&self.0);
         known.retain(|_, seen| now - seen.at < REMEMBERED);
-        let row = |((resource, whose), seen): (&(String, u64), &Seen)| (resource.clone(), name(*whose), *seen);
+        let row = |((resource, whose), seen): (&(String, u64), &QuotaLevel)| (resource.clone(), name(*whose), *seen);
         known.iter().map(row).collect()
     }
 
-    /// Returns the quota of a credential, or of any, for whose reserve a pause ends then: some of it
-    /// is left, no more than this fraction, and the pause is over when it is whole again at the
-    /// latest. A longer pause is the upstream's.
-    pub(crate) fn kept(&self, whose: Option<u64>, reserve: f64, (ends, now): (Moment, Moment)) -> Option<Kept> {
-        let known = self.lock();
+    /// Returns the quota behind a pause for a reserve, of one credential or of any. Some of the
+    /// quota is left, at most the fraction `reserve`, and the pause ends with the quota's reset at
+    /// the latest. A longer pause is the upstream's.
+    pub(crate) fn kept(&self, whose: Option<u64>, reserve: f64, ends: Moment, now: Moment) -> Option<QuotaReserve> {
+        let known = lock(&self.0);
         let of_whom = known.iter().filter(|((_, of), _)| whose.is_none_or(|whose| whose == *of));
         of_whom.filter_map(|(_, seen)| seen.kept(reserve, ends, now)).min_by_key(|kept| kept.left)
     }
 
-    /// Returns the credentials of which a quota is known.
+    /// Returns the credentials with a known quota.
     pub(crate) fn credentials(&self) -> BTreeSet<u64> {
-        self.lock().keys().map(|(_, whose)| *whose).filter(|whose| *whose != 0).collect()
+        lock(&self.0).keys().map(|(_, whose)| *whose).filter(|whose| *whose != 0).collect()
     }
 
     /// Returns the same for the status page; `wall` gives the time of day in milliseconds.
@@ -85,35 +85,31 @@ impl Quotas {
         });
         rows.collect()
     }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<(String, u64), Seen>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
-// === impl Seen ===
+// === impl QuotaLevel ===
 
-impl Seen {
-    fn kept(&self, reserve: f64, ends: Moment, now: Moment) -> Option<Kept> {
+impl QuotaLevel {
+    fn kept(&self, reserve: f64, ends: Moment, now: Moment) -> Option<QuotaReserve> {
         let limit = self.limit?;
         let whole = self.resets_at.filter(|at| *at > now)?;
         #[expect(clippy::cast_precision_loss, reason = "quotas stay far below 2^52")]
         let is_kept = self.remaining > 0 && self.remaining as f64 <= limit as f64 * reserve;
-        (is_kept && ends <= whole + SLACK).then_some(Kept { left: self.remaining, limit })
+        (is_kept && ends <= whole + SLACK).then_some(QuotaReserve { left: self.remaining, limit })
     }
 }
 
-/// Returns a name that tells a handful of accounts apart, and is useless for anything else.
+/// Returns a name to tell a handful of accounts apart, useless for anything else.
 fn name(whose: u64) -> String {
     if whose == 0 { String::new() } else { format!("{:06x}", whose & 0xff_ffff) }
 }
 
-/// The difference between a pause and the quota that it is of: each is reckoned from its own look at the
-/// clock, and upstreams tell whole seconds.
+/// The tolerance between the ends of a pause and of its quota: each is computed from its own
+/// reading of the clock, and upstreams send whole seconds.
 const SLACK: Duration = Duration::from_secs(2);
-/// The most quotas that are remembered.
+/// The most quotas to remember.
 const MOST: usize = 100;
-/// The time for which one is.
+/// The time to remember a quota.
 const REMEMBERED: Duration = Duration::from_secs(24 * 3600);
 
 #[cfg(test)]
@@ -152,8 +148,8 @@ mod tests {
     fn a_reserve_is_told_from_a_longer_pause_of_the_upstreams() {
         let (quotas, at) = (Quotas::default(), Moment::from_millis);
         quotas.note(quota("core", 1), 1, at(1000));
-        let kept = |whose, reserve, ends| quotas.kept(whose, reserve, (at(ends), at(2000)));
-        let told = Some(Kept { left: 1, limit: 10 });
+        let kept = |whose, reserve, ends| quotas.kept(whose, reserve, at(ends), at(2000));
+        let told = Some(QuotaReserve { left: 1, limit: 10 });
         assert_eq!((kept(Some(1), 0.1, 61_000), kept(None, 0.1, 61_000)), (told, told));
         assert_eq!(kept(Some(1), 0.1, 5_000), told, "max_pause may end it sooner");
         assert_eq!(kept(Some(1), 0.1, 70_000), None, "the upstream asked for a longer one");

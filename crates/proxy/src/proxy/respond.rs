@@ -1,4 +1,4 @@
-//! Turns every way of not getting the upstream's answer into an answer of the gate's own.
+//! The gate's own answers, in place of a missing upstream response.
 //!
 //! On Kubernetes gates it is a `metav1.Status`, on others `application/problem+json`; it names the
 //! gate, the class, the reason and the wait.
@@ -14,9 +14,9 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header};
 
 pub(crate) use self::text::add_timing;
-use self::text::{Answer, message};
+use self::text::{OwnAnswer, message};
 use super::body::Body;
-use super::failure::Failure;
+use super::failure::CallFailure;
 use super::observe::CallContext;
 use crate::api::Verb;
 use crate::classify::ApiKind;
@@ -45,16 +45,16 @@ impl Responder {
         Self { gate, kind, clock, refusals: AtomicU64::new(0), hasher: RandomState::new() }
     }
 
-    /// Answers a call that got no answer from the upstream.
-    pub(crate) fn answer(&self, failure: &Failure, context: &CallContext) -> Response<Body> {
+    /// Answers a call without an upstream response.
+    pub(crate) fn answer(&self, failure: &CallFailure, context: &CallContext) -> Response<Body> {
         let class = context.config.meters.class_name(context.call.class);
         let method = &context.method;
-        let answer = if let Failure::Refused(refusal) = failure {
+        let answer = if let CallFailure::Refused(refusal) = failure {
             self.refusal(refusal, class, context)
         } else {
             let (status, retry_after) = own_failure(failure, context.call.call.verb, method);
             let message = format!("tidegate: gate {:?}, class {class:?}: {failure}", self.gate);
-            Answer { retry_after, in_header: true, ..Answer::new(status, message) }
+            OwnAnswer { retry_after, in_header: true, ..OwnAnswer::new(status, message) }
         };
         match context.call.form.filter(|_| speaks_of_the_upstream(failure)) {
             Some(form) => self.build_in(form, &answer, context),
@@ -62,33 +62,33 @@ impl Responder {
         }
     }
 
-    /// Answers a request that the guard turned away.
+    /// Answers a request for the guard.
     pub(crate) fn turned_away(&self, status: StatusCode, violation: &dyn Display, method: &Method) -> Response<Body> {
         let message = format!("tidegate: gate {:?}: {violation}", self.gate);
-        self.build(&Answer::new(status, message), method)
+        self.build(&OwnAnswer::new(status, message), method)
     }
 
-    /// Answers a call that panicked.
+    /// Answers a call after a panic.
     pub(crate) fn broken(&self) -> Response<Body> {
         let message = format!("tidegate: gate {:?}: a fault of the gate; its log has more", self.gate);
         let status = StatusCode::INTERNAL_SERVER_ERROR;
-        self.build(&Answer::new(status, message), &Method::GET)
+        self.build(&OwnAnswer::new(status, message), &Method::GET)
     }
 
-    fn refusal(&self, refusal: &Refusal, class: &str, context: &CallContext) -> Answer {
+    fn refusal(&self, refusal: &Refusal, class: &str, context: &CallContext) -> OwnAnswer {
         let policy = context.config.options.gate.retry_after;
         let kept = if refusal.reason == Reason::Pause { context.kept(refusal.retry_at) } else { None };
         let now = self.clock.now();
         let wait = whole_seconds(refusal.retry_at - now);
         let retry_after = Some(self.spread(wait, refusal.reason));
         let in_header = policy.is_on(refusal.reason, self.kind);
-        let message = message((&self.gate, class), refusal, kept, now);
+        let message = message(&self.gate, class, refusal, kept, now);
         let status = StatusCode::TOO_MANY_REQUESTS;
-        Answer { status, reason: Some(refusal.reason), retry_after, in_header, message }
+        OwnAnswer { status, reason: Some(refusal.reason), retry_after, in_header, message }
     }
 
     /// Builds an answer in the form of a provider, as its SDKs retry it.
-    fn build_in(&self, form: Form, answer: &Answer, context: &CallContext) -> Response<Body> {
+    fn build_in(&self, form: Form, answer: &OwnAnswer, context: &CallContext) -> Response<Body> {
         let nth = self.refusals.fetch_add(1, Ordering::Relaxed);
         let request_id = format!("tidegate-{:016x}", self.hasher.hash_one((nth, "request")));
         let concerns_key = answer.reason.is_some_and(Reason::concerns_key);
@@ -112,8 +112,8 @@ impl Responder {
         response
     }
 
-    /// Spreads queue refusals upwards by up to a fifth: otherwise all calls that were refused
-    /// together would be back together.
+    /// Spreads queue refusals upwards by up to a fifth: otherwise all calls refused together would
+    /// come back together.
     fn spread(&self, seconds: u64, reason: Reason) -> u64 {
         if reason.concerns_key() || reason == Reason::Deadline {
             return seconds;
@@ -122,7 +122,7 @@ impl Responder {
         seconds + self.hasher.hash_one(nth) % (seconds / 5 + 1)
     }
 
-    fn build(&self, answer: &Answer, method: &Method) -> Response<Body> {
+    fn build(&self, answer: &OwnAnswer, method: &Method) -> Response<Body> {
         let (kind, text) = match self.kind {
             ApiKind::Kubernetes => ("application/json", answer.status_object()),
             ApiKind::Http => ("application/problem+json", answer.problem(&self.gate)),
@@ -147,10 +147,10 @@ impl Responder {
     }
 }
 
-/// True for a failure that a client of the upstream may try again; the others concern the gate and
+/// True for failures of the upstream, to be retried by its clients; the others concern the gate and
 /// its credentials.
-fn speaks_of_the_upstream(failure: &Failure) -> bool {
-    !matches!(failure, Failure::Client | Failure::Denied(_) | Failure::Forbidden(_))
+fn speaks_of_the_upstream(failure: &CallFailure) -> bool {
+    !matches!(failure, CallFailure::Client | CallFailure::Denied(_) | CallFailure::Forbidden(_))
 }
 
 /// Marks an answer as the gate's own.
@@ -164,24 +164,24 @@ fn mark(headers: &mut HeaderMap, reason: Option<Reason>) {
 /// Returns the status for a failure of the gate's own (docs/internals/design.md, "The gate's own failures"),
 /// and its Retry-After: as nearly what the direct failure would have meant to the client as a
 /// status can say.
-fn own_failure(failure: &Failure, verb: Verb, method: &Method) -> (StatusCode, Option<u64>) {
+fn own_failure(failure: &CallFailure, verb: Verb, method: &Method) -> (StatusCode, Option<u64>) {
     let safe = *method == Method::GET || *method == Method::HEAD;
     match failure {
-        Failure::Client => (StatusCode::BAD_REQUEST, None),
-        Failure::Denied(denied) => denied.status(),
-        Failure::Forbidden(CredentialRefusal::Unauthenticated) => (StatusCode::UNAUTHORIZED, None),
-        Failure::Forbidden(_) => (StatusCode::FORBIDDEN, None),
+        CallFailure::Client => (StatusCode::BAD_REQUEST, None),
+        CallFailure::Denied(denied) => denied.status(),
+        CallFailure::Forbidden(CredentialRefusal::Unauthenticated) => (StatusCode::UNAUTHORIZED, None),
+        CallFailure::Forbidden(_) => (StatusCode::FORBIDDEN, None),
         // client-go would have tried a reset GET again by itself; with the header it still does.
-        Failure::Lost | Failure::Unproven(_) => (StatusCode::BAD_GATEWAY, safe.then_some(1)),
-        Failure::Refused(_) => (StatusCode::TOO_MANY_REQUESTS, None),
-        Failure::Timeout(_) => (StatusCode::GATEWAY_TIMEOUT, None),
+        CallFailure::Lost | CallFailure::Unproven(_) => (StatusCode::BAD_GATEWAY, safe.then_some(1)),
+        CallFailure::Refused(_) => (StatusCode::TOO_MANY_REQUESTS, None),
+        CallFailure::Timeout(_) => (StatusCode::GATEWAY_TIMEOUT, None),
         // A reflector resumes from its last version after a 429; on a 502 it would list everything
         // again.
-        Failure::Unconnected(_) if verb == Verb::Watch => (StatusCode::TOO_MANY_REQUESTS, None),
-        Failure::Unconnected(Some(why)) if matches!(why.what, DialFailure::Forbidden(_)) => {
+        CallFailure::Unconnected(_) if verb == Verb::Watch => (StatusCode::TOO_MANY_REQUESTS, None),
+        CallFailure::Unconnected(Some(why)) if matches!(why.what, DialFailure::Forbidden(_)) => {
             (StatusCode::FORBIDDEN, None)
         }
-        Failure::Unconnected(_) => (StatusCode::BAD_GATEWAY, None),
+        CallFailure::Unconnected(_) => (StatusCode::BAD_GATEWAY, None),
     }
 }
 
@@ -192,7 +192,7 @@ fn whole_seconds(wait: Duration) -> u64 {
 }
 
 const REFUSAL: HeaderName = HeaderName::from_static("tidegate-refusal");
-/// A day: "never" must still be a number that clients can add to a clock.
+/// A day: "never" must still be a number to add to a clock.
 const LONGEST: u64 = 86_400;
 
 #[cfg(test)]
@@ -243,10 +243,13 @@ mod tests {
     #[test]
     fn a_failure_of_the_gate_means_what_the_direct_failure_would_have() {
         let (get, put) = (Method::GET, Method::PUT);
-        assert_eq!(own_failure(&Failure::Unconnected(None), Verb::Watch, &get), (StatusCode::TOO_MANY_REQUESTS, None));
-        assert_eq!(own_failure(&Failure::Unconnected(None), Verb::List, &get), (StatusCode::BAD_GATEWAY, None));
-        assert_eq!(own_failure(&Failure::Lost, Verb::Get, &get), (StatusCode::BAD_GATEWAY, Some(1)));
-        assert_eq!(own_failure(&Failure::Lost, Verb::Watch, &get), (StatusCode::BAD_GATEWAY, Some(1)));
-        assert_eq!(own_failure(&Failure::Lost, Verb::Update, &put), (StatusCode::BAD_GATEWAY, None));
+        assert_eq!(
+            own_failure(&CallFailure::Unconnected(None), Verb::Watch, &get),
+            (StatusCode::TOO_MANY_REQUESTS, None)
+        );
+        assert_eq!(own_failure(&CallFailure::Unconnected(None), Verb::List, &get), (StatusCode::BAD_GATEWAY, None));
+        assert_eq!(own_failure(&CallFailure::Lost, Verb::Get, &get), (StatusCode::BAD_GATEWAY, Some(1)));
+        assert_eq!(own_failure(&CallFailure::Lost, Verb::Watch, &get), (StatusCode::BAD_GATEWAY, Some(1)));
+        assert_eq!(own_failure(&CallFailure::Lost, Verb::Update, &put), (StatusCode::BAD_GATEWAY, None));
     }
 }

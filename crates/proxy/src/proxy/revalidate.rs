@@ -1,13 +1,12 @@
-//! Revalidation: an answer that its upstream can vouch for is kept, and a 304 is answered from it.
+//! Revalidation: kept answers, and 304s answered from them.
 //!
 //! An answer with an ETag or a Last-Modified is kept in memory for the client that asked. When it
 //! asks again, the call goes upstream as always, with If-None-Match or If-Modified-Since. If the
-//! upstream says that nothing has changed, the client gets what is kept, byte for byte. Nothing is
-//! ever answered without asking, so that nothing is older than its question. What may be kept, for
-//! which requests it holds, and what a 304 confirms is RFC 9111's to say, in the words of
-//! `http-cache-semantics`. A 304 that proves nothing is no answer to a client that made no
-//! condition: its call is made again without one. A client that makes its own conditions has its
-//! own cache, and is left alone.
+//! upstream answers 304, the client gets the kept answer, byte for byte. Nothing is answered without
+//! asking, so nothing is older than its question. RFC 9111 says what may be kept, for which requests
+//! it holds, and what a 304 confirms, by `http-cache-semantics`. A 304 that proves nothing is no
+//! answer to a client that made no condition: its call is made again without one. A client that
+//! makes its own conditions has its own cache, and is left alone.
 
 mod identity;
 mod kept;
@@ -25,50 +24,49 @@ use http::{HeaderValue, Method, StatusCode, request};
 use http_body::Frame;
 
 use self::identity::Identity;
-use self::kept::{Answer, Draft};
+use self::kept::{Draft, KeptAnswer};
 use self::rules::{Proof, Rules};
-use self::store::Store;
+use self::store::AnswerStore;
 use crate::upstream::hides_fields;
 
-/// The answers that a gate keeps. Cheap to clone.
+/// The kept answers of a gate. Cheap to clone.
 #[derive(Clone, Default)]
 pub(crate) struct Answers {
-    shared: Arc<Shared>,
+    shared: Arc<AnswersState>,
 }
 
 #[derive(Default)]
-struct Shared {
-    store: Mutex<Store>,
-    /// True once a 304 named another answer than the one that was asked about.
+struct AnswersState {
+    store: Mutex<AnswerStore>,
+    /// True once a 304 named an ETag other than the condition's.
     names_mislead: AtomicBool,
-    /// True once a 304 did not repeat the date that was asked about.
+    /// True once a 304 did not repeat the date of the condition.
     dates_mislead: AtomicBool,
 }
 
-/// A call whose answer may be kept, and the answer that is kept already.
+/// A question to the upstream: the call, and the kept answer if there is one.
 pub(crate) struct Question {
     answers: Answers,
     identity: Arc<Identity>,
     /// The request without the conditions.
     request: request::Parts,
-    kept: Option<Arc<Answer>>,
+    kept: Option<Arc<KeptAnswer>>,
 }
 
-/// The meaning of the upstream's answer for what is kept.
-pub(crate) enum Meaning {
-    /// It is the client's, and nothing more.
+/// The upstream's reply to a question.
+pub(crate) enum Reply {
+    /// An answer for the client, and nothing more.
     Pass,
-    /// It is the client's, and may be kept as it flows.
-    New(Box<Keeping>),
+    /// An answer for the client, to be kept as it flows.
+    New(Box<AnswerRecorder>),
     /// Nothing has changed: the client gets this head and body.
     Unchanged(Box<response::Parts>, Bytes),
-    /// It proves nothing of what is kept: there is no answer for the client, and this request has
-    /// to be made without conditions.
+    /// A 304 without proof: this request must be made without conditions.
     Unproven(Box<request::Parts>),
 }
 
-/// An answer that is kept as it flows. If it is dropped before its end, nothing is kept.
-pub(crate) struct Keeping {
+/// Keeps an answer as it flows. If it is dropped before the end, nothing is kept.
+pub(crate) struct AnswerRecorder {
     answers: Answers,
     identity: Arc<Identity>,
     draft: Option<Draft>,
@@ -77,23 +75,20 @@ pub(crate) struct Keeping {
 // === impl Answers ===
 
 impl Answers {
-    /// Bounds the bytes that are kept. An upstream that misled is believed again: whoever changes
-    /// the configuration may have mended it.
+    /// Bounds the bytes. After a change of the configuration an upstream is believed again.
     pub(crate) fn resize(&self, max_bytes: usize) {
         self.store().resize(max_bytes);
         self.shared.names_mislead.store(false, Ordering::Relaxed);
         self.shared.dates_mislead.store(false, Ordering::Relaxed);
     }
 
-    /// Returns the bytes that are kept, and those of answers that clients have not read to their
-    /// end.
+    /// Returns the bytes of kept answers, and of bodies that clients still read.
     pub(crate) fn bytes(&self) -> usize {
         self.store().bytes()
     }
 
-    /// Asks for the answer to a request, which gets the conditions of the one that is kept. `None`
-    /// for requests that are left alone. The gate's own credential and client certificate, if it
-    /// has them, are those of this `version`.
+    /// Adds the condition of the kept answer to a request. `None` if the request is left alone.
+    /// `version` is that of the gate's own credential and client certificate.
     pub(crate) fn ask(&self, parts: &mut request::Parts, version: [u64; 2]) -> Option<Question> {
         if self.shared.names_mislead.load(Ordering::Relaxed) || !may_ask(parts) {
             return None;
@@ -115,7 +110,7 @@ impl Answers {
         !(rules.is_by_date() && self.shared.dates_mislead.load(Ordering::Relaxed))
     }
 
-    fn store(&self) -> MutexGuard<'_, Store> {
+    fn store(&self) -> MutexGuard<'_, AnswerStore> {
         // Nothing under the lock can panic half-way; what were left is bounded, and is never given
         // out without asking.
         self.shared.store.lock().unwrap_or_else(PoisonError::into_inner)
@@ -126,14 +121,14 @@ impl Answers {
 
 impl Question {
     /// Reads the head of the upstream's answer.
-    pub(crate) fn answered(self, head: &response::Parts) -> Meaning {
+    pub(crate) fn answered(self, head: &response::Parts) -> Reply {
         match (head.status, &self.kept) {
             (StatusCode::NOT_MODIFIED, Some(kept)) => {
                 match kept.rules.confirmed(&self.request.headers, &head.headers) {
-                    Proof::Same => Meaning::Unchanged(Box::new(kept.head(&head.headers)), Answer::body(kept)),
+                    Proof::Same => Reply::Unchanged(Box::new(kept.head(&head.headers)), KeptAnswer::body(kept)),
                     Proof::SameOnce => {
                         self.answers.store().forget(&self.identity);
-                        Meaning::Unchanged(Box::new(kept.head(&head.headers)), Answer::body(kept))
+                        Reply::Unchanged(Box::new(kept.head(&head.headers)), KeptAnswer::body(kept))
                     }
                     Proof::None => {
                         let is_by_date = kept.rules.is_by_date();
@@ -147,23 +142,22 @@ impl Question {
             },
             // A failure says nothing of the object.
             (status, Some(_)) if !status.is_server_error() && status != StatusCode::TOO_MANY_REQUESTS => self.forget(),
-            _ => Meaning::Pass,
+            _ => Reply::Pass,
         }
     }
 
-    fn keep(self, head: &response::Parts, rules: Rules) -> Meaning {
+    fn keep(self, head: &response::Parts, rules: Rules) -> Reply {
         let Self { answers, identity, .. } = self;
         let most = answers.store().longest();
         match Draft::begin(head, rules, identity.bytes(), most, *identity.method() == Method::HEAD) {
-            Some(draft) => Meaning::New(Box::new(Keeping { answers, identity, draft: Some(draft) })),
-            None => Meaning::Pass,
+            Some(draft) => Reply::New(Box::new(AnswerRecorder { answers, identity, draft: Some(draft) })),
+            None => Reply::Pass,
         }
     }
 
-    /// The upstream is not asked in this way any more. One that names another answer is not to be
-    /// believed at all. A date is another matter: it is by the rules to say of an earlier answer
-    /// that it was not modified since, and to say no date at all.
-    fn unproven(self, is_by_date: bool) -> Meaning {
+    /// Stops asking the upstream in this way. If it confirmed another ETag, it is not asked at all.
+    /// A date is less: the rules allow a 304 for an earlier answer, and a 304 without a date.
+    fn unproven(self, is_by_date: bool) -> Reply {
         let Self { answers, identity, request, .. } = self;
         let shared = &answers.shared;
         if is_by_date {
@@ -183,19 +177,19 @@ impl Question {
                 );
             }
         }
-        Meaning::Unproven(Box::new(request))
+        Reply::Unproven(Box::new(request))
     }
 
     /// The kept response is no longer the answer.
-    fn forget(self) -> Meaning {
+    fn forget(self) -> Reply {
         self.answers.store().forget(&self.identity);
-        Meaning::Pass
+        Reply::Pass
     }
 }
 
-// === impl Keeping ===
+// === impl AnswerRecorder ===
 
-impl Keeping {
+impl AnswerRecorder {
     /// Keeps a frame. False if there is no room for it: nothing will be kept.
     pub(crate) fn keep(&mut self, frame: &Frame<Bytes>) -> bool {
         let fits = match (&mut self.draft, frame.data_ref()) {
@@ -212,7 +206,7 @@ impl Keeping {
         fits
     }
 
-    /// Keeps the answer, which is complete.
+    /// Keeps the complete answer.
     pub(crate) fn finish(mut self) {
         if let Some(draft) = self.draft.take() {
             let mut store = self.answers.store();
@@ -226,7 +220,7 @@ impl Keeping {
     }
 }
 
-/// True for a GET or HEAD without body, conditions or ranges, whose client lets its answer be kept.
+/// True for a GET or HEAD without body, conditions, ranges or `no-store`.
 fn may_ask(parts: &request::Parts) -> bool {
     let headers = &parts.headers;
     let has_body = headers.contains_key(http::header::TRANSFER_ENCODING)

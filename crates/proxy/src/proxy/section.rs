@@ -1,12 +1,12 @@
-//! A section of the configuration at work: everything that its gates share.
+//! A section of the configuration at work: the common part of its gates.
 //!
-//! They share the settings in force and their generation, the meters, the log, and the bounds on
-//! memory. Each gate owns its limiter, keys and connections ([`GateParts`]), so that a gate is
-//! cheap to make and to drop while others of the section run.
+//! The gates share the settings in force and their generation, the meters, the log, and the bounds
+//! on memory. Each gate owns its limiter, keys and connections ([`GateParts`]), so that it is cheap
+//! to make and to drop while others of the section run.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use super::gate_config::{CurrentConfig, GateConfig};
 use super::guard::buffers::Buffers;
@@ -17,10 +17,11 @@ use crate::classify::{ApiKind, Salt, number_of_origin};
 use crate::clients::Clients;
 use crate::clock::Clock;
 use crate::limit::{Limiter, Questions};
+use crate::lock::lock;
 use crate::telemetry::{GateMeters, UpstreamMeters};
 use crate::{spec, tls, upstream};
 
-/// Everything that the gates of a section share.
+/// The common part of the gates of a section.
 pub(crate) struct Section {
     pub(crate) name: Arc<str>,
     pub(crate) kind: ApiKind,
@@ -30,13 +31,13 @@ pub(crate) struct Section {
     /// The settings in force, with their generation, the meters and the log.
     pub(crate) config: Arc<CurrentConfig>,
     /// The bytes of large heads and of unread answers.
-    pub(crate) buffers: Arc<Buffers>,
+    pub(crate) buffers: Buffers,
     /// The bytes of the bodies of waiting calls.
     pub(crate) waiting_bytes: Arc<AtomicUsize>,
     responder: Arc<respond::Responder>,
     shadow: bool,
     salt: Salt,
-    /// The moments at which its gates ask stores.
+    /// The moments of the gates' questions to stores.
     questions: Questions,
     /// The lock is held while a gate is made or the settings change.
     gates: Mutex<Vec<Weak<GateParts>>>,
@@ -60,7 +61,7 @@ impl Section {
             questions: Questions::default(),
             clock,
             config: Arc::new(CurrentConfig::new(GateConfig::new(options, 0, meters))),
-            buffers: Arc::default(),
+            buffers: Buffers::default(),
             waiting_bytes: Arc::default(),
             responder: Arc::new(respond::Responder::new(Arc::clone(&name), kind, clock)),
             name,
@@ -68,16 +69,12 @@ impl Section {
         }
     }
 
-    /// Makes the parts of one more gate, whose calls go to `target`, by these names.
+    /// Makes the parts of one more gate for `target`. `dns` replaces the section's.
     pub(crate) fn parts(&self, target: upstream::Target, dns: Option<upstream::Dns>) -> Arc<GateParts> {
-        let mut gates = self.lock();
+        let mut gates = lock(&self.gates);
         let GateConfig { options, generation, .. } = &*self.config.get();
-        let host = options
-            .gate
-            .hosts
-            .as_ref()
-            .map(|_| target.server_name.as_deref().unwrap_or_else(|| target.authority.host()));
-        let host: Option<Arc<str>> = host.map(Into::into);
+        let host = || target.server_name.as_deref().unwrap_or_else(|| target.authority.host());
+        let host: Option<Arc<str>> = options.gate.hosts.as_ref().map(|_| host().into());
         // The salt may be that of the process before, and no two processes may have one seed.
         let seed = RandomState::new().hash_one("jitter");
         let limiter = Limiter::new(options.gate.policy.clone(), seed, self.clock.now());
@@ -117,14 +114,14 @@ impl Section {
         parts
     }
 
-    /// The gates that are there.
+    /// Returns the living gates.
     pub(crate) fn gates(&self) -> Vec<Arc<GateParts>> {
-        self.lock().iter().filter_map(Weak::upgrade).collect()
+        lock(&self.gates).iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Takes over the settings that need no restart, for all gates at once.
+    /// Applies the reloadable settings to all gates at once.
     pub(crate) fn reconfigure(&self, mut options: Options) {
-        let gates = self.lock();
+        let gates = lock(&self.gates);
         let before = self.config.get();
         let upstream::Options { target, tls, injector, own, dns, .. } = before.options.upstream.clone();
         options.upstream = upstream::Options { target, tls, injector, own, dns, ..options.upstream };
@@ -139,14 +136,10 @@ impl Section {
         swap();
         bound_answers(&gates, &next.options.gate);
     }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Weak<GateParts>>> {
-        self.gates.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
-/// Shares the room for kept answers out among the gates that take calls: where there are hosts, the
-/// section's first gate takes none.
+/// Divides the memory for kept answers among the gates with calls. Where there are hosts, the
+/// section's first gate has none.
 fn bound_answers(gates: &[Weak<GateParts>], gate: &spec::Gate) {
     let gates: Vec<_> = gates.iter().filter_map(Weak::upgrade).collect();
     let sharers = gates.len() - usize::from(gate.hosts.is_some());

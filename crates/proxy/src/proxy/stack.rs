@@ -17,7 +17,7 @@ use tower_http::catch_panic::{CatchPanic, CatchPanicLayer, ResponseForPanic};
 
 use super::admission::{self, PendingCall};
 use super::body::Body;
-use super::failure::Failure;
+use super::failure::CallFailure;
 use super::observe::CallContext;
 use super::parts::GateParts;
 use super::peer::Peer;
@@ -26,49 +26,51 @@ use super::{forward, guard};
 use crate::upstream::Inbound;
 
 /// The body that reaches hyper: boxed once per response by `catch-panic`, never per frame.
-pub(crate) type Sent = tower_http::body::UnsyncBoxBody<bytes::Bytes, tower_http::BoxError>;
+pub(crate) type BoxBody = tower_http::body::UnsyncBoxBody<bytes::Bytes, tower_http::BoxError>;
 
 /// The path of a connection's calls. It has one type for all listeners: hyper's part of a
 /// connection is large, and is there once.
-pub(crate) type Path = CatchPanic<Answerer, Broken>;
+pub(crate) type Path = CatchPanic<Answerer, PanicAnswer>;
 
-/// The upper end of the path, as one listener has it.
+/// The upper end of one listener's path.
 #[derive(Clone, derive_more::Debug)]
 #[debug("Answerer")]
-pub(crate) struct Answerer(Arc<dyn Fn(Request<Inbound>) -> Answering + Send + Sync>);
+pub(crate) struct Answerer(Arc<dyn Fn(Request<Inbound>) -> PendingAnswer + Send + Sync>);
 
-/// An answer that is there, or the call that it will come of.
-pub(crate) type Answering = Either<Ready<Answered>, Pin<Box<dyn Future<Output = Answered> + Send>>>;
+/// An answer, or the future of one.
+pub(crate) type PendingAnswer = Either<Ready<AnswerResult>, Pin<Box<dyn Future<Output = AnswerResult> + Send>>>;
 
-type Answered = Result<Response<Body>, Infallible>;
+type AnswerResult = Result<Response<Body>, Infallible>;
 
-/// Returns the path for one connection, whose client is `peer`.
+/// Returns the path for one connection of `peer`.
 pub(crate) fn stack(gate: &Arc<GateParts>, peer: Peer) -> Path {
     let responder = Arc::clone(&gate.responder);
     let gate = Arc::clone(gate);
     path(responder, move |request| match guard::turn_away(&gate, &request, peer.local) {
-        // Before anything is counted or read: what no client of ours sends costs nothing and
-        // teaches nothing.
+        // Before anything is counted or read: malformed requests cost nothing and teach nothing.
         Some(response) => Either::Left(ready(Ok(response))),
         // Made before the future, which would hold the request beside it.
         None => Either::Right(answer(Arc::clone(&gate), PendingCall::new(request, peer.name.as_ref()))),
     })
 }
 
-/// Returns the path for a connection: whatever `enter` makes of a request.
+/// Makes a path of whatever `enter` makes of a request.
 pub(crate) fn path(
     responder: Arc<Responder>,
-    enter: impl Fn(Request<Inbound>) -> Answering + Send + Sync + 'static,
+    enter: impl Fn(Request<Inbound>) -> PendingAnswer + Send + Sync + 'static,
 ) -> Path {
     ServiceBuilder::new()
         // Outermost, so that a fault anywhere below is one 500 and not the end of a connection that
         // carries other calls.
-        .layer(CatchPanicLayer::custom(Broken(responder)))
+        .layer(CatchPanicLayer::custom(PanicAnswer(responder)))
         .service(Answerer(Arc::new(enter)))
 }
 
-/// Answers a call that the guard has let in. The future is the one box of a request.
-pub(crate) fn answer(gate: Arc<GateParts>, mut request: PendingCall) -> Pin<Box<dyn Future<Output = Answered> + Send>> {
+/// Answers a call after the guard. The future is the one box of a request.
+pub(crate) fn answer(
+    gate: Arc<GateParts>,
+    mut request: PendingCall,
+) -> Pin<Box<dyn Future<Output = AnswerResult> + Send>> {
     Box::pin(async move {
         // The call keeps the configuration that it came under. Its context outlives everything
         // below: if it is dropped before it is closed, the caller left.
@@ -88,12 +90,12 @@ pub(crate) fn answer(gate: Arc<GateParts>, mut request: PendingCall) -> Pin<Box<
         let admitted = match known {
             // Whatever is waited for is waited for here; then the call has a permit and a stream.
             Ok(()) => admission::admit(&gate, &mut request, &mut context).await,
-            Err(denied) => Err(Failure::Denied(denied)),
+            Err(denied) => Err(CallFailure::Denied(denied)),
         };
         let answered = match admitted {
             // Sends the call and learns the outcome at the head; the slot stays with the body.
             Ok(admission) => match forward::send(&gate, request, admission, &mut context).await {
-                Err(Failure::Unproven(request)) => Box::pin(ask_plainly(&gate, *request, &mut context)).await,
+                Err(CallFailure::Unproven(request)) => Box::pin(ask_plainly(&gate, *request, &mut context)).await,
                 answered => answered,
             },
             Err(failure) => Err(failure),
@@ -111,9 +113,13 @@ pub(crate) fn answer(gate: Arc<GateParts>, mut request: PendingCall) -> Pin<Box<
     })
 }
 
-/// Makes a call again as it came, under all limits, whose answer could not be had by asking if it
-/// has changed.
-async fn ask_plainly(gate: &GateParts, request: Parts, context: &mut CallContext) -> Result<Response<Body>, Failure> {
+/// Makes a call again without conditions, under all limits, because the answer to its conditions
+/// proved nothing.
+async fn ask_plainly(
+    gate: &GateParts,
+    request: Parts,
+    context: &mut CallContext,
+) -> Result<Response<Body>, CallFailure> {
     let mut request = PendingCall::new(Request::from_parts(request, Inbound::default()), context.call.client.as_ref());
     let admission = admission::admit(gate, &mut request, context).await?;
     forward::send(gate, request, admission, context).await
@@ -122,22 +128,22 @@ async fn ask_plainly(gate: &GateParts, request: Parts, context: &mut CallContext
 impl Service<Request<Inbound>> for Answerer {
     type Response = Response<Body>;
     type Error = Infallible;
-    type Future = Answering;
+    type Future = PendingAnswer;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<Inbound>) -> Answering {
+    fn call(&mut self, request: Request<Inbound>) -> PendingAnswer {
         (self.0)(request)
     }
 }
 
-/// Answers for a call that panicked.
+/// Answers a call after a panic.
 #[derive(Clone, Debug)]
-pub(crate) struct Broken(Arc<Responder>);
+pub(crate) struct PanicAnswer(Arc<Responder>);
 
-impl ResponseForPanic for Broken {
+impl ResponseForPanic for PanicAnswer {
     type ResponseBody = Body;
 
     fn response_for_panic(&mut self, fault: Box<dyn Any + Send>) -> Response<Body> {
@@ -163,8 +169,8 @@ mod tests {
             panic!("a secret of the process")
         });
         let mut stack =
-            ServiceBuilder::new().layer(CatchPanicLayer::custom(Broken(Arc::new(responder)))).service(faulty);
-        let response: Response<Sent> = stack.call(Request::new(())).await.expect("never fails");
+            ServiceBuilder::new().layer(CatchPanicLayer::custom(PanicAnswer(Arc::new(responder)))).service(faulty);
+        let response: Response<BoxBody> = stack.call(Request::new(())).await.expect("never fails");
         assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
         let body = http_body_util::BodyExt::collect(response.into_body()).await.expect("whole").to_bytes();
         let text = String::from_utf8_lossy(&body);

@@ -1,15 +1,15 @@
 //! The way of a gate to the stores of its shared buckets.
 
-use std::fmt;
 use std::sync::Arc;
 
 use crate::limit::{Ask, StoreAnswer, StoreFailure};
 
 /// Takes the questions to the stores of shared buckets. Cheap to clone.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("Stores")]
 pub struct Stores(Arc<Hand>);
 
-/// Takes what came of each ask of a question; to be called once, whatever that is.
+/// Takes the results of a question; to be called once, whatever they are.
 pub type Done = Box<dyn FnOnce(Vec<Result<StoreAnswer, StoreFailure>>) + Send>;
 
 type Hand = dyn Fn(Vec<Ask>, Done) + Send + Sync;
@@ -31,11 +31,5 @@ impl Default for Stores {
     /// No store: nothing answers.
     fn default() -> Self {
         Self::new(|asks, done| done(vec![Err(StoreFailure::Wrong); asks.len()]))
-    }
-}
-
-impl fmt::Debug for Stores {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Stores")
     }
 }

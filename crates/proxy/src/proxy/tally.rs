@@ -10,8 +10,7 @@ mod shadow;
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
 
 pub(crate) use self::callers::CallerRow;
 use self::callers::Callers;
@@ -25,11 +24,12 @@ use crate::api::Rejection;
 use crate::classify::ClassifiedCall;
 use crate::clock::Clock;
 use crate::limit::{Reason, Refusal};
+use crate::lock::lock;
 use crate::moment::Moment;
 use crate::status;
 use crate::telemetry::table;
 
-/// Counts the calls that left and those that were refused, and remembers a little of both.
+/// Counts admitted and refused calls, and remembers a little of both.
 #[derive(Debug)]
 pub(crate) struct Tally {
     /// The host of the gate, if it is one of several behind the egress listener.
@@ -42,12 +42,12 @@ pub(crate) struct Tally {
     revalidated: AtomicU64,
     /// `bypassed` as a metric.
     counter: metrics::Counter,
-    callers: Callers,
-    latency: Latency,
+    pub(crate) callers: Callers,
+    pub(crate) latency: Latency,
     lately: Mutex<Lately>,
     /// The upstream's own quotas.
     pub(crate) quotas: Quotas,
-    /// The objects that are called too often or in vain.
+    /// Objects in a loop.
     pub(crate) hot: Hot,
     /// Why keys fail.
     pub(crate) errors: LastErrors,
@@ -58,22 +58,21 @@ pub(crate) struct Tally {
 #[derive(Debug, Default)]
 struct Lately {
     /// Latest first.
-    refusals: VecDeque<Refused>,
+    refusals: VecDeque<RefusalRow>,
     history: status::History,
     /// Seconds since the start.
     second: u64,
-    /// The step that is under way: seconds in it, the counts when it began, and the most that
-    /// waited.
+    /// The current step: its seconds, the counts at its start, and the most waiting calls.
     seconds: u32,
     counted: (u64, u64),
     waiting: usize,
-    /// The number of calls that the upstream turned away, and the moment of the last.
+    /// The number of calls rejected by the upstream, and the moment of the last.
     rejections: [(u64, Moment); Rejection::ALL.len()],
 }
 
-/// Calls that were refused alike.
+/// Refused calls of one kind.
 #[derive(Debug)]
-struct Refused {
+struct RefusalRow {
     at: Moment,
     reason: Reason,
     /// Verb and resource, where names are not shown.
@@ -85,21 +84,17 @@ struct Refused {
 
 impl Tally {
     pub(crate) fn new(gate: &str, host: Option<Arc<str>>, is_shadow: bool, clock: Clock) -> Self {
-        let [admitted, refused, bypassed, links_passed, revalidated] = Default::default();
-        let counter = table::BYPASSED.counter(&[gate]);
-        let callers = Callers::default();
-        let latency = Latency::default();
         Self {
             host,
             clock,
-            admitted,
-            refused,
-            bypassed,
-            links_passed,
-            revalidated,
-            counter,
-            callers,
-            latency,
+            admitted: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            bypassed: AtomicU64::new(0),
+            links_passed: AtomicU64::new(0),
+            revalidated: AtomicU64::new(0),
+            counter: table::BYPASSED.counter(&[gate]),
+            callers: Callers::default(),
+            latency: Latency::default(),
             lately: Mutex::default(),
             quotas: Quotas::default(),
             hot: Hot::default(),
@@ -108,43 +103,28 @@ impl Tally {
         }
     }
 
-    /// A call of this program has come.
-    pub(crate) fn called(&self, words: [&str; 3], now: Moment) -> CallerRow {
-        self.callers.called(words, now)
-    }
-
-    /// Returns the name of a program.
-    pub(crate) fn agent(&self, of: CallerRow) -> String {
-        self.callers.agent(of)
-    }
-
-    /// The head of an answer has come, after this time.
-    pub(crate) fn answered(&self, took: Duration) {
-        self.latency.took(took);
-    }
-
     /// A call has left.
     pub(crate) fn admitted(&self) {
         self.admitted.fetch_add(1, Relaxed);
     }
 
-    /// Returns the numbers of calls that have left and that were refused.
+    /// Returns the numbers of admitted and of refused calls.
     pub(crate) fn counts(&self) -> (u64, u64) {
         (self.admitted.load(Relaxed), self.refused.load(Relaxed))
     }
 
-    /// A call has left that a limit might have held, had it been asked.
+    /// Counts a call that left without asking a limit.
     pub(crate) fn bypassed(&self) {
         self.bypassed.fetch_add(1, Relaxed);
         self.counter.increment(1);
     }
 
-    /// A call was answered with an answer that was kept.
+    /// Counts a call answered from a kept answer.
     pub(crate) fn revalidated(&self) {
         self.revalidated.fetch_add(1, Relaxed);
     }
 
-    /// An answer has links that lead past the gate. Returns true the first time.
+    /// Counts an answer with links that bypass the gate. Returns true the first time.
     pub(crate) fn passed_links(&self) -> bool {
         self.links_passed.fetch_add(1, Relaxed) == 0
     }
@@ -152,7 +132,7 @@ impl Tally {
     /// The upstream turned a call away.
     pub(crate) fn rejected(&self, by: Rejection) {
         let now = self.clock.now();
-        if let Some((count, at)) = self.lock().rejections.get_mut(by as usize) {
+        if let Some((count, at)) = lock(&self.lately).rejections.get_mut(by as usize) {
             (*count, *at) = (*count + 1, now);
         }
     }
@@ -163,15 +143,16 @@ impl Tally {
         self.callers.refused(by);
         let at = self.clock.now();
         let name = shortened(call.key_name(None));
-        let mut lately = self.lock();
-        let alike =
-            |known: &Refused| known.reason == refusal.reason && known.shown.class == *class && known.shown.call == name;
+        let mut lately = lock(&self.lately);
+        let alike = |known: &RefusalRow| {
+            known.reason == refusal.reason && known.shown.class == *class && known.shown.call == name
+        };
         let known = lately.refusals.iter().position(alike).and_then(|index| lately.refusals.remove(index));
         let mut refused = known.unwrap_or_else(|| {
             let class = class.to_owned();
             let reason = refusal.reason.word().to_owned();
             let shown = status::Refusal { class, reason, call: name, ..status::Refusal::default() };
-            Refused { at, reason: refusal.reason, what: what(call), shown }
+            RefusalRow { at, reason: refusal.reason, what: what(call), shown }
         });
         refused.at = at;
         refused.shown.count += 1;
@@ -180,16 +161,11 @@ impl Tally {
         lately.refusals.truncate(REFUSALS);
     }
 
-    /// Returns the number of calls that were admitted or refused.
-    pub(crate) fn calls(&self) -> u64 {
-        self.admitted.load(Relaxed) + self.refused.load(Relaxed)
-    }
-
     /// Every second: `waiting` calls wait now.
     pub(crate) fn second(&self, waiting: usize) {
         let admitted = self.admitted.load(Relaxed);
         let refused = self.refused.load(Relaxed);
-        let lately = &mut *self.lock();
+        let lately = &mut *lock(&self.lately);
         lately.waiting = lately.waiting.max(waiting);
         lately.seconds += 1;
         lately.second += 1;
@@ -224,8 +200,8 @@ impl Tally {
         gate.latency = self.latency.tell();
         gate.shadow = self.shadow.as_ref().map(Shadow::tell);
         gate.callers = if names { self.callers.tell(self.clock) } else { Vec::new() };
-        let lately = self.lock();
-        let refusal = |refused: &Refused| status::Refusal {
+        let lately = lock(&self.lately);
+        let refusal = |refused: &RefusalRow| status::Refusal {
             at_ms: self.clock.wall(refused.at),
             call: if names { &refused.shown.call } else { &refused.what }.clone(),
             ..refused.shown.clone()
@@ -238,10 +214,6 @@ impl Tally {
         };
         gate.rejections = std::iter::zip(Rejection::ALL, lately.rejections).filter_map(rejection).collect();
         gate.history = status::History { step_seconds: STEP, ..lately.history.clone() };
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Lately> {
-        self.lately.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -257,7 +229,7 @@ fn what(call: &ClassifiedCall) -> String {
     }
 }
 
-/// A name, cut to a length that can be shown: a client may send a path of any length.
+/// Cuts a name to a length for people: a client may send a path of any length.
 pub(crate) fn shortened(mut name: String) -> String {
     if let Some((end, _)) = name.char_indices().nth(NAME) {
         name.truncate(end);
@@ -271,11 +243,13 @@ const STEP: u32 = 5;
 const POINTS: usize = 120;
 /// The number of refusals remembered.
 const REFUSALS: usize = 20;
-/// The characters of a name that are shown.
+/// The most characters of a name in the status.
 const NAME: usize = 200;
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use http::{HeaderMap, Method};
 
     use super::*;
@@ -285,7 +259,7 @@ mod tests {
         let (hasher, uri) = (crate::classify::Salt::random(), path.parse().expect("a path"));
         let call = Rules::single(ApiKind::Kubernetes).classify(&Method::PUT, &uri, &HeaderMap::new(), &hasher);
         let refusal = Refusal { reason, retry_at: Moment::ZERO, waited: Duration::ZERO, key: None };
-        tally.refused("default", &refusal, &call, tally.called(["controller/1", "", ""], Moment::ZERO));
+        tally.refused("default", &refusal, &call, tally.callers.called(["controller/1", "", ""], Moment::ZERO));
     }
 
     fn told(tally: &Tally, names: bool) -> status::GateStatus {

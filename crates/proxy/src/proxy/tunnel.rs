@@ -9,7 +9,7 @@ use std::io;
 use std::pin::Pin;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -20,10 +20,11 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional_with_sizes};
 use tokio::sync::Notify;
 
 use super::observe::InFlight;
+use crate::lock::lock;
 use crate::places::Busy;
 use crate::upstream::Protocol;
 
-/// The place where a call leaves the tunnel that its connection is to become.
+/// The place for a connection's later tunnel.
 #[derive(Clone, Default)]
 pub(crate) struct UpgradeSlot(Arc<Mutex<Option<Tunnel>>>);
 
@@ -34,45 +35,49 @@ pub(crate) struct Switch {
     client: OnUpgrade,
 }
 
-/// Both sides of a tunnel, which counts as in flight until its end.
+/// Both sides of a tunnel, in flight until its end.
 pub(crate) struct Tunnel {
     client: OnUpgrade,
     upstream: OnUpgrade,
     in_flight: Option<InFlight>,
 }
 
-/// What happens in a tunnel: a side has ended, or bytes moved.
+/// Notifications of a tunnel: a side has ended, or bytes moved.
 #[derive(Default)]
 struct TunnelEvents {
     ended: Notify,
     moved: Notify,
 }
 
+/// Counters of the bytes read from the client and from the upstream.
+#[derive(Clone, Copy)]
+pub(crate) struct Counters<'a> {
+    pub(crate) up: &'a (dyn Fn(usize) + Sync),
+    pub(crate) down: &'a (dyn Fn(usize) + Sync),
+}
+
 /// A side of a tunnel.
 struct Side<'a, S> {
     stream: S,
+    count: &'a (dyn Fn(usize) + Sync),
     events: &'a TunnelEvents,
-    /// True while it has yet to read what was written to it.
+    /// True while it does not take what is written to it.
     is_stuck: &'a AtomicBool,
 }
 
 // === impl UpgradeSlot ===
 
 impl UpgradeSlot {
-    /// Takes the tunnel that a call left here.
+    /// Takes the tunnel, if a call left one.
     pub(crate) fn take(&self) -> Option<Tunnel> {
-        self.lock().take()
+        lock(&self.0).take()
     }
 
     /// Makes the tunnel count as in flight until it ends.
     pub(crate) fn hold(&self, in_flight: Option<InFlight>) {
-        if let Some(tunnel) = self.lock().as_mut() {
+        if let Some(tunnel) = lock(&self.0).as_mut() {
             tunnel.in_flight = in_flight;
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Tunnel>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -89,7 +94,7 @@ impl Switch {
 
     /// Leaves the tunnel: the upstream has switched.
     pub(crate) fn tunnel(self, upstream: OnUpgrade) -> UpgradeSlot {
-        *self.slot.lock() = Some(Tunnel { client: self.client, upstream, in_flight: None });
+        *lock(&self.slot.0) = Some(Tunnel { client: self.client, upstream, in_flight: None });
         self.slot
     }
 }
@@ -102,7 +107,7 @@ impl Tunnel {
         let Self { client, upstream, in_flight } = self;
         let carried = async {
             let (client, upstream) = tokio::try_join!(client, upstream).map_err(io::Error::other)?;
-            carry(TokioIo::new(client), TokioIo::new(upstream), busy).await
+            carry(TokioIo::new(client), TokioIo::new(upstream), busy, Counters { up: &|_| {}, down: &|_| {} }).await
         };
         match carried.await {
             Ok((up, down)) => tracing::debug!(gate, up, down, "a tunnel ended"),
@@ -117,10 +122,15 @@ impl Tunnel {
 /// side has ended, the client's connection counts as idle since the last byte.
 ///
 /// # Errors
-/// A side broke, or one has ended and the other was silent for [`HALF_CLOSED`] since: whoever could
-/// have read its bytes is gone, and the tunnel would keep its place for as long as it says nothing.
+/// A side broke, or one has ended and the other was silent for [`HALF_CLOSED`] since: nobody reads
+/// its bytes any more, and the tunnel would keep its place for as long as it is silent.
 /// A side that has yet to read is not silent: `kubectl exec | less` may pause.
-pub(crate) async fn carry<C, U>(client: C, upstream: U, busy: Option<Busy>) -> io::Result<(u64, u64)>
+pub(crate) async fn carry<C, U>(
+    client: C,
+    upstream: U,
+    busy: Option<Busy>,
+    counters: Counters<'_>,
+) -> io::Result<(u64, u64)>
 where
     C: AsyncRead + AsyncWrite + Unpin,
     U: AsyncRead + AsyncWrite + Unpin,
@@ -128,8 +138,8 @@ where
     let events = TunnelEvents::default();
     let stuck = [AtomicBool::new(false), AtomicBool::new(false)];
     let [client_stuck, upstream_stuck] = &stuck;
-    let mut client = Side { stream: client, events: &events, is_stuck: client_stuck };
-    let mut upstream = Side { stream: upstream, events: &events, is_stuck: upstream_stuck };
+    let mut client = Side { stream: client, count: counters.up, events: &events, is_stuck: client_stuck };
+    let mut upstream = Side { stream: upstream, count: counters.down, events: &events, is_stuck: upstream_stuck };
     let silent = async {
         events.ended.notified().await;
         let place = busy.map(Busy::end);
@@ -151,7 +161,7 @@ where
 // === impl Side ===
 
 impl<S> Side<'_, S> {
-    /// Notes what became of a write, and hands it on.
+    /// Notes the result of a write, and returns it.
     fn wrote<T>(&self, written: Poll<T>) -> Poll<T> {
         self.is_stuck.store(written.is_pending(), Relaxed);
         if written.is_ready() {
@@ -165,8 +175,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for Side<'_, S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let read = ready!(Pin::new(&mut self.stream).poll_read(cx, buf));
-        let event = if buf.filled().len() > before { &self.events.moved } else { &self.events.ended };
+        let bytes = buf.filled().len() - before;
+        let event = if bytes > 0 { &self.events.moved } else { &self.events.ended };
         event.notify_one();
+        (self.count)(bytes);
         Poll::Ready(read)
     }
 }
@@ -188,7 +200,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Side<'_, S> {
     }
 }
 
-/// The longest silence of a tunnel of which one side has ended.
+/// The longest silence of a half-closed tunnel.
 const HALF_CLOSED: Duration = Duration::from_secs(60);
 
 /// Each way: a TLS record.
@@ -202,10 +214,12 @@ mod tests {
     use crate::clock::Clock;
     use crate::places::Door;
 
+    const NONE: Counters<'_> = Counters { up: &|_| {}, down: &|_| {} };
+
     /// A tunnel on its way, with the far ends of its client and its upstream.
     fn tunnel() -> (tokio::task::JoinHandle<io::Result<(u64, u64)>>, DuplexStream, DuplexStream) {
         let ((client, near), (far, upstream)) = (duplex(64), duplex(64));
-        (tokio::spawn(carry(near, far, None)), client, upstream)
+        (tokio::spawn(async { carry(near, far, None, NONE).await }), client, upstream)
     }
 
     #[tokio::test(start_paused = true)]
@@ -253,7 +267,8 @@ mod tests {
         let door = Door::new("door", 1, Clock::start());
         let place = door.take().expect("free");
         let ((near, mut client), (far, mut upstream)) = (duplex(64), duplex(64));
-        tokio::spawn(carry(near, far, Some(place.busy())));
+        let busy = Some(place.busy());
+        tokio::spawn(async { carry(near, far, busy, NONE).await });
         tokio::task::yield_now().await;
         assert!(door.take().is_none(), "both sides are there");
         upstream.write_all(&[7; 128]).await.expect("the client's half of the pipe and the buffer take it");

@@ -1,4 +1,4 @@
-//! The operator's view of a gate at work, and the orders that an operator may give.
+//! The operator's view of a gate at work, and the operator's orders.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -80,7 +80,7 @@ impl Gate {
         let whose = if let PauseTarget::Credential(whose) = pause.who { Some(whose) } else { None };
         let kept = || {
             let reserve = config.options.gate.throttling.reserve;
-            self.own().tally.quotas.kept(whose, reserve, (pause.until, clock.now()))
+            self.own().tally.quotas.kept(whose, reserve, pause.until, clock.now())
         };
         let kept = if pause.heard { None } else { kept() };
         status::Pause {
@@ -92,8 +92,8 @@ impl Gate {
         }
     }
 
-    /// Says how many of the credentials in use are paused: the call that is asked about may have
-    /// none, or another.
+    /// Returns a sentence with the number of paused credentials: the call may have none, or
+    /// another.
     fn paused_credentials(&self) -> Option<String> {
         let pauses = self.own().driver.look(|limiter, now| limiter.pauses(now));
         let of = |pause: &PauseView| match pause.who {
@@ -116,7 +116,7 @@ impl Gate {
         Some(format!("{who} paused: {}; that ends in {ends}.", self.pause(last).because()))
     }
 
-    /// Forgets the failing keys that `is_meant` selects by name: their next calls go at once.
+    /// Forgets the failing keys with names selected by `is_meant`: their next calls go at once.
     /// Returns their number.
     pub async fn forget(&self, is_meant: &(dyn Fn(&str) -> bool + Sync)) -> usize {
         let keys = self.own().driver.forget(is_meant).await;
@@ -125,8 +125,8 @@ impl Gate {
         keys
     }
 
-    /// Ends the pauses that the upstream asked for, whose calls then go; with `everywhere`, also
-    /// for the gates that share its buckets. Returns their number.
+    /// Ends the upstream's pauses; with `everywhere`, also at the gates with shared buckets.
+    /// Returns their number.
     pub fn lift_pauses(&self, everywhere: bool) -> usize {
         let pauses = self.own().driver.lift_pauses(everywhere);
         table::LIFTED.counter(&[self.name()]).increment(u64::try_from(pauses).unwrap_or(u64::MAX));
@@ -209,7 +209,7 @@ impl Gate {
         }
     }
 
-    /// Sentences about other conditions than the limits that the call would meet.
+    /// Returns sentences about other conditions for the call than the limits.
     fn notes(&self, call: &ClassifiedCall) -> Vec<String> {
         let now = self.own().driver.look(|limiter, now| limiter.overview(now));
         let connections = vec![self.connections(call.group)];
@@ -312,5 +312,5 @@ fn shared_view(view: &SharedView) -> status::SharedBucket {
     }
 }
 
-/// The most keys that are shown: a page is for reading.
+/// The most keys in the status: a page is for reading.
 const SHOWN: usize = 100;

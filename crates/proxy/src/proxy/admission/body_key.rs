@@ -1,8 +1,7 @@
-//! Keys that only the body knows: the name in a `create`, the digest of an operation.
+//! Keys in the request body: the name in a `create`, the digest of an operation.
 //!
-//! The body is looked at before the call leaves only while some key of the same collection or path
-//! fails, whatever its length or framing, and for a moment at most. A name is enough, so a body is
-//! read no further than to its name; a digest needs the whole body.
+//! The body is read before the call leaves only while some key of the same collection or path fails,
+//! and for a moment at most. For a name it is read up to the name; a digest needs the whole body.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -15,8 +14,8 @@ use crate::api::names::PEEK;
 use crate::classify::{ClassifiedCall, KeySource};
 use crate::proxy::parts::GateParts;
 
-/// Returns the key of a call whose body must be asked; `None` if that is not worth it, or if the
-/// key cannot be known.
+/// Returns the key in the body of a call; `None` if it is not worth reading, or the key cannot be
+/// known.
 pub(super) async fn key_in_body(gate: &GateParts, request: &mut PendingCall, call: &ClassifiedCall) -> Option<Key> {
     let collection = call.key.collection().filter(|_| call.key.needs_body())?;
     // A digest needs all of a body.
@@ -28,12 +27,12 @@ pub(super) async fn key_in_body(gate: &GateParts, request: &mut PendingCall, cal
     let clock = gate.driver.clock();
     let mut moment = pin!(clock.sleep(if gate.shadow { Duration::ZERO } else { MOMENT }));
     let mut next_look = 1;
-    while !body.is_whole && body.len <= PEEK {
-        if body.len >= next_look {
-            if let Some(key) = call.key.with_body(body.read.beginning(PEEK), false, &gate.hasher) {
+    while !body.is_whole && body.read.len() <= PEEK {
+        if body.read.len() >= next_look {
+            if let Some(key) = call.key.with_body(body.beginning(PEEK), false, &gate.hasher) {
                 return Some(key);
             }
-            next_look = body.len * 2; // a body that comes byte by byte is not parsed at each of them
+            next_look = body.read.len() * 2; // a body that comes byte by byte is not parsed at each of them
         }
         tokio::select! {
             biased;
@@ -42,6 +41,5 @@ pub(super) async fn key_in_body(gate: &GateParts, request: &mut PendingCall, cal
             () = &mut moment => break,
         };
     }
-    let whole = body.is_whole;
-    call.key.with_body(body.read.beginning(PEEK + 1), whole, &gate.hasher)
+    call.key.with_body(body.beginning(PEEK + 1), body.is_whole, &gate.hasher)
 }

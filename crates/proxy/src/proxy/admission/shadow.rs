@@ -1,13 +1,13 @@
 //! Shadow: the limiter decides about every call, and every call goes at once.
 //!
-//! A call that may go takes the limiter's own permit. One that would wait is admitted without being
-//! metered, and a task waits in its place: when its turn comes the wait is counted, and the limiter
-//! learns the outcome of the call as soon as it is known. One that would be refused is admitted
-//! too, and nothing is learned from it, because the gate would not have sent it.
+//! A call that may go takes the limiter's own permit. A call that would wait is admitted without
+//! being metered, and a task waits in its place. When the task's turn comes, the wait is counted,
+//! and the limiter learns the outcome of the call as soon as it is known. A call that would be
+//! refused is admitted too; nothing is learned from it, because the gate would not have sent it.
 //!
-//! A shadow cannot know when a refused caller would have come again, what the upstream would have
-//! answered if it had been spared, and how long an answer would have taken at its proper time (a
-//! task whose call has ended already gives its slot back at once).
+//! A shadow cannot know when a refused caller would have retried, and what the upstream would have
+//! answered, and how fast, under less load. (If the call has ended before its task's turn, the task
+//! gives its slot back at once.)
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -25,14 +25,14 @@ use crate::proxy::parts::GateParts;
 use crate::proxy::tally::Tally;
 use crate::telemetry::table;
 
-/// Counts what would have become of a call.
+/// Counts the would-be fate of a call.
 struct Counter {
     config: Arc<GateConfig>,
     tally: Arc<Tally>,
     class: ClassId,
 }
 
-/// Returns the permit of a call on a gate that only plays: always one, at once.
+/// Returns the permit of a call on a shadow gate: always one, at once.
 pub(super) fn permit(
     gate: &GateParts,
     verdict: Verdict,
@@ -50,7 +50,7 @@ pub(super) fn permit(
         }
         Verdict::Wait(ticket) => ticket,
     };
-    // As much as would have been read while it waited.
+    // The bytes that would have been read meanwhile.
     if let Err(refusal) = ticket.hold_bytes(large_head(request) + declared(request).min(ENOUGH)) {
         counter.would_have_refused(refusal.reason);
         return driver.admit_unmetered(arrival, ShadowEntry::default());
@@ -62,7 +62,7 @@ pub(super) fn permit(
     driver.admit_unmetered(arrival, ShadowEntry { told: Some(told), ended: Some(ended) })
 }
 
-/// Waits as the call would have waited, and ends as it ended.
+/// Waits in the place of a call, and ends as the call ended.
 async fn shadow_task(
     driver: Driver,
     mut ticket: HeldTicket,

@@ -1,8 +1,7 @@
-//! Looks at the beginning of a response body, and hands it on as it came.
+//! Reads the beginning of a response body, and passes it on as it came.
 //!
-//! The frames that were read are kept, an end or an error included, and given out again in the same
-//! order. The body's declared length stays what it was, so that it is framed downstream as it would
-//! have been.
+//! The frames are kept, an end or an error included, and passed on in the same order. The declared
+//! length of the body stays the same, and so does its framing downstream.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -16,23 +15,23 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use crate::api::signals::PEEK;
 use crate::clock::Clock;
 
-/// A body whose beginning may have been read.
+/// A body with a readable beginning.
 #[derive(Debug)]
-pub(crate) struct Peeked<B: HttpBody> {
-    /// The frames that are read and not handed on yet; `None` is the end.
+pub(crate) struct PeekBody<B: HttpBody> {
+    /// Frames that were read and not passed on yet; `None` is the end.
     read: VecDeque<Option<Result<Frame<Bytes>, B::Error>>>,
-    /// The declared length of the body before it was read, less what was handed on.
+    /// The declared length of the body, less what was passed on.
     hint: SizeHint,
-    /// An error is handed on only after a pause in which what comes before it can leave: hyper
-    /// drops what it has not flushed, even the head, when a body breaks.
+    /// An error is passed on only after a pause, so that earlier bytes can leave: hyper drops what
+    /// it has not flushed, even the head, when a body breaks.
     has_paused: bool,
     rest: B,
 }
 
-// === impl Peeked ===
+// === impl PeekBody ===
 
-impl<B: HttpBody<Data = Bytes, Error: Unpin> + Unpin> Peeked<B> {
-    /// Wraps a body that was not looked at.
+impl<B: HttpBody<Data = Bytes, Error: Unpin> + Unpin> PeekBody<B> {
+    /// Wraps an unread body.
     pub(crate) fn unread(body: B) -> Self {
         Self { read: VecDeque::new(), hint: SizeHint::default(), has_paused: false, rest: body }
     }
@@ -86,7 +85,7 @@ impl<B: HttpBody<Data = Bytes, Error: Unpin> + Unpin> Peeked<B> {
     }
 }
 
-impl<B: HttpBody<Data = Bytes, Error: Unpin> + Unpin> HttpBody for Peeked<B> {
+impl<B: HttpBody<Data = Bytes, Error: Unpin> + Unpin> HttpBody for PeekBody<B> {
     type Data = Bytes;
     type Error = B::Error;
 
@@ -125,10 +124,10 @@ impl<B: HttpBody<Data = Bytes, Error: Unpin> + Unpin> HttpBody for Peeked<B> {
     }
 }
 
-/// The number of frames that are read at most: they may be empty.
+/// The most frames to read: they may be empty.
 const FRAMES: usize = 64;
-/// The time for which the head may be held back for its body. Providers send both at once; a body
-/// that never comes must not hold its head.
+/// The longest wait of the head for its body. Providers send both at once; a body that never comes
+/// must not hold its head.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
@@ -143,7 +142,7 @@ mod tests {
 
     type Frames = Vec<Result<Frame<Bytes>, std::io::Error>>;
 
-    /// A body of these frames, which then ends or, `endless`, never says so.
+    /// A body of these frames; `endless` without an end.
     fn body(frames: Frames, endless: bool) -> UnsyncBoxBody<Bytes, std::io::Error> {
         let frames = futures_util::stream::iter(frames);
         match endless {
@@ -163,7 +162,7 @@ mod tests {
     async fn what_was_looked_at_is_handed_on_with_trailers_and_end() {
         let trailers = HeaderMap::from_iter([(http::header::ETAG, "x".parse().unwrap())]);
         let frames = vec![data(b"one"), data(b""), data(b"two"), Ok(Frame::trailers(trailers.clone()))];
-        let mut peeked = Peeked::unread(body(frames, false));
+        let mut peeked = PeekBody::unread(body(frames, false));
         peeked.peek(Clock::start()).await;
         assert_eq!(peeked.beginning(), b"onetwo");
         assert!(!peeked.is_end_stream());
@@ -175,7 +174,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_body_that_never_comes_is_not_waited_for() {
         let clock = Clock::start();
-        let mut peeked = Peeked::unread(body(vec![data(b"beg")], true));
+        let mut peeked = PeekBody::unread(body(vec![data(b"beg")], true));
         peeked.peek(clock).await;
         assert!(clock.now().since_start() < Duration::from_millis(110));
         assert_eq!(peeked.beginning(), b"beg");
@@ -185,7 +184,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn no_more_is_read_than_is_looked_at() {
         let frames = (0..100).map(|_| data(&[b'x'; 1000])).collect();
-        let mut peeked = Peeked::unread(body(frames, false));
+        let mut peeked = PeekBody::unread(body(frames, false));
         peeked.peek(Clock::start()).await;
         assert_eq!((peeked.read.len(), peeked.beginning().len()), (5, PEEK));
         assert_eq!(peeked.collect().await.unwrap().to_bytes().len(), 100_000);
@@ -193,7 +192,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn frames_of_nothing_are_not_read_for_ever() {
-        let mut peeked = Peeked::unread(body((0..1000).map(|_| data(b"")).collect(), false));
+        let mut peeked = PeekBody::unread(body((0..1000).map(|_| data(b"")).collect(), false));
         peeked.peek(Clock::start()).await;
         assert_eq!(peeked.read.len(), FRAMES);
     }
@@ -201,7 +200,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_error_comes_where_it_came() {
         let broken = || Err(std::io::Error::other("cut"));
-        let mut peeked = Peeked::unread(body(vec![data(b"half"), broken()], false));
+        let mut peeked = PeekBody::unread(body(vec![data(b"half"), broken()], false));
         peeked.peek(Clock::start()).await;
         assert_eq!(peeked.beginning(), b"half");
         assert!(peeked.frame().await.unwrap().is_ok());
@@ -211,7 +210,7 @@ mod tests {
     #[test]
     fn what_comes_before_an_error_has_time_to_leave_though_nothing_was_looked_at() {
         let broken = || Err(std::io::Error::other("cut"));
-        let mut peeked = Peeked::unread(body(vec![data(b"half"), broken(), broken()], false));
+        let mut peeked = PeekBody::unread(body(vec![data(b"half"), broken(), broken()], false));
         let mut poll = || Pin::new(&mut peeked).poll_frame(&mut Context::from_waker(Waker::noop()));
         assert!(matches!(poll(), Poll::Ready(Some(Ok(_)))));
         assert!(poll().is_pending());
@@ -222,24 +221,24 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_a_body_says_of_its_length_stays_what_it_was() {
-        let mut known = Peeked::unread(Full::new(Bytes::from_static(b"12345")));
+        let mut known = PeekBody::unread(Full::new(Bytes::from_static(b"12345")));
         known.peek(Clock::start()).await;
         assert_eq!(known.size_hint().exact(), Some(5));
         assert!(!known.is_end_stream());
         assert_eq!(known.frame().await.unwrap().unwrap().into_data().unwrap(), "12345");
         assert!(known.is_end_stream());
 
-        let mut unknown = Peeked::unread(body(vec![data(b"12345")], false));
+        let mut unknown = PeekBody::unread(body(vec![data(b"12345")], false));
         unknown.peek(Clock::start()).await;
         assert_eq!(unknown.size_hint().exact(), None, "it has come whole, and must still be sent in chunks");
         assert!(!unknown.is_end_stream());
 
-        let mut nothing = Peeked::unread(body(Vec::new(), false));
+        let mut nothing = PeekBody::unread(body(Vec::new(), false));
         nothing.peek(Clock::start()).await;
         assert!(!nothing.is_end_stream(), "an empty body in chunks is no body of length 0");
         assert!(nothing.frame().await.is_none());
 
-        let mut empty = Peeked::unread(Empty::<Bytes>::new());
+        let mut empty = PeekBody::unread(Empty::<Bytes>::new());
         empty.peek(Clock::start()).await;
         assert!(empty.is_end_stream());
     }

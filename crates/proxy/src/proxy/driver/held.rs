@@ -1,4 +1,5 @@
-//! Guards around what a call has of the limiter: it is given back whatever becomes of the call.
+//! Guards around a call's ticket, permit, receipt and slot: they go back whatever becomes of the
+//! call.
 //!
 //! The limiter does nothing on Drop, because Drop has no `now`; these guards do, with the driver's
 //! clock.
@@ -23,7 +24,7 @@ pub(crate) struct HeldPermit {
     driver: Driver,
     /// Taken by whatever consumes the guard.
     permit: Option<Permit>,
-    /// The moment at which it was claimed, which is the one that a bucket's bound counts (P1).
+    /// The moment of the claim, for a bucket's bound (P1).
     pub(crate) claimed: Moment,
     shadow: Option<ShadowEntry>,
 }
@@ -32,7 +33,7 @@ pub(crate) struct HeldPermit {
 pub(crate) struct OwedReceipt {
     driver: Driver,
     receipt: Option<Receipt>,
-    /// Set for a call that was admitted without being metered: the limiter learns nothing from it.
+    /// Set for a call admitted without being metered: the limiter learns nothing from it.
     shadow: Option<Option<oneshot::Sender<Settlement>>>,
 }
 
@@ -44,8 +45,8 @@ pub(crate) struct HeldSlot {
     _ended: Option<oneshot::Sender<()>>,
 }
 
-/// The task that waits in the place of a call which was admitted without being metered, and learns
-/// what the call came to. It may be empty: then nothing is learned.
+/// The task in the place of a call that was admitted without being metered. It learns the outcome.
+/// If it is empty, nothing is learned.
 #[derive(Default)]
 pub(crate) struct ShadowEntry {
     pub(crate) told: Option<oneshot::Sender<Settlement>>,
@@ -53,7 +54,7 @@ pub(crate) struct ShadowEntry {
     pub(crate) ended: Option<oneshot::Sender<()>>,
 }
 
-/// The outcome of a call, for the task that waits in its place.
+/// The outcome of a call, for its shadow task.
 pub(crate) struct Settlement {
     pub(crate) answer: Answer,
     pub(crate) key: Option<Key>,
@@ -134,7 +135,7 @@ impl HeldPermit {
         HeldTicket::new(&self.driver, ticket)
     }
 
-    /// Binds the permit to the request that it admits.
+    /// Binds the permit to its request.
     #[expect(clippy::expect_used, reason = "consumes the guard, which had the permit from the beginning")]
     pub(crate) fn admit<T>(mut self, request: T) -> (Admitted<T>, OwedReceipt, HeldSlot) {
         let (admitted, receipt, slot) = self.permit.take().expect(ONCE).admit(request);
@@ -155,19 +156,19 @@ impl Drop for HeldPermit {
 // === impl OwedReceipt ===
 
 impl OwedReceipt {
-    /// Returns the receipt, which is there until the outcome is handed over.
+    /// Returns the receipt, until the outcome is known.
     pub(crate) fn receipt(&self) -> Option<&Receipt> {
         self.receipt.as_ref()
     }
 
-    /// Gives back the token that the call took of the gate's bucket: the upstream did not count it.
+    /// Gives back the call's token of the gate's bucket: the upstream did not count the call.
     pub(crate) fn refund(&self) {
         if let (Some(receipt), None) = (&self.receipt, &self.shadow) {
             self.driver.operate(|state, now| state.limiter.refund(receipt, now));
         }
     }
 
-    /// Tells the gates that share a bucket of the call's how much of the upstream's quota is left.
+    /// Shares the rest of the upstream's quota with the gates of a shared bucket.
     pub(crate) fn note_left(&self, scope: Scope, left: u32) {
         if let (Some(receipt), None) = (&self.receipt, &self.shadow) {
             self.driver.operate(|state, now| state.limiter.note_left(receipt, scope, left, now));

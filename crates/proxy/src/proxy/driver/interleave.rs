@@ -1,5 +1,4 @@
-//! Points at which another thread may come in, for the model checker of the tests; nothing in the
-//! product.
+//! Switching points for the model checker of the tests; nothing in the product.
 //!
 //! The driver's only shared state is behind std mutexes that are never held across one of these
 //! points, so a scheduler that may switch here, and only here, sees every interleaving that threads
@@ -23,8 +22,8 @@ pub(super) fn point() {
     }
 }
 
-/// Runs `story` under so many random schedules. A schedule in which a task waits without end fails,
-/// and says how to replay it.
+/// Runs `story` under so many random schedules. A schedule with a task that waits without end
+/// fails, and says how to replay it.
 #[cfg(test)]
 pub(super) fn under_schedules(schedules: usize, story: impl Fn() + Send + Sync + 'static) {
     MODELLED.set(true);

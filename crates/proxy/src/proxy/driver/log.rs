@@ -1,29 +1,30 @@
-//! The log's lines about keys: when keys begin to fail, and when they do not any more.
+//! The log's lines about keys: the begin and the end of their failures.
 //!
-//! What happens within a second is logged together: if it concerns few keys, each has a line of its
-//! own, and if many, they have one line that names the first. As long as many go on, there is such
-//! a line every ten seconds: a webhook that is down must not push everything else out of the log.
+//! The news of a second are logged together. A few keys have a line each; many have one line with
+//! the name of the first. While many go on, there is such a line every ten seconds: a webhook that is
+//! down must not push everything else out of the log.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use crate::limit::refusal::Why;
 use crate::limit::{KeyEnd, KeyState};
+use crate::lock::lock;
 use crate::moment::Moment;
 use crate::status::text::duration;
 
 /// The news about keys that are not in the log yet.
 #[derive(Debug, Default)]
-pub(super) struct KeyLog(Mutex<Pending>);
+pub(super) struct KeyLog(Mutex<PendingNews>);
 
 #[derive(Debug, Default)]
-struct Pending {
+struct PendingNews {
     /// True if the gate is only a shadow: no call of a failing key is held.
     is_shadow: bool,
     /// Every change of a key's state has a number, in order.
     changes: u64,
-    /// By kind.
-    news: [News; 6],
+    news: BTreeMap<KeyChange, News>,
 }
 
 /// The news of one kind.
@@ -32,14 +33,14 @@ struct News {
     /// The number of keys.
     count: usize,
     /// The first of them.
-    first: Vec<Told>,
-    /// The moment before which there is no further line, after one about many keys.
+    first: Vec<KeyNews>,
+    /// The end of the silence after a line about many keys.
     quiet_until: Option<Moment>,
 }
 
 /// A key, as a line describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Told {
+struct KeyNews {
     /// The number of the change.
     change: u64,
     name: Box<str>,
@@ -49,8 +50,8 @@ struct Told {
 }
 
 /// A change of a key's state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum KeyChange {
     Began,
     /// As `Began`, at a shadow.
     Fails,
@@ -63,11 +64,11 @@ enum Kind {
 /// A line of the log.
 #[derive(Debug, PartialEq, Eq)]
 struct Line {
-    kind: Kind,
-    /// The number of keys that it is about.
+    kind: KeyChange,
+    /// The number of keys.
     count: usize,
     /// The first of them.
-    told: Told,
+    told: KeyNews,
 }
 
 // === impl KeyLog ===
@@ -75,64 +76,60 @@ struct Line {
 impl KeyLog {
     /// Makes it the log of a shadow.
     pub(super) fn cast_shadow(&self) {
-        self.lock().is_shadow = true;
+        lock(&self.0).is_shadow = true;
     }
 
-    /// Notes that a key has begun to fail.
+    /// Notes a key's first failure.
     pub(super) fn began(&self, name: String, state: &KeyState) {
         let failing = Some((state.last_status, state.ready_at - state.last_failure));
-        let kind = if self.lock().is_shadow { Kind::Fails } else { Kind::Began };
-        self.note(kind, Told { change: 0, name: name.into(), failures: state.failures, failing });
+        let kind = if lock(&self.0).is_shadow { KeyChange::Fails } else { KeyChange::Began };
+        self.note(kind, KeyNews { change: 0, name: name.into(), failures: state.failures, failing });
     }
 
-    /// Notes that a key is no longer failing.
+    /// Notes the end of a failing key.
     pub(super) fn ended(&self, ended: KeyEnd) {
         let kind = match ended.why {
-            Why::Crowded => Kind::Crowded,
-            Why::Gone => Kind::Gone,
-            Why::Old => Kind::Old,
-            Why::Recovered => Kind::Recovered,
+            Why::Crowded => KeyChange::Crowded,
+            Why::Gone => KeyChange::Gone,
+            Why::Old => KeyChange::Old,
+            Why::Recovered => KeyChange::Recovered,
         };
-        self.note(kind, Told { change: 0, name: ended.name, failures: ended.failures, failing: None });
+        self.note(kind, KeyNews { change: 0, name: ended.name, failures: ended.failures, failing: None });
     }
 
-    /// Writes the lines that are due; all of them if this `is_last`.
+    /// Writes the due lines; all of them if this `is_last`.
     pub(super) fn write(&self, gate: &str, now: Moment, is_last: bool) {
         for line in self.take(now, is_last) {
             line.write(gate);
         }
     }
 
-    fn note(&self, kind: Kind, told: Told) {
-        let pending = &mut *self.lock();
+    fn note(&self, kind: KeyChange, told: KeyNews) {
+        let pending = &mut *lock(&self.0);
         pending.changes += 1;
-        let Some(news) = pending.news.get_mut(kind as usize) else { return };
+        let news = pending.news.entry(kind).or_default();
         news.count += 1;
         if news.first.len() < FEW {
-            news.first.push(Told { change: pending.changes, ..told });
+            news.first.push(KeyNews { change: pending.changes, ..told });
         }
     }
 
     fn take(&self, now: Moment, is_last: bool) -> Vec<Line> {
         let mut lines = Vec::new();
-        for (kind, news) in KINDS.into_iter().zip(&mut self.lock().news) {
+        for (kind, news) in &mut lock(&self.0).news {
             if is_last || news.quiet_until.is_none_or(|until| until <= now) {
-                lines.extend(news.lines(kind, now));
+                lines.extend(news.lines(*kind, now));
             }
         }
         lines.sort_by_key(|line| line.told.change);
         lines
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Pending> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 // === impl News ===
 
 impl News {
-    fn lines(&mut self, kind: Kind, now: Moment) -> impl Iterator<Item = Line> {
+    fn lines(&mut self, kind: KeyChange, now: Moment) -> impl Iterator<Item = Line> {
         let count = std::mem::take(&mut self.count);
         let first = std::mem::take(&mut self.first);
         let are_many = count > FEW;
@@ -147,14 +144,14 @@ impl News {
 
 impl Line {
     fn write(&self, gate: &str) {
-        let Told { name, failures, failing, .. } = &self.told;
+        let KeyNews { name, failures, failing, .. } = &self.told;
         let key = &**name;
         let failures = *failures;
         let keys = (self.count > 1).then_some(self.count);
         let status = failing.and_then(|(status, _)| status);
         let delay = failing.map(|(_, delay)| duration(delay.as_secs_f64()));
         let says = self.says();
-        if self.kind == Kind::Crowded {
+        if self.kind == KeyChange::Crowded {
             tracing::warn!(gate, keys, key, failures, "{says}");
         } else {
             tracing::info!(gate, keys, key, status, failures, delay, "{says}");
@@ -164,15 +161,15 @@ impl Line {
     /// Returns the words of the line.
     fn says(&self) -> String {
         let (one, many) = match self.kind {
-            Kind::Began => ("key is backing off", "keys are backing off"),
-            Kind::Fails => ("key fails; shadow: nothing is held", "keys fail; shadow: nothing is held"),
-            Kind::Recovered => ("key has recovered", "keys have recovered"),
-            Kind::Gone => ("key forgotten: its object is gone", "keys forgotten: their objects are gone"),
-            Kind::Old => (
+            KeyChange::Began => ("key is backing off", "keys are backing off"),
+            KeyChange::Fails => ("key fails; shadow: nothing is held", "keys fail; shadow: nothing is held"),
+            KeyChange::Recovered => ("key has recovered", "keys have recovered"),
+            KeyChange::Gone => ("key forgotten: its object is gone", "keys forgotten: their objects are gone"),
+            KeyChange::Old => (
                 "key forgotten: it has not failed for backoff.forget_after",
                 "keys forgotten: they have not failed for backoff.forget_after",
             ),
-            Kind::Crowded => (
+            KeyChange::Crowded => (
                 "key forgotten: more are failing than backoff.max_keys",
                 "keys forgotten: more are failing than backoff.max_keys",
             ),
@@ -181,9 +178,7 @@ impl Line {
     }
 }
 
-/// In the order of their declaration.
-const KINDS: [Kind; 6] = [Kind::Began, Kind::Fails, Kind::Recovered, Kind::Gone, Kind::Old, Kind::Crowded];
-/// The number of keys that have a line each.
+/// The most keys with a line each.
 const FEW: usize = 5;
 /// The time between two lines about many keys.
 const STORM: Duration = Duration::from_secs(10);
@@ -206,7 +201,7 @@ mod tests {
         KeyEnd { name: name.into(), failures: 3, why }
     }
 
-    /// The lines that are due, as text.
+    /// The due lines, as text.
     fn lines(log: &KeyLog, second: u64) -> Vec<String> {
         let lines = log.take(Moment::from_millis(second * 1000), false);
         lines.iter().map(|line| format!("{} {}", line.says(), line.told.name)).collect()

@@ -1,4 +1,4 @@
-//! The orders of an operator to a gate at work, and calls that are admitted without asking a limit.
+//! An operator's orders to a gate at work, and admission without asking a limit.
 
 use super::{Driver, HeldPermit, ShadowEntry, Stale};
 use crate::api::Group;
@@ -24,7 +24,7 @@ impl Driver {
         self.operate(|state, now| state.limiter.thaw(frozen, gap, now));
     }
 
-    /// Sets the generation of the configuration that the limits belong to.
+    /// Sets the generation of the limits.
     pub(crate) fn adopt(&self, generation: u64) {
         self.operate(|state, _| state.generation = generation);
     }
@@ -44,14 +44,14 @@ impl Driver {
         }
     }
 
-    /// Gives back the room that a permit took, because its call found a connection for itself.
+    /// Gives back the room of a permit, because its call found a connection for itself.
     pub(crate) fn give_room(&self, permit: &HeldPermit, group: Group) {
         if !permit.is_exempt() {
             self.operate(|state, now| state.limiter.add_room(group, 1, now));
         }
     }
 
-    /// Lets everything through until this moment; `None` ends that now.
+    /// Lets everything through until a moment; `None` ends the bypass now.
     pub(crate) fn bypass(&self, until: Option<Moment>) {
         self.operate(|state, now| {
             state.bypass_until = until;
@@ -59,12 +59,12 @@ impl Driver {
         });
     }
 
-    /// Returns the moment until which everything is let through, if it is.
+    /// Returns the end of the bypass, if there is one.
     pub(crate) fn bypassed_until(&self) -> Option<Moment> {
         self.lock().bypass_until
     }
 
-    /// Forgets the failing keys that are meant, a few at a time, and returns their number.
+    /// Forgets the selected failing keys, a few at a time, and returns their number.
     pub(crate) async fn forget(&self, is_meant: &(dyn Fn(&str) -> bool + Sync)) -> usize {
         let mut walk = Walk::default();
         let mut forgotten = 0;
@@ -75,7 +75,7 @@ impl Driver {
         forgotten
     }
 
-    /// Forgets keys whose time is over though nothing else happens, a few at a time.
+    /// Forgets expired keys, a few at a time, even if nothing else happens.
     pub(crate) async fn tidy(&self) {
         if !self.keys().is_empty() {
             self.advance_while(Limiter::has_expired_keys).await;
@@ -94,8 +94,7 @@ impl Driver {
         }
     }
 
-    /// Returns the limiter at one moment, with the queues that were longest while all of them were
-    /// looked at, a few at a time.
+    /// Returns the limiter at one moment, with its longest queues; these are found a few at a time.
     pub(crate) async fn snapshot(&self) -> Snapshot {
         let mut longest = LongestQueues::default();
         while self.look(|limiter, _| limiter.look_at_queues(&mut longest)) {
@@ -109,7 +108,7 @@ impl Driver {
         self.operate(|state, now| state.limiter.lift_pauses(everywhere, now))
     }
 
-    /// Returns what would happen to a call that came now, read under the configuration of this
+    /// Returns the fate of a call if it came now, classified by the configuration of this
     /// generation.
     ///
     /// # Errors

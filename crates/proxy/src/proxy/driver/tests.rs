@@ -3,6 +3,7 @@
 
 use std::future::poll_fn;
 use std::num::NonZeroU32;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;

@@ -1,28 +1,25 @@
-//! Access to the forward proxy: TLS to the proxy itself, and who may use it.
+//! Access to the forward proxy: TLS to the proxy itself, and the clients' credentials.
 
 use std::sync::Arc;
-use std::time::Duration;
-
-use tokio_rustls::TlsAcceptor;
 
 use super::NAME;
 use super::head;
-use super::reason::{Refused, Why};
+use super::reason::{EgressRefusal, Why};
 use crate::clients::{ClientRefusal, Clients};
 use crate::clock::Clock;
 use crate::credentials::Secret;
-use crate::proxy::listener::{HandshakeErrors, Stream};
+use crate::proxy::listener::{Handshakes, Stream};
 use crate::tls;
 
 /// Access to the forward proxy.
 #[derive(Debug)]
 pub(super) struct Access {
-    /// The token that all clients must show.
+    /// The token for all clients.
     pub(super) token: Option<Secret>,
-    /// Tells who each client is.
+    /// Identifies each client.
     pub(super) clients: Option<Arc<Clients>>,
     pub(super) tls: Option<Arc<tls::Listener>>,
-    pub(super) errors: HandshakeErrors,
+    pub(super) handshakes: Handshakes,
     pub(super) clock: Clock,
 }
 
@@ -31,20 +28,18 @@ impl Access {
     /// the name in the client's certificate.
     pub(super) async fn open(&self, stream: Box<dyn Stream>) -> Option<(Box<dyn Stream>, Option<Arc<str>>)> {
         let Some(tls) = &self.tls else { return Some((stream, None)) };
-        match tokio::time::timeout(HANDSHAKE, TlsAcceptor::from(tls.http1_config()).accept(stream)).await {
-            Ok(Ok(stream)) => {
-                let name = tls::client_name(stream.get_ref().1);
-                return Some((Box::new(stream), name));
-            }
-            Ok(Err(error)) => self.errors.note(NAME, &error, self.clock.now()),
-            Err(_) => tracing::debug!("a TLS handshake with the egress listener took too long"),
-        }
-        None
+        let stream = self.handshakes.accept(tls.http1_config(), stream, NAME, || self.clock.now()).await?;
+        let name = tls::client_name(stream.get_ref().1);
+        Some((Box::new(stream), name))
     }
 
-    /// Checks that a client may use the proxy, and returns its name where clients are known.
-    /// `named` is that of its certificate, and `shown` are the values of `Proxy-Authorization`.
-    pub(super) async fn admit(&self, named: Option<&Arc<str>>, shown: &[&[u8]]) -> Result<Option<Arc<str>>, Refused> {
+    /// Checks the access of a client, and returns its name where clients are known. `named` is that
+    /// of its certificate, and `shown` are the values of `Proxy-Authorization`.
+    pub(super) async fn admit(
+        &self,
+        named: Option<&Arc<str>>,
+        shown: &[&[u8]],
+    ) -> Result<Option<Arc<str>>, EgressRefusal> {
         if let Some(clients) = &self.clients {
             let client = clients.identify_by(named, shown).await;
             return client.map(Some).map_err(|denied| refused(&denied));
@@ -54,10 +49,10 @@ impl Access {
         if !token.is_empty() && head::shows(&token, shown) {
             return Ok(None);
         }
-        Err(Refused::new(Why::Authorization, "the token of egress.token_file is asked for, as a password"))
+        Err(EgressRefusal::new(Why::Authorization, "the token of egress.token_file is asked for, as a password"))
     }
 
-    /// Takes over a certificate that was renewed.
+    /// Loads a renewed certificate.
     pub(super) fn refresh(&self) {
         if let Some(tls) = &self.tls {
             tls.refresh(tls::wall());
@@ -65,23 +60,20 @@ impl Access {
     }
 }
 
-/// Says to a client why it is not let in, in words that fit a reason phrase.
-fn refused(denied: &ClientRefusal) -> Refused {
+/// Refuses a client, in words for a reason phrase.
+fn refused(denied: &ClientRefusal) -> EgressRefusal {
     let text = match denied {
         ClientRefusal::NothingShown(_) => "the token of a service account is asked for, as a password in HTTPS_PROXY",
         ClientRefusal::Ambiguous => "one Proxy-Authorization is expected",
         ClientRefusal::WrongToken => "TokenReview rejected this token",
         ClientRefusal::NoName => "the client's certificate has no common name",
         ClientRefusal::NotAllowed(_) => "this client is not one of egress.clients.allowed",
-        ClientRefusal::Unreviewed(_) => "its TokenReview fails, and nobody is let in unknown; the gate's log says why",
+        ClientRefusal::Unreviewed(_) => "its TokenReview fails, so it is not let in; the gate's log says why",
         ClientRefusal::Busy => "too many TokenReviews are under way",
     };
-    let refused = Refused::new(Why::Authorization, text);
+    let refused = EgressRefusal::new(Why::Authorization, text);
     match denied.status().0 {
         http::StatusCode::UNAUTHORIZED => refused, // of a proxy it is 407
         status => refused.with(status),
     }
 }
-
-/// As at every listener.
-const HANDSHAKE: Duration = Duration::from_secs(10);

@@ -1,7 +1,6 @@
-//! The addresses to which the egress listener connects, and those to which it never does.
+//! Addresses that the egress listener dials, and addresses that it never does.
 //!
-//! Each address that a name has is judged by itself, after the name was looked up, and what was
-//! judged is what is dialled.
+//! Each address of a name is judged by itself, after the lookup, and the judged address is dialled.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -57,8 +56,8 @@ fn judge_v6(address: Ipv6Addr) -> Result<(), Forbidden> {
     Ok(())
 }
 
-/// Returns the IPv4 address that an IPv6 address leads to: mapped, compatible, translated (RFC
-/// 2765), NAT64 or 6to4.
+/// Returns the IPv4 address inside an IPv6 address: mapped, compatible, translated (RFC 2765),
+/// NAT64 or 6to4.
 fn embedded(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let octets = address.octets();
     let at = |from: usize| -> Option<Ipv4Addr> { Some(<[u8; 4]>::try_from(octets.get(from..from + 4)?).ok()?.into()) };
@@ -72,10 +71,10 @@ fn embedded(address: Ipv6Addr) -> Option<Ipv4Addr> {
 
 /// Gives out certificates and tokens to every machine on Azure.
 const AZURE_WIRE_SERVER: Ipv4Addr = Ipv4Addr::new(168, 63, 129, 16);
-/// Lies in the shared address space, which is allowed otherwise.
+/// In the shared address space, otherwise allowed.
 const ALIBABA_METADATA: Ipv4Addr = Ipv4Addr::new(100, 100, 100, 200);
-/// The metadata services of other clouds lie among the private addresses, which are allowed
-/// otherwise: Google's, Oracle's, Scaleway's, Akamai's and Alibaba's.
+/// The metadata services of other clouds, among the otherwise allowed private addresses: Google's,
+/// Oracle's, Scaleway's, Akamai's and Alibaba's.
 const METADATA: [Ipv6Addr; 5] = [
     Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),
     Ipv6Addr::new(0xfd00, 0xc1, 0, 0, 0, 0, 0xa9fe, 0xa9fe),

@@ -1,12 +1,12 @@
 //! Plain HTTP through the egress listener: each call goes through the gate of its origin.
 //!
-//! A call for a listed host leaves over TLS, with the Host that the client sent, so that its
-//! signature holds. Calls for others leave in clear, as they came.
+//! A call for a listed host leaves over TLS, with the client's Host, so that its signature holds.
+//! Calls for others leave in clear, as they came.
 
 use std::future::ready;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use futures_util::future::Either;
 use http::uri::{PathAndQuery, Scheme};
@@ -14,46 +14,46 @@ use http::{HeaderValue, Request, Uri, Version, header};
 
 use super::directory::{Directory, Fate, Inside};
 use super::head;
-use super::origins::{Met, Way};
-use super::reason::{Refused, Why};
+use super::origins::{OriginGate, Way};
+use super::reason::{EgressRefusal, Why};
 use super::target::{Host, Origin};
-use super::{CLEAR, Egress, NAME};
+use super::{CLEAR, EgressListener, NAME};
+use crate::lock::lock;
 use crate::proxy::admission::PendingCall;
 use crate::proxy::gate::Gate;
 use crate::proxy::listener::{self, WireHandle};
-use crate::proxy::stack::{self, Answering};
+use crate::proxy::stack::{self, PendingAnswer};
 use crate::spec;
 use crate::upstream::Inbound;
 
-/// The way by which calls have come.
+/// The way of calls into the listener.
 #[derive(Debug)]
 pub(super) enum Entry {
-    /// Their targets are URLs. The client's certificate may have a name.
+    /// Through the forward proxy: targets are URLs. The client's certificate may have a name.
     Proxy(Option<Arc<str>>),
-    /// Through a tunnel that is read, of a client that may be known.
+    /// Through a readable tunnel. The client may be known.
     Tunnel(Inside, Option<Arc<str>>),
-    /// A hosts file led the names of their hosts here.
+    /// By the name of their host, led here by a hosts file.
     Name,
 }
 
-/// A connection whose calls are served.
-struct Connection {
+/// A connection with calls.
+struct CallConnection {
     entry: Entry,
-    /// True if it is to take no more calls. HTTP/1.1 has a field for that.
+    /// Set to take no more calls. HTTP/1.1 has a field for that.
     over: Arc<AtomicBool>,
-    last: Last,
+    last: LastGate,
 }
 
-/// The rules under which the last call of a tunnel was let in, and its gate. All calls of a tunnel
-/// are for one origin, so that under the same rules they go through the same gate, as long as it is
-/// there. Neither is kept by it.
+/// The gate of a tunnel's last call, with the rules at that time. All calls of a tunnel are for one
+/// origin: under the same rules they go through the same gate.
 #[derive(Default)]
-struct Last(Mutex<(Weak<Directory>, Weak<Met>)>);
+struct LastGate(Mutex<(Weak<Directory>, Weak<OriginGate>)>);
 
-impl Egress {
+impl EgressListener {
     /// Serves the calls of a connection.
     pub(super) async fn serve_calls(self: &Arc<Self>, handle: &WireHandle, entry: Entry, http2: bool) {
-        let connection = Arc::new(Connection { entry, over: Arc::default(), last: Last::default() });
+        let connection = Arc::new(CallConnection { entry, over: Arc::default(), last: LastGate::default() });
         let egress = Arc::clone(self);
         let served = Arc::clone(&connection);
         let path = stack::path(Arc::clone(&self.responder), move |request| match &served.entry {
@@ -72,21 +72,26 @@ impl Egress {
             Entry::Tunnel(_, client) => egress.answer(request, client.as_ref(), &served),
             Entry::Name => egress.answer(request, None, &served),
         });
+        let closing = &self.clients.tasks.closing;
         if http2 {
-            listener::serve_calls_of_http2(handle, path, (&self.closing, &connection.over), NAME).await;
+            listener::serve_calls_of_http2(handle, path, closing, &connection.over, NAME).await;
         } else {
-            listener::serve_calls(handle, path, &self.closing, NAME).await;
+            listener::serve_calls(handle, path, closing, NAME).await;
         }
     }
 
-    /// Answers a call of a client that is let in.
-    fn answer(&self, mut request: Request<Inbound>, client: Option<&Arc<str>>, connection: &Connection) -> Answering {
+    /// Answers a call after its client was admitted.
+    fn answer(
+        &self,
+        mut request: Request<Inbound>,
+        client: Option<&Arc<str>>,
+        connection: &CallConnection,
+    ) -> PendingAnswer {
         let gate = match self.route(&request, &connection.entry, &connection.last) {
             Ok(gate) => gate,
             Err(refused) => {
-                // A client would go on with a connection for a host that is no longer read. It is
-                // told so behind the answer: hyper's client can lose one that comes behind the
-                // goodbye.
+                // The client would go on with a connection for a host that is no longer read. The
+                // goodbye comes after the answer: hyper's client can lose an answer after it.
                 let refusal = self.refuse(&refused);
                 let over = Arc::clone(&connection.over);
                 return Either::Right(Box::pin(async move {
@@ -104,37 +109,41 @@ impl Egress {
         }))
     }
 
-    fn refuse(&self, refused: &Refused) -> Answering {
+    fn refuse(&self, refused: &EgressRefusal) -> PendingAnswer {
         self.tally.refused(refused);
         Either::Left(ready(Ok(refused.response())))
     }
 
-    /// Checks that a client may use the proxy, and returns its name where clients are known.
-    /// `named` is that of its certificate.
-    async fn client(&self, request: &Request<Inbound>, named: Option<&Arc<str>>) -> Result<Option<Arc<str>>, Refused> {
+    /// Checks the access of a client, and returns its name where clients are known. `named` is that
+    /// of its certificate.
+    async fn client(
+        &self,
+        request: &Request<Inbound>,
+        named: Option<&Arc<str>>,
+    ) -> Result<Option<Arc<str>>, EgressRefusal> {
         head::plain(request, None)?;
         self.access.admit(named, &head::shown(request.headers())).await
     }
 
     /// Finds the gate for a call.
-    fn route<B>(&self, request: &Request<B>, entry: &Entry, last: &Last) -> Result<Arc<Gate>, Refused> {
+    fn route<B>(&self, request: &Request<B>, entry: &Entry, last: &LastGate) -> Result<Arc<Gate>, EgressRefusal> {
         let directory = self.directory();
         let origin = match entry {
             Entry::Proxy(_) => head::plain(request, None)?,
             Entry::Tunnel(inside, _) => {
                 head::plain(request, Some(inside))?;
-                if let Some(gate) = last.met(&directory).and_then(|met| self.origins.again(&met)) {
+                if let Some(gate) = last.get(&directory).and_then(|last| self.origins.again(&last)) {
                     return Ok(gate);
                 }
-                let (gate, met) = self.meet(&directory, directory.inside(inside)?, &inside.origin)?;
-                last.remember(&directory, met);
-                return Ok(gate);
+                let found = self.origin_gate(&directory, directory.inside(inside)?, &inside.origin)?;
+                last.remember(&directory, &found);
+                return Ok(Arc::clone(&found.gate));
             }
             Entry::Name => {
                 let origin = head::named(request)?;
                 return match directory.call(&origin)? {
                     Fate::Gate(section, _) => self.gate(&directory, section, &origin),
-                    _ => Err(Refused::new(Why::NotListed, format!("{} is not listed by a gate", origin.host))),
+                    _ => Err(EgressRefusal::new(Why::NotListed, format!("{} is not listed by a gate", origin.host))),
                 };
             }
         };
@@ -142,33 +151,32 @@ impl Egress {
             Fate::Gate(section, _) | Fate::Intercepted(section, _) => self.gate(&directory, section, &origin),
             Fate::Passed(_) => {
                 if let Host::Address(address) = origin.host {
-                    (self.judge)(address).map_err(|why| Refused::address(&address.to_string(), why))?;
+                    (self.dial.judge)(address).map_err(|why| EgressRefusal::address(&address.to_string(), why))?;
                 }
                 let section = &CLEAR.into();
                 let way = Way { section, origin, scheme: Scheme::HTTP, connect_to: None };
-                self.origins.gate(way, directory.egress.max_origins)
+                self.origins.meet(way, directory.egress.max_origins).map(|found| Arc::clone(&found.gate))
             }
         }
     }
 
-    /// Returns the gate of a listed origin. What comes to the port of plain HTTP leaves to the
-    /// first of those at which TLS is expected.
+    /// Returns the gate of a listed origin. Calls to the port of plain HTTP leave to the first port
+    /// of TLS.
     pub(super) fn gate(
         &self,
         directory: &Directory,
         section: &Arc<str>,
         origin: &Origin,
-    ) -> Result<Arc<Gate>, Refused> {
-        self.meet(directory, section, origin).map(|met| met.0)
+    ) -> Result<Arc<Gate>, EgressRefusal> {
+        self.origin_gate(directory, section, origin).map(|found| Arc::clone(&found.gate))
     }
 
-    /// The same, with what a connection may remember.
-    fn meet(
+    fn origin_gate(
         &self,
         directory: &Directory,
         section: &Arc<str>,
         origin: &Origin,
-    ) -> Result<(Arc<Gate>, Weak<Met>), Refused> {
+    ) -> Result<Arc<OriginGate>, EgressRefusal> {
         let spec::Egress { ports, max_origins, .. } = &directory.egress;
         let port = if origin.port == 80 { ports.first().copied().unwrap_or(443) } else { origin.port };
         let connect_to = directory.hosts(section).and_then(|hosts| hosts.connect_to.get(&origin.name()));
@@ -177,22 +185,22 @@ impl Egress {
     }
 }
 
-// === impl Last ===
+// === impl LastGate ===
 
-impl Last {
-    /// Returns the gate of the last call, if that was under these rules.
-    fn met(&self, directory: &Arc<Directory>) -> Option<Weak<Met>> {
-        let last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // The rules that are remembered are still somewhere in memory: no others can be there.
+impl LastGate {
+    /// Returns the gate of the last call, if the rules are the same.
+    fn get(&self, directory: &Arc<Directory>) -> Option<Weak<OriginGate>> {
+        let last = lock(&self.0);
+        // A weak reference keeps its place in memory: no other rules can be there.
         std::ptr::eq(last.0.as_ptr(), Arc::as_ptr(directory)).then(|| Weak::clone(&last.1))
     }
 
-    fn remember(&self, directory: &Arc<Directory>, met: Weak<Met>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = (Arc::downgrade(directory), met);
+    fn remember(&self, directory: &Arc<Directory>, gate: &Arc<OriginGate>) {
+        *lock(&self.0) = (Arc::downgrade(directory), Arc::downgrade(gate));
     }
 }
 
-/// Gives a request the form that servers get: a path, and the Host that the client sent.
+/// Gives a request the form for servers: a path, and the client's Host.
 fn own_form<B>(request: &mut Request<B>) {
     let path = match request.uri().path_and_query() {
         // An absolute target may have a query and no path (RFC 9112, 3.2.2), the `:path` of HTTP/2

@@ -1,7 +1,6 @@
 //! The way of a CONNECT: its head, its fate, the dial, and the tunnel.
 //!
-//! The answer comes after the dial, so that for a host that cannot be reached there is an answer
-//! that says so, and not a tunnel that breaks.
+//! The answer comes after the dial: it can say that a host cannot be reached.
 
 use std::io;
 use std::sync::Arc;
@@ -12,18 +11,18 @@ use tokio::io::AsyncWriteExt as _;
 use super::calls::Entry;
 use super::directory::{Fate, Inside};
 use super::head::{self, ConnectHead};
-use super::intercept::Opened;
-use super::reason::{Refused, Why};
+use super::intercept::InterceptedTunnel;
+use super::reason::{EgressRefusal, Why};
 use super::target::{Host, Origin};
 use super::tunnel::{self, First};
-use super::{Egress, FIRST_BYTES};
+use super::{EgressListener, FIRST_BYTES};
 use crate::credentials::Target;
 use crate::places::Place;
 use crate::proxy::listener::{Wire, WireHandle};
 use crate::spec::Unlisted;
 use crate::upstream;
 
-impl Egress {
+impl EgressListener {
     /// Answers a CONNECT.
     pub(super) async fn connect(self: &Arc<Self>, handle: &WireHandle, named: Option<&Arc<str>>) {
         if let Err(refused) = self.tunnel(handle, named).await {
@@ -31,8 +30,8 @@ impl Egress {
         }
     }
 
-    async fn tunnel(self: &Arc<Self>, handle: &WireHandle, named: Option<&Arc<str>>) -> Result<(), Refused> {
-        let (origin, agent, client) = self.asked(handle, named).await?;
+    async fn tunnel(self: &Arc<Self>, handle: &WireHandle, named: Option<&Arc<str>>) -> Result<(), EgressRefusal> {
+        let (origin, agent, client) = self.read_connect(handle, named).await?;
         let directory = self.directory();
         let listed_by = match directory.tunnel(&origin)? {
             Fate::Gate(..) => {
@@ -45,7 +44,7 @@ impl Egress {
             Fate::Intercepted(section, _) => {
                 let gate = self.gate(&directory, section, &origin)?;
                 if established(handle).await.is_ok() {
-                    self.read(handle, Opened { origin, gate, agent, client }).await;
+                    self.read(handle, InterceptedTunnel { origin, gate, agent, client }).await;
                 }
                 return Ok(());
             }
@@ -64,7 +63,7 @@ impl Egress {
         }
         self.tally.became("tunnelled");
         let open = self.tally.opened(&origin.to_string(), listed_by);
-        if let Some(gate) = listed_by.filter(|_| self.tally.may_warn("unlimited", self.clock.now())) {
+        if let Some(gate) = listed_by.filter(|_| self.tally.warnings.is_due("unlimited", self.clock.now())) {
             tracing::info!(
                 gate = &**gate,
                 host = %origin.host,
@@ -75,14 +74,13 @@ impl Egress {
         Ok(())
     }
 
-    /// Reads the head of a CONNECT, and returns the origin that it asks for, the client's name for
-    /// itself, and the one that it is known by.
-    async fn asked(
+    /// Reads the head of a CONNECT: its origin, its user agent, and the name of its client.
+    async fn read_connect(
         &self,
         handle: &WireHandle,
         named: Option<&Arc<str>>,
-    ) -> Result<(Origin, String, Option<Arc<str>>), Refused> {
-        let late = || Refused::new(Why::Malformed, "the head did not come to its end");
+    ) -> Result<(Origin, String, Option<Arc<str>>), EgressRefusal> {
+        let late = || EgressRefusal::new(Why::Malformed, "the head did not come to its end");
         let mut reading = ConnectHead::default();
         let end = handle.peek(|bytes| reading.read(bytes).transpose());
         let end = tokio::time::timeout(FIRST_BYTES, end).await.ok().flatten().ok_or_else(late)??;
@@ -93,20 +91,20 @@ impl Egress {
     }
 
     /// Connects to a host, if its address may be dialled.
-    async fn dial(&self, origin: &Origin) -> Result<upstream::Bare, Refused> {
+    async fn dial(&self, origin: &Origin) -> Result<upstream::Bare, EgressRefusal> {
         if let Host::Address(address) = origin.host {
-            (self.judge)(address).map_err(|why| Refused::address(&address.to_string(), why))?;
+            (self.dial.judge)(address).map_err(|why| EgressRefusal::address(&address.to_string(), why))?;
         }
         let authority = origin.to_string().parse();
-        let authority = authority.map_err(|_| Refused::new(Why::Malformed, "the target cannot be called"))?;
-        let target = Target { authority, scheme: Scheme::HTTP, ..self.dial.target.clone() };
-        let options = upstream::Options { target, ..self.dial.clone() };
+        let authority = authority.map_err(|_| EgressRefusal::new(Why::Malformed, "the target cannot be called"))?;
+        let target = Target { authority, scheme: Scheme::HTTP, ..self.dial.options.target.clone() };
+        let options = upstream::Options { target, ..self.dial.options.clone() };
         let connected = upstream::connect(&options, self.clock).await;
-        connected.map_err(|error| Refused::dial(&origin.host.to_string(), &error))
+        connected.map_err(|error| EgressRefusal::dial(&origin.host.to_string(), &error))
     }
 
-    /// True if the client begins with TLS in a tunnel that is for TLS only. Where other hosts are
-    /// refused, it must be for the host of the tunnel.
+    /// True if the client begins with TLS. Where other hosts are refused, it must be for the host of
+    /// the tunnel.
     async fn is_tls(&self, handle: &WireHandle, origin: &Origin, others: Unlisted) -> bool {
         let first = tokio::time::timeout(FIRST_BYTES, handle.peek(tunnel::first)).await;
         let Ok(Some(first)) = first else { return false };
@@ -115,8 +113,8 @@ impl Egress {
             Unlisted::Refuse => tunnel::is_for(&first, origin),
         };
         if !is_right {
-            self.tally.refused(&Refused::new(Why::Sni, format!("what came is not TLS for {}", origin.host)));
-            if self.tally.may_warn("sni", self.clock.now()) {
+            self.tally.refused(&EgressRefusal::new(Why::Sni, format!("what came is not TLS for {}", origin.host)));
+            if self.tally.warnings.is_due("sni", self.clock.now()) {
                 tracing::warn!(
                     host = %origin.host,
                     "a tunnel was closed: what the client said first is not TLS for the host that the tunnel is for"

@@ -1,8 +1,8 @@
-//! The directory of hosts: which gate lists a host, and what becomes of those that none lists.
+//! The directory of hosts: the gate of each listed host, and the rules for others.
 
 use std::sync::Arc;
 
-use super::reason::{Refused, Why};
+use super::reason::{EgressRefusal, Why};
 use super::target::{Host, Origin};
 use crate::spec::{Egress, HostPattern, Hosts, PlainHttp, Settings, Unlisted};
 
@@ -25,7 +25,7 @@ pub enum Fate<'a> {
     Passed(Option<&'a Arc<str>>),
 }
 
-/// A tunnel whose calls are read.
+/// A tunnel with readable calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Inside {
     pub(super) origin: Origin,
@@ -49,12 +49,12 @@ impl Directory {
         self.gates.iter().find(|(name, _)| **name == *gate).map(|(_, hosts)| hosts)
     }
 
-    /// The gates that intercept.
+    /// Returns the gates with interception.
     pub(super) fn intercepting(&self) -> impl Iterator<Item = &Arc<str>> {
         self.gates.iter().filter(|(_, hosts)| hosts.intercept).map(|(gate, _)| gate)
     }
 
-    /// Returns the gate that lists a host at a port, with the pattern.
+    /// Returns the gate and the pattern for a host at a port.
     fn listed(&self, origin: &Origin, is_port: impl Fn(u16) -> bool) -> Option<(&Arc<str>, &Hosts, &HostPattern)> {
         let Host::Name(name) = &origin.host else { return None };
         if !is_port(origin.port) || self.is_passed(name) {
@@ -64,7 +64,7 @@ impl Directory {
     }
 
     /// Decides on a tunnel. One of a listed host to port 80 carries plain HTTP.
-    pub(super) fn tunnel(&self, origin: &Origin) -> Result<Fate<'_>, Refused> {
+    pub(super) fn tunnel(&self, origin: &Origin) -> Result<Fate<'_>, EgressRefusal> {
         check_port(origin)?;
         if let Some((gate, hosts, pattern)) = self.listed(origin, |port| port == PLAIN) {
             return plain(origin, hosts).map(|()| Fate::Gate(gate, pattern));
@@ -76,24 +76,27 @@ impl Directory {
         }
     }
 
-    /// Decides on a call in a tunnel that is read. The rules may have changed since it began.
-    pub(super) fn inside(&self, Inside { origin, is_tls }: &Inside) -> Result<&Arc<str>, Refused> {
+    /// Decides on a call in a readable tunnel. The rules may have changed since it began.
+    pub(super) fn inside(&self, Inside { origin, is_tls }: &Inside) -> Result<&Arc<str>, EgressRefusal> {
         match self.listed(origin, |port| self.is_read(port)) {
             Some((gate, hosts, _)) if *is_tls && hosts.intercept => Ok(gate),
             Some((gate, hosts, _)) if !is_tls => plain(origin, hosts).map(|()| gate),
-            _ => Err(Refused::new(Why::NotListed, format!("{} is no longer read here; connect again", origin.host))),
+            _ => Err(EgressRefusal::new(
+                Why::NotListed,
+                format!("{} is no longer read here; connect again", origin.host),
+            )),
         }
     }
 
-    /// Decides on a call whose target is a URL. One of `http` with the port of `https` is for the
-    /// same origin. To a listed host nothing leaves in clear, whatever the port.
-    pub(super) fn call(&self, origin: &Origin) -> Result<Fate<'_>, Refused> {
+    /// Decides on a call for a URL. With `http` and the port of `https` it is for the same origin.
+    /// To a listed host nothing leaves in clear, whatever the port.
+    pub(super) fn call(&self, origin: &Origin) -> Result<Fate<'_>, EgressRefusal> {
         check_port(origin)?;
         match self.listed(origin, |_| true) {
             Some((gate, hosts, pattern)) if self.is_read(origin.port) => {
                 plain(origin, hosts).map(|()| Fate::Gate(gate, pattern))
             }
-            Some(_) => Err(Refused::new(
+            Some(_) => Err(EgressRefusal::new(
                 Why::PlainHttp,
                 format!("{origin} would be called in clear; use https://, or list it in egress.tunnel"),
             )),
@@ -102,11 +105,11 @@ impl Directory {
     }
 
     /// Decides on what no gate lists.
-    fn other(&self, origin: &Origin) -> Result<Fate<'_>, Refused> {
+    fn other(&self, origin: &Origin) -> Result<Fate<'_>, EgressRefusal> {
         let is_named = matches!(&origin.host, Host::Name(name) if self.is_passed(name));
         match self.egress.others {
             Unlisted::Refuse if !is_named => {
-                Err(Refused::new(Why::NotListed, format!("{} is not listed in [egress]", origin.host)))
+                Err(EgressRefusal::new(Why::NotListed, format!("{} is not listed in [egress]", origin.host)))
             }
             _ => Ok(Fate::Passed(None)),
         }
@@ -139,7 +142,7 @@ impl Directory {
         }
     }
 
-    /// Returns the judge of addresses that are dialled for clients.
+    /// Returns the judge of addresses for clients' dials.
     pub fn judge(&self) -> crate::upstream::Judge {
         match self.egress.metadata {
             Unlisted::Refuse => super::address::judge,
@@ -148,19 +151,20 @@ impl Directory {
     }
 }
 
-fn plain(origin: &Origin, hosts: &Hosts) -> Result<(), Refused> {
+fn plain(origin: &Origin, hosts: &Hosts) -> Result<(), EgressRefusal> {
     match hosts.plain {
         PlainHttp::Upgrade => Ok(()),
-        PlainHttp::Refuse => {
-            Err(Refused::new(Why::PlainHttp, format!("plain HTTP to {} is refused here; use https://", origin.host)))
-        }
+        PlainHttp::Refuse => Err(EgressRefusal::new(
+            Why::PlainHttp,
+            format!("plain HTTP to {} is refused here; use https://", origin.host),
+        )),
     }
 }
 
 /// Mail relays have always been reached through proxies.
-fn check_port(origin: &Origin) -> Result<(), Refused> {
+fn check_port(origin: &Origin) -> Result<(), EgressRefusal> {
     match origin.port {
-        25 | 465 | 587 => Err(Refused::new(Why::Port, format!("port {} is that of a mail server", origin.port))),
+        25 | 465 | 587 => Err(EgressRefusal::new(Why::Port, format!("port {} is that of a mail server", origin.port))),
         _ => Ok(()),
     }
 }

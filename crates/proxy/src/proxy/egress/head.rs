@@ -1,7 +1,7 @@
-//! The heads that a forward proxy takes: CONNECT, and requests whose target is a whole URL.
+//! Request heads for a forward proxy: CONNECT, and requests with a whole URL.
 //!
-//! Every line was scanned by the guard before. One origin has many spellings; a head that names two
-//! is refused.
+//! The guard scans every line first. One origin has many spellings; a head with two origins is
+//! refused.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -10,7 +10,7 @@ use http::{HeaderMap, Method, Request, StatusCode, header};
 use subtle::ConstantTimeEq;
 
 use super::directory::Inside;
-use super::reason::{Refused, Why};
+use super::reason::{EgressRefusal, Why};
 use super::target::{Host, Origin, TargetError};
 use crate::proxy::guard::request::{Violation, drops_protected, is_cut, is_too_long};
 use crate::proxy::guard::scan::{Rest, Scanner};
@@ -29,27 +29,27 @@ pub(super) struct Connect {
 #[derive(Default)]
 pub(super) struct ConnectHead {
     scanner: Scanner,
-    /// The bytes that were scanned.
+    /// The number of scanned bytes.
     scanned: usize,
 }
 
 // === impl ConnectHead ===
 
 impl ConnectHead {
-    /// Reads on in what has come. Returns the length of the head once it is whole, and `None` if
-    /// more must come.
-    pub(super) fn read(&mut self, bytes: &[u8]) -> Result<Option<usize>, Refused> {
+    /// Reads on. Returns the length of the head once it is whole, and `None` if more must come.
+    pub(super) fn read(&mut self, bytes: &[u8]) -> Result<Option<usize>, EgressRefusal> {
         let end = memchr::memmem::find(bytes, b"\r\n\r\n").map(|at| at + 4);
-        let new = bytes.get(self.scanned..end.unwrap_or(bytes.len())).unwrap_or_default();
+        let lines = end.or_else(|| memchr::memrchr(b'\n', bytes).map(|at| at + 1)).unwrap_or_default();
+        let new = bytes.get(self.scanned..lines).unwrap_or_default();
         match self.scanner.scan(new).rest {
             Rest::Refused(fault) => return Err(malformed(fault.to_string())),
-            // What would have to be written in another way is no name; what follows is not read.
+            // Characters that must be encoded are not in a name.
             Rest::Replaced(_) => return Err(malformed(TargetError::Name.to_string())),
             Rest::None | Rest::Held => {}
         }
-        // A name is ASCII (RFC 3986, 3.2.2), even where the scanner waits for a character's end.
+        // A name is ASCII (RFC 3986, 3.2.2), even before the end of its line.
         let line = memchr::memchr(b'\n', bytes).unwrap_or(bytes.len());
-        if !bytes.get(self.scanned..line).unwrap_or_default().is_ascii() {
+        if !bytes.get(..line).unwrap_or_default().is_ascii() {
             return Err(malformed(TargetError::Name.to_string()));
         }
         self.scanned += new.len();
@@ -65,8 +65,8 @@ impl ConnectHead {
     }
 }
 
-/// Reads the head of a CONNECT from bytes that come in pieces of this length. Returns its origin
-/// and length, and `None` if more must come.
+/// Reads the head of a CONNECT in pieces of this length. Returns its origin and length, and `None`
+/// if more must come.
 ///
 /// # Errors
 /// Says why the head is refused.
@@ -82,8 +82,8 @@ pub fn connect_in(bytes: &[u8], piece: usize) -> Result<Option<(Origin, usize)>,
     Ok(None)
 }
 
-/// Reads the head of a CONNECT that was scanned.
-pub(super) fn connect(head: &[u8]) -> Result<Connect, Refused> {
+/// Reads the scanned head of a CONNECT.
+pub(super) fn connect(head: &[u8]) -> Result<Connect, EgressRefusal> {
     let text = String::from_utf8_lossy(head);
     let mut lines = text.split("\r\n");
     let target = lines.next().and_then(|line| line.split(' ').nth(1)).unwrap_or_default();
@@ -105,9 +105,9 @@ pub(super) fn connect(head: &[u8]) -> Result<Connect, Refused> {
     Ok(Connect { origin, shown, agent })
 }
 
-/// Checks a request for one URL, and returns its origin. One that came through a tunnel has the
-/// target that servers get, and is for `inside`.
-pub(super) fn plain<B>(request: &Request<B>, inside: Option<&Inside>) -> Result<Origin, Refused> {
+/// Checks a request for one URL, and returns its origin. In a tunnel it has a target as for
+/// servers, and is for `inside`.
+pub(super) fn plain<B>(request: &Request<B>, inside: Option<&Inside>) -> Result<Origin, EgressRefusal> {
     let uri = request.uri();
     let headers = request.headers();
     let is_tls = inside.is_some_and(|inside| inside.is_tls);
@@ -131,7 +131,7 @@ pub(super) fn plain<B>(request: &Request<B>, inside: Option<&Inside>) -> Result<
         (Some(scheme), Some(authority), None) if *scheme == Scheme::HTTP => read(authority.as_str(), Some(80))?,
         (Some(_), _, None) => return Err(malformed("the target is not an http:// URL; https goes by CONNECT")),
         (None, None, None) => {
-            return Err(Refused::new(
+            return Err(EgressRefusal::new(
                 Why::Direct,
                 "this is a forward proxy; it belongs into HTTPS_PROXY or HTTP_PROXY",
             ));
@@ -146,7 +146,7 @@ pub(super) fn plain<B>(request: &Request<B>, inside: Option<&Inside>) -> Result<
         _ => return Err(malformed("a request has one Host")),
     }
     if headers.contains_key("sec-fetch-site") && !is_tls {
-        return Err(Refused::new(Why::Browser, "a browser's page may not call through this proxy"));
+        return Err(EgressRefusal::new(Why::Browser, "a browser's page may not call through this proxy"));
     }
     if drops_protected(headers) {
         return Err(malformed(Violation::Connection.to_string()));
@@ -154,8 +154,8 @@ pub(super) fn plain<B>(request: &Request<B>, inside: Option<&Inside>) -> Result<
     Ok(origin)
 }
 
-/// Checks a request that came by the name of its host, and returns its origin.
-pub(super) fn named<B>(request: &Request<B>) -> Result<Origin, Refused> {
+/// Checks a request by the name of its host, and returns its origin.
+pub(super) fn named<B>(request: &Request<B>) -> Result<Origin, EgressRefusal> {
     let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     let origin = read(host, Some(80))?;
     plain(request, Some(&Inside { origin, is_tls: false }))
@@ -182,12 +182,12 @@ pub(super) fn shown(headers: &HeaderMap) -> Vec<&[u8]> {
     headers.get_all(header::PROXY_AUTHORIZATION).iter().map(header::HeaderValue::as_bytes).collect()
 }
 
-fn read(target: &str, usual: Option<u16>) -> Result<Origin, Refused> {
+fn read(target: &str, usual: Option<u16>) -> Result<Origin, EgressRefusal> {
     Origin::read(target, usual).map_err(|error| malformed(error.to_string()))
 }
 
-/// Checks that a Host is the origin in any spelling.
-fn same(host: &str, origin: &Origin) -> Result<(), Refused> {
+/// Compares a Host with the origin, in any spelling.
+fn same(host: &str, origin: &Origin) -> Result<(), EgressRefusal> {
     if matches!(&origin.host, Host::Name(name) if **name == *host) {
         return Ok(()); // the spelling of nearly all calls
     }
@@ -197,8 +197,8 @@ fn same(host: &str, origin: &Origin) -> Result<(), Refused> {
     if is_same { Ok(()) } else { Err(malformed("Host and target are not the same")) }
 }
 
-fn malformed(text: impl Into<String>) -> Refused {
-    Refused::new(Why::Malformed, text)
+fn malformed(text: impl Into<String>) -> EgressRefusal {
+    EgressRefusal::new(Why::Malformed, text)
 }
 
 const LONGEST_AGENT: usize = 80;
@@ -209,7 +209,7 @@ const LONGEST_HEAD: usize = 64 << 10;
 mod tests {
     use super::*;
 
-    /// Reads a head that comes in pieces of this length.
+    /// Reads a head in pieces of this length.
     fn head(text: &str, piece: usize) -> Result<String, String> {
         let (origin, end) = connect_in(text.as_bytes(), piece)?.ok_or("more must come")?;
         Ok(format!("{origin} {}", text.get(end..).expect("whole characters")))

@@ -1,10 +1,9 @@
-//! TLS to hosts of gates that intercept: it is opened, and the calls in it go through the gate. It
+//! Interception: TLS to hosts of such gates is opened, and the calls in it go through the gate. It
 //! comes in tunnels, or by the names of the hosts.
 //!
-//! One name holds throughout: CONNECT, the client's TLS, the certificate that it is shown, each
-//! call's Host, and the name by which the upstream is verified are one host, or nothing is sent.
-//! What the upstream speaks is what the client is offered, so that both speak what they would speak
-//! without the gate.
+//! One name holds throughout: CONNECT, the client's TLS, its certificate, each call's Host, and the
+//! name by which the upstream is verified are one host, or nothing is sent. The client is offered
+//! the upstream's protocol, so that both speak what they would speak without the gate.
 
 use std::io;
 use std::sync::Arc;
@@ -18,27 +17,28 @@ use tokio_rustls::{LazyConfigAcceptor, StartHandshake};
 
 use super::calls::Entry;
 use super::directory::{Fate, Inside};
-use super::reason::{HandshakeFailure, Refused, Why};
+use super::reason::{EgressRefusal, HandshakeFailure, Why};
 use super::target::{Host, Origin};
-use super::{Egress, FIRST_BYTES};
+use super::{EgressListener, FIRST_BYTES};
 use crate::proxy::gate::Gate;
 use crate::proxy::listener::{Wire, WireHandle};
 use crate::tls;
 
-/// A tunnel that is read.
-pub(super) struct Opened {
+/// A readable tunnel.
+pub(super) struct InterceptedTunnel {
     pub(super) origin: Origin,
     /// The gate of the origin.
     pub(super) gate: Arc<Gate>,
-    /// The client's name for itself.
+    /// The client's user agent.
     pub(super) agent: String,
-    /// The name that it is known by, where clients are.
+    /// The client's name, where clients are known.
     pub(super) client: Option<Arc<str>>,
 }
 
-impl Egress {
-    /// Serves the calls in a tunnel. A client that does not begin with TLS speaks plain HTTP.
-    pub(super) async fn read(self: &Arc<Self>, handle: &WireHandle, opened: Opened) {
+impl EgressListener {
+    /// Serves the calls in a tunnel: over TLS, or over plain HTTP if the client does not begin with
+    /// TLS.
+    pub(super) async fn read(self: &Arc<Self>, handle: &WireHandle, opened: InterceptedTunnel) {
         match self.first(handle).await {
             None => handle.close().await,
             Some(TLS) => {
@@ -53,15 +53,17 @@ impl Egress {
         }
     }
 
-    /// Serves a client that a hosts file has led to a listener at this port: TLS tells by its name
-    /// which host is meant, and each call over plain HTTP by its Host.
+    /// Serves a client at a port for names in a hosts file. The host is the name in TLS, or each
+    /// call's Host over plain HTTP.
     pub(super) async fn serve_named(self: &Arc<Self>, handle: &WireHandle, port: u16) {
         match self.first(handle).await {
             None => handle.close().await,
             Some(TLS) => {
                 let found = match Box::pin(hello(handle)).await {
                     Ok(hello) => self.named(&hello, port).map(|opened| (hello, opened)),
-                    Err(why) => Err(Refused::new(Why::Malformed, format!("what came is not TLS that is read ({why})"))),
+                    Err(why) => {
+                        Err(EgressRefusal::new(Why::Malformed, format!("what came is not TLS that is read ({why})")))
+                    }
                 };
                 match found {
                     Ok((hello, opened)) => Box::pin(self.open_tls(handle, Ok(hello), opened)).await,
@@ -69,7 +71,7 @@ impl Egress {
                         self.tally.became("refused");
                         self.tally.refused(&refused);
                         refuse_name(handle).await;
-                        if self.tally.may_warn("names", self.clock.now()) {
+                        if self.tally.warnings.is_due("names", self.clock.now()) {
                             tracing::warn!(%refused, "a client that came by the name of a host was refused");
                         }
                     }
@@ -82,9 +84,9 @@ impl Egress {
         }
     }
 
-    /// Turns away a client that came by the name of a host: in words if it speaks plain HTTP; one
-    /// that speaks TLS could not read them.
-    pub(super) async fn turn_away_named(&self, handle: &WireHandle, refused: &Refused) {
+    /// Turns away a client at a port for names: with an answer over plain HTTP, without one over
+    /// TLS.
+    pub(super) async fn turn_away_named(&self, handle: &WireHandle, refused: &EgressRefusal) {
         if matches!(self.first(handle).await, Some(first) if first != TLS) {
             return self.turn_away(handle, refused).await;
         }
@@ -93,30 +95,34 @@ impl Egress {
         handle.close().await;
     }
 
-    /// Returns the first byte of what a client says.
+    /// Returns the first byte of a client.
     async fn first(&self, handle: &WireHandle) -> Option<u8> {
         let first = handle.peek(|bytes| bytes.first().copied());
         tokio::select! {
             first = tokio::time::timeout(FIRST_BYTES, first) => first.ok().flatten(),
-            () = self.closing.told() => None, // it has not said a word yet
+            () = self.clients.tasks.closing.begun() => None, // it has not said a word yet
         }
     }
 
-    /// Finds the gate of the host that a client names in its TLS.
-    fn named(&self, hello: &StartHandshake<Wire>, port: u16) -> Result<Opened, Refused> {
+    /// Finds the gate for the host name in a client's TLS.
+    fn named(&self, hello: &StartHandshake<Wire>, port: u16) -> Result<InterceptedTunnel, EgressRefusal> {
         let directory = self.directory();
         let ports = &directory.egress.ports;
         let usual = if ports.contains(&port) { port } else { ports.first().copied().unwrap_or(443) };
         let hello = hello.client_hello();
         let name = hello.server_name();
-        let name = name.ok_or_else(|| Refused::new(Why::Sni, "what came is TLS without the name of a host"))?;
-        let origin = Origin::read(name, Some(usual)).map_err(|error| Refused::new(Why::Sni, error.to_string()))?;
+        let name = name.ok_or_else(|| EgressRefusal::new(Why::Sni, "what came is TLS without the name of a host"))?;
+        let origin =
+            Origin::read(name, Some(usual)).map_err(|error| EgressRefusal::new(Why::Sni, error.to_string()))?;
         match directory.tunnel(&origin)? {
             Fate::Intercepted(section, _) => {
                 let gate = self.gate(&directory, section, &origin)?;
-                Ok(Opened { origin, gate, agent: String::new(), client: None })
+                Ok(InterceptedTunnel { origin, gate, agent: String::new(), client: None })
             }
-            _ => Err(Refused::new(Why::Sni, format!("{} is not listed by a gate with intercept = true", origin.host))),
+            _ => Err(EgressRefusal::new(
+                Why::Sni,
+                format!("{} is not listed by a gate with intercept = true", origin.host),
+            )),
         }
     }
 
@@ -125,7 +131,7 @@ impl Egress {
         self: &Arc<Self>,
         handle: &WireHandle,
         hello: Result<StartHandshake<Wire>, HandshakeFailure>,
-        opened: Opened,
+        opened: InterceptedTunnel,
     ) {
         let stream = match hello {
             Ok(hello) => self.shake_hands(handle, hello, &opened.origin, &opened.gate).await,
@@ -137,11 +143,9 @@ impl Egress {
         };
         self.tally.became("intercepted");
         let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-        let Opened { origin, gate, client, .. } = opened;
+        let InterceptedTunnel { origin, gate, client, .. } = opened;
         drop(gate); // each call finds it, so that it may go while the connection is idle
-        let place = handle.place.clone();
-        let mut handle = WireHandle::new(Box::new(stream), Arc::clone(&self.buffers));
-        handle.place = place;
+        let handle = WireHandle::new(Box::new(stream), &self.clients.buffers, handle.place.clone());
         let entry = Entry::Tunnel(Inside { origin, is_tls: true }, client);
         Box::pin(self.serve_calls(&handle, entry, http2)).await;
     }
@@ -173,8 +177,12 @@ impl Egress {
         shaken.map_err(|_| HandshakeFailure::Timeout)?.map_err(|error| failure(&error))
     }
 
-    /// Counts a handshake that failed, and says once a minute what to do.
-    fn handshake_failed(&self, Opened { origin, gate, agent, .. }: &Opened, why: HandshakeFailure) {
+    /// Counts a failed handshake, and warns once a minute.
+    fn handshake_failed(
+        &self,
+        InterceptedTunnel { origin, gate, agent, .. }: &InterceptedTunnel,
+        why: HandshakeFailure,
+    ) {
         self.tally.became("refused");
         let gate = gate.name();
         let host = origin.host.to_string();
@@ -189,7 +197,7 @@ impl Egress {
                 "it left when it saw the certificate; it must trust the egress CA, by one of the variables in docs/egress.md"
             }
         };
-        if self.tally.may_warn(why.word(), self.clock.now()) {
+        if self.tally.warnings.is_due(why.word(), self.clock.now()) {
             tracing::warn!(gate = &**gate, host, client = agent, "a client's TLS handshake failed: {says}");
         } else {
             tracing::debug!(gate = &**gate, host, client = agent, why = why.word(), "a client's TLS handshake failed");
@@ -197,14 +205,14 @@ impl Egress {
     }
 }
 
-/// Reads the first words of a client's TLS.
+/// Reads a client's TLS ClientHello.
 async fn hello(handle: &WireHandle) -> Result<StartHandshake<Wire>, HandshakeFailure> {
     let hello = LazyConfigAcceptor::new(Acceptor::default(), Wire::unscanned(handle));
     let hello = tokio::time::timeout(HANDSHAKE, hello).await.map_err(|_| HandshakeFailure::Timeout)?;
     hello.map_err(|_| HandshakeFailure::Protocol)
 }
 
-/// Tells a client that it has asked for a host that is not served here.
+/// Refuses the host in a client's TLS with an alert.
 async fn refuse_name(handle: &WireHandle) -> HandshakeFailure {
     let mut wire = Wire::unscanned(handle);
     let said = async {
@@ -217,9 +225,8 @@ async fn refuse_name(handle: &WireHandle) -> HandshakeFailure {
     HandshakeFailure::Sni
 }
 
-/// Tells by what happened after the client's first words why a handshake failed. rustls may see a
-/// client's refusal as something that it cannot decrypt: all that comes after the certificate is
-/// about that.
+/// Returns the reason of a failed handshake after the ClientHello. rustls may see a client's
+/// refusal as something it cannot decrypt, so any error after the certificate counts as one.
 fn failure(error: &io::Error) -> HandshakeFailure {
     match error.get_ref().and_then(|inner| inner.downcast_ref()) {
         Some(
@@ -235,7 +242,7 @@ fn failure(error: &io::Error) -> HandshakeFailure {
 
 /// The first byte of a TLS handshake.
 pub(super) const TLS: u8 = 0x16;
-/// The alert of this name, fatal, in a record of TLS 1.2, as which 1.3 appears too.
+/// The fatal alert of this name, in a record of TLS 1.2 (used by TLS 1.3 too).
 const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
-/// The time for the first words, and for the rest; as at every listener.
+/// The time for the ClientHello, and for the rest; as at every listener.
 const HANDSHAKE: Duration = Duration::from_secs(10);

@@ -1,4 +1,4 @@
-//! The parts that an egress listener is made of, and why it may not start.
+//! The parts of an egress listener, and its start errors.
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,17 +21,17 @@ pub struct EgressOptions {
     pub directory: Directory,
     /// The gates with hosts. None of them listens.
     pub gates: Vec<Options>,
-    /// Calls in clear to hosts that no gate lists: a gate without limits.
+    /// The gate for calls in clear to unlisted hosts, without limits.
     pub clear: Options,
-    /// The token that clients must show.
+    /// The token for clients.
     pub token: Option<Secret>,
     /// TLS to the listener itself.
     pub tls: Option<Arc<tls::Listener>>,
-    /// Tells who each client is, where the listener asks.
+    /// Identifies clients, where the listener asks.
     pub clients: Option<Arc<Clients>>,
     /// The CA of interception, if a gate intercepts.
     pub ca: Option<Arc<tls::CurrentCa>>,
-    /// The addresses where the process listens, which are never dialled.
+    /// The process's own addresses, never dialled.
     pub own: Vec<SocketAddr>,
     /// Judges addresses; `None` for the usual rules.
     pub judge: Option<Judge>,

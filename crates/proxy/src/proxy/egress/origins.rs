@@ -1,5 +1,5 @@
-//! The gates of the egress listener: one for each origin that was met, made of its section's
-//! settings and dropped when it has not been used for a while.
+//! The gates of the egress listener: one for each origin, made of its section's settings at the
+//! first call, and dropped after a while without use.
 //!
 //! Their number is bounded. If none can go, a new origin is refused: a host that a gate lists is
 //! never let through without its limits.
@@ -7,15 +7,16 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use http::uri::{Authority, Scheme};
 
-use super::reason::{Refused, Why};
+use super::reason::{EgressRefusal, Why};
 use super::target::Origin;
 use crate::clock::Clock;
 use crate::credentials::Proxy;
+use crate::lock::lock;
 use crate::moment::Moment;
 use crate::proxy::gate::Gate;
 use crate::telemetry::meters::{LabelCap, RESOURCES, as_f64};
@@ -28,22 +29,25 @@ pub(super) struct Origins {
     sections: BTreeMap<Arc<str>, Arc<Gate>>,
     via: Option<Proxy>,
     clock: Clock,
-    known: Mutex<BTreeMap<(Arc<str>, Origin), Known>>,
-    /// The hosts that are label values.
+    known: Mutex<OriginGates>,
+    /// The hosts as labels.
     labels: LabelCap,
 }
 
-/// An origin whose gate was made.
-struct Known {
-    met: Arc<Met>,
-    /// The calls that were counted: sent and refused.
+/// The gates by section and origin.
+type OriginGates = BTreeMap<(Arc<str>, Origin), KnownOrigin>;
+
+/// An origin with its gate.
+struct KnownOrigin {
+    gate: Arc<OriginGate>,
+    /// The calls in the metrics: sent and refused.
     counted: (u64, u64),
 }
 
 /// The gate of an origin. A connection may remember it weakly, and so does not keep it.
-pub(super) struct Met {
-    gate: Arc<Gate>,
-    /// The nanoseconds until its last use. They change while the origins are locked.
+pub(super) struct OriginGate {
+    pub(super) gate: Arc<Gate>,
+    /// The moment of the last use in nanoseconds. It changes while the origins are locked.
     used: AtomicU64,
 }
 
@@ -52,7 +56,7 @@ pub(super) struct Way<'a> {
     pub(super) section: &'a Arc<str>,
     pub(super) origin: Origin,
     pub(super) scheme: Scheme,
-    /// The host and port that is dialled in its place.
+    /// The host and port to dial in its place.
     pub(super) connect_to: Option<&'a str>,
 }
 
@@ -64,17 +68,13 @@ impl Origins {
         Self { sections, via, clock, known: Mutex::default(), labels: LabelCap::new(RESOURCES) }
     }
 
-    /// Returns the gate of an origin, of which there are at most `most`.
-    pub(super) fn gate(&self, way: Way<'_>, most: usize) -> Result<Arc<Gate>, Refused> {
-        self.meet(way, most).map(|met| met.0)
-    }
-
-    /// The same, with what a connection may remember for [`Origins::again`].
-    pub(super) fn meet(&self, way: Way<'_>, most: usize) -> Result<(Arc<Gate>, Weak<Met>), Refused> {
-        let mut known = self.lock();
+    /// Returns the gate of an origin, and makes it if there are fewer than `most`.
+    pub(super) fn meet(&self, way: Way<'_>, most: usize) -> Result<Arc<OriginGate>, EgressRefusal> {
+        let mut known = lock(&self.known);
         let at = (Arc::clone(way.section), way.origin);
-        if let Some(Known { met, .. }) = known.get(&at) {
-            return Ok((met.again(self.clock.now()), Arc::downgrade(met)));
+        if let Some(KnownOrigin { gate, .. }) = known.get(&at) {
+            gate.touch(self.clock.now());
+            return Ok(Arc::clone(gate));
         }
         if known.len() >= most && !self.drop_idle(&mut known, |_| true) {
             tracing::warn!(
@@ -83,52 +83,57 @@ impl Origins {
                 origins = known.len(),
                 "a call was refused: every origin is in use; raise egress.max_origins"
             );
-            return Err(Refused::new(Why::Crowded, "too many hosts at once; raise egress.max_origins"));
+            return Err(EgressRefusal::new(Why::Crowded, "too many hosts at once; raise egress.max_origins"));
         }
         let section = self.sections.get(way.section);
-        let section = section.ok_or_else(|| Refused::new(Why::Crowded, "the gate is being changed"))?;
+        let section = section.ok_or_else(|| EgressRefusal::new(Why::Crowded, "the gate is being changed"))?;
         let target = self.target(&at.1, way.scheme, way.connect_to)?;
         // The operator's own address is not judged.
         let dns = way.connect_to.map(|_| Dns { judge: None, ..section.dns() });
-        let gate = Arc::new(section.sibling(target, dns));
+        let gate = section.sibling(target, dns);
         if let Some(until) = section.own().driver.bypassed_until() {
             gate.own().driver.bypass(Some(until));
         }
         tracing::debug!(gate = &*at.0, host = %at.1, "an origin was met");
         let used = AtomicU64::new(self.clock.now().as_nanos());
-        let met = Arc::new(Met { gate: Arc::clone(&gate), used });
-        let remembered = Arc::downgrade(&met);
-        known.insert(at, Known { met, counted: (0, 0) });
-        Ok((gate, remembered))
+        let gate = Arc::new(OriginGate { gate: Arc::new(gate), used });
+        known.insert(at, KnownOrigin { gate: Arc::clone(&gate), counted: (0, 0) });
+        Ok(gate)
     }
 
-    /// Returns the gate of an origin that was met before; `None` if it was dropped since.
-    pub(super) fn again(&self, met: &Weak<Met>) -> Option<Arc<Gate>> {
-        // Held, so that an origin that goes is not taken up in the same moment.
-        let _known = self.lock();
-        met.upgrade().map(|met| met.again(self.clock.now()))
+    /// Returns a remembered gate; `None` if it was dropped since.
+    pub(super) fn again(&self, gate: &Weak<OriginGate>) -> Option<Arc<Gate>> {
+        // Locked, so that the origin is not dropped at the same moment.
+        let _known = lock(&self.known);
+        let found = gate.upgrade()?;
+        found.touch(self.clock.now());
+        Some(Arc::clone(&found.gate))
     }
 
-    fn target(&self, origin: &Origin, scheme: Scheme, connect_to: Option<&str>) -> Result<Target, Refused> {
+    fn target(&self, origin: &Origin, scheme: Scheme, connect_to: Option<&str>) -> Result<Target, EgressRefusal> {
         let usual = if scheme == Scheme::HTTPS { 443 } else { 80 };
         let own = if origin.port == usual { origin.host.to_string() } else { origin.to_string() };
         let authority: Authority = connect_to
             .unwrap_or(&own)
             .parse()
-            .map_err(|_| Refused::new(Why::Malformed, "the host cannot be called"))?;
+            .map_err(|_| EgressRefusal::new(Why::Malformed, "the host cannot be called"))?;
         let server_name = connect_to.map(|_| origin.name());
         let base_path = String::new();
         let proxy = self.via.clone();
         Ok(Target { scheme, authority, base_path, server_name, proxy, unused_proxy: None })
     }
 
-    /// Drops the origin that was used least lately, if it is idle and `is_over` says so of the time
-    /// since then. True if there was one.
-    fn drop_idle(&self, known: &mut BTreeMap<(Arc<str>, Origin), Known>, is_over: impl Fn(Duration) -> bool) -> bool {
+    /// Drops the least recently used origin, if it is idle and `is_over` holds for its time without
+    /// use. True if there was one.
+    fn drop_idle(&self, known: &mut OriginGates, is_over: impl Fn(Duration) -> bool) -> bool {
         let now = self.clock.now();
-        // Calls under way have it too.
-        let is_idle = |met: &Met| is_over(now - met.used()) && Arc::strong_count(&met.gate) == 1 && met.gate.is_quiet();
-        let idle = known.iter().filter(|(_, known)| is_idle(&known.met)).min_by_key(|(_, known)| known.met.used());
+        // Calls under way hold the gate.
+        let is_idle = |OriginGate { gate, used }: &OriginGate| {
+            let used = Moment::from_nanos(used.load(Relaxed));
+            is_over(now - used) && Arc::strong_count(gate) == 1 && gate.is_quiet()
+        };
+        let idle = known.iter().filter(|(_, known)| is_idle(&known.gate));
+        let idle = idle.min_by_key(|(_, known)| known.gate.used.load(Relaxed));
         let Some(at) = idle.map(|(at, _)| at.clone()) else { return false };
         if let Some(mut gone) = known.remove(&at) {
             self.count(&at, &mut gone);
@@ -137,63 +142,52 @@ impl Origins {
         true
     }
 
-    /// Drops all that were idle for this long.
+    /// Drops all origins with this idle time.
     pub(super) fn tidy(&self, idle: Duration) {
-        let mut known = self.lock();
+        let mut known = lock(&self.known);
         while self.drop_idle(&mut known, |time| time >= idle) {}
     }
 
     /// Counts calls by host, just before the metrics are read.
     pub(super) fn sample(&self) {
-        let mut known = self.lock();
+        let mut known = lock(&self.known);
         table::EGRESS_ORIGINS.gauge(&[]).set(as_f64(known.len()));
         for (at, known) in &mut *known {
             self.count(at, known);
         }
     }
 
-    fn count(&self, (section, origin): &(Arc<str>, Origin), known: &mut Known) {
+    fn count(&self, (section, origin): &(Arc<str>, Origin), known: &mut KnownOrigin) {
         let host = origin.host.to_string();
         let host = self.labels.value(&host);
-        let now = known.met.gate.own().tally.counts();
+        let now = known.gate.gate.own().tally.counts();
         for (decision, now, before) in [("go", now.0, known.counted.0), ("refuse", now.1, known.counted.1)] {
             table::EGRESS_CALLS.counter(&[section, host, decision]).increment(now.saturating_sub(before));
         }
         known.counted = now;
     }
 
-    /// The gates of a section, by origin.
+    /// Returns the gates of a section, by origin.
     pub(super) fn of(&self, section: &str) -> Vec<(Origin, Arc<Gate>)> {
-        let known = self.lock();
+        let known = lock(&self.known);
         let of = known.iter().filter(|((name, _), _)| **name == *section);
-        of.map(|((_, origin), known)| (origin.clone(), Arc::clone(&known.met.gate))).collect()
+        of.map(|((_, origin), known)| (origin.clone(), Arc::clone(&known.gate.gate))).collect()
     }
 
-    /// The number of origins.
     pub(super) fn len(&self) -> usize {
-        self.lock().len()
+        lock(&self.known).len()
     }
 
-    /// The sections.
     pub(super) fn sections(&self) -> impl Iterator<Item = &Arc<Gate>> {
         self.sections.values()
     }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<(Arc<str>, Origin), Known>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
-// === impl Met ===
+// === impl OriginGate ===
 
-impl Met {
+impl OriginGate {
     /// Notes a use.
-    fn again(&self, now: Moment) -> Arc<Gate> {
+    fn touch(&self, now: Moment) {
         self.used.store(now.as_nanos(), Relaxed);
-        Arc::clone(&self.gate)
-    }
-
-    fn used(&self) -> Moment {
-        Moment::from_nanos(self.used.load(Relaxed))
     }
 }

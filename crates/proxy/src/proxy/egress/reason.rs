@@ -1,4 +1,4 @@
-//! The reasons for which the egress listener refuses, as people see them.
+//! The egress listener's reasons for a refusal, as people see them.
 //!
 //! Of a refused CONNECT most clients show nothing but the reason phrase: it says what was refused,
 //! why, and what to do, and has nothing from the network in it but the host's name.
@@ -14,7 +14,7 @@ use crate::upstream::{DialError, DialFailure, ForbiddenAddress};
 words! {
     /// The reason why the egress listener refused a request or a tunnel.
     pub(crate) enum Why {
-        /// The address is one that is never dialled.
+        /// The address is never dialled.
         Address = "address",
         /// The client did not show the token.
         Authorization = "authorization",
@@ -48,7 +48,7 @@ words! {
     pub(crate) enum HandshakeFailure {
         /// The two have no protocol or cipher in common, or what came is not TLS.
         Protocol = "protocol",
-        /// It names another host than the tunnel is for, or none that is opened.
+        /// It names another host than the tunnel's, or an unlisted one.
         Sni = "sni",
         /// It took too long.
         Timeout = "timeout",
@@ -59,15 +59,15 @@ words! {
 
 /// A refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Refused {
+pub(crate) struct EgressRefusal {
     pub(crate) why: Why,
     status: StatusCode,
     text: String,
 }
 
-// === impl Refused ===
+// === impl EgressRefusal ===
 
-impl Refused {
+impl EgressRefusal {
     pub(crate) fn new(why: Why, text: impl Into<String>) -> Self {
         let status = match why {
             Why::Address | Why::Browser | Why::Metadata | Why::NotListed | Why::PlainHttp | Why::Port | Why::Sni => {
@@ -88,13 +88,13 @@ impl Refused {
         Self { status, ..self }
     }
 
-    /// Refuses a target whose address is never dialled.
+    /// Refuses a target with a forbidden address.
     pub(crate) fn address(target: &str, why: ForbiddenAddress) -> Self {
         let word = if why == ForbiddenAddress::Metadata { Why::Metadata } else { Why::Address };
         Self::new(word, format!("{target} is {why}"))
     }
 
-    /// Refuses a target that could not be connected to.
+    /// Refuses a target after a failed dial.
     pub(crate) fn dial(target: &str, error: &DialError) -> Self {
         match &error.what {
             DialFailure::Forbidden(why) => Self::address(target, *why),
@@ -164,7 +164,7 @@ impl Refused {
     }
 }
 
-impl std::fmt::Display for Refused {
+impl std::fmt::Display for EgressRefusal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.text.fmt(f)
     }
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_phrase_is_one_line_of_visible_characters() {
-        let refused = Refused::new(Why::Name, format!("a\r\nSet-Cookie: x\u{e9}{}", "x".repeat(300)));
+        let refused = EgressRefusal::new(Why::Name, format!("a\r\nSet-Cookie: x\u{e9}{}", "x".repeat(300)));
         assert_eq!(refused.phrase().len(), 120);
         assert!(refused.phrase().starts_with("tidegate: aSet-Cookie: xxx"));
         let text = String::from_utf8(refused.bytes()).expect("ASCII");

@@ -1,7 +1,7 @@
 //! The target of a request to a forward proxy: one origin, whatever its spelling.
 //!
-//! An authority that two readers could take for two hosts is no origin: one with a user in it, a
-//! name that resolvers read as an address, an address in another form than the usual one.
+//! An ambiguous authority is refused: one with a user in it, a name that resolvers read as an
+//! address, an address in an unusual form.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -15,7 +15,7 @@ pub struct Origin {
     pub port: u16,
 }
 
-/// A host as one value: names are in lower case, without the dot that may end them.
+/// A host as one value: names are in lower case, without a final dot.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Host {
     /// A name, to be looked up.
@@ -24,19 +24,19 @@ pub enum Host {
     Address(IpAddr),
 }
 
-/// A text that is no origin.
+/// The error of reading an origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TargetError {
-    /// It has a user or a password.
+    /// A user or a password.
     #[error("the target has a user in it")]
     User,
-    /// There is no port where one is needed, or it is none.
+    /// A missing or invalid port.
     #[error("the target has no valid port")]
     Port,
-    /// The name is not one.
+    /// An invalid name.
     #[error("the target is not a host name")]
     Name,
-    /// An address in a form that not all resolvers read alike.
+    /// An address in an ambiguous form.
     #[error("the target is an address in an unusual form")]
     Address,
 }
@@ -137,7 +137,7 @@ fn number(text: &str) -> Option<u16> {
     text.parse().ok().filter(|port| is_plain && *port != 0)
 }
 
-/// The longest name that DNS carries.
+/// The longest name in DNS.
 const LONGEST_NAME: usize = 253;
 
 #[cfg(test)]

@@ -1,30 +1,20 @@
 //! Blind tunnels: bytes between a client and a host, unread and unchanged.
 //!
-//! What a client says first is looked at only where the list of hosts would mean nothing otherwise:
-//! if others are refused, TLS must be for the host that the tunnel is for.
+//! Only the first bytes are looked at, and only if other hosts are refused: TLS must then be for the
+//! host of the tunnel, or the list of hosts would mean nothing.
 
-use std::io;
-use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::task::{Context, Poll, ready};
 
 use rustls::server::Acceptor;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::tally::{Open, Row};
+use super::tally::OpenTunnel;
 use super::target::{Host, Origin};
 use crate::places::Busy;
 use crate::proxy::listener::Wire;
-use crate::proxy::tunnel;
+use crate::proxy::tunnel::{self, Counters};
 
-/// The host's side of a tunnel, whose bytes are counted.
-struct Counted<S> {
-    stream: S,
-    row: Arc<Row>,
-}
-
-/// The beginning of what a client says in a tunnel.
+/// The first bytes of a client in a tunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum First {
     /// TLS, for this name.
@@ -34,18 +24,26 @@ pub enum First {
 }
 
 /// Carries bytes both ways, as tunnels through gates do, and counts them.
-pub(super) async fn carry<S>(client: Wire, host: S, open: Open, busy: Option<Busy>)
+pub(super) async fn carry<S>(client: Wire, host: S, open: OpenTunnel, busy: Option<Busy>)
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let host = Counted { stream: host, row: Arc::clone(&open.row) };
-    match tunnel::carry(client, host, busy).await {
+    let row = &open.row;
+    let up = |bytes| {
+        row.up.fetch_add(bytes as u64, Relaxed);
+        row.meters.up.increment(bytes as u64);
+    };
+    let down = |bytes| {
+        row.down.fetch_add(bytes as u64, Relaxed);
+        row.meters.down.increment(bytes as u64);
+    };
+    match tunnel::carry(client, host, busy, Counters { up: &up, down: &down }).await {
         Ok((up, down)) => tracing::debug!(host = open.host, up, down, "a tunnel ended"),
         Err(error) => tracing::debug!(host = open.host, %error, "a tunnel broke"),
     }
 }
 
-/// Reads the beginning of what a client says; `None` if more must come.
+/// Reads the first bytes of a client; `None` if more must come.
 pub fn first(bytes: &[u8]) -> Option<First> {
     match bytes.first() {
         None => return None,
@@ -75,34 +73,5 @@ pub(super) fn is_for(first: &First, origin: &Origin) -> bool {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Counted<S> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        let read = ready!(Pin::new(&mut self.stream).poll_read(cx, buf));
-        let bytes = (buf.filled().len() - before) as u64;
-        self.row.down.fetch_add(bytes, Relaxed);
-        self.row.meters.down.increment(bytes);
-        Poll::Ready(read)
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let written = ready!(Pin::new(&mut self.stream).poll_write(cx, buf));
-        let bytes = *written.as_ref().unwrap_or(&0) as u64;
-        self.row.up.fetch_add(bytes, Relaxed);
-        self.row.meters.up.increment(bytes);
-        Poll::Ready(written)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-}
-
-/// The most that a client may say before its name is known.
+/// The most bytes before the name in TLS must have come.
 const LONGEST_HELLO: usize = 64 << 10;

@@ -1,9 +1,8 @@
-//! The guard's request half: holds what hyper parsed against what a client of this gate can rightly
-//! send.
+//! The guard's request half: checks the requests that hyper has parsed.
 //!
-//! A browser that was lured here (DNS rebinding, cross-site requests), a proxy client (CONNECT,
-//! absolute targets) and a client that has fields deleted on the way (`Connection: Authorization`)
-//! are turned away before anything is read, counted or sent.
+//! It turns away a lured browser (DNS rebinding, cross-site requests), a proxy's client (CONNECT,
+//! absolute targets) and a client that has fields deleted on the way (`Connection: Authorization`),
+//! before anything is read, counted or sent.
 
 use std::net::IpAddr;
 
@@ -16,7 +15,7 @@ use crate::proxy::hosts::Hosts;
 sentences! {
     /// The reason why a request was turned away.
     pub(crate) enum Violation {
-        /// `Connection` names a field that must reach the upstream.
+        /// `Connection` names a protected field.
         Connection = "connection": "the Connection header names a field that must not be dropped on the way",
         /// The head has more bytes or lines than are taken.
         HeadSize = "head_size": "the head has more than 1 MiB or more than 24,000 lines",
@@ -26,7 +25,7 @@ sentences! {
         CrossSite = "cross_site": "a page of another site may not call this gate",
         /// The request is addressed to a name that is not this gate's.
         Host = "host": "this gate does not go by that name; add it to allowed_hosts if it should",
-        /// No Host, more than one, or two that differ.
+        /// No Host, more than one, or two different ones.
         HostCount = "host_count": "a request has exactly one Host",
         /// The target is not a path.
         Target = "target": "the request target must be a path",
@@ -50,7 +49,7 @@ impl Violation {
     }
 }
 
-/// Checks that a request may come in.
+/// Checks a request.
 pub(crate) fn check<B>(request: &Request<B>, hosts: &Hosts, local: Option<IpAddr>) -> Result<(), Violation> {
     // Before the rest: of a head or a target that is too long only the beginning is here.
     if is_cut(request) {
@@ -85,7 +84,7 @@ pub(crate) fn is_too_long<B>(request: &Request<B>) -> bool {
     target_length(request) > LONGEST_TARGET
 }
 
-/// True if a request has a field deleted on the way that must not be.
+/// True if `Connection` names a protected field, to be deleted on the way.
 pub(crate) fn drops_protected(headers: &HeaderMap) -> bool {
     connection_tokens(headers).any(is_protected)
 }
@@ -101,8 +100,8 @@ fn target_length<B>(request: &Request<B>) -> usize {
     scheme + uri.authority().map_or(0, |authority| authority.as_str().len()) + path
 }
 
-/// Checks that the target is a path, `*` for OPTIONS, or either behind an authority that is checked
-/// as Host is; it is never dialled.
+/// Checks the target: a path, `*` for OPTIONS, or either behind an authority, checked like Host and
+/// never dialled.
 fn target<B>(request: &Request<B>) -> Result<(), Violation> {
     let method = request.method();
     let uri = request.uri();
@@ -117,7 +116,7 @@ fn target<B>(request: &Request<B>) -> Result<(), Violation> {
     if authority_form || !is_http || !is_path { Err(Violation::Target) } else { Ok(()) }
 }
 
-/// Checks that the request names one host, and that it is this gate.
+/// Checks the Host: exactly one, and this gate.
 fn host<B>(request: &Request<B>, hosts: &Hosts, local: Option<IpAddr>) -> Result<(), Violation> {
     let mut fields = request.headers().get_all(header::HOST).iter();
     let named: Option<Authority> = match (fields.next(), fields.next()) {
@@ -159,7 +158,7 @@ fn connection_tokens(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
     lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii)
 }
 
-/// True for fields whose loss would change who calls, what is sent or where it goes.
+/// True for fields that say who calls, what is sent or where it goes.
 fn is_protected(token: &[u8]) -> bool {
     let begins =
         |prefix: &&str| token.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix.as_bytes()));

@@ -1,19 +1,17 @@
-//! Scans HTTP/1 as it comes in, before hyper parses it, and refuses what two readers could take for
-//! different requests.
+//! Scans HTTP/1 before hyper parses it, and refuses ambiguous requests: two readers could take them
+//! for different ones.
 //!
 //! hyper forgives what RFC 9112 lets a server forgive: a bare LF, a Content-Length beside a
 //! Transfer-Encoding, a fragment in the target. The upstream never sees these (hyper writes its own
 //! bytes for what it forwards), but a proxy before or behind this one might read them otherwise,
 //! and then one client's bytes become part of another's request.
 //!
-//! The scanner is a value: bytes go in, and out comes how many of them may pass. It reads and
-//! writes nothing itself, and buffers nothing but a line that comes in pieces.
+//! The scanner is a value: bytes go in, and out comes how many of them may pass. It does no I/O, and
+//! buffers only a line that comes in pieces. A request line passes whole.
 
 mod fault;
 mod syntax;
 mod target;
-
-use std::borrow::Cow;
 
 use http::HeaderName;
 use memchr::memchr;
@@ -21,29 +19,27 @@ use memchr::memchr;
 pub(crate) use self::fault::Fault;
 use self::syntax::{Header, checked, chunk_size, header, number, request_line};
 pub(super) use self::target::LONGEST as LONGEST_TARGET;
-use self::target::{Target, is_plain};
+use self::target::{carried, is_plain};
 
-/// The requests that come in on one connection.
+/// The input of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct Scanner {
     at: At,
     head: Head,
-    /// A line whose end has not come.
+    /// An incomplete line.
     line: PartialLine,
-    /// The progress in a request line that comes in pieces, or that hyper cannot take as it is.
-    target: Target,
     /// The bytes for hyper in place of those just taken.
     replaced: Option<Vec<u8>>,
-    /// The number of header lines of the head that had most.
+    /// The most header lines of any head.
     most_lines: usize,
 }
 
-/// The part of a line that has come. Only the beginning of a long line is kept, where everything is
-/// that matters: a header of a megabyte is in hyper's buffer already.
+/// An incomplete line. Only the beginning of a long line is kept, with everything that matters: a
+/// header of a megabyte is in hyper's buffer already.
 #[derive(Debug, Default)]
 struct PartialLine {
     start: Vec<u8>,
-    /// The number of bytes after the start, and the last of them, which is yet to be checked.
+    /// The number of bytes after the start, and the last of them, not checked yet.
     more: Option<(usize, u8)>,
 }
 
@@ -55,16 +51,16 @@ enum At {
     Start,
     /// In a header line.
     Header,
-    /// In a body of known length, of which this much is left.
+    /// In a body of known length, with the rest of its length.
     Body(u64),
     /// In the line with the size of the next chunk.
     ChunkSize,
-    /// In a chunk, of which this much is left, its line end included.
+    /// In a chunk, with the rest of its length, its line end included.
     Chunk(u64),
     /// In a line after the last chunk.
     Trailer,
-    /// After the head of a call that asks for another protocol: the next byte belongs to that
-    /// protocol or to the next request.
+    /// After the head of a call for another protocol: the next byte belongs to that protocol or to
+    /// the next request.
     Switching,
     /// In another protocol.
     Switched,
@@ -89,14 +85,14 @@ struct Head {
 
 /// The result of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Scanned {
-    /// The number of bytes that are for hyper.
+pub(crate) struct ScanResult {
+    /// The number of bytes for hyper.
     pub(crate) passed: usize,
     /// The reason why the rest is not.
     pub(crate) rest: Rest,
 }
 
-/// The fate of the bytes that do not pass.
+/// The fate of the remaining bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rest {
     /// There are none.
@@ -110,45 +106,45 @@ pub(crate) enum Rest {
     Refused(Fault),
 }
 
-/// The most bytes of a head with which hyper takes it; kube-apiserver takes 1 MiB.
+/// hyper's limit for a head; kube-apiserver takes 1 MiB.
 pub(crate) const HEAD_BYTES: usize = (1 << 20) + (64 << 10);
-/// The most that passes of a head: what ends one that is cut must find room.
+/// The most bytes of a head for hyper, less the end of a cut one.
 const LARGEST_HEAD: usize = HEAD_BYTES - (4 << 10);
 /// The most header lines, a little below what a `HeaderMap` holds. kube-apiserver counts bytes
 /// alone.
 pub(crate) const MOST_LINES: usize = 24_000;
-/// The header that ends a head which was cut. A client that sends it is turned away likewise.
+/// The header at the end of a cut head. A client that sends it is turned away too.
 pub(crate) static CUT: HeaderName = HeaderName::from_static("tidegate-head-cut");
 /// As long as a head may be.
 const LONGEST_LINE: usize = HEAD_BYTES;
-/// The part of a line that is read: any target that hyper takes fits with method and version, and
-/// so does any header's name.
+/// The scanned part of a line: the longest target for hyper fits with method and version, and so
+/// does any header's name.
 const KEPT: usize = 66 << 10;
 
 // === impl Scanner ===
 
 impl Scanner {
     /// Scans the next bytes.
-    pub(crate) fn scan(&mut self, bytes: &[u8]) -> Scanned {
+    pub(crate) fn scan(&mut self, bytes: &[u8]) -> ScanResult {
         let mut at = 0;
         while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
             match self.step(rest) {
-                Ok(0) => return Scanned { passed: at, rest: Rest::Held },
-                Ok(taken) if self.replaced.is_some() => return Scanned { passed: at, rest: Rest::Replaced(taken) },
+                Ok(0) => return ScanResult { passed: at, rest: Rest::Held },
+                Ok(taken) if self.replaced.is_some() => return ScanResult { passed: at, rest: Rest::Replaced(taken) },
                 Ok(taken) => at += taken,
                 // Whatever led to the fault may pass up to here: no head ends in it.
-                Err(fault) => return Scanned { passed: at, rest: Rest::Refused(fault) },
+                Err(fault) => return ScanResult { passed: at, rest: Rest::Refused(fault) },
             }
         }
-        Scanned { passed: bytes.len(), rest: Rest::None }
+        ScanResult { passed: bytes.len(), rest: Rest::None }
     }
 
-    /// Returns the bytes for hyper in place of those that were replaced; there may be none.
+    /// Returns the bytes for hyper in place of the replaced ones; there may be none.
     pub(crate) fn take_replaced(&mut self) -> Vec<u8> {
         self.replaced.take().unwrap_or_default()
     }
 
-    /// Returns the bytes for hyper in place of the rest of a head that is too large: they end the
+    /// Returns the bytes for hyper in place of the rest of a head that is too large. They end the
     /// line and the head, and have the request turned away.
     pub(crate) fn cut(&self) -> Vec<u8> {
         let PartialLine { start, more } = &self.line;
@@ -162,12 +158,12 @@ impl Scanner {
         format!("{line_end}{CUT}: 1\r\n\r\n").into()
     }
 
-    /// Returns the number of header lines of the head that had most.
+    /// Returns the most header lines of any head.
     pub(crate) fn most_lines(&self) -> usize {
         self.most_lines.max(self.head.lines)
     }
 
-    /// Notes the answer to the call that asked for another protocol.
+    /// Notes the answer to the call for another protocol.
     pub(crate) fn resolve(&mut self, switched: bool) {
         if self.at == At::Switching {
             self.at = if switched { At::Switched } else { At::Start };
@@ -219,7 +215,6 @@ impl Scanner {
     fn line(&mut self, bytes: &[u8]) -> Result<usize, Fault> {
         let end = memchr(b'\n', bytes);
         let (piece, _) = bytes.split_at(end.map_or(bytes.len(), |end| end + 1));
-        let is_whole = end.is_some() && self.line.is_empty();
         if self.at == At::Header {
             self.head.bytes += piece.len();
             let is_more = self.line.is_empty() && self.head.lines == MOST_LINES && !piece.starts_with(b"\r");
@@ -227,29 +222,46 @@ impl Scanner {
                 return Err(Fault::TooLarge);
             }
         }
-        if self.at != At::Start || (is_whole && is_plain(piece)) {
+        if self.at != At::Start || (self.line.is_empty() && piece.ends_with(b"\n") && is_plain(piece)) {
             self.piece(piece)?;
         } else {
-            if self.line.is_empty() {
-                self.target = Target::default();
-            }
-            let carried = self.target.carry(piece);
-            self.piece(&carried)?;
-            self.replaced = match carried {
-                Cow::Borrowed(_) => None,
-                Cow::Owned(carried) => Some(carried),
-            };
+            self.start_line(piece)?;
         }
         Ok(piece.len())
     }
 
-    /// Reads a line, or a piece of one, with its LF if that has come.
+    /// Takes a piece of a request line. hyper gets nothing before the line is whole, and then one that
+    /// it can take.
+    fn start_line(&mut self, piece: &[u8]) -> Result<(), Fault> {
+        self.replaced = Some(Vec::new());
+        let Some((b'\n', end)) = piece.split_last() else { return self.line.push(piece) };
+        self.line.push(end)?;
+        let PartialLine { mut start, more } = std::mem::take(&mut self.line);
+        match more {
+            None => {}
+            Some((_, b'\r')) if memchr(b' ', &start).is_none() => return Err(Fault::TooLong),
+            Some((_, b'\r')) => start.extend_from_slice(b" HTTP/1.1\r"), // a target that is too long
+            Some(_) => return Err(Fault::LineEnd),
+        }
+        let line = carried(&start);
+        self.whole_line(&line)?;
+        self.replaced = Some([line.as_slice(), b"\n"].concat());
+        Ok(())
+    }
+
+    /// Reads a line, or a piece of one, with its LF if it has come.
     fn piece(&mut self, piece: &[u8]) -> Result<(), Fault> {
-        let Some((b'\n', line)) = piece.split_last() else { return self.line.push(piece) };
-        if self.line.is_empty() {
+        let line = piece.strip_suffix(b"\n");
+        if let Some(line) = line.filter(|_| self.line.is_empty()) {
             return self.whole_line(line);
         }
-        self.line.push(line)?;
+        self.line.push(line.unwrap_or(piece))?;
+        if self.line.len() > LONGEST_LINE {
+            return Err(Fault::TooLong);
+        }
+        if line.is_none() {
+            return Ok(());
+        }
         let PartialLine { start, more } = std::mem::take(&mut self.line);
         match more {
             None => self.whole_line(&start),
@@ -266,7 +278,7 @@ impl Scanner {
         self.checked_line(checked(line)?)
     }
 
-    /// Reads a line without its end, or the beginning of one that is longer than what is kept.
+    /// Reads a line without its end, or the first `KEPT` bytes of one.
     fn checked_line(&mut self, line: &[u8]) -> Result<(), Fault> {
         let (line, is_cut) = line.get(..KEPT).map_or((line, false), |start| (start, true));
         self.at = match self.at {
@@ -315,6 +327,10 @@ impl PartialLine {
         self.start.is_empty()
     }
 
+    fn len(&self) -> usize {
+        self.start.len() + self.more.map_or(0, |(len, _)| len)
+    }
+
     fn push(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         let (start, rest) = bytes.split_at(bytes.len().min(KEPT - self.start.len()));
         self.start.extend_from_slice(start);
@@ -324,7 +340,7 @@ impl PartialLine {
             checked(before)?;
             self.more = Some((len + rest.len(), *last));
         }
-        if KEPT + self.more.map_or(0, |(len, _)| len) > LONGEST_LINE { Err(Fault::TooLong) } else { Ok(()) }
+        Ok(())
     }
 }
 
@@ -439,7 +455,7 @@ mod tests {
         let good = b"GET / HTTP/1.1\r\n\r\n";
         let bad = b"POST / HTTP/1.1\r\nContent-Length: 6\r\nTransfer-Encoding: chunked\r\n\r\n";
         let scanned = scanner.scan(&[&good[..], &bad[..]].concat());
-        assert_eq!(scanned, Scanned { passed: good.len() + bad.len() - 2, rest: Rest::Refused(Fault::Length) });
+        assert_eq!(scanned, ScanResult { passed: good.len() + bad.len() - 2, rest: Rest::Refused(Fault::Length) });
     }
 
     #[test]
@@ -452,8 +468,8 @@ mod tests {
         ] {
             let mut scanner = Scanner::default();
             let both = [&head[..], after].concat();
-            assert_eq!(scanner.scan(&both), Scanned { passed: head.len(), rest: Rest::Held });
-            assert_eq!(scanner.scan(after), Scanned { passed: 0, rest: Rest::Held });
+            assert_eq!(scanner.scan(&both), ScanResult { passed: head.len(), rest: Rest::Held });
+            assert_eq!(scanner.scan(after), ScanResult { passed: 0, rest: Rest::Held });
             scanner.resolve(switched);
             assert_eq!(scanner.scan(after).rest, rest, "{switched} {after:?}");
         }
@@ -499,12 +515,12 @@ mod tests {
         prop::collection::vec(piece, 0..14).prop_map(|pieces| pieces.concat())
     }
 
-    /// The bytes that hyper gets of a stream that is cut at these ends, and how it ends.
+    /// The bytes for hyper of a stream cut at these ends, and its end.
     fn given(stream: &[u8], ends: &[usize]) -> (Vec<u8>, Rest) {
         let (mut scanner, mut given, mut from) = (Scanner::default(), Vec::new(), 0);
         for end in ends.iter().map(|end| (*end).min(stream.len())).chain([stream.len()]) {
             while from < end {
-                let Scanned { passed, rest } = scanner.scan(&stream[from..end]);
+                let ScanResult { passed, rest } = scanner.scan(&stream[from..end]);
                 given.extend_from_slice(&stream[from..from + passed]);
                 from += passed;
                 match rest {
@@ -525,10 +541,15 @@ mod tests {
         let mut scanner = Scanner::default();
         let mut most = 0;
         for piece in bytes.chunks(pieces) {
-            let rest = scanner.scan(piece).rest;
-            most = most.max(scanner.line.start.capacity());
-            if rest != Rest::None {
-                return (rest, most);
+            let mut from = 0;
+            while from < piece.len() {
+                let ScanResult { passed, rest } = scanner.scan(&piece[from..]);
+                most = most.max(scanner.line.start.capacity());
+                from += match rest {
+                    Rest::None => passed,
+                    Rest::Replaced(taken) => passed + taken,
+                    rest => return (rest, most),
+                };
             }
         }
         (Rest::None, most)
@@ -613,25 +634,13 @@ mod tests {
 
         #[test]
         fn how_bytes_are_cut_makes_no_difference(stream in streams(), cuts in prop::collection::vec(0usize..200, 0..6)) {
-            let whole = Scanner::default().scan(stream.as_bytes());
-            let mut scanner = Scanner::default();
-            let (mut passed, mut rest, mut from) = (0, Rest::None, 0);
-            let mut ends: Vec<_> = cuts.into_iter().map(|cut| cut.min(stream.len())).collect();
-            ends.push(stream.len());
+            let mut ends = cuts;
             ends.sort_unstable();
-            for end in ends {
-                let scanned = scanner.scan(&stream.as_bytes()[from..end]);
-                passed += scanned.passed;
-                rest = scanned.rest;
-                from = end;
-                if rest != Rest::None {
-                    break;
-                }
-            }
-            // A line that comes in pieces has passed in part when its end shows what is wrong with
-            // it.
-            prop_assert_eq!(rest, whole.rest);
-            prop_assert!(passed >= whole.passed && passed <= stream.len());
+            let whole = given(stream.as_bytes(), &[]);
+            let cut = given(stream.as_bytes(), &ends);
+            // A line in pieces has passed in part when its end shows the fault.
+            prop_assert_eq!(cut.1, whole.1);
+            prop_assert!(cut.0.starts_with(&whole.0) && stream.as_bytes().starts_with(&cut.0));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A call as hyper makes it, for as long as its client is there.
 //!
-//! By the drop of either half everything below learns that the client has left: a call that waits
-//! is never sent (P6), and the upstream ends what nobody reads.
+//! When hyper drops either half, everything below learns that the client has left: a waiting call is
+//! never sent (P6), and the upstream ends what nobody reads.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use pin_project_lite::pin_project;
 use tower::Service;
 use tower_http::BoxError;
 
-use super::early::{self, Early};
-use super::wire::{ActiveCall, Gone, WireHandle};
+use super::early::{self, EarlyAnswer};
+use super::wire::{ActiveCall, ClientGoneError, WireHandle};
 use crate::places::{Busy, Place};
-use crate::proxy::stack::{Path, Sent};
+use crate::proxy::stack::{BoxBody, Path};
 use crate::proxy::tunnel::UpgradeSlot;
 use crate::upstream::{Inbound, UnreadBody};
 
@@ -26,41 +26,40 @@ use crate::upstream::{Inbound, UnreadBody};
 #[derive(Clone)]
 pub(super) struct Calls {
     pub(super) path: Path,
-    /// The connection over HTTP/1, whose calls are to be watched; HTTP/2 tells by itself.
+    /// The connection, to watch an HTTP/1 client; HTTP/2 tells by itself.
     pub(super) handle: Option<WireHandle>,
-    /// The place where a call leaves the tunnel that the connection is to become; HTTP/2 becomes
-    /// none.
+    /// The place for the connection's later tunnel; only over HTTP/1.
     pub(super) upgrade_slot: Option<UpgradeSlot>,
     pub(super) place: Option<Arc<Place>>,
 }
 
 pin_project! {
     /// A call up to the head of its answer.
-    pub(super) struct WhileThere {
+    pub(super) struct ClientCall {
         #[pin]
         call: <Path as Service<Request<Inbound>>>::Future,
         client: Option<ActiveCall>,
         // The request's body, if there is one.
         unread: Option<UnreadBody>,
-        // The answer, while it waits for that body.
-        early: Option<Box<Early>>,
-        // It asks for another protocol.
+        // The answer, waiting for that body.
+        early: Option<Box<EarlyAnswer>>,
+        // The request asks for another protocol.
         switches: bool,
-        // The client's.
+        // The version of the request.
         version: Version,
         is_head: bool,
         busy: Option<Busy>,
     }
 }
 
-/// The body of an answer. It looks for the client itself: a silent watch has nothing to write that
+/// The body of an answer. It watches for the client itself: a silent watch writes nothing that
 /// would find out.
-pub(super) struct BodyWhileThere {
-    body: Sent,
+pub(super) struct ClientBody {
+    body: BoxBody,
     client: Option<ActiveCall>,
     /// A part of it was given to hyper.
     begun: bool,
-    /// The rest of the request's body, which nobody wants once the answer has ended.
+    /// The rest of the request's body, not needed once the answer has ended.
     _unread: Option<UnreadBody>,
     _busy: Option<Busy>,
 }
@@ -68,9 +67,9 @@ pub(super) struct BodyWhileThere {
 // === impl Calls ===
 
 impl hyper::service::Service<Request<Incoming>> for Calls {
-    type Response = Response<BodyWhileThere>;
-    type Error = Gone;
-    type Future = WhileThere;
+    type Response = Response<ClientBody>;
+    type Error = ClientGoneError;
+    type Future = ClientCall;
 
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
         let switches = request.headers().contains_key(header::UPGRADE);
@@ -83,23 +82,23 @@ impl hyper::service::Service<Request<Incoming>> for Calls {
         let client = self.handle.as_ref().map(WireHandle::begin);
         let busy = self.place.as_ref().map(Place::busy);
         let call = self.path.clone().call(request);
-        WhileThere { call, client, unread, early: None, switches, version, is_head, busy }
+        ClientCall { call, client, unread, early: None, switches, version, is_head, busy }
     }
 }
 
-// === impl WhileThere ===
+// === impl ClientCall ===
 
-impl Future for WhileThere {
-    type Output = Result<Response<BodyWhileThere>, Gone>;
+impl Future for ClientCall {
+    type Output = Result<Response<ClientBody>, ClientGoneError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         // The client first: a call must not leave in the very poll that finds its client gone.
         if this.client.as_ref().is_some_and(|client| client.poll_gone(cx).is_ready()) {
-            return Poll::Ready(Err(Gone));
+            return Poll::Ready(Err(ClientGoneError));
         }
         if this.busy.as_ref().is_some_and(|busy| busy.place().is_lost()) {
-            return Poll::Ready(Err(Gone)); // for another connection, before the call began
+            return Poll::Ready(Err(ClientGoneError)); // for another connection, before the call began
         }
         let mut response = match (&mut *this.early, &*this.unread) {
             (Some(early), Some(unread)) => ready!(early.poll(unread, cx)),
@@ -129,20 +128,20 @@ impl Future for WhileThere {
         }
         let _unread = this.unread.take();
         let _busy = this.busy.take();
-        Poll::Ready(Ok(response.map(|body| BodyWhileThere { body, client, begun: false, _unread, _busy })))
+        Poll::Ready(Ok(response.map(|body| ClientBody { body, client, begun: false, _unread, _busy })))
     }
 }
 
 /// True if hyper sends a body of this answer without a length.
-fn is_open(response: &Response<Sent>) -> bool {
+fn is_open(response: &Response<BoxBody>) -> bool {
     let is_bodiless = [StatusCode::NO_CONTENT, StatusCode::NOT_MODIFIED].contains(&response.status());
     let has_length = response.body().size_hint().exact().is_some(); // of a body that declares it, without a search for it
     !is_bodiless && !has_length && !response.headers().contains_key(header::CONTENT_LENGTH)
 }
 
-// === impl BodyWhileThere ===
+// === impl ClientBody ===
 
-impl Body for BodyWhileThere {
+impl Body for ClientBody {
     type Data = Bytes;
     type Error = BoxError;
 
@@ -152,7 +151,7 @@ impl Body for BodyWhileThere {
         let is_full = *begun && client.poll_room(cx).is_pending();
         let polled = if is_full { Poll::Pending } else { Pin::new(body).poll_frame(cx) };
         match &polled {
-            Poll::Pending if client.poll_gone(cx).is_ready() => return Poll::Ready(Some(Err(Gone.into()))),
+            Poll::Pending if client.poll_gone(cx).is_ready() => return Poll::Ready(Some(Err(ClientGoneError.into()))),
             Poll::Ready(Some(Ok(frame))) => {
                 *begun = true;
                 client.give(frame.data_ref().map_or(0, Bytes::len));

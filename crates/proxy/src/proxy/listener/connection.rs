@@ -3,7 +3,6 @@
 use std::future::poll_fn;
 use std::iter::successors;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::Poll;
@@ -15,8 +14,8 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 
 use super::Server;
 use super::call::Calls;
+use super::farewell::Farewell;
 use super::linger::linger;
-use super::parting::Parting;
 use super::stream::Stream;
 use super::wire::{Wire, WireHandle};
 use crate::clock::timer;
@@ -33,45 +32,45 @@ use crate::upstream::{CorkedConnection, CorkedStream};
 impl Server {
     /// Serves a connection to its end. `http2` if ALPN agreed on it; otherwise the preface decides.
     pub(in crate::proxy) async fn serve(&self, stream: Box<dyn Stream>, peer: Peer, http2: bool) {
-        let mut handle = WireHandle::new(stream, Arc::clone(&self.section.buffers));
-        handle.place = peer.place.clone();
+        let handle = WireHandle::new(stream, &self.section.buffers, peer.place.clone());
         let speaks_http2 = http2
             || tokio::select! {
                 first = tokio::time::timeout(FIRST_BYTES, handle.speaks_http2()) => match first {
                     Ok(speaks) => speaks,
                     Err(_) => return,
                 },
-                () = self.closing.told() => return, // it has not said a word yet
+                () = self.clients.closing.begun() => return, // it has not said a word yet
             };
         let path = stack::stack(&self.parts, peer);
         if speaks_http2 {
-            serve_calls_of_http2(&handle, path, (&self.closing, &AtomicBool::new(false)), &self.section.name).await;
+            serve_calls_of_http2(&handle, path, &self.clients.closing, &AtomicBool::new(false), &self.section.name)
+                .await;
         } else {
-            serve_calls(&handle, path, &self.closing, &self.section.name).await;
+            serve_calls(&handle, path, &self.clients.closing, &self.section.name).await;
         }
     }
 }
 
-/// Serves the calls of a connection that speaks HTTP/2, to its end. After a call that has set
-/// `over` it takes no more.
+/// Serves the calls of an HTTP/2 connection to its end. It takes no more calls once `over` is set.
 pub(in crate::proxy) async fn serve_calls_of_http2(
     handle: &WireHandle,
     path: Path,
-    (closing, over): (&Parting, &AtomicBool),
+    closing: &Farewell,
+    over: &AtomicBool,
     gate: &str,
 ) {
     let calls = Calls { path, handle: None, upgrade_slot: None, place: handle.place.clone() };
-    let mut told = pin!(closing.told());
+    let mut begun = pin!(closing.begun());
     // Looked at with each answer that is sent, which is when a call can have set it.
-    let closing = poll_fn(|cx| if over.load(Relaxed) { Poll::Ready(()) } else { told.as_mut().poll(cx) });
+    let closing = poll_fn(|cx| if over.load(Relaxed) { Poll::Ready(()) } else { begun.as_mut().poll(cx) });
     // Boxed, like all that is large and not what an idle connection of HTTP/1.1 is waiting in.
     if let Err(error) = Box::pin(serve_http2(handle, calls, closing)).await {
         tracing::debug!(gate, error = error_chain(&error), "a client's connection broke");
     }
 }
 
-/// Serves the calls of a connection that speaks HTTP/1, to its end.
-pub(in crate::proxy) async fn serve_calls(handle: &WireHandle, path: Path, closing: &Parting, gate: &str) {
+/// Serves the calls of an HTTP/1 connection to its end.
+pub(in crate::proxy) async fn serve_calls(handle: &WireHandle, path: Path, closing: &Farewell, gate: &str) {
     let upgrade_slot = UpgradeSlot::default();
     let place = handle.place.clone();
     let calls = Calls { path, handle: Some(handle.clone()), upgrade_slot: Some(upgrade_slot.clone()), place };
@@ -94,10 +93,10 @@ pub(in crate::proxy) async fn serve_calls(handle: &WireHandle, path: Path, closi
     }
 }
 
-async fn serve_http1(handle: &WireHandle, calls: Calls, closing: &Parting) -> hyper::Result<()> {
+async fn serve_http1(handle: &WireHandle, calls: Calls, closing: &Farewell) -> hyper::Result<()> {
     let over = async {
         tokio::select! {
-            () = closing.told() => {}
+            () = closing.begun() => {}
             () = idle(handle) => {}
         }
     };
@@ -165,7 +164,7 @@ where
     }
 }
 
-/// Begins HTTP/1. Not part of the future that serves it, which would keep the builder.
+/// Begins HTTP/1. Not part of the future that serves it, or the builder would stay in it.
 fn begin_http1(handle: &WireHandle, calls: Calls) -> UpgradeableConnection<TokioIo<Wire>, Calls> {
     http1::Builder::new()
         .preserve_header_case(true) // names reach the upstream as they were written (P10)
@@ -186,17 +185,15 @@ fn error_chain(error: &dyn std::error::Error) -> String {
 
 /// The time for the first bytes: kube-apiserver waits 32 s for a head.
 const FIRST_BYTES: Duration = Duration::from_secs(30);
-/// The least time between calls after which a connection is closed. Clients keep connections for
-/// 90 s and must be first to close.
+/// The least idle time before a connection is closed. Clients keep connections for 90 s and must be
+/// first to close.
 const IDLE: Duration = Duration::from_secs(120);
 const HEADER_LIST: u32 = 1 << 20;
 /// The streams offered: past these Go's client opens another connection; others queue.
 const STREAMS: u32 = 1000;
-/// The bytes held for a stream whose client does not read though its window is large; each would
-/// hold hyper's own 400 KiB.
+/// The bytes held for a stream with a large window and a slow client; hyper's own limit is 400 KiB.
 const SEND_BUFFER: usize = 64 << 10;
-/// A stream's window bounds the bytes that one stalled upload holds; the connection's must hold
-/// many.
+/// The bound on one stalled upload; the connection's window must hold many.
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 16 << 20;
 /// As client-go pings its server.
@@ -205,6 +202,8 @@ const PING_TIMEOUT: Duration = Duration::from_secs(15);
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use futures_util::future::Either;
     use http::Response;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
@@ -214,7 +213,7 @@ mod tests {
     use crate::proxy::body::Body as AnswerBody;
     use crate::proxy::conservation;
 
-    /// Makes a call to a gate whose upstream cannot be reached.
+    /// Makes a call to a gate with an unreachable upstream.
     async fn call(client: &mut DuplexStream) {
         client.write_all(b"GET /api/v1/nodes/a HTTP/1.1\r\nHost: localhost\r\n\r\n").await.expect("open");
         let mut answer = Vec::new();
@@ -251,7 +250,7 @@ mod tests {
         let calling = async {
             call(&mut client).await;
             clock.sleep(Duration::from_secs(1)).await;
-            gate.closing.tell().await;
+            gate.clients.closing.begin();
             let closed = tokio::time::timeout(Duration::from_millis(10), client.read(&mut [0])).await;
             assert_eq!(closed.expect("at once").expect("closed"), 0);
         };
@@ -269,7 +268,7 @@ mod tests {
             }))
         });
         let (mut client, end) = duplex(1 << 10);
-        let handle = WireHandle::new(Box::new(end), Arc::default());
+        let handle = WireHandle::new(Box::new(end), &Default::default(), None);
         let calling = async move {
             for _ in 0..2 {
                 client.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("open");
@@ -279,6 +278,6 @@ mod tests {
                 }
             }
         };
-        tokio::join!(calling, serve_calls(&handle, path, &gate.closing, "gate"));
+        tokio::join!(calling, serve_calls(&handle, path, &gate.clients.closing, "gate"));
     }
 }

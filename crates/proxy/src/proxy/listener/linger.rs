@@ -1,16 +1,16 @@
-//! The end of a connection whose client may still be sending: it gets its answer (P10).
+//! Lingering: a client gets its answer before the connection ends, even while it still sends (P10).
 //!
-//! Closed with bytes unread, TCP resets, and a Unix socket does the like: the client may lose the
-//! answer that it has not read yet. So the connection is closed in one direction first (FIN, and
-//! before it TLS's `close_notify`), and what still comes is read and discarded for a while, as Go's
-//! net/http server waits `rstAvoidanceDelay` and nginx `lingering_time`.
+//! A socket that is closed with bytes unread is reset, and the client may lose the answer. So the
+//! connection is closed in one direction first (FIN, and before it TLS's `close_notify`), and
+//! whatever still comes is discarded for a while. Go's net/http server does so for
+//! `rstAvoidanceDelay`, nginx for `lingering_time`.
 
 use std::time::Duration;
 
 use super::wire::WireHandle;
 
-/// Discards what still comes until the client closes, falls silent, or takes too long. The sending
-/// half is shut down by now.
+/// Discards what still comes until the client closes, falls silent, or takes too long. The writing
+/// half must be shut down.
 pub(in crate::proxy) async fn linger(handle: &WireHandle) {
     let discarding = async {
         let mut room = vec![0; ROOM];
@@ -19,9 +19,9 @@ pub(in crate::proxy) async fn linger(handle: &WireHandle) {
     tokio::time::timeout(TOGETHER, discarding).await.ok();
 }
 
-/// A client that sends nothing for so long has noticed: Go's `rstAvoidanceDelay`.
+/// The longest silence of a client before it is cut off: Go's `rstAvoidanceDelay`.
 const SILENCE: Duration = Duration::from_millis(500);
-/// A client that sends on and on is cut off: it had as long to read the answer.
+/// The longest time for all of it: the client had as long to read the answer.
 const TOGETHER: Duration = Duration::from_secs(5);
 /// The bytes read at once: a TLS record.
 const ROOM: usize = 16 << 10;

@@ -1,4 +1,4 @@
-//! Reading ahead of hyper, to notice that a client has hung up while its call waits (P6).
+//! Reading ahead of hyper, to notice a client's hang-up while its call waits (P6).
 //!
 //! hyper (1.12) stops reading an HTTP/1 connection while a call with unread body or pipelined bytes
 //! is being answered, and so does not notice that the client has left (measured).
@@ -15,20 +15,19 @@ use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt as _, ReadBuf, Take};
 
 use super::stream::{HangUp, Stream};
-use crate::proxy::guard::buffers::AheadShare;
+use crate::proxy::share::Share;
 
 /// The reading half of a connection.
 pub(super) struct ReadAhead {
     /// Limited to [`READ`] bytes for each read.
     stream: Take<Box<dyn Stream>>,
-    /// The bytes that were read and not yet given to hyper.
+    /// Read, and not yet given to hyper.
     bytes: BytesMut,
-    /// The part of the memory for what is read ahead, beyond one [`STEP`], that is this
-    /// connection's.
-    share: AheadShare,
-    /// Set once nothing more will come: the error that ended it, until hyper has seen that.
+    /// This connection's share of the memory for reading ahead, beyond one [`STEP`].
+    share: Share,
+    /// Set at the end of the input, with an error if hyper has yet to see it.
     end: Option<io::Result<()>>,
-    /// Notices that the client has left while it has sent more than is read ahead.
+    /// Watches for the end of a client with more bytes than may be read ahead.
     pub(super) hang_up: Option<HangUp>,
     /// hyper, waiting to read.
     reader: Option<Waker>,
@@ -37,16 +36,16 @@ pub(super) struct ReadAhead {
 // === impl ReadAhead ===
 
 impl ReadAhead {
-    pub(super) fn new(stream: Box<dyn Stream>, share: AheadShare) -> Self {
+    pub(super) fn new(stream: Box<dyn Stream>, share: Share) -> Self {
         Self { stream: stream.take(0), bytes: BytesMut::new(), share, end: None, hang_up: None, reader: None }
     }
 
-    /// The connection, to write to.
+    /// Returns the connection, to write to.
     pub(super) fn stream(&mut self) -> Pin<&mut Box<dyn Stream>> {
         Pin::new(self.stream.get_mut())
     }
 
-    /// The bytes that were read ahead.
+    /// Returns the bytes read ahead.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -56,8 +55,7 @@ impl ReadAhead {
         self.end.is_some()
     }
 
-    /// Copies bytes that were read ahead to `buf`, or else reads. The bytes are done with only
-    /// after [`Self::consume`].
+    /// Copies bytes read ahead to `buf`, or else reads. [`Self::consume`] must follow.
     pub(super) fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if !self.bytes.is_empty() {
             let some = self.bytes.len().min(buf.remaining()).min(READ);
@@ -75,8 +73,8 @@ impl ReadAhead {
         Poll::Ready(read)
     }
 
-    /// Of the bytes just `read`, the first `taken` are done with and the others are read again;
-    /// `is_ahead` if they had been read ahead.
+    /// Drops the first `taken` of the bytes just `read`; the others are read again. `is_ahead` if
+    /// they had been read ahead.
     pub(super) fn consume(&mut self, is_ahead: bool, read: &[u8], taken: usize) {
         if !is_ahead {
             self.bytes.extend_from_slice(read.get(taken..).unwrap_or_default());
@@ -122,16 +120,16 @@ impl ReadAhead {
         Poll::Ready(())
     }
 
-    /// True if more may be read ahead: one step always, and more while there is room.
+    /// True if more may be read ahead: always one step, and more while there is room.
     fn may_read_ahead(&self) -> bool {
-        self.bytes.len() < STEP || (self.bytes.len() < AHEAD && self.share.has_room())
+        self.bytes.len() < STEP || (self.bytes.len() < AHEAD && self.share.total() < ALL_AHEAD)
     }
 
     fn count(&mut self) {
         self.share.set(self.bytes.len().saturating_sub(STEP));
     }
 
-    /// Reads into `room` bytes that are discarded; ready with true if there were any.
+    /// Reads and discards bytes; ready with true if there were any.
     pub(super) fn poll_discard(&mut self, cx: &mut Context<'_>, room: &mut [u8]) -> Poll<bool> {
         take(&mut self.bytes);
         self.count();
@@ -140,7 +138,7 @@ impl ReadAhead {
         Poll::Ready(polled.is_ok() && !read.filled().is_empty())
     }
 
-    /// Has hyper woken when there is something to read.
+    /// Wakes hyper once there is something to read.
     pub(super) fn park<T>(&mut self, cx: &Context<'_>) -> Poll<T> {
         if !self.reader.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
             self.reader = Some(cx.waker().clone());
@@ -148,7 +146,7 @@ impl ReadAhead {
         Poll::Pending
     }
 
-    /// Has hyper look again, if it waits.
+    /// Wakes hyper if it waits.
     pub(super) fn wake_reader(&mut self) {
         if let Some(reader) = self.reader.take() {
             reader.wake();
@@ -161,13 +159,15 @@ impl ReadAhead {
     }
 }
 
-/// The most that one read takes. hyper doubles its buffer whenever a read fills it, up to the
-/// megabyte that a head may have: so a body stays at 32 KiB.
+/// The most bytes of one read. hyper doubles its buffer whenever a read fills it, up to the
+/// megabyte of the longest head: so a body stays at 32 KiB.
 const READ: usize = 16 * 1024;
-/// The most that is read ahead of hyper for one client: enough for whatever it pipelines, little
-/// beside the 3 MiB of a waiting body.
+/// The most bytes read ahead for one client: enough for whatever it pipelines, little beside the
+/// 3 MiB of a waiting body.
 pub(super) const AHEAD: usize = 64 * 1024;
-/// The most that is read ahead at once: a request's head fits.
+/// The bound on the bytes read ahead for all clients.
+const ALL_AHEAD: usize = 8 << 20;
+/// The most bytes read ahead at once: a request's head fits.
 pub(super) const STEP: usize = 4096;
 
 #[cfg(test)]
@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn a_client_that_sends_nothing_holds_no_buffer() {
         let (_client, server) = tokio::io::duplex(16);
-        let mut input = ReadAhead::new(Box::new(server), AheadShare::of(Arc::default()));
+        let mut input = ReadAhead::new(Box::new(server), Share::of(&Arc::default()));
         assert!(input.poll_gone(&mut Context::from_waker(Waker::noop())).is_pending());
         assert_eq!(input.bytes.capacity(), 0);
     }
@@ -193,7 +193,7 @@ mod tests {
         let mut clients = Vec::new();
         let mut ahead = || {
             let (mut client, server) = tokio::io::duplex(2 * AHEAD);
-            let mut input = ReadAhead::new(Box::new(server), AheadShare::of(Arc::clone(&room)));
+            let mut input = ReadAhead::new(Box::new(server), Share::of(&room));
             client.write_all(&[0; 2 * AHEAD]).now_or_never().expect("room").expect("open");
             assert!(input.poll_gone(&mut Context::from_waker(Waker::noop())).is_pending());
             clients.push(client);

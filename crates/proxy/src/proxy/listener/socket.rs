@@ -1,9 +1,8 @@
 //! Sockets to listen on: TCP and Unix.
 //!
 //! A Unix socket appears at its path with its mode set (0660: the gate's user and group, which a
-//! pod's `fsGroup` shares between containers). A socket that an ended process left there is
-//! replaced, one on which a living process listens is not, and at the end the gate removes its own
-//! and no other.
+//! pod's `fsGroup` shares between containers). It replaces the socket of an ended process, but not
+//! one on which a process listens. At the end the gate removes its own socket and no other.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -19,20 +18,27 @@ use super::stream::Stream;
 use crate::bind::{self, SocketFile};
 use crate::spec::Listen;
 
-/// A socket, bound.
+/// A socket that clients connect to.
 #[derive(Debug)]
-pub(crate) enum Bound {
+pub(crate) enum ListenSocket {
     Tcp(TcpListener),
-    /// With its file, which is removed with it.
+    /// The file is removed with the listener.
     Unix {
         listener: UnixListener,
         _file: SocketFile,
     },
 }
 
-// === impl Bound ===
+/// A new client.
+pub(crate) struct NewClient {
+    pub(crate) stream: Box<dyn Stream>,
+    /// The client's address of this machine; `None` over a Unix socket.
+    pub(crate) local: Option<IpAddr>,
+}
 
-impl Bound {
+// === impl ListenSocket ===
+
+impl ListenSocket {
     pub(crate) async fn bind(listen: &Listen) -> io::Result<Self> {
         match listen {
             Listen::Tcp(address) => TcpListener::bind(address).await.map(Self::Tcp),
@@ -40,7 +46,7 @@ impl Bound {
         }
     }
 
-    /// The address it listens on, with the port that was given for port 0.
+    /// Returns the address, with the real port instead of 0.
     pub(crate) fn address(&self) -> Option<SocketAddr> {
         match self {
             Self::Tcp(listener) => listener.local_addr().ok(),
@@ -53,8 +59,8 @@ impl Bound {
         self.address().is_some_and(|address| !address.ip().to_canonical().is_loopback())
     }
 
-    /// A client, with the address of ours that it connected to.
-    pub(crate) async fn accept(&self) -> io::Result<(Box<dyn Stream>, Option<IpAddr>)> {
+    /// Returns the next client.
+    pub(crate) async fn accept(&self) -> io::Result<NewClient> {
         match self {
             Self::Tcp(listener) => {
                 let (stream, _) = listener.accept().await?;
@@ -63,15 +69,15 @@ impl Bound {
                 let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
                 SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
                 let local = stream.local_addr()?.ip();
-                Ok((Box::new(stream), Some(local)))
+                Ok(NewClient { stream: Box::new(stream), local: Some(local) })
             }
-            Self::Unix { listener, .. } => Ok((Box::new(listener.accept().await?.0), None)),
+            Self::Unix { listener, .. } => Ok(NewClient { stream: Box::new(listener.accept().await?.0), local: None }),
         }
     }
 }
 
 /// Binds beside the path and renames into it, so that the socket is never there with another mode.
-async fn bind_unix(path: &Path) -> io::Result<Bound> {
+async fn bind_unix(path: &Path) -> io::Result<ListenSocket> {
     bind::check_place(path).await?;
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");
@@ -80,7 +86,7 @@ async fn bind_unix(path: &Path) -> io::Result<Bound> {
     let listener = UnixListener::bind(&beside)?;
     fs::set_permissions(&beside, Permissions::from_mode(MODE))?;
     fs::rename(&beside, path)?;
-    Ok(Bound::Unix { listener, _file: SocketFile::at(path) })
+    Ok(ListenSocket::Unix { listener, _file: SocketFile::at(path) })
 }
 
 fn remove_socket(path: &Path) -> io::Result<()> {
@@ -92,5 +98,5 @@ fn remove_socket(path: &Path) -> io::Result<()> {
 
 /// The gate's user and group may connect.
 const MODE: u32 = 0o660;
-/// With this, a peer that vanished without a word is noticed within a few minutes.
+/// The interval of keepalive: a vanished peer is noticed within a few minutes.
 const KEEPALIVE: Duration = Duration::from_secs(30);

@@ -1,5 +1,5 @@
-//! A client's connection of any kind, and how its end is noticed while more of its bytes wait than
-//! are read.
+//! A client's connection of any kind, and the detection of its end while it has more bytes than are
+//! read.
 
 use std::pin::Pin;
 
@@ -15,7 +15,7 @@ use tokio_rustls::server::TlsStream;
 /// for each kind.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {
     /// Becomes ready when the client has closed, half-closed or reset the connection, however much
-    /// it has sent before that. None where that cannot be told without reading.
+    /// it has sent before that. `None` where that cannot be told without reading.
     fn hang_up(&self) -> Option<HangUp> {
         None
     }
@@ -27,7 +27,7 @@ pub(super) type HangUp = Pin<Box<dyn Future<Output = ()> + Send>>;
 impl Stream for TcpStream {
     /// Watches a second descriptor of the same socket. The kernel says that nothing more will come
     /// as soon as it knows; tokio passes that on to those who wait for urgent data, but not that
-    /// there is something to read. Other systems than Linux have no such word.
+    /// there is something to read. Other systems than Linux have no such event.
     #[cfg(target_os = "linux")]
     fn hang_up(&self) -> Option<HangUp> {
         let socket = SockRef::from(self).try_clone().ok()?;
@@ -51,7 +51,7 @@ impl Stream for TlsStream<Box<dyn Stream>> {
     }
 }
 
-/// A connection that was accepted elsewhere.
+/// A connection accepted elsewhere.
 impl<S: AsyncRead + AsyncWrite + Send> Stream for Join<ReadHalf<S>, WriteHalf<S>> {}
 
 #[cfg(test)]

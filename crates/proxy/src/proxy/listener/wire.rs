@@ -1,4 +1,4 @@
-//! A client's connection in three hands: hyper, the task that serves it, and the call under way.
+//! A client's connection in three hands: hyper, its task, and its call.
 //!
 //! hyper reads and writes a [`Wire`] from the first byte to the last. Three promises need what
 //! stands between hyper and the socket:
@@ -15,7 +15,8 @@ use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::mem;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -24,59 +25,63 @@ use tokio_rustls::server::TlsStream;
 use self::filter::Filter;
 use super::read_ahead::ReadAhead;
 use super::stream::{HangUp, Stream};
+use crate::lock::lock;
 use crate::places::Place;
-use crate::proxy::guard::buffers::{AheadShare, AnswerShare, Buffers};
+use crate::proxy::guard::buffers::{AnswerShare, Buffers};
 use crate::proxy::guard::scan::Fault;
+use crate::proxy::share::Share;
 
 /// The connection as hyper reads and writes it.
 pub(crate) struct Wire {
     state: Arc<Mutex<WireState>>,
-    /// Scans what comes in; `None` for HTTP/2, whose frames say where everything ends.
+    /// Scans the input; `None` for HTTP/2, with frames for everything.
     filter: Option<Filter>,
 }
 
-/// The part of a connection that hyper, the connection's task and the call under way share.
+/// The common state of hyper, the connection's task and its call.
 struct WireState {
     input: ReadAhead,
-    /// The answers that hyper was given and has not written.
+    /// Answers given to hyper and not written yet.
     answers: AnswerShare,
     write_half: WriteHalf,
-    /// The fault of the bytes that were refused, the last that came.
+    /// Why the last bytes were refused.
     fault: Option<Fault>,
     /// A large head came: the connection ends with the answer, and hyper's buffer with it.
     large_head: bool,
-    /// The answer to a call that asked for another protocol, until the scanner knows of it.
+    /// The answer to a call for another protocol, until the scanner knows of it.
     switched: Option<bool>,
     /// A call is under way.
     busy: bool,
-    /// Something came, or a call ended, since the connection was last looked at.
+    /// Something came, or a call ended, since `take_used`.
     used: bool,
 }
 
-/// The half of a connection that is written to.
+/// The writing half of a connection.
 #[derive(Clone, Copy)]
 enum WriteHalf {
     Open,
-    /// hyper has shut it down, perhaps after the client had sent a part of a request.
+    /// Shut down by hyper, perhaps after the client had sent a part of a request.
     Closed {
         mid_request: bool,
     },
 }
 
-/// The client has left: there is no one to answer.
+/// The error of a call without a client.
 #[derive(Debug, thiserror::Error)]
 #[error("the client has left")]
-pub(super) struct Gone;
+pub(super) struct ClientGoneError;
 
-/// The same connection for the task that serves it.
+/// A connection for its task.
 #[derive(Clone)]
 pub(crate) struct WireHandle {
     state: Arc<Mutex<WireState>>,
-    /// The place that it has at its door.
+    /// The bytes of all large heads.
+    heads: Arc<AtomicUsize>,
+    /// The connection's place at its door.
     pub(crate) place: Option<Arc<Place>>,
 }
 
-/// The same connection for the call that is under way there, until that is dropped.
+/// A connection for its call, until that is dropped.
 pub(crate) struct ActiveCall {
     state: Arc<Mutex<WireState>>,
 }
@@ -84,10 +89,9 @@ pub(crate) struct ActiveCall {
 // === impl Wire ===
 
 impl Wire {
-    /// Returns the connection for HTTP/1: every byte that comes in is scanned.
+    /// Returns the connection for HTTP/1: every incoming byte is scanned.
     pub(super) fn scanned(handle: &WireHandle) -> Self {
-        let buffers = Arc::clone(&lock(&handle.state).answers.all);
-        Self { state: Arc::clone(&handle.state), filter: Some(Filter::new(buffers)) }
+        Self { state: Arc::clone(&handle.state), filter: Some(Filter::new(&handle.heads)) }
     }
 
     /// Returns the connection for HTTP/2, or for a tunnel.
@@ -99,7 +103,7 @@ impl Wire {
 impl AsyncRead for Wire {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let Self { state, filter } = self.get_mut();
-        let state = &mut *lock(state);
+        let state = &mut *lock(&state);
         if let Some(filter) = filter {
             return filter.poll_read(state, cx, buf);
         }
@@ -144,7 +148,7 @@ impl AsyncWrite for Wire {
     }
 }
 
-/// TLS inside of a connection whose beginning was plain.
+/// TLS inside a connection with a plain beginning.
 impl Stream for TlsStream<Wire> {
     fn hang_up(&self) -> Option<HangUp> {
         lock(&self.get_ref().0.state).input.stream().hang_up()
@@ -154,11 +158,11 @@ impl Stream for TlsStream<Wire> {
 // === impl WireHandle ===
 
 impl WireHandle {
-    /// Takes a connection. What it holds for its client is counted in `buffers`.
-    pub(crate) fn new(stream: Box<dyn Stream>, buffers: Arc<Buffers>) -> Self {
+    /// Takes a connection with its place. What it holds for its client is counted in `buffers`.
+    pub(crate) fn new(stream: Box<dyn Stream>, buffers: &Buffers, place: Option<Arc<Place>>) -> Self {
         let state = WireState {
-            input: ReadAhead::new(stream, AheadShare::of(Arc::clone(&buffers))),
-            answers: AnswerShare::of(buffers),
+            input: ReadAhead::new(stream, Share::of(&buffers.ahead)),
+            answers: AnswerShare::of(&buffers.answers),
             write_half: WriteHalf::Open,
             fault: None,
             large_head: false,
@@ -166,29 +170,20 @@ impl WireHandle {
             busy: false,
             used: true,
         };
-        Self { state: Arc::new(Mutex::new(state)), place: None }
+        Self { state: Arc::new(Mutex::new(state)), heads: Arc::clone(&buffers.heads), place }
     }
 
-    /// True if the client begins with HTTP/2's preface. This is decided at the first byte that
-    /// tells, and nothing is lost of what was read.
+    /// True if the client begins with HTTP/2's preface. Decides at the first byte that differs.
     pub(crate) async fn speaks_http2(&self) -> bool {
-        poll_fn(|cx| {
-            let input = &mut lock(&self.state).input;
-            loop {
-                if input.bytes().starts_with(PREFACE) {
-                    return Poll::Ready(true);
-                }
-                if !PREFACE.starts_with(input.bytes()) || input.has_ended() {
-                    return Poll::Ready(false);
-                }
-                ready!(input.poll_fill(cx));
-            }
-        })
-        .await
+        let decide = |bytes: &[u8]| match bytes.starts_with(PREFACE) {
+            true => Some(true),
+            false => (!PREFACE.starts_with(bytes)).then_some(false),
+        };
+        self.peek(decide).await == Some(true)
     }
 
-    /// Reads ahead until `decide` has decided by the bytes that have come; `None` if the client
-    /// ends before that. Nothing is lost of what was read.
+    /// Reads ahead until `decide` has decided by what has come; `None` if the client ends before.
+    /// Nothing that was read is lost.
     pub(crate) async fn peek<T>(&self, mut decide: impl FnMut(&[u8]) -> Option<T>) -> Option<T> {
         poll_fn(|cx| {
             let input = &mut lock(&self.state).input;
@@ -203,7 +198,7 @@ impl WireHandle {
         .await
     }
 
-    /// Takes this many of the bytes that were read ahead.
+    /// Takes bytes from those read ahead.
     pub(crate) fn take(&self, bytes: usize) -> Vec<u8> {
         let input = &mut lock(&self.state).input;
         let taken = input.bytes().get(..bytes).unwrap_or_default().to_vec();
@@ -211,39 +206,39 @@ impl WireHandle {
         taken
     }
 
-    /// Notes that a call begins.
+    /// Begins a call.
     pub(crate) fn begin(&self) -> ActiveCall {
         lock(&self.state).busy = true;
         ActiveCall { state: Arc::clone(&self.state) }
     }
 
-    /// True if a call is under way, something came, or a call ended since this was last asked.
+    /// True if a call is under way, or something came or a call ended since the last time.
     pub(super) fn take_used(&self) -> bool {
         let WireState { busy, used, .. } = &mut *lock(&self.state);
         mem::take(used) || *busy
     }
 
-    /// Ends the connection as hyper would: over TLS the client is told.
+    /// Ends the connection as hyper would, over TLS with `close_notify`.
     pub(crate) async fn close(&self) {
         if let Err(error) = poll_fn(|cx| lock(&self.state).input.stream().poll_shutdown(cx)).await {
             tracing::debug!(%error, "a client had left before its connection was closed");
         }
     }
 
-    /// True if hyper has shut down writing to a client that may still be sending: it is between two
-    /// requests neither by its bytes nor by ours.
+    /// True if hyper has shut down writing and the client may still be sending: its last request
+    /// has not come whole, or there are more bytes.
     pub(crate) fn has_unread(&self) -> bool {
         let WireState { input, write_half, fault, .. } = &*lock(&self.state);
         let WriteHalf::Closed { mid_request } = *write_half else { return false };
         (mid_request || fault.is_some() || !input.bytes().is_empty()) && !input.has_ended()
     }
 
-    /// Reads into `room` bytes that are discarded; true if there were any.
+    /// Reads and discards bytes; true if there were any.
     pub(crate) async fn discard(&self, room: &mut [u8]) -> bool {
         poll_fn(|cx| lock(&self.state).input.poll_discard(cx, room)).await
     }
 
-    /// The fault of what came in.
+    /// Returns why bytes were refused.
     pub(crate) fn fault(&self) -> Option<Fault> {
         lock(&self.state).fault
     }
@@ -257,27 +252,26 @@ impl ActiveCall {
         lock(&self.state).input.poll_gone(cx)
     }
 
-    /// Notes the answer to a call that asked for another protocol: what was held back behind it is
-    /// that protocol, or the next request.
+    /// Notes the answer to a call for another protocol: the bytes held back behind it are that
+    /// protocol, or the next request.
     pub(crate) fn resolve(&self, switched: bool) {
         let mut state = lock(&self.state);
         state.switched = Some(switched);
         state.input.wake_reader();
     }
 
-    /// True if a large head came on the connection: it should end with the answer, and hyper's
-    /// buffer with it.
+    /// True if a large head came: the connection should end with the answer, and hyper's buffer
+    /// with it.
     pub(super) fn had_large_head(&self) -> bool {
         lock(&self.state).large_head
     }
 
-    /// Becomes ready when hyper may be given more of an answer; before that it must write what it
-    /// has, as fast as the client reads.
+    /// Becomes ready when hyper may be given more of an answer; before, it must write what it has.
     pub(crate) fn poll_room(&self, cx: &Context<'_>) -> Poll<()> {
         lock(&self.state).answers.poll_room(cx)
     }
 
-    /// Counts bytes more that hyper is given.
+    /// Counts bytes given to hyper.
     pub(crate) fn give(&self, bytes: usize) {
         lock(&self.state).answers.give(bytes);
     }
@@ -292,11 +286,6 @@ impl Drop for ActiveCall {
     }
 }
 
-/// Takes the lock. Nothing panics while it holds it, so a poisoned state is still a whole one.
-fn lock(state: &Mutex<WireState>) -> MutexGuard<'_, WireState> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// The first bytes of an HTTP/2 client.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
@@ -309,11 +298,11 @@ mod tests {
     use crate::proxy::listener::read_ahead::{AHEAD, STEP};
 
     fn wire(stream: DuplexStream) -> Wire {
-        Wire::unscanned(&WireHandle::new(Box::new(stream), Arc::default()))
+        Wire::unscanned(&WireHandle::new(Box::new(stream), &Buffers::default(), None))
     }
 
     fn handle_of(wire: &Wire) -> WireHandle {
-        WireHandle { state: Arc::clone(&wire.state), place: None }
+        WireHandle { state: Arc::clone(&wire.state), heads: Arc::default(), place: None }
     }
 
     #[tokio::test]
@@ -334,11 +323,11 @@ mod tests {
 
     #[tokio::test]
     async fn a_large_head_that_finds_no_room_is_refused_however_full_the_buffer_is() {
-        let buffers = Arc::<Buffers>::default();
-        let mut others = HeadShare::of(Arc::clone(&buffers));
+        let buffers = Buffers::default();
+        let mut others = HeadShare::of(&buffers.heads);
         while others.grow(1 << 20, 0) {}
         let (mut client, server) = duplex(1 << 20);
-        let mut wire = Wire::scanned(&WireHandle::new(Box::new(server), buffers));
+        let mut wire = Wire::scanned(&WireHandle::new(Box::new(server), &buffers, None));
         let head = format!("GET / HTTP/1.1\r\nX: {}", "x".repeat(100_000));
         client.write_all(head.as_bytes()).await.expect("room");
         let (mut all, mut some) = (0, [0; 1000]);

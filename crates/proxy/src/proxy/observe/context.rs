@@ -10,7 +10,7 @@ use http::header::USER_AGENT;
 use http::request::Parts;
 use http::{HeaderMap, Method, StatusCode};
 
-use self::object::Looked;
+use self::object::BodyFindings;
 use super::in_flight::InFlight;
 use crate::api::outcome::{AnswerDetails, PausePolicy};
 use crate::api::{self, Call, Key, Outcome, PauseLength, Scope};
@@ -18,53 +18,66 @@ use crate::classify::{ClassifiedCall, Salt};
 use crate::clock::Clock;
 use crate::limit::{Reason, Refusal};
 use crate::moment::Moment;
-use crate::proxy::failure::Failure;
+use crate::proxy::failure::CallFailure;
 use crate::proxy::gate_config::GateConfig;
-use crate::proxy::quotas::Kept;
+use crate::proxy::quotas::QuotaReserve;
 use crate::proxy::tally::{CallerRow, Tally};
 use crate::telemetry::meters::FailureKind;
 use crate::telemetry::{CallRecord, CallTarget, CallTimes, Trace, table};
 
-/// Everything that is known of one call while it is under way: what it asks for, the configuration
-/// it keeps to its end, and what has become of it. If it is dropped before it is closed, the caller
-/// left.
+/// The state of one call: its classification, its configuration to the end, and its fate so far. If
+/// it is dropped before it is closed, the caller left.
 #[derive(Debug)]
 pub(crate) struct CallContext {
     pub(crate) config: Arc<GateConfig>,
     pub(crate) method: Method,
     pub(crate) call: ClassifiedCall,
-    /// The key for which its failure is remembered, as soon as it is known.
+    /// The key of the call, as soon as it is known.
     pub(crate) key: Option<Key>,
     tally: Arc<Tally>,
     caller: CallerRow,
     clock: Clock,
     in_flight: Option<InFlight>,
-    /// The fields that only the log has; `None` if there is no log.
-    noted: Option<Noted>,
-    arrived: Moment,
-    asked_at: Option<Moment>,
+    /// Fields for the log alone; `None` if there is no log.
+    noted: Option<RequestNotes>,
+    times: CallMoments,
     waited: Option<(Reason, Duration)>,
-    /// The moments at which its tokens were taken and at which it left.
-    left: Option<(Moment, Moment)>,
-    upstream: Option<Duration>,
     refused: Option<Reason>,
-    /// The time that the upstream said to wait.
+    /// The upstream's Retry-After.
     retry_after: Option<Duration>,
     /// The findings of its body, where its object is worth a closer look.
-    looked: Option<Box<Looked>>,
+    looked: Option<Box<BodyFindings>>,
     closed: bool,
+}
+
+/// The moments of a call.
+#[derive(Debug)]
+struct CallMoments {
+    arrived: Moment,
+    /// The question to the limiter, if there is a log.
+    asked: Option<Moment>,
+    left: Option<Departure>,
+    /// The time to the response head.
+    upstream: Option<Duration>,
+}
+
+/// The moments of a call's tokens and of its permit's claim.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Departure {
+    pub(crate) granted: Moment,
+    pub(crate) sent: Moment,
 }
 
 /// A request's header fields, as the log has them.
 #[derive(Debug)]
-struct Noted {
+struct RequestNotes {
     /// The first word of the header.
     user_agent: Box<str>,
     trace: Option<Box<Trace>>,
 }
 
 impl CallContext {
-    /// Opens the context of a call that was read under this configuration.
+    /// Opens the context of a call under this configuration.
     pub(crate) fn open(
         config: Arc<GateConfig>,
         tally: Arc<Tally>,
@@ -78,19 +91,16 @@ impl CallContext {
         config.meters.came(call.class);
         Self {
             method: request.method.clone(),
-            caller: tally.called([program(&request.headers), action, client], arrived),
+            caller: tally.callers.called([program(&request.headers), action, client], arrived),
             key: call.key.known(),
             in_flight: config.meters.in_flight(call.class).map(InFlight::new),
-            noted: config.options.call_log.as_ref().map(|_| Noted::of(&request.headers)),
+            noted: config.options.call_log.as_ref().map(|_| RequestNotes::of(&request.headers)),
             config,
             call,
             tally,
-            arrived,
+            times: CallMoments { arrived, asked: None, left: None, upstream: None },
             clock,
-            asked_at: None,
             waited: None,
-            left: None,
-            upstream: None,
             refused: None,
             retry_after: None,
             looked: None,
@@ -98,23 +108,25 @@ impl CallContext {
         }
     }
 
-    /// Replaces the configuration by one that came into force before the call was admitted.
+    /// Replaces the configuration, before the call is admitted.
     pub(crate) fn reread(&mut self, config: Arc<GateConfig>, call: ClassifiedCall, headers: &HeaderMap) {
         self.in_flight = config.meters.in_flight(call.class).map(InFlight::new);
-        self.noted = config.options.call_log.as_ref().map(|_| Noted::of(headers));
+        self.noted = config.options.call_log.as_ref().map(|_| RequestNotes::of(headers));
         self.key = call.key.known();
-        (self.config, self.call) = (config, call);
+        self.config = config;
+        self.call = call;
     }
 
-    /// Notes that the limiter is about to be asked.
+    /// Notes the question to the limiter.
     pub(crate) fn asked(&mut self) {
-        self.asked_at = self.noted.as_ref().map(|_| self.clock.now());
+        self.times.asked = self.noted.as_ref().map(|_| self.clock.now());
     }
 
-    /// Notes that the call has left: the moments at which its tokens were taken and its permit was
-    /// claimed, and its wait.
-    pub(crate) fn left(&mut self, at: (Moment, Moment), waited: Option<(Reason, Duration)>) {
-        (self.left, self.waited) = (Some(at), waited);
+    /// Notes the departure of the call: the moments of its tokens and of its permit's claim, and
+    /// its wait.
+    pub(crate) fn left(&mut self, at: Departure, waited: Option<(Reason, Duration)>) {
+        self.times.left = Some(at);
+        self.waited = waited;
         self.tally.admitted();
         let meters = &self.config.meters;
         let class = self.call.class;
@@ -126,19 +138,19 @@ impl CallContext {
 
     /// Returns the time since the call left.
     pub(crate) fn upstream_for(&self) -> Option<Duration> {
-        self.left.map(|(_, sent)| self.clock.now() - sent)
+        self.times.left.map(|left| self.clock.now() - left.sent)
     }
 
-    /// Notes that the response head came.
+    /// Notes the response head.
     pub(crate) fn head_came(&mut self) {
-        self.upstream = self.upstream_for();
-        if let Some(took) = self.upstream.filter(|_| !self.call.call.is_long_running) {
+        self.times.upstream = self.upstream_for();
+        if let Some(took) = self.times.upstream.filter(|_| !self.call.call.is_long_running) {
             self.config.meters.upstream_took(self.call.class, took);
-            self.tally.answered(took);
+            self.tally.latency.took(took);
         }
     }
 
-    /// Notes that the call is answered with an answer that was kept, and that has not changed.
+    /// Notes an answer from a kept answer that has not changed.
     pub(crate) fn revalidated(&self) {
         self.config.meters.count(&table::REVALIDATED, self.call.class, &[]);
         self.tally.revalidated();
@@ -166,16 +178,16 @@ impl CallContext {
         self.retry_after = of_key.max(of_others);
     }
 
-    /// Notes that the call gets no answer of the upstream's.
-    pub(crate) fn failed(&mut self, failure: &Failure) {
+    /// Notes a call without an upstream response.
+    pub(crate) fn failed(&mut self, failure: &CallFailure) {
         let kind = match failure {
-            Failure::Refused(refusal) => return self.refused(refusal),
-            Failure::Lost | Failure::Unproven(_) => FailureKind::Lost,
-            Failure::Timeout(_) => FailureKind::Timeout,
-            Failure::Unconnected(_) => FailureKind::Unconnected,
+            CallFailure::Refused(refusal) => return self.refused(refusal),
+            CallFailure::Lost | CallFailure::Unproven(_) => FailureKind::Lost,
+            CallFailure::Timeout(_) => FailureKind::Timeout,
+            CallFailure::Unconnected(_) => FailureKind::Unconnected,
             // Calls of strangers say nothing about an object.
-            Failure::Denied(_) => return self.key = None,
-            Failure::Client | Failure::Forbidden(_) => return,
+            CallFailure::Denied(_) => return self.key = None,
+            CallFailure::Client | CallFailure::Forbidden(_) => return,
         };
         self.config.meters.count(&table::FAILURES, self.call.class, &[kind.word()]);
     }
@@ -191,16 +203,16 @@ impl CallContext {
         self.tally.refused(meters.class_name(class), refusal, &self.call, self.caller);
     }
 
-    /// Returns what is left of the upstream's quota, if a pause that ends then only keeps it.
-    pub(crate) fn kept(&self, ends: Moment) -> Option<Kept> {
+    /// Returns the rest of the upstream's quota, if a pause until `ends` only keeps it.
+    pub(crate) fn kept(&self, ends: Moment) -> Option<QuotaReserve> {
         let PausePolicy { scope, reserve, .. } = self.config.options.gate.throttling;
         let whose = (scope == Scope::Credential).then_some(self.call.credential);
-        self.tally.quotas.kept(whose, reserve, (ends, self.clock.now()))
+        self.tally.quotas.kept(whose, reserve, ends, self.clock.now())
     }
 
-    /// Returns the limit that held the call before it left or was answered, and for how long.
+    /// Returns the limit behind the call's wait, and its length.
     pub(crate) fn held(&self) -> Option<(&'static str, Duration)> {
-        let (reason, wait) = self.waited.filter(|_| self.left.is_some())?;
+        let (reason, wait) = self.waited.filter(|_| self.times.left.is_some())?;
         (reason != Reason::Slot || self.config.limits_slots).then_some((reason.word(), wait))
     }
 
@@ -226,7 +238,7 @@ impl CallContext {
     /// Returns the call's line, if there is a log and it has not been returned before. Without a
     /// status the caller has left.
     fn record(&mut self, status: Option<u16>) -> Option<CallRecord> {
-        let Noted { user_agent, trace } = self.noted.take()?;
+        let RequestNotes { user_agent, trace } = self.noted.take()?;
         let meters = &self.config.meters;
         let class = self.call.class;
         let call = &self.call.call;
@@ -257,11 +269,11 @@ impl CallContext {
             refused: self.refused,
             retry_after: self.retry_after,
             times: CallTimes {
-                arrived: self.arrived,
-                at_door: self.asked_at,
-                granted: self.left.map(|(granted, _)| granted),
-                sent: self.left.map(|(_, sent)| sent),
-                upstream: self.upstream,
+                arrived: self.times.arrived,
+                at_door: self.times.asked,
+                granted: self.times.left.map(|left| left.granted),
+                sent: self.times.left.map(|left| left.sent),
+                upstream: self.times.upstream,
                 body: None,
                 ended: self.clock.now(),
             },
@@ -269,7 +281,7 @@ impl CallContext {
     }
 }
 
-impl Noted {
+impl RequestNotes {
     fn of(headers: &HeaderMap) -> Self {
         Self { user_agent: program(headers).into(), trace: Trace::of(headers).map(Box::new) }
     }
@@ -280,7 +292,7 @@ impl Drop for CallContext {
         if self.closed {
             return;
         }
-        if self.left.is_none() {
+        if self.times.left.is_none() {
             self.config.meters.count(&table::HANGUPS, self.call.class, &[]);
         }
         if let (Some(record), Some(log)) = (self.record(None), &self.config.options.call_log) {

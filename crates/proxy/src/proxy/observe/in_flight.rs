@@ -6,23 +6,23 @@ use crate::moment::Moment;
 use crate::proxy::driver::HeldSlot;
 use crate::telemetry::{CallLog, CallRecord};
 
-/// Everything that a call holds until its response body has ended. It is only ever dropped.
-pub(crate) type Held = (Option<HeldSlot>, Option<InFlight>);
+/// The resources of a call until its response body has ended. They are only ever dropped.
+pub(crate) type CallHold = (Option<HeldSlot>, Option<InFlight>);
 
 /// Counts a call as in flight until dropped, and then writes its line in the log.
 #[derive(Debug)]
 pub(crate) struct InFlight {
     gauge: metrics::Gauge,
-    line: Option<Box<Pending>>,
+    line: Option<Box<PendingRecord>>,
 }
 
-/// A line of the log that lacks only the end of the body.
+/// A line of the log before the end of the body.
 #[derive(Debug)]
-struct Pending {
+struct PendingRecord {
     log: CallLog,
     record: CallRecord,
     clock: Clock,
-    /// The moment at which the client was answered.
+    /// The moment of the answer.
     answered: Moment,
 }
 
@@ -34,7 +34,7 @@ impl InFlight {
 
     /// Has this line written when the call ends.
     pub(super) fn write(&mut self, log: CallLog, record: CallRecord, clock: Clock) {
-        self.line = Some(Box::new(Pending { log, record, clock, answered: clock.now() }));
+        self.line = Some(Box::new(PendingRecord { log, record, clock, answered: clock.now() }));
     }
 }
 
@@ -42,7 +42,7 @@ impl Drop for InFlight {
     fn drop(&mut self) {
         self.gauge.decrement(1.0);
         if let Some(pending) = self.line.take() {
-            let Pending { log, mut record, clock, answered } = *pending;
+            let PendingRecord { log, mut record, clock, answered } = *pending;
             let times = &mut record.times;
             times.ended = clock.now();
             times.body = times.sent.map(|_| times.ended - answered);

@@ -7,12 +7,12 @@ use serde_json::json;
 
 use crate::limit::{KeyState, Reason, Refusal};
 use crate::moment::Moment;
-use crate::proxy::quotas::Kept;
+use crate::proxy::quotas::QuotaReserve;
 use crate::status;
 
 /// One of the gate's own answers.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct OwnAnswer {
     pub(super) status: StatusCode,
     /// The reason, if it is a refusal.
     pub(super) reason: Option<Reason>,
@@ -23,10 +23,10 @@ pub(super) struct Answer {
     pub(super) message: String,
 }
 
-// === impl Answer ===
+// === impl OwnAnswer ===
 
-impl Answer {
-    /// Makes an answer that does not say when to come back.
+impl OwnAnswer {
+    /// Makes an answer without a time to retry.
     pub(super) fn new(status: StatusCode, message: String) -> Self {
         Self { status, reason: None, retry_after: None, in_header: false, message }
     }
@@ -71,10 +71,12 @@ impl Answer {
 
 /// Returns the reason of a refusal as a sentence, with what is `kept` of the upstream's quota, and never in the upstream's words (they may hold
 /// anything).
-pub(super) fn message((gate, class): (&str, &str), refusal: &Refusal, kept: Option<Kept>, now: Moment) -> String {
+pub(super) fn message(gate: &str, class: &str, refusal: &Refusal, kept: Option<QuotaReserve>, now: Moment) -> String {
     let mut text = format!("tidegate: gate {gate:?}, class {class:?} refused this call ({}): ", refusal.reason);
     match kept {
-        Some(Kept { left, limit }) => text.push_str(&format!("of the upstream's quota {}", status::kept(left, limit))),
+        Some(QuotaReserve { left, limit }) => {
+            text.push_str(&format!("of the upstream's quota {}", status::kept(left, limit)))
+        }
         None => text.push_str(sentence(refusal.reason)),
     }
     if let Some(key) = &refusal.key {
@@ -89,7 +91,7 @@ pub(super) fn message((gate, class): (&str, &str), refusal: &Refusal, kept: Opti
     text
 }
 
-/// Adds `Server-Timing` to the answer of a call that was held and then let through.
+/// Adds `Server-Timing` to the answer of a call after its wait.
 pub(crate) fn add_timing(headers: &mut HeaderMap, held: Option<(&str, Duration)>) {
     let Some((reason, held)) = held else { return };
     let millis = held.as_secs_f64() * 1000.0;
@@ -136,8 +138,8 @@ fn status_reason(status: StatusCode) -> &'static str {
     }
 }
 
-/// Returns a duration for people: two digits are enough. It is rounded up, so that who comes back
-/// after it does not come too soon.
+/// Returns a duration for people, with two digits. It is rounded up: a retry after it is not too
+/// early.
 fn short(time: Duration) -> String {
     let up = time.as_secs() + u64::from(time.subsec_nanos() > 0);
     match (time.as_secs(), up) {
@@ -169,7 +171,7 @@ mod tests {
             key: Some(key),
         };
         assert_eq!(
-            message(("kubernetes", "default"), &refusal, None, Moment::from_millis(4_500)),
+            message("kubernetes", "default", &refusal, None, Moment::from_millis(4_500)),
             "tidegate: gate \"kubernetes\", class \"default\" refused this call (backoff): the same call has failed and its delay is not \
              over (4 times in a row, last with status 503, 3.5 s ago); the next attempt can make sense in 4.5 s; it waited 100 ms here"
         );
@@ -188,7 +190,7 @@ mod tests {
 
     #[test]
     fn a_status_is_what_client_go_reads() {
-        let answer = Answer {
+        let answer = OwnAnswer {
             status: StatusCode::TOO_MANY_REQUESTS,
             reason: Some(Reason::Bucket),
             retry_after: Some(3),

@@ -1,14 +1,13 @@
-//! The identity of a request: all of it that its answer can depend on.
+//! The identity of a request: whatever its answer can depend on.
 
 use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, DATE, PRAGMA, USER_AGENT};
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, Method, Uri};
 
-/// All of a request that its answer can depend on: method, target and every header, except those
-/// that are known to name no client and to choose no answer (an answer that varies by one of them
-/// says so in `Vary`, which is looked at beside). So a header that carries a credential in a way
-/// that the gate does not know still tells clients apart. It is compared whole: equal hashes are
-/// not enough.
+/// Whatever an answer can depend on: method, target and every header of the request, except those
+/// in `SAYS_NOTHING`. (An answer that varies by one of them says so in `Vary`, which is checked
+/// apart.) So a credential in an unknown header still tells clients apart. Compared whole: equal
+/// hashes are not enough.
 #[derive(PartialEq, Eq, Hash)]
 pub(super) struct Identity {
     method: Method,
@@ -30,7 +29,7 @@ impl Identity {
         Self { method: parts.method.clone(), uri: parts.uri.clone(), headers, version }
     }
 
-    /// Returns a copy that holds nothing of the buffers that the request was read into.
+    /// Returns a copy without references to the buffers of the request.
     pub(super) fn detached(&self) -> Self {
         let target = |uri: &Uri| uri.to_string().parse().unwrap_or_else(|_| uri.clone());
         let headers = self.headers.iter().map(|(name, value)| (name.clone(), detached(value))).collect();
@@ -41,22 +40,21 @@ impl Identity {
         &self.method
     }
 
-    /// Returns about the memory that it takes.
+    /// Returns roughly its memory.
     pub(super) fn bytes(&self) -> usize {
         let headers = self.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + HEADER);
         headers.sum::<usize>() + self.uri.path().len() + self.uri.query().map_or(0, str::len) + size_of::<Self>()
     }
 }
 
-/// Copies a value out of the buffer that it was read into.
+/// Copies a value out of its buffer.
 pub(super) fn detached(value: &HeaderValue) -> HeaderValue {
     let mut copy = HeaderValue::from_bytes(value.as_bytes()).unwrap_or_else(|_| value.clone());
     copy.set_sensitive(value.is_sensitive());
     copy
 }
 
-/// Headers that say where a call comes from and how it was made, and nothing about what it asks or
-/// who asks.
+/// Headers about the origin and the making of a call, not about its question or its client.
 static SAYS_NOTHING: [HeaderName; 16] = [
     CACHE_CONTROL,
     CONNECTION,

@@ -1,4 +1,4 @@
-//! An answer that is kept, and one in the making.
+//! Kept answers, and drafts of them.
 
 use std::sync::Arc;
 
@@ -15,8 +15,8 @@ use super::room::Room;
 use super::rules::Rules;
 use super::written;
 
-/// A complete answer, and what says when it holds.
-pub(super) struct Answer {
+/// A complete answer with its rules.
+pub(super) struct KeptAnswer {
     pub(super) rules: Rules,
     body: Box<[u8]>,
     head: Parts,
@@ -24,8 +24,8 @@ pub(super) struct Answer {
     _room: Room,
 }
 
-/// The body of an answer that a client reads.
-struct Shown(Arc<Answer>);
+/// A kept answer as the owner of a client's body.
+struct BodyOwner(Arc<KeptAnswer>);
 
 /// An answer in the making.
 pub(super) struct Draft {
@@ -36,14 +36,14 @@ pub(super) struct Draft {
     room: Room,
     /// The length that its head declares.
     declared: Option<usize>,
-    /// The memory that it takes besides the body.
+    /// The memory besides the body.
     overhead: usize,
     most: usize,
 }
 
-// === impl Answer ===
+// === impl KeptAnswer ===
 
-impl Answer {
+impl KeptAnswer {
     /// Returns the head of the answer to the next client: as it was kept, with what the 304 tells
     /// (RFC 9111, section 3.2), except of the body, which is the one that is kept.
     pub(super) fn head(&self, told: &HeaderMap) -> Parts {
@@ -58,14 +58,14 @@ impl Answer {
         head
     }
 
-    /// Returns the body. The answer has its room until the last piece of it is gone, also if it is
-    /// no longer kept: a client can take its time to read.
+    /// Returns the body. Its memory counts until the last piece is dropped, even if the answer is
+    /// no longer kept: a client may read slowly.
     pub(super) fn body(answer: &Arc<Self>) -> Bytes {
-        Bytes::from_owner(Shown(Arc::clone(answer)))
+        Bytes::from_owner(BodyOwner(Arc::clone(answer)))
     }
 }
 
-impl AsRef<[u8]> for Shown {
+impl AsRef<[u8]> for BodyOwner {
     fn as_ref(&self) -> &[u8] {
         &self.0.body
     }
@@ -82,13 +82,13 @@ impl Draft {
         let headers: usize = head.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + HEADER).sum();
         let noted = written::bytes(&head.headers) + head.headers.len() * HEADER;
         let written = if head.extensions.is_empty() { 0 } else { noted };
-        let overhead = bytes + headers + written + rules.bytes() + size_of::<Answer>() + ENTRY;
+        let overhead = bytes + headers + written + rules.bytes() + size_of::<KeptAnswer>() + ENTRY;
         let fits = declared.unwrap_or_default().saturating_add(overhead) <= most;
         let room = Room::default();
         fits.then(|| Self { rules, head: copy(head, detached), body: Vec::new(), room, declared, overhead, most })
     }
 
-    /// True if it may have so many bytes more.
+    /// True if the answer may have `bytes` more.
     pub(super) fn has_room(&self, bytes: usize) -> bool {
         self.body.len() + bytes + self.overhead <= self.most
     }
@@ -100,25 +100,25 @@ impl Draft {
         self.room.join(room);
     }
 
-    /// Returns the memory that it takes besides the body.
+    /// Returns the memory besides the body.
     pub(super) fn overhead(&self) -> usize {
         self.overhead
     }
 
     /// Returns the answer, with the room for what is not its body; `None` if it is not the whole
     /// that its head declares.
-    pub(super) fn finish(self, overhead: Room) -> Option<Answer> {
+    pub(super) fn finish(self, overhead: Room) -> Option<KeptAnswer> {
         let Self { rules, mut head, body, declared, mut room, .. } = self;
         if declared.is_some_and(|declared| declared != body.len()) {
             return None;
         }
         room.join(overhead);
         head.extensions = written::detached(&head.headers, &head.extensions).unwrap_or_default();
-        Some(Answer { rules, body: body.into_boxed_slice(), head, _room: room })
+        Some(KeptAnswer { rules, body: body.into_boxed_slice(), head, _room: room })
     }
 }
 
-/// True for a header of a 304 that describes a body or a connection, or names the answer.
+/// True for headers about a body or a connection, and for the validators.
 fn is_of_body(name: &HeaderName) -> bool {
     let is_policy = [CONTENT_SECURITY_POLICY, CONTENT_SECURITY_POLICY_REPORT_ONLY].contains(name);
     (name.as_str().starts_with("content-") && !is_policy)

@@ -37,10 +37,10 @@ pub(super) enum Proof {
 
 /// A request as the library sees it. A HEAD is a GET without a body: the library would not ask by
 /// weak names for a HEAD, as HTTP forbade it before RFC 9110.
-struct Asked(HeaderMap);
+struct PolicyRequest(HeaderMap);
 
 /// An answer as the library sees it.
-struct Answered(StatusCode, HeaderMap);
+struct PolicyAnswer(StatusCode, HeaderMap);
 
 // === impl Rules ===
 
@@ -59,7 +59,7 @@ impl Rules {
         for name in &varies {
             told.append(VARY, HeaderValue::from_name(name.clone()));
         }
-        let policy = policy(&Asked(chosen(request, &varies)), &Answered(StatusCode::OK, told));
+        let policy = policy(&PolicyRequest(chosen(request, &varies)), &PolicyAnswer(StatusCode::OK, told));
         policy.is_storable().then_some(Self { policy, validator, varies })
     }
 
@@ -90,8 +90,8 @@ impl Rules {
         told.extend(directives.into_iter().flatten().map(|value| (CACHE_CONTROL, value)));
         let asked = self.asked(request);
         // The library looks at those headers of a 304 only that the answer before had too.
-        let may_stay = is_readable && policy(&asked, &Answered(StatusCode::OK, told.clone())).is_storable();
-        let answered = Answered(StatusCode::NOT_MODIFIED, told);
+        let may_stay = is_readable && policy(&asked, &PolicyAnswer(StatusCode::OK, told.clone())).is_storable();
+        let answered = PolicyAnswer(StatusCode::NOT_MODIFIED, told);
         match self.policy.after_response(&asked, &answered, SystemTime::UNIX_EPOCH) {
             AfterResponse::Modified(..) => Proof::None,
             AfterResponse::NotModified(..) if may_stay => Proof::Same,
@@ -110,15 +110,15 @@ impl Rules {
     }
 
     /// Returns a request as the library is to see it: one that is never answered without asking.
-    fn asked(&self, request: &HeaderMap) -> Asked {
+    fn asked(&self, request: &HeaderMap) -> PolicyRequest {
         let mut headers = chosen(request, &self.varies);
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-        Asked(headers)
+        PolicyRequest(headers)
     }
 }
 
 /// Returns the library's rules for an answer that is one client's.
-fn policy(asked: &Asked, answered: &Answered) -> CachePolicy {
+fn policy(asked: &PolicyRequest, answered: &PolicyAnswer) -> CachePolicy {
     let options = CacheOptions { shared: false, ..CacheOptions::default() };
     CachePolicy::new_options(asked, answered, SystemTime::UNIX_EPOCH, options)
 }
@@ -171,7 +171,7 @@ fn chosen(headers: &HeaderMap, names: &[HeaderName]) -> HeaderMap {
     names.iter().filter(|name| **name != CACHE_CONTROL).filter_map(one).collect()
 }
 
-impl RequestLike for Asked {
+impl RequestLike for PolicyRequest {
     fn uri(&self) -> Uri {
         Uri::default()
     }
@@ -190,7 +190,7 @@ impl RequestLike for Asked {
     }
 }
 
-impl ResponseLike for Answered {
+impl ResponseLike for PolicyAnswer {
     fn status(&self) -> StatusCode {
         self.0
     }

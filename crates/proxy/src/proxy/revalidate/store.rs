@@ -1,18 +1,17 @@
-//! The answers that are kept, within a number of bytes: the one that was asked for longest ago goes
-//! first.
+//! The kept answers, within a number of bytes: the least recently asked goes first.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::identity::Identity;
-use super::kept::Answer;
+use super::kept::KeptAnswer;
 use super::room::{Room, Taken};
 
 /// The answers of one gate.
 #[derive(Default)]
-pub(super) struct Store {
-    answers: HashMap<Arc<Identity>, Place>,
-    /// By when they were last asked for.
+pub(super) struct AnswerStore {
+    answers: HashMap<Arc<Identity>, StoredAnswer>,
+    /// The requests by their last question.
     order: BTreeMap<u64, Arc<Identity>>,
     /// The number of questions so far.
     questions: u64,
@@ -22,14 +21,14 @@ pub(super) struct Store {
     max_bytes: usize,
 }
 
-struct Place {
-    answer: Arc<Answer>,
+struct StoredAnswer {
+    answer: Arc<KeptAnswer>,
     asked: u64,
 }
 
-// === impl Store ===
+// === impl AnswerStore ===
 
-impl Store {
+impl AnswerStore {
     pub(super) fn bytes(&self) -> usize {
         self.taken.bytes()
     }
@@ -39,20 +38,19 @@ impl Store {
         self.make_room(0);
     }
 
-    /// Returns the bytes of the longest answer that is kept: a few of them must not push out all
-    /// others.
+    /// Returns the most bytes of one answer: a few of them must not push out all others.
     pub(super) fn longest(&self) -> usize {
         self.max_bytes / 4
     }
 
     /// Returns the answer to a request, if it is kept.
-    pub(super) fn find(&mut self, identity: &Identity) -> Option<Arc<Answer>> {
+    pub(super) fn find(&mut self, identity: &Identity) -> Option<Arc<KeptAnswer>> {
         let (identity, place) = self.answers.get_key_value(identity)?;
         let identity = Arc::clone(identity);
         let answer = Arc::clone(&place.answer);
         self.questions += 1;
         self.order.remove(&place.asked);
-        let place = Place { answer: Arc::clone(&answer), asked: self.questions };
+        let place = StoredAnswer { answer: Arc::clone(&answer), asked: self.questions };
         self.answers.insert(Arc::clone(&identity), place);
         self.order.insert(self.questions, identity);
         Some(answer)
@@ -65,15 +63,15 @@ impl Store {
     }
 
     /// Keeps an answer in place of the one before.
-    pub(super) fn keep(&mut self, identity: Arc<Identity>, answer: Answer) {
+    pub(super) fn keep(&mut self, identity: Arc<Identity>, answer: KeptAnswer) {
         self.forget(&identity);
         self.questions += 1;
         self.order.insert(self.questions, Arc::clone(&identity));
-        self.answers.insert(identity, Place { answer: Arc::new(answer), asked: self.questions });
+        self.answers.insert(identity, StoredAnswer { answer: Arc::new(answer), asked: self.questions });
     }
 
     pub(super) fn forget(&mut self, identity: &Identity) {
-        if let Some(Place { asked, .. }) = self.answers.remove(identity) {
+        if let Some(StoredAnswer { asked, .. }) = self.answers.remove(identity) {
             self.order.remove(&asked);
         }
     }

@@ -19,7 +19,7 @@ fn second(change: impl Fn(&mut request::Parts), answer: &[(&str, &str)]) -> Opti
     for (name, value) in answer {
         head = head.header(*name, HeaderValue::from_bytes(value.as_bytes()).unwrap());
     }
-    let Meaning::New(keeping) = question.answered(&head.body(()).unwrap().into_parts().0) else { return None };
+    let Reply::New(keeping) = question.answered(&head.body(()).unwrap().into_parts().0) else { return None };
     keeping.finish();
     let mut again = request(asks);
     change(&mut again);
@@ -72,7 +72,7 @@ fn a_request_that_could_have_another_answer_is_not_asked_about_it() {
         ("if-none-match", "\"own\""),
         ("if-modified-since", "Tue, 01 Jan 2030 00:00:00 GMT"),
         ("if-match", "\"own\""),
-        ("cache-control", "No-Store"),
+        ("cache-control", "No-AnswerStore"),
         ("content-length", "1"),
         ("transfer-encoding", "chunked"),
         ("upgrade", "websocket"),
@@ -105,7 +105,7 @@ fn the_gates_own_credential_and_certificate_are_part_of_the_question() {
         (question, parts.headers.contains_key(IF_NONE_MATCH))
     };
     let head = Response::builder().header(ETAG, "\"a\"").body(()).unwrap().into_parts().0;
-    let Meaning::New(keeping) = ask(1, 1).0.answered(&head) else { panic!("it may be kept") };
+    let Reply::New(keeping) = ask(1, 1).0.answered(&head) else { panic!("it may be kept") };
     keeping.finish();
     assert_eq!([ask(1, 1).1, ask(2, 1).1, ask(1, 2).1], [true, false, false]);
 }
@@ -117,7 +117,7 @@ fn a_304_that_names_another_answer_ends_it_and_one_that_names_none_does_not() {
         answers.resize(1 << 20);
         let asks = (1, 0, 0, false);
         let head = Response::builder().header(ETAG, "\"a\"").body(()).unwrap().into_parts().0;
-        let Some(Meaning::New(keeping)) = answers.ask(&mut request(asks), [0; 2]).map(|asked| asked.answered(&head))
+        let Some(Reply::New(keeping)) = answers.ask(&mut request(asks), [0; 2]).map(|asked| asked.answered(&head))
         else {
             panic!("it may be kept")
         };
@@ -125,8 +125,8 @@ fn a_304_that_names_another_answer_ends_it_and_one_that_names_none_does_not() {
         let mut unchanged = Response::builder().status(304).body(()).unwrap().into_parts().0;
         unchanged.headers.extend(named.map(|name| (ETAG, HeaderValue::from_static(name))));
         let meaning = answers.ask(&mut request(asks), [0; 2]).unwrap().answered(&unchanged);
-        assert_eq!(matches!(meaning, Meaning::Unchanged(..)), is_right, "{named:?}");
-        let plain = |meaning| if let Meaning::Unproven(plain) = meaning { Some(plain.headers) } else { None };
+        assert_eq!(matches!(meaning, Reply::Unchanged(..)), is_right, "{named:?}");
+        let plain = |meaning| if let Reply::Unproven(plain) = meaning { Some(plain.headers) } else { None };
         assert_eq!(plain(meaning), (!is_right).then(|| request(asks).headers), "{named:?}");
         assert_eq!(answers.ask(&mut request(asks), [0; 2]).is_some(), is_right, "it is asked no more");
         assert_eq!(answers.bytes() > 0, is_right, "nothing is kept");
@@ -151,7 +151,7 @@ fn a_304_that_does_not_repeat_the_date_proves_nothing_and_dates_are_asked_about_
                 head.headers.insert(http::HeaderName::try_from(name).unwrap(), HeaderValue::from_static(value));
             }
             match answers.ask(&mut parts, [0; 2]).map(|asked| asked.answered(&head)) {
-                Some(Meaning::New(keeping)) => keeping.finish(),
+                Some(Reply::New(keeping)) => keeping.finish(),
                 _ => assert!(!is_right && object == 4, "it may be kept"),
             }
         };
@@ -162,8 +162,8 @@ fn a_304_that_does_not_repeat_the_date_proves_nothing_and_dates_are_asked_about_
         let mut unchanged = Response::builder().status(304).body(()).unwrap().into_parts().0;
         unchanged.headers.extend(named.map(|date| (LAST_MODIFIED, HeaderValue::from_static(date))));
         let meaning = answers.ask(&mut request((1, 0, 0, false)), [0; 2]).unwrap().answered(&unchanged);
-        assert_eq!(matches!(meaning, Meaning::Unchanged(..)), is_right, "{named:?}");
-        assert_eq!(matches!(meaning, Meaning::Unproven(_)), !is_right, "{named:?}");
+        assert_eq!(matches!(meaning, Reply::Unchanged(..)), is_right, "{named:?}");
+        assert_eq!(matches!(meaning, Reply::Unproven(_)), !is_right, "{named:?}");
         let is_asked = |object| {
             let mut parts = request((object, 0, 0, false));
             answers.ask(&mut parts, [0; 2]);
@@ -185,7 +185,7 @@ fn the_body_of_an_answer_counts_until_its_client_has_read_it() {
     let ask = |object: usize| answers.ask(&mut request((object, 0, 0, false)), [0; 2]).unwrap();
     let head = |status| Response::builder().status(status).header(ETAG, "\"a\"").body(()).unwrap().into_parts().0;
     let keep = |object: usize| {
-        let Meaning::New(mut keeping) = ask(object).answered(&head(200)) else { panic!("it may be kept") };
+        let Reply::New(mut keeping) = ask(object).answered(&head(200)) else { panic!("it may be kept") };
         let fits = keeping.keep(&Frame::data(Bytes::from(vec![7; 20_000])));
         keeping.finish();
         fits
@@ -194,7 +194,7 @@ fn the_body_of_an_answer_counts_until_its_client_has_read_it() {
     let each = answers.bytes();
     assert!(each > 20_000);
     let read = |object: usize| match ask(object).answered(&head(304)) {
-        Meaning::Unchanged(_, body) => body,
+        Reply::Unchanged(_, body) => body,
         _ => panic!("it is kept"),
     };
     let mut slow = vec![read(1)];
@@ -229,7 +229,7 @@ fn what_is_kept_holds_none_of_the_buffers_that_it_was_read_into() {
     let mut head = Response::new(()).into_parts().0;
     head.headers.insert(ETAG, value(&buffers[1]));
     head.headers.insert("x-other", value(&buffers[2]));
-    let Meaning::New(keeping) = answers.ask(&mut parts, [0; 2]).unwrap().answered(&head) else {
+    let Reply::New(keeping) = answers.ask(&mut parts, [0; 2]).unwrap().answered(&head) else {
         panic!("it may be kept")
     };
     keeping.finish();
@@ -252,9 +252,9 @@ fn a_304_brings_its_own_policies_and_not_its_own_description_of_the_body() {
         head.body(()).unwrap().into_parts().0
     };
     let ask = || answers.ask(&mut request((1, 0, 0, false)), [0; 2]).unwrap();
-    let Meaning::New(keeping) = ask().answered(&head(200, "en", "old")) else { panic!("it may be kept") };
+    let Reply::New(keeping) = ask().answered(&head(200, "en", "old")) else { panic!("it may be kept") };
     keeping.finish();
-    let Meaning::Unchanged(head, _) = ask().answered(&head(304, "de", "new")) else { panic!("it is kept") };
+    let Reply::Unchanged(head, _) = ask().answered(&head(304, "de", "new")) else { panic!("it is kept") };
     assert_eq!(
         (&head.headers["content-language"], &head.headers["content-security-policy"]),
         (&HeaderValue::from_static("en"), &HeaderValue::from_static("new"))
@@ -266,12 +266,12 @@ fn a_304_that_forbids_to_keep_it_is_the_last() {
     let (answers, asks) = (Answers::default(), (1, 0, 0, false));
     answers.resize(1 << 20);
     let head = Response::builder().header(ETAG, "\"a\"").body(()).unwrap().into_parts().0;
-    let Some(Meaning::New(keeping)) = answers.ask(&mut request(asks), [0; 2]).map(|asked| asked.answered(&head)) else {
+    let Some(Reply::New(keeping)) = answers.ask(&mut request(asks), [0; 2]).map(|asked| asked.answered(&head)) else {
         panic!("it may be kept")
     };
     keeping.finish();
     let unchanged = Response::builder().status(304).header(CACHE_CONTROL, "no-store").body(()).unwrap().into_parts().0;
-    assert!(matches!(answers.ask(&mut request(asks), [0; 2]).unwrap().answered(&unchanged), Meaning::Unchanged(..)));
+    assert!(matches!(answers.ask(&mut request(asks), [0; 2]).unwrap().answered(&unchanged), Reply::Unchanged(..)));
     let mut again = request(asks);
     answers.ask(&mut again, [0; 2]);
     assert!(
@@ -288,7 +288,7 @@ fn the_answer_that_was_asked_for_longest_ago_goes_first() {
         let question = answers.ask(&mut parts, [0; 2]).unwrap();
         let is_kept = parts.headers.contains_key(IF_NONE_MATCH);
         let head = Response::builder().header(ETAG, "\"a\"").body(()).unwrap().into_parts().0;
-        if let Meaning::New(mut keeping) = question.answered(&head) {
+        if let Reply::New(mut keeping) = question.answered(&head) {
             assert!(keeping.keep(&Frame::data(Bytes::from(vec![0; 500]))));
             keeping.finish();
         }
@@ -314,12 +314,12 @@ fn answers_in_the_making_count_and_one_that_finds_no_room_gives_back_only_its_ow
         let mut parts = Request::get(format!("/{object}")).body(()).unwrap().into_parts().0;
         let head = Response::builder().header(ETAG, "\"a\"").body(()).unwrap().into_parts().0;
         match answers.ask(&mut parts, [0; 2]).unwrap().answered(&head) {
-            Meaning::New(keeping) => keeping,
+            Reply::New(keeping) => keeping,
             _ => panic!("it may be kept"),
         }
     };
     let piece = Frame::data(Bytes::from(vec![0; 5_000]));
-    let mut making: Vec<Box<Keeping>> = (0..9).map(begin).collect();
+    let mut making: Vec<Box<AnswerRecorder>> = (0..9).map(begin).collect();
     let fits: Vec<bool> = making.iter_mut().map(|keeping| keeping.keep(&piece)).collect();
     assert_eq!(fits, [[true; 8].as_slice(), &[false]].concat());
     assert_eq!(answers.bytes(), 40_000);

@@ -1,41 +1,41 @@
-//! Counts calls by the program that makes them, as its user agent says, so that a reader of the
-//! status page learns who calls so much.
+//! Counts calls by program (user agent), for the status page.
 
 use std::hash::{BuildHasher as _, RandomState};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use crate::clock::Clock;
+use crate::lock::lock;
 use crate::moment::Moment;
 use crate::status;
 
-/// The programs that have called. The first few have a row each, all others share one, because a
-/// client may send any text.
+/// The calling programs. The first few have a row each and all others share one, because a client
+/// may send any text.
 #[derive(Debug, Default)]
-pub(super) struct Callers {
-    rows: Mutex<Vec<Caller>>,
+pub(crate) struct Callers {
+    rows: Mutex<Vec<CallerTotals>>,
     salt: RandomState,
 }
 
 #[derive(Debug)]
-struct Caller {
+struct CallerTotals {
     agent: Box<str>,
     /// The action in its provider's words, on a gate with a dialect.
     action: Box<str>,
-    /// The client's name, on a gate that knows its clients.
+    /// The client's name, where clients are known.
     client: Box<str>,
     calls: u64,
     refused: u64,
     last: Moment,
 }
 
-/// The row of a program, or a larger number that tells it from the others of the last row.
+/// The row of a program, or a larger number for one of the last row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CallerRow(u64);
 
 // === impl CallerRow ===
 
 impl CallerRow {
-    /// Returns a number that tells its program from others, those in the same row too.
+    /// Returns a number for the program, distinct even within the last row.
     pub(crate) fn number(self) -> u64 {
         self.0
     }
@@ -50,15 +50,15 @@ impl CallerRow {
 impl Callers {
     /// Counts a call of a program, with its action and its client; these are empty where a gate
     /// reads none, or knows none.
-    pub(super) fn called(&self, [agent, action, client]: [&str; 3], now: Moment) -> CallerRow {
-        let mut rows = self.lock();
-        let is = |row: &Caller| *row.agent == *agent && *row.action == *action && *row.client == *client;
+    pub(crate) fn called(&self, [agent, action, client]: [&str; 3], now: Moment) -> CallerRow {
+        let mut rows = lock(&self.rows);
+        let is = |row: &CallerTotals| *row.agent == *agent && *row.action == *action && *row.client == *client;
         let known = rows.iter().take(ROWS).position(is);
         let row = known.unwrap_or_else(|| rows.len().min(ROWS));
         if row == rows.len() {
             let words = if row == ROWS { [OTHERS, "", ""] } else { [agent, action, client] };
             let [agent, action, client] = words.map(Into::into);
-            rows.push(Caller { agent, action, client, calls: 0, refused: 0, last: now });
+            rows.push(CallerTotals { agent, action, client, calls: 0, refused: 0, last: now });
         }
         if let Some(caller) = rows.get_mut(row) {
             (caller.calls, caller.last) = (caller.calls + 1, now);
@@ -68,23 +68,23 @@ impl Callers {
     }
 
     /// Returns the name of a program.
-    pub(super) fn agent(&self, of: CallerRow) -> String {
+    pub(crate) fn agent(&self, of: CallerRow) -> String {
         if of.row() == ROWS {
             return ANOTHER.to_owned();
         }
-        self.lock().get(of.row()).map(|row| row.agent.to_string()).unwrap_or_default()
+        lock(&self.rows).get(of.row()).map(|row| row.agent.to_string()).unwrap_or_default()
     }
 
-    /// Counts that a call of this row was refused.
+    /// Counts a refused call.
     pub(super) fn refused(&self, row: CallerRow) {
-        if let Some(caller) = self.lock().get_mut(row.row()) {
+        if let Some(caller) = lock(&self.rows).get_mut(row.row()) {
             caller.refused += 1;
         }
     }
 
     /// Returns all rows, those with most calls first.
     pub(super) fn tell(&self, clock: Clock) -> Vec<status::CallerStatus> {
-        let row = |caller: &Caller| status::CallerStatus {
+        let row = |caller: &CallerTotals| status::CallerStatus {
             user_agent: caller.agent.to_string(),
             action: caller.action.to_string(),
             client: caller.client.to_string(),
@@ -92,21 +92,17 @@ impl Callers {
             refused: caller.refused,
             last_ms: clock.wall(caller.last),
         };
-        let mut rows: Vec<_> = self.lock().iter().map(row).collect();
+        let mut rows: Vec<_> = lock(&self.rows).iter().map(row).collect();
         rows.sort_by_key(|caller| std::cmp::Reverse(caller.calls));
         rows
     }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Caller>> {
-        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
-/// The programs that have a row of their own.
+/// The most programs with a row of their own.
 const ROWS: usize = 20;
 /// The row of all others.
 const OTHERS: &str = "all others";
-/// The name of one of them, which is not kept.
+/// The name of one in that row; its own is not kept.
 const ANOTHER: &str = "another program";
 
 #[cfg(test)]

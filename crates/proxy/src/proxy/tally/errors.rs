@@ -1,9 +1,9 @@
-//! The last errors of failing keys, in the upstream's own words, for people who look.
+//! The last errors of failing keys, in the upstream's own words, for people.
 //!
 //! Beside the limiter and not in it: a text may be longer than all else that is remembered of a key.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use http_body::Frame;
@@ -12,9 +12,10 @@ use super::Tally;
 use crate::api::Key;
 use crate::api::signals::{ErrorBody, ErrorWords};
 use crate::limit::Keys;
+use crate::lock::lock;
 use crate::moment::Moment;
 
-/// The last errors of the keys that failed last, the latest at the end.
+/// The last errors of recently failing keys, the latest at the end.
 #[derive(Debug, Default)]
 pub(crate) struct LastErrors(Mutex<VecDeque<KeyError>>);
 
@@ -25,8 +26,7 @@ struct KeyError {
     words: ErrorWords,
 }
 
-/// An answer that fails a key, while its body flows to the client. The words are noted when it is
-/// dropped.
+/// A failing answer while its body flows to the client. Its error is noted when it is dropped.
 pub(crate) struct FailingAnswer {
     pub(crate) tally: Arc<Tally>,
     pub(crate) key: Key,
@@ -38,29 +38,25 @@ pub(crate) struct FailingAnswer {
 // === impl LastErrors ===
 
 impl LastErrors {
-    /// Returns the words with which the last answer failed a key, if it had this status.
+    /// Returns the error of a key's last failing answer, if it had this status.
     pub(crate) fn find(&self, key: &Key, status: Option<u16>) -> Option<ErrorWords> {
-        let errors = self.lock();
+        let errors = lock(&self.0);
         let error = errors.iter().rev().find(|error| error.key == *key).filter(|error| error.status == status)?;
         Some(error.words.clone())
     }
 
-    /// Every second: drops the errors of keys that fail no more.
+    /// Every second: drops the errors of recovered keys.
     pub(crate) fn sweep(&self, keys: &Keys, now: Moment) {
-        self.lock().retain(|error| keys.find(&error.key, now).is_some());
+        lock(&self.0).retain(|error| keys.find(&error.key, now).is_some());
     }
 
     fn note(&self, error: KeyError) {
-        let mut errors = self.lock();
+        let mut errors = lock(&self.0);
         errors.retain(|known| known.key != error.key);
         if errors.len() >= MOST {
             errors.pop_front();
         }
         errors.push_back(error);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, VecDeque<KeyError>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -80,7 +76,7 @@ impl Drop for FailingAnswer {
     }
 }
 
-/// The number of keys whose errors are kept: a hundred are shown, and all may fail at once.
+/// The most errors to keep: a hundred are shown, and all may fail at once.
 const MOST: usize = 1000;
 
 #[cfg(test)]
@@ -106,9 +102,9 @@ mod tests {
     fn errors_are_dropped_with_their_keys_and_bounded() {
         let errors = LastErrors::default();
         (0..5000).for_each(|object| errors.note(error(object, 500, "a")));
-        assert_eq!(errors.lock().len(), MOST);
+        assert_eq!(lock(&errors.0).len(), MOST);
         assert!(errors.find(&error(4999, 0, "").key, Some(500)).is_some(), "the latest are kept");
         errors.sweep(&Keys::default(), Moment::ZERO);
-        assert!(errors.lock().is_empty());
+        assert!(lock(&errors.0).is_empty());
     }
 }

@@ -1,20 +1,21 @@
-//! The objects of a gate that are called too often or in vain: counted as calls are answered, told
-//! of on the status page and in the log. They are for people who look, not for decisions.
+//! Hot objects: called too often or in vain. They are counted at each answer and shown in the
+//! status and the log, for people, not for decisions.
 
+use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::clock::Clock;
 use crate::hot::{Loops, News, ObjectCall, Pace, Report};
+use crate::lock::lock;
 use crate::moment::Moment;
 use crate::status;
 
-/// The objects that are called too often or in vain.
+/// Objects called too often or in vain.
 #[derive(Debug, Default)]
 pub(crate) struct Hot {
     loops: Mutex<Loops>,
-    /// The objects that are looked at closely, so that there is no lock where there is none.
+    /// The number of watched objects: without any, no lock is taken.
     watched: AtomicUsize,
     /// True if a call may have to be looked at though it comes at its pace and is not denied.
     is_busy: AtomicBool,
@@ -37,14 +38,14 @@ impl Hot {
         if pace.is_none() && !is_denied && !self.is_busy.load(Relaxed) {
             return None;
         }
-        let mut loops = self.lock();
+        let mut loops = lock(&self.loops);
         let too_soon = pace.is_some_and(|pace| loops.is_too_soon(object, reads, pace, at));
         (too_soon || is_denied || !loops.is_calm()).then_some(too_soon)
     }
 
-    /// Learns of a call that [`Self::count`] found worth it.
+    /// Learns of a call, if [`Self::count`] found it worth it.
     pub(crate) fn learn(&self, seen: &ObjectCall<'_>, too_soon: bool) {
-        let mut loops = self.lock();
+        let mut loops = lock(&self.loops);
         loops.learn(seen, too_soon);
         self.note(&loops);
     }
@@ -52,13 +53,13 @@ impl Hot {
     /// True if the bodies of an object's calls are worth a digest.
     #[inline]
     pub(crate) fn watches(&self, object: u64, reads: bool) -> bool {
-        self.watched.load(Relaxed) > 0 && self.lock().watches(object, reads)
+        self.watched.load(Relaxed) > 0 && lock(&self.loops).watches(object, reads)
     }
 
-    /// Every second: logs what has become known. Returns the loops that have begun.
+    /// Every second: logs the news. Returns the loops that have begun.
     pub(crate) fn second(&self, gate: &str, now: Moment) -> Vec<Report> {
         let news = {
-            let mut loops = self.lock();
+            let mut loops = lock(&self.loops);
             let news = loops.tick(now);
             self.note(&loops);
             news
@@ -91,12 +92,12 @@ impl Hot {
 
     /// Returns the number of hot objects.
     pub(crate) fn len(&self, now: Moment) -> usize {
-        self.lock().list(now).len()
+        lock(&self.loops).list(now).len()
     }
 
     /// Returns the hot objects for the status page.
     pub(crate) fn tell(&self, clock: Clock, names: bool) -> Vec<status::HotObject> {
-        let list = self.lock().list(clock.now());
+        let list = lock(&self.loops).list(clock.now());
         list.iter().take(SHOWN).map(|report| told(report, clock, names)).collect()
     }
 
@@ -104,10 +105,6 @@ impl Hot {
     fn note(&self, loops: &Loops) {
         self.watched.store(loops.watched(), Relaxed);
         self.is_busy.store(!loops.is_calm(), Relaxed);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Loops> {
-        self.loops.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -129,5 +126,5 @@ fn told(report: &Report, clock: Clock, names: bool) -> status::HotObject {
 
 /// The lines of the log about one second.
 const FEW: usize = 5;
-/// The most objects that are listed.
+/// The most objects in the status.
 const SHOWN: usize = 100;

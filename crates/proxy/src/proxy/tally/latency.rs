@@ -1,4 +1,4 @@
-//! The time that the upstream takes to answer, over the last minute or two.
+//! The upstream's response times, over the last minute or two.
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use crate::status;
 
-/// Counts of answers by the time that they took: this minute's, and those of the minute before.
+/// Counts of answers by response time: this minute's, and the last minute's.
 #[derive(Debug)]
-pub(super) struct Latency([[AtomicU32; STEPS]; 2]);
+pub(crate) struct Latency([[AtomicU32; STEPS]; 2]);
 
 // === impl Latency ===
 
 impl Latency {
     /// Counts an answer.
-    pub(super) fn took(&self, took: Duration) {
+    pub(crate) fn took(&self, took: Duration) {
         if let Some(count) = self.0[0].get(step(took)) {
             count.fetch_add(1, Relaxed);
         }
@@ -26,7 +26,7 @@ impl Latency {
         now.iter().zip(before).for_each(|(now, before)| before.store(now.swap(0, Relaxed), Relaxed));
     }
 
-    /// Returns the times within which half and almost all of the answers came.
+    /// Returns the median and the 99th percentile of the response times.
     pub(super) fn tell(&self) -> Option<status::Latency> {
         let [now, before] = &self.0;
         let count =
@@ -45,8 +45,7 @@ impl Default for Latency {
     }
 }
 
-/// Returns the seconds within which these percent of the times were, of counts by step; `None` if
-/// there are none.
+/// Returns a percentile in seconds, of counts by step; `None` without counts.
 pub(super) fn quantile(counts: &[u64], percent: u64) -> Option<f64> {
     let all: u64 = counts.iter().sum();
     let mut rest = (all * percent).div_ceil(100);

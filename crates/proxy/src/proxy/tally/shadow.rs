@@ -1,12 +1,13 @@
-//! What a gate that is only a shadow would have done to calls, since the start.
+//! Counts of a shadow gate: the calls that it would have held or refused, since the start.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use super::latency::{STEPS, quantile, step};
 use crate::limit::Reason;
+use crate::lock::lock;
 use crate::status::{self, ShadowCalls};
 
 /// Counts of calls by class and reason.
@@ -16,14 +17,14 @@ pub(crate) struct Shadow(Mutex<BTreeMap<(String, Reason), Counts>>);
 #[derive(Clone, Debug)]
 struct Counts {
     refused: u64,
-    /// The calls that would have waited, by the time that they would have.
+    /// Calls that would have waited, by the length of the wait.
     waited: [u64; STEPS],
 }
 
 // === impl Shadow ===
 
 impl Shadow {
-    /// Counts a call that would have left after this wait.
+    /// Counts a call that would have waited.
     pub(crate) fn would_have_waited(&self, class: &str, reason: Reason, wait: Duration) {
         self.count(class, reason, |counts| counts.waited.get_mut(step(wait)).into_iter().for_each(|count| *count += 1));
     }
@@ -34,7 +35,7 @@ impl Shadow {
     }
 
     fn count(&self, class: &str, reason: Reason, add: impl FnOnce(&mut Counts)) {
-        let mut all = self.lock();
+        let mut all = lock(&self.0);
         let key = (class.to_owned(), reason);
         // Reloads may bring classes without end.
         let key = if all.len() < MOST || all.contains_key(&key) { key } else { ("others".to_owned(), reason) };
@@ -45,16 +46,12 @@ impl Shadow {
     pub(super) fn tell(&self) -> status::Shadow {
         let mut total = Counts::default();
         let mut by = Vec::new();
-        for ((class, reason), counts) in &*self.lock() {
+        for ((class, reason), counts) in &*lock(&self.0) {
             total.add(counts);
             by.push(counts.tell(class, reason.word()));
         }
         by.sort_by_key(|calls| Reverse(calls.would_have_waited + calls.would_have_been_refused));
         status::Shadow { calls: total.tell("", ""), by }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<(String, Reason), Counts>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -84,7 +81,7 @@ impl Default for Counts {
     }
 }
 
-/// The most classes and reasons that are told apart.
+/// The most pairs of class and reason to count apart.
 const MOST: usize = 200;
 
 #[cfg(test)]

@@ -67,7 +67,7 @@ pub(super) fn chunk_size(line: &[u8]) -> Result<u64, Fault> {
     number(size.trim_ascii_end(), 16).ok_or(Fault::Chunk)
 }
 
-/// Reads a number that is digits and nothing else.
+/// Reads a number of digits and nothing else.
 pub(super) fn number(text: &[u8], radix: u32) -> Option<u64> {
     let text = str::from_utf8(text).ok()?;
     let is_plain = !text.is_empty() && text.chars().all(|c| c.is_digit(radix));

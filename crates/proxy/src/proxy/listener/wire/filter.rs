@@ -1,14 +1,15 @@
 //! The filter between a client and hyper: passes on what the scanner lets pass, in bounds of time
 //! and memory (P9, P10).
 //!
-//! If the scanner finds a fault, hyper gets a line that no parser takes, and the end of a head,
-//! without which it does not look at one that has come in part. It then answers 400 in its turn,
-//! after the answers that are still owed, and closes. A head that is too large is cut instead, and
-//! turned away by the request half.
+//! If the scanner finds a fault, hyper gets a line that no parser takes and the end of a head,
+//! without which it would not look at the line. It then answers 400 in its turn, after the answers
+//! that are still owed, and closes. A head that is too large is cut instead, and the request half
+//! of the guard turns it away.
 
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -18,25 +19,25 @@ use tokio::time::Sleep;
 
 use super::WireState;
 use crate::clock::timer;
-use crate::proxy::guard::buffers::{Buffers, HeadShare};
-use crate::proxy::guard::scan::{Fault, Rest, Scanned, Scanner};
+use crate::proxy::guard::buffers::HeadShare;
+use crate::proxy::guard::scan::{Fault, Rest, ScanResult, Scanner};
 
-/// The scanner of a connection, and the bounds on the head that comes in.
+/// The scanner of a connection, with bounds on the incoming head.
 pub(super) struct Filter {
     pub(super) scanner: Scanner,
-    /// Scanned, and changed on the way: hyper gets it before anything else.
+    /// Scanned and changed bytes: hyper gets them before anything else.
     replaced: Bytes,
-    /// The part of the memory for large heads that is this connection's.
+    /// This connection's share of the memory for large heads.
     share: HeadShare,
-    /// The time by which a head that has begun must have come; none while there is no such head.
+    /// The deadline of an incomplete head.
     patience: Option<Pin<Box<Sleep>>>,
 }
 
 // === impl Filter ===
 
 impl Filter {
-    pub(super) fn new(buffers: Arc<Buffers>) -> Self {
-        Self { scanner: Scanner::default(), replaced: Bytes::new(), share: HeadShare::of(buffers), patience: None }
+    pub(super) fn new(heads: &Arc<AtomicUsize>) -> Self {
+        Self { scanner: Scanner::default(), replaced: Bytes::new(), share: HeadShare::of(heads), patience: None }
     }
 
     /// Gives hyper what was read ahead, then what comes, as far as it passes.
@@ -84,11 +85,11 @@ impl Filter {
         }
     }
 
-    /// Takes back from the buffer what must not pass, not yet, or not as it is. True if some of it
-    /// is replaced, perhaps by nothing.
+    /// Takes back from the buffer whatever must not pass, not yet, or not as it is. True if some of
+    /// it is replaced, perhaps by nothing.
     fn pass(&mut self, state: &mut WireState, buf: &mut ReadBuf<'_>, before: usize, is_ahead: bool) -> bool {
         let read = buf.filled().get(before..).unwrap_or_default();
-        let Scanned { passed, rest } = self.scan(state, read);
+        let ScanResult { passed, rest } = self.scan(state, read);
         let replaced = if let Rest::Replaced(replaced) = rest { replaced } else { 0 };
         state.input.consume(is_ahead, read, passed + replaced);
         buf.set_filled(before + passed);
@@ -111,8 +112,8 @@ impl Filter {
         replaced > 0
     }
 
-    /// Scans what was just read, and counts what a large head holds.
-    fn scan(&mut self, state: &mut WireState, read: &[u8]) -> Scanned {
+    /// Scans the bytes just read, and counts those of a large head.
+    fn scan(&mut self, state: &mut WireState, read: &[u8]) -> ScanResult {
         let scanned = self.scanner.scan(read);
         let is_in_head = self.scanner.is_in_head();
         let bytes = if is_in_head && !matches!(scanned.rest, Rest::Replaced(_)) { read.len() } else { 0 };
@@ -123,19 +124,19 @@ impl Filter {
             self.share.end();
         }
         if !has_room && matches!(scanned.rest, Rest::None | Rest::Held) {
-            return Scanned { passed: 0, rest: Rest::Refused(Fault::Crowded) };
+            return ScanResult { passed: 0, rest: Rest::Refused(Fault::Crowded) };
         }
         scanned
     }
 
-    /// Gives hyper what was changed on the way; true if there was any.
+    /// Gives hyper the changed bytes; true if there were any.
     fn give_replaced(&mut self, buf: &mut ReadBuf<'_>) -> bool {
         let had_some = !self.replaced.is_empty();
         buf.put_slice(&self.replaced.split_to(self.replaced.len().min(buf.remaining())));
         had_some
     }
 
-    /// True if a head that has begun took too long, which ends the connection.
+    /// True if a head takes too long. This ends the connection.
     fn is_late(&mut self, state: &mut WireState, cx: &mut Context<'_>) -> bool {
         let is_late = self.patience.get_or_insert_with(|| timer(HEAD)).as_mut().poll(cx).is_ready();
         if is_late {
@@ -145,7 +146,7 @@ impl Filter {
     }
 }
 
-/// Bytes that are part of no head and of no chunk's size, and that end a head.
+/// Ends a head, and is not valid in a head or a chunk's size.
 const REFUSED: &[u8] = b"\0\r\n\r\n";
 /// The time from the first byte of a head to its last; kube-apiserver waits 32 s.
 pub(super) const HEAD: Duration = Duration::from_secs(30);

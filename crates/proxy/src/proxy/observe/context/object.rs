@@ -9,25 +9,25 @@ use crate::hot::{CallNames, ObjectCall, PerKey, RefusalKind};
 use crate::limit::Reason;
 use crate::proxy::tally::shortened;
 
-/// The findings in the body of a call whose object is worth a closer look.
+/// Findings in the body of a call to a hot object.
 #[derive(Debug, Default)]
-pub(super) struct Looked {
+pub(super) struct BodyFindings {
     /// The salted digest of the body.
     digest: Option<u64>,
-    /// The key and the name of an object that would have been made.
+    /// The key and the name of an object that was not created.
     made: Option<(Key, String)>,
 }
 
 // === impl CallContext ===
 
 impl CallContext {
-    /// Returns how often one object may be called by calls of this class, if that is counted.
+    /// Returns the pace of one object for this class, if that is counted.
     #[inline]
     fn per_key(&self) -> Option<&PerKey> {
         self.config.options.gate.policy.classes.get(usize::from(self.call.class.0))?.per_key.as_ref()
     }
 
-    /// True if the object is called so often that its calls' bodies are worth a digest.
+    /// True if the object is hot enough to compare the bodies of its calls.
     pub(crate) fn is_watched(&self) -> bool {
         self.key.is_some_and(|key| self.tally.hot.watches(key.object, self.call.reads()))
     }
@@ -37,12 +37,12 @@ impl CallContext {
         self.looked.get_or_insert_default().digest = digest;
     }
 
-    /// True if the answer is a 4xx to a call whose object only its body tells.
+    /// True if the answer is a 4xx to a call with its object in the body.
     pub(crate) fn made_nothing(&self, status: StatusCode) -> bool {
         status.is_client_error() && self.key.is_none() && self.call.key.needs_body() && self.per_key().is_some()
     }
 
-    /// Notes the object that a call would have made, which `body` begins to tell.
+    /// Notes the object that was not created, from the beginning of the body.
     pub(crate) fn would_have_made(&mut self, key: Option<Key>, body: &[u8]) {
         let name = self.call.object_name(Some(body));
         self.looked.get_or_insert_default().made = key.map(|key| (key, name));
@@ -56,23 +56,23 @@ impl CallContext {
         let Some(key) = self.key.or_else(made).filter(|key| !key.is_collection_read()) else { return };
         let pace = per_key.pace(self.call.reads());
         let too_soon =
-            self.tally.hot.count(key.object, self.call.reads(), pace, self.arrived, status.is_client_error());
+            self.tally.hot.count(key.object, self.call.reads(), pace, self.times.arrived, status.is_client_error());
         if let Some(too_soon) = too_soon {
             self.look_at_object(key, status, too_soon);
         }
     }
 
-    /// Looks closer at an object that is called too often, or in vain.
+    /// Inspects an object that is called too often, or in vain.
     #[cold]
     fn look_at_object(&self, key: Key, status: StatusCode, too_soon: bool) {
         let seen = ObjectCall {
             object: key.object,
             facet: key.facet,
             reads: self.call.reads(),
-            at: self.arrived,
+            at: self.times.arrived,
             caller: self.caller.number(),
             status: status.as_u16(),
-            is_upstreams: self.upstream.is_some(),
+            is_upstreams: self.times.upstream.is_some(),
             refused: self.refused.map(|reason| match reason {
                 Reason::PerKey => RefusalKind::TooSoon,
                 Reason::Backoff | Reason::RetryBucket | Reason::Trial => RefusalKind::Failing,
@@ -101,7 +101,7 @@ impl CallContext {
             object: shortened(object).into(),
             kind: shortened(self.call.object_kind()).into(),
             path: self.object_path().into(),
-            caller: self.tally.agent(self.caller).into(),
+            caller: self.tally.callers.agent(self.caller).into(),
             verb: shortened(action.unwrap_or(call.verb.word()).to_owned()).into(),
             part: shortened(part.to_owned()).into(),
         }
@@ -120,8 +120,7 @@ impl CallContext {
     }
 }
 
-/// The characters that are escaped in a path: all but slashes and those that RFC 3986 calls
-/// unreserved.
+/// The escaped characters of a path: all but slashes and the unreserved ones of RFC 3986.
 const NOT_IN_PATHS: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 /// No object of Kubernetes has a longer path.
 const LONGEST_PATH: usize = 1024;

@@ -144,12 +144,12 @@ fn take(
         _ => origin.serve(asks, &parts.headers),
     }
     .into_parts();
-    match question.map_or(Meaning::Pass, |question| question.answered(&head)) {
-        Meaning::Pass => (Some((head.status, head.headers, body)), false),
-        Meaning::Unchanged(head, body) => {
+    match question.map_or(Reply::Pass, |question| question.answered(&head)) {
+        Reply::Pass => (Some((head.status, head.headers, body)), false),
+        Reply::Unchanged(head, body) => {
             (Some((head.status, head.headers, String::from_utf8(body.to_vec()).unwrap())), true)
         }
-        Meaning::New(mut keeping) => {
+        Reply::New(mut keeping) => {
             let (one, other) = body.as_bytes().split_at(body.len() / 3);
             let pieces = [one, other].map(|piece| Frame::data(Bytes::copy_from_slice(piece)));
             let is_kept = pieces.iter().all(|piece| keeping.keep(piece));
@@ -159,8 +159,8 @@ fn take(
             }
             (Some((head.status, head.headers, body)), false)
         }
-        Meaning::Unproven(_) if !has_conditions(&parts) => (None, false),
-        Meaning::Unproven(plain) => take(answers, origin, asks, *plain, fault),
+        Reply::Unproven(_) if !has_conditions(&parts) => (None, false),
+        Reply::Unproven(plain) => take(answers, origin, asks, *plain, fault),
     }
 }
 

@@ -1,31 +1,51 @@
-//! TLS handshakes that failed over certificates: the operator wants to know of them, but not once
-//! per attempt.
+//! TLS handshakes. Failures over certificates are logged, but not once per attempt.
 
 use std::io;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rustls::{AlertDescription, CertificateError, Error};
+use rustls::{AlertDescription, CertificateError, Error, ServerConfig};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
+use super::stream::Stream;
+use crate::lock::lock;
 use crate::moment::Moment;
 
-/// Handshakes that failed.
+/// The TLS handshakes of a listener.
 #[derive(Debug, Default)]
-pub(crate) struct HandshakeErrors {
+pub(crate) struct Handshakes {
     /// The time of the last log line, and the number of failures since.
     logged: Mutex<Option<(Moment, u64)>>,
 }
 
-impl HandshakeErrors {
-    /// Logs a handshake that failed: at most once a minute if a certificate is to blame, the rest
-    /// for debugging.
-    pub(crate) fn note(&self, gate: &str, error: &io::Error, now: Moment) {
+// === impl Handshakes ===
+
+impl Handshakes {
+    /// Does the handshake of a client. A failure is logged.
+    pub(crate) async fn accept(
+        &self,
+        config: Arc<ServerConfig>,
+        stream: Box<dyn Stream>,
+        gate: &str,
+        now: impl Fn() -> Moment,
+    ) -> Option<TlsStream<Box<dyn Stream>>> {
+        match tokio::time::timeout(HANDSHAKE, TlsAcceptor::from(config).accept(stream)).await {
+            Ok(Ok(stream)) => return Some(stream),
+            Ok(Err(error)) => self.failed(gate, &error, now()),
+            Err(_) => tracing::debug!(gate, "a TLS handshake took too long"),
+        }
+        None
+    }
+
+    /// Logs a failed handshake: at most once a minute if a certificate is to blame, others for
+    /// debugging.
+    fn failed(&self, gate: &str, error: &io::Error, now: Moment) {
         let Some(what) = error.get_ref().and_then(|inner| inner.downcast_ref()).and_then(about_certificates) else {
             tracing::debug!(gate, %error, "a TLS handshake failed");
             return;
         };
-        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
-        match &mut *logged {
+        match &mut *lock(&self.logged) {
             Some((at, more)) if now.since(*at) < AGAIN => *more += 1,
             other => {
                 let more = other.replace((now, 0)).map_or(0, |(_, more)| more);
@@ -35,7 +55,7 @@ impl HandshakeErrors {
     }
 }
 
-/// The sentence about the certificate that a handshake's error is about.
+/// Returns the complaint about a certificate in a handshake's error.
 fn about_certificates(error: &Error) -> Option<&'static str> {
     match error {
         Error::NoCertificatesPresented => Some("it showed no certificate, and tls.client_ca asks for one"),
@@ -56,5 +76,7 @@ fn about_certificates(error: &Error) -> Option<&'static str> {
     }
 }
 
-/// A client that tries again and again is one line a minute.
+/// As long as Go's and kube-apiserver's.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// The time between two lines.
 const AGAIN: Duration = Duration::from_secs(60);
