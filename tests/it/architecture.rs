@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("bind", &[]),
     ("body", &[]),
-    ("places", &["clock"]),
+    ("lock", &[]),
+    ("places", &["clock", "lock"]),
     ("words", &[]),
     ("controls", &[]),
     ("clock", &[]),
@@ -48,6 +49,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "dialect",
             "hot",
             "limit",
+            "lock",
             "places",
             "spec",
             "status",

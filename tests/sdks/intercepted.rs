@@ -12,7 +12,7 @@ use rcgen::{CertificateParams, DnType, Issuer, KeyPair, date_time_ymd};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
-use tidegate::inject::{Client, Egress, Mode, Options, inject};
+use tidegate::inject::{Client, EgressOptions, Mode, Options, inject};
 use tidegate::tls::{Interception, Trust};
 
 use crate::fetched::say;
@@ -25,7 +25,7 @@ use crate::signed::{Judge, SDKS, SERVICES, Sdk, calls, is_about_the_signature};
 /// The variables that a container with these clients is given, with the gate's files in this folder.
 pub(crate) fn variables(port: u16, folder: &str, clients: &[Client]) -> Vec<(String, String)> {
     let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers:\n  - name: c\n    image: i\n";
-    let egress = Egress {
+    let egress = EgressOptions {
         presets: vec!["aws".to_owned()],
         port,
         plain: Vec::new(),

@@ -198,7 +198,7 @@ impl ClassifiedCall {
     /// Returns the name of its object, from the path or the body.
     fn name<'a>(&'a self, body: Option<&'a [u8]>) -> Cow<'a, str> {
         let in_body = body.filter(|_| matches!(self.key, KeySource::NameInBody { .. })).and_then(names::of_object);
-        in_body.unwrap_or(Cow::Borrowed(self.call.name()))
+        in_body.unwrap_or_else(|| Cow::Borrowed(self.call.name()))
     }
 
     /// Returns the kind of its object, without a name.

@@ -145,7 +145,7 @@ impl Scheduler {
             let newest = queue_group.queues.iter().rev().take(QUEUES_LOOKED_AT);
             let newest = newest.filter_map(|(_, queue)| ends(self.queue(*queue)?.list.last?)).max();
             for charge in needs.charges.iter().filter(|charge| charge.bucket.is_shared()) {
-                let want = waiting.entry(charge.bucket).or_insert(Want { slots, ..Want::default() });
+                let want = waiting.entry(charge.bucket).or_insert_with(|| Want { slots, ..Want::default() });
                 want.calls += queue_group.waiting;
                 want.within = want.within.max(newest.map_or(Duration::ZERO, |newest| newest - now));
             }

@@ -103,7 +103,7 @@ impl Wire {
 impl AsyncRead for Wire {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let Self { state, filter } = self.get_mut();
-        let state = &mut *lock(&state);
+        let state = &mut *lock(state);
         if let Some(filter) = filter {
             return filter.poll_read(state, cx, buf);
         }

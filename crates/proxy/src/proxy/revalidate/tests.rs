@@ -72,7 +72,7 @@ fn a_request_that_could_have_another_answer_is_not_asked_about_it() {
         ("if-none-match", "\"own\""),
         ("if-modified-since", "Tue, 01 Jan 2030 00:00:00 GMT"),
         ("if-match", "\"own\""),
-        ("cache-control", "No-AnswerStore"),
+        ("cache-control", "No-Store"),
         ("content-length", "1"),
         ("transfer-encoding", "chunked"),
         ("upgrade", "websocket"),

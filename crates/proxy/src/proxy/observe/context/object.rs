@@ -102,7 +102,7 @@ impl CallContext {
             kind: shortened(self.call.object_kind()).into(),
             path: self.object_path().into(),
             caller: self.tally.callers.agent(self.caller).into(),
-            verb: shortened(action.unwrap_or(call.verb.word()).to_owned()).into(),
+            verb: shortened(action.unwrap_or_else(|| call.verb.word()).to_owned()).into(),
             part: shortened(part.to_owned()).into(),
         }
     }
