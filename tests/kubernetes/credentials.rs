@@ -87,14 +87,14 @@ fn the_api_server_sees_the_client_or_the_gate_as_configured() {
     let client = plane.tester();
     let kubeconfig = passing.kubeconfig(&client);
     assert!(kubectl(plane, &kubeconfig, &list).status.success());
-    assert!(plane.audit().of(&client.name).len() > 0, "the client's own identity goes through");
+    assert!(!plane.audit().of(&client.name).is_empty(), "the client's own identity goes through");
     let refused = said(&kubectl(plane, &kubeconfig, &acting));
     assert!(refused.contains("User \"tidegate-nobody\" cannot list"), "it acted as somebody else: {refused}");
 
     let own = plane.master();
     let lending = Lending::start(plane, scratch_dir(), &format!("token: {}", own.token));
     assert!(kubectl(plane, &lending.out("kubeconfig"), &list).status.success());
-    assert!(plane.audit().of(&own.name).len() > 0, "the gate's identity is what is seen");
+    assert!(!plane.audit().of(&own.name).is_empty(), "the gate's identity is what is seen");
     let refused = said(&kubectl(plane, &lending.out("kubeconfig"), &acting));
     assert!(refused.contains("impersonation is off at this gate"), "{refused}");
     let stranger = fs::read_to_string(lending.out("kubeconfig")).expect("written").replace("tokenFile:", "username:");
@@ -118,10 +118,10 @@ fn a_rotated_token_is_used_within_a_minute_and_at_once_after_a_401() {
     assert!(!refused.status.success(), "the API server knows no such token");
     fs::write(&file, &first.token).expect("the folder is ours");
     assert!(lending.get(plane), "read again at once");
-    assert!(plane.audit().of(&first.name).len() > 0);
+    assert!(!plane.audit().of(&first.name).is_empty());
     fs::write(&file, &second.token).expect("the folder is ours");
     let begun = now();
-    while plane.audit().of(&second.name).len() == 0 {
+    while plane.audit().of(&second.name).is_empty() {
         assert!(begun.elapsed() < Duration::from_secs(60), "the old token was still used");
         assert!(lending.get(plane));
         pause(Duration::from_secs(1));
