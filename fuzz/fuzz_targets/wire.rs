@@ -29,7 +29,7 @@ static GATE: LazyLock<(Runtime, Gate)> = LazyLock::new(|| {
         let mut gate = settings.settings.gates.into_values().next().expect("a gate");
         gate.listen = vec![Listen::Tcp(([127, 0, 0, 1], 0).into())];
         let failures = Failures { statuses: vec![503], transport: true, left: true };
-        gate.failures = vec![failures; gate.policy.classes.len()];
+        gate.answers.failures = vec![failures; gate.policy.classes.len()];
         let options = Options {
             gate,
             tls: None,

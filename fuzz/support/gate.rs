@@ -21,7 +21,7 @@ pub async fn gate(to: SocketAddr, ca: Option<&str>) -> Gate {
     let mut gate = settings.settings.gates.into_values().next().expect("a gate");
     gate.listen = vec![Listen::Tcp(([127, 0, 0, 1], 0).into())];
     let failures = Failures { statuses: vec![503], transport: true, left: true };
-    gate.failures = vec![failures; gate.policy.classes.len()];
+    gate.answers.failures = vec![failures; gate.policy.classes.len()];
     let scheme = if ca.is_some() { http::uri::Scheme::HTTPS } else { http::uri::Scheme::HTTP };
     let roots = ca.map(|ca| tls::Roots::Only(tls::Pem::new(ca.into(), "the fuzzer's CA")));
     let options = Options {

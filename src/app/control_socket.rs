@@ -46,7 +46,7 @@ impl SocketPlace {
 /// Returns the possible places of a process's socket, best first.
 pub(crate) fn places(settings: &Settings) -> Vec<SocketPlace> {
     let named = |path| vec![SocketPlace { path, is_private: false }];
-    let volume = || settings.gates.values().find_map(|gate| gate.tls.as_ref()?.write_to.as_ref());
+    let volume = || settings.gates.values().find_map(|gate| gate.access.tls.as_ref()?.write_to.as_ref());
     match (&settings.admin.socket, volume()) {
         (OwnFile::Off, _) => Vec::new(),
         (OwnFile::At(path), _) => named(path.clone()),

@@ -126,6 +126,6 @@ mod tests {
         let around = Environment { variables: Vec::new(), service_account: "/none".into() };
         let gate = clear(Duration::ZERO, &around, Clock::start()).expect("it can be made").options.gate;
         assert!(gate.policy.bucket.is_none() && gate.policy.in_flight.is_none() && gate.policy.retry_bucket.is_none());
-        assert_eq!((gate.injects(), gate.host), (false, spec::Host::Preserve));
+        assert_eq!((gate.injects(), gate.forwarding.host), (false, spec::Host::Preserve));
     }
 }

@@ -50,15 +50,18 @@ pub(crate) fn prepare_gate(
     drain: Duration,
     clock: Clock,
 ) -> Result<PreparedGate, Trouble> {
-    let resolved = credentials::resolve(&gate.upstream, &gate.upstream_tls, around)
+    let resolved = credentials::resolve(&gate.upstream, &gate.forwarding.tls, around)
         .map_err(|error| unresolved(error, format!("gate {}", gate.name), "upstream"))?;
     not_itself(&gate, &resolved.target)?;
     let mut warnings = resolved.warnings.clone();
-    let asks_by_tls = gate.clients.as_ref().is_none_or(Clients::need_certificates);
-    let listener = gate.tls.as_ref().map(|tls| listener(tls, &gate.listen, asks_by_tls)).transpose()?.map(Arc::new);
+    let asks_by_tls = gate.access.clients.as_ref().is_none_or(Clients::need_certificates);
+    let listener =
+        gate.access.tls.as_ref().map(|tls| listener(tls, &gate.listen, asks_by_tls)).transpose()?.map(Arc::new);
     let clients = clients(&gate, around, clock, &mut warnings)?.map(Arc::new);
     let injects = gate.injects()
-        && (gate.credentials == Credentials::Inject || resolved.has_credentials() || gate.credential.is_some());
+        && (gate.identity.credentials == Credentials::Inject
+            || resolved.has_credentials()
+            || gate.identity.file.is_some());
     let pod_token = pod_token(&gate, injects)?;
     let injector = injector(&gate, &resolved, injects, pod_token.clone(), clock)?;
     let pins = gate.hosts.as_ref().map_or(&[][..], |hosts| &hosts.pins);
@@ -66,20 +69,20 @@ pub(crate) fn prepare_gate(
     let anonymous = anonymous(&gate, injects, &resolved.target.scheme);
     let notes = notes(&gate, injects, anonymous.is_some());
     let folder = listener.as_ref().and_then(|listener| folder(&gate, listener, &resolved, injects, pod_token.as_ref()));
-    let scheme = if gate.tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP };
+    let scheme = if gate.access.tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP };
     let options = proxy::Options {
         tls: listener,
         clients,
         upstream: upstream::Options {
             target: resolved.target,
             tls,
-            host: gate.host.clone(),
-            rewrite_links: gate.rewrite_links.then_some(scheme),
+            host: gate.forwarding.host.clone(),
+            rewrite_links: gate.forwarding.rewrite_links.then_some(scheme),
             injector: Arc::new(injector),
             own: Vec::new(), // known once the gate listens
             dns: Dns::default(),
-            connect_timeout: gate.connect_timeout,
-            response_timeout: gate.response_timeout,
+            connect_timeout: gate.forwarding.connect_timeout,
+            response_timeout: gate.forwarding.response_timeout,
         },
         call_log: None,
         stores: proxy::Stores::default(), // known once the process starts
@@ -110,7 +113,7 @@ fn folder(
     injects: bool,
     pod_token: Option<&PodToken>,
 ) -> Option<Folder> {
-    let path = gate.tls.as_ref()?.write_to.clone()?;
+    let path = gate.access.tls.as_ref()?.write_to.clone()?;
     let token = match pod_token {
         Some(token) => Some(ControllerToken::Pods(token.clone())),
         None => resolved
@@ -125,7 +128,7 @@ fn folder(
 /// Returns the token for the folder if the gate lends its own identity: in-cluster clients do not
 /// start without one, and off loopback the gate requires it.
 fn pod_token(gate: &Gate, injects: bool) -> Result<Option<PodToken>, Trouble> {
-    let folder = gate.tls.as_ref().and_then(|tls| tls.write_to.as_deref());
+    let folder = gate.access.tls.as_ref().and_then(|tls| tls.write_to.as_deref());
     let Some(folder) = folder.filter(|_| injects) else { return Ok(None) };
     let left = credentials::folder::left_token(folder).as_deref().and_then(PodToken::again);
     let token = left.map_or_else(PodToken::random, Ok);
@@ -177,9 +180,9 @@ fn clients(
     clock: Clock,
     warnings: &mut Vec<String>,
 ) -> Result<Option<clients::Clients>, Trouble> {
-    let Some(clients) = &gate.clients else { return Ok(None) };
+    let Some(clients) = &gate.access.clients else { return Ok(None) };
     let is_upstream = clients.api == gate.upstream;
-    let tls = if is_upstream { gate.upstream_tls.clone() } else { UpstreamTls::default() };
+    let tls = if is_upstream { gate.forwarding.tls.clone() } else { UpstreamTls::default() };
     let api = reviewer(clients, &tls, around, clock, warnings)?;
     let judge = clients::Clients::new(gate, clients, api, clock);
     judge.map(Some).ok_or_else(|| Trouble::Missing(anyhow!(tls::TlsError::Randomness)))
@@ -250,7 +253,7 @@ fn injector(
     if !injects {
         return Ok(Injector::pass_through());
     }
-    let own = match &gate.credential {
+    let own = match &gate.identity.file {
         Some(CredentialFile { header, prefix, file }) => {
             let secret = Secret::file(file).map_err(|error| Trouble::wrong("credential.file", error))?;
             Some(Credential { header: header.clone(), prefix: prefix.clone(), secret })
@@ -259,7 +262,7 @@ fn injector(
     };
     Ok(Injector::inject(credentials::Inject {
         credential: own,
-        impersonation: gate.impersonation,
+        impersonation: gate.identity.impersonation,
         acting_as: resolved.acting_as.clone(),
         required_token: pod_token.filter(|_| gate.asks_for_a_token()),
         clock,
@@ -269,12 +272,12 @@ fn injector(
 /// Returns the notes for the user, logged once at start.
 fn notes(gate: &Gate, injects: bool, is_warned: bool) -> Vec<String> {
     let mut notes = Vec::new();
-    if gate.credentials == Credentials::Auto && injects {
+    if gate.identity.credentials == Credentials::Auto && injects {
         notes.push(
             "credentials = \"auto\" became \"inject\": every client that reaches this loopback port acts with the gate's identity".to_owned(),
         );
     }
-    let is_plain = gate.kind == ApiKind::Kubernetes && gate.tls.is_none() && !is_warned;
+    let is_plain = gate.kind == ApiKind::Kubernetes && gate.access.tls.is_none() && !is_warned;
     if is_plain && !injects {
         notes.push(format!(
             "credentials are passed through, but Go clients send none over plain HTTP; gates.{0}.tls or \
@@ -293,7 +296,7 @@ fn notes(gate: &Gate, injects: bool, is_warned: bool) -> Vec<String> {
 /// Returns a warning of a plain listener if clients need their own credentials: client-go and kubectl
 /// send none over plain HTTP. An upstream without TLS would not get them directly either.
 fn anonymous(gate: &Gate, injects: bool, scheme: &Scheme) -> Option<String> {
-    let is_plain = gate.kind == ApiKind::Kubernetes && gate.tls.is_none() && *scheme == Scheme::HTTPS;
+    let is_plain = gate.kind == ApiKind::Kubernetes && gate.access.tls.is_none() && *scheme == Scheme::HTTPS;
     (is_plain && !injects).then(|| {
         format!(
             "the clients' own are passed through, but the listener is plain HTTP, over which kubectl and client-go send none: the API \

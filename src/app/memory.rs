@@ -19,8 +19,10 @@ fn limit_in(folder: &Path) -> Option<usize> {
 
 /// Returns a problem if the kept answers of all gates may take more than half of the memory.
 pub(super) fn problem<'a>(gates: impl Iterator<Item = &'a Gate>, limit: usize) -> Option<String> {
-    let gates: Vec<(&Arc<str>, usize)> =
-        gates.map(|gate| (&gate.name, gate.revalidation.bytes_in_use())).filter(|(_, bytes)| *bytes > 0).collect();
+    let gates: Vec<(&Arc<str>, usize)> = gates
+        .map(|gate| (&gate.name, gate.answers.revalidation.bytes_in_use()))
+        .filter(|(_, bytes)| *bytes > 0)
+        .collect();
     let all: usize = gates.iter().fold(0, |all, (_, bytes)| all.saturating_add(*bytes));
     let (name, bytes) = gates.into_iter().max_by_key(|(_, bytes)| *bytes).filter(|_| all > limit / 2)?;
     let together = if bytes < all { format!(" (with other gates {all})") } else { String::new() };

@@ -11,7 +11,7 @@ use super::failure::Failure;
 use super::gate::{PreparedGate, Trouble, prepare_gate};
 use super::memory;
 use crate::clock::Clock;
-use crate::config::{Loaded, Origins, Problem};
+use crate::config::{Configuration, Origins, Problem};
 use crate::credentials::Environment;
 use crate::otlp::PreparedOtlp;
 use crate::spec::{Log, Settings};
@@ -69,14 +69,14 @@ impl Problems<'_> {
 
 /// Builds the process of a configuration; `from` names it in problems.
 pub(crate) fn prepare(
-    loaded: Loaded,
+    loaded: Configuration,
     from: &str,
     around: &Environment,
     clock: Clock,
 ) -> Result<PreparedProcess, Failure> {
     let texts: Vec<String> = loaded.unreadable_files().iter().map(Problem::to_string).collect();
     let files = loaded.expired_files(tls::wall(), tls::lives);
-    let Loaded { settings, effective, mut warnings, origins, .. } = loaded;
+    let Configuration { settings, effective, mut warnings, origins, .. } = loaded;
     warnings.extend(files.iter().map(Problem::to_string));
     let mut problems = Problems { origins: &origins, from, texts, missing: Vec::new() };
     problems.texts.extend(call_log_problem(&settings.log).map(|what| origins.located(from, "log.calls", &what)));

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::failure::Failure;
 use super::prepare::{PreparedProcess, prepare};
 use crate::clock::Clock;
-use crate::config::{self, Input, Loaded};
+use crate::config::{self, Configuration, Input};
 use crate::credentials::Environment;
 use crate::spec::Settings;
 
@@ -20,7 +20,7 @@ pub(crate) struct Sources {
 
 impl Sources {
     /// Reads and checks the file and the environment together.
-    pub(crate) fn load(&self) -> Result<Loaded, Failure> {
+    pub(crate) fn load(&self) -> Result<Configuration, Failure> {
         load(&self.input())
     }
 
@@ -50,7 +50,7 @@ impl Sources {
 }
 
 /// Reads a file with the environment on top of it, as `run` does.
-pub(crate) fn of_file(file: &Path) -> Result<Loaded, Failure> {
+pub(crate) fn of_file(file: &Path) -> Result<Configuration, Failure> {
     load(&Input { file: Some(file.to_owned()), env: environment() })
 }
 
@@ -63,6 +63,6 @@ fn environment() -> Vec<(String, String)> {
 }
 
 /// Reads and checks a configuration.
-pub(crate) fn load(input: &Input) -> Result<Loaded, Failure> {
+pub(crate) fn load(input: &Input) -> Result<Configuration, Failure> {
     config::load(input).map_err(|problems| Failure::of_config(&problems))
 }

@@ -155,7 +155,7 @@ fn report(path: &Path, error: Option<&StateError>, is_failing: &mut bool) {
 
 /// Returns the path of the state file, and true if it was asked for.
 fn place(settings: &Settings) -> Option<(PathBuf, bool)> {
-    let volume = || settings.gates.values().find_map(|gate| gate.tls.as_ref()?.write_to.clone());
+    let volume = || settings.gates.values().find_map(|gate| gate.access.tls.as_ref()?.write_to.clone());
     let pod = || Some(PathBuf::from(POD)).filter(|folder| folder.is_dir());
     match &settings.state {
         spec::OwnFile::Off => None,

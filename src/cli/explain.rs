@@ -15,7 +15,7 @@ use super::{ConfigOption, Failure, show};
 use crate::admin::control::Ask;
 use crate::app::operations;
 use crate::classify::{ApiKind, ClassifiedCall, Salt};
-use crate::config::Loaded;
+use crate::config::Configuration;
 use crate::spec::Gate;
 use crate::status::Explanation;
 use crate::status::text::{count, duration, meaning, printable};
@@ -92,7 +92,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
 
 /// Returns the text of one gate.
 fn explained(
-    loaded: &Loaded,
+    loaded: &Configuration,
     gate: &Gate,
     call: &ClassifiedCall,
     headers: &HeaderMap,

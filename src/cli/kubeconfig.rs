@@ -70,7 +70,7 @@ fn pointing_at(gate: &Gate) -> anyhow::Result<String> {
     let address = tcp_addresses(&gate.listen).next().ok_or_else(|| {
         anyhow!("gate {name} listens on a Unix socket only, which a kubeconfig cannot say; add a TCP address to gates.{name}.listen")
     })?;
-    let Some(tls) = &gate.tls else {
+    let Some(tls) = &gate.access.tls else {
         return Ok(folder::kubeconfig(&format!("http://{address}"), None, None, None));
     };
     let (path, what) = match (&tls.write_to, &tls.mode) {

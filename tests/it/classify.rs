@@ -126,7 +126,7 @@ fn presets_are_the_table_of_the_design() {
 fn github_meters_what_changes_things() {
     let gate = http("preset = \"github\"\n");
     assert_eq!(rate(gate.policy.bucket), Some((1.25, 20, Per::Gate)));
-    let signals = gate.throttling;
+    let signals = gate.answers.throttling;
     assert_eq!(signals.honour, [Signal::RetryAfter, Signal::Github].into_iter().collect());
     assert_eq!((signals.scope, signals.reserve, signals.max_pause.as_secs()), (Scope::Credential, 0.1, 65 * 60));
     assert_eq!(gate.policy.pause_scope, Scope::Credential);
@@ -170,14 +170,14 @@ fn classes_change_only_what_they_say_of_the_backoff() {
     assert_eq!(format!("{:?}", a.strategy), "Exponential { base: 5s, max: 120s, jitter: 0.0 }");
     assert_eq!((a.forget_after.as_secs(), a.hold.as_millis()), (240, 100));
     assert_eq!(b.strategy, Strategy::Off);
-    assert_eq!(gate.failures[2].statuses, [503]);
-    assert!(!gate.failures[2].transport && !gate.failures[2].left);
+    assert_eq!(gate.answers.failures[2].statuses, [503]);
+    assert!(!gate.answers.failures[2].transport && !gate.answers.failures[2].left);
 }
 
 #[test]
 fn whether_leaving_counts_is_said_in_failures_and_by_default_on_kubernetes_gates_only() {
     let class = "[[gates.g.classes]]\nname = \"a\"\nmatch = {}\nbackoff = { failures = [\"503\", \"left\"] }\n";
-    let left = |gate: &spec::Gate| gate.failures.iter().map(|failures| failures.left).collect::<Vec<_>>();
+    let left = |gate: &spec::Gate| gate.answers.failures.iter().map(|failures| failures.left).collect::<Vec<_>>();
     assert!(left(&kubernetes("")).iter().all(|left| *left));
     assert!(!left(&http("")).iter().any(|left| *left));
     assert!(!left(&kubernetes("backoff = { failures = [\"503\", \"transport\"] }")).iter().any(|left| *left));

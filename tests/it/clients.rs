@@ -101,7 +101,7 @@ async fn start(backend: &Backend, judge: &Judge, settings: &str, listener: Optio
     let loaded = config::load_text("f.toml".to_owned(), text, &[]).expect("a good configuration");
     let mut loaded = loaded.settings.gates.into_values().next().expect("a gate");
     let api = judge.api();
-    let wanted = loaded.clients.clone().expect("it knows its clients");
+    let wanted = loaded.access.clients.clone().expect("it knows its clients");
     let builder = Proxy::before(backend.address).with(|options| {
         loaded.name = Arc::clone(&options.gate.name);
         loaded.listen = vec![Listen::Tcp(([127, 0, 0, 1], 0).into())];

@@ -7,12 +7,12 @@ use std::fs;
 use std::path::PathBuf;
 
 use tidegate::api::{Scope, Signal};
-use tidegate::config::{self, Input, Loaded, Problem};
+use tidegate::config::{self, Configuration, Input, Problem};
 use tidegate::spec::{Endpoint, Listen, Source, StoreAddress};
 
 pub(crate) const SMALLEST: &str = "[gates.kubernetes]\nupstream = \"in_cluster\"\n";
 
-pub(crate) fn load(text: &str, env: &[(&str, &str)]) -> Result<Loaded, Vec<String>> {
+pub(crate) fn load(text: &str, env: &[(&str, &str)]) -> Result<Configuration, Vec<String>> {
     let env: Vec<(String, String)> =
         env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     let loaded = config::load_text("f.toml".to_owned(), text.to_owned(), &env);
@@ -898,7 +898,7 @@ fn the_environment_wins_and_is_held_to_the_same() {
     let loaded = loaded.unwrap();
     let gate = &loaded.settings.gates["kubernetes"];
     assert_eq!(gate.policy.bucket.map(|bucket| (bucket.rate, bucket.burst.get())), Some((2.5, 7)));
-    assert_eq!(gate.upstream_tls.server_name.as_deref(), Some("123"), "text stays text");
+    assert_eq!(gate.forwarding.tls.server_name.as_deref(), Some("123"), "text stays text");
     assert_eq!(gate.upstream, Source::Kubeconfig(Some("dev".to_owned())));
     assert_eq!(gate.policy.queue.max_wait.as_secs(), 5);
     assert!(gate.policy.retry_bucket.is_none() && loaded.settings.admin.listen.is_none());
@@ -1414,17 +1414,17 @@ fn answers_are_kept_where_the_provider_does_not_count_a_304_or_by_choice() {
         load(text, &[]).unwrap_or_else(|problems| panic!("{problems:?}")).settings.gates.into_values().next().unwrap()
     };
     let kept = gate(hub);
-    assert!(kept.revalidation.classes.iter().all(|keeps| *keeps) && kept.policy.uncounted.is_some());
-    assert_eq!(kept.revalidation.bytes_in_use(), 16 << 20);
+    assert!(kept.answers.revalidation.classes.iter().all(|keeps| *keeps) && kept.policy.uncounted.is_some());
+    assert_eq!(kept.answers.revalidation.bytes_in_use(), 16 << 20);
     let off = gate(&format!("{hub}[[gates.hub.classes]]\nname = \"default\"\nrevalidate = false\n"));
-    assert_eq!(off.revalidation.classes.iter().filter(|keeps| !**keeps).count(), 1);
+    assert_eq!(off.answers.revalidation.classes.iter().filter(|keeps| !**keeps).count(), 1);
     let plain = "[gates.api]\nkind = \"http\"\nupstream = \"https://api.test\"\nrewrite_links = false\n";
     let other = gate(plain);
-    assert!(other.revalidation.bytes_in_use() == 0 && other.policy.uncounted.is_none());
+    assert!(other.answers.revalidation.bytes_in_use() == 0 && other.policy.uncounted.is_none());
     let chosen = gate(&format!(
         "{plain}revalidation.max_bytes = \"1MiB\"\n[[gates.api.classes]]\nname = \"default\"\nrevalidate = true\n"
     ));
-    assert_eq!((chosen.revalidation.bytes_in_use(), chosen.policy.uncounted), (1 << 20, None));
+    assert_eq!((chosen.answers.revalidation.bytes_in_use(), chosen.policy.uncounted), (1 << 20, None));
 }
 
 #[test]

@@ -115,7 +115,7 @@ pub(super) async fn listener(text: &str, around: Around) -> Listener {
                 unused_proxy: None,
             },
             tls,
-            host: gate.host.clone(),
+            host: gate.forwarding.host.clone(),
             rewrite_links: None,
             injector: Arc::new(Injector::pass_through()),
             own: Vec::new(),

@@ -3,14 +3,14 @@
 
 use http::{HeaderMap, HeaderValue, Method};
 use tidegate::classify::{ApiKind, ClassifiedCall, Salt};
-use tidegate::config::{Loaded, Problem, load_text};
+use tidegate::config::{Configuration, Problem, load_text};
 use tidegate::dialect::Head;
 use tidegate::limit::policy::{BucketPolicy, Per};
 use tidegate::spec::Gate;
 
 use crate::command::{config, end, with_config};
 
-pub(super) fn load(preset: &str, more: &str) -> Result<Loaded, Vec<String>> {
+pub(super) fn load(preset: &str, more: &str) -> Result<Configuration, Vec<String>> {
     let text = format!("[gates.g]\nupstream = \"https://api.example.com\"\npreset = \"{preset}\"\n{more}");
     let loaded = load_text("f.toml".to_owned(), text, &[]);
     loaded.map_err(|problems| problems.iter().map(Problem::to_string).collect())
@@ -251,7 +251,7 @@ fn the_document_has_every_figure() {
         assert!(figures.len() > 1, "{preset}");
         for figure in figures {
             let says = figure.says.split([',', ' ']).next().unwrap_or_default();
-            let class = figure.class.map_or_else(|| "all others".to_owned(), |class| format!("`{class}`"));
+            let class = figure.class.as_ref().map_or_else(|| "all others".to_owned(), |class| format!("`{class}`"));
             let is_row = |line: &&str| line.starts_with('|') && line.contains(&class) && line.contains(says);
             let of_others = preset != "github" && figure.class.is_none();
             assert!(of_others || document.lines().any(|line| is_row(&line)), "{preset}: {class} {}", figure.says);

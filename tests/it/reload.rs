@@ -175,8 +175,8 @@ async fn a_call_whose_class_becomes_exempt_while_it_waits_goes_and_leaves_the_st
 async fn an_open_connection_goes_by_the_new_terms() {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     let backend = Backend::replying(200).await;
-    let known =
-        Proxy::before(backend.address).with(|options| options.gate.allowed_hosts = vec!["gate.example".to_owned()]);
+    let known = Proxy::before(backend.address)
+        .with(|options| options.gate.access.allowed_hosts = vec!["gate.example".to_owned()]);
     let proxy = known.start().await;
     let mut stream = proxy.connect().await;
     // In this order, because a client that is turned away finds the connection closed.

@@ -69,9 +69,9 @@ pub const SCHEMA: &str = include_str!("../tidegate.schema.json");
 /// The same for the scenarios of `tidegate simulate`.
 pub const SCENARIO_SCHEMA: &str = include_str!("../scenario.schema.json");
 
-/// A configuration that can be run.
+/// A checked configuration.
 #[derive(Debug)]
-pub struct Loaded {
+pub struct Configuration {
     /// The settings.
     pub settings: Settings,
     /// All of it as TOML: every key with the value in force. Secrets are only there as names of
@@ -95,11 +95,11 @@ pub fn find(named: Option<PathBuf>, env: &[(String, String)]) -> Option<PathBuf>
 }
 
 /// Reads and checks a configuration. Opens no other file that it names; see
-/// [`Loaded::unreadable_files`].
+/// [`Configuration::unreadable_files`].
 ///
 /// # Errors
 /// Every problem there is: of variables by name, then from the top of the file.
-pub fn load(input: &Input) -> Result<Loaded, Vec<Problem>> {
+pub fn load(input: &Input) -> Result<Configuration, Vec<Problem>> {
     let (name, text) = match &input.file {
         Some(path) => read(path)?,
         None => ("defaults".to_owned(), default_file(&input.env)),
@@ -107,7 +107,7 @@ pub fn load(input: &Input) -> Result<Loaded, Vec<Problem>> {
     load_text(name, text, &input.env)
 }
 
-/// Reads a configuration as far as it goes, for asking the process that runs with it: it may be a
+/// Reads a configuration as far as it goes, to ask the process running with it: it may be a
 /// change that the process has refused. What is wrong counts as absent, and so does a file that
 /// cannot be read or is not TOML. Also returns the problems; with any of them nothing can be run.
 #[must_use]
@@ -129,7 +129,7 @@ pub fn load_as_far_as_it_goes(input: &Input) -> (Settings, Vec<Problem>) {
 ///
 /// # Errors
 /// Every problem there is.
-pub fn load_text(name: String, text: String, env: &[(String, String)]) -> Result<Loaded, Vec<Problem>> {
+pub fn load_text(name: String, text: String, env: &[(String, String)]) -> Result<Configuration, Vec<Problem>> {
     let (variables, mut problems) = layers::variables(env);
     let (text, syntax) = Text::new(name, text);
     if let Some(foreign) = foreign::configuration(&text, !syntax.is_empty()) {
@@ -146,17 +146,17 @@ pub fn load_text(name: String, text: String, env: &[(String, String)]) -> Result
     let Findings { warnings, files, record } = report.finish(&root, problems, &layers::strays(env))?;
     let origins = Origins::new(text, variables);
     let effective = record.effective() + &published(&settings) + &listed(&settings);
-    Ok(Loaded { settings, effective, warnings, origins, files })
+    Ok(Configuration { settings, effective, warnings, origins, files })
 }
 
-impl Loaded {
-    /// Returns what is wrong now with the files that the configuration names: they are missing,
+impl Configuration {
+    /// Returns the problems of the named files now: they are missing,
     /// cannot be read, or do not hold what is expected of them.
     pub fn unreadable_files(&self) -> Vec<Problem> {
         self.files.iter().filter_map(NamedFile::problem).collect()
     }
 
-    /// Returns the files that hold certificates which are not valid at this time of day. They can
+    /// Returns the files with certificates not valid at this time of day. They can
     /// be renewed while a gate runs. `lives` reads the times of a PEM text's certificates.
     pub fn expired_files(&self, now: SystemTime, lives: impl Fn(&[u8]) -> Vec<files::Life>) -> Vec<Problem> {
         self.files.iter().filter_map(|file| file.expired(now, &lives)).collect()
@@ -177,7 +177,7 @@ fn published(settings: &Settings) -> String {
                 source = &figure.source;
                 text += &format!("# {source}\n");
             }
-            text += &format!("#   {}: {}\n", figure.class.unwrap_or("all others"), figure.says);
+            text += &format!("#   {}: {}\n", figure.class.as_deref().unwrap_or("all others"), figure.says);
         }
     }
     text
@@ -221,7 +221,7 @@ fn read(path: &std::path::Path) -> Result<(String, String), Vec<Problem>> {
     Ok((name, text))
 }
 
-/// Returns the configuration in force without a file: one gate before the cluster that this pod is
+/// Returns the configuration in force without a file: one gate before the cluster this pod is
 /// in, or else before the current kubeconfig's. Gates in the environment are enough by themselves.
 fn default_file(env: &[(String, String)]) -> String {
     let is_gate = |name: &str| name.to_lowercase().starts_with("tidegate__gates__");
@@ -234,7 +234,7 @@ fn default_file(env: &[(String, String)]) -> String {
     format!("[gates.kubernetes]\nupstream = \"{upstream}\"\n")
 }
 
-/// The path at which images and manifests put it.
+/// The path in images and manifests.
 const USUAL: &str = "/etc/tidegate/tidegate.toml";
 
 #[cfg(test)]

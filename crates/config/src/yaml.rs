@@ -1,4 +1,4 @@
-//! A document as a tree that keeps what an edit must not change: order, quoting, the very text of
+//! YAML as a tree, faithful to the text: order, quoting, the very text of
 //! plain scalars (`0644` stays octal).
 //!
 //! Aliases become copies of their anchors, and merge keys (`<<`) become the entries that they
@@ -30,7 +30,7 @@ pub enum Node {
 pub struct Scalar {
     /// The value.
     pub text: String,
-    /// The style in which it was written.
+    /// Its quoting.
     pub style: ScalarStyle,
     /// Its tag as written, `!!binary`.
     pub tag: Option<String>,
@@ -47,7 +47,7 @@ pub struct Shape {
 
 /// The place of a node in its text.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct NodePlace {
     /// The bytes from its beginning to its end. The end of a collection that is not in brackets may
     /// lie behind the comments after it.
     pub bytes: Range<usize>,
@@ -63,15 +63,15 @@ pub enum Parts {
     /// It has none, or its parts are not where it is (an alias, a merge key).
     None,
     /// The items of a list.
-    Items(Vec<Place>),
+    Items(Vec<NodePlace>),
     /// The keys and values of a map.
-    Entries(Vec<(Place, Place)>),
+    Entries(Vec<(NodePlace, NodePlace)>),
 }
 
 /// An error in YAML.
 #[derive(Debug, thiserror::Error)]
 #[error("line {line}: {what}")]
-pub struct Unreadable {
+pub struct YamlError {
     /// The line of the stream, from 1.
     pub line: usize,
     /// A description of the error.
@@ -85,14 +85,14 @@ const MOST_DEPTH: usize = 100;
 
 /// Reads the tree of the first document; `None` if it has no content. `line` is its first line in
 /// the stream.
-pub fn read(text: &str, line: usize) -> Result<Option<Node>, Unreadable> {
-    Ok(Reader::new(text, line).root()?.map(|(node, _)| node))
+pub fn read(text: &str, line: usize) -> Result<Option<Node>, YamlError> {
+    Ok(TreeReader::new(text, line).root()?.map(|(node, _)| node))
 }
 
-/// Reads the tree of a text that is one document, and tells where each node is. Anything behind the
+/// Reads the tree of a text of one document, with the place of each node. Anything behind the
 /// tree is an error.
-pub fn read_placed(text: &str, line: usize) -> Result<Option<(Node, Place)>, Unreadable> {
-    let mut reader = Reader::new(text, line);
+pub fn read_placed(text: &str, line: usize) -> Result<Option<(Node, NodePlace)>, YamlError> {
+    let mut reader = TreeReader::new(text, line);
     let root = reader.root()?;
     match reader.next()? {
         Some((Event::DocumentEnd, _)) if root.is_some() => match reader.next()? {
@@ -106,10 +106,10 @@ pub fn read_placed(text: &str, line: usize) -> Result<Option<(Node, Place)>, Unr
 }
 
 /// The parts of a collection, their places, and its end.
-type ReadParts<T> = Result<(Vec<T>, Parts, Span), Unreadable>;
+type ReadParts<T> = Result<(Vec<T>, Parts, Span), YamlError>;
 
 /// Reads events into nodes.
-struct Reader<'a> {
+struct TreeReader<'a> {
     parser: Parser<'a, granit_parser::StrInput<'a>>,
     /// The anchored nodes, each with the number of nodes in it.
     anchors: HashMap<usize, (Node, usize)>,
@@ -117,15 +117,15 @@ struct Reader<'a> {
     line: usize,
 }
 
-// === impl Reader ===
+// === impl TreeReader ===
 
-impl<'a> Reader<'a> {
+impl<'a> TreeReader<'a> {
     fn new(text: &'a str, line: usize) -> Self {
         Self { parser: Parser::new_from_str(text), anchors: HashMap::new(), nodes: 0, line }
     }
 
     /// Reads the first value; `None` if the first document has none.
-    fn root(&mut self) -> Result<Option<(Node, Place)>, Unreadable> {
+    fn root(&mut self) -> Result<Option<(Node, NodePlace)>, YamlError> {
         loop {
             match self.next()? {
                 Some((Event::StreamEnd | Event::DocumentEnd, _)) | None => return Ok(None),
@@ -135,8 +135,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Returns the next event that is no comment.
-    fn next(&mut self) -> Result<Option<(Event<'a>, Span)>, Unreadable> {
+    /// Returns the next event but comments.
+    fn next(&mut self) -> Result<Option<(Event<'a>, Span)>, YamlError> {
         loop {
             match self.parser.next() {
                 None => return Ok(None),
@@ -147,21 +147,21 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn wrong(&self, at: Span, what: impl Into<String>) -> Unreadable {
+    fn wrong(&self, at: Span, what: impl Into<String>) -> YamlError {
         self.wrong_on(at.start.line(), what)
     }
 
-    fn wrong_on(&self, line: usize, what: impl Into<String>) -> Unreadable {
-        Unreadable { line: self.line + line, what: what.into() }
+    fn wrong_on(&self, line: usize, what: impl Into<String>) -> YamlError {
+        YamlError { line: self.line + line, what: what.into() }
     }
 
-    /// Returns the next event that is part of the tree.
-    fn inner(&mut self, at: Span) -> Result<(Event<'a>, Span), Unreadable> {
+    /// Returns the next event of the tree.
+    fn inner(&mut self, at: Span) -> Result<(Event<'a>, Span), YamlError> {
         let found = self.next()?.filter(|(event, _)| *event != Event::StreamEnd);
         found.ok_or_else(|| self.wrong(at, "the document ends too early"))
     }
 
-    fn node(&mut self, event: Event<'a>, at: Span, depth: usize) -> Result<(Node, Place), Unreadable> {
+    fn node(&mut self, event: Event<'a>, at: Span, depth: usize) -> Result<(Node, NodePlace), YamlError> {
         let before = self.nodes;
         self.grow(1, at)?;
         if depth > MOST_DEPTH {
@@ -248,7 +248,7 @@ impl<'a> Reader<'a> {
         Ok((entries, parts, end))
     }
 
-    fn grow(&mut self, nodes: usize, at: Span) -> Result<(), Unreadable> {
+    fn grow(&mut self, nodes: usize, at: Span) -> Result<(), YamlError> {
         self.nodes = self.nodes.saturating_add(nodes);
         if self.nodes > MOST_NODES {
             return Err(self.wrong(at, format!("stands for more than {MOST_NODES} values once its anchors are put in")));
@@ -258,9 +258,9 @@ impl<'a> Reader<'a> {
 }
 
 /// Returns the place from the beginning of one event to the end of another.
-fn place(from: Span, to: Span, parts: Parts) -> Place {
+fn place(from: Span, to: Span, parts: Parts) -> NodePlace {
     let bytes = from.start.byte_offset().unwrap_or_default()..to.end.byte_offset().unwrap_or_default();
-    Place { bytes, column: from.start.col(), parts }
+    NodePlace { bytes, column: from.start.col(), parts }
 }
 
 fn shape(style: StructureStyle, tag: Option<&Tag>) -> Shape {
@@ -279,12 +279,12 @@ fn written(tag: &Tag) -> String {
 // === impl Node ===
 
 impl Node {
-    /// Makes a plain scalar, for text that needs no quotes.
+    /// Makes a plain scalar, for text without a need of quotes.
     pub fn plain(text: impl Into<String>) -> Self {
         Self::Scalar(Scalar { text: text.into(), style: ScalarStyle::Plain, tag: None })
     }
 
-    /// Makes a quoted scalar, which is text whatever it looks like.
+    /// Makes a quoted scalar: text, whatever it looks like.
     pub fn quoted(text: impl Into<String>) -> Self {
         Self::Scalar(Scalar { text: text.into(), style: ScalarStyle::DoubleQuoted, tag: None })
     }
@@ -305,7 +305,7 @@ impl Node {
         Some(&scalar.text)
     }
 
-    /// True for a value that is present but empty: `key:`, `~` or `null`.
+    /// True for an empty value: `key:`, `~` or `null`.
     pub fn is_null(&self) -> bool {
         let Self::Scalar(scalar) = self else { return false };
         scalar.style == ScalarStyle::Plain && matches!(&*scalar.text, "" | "~" | "null" | "Null" | "NULL")

@@ -25,7 +25,7 @@ mod workload;
 pub use self::checks::LABEL;
 pub use self::egress::{Client, EgressOptions, client};
 pub use self::options::{Mode, Options, variables};
-pub use crate::yaml::Unreadable;
+pub use crate::yaml::YamlError;
 
 use self::documents::Document;
 use self::sidecar::InjectError;
@@ -50,7 +50,7 @@ pub struct Edit {
 ///
 /// # Errors
 /// The stream is not YAML; the error gives the line.
-pub fn inject(stream: &str, options: &Options) -> Result<Edit, Unreadable> {
+pub fn inject(stream: &str, options: &Options) -> Result<Edit, YamlError> {
     let mut refused = Vec::new();
     let mut without = Vec::new();
     let mut pointed = Vec::new();
@@ -99,7 +99,7 @@ pub fn inject(stream: &str, options: &Options) -> Result<Edit, Unreadable> {
 ///
 /// # Errors
 /// The stream is not YAML; the error gives the line.
-pub fn uninject(stream: &str) -> Result<Edit, Unreadable> {
+pub fn uninject(stream: &str) -> Result<Edit, YamlError> {
     edit(stream, |found, _, _| sidecar::take_out(found))
 }
 
@@ -108,7 +108,7 @@ pub fn uninject(stream: &str) -> Result<Edit, Unreadable> {
 fn edit(
     stream: &str,
     mut change: impl FnMut(&mut Workload<'_>, &mut Vec<String>, &mut Vec<Node>) -> bool,
-) -> Result<Edit, Unreadable> {
+) -> Result<Edit, YamlError> {
     let mut edited = Edit::default();
     for Document { marker, text, line, is_json_among_others } in documents::split(stream) {
         let read = if documents::has_content(text) { yaml::read_placed(&json::for_yaml(text), line)? } else { None };

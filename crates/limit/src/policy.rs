@@ -3,6 +3,7 @@
 //! `config` checks a file and builds one of these. Nothing here needs checking again, so
 //! `Limiter::reconfigure` cannot fail.
 
+use std::iter;
 use std::num::{NonZeroU16, NonZeroU32};
 use std::sync::Arc;
 use std::time::Duration;
@@ -241,6 +242,12 @@ impl Policy {
         &self.classes[usize::from(id.0)]
     }
 
+    /// Returns a class and its outer ones.
+    pub fn outward<'p>(&'p self, class: &'p ClassPolicy) -> impl Iterator<Item = &'p ClassPolicy> {
+        let outer = class.within.into_iter().flat_map(|outer| self.within(outer));
+        iter::once(class).chain(outer.map(|id| self.class(id)))
+    }
+
     /// Makes one value for each class.
     pub(super) fn per_class<T>(&self, make: impl FnMut(&ClassPolicy) -> T) -> PerClass<T> {
         PerClass(self.classes.iter().map(make).collect())
@@ -256,7 +263,7 @@ impl Policy {
     #[inline]
     pub(crate) fn within(&self, class: ClassId) -> impl Iterator<Item = ClassId> {
         let outer = |id: &ClassId| self.classes.get(usize::from(id.0))?.within;
-        std::iter::successors(Some(class), outer).take(self.classes.len() + 1)
+        iter::successors(Some(class), outer).take(self.classes.len() + 1)
     }
 
     /// True if any bucket, slot or pause of a class is split by an identity, so that its queues must

@@ -80,13 +80,13 @@ fn of_gate(running: &Gate, new: &Gate) -> [RestartKey; 12] {
         ("upstream", running.upstream != new.upstream),
         ("hosts (instead of an upstream)", running.hosts.is_some() != new.hosts.is_some()),
         ("pins", running.hosts.as_ref().map(|hosts| &hosts.pins) != new.hosts.as_ref().map(|hosts| &hosts.pins)),
-        ("credentials", running.credentials != new.credentials),
-        ("impersonation", running.impersonation != new.impersonation),
+        ("credentials", running.identity.credentials != new.identity.credentials),
+        ("impersonation", running.identity.impersonation != new.identity.impersonation),
         ("shadow", running.shadow != new.shadow),
-        ("tls", running.tls != new.tls),
-        ("clients", running.clients != new.clients),
-        ("upstream_tls", running.upstream_tls != new.upstream_tls),
-        ("credential", running.credential != new.credential),
+        ("tls", running.access.tls != new.access.tls),
+        ("clients", running.access.clients != new.access.clients),
+        ("upstream_tls", running.forwarding.tls != new.forwarding.tls),
+        ("credential", running.identity.file != new.identity.file),
     ]
 }
 

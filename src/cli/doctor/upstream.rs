@@ -102,7 +102,10 @@ pub(super) async fn reviews(of: &str, clients: &Clients) -> Option<Finding> {
 /// Returns the same gate with a listener on loopback, and with its credentials if it has some.
 fn probe(gate: &Gate) -> Gate {
     let listen = vec![Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 0)))];
-    Gate { listen, tls: None, credentials: Credentials::Auto, ..gate.clone() }
+    let mut gate = Gate { listen, ..gate.clone() };
+    gate.access.tls = None;
+    gate.identity.credentials = Credentials::Auto;
+    gate
 }
 
 /// Sends one call through the gate and returns the raw answer.

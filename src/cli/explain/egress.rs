@@ -4,7 +4,7 @@ use anyhow::{anyhow, bail};
 use http::Uri;
 use http::uri::Scheme;
 
-use crate::config::Loaded;
+use crate::config::Configuration;
 use crate::proxy::{Directory, Fate};
 
 /// The way of a request through the egress listener.
@@ -16,7 +16,7 @@ pub(super) enum Way {
 }
 
 /// Returns the way of a CONNECT, or of a call to a URL; `None` for a path.
-pub(super) fn way(loaded: &Loaded, method: &str, target: &str) -> anyhow::Result<Option<Way>> {
+pub(super) fn way(loaded: &Configuration, method: &str, target: &str) -> anyhow::Result<Option<Way>> {
     let is_connect = method.eq_ignore_ascii_case("connect");
     if !is_connect && !target.contains("://") {
         return Ok(None);

@@ -5,7 +5,7 @@ use http::HeaderMap;
 use super::Rows;
 use crate::api::duration;
 use crate::classify::ClassifiedCall;
-use crate::config::Loaded;
+use crate::config::Configuration;
 use crate::limit::policy::{BucketPolicy, ClassPolicy, Cost, InFlight, Lane, Per, Strategy};
 use crate::spec::Gate;
 use crate::status::SharedBucket;
@@ -13,7 +13,7 @@ use crate::status::text::number;
 
 /// A call at a gate.
 pub(super) struct ExplainedCall<'a> {
-    pub(super) loaded: &'a Loaded,
+    pub(super) loaded: &'a Configuration,
     pub(super) gate: &'a Gate,
     pub(super) call: &'a ClassifiedCall,
     pub(super) headers: &'a HeaderMap,
@@ -70,7 +70,7 @@ pub(super) fn add(rows: &mut Rows, explained: &ExplainedCall<'_>) {
 
 /// The places of a gate's keys in the configuration.
 struct From<'a> {
-    loaded: &'a Loaded,
+    loaded: &'a Configuration,
     gate: &'a str,
 }
 
@@ -122,9 +122,7 @@ fn add_buckets(rows: &mut Rows, explained: &ExplainedCall<'_>, class: &ClassPoli
     if !class.own_bucket_only && gate.policy.bucket.is_some() {
         figures.extend(published(None));
     }
-    let outer = |class: &&ClassPolicy| gate.policy.classes.get(usize::from(class.within?.0));
-    let classes = std::iter::successors(Some(class), outer).take(gate.policy.classes.len());
-    for (class, bucket) in classes.filter_map(|class| Some((class, class.bucket.as_ref()?))) {
+    for (class, bucket) in gate.policy.outward(class).filter_map(|class| Some((class, class.bucket.as_ref()?))) {
         let says = format!("{} of class {}{}", size(bucket), class.name, shared(gate, bucket, now));
         let of_preset = published(Some(&class.name));
         let place = place_of_bucket(from, class, of_preset.is_some());

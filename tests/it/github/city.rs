@@ -235,11 +235,11 @@ impl City {
 
     fn answered(&mut self, call: &Call, (receipt, slot): (Receipt, Slot), reply: &Reply) {
         let status = StatusCode::from_u16(reply.status).expect("a status");
-        let throttling = &self.gate.throttling;
+        let throttling = &self.gate.answers.throttling;
         let peek = outcome::wants_body(throttling, &call.classified.call, status, &reply.headers);
         let body = if peek { reply.body.as_bytes() } else { b"" };
         let response = signals::Response { status, headers: &reply.headers, body, wall: None };
-        let failures = &self.gate.failures[usize::from(call.classified.class.0)];
+        let failures = &self.gate.answers.failures[usize::from(call.classified.class.0)];
         let answer = outcome::answer(failures, throttling, &call.classified.call, &response).answer;
         if reply.refused.is_none() && call.worker.kind != Kind::Quota {
             self.hub.done();

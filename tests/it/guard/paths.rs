@@ -42,7 +42,7 @@ fn gate(server: &Server) -> ProxyBuilder {
     let loaded = loaded.unwrap_or_else(|problems| panic!("{problems:?}"));
     let gate = loaded.settings.gates.into_values().next().expect("a gate");
     Proxy::before(server.address).with(|options| {
-        options.gate.failures =
+        options.gate.answers.failures =
             vec![Failures { statuses: vec![503], transport: true, left: true }; gate.policy.classes.len()];
         (options.gate.rules, options.gate.policy) = (gate.rules, gate.policy);
     })

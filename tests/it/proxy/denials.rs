@@ -63,7 +63,7 @@ async fn what_is_part_of_the_usual_work_is_never_a_failure() {
 fn denials_count_in_the_presets_of_providers_except_where_they_hide_what_is_missing() {
     for preset in PROVIDERS {
         let gate = gate(preset, "");
-        for (class, failures) in gate.policy.classes.iter().zip(&gate.failures) {
+        for (class, failures) in gate.policy.classes.iter().zip(&gate.answers.failures) {
             let wanted: &[u16] = if &*class.name == "s3" {
                 &[401, 429, 500, 502, 503, 504]
             } else {
@@ -73,7 +73,7 @@ fn denials_count_in_the_presets_of_providers_except_where_they_hide_what_is_miss
         }
     }
     let chosen = gate("github", "backoff.failures = [\"500\"]\n");
-    assert!(chosen.failures.iter().all(|failures| failures.statuses == [500]));
+    assert!(chosen.answers.failures.iter().all(|failures| failures.statuses == [500]));
 }
 
 /// The key of a GET with this token.

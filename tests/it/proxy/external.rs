@@ -209,10 +209,13 @@ fn an_api_whose_links_lead_past_the_gate_is_told() {
 #[test]
 fn the_preset_github_keeps_pages_behind_the_gate() {
     let loaded = load(include_str!("../../../config/github.toml"), &[]).expect("right");
-    assert!(loaded.settings.gates["github"].rewrite_links);
+    assert!(loaded.settings.gates["github"].forwarding.rewrite_links);
     let off = include_str!("../../../config/github.toml")
         .replace("[gates.github.queue]", "rewrite_links = false\n[gates.github.queue]");
-    assert!(!load(&off, &[]).expect("right").settings.gates["github"].rewrite_links, "what the file says counts");
+    assert!(
+        !load(&off, &[]).expect("right").settings.gates["github"].forwarding.rewrite_links,
+        "what the file says counts"
+    );
 }
 
 #[test]

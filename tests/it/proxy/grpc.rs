@@ -21,7 +21,7 @@ use crate::support::{Proxy, rules, within};
 async fn proxy(server: &Server) -> Proxy {
     let proxy = before_http2(server).with(|options| {
         options.gate.rules = Arc::new(rules(ApiKind::Http).with_dialect(Dialect::Google));
-        options.gate.throttling.kubernetes = false;
+        options.gate.answers.throttling.kubernetes = false;
         options.gate.kind = ApiKind::Http;
         for class in &mut options.gate.policy.classes {
             let (base, max) = (Duration::from_secs(20), Duration::from_secs(90));

@@ -31,7 +31,7 @@ async fn scripted(kind: ApiKind) -> (Backend, Proxy) {
     let hour = Duration::from_secs(3600);
     let proxy = Proxy::before(backend.address).with(|options| {
         options.gate.rules = Arc::new(rules(kind));
-        options.gate.throttling.kubernetes = kind == ApiKind::Kubernetes;
+        options.gate.answers.throttling.kubernetes = kind == ApiKind::Kubernetes;
         let backoff = &mut options.gate.policy.classes[1].backoff;
         backoff.strategy = Strategy::Exponential { base: hour, max: hour, jitter: 0.0 };
         backoff.forget_after = 2 * hour;

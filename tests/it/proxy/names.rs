@@ -144,7 +144,7 @@ fn gate(folder: &tempfile::TempDir, server: &NameServer, name: &str, port: u16, 
     let authority = format!("{name}:{port}").parse().expect("an authority");
     Proxy::before(server.address).with(|options| {
         options.gate.listen = vec![Listen::Tcp(([127, 0, 0, 1], port).into())];
-        options.gate.allowed_hosts = vec!["api.test".into()];
+        options.gate.access.allowed_hosts = vec!["api.test".into()];
         options.upstream.target.authority = authority;
         options.upstream.host = upstream::Host::Preserve;
         options.upstream.dns = dns;

@@ -493,8 +493,8 @@ fn privileges(asked: &Asked, (status, body): (u16, &str)) -> BTreeSet<Privilege>
         body: body.as_bytes(),
         wall: None,
     };
-    let failures = &gate.failures[usize::from(call.class.0)];
-    let told = outcome::answer(failures, &gate.throttling, &call.call, &response);
+    let failures = &gate.answers.failures[usize::from(call.class.0)];
+    let told = outcome::answer(failures, &gate.answers.throttling, &call.call, &response);
     let all = [
         (Unmetered, goes(Policy { bucket: one_token, ..policy() })),
         (Unslotted, goes(Policy { in_flight: one_slot, ..policy() })),
@@ -687,7 +687,7 @@ async fn a_lock_that_is_named_is_exempt_and_no_other_object() {
     let backend = Backend::replying(200).await;
     let proxy = Proxy::before(backend.address).with(|options| {
         (options.gate.rules, options.gate.policy) = (gate.rules.clone(), gate.policy.clone());
-        options.gate.failures.clone_from(&gate.failures);
+        options.gate.answers.failures.clone_from(&gate.answers.failures);
     });
     let proxy = proxy.start().await;
     let leader = r#"{"metadata":{"annotations":{"control-plane.alpha.kubernetes.io/leader":"{}"}}}"#;

@@ -112,7 +112,8 @@ async fn a_failing_key_is_refused_without_retry_after_and_told_why() {
 async fn retry_after_is_as_the_setting_says() {
     for (setting, expected) in [(RetryAfter::Always, true), (RetryAfter::Never, false)] {
         let backend = Backend::replying(500).await;
-        let proxy = Proxy::before(backend.address).with(|options| options.gate.retry_after = setting).start().await;
+        let proxy =
+            Proxy::before(backend.address).with(|options| options.gate.refusals.retry_after = setting).start().await;
         let answer = within(async {
             loop {
                 let (status, answer) = proxy.get("/api/v1/nodes/n").await;
@@ -141,8 +142,8 @@ async fn a_refusal_of_a_failing_key_says_in_its_body_when_to_come_again_whatever
         .await;
         let gate = Proxy::before(backend.address).with(|options| {
             options.gate.rules = Arc::new(rules(kind));
-            options.gate.throttling.kubernetes = kind == ApiKind::Kubernetes;
-            options.gate.retry_after = setting;
+            options.gate.answers.throttling.kubernetes = kind == ApiKind::Kubernetes;
+            options.gate.refusals.retry_after = setting;
         });
         let proxy = gate.start().await;
         assert_eq!(proxy.get("/api/v1/nodes/n").await.0, 503);

@@ -22,9 +22,9 @@ use crate::support::{AnyBody, Backend, Proxy, ProxyBuilder, Seen, bucket, header
 fn keeping(backend: &Backend) -> ProxyBuilder {
     Proxy::before(backend.address).with(|options| {
         options.gate.kind = ApiKind::Http;
-        options.gate.throttling.kubernetes = false;
+        options.gate.answers.throttling.kubernetes = false;
         options.gate.rules = Arc::new(rules(ApiKind::Http));
-        options.gate.revalidation = Revalidation { classes: vec![false, true], max_bytes: 1 << 20 };
+        options.gate.answers.revalidation = Revalidation { classes: vec![false, true], max_bytes: 1 << 20 };
     })
 }
 
@@ -131,10 +131,10 @@ async fn a_client_with_a_cache_of_its_own_is_left_alone() {
 async fn only_classes_that_say_so_keep_answers_and_a_shadow_never_does() {
     let backend = api().await;
     for change in [
-        (|gate: &mut tidegate::spec::Gate| gate.revalidation.classes = vec![true, false])
+        (|gate: &mut tidegate::spec::Gate| gate.answers.revalidation.classes = vec![true, false])
             as fn(&mut tidegate::spec::Gate),
         |gate| gate.shadow = true,
-        |gate| gate.revalidation = Revalidation::default(),
+        |gate| gate.answers.revalidation = Revalidation::default(),
     ] {
         let proxy = keeping(&backend).with(|options| change(&mut options.gate)).start().await;
         for _ in 0..2 {

@@ -20,8 +20,8 @@ use crate::support::{AnyBody, Backend, Proxy, ProxyBuilder, raw_backend, reply, 
 fn before(upstream: SocketAddr, honour: &[Signal]) -> ProxyBuilder {
     Proxy::before(upstream).with(|options| {
         options.gate.rules = Arc::new(rules(ApiKind::Http));
-        options.gate.throttling.kubernetes = false;
-        options.gate.throttling.honour = honour.iter().copied().collect();
+        options.gate.answers.throttling.kubernetes = false;
+        options.gate.answers.throttling.honour = honour.iter().copied().collect();
     })
 }
 
@@ -150,7 +150,8 @@ async fn a_secondary_limit_of_github_is_told_by_its_text_alone() {
     assert_eq!(refused, 429);
     assert!(answer.contains("retry-after: 60\r\n"), "{answer}");
     let denied = Backend::start(|_| async { reply(403, r#"{"message":"Must have admin rights"}"#) }).await;
-    let proxy = before(denied.address, &[Signal::Github]).with(|o| o.gate.throttling.scope = Scope::Gate).start().await;
+    let proxy =
+        before(denied.address, &[Signal::Github]).with(|o| o.gate.answers.throttling.scope = Scope::Gate).start().await;
     assert_eq!(proxy.get("/repos/a/b").await.0, 403);
     assert_eq!(proxy.get("/repos/a/b").await.0, 403);
 }
@@ -248,8 +249,8 @@ async fn a_quota_that_is_used_up_but_for_the_reserve_pauses_its_credential() {
         .policy(|policy| policy.pause_scope = Scope::Credential)
         .with(|options| {
             options.gate.rules = Arc::new(rules);
-            options.gate.throttling.scope = Scope::Credential;
-            options.gate.throttling.reserve = 0.1;
+            options.gate.answers.throttling.scope = Scope::Credential;
+            options.gate.answers.throttling.reserve = 0.1;
         })
         .start()
         .await;
@@ -299,7 +300,7 @@ async fn a_refused_quota_pauses_more_than_its_key() {
     let proxy = before(backend.address, &[Signal::Github])
         .max_wait(Duration::from_secs(1))
         .policy(|policy| policy.pause_scope = Scope::Gate)
-        .with(|options| options.gate.throttling.scope = Scope::Gate)
+        .with(|options| options.gate.answers.throttling.scope = Scope::Gate)
         .start()
         .await;
     assert_eq!(status(&get(&proxy, "/repos/a/b", "one").await), 403, "the client sees what the upstream said");

@@ -42,7 +42,7 @@ fn external(backend: &Backend) -> ProxyBuilder {
     Proxy::before(backend.address).max_wait(Duration::ZERO).with(|options| {
         options.gate.kind = ApiKind::Http;
         options.gate.rules = Arc::new(rules(ApiKind::Http));
-        options.gate.throttling.kubernetes = false;
+        options.gate.answers.throttling.kubernetes = false;
     })
 }
 
@@ -88,7 +88,7 @@ async fn an_offered_upgrade_passes_no_pause() {
         answer
     });
     let backend = backend.await;
-    let proxy = external(&backend).with(|options| options.gate.throttling.scope = Scope::Gate);
+    let proxy = external(&backend).with(|options| options.gate.answers.throttling.scope = Scope::Gate);
     let proxy = proxy.policy(|policy| policy.pause_scope = Scope::Gate).start().await;
     for call in 0..20 {
         let answer = offer(&proxy, &format!("GET /repos/{call}"), OFFERS[0]).await;

@@ -1,6 +1,7 @@
 //! EC2, ELB and Route 53, counting as AWS documents it.
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use http::{HeaderMap, Method};
@@ -9,7 +10,26 @@ use super::tokens::{Bucket, Refill, Window};
 use super::town::{Job, Provider, Reply};
 
 /// The published table of actions with figures of their own.
-const TABLE: &str = include_str!("../../../crates/config/src/config/presets/ec2.tsv");
+static TABLE: LazyLock<Vec<Published>> = LazyLock::new(|| {
+    let file: toml::Table = include_str!("../../../config/presets/aws_ec2.toml").parse().expect("it is TOML");
+    let classes = file["classes"].as_array().expect("a list");
+    let numbers = |class: &toml::Value, key| class["bucket"]["published"][key].clone();
+    let number = |value: toml::Value| value.try_into().expect("a number");
+    let actions = |class: &toml::Value| class["match"].get("actions").and_then(toml::Value::as_array).cloned();
+    let published = |class: &toml::Value| Published {
+        burst: number(numbers(class, "burst")),
+        rate: number(numbers(class, "rate")),
+        actions: actions(class).unwrap_or_default(),
+    };
+    classes.iter().map(published).collect()
+});
+
+/// A figure and the actions that it is for; the categories have patterns.
+struct Published {
+    burst: f64,
+    rate: f64,
+    actions: Vec<toml::Value>,
+}
 
 /// An action of each line of the table, and some of each category.
 pub(super) const ACTIONS: [&str; 32] = [
@@ -129,11 +149,9 @@ impl Provider for Ec2 {
 
 /// The bucket of an action: of its own, or of its category.
 fn published(action: &str) -> (f64, f64) {
-    for line in TABLE.lines().filter(|line| !line.starts_with('#')) {
-        let cells: Vec<&str> = line.split('\t').collect();
-        if cells[3].split(' ').any(|own| own == action) {
-            return (cells[1].parse().expect("a number"), cells[2].parse().expect("a number"));
-        }
+    let is_own = |one: &&Published| one.actions.iter().any(|own| own.as_str() == Some(action));
+    if let Some(own) = TABLE.iter().find(is_own) {
+        return (own.burst, own.rate);
     }
     match action {
         "DescribeInstances" | "DescribeVolumes" => (50.0, 10.0), // nothing narrows them here

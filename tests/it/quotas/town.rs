@@ -120,7 +120,9 @@ impl Job {
 
     fn is_read_by(&self, gate: &Gate, hasher: &Salt) -> (ClassifiedCall, Option<Key>) {
         let Self { account, region, service, method, path, form, .. } = self;
-        let call = match gate.rules.speaks_a_dialect() && gate.throttling.honour.contains(tidegate::api::Signal::Aws) {
+        let call = match gate.rules.speaks_a_dialect()
+            && gate.answers.throttling.honour.contains(tidegate::api::Signal::Aws)
+        {
             true => {
                 let method = method.clone();
                 Signed { account: *account, region, service, method, path, form }.classified(gate, hasher)
@@ -284,8 +286,8 @@ impl<P: Provider> Town<P> {
             let status = StatusCode::from_u16(reply.status).expect("a status");
             let response =
                 signals::Response { status, headers: &reply.headers, body: reply.body.as_bytes(), wall: None };
-            let failures = &gate.failures[usize::from(call.class.0)];
-            let answer = outcome::answer(failures, &gate.throttling, &call.call, &response).answer;
+            let failures = &gate.answers.failures[usize::from(call.class.0)];
+            let answer = outcome::answer(failures, &gate.answers.throttling, &call.call, &response).answer;
             if let Err(receipt) = receipt.settle(limiter.keys(), answer) {
                 limiter.finish(receipt, answer, None, &|| "a call".to_owned(), self.now);
             }

@@ -79,8 +79,8 @@ async fn live(gate: &Gate, path: &std::path::Path) -> usize {
         .with(|options| {
             options.gate.rules = Arc::clone(&gate.rules);
             options.gate.policy = gate.policy.clone();
-            options.gate.failures.clone_from(&gate.failures);
-            options.gate.throttling = gate.throttling;
+            options.gate.answers.failures.clone_from(&gate.answers.failures);
+            options.gate.answers.throttling = gate.answers.throttling;
             options.call_log = Some(log);
         })
         .start()

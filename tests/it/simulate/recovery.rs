@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
-use tidegate::config::scenario::Failure;
+use tidegate::config::scenario::FailureSpan;
 use tidegate::simulate::{self, Limits, ScenarioRun, Setup};
 
 /// One outage under one controller.
@@ -250,7 +250,7 @@ fn a_relapse_costs_no_more_retries_than_the_bucket_has_for_a_minute_of_failures(
     for (workers, objects) in [(1, 50), (1, 600), (10, 50), (10, 600), (10, 2_000)] {
         let mut setup = set_up(Cell { workers, objects, down: 30 }, 93);
         let mut second = setup.scenario.upstream.failures[0].clone();
-        second = Failure { from: Duration::from_secs(33), to: Duration::from_secs(93), ..second };
+        second = FailureSpan { from: Duration::from_secs(33), to: Duration::from_secs(93), ..second };
         let before = retries_in_vain(&setup);
         setup.scenario.upstream.failures.push(second);
         let after = retries_in_vain(&setup);

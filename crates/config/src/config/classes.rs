@@ -1,79 +1,86 @@
-//! Reads the classes: the built-in ones and the user's, in the order in which they are matched.
+//! Reads the classes, built-in ones and the user's, in the order of matching.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+use toml::Value;
 
 use super::cost;
 use super::cursor::Cursor;
 use super::matching::matching;
 use super::per_key::{PerKey, per_key};
-use super::presets::{DENIALS, Preset, PresetClass, bucket};
+use super::presets::PresetClass;
 use super::problems::did_you_mean;
-use super::unmet::{Reach, reach};
 use super::{limits, names, shared};
-use crate::api::Failures;
-use crate::classify::{ApiKind, CostBy, KeyParts, Rule, RuleMatch, Traits};
+use crate::api::{Failures, PausePolicy};
+use crate::classify::{ApiKind, CostBy, FairBy, KeyParts, Rule, RuleMatch, Traits};
 use crate::dialect::Dialect;
-use crate::limit::policy::{Backoff, BucketPolicy, ClassPolicy, Cost, Lane, Per, SharedId, SharedPolicy, Strategy};
+use crate::limit::policy::{Backoff, BucketPolicy, ClassPolicy, Cost, Lane, SharedId, SharedPolicy, Strategy};
 use crate::limit::{ClassId, Policy};
 
 /// A class as it was read.
 #[derive(Clone, Debug)]
 pub(super) struct Class<'a> {
-    /// Without the class that it is within.
+    /// Without `within`.
     policy: ClassPolicy,
     within: Option<String>,
-    matching: Option<RuleMatch>,
-    failures: Failures,
-    key: Option<KeyParts>,
+    pub(super) matching: Option<RuleMatch>,
+    pub(super) failures: Failures,
+    pub(super) key: Option<KeyParts>,
     cost: CostBy,
-    per_key: Option<PerKey>,
     shared: Option<SharedPolicy>,
     /// True if its answers are kept, to ask only if they have changed.
-    revalidate: bool,
-    /// Its table, which is absent for a built-in class that the file does not name.
+    pub(super) revalidate: bool,
+    /// Its table, absent for a built-in class without one in the file.
     at: Cursor<'a>,
 }
 
-/// The settings of a gate that its classes start from.
+/// The limits of a gate: the defaults of its classes.
 #[derive(Debug)]
-pub(super) struct GateDefaults {
+pub(super) struct GateLimits {
     pub(super) kind: ApiKind,
-    pub(super) preset: Preset,
-    /// The share of the provider's figures that the preset's buckets take.
-    pub(super) share: f64,
     pub(super) dialect: Dialect,
-    pub(super) bucket: Option<BucketPolicy>,
+    /// Without its classes.
+    pub(super) policy: Policy,
+    pub(super) fair_by: FairBy,
+    pub(super) throttling: PausePolicy,
     pub(super) backoff: (Backoff, Failures),
     pub(super) key: Option<KeyParts>,
     pub(super) per_key: Option<PerKey>,
 }
 
+/// A class before its table is read.
+struct BareClass {
+    name: String,
+    /// For a built-in class: what it matches.
+    matching: Option<RuleMatch>,
+    /// For a class of a preset: its keys.
+    keys: Value,
+    hides_by_403: bool,
+}
+
 /// Reads the classes of a gate, in order.
-pub(super) fn classes<'a>(gate: &Cursor<'a>, defaults: &GateDefaults) -> Vec<Class<'a>> {
+pub(super) fn classes<'a>(gate: &Cursor<'a>, preset: Vec<PresetClass>, gate_limits: &GateLimits) -> Vec<Class<'a>> {
     let sections = gate.list("classes");
-    // Built-in classes that the file does not name come after all that it has.
-    let nowhere = |index| gate.at("classes").item(sections.len() + index);
-    let new = |name: &str, matching, at| Class::new(name, matching, defaults, at);
-    let (mut before, mut after) = builtin(defaults, &|name, matching| new(name, Some(matching), nowhere(0)));
-    let mut own: Vec<Class<'a>> = Vec::new();
     let mut seen = BTreeMap::new();
-    for (index, at) in sections.iter().enumerate() {
-        let name = name(at, &mut seen);
-        match before.iter_mut().chain(&mut after).find(|class| Some(class.name()) == name.as_deref()) {
-            Some(class) => class.read(at.clone(), defaults),
-            None => {
-                let name = name.unwrap_or_else(|| format!("unnamed {index}"));
-                let mut class = new(&name, None, at.clone());
-                class.read(at.clone(), defaults);
-                own.push(class);
-            }
-        }
-    }
-    let unnamed = before.iter_mut().chain(&mut after).filter(|class| !class.at.is_present());
-    for (index, class) in unnamed.enumerate() {
-        class.read(nowhere(index), defaults);
-    }
+    let named = sections.iter().enumerate().map(|(index, at)| {
+        let name = name(at, &mut seen).unwrap_or_else(|| format!("unnamed {index}"));
+        (name, at)
+    });
+    let named: Vec<(String, &Cursor<'a>)> = named.collect();
+    let (before, after) = built_in(preset, gate_limits);
+    let is_own = |name: &str| !before.iter().chain(&after).any(|class| class.name == name);
+    let own = named.iter().filter(|(name, _)| is_own(name));
+    let own: Vec<Class<'a>> =
+        own.map(|(name, at)| Class::read(BareClass::built_in(name, None, ""), (*at).clone(), gate_limits)).collect();
+    // Built-in classes that the file does not name come after all that it has.
+    let mut nowhere = (sections.len()..).map(|index| gate.at("classes").item(index));
+    let mut read = |class: BareClass| {
+        let at = named.iter().find(|(name, _)| *name == class.name).map(|(_, at)| (*at).clone());
+        Some(Class::read(class, at.or_else(|| nowhere.next())?, gate_limits))
+    };
+    let before: Vec<Class<'a>> = before.into_iter().filter_map(&mut read).collect();
+    let after: Vec<Class<'a>> = after.into_iter().filter_map(&mut read).collect();
     let classes: Vec<Class<'a>> = before.into_iter().chain(own).chain(after).collect();
     for class in &classes {
         class.at.enter();
@@ -98,122 +105,106 @@ fn name(at: &Cursor<'_>, seen: &mut BTreeMap<String, String>) -> Option<String> 
     Some(name)
 }
 
+// === impl Class ===
+
 impl<'a> Class<'a> {
-    fn new(name: &str, matching: Option<RuleMatch>, defaults: &GateDefaults, at: Cursor<'a>) -> Self {
-        let (backoff, failures) = defaults.backoff.clone();
+    /// Reads the table of a class.
+    fn read(class: BareClass, at: Cursor<'a>, gate_limits: &GateLimits) -> Self {
+        let keys = at.with_preset(&class.keys);
+        keys.in_force("name", &class.name);
+        let matching = matching(&keys, class.matching, gate_limits.kind, gate_limits.dialect);
+        let lane = keys.get("lane", Lane::Normal);
+        let bucket_at = keys.limit("bucket");
+        let bucket = limits::bucket(&bucket_at);
+        let shared = shared::shared(&bucket_at, bucket.as_ref());
+        let within: Option<String> = keys.option("within", None);
+        let own_bucket_only = keys.get("own_bucket_only", false);
+        // A built-in class whose bucket is switched off falls back on the gate's.
+        let own_bucket_only = own_bucket_only && (at.has("own_bucket_only") || bucket.is_some() || within.is_some());
+        keys.in_force("own_bucket_only", &own_bucket_only);
+        let backoff_at = keys.table_or_off("backoff");
+        let mut of_gate = gate_limits.backoff.clone();
+        of_gate.1.statuses.retain(|status| !(class.hides_by_403 && *status == 403));
+        let (backoff, failures) = limits::backoff(&backoff_at, &of_gate);
+        backoff_at.read::<usize>("max_keys");
+        if backoff_at.has("max_keys") {
+            backoff_at.at("max_keys").key_problem("is for the whole gate, expected in its own [backoff]");
+        }
+        let in_flight = limits::in_flight(&keys.limit("in_flight"));
+        let meter_long_running = keys.get("meter_long_running", false);
+        let (by, cost) = cost::cost(&keys, gate_limits.kind, gate_limits.dialect);
+        let key = keys.get("key", gate_limits.key.clone());
+        let per_key = per_key(&keys, gate_limits.per_key.filter(|_| lane != Lane::Exempt)).map(PerKey::paces);
+        let is_other = gate_limits.kind != ApiKind::Http;
+        let of_http = keys.unused_if(is_other, "it is for kind = \"http\" only", &at.at("revalidate"));
+        let revalidate = of_http.get("revalidate", gate_limits.policy.uncounted.is_some());
         let policy = ClassPolicy {
-            name: Arc::from(name),
-            lane: Lane::Normal,
-            bucket: None,
+            name: Arc::from(class.name),
+            lane,
+            bucket,
             within: None,
-            own_bucket_only: false,
+            own_bucket_only,
             backoff,
-            in_flight: None,
-            meter_long_running: false,
-            cost: Cost::default(),
-            per_key: None,
+            in_flight,
+            meter_long_running,
+            cost,
+            per_key,
         };
-        let key = defaults.key.clone();
-        let cost = CostBy::Number(1);
-        let per_key = defaults.per_key;
-        let revalidate = defaults.preset.revalidates();
-        Self { policy, within: None, matching, failures, key, cost, per_key, shared: None, revalidate, at }
+        Self { policy, within, matching, failures, key, cost: by, shared, revalidate, at }
     }
 
     fn name(&self) -> &str {
         &self.policy.name
     }
 
-    /// True if it counts answers that are about the caller.
-    fn counts_denials(&self) -> bool {
-        DENIALS.iter().any(|status| self.failures.statuses.contains(status))
+    /// True if it counts answers about the caller: not known, or not allowed.
+    pub(super) fn counts_denials(&self) -> bool {
+        [401, 403].iter().any(|status| self.failures.statuses.contains(status))
+    }
+}
+
+// === impl BareClass ===
+
+impl BareClass {
+    /// Returns a class with these keys, as a file would say them.
+    fn built_in(name: &str, matching: Option<RuleMatch>, keys: &str) -> Self {
+        let keys = Value::Table(toml::from_str(keys).unwrap_or_default());
+        Self { name: name.to_owned(), matching, keys, hides_by_403: false }
     }
 
-    fn with(mut self, change: impl FnOnce(&mut ClassPolicy)) -> Self {
-        change(&mut self.policy);
-        self
-    }
-
-    /// Changes what the table at `at` changes.
-    fn read(&mut self, at: Cursor<'a>, defaults: &GateDefaults) {
-        at.in_force("name", &self.name().to_owned());
-        let policy = &mut self.policy;
-        self.matching = matching(&at, self.matching.take(), defaults.kind, defaults.dialect);
-        policy.lane = at.get("lane", policy.lane);
-        let bucket_at = at.limit("bucket");
-        policy.bucket = limits::bucket(&bucket_at, policy.bucket);
-        self.shared = shared::shared(&bucket_at, policy.bucket.as_ref());
-        self.within = at.option("within", self.within.take());
-        // A built-in class whose bucket is switched off falls back on the gate's.
-        policy.own_bucket_only =
-            at.get("own_bucket_only", policy.own_bucket_only && (policy.bucket.is_some() || self.within.is_some()));
-        let backoff_at = at.table_or_off("backoff");
-        (policy.backoff, self.failures) = limits::backoff(&backoff_at, &(policy.backoff, self.failures.clone()));
-        backoff_at.read::<usize>("max_keys");
-        if backoff_at.has("max_keys") {
-            backoff_at.at("max_keys").key_problem("is for the whole gate, expected in its own [backoff]");
-        }
-        policy.in_flight = limits::in_flight(&at.limit("in_flight"), policy.in_flight);
-        policy.meter_long_running = at.get("meter_long_running", policy.meter_long_running);
-        (self.cost, policy.cost) = cost::cost(&at, (self.cost, policy.cost), defaults.kind, defaults.dialect);
-        self.key = at.get("key", self.key.take());
-        let of_gate = self.per_key.filter(|_| policy.lane != Lane::Exempt);
-        self.per_key = per_key(&at.limit("per_key"), of_gate);
-        policy.per_key = self.per_key.map(PerKey::paces);
-        let is_other = defaults.kind != ApiKind::Http;
-        let of_http = at.unused_if(is_other, "it is for kind = \"http\" only", &at.at("revalidate"));
-        self.revalidate = of_http.get("revalidate", self.revalidate);
-        self.at = at;
+    fn of_preset(PresetClass { keys, hides_by_403, .. }: PresetClass) -> Self {
+        let name = keys.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
+        Self { name, matching: None, keys: Value::Table(keys), hides_by_403 }
     }
 }
 
 /// Returns the built-in classes before and after the user's.
-fn builtin<'a>(
-    defaults: &GateDefaults,
-    class: &impl Fn(&str, RuleMatch) -> Class<'a>,
-) -> (Vec<Class<'a>>, Vec<Class<'a>>) {
-    let default = class("default", RuleMatch::Everything);
-    if defaults.kind == ApiKind::Http {
-        let of_preset = defaults.preset.classes().into_iter().map(|one| of_preset(one, defaults, class));
-        let health = class("health", RuleMatch::GrpcHealth).with(|policy| policy.lane = Lane::Exempt);
-        let before = if defaults.dialect == Dialect::Plain { Vec::new() } else { vec![health] };
-        return (before, of_preset.chain([default]).collect());
+fn built_in(preset: Vec<PresetClass>, gate_limits: &GateLimits) -> (Vec<BareClass>, Vec<BareClass>) {
+    let class = |name, matching, keys| BareClass::built_in(name, Some(matching), keys);
+    let exempt = "lane = \"exempt\"";
+    let default = class("default", RuleMatch::Everything, "");
+    if gate_limits.kind == ApiKind::Http {
+        let before = (gate_limits.dialect != Dialect::Plain).then(|| class("health", RuleMatch::GrpcHealth, exempt));
+        return (before.into_iter().collect(), preset.into_iter().map(BareClass::of_preset).chain([default]).collect());
     }
-    let before = [class("leases", RuleMatch::Leases), class("health", RuleMatch::Health)];
-    let before = before.into_iter().map(|class| class.with(|policy| policy.lane = Lane::Exempt)).collect();
+    let before = vec![class("leases", RuleMatch::Leases, exempt), class("health", RuleMatch::Health, exempt)];
     // Discovery comes in one large burst, which must not empty the gate's bucket. Where that is
     // off, nothing is to be spared.
-    let own = defaults.bucket.map(|_| bucket(50.0, 300, Per::Gate));
-    let discovery = class("discovery", RuleMatch::Discovery).with(|policy| {
-        policy.bucket = own;
-        policy.own_bucket_only = own.is_some();
-    });
-    let reviews = class("reviews", RuleMatch::Reviews).with(|policy| policy.lane = Lane::High);
-    let events = class("events", RuleMatch::Events).with(|policy| policy.lane = Lane::Low);
-    let after = vec![discovery, reviews, events, default];
+    let discovery = if gate_limits.policy.bucket.is_some() {
+        "bucket = { rate = 50, burst = 300 }\nown_bucket_only = true"
+    } else {
+        ""
+    };
+    let after = vec![
+        class("discovery", RuleMatch::Discovery, discovery),
+        class("reviews", RuleMatch::Reviews, "lane = \"high\""),
+        class("events", RuleMatch::Events, "lane = \"low\""),
+        default,
+    ];
     (before, after)
 }
 
-/// Returns a class of the gate's preset.
-fn of_preset<'a>(
-    preset: PresetClass,
-    defaults: &GateDefaults,
-    class: &impl Fn(&str, RuleMatch) -> Class<'a>,
-) -> Class<'a> {
-    let PresetClass { name, matcher, bucket, lane, within, own_bucket_only, hold, cost, hides_by_403 } = preset;
-    let (by, cost) = cost::of_preset(cost, defaults.kind, defaults.dialect);
-    let class = class(name, RuleMatch::Patterns(Box::new(matcher))).with(|policy| {
-        policy.cost = cost;
-        policy.bucket = bucket.map(|bucket| bucket.at(defaults.share));
-        (policy.lane, policy.own_bucket_only) = (lane, own_bucket_only);
-        policy.backoff.hold = hold.unwrap_or(policy.backoff.hold);
-    });
-    let mut failures = class.failures.clone();
-    failures.statuses.retain(|status| !(hides_by_403 && *status == 403));
-    Class { within: within.map(str::to_owned), cost: by, failures, ..class }
-}
-
-/// Tells each bucket the largest cost of a call that it is charged for.
+/// Sets the largest cost of a call for each bucket.
 pub(super) fn fit_costs(classes: &mut [Class<'_>], gate_bucket: &mut Option<BucketPolicy>) {
     let charged = |class: &Class<'_>| class.policy.lane != Lane::Exempt;
     let of_gate = classes.iter().filter(|class| charged(class) && !class.policy.own_bucket_only);
@@ -221,17 +212,18 @@ pub(super) fn fit_costs(classes: &mut [Class<'_>], gate_bucket: &mut Option<Buck
     for place in 0..classes.len() {
         let Some(mut bucket) = classes.get(place).map(|class| class.policy.bucket) else { continue };
         let name = classes[place].name().to_owned();
-        let inside = classes.iter().filter(|class| charged(class) && is_within(class, &name, classes));
+        let inside =
+            classes.iter().filter(|class| charged(class) && outward(class, classes).any(|outer| outer.name() == name));
         cost::fit(&mut bucket, &format!("the bucket of {name:?}"), inside.map(|class| (class.policy.cost, &class.at)));
         classes[place].policy.bucket = bucket;
     }
 }
 
-/// True if a class is the one of this name, or is within it through others.
-fn is_within(class: &Class<'_>, name: &str, classes: &[Class<'_>]) -> bool {
+/// Returns a class and its outer ones.
+fn outward<'c, 'a>(class: &'c Class<'a>, classes: &'c [Class<'a>]) -> impl Iterator<Item = &'c Class<'a>> {
     let find = |name: &str| classes.iter().find(|class| class.name() == name);
-    let mut chain = std::iter::successors(Some(class), |class| class.within.as_deref().and_then(find));
-    chain.by_ref().take(classes.len()).any(|class| class.name() == name)
+    // A circle is reported elsewhere.
+    std::iter::successors(Some(class), move |class| find(class.within.as_deref()?)).take(classes.len())
 }
 
 /// Checks what classes mean to each other.
@@ -294,69 +286,42 @@ fn check_within(class: &Class<'_>, classes: &[Class<'_>]) {
     }
 }
 
-/// The classes as the limiter and the classifier want them.
-#[derive(Debug)]
-pub(super) struct Numbered {
-    policies: Vec<ClassPolicy>,
-    /// The sharing of their buckets, by place.
-    shared: Vec<Option<SharedPolicy>>,
-    pub(super) traits: Vec<Traits>,
-    pub(super) rules: Vec<Rule>,
-    pub(super) failures: Vec<Failures>,
-    pub(super) revalidate: Vec<bool>,
-    pub(super) reach: Vec<Reach>,
-    /// True for classes that remember failures for each credential.
-    pub(super) callers_apart: Vec<bool>,
-    pub(super) keys: Vec<Option<KeyParts>>,
+fn id_of(classes: &[Class<'_>], name: &str) -> Option<ClassId> {
+    let place = classes.iter().position(|class| class.name() == name)?;
+    u16::try_from(place).ok().map(ClassId)
 }
 
-// === impl Numbered ===
-
-impl Numbered {
-    /// Adds the classes to the policy of their gate.
-    pub(super) fn join(&self, policy: Policy) -> Policy {
-        let mut policy = Policy { classes: self.policies.clone(), ..policy };
-        for (class, shared) in policy.classes.iter_mut().zip(&self.shared) {
-            if let (Some(bucket), Some(shared)) = (&mut class.bucket, shared) {
-                bucket.shared = u16::try_from(policy.shared.len()).ok().map(SharedId);
-                policy.shared.push(Arc::new(shared.clone()));
-            }
+/// Adds checked classes to the policy of their gate, numbered by their place.
+pub(super) fn join(classes: &[Class<'_>], policy: &mut Policy) {
+    for class in classes {
+        let within = class.within.as_deref().and_then(|name| id_of(classes, name));
+        let mut joined = ClassPolicy { within, ..class.policy.clone() };
+        if let (Some(bucket), Some(shared)) = (&mut joined.bucket, &class.shared) {
+            bucket.shared = u16::try_from(policy.shared.len()).ok().map(SharedId);
+            policy.shared.push(Arc::new(shared.clone()));
         }
-        policy
+        policy.classes.push(joined);
     }
 }
 
-/// Numbers checked classes by their place.
-pub(super) fn numbered(classes: &[Class<'_>], gate_bucket: Option<BucketPolicy>, one_at_a_time: bool) -> Numbered {
-    let id = |name: &str| {
-        let ids = classes.iter().zip(0_u16..);
-        ids.clone().find(|(class, _)| class.name() == name).map(|(_, id)| ClassId(id))
-    };
-    let policies = classes
-        .iter()
-        .map(|class| ClassPolicy { within: class.within.as_deref().and_then(id), ..class.policy.clone() });
-    let traits = classes.iter().zip(strictness(classes, gate_bucket)).map(|(class, strictness)| Traits {
+/// Returns what the classifier is to know of each class.
+pub(super) fn traits(classes: &[Class<'_>], gate: &Policy) -> Vec<Traits> {
+    let remembers =
+        |class: &ClassPolicy| gate.one_at_a_time || class.per_key.is_some() || class.backoff.strategy != Strategy::Off;
+    let traits = |(class, strictness): (&Class<'_>, u16)| Traits {
         exempt: class.policy.lane == Lane::Exempt,
-        remembers: one_at_a_time || class.policy.per_key.is_some() || class.policy.backoff.strategy != Strategy::Off,
+        remembers: remembers(&class.policy),
         strictness,
         cost: class.cost,
-    });
-    let rules = classes.iter().zip(0_u16..).filter_map(|(class, id)| {
-        let matching = class.matching.clone()?;
-        Some(Rule { class: ClassId(id), matching })
-    });
-    Numbered {
-        policies: policies.collect(),
-        shared: classes.iter().map(|class| class.shared.clone()).collect(),
-        traits: traits.collect(),
-        rules: rules.collect(),
-        failures: classes.iter().map(|class| class.failures.clone()).collect(),
-        revalidate: classes.iter().map(|class| class.revalidate).collect(),
-        reach: reach(classes.iter().map(|class| class.matching.as_ref())),
-        // Of an object that is written by one at a time there is one key.
-        callers_apart: classes.iter().map(|class| !one_at_a_time && class.counts_denials()).collect(),
-        keys: classes.iter().map(|class| class.key.clone()).collect(),
-    }
+    };
+    classes.iter().zip(strictness(classes, gate.bucket)).map(traits).collect()
+}
+
+/// Returns what each class matches, if it matches anything.
+pub(super) fn rules(classes: &[Class<'_>]) -> Vec<Rule> {
+    let rule =
+        |class: &Class<'_>| Some(Rule { class: id_of(classes, class.name())?, matching: class.matching.clone()? });
+    classes.iter().filter_map(rule).collect()
 }
 
 /// Ranks classes for calls with an ambiguous path: a lower lane is stricter, and in a lane a
@@ -364,15 +329,8 @@ pub(super) fn numbered(classes: &[Class<'_>], gate_bucket: Option<BucketPolicy>,
 fn strictness(classes: &[Class<'_>], gate_bucket: Option<BucketPolicy>) -> Vec<u16> {
     let rate = |class: &Class<'_>| {
         let gate = gate_bucket.filter(|_| !class.policy.own_bucket_only).map(|bucket| bucket.rate);
-        let mut least = gate.unwrap_or(f64::INFINITY);
-        let mut next = Some(class);
-        // As long as the chain can be at all.
-        for _ in classes {
-            let Some(class) = next else { break };
-            least = class.policy.bucket.map_or(least, |bucket| least.min(bucket.rate));
-            next = class.within.as_deref().and_then(|name| classes.iter().find(|class| class.name() == name));
-        }
-        least
+        let own = outward(class, classes).filter_map(|class| class.policy.bucket).map(|bucket| bucket.rate);
+        own.fold(gate.unwrap_or(f64::INFINITY), f64::min)
     };
     let mut order: Vec<(usize, Lane, f64)> =
         classes.iter().enumerate().map(|(place, class)| (place, class.policy.lane, rate(class))).collect();

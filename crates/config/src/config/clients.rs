@@ -1,4 +1,4 @@
-//! Reads how the clients of a gate show who they are.
+//! Reads the clients' proof of identity.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::cursor::Cursor;
 use crate::spec::{Clients, Credentials, Gate, ListenerTls, Source, Tokens};
 
-/// Reads `clients` of a gate, if it asks its clients who they are.
+/// Reads `clients` of a gate, if it is there.
 pub(super) fn clients(gate: &Cursor<'_>, upstream: Option<&Source>) -> Option<Clients> {
     let at = gate.optional("clients")?;
     let usual = upstream.filter(|upstream| upstream.has_identity()).unwrap_or(&Source::InCluster);
@@ -19,12 +19,8 @@ pub(super) fn read(at: &Cursor<'_>, usual: &Source) -> Clients {
     let reviewed = at.unused_if(tokens == Tokens::Off, "tokens = \"off\": none are asked for", &at.at("tokens"));
     let audiences: Vec<String> = reviewed.get("audiences", Vec::new());
     at.check_each("audiences", &audiences, |audience| audience.is_empty().then(|| "expected an audience".to_owned()));
-    let cache = reviewed.get("cache", CACHE);
-    if !CACHES.contains(&cache) {
-        at.at("cache").problem(format!(
-            "is {cache:?}, expected a time from 1s to 5m: a token that was revoked is let in for as long"
-        ));
-    }
+    let expected = "a time from 1s to 5m: a token that was revoked is let in for as long";
+    let cache = reviewed.get_if("cache", CACHE, |cache| CACHES.contains(cache), expected);
     let api = reviewed.get("api", usual.clone());
     if !api.has_identity() {
         at.at("api").problem(
@@ -51,18 +47,18 @@ pub(super) fn read(at: &Cursor<'_>, usual: &Source) -> Clients {
     Clients { tokens, audiences, certificates, cache, allowed, api }
 }
 
-/// Checks what knowing clients needs besides: a connection that keeps what they show to itself, and
+/// Checks what knowing clients needs besides: a connection safe from readers, and
 /// names of those who may use the gate's own identity.
 pub(super) fn check(gate: &Gate, at: &Cursor<'_>) {
-    let Some(clients) = &gate.clients else { return };
+    let Some(clients) = &gate.access.clients else { return };
     let at_clients = at.at("clients");
-    check_certificates(clients, gate.tls.as_ref(), &at_clients, &at.at("tls"));
-    if clients.tokens == Tokens::Review && gate.tls.is_none() && !gate.is_local() {
+    check_certificates(clients, gate.access.tls.as_ref(), &at_clients, &at.at("tls"));
+    if clients.tokens == Tokens::Review && gate.access.tls.is_none() && !gate.is_local() {
         at_clients.at("tokens").given(&[&at.at("tls"), &at.at("listen")]).problem(
             "is \"review\", but without [tls] the clients' tokens would cross the network in the clear; expected [tls]",
         );
     }
-    if gate.credentials == Credentials::Inject && clients.allowed.is_none() {
+    if gate.identity.credentials == Credentials::Inject && clients.allowed.is_none() {
         at_clients.at("allowed").given(&[&at.at("credentials")]).missing(
             ", but with credentials = \"inject\" every client that is known, which may be every pod of the cluster, would act with the \
              gate's identity; expected the names of those who may, such as [\"system:serviceaccount:NAMESPACE:*\"]",
@@ -70,7 +66,7 @@ pub(super) fn check(gate: &Gate, at: &Cursor<'_>) {
     }
 }
 
-/// Checks that clients are asked for the certificates by which they are to be known.
+/// Checks that the listener asks for the certificates of clients.
 pub(super) fn check_certificates(clients: &Clients, tls: Option<&ListenerTls>, at: &Cursor<'_>, at_tls: &Cursor<'_>) {
     if clients.certificates && tls.is_none_or(|tls| tls.client_ca.is_none()) {
         at.at("certificates").given(&[at_tls]).problem(

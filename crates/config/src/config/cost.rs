@@ -13,9 +13,9 @@ use crate::limit::policy::{BucketPolicy, Cost};
 use crate::limit::words::Words;
 
 words! {
-    /// The things that a bucket counts.
+    /// The unit of a bucket.
     pub(super) enum Counts {
-        /// The tokens that each call costs.
+        /// Tokens: the cost of each call.
         Tokens = "tokens",
         /// Calls, whatever they cost.
         Calls = "calls",
@@ -23,20 +23,21 @@ words! {
 }
 
 /// Reads the cost of a class's calls, and its bounds.
-pub(super) fn cost(at: &Cursor<'_>, base: (CostBy, Cost), kind: ApiKind, dialect: Dialect) -> (CostBy, Cost) {
-    let by = at.get("cost", base.0);
+pub(super) fn cost(at: &Cursor<'_>, kind: ApiKind, dialect: Dialect) -> (CostBy, Cost) {
+    let by = at.get("cost", CostBy::Number(1));
     let reader = match by {
         CostBy::Number(_) => None,
         CostBy::Read(reader) => Some(reader),
     };
-    let needed = reader.and_then(|reader| needed(reader, kind, dialect));
-    if let Some((needed, reader)) = needed.zip(reader) {
+    if let Some(reader) = reader
+        && let Some(needed) = needed(reader, kind, dialect)
+    {
         at.at("cost").problem(format!("is {:?}, which only a gate with {needed} reads", reader.word()));
     }
     let most =
         at.unused_if(reader.is_none(), "it bounds a cost that is read from the call, not a number", &at.at("cost"));
-    let usual = if by == base.0 { base.1.most } else { reader.map_or(1, most_of) };
-    let most: NonZeroU32 = most.get("most_cost", NonZeroU32::from(NonZeroU16::new(usual).unwrap_or(NonZeroU16::MIN)));
+    let usual = NonZeroU16::new(reader.map_or(1, most_of)).unwrap_or(NonZeroU16::MIN);
+    let most: NonZeroU32 = most.get("most_cost", usual.into());
     let most = u16::try_from(most.get()).unwrap_or_else(|_| {
         at.at("most_cost").problem(format!("is {most}, expected at most {}", u16::MAX));
         u16::MAX
@@ -47,19 +48,7 @@ pub(super) fn cost(at: &Cursor<'_>, base: (CostBy, Cost), kind: ApiKind, dialect
     }
 }
 
-/// Returns the cost of a preset's class and its bounds. Where the gate cannot read it from the
-/// call, every call costs as the dearest.
-pub(super) fn of_preset(by: CostBy, kind: ApiKind, dialect: Dialect) -> (CostBy, Cost) {
-    match by {
-        CostBy::Read(reader) if needed(reader, kind, dialect).is_none() => {
-            (by, Cost { least: 1, most: most_of(reader) })
-        }
-        CostBy::Read(reader) => (CostBy::Number(most_of(reader)), Cost::fixed(most_of(reader))),
-        CostBy::Number(tokens) => (by, Cost::fixed(tokens)),
-    }
-}
-
-/// Returns the setting that a gate needs for this reader and does not have.
+/// Returns the missing setting of a gate with this reader.
 fn needed(reader: CostReader, kind: ApiKind, dialect: Dialect) -> Option<&'static str> {
     match reader {
         CostReader::List if kind != ApiKind::Kubernetes => Some("kind = \"kubernetes\""),
@@ -69,9 +58,9 @@ fn needed(reader: CostReader, kind: ApiKind, dialect: Dialect) -> Option<&'stati
     }
 }
 
-/// Returns the most that calls cost by a reader where the file does not say: the seats that
+/// Returns the default highest cost by a reader: the seats that
 /// kube-apiserver gives a list at most, GitHub's points for a mutation, a small launch.
-pub(super) const fn most_of(reader: CostReader) -> u16 {
+const fn most_of(reader: CostReader) -> u16 {
     match reader {
         CostReader::List => 10,
         CostReader::Graphql => 5,
@@ -79,7 +68,7 @@ pub(super) const fn most_of(reader: CostReader) -> u16 {
     }
 }
 
-/// Tells a bucket the largest cost of the calls that it is charged for. `calls` gives for each
+/// Sets the largest cost of a bucket's calls. `calls` gives for each
 /// class of them its cost and its table, where an error is shown.
 pub(super) fn fit<'c, 'a: 'c>(
     bucket: &mut Option<BucketPolicy>,

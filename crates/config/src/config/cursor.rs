@@ -4,47 +4,72 @@
 //! [`Record`](super::record::Record) notes each key that was asked for, so that all others are
 //! known to be mistakes, and the value in force.
 
+mod reports;
+
+use std::fmt::Debug;
 use std::path::PathBuf;
 
 use toml::Value;
 
-use super::files::Holds;
+use super::files::FileContent;
 use super::path::Path;
 use super::report::Report;
-use super::shape::{Shape, describe};
+use super::shape::Shape;
 
 /// A place in the configuration, and the value there, if there is one.
 #[derive(Clone, Debug)]
 pub(super) struct Cursor<'a> {
     value: Option<&'a Value>,
+    /// The preset's value here.
+    preset: Option<&'a Value>,
     pub(super) path: Path,
     report: &'a Report<'a>,
     effect: Effect,
-    /// The keys that what is reported here depends on.
+    /// The keys on whose correctness a report depends.
     given: Vec<Path>,
 }
 
-/// The effect that the keys below a place have.
+/// The effect of the keys below a place.
 #[derive(Clone, Debug)]
 enum Effect {
     /// Their own.
     Full,
     /// None, because of what another key says.
     None { why: String, because: Path },
-    /// None, which is reported already.
+    /// None, as reported already.
     NoneAsReported,
 }
 
-/// A type that a key can have.
+/// A type of key.
 pub(super) trait TomlValue: Sized {
     /// The form of its values in TOML.
     const SHAPE: Shape;
 
-    /// Reads `value`, which stands at `at`. Reports what is wrong with it and returns `None`.
+    /// Reads the value at `at`. Reports what is wrong with it and returns `None`.
     fn read(value: &Value, at: &Cursor<'_>) -> Option<Self>;
 
     /// Returns the value as a configuration would say it.
     fn write(&self) -> Value;
+}
+
+/// A type of key in the form of text.
+pub(super) trait TextValue: Sized {
+    /// Reads the text. The error says what is wrong with it.
+    fn parse(text: &str) -> Result<Self, String>;
+
+    fn text(&self) -> String;
+}
+
+impl<T: TextValue> TomlValue for T {
+    const SHAPE: Shape = Shape::Text;
+
+    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
+        at.accept(T::parse(at.expect(value.as_str(), value, "text in quotes")?))
+    }
+
+    fn write(&self) -> Value {
+        self.text().into()
+    }
 }
 
 // === Places ===
@@ -52,17 +77,31 @@ pub(super) trait TomlValue: Sized {
 impl<'a> Cursor<'a> {
     /// Starts at the whole configuration.
     pub(super) fn root(value: &'a Value, report: &'a Report<'a>) -> Self {
-        Self { value: Some(value), path: Path::default(), report, effect: Effect::Full, given: Vec::new() }
+        let value = Some(value);
+        Self { value, preset: None, path: Path::default(), report, effect: Effect::Full, given: Vec::new() }
+    }
+
+    /// Goes on with a preset's value beneath this one.
+    pub(super) fn with_preset(&self, preset: &'a Value) -> Self {
+        Self { preset: Some(preset), ..self.clone() }
     }
 
     /// Goes to the key `name` of this table.
     pub(super) fn at(&self, name: &str) -> Self {
-        Self { value: self.value.and_then(|value| value.get(name)), path: self.path.key(name), ..self.clone() }
+        let below = |value: Option<&'a Value>| value.and_then(|value| value.get(name));
+        Self { value: below(self.value), preset: below(self.preset), path: self.path.key(name), ..self.clone() }
     }
 
     /// Goes to an element of this list.
     pub(super) fn item(&self, index: usize) -> Self {
-        Self { value: self.value.and_then(|value| value.get(index)), path: self.path.index(index), ..self.clone() }
+        let value = self.value.and_then(|value| value.get(index));
+        Self { value, preset: None, path: self.path.index(index), ..self.clone() }
+    }
+
+    /// Goes to the table of this list that has the name.
+    pub(super) fn named(&self, name: &str) -> Option<Self> {
+        let length = self.value.and_then(Value::as_array).map_or(0, Vec::len);
+        (0..length).map(|index| self.item(index)).find(|item| item.text("name") == Some(name))
     }
 
     /// True if something is here, right or wrong.
@@ -89,7 +128,7 @@ impl<'a> Cursor<'a> {
         self.value.and_then(Value::as_str) == Some(word)
     }
 
-    /// True if something is here that asks for more than `off`, `false` and `auto` do.
+    /// True for any value but `off`, `false`, `auto` and the empty text.
     pub(super) fn is_asked_for(&self) -> bool {
         let idle =
             |value: &Value| value.as_bool() == Some(false) || matches!(value.as_str(), Some("off" | "auto" | ""));
@@ -99,6 +138,15 @@ impl<'a> Cursor<'a> {
     /// True if nothing is here, or the empty text.
     pub(super) fn is_absent_or_empty(&self) -> bool {
         self.value.is_none_or(|value| value.as_str() == Some(""))
+    }
+
+    pub(super) fn without_preset(&self) -> Self {
+        Self { preset: None, ..self.clone() }
+    }
+
+    /// True if the preset has a table here.
+    pub(super) fn has_preset_table(&self) -> bool {
+        self.preset.is_some_and(Value::is_table)
     }
 
     /// True if this table has the key, right or wrong.
@@ -111,7 +159,7 @@ impl<'a> Cursor<'a> {
         !self.report.has_problems() && self.value.is_none_or(|root| self.report.record().unknown(root).is_empty())
     }
 
-    /// Reads on for keys that have no effect if `condition` holds, because of `why`, which the key
+    /// Reads on for keys without an effect if `condition` holds, because of `why`, as the key
     /// `because` says.
     pub(super) fn unused_if(&self, condition: bool, why: impl Into<String>, because: &Self) -> Self {
         let none = Effect::None { why: why.into(), because: because.path.clone() };
@@ -119,13 +167,13 @@ impl<'a> Cursor<'a> {
         Self { effect, ..self.clone() }
     }
 
-    /// Returns this place for a report that only holds if nothing is wrong with these keys: one
+    /// Returns this place for a report to drop if one of these keys is wrong: one
     /// mistake is one problem.
     pub(super) fn given(&self, keys: &[&Self]) -> Self {
         Self { given: keys.iter().map(|key| key.path.clone()).collect(), ..self.clone() }
     }
 
-    fn has_effect(&self) -> bool {
+    pub(super) fn has_effect(&self) -> bool {
         matches!(self.effect, Effect::Full)
     }
 }
@@ -133,32 +181,47 @@ impl<'a> Cursor<'a> {
 // === Values ===
 
 impl<'a> Cursor<'a> {
-    /// Reads a key; `None` if it is absent or wrong.
+    /// Reads a key, or what a preset has for it; `None` if it is absent or wrong.
     pub(super) fn read<T: TomlValue>(&self, name: &str) -> Option<T> {
         self.report.record().key(&self.path, name, T::SHAPE);
         let at = self.at(name);
-        let value = at.value?;
         if !self.has_effect() {
             // An empty text is as good as none.
-            if !(T::SHAPE == Shape::Text && at.is_absent_or_empty()) {
+            if at.is_present() && !(T::SHAPE == Shape::Text && at.is_absent_or_empty()) {
                 at.has_no_effect();
             }
             return None;
         }
-        match at.report.scalar(&at.path, value, T::SHAPE) {
+        let own = at.value.and_then(|value| match at.report.scalar(&at.path, value, T::SHAPE) {
             Some(scalar) => T::read(&scalar, &at),
             None => T::read(value, &at),
-        }
+        });
+        own.or_else(|| T::read(at.preset?, &at))
     }
 
-    /// Reads a key that has a default.
+    /// Reads a key with a default.
     pub(super) fn get<T: TomlValue>(&self, name: &str, default: T) -> T {
         let value = self.read(name).unwrap_or(default);
         self.in_force(name, &value);
         value
     }
 
-    /// Reads a key that may have a default.
+    /// Reads a key with a default, and reports a value that does not fit.
+    pub(super) fn get_if<T: TomlValue + Debug>(
+        &self,
+        name: &str,
+        default: T,
+        fits: impl FnOnce(&T) -> bool,
+        expected: &str,
+    ) -> T {
+        let value = self.get(name, default);
+        if !fits(&value) {
+            self.at(name).problem(format!("is {value:?}, expected {expected}"));
+        }
+        value
+    }
+
+    /// Reads a key, perhaps with a default.
     pub(super) fn option<T: TomlValue>(&self, name: &str, default: Option<T>) -> Option<T> {
         let value = self.read(name).or(default);
         if let Some(value) = &value {
@@ -167,7 +230,7 @@ impl<'a> Cursor<'a> {
         value
     }
 
-    /// Reads a key that must be there unless it has a default; `need` says what for.
+    /// Reads a required key, unless it has a default; `need` says what for.
     pub(super) fn needed<T: TomlValue>(&self, name: &str, default: Option<T>, need: &str) -> Option<T> {
         let value = self.option(name, default);
         if value.is_none() && !self.has(name) && self.has_effect() {
@@ -176,14 +239,14 @@ impl<'a> Cursor<'a> {
         value
     }
 
-    /// Reads the name of a file that will be read; the empty name is none.
-    pub(super) fn file(&self, name: &str, holds: Holds) -> Option<PathBuf> {
+    /// Reads the name of a file to read; the empty name is none.
+    pub(super) fn file(&self, name: &str, holds: FileContent) -> Option<PathBuf> {
         let path = self.get::<Option<PathBuf>>(name, None)?;
         self.report.file(path.clone(), holds, &self.at(name).path);
         Some(path)
     }
 
-    /// Records the value in force of a key that was read, where reading alone does not tell it.
+    /// Records the value in force of a key, where reading alone does not tell it.
     pub(super) fn in_force<T: TomlValue>(&self, name: &str, value: &T) {
         if self.has_effect() {
             self.report.record().set(&self.path, name, T::SHAPE, value.write());
@@ -199,22 +262,29 @@ impl<'a> Cursor<'a> {
         self.open(name, Shape::Table)
     }
 
-    /// Opens a table in whose place `off` may stand.
+    /// Opens a table, or `off` in its place.
     pub(super) fn table_or_off(&self, name: &str) -> Self {
         self.open(name, Shape::TableOrOff)
     }
 
-    /// Opens the table of a limit, which `off` removes.
+    /// Opens the table of a limit, or `off` in its place. Nothing of it is in force if there is none.
     pub(super) fn limit(&self, name: &str) -> Self {
-        self.open(name, Shape::Limit)
+        self.limit_over(name, false)
     }
 
-    /// Opens a table in whose place text may stand, and that has no defaults.
+    /// Opens the table of a limit; the limit may be there without it.
+    pub(super) fn limit_over(&self, name: &str, is_there: bool) -> Self {
+        let at = self.open(name, Shape::Limit);
+        let is_there = at.is_table() || (is_there || at.has_preset_table()) && !at.is_off();
+        at.unused_if(!is_there, "", &at)
+    }
+
+    /// Opens a table without defaults, or text in its place.
     pub(super) fn table_or_text(&self, name: &str) -> Self {
         self.open(name, Shape::TableOrText)
     }
 
-    /// Reads the key that the text stands for.
+    /// Reads a key, or the text in place of its table.
     pub(super) fn name_or_text(&self, name: &str) -> Option<String> {
         let read = self.read(name);
         let text = self.value.and_then(Value::as_str).filter(|_| self.has_effect()).map(str::to_owned);
@@ -231,17 +301,10 @@ impl<'a> Cursor<'a> {
         self.value.and_then(|value| value.get(name)).and_then(Value::as_str)
     }
 
-    /// Opens a table that has no defaults: `None` if it is absent.
+    /// Opens a table without defaults: `None` if it is absent.
     pub(super) fn optional(&self, name: &str) -> Option<Self> {
         self.report.record().key(&self.path, name, Shape::Table);
         self.has(name).then(|| self.table(name)).filter(Self::is_present)
-    }
-
-    /// Goes on in the table of a limit that starts from `base`. Where there is no limit, because of
-    /// `off` or because neither table nor base gives one, nothing of it is in force.
-    pub(super) fn over<T>(&self, base: Option<T>) -> (Self, Option<T>) {
-        let base = base.filter(|_| !self.is_off());
-        (self.unused_if(base.is_none() && !self.is_table(), "", self), base)
     }
 
     fn open(&self, name: &str, shape: Shape) -> Self {
@@ -281,7 +344,7 @@ impl<'a> Cursor<'a> {
         names.map(|name| (name.as_str(), at.table(name))).filter(|(_, table)| table.is_table()).collect()
     }
 
-    /// Returns the tables of a list (`[[classes]]`), which come into force as they are
+    /// Returns the tables of a list (`[[classes]]`). They come into force as they are
     /// [entered](Self::enter).
     pub(super) fn list(&self, name: &str) -> Vec<Self> {
         self.report.record().open(&self.path, name, Shape::ListOfTables, true);
@@ -296,65 +359,6 @@ impl<'a> Cursor<'a> {
     pub(super) fn enter(&self) {
         if let Some((list, name)) = self.path.split_last() {
             self.report.record().open(&list, name, Shape::Table, true);
-        }
-    }
-}
-
-// === Reports ===
-
-impl<'a> Cursor<'a> {
-    /// Reports that the value here is wrong.
-    pub(super) fn problem(&self, message: impl Into<String>) {
-        self.tell(message.into(), false);
-    }
-
-    /// Reports that the key here is wrong, whatever its value.
-    pub(super) fn key_problem(&self, message: impl Into<String>) {
-        self.tell(message.into(), true);
-    }
-
-    /// Reports that the key here is missing; `rest` follows the word.
-    pub(super) fn missing(&self, rest: impl std::fmt::Display) {
-        self.given(&[self]).problem(format!("is missing{rest}"));
-    }
-
-    fn has_no_effect(&self) {
-        if let Effect::None { why, because } = &self.effect {
-            let at = Self { given: vec![because.clone()], ..self.clone() };
-            at.key_problem(format!("has no effect: {why}"));
-        }
-    }
-
-    fn tell(&self, message: String, at_key: bool) {
-        if !matches!(self.effect, Effect::NoneAsReported) {
-            self.report.problem(&self.path, message, at_key, &self.given);
-        }
-    }
-
-    /// Reports something that works, but should be known.
-    pub(super) fn warn(&self, message: impl Into<String>) {
-        self.report.warn(&self.path, message);
-    }
-
-    /// Reports that `value` is not what was expected, unless it was `found` to be that.
-    pub(super) fn expect<T>(&self, found: Option<T>, value: &Value, expected: &str) -> Option<T> {
-        if found.is_none() {
-            self.problem(format!("is {}, expected {expected}", self.describe(value)));
-        }
-        found
-    }
-
-    /// Returns a value for a message; where a secret may have been put by mistake only its kind.
-    fn describe(&self, value: &Value) -> String {
-        if value.is_str() && self.path.may_hold_a_secret() { "text".to_owned() } else { describe(value) }
-    }
-
-    /// Reports each text of the list `name` of which `fault` finds one.
-    pub(super) fn check_each(&self, name: &str, texts: &[String], fault: impl Fn(&str) -> Option<String>) {
-        for (index, text) in texts.iter().enumerate() {
-            if let Some(fault) = fault(text) {
-                self.at(name).item(index).problem(format!("is {text:?}, {fault}"));
-            }
         }
     }
 }

@@ -11,48 +11,48 @@ use toml::Value;
 
 pub(super) use self::interception::check_interception;
 use self::interception::{Pin, ca};
-use super::cursor::{Cursor, TomlValue};
-use super::files::Holds;
-use super::names::{address, listen};
-use super::presets::Preset;
+use super::cursor::{Cursor, TextValue, TomlValue};
+use super::files::FileContent;
+use super::names::{self, address, listen};
 use super::problems::{alternatives, did_you_mean};
 use super::shape::Shape;
 use super::url;
 use crate::classify::ApiKind;
 use crate::limit::words::Words;
-use crate::spec::{Egress, HostPattern, HostSet, Hosts, Listen, PlainHttp, Settings, Unlisted, has_valid_port};
+use crate::spec::{
+    Egress, HostFate, HostPattern, HostSet, Hosts, Listen, PlainHttp, Settings, has_valid_port, is_loopback,
+};
 
 /// Reads the egress listener, if there is one.
 pub(super) fn egress(root: &Cursor<'_>) -> Option<Egress> {
     let at = root.optional("egress")?;
     let Listener(listen) = at.get("listen", Listener(Some(Listen::Tcp(LISTEN))));
-    let Names(names) = at.get("names", Names(Vec::new()));
+    let NameListeners(names) = at.get("names", NameListeners(Vec::new()));
     let of_proxy =
         at.unused_if(listen.is_none(), "clients show it to the proxy, of which there is none", &at.at("listen"));
-    let others = at.get("others", Unlisted::Tunnel);
+    let others = at.get("others", HostFate::Tunnel);
     let tunnel = at.get("tunnel", Vec::new());
     let ports: Vec<u32> = at.get("ports", vec![443]);
-    let metadata = at.get("metadata", Unlisted::Refuse);
+    let metadata = at.get("metadata", HostFate::Refuse);
     let via: String = at.get("via", String::new());
-    let token_file = of_proxy.file("token_file", Holds::Secret);
-    let max_connections = at.get("max_connections", 1000);
-    let max_origins = at.get("max_origins", 128);
+    let token_file = of_proxy.file("token_file", FileContent::Secret);
+    let max_connections = at.get_if("max_connections", 1000, |number| *number > 0, "at least 1");
+    let max_origins = at.get_if("max_origins", 128, |number| *number > 0, "at least 1");
     let idle_origin = at.get("idle_origin", IDLE_ORIGIN);
     let tls = shared::tls(&of_proxy);
-    let is_local = listen.as_ref().is_none_or(is_local);
+    let is_local = listen.as_ref().is_none_or(Listen::is_local);
     let clients = shared::clients(&of_proxy, tls.as_ref(), &names, is_local);
     let ca = ca(&at.table("ca"));
     check_via(&via, listen.as_ref(), &at.at("via"));
-    check_listens(listen.as_ref(), &names, &at);
-    for (key, number) in [("max_connections", max_connections), ("max_origins", max_origins)] {
-        if number == 0 {
-            at.at(key).problem("is 0, expected at least 1");
-        }
+    if listen.is_none() && names.is_empty() {
+        at.at("listen").given(&[&at.at("names")]).problem(
+            "is \"off\", and so is names: nothing would listen; expected an address for one of the two, or no [egress]",
+        );
     }
     if idle_origin < Duration::from_secs(1) {
         at.at("idle_origin").problem("expected at least \"1s\"");
     }
-    if metadata == Unlisted::Tunnel {
+    if metadata == HostFate::Tunnel {
         at.at("metadata").warn(
             "is \"tunnel\": whatever reaches the listener gets at the credentials that the machine's metadata service gives out",
         );
@@ -82,22 +82,6 @@ pub(super) fn egress(root: &Cursor<'_>) -> Option<Egress> {
     })
 }
 
-fn is_local(listen: &Listen) -> bool {
-    match listen {
-        Listen::Tcp(address) => address.ip().is_loopback(),
-        Listen::Unix(_) => true,
-    }
-}
-
-/// Checks that there is a way in.
-fn check_listens(listen: Option<&Listen>, names: &[Listen], at: &Cursor<'_>) {
-    if listen.is_none() && names.is_empty() {
-        at.at("listen").given(&[&at.at("names")]).problem(
-            "is \"off\", and so is names: nothing would listen; expected an address for one of the two, or no [egress]",
-        );
-    }
-}
-
 fn check_ports(ports: &[u32], at: &Cursor<'_>) -> Vec<u16> {
     if ports.is_empty() {
         at.problem("is an empty list, expected ports at which listed hosts speak TLS, such as [443]");
@@ -112,34 +96,13 @@ fn check_ports(ports: &[u32], at: &Cursor<'_>) -> Vec<u16> {
     ports.iter().enumerate().filter_map(port).collect()
 }
 
-/// Checks that the proxy on the way out is one, and not this listener itself.
+/// Checks the proxy on the way out, which must not be this listener.
 fn check_via(via: &str, listen: Option<&Listen>, at: &Cursor<'_>) {
     if via.is_empty() {
         return;
     }
-    if let Some(fault) = url::secret(via, "which everyone would see who reads the configuration") {
-        at.problem(format!("{fault}, expected a proxy that asks for none, such as \"http://proxy.example:3128\""));
-        return;
-    }
-    let url: Option<http::Uri> = via.parse().ok();
-    let is_proxy = |url: &http::Uri| {
-        matches!(url.scheme_str(), Some("http" | "https" | "socks5"))
-            && matches!(url.path(), "" | "/")
-            && url.query().is_none()
-    };
-    let Some(url) = url.filter(|url| is_proxy(url) && url.host().is_some_and(|host| !host.is_empty())) else {
-        at.problem(format!("is {via:?}, expected a proxy such as \"http://proxy.example:3128\""));
-        return;
-    };
-    if !url.authority().is_some_and(has_valid_port) {
-        at.problem(format!(
-            "is {via:?}, which {}, expected a proxy such as \"http://proxy.example:3128\"",
-            url::NO_PORT
-        ));
-        return;
-    }
-    let host = url.host().unwrap_or_default().trim_matches(['[', ']']);
-    let is_loopback = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+    let Some(url) = at.accept(proxy(via)) else { return };
+    let is_loopback = is_loopback(url.host().unwrap_or_default().trim_matches(['[', ']']));
     if let Some(Listen::Tcp(own)) = listen
         && is_loopback
         && url.port_u16().unwrap_or(80) == own.port()
@@ -148,12 +111,29 @@ fn check_via(via: &str, listen: Option<&Listen>, at: &Cursor<'_>) {
     }
 }
 
+/// Reads the URL of a proxy.
+fn proxy(via: &str) -> Result<http::Uri, String> {
+    if let Some(fault) = url::secret(via, "which everyone would see who reads the configuration") {
+        return Err(format!("{fault}, expected a proxy that asks for none, such as {PROXY}"));
+    }
+    let is_proxy = |url: &http::Uri| {
+        matches!(url.scheme_str(), Some("http" | "https" | "socks5"))
+            && matches!(url.path(), "" | "/")
+            && url.query().is_none()
+            && url.host().is_some_and(|host| !host.is_empty())
+    };
+    let url = via.parse().ok().filter(is_proxy);
+    let url = url.ok_or_else(|| format!("is {via:?}, expected a proxy such as {PROXY}"))?;
+    if url.authority().is_some_and(has_valid_port) {
+        return Ok(url);
+    }
+    Err(format!("is {via:?}, which {}, expected a proxy such as {PROXY}", url::NO_PORT))
+}
+
 /// Reads the hosts of a gate, in place of its upstream; `place` is its place in the file.
-pub(super) fn hosts(at: &Cursor<'_>, kind: ApiKind, place: Option<usize>) -> Option<Hosts> {
-    let is_meant = is_meant(at, place);
+pub(super) fn hosts(at: &Cursor<'_>, kind: ApiKind, place: Option<usize>, is_meant: bool) -> Option<Hosts> {
     let own = at.unused_if(!is_meant, "it is for a gate with hosts only", &at.at("hosts"));
-    let of_preset = set_of_preset(at).filter(|_| is_meant).map(|set| vec![HostPattern::Set(set)]);
-    let patterns: Option<Vec<HostPattern>> = at.option("hosts", of_preset);
+    let patterns: Option<Vec<HostPattern>> = own.option("hosts", None);
     let except = own.get("except", Vec::new());
     let intercept = own.get("intercept", false);
     let plain = own.get("plain", PlainHttp::Upgrade);
@@ -190,17 +170,6 @@ pub(super) fn hosts(at: &Cursor<'_>, kind: ApiKind, place: Option<usize>) -> Opt
     Some(hosts)
 }
 
-/// True if a gate is reached through the egress listener: it has hosts, or the preset of a
-/// provider and nothing else that says where its calls go.
-pub(super) fn is_meant(at: &Cursor<'_>, place: Option<usize>) -> bool {
-    at.has("hosts") || (place.is_some() && !at.has("upstream") && set_of_preset(at).is_some())
-}
-
-/// Returns the hosts of the provider whose preset the gate has.
-fn set_of_preset(at: &Cursor<'_>) -> Option<HostSet> {
-    Preset::ALL.into_iter().find(|preset| at.at("preset").is_word(preset.word()))?.hosts()
-}
-
 fn check_connect_to(host: &str, to: &str, hosts: &Hosts, at: &Cursor<'_>) {
     if hosts.find(host).is_none() {
         at.given(&[at]).problem(format!("has {host:?}, which is not one of the gate's hosts"));
@@ -213,7 +182,7 @@ fn check_connect_to(host: &str, to: &str, hosts: &Hosts, at: &Cursor<'_>) {
     }
 }
 
-/// Reads on for keys that have no place beside hosts, because of `why`.
+/// Reads on for keys without a place beside hosts, because of `why`.
 pub(super) fn beside_hosts<'a>(at: &Cursor<'a>, has_hosts: bool, why: &str) -> Cursor<'a> {
     at.unused_if(has_hosts, why, &at.at("hosts"))
 }
@@ -233,7 +202,7 @@ pub(super) fn check_upstream_tls(gate: &Cursor<'_>) {
     }
 }
 
-/// Warns of gates that no call can reach, because other gates or `tunnel` have all of their hosts.
+/// Warns of unreachable gates: other gates or `tunnel` have all of their hosts.
 pub(super) fn warn_of_unreachable(settings: &Settings, root: &Cursor<'_>) {
     let Some(egress) = &settings.egress else { return };
     let mut gates: Vec<_> =
@@ -252,31 +221,20 @@ pub(super) fn warn_of_unreachable(settings: &Settings, root: &Cursor<'_>) {
     }
 }
 
-impl TomlValue for HostPattern {
-    const SHAPE: Shape = Shape::Text;
-
-    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
-        let text = at.expect(value.as_str(), value, "text in quotes")?;
+impl TextValue for HostPattern {
+    fn parse(text: &str) -> Result<Self, String> {
         if text.starts_with('@') {
             let set = HostSet::ALL.into_iter().find(|set| set.word() == text);
-            if set.is_none() {
-                let expected = alternatives(HostSet::WORDS);
-                let near = did_you_mean(text, HostSet::WORDS);
-                at.problem(format!("is {text:?}, expected {expected}{near}"));
-            }
-            return set.map(Self::Set);
+            let expected = alternatives(HostSet::WORDS);
+            let near = did_you_mean(text, HostSet::WORDS);
+            return set.map(Self::Set).ok_or_else(|| format!("is {text:?}, expected {expected}{near}"));
         }
-        match pattern_fault(text) {
-            None => Some(Self::Labels(text.to_owned())),
-            Some(fault) => {
-                at.problem(format!("is {text:?}, {fault}"));
-                None
-            }
-        }
+        pattern_fault(text)
+            .map_or_else(|| Ok(Self::Labels(text.to_owned())), |fault| Err(format!("is {text:?}, {fault}")))
     }
 
-    fn write(&self) -> Value {
-        self.to_string().into()
+    fn text(&self) -> String {
+        self.to_string()
     }
 }
 
@@ -310,67 +268,55 @@ fn pattern_fault(text: &str) -> Option<&'static str> {
 /// The address of the listener.
 struct Listener(Option<Listen>);
 
-impl TomlValue for Listener {
-    const SHAPE: Shape = Shape::Text;
-
-    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
-        match at.expect(value.as_str(), value, "text in quotes")? {
-            "off" => Some(Self(None)),
-            text if text.starts_with("unix:") => listen(text, at).map(Some).map(Self),
-            text => {
-                let address = address(text, at, ", \"unix:/path/of/a.sock\" or \"off\"")?;
-                Some(Self(Some(Listen::Tcp(address))))
-            }
-        }
+impl TextValue for Listener {
+    fn parse(text: &str) -> Result<Self, String> {
+        let listen = match text {
+            "off" => None,
+            text if text.starts_with("unix:") => Some(listen(text)?),
+            text => Some(Listen::Tcp(address(text, ", \"unix:/path/of/a.sock\" or \"off\"")?)),
+        };
+        Ok(Self(listen))
     }
 
-    fn write(&self) -> Value {
-        self.0.as_ref().map_or_else(|| "off".to_owned(), ToString::to_string).into()
+    fn text(&self) -> String {
+        self.0.as_ref().map_or_else(|| "off".to_owned(), ToString::to_string)
     }
 }
 
-/// The addresses of the listeners that are reached by the names of hosts.
-struct Names(Vec<Listen>);
+/// The listeners for hosts by name.
+struct NameListeners(Vec<Listen>);
 
-impl TomlValue for Names {
+impl TomlValue for NameListeners {
     const SHAPE: Shape = Shape::Addresses;
 
     fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
         if value.as_str() == Some("off") {
             return Some(Self(Vec::new()));
         }
-        let texts = match value {
-            Value::Array(_) => Vec::<String>::read(value, at)?,
-            _ => vec![at.expect(value.as_str(), value, "\"off\", or a list of addresses")?.to_owned()],
-        };
-        if texts.is_empty() {
-            at.problem("is an empty list, expected at least one address, or \"off\"");
-        }
-        let read = |(index, text): (usize, &String)| {
-            let at = if value.is_array() { at.item(index) } else { at.clone() };
-            let address = address(text, &at, ", or \"off\"")?;
-            if !address.ip().is_loopback() {
-                let expected = "expected an address of loopback, to which the pod's hosts file leads names";
-                at.problem(format!("is {text:?}, {expected}"));
-            }
-            Some(Listen::Tcp(address))
-        };
-        Some(Self(texts.iter().enumerate().filter_map(read).collect()))
+        names::listeners(value, at, ", or \"off\"", loopback).map(Self)
     }
 
     fn write(&self) -> Value {
         match self.0.as_slice() {
             [] => "off".into(),
-            all => all.iter().map(ToString::to_string).collect::<Vec<_>>().write(),
+            _ => self.0.write(),
         }
     }
+}
+
+/// Reads an address of loopback.
+fn loopback(text: &str) -> Result<Listen, String> {
+    let address = address(text, ", or \"off\"")?;
+    let expected = "expected an address of loopback, to which the pod's hosts file leads names";
+    if address.ip().is_loopback() { Ok(Listen::Tcp(address)) } else { Err(format!("is {text:?}, {expected}")) }
 }
 
 /// The reasons why keys have no place beside hosts.
 pub(super) const LISTENER: &str = "clients reach a gate with hosts through the listener of [egress]";
 pub(super) const NO_IDENTITY: &str = "a forward proxy lends no identity, as all who reach it would act with it";
 pub(super) const REAL_NAMES: &str = "clients of a gate with hosts use the names of the APIs themselves";
-/// Stands for the upstream of a gate with hosts; a name that RFC 6761 keeps from existing.
+const PROXY: &str = "\"http://proxy.example:3128\"";
+/// The stand-in upstream of a gate with hosts, a reserved name of RFC 6761.
 pub(super) const NO_UPSTREAM: &str = "https://egress.invalid";
 
 const LISTEN: std::net::SocketAddr = std::net::SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8003);

@@ -1,4 +1,4 @@
-//! The files that a configuration names, looked at before anything starts, so that `check` and
+//! The files named by a configuration, looked at before anything starts, so that `check` and
 //! `run` say the same of them.
 
 use std::fs;
@@ -8,24 +8,24 @@ use std::time::SystemTime;
 
 use super::problems::Problem;
 
-/// A file that the configuration names.
+/// A file named by the configuration.
 #[derive(Clone, Debug)]
 pub(super) struct NamedFile {
     pub(super) path: PathBuf,
-    pub(super) holds: Holds,
-    /// The problem that it may turn out to have, located where its name stands.
+    pub(super) holds: FileContent,
+    /// Its possible problem, located at its name.
     pub(super) problem: Problem,
 }
 
-/// The time in which a certificate is valid.
+/// The lifetime of a certificate.
 pub(super) type Life = RangeInclusive<SystemTime>;
 
-/// The content that a file must have.
+/// The required content of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Holds {
+pub(super) enum FileContent {
     /// PEM certificates of CAs.
     Certificate,
-    /// A PEM certificate that is shown, and those between it and its root.
+    /// A PEM certificate to show, and those between it and its root.
     Chain,
     /// A PEM private key.
     Key,
@@ -37,11 +37,11 @@ impl NamedFile {
     /// Returns what is wrong with the file now. Its content is never shown.
     pub(super) fn problem(&self) -> Option<Problem> {
         let (expected, is_in): (_, fn(&[u8]) -> bool) = match self.holds {
-            Holds::Certificate | Holds::Chain => {
+            FileContent::Certificate | FileContent::Chain => {
                 ("a PEM file with a certificate", |all| has(all, b"-----BEGIN CERTIFICATE-----"))
             }
-            Holds::Key => ("a PEM file with a private key", |all| has(all, b"PRIVATE KEY-----")),
-            Holds::Secret => ("a file with the secret in it", |all| !all.trim_ascii().is_empty()),
+            FileContent::Key => ("a PEM file with a private key", |all| has(all, b"PRIVATE KEY-----")),
+            FileContent::Secret => ("a file with the secret in it", |all| !all.trim_ascii().is_empty()),
         };
         let shown = self.path.display();
         let message = match fs::read(&self.path) {
@@ -52,12 +52,12 @@ impl NamedFile {
         Some(self.problem.with_message(message))
     }
 
-    /// Returns a problem if the certificate that is shown, or all of the CAs, are not valid now.
+    /// Returns a problem if the certificate, or all of the CAs, are not valid now.
     pub(super) fn expired(&self, now: SystemTime, lives: impl Fn(&[u8]) -> Vec<Life>) -> Option<Problem> {
         let of_file = match self.holds {
-            Holds::Chain => 1,
-            Holds::Certificate => usize::MAX,
-            Holds::Key | Holds::Secret => return None,
+            FileContent::Chain => 1,
+            FileContent::Certificate => usize::MAX,
+            FileContent::Key | FileContent::Secret => return None,
         };
         let content = fs::read(&self.path).ok()?;
         let shown = self.path.display();

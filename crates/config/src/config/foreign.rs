@@ -4,38 +4,36 @@ use super::path::Path;
 use super::problems::{Problem, Text};
 use crate::yaml::{self, Node};
 
-/// Returns the problem of a file that is no configuration but something else that is known here.
+/// Recognises a file of another kind in place of a configuration.
 pub(super) fn configuration(text: &Text, is_broken: bool) -> Option<Problem> {
-    if is_broken {
-        return other_language(
-            text,
-            "[gates.kubernetes] on a line of its own, and keys such as upstream = \"in_cluster\" below it",
-        );
-    }
-    let is_scenario = ["controllers", "leases"].iter().any(|key| text.has(key)) && !text.has("gates");
-    is_scenario.then(|| {
-        let message = format!(
-            "is a scenario, expected a configuration with [gates.NAME]; to play it: tidegate simulate {}",
-            text.name
-        );
-        Problem::of_file(&text.name, Path::default(), message)
-    })
+    let example = "[gates.kubernetes] on a line of its own, and keys such as upstream = \"in_cluster\" below it";
+    let message = format!(
+        "is a scenario, expected a configuration with [gates.NAME]; to play it: tidegate simulate {}",
+        text.name
+    );
+    if is_broken { other_language(text, example) } else { is_scenario(text).then(|| of_file(text, message)) }
 }
 
-/// Returns the problem of a file that is no scenario but something else that is known here.
+/// Recognises a file of another kind in place of a scenario.
 pub(super) fn scenario(text: &Text, is_broken: bool) -> Option<Problem> {
-    if is_broken {
-        return other_language(text, "[[controllers]] on a line of its own, and keys such as objects = 100 below it");
-    }
-    let is_configuration = text.has("gates") && !["controllers", "leases"].iter().any(|key| text.has(key));
-    is_configuration.then(|| {
-        let message = format!(
-            "is a configuration, expected a scenario with [[controllers]]; to try its limits: tidegate simulate SCENARIO --config {}",
-            text.name
-        );
-        Problem::of_file(&text.name, Path::default(), message)
-    })
+    let example = "[[controllers]] on a line of its own, and keys such as objects = 100 below it";
+    let message = format!(
+        "is a configuration, expected a scenario with [[controllers]]; to try its limits: tidegate simulate SCENARIO --config {}",
+        text.name
+    );
+    let is_configuration = text.has("gates") && !SCENARIO.iter().any(|key| text.has(key));
+    if is_broken { other_language(text, example) } else { is_configuration.then(|| of_file(text, message)) }
 }
+
+fn is_scenario(text: &Text) -> bool {
+    SCENARIO.iter().any(|key| text.has(key)) && !text.has("gates")
+}
+
+fn of_file(text: &Text, message: String) -> Problem {
+    Problem::of_file(&text.name, Path::default(), message)
+}
+
+const SCENARIO: [&str; 2] = ["controllers", "leases"];
 
 /// Recognises what is not TOML but another language; `expected` shows how TOML says it.
 fn other_language(text: &Text, expected: &str) -> Option<Problem> {
@@ -48,5 +46,5 @@ fn other_language(text: &Text, expected: &str) -> Option<Problem> {
         (None, true) => "is JSON, expected".to_owned(),
         (None, false) => "is YAML, expected".to_owned(),
     };
-    Some(Problem::of_file(&text.name, Path::default(), format!("{is} TOML: {expected}")))
+    Some(of_file(text, format!("{is} TOML: {expected}")))
 }

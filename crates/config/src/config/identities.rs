@@ -1,11 +1,9 @@
-//! Finds the identity that the limits of each class are split by: client, credential, account or
+//! Finds the identity behind the limits of each class: client, credential, account or
 //! action.
 //!
 //! A call arrives with one identity, so all that meters a class must be split by the same: its
 //! bucket and slots, the buckets of the classes that it is within, and the gate's unless the class
 //! has its own bucket only.
-
-use std::iter;
 
 use super::cursor::Cursor;
 use crate::api::Scope;
@@ -72,8 +70,7 @@ fn split_by(policy: &Policy, class: &ClassPolicy) -> Vec<Per> {
     }
     let bucket = |bucket: &Option<BucketPolicy>| bucket.map(|bucket| bucket.per);
     let slots = |slots: &Option<InFlight>| slots.map(|slots| slots.per);
-    let outer = |class: &&ClassPolicy| policy.classes.get(usize::from(class.within?.0));
-    let within = iter::successors(Some(class), outer).take(policy.classes.len()).map(|class| bucket(&class.bucket));
+    let within = policy.outward(class).map(|class| bucket(&class.bucket));
     let gate = if class.own_bucket_only { None } else { bucket(&policy.bucket) };
     let others = [gate, bucket(&policy.retry_bucket), slots(&policy.in_flight), slots(&class.in_flight)];
     within.chain(others).flatten().filter(|per| per.is_by_identity()).collect()

@@ -1,4 +1,4 @@
-//! Reads `key = [...]`: the parts that the keys of a gate or a class are made of.
+//! Reads `key = [...]`: the parts of the keys of a gate or a class.
 
 use toml::Value;
 

@@ -10,7 +10,7 @@ use toml::{Table, Value};
 use super::path::Path;
 use super::problems::{Problem, Text, Variable};
 
-/// Returns the variables that set keys, in order of their names, and what is wrong with the others.
+/// Returns the variables for keys, in order of their names, and the problems of the others.
 pub(super) fn variables(env: &[(String, String)]) -> (Vec<Variable>, Vec<Problem>) {
     let mut variables = Vec::new();
     let mut problems = Vec::new();
@@ -27,7 +27,7 @@ pub(super) fn variables(env: &[(String, String)]) -> (Vec<Variable>, Vec<Problem
     (variables, problems)
 }
 
-/// Returns the variables that look like tidegate's, but that nothing reads.
+/// Returns unread variables with names like tidegate's.
 pub(super) fn strays(env: &[(String, String)]) -> Vec<String> {
     let is_stray = |name: &str, value: &str| {
         squeezed(name).starts_with("TIDEGATE")
@@ -50,12 +50,12 @@ fn is_of_a_service(name: &str, value: &str) -> bool {
     has(&["_SERVICE_HOST", "_SERVICE_PORT"]) || is_url || (has(&["_PORT_"]) && has(&["_TCP_", "_UDP_", "_SCTP_"]))
 }
 
-/// Returns the letters and digits of a name, which is all that misspelt variables may have right.
+/// Returns the letters and digits of a name: a misspelt variable may have only them right.
 pub(super) fn squeezed(name: &str) -> String {
     name.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_uppercase()).collect()
 }
 
-/// Returns the variable that sets the key at `path`.
+/// Returns the variable for the key at `path`.
 pub(super) fn name_of(path: &Path) -> String {
     path.0.iter().fold(PREFIX.to_uppercase(), |name, step| name + SEPARATOR + &step.to_uppercase())
 }
@@ -88,7 +88,7 @@ fn fault_of_value(value: &str) -> Option<&'static str> {
     value.contains(char::REPLACEMENT_CHARACTER).then_some("is not UTF-8 text")
 }
 
-/// Checks that no variable sets a table of which another sets a key.
+/// Reports variables for a table and for a key of it at once.
 fn clashes(variables: &[Variable], problems: &mut Vec<Problem>) {
     for pair in variables.windows(2) {
         let [one, other] = pair else { continue };
@@ -122,7 +122,7 @@ pub(super) fn layered(text: &Text, variables: &[Variable]) -> Result<Value, Vec<
 
 /// Puts a table over another: tables are merged, everything else is replaced. (The `config` crate
 /// would do so too, but makes text of the file's dates.)
-fn overlay(below: &mut Table, above: Table) {
+pub(super) fn overlay(below: &mut Table, above: Table) {
     for (key, value) in above {
         match (below.get_mut(&key), value) {
             (Some(Value::Table(below)), Value::Table(above)) => overlay(below, above),
@@ -135,7 +135,7 @@ fn overlay(below: &mut Table, above: Table) {
 
 const PREFIX: &str = "tidegate";
 const SEPARATOR: &str = "__";
-/// The variable that names the file.
+/// The variable with the name of the file.
 pub(super) const FILE: &str = "TIDEGATE_CONFIG";
 
 #[cfg(test)]

@@ -15,41 +15,32 @@ use crate::api::Failures;
 use crate::classify::{ApiKind, FairBy};
 use crate::limit::policy::{Adapt, Backoff, BucketPolicy, Combine, InFlight, Per, QueuePolicy, Strategy};
 
-/// Reads a bucket: `base` with what the table changes.
-pub(super) fn bucket(at: &Cursor<'_>, base: Option<BucketPolicy>) -> Option<BucketPolicy> {
-    let (at, base) = at.over(base);
-    let base_rate = base.map(|base| Rate::per_second(base.rate));
-    let written = at.needed("rate", base_rate, "the bucket needs a rate");
+/// Reads a bucket.
+pub(super) fn bucket(at: &Cursor<'_>) -> Option<BucketPolicy> {
+    let written: Option<Rate> = at.needed("rate", None, "the bucket needs a rate");
     let written = written.filter(|rate| is_rate(*rate, &at.at("rate")));
-    let bucket = sized(&at, base, written.map(Rate::in_a_second), false);
-    let counts = if base.is_none_or(|base| base.counts_costs) { Counts::Tokens } else { Counts::Calls };
-    let counts_costs = at.get("counts", counts) == Counts::Tokens;
+    let bucket = sized(at, written.map(Rate::in_a_second), false);
+    let counts_costs = at.get("counts", Counts::Tokens) == Counts::Tokens;
     bucket.map(|bucket| BucketPolicy { counts_costs, ..bucket })
 }
 
 /// Reads the retry bucket beside the gate's `bucket`. A rate of its own is a number; `auto` opens
 /// from a part of the bucket's rate.
-pub(super) fn retry_bucket(
-    at: &Cursor<'_>,
-    base: Option<BucketPolicy>,
-    bucket: Option<BucketPolicy>,
-) -> Option<BucketPolicy> {
-    let (at, base) = at.over(base);
-    let usual = |base: BucketPolicy| Some(Rate::per_second(base.rate)).filter(|_| !base.opens);
-    let written = at.needed("rate", base.map(|base| RateOrAuto(usual(base))), "the bucket needs a rate");
+pub(super) fn retry_bucket(at: &Cursor<'_>, bucket: Option<BucketPolicy>) -> Option<BucketPolicy> {
+    let written = at.needed("rate", None, "the bucket needs a rate");
     let opens = written == Some(RateOrAuto(None));
     let rate = match written {
         Some(RateOrAuto(Some(rate))) => Some(rate).filter(|rate| is_rate(*rate, &at.at("rate"))).map(Rate::in_a_second),
         Some(RateOrAuto(None)) => Some(bucket.map_or(CLOSED, |bucket| bucket.rate * CLOSED_SHARE)),
         None => None,
     };
-    let bucket = sized(&at, base, rate, opens);
-    at.unused_if(true, "a retry bucket counts calls, whatever they cost", &at).get("counts", Counts::Calls);
+    let bucket = sized(at, rate, opens);
+    at.unused_if(true, "a retry bucket counts calls, whatever they cost", at).get("counts", Counts::Calls);
     bucket
 }
 
-/// Returns the retry bucket as `combine` can use it: one from which tokens are reserved on arrival
-/// does not know which of the calls will succeed, and `auto` is client-go's rate.
+/// Returns the retry bucket in a form for `combine`. Under `max_of` tokens are reserved on arrival,
+/// before it is known if a call succeeds, so that `auto` stands for client-go's rate there.
 pub(super) fn combined(retry_bucket: Option<BucketPolicy>, combine: Combine) -> Option<BucketPolicy> {
     retry_bucket.map(|bucket| match combine {
         Combine::MaxOf if bucket.opens => BucketPolicy { rate: CLIENT_GO, opens: false, ..bucket },
@@ -58,16 +49,15 @@ pub(super) fn combined(retry_bucket: Option<BucketPolicy>, combine: Combine) -> 
 }
 
 /// Reads the rest of a bucket with this rate, except what it counts.
-fn sized(at: &Cursor<'_>, base: Option<BucketPolicy>, rate: Option<f64>, opens: bool) -> Option<BucketPolicy> {
-    let burst: Option<NonZeroU32> = at.needed("burst", base.map(|base| base.burst), "the bucket needs a burst");
-    let per = at.get("per", base.map_or(Per::Gate, |base| base.per));
-    let starts_empty = base.is_some_and(|base| base.starts_empty);
-    let start = at.get("start", if starts_empty { Start::Empty } else { Start::Full });
+fn sized(at: &Cursor<'_>, rate: Option<f64>, opens: bool) -> Option<BucketPolicy> {
+    let burst: Option<NonZeroU32> = at.needed("burst", None, "the bucket needs a burst");
+    let per = at.get("per", Per::Gate);
+    let start = at.get("start", Start::Full);
     let adapt_at = at.limit("adapt");
     if opens && adapt_at.is_table() {
         adapt_at.key_problem("has no effect: the rate is \"auto\"");
     }
-    let adapt = adapt(&adapt_at, rate, &at.at("rate"), base.and_then(|base| base.adapt));
+    let adapt = adapt(&adapt_at, rate, &at.at("rate"));
     let rate = rate?;
     let burst = burst?;
     if takes_centuries(rate, burst) {
@@ -92,14 +82,18 @@ pub(super) fn is_rate(written: Rate, at: &Cursor<'_>) -> bool {
     fits
 }
 
-/// Reads how far a rate gives way. A floor that comes from elsewhere is at most the rate.
-fn adapt(at: &Cursor<'_>, rate: Option<f64>, rate_at: &Cursor<'_>, base: Option<Adapt>) -> Option<Adapt> {
-    let (at, base) = at.over(base.map(|base| rate.map_or(base.floor, |rate| base.floor.min(rate))));
-    let written = at.needed("floor", base.map(Rate::per_second), "a rate that adapts needs one")?;
+/// Reads how far a rate gives way. A preset's floor is at most the rate.
+fn adapt(at: &Cursor<'_>, rate: Option<f64>, rate_at: &Cursor<'_>) -> Option<Adapt> {
+    let written: Rate = at.needed("floor", None, "a rate that adapts needs one")?;
     let floor = written.in_a_second();
     let rate = rate?;
+    if !at.has("floor") {
+        let floor = floor.min(rate);
+        at.in_force("floor", &Rate::per_second(floor));
+        return Some(Adapt { floor });
+    }
     let fits = floor > 0.0 && floor <= rate;
-    if !fits && at.is_table() {
+    if !fits {
         let message =
             format!("is {}, expected calls per second above 0 and at most the rate, {rate:?}", written.describe());
         at.at("floor").given(&[rate_at]).problem(message);
@@ -107,15 +101,14 @@ fn adapt(at: &Cursor<'_>, rate: Option<f64>, rate_at: &Cursor<'_>, base: Option<
     fits.then_some(Adapt { floor })
 }
 
-/// Reads slots: `base` with what the table changes.
-pub(super) fn in_flight(at: &Cursor<'_>, base: Option<InFlight>) -> Option<InFlight> {
-    let (at, base) = at.over(base);
-    let max = at.needed("max", base.map(|base| base.max), "how many calls may be in flight");
-    let per = at.get("per", base.map_or(Per::Gate, |base| base.per));
+/// Reads slots.
+pub(super) fn in_flight(at: &Cursor<'_>) -> Option<InFlight> {
+    let max = at.needed("max", None, "how many calls may be in flight");
+    let per = at.get("per", Per::Gate);
     Some(InFlight { max: max?, per })
 }
 
-/// Reads the backoff of a gate or class, from `base` (the preset's, or the gate's).
+/// Reads the backoff of a gate or class; `base` has the defaults beneath its preset.
 pub(super) fn backoff(at: &Cursor<'_>, base: &(Backoff, Failures)) -> (Backoff, Failures) {
     let strategy = strategy(at, base.0.strategy);
     let hold = at.get("hold", base.0.hold);
@@ -138,9 +131,13 @@ pub(super) fn backoff(at: &Cursor<'_>, base: &(Backoff, Failures)) -> (Backoff, 
     (Backoff { strategy, hold, forget_after }, failures)
 }
 
-/// Returns what a gate starts from: the preset's strategy.
-pub(super) fn preset_backoff(strategy: Strategy, failures: Failures) -> (Backoff, Failures) {
-    (Backoff { strategy, hold: HOLD, forget_after: longest(strategy).saturating_mul(2) }, failures)
+/// Returns the backoff of a gate without a preset. A client that leaves an API server has
+/// given up on it; a client that leaves an external API may have polled for as long as it meant to
+/// (docs/internals/design.md, "Outcomes").
+pub(super) fn no_backoff(kind: ApiKind) -> (Backoff, Failures) {
+    let failures =
+        Failures { statuses: vec![429, 500, 502, 503, 504], transport: true, left: kind == ApiKind::Kubernetes };
+    (Backoff { strategy: Strategy::Off, hold: HOLD, forget_after: Duration::ZERO }, failures)
 }
 
 fn strategy(at: &Cursor<'_>, base: Strategy) -> Strategy {
@@ -149,7 +146,8 @@ fn strategy(at: &Cursor<'_>, base: Strategy) -> Strategy {
         Strategy::FastSlow { .. } => StrategyWord::FastSlow,
         Strategy::Off => StrategyWord::Off,
     };
-    let word = at.get("strategy", if at.is_off() { StrategyWord::Off } else { from });
+    let word = if at.is_off() { StrategyWord::Off } else { at.get("strategy", from) };
+    at.in_force("strategy", &word);
     let why = format!("the strategy is {}", word.write());
     let only = |strategy| at.unused_if(word != strategy, why.as_str(), &at.at("strategy"));
     let exponential = exponential(&only(StrategyWord::Exponential), base);
@@ -168,7 +166,8 @@ fn exponential(at: &Cursor<'_>, from: Strategy) -> Strategy {
     };
     let base = at.get("base", from.0);
     let max = at.get("max", from.1);
-    let jitter = at.get("jitter", from.2);
+    let fits = |jitter: &f64| (0.0..=1.0).contains(jitter) || !at.is_present();
+    let jitter = at.get_if("jitter", from.2, fits, "a fraction from 0 to 1");
     if !at.is_present() {
         return Strategy::Exponential { base, max, jitter }; // as checked where it comes from
     }
@@ -178,9 +177,6 @@ fn exponential(at: &Cursor<'_>, from: Strategy) -> Strategy {
     if max < base {
         let key = if at.has("max") { "max" } else { "base" };
         at.at(key).given(&[&at.at("base"), &at.at("max")]).problem(format!("max {max:?} is less than base {base:?}"));
-    }
-    if !(0.0..=1.0).contains(&jitter) {
-        at.at("jitter").problem(format!("is {jitter:?}, expected a fraction from 0 to 1"));
     }
     Strategy::Exponential { base, max, jitter }
 }
@@ -247,9 +243,9 @@ impl TomlValue for Failures {
     }
 }
 
-/// Reads the limits on waiting calls, and the flows that take turns.
-pub(super) fn queue(at: &Cursor<'_>, kind: ApiKind, max_wait: Duration) -> (QueuePolicy, FairBy) {
-    let max_wait = at.get("max_wait", max_wait);
+/// Reads the limits on waiting calls, and the division into flows.
+pub(super) fn queue(at: &Cursor<'_>, kind: ApiKind) -> (QueuePolicy, FairBy) {
+    let max_wait = at.get("max_wait", MAX_WAIT);
     let max_waiting = at.get("max_waiting", 10_000);
     let Bytes(max_waiting_bytes) = at.get("max_waiting_bytes", Bytes(16 << 20));
     let fair_by = at.get("fair_by", FairBy::Resource);
@@ -260,16 +256,16 @@ pub(super) fn queue(at: &Cursor<'_>, kind: ApiKind, max_wait: Duration) -> (Queu
     (QueuePolicy { max_wait, max_waiting, max_waiting_bytes, combine }, fair_by)
 }
 
-/// The part of the gate's bucket that retries have while they fail, if nothing else is said, and
-/// the rate where there is no bucket.
+/// The default share of retries in the gate's bucket while they fail; without a bucket, their rate.
 const CLOSED_SHARE: f64 = 0.05;
 const CLOSED: f64 = 2.5;
 /// The rate of client-go's bucket for retries.
 const CLIENT_GO: f64 = 10.0;
 /// Faster than any server, and what governor counts in nanoseconds.
 const FASTEST: f64 = 1e9;
-/// Buckets count in 64-bit nanoseconds, which last 584 years; a bucket that takes longer to fill
-/// does not fit.
+/// Buckets count in 64-bit nanoseconds: 584 years. A slower bucket does not fit.
 const LONGEST_FILL: f64 = 584.0 * 365.0 * 86_400.0;
+/// fabric8 gives up at 10 s, the API server's own queue at 15 s.
+const MAX_WAIT: Duration = Duration::from_secs(8);
 /// More pins the controller's worker.
 const HOLD: Duration = Duration::from_millis(100);

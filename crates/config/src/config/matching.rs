@@ -1,4 +1,4 @@
-//! Reads what a class matches: patterns that can match something, in words that exist.
+//! Reads the patterns of a class, and reports those without a possible match.
 
 mod patterns;
 
@@ -12,22 +12,24 @@ use crate::api::Verb;
 use crate::classify::{ApiKind, Matcher, PatternList, RuleMatch};
 use crate::dialect::{Dialect, service_names};
 
-/// Reads what a class matches, which is what `base` matches if its table does not say.
+/// Reads the calls of a class; `usual` is for a built-in class without a table.
 pub(super) fn matching(
     class: &Cursor<'_>,
-    base: Option<RuleMatch>,
+    usual: Option<RuleMatch>,
     kind: ApiKind,
     dialect: Dialect,
 ) -> Option<RuleMatch> {
     let why = "the class \"default\" takes whatever no other class matches";
-    let class = class.unused_if(base == Some(RuleMatch::Everything), why, &class.at("name"));
-    let (at, mut matcher) = match (class.optional("match"), base) {
-        (Some(at), _) => (at, Matcher::default()),
-        (None, Some(RuleMatch::Patterns(matcher))) => (class.table("match"), *matcher),
-        (None, base) => return base,
+    let class = class.unused_if(usual == Some(RuleMatch::Everything), why, &class.at("name"));
+    let at = match class.optional("match") {
+        // The patterns of a preset are not added to those of the file.
+        Some(at) => at.without_preset(),
+        None if class.at("match").has_preset_table() => class.table("match"),
+        None => return usual,
     };
+    let mut matcher = Matcher::default();
     for list in PatternList::ALL {
-        let patterns = at.read(list.word()).unwrap_or_else(|| matcher.get(list).to_vec());
+        let patterns = at.read::<Vec<String>>(list.word()).unwrap_or_default();
         if !patterns.is_empty() {
             at.in_force(list.word(), &patterns);
             let problem = why_nothing_matches(list, kind, dialect);
@@ -43,7 +45,7 @@ pub(super) fn matching(
             }
         }
     }
-    matcher.unfiltered = at.option("unfiltered", matcher.unfiltered);
+    matcher.unfiltered = at.option("unfiltered", None);
     if matcher.unfiltered.is_some() && dialect != Dialect::Aws {
         at.at("unfiltered").key_problem("matches nothing but calls to AWS: set dialect = \"aws\" on the gate");
     }
@@ -107,7 +109,7 @@ fn check_services(services: &[String], at: &Cursor<'_>) {
     }
 }
 
-/// Returns the verbs that calls can have.
+/// Returns the possible verbs of calls.
 fn verbs(kind: ApiKind) -> Vec<&'static str> {
     let all = Verb::ALL.into_iter().filter(|verb| *verb != Verb::Other);
     let kubernetes_only = [Verb::DeleteCollection, Verb::List, Verb::Proxy, Verb::Watch];

@@ -1,4 +1,4 @@
-//! Finds out what was meant by a key or a variable that does not exist.
+//! Finds the keys and variables meant by unknown ones.
 
 use super::layers::{FILE, name_of, squeezed};
 use super::path::Path;
@@ -6,7 +6,7 @@ use super::problems::{alternatives, nearest};
 use super::record::Record;
 use super::shape::Shape;
 
-/// Returns the keys that may be meant by the unknown key at `path`: the near one of its table, the
+/// Returns the possible meanings of the unknown key at `path`: the near one of its table, the
 /// one that is called so elsewhere, or of the same name in another table of its class or gate.
 pub(super) fn by_key(path: &Path, record: &Record) -> Vec<Path> {
     let Some((table, name)) = path.split_last() else { return Vec::new() };
@@ -40,15 +40,15 @@ pub(super) fn suggestion(path: &Path, meant: &[Path]) -> String {
     format!(" (did you mean {}?)", alternatives(&names.iter().map(String::as_str).collect::<Vec<_>>()))
 }
 
-/// A variable that is read.
+/// A known variable.
 #[derive(Clone, Debug)]
 pub(super) struct Variable {
     pub(super) name: String,
-    /// The key that it sets, unless it names the file.
+    /// Its key, unless it names the file.
     pub(super) key: Option<Path>,
 }
 
-/// Returns the variable that may be meant by one that nothing reads, by how it is written.
+/// Returns the possible meaning of an unread variable, by its spelling.
 pub(super) fn by_variable(name: &str, record: &Record) -> Option<Variable> {
     let word = squeezed(name);
     let word = word.strip_prefix("TIDEGATE").filter(|word| !word.is_empty())?;
@@ -81,7 +81,7 @@ impl Variable {
     }
 }
 
-/// Returns the tables among whose keys a key of `table` may belong: its class, its gate (outside
+/// Returns the possible homes of a key of `table`: its class, its gate (outside
 /// of all gates the first), the whole.
 fn homes(table: &Path, record: &Record) -> Vec<Path> {
     let upto = |steps: usize| table.0.get(..steps).map(|steps| steps.iter().cloned().collect::<Path>());
@@ -108,12 +108,12 @@ fn below(home: &Path, steps: &str) -> Path {
     steps.split('.').fold(home.clone(), |path, step| path.key(step))
 }
 
-/// Returns the key of a gate that other tools call by this name.
+/// Returns the key of a gate for this name in other tools.
 fn elsewhere(name: &str) -> Option<&'static str> {
     ELSEWHERE.iter().find(|(names, _)| names.contains(&name)).map(|(_, key)| *key)
 }
 
-/// Names of client-go, Envoy, nginx and others, with the key of a gate that does the same.
+/// Names of client-go, Envoy, nginx and others, with the key of the same meaning here.
 const ELSEWHERE: [(&[&str], &str); 7] = [
     (&["qps", "rps", "limit", "rate_limit", "requests_per_second", "calls_per_second"], "bucket.rate"),
     (&["max_in_flight", "max_inflight", "max_concurrent", "concurrency"], "in_flight.max"),
@@ -125,7 +125,7 @@ const ELSEWHERE: [(&[&str], &str); 7] = [
 ];
 
 impl Record {
-    /// Returns the keys that a variable can set.
+    /// Returns the keys in reach of variables.
     fn settable(&self) -> Vec<Path> {
         let is_value = |shape: Shape| {
             !matches!(

@@ -1,37 +1,52 @@
-//! Values that several sections have: names and addresses.
+//! Values of several sections: names and addresses.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use super::cursor::Cursor;
+use toml::Value;
+
+use super::cursor::{Cursor, TomlValue};
 use crate::spec::Listen;
 
 /// The form of names.
 pub(super) const SNAKE_CASE: &str = "snake_case: lower-case letters, digits and single underscores";
 
 /// Reads an IP address with a port; `or` says what else may stand there.
-pub(super) fn address(text: &str, at: &Cursor<'_>, or: &str) -> Option<SocketAddr> {
-    let address = text.parse();
-    if address.is_err() {
-        at.problem(format!(
-            "is {text:?}, expected an IP address with a port, such as \"127.0.0.1:8001\" or \"[::1]:8001\"{or}"
-        ));
-    }
-    address.ok()
+pub(super) fn address(text: &str, or: &str) -> Result<SocketAddr, String> {
+    let expected = "expected an IP address with a port, such as \"127.0.0.1:8001\" or \"[::1]:8001\"";
+    text.parse().map_err(|_| format!("is {text:?}, {expected}{or}"))
 }
 
-/// Reads a listener: an address, or a path that a Unix socket can have.
-pub(super) fn listen(text: &str, at: &Cursor<'_>) -> Option<Listen> {
+/// Reads a listener: an address, or a possible path of a Unix socket.
+pub(super) fn listen(text: &str) -> Result<Listen, String> {
     let Some(path) = text.strip_prefix("unix:") else {
-        return address(text, at, ", or \"unix:/path/of/a.sock\"").map(Listen::Tcp);
+        return address(text, ", or \"unix:/path/of/a.sock\"").map(Listen::Tcp);
     };
     if !path.starts_with('/') || path.ends_with('/') || path.len() > SOCKET_PATH {
-        at.problem(format!(
+        return Err(format!(
             "is \"unix:{path}\", expected \"unix:\" and an absolute path of at most {SOCKET_PATH} bytes"
         ));
-        return None;
     }
-    Some(Listen::Unix(PathBuf::from(path)))
+    Ok(Listen::Unix(PathBuf::from(path)))
+}
+
+/// Reads one listener, or a list of them; `or` says what may stand there in place of a list.
+pub(super) fn listeners(
+    value: &Value,
+    at: &Cursor<'_>,
+    or: &str,
+    listen: impl Fn(&str) -> Result<Listen, String>,
+) -> Option<Vec<Listen>> {
+    let Some(items) = value.as_array() else {
+        let text = at.expect(value.as_str(), value, "text in quotes, or a list of such")?;
+        return at.accept(listen(text)).map(|listen| vec![listen]);
+    };
+    if items.is_empty() {
+        at.problem(format!("is an empty list, expected at least one address{or}"));
+    }
+    let texts = Vec::<String>::read(value, at)?;
+    let read = |(index, text): (usize, &String)| at.item(index).accept(listen(text));
+    Some(texts.iter().enumerate().filter_map(read).collect())
 }
 
 /// True for a name as keys and environment variables can carry it.
@@ -41,6 +56,6 @@ pub(super) fn is_snake_case(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_lowercase()) && name.split('_').all(word) && name.len() <= 63
 }
 
-/// The length that `sockaddr_un` holds, less the end and what the socket is called while it is
+/// The length of `sockaddr_un`, less the end and the socket's name while it is
 /// made.
 const SOCKET_PATH: usize = 100;

@@ -1,11 +1,11 @@
-//! The origins of keys, for `explain`, which names the line that a limit stands in.
+//! The origins of keys: `explain` names the line of a limit.
 
 use std::fmt::Display;
 
 use super::path::Path;
 use super::problems::{Text, Variable};
 
-/// The file and the variables that the keys of a configuration come from.
+/// The file and the variables behind the keys of a configuration.
 #[derive(Debug)]
 pub struct Origins {
     text: Text,
@@ -19,7 +19,7 @@ impl Origins {
         Self { text, variables }
     }
 
-    /// Returns `FILE:LINE:COL` of the key, or the variable that sets it or something in it; `None`
+    /// Returns `FILE:LINE:COL` of the key, or the variable behind it or something in it; `None`
     /// if nothing does.
     pub fn of(&self, keys: &[&str]) -> Option<String> {
         self.at(&keys.iter().map(|key| (*key).to_owned()).collect())

@@ -1,10 +1,7 @@
 //! Reads where spans are sent by OpenTelemetry's protocol.
 
-use toml::Value;
-
-use super::cursor::{Cursor, TomlValue};
-use super::files::Holds;
-use super::shape::Shape;
+use super::cursor::{Cursor, TextValue};
+use super::files::FileContent;
 use super::url;
 use crate::spec::Otlp;
 
@@ -16,7 +13,7 @@ pub(super) fn otlp(root: &Cursor<'_>) -> Option<Otlp> {
         at.at("endpoint").missing(", expected the URL of a collector, such as \"http://127.0.0.1:4318\"");
     }
     let is_plain = endpoint.as_ref().is_some_and(|url| url.scheme_str() == Some("http"));
-    let ca = at.unused_if(is_plain, "the endpoint is http://", &at.at("endpoint")).file("ca", Holds::Certificate);
+    let ca = at.unused_if(is_plain, "the endpoint is http://", &at.at("endpoint")).file("ca", FileContent::Certificate);
     let sample = at.get("sample", 1.0);
     if !(0.0..=1.0).contains(&sample) {
         at.at("sample").problem(format!("is {sample}, expected a share of the calls, from 0 to 1"));
@@ -27,31 +24,22 @@ pub(super) fn otlp(root: &Cursor<'_>) -> Option<Otlp> {
 /// The URL of a collector.
 struct Endpoint(http::Uri);
 
-impl TomlValue for Endpoint {
-    const SHAPE: Shape = Shape::Text;
-
-    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
-        let text = at.expect(value.as_str(), value, "text in quotes")?;
-        let url = url::read(text, "for which there is no key; expected a collector beside the gate, which adds it");
-        match url {
-            Ok(url) if url.port_u16() == Some(GRPC) => {
-                at.problem(format!("is {text:?}, whose port is that of gRPC; expected the one of HTTP, {HTTP}"));
-                None
-            }
-            Ok(url) if url.path().trim_end_matches('/').ends_with("/v1/traces") => {
-                at.problem(format!("is {text:?}, expected it without /v1/traces, which the gate adds"));
-                None
-            }
-            Ok(url) => Some(Self(url)),
-            Err(fault) => {
-                at.problem(format!("{fault}, expected a URL such as \"http://127.0.0.1:4318\""));
-                None
-            }
+impl TextValue for Endpoint {
+    fn parse(text: &str) -> Result<Self, String> {
+        let secret = "for which there is no key; expected a collector beside the gate, which adds it";
+        let url = url::read(text, secret)
+            .map_err(|fault| format!("{fault}, expected a URL such as \"http://127.0.0.1:4318\""))?;
+        if url.port_u16() == Some(GRPC) {
+            return Err(format!("is {text:?}, whose port is that of gRPC; expected the one of HTTP, {HTTP}"));
         }
+        if url.path().trim_end_matches('/').ends_with("/v1/traces") {
+            return Err(format!("is {text:?}, expected it without /v1/traces, which the gate adds"));
+        }
+        Ok(Self(url))
     }
 
-    fn write(&self) -> Value {
-        self.0.to_string().into()
+    fn text(&self) -> String {
+        self.0.to_string()
     }
 }
 

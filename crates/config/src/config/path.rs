@@ -21,13 +21,13 @@ impl Path {
         self.key(&format!("[{index}]"))
     }
 
-    /// Returns the table or list that this is in, and the last step.
+    /// Returns its table or list, and the last step.
     pub(super) fn split_last(&self) -> Option<(Self, &str)> {
         let (last, above) = self.0.split_last()?;
         Some((Self(above.to_vec()), last))
     }
 
-    /// The table or list that this is in.
+    /// Its table or list.
     pub(super) fn parent(&self) -> Option<Self> {
         self.split_last().map(|(above, _)| above)
     }
@@ -40,7 +40,7 @@ impl Path {
         })
     }
 
-    /// True at and below a key that is about a secret, which is in a file of its own.
+    /// True at and below a key for a secret's file.
     pub(super) fn may_hold_a_secret(&self) -> bool {
         self.0.iter().any(|step| matches!(step.as_str(), "credential" | "password_file" | "token_file"))
     }

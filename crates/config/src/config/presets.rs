@@ -1,221 +1,249 @@
-//! Presets: numbers for a whole gate, each of which can be overridden.
+//! Presets: gates as a file would write them, each in a file of config/presets/.
+//!
+//! A preset has the keys of a gate and of its classes, and these:
+//! - `source`: the document of its provider's figures, and the day of reading it
+//! - `published`, in a bucket: the provider's figure. `rate` and `burst` are made of it, unless the
+//!   bucket has them: then they are for the whole figure. The gate takes a share of either
+//! - `uncounted`: the bucket of calls that the provider does not count if it answers 304. With it
+//!   the classes keep answers
+//! - `http`: the keys with other values for `kind = "http"`
+//! - `like`: the preset with the gate's other keys
+//! - `of`, in a class: the preset with the classes for this place
+//! - `hides_by_403`, in a class: true if a 403 may only mean that something is not there
+//! - `serial_writes`, in a class: true if the provider takes its writes one at a time
 
-mod classes;
-mod ec2;
 mod figures;
-mod providers;
 
+use std::mem;
 use std::num::NonZeroU32;
-use std::time::Duration;
 
-pub(super) use self::classes::{PresetBucket, PresetClass};
-use self::classes::{actions, list};
-use self::providers::Provider;
-use crate::api::{Failures, Scope, Signal};
+use serde::Deserialize;
+use toml::{Table, Value};
+
+use self::figures::{Figure, FigureSource, whole};
+use super::cursor::{Cursor, TomlValue};
+use super::layers::overlay;
+use super::shape::Shape;
+use super::values::one_of;
 use crate::classify::ApiKind;
 use crate::dialect::Dialect;
-use crate::limit::policy::{Adapt, BucketPolicy, InFlight, Per, Strategy};
-use crate::spec::{self, HostSet};
+use crate::limit::policy::BucketPolicy;
+use crate::spec;
 
-words! {
-    /// A preset by name (docs/configuration.md, "Presets").
-    pub(super) enum Preset {
-        /// The default preset.
-        Sidecar = "sidecar",
-        /// client-go's own limiter.
-        ClientGo = "client_go",
-        /// controller-runtime's before v0.21.
-        ControllerRuntime = "controller_runtime",
-        /// Crossplane's `--max-reconcile-rate`.
-        Crossplane = "crossplane",
-        /// AWS: each service as it counts, and those that publish nothing by how they answer.
-        Aws = "aws",
-        /// Amazon EC2, by action.
-        AwsEc2 = "aws_ec2",
-        /// Elastic Load Balancing.
-        AwsElb = "aws_elb",
-        /// Route 53.
-        AwsRoute53 = "aws_route53",
-        /// Azure Resource Manager.
-        AzureArm = "azure_arm",
-        /// Google Cloud.
-        Gcp = "gcp",
-        /// GitHub's documented limits.
-        Github = "github",
-        /// No limits.
-        None = "none",
+/// The name of a preset, and its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PresetName {
+    pub(super) word: &'static str,
+    file: &'static str,
+}
+
+/// A preset as its file says it.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Preset {
+    #[serde(skip)]
+    pub(super) word: &'static str,
+    like: Option<String>,
+    source: Option<FigureSource>,
+    /// The dialect of its provider's calls.
+    #[serde(skip)]
+    pub(super) dialect: Option<Dialect>,
+    #[serde(default)]
+    http: Table,
+    uncounted: Option<Table>,
+    #[serde(default)]
+    pub(super) classes: Vec<PresetClass>,
+    /// The keys of the gate.
+    #[serde(flatten)]
+    pub(super) gate: Table,
+}
+
+/// A class of a preset.
+#[derive(Debug, Deserialize)]
+pub(super) struct PresetClass {
+    of: Option<String>,
+    #[serde(skip)]
+    source: Option<FigureSource>,
+    #[serde(default)]
+    pub(super) hides_by_403: bool,
+    #[serde(default)]
+    serial_writes: bool,
+    #[serde(flatten)]
+    pub(super) keys: Table,
+}
+
+/// Embeds the file of each preset.
+macro_rules! embed {
+    ($($word:literal),+) => {
+        const WORDS: &[&str] = &[$($word),+];
+
+        impl PresetName {
+            /// All presets; the first is the default.
+            pub(super) const ALL: &[Self] = &[
+                $(Self { word: $word, file: include_str!(concat!("../../presets/", $word, ".toml")) }),+
+            ];
+        }
+    };
+}
+
+embed!(
+    "sidecar",
+    "client_go",
+    "controller_runtime",
+    "crossplane",
+    "aws",
+    "aws_ec2",
+    "aws_elb",
+    "aws_route53",
+    "azure_arm",
+    "gcp",
+    "github",
+    "none"
+);
+
+// === impl PresetName ===
+
+impl PresetName {
+    /// Returns the preset of a gate.
+    pub(super) fn of(gate: &Cursor<'_>) -> Self {
+        gate.text("preset").and_then(Self::named).unwrap_or(Self::ALL[0])
+    }
+
+    fn named(word: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|name| name.word == word)
+    }
+
+    /// Reads the file, with what it takes from others.
+    pub(super) fn load(self) -> Preset {
+        let mut preset = self.parse();
+        if let Some(other) = preset.like.as_deref().and_then(Self::named) {
+            let own = mem::replace(&mut preset.gate, other.parse().gate);
+            preset.gate.remove("hosts");
+            overlay(&mut preset.gate, own);
+        }
+        let word = preset.gate.get("dialect").and_then(Value::as_str);
+        preset.dialect = Dialect::ALL.into_iter().find(|dialect| Some(dialect.word()) == word);
+        preset
+    }
+
+    /// Reads the file. A mistake in it is found by a test, and is no file to a user.
+    fn parse(self) -> Preset {
+        let file: Preset = toml::from_str(self.file).unwrap_or_default();
+        let classes = file.classes.into_iter().flat_map(|class| match class.of.as_deref().and_then(Self::named) {
+            Some(other) => other.parse().classes,
+            None => vec![PresetClass { source: file.source.clone(), ..class }],
+        });
+        Preset { word: self.word, classes: classes.collect(), ..file }
     }
 }
 
-/// The numbers of a preset.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Numbers {
-    pub(super) bucket: Option<BucketPolicy>,
-    pub(super) retry_bucket: Option<BucketPolicy>,
-    pub(super) strategy: Strategy,
-    pub(super) in_flight: Option<InFlight>,
-    pub(super) honour: &'static [Signal],
-    pub(super) scope: Scope,
-    pub(super) max_pause: Duration,
-    pub(super) reserve: f64,
-    pub(super) rewrite_links: bool,
-    pub(super) max_wait: Duration,
-    /// The calls that the provider does not count if it answers 304, as far as it counts them
-    /// elsewhere.
-    pub(super) uncounted: Option<BucketPolicy>,
-}
+// === impl Preset ===
 
 impl Preset {
-    /// Returns the provider whose limits it keeps to.
-    fn provider(self) -> Option<Provider> {
-        match self {
-            Self::Aws => Some(Provider::AWS),
-            Self::AwsEc2 => Some(Provider { classes: ec2::classes, ..Provider::AWS }),
-            Self::AwsElb => Some(Provider { classes: providers::elb, ..Provider::AWS }),
-            Self::AwsRoute53 => Some(Provider { classes: providers::route53, ..Provider::AWS }),
-            Self::AzureArm => Some(Provider::AZURE),
-            Self::Gcp => Some(Provider::GOOGLE),
-            Self::Github => Some(Provider::GITHUB),
-            Self::ClientGo | Self::ControllerRuntime | Self::Crossplane | Self::None | Self::Sidecar => None,
+    /// Returns its default share of its provider's figures.
+    pub(super) fn share(&self) -> Option<f64> {
+        self.gate.get("share").and_then(number)
+    }
+
+    /// True if it has classes with `serial_writes`.
+    pub(super) fn has_serial_writes(&self) -> bool {
+        self.classes.iter().any(|class| class.serial_writes)
+    }
+
+    /// Makes it the preset of a gate of `kind`, for `reconciles` a second if it is made of them.
+    pub(super) fn fit(&mut self, kind: ApiKind, reconciles: NonZeroU32) {
+        if kind == ApiKind::Http {
+            overlay(&mut self.gate, mem::take(&mut self.http));
         }
-    }
-
-    /// Returns the share of its provider's figures that it takes if nothing is said.
-    pub(super) fn usual_share(self) -> Option<f64> {
-        self.provider().map(|provider| provider.share)
-    }
-
-    /// Returns the dialect that its provider's calls are read in.
-    pub(super) fn dialect(self) -> Option<Dialect> {
-        self.provider().map(|provider| provider.dialect)
-    }
-
-    /// Returns the hosts of its provider, for a gate behind the egress listener.
-    pub(super) fn hosts(self) -> Option<HostSet> {
-        match self {
-            Self::Aws => Some(HostSet::Aws),
-            Self::AzureArm => Some(HostSet::AzureArm),
-            Self::Gcp => Some(HostSet::Gcp),
-            Self::Github => Some(HostSet::Github),
-            _ => None,
-        }
-    }
-
-    /// True if writes go one at a time where its provider takes them so.
-    pub(super) fn has_serial_writes(self) -> bool {
-        matches!(self, Self::Aws | Self::AwsRoute53)
-    }
-
-    /// True if the answers of its classes are kept, to ask only if they have changed.
-    pub(super) fn revalidates(self) -> bool {
-        self.provider().is_some_and(|provider| provider.uncounted.is_some())
-    }
-
-    /// Returns the classes that come with it, in their order.
-    pub(super) fn classes(self) -> Vec<PresetClass> {
-        self.provider().map(|provider| (provider.classes)()).unwrap_or_default()
-    }
-
-    /// Returns the published figures that its buckets are made of.
-    pub(super) fn figures(self, share: f64) -> Option<spec::Figures> {
-        let provider = self.provider()?;
-        let of_class = |class: &PresetClass| class.bucket?.figure(Some(class.name), provider.dialect);
-        let of_classes = self.classes().iter().filter_map(of_class).collect::<Vec<_>>();
-        let figures = provider.others.figure(None, provider.dialect).into_iter().chain(of_classes).collect();
-        Some(spec::Figures { preset: self.word(), share, figures })
-    }
-
-    /// Returns its numbers, for a gate of `kind` with `max_reconcile_rate`, and for a share of its
-    /// provider's figures.
-    pub(super) fn numbers(self, kind: ApiKind, max_reconcile_rate: NonZeroU32, share: f64) -> Numbers {
-        let none = Numbers {
-            bucket: None,
-            retry_bucket: None,
-            strategy: Strategy::Off,
-            in_flight: None,
-            honour: &[Signal::RetryAfter],
-            scope: Scope::Key,
-            max_pause: MAX_PAUSE,
-            reserve: 0.0,
-            rewrite_links: false,
-            max_wait: MAX_WAIT,
-            uncounted: None,
-        };
-        let gentle = exponential(Duration::from_secs(1), Duration::from_secs(60));
-        match self {
-            Self::Sidecar => Numbers {
-                bucket: Some(BucketPolicy { adapt: Some(Adapt { floor: 5.0 }), ..bucket(50.0, 100, Per::Gate) }),
-                // Its rate is a part of the bucket's.
-                retry_bucket: Some(BucketPolicy { opens: true, ..bucket(2.5, 100, Per::Gate) }),
-                strategy: gentle,
-                ..none
-            },
-            Self::ClientGo => Numbers { bucket: Some(bucket(5.0, 10, Per::Gate)), ..none },
-            Self::ControllerRuntime => Numbers {
-                bucket: Some(bucket(20.0, 30, Per::Flow)),
-                retry_bucket: Some(bucket(10.0, 100, Per::Flow)),
-                strategy: exponential(Duration::from_millis(5), Duration::from_secs(1000)),
-                ..none
-            },
-            Self::Crossplane => {
-                let rate = max_reconcile_rate.get();
-                // A reconcile makes about five calls to the API server and one to the cloud.
-                let calls = if kind == ApiKind::Kubernetes { 5.0 } else { 1.0 };
-                Numbers {
-                    bucket: Some(bucket(calls * f64::from(rate), rate.saturating_mul(10), Per::Gate)),
-                    strategy: gentle,
-                    in_flight: Some(InFlight { max: max_reconcile_rate, per: Per::Flow }),
-                    ..none
-                }
+        if self.gate.contains_key("max_reconcile_rate") {
+            bucket_of(&mut self.gate).and_then(|bucket| take(bucket, reconciles.get().into(), 1));
+            if let Some(Value::Table(slots)) = self.gate.get_mut("in_flight") {
+                slots.insert("max".to_owned(), reconciles.get().into());
             }
-            Self::Aws | Self::AwsEc2 | Self::AwsElb | Self::AwsRoute53 | Self::AzureArm | Self::Gcp | Self::Github => {
-                let of = |provider: Provider| Numbers {
-                    bucket: Some(provider.others.at(share)),
-                    strategy: gentle,
-                    in_flight: provider.in_flight.map(|max| InFlight { max, per: Per::Gate }),
-                    honour: provider.honour,
-                    scope: Scope::Credential,
-                    max_pause: provider.max_pause,
-                    reserve: provider.reserve,
-                    max_wait: provider.max_wait,
-                    rewrite_links: provider.rewrite_links,
-                    uncounted: provider.uncounted.map(|uncounted| uncounted.at(share)),
-                    ..none
-                };
-                self.provider().map_or(none, of)
-            }
-            Self::None => none,
         }
+    }
+
+    /// Makes the rates and bursts of its buckets from a share of its provider's figures. Returns the
+    /// figures, if it is a provider's.
+    pub(super) fn take_share(&mut self, share: f64) -> Option<spec::Figures> {
+        let dialect = self.dialect?;
+        let source = self.source.as_ref();
+        let of_gate = figure(&mut self.gate, None, share, dialect, source);
+        let of_classes = self.classes.iter_mut().filter_map(|PresetClass { keys, source, .. }| {
+            let name = keys.get("name").and_then(Value::as_str).map(str::to_owned);
+            figure(keys, name, share, dialect, source.as_ref())
+        });
+        let figures = of_gate.into_iter().chain(of_classes).collect();
+        Some(spec::Figures { preset: self.word, share, figures })
+    }
+
+    /// Returns the bucket of calls that are not counted if the answer is 304.
+    pub(super) fn uncounted(&self, share: f64) -> Option<BucketPolicy> {
+        let mut bucket = self.uncounted.clone()?;
+        take(&mut bucket, share, 1);
+        let burst = u32::try_from(bucket.get("burst")?.as_integer()?).ok()?;
+        Some(BucketPolicy::new(bucket.get("rate")?.as_float()?, NonZeroU32::new(burst)?))
     }
 }
 
-/// Returns a bucket that starts full.
-pub(super) fn bucket(rate: f64, burst: u32, per: Per) -> BucketPolicy {
-    BucketPolicy { per, ..BucketPolicy::new(rate, NonZeroU32::new(burst).unwrap_or(NonZeroU32::MIN)) }
+fn bucket_of(table: &mut Table) -> Option<&mut Table> {
+    table.get_mut("bucket")?.as_table_mut()
 }
 
-fn exponential(base: Duration, max: Duration) -> Strategy {
-    Strategy::Exponential { base, max, jitter: 0.0 }
+/// Makes the bucket of a gate or class from a share of its figure, and returns the figure in words.
+fn figure(
+    table: &mut Table,
+    class: Option<String>,
+    share: f64,
+    dialect: Dialect,
+    source: Option<&FigureSource>,
+) -> Option<spec::Figure> {
+    let most_cost = table.get("most_cost").and_then(Value::as_integer);
+    let dearest = most_cost.and_then(|cost| u16::try_from(cost).ok()).unwrap_or(1);
+    let bucket = bucket_of(table)?;
+    let figure = take(bucket, share, dearest)?;
+    let of = match (bucket.get("per").and_then(Value::as_str), dialect) {
+        (Some("account"), Dialect::Aws) => " for each account and region",
+        (Some("account"), Dialect::Azure) => " for each subscription",
+        (Some("account"), Dialect::Google) => " for each project",
+        (Some("account"), _) => " for each account",
+        (Some("action"), _) => " for each account, region and action",
+        _ => "",
+    };
+    let points = if dearest > 1 { format!(", of which a call costs up to {dearest}") } else { String::new() };
+    Some(spec::Figure { class, says: format!("{figure}{of}{points}"), source: source?.to_string() })
 }
 
-/// Returns the default failures (docs/internals/design.md, "Outcomes"): what a server in trouble answers, and
-/// no answer. A client that leaves an API server has given up on it; a client that leaves an
-/// external API may have polled for as long as it meant to. Of a provider also the answers that no
-/// retry changes, but somebody with rights.
-pub(super) fn failures(kind: ApiKind, preset: Preset) -> Failures {
-    let denials = if preset.provider().is_some() { &DENIALS[..] } else { &[] };
-    let statuses = [denials, &[429, 500, 502, 503, 504]].concat();
-    Failures { statuses, transport: true, left: kind == ApiKind::Kubernetes }
+/// Takes the figure out of a bucket, and puts in the rate and the burst for a share of it. A call
+/// takes `dearest` tokens at most.
+fn take(bucket: &mut Table, share: f64, dearest: u16) -> Option<Figure> {
+    let figure = bucket.remove("published").and_then(|figure| figure.try_into::<Figure>().ok());
+    let written = bucket.get("rate").and_then(number).zip(bucket.get("burst").and_then(number));
+    let (rate, burst) = match (written, figure) {
+        (Some((rate, burst)), _) => (rate * share, whole(burst * share).max(1)),
+        (None, Some(figure)) => figure.held(share, dearest),
+        (None, None) => return None,
+    };
+    bucket.insert("rate".to_owned(), rate.into());
+    bucket.insert("burst".to_owned(), burst.into());
+    figure
 }
 
-/// The answers that are about the caller: it is not known, or it may not.
-pub(super) const DENIALS: [u16; 2] = [401, 403];
+/// Returns a number, whole or not.
+fn number(value: &Value) -> Option<f64> {
+    value.clone().try_into().ok()
+}
 
-/// The longest wait, where the preset says nothing else: fabric8 gives up at 10 s, the API server's
-/// own queue at 15 s.
-const MAX_WAIT: Duration = Duration::from_secs(8);
-/// The longest pause that an upstream can ask for, where the preset says nothing else.
-const MAX_PAUSE: Duration = Duration::from_secs(15 * 60);
+impl TomlValue for PresetName {
+    const SHAPE: Shape = Shape::Word(WORDS);
 
-/// `max_reconcile_rate`, where nothing is said: Crossplane's own default.
-pub(super) const MAX_RECONCILE_RATE: NonZeroU32 = NonZeroU32::new(10).expect("ten is not zero");
+    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
+        one_of(Self::ALL, |name| name.word, value, at)
+    }
+
+    fn write(&self) -> Value {
+        self.word.into()
+    }
+}
+
+#[cfg(test)]
+mod tests;

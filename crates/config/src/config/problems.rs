@@ -1,4 +1,4 @@
-//! The problems of a configuration, each with its location, and the text that they are located in.
+//! The problems of a configuration, each with its location, and the text of the file.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,19 +11,20 @@ use super::path::Path;
 /// One problem: `FILE:LINE:COL: key.path: what is wrong, what was expected`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    location: Location,
+    pub(super) location: Location,
     path: Path,
     message: String,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Location {
-    /// A position in the file.
-    At { file: String, line: usize, column: usize },
+/// The location of a problem, in the order for reading.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Location {
     /// The file, or the defaults where there is none.
     Whole(String),
     /// An environment variable.
     Variable(String),
+    /// A position in the file.
+    At { file: String, line: usize, column: usize },
 }
 
 /// The configuration file as text, with the position of every key.
@@ -40,7 +41,7 @@ struct Spans {
     value: Range<usize>,
 }
 
-/// An environment variable that sets a key.
+/// An environment variable for a key.
 #[derive(Clone, Debug)]
 pub(super) struct Variable {
     pub(super) name: String,
@@ -61,17 +62,7 @@ impl Problem {
         Self { location: Location::Whole(name.to_owned()), path, message: message.into() }
     }
 
-    /// Returns the order for reading: problems of the whole, variables by name, then the file from
-    /// its top.
-    pub(super) fn order(&self) -> (u8, &str, usize, usize) {
-        match &self.location {
-            Location::Whole(name) => (0, name, 0, 0),
-            Location::Variable(name) => (1, name, 0, 0),
-            Location::At { file, line, column } => (2, file, *line, *column),
-        }
-    }
-
-    /// Returns the path of the key that it is about.
+    /// Returns the path of its key.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -84,10 +75,7 @@ impl Problem {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.location {
-            Location::At { file, line, column } => write!(f, "{file}:{line}:{column}: ")?,
-            Location::Whole(name) | Location::Variable(name) => write!(f, "{name}: ")?,
-        }
+        write!(f, "{}: ", self.location)?;
         if self.path != Path::default() {
             write!(f, "{}: ", self.path)?;
         }
@@ -96,6 +84,15 @@ impl fmt::Display for Problem {
 }
 
 impl std::error::Error for Problem {}
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Whole(name) | Self::Variable(name) => f.write_str(name),
+            Self::At { file, line, column } => write!(f, "{file}:{line}:{column}"),
+        }
+    }
+}
 
 // === impl Text ===
 
@@ -124,7 +121,8 @@ impl Text {
         });
         let mut lines = BTreeMap::new();
         for problem in errors.iter().map(|error| self.problem_of(error)) {
-            lines.entry(problem.order().2).or_insert(problem);
+            let Location::At { line, .. } = problem.location else { continue };
+            lines.entry(line).or_insert(problem);
         }
         let mut problems: Vec<Problem> = lines.into_values().collect();
         let inside = |problem: &Problem| INSIDE.iter().any(|begins| problem.message.starts_with(begins));
@@ -137,25 +135,21 @@ impl Text {
 
     /// Returns `FILE:LINE:COL` of a key, if it is there.
     pub(super) fn location(&self, path: &Path) -> Option<String> {
-        let start = self.spans.get(path)?.key.start;
-        match self.problem_at(start, Path::default(), String::new()).location {
-            Location::At { file, line, column } => Some(format!("{file}:{line}:{column}")),
-            Location::Whole(_) | Location::Variable(_) => None,
-        }
+        Some(self.location_at(self.place(path)?).to_string())
     }
 
-    /// Returns the place at which a table or key begins.
+    /// Returns the offset of a table or key.
     pub(super) fn place(&self, path: &Path) -> Option<usize> {
         Some(self.spans.get(path)?.key.start)
     }
 
-    /// Returns the text of a value that is a string, without its quotes.
+    /// Returns the text of a string value, without its quotes.
     pub(super) fn value(&self, path: &Path) -> Option<&str> {
         let value = self.text.get(self.spans.get(path)?.value.clone())?;
         Some(value.trim_matches(|c| c == '"' || c == '\''))
     }
 
-    /// Returns a problem with `path` that is located at the key `at`, or at its value, if that is
+    /// Returns a problem with `path`, located at the key `at` or at its value, if that is
     /// in the file.
     pub(super) fn problem_with(&self, path: &Path, at: &Path, is_key: bool, message: &str) -> Option<Problem> {
         let spans = self.spans.get(at)?;
@@ -232,10 +226,14 @@ impl Text {
     }
 
     fn problem_at(&self, offset: usize, path: Path, message: String) -> Problem {
+        Problem { location: self.location_at(offset), path, message }
+    }
+
+    fn location_at(&self, offset: usize) -> Location {
         let before = self.text.get(..offset).unwrap_or(&self.text);
         let line = before.matches('\n').count() + 1;
         let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
-        Problem { location: Location::At { file: self.name.clone(), line, column }, path, message }
+        Location::At { file: self.name.clone(), line, column }
     }
 }
 
@@ -267,7 +265,7 @@ pub fn did_you_mean(word: &str, known: &[&str]) -> String {
     nearest(word, known).map_or_else(String::new, |near| format!(" (did you mean \"{near}\"?)"))
 }
 
-/// Returns the known word that is near, if there is one. A third of the letters wrong is still a
+/// Returns the nearest known word, if it is near enough. A third of the letters wrong is still a
 /// typing mistake; more is another word.
 pub(super) fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     let distance = |candidate: &str| strsim::damerau_levenshtein(word, candidate);
@@ -285,10 +283,10 @@ pub(super) fn alternatives(words: &[&str]) -> String {
     }
 }
 
-/// The ways in which the parser complains of what follows a list or table that is left open.
+/// The parser's complaints behind an unclosed list or table.
 const INSIDE: [&str; 5] =
     ["unclosed array", "unclosed inline", "missing comma", "missing key for inline", "unexpected `=` in"];
-/// The ways in which the parser complains of a value without quotes, by its first letter.
+/// The parser's complaints about a value without quotes, by its first letter.
 const BARE: [&str; 5] =
     ["string values must be quoted", "invalid boolean", "invalid float", "invalid integer", "invalid date"];
 /// The quotation marks of English, French and German text.

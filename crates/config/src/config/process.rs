@@ -6,13 +6,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use toml::Value;
-
-use super::cursor::{Cursor, TomlValue};
+use super::cursor::{Cursor, TextValue};
 use super::gate::gate;
 use super::names::{self, address};
+use super::path::Path;
 use super::problems::{alternatives, did_you_mean};
-use super::shape::Shape;
 use super::words::Format;
 use super::{egress, otlp, shared, stores, unmet};
 use crate::spec::{Admin, Gate, Listen, Log, OwnFile, Settings, ShowNames};
@@ -22,7 +20,9 @@ pub(super) fn settings(root: &Cursor<'_>) -> Settings {
     let admin = admin(&root.table("admin"));
     let log = log(&root.table("log"));
     let drain = root.table("shutdown").get("drain", DRAIN);
-    let threads = threads(&root.table("process"));
+    let fits = |threads: &NonZeroU32| threads.get() <= MAX_THREADS;
+    let at_most = format!("at most {MAX_THREADS}");
+    let threads = root.table("process").get_if("threads", NonZeroU32::MIN, fits, &at_most);
     let otlp = otlp::otlp(root);
     let state = root.table("state").get("file", OwnFile::Auto);
     let stores = stores::stores(root);
@@ -64,54 +64,36 @@ fn admin(at: &Cursor<'_>) -> Admin {
 /// The address of the admin port, or `off`.
 struct OrOff(Option<SocketAddr>);
 
-impl TomlValue for OrOff {
-    const SHAPE: Shape = Shape::Text;
-
-    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
-        match at.expect(value.as_str(), value, "text in quotes")? {
-            "off" => Some(Self(None)),
-            text => address(text, at, ", or \"off\"").map(|address| Self(Some(address))),
-        }
+impl TextValue for OrOff {
+    fn parse(text: &str) -> Result<Self, String> {
+        if text == "off" { Ok(Self(None)) } else { address(text, ", or \"off\"").map(Some).map(Self) }
     }
 
-    fn write(&self) -> Value {
-        self.0.map_or_else(|| "off".to_owned(), |address| address.to_string()).into()
+    fn text(&self) -> String {
+        self.0.map_or_else(|| "off".to_owned(), |address| address.to_string())
     }
 }
 
-impl TomlValue for OwnFile {
-    const SHAPE: Shape = Shape::Text;
-
+impl TextValue for OwnFile {
     /// Reads a word or a path. A relative path would depend on where the process starts.
-    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
-        match at.expect(value.as_str(), value, "text in quotes")? {
-            "auto" => Some(Self::Auto),
-            "off" => Some(Self::Off),
-            path if path.starts_with('/') && !path.ends_with('/') => Some(Self::At(path.into())),
-            path => {
-                let expected = "\"auto\", \"off\" or the absolute path of a file, such as \"/run/tidegate/NAME\"";
-                at.problem(format!("is {path:?}, expected {expected}"));
-                None
-            }
+    fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "off" => Ok(Self::Off),
+            path if path.starts_with('/') && !path.ends_with('/') => Ok(Self::At(path.into())),
+            path => Err(format!(
+                "is {path:?}, expected \"auto\", \"off\" or the absolute path of a file, such as \"/run/tidegate/NAME\""
+            )),
         }
     }
 
-    fn write(&self) -> Value {
+    fn text(&self) -> String {
         match self {
-            Self::Auto => "auto".into(),
-            Self::Off => "off".into(),
-            Self::At(path) => path.display().to_string().into(),
+            Self::Auto => "auto".to_owned(),
+            Self::Off => "off".to_owned(),
+            Self::At(path) => path.display().to_string(),
         }
     }
-}
-
-/// Reads the number of threads that carry the calls.
-fn threads(at: &Cursor<'_>) -> NonZeroU32 {
-    let threads = at.get("threads", NonZeroU32::MIN);
-    if threads.get() > MAX_THREADS {
-        at.at("threads").problem(format!("is {threads}, expected at most {MAX_THREADS}"));
-    }
-    threads
 }
 
 fn log(at: &Cursor<'_>) -> Log {
@@ -131,17 +113,29 @@ fn log(at: &Cursor<'_>) -> Log {
     Log { json, level, calls }
 }
 
-/// Checks that no two listeners have one port.
+/// Reports two listeners on one port.
 fn check_addresses(settings: &Settings, root: &Cursor<'_>) {
-    let mut taken: Vec<(SocketAddr, Cursor<'_>)> = Vec::new();
-    taken.extend(settings.admin.listen.map(|address| (address, root.at("admin").at("listen"))));
-    for (listen, at) in listeners(settings, root) {
-        let Listen::Tcp(address) = listen else { continue };
-        if let Some((_, other)) = taken.iter().find(|(other, _)| collide(*address, *other)) {
-            let message = format!("{address} is taken by {} already, expected another port", other.path);
-            at.given(&[&at, other]).problem(message);
+    let admin = settings.admin.listen.map(|address| (address, root.at("admin").at("listen")));
+    let addresses = listeners(settings, root).into_iter().filter_map(|(listen, at)| match listen {
+        Listen::Tcp(address) => Some((*address, at)),
+        Listen::Unix(_) => None,
+    });
+    let is_taken = |address, other: &Path| format!("{address} is taken by {other} already, expected another port");
+    check_taken(admin.into_iter().chain(addresses), collide, is_taken);
+}
+
+/// Reports each value that collides with an earlier one.
+fn check_taken<'a, T: Copy>(
+    all: impl Iterator<Item = (T, Cursor<'a>)>,
+    collide: impl Fn(T, T) -> bool,
+    message: impl Fn(T, &Path) -> String,
+) {
+    let mut taken: Vec<(T, Cursor<'a>)> = Vec::new();
+    for (value, at) in all {
+        if let Some((_, other)) = taken.iter().find(|(other, _)| collide(value, *other)) {
+            at.given(&[&at, other]).problem(message(value, &other.path));
         }
-        taken.push((*address, at));
+        taken.push((value, at));
     }
 }
 
@@ -158,25 +152,19 @@ fn listeners<'a>(settings: &'a Settings, root: &Cursor<'a>) -> Vec<(&'a Listen, 
     settings.gates.iter().flat_map(of_gate).chain(egress).chain(names).collect()
 }
 
-/// Checks that no two gates have one socket, or one folder: each would overwrite what the other's
+/// Reports two gates with one socket or one folder: each would overwrite what the other's
 /// clients rely on.
 fn check_paths(settings: &Settings, root: &Cursor<'_>) {
-    let mut taken: Vec<(&std::path::Path, Cursor<'_>)> = Vec::new();
     let sockets = listeners(settings, root).into_iter().filter_map(|(listen, at)| match listen {
         Listen::Tcp(_) => None,
         Listen::Unix(path) => Some((path.as_path(), at)),
     });
     let folders = settings.gates.iter().filter_map(|(name, gate)| {
-        let folder = gate.tls.as_ref()?.write_to.as_deref()?;
+        let folder = gate.access.tls.as_ref()?.write_to.as_deref()?;
         Some((folder, root.at("gates").at(name).at("tls").at("write_to")))
     });
-    for (path, at) in sockets.chain(folders) {
-        if let Some((_, other)) = taken.iter().find(|(other, _)| *other == path) {
-            let message = format!("is {path:?}, which {} has already, expected another", other.path);
-            at.given(&[&at, other]).problem(message);
-        }
-        taken.push((path, at));
-    }
+    let is_taken = |path, other: &Path| format!("is {path:?}, which {other} has already, expected another");
+    check_taken(sockets.chain(folders), |one: &std::path::Path, other| one == other, is_taken);
 }
 
 /// True if two listeners would want the same port. An unspecified address takes it on all, `[::]`
@@ -195,7 +183,7 @@ fn collide(one: SocketAddr, other: SocketAddr) -> bool {
 const MAX_SOCKET: usize = 80;
 const ADMIN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 9464);
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
-/// More than the processors that a gate could use: the limiter of a gate has one lock.
+/// More than the useful processors of a gate: its limiter has one lock.
 const MAX_THREADS: u32 = 64;
-/// Within the 30 s that a pod is given, with time to write the last lines.
+/// Within a pod's 30 s, with time to write the last lines.
 const DRAIN: Duration = Duration::from_secs(25);

@@ -62,41 +62,29 @@ impl TomlValue for Rate {
     }
 }
 
-impl TomlValue for RateOrAuto {
-    const SHAPE: Shape = Shape::RateOr("auto");
+/// Implements keys with a rate, or a word in its place.
+macro_rules! or_word {
+    ($($type:ident: $word:literal),+) => {
+        $(impl TomlValue for $type {
+            const SHAPE: Shape = Shape::RateOr($word);
 
-    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
-        match value {
-            Value::String(text) if text == "auto" => Some(Self(None)),
-            Value::String(text) => {
-                at.expect(quota(text), value, &format!("\"auto\", {A_RATE}")).map(|rate| Self(Some(rate)))
+            fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
+                let rate = match value.as_str() {
+                    Some($word) => None,
+                    Some(text) => Some(at.expect(quota(text), value, &format!("{:?}, {A_RATE}", $word))?),
+                    None => Some(Rate::read(value, at)?),
+                };
+                Some(Self(rate))
             }
-            _ => Rate::read(value, at).map(|rate| Self(Some(rate))),
-        }
-    }
 
-    fn write(&self) -> Value {
-        self.0.map_or_else(|| "auto".into(), |rate| rate.write())
-    }
+            fn write(&self) -> Value {
+                self.0.map_or_else(|| $word.into(), |rate| rate.write())
+            }
+        })+
+    };
 }
 
-impl TomlValue for RateOrOff {
-    const SHAPE: Shape = Shape::RateOr("off");
-
-    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
-        match value {
-            Value::String(text) if text == "off" => Some(Self(None)),
-            Value::String(text) => {
-                at.expect(quota(text), value, &format!("\"off\", {A_RATE}")).map(|rate| Self(Some(rate)))
-            }
-            _ => Rate::read(value, at).map(|rate| Self(Some(rate))),
-        }
-    }
-
-    fn write(&self) -> Value {
-        self.0.map_or_else(|| "off".into(), |rate| rate.write())
-    }
-}
+or_word!(RateOrAuto: "auto", RateOrOff: "off");
 
 /// Reads so many in a unit of time: digits, perhaps with a fraction, a slash and the unit.
 fn quota(text: &str) -> Option<Rate> {

@@ -8,13 +8,13 @@ use toml::Value;
 use super::path::Path;
 use super::shape::Shape;
 
-/// The keys that were asked for, by table.
+/// The known keys, by table.
 #[derive(Debug, Default)]
-pub(super) struct Record(BTreeMap<Path, Vec<Key>>);
+pub(super) struct Record(BTreeMap<Path, Vec<RecordKey>>);
 
-/// A key that was asked for.
+/// A known key.
 #[derive(Debug)]
-pub(super) struct Key {
+pub(super) struct RecordKey {
     pub(super) name: String,
     pub(super) shape: Shape,
     in_force: InForce,
@@ -30,7 +30,7 @@ enum InForce {
 // === impl Record ===
 
 impl Record {
-    /// Notes that a table was opened.
+    /// Records an opened table.
     pub(super) fn open(&mut self, table: &Path, name: &str, shape: Shape, in_force: bool) {
         self.key(table, name, shape).in_force = if in_force { InForce::Table } else { InForce::Nothing };
         self.0.entry(table.key(name)).or_default();
@@ -41,23 +41,23 @@ impl Record {
         self.key(table, name, shape).in_force = InForce::Value(value);
     }
 
-    /// Notes that a key was asked for, and returns it.
-    pub(super) fn key(&mut self, table: &Path, name: &str, shape: Shape) -> &mut Key {
+    /// Records a key, and returns it.
+    pub(super) fn key(&mut self, table: &Path, name: &str, shape: Shape) -> &mut RecordKey {
         let keys = self.0.entry(table.clone()).or_default();
         let index = keys.iter().position(|key| key.name == name).unwrap_or_else(|| {
-            keys.push(Key { name: name.to_owned(), shape, in_force: InForce::Nothing });
+            keys.push(RecordKey { name: name.to_owned(), shape, in_force: InForce::Nothing });
             keys.len() - 1
         });
         &mut keys[index]
     }
 
-    /// Returns the keys of a table, in the order in which they were asked for.
-    pub(super) fn keys(&self, table: &Path) -> &[Key] {
+    /// Returns the keys of a table, in the order of reading.
+    pub(super) fn keys(&self, table: &Path) -> &[RecordKey] {
         self.0.get(table).map_or(&[], Vec::as_slice)
     }
 
     /// Returns all tables with their keys.
-    pub(super) fn tables(&self) -> impl Iterator<Item = (&Path, &[Key])> {
+    pub(super) fn tables(&self) -> impl Iterator<Item = (&Path, &[RecordKey])> {
         self.0.iter().map(|(path, keys)| (path, keys.as_slice()))
     }
 
@@ -74,7 +74,7 @@ impl Record {
         unknown
     }
 
-    /// Prints what is in force as TOML: every key with its value, as a file that would say the
+    /// Prints what is in force as TOML: every key with its value, as a file saying the
     /// same.
     ///
     /// Secrets are only there as names of files. Built-in classes appear by name, without what they
@@ -113,7 +113,7 @@ impl Record {
     }
 
     /// Returns what is in force for a key, where it fits on its line.
-    fn text(&self, key: &Key, table: &Path, is_inline: bool) -> Option<String> {
+    fn text(&self, key: &RecordKey, table: &Path, is_inline: bool) -> Option<String> {
         let at = table.key(&key.name);
         match (&key.in_force, key.shape) {
             (InForce::Nothing, _) => None,
@@ -126,7 +126,7 @@ impl Record {
 
     /// Returns a table as `{ key = value, ... }` if anything of it is in force.
     fn inline(&self, table: &Path) -> Option<String> {
-        let text = |key: &Key| Some(format!("{} = {}", key.name, self.text(key, table, true)?));
+        let text = |key: &RecordKey| Some(format!("{} = {}", key.name, self.text(key, table, true)?));
         let texts: Vec<String> = self.keys(table).iter().filter_map(text).collect();
         (!texts.is_empty()).then(|| format!("{{ {} }}", texts.join(", ")))
     }

@@ -5,20 +5,20 @@ use std::path::PathBuf;
 
 use toml::Value;
 
-use super::files::{Holds, NamedFile};
+use super::files::{FileContent, NamedFile};
 use super::meant;
 use super::path::Path;
 use super::problems::{Problem, Text, Variable};
 use super::record::Record;
 use super::shape::Shape;
 
-/// Collects what reading finds out: problems, warnings, the files that will be read, and the record
+/// The findings of a reading: problems, warnings, the named files, and the record
 /// of keys.
 #[derive(Debug)]
 pub(super) struct Report<'a> {
     text: &'a Text,
     variables: &'a [Variable],
-    /// Each with the keys that it depends on.
+    /// Each with the keys it depends on.
     problems: RefCell<Vec<(Problem, Vec<Path>)>>,
     findings: RefCell<Findings>,
 }
@@ -46,7 +46,7 @@ impl<'a> Report<'a> {
         !self.problems.borrow().is_empty()
     }
 
-    /// Reports that the value at `path` is wrong, or `at_key` the key, whatever its value. It holds
+    /// Reports a wrong value at `path`, or `at_key` a wrong key, whatever its value. It holds
     /// only if nothing is wrong with the keys `given`.
     pub(super) fn problem(&self, path: &Path, message: impl Into<String>, at_key: bool, given: &[Path]) {
         self.problems.borrow_mut().push((self.locate(path, message.into(), at_key), given.to_vec()));
@@ -62,13 +62,13 @@ impl<'a> Report<'a> {
         self.findings.borrow_mut().warnings.push(self.locate(path, message.into(), true).to_string());
     }
 
-    /// Notes a file that will be read, named at `path`.
-    pub(super) fn file(&self, file: PathBuf, holds: Holds, path: &Path) {
+    /// Records a file to read, named at `path`.
+    pub(super) fn file(&self, file: PathBuf, holds: FileContent, path: &Path) {
         let problem = self.locate(path, String::new(), false);
         self.findings.borrow_mut().files.push(NamedFile { path: file, holds, problem });
     }
 
-    /// Returns the text of a variable as the number or truth value that its key wants. Text that is
+    /// Returns the text of a variable as its key's number or truth value. Text that is
     /// neither stays text and is a problem, and so is `2.5` for a whole number.
     pub(super) fn scalar(&self, path: &Path, value: &Value, shape: Shape) -> Option<Value> {
         let is_wanted = matches!(
@@ -83,7 +83,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Reports the keys of `root` that do not exist, and returns those that may be meant.
+    /// Reports the unknown keys of `root`, and returns their possible meanings.
     fn check_unknown(&self, root: &Value) -> Vec<Path> {
         let mut all_meant = Vec::new();
         let unknown = self.record().unknown(root);
@@ -100,8 +100,7 @@ impl<'a> Report<'a> {
         all_meant
     }
 
-    /// Returns what is wrong with the variables that nothing reads, and the keys that they may
-    /// mean.
+    /// Returns the problems of unread variables, and the keys they may mean.
     fn check_strays(&self, strays: &[String]) -> (Vec<Problem>, Vec<Path>) {
         let record = self.record();
         let found: Vec<_> = strays.iter().map(|name| (name, meant::by_variable(name, &record))).collect();
@@ -116,7 +115,7 @@ impl<'a> Report<'a> {
         (problems, found.into_iter().filter_map(|(_, meant)| meant?.key).collect())
     }
 
-    /// Ends the reading of `root` in an environment that has the variables `strays`, too. Where
+    /// Ends the reading of `root` in an environment with the unread variables `strays`. Where
     /// nothing else is wrong, they are worth a warning.
     ///
     /// # Errors
@@ -138,7 +137,7 @@ impl<'a> Report<'a> {
             return Ok(findings);
         }
         problems.extend(found.into_iter().chain(strays));
-        problems.sort_by(|one, other| one.order().cmp(&other.order()));
+        problems.sort_by(|one, other| one.location.cmp(&other.location));
         Err(problems)
     }
 
@@ -162,7 +161,7 @@ impl<'a> Report<'a> {
     }
 }
 
-/// Leaves out the problems that come of others: those that depend on a key with a problem, or on a
+/// Drops the consequences of other problems: those that depend on a key with a problem, or on a
 /// key that was `meant` by one that does not exist.
 fn causes(found: Vec<(Problem, Vec<Path>)>, meant: &[Path]) -> Vec<Problem> {
     let (mut causes, others): (Vec<_>, Vec<_>) = found.into_iter().partition(|(_, given)| given.is_empty());

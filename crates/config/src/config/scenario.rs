@@ -1,4 +1,4 @@
-//! The scenarios that `tidegate simulate` plays: controllers with objects that change, leases, and
+//! The scenarios of `tidegate simulate`: controllers with changing objects, leases, and
 //! an upstream that is slow or fails for a while.
 //!
 //! The same for a file and for a scenario that is built in. A file is checked as strictly as a
@@ -22,15 +22,15 @@ pub struct Scenario {
     pub title: String,
     /// Its length.
     pub length: Duration,
-    /// The seed of the choice of objects that change, and of the times.
+    /// The seed of changes and their times.
     pub seed: u64,
     /// The API.
     pub upstream: Upstream,
     /// The store of shared buckets.
-    pub store: Store,
-    /// The controllers that make calls.
-    pub controllers: Vec<Controller>,
-    /// The leases that must not be lost.
+    pub store: StoreModel,
+    /// The controllers.
+    pub controllers: Vec<ControllerModel>,
+    /// The leases to hold.
     pub leases: Vec<Lease>,
     /// The limits to play it under; empty: the default ones.
     pub limits: Vec<LimitsOf>,
@@ -41,47 +41,47 @@ pub struct Scenario {
 pub struct Upstream {
     /// The time from call to answer when there is nothing else to do.
     pub latency: Duration,
-    /// Calls per second that it can serve; what comes faster waits inside it, and is answered with
+    /// Its capacity in calls per second; faster calls wait inside it, and are answered with
     /// 429 past a second of that.
     pub capacity: Option<f64>,
-    /// The stretches of time in which it fails.
-    pub failures: Vec<Failure>,
-    /// The calls that it allows all gates together; what is more is only counted.
-    pub quota: Option<Quota>,
+    /// Its failures.
+    pub failures: Vec<FailureSpan>,
+    /// Its quota for all gates together; excess is only counted.
+    pub quota: Option<UpstreamQuota>,
 }
 
-/// The calls that an API allows an account.
+/// The quota of an account at an API.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Quota {
+pub struct UpstreamQuota {
     /// Calls per second.
     pub rate: f64,
     /// Calls at once.
     pub burst: u32,
 }
 
-/// The store through which gates share buckets.
+/// The store of shared buckets.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Store {
+pub struct StoreModel {
     /// The time from a question to its answer.
     pub rtt: Duration,
-    /// The time after which a gate waits for an answer no more.
+    /// A gate's longest wait for an answer.
     pub timeout: Duration,
-    /// The stretches of time in which it does not answer.
+    /// Its outages.
     pub outages: Vec<Outage>,
-    /// The moments at which it loses data.
+    /// Its losses of data.
     pub losses: Vec<Loss>,
     /// The jumps of its clock.
     pub clock: Vec<ClockJump>,
 }
 
-/// A stretch of time in which a store does not answer.
+/// A time without answers of a store.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outage {
     /// Its start.
     pub from: Duration,
     /// Its end.
     pub to: Duration,
-    /// The gates that it does not answer, counted from one; empty: all.
+    /// The gates without an answer, counted from one; empty: all.
     pub gates: Vec<usize>,
 }
 
@@ -120,41 +120,41 @@ pub enum Jump {
     Back(Duration),
 }
 
-/// A stretch of time in which calls fail.
+/// A time of failing calls.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Failure {
+pub struct FailureSpan {
     /// Its start.
     pub from: Duration,
     /// Its end.
     pub to: Duration,
     /// The status of its answers.
     pub status: u16,
-    /// The controllers whose calls fail; empty: all of them, leases aside.
+    /// The controllers with failing calls; empty: all of them, leases aside.
     pub controllers: Vec<String>,
-    /// The fraction of their objects that fail.
+    /// The failing fraction of their objects.
     pub share: f64,
 }
 
 /// A controller: a work queue, workers and objects.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Controller {
+pub struct ControllerModel {
     /// Its name in the results, and its user agent.
     pub name: String,
     /// API group of what it reconciles; empty is the core group.
     pub group: String,
-    /// Resource that it reconciles.
+    /// Resource to reconcile.
     pub resource: String,
     /// Namespace of its objects.
     pub namespace: String,
     /// The number of its objects.
     pub objects: usize,
-    /// Objects that it reconciles at a time; `None`: as many as there are.
+    /// Objects reconciled at a time; `None`: as many as there are.
     pub workers: Option<usize>,
     /// The changes of its objects.
     pub changes: Changes,
-    /// The calls that a reconcile makes, in order.
+    /// The calls of a reconcile, in order.
     pub verbs: Vec<Verb>,
-    /// The next try of an object that failed.
+    /// The next try after a failure.
     pub requeue: Requeue,
     /// The number of its copies, each with objects of its own.
     pub replicas: usize,
@@ -162,7 +162,7 @@ pub struct Controller {
     pub gate: usize,
 }
 
-/// The moments at which objects change.
+/// The moments of changes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Changes {
     /// All at one moment.
@@ -181,7 +181,7 @@ pub enum Changes {
     },
 }
 
-/// The next try of an object that failed.
+/// The next try after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Requeue {
     /// At once: all waiting is left to the gate.
@@ -206,7 +206,7 @@ pub struct Lease {
     pub deadline: Duration,
 }
 
-/// Limits by the configuration that has them.
+/// Limits from a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitsOf {
     /// Their name in the results.
@@ -230,8 +230,8 @@ impl Default for Upstream {
     }
 }
 
-impl Default for Store {
-    /// One in the same cluster that does nothing wrong.
+impl Default for StoreModel {
+    /// A faultless one in the same cluster.
     fn default() -> Self {
         let rtt = Duration::from_millis(1);
         let timeout = Duration::from_millis(250);

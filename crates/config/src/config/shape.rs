@@ -1,4 +1,4 @@
-//! The forms that values have in TOML.
+//! The forms of values in TOML.
 
 use toml::Value;
 
@@ -31,7 +31,7 @@ pub(super) enum Shape {
     Table,
     /// A table, or `off`.
     TableOrOff,
-    /// A table, or text that stands for its first key.
+    /// A table, or text for its first key.
     TableOrText,
     /// A limit: a table or `off`, shown on one line.
     Limit,

@@ -13,14 +13,14 @@ use crate::limit::{Policy, SharedLimits};
 use crate::spec::{Settings, Store};
 
 /// The first bucket of a name.
-struct First {
+struct FirstBucket {
     rate: f64,
     burst: NonZeroU32,
     per: Per,
     at: String,
 }
 
-/// The keys that share the bucket of a store and a name.
+/// The keys behind the bucket of a store and a name.
 type Users<'a> = BTreeMap<(Arc<str>, Arc<str>), Vec<Cursor<'a>>>;
 
 /// Reads `shared` in the table of a bucket.
@@ -30,8 +30,8 @@ pub(super) fn shared(bucket_at: &Cursor<'_>, bucket: Option<&BucketPolicy>) -> O
     Some(shared)
 }
 
-/// Shares every bucket of a gate that is not shared by itself: under the name that `shared` of the
-/// gate has, and those of classes with the class behind it.
+/// Shares every bucket of a gate without a `shared` of its own. Its name is that of the gate's
+/// `shared`, for the bucket of a class with the class behind it.
 pub(super) fn share_all(gate_at: &Cursor<'_>, policy: &mut Policy) {
     let at = gate_at.table_or_text("shared");
     let Some(shared) = read(&at) else { return };
@@ -62,7 +62,8 @@ pub(super) fn share_all(gate_at: &Cursor<'_>, policy: &mut Policy) {
 fn read(at: &Cursor<'_>) -> Option<SharedPolicy> {
     let name = at.name_or_text("name");
     let store: Option<String> = at.option("store", None);
-    let weight = at.get("weight", NonZeroU32::MIN);
+    let fits = |weight: &NonZeroU32| weight.get() <= HEAVIEST;
+    let weight = at.get_if("weight", NonZeroU32::MIN, fits, &format!("a whole number from 1 to {HEAVIEST}"));
     let OrAuto(lease) = at.get("lease", OrAuto(None));
     let outage: Option<Outage> = at.option("outage", None);
     let members: Option<NonZeroU32> = at.option("members", None);
@@ -72,9 +73,6 @@ fn read(at: &Cursor<'_>) -> Option<SharedPolicy> {
     }
     let name = name?;
     check_name(&name, at);
-    if weight.get() > HEAVIEST {
-        at.at("weight").problem(format!("is {weight}, expected a whole number from 1 to {HEAVIEST}"));
-    }
     if let Some(lease) = lease.filter(|lease| !LEASES.contains(lease)) {
         at.at("lease").problem(format!("is {lease:?}, expected \"auto\" or a duration from 100ms to 1m"));
     }
@@ -116,7 +114,7 @@ fn check_name(name: &str, at: &Cursor<'_>) {
     }
 }
 
-/// Checks what a bucket that is shared can be.
+/// Checks a shared bucket.
 fn check_bucket(at: &Cursor<'_>, bucket: &BucketPolicy, shared: &SharedPolicy) {
     if bucket.per == Per::Flow {
         let message = "is \"flow\", but flows of one gate are none of another's, so that they cannot share a bucket; \
@@ -148,28 +146,23 @@ fn check_bucket(at: &Cursor<'_>, bucket: &BucketPolicy, shared: &SharedPolicy) {
     }
 }
 
-/// Returns the least burst that makes up for what leases may add to a moment. The lease that is
-/// chosen is short where the burst is small.
+/// Returns the least burst with room for leases. With a small burst `auto` is a short lease.
 fn least_burst(rate: f64, lease: Option<Duration>) -> f64 {
     let lease = lease.unwrap_or(SHORTEST_LEASE);
     (1.0 + rate * lease.as_secs_f64()).ceil().max(2.0)
 }
 
-/// Gives each shared bucket its store, and checks that all buckets of one name have the same
-/// limits.
+/// Gives each shared bucket its store, and reports buckets of one name with different limits.
 pub(super) fn check_together(settings: &mut Settings, root: &Cursor<'_>) {
     let Settings { stores, gates, .. } = settings;
-    let mut seen = BTreeMap::<_, First>::new();
+    let mut seen = BTreeMap::<_, FirstBucket>::new();
     let mut users = Users::new();
     for (name, gate) in gates {
         let gate_at = root.at("gates").at(name);
-        let longest_pause = gate.throttling.max_pause;
+        let longest_pause = gate.answers.throttling.max_pause;
         let Policy { bucket, classes, shared, .. } = &mut gate.policy;
-        let class_at = |class: &str| {
-            let all = gate_at.at("classes");
-            let mut items = (0..classes.len()).map(|index| all.item(index));
-            items.find(|item| item.text("name") == Some(class)).unwrap_or_else(|| all.clone()).at("bucket")
-        };
+        let all = gate_at.at("classes");
+        let class_at = |class: &str| all.named(class).unwrap_or_else(|| all.clone()).at("bucket");
         let of_classes = classes.iter().map(|class| (class.bucket, class_at(&class.name)));
         let mut of_gate = BTreeSet::new();
         let mut resolved = None;
@@ -199,7 +192,7 @@ pub(super) fn check_together(settings: &mut Settings, root: &Cursor<'_>) {
             }
             users.entry(id.clone()).or_default().push(at.clone());
             let BucketPolicy { rate, burst, per, .. } = bucket;
-            seen.entry(id).or_insert(First { rate, burst, per, at: bucket_at }).check(&bucket, &shared.name, &at);
+            seen.entry(id).or_insert(FirstBucket { rate, burst, per, at: bucket_at }).check(&bucket, &shared.name, &at);
         }
         warn_of_slow(slow);
     }
@@ -212,7 +205,7 @@ pub(super) fn check_together(settings: &mut Settings, root: &Cursor<'_>) {
     }
 }
 
-/// Warns of what shares buckets without a store that nothing else in this process uses.
+/// Warns of buckets shared with nobody.
 fn warn_of_alone(users: &Users<'_>) {
     let is_alone = |store: &str, at: &[Cursor<'_>]| store.is_empty() && at.len() == 1;
     let shared = users.iter().filter(|((store, _), at)| !is_alone(store, at)).flat_map(|(_, at)| at);
@@ -229,15 +222,15 @@ fn warn_of_alone(users: &Users<'_>) {
     }
 }
 
-/// Returns the rate at which a gate goes on that has not met the store of this bucket yet, if that
-/// is so low that it seems to stand still.
+/// Returns the rate of a gate that has not reached the store of this bucket yet, if the gate would
+/// seem to stand still.
 fn slow_alone(bucket: &BucketPolicy, shared: &SharedPolicy) -> Option<f64> {
     let part = bucket.rate / f64::from(shared.members.get());
     let goes_on = shared.outage == Outage::Share && !shared.store.is_empty();
     (goes_on && part < LEAST_PART).then_some(part)
 }
 
-/// Warns of buckets that are slow without their store: of all that one key shares, of the slowest.
+/// Warns of buckets that are slow without their store: for each key once, of the slowest.
 fn warn_of_slow(mut slow: Vec<(Cursor<'_>, Arc<str>, f64)>) {
     slow.sort_by(|one, other| one.2.total_cmp(&other.2));
     let mut told = BTreeSet::new();
@@ -252,10 +245,10 @@ fn warn_of_slow(mut slow: Vec<(Cursor<'_>, Arc<str>, f64)>) {
     }
 }
 
-// === impl First ===
+// === impl FirstBucket ===
 
-impl First {
-    /// Checks that another bucket of the name is like it.
+impl FirstBucket {
+    /// Reports another bucket of the name with other limits.
     fn check(&self, bucket: &BucketPolicy, name: &str, at: &Cursor<'_>) {
         let Self { rate, burst, per, at: first } = self;
         if (*rate, *burst) != (bucket.rate, bucket.burst) {
@@ -270,8 +263,7 @@ impl First {
     }
 }
 
-/// Gives a shared bucket its store: the one that is named, or the only one there is. Without any
-/// it is in the memory of the process.
+/// Gives a shared bucket its store: the named one, or the only one. Without any it is in memory.
 fn resolve(shared: &mut SharedPolicy, stores: &[Store], at: &Cursor<'_>) {
     let names: Vec<&str> = stores.iter().map(|store| &*store.name).collect();
     match (&*shared.store, stores) {
@@ -299,7 +291,7 @@ fn resolve(shared: &mut SharedPolicy, stores: &[Store], at: &Cursor<'_>) {
     }
 }
 
-/// Stands between the name of a gate's buckets and a class; no name that is configured has it.
+/// The separator of a gate's shared name and a class; configured names have none.
 const OF: char = '.';
 /// The largest weight.
 const HEAVIEST: u32 = 100;
@@ -308,9 +300,9 @@ const LEASES: std::ops::RangeInclusive<Duration> = SHORTEST_LEASE..=Duration::fr
 const LONGEST_NAME: usize = 64;
 /// The members to reckon with before the store has said how many there are.
 const MEMBERS: NonZeroU32 = NonZeroU32::MIN.saturating_add(9);
-/// The members beyond which the store's script takes a good part of a millisecond.
+/// With more members the store's script takes a good part of a millisecond.
 const MANY: u32 = 100;
-/// The calls per second below which a gate that is alone seems to stand still.
+/// Below this rate a gate alone seems to stand still.
 const LEAST_PART: f64 = 0.1;
 /// The fastest shared bucket: its time per token is kept in quarters of a microsecond.
 const FASTEST: f64 = 10_000.0;

@@ -1,27 +1,28 @@
 //! Reads what an upstream may ask for.
 
+use std::time::Duration;
+
 use toml::Value;
 
 use super::cursor::{Cursor, TomlValue};
-use super::presets::Numbers;
 use super::problems::alternatives;
 use super::shape::Shape;
 use crate::api::{PausePolicy, Scope, Signal, Signals};
 use crate::classify::ApiKind;
 
 /// Reads the signals of a gate.
-pub(super) fn throttling(at: &Cursor<'_>, kind: ApiKind, numbers: &Numbers) -> PausePolicy {
-    let honour = at.get("honour", numbers.honour.iter().copied().collect::<Signals>());
-    let scope = at.get("scope", numbers.scope);
-    let max_pause = at.get("max_pause", numbers.max_pause);
-    let reserve = at.get("reserve", numbers.reserve);
+pub(super) fn throttling(at: &Cursor<'_>, kind: ApiKind) -> PausePolicy {
+    let honour = at.get("honour", [Signal::RetryAfter].into_iter().collect::<Signals>());
+    let scope = at.get("scope", Scope::Key);
+    let max_pause = at.get("max_pause", MAX_PAUSE);
+    let reserve = at.get("reserve", 0.0);
     if at.has("reserve") {
         check_reserve(reserve, honour, scope, at);
     }
     PausePolicy { kubernetes: kind == ApiKind::Kubernetes, honour, scope, max_pause, reserve }
 }
 
-/// A reserve that nothing could keep is an error, not a promise.
+/// Reports a reserve without a signal to keep it.
 fn check_reserve(reserve: f64, honour: Signals, scope: Scope, signals: &Cursor<'_>) {
     let at = signals.at("reserve");
     let telling = |signal: &Signal| signal.tells_quota();
@@ -51,3 +52,5 @@ impl TomlValue for Signals {
         self.iter().collect::<Vec<_>>().write()
     }
 }
+
+const MAX_PAUSE: Duration = Duration::from_secs(15 * 60);

@@ -1,13 +1,13 @@
-//! Reads where calls go and with whose credentials: upstream, TLS on both sides, the credential of
+//! Reads the way of calls and their credentials: upstream, TLS on both sides, the credential of
 //! an external API.
 
 use std::path::PathBuf;
 
 use toml::Value;
 
-use super::cursor::{Cursor, TomlValue};
+use super::cursor::{Cursor, TextValue, TomlValue};
 use super::egress;
-use super::files::Holds;
+use super::files::FileContent;
 use super::problems::did_you_mean;
 use super::shape::Shape;
 use super::url;
@@ -57,10 +57,10 @@ pub(super) fn tls_and_credential(
     (tls, upstream_tls, credential.and_then(|at| self::credential(&at)))
 }
 
-/// Checks what the gate's credentials need besides: something to inject, and clients that have a
+/// Checks what the gate's credentials need besides: something to inject, and clients with a
 /// right to it.
 pub(super) fn check_together(gate: &Gate, at: &Cursor<'_>) {
-    if gate.credentials == Credentials::Inject {
+    if gate.identity.credentials == Credentials::Inject {
         let credentials = at.at("credentials");
         let has_something = gate.upstream.has_identity() || at.has("credential") || at.at("upstream_tls").has("cert");
         if !has_something {
@@ -68,9 +68,9 @@ pub(super) fn check_together(gate: &Gate, at: &Cursor<'_>) {
                 "is \"inject\", but there is nothing to inject: expected an upstream with an identity, or [credential]",
             );
         }
-        if gate.clients.is_none()
+        if gate.access.clients.is_none()
             && !gate.is_local()
-            && gate.tls.as_ref().is_none_or(|tls| tls.client_ca.is_none() && tls.write_to.is_none())
+            && gate.access.tls.as_ref().is_none_or(|tls| tls.client_ca.is_none() && tls.write_to.is_none())
         {
             credentials.given(&[&at.at("listen"), &at.at("tls")]).problem(
                 "is \"inject\" off loopback: anyone who reaches the port gets the identity; expected a loopback listener, or [tls] with \
@@ -78,46 +78,40 @@ pub(super) fn check_together(gate: &Gate, at: &Cursor<'_>) {
             );
         }
     }
-    if gate.credential.is_some() && !gate.injects() {
+    if gate.identity.file.is_some() && !gate.injects() {
         let where_it_passes = if gate.is_local() { "with [tls]" } else { "beyond loopback" };
         at.at("credential").warn(format!(
             "is not sent: {where_it_passes} credentials = \"auto\" passes the client's own on; expected credentials = \"inject\" (beyond \
              loopback with tls.client_ca or tls.write_to), or a plain loopback listener"
         ));
     }
-    if gate.upstream_tls.insecure {
+    if gate.forwarding.tls.insecure {
         let message = "the upstream's certificate is not verified: anyone on the way can read and change everything";
         at.at("upstream_tls").at("insecure").warn(message);
     }
 }
 
-impl TomlValue for Source {
-    const SHAPE: Shape = Shape::Text;
-
-    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
-        let text = at.expect(value.as_str(), value, "text in quotes")?;
-        match (text, text.split_once(':')) {
-            ("in_cluster", _) => return Some(Self::InCluster),
-            ("kubeconfig", _) => return Some(Self::Kubeconfig(None)),
-            (_, Some(("kubeconfig", context))) if !context.is_empty() => {
-                return Some(Self::Kubeconfig(Some(context.to_owned())));
+impl TextValue for Source {
+    fn parse(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            _ if text == "in_cluster" => return Ok(Self::InCluster),
+            _ if text == "kubeconfig" => return Ok(Self::Kubeconfig(None)),
+            Some(("kubeconfig", context)) if !context.is_empty() => {
+                return Ok(Self::Kubeconfig(Some(context.to_owned())));
             }
             _ => {}
         }
-        let fault = match url::read(text, "which belong into [credential]") {
-            Ok(url) => return Some(Self::Url(url)),
-            Err(fault) => fault,
-        };
-        at.problem(format!("{fault}, expected {UPSTREAMS}{}", did_you_mean(text, &["in_cluster", "kubeconfig"])));
-        None
+        let near = did_you_mean(text, &["in_cluster", "kubeconfig"]);
+        let url = url::read(text, "which belong into [credential]");
+        url.map(Self::Url).map_err(|fault| format!("{fault}, expected {UPSTREAMS}{near}"))
     }
 
-    fn write(&self) -> Value {
+    fn text(&self) -> String {
         match self {
-            Self::InCluster => "in_cluster".into(),
-            Self::Kubeconfig(None) => "kubeconfig".into(),
-            Self::Kubeconfig(Some(context)) => format!("kubeconfig:{context}").into(),
-            Self::Url(url) => url.to_string().into(),
+            Self::InCluster => "in_cluster".to_owned(),
+            Self::Kubeconfig(None) => "kubeconfig".to_owned(),
+            Self::Kubeconfig(Some(context)) => format!("kubeconfig:{context}"),
+            Self::Url(url) => url.to_string(),
         }
     }
 }
@@ -134,8 +128,8 @@ fn listener_tls(at: &Cursor<'_>) -> ListenerTls {
     });
     let why = "mode = \"self_signed\" makes its own; expected mode = \"files\"";
     let files = at.unused_if(mode == Mode::SelfSigned, why, &at.at("mode"));
-    let cert = files.file("cert", Holds::Chain);
-    let key = files.file("key", Holds::Key);
+    let cert = files.file("cert", FileContent::Chain);
+    let key = files.file("key", FileContent::Key);
     let missing = if cert.is_none() { "cert" } else { "key" };
     let mode = match (mode, cert, key) {
         (Mode::SelfSigned, ..) => TlsMode::SelfSigned,
@@ -147,7 +141,7 @@ fn listener_tls(at: &Cursor<'_>) -> ListenerTls {
     };
     // A certificate of our own making is of no use to clients that cannot get at its CA.
     let write_to = at.get("write_to", (mode == TlsMode::SelfSigned).then(|| PathBuf::from(WRITE_TO)));
-    let client_ca = at.file("client_ca", Holds::Certificate);
+    let client_ca = at.file("client_ca", FileContent::Certificate);
     ListenerTls { mode, names, write_to, client_ca }
 }
 
@@ -157,9 +151,9 @@ fn is_host_name(name: &str) -> bool {
 }
 
 pub(super) fn upstream_tls(at: &Cursor<'_>) -> UpstreamTls {
-    let ca = at.file("ca", Holds::Certificate);
-    let cert = at.file("cert", Holds::Chain);
-    let key = at.file("key", Holds::Key);
+    let ca = at.file("ca", FileContent::Certificate);
+    let cert = at.file("cert", FileContent::Chain);
+    let key = at.file("key", FileContent::Key);
     if cert.is_some() != key.is_some() {
         let (missing, there) = if cert.is_some() { ("key", "cert") } else { ("cert", "key") };
         at.at(missing).missing(format_args!(", expected a PEM file: {there} is set"));
@@ -181,7 +175,7 @@ fn credential(at: &Cursor<'_>) -> Option<CredentialFile> {
     if http::HeaderValue::from_str(&prefix).is_err() {
         at.at("prefix").problem("has characters that a header cannot have");
     }
-    let file = at.file("file", Holds::Secret);
+    let file = at.file("file", FileContent::Secret);
     if file.is_none() && at.is_table() && at.at("file").is_absent_or_empty() {
         at.at("file").missing(", expected the file with the secret");
     }

@@ -4,25 +4,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use toml::Value;
-
-use super::cursor::{Cursor, TomlValue};
-use super::files::Holds;
+use super::cursor::{Cursor, TextValue};
+use super::files::FileContent;
 use super::names;
-use super::shape::Shape;
 use super::sources::upstream_tls;
-use crate::spec::{Endpoint, SentinelLogin, Store, StoreAddress};
+use crate::spec::{Endpoint, Store, StoreAddress, StoreLogin};
 
 /// The address of a store, and whether TLS is spoken there.
 struct Url {
     address: StoreAddress,
     has_tls: bool,
-}
-
-/// A user and the file with its password.
-struct Login {
-    user: Option<String>,
-    password_file: Option<PathBuf>,
 }
 
 /// Reads every store.
@@ -38,21 +29,15 @@ fn store(name: &str, at: &Cursor<'_>) -> Option<Store> {
     if !at.has("url") {
         at.at("url").problem(format!("is missing, expected {URLS}"));
     }
-    let Login { user, password_file } = login(at);
-    let prefix = at.get("prefix", "tidegate".to_owned());
+    let StoreLogin { user, password_file } = login(at);
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b':' | b'/');
-    if prefix.is_empty() || prefix.len() > LONGEST_PREFIX || !prefix.bytes().all(fits) {
-        at.at("prefix").problem(format!(
-            "is {prefix:?}, expected 1 to {LONGEST_PREFIX} letters, digits, \"_\", \"-\", \".\", \":\" and \"/\""
-        ));
-    }
-    let timeout = at.get("timeout", TIMEOUT);
-    if !TIMEOUTS.contains(&timeout) {
-        at.at("timeout").problem(format!("is {timeout:?}, expected a time from 10ms to 10s"));
-    }
+    let is_prefix = |text: &String| (1..=LONGEST_PREFIX).contains(&text.len()) && text.bytes().all(fits);
+    let expected = format!("1 to {LONGEST_PREFIX} letters, digits, \"_\", \"-\", \".\", \":\" and \"/\"");
+    let prefix = at.get_if("prefix", "tidegate".to_owned(), is_prefix, &expected);
+    let timeout = at.get_if("timeout", TIMEOUT, |timeout| TIMEOUTS.contains(timeout), "a time from 10ms to 10s");
     let others = url.as_ref().is_some_and(|url| !matches!(url.address, StoreAddress::Sentinel { .. }));
     let sentinel = at.unused_if(others, "the url is not that of sentinels", &at.at("url")).table("sentinel");
-    let Login { user: sentinel_user, password_file: sentinel_password } = login(&sentinel);
+    let sentinel = login(&sentinel);
     let is_plain = url.as_ref().is_some_and(|url| !url.has_tls);
     let tls = upstream_tls(&at.unused_if(is_plain, "the url is not rediss://", &at.at("url")).table("tls"));
     if tls.insecure {
@@ -61,41 +46,31 @@ fn store(name: &str, at: &Cursor<'_>) -> Option<Store> {
             .warn("the store's certificate is not verified: anyone on the way can answer for it");
     }
     let Url { address, has_tls } = url?;
-    let has_password = password_file.is_some() || sentinel_password.is_some();
+    let has_password = password_file.is_some() || sentinel.password_file.is_some();
     if has_password && !has_tls && !address.is_local() {
         let message = "leads off this machine without TLS, so that the password would be sent in the clear; expected rediss:// with TLS";
         at.at("url").problem(message);
     }
     let name = Arc::from(name);
-    let sentinel = SentinelLogin { user: sentinel_user, password_file: sentinel_password };
     Some(Store { name, address, has_tls, tls, user, password_file, sentinel, prefix, timeout })
 }
 
 /// Reads `user` and `password_file`.
-fn login(at: &Cursor<'_>) -> Login {
-    let login = Login { user: at.get("user", None), password_file: at.file("password_file", Holds::Secret) };
+fn login(at: &Cursor<'_>) -> StoreLogin {
+    let login = StoreLogin { user: at.get("user", None), password_file: at.file("password_file", FileContent::Secret) };
     if login.user.is_some() && login.password_file.is_none() {
         at.at("user").problem("has no password: expected password_file too");
     }
     login
 }
 
-impl TomlValue for Url {
-    const SHAPE: Shape = Shape::Text;
-
-    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
-        let text = at.expect(value.as_str(), value, "text in quotes")?;
-        match url(text) {
-            Ok(url) => Some(url),
-            Err(fault) => {
-                at.problem(format!("{fault}, expected {URLS}"));
-                None
-            }
-        }
+impl TextValue for Url {
+    fn parse(text: &str) -> Result<Self, String> {
+        url(text).map_err(|fault| format!("{fault}, expected {URLS}"))
     }
 
-    fn write(&self) -> Value {
-        Value::String(self.address.url(self.has_tls))
+    fn text(&self) -> String {
+        self.address.url(self.has_tls)
     }
 }
 

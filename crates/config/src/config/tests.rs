@@ -1,11 +1,15 @@
-//! Holds the reading of configurations to its examples, its documentation, and any text that a user
+//! FileContent the reading of configurations to its examples, its documentation, and any text that a user
 //! may write.
+
+use std::num::NonZeroU32;
 
 use proptest::prelude::*;
 
 use self::fits::Judge;
+use super::presets::PresetName;
 use super::record::Record;
 use super::*;
+use crate::classify::ApiKind;
 
 mod fits;
 mod reference;
@@ -17,7 +21,7 @@ const CROSSPLANE: &str = include_str!("../../../../config/crossplane.toml");
 const GITHUB: &str = include_str!("../../../../config/github.toml");
 const AWS: &str = include_str!("../../../../config/aws.toml");
 
-fn load_plain(text: &str) -> Result<Loaded, Vec<Problem>> {
+fn load_plain(text: &str) -> Result<Configuration, Vec<Problem>> {
     load_text("f.toml".to_owned(), text.to_owned(), &[])
 }
 
@@ -25,7 +29,7 @@ fn lines(problems: &[Problem]) -> String {
     problems.iter().map(Problem::to_string).collect::<Vec<_>>().join("\n")
 }
 
-fn good(text: &str) -> Loaded {
+fn good(text: &str) -> Configuration {
     let loaded = load_plain(text).unwrap_or_else(|problems| panic!("{text}\n{}", lines(&problems)));
     assert_eq!(JUDGE.with(|judge| judge.complaint(text)), None, "{text}");
     loaded
@@ -270,5 +274,27 @@ proptest! {
             let problems = load_text("f.toml".into(), text.into(), &env).err().unwrap_or_default();
             prop_assert!(problems.iter().all(|problem| !problem.to_string().contains('\n')), "{}", lines(&problems));
         }
+    }
+}
+
+#[test]
+fn a_preset_says_what_a_user_could_write() {
+    let record = record();
+    let in_table = |key: &str, value: toml::Value| toml::Value::Table([(key.to_owned(), value)].into_iter().collect());
+    let unknown_of = |gate: toml::Value| record.unknown(&in_table("gates", in_table("name", gate)));
+    for (name, kind) in PresetName::ALL.iter().flat_map(|name| ApiKind::ALL.map(|kind| (name, kind))) {
+        let mut preset = name.load();
+        if preset.dialect.is_none() || kind == ApiKind::Http {
+            let gate =
+                format!("kind = \"{kind}\"\npreset = \"{}\"\nrewrite_links = {}", name.word, kind == ApiKind::Http);
+            good(&format!("[gates.k]\nupstream = \"https://x\"\n{gate}\n"));
+        }
+        preset.fit(kind, NonZeroU32::MIN);
+        preset.take_share(1.0);
+        let mut unknown = unknown_of(preset.gate.into());
+        for class in preset.classes {
+            unknown.extend(unknown_of(in_table("classes", vec![toml::Value::Table(class.keys)].into())));
+        }
+        assert!(unknown.is_empty(), "{}: {unknown:?}", name.word);
     }
 }

@@ -1,4 +1,4 @@
-//! Warns of keys that cannot act in the configuration as a whole: each may stand there by itself,
+//! Warns of keys without an effect in the configuration as a whole: each may stand there by itself,
 //! but what others say leaves no call for it.
 //!
 //! Only what the file or a variable says is warned of; a preset may bring what another key makes
@@ -10,18 +10,18 @@ use crate::limit::Policy;
 use crate::limit::policy::{BucketPolicy, ClassPolicy, Combine, InFlight, Lane, Per, Strategy};
 use crate::spec::{Hosts, PlainHttp, Settings};
 
-/// A gate's limits, and the classes that calls reach.
-pub(super) struct Whole<'a> {
+/// A gate's limits, and the reach of its classes.
+pub(super) struct LimitsInUse<'a> {
     policy: &'a Policy,
     /// By class.
     reach: &'a [Reach],
     at: &'a Cursor<'a>,
 }
 
-/// The calls that a class can have.
+/// The possible calls of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reach {
-    /// Those that it matches.
+    /// Its matches.
     Calls,
     /// None: an earlier class, at this place, matches all of them.
     Covered(usize),
@@ -29,7 +29,7 @@ pub(super) enum Reach {
     Within,
 }
 
-/// Returns what calls the classes can have that match so, in their order.
+/// Returns the possible calls of classes, in their order.
 pub(super) fn reach<'m>(matchings: impl Iterator<Item = Option<&'m RuleMatch>>) -> Vec<Reach> {
     let matchings: Vec<_> = matchings.collect();
     let covering = |narrow: &RuleMatch, place| {
@@ -43,7 +43,7 @@ pub(super) fn reach<'m>(matchings: impl Iterator<Item = Option<&'m RuleMatch>>) 
     matchings.iter().enumerate().map(reach).collect()
 }
 
-/// True if a call that is `narrow` is `wide` as well, as far as the patterns' own texts tell.
+/// True if every `narrow` call is `wide` as well, as far as the patterns' texts tell.
 fn covers(wide: &RuleMatch, narrow: &RuleMatch) -> bool {
     let (wide, narrow) = match (wide, narrow) {
         (RuleMatch::Everything, _) => return true,
@@ -62,9 +62,9 @@ fn covers(wide: &RuleMatch, narrow: &RuleMatch) -> bool {
         && (wide.unfiltered.is_none() || wide.unfiltered == narrow.unfiltered)
 }
 
-// === impl Whole ===
+// === impl LimitsInUse ===
 
-impl<'a> Whole<'a> {
+impl<'a> LimitsInUse<'a> {
     pub(super) fn new(policy: &'a Policy, reach: &'a [Reach], at: &'a Cursor<'a>) -> Self {
         Self { policy, reach, at }
     }
@@ -81,7 +81,7 @@ impl<'a> Whole<'a> {
         }
     }
 
-    /// The classes of calls that can wait at all.
+    /// Returns the classes of calls, except exempt ones.
     fn waiting(&self) -> impl Iterator<Item = &ClassPolicy> {
         let classes = self.policy.classes.iter().zip(self.reach);
         classes.filter(|(class, reach)| **reach == Reach::Calls && class.lane != Lane::Exempt).map(|(class, _)| class)
@@ -89,12 +89,10 @@ impl<'a> Whole<'a> {
 
     /// The table of a class, if the file has one.
     fn table(&self, class: &ClassPolicy) -> Option<Cursor<'a>> {
-        let all = self.at.at("classes");
-        let mut items = (0..self.policy.classes.len()).map(|index| all.item(index));
-        items.find(|item| item.text("name") == Some(&class.name))
+        self.at.at("classes").named(&class.name)
     }
 
-    /// Warns of the gate's own limits that no call meets.
+    /// Warns of the gate's own limits without a call.
     fn of_gate(&self) {
         let idle = |key: &str, is_met: bool, why: &str| {
             let at = self.at.at(key);
@@ -118,8 +116,7 @@ impl<'a> Whole<'a> {
         idle("per_key", self.waiting().any(|class| class.per_key.is_some()), why);
     }
 
-    /// Warns of calls that a gate's own bucket does not meter, because the preset has them spend
-    /// from buckets of their own.
+    /// Warns of calls past a gate's own bucket: the preset has them spend from their own.
     fn passed_by(&self) {
         let at = self.at.at("bucket");
         let is_of_preset = |class: &&ClassPolicy| {
@@ -164,7 +161,9 @@ impl<'a> Whole<'a> {
                 at.at(key).warn(format!("has no effect: {why}"));
             }
         };
-        if at.at("bucket").is_table() && !self.waiting().any(|other| self.is_within(other, class)) {
+        if at.at("bucket").is_table()
+            && !self.waiting().any(|other| self.policy.outward(other).any(|outer| outer.name == class.name))
+        {
             idle("bucket", "no call spends from it; expected a class within it that calls are of");
         }
         if let Reach::Covered(by) = reach {
@@ -202,7 +201,7 @@ impl<'a> Whole<'a> {
         self.of_narrower(class, at, &charged);
     }
 
-    /// Warns of limits of a class behind which a stricter one of the gate always comes first.
+    /// Warns of limits of a class behind a stricter one of the gate.
     fn of_narrower(&self, class: &ClassPolicy, at: &Cursor<'_>, charged: &[BucketPolicy]) {
         let own = class.bucket.filter(|_| at.at("bucket").is_table() && self.policy.uncounted.is_none());
         let outer = own.and_then(|own| charged.iter().find(|outer| is_stricter(outer, &own)));
@@ -225,24 +224,14 @@ impl<'a> Whole<'a> {
         }
     }
 
-    /// The buckets that calls of a class spend from, its own first.
+    /// Returns the buckets of a class's calls, its own first.
     fn charged(&self, class: &ClassPolicy) -> Vec<BucketPolicy> {
         let gate = self.policy.bucket.filter(|_| !class.own_bucket_only);
-        self.chain(class).filter_map(|class| class.bucket).chain(gate).collect()
-    }
-
-    fn is_within(&self, class: &ClassPolicy, outer: &ClassPolicy) -> bool {
-        self.chain(class).any(|class| class.name == outer.name)
-    }
-
-    /// A class, and those that it is within.
-    fn chain<'c>(&'c self, class: &'c ClassPolicy) -> impl Iterator<Item = &'c ClassPolicy> {
-        let outer = |class: &&'c ClassPolicy| self.policy.classes.get(usize::from(class.within?.0));
-        std::iter::successors(Some(class), outer).take(self.policy.classes.len())
+        self.policy.outward(class).filter_map(|class| class.bucket).chain(gate).collect()
     }
 }
 
-/// True if calls that spend from both buckets always wait for the outer one.
+/// True if calls of both buckets always wait for the outer one.
 fn is_stricter(outer: &BucketPolicy, own: &BucketPolicy) -> bool {
     let is_plain = own.adapt.is_none() && own.shared.is_none() && outer.shared.is_none();
     let starts = outer.starts_empty || !own.starts_empty;
@@ -251,12 +240,12 @@ fn is_stricter(outer: &BucketPolicy, own: &BucketPolicy) -> bool {
     outer != own && is_plain && starts && costs && numbers && is_coarser(outer.per, own.per)
 }
 
-/// True if what one limit is for includes all that the other is for.
+/// True if the outer limit covers all that the own one does.
 fn is_coarser(outer: Per, own: Per) -> bool {
     outer == Per::Gate || outer == own
 }
 
-/// Warns of retries that crowd out healthy calls: they take their tokens of both buckets, so that
+/// Warns of retries in the way of healthy calls: they take their tokens of both buckets, so that
 /// with much failing, healthy calls have what is left of the gate's.
 pub(super) fn warn_of_retries(
     bucket: Option<BucketPolicy>,
@@ -280,7 +269,7 @@ pub(super) fn warn_of_retries(
 pub(super) fn warn_of_idle(settings: &Settings, root: &Cursor<'_>) {
     for (name, gate) in &settings.gates {
         let at = root.at("gates").at(name);
-        let keeps = gate.revalidation.classes.iter().any(|keeps| *keeps);
+        let keeps = gate.answers.revalidation.classes.iter().any(|keeps| *keeps);
         let shadow = "with shadow = true every call goes upstream as it came; expected it without shadow";
         let none = "no class keeps answers; expected revalidate = true in one of them";
         if !keeps && at.at("revalidation").is_table() {
@@ -293,7 +282,7 @@ pub(super) fn warn_of_idle(settings: &Settings, root: &Cursor<'_>) {
         }
         let signals = at.at("signals");
         for key in ["scope", "max_pause"] {
-            if gate.throttling.honour.iter().next().is_none() && signals.has(key) {
+            if gate.answers.throttling.honour.iter().next().is_none() && signals.has(key) {
                 signals.at(key).warn(
                     "has no effect: honour is empty, so that no upstream can ask for a pause; expected a signal there",
                 );
@@ -311,5 +300,5 @@ pub(super) fn warn_of_idle(settings: &Settings, root: &Cursor<'_>) {
     }
 }
 
-/// The classes that are named.
+/// The number of classes to name.
 const FEW: usize = 4;

@@ -1,4 +1,4 @@
-//! Reads URLs. A URL in which a secret may be is a problem, and no message shows that part of it.
+//! Reads URLs. A possible secret in a URL is a problem, and no message shows that part of it.
 
 use http::Uri;
 
@@ -21,7 +21,7 @@ pub(super) fn read(text: &str, password: &str) -> Result<Uri, String> {
     Ok(url)
 }
 
-/// Returns what is wrong with a URL, or what was meant for one, in which a secret may be: before
+/// Returns the problem of a URL, or what was meant for one, with a possible secret: before
 /// the path, or in a query or fragment.
 pub(super) fn secret(text: &str, password: &str) -> Option<String> {
     let (scheme, rest) = text.split_once("://").unwrap_or(("", text));

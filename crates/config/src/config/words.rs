@@ -1,10 +1,9 @@
-//! The closed lists of words that keys take.
+//! The closed lists of words for keys.
 
 use toml::Value;
 
 use super::cost::Counts;
 use super::cursor::{Cursor, TomlValue};
-use super::presets::Preset;
 use super::shape::Shape;
 use super::values::one_of;
 use crate::api::{Scope, Signal};
@@ -12,7 +11,7 @@ use crate::classify::{ApiKind, FairBy};
 use crate::dialect::Dialect;
 use crate::limit::policy::{Combine, Lane, Outage, Per};
 use crate::limit::words::Words;
-use crate::spec::{Credentials, PlainHttp, RetryAfter, ShowNames, Tokens, Unlisted};
+use crate::spec::{Credentials, HostFate, PlainHttp, RetryAfter, ShowNames, Tokens};
 
 words! {
     /// Log lines as text or JSON.
@@ -79,4 +78,4 @@ closed_lists!(
     FairBy,
     Outage
 );
-closed_lists!(Counts, Credentials, ShowNames, RetryAfter, Preset, Dialect, Unlisted, PlainHttp, Tokens);
+closed_lists!(Counts, Credentials, ShowNames, RetryAfter, Dialect, HostFate, PlainHttp, Tokens);

@@ -1,11 +1,11 @@
-//! The clients of a gate that many workloads share: how they show who they are.
+//! The clients of a shared gate, and their proof of identity.
 
 use std::time::Duration;
 
 use super::Source;
 
 words! {
-    /// The judge of the tokens that clients show.
+    /// The judge of clients' tokens.
     pub enum Tokens {
         /// They show none.
         Off = "off",
@@ -14,25 +14,25 @@ words! {
     }
 }
 
-/// The proof of identity that a gate asks of its clients.
+/// The proof of identity asked of clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Clients {
     /// The judge of tokens.
     pub tokens: Tokens,
-    /// The audiences of which a token must have one; empty for the API server's own.
+    /// The audiences of tokens, one of them required; empty for the API server's own.
     pub audiences: Vec<String>,
-    /// True if a client certificate shows who a client is: its common name is the client's.
+    /// True if a client certificate identifies a client, by its common name.
     pub certificates: bool,
-    /// The time for which the answer to a token that is right is used again.
+    /// The lifetime of an accepted token in the cache.
     pub cache: Duration,
-    /// Patterns of the names that are let in; `None` for every client that is known.
+    /// Patterns of the names to let in; `None` for every known client.
     pub allowed: Option<Vec<String>>,
-    /// The API server that is asked.
+    /// The API server for reviews.
     pub api: Source,
 }
 
 impl Clients {
-    /// True if the connection must come with a certificate, because nothing else tells who calls.
+    /// True if the connection must come with a certificate: nothing else identifies the caller.
     pub fn need_certificates(&self) -> bool {
         self.certificates && self.tokens == Tokens::Off
     }

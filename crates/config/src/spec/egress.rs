@@ -1,4 +1,4 @@
-//! The egress listener as configured, and the hosts that gates behind it list.
+//! The egress listener as configured, and the hosts of the gates behind it.
 //!
 //! A host is compared in lower case and without the dot that may end it, as the listener makes it
 //! of any spelling.
@@ -15,19 +15,19 @@ use super::{Clients, Listen, ListenerTls, Settings};
 pub struct Egress {
     /// Its listener; none where clients come by the names of hosts alone.
     pub listen: Option<Listen>,
-    /// The listeners to which a hosts file leads the names of hosts.
+    /// Its listeners for hosts by name, by way of a hosts file.
     pub names: Vec<Listen>,
-    /// The fate of hosts that no gate lists.
-    pub others: Unlisted,
-    /// Hosts that are tunnelled, whatever a gate lists and whatever `others` says.
+    /// The fate of unlisted hosts.
+    pub others: HostFate,
+    /// Hosts to tunnel, whatever a gate lists and whatever `others` says.
     pub tunnel: Vec<HostPattern>,
-    /// The ports of listed hosts at which TLS is expected.
+    /// The TLS ports of listed hosts.
     pub ports: Vec<u16>,
-    /// The fate of addresses that give out a machine's credentials.
-    pub metadata: Unlisted,
+    /// The fate of the machine's metadata service, with its credentials.
+    pub metadata: HostFate,
     /// A proxy on the way out, as a URL; empty for none.
     pub via: String,
-    /// The file with the token that clients must send.
+    /// The file with the clients' token.
     pub token_file: Option<PathBuf>,
     /// TLS to the proxy itself.
     pub tls: Option<ListenerTls>,
@@ -37,41 +37,41 @@ pub struct Egress {
     pub max_connections: usize,
     /// The most origins with limits of their own at once.
     pub max_origins: usize,
-    /// The time after which an origin that is not used is dropped.
+    /// The longest time without a call for an origin, before it is dropped.
     pub idle_origin: Duration,
-    /// The CA of interception, which is made if a gate intercepts.
+    /// The CA of interception, made if a gate intercepts.
     pub ca: EgressCa,
 }
 
 /// The CA of interception.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EgressCa {
-    /// The folder in which it is kept for the next process; none keeps it in memory.
+    /// The folder that keeps it for the next process; none keeps it in memory.
     pub keep: Option<PathBuf>,
     /// The folder with what clients need to trust it.
     pub write_to: PathBuf,
-    /// Hosts for which it may sign besides those that are intercepted now.
+    /// Hosts it may sign for besides the intercepted ones.
     pub names: Vec<HostPattern>,
-    /// A file with roots that clients are to trust besides the system's.
+    /// A file with roots for clients, besides the system's.
     pub extra_roots: Option<PathBuf>,
-    /// The files of a CA that takes the place of one that is made.
+    /// The files of the operator's own CA, if there is one.
     pub given: Option<GivenCa>,
 }
 
 /// The files of a CA of interception that is given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GivenCa {
-    /// The chain of the CA that signs, that first.
+    /// The chain of the signing CA, its own certificate first.
     pub cert: PathBuf,
     /// Its key.
     pub key: PathBuf,
-    /// The root, which clients trust.
+    /// The root for clients to trust.
     pub root: PathBuf,
 }
 
 words! {
-    /// The fate of a host that no gate lists.
-    pub enum Unlisted {
+    /// The fate of an unlisted host.
+    pub enum HostFate {
         /// Its bytes are passed on, and not read.
         Tunnel = "tunnel",
         /// It is refused.
@@ -103,7 +103,7 @@ words! {
 /// The hosts of a gate behind the egress listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hosts {
-    /// The place of the gate in the file: the first gate that lists a host has it.
+    /// The place of the gate in the file: the first gate to list a host has it.
     pub place: usize,
     /// The hosts.
     pub patterns: Vec<HostPattern>,
@@ -113,9 +113,9 @@ pub struct Hosts {
     pub intercept: bool,
     /// The fate of plain HTTP.
     pub plain: PlainHttp,
-    /// The host and port that is dialled instead of a host.
+    /// The host and port to dial instead of a host.
     pub connect_to: BTreeMap<String, String>,
-    /// The SHA-256 of public keys, of which one must be in the chain of each host's certificate;
+    /// The SHA-256 of public keys, one of them required in the chain of each host's certificate;
     /// any if empty.
     pub pins: Vec<[u8; 32]>,
 }
@@ -123,7 +123,7 @@ pub struct Hosts {
 /// A pattern of hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostPattern {
-    /// Labels, of which `*` stands for any one, and a leading `**` for one or more.
+    /// Labels: `*` stands for any one, a leading `**` for one or more.
     Labels(String),
     /// The hosts of a provider.
     Set(HostSet),
@@ -132,7 +132,7 @@ pub enum HostPattern {
 // === impl Hosts ===
 
 impl Hosts {
-    /// Returns the pattern that lists a host, unless it is excepted.
+    /// Returns the pattern of a host, unless it is excepted.
     pub fn find(&self, host: &str) -> Option<&HostPattern> {
         let found = self.patterns.iter().find(|pattern| pattern.matches(host))?;
         (!self.except.iter().any(|pattern| pattern.matches(host))).then_some(found)
@@ -142,7 +142,7 @@ impl Hosts {
 // === impl Settings ===
 
 impl Settings {
-    /// Returns the names for which the CA of interception signs, with all below them: the literal
+    /// Returns the names for the CA of interception to sign, with all below them: the literal
     /// ends of all patterns. Empty if no gate intercepts.
     pub fn intercepted_names(&self) -> Vec<String> {
         let gates = || self.gates.values().filter_map(|gate| gate.hosts.as_ref()).filter(|hosts| hosts.intercept);
@@ -169,7 +169,7 @@ impl HostPattern {
         }
     }
 
-    /// Returns those of its hosts that it names in full.
+    /// Returns its hosts without a star.
     pub fn full_names(&self) -> Vec<&str> {
         match self {
             Self::Labels(name) if !name.contains('*') => vec![name],
@@ -193,7 +193,7 @@ impl HostPattern {
         }
     }
 
-    /// True if every host of the other pattern is one of this, as far as that shows at once.
+    /// True if every host of the other pattern is one of this, as far as their texts show.
     pub fn covers(&self, other: &Self) -> bool {
         match (self, other) {
             (one, other) if one == other => true,
@@ -252,14 +252,16 @@ fn is_aws(host: &str) -> bool {
     let below = |end: &&str| host.strip_suffix(end)?.strip_suffix('.');
     let Some(rest) = AWS_ENDS.iter().find_map(below) else { return false };
     let (service, region) = rest.rsplit_once('.').unwrap_or((rest, ""));
+    let (global, several) = AWS_SERVICES.split_once("\n\n").unwrap_or_default();
     // A service has the same names again where its cryptography is that of FIPS 140.
     let usual = |name: &str| name.replace("-fips", "");
     if is_region(region) {
         let is_one = !service.contains('.') && !service.starts_with("s3-") && !["", "s3", "dkr"].contains(&service);
-        return is_one || AWS_PARTS.contains(&usual(service).as_str());
+        let service = usual(service);
+        return is_one || several.lines().any(|name| name == service);
     }
-    let name = if AWS_PLACES.contains(&region) { service } else { rest };
-    AWS_GLOBAL.contains(&usual(name).as_str())
+    let name = usual(if AWS_PLACES.contains(&region) { service } else { rest });
+    global.lines().any(|known| known == name)
 }
 
 /// True for a name such as `eu-central-1` or `us-gov-west-1`.
@@ -287,68 +289,10 @@ fn is_google(host: &str) -> bool {
 
 const AWS_ENDS: [&str; 3] = ["amazonaws.com", "amazonaws.com.cn", "api.aws"];
 const AZURE_HOSTS: [&str; 3] = ["management.azure.com", "management.chinacloudapi.cn", "management.usgovcloudapi.net"];
-/// Services of AWS without a region.
-const AWS_GLOBAL: [&str; 11] = [
-    "budgets",
-    "cloudfront",
-    "global.health",
-    "globalaccelerator",
-    "iam",
-    "organizations",
-    "route53",
-    "savingsplans",
-    "sts",
-    "support",
-    "waf",
-];
 /// What stands for the region of such services in a part of AWS, or where IPv6 is spoken.
 const AWS_PLACES: [&str; 2] = ["global", "us-gov"];
-/// Services of AWS with names of several labels, from the endpoints in the SDKs. Not those below
-/// which the names of customers are.
-const AWS_PARTS: [&str; 42] = [
-    "a2i-runtime.sagemaker",
-    "admin.wickr",
-    "api.detective",
-    "api.ecr",
-    "api.ecr-public",
-    "api.iot-tunneling",
-    "api.iotdeviceadvisor",
-    "api.iotmanagedintegrations",
-    "api.iotwireless",
-    "api.mediatailor",
-    "api.pricing",
-    "api.sagemaker",
-    "api.tunneling.iot",
-    "catalog.marketplace",
-    "controlplane.payment-cryptography",
-    "data.jobs.iot",
-    "data.qapps",
-    "dataplane.payment-cryptography",
-    "edge.sagemaker",
-    "entitlement.marketplace",
-    "featurestore-runtime.sagemaker",
-    "fips.batch",
-    "fips.eks",
-    "fips.transcribe",
-    "gateway-runtime.sagemaker",
-    "inferencerouter-runtime.sagemaker",
-    "ingest.timestream",
-    "job-runtime.sagemaker",
-    "maps.geo",
-    "metering.marketplace",
-    "metrics.sagemaker",
-    "models.lex",
-    "participant.connect",
-    "places.geo",
-    "portal.sso",
-    "query.timestream",
-    "routes.geo",
-    "runtime.lex",
-    "runtime.sagemaker",
-    "sms-voice.pinpoint",
-    "streams.dynamodb",
-    "training-session-runtime.sagemaker",
-];
+/// The services of AWS without a region, an empty line, and those with names of several labels.
+const AWS_SERVICES: &str = include_str!("aws_hosts.txt");
 /// Data, and what gives out tokens.
 const GOOGLE_OTHERS: [&str; 6] = ["accounts", "iamcredentials", "oauth2", "storage", "sts", "www"];
 

@@ -1,18 +1,18 @@
-//! The answers that a gate keeps, to ask its upstream only if they have changed.
+//! The cache of answers to revalidate.
 
-/// The answers that a gate keeps, to ask only if they have changed.
+/// The cache of a gate's answers: its upstream is asked only if they have changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Revalidation {
-    /// True for the classes whose answers are kept, by class id.
+    /// True for the classes with kept answers, by class id.
     pub classes: Vec<bool>,
-    /// The most bytes that are kept.
+    /// The most bytes to keep.
     pub max_bytes: usize,
 }
 
 // === impl Revalidation ===
 
 impl Revalidation {
-    /// Returns the most bytes that will be kept: none if no class keeps any.
+    /// Returns the most bytes to keep: none if no class keeps any.
     pub fn bytes_in_use(&self) -> usize {
         if self.classes.contains(&true) { self.max_bytes } else { 0 }
     }

@@ -24,16 +24,16 @@ pub struct Store {
     /// The file with the password.
     pub password_file: Option<PathBuf>,
     /// The login at its sentinels.
-    pub sentinel: SentinelLogin,
+    pub sentinel: StoreLogin,
     /// The beginning of every key.
     pub prefix: String,
     /// The longest time to an answer, and to a connection.
     pub timeout: Duration,
 }
 
-/// A login at sentinels, which is not that at the servers they watch.
+/// A login at a store or its sentinels.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SentinelLogin {
+pub struct StoreLogin {
     /// The user; `None` for the default one.
     pub user: Option<String>,
     /// The file with the password.
@@ -47,16 +47,16 @@ pub enum StoreAddress {
     Tcp(Endpoint),
     /// One server, at a Unix socket.
     Unix(PathBuf),
-    /// The primary that sentinels name.
+    /// The sentinels' primary.
     Sentinel {
         /// The sentinels.
         sentinels: Vec<Endpoint>,
-        /// The name under which they watch it.
+        /// Its name at the sentinels.
         primary: String,
     },
     /// The nodes of a cluster.
     Cluster {
-        /// Some of them, which know the others.
+        /// Some of them; they know the others.
         seeds: Vec<Endpoint>,
     },
 }
@@ -73,7 +73,7 @@ pub struct Endpoint {
 // === impl Settings ===
 
 impl Settings {
-    /// Returns the stores that are dialled at the start: those of buckets below a call per second,
+    /// Returns the stores to dial at the start: those of buckets below a call per second,
     /// whose first call should not wait for a connection besides.
     pub fn stores_of_slow_buckets(&self) -> BTreeSet<Arc<str>> {
         let shared = self.gates.values().flat_map(|gate| gate.policy.shared_buckets());
@@ -84,7 +84,7 @@ impl Settings {
 // === impl StoreAddress ===
 
 impl StoreAddress {
-    /// Returns the URL that says it.
+    /// Returns its URL.
     pub fn url(&self, has_tls: bool) -> String {
         let scheme = if has_tls { "rediss" } else { "redis" };
         let list = |all: &[Endpoint]| all.iter().map(Endpoint::to_string).collect::<Vec<_>>().join(",");
@@ -111,9 +111,13 @@ impl StoreAddress {
 impl Endpoint {
     /// True if it is this machine.
     pub fn is_local(&self) -> bool {
-        let host = &*self.host;
-        host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+        is_loopback(&self.host)
     }
+}
+
+/// True for a host of this machine: a name, or an address without brackets.
+pub fn is_loopback(host: &str) -> bool {
+    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 impl fmt::Display for Endpoint {

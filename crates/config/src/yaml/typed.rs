@@ -15,7 +15,7 @@ use serde::{Deserialize, Deserializer, forward_to_deserialize_any};
 
 use super::{Node, Scalar, read};
 
-/// The place where a document has the wrong type; its text can follow the name of the file.
+/// The place of a wrong type in a document; its text can follow the name of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, thiserror::Error)]
 pub enum Misfit {
     /// The document is not YAML, at this line.
@@ -36,7 +36,7 @@ pub enum Misfit {
 
 /// What a scalar is if its type is not given.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Looks {
+enum ScalarType {
     Null,
     Bool(bool),
     Whole(i64),
@@ -79,10 +79,12 @@ impl<'de> Deserializer<'de> for &'de Node {
     fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
         let Node::Scalar(scalar) = self else { return Err(Misfit::Whole) };
         match looks(scalar) {
-            Looks::Null => visitor.visit_borrowed_str(""),
-            Looks::Text if scalar.tag.as_deref() == Some("!!binary") => visitor.visit_string(binary(&scalar.text)?),
-            Looks::Text => visitor.visit_borrowed_str(&scalar.text),
-            Looks::Bool(_) | Looks::Whole(_) | Looks::Number(_) => Err(Misfit::Unquoted(String::new())),
+            ScalarType::Null => visitor.visit_borrowed_str(""),
+            ScalarType::Text if scalar.tag.as_deref() == Some("!!binary") => {
+                visitor.visit_string(binary(&scalar.text)?)
+            }
+            ScalarType::Text => visitor.visit_borrowed_str(&scalar.text),
+            ScalarType::Bool(_) | ScalarType::Whole(_) | ScalarType::Number(_) => Err(Misfit::Unquoted(String::new())),
         }
     }
 
@@ -97,9 +99,9 @@ impl<'de> Deserializer<'de> for &'de Node {
     fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
         let Node::Scalar(scalar) = self else { return Err(Misfit::Whole) };
         match looks(scalar) {
-            Looks::Bool(value) => visitor.visit_bool(value),
-            Looks::Null => visitor.visit_bool(false),
-            Looks::Whole(_) | Looks::Number(_) | Looks::Text => Err(Misfit::Whole),
+            ScalarType::Bool(value) => visitor.visit_bool(value),
+            ScalarType::Null => visitor.visit_bool(false),
+            ScalarType::Whole(_) | ScalarType::Number(_) | ScalarType::Text => Err(Misfit::Whole),
         }
     }
 
@@ -162,40 +164,44 @@ impl<'de> IntoDeserializer<'de, Misfit> for &'de Node {
 /// Visits a scalar if no type is required.
 fn untyped<'de, V: Visitor<'de>>(scalar: &'de Scalar, visitor: V) -> Result<V::Value, Misfit> {
     match looks(scalar) {
-        Looks::Null => visitor.visit_unit(),
-        Looks::Bool(value) => visitor.visit_bool(value),
-        Looks::Whole(whole) => visitor.visit_i64(whole),
-        Looks::Number(number) => visitor.visit_f64(number),
-        Looks::Text => visitor.visit_borrowed_str(&scalar.text),
+        ScalarType::Null => visitor.visit_unit(),
+        ScalarType::Bool(value) => visitor.visit_bool(value),
+        ScalarType::Whole(whole) => visitor.visit_i64(whole),
+        ScalarType::Number(number) => visitor.visit_f64(number),
+        ScalarType::Text => visitor.visit_borrowed_str(&scalar.text),
     }
 }
 
-/// Says what a scalar is by its looks, unless it is quoted or tagged: by those of YAML 1.1, which
+/// Returns the type of a scalar by its looks, unless it is quoted or tagged: by YAML 1.1, which
 /// kubectl reads.
-fn looks(scalar: &Scalar) -> Looks {
+fn looks(scalar: &Scalar) -> ScalarType {
     let text = &*scalar.text;
     if scalar.style != ScalarStyle::Plain || scalar.tag.is_some() {
-        return Looks::Text;
+        return ScalarType::Text;
     }
     match text {
-        "" | "~" | "null" | "Null" | "NULL" => return Looks::Null,
-        "true" | "True" | "TRUE" | "yes" | "Yes" | "YES" | "on" | "On" | "ON" | "y" | "Y" => return Looks::Bool(true),
-        "false" | "False" | "FALSE" | "no" | "No" | "NO" | "off" | "Off" | "OFF" | "n" | "N" => {
-            return Looks::Bool(false);
+        "" | "~" | "null" | "Null" | "NULL" => return ScalarType::Null,
+        "true" | "True" | "TRUE" | "yes" | "Yes" | "YES" | "on" | "On" | "ON" | "y" | "Y" => {
+            return ScalarType::Bool(true);
         }
-        _ if !text.starts_with(|first: char| first.is_ascii_digit() || "+-.".contains(first)) => return Looks::Text,
+        "false" | "False" | "FALSE" | "no" | "No" | "NO" | "off" | "Off" | "OFF" | "n" | "N" => {
+            return ScalarType::Bool(false);
+        }
+        _ if !text.starts_with(|first: char| first.is_ascii_digit() || "+-.".contains(first)) => {
+            return ScalarType::Text;
+        }
         _ => {}
     }
     let text = text.replace('_', "");
     match (whole(&text), text.parse::<f64>()) {
-        (Some(whole), _) => Looks::Whole(whole),
+        (Some(whole), _) => ScalarType::Whole(whole),
         // `inf` and `nan` are numbers to Rust, and words to YAML
-        (None, Ok(number)) if text.contains(|byte: char| byte.is_ascii_digit()) => Looks::Number(number),
-        (None, _) => Looks::Text,
+        (None, Ok(number)) if text.contains(|byte: char| byte.is_ascii_digit()) => ScalarType::Number(number),
+        (None, _) => ScalarType::Text,
     }
 }
 
-/// Reads a whole number in any base that YAML 1.1 knows.
+/// Reads a whole number in any base of YAML 1.1.
 fn whole(text: &str) -> Option<i64> {
     let (sign, digits) = match text.split_at_checked(1) {
         Some((sign @ ("+" | "-"), digits)) => (sign, digits),

@@ -10,10 +10,10 @@ use std::ops::Range;
 use granit_parser::ScalarStyle;
 
 use super::emit::{self, Indent};
-use crate::yaml::{self, Node, Parts, Place};
+use crate::yaml::{self, Node, NodePlace, Parts};
 
 /// Returns the text with `before` changed to `after`; `None` if that is impossible in place.
-pub(super) fn splice(text: &str, before: &(Node, Place), after: &Node) -> Option<String> {
+pub(super) fn splice(text: &str, before: &(Node, NodePlace), after: &Node) -> Option<String> {
     let (node, place) = before;
     let mut splice = Splice { text, list: 0, edits: Vec::new() };
     splice.list = splice.list_indent(node, place).unwrap_or(0);
@@ -56,7 +56,7 @@ struct Splice<'a> {
 
 impl Splice<'_> {
     /// Changes a node in its place; `None` if only its parent can be changed.
-    fn change(&mut self, before: &Node, place: &Place, after: &Node) -> Option<()> {
+    fn change(&mut self, before: &Node, place: &NodePlace, after: &Node) -> Option<()> {
         if same(before, after) {
             return Some(());
         }
@@ -84,7 +84,12 @@ impl Splice<'_> {
         }
     }
 
-    fn change_map(&mut self, old: &[(Node, Node)], places: &[(Place, Place)], new: &[(Node, Node)]) -> Option<()> {
+    fn change_map(
+        &mut self,
+        old: &[(Node, Node)],
+        places: &[(NodePlace, NodePlace)],
+        new: &[(Node, Node)],
+    ) -> Option<()> {
         let column = places.first()?.0.column;
         let mut rest = new;
         let mut last = None;
@@ -111,7 +116,7 @@ impl Splice<'_> {
         Some(())
     }
 
-    fn change_list(&mut self, old: &[Node], places: &[Place], new: &[Node]) -> Option<()> {
+    fn change_list(&mut self, old: &[Node], places: &[NodePlace], new: &[Node]) -> Option<()> {
         let column = self.dash(places.first()?)?.1;
         let mut rest = new;
         let mut last = None;
@@ -176,7 +181,7 @@ impl Splice<'_> {
     }
 
     /// Returns the position and the column of the dash before an item.
-    fn dash(&self, item: &Place) -> Option<(usize, usize)> {
+    fn dash(&self, item: &NodePlace) -> Option<(usize, usize)> {
         let before = self.text.get(..item.bytes.start)?.trim_end();
         let dash = before.strip_suffix('-')?.len();
         let line = before.rfind('\n').map_or(0, |at| at + 1);
@@ -184,7 +189,7 @@ impl Splice<'_> {
     }
 
     /// Returns the spaces between a key and the dashes of the first list below one.
-    fn list_indent(&self, node: &Node, place: &Place) -> Option<usize> {
+    fn list_indent(&self, node: &Node, place: &NodePlace) -> Option<usize> {
         match (node, &place.parts) {
             (Node::Map(entries, _), Parts::Entries(places)) => {
                 entries.iter().zip(places).find_map(|((_, value), (key, at))| match (value, &at.parts) {
@@ -202,13 +207,13 @@ impl Splice<'_> {
     }
 
     /// Returns the end of an entry's text, without the comments after it.
-    fn end_of_entry(&self, key: &Place, value: &Node, place: &Place) -> Option<usize> {
+    fn end_of_entry(&self, key: &NodePlace, value: &Node, place: &NodePlace) -> Option<usize> {
         let colon = key.bytes.end + self.text.get(key.bytes.end..)?.find(':')? + 1;
         Some(if value.is_null() && place.bytes.is_empty() { colon } else { self.end(value, place)?.max(colon) })
     }
 
     /// Returns the end of a node's text, without the comments after it.
-    fn end(&self, node: &Node, place: &Place) -> Option<usize> {
+    fn end(&self, node: &Node, place: &NodePlace) -> Option<usize> {
         match (node, &place.parts) {
             (Node::Map(entries, shape), Parts::Entries(places)) if !shape.flow => {
                 let (key, value) = places.last()?;

@@ -106,7 +106,7 @@ pub(crate) fn send<'a>(
 
 /// Adds the conditions of the kept answer to a request, where the call's class keeps answers.
 fn ask(gate: &GateParts, request: &mut PendingCall, context: &CallContext) -> Option<Question> {
-    let keeps = context.config.options.gate.revalidation.classes.get(usize::from(context.call.class.0));
+    let keeps = context.config.options.gate.answers.revalidation.classes.get(usize::from(context.call.class.0));
     let asks = keeps == Some(&true) && !gate.shadow && !context.call.call.is_long_running && request.is_bare();
     let version = || [gate.upstream.injector().mark().unwrap_or_default(), gate.upstream.certificate_changes()];
     if asks { gate.answers.ask(&mut request.parts, version()) } else { None }
@@ -129,7 +129,7 @@ impl SentCall<'_> {
     /// True if only the beginning of the body tells what the response means.
     fn wants_body(&self, head: &Parts) -> bool {
         let CallContext { config, call, .. } = &*self.context;
-        outcome::wants_body(&config.options.gate.throttling, &call.call, head.status, &head.headers)
+        outcome::wants_body(&config.options.gate.answers.throttling, &call.call, head.status, &head.headers)
     }
 
     /// Notes links that bypass the gate; the first is logged.
@@ -200,12 +200,12 @@ impl SentCall<'_> {
     /// Notes the upstream's quotas in the answer, for the status and for gates with shared buckets.
     fn note_quotas(&self, status: StatusCode, headers: &HeaderMap) {
         let CallContext { config, call, .. } = &*self.context;
-        let honoured = config.options.gate.throttling.honour;
+        let honoured = config.options.gate.answers.throttling.honour;
         if honoured.tell_quotas() {
             let wall = (!headers.contains_key(DATE)).then(wall_clock);
             let response = signals::Response { status, headers, body: &[], wall };
             let quotas = signals::quotas(honoured, &response);
-            let PausePolicy { scope, reserve, .. } = config.options.gate.throttling;
+            let PausePolicy { scope, reserve, .. } = config.options.gate.answers.throttling;
             if !config.options.gate.policy.shared.is_empty()
                 && let Some(left) = signals::left(honoured, &quotas, reserve)
             {
@@ -250,7 +250,12 @@ impl SentCall<'_> {
         let (status, headers) = grpc.as_ref().map_or((status, headers), |(status, headers)| (*status, headers));
         let wall = (!headers.contains_key(DATE)).then(wall_clock);
         let response = signals::Response { status, headers, body, wall };
-        let told = outcome::answer(config.failures(call.class), &config.options.gate.throttling, &call.call, &response);
+        let told = outcome::answer(
+            config.failures(call.class),
+            &config.options.gate.answers.throttling,
+            &call.call,
+            &response,
+        );
         let answer = if call.key_is_of_object { told.answer } else { told.answer.of_no_object() };
         AnswerDetails { answer, ..told }
     }

@@ -37,16 +37,16 @@ pub(crate) struct CurrentConfig(RwLock<Arc<GateConfig>>);
 
 impl GateConfig {
     pub(crate) fn new(options: Options, generation: u64, meters: GateMeters) -> Self {
-        let spec::Gate { policy, allowed_hosts, tls, .. } = &options.gate;
+        let spec::Gate { policy, access, .. } = &options.gate;
         let limits_slots = policy.in_flight.is_some() || policy.classes.iter().any(|class| class.in_flight.is_some());
-        let names = allowed_hosts.iter().chain(tls.iter().flat_map(|tls| &tls.names));
+        let names = access.allowed_hosts.iter().chain(access.tls.iter().flat_map(|tls| &tls.names));
         let hosts = Hosts::new(names.map(String::as_str), &options.upstream.target.base_path);
         Self { generation, options, hosts, meters, limits_slots }
     }
 
     /// Returns the responses to count as failures of this class.
     pub(crate) fn failures(&self, class: ClassId) -> &Failures {
-        self.options.gate.failures.get(usize::from(class.0)).unwrap_or(&NO_FAILURES)
+        self.options.gate.answers.failures.get(usize::from(class.0)).unwrap_or(&NO_FAILURES)
     }
 }
 

@@ -27,7 +27,7 @@ impl PauseLog {
         let (begun, over) = changes(&mut self.known, &pauses);
         for PauseView { who, until, heard } in begun {
             let whose = if let PauseTarget::Credential(whose) = who { Some(whose) } else { None };
-            let kept = quotas.kept(whose, config.options.gate.throttling.reserve, until, now);
+            let kept = quotas.kept(whose, config.options.gate.answers.throttling.reserve, until, now);
             let who = name(who, meters);
             let lasts = duration((until - now).as_secs_f64());
             if heard {

@@ -76,7 +76,7 @@ impl Responder {
     }
 
     fn refusal(&self, refusal: &Refusal, class: &str, context: &CallContext) -> OwnAnswer {
-        let policy = context.config.options.gate.retry_after;
+        let policy = context.config.options.gate.refusals.retry_after;
         let kept = if refusal.reason == Reason::Pause { context.kept(refusal.retry_at) } else { None };
         let now = self.clock.now();
         let wait = whole_seconds(refusal.retry_at - now);
@@ -98,7 +98,7 @@ impl Responder {
             message: &answer.message,
             retry_after: answer.retry_after.filter(|_| answer.in_header).map(Duration::from_secs),
             request_id: &request_id,
-            as_secondary_limit: context.config.options.gate.refusal_status == 403 && !concerns_key,
+            as_secondary_limit: context.config.options.gate.refusals.status == 403 && !concerns_key,
         };
         let DenialResponse { status, headers, body } = form.write(&denial, &context.method);
         let length = body.len();

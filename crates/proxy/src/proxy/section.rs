@@ -143,6 +143,6 @@ impl Section {
 fn bound_answers(gates: &[Weak<GateParts>], gate: &spec::Gate) {
     let gates: Vec<_> = gates.iter().filter_map(Weak::upgrade).collect();
     let sharers = gates.len() - usize::from(gate.hosts.is_some());
-    let max_kept = gate.revalidation.bytes_in_use() / sharers.max(1);
+    let max_kept = gate.answers.revalidation.bytes_in_use() / sharers.max(1);
     gates.iter().for_each(|gate| gate.answers.resize(max_kept));
 }

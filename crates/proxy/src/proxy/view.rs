@@ -79,7 +79,7 @@ impl Gate {
         let clock = self.section.clock;
         let whose = if let PauseTarget::Credential(whose) = pause.who { Some(whose) } else { None };
         let kept = || {
-            let reserve = config.options.gate.throttling.reserve;
+            let reserve = config.options.gate.answers.throttling.reserve;
             self.own().tally.quotas.kept(whose, reserve, pause.until, clock.now())
         };
         let kept = if pause.heard { None } else { kept() };

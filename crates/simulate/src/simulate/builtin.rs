@@ -11,7 +11,9 @@ use super::picture::Picture;
 use crate::api::Verb;
 use crate::chart::thousands;
 use crate::config;
-use crate::config::scenario::{Changes, Controller, Failure, Lease, Outage, Quota, Requeue, Scenario, Store, Upstream};
+use crate::config::scenario::{
+    Changes, ControllerModel, FailureSpan, Lease, Outage, Requeue, Scenario, StoreModel, Upstream, UpstreamQuota,
+};
 
 /// A scenario with a name.
 #[derive(Debug)]
@@ -112,7 +114,7 @@ fn one_failing_object(numbers: &Parameters) -> Result<Setup, WrongParameter> {
     let max = numbers.text("max");
     let scenario = Scenario {
         upstream: failing(Duration::MAX, Duration::ZERO),
-        controllers: vec![Controller { requeue: Requeue::AtOnce, ..controller("objects", 1) }],
+        controllers: vec![ControllerModel { requeue: Requeue::AtOnce, ..controller("objects", 1) }],
         ..scenario("How long one failing object waits before each retry", numbers)
     };
     let limits = vec![
@@ -128,7 +130,7 @@ fn failing_together(numbers: &Parameters) -> Result<Setup, WrongParameter> {
     let objects = numbers.count("objects");
     let scenario = Scenario {
         upstream: failing(Duration::MAX, Duration::ZERO),
-        controllers: vec![Controller { requeue: Requeue::AtOnce, ..controller("objects", objects) }],
+        controllers: vec![ControllerModel { requeue: Requeue::AtOnce, ..controller("objects", objects) }],
         ..scenario(&format!("Retries of {} objects that fail together", thousands(objects)), numbers)
     };
     let exponential = backoff(numbers.text("base"), numbers.text("max"));
@@ -150,7 +152,7 @@ fn recovery(numbers: &Parameters) -> Result<Setup, WrongParameter> {
         capacity: Some(numbers.number("capacity")),
         ..failing(numbers.duration("down"), Duration::from_millis(20))
     };
-    let controllers = vec![Controller {
+    let controllers = vec![ControllerModel {
         workers: Some(numbers.count("workers")),
         verbs: vec![Verb::Get, Verb::Update],
         ..controller("objects", numbers.count("objects"))
@@ -172,7 +174,7 @@ fn recovery(numbers: &Parameters) -> Result<Setup, WrongParameter> {
 fn noisy_neighbour(numbers: &Parameters) -> Result<Setup, WrongParameter> {
     let rate = numbers.number("rate");
     let burst = numbers.text("burst");
-    let steady = |name: &str, resource: &str, rate| Controller {
+    let steady = |name: &str, resource: &str, rate| ControllerModel {
         resource: resource.to_owned(),
         changes: Changes::Steadily { rate, from: Duration::ZERO, to: None },
         ..controller(name, 10_000)
@@ -242,14 +244,14 @@ fn account(title: &str, numbers: &Parameters) -> Scenario {
     let count = numbers.count("replicas");
     let quiet = count.saturating_sub(1);
     let steadily = |rate| Changes::Steadily { rate, from: Duration::ZERO, to: None };
-    let mut controllers = vec![Controller { changes: steadily(rate * BUSY), ..controller("busy", 10_000) }];
+    let mut controllers = vec![ControllerModel { changes: steadily(rate * BUSY), ..controller("busy", 10_000) }];
     if let Some(share) = u32::try_from(quiet).ok().filter(|quiet| *quiet > 0) {
         let changes = steadily(rate * QUIET / f64::from(share));
-        controllers.push(Controller { changes, replicas: quiet, gate: 2, ..controller("quiet", 10_000) });
+        controllers.push(ControllerModel { changes, replicas: quiet, gate: 2, ..controller("quiet", 10_000) });
     }
-    let quota = Quota { rate, burst: u32::try_from(burst).unwrap_or(u32::MAX) };
+    let quota = UpstreamQuota { rate, burst: u32::try_from(burst).unwrap_or(u32::MAX) };
     let upstream = Upstream { quota: Some(quota), ..Upstream::default() };
-    let store = Store { rtt: numbers.duration("rtt"), ..Store::default() };
+    let store = StoreModel { rtt: numbers.duration("rtt"), ..StoreModel::default() };
     Scenario { upstream, store, controllers, ..scenario(title, numbers) }
 }
 
@@ -266,7 +268,7 @@ fn scenario(title: &str, numbers: &Parameters) -> Scenario {
         length: numbers.duration("length"),
         seed: 1,
         upstream: Upstream::default(),
-        store: Store::default(),
+        store: StoreModel::default(),
         controllers: Vec::new(),
         leases: Vec::new(),
         limits: Vec::new(),
@@ -274,8 +276,8 @@ fn scenario(title: &str, numbers: &Parameters) -> Scenario {
 }
 
 /// Returns a controller with changes of all objects at the start, and a worker for each.
-fn controller(name: &str, objects: usize) -> Controller {
-    Controller {
+fn controller(name: &str, objects: usize) -> ControllerModel {
+    ControllerModel {
         name: name.to_owned(),
         group: String::new(),
         resource: "configmaps".to_owned(),
@@ -292,7 +294,7 @@ fn controller(name: &str, objects: usize) -> Controller {
 
 /// Returns an API with answers of 503 up to a time.
 fn failing(to: Duration, latency: Duration) -> Upstream {
-    let failure = Failure { from: Duration::ZERO, to, status: 503, controllers: Vec::new(), share: 1.0 };
+    let failure = FailureSpan { from: Duration::ZERO, to, status: 503, controllers: Vec::new(), share: 1.0 };
     Upstream { latency, failures: vec![failure], ..Upstream::default() }
 }
 

@@ -52,7 +52,7 @@ pub(super) struct SentCall {
 
 impl<E> EventLoop<E> {
     /// Creates gates at rest with the same limits, and the store between them.
-    pub(super) fn new(limits: &spec::Gate, seed: u64, gates: usize, store: &scenario::Store) -> Self {
+    pub(super) fn new(limits: &spec::Gate, seed: u64, gates: usize, store: &scenario::StoreModel) -> Self {
         let gates = (seed..).take(gates.max(1)).map(|seed| SimulatedGate::new(limits, seed)).collect();
         let decided = VecDeque::new();
         let agenda = Agenda::default();

@@ -227,7 +227,7 @@ impl<'a> World<'a> {
     fn refused(&mut self, index: usize, refusal: &Refusal) {
         let now = self.events.now;
         let wait = (refusal.retry_at - now).max(Duration::from_millis(1));
-        let says_when = self.limits.gate.retry_after.is_on(refusal.reason, self.limits.gate.kind);
+        let says_when = self.limits.gate.refusals.retry_after.is_on(refusal.reason, self.limits.gate.kind);
         let call = &mut self.calls[index];
         if let Maker::Worker { controller, .. } = call.maker {
             self.controllers[controller].row.refused(now, refusal.reason);

@@ -146,7 +146,7 @@ impl ReadRequest {
         let headers: HeaderMap = [seconds, schema, kind].into_iter().flatten().collect();
         self.judge(gate, |failures| {
             let response = signals::Response { status, headers: &headers, body: &[], wall: None };
-            let answer = outcome::answer(failures, &gate.throttling, &self.classified.call, &response).answer;
+            let answer = outcome::answer(failures, &gate.answers.throttling, &self.classified.call, &response).answer;
             if self.classified.key_is_of_object { answer } else { answer.of_no_object() }
         })
     }
@@ -162,7 +162,7 @@ impl ReadRequest {
     }
 
     fn judge(&self, gate: &Gate, judge: impl FnOnce(&Failures) -> Answer) -> Answer {
-        gate.failures.get(usize::from(self.class.0)).map_or(NOTHING, judge)
+        gate.answers.failures.get(usize::from(self.class.0)).map_or(NOTHING, judge)
     }
 }
 

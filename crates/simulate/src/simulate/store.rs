@@ -12,7 +12,7 @@ use crate::moment::Moment;
 /// The buckets, and the network between them and the gates.
 #[derive(Debug)]
 pub(super) struct SimulatedStore {
-    spec: scenario::Store,
+    spec: scenario::StoreModel,
     buckets: Buckets,
     /// The copies for coming losses, by their places in the scenario.
     copies: BTreeMap<usize, Buckets>,
@@ -49,7 +49,7 @@ pub(super) struct StoreReply {
 // === impl SimulatedStore ===
 
 impl SimulatedStore {
-    pub(super) fn new(spec: &scenario::Store) -> Self {
+    pub(super) fn new(spec: &scenario::StoreModel) -> Self {
         let mut agenda = Agenda::default();
         for (place, loss) in spec.losses.iter().enumerate() {
             let copied = loss.back.and_then(|back| loss.at.checked_sub(back));

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use super::*;
 use crate::limit::policy::{BucketPolicy, Per, SharedPolicy};
 use crate::limit::{Ask, BucketPart, Ledger, SharedLimits, StoreAnswer, StoreFailure, Wish};
-use crate::spec::{Endpoint, SentinelLogin, StoreAddress, UpstreamTls};
+use crate::spec::{Endpoint, StoreAddress, StoreLogin, UpstreamTls};
 
 use testing::store_server::{Process, program, programs, spawn};
 
@@ -114,7 +114,7 @@ fn store_at(address: StoreAddress) -> Store {
         tls: UpstreamTls::default(),
         user: None,
         password_file: None,
-        sentinel: SentinelLogin::default(),
+        sentinel: StoreLogin::default(),
         prefix: "tidegate".to_owned(),
         timeout: Duration::from_secs(5),
     }

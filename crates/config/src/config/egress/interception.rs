@@ -4,11 +4,9 @@ use std::path::PathBuf;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use toml::Value;
 
-use crate::config::cursor::{Cursor, TomlValue};
-use crate::config::files::Holds;
-use crate::config::shape::Shape;
+use crate::config::cursor::{Cursor, TextValue};
+use crate::config::files::FileContent;
 use crate::spec::{EgressCa, GivenCa, HostPattern, Settings};
 
 /// Reads the CA of interception.
@@ -16,7 +14,7 @@ pub(super) fn ca(at: &Cursor<'_>) -> EgressCa {
     let keep: Option<PathBuf> = at.get("keep", None);
     let write_to = at.get("write_to", Some(PathBuf::from(WRITE_TO)));
     let names = at.get("names", Vec::new());
-    let extra_roots = at.file("extra_roots", Holds::Certificate);
+    let extra_roots = at.file("extra_roots", FileContent::Certificate);
     let write_to = write_to.unwrap_or_default();
     for (key, folder) in [("keep", keep.as_ref()), ("write_to", Some(&write_to))] {
         if let Some(folder) = folder.filter(|folder| !folder.is_absolute()) {
@@ -27,9 +25,9 @@ pub(super) fn ca(at: &Cursor<'_>) -> EgressCa {
     EgressCa { keep, write_to, names, extra_roots, given }
 }
 
-/// Reads the files of a CA that is given.
+/// Reads the files of the operator's own CA.
 fn given(at: &Cursor<'_>) -> Option<GivenCa> {
-    let files = [("cert", Holds::Certificate), ("key", Holds::Key), ("root", Holds::Certificate)];
+    let files = [("cert", FileContent::Certificate), ("key", FileContent::Key), ("root", FileContent::Certificate)];
     let found = files.map(|(name, holds)| (name, at.file(name, holds)));
     if found.iter().all(|(_, file)| file.is_none()) {
         return None;
@@ -46,7 +44,7 @@ fn given(at: &Cursor<'_>) -> Option<GivenCa> {
     Some(GivenCa { cert: cert?, key: key?, root: root? })
 }
 
-/// Checks what gates that intercept need.
+/// Checks the needs of intercepting gates.
 pub(in crate::config) fn check_interception(settings: &Settings, root: &Cursor<'_>) {
     let Some(egress) = &settings.egress else { return };
     let at = root.at("egress").at("ca");
@@ -57,7 +55,7 @@ pub(in crate::config) fn check_interception(settings: &Settings, root: &Cursor<'
     }
     let own = egress.ca.keep.as_deref();
     let of_gates = settings.gates.iter().filter_map(|(name, gate)| {
-        let folder = gate.tls.as_ref()?.write_to.as_deref()?;
+        let folder = gate.access.tls.as_ref()?.write_to.as_deref()?;
         Some((folder, root.at("gates").at(name).at("tls").at("write_to")))
     });
     for (folder, of) in of_gates.chain([(egress.ca.write_to.as_path(), at.at("write_to"))]) {
@@ -91,25 +89,20 @@ pub(in crate::config) fn check_interception(settings: &Settings, root: &Cursor<'
 /// The SHA-256 of a public key.
 pub(super) struct Pin(pub(super) [u8; 32]);
 
-impl TomlValue for Pin {
-    const SHAPE: Shape = Shape::Text;
-
-    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
-        let text = at.expect(value.as_str(), value, "text in quotes")?;
+impl TextValue for Pin {
+    fn parse(text: &str) -> Result<Self, String> {
         let hash = text.strip_prefix("sha256/").and_then(|text| STANDARD.decode(text).ok());
-        let pin = hash.and_then(|hash| hash.try_into().ok()).map(Self);
-        if pin.is_none() {
-            at.problem(format!("is {text:?}, expected \"sha256/\" and the SHA-256 of a public key in base64"));
-        }
-        pin
+        let hash = hash.and_then(|hash| hash.try_into().ok());
+        hash.map(Self)
+            .ok_or_else(|| format!("is {text:?}, expected \"sha256/\" and the SHA-256 of a public key in base64"))
     }
 
-    fn write(&self) -> Value {
-        format!("sha256/{}", STANDARD.encode(self.0)).into()
+    fn text(&self) -> String {
+        format!("sha256/{}", STANDARD.encode(self.0))
     }
 }
 
-/// Below the volume that containers of a pod share.
+/// Below the shared volume of a pod's containers.
 const WRITE_TO: &str = "/run/tidegate/egress";
-/// Domains in which customers of a provider name hosts.
+/// Domains with hosts named by customers of a provider.
 const CUSTOMERS: [&str; 3] = ["amazonaws.com", "googleapis.com", "windows.net"];

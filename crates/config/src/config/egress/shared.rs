@@ -1,17 +1,17 @@
-//! Reads what an egress listener needs that many workloads share: TLS, and how its clients show who
+//! Reads the needs of a shared egress listener: TLS, and how its clients show who
 //! they are.
 
 use super::Cursor;
 use crate::config::clients;
-use crate::config::files::Holds;
+use crate::config::files::FileContent;
 use crate::spec::{Clients, Listen, ListenerTls, Source, TlsMode, Tokens};
 
 /// Reads TLS to the proxy itself.
 pub(super) fn tls(egress: &Cursor<'_>) -> Option<ListenerTls> {
     let at = egress.optional("tls")?;
-    let cert = at.file("cert", Holds::Chain);
-    let key = at.file("key", Holds::Key);
-    let client_ca = at.file("client_ca", Holds::Certificate);
+    let cert = at.file("cert", FileContent::Chain);
+    let key = at.file("key", FileContent::Key);
+    let client_ca = at.file("client_ca", FileContent::Certificate);
     for (name, file) in [("cert", &cert), ("key", &key)] {
         if file.is_none() {
             at.at(name).missing(", expected a PEM file");
@@ -21,7 +21,7 @@ pub(super) fn tls(egress: &Cursor<'_>) -> Option<ListenerTls> {
     Some(ListenerTls { mode, names: Vec::new(), write_to: None, client_ca })
 }
 
-/// Reads how clients show who they are.
+/// Reads the clients' proof of identity.
 pub(super) fn clients(
     egress: &Cursor<'_>,
     tls: Option<&ListenerTls>,

@@ -1,4 +1,4 @@
-//! Finds patterns that no call can match: their text has characters that never stand in what they
+//! Finds patterns without a possible match: their text has characters that never stand in what they
 //! are compared with. A star changes nothing about that.
 
 use crate::classify::{ApiKind, Glob, Matcher, PatternList};
@@ -47,7 +47,7 @@ pub(super) fn check_resources(matcher: &Matcher, at: &Cursor<'_>) {
     });
 }
 
-/// Checks that patterns of paths are spelled as paths are compared: with their escapes undone.
+/// Reports escapes in patterns of paths: paths are compared with their escapes undone.
 pub(super) fn check_path_escapes(paths: &[String], at: &Cursor<'_>, kind: ApiKind) {
     let keeps = |escape: &str| kind == ApiKind::Http && escape.eq_ignore_ascii_case("2f");
     at.check_each("paths", paths, |path| {

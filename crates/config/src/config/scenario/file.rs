@@ -6,7 +6,7 @@ use std::time::Duration;
 use toml::Value;
 
 use super::store::store;
-use super::{Changes, Controller, Failure, Lease, LimitsOf, Quota, Requeue, Scenario, Upstream};
+use super::{Changes, ControllerModel, FailureSpan, Lease, LimitsOf, Requeue, Scenario, Upstream, UpstreamQuota};
 use crate::api::Verb;
 use crate::config::cursor::{Cursor, TomlValue};
 use crate::config::foreign;
@@ -16,7 +16,7 @@ use crate::config::report::Report;
 use crate::config::shape::Shape;
 use crate::config::values::one_of;
 
-/// Reads and checks a scenario file. Configurations that it names are not looked at.
+/// Reads and checks a scenario file, but not the configurations it names.
 ///
 /// # Errors
 /// Every problem there is, from the top of the file.
@@ -45,7 +45,7 @@ fn scenario(root: &Cursor<'_>, file: &Path) -> Scenario {
         root.at("length").problem("is 0, expected how long to play");
     }
     let seed = root.get("seed", 1);
-    let controllers: Vec<Controller> = root.list("controllers").iter().map(controller).collect();
+    let controllers: Vec<ControllerModel> = root.list("controllers").iter().map(controller).collect();
     for (index, one) in controllers.iter().enumerate() {
         if controllers.iter().take(index).any(|other| other.name == one.name) {
             let message = format!("is {:?}, which another controller has already", one.name);
@@ -70,7 +70,7 @@ fn scenario(root: &Cursor<'_>, file: &Path) -> Scenario {
     }
 }
 
-fn upstream(at: &Cursor<'_>, controllers: &[Controller]) -> Upstream {
+fn upstream(at: &Cursor<'_>, controllers: &[ControllerModel]) -> Upstream {
     let latency = at.get("latency", Upstream::default().latency);
     let capacity = positive(at, "capacity");
     let failures = at.list("failures").iter().map(|at| failure(at, controllers)).collect();
@@ -79,54 +79,45 @@ fn upstream(at: &Cursor<'_>, controllers: &[Controller]) -> Upstream {
         if !at.has("rate") {
             at.at("rate").missing(", expected the calls per second that all gates may make together");
         }
-        positive(&at, "rate").map(|rate| Quota { rate, burst })
+        positive(&at, "rate").map(|rate| UpstreamQuota { rate, burst })
     });
     Upstream { latency, capacity, failures, quota }
 }
 
-fn failure(at: &Cursor<'_>, controllers: &[Controller]) -> Failure {
+fn failure(at: &Cursor<'_>, controllers: &[ControllerModel]) -> FailureSpan {
     let from = at.get("from", Duration::ZERO);
     let to = at.read("to").unwrap_or(Duration::MAX);
     if to <= from {
         at.at("to").problem(format!("is {to:?}, expected an end after {from:?}"));
     }
-    let status: u32 = at.get("status", 503);
-    let fits = u16::try_from(status).ok().filter(|status| (400..=599).contains(status));
-    if fits.is_none() {
-        at.at("status").problem(format!("is {status}, expected a status from 400 to 599"));
-    }
+    let fits = |status: &u32| (400..=599).contains(status);
+    let status = u16::try_from(at.get_if("status", 503, fits, "a status from 400 to 599")).unwrap_or(503);
     let names: Vec<String> = at.get("controllers", Vec::new());
     let known: Vec<&str> = controllers.iter().map(|one| one.name.as_str()).collect();
     at.check_each("controllers", &names, |name| {
         (!known.contains(&name)).then(|| format!("which is not a controller here{}", did_you_mean(name, &known)))
     });
-    let share = at.get("share", 1.0);
-    if !(0.0..=1.0).contains(&share) {
-        at.at("share").problem(format!("is {share:?}, expected a fraction from 0 to 1"));
-    }
-    Failure { from, to, status: fits.unwrap_or(503), controllers: names, share }
+    let share = at.get_if("share", 1.0, |share| (0.0..=1.0).contains(share), "a fraction from 0 to 1");
+    FailureSpan { from, to, status, controllers: names, share }
 }
 
-fn controller(at: &Cursor<'_>) -> Controller {
+fn controller(at: &Cursor<'_>) -> ControllerModel {
     let name: Option<String> = at.read("name");
     let whole = at.get("resource", "configmaps".to_owned());
     let (resource, group) = whole.split_once('.').unwrap_or((&whole, ""));
     check_segment(at, "resource", resource);
     let namespace = at.get("namespace", "default".to_owned());
     check_segment(at, "namespace", &namespace);
-    let objects: u32 = at.get("objects", 100);
-    if objects == 0 || objects > MOST_OBJECTS {
-        at.at("objects").problem(format!("is {objects}, expected 1 to {MOST_OBJECTS}"));
-    }
+    let objects = few(at, "objects", 100, MOST_OBJECTS);
     let workers: u32 = at.get("workers", 1);
-    let replicas = few(at, "replicas");
-    let gate = few(at, "gate");
-    Controller {
+    let replicas = few(at, "replicas", 1, MOST_GATES);
+    let gate = few(at, "gate", 1, MOST_GATES);
+    ControllerModel {
         name: name.unwrap_or_else(|| resource.to_owned()),
         group: group.to_owned(),
         resource: resource.to_owned(),
         namespace,
-        objects: usize::try_from(objects.clamp(1, MOST_OBJECTS)).unwrap_or(1),
+        objects,
         workers: Some(usize::try_from(workers).unwrap_or(usize::MAX)).filter(|workers| *workers > 0),
         changes: changes(at),
         verbs: verbs(at),
@@ -136,13 +127,10 @@ fn controller(at: &Cursor<'_>) -> Controller {
     }
 }
 
-/// Reads a number of gates.
-fn few(at: &Cursor<'_>, name: &str) -> usize {
-    let number: u32 = at.get(name, 1);
-    if !(1..=MOST_GATES).contains(&number) {
-        at.at(name).problem(format!("is {number}, expected 1 to {MOST_GATES}"));
-    }
-    usize::try_from(number.clamp(1, MOST_GATES)).unwrap_or(1)
+/// Reads a number from 1 to `most`.
+fn few(at: &Cursor<'_>, name: &str, usual: u32, most: u32) -> usize {
+    let number = at.get_if(name, usual, |number| (1..=most).contains(number), &format!("1 to {most}"));
+    usize::try_from(number.clamp(1, most)).unwrap_or(1)
 }
 
 fn changes(at: &Cursor<'_>) -> Changes {
@@ -248,7 +236,7 @@ impl Lease {
     pub const DEADLINE: Duration = Duration::from_secs(10);
 }
 
-/// The calls that a reconcile can make with its object.
+/// The possible calls of a reconcile.
 const VERBS: [Verb; 6] = [Verb::Get, Verb::List, Verb::Create, Verb::Update, Verb::Patch, Verb::Delete];
 const LENGTH: Duration = Duration::from_secs(60);
 /// Each costs memory.

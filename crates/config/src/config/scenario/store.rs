@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
-use super::{ClockJump, Jump, Loss, Outage, Store};
+use super::{ClockJump, Jump, Loss, Outage, StoreModel};
 use crate::config::cursor::Cursor;
 
-pub(super) fn store(at: &Cursor<'_>, gates: usize) -> Store {
-    let usual = Store::default();
+pub(super) fn store(at: &Cursor<'_>, gates: usize) -> StoreModel {
+    let usual = StoreModel::default();
     let rtt = at.get("rtt", usual.rtt);
     let timeout = at.get("timeout", usual.timeout);
     if timeout.is_zero() {
         at.at("timeout").problem("is 0, expected the time that a gate waits for an answer");
     }
-    Store {
+    StoreModel {
         rtt,
         timeout,
         outages: at.list("outages").iter().map(|at| outage(at, gates)).collect(),

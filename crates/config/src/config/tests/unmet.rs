@@ -221,7 +221,7 @@ proptest! {
         let text = format!(
             "[gates.k]\nkind = {kind:?}\nupstream = \"https://x\"\npreset = {preset:?}\n{}\nclasses = [{}]\n", lines.join("\n"), tables.join(", ")
         );
-        let Ok(Loaded { settings, warnings, .. }) = load_plain(&text) else { return Ok(()) };
+        let Ok(Configuration { settings, warnings, .. }) = load_plain(&text) else { return Ok(()) };
         let gate = &settings.gates["k"];
         let of_calls = met(gate);
         let waiting: Vec<_> = of_calls.iter().filter(|class| class.lane != Lane::Exempt).collect();

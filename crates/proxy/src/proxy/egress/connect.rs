@@ -19,7 +19,7 @@ use super::{EgressListener, FIRST_BYTES};
 use crate::credentials::Target;
 use crate::places::Place;
 use crate::proxy::listener::{Wire, WireHandle};
-use crate::spec::Unlisted;
+use crate::spec::HostFate;
 use crate::upstream;
 
 impl EgressListener {
@@ -56,7 +56,7 @@ impl EgressListener {
             return Ok(());
         }
         let others = directory.egress.others;
-        let must_be_tls = listed_by.is_some() || others == Unlisted::Refuse;
+        let must_be_tls = listed_by.is_some() || others == HostFate::Refuse;
         if must_be_tls && !self.is_tls(handle, &origin, others).await {
             handle.close().await;
             return Ok(());
@@ -105,12 +105,12 @@ impl EgressListener {
 
     /// True if the client begins with TLS. Where other hosts are refused, it must be for the host of
     /// the tunnel.
-    async fn is_tls(&self, handle: &WireHandle, origin: &Origin, others: Unlisted) -> bool {
+    async fn is_tls(&self, handle: &WireHandle, origin: &Origin, others: HostFate) -> bool {
         let first = tokio::time::timeout(FIRST_BYTES, handle.peek(tunnel::first)).await;
         let Ok(Some(first)) = first else { return false };
         let is_right = match others {
-            Unlisted::Tunnel => matches!(first, First::Tls(_)),
-            Unlisted::Refuse => tunnel::is_for(&first, origin),
+            HostFate::Tunnel => matches!(first, First::Tls(_)),
+            HostFate::Refuse => tunnel::is_for(&first, origin),
         };
         if !is_right {
             self.tally.refused(&EgressRefusal::new(Why::Sni, format!("what came is not TLS for {}", origin.host)));

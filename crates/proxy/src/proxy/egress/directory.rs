@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::reason::{EgressRefusal, Why};
 use super::target::{Host, Origin};
-use crate::spec::{Egress, HostPattern, Hosts, PlainHttp, Settings, Unlisted};
+use crate::spec::{Egress, HostFate, HostPattern, Hosts, PlainHttp, Settings};
 
 /// The hosts of all gates, and the rules for others.
 #[derive(Clone, Debug)]
@@ -108,7 +108,7 @@ impl Directory {
     fn other(&self, origin: &Origin) -> Result<Fate<'_>, EgressRefusal> {
         let is_named = matches!(&origin.host, Host::Name(name) if self.is_passed(name));
         match self.egress.others {
-            Unlisted::Refuse if !is_named => {
+            HostFate::Refuse if !is_named => {
                 Err(EgressRefusal::new(Why::NotListed, format!("{} is not listed in [egress]", origin.host)))
             }
             _ => Ok(Fate::Passed(None)),
@@ -145,8 +145,8 @@ impl Directory {
     /// Returns the judge of addresses for clients' dials.
     pub fn judge(&self) -> crate::upstream::Judge {
         match self.egress.metadata {
-            Unlisted::Refuse => super::address::judge,
-            Unlisted::Tunnel => super::address::judge_but_metadata,
+            HostFate::Refuse => super::address::judge,
+            HostFate::Tunnel => super::address::judge_but_metadata,
         }
     }
 }

@@ -205,7 +205,7 @@ impl CallContext {
 
     /// Returns the rest of the upstream's quota, if a pause until `ends` only keeps it.
     pub(crate) fn kept(&self, ends: Moment) -> Option<QuotaReserve> {
-        let PausePolicy { scope, reserve, .. } = self.config.options.gate.throttling;
+        let PausePolicy { scope, reserve, .. } = self.config.options.gate.answers.throttling;
         let whose = (scope == Scope::Credential).then_some(self.call.credential);
         self.tally.quotas.kept(whose, reserve, ends, self.clock.now())
     }

@@ -13,7 +13,7 @@ use crate::simulate::tally::Row;
 pub(super) struct SimulatedController<'a> {
     pub(super) row: Row,
     /// Its settings.
-    pub(super) spec: &'a scenario::Controller,
+    pub(super) spec: &'a scenario::ControllerModel,
     /// Its gate.
     pub(super) gate: usize,
     workers: Controller,
@@ -35,7 +35,7 @@ struct Object {
 
 impl<'a> SimulatedController<'a> {
     /// Creates replica `copy` of a controller.
-    pub(super) fn new(spec: &'a scenario::Controller, copy: usize, step: Duration) -> Self {
+    pub(super) fn new(spec: &'a scenario::ControllerModel, copy: usize, step: Duration) -> Self {
         let name = if spec.replicas > 1 { format!("{} {}", spec.name, copy + 1) } else { spec.name.clone() };
         let limiter = match spec.requeue {
             Requeue::AtOnce => RateLimiter { base: Duration::ZERO, max: Duration::ZERO },

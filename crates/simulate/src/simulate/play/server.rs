@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::config::scenario::{Controller, Failure, Upstream};
+use crate::config::scenario::{ControllerModel, FailureSpan, Upstream};
 use crate::moment::Moment;
 
 /// The API at work.
@@ -32,7 +32,7 @@ impl<'a> Server<'a> {
     }
 
     /// Accepts a call of a controller's object, or of a lease.
-    pub(super) fn answer(&mut self, now: Moment, object: Option<(&Controller, usize)>) -> ServerAnswer {
+    pub(super) fn answer(&mut self, now: Moment, object: Option<(&ControllerModel, usize)>) -> ServerAnswer {
         let status = object.map_or(200, |(controller, object)| self.status(now, controller, object));
         let Some(gap) = self.gap else {
             return ServerAnswer { at: now + self.spec.latency, status, retry_after: None };
@@ -48,8 +48,8 @@ impl<'a> Server<'a> {
         ServerAnswer { at: self.free + self.spec.latency, status, retry_after: None }
     }
 
-    fn status(&self, now: Moment, controller: &Controller, object: usize) -> u16 {
-        let concerned = |failure: &&Failure| {
+    fn status(&self, now: Moment, controller: &ControllerModel, object: usize) -> u16 {
+        let concerned = |failure: &&FailureSpan| {
             let is_meant = failure.controllers.is_empty() || failure.controllers.contains(&controller.name);
             let from = Moment::ZERO + failure.from;
             let to = Moment::ZERO + failure.to;

@@ -1,6 +1,6 @@
 //! The calls of all gates together, against the quota of the upstream.
 
-use crate::config::scenario::Quota;
+use crate::config::scenario::UpstreamQuota;
 use crate::moment::Moment;
 
 /// The calls of all gates together.
@@ -9,7 +9,7 @@ pub struct Together {
     /// The number of gates.
     pub gates: usize,
     /// The quota of the upstream.
-    pub quota: Option<Quota>,
+    pub quota: Option<UpstreamQuota>,
     /// The calls sent, without those of leases.
     pub sent: u64,
     /// The most calls in any window of time beyond the quota's burst and rate.
@@ -23,13 +23,13 @@ pub struct Together {
 // === impl Together ===
 
 impl Together {
-    pub(super) fn new(gates: usize, quota: Option<Quota>) -> Self {
+    pub(super) fn new(gates: usize, quota: Option<UpstreamQuota>) -> Self {
         Self { gates, quota, least: f64::MAX, ..Self::default() }
     }
 
     /// Records a sent call.
     pub(super) fn sent(&mut self, now: Moment) {
-        if let Some(Quota { rate, burst }) = self.quota {
+        if let Some(UpstreamQuota { rate, burst }) = self.quota {
             #[expect(clippy::cast_precision_loss, reason = "there are a few million calls")]
             let ahead = self.sent as f64 - rate * now.since_start().as_secs_f64();
             self.least = self.least.min(ahead);

@@ -8,7 +8,7 @@ use super::reader::{Record, RecordedRequest};
 use super::{Leases, ReplayResult, STEP};
 use crate::api::{Group, Key};
 use crate::classify::{ApiKind, FairBy};
-use crate::config::scenario::Store;
+use crate::config::scenario::StoreModel;
 use crate::limit::policy::Lane;
 use crate::limit::{Arrival, ClassId, Flow, Slot};
 use crate::moment::Moment;
@@ -62,7 +62,7 @@ impl<'a> Candidate<'a> {
         let classes = &limits.gate.policy.classes;
         Self {
             limits,
-            events: EventLoop::new(&limits.gate, 1, 1, &Store::default()),
+            events: EventLoop::new(&limits.gate, 1, 1, &StoreModel::default()),
             reader: RequestReader::new(),
             calls: HashMap::new(),
             arrivals: 0,

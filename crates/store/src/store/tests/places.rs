@@ -34,7 +34,7 @@ async fn sentinels_are_asked_for_the_primary_at_each_dial_and_after_it_is_read_o
     };
     let file = folder.path().join("password");
     std::fs::write(&file, "hush").expect("ours");
-    let login = |file: Option<PathBuf>| SentinelLogin { user: None, password_file: file };
+    let login = |file: Option<PathBuf>| StoreLogin { user: None, password_file: file };
     let store = Store { sentinel: login(Some(file.clone())), ..behind(&watched, "account") };
     let stores = stores(store.clone());
     asked(&stores, &ask(1, 1)).await.expect("it answers");

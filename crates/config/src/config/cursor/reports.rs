@@ -1,0 +1,68 @@
+//! Reports of problems and warnings at a place of the configuration.
+
+use toml::Value;
+
+use super::{Cursor, Effect};
+use crate::config::shape::describe;
+
+impl Cursor<'_> {
+    /// Reports a wrong value here.
+    pub(in crate::config) fn problem(&self, message: impl Into<String>) {
+        self.tell(message.into(), false);
+    }
+
+    /// Reports a wrong key here, whatever its value.
+    pub(in crate::config) fn key_problem(&self, message: impl Into<String>) {
+        self.tell(message.into(), true);
+    }
+
+    /// Reports a missing key here; `rest` follows the word.
+    pub(in crate::config) fn missing(&self, rest: impl std::fmt::Display) {
+        self.given(&[self]).problem(format!("is missing{rest}"));
+    }
+
+    pub(super) fn has_no_effect(&self) {
+        if let Effect::None { why, because } = &self.effect {
+            let at = Self { given: vec![because.clone()], ..self.clone() };
+            at.key_problem(format!("has no effect: {why}"));
+        }
+    }
+
+    fn tell(&self, message: String, at_key: bool) {
+        if !matches!(self.effect, Effect::NoneAsReported) {
+            self.report.problem(&self.path, message, at_key, &self.given);
+        }
+    }
+
+    /// Reports something that works, but should be known.
+    pub(in crate::config) fn warn(&self, message: impl Into<String>) {
+        self.report.warn(&self.path, message);
+    }
+
+    /// Returns what was `found`, or reports `value` as not expected.
+    pub(in crate::config) fn expect<T>(&self, found: Option<T>, value: &Value, expected: &str) -> Option<T> {
+        if found.is_none() {
+            self.problem(format!("is {}, expected {expected}", self.describe(value)));
+        }
+        found
+    }
+
+    /// Returns what was read, or reports what is wrong with it.
+    pub(in crate::config) fn accept<T>(&self, read: Result<T, String>) -> Option<T> {
+        read.map_err(|fault| self.problem(fault)).ok()
+    }
+
+    /// Returns a value for a message; where a secret may have been put by mistake only its kind.
+    pub(super) fn describe(&self, value: &Value) -> String {
+        if value.is_str() && self.path.may_hold_a_secret() { "text".to_owned() } else { describe(value) }
+    }
+
+    /// Reports the faults of the texts in the list `name`.
+    pub(in crate::config) fn check_each(&self, name: &str, texts: &[String], fault: impl Fn(&str) -> Option<String>) {
+        for (index, text) in texts.iter().enumerate() {
+            if let Some(fault) = fault(text) {
+                self.at(name).item(index).problem(format!("is {text:?}, {fault}"));
+            }
+        }
+    }
+}
