@@ -12,8 +12,7 @@ use std::path::{Path, PathBuf};
 const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("bind", &[]),
     ("body", &[]),
-    ("lock", &[]),
-    ("places", &["clock", "lock"]),
+    ("places", &["clock"]),
     ("words", &[]),
     ("controls", &[]),
     ("clock", &[]),
@@ -49,7 +48,6 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "dialect",
             "hot",
             "limit",
-            "lock",
             "places",
             "spec",
             "status",

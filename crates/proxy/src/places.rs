@@ -24,7 +24,7 @@ use tokio::sync::Notify;
 pub use self::descriptors::{bound_by_descriptors, few};
 pub(crate) use self::warnings::Warnings;
 use crate::clock::Clock;
-use crate::lock::lock;
+use crate::lock;
 use crate::moment::Moment;
 
 /// Places shared by several doors.

@@ -3,7 +3,7 @@
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::of_process;
-use crate::lock::lock;
+use crate::lock;
 
 /// Lets this process have as many descriptors as it may, and bounds its connections by them.
 pub fn bound_by_descriptors() {

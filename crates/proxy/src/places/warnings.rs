@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use crate::lock::lock;
+use crate::lock;
 use crate::moment::Moment;
 
 /// Limits each kind of warning to one a minute.

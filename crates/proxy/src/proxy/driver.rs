@@ -29,7 +29,7 @@ use super::stores::{Done, Stores};
 use crate::api::{Answer, Group, Key};
 use crate::clock::Clock;
 use crate::limit::{self, Arrival, Keys, Limiter, Receipt, Refusal, Ticket};
-use crate::lock::lock;
+use crate::lock;
 use crate::moment::Moment;
 use crate::upstream::Rooms;
 

@@ -26,7 +26,7 @@ use crate::clock::wall_clock;
 use crate::dialect::{Form, is_grpc};
 use crate::hot;
 use crate::limit::Receipt;
-use crate::lock::lock;
+use crate::lock;
 use crate::upstream::{BodyPrefix, ResponseBody, SendError, UpgradeAnswer};
 
 /// A sent call without an outcome yet. If it is dropped before, the caller left.

@@ -16,7 +16,7 @@ use crate::api::Group;
 use crate::clock::Clock;
 use crate::limit::Snapshot;
 use crate::limit::snapshot::{BucketView, PauseTarget, SharedView};
-use crate::lock::lock;
+use crate::lock;
 use crate::moment::Moment;
 use crate::telemetry::table::Metric;
 use crate::telemetry::{self, Sampler, ScrapeGauges, UpstreamMeters, meters::as_f64, table};

@@ -4,7 +4,7 @@ use super::parts::GateParts;
 use super::quotas::QuotaReserve;
 use crate::api::Signal;
 use crate::limit::snapshot::{PauseTarget, PauseView};
-use crate::lock::lock;
+use crate::lock;
 use crate::status::text::duration;
 use crate::telemetry::GateMeters;
 

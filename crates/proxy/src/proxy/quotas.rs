@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use crate::api::signals::Quota;
-use crate::lock::lock;
+use crate::lock;
 use crate::moment::Moment;
 use crate::status;
 

@@ -17,7 +17,7 @@ use crate::classify::{ApiKind, Salt, number_of_origin};
 use crate::clients::Clients;
 use crate::clock::Clock;
 use crate::limit::{Limiter, Questions};
-use crate::lock::lock;
+use crate::lock;
 use crate::telemetry::{GateMeters, UpstreamMeters};
 use crate::{spec, tls, upstream};
 

@@ -24,7 +24,7 @@ use crate::api::Rejection;
 use crate::classify::ClassifiedCall;
 use crate::clock::Clock;
 use crate::limit::{Reason, Refusal};
-use crate::lock::lock;
+use crate::lock;
 use crate::moment::Moment;
 use crate::status;
 use crate::telemetry::table;

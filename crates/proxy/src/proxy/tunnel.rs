@@ -20,7 +20,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional_with_sizes};
 use tokio::sync::Notify;
 
 use super::observe::InFlight;
-use crate::lock::lock;
+use crate::lock;
 use crate::places::Busy;
 use crate::upstream::Protocol;
 

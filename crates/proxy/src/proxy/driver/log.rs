@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::limit::refusal::Why;
 use crate::limit::{KeyEnd, KeyState};
-use crate::lock::lock;
+use crate::lock;
 use crate::moment::Moment;
 use crate::status::text::duration;
 

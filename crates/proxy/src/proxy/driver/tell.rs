@@ -9,7 +9,7 @@ use std::sync::{Mutex, OnceLock};
 use super::interleave;
 use crate::api::Group;
 use crate::limit::Limiter;
-use crate::lock::lock;
+use crate::lock;
 
 /// Tells the pool of changes.
 #[derive(Default)]

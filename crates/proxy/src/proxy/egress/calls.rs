@@ -18,7 +18,7 @@ use super::origins::{OriginGate, Way};
 use super::reason::{EgressRefusal, Why};
 use super::target::{Host, Origin};
 use super::{CLEAR, EgressListener, NAME};
-use crate::lock::lock;
+use crate::lock;
 use crate::proxy::admission::PendingCall;
 use crate::proxy::gate::Gate;
 use crate::proxy::listener::{self, WireHandle};

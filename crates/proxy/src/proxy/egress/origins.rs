@@ -16,7 +16,7 @@ use super::reason::{EgressRefusal, Why};
 use super::target::Origin;
 use crate::clock::Clock;
 use crate::credentials::Proxy;
-use crate::lock::lock;
+use crate::lock;
 use crate::moment::Moment;
 use crate::proxy::gate::Gate;
 use crate::telemetry::meters::{LabelCap, RESOURCES, as_f64};

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use metrics::Counter;
 
 use super::reason::{EgressRefusal, HandshakeFailure, Why};
-use crate::lock::lock;
+use crate::lock;
 use crate::places::Warnings;
 use crate::status;
 use crate::telemetry::meters::as_f64;

@@ -9,7 +9,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::stream::Stream;
-use crate::lock::lock;
+use crate::lock;
 use crate::moment::Moment;
 
 /// The TLS handshakes of a listener.

@@ -25,7 +25,7 @@ use tokio_rustls::server::TlsStream;
 use self::filter::Filter;
 use super::read_ahead::ReadAhead;
 use super::stream::{HangUp, Stream};
-use crate::lock::lock;
+use crate::lock;
 use crate::places::Place;
 use crate::proxy::guard::buffers::{AnswerShare, Buffers};
 use crate::proxy::guard::scan::Fault;

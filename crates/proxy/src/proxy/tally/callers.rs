@@ -4,7 +4,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Mutex;
 
 use crate::clock::Clock;
-use crate::lock::lock;
+use crate::lock;
 use crate::moment::Moment;
 use crate::status;
 

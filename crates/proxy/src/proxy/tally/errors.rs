@@ -12,7 +12,7 @@ use super::Tally;
 use crate::api::Key;
 use crate::api::signals::{ErrorBody, ErrorWords};
 use crate::limit::Keys;
-use crate::lock::lock;
+use crate::lock;
 use crate::moment::Moment;
 
 /// The last errors of recently failing keys, the latest at the end.

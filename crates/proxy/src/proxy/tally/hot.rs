@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use crate::clock::Clock;
 use crate::hot::{Loops, News, ObjectCall, Pace, Report};
-use crate::lock::lock;
+use crate::lock;
 use crate::moment::Moment;
 use crate::status;
 

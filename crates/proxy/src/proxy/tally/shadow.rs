@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::latency::{STEPS, quantile, step};
 use crate::limit::Reason;
-use crate::lock::lock;
+use crate::lock;
 use crate::status::{self, ShadowCalls};
 
 /// Counts of calls by class and reason.
