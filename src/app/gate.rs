@@ -173,7 +173,7 @@ fn not_itself(gate: &Gate, target: &upstream::Target) -> Result<(), Trouble> {
     }
 }
 
-/// Builds the judge of the gate's clients, if it has one.
+/// Builds the check of who may use the gate; `None` if every client may.
 fn clients(
     gate: &Gate,
     around: &Environment,

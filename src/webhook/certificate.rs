@@ -103,7 +103,7 @@ impl Certificate {
         if self.listener().ca_key().as_ref() != Some(&ca.key) {
             let listener = tls::self_signed_by(&ca.key, &names.server_names(), &[], None)?;
             *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(listener);
-            tracing::info!(secret = names.name, "the webhook's certificate is by the CA of the Secret");
+            tracing::info!(secret = names.name, "the webhook's certificate is signed by the CA in the Secret");
         }
         names.show_ca(api, &ca.pem).await
     }

@@ -29,9 +29,9 @@ pub struct Pace {
 /// The paces of writes and reads of one object in a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PerKey {
-    /// For writes; `None` if they are not counted.
+    /// The pace of writes; `None` if they are not counted.
     pub writes: Option<Pace>,
-    /// For reads.
+    /// The pace of reads; `None` if they are not counted.
     pub reads: Option<Pace>,
     /// True if calls above the pace are refused; otherwise they are only named.
     pub enforce: bool,

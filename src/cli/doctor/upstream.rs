@@ -45,7 +45,11 @@ pub(super) async fn findings(gate: &Gate, around: &Environment, status: Option<&
     let answer = match tokio::time::timeout(PATIENCE, ask(prepared, path, clock)).await {
         Ok(Ok(answer)) => answer,
         Ok(Err(error)) => {
-            found.push(Finding::wrong(&about, format!("cannot be asked: {error:#}"), "look at the gate's log"));
+            found.push(Finding::wrong(
+                &about,
+                format!("cannot be reached for a check: {error:#}"),
+                "look at the gate's log",
+            ));
             return found;
         }
         Err(_) => {

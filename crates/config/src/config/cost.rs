@@ -58,8 +58,8 @@ fn needed(reader: CostReader, kind: ApiKind, dialect: Dialect) -> Option<&'stati
     }
 }
 
-/// Returns the default highest cost by a reader: the seats that
-/// kube-apiserver gives a list at most, GitHub's points for a mutation, a small launch.
+/// Returns the highest cost of a call by default: kube-apiserver's most seats for a list, GitHub's
+/// points for a mutation, EC2's tokens for a launch of 20 instances.
 const fn most_of(reader: CostReader) -> u16 {
     match reader {
         CostReader::List => 10,

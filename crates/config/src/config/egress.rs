@@ -130,7 +130,8 @@ fn proxy(via: &str) -> Result<http::Uri, String> {
     Err(format!("is {via:?}, which {}, expected a proxy such as {PROXY}", url::NO_PORT))
 }
 
-/// Reads the hosts of a gate, in place of its upstream; `place` is its place in the file.
+/// Reads the hosts of a gate without an upstream of its own. `place` is its index in the file;
+/// `is_meant` is true if it is such a gate.
 pub(super) fn hosts(at: &Cursor<'_>, kind: ApiKind, place: Option<usize>, is_meant: bool) -> Option<Hosts> {
     let own = at.unused_if(!is_meant, "it is for a gate with hosts only", &at.at("hosts"));
     let patterns: Option<Vec<HostPattern>> = own.option("hosts", None);

@@ -66,7 +66,7 @@ fn strip_prefix(name: &str) -> Option<&str> {
     Some(rest)
 }
 
-/// Returns the reason why a variable's name cannot be a key, if there is one.
+/// Returns why an environment variable cannot set the key that its name spells, if so.
 fn fault(path: &Path) -> Option<&'static str> {
     let steps = &path.0;
     let is_word = |step: &String| {

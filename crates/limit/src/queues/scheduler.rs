@@ -360,8 +360,8 @@ impl ClassTurns {
     }
 }
 
-/// Returns the stamp of a queue after this turn, if it owes the others so many more. If the turns of
-/// two come together, the one that owes less goes first. No two stamps are equal, because no two
+/// Returns the sort key of a queue's next turn: its last turn, put off by the turns that it owes
+/// the others. On a tie the queue that owes less goes first. No two keys are equal, because no two
 /// queues had the same turn.
 fn stamp(turn: u64, owed: u64) -> u64 {
     (turn + owed) << OWED_BITS | owed.min((1 << OWED_BITS) - 1)

@@ -33,9 +33,9 @@ pub(crate) struct WaiterWalk {
 /// The result of one step of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// This call is meant.
+    /// The wanted call.
     At(WaiterIndex),
-    /// None of the calls looked at is meant.
+    /// No wanted call so far: the walk continues.
     On,
     /// There are no more calls.
     Over,

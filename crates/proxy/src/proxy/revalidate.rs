@@ -165,7 +165,7 @@ impl Question {
             if !shared.dates_mislead.swap(true, Ordering::Relaxed) {
                 tracing::info!(
                     path = request.uri.path(),
-                    "the upstream says of an answer that it has not changed, and not of which date: answers without an ETag are not kept until the configuration changes"
+                    "the upstream answered 304 without a date: until a reload, only answers with an ETag are kept"
                 );
             }
         } else {

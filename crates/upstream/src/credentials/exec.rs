@@ -115,7 +115,7 @@ impl Exec {
         }
     }
 
-    /// Returns the token, and the number of its credential.
+    /// Returns the token, and the generation of its credential: each new credential has the next.
     pub(super) fn token(&self) -> (Option<String>, u64) {
         lock(&self.state).held.as_ref().map_or((None, 0), |held| (held.token.clone(), held.number))
     }

@@ -235,7 +235,8 @@ pub(super) fn micros(micros: f64) -> Duration {
 /// The longest time ahead of promised tokens: with less there are more asks, with more a member of
 /// little demand waits longer.
 const HORIZON: Duration = Duration::from_millis(200);
-/// The seconds of an automatic lease where the burst is too small: enough for an answer.
+/// The longest automatic lease, in seconds, where the burst is too small to lend from; the store can
+/// answer within it.
 const SHORT: f64 = 0.25;
 /// The longest automatic lease.
 const LONGEST: Duration = Duration::from_secs(365 * 86_400);

@@ -54,7 +54,7 @@ pub(crate) struct ShadowEntry {
     pub(crate) ended: Option<oneshot::Sender<()>>,
 }
 
-/// The outcome of a call, for its shadow task.
+/// The outcome of a call, for the task that counts it in the shadow of the limits.
 pub(crate) struct Settlement {
     pub(crate) answer: Answer,
     pub(crate) key: Option<Key>,

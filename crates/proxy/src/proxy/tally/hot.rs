@@ -56,7 +56,8 @@ impl Hot {
         self.watched.load(Relaxed) > 0 && lock(&self.loops).watches(object, reads)
     }
 
-    /// Every second: logs the news. Returns the loops that have begun.
+    /// Runs every second: logs objects that became hot, and returns the loops of updates found since the
+    /// last run.
     pub(crate) fn second(&self, gate: &str, now: Moment) -> Vec<Report> {
         let news = {
             let mut loops = lock(&self.loops);
