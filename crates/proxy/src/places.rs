@@ -302,7 +302,7 @@ impl Place {
     }
 
     /// Returns when the connection is to be closed: for another one, or because no whole head came
-    /// in [`FIRST_HEAD`].
+    /// in `FIRST_HEAD`.
     pub async fn over(&self) {
         let late = async {
             self.door.clock.sleep(FIRST_HEAD).await;
