@@ -38,7 +38,7 @@ pub(crate) const SCENES: &[Scene] = &[
     //    name                what                                                                         bar           stage
     scene("governor",         "governor alone: check()",                                                   None,         governor_alone),
     scene("nothing",          "a call, nothing limited",                                                   Some(1_400),  || call(Gate::new(unlimited()))),
-    scene("usual",            "a call, the usual limits of a Kubernetes gate",                             Some(1_500),  || call(Gate::new(usual()))),
+    scene("usual",            "a call, the usual limits of a Kubernetes gate",                             Some(1_550),  || call(Gate::new(usual()))),
     scene("driven",           "the same, with what the proxy asks after each operation",                   Some(2_300),  driven),
     scene("shared",           "the same, with a bucket that gates share, whose tokens are held",              None,         shared),
     scene("asked",            "the same, with the questions for these tokens, and the answers",               None,         asked),
@@ -99,9 +99,9 @@ const fn hoard(name: &'static str, what: &'static str, count: u64, bar: u64, mak
 #[rustfmt::skip]
 pub(crate) const HOARDS: &[Hoard] = &[
     //    name                 what                                        count      bar  make
-    hoard("keys_10k",          "a failing key, 10,000 of them",            10_000,    240, || failing(10_000)),
-    hoard("keys_100k",         "a failing key, 100,000 of them",           100_000,   240, || failing(100_000)),
-    hoard("keys_1m",           "a failing key, 1,000,000 of them",         1_000_000, 240, || failing(1_000_000)),
+    hoard("keys_10k",          "a failing key, 10,000 of them",            10_000,    250, || failing(10_000)),
+    hoard("keys_100k",         "a failing key, 100,000 of them",           100_000,   250, || failing(100_000)),
+    hoard("keys_1m",           "a failing key, 1,000,000 of them",         1_000_000, 250, || failing(1_000_000)),
     hoard("waiters_100k",      "a waiting call, 100,000 in 1 flow",        100_000,   512, || waiting(100_000, 1).0),
     hoard("waiters_100k_1k",   "a waiting call, 100,000 in 1,000 flows",   100_000,   512, || waiting(100_000, 1_000).0),
     hoard("waiters_100k_100k", "a waiting call, 100,000 in 100,000 flows", 100_000,   512, || waiting(100_000, 100_000).0),
