@@ -10,7 +10,7 @@ use std::time::Duration;
 use libfuzzer_sys::fuzz_target;
 use tidegate::api::Group;
 use tidegate::limit::policy::{BucketPolicy, QueuePolicy, SharedId, SharedPolicy};
-use tidegate::limit::{Arrival, StoreFailure, Claim, ClassId, Flow, Limiter, Policy, Verdict};
+use tidegate::limit::{Arrival, Claim, ClassId, Flow, Limiter, Policy, StoreFailure, Verdict};
 use tidegate::moment::Moment;
 use tidegate::store;
 
