@@ -120,7 +120,8 @@ impl RequestReader {
             let body = format!("{{\"metadata\":{{\"name\":\"{}\"}}}}", request.name);
             let key = classified.key.with_body(body.as_bytes(), true, &self.salt);
             let flow_name = classified.flow_name(&headers).to_string().into();
-            let (class, group) = (classified.class, classified.group);
+            let class = classified.class;
+            let group = classified.group;
             ReadRequest { class, group, key, classified: Rc::new(classified), flow_name }
         };
         self.known.entry(self.salt.hash_one(request)).or_insert_with(read).clone()
