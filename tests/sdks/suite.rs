@@ -77,6 +77,8 @@ impl Way {
                 runner.args(["-P", PROXY, "-L"]).arg(Path::new(CLIENTS).join("curl-suite.pl"));
                 // The server waits at a connection that the gate keeps, and the runner for the server.
                 runner.args(["-o", "defserverlogslocktimeout=0.3"]);
+                // It compares chunks, which begin where the server's writes of 20 bytes happen to arrive.
+                runner.arg("!326");
             }
             // A tunnel is as good as none: nothing is left out of the comparison.
             Self::Tunnel => {
