@@ -248,7 +248,7 @@ impl KeyStage {
         let Some((key, view)) = call.key_id().zip(self.view(call, now)) else { return };
         self.table.keep(key, now + rules.class(call).backoff.forget_after);
         if let Some(bucket) = resources.retry_bucket(&call.demand, now) {
-            resources.buckets.pass_over(bucket, view.state);
+            resources.buckets.pass_over(bucket, view.state, now);
         }
     }
 

@@ -44,6 +44,10 @@ pub struct Policy {
     pub pause_scope: Scope,
     /// True if at most one write of a key may be past the key stage, failing or not.
     pub one_at_a_time: bool,
+    /// True if a retry is refused after as long as failed calls take, at most its `hold`. A
+    /// controller's queue, which doubles a delay at each failure, then tries its objects when it
+    /// would without the gate.
+    pub slow_refusals: bool,
     /// The classes, by [`ClassId`]; never empty.
     pub classes: Vec<ClassPolicy>,
     /// The shared buckets, by [`SharedId`].
@@ -222,6 +226,7 @@ impl Default for Policy {
             max_keys: 1000,
             pause_scope: Scope::Key,
             one_at_a_time: false,
+            slow_refusals: false,
             classes: vec![ClassPolicy { name: "default".into(), ..ClassPolicy::default() }],
             shared: Vec::new(),
             uncounted: None,

@@ -41,6 +41,11 @@ impl<'a> Outlook<'a> {
         Err(Cause { of_key: true, ..Cause::new(reason, at_key.earliest) })
     }
 
+    /// Step 6 again, for a call that its key holds. Where refusals are slow, its hold ends first.
+    pub(crate) fn held_backoff(&self, call: &CallFacts, at_key: &AtKey, hold_ends: Moment) -> Result<(), Cause> {
+        if self.rules.holds_on(hold_ends, self.now) { Ok(()) } else { self.backoff(call, at_key, hold_ends) }
+    }
+
     /// Steps 7 and 15: its hold is over. The reason is `trial` or `one_at_a_time` if another call of
     /// its key is the trial or the one write, otherwise `retry_bucket` or `backoff`.
     pub(crate) fn hold_over(&self, call: &CallFacts, at_key: &AtKey) -> Cause {

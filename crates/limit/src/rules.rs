@@ -1,5 +1,7 @@
 //! The limits in force, and their terms for a call.
 
+use std::time::Duration;
+
 use super::{
     Arrival, CallFacts, ClassId, ClassPolicy, Combine, Demand, Lane, Lasts, Mode, Origins, PerClass, Policy, QueueKey,
     Strategy,
@@ -18,6 +20,8 @@ pub(crate) struct Rules {
     bypassed: bool,
     /// Set if arrivals must check the bypass or the rates per object.
     is_unusual: bool,
+    /// The usual time from the departure of a failed call to its answer.
+    failing_for: Option<Duration>,
 }
 
 // === impl Rules ===
@@ -29,6 +33,7 @@ impl Rules {
             serials: policy.per_class(|_| serials.next().unwrap_or(u32::MAX)),
             is_unusual: policy.enforces_per_key(),
             bypassed: false,
+            failing_for: None,
             policy,
         }
     }
@@ -145,6 +150,27 @@ impl Rules {
     #[inline]
     pub(crate) fn hold_ends(&self, call: &CallFacts, now: Moment) -> Moment {
         now + self.class(call).backoff.hold
+    }
+
+    /// Records the time to the answer of a failed call. A short one counts at once and a long one
+    /// little, because a retry that is refused too late holds a worker for nothing.
+    pub(crate) fn note_failure(&mut self, after: Duration) {
+        if self.policy.slow_refusals {
+            let usual = self.failing_for.unwrap_or(after);
+            self.failing_for = Some(after.min(usual + after.saturating_sub(usual) / 8));
+        }
+    }
+
+    /// Returns when to refuse a call of a failing key that arrives now, if not at once.
+    pub(crate) fn refused_at(&self, call: &CallFacts, now: Moment) -> Option<Moment> {
+        let hold = self.class(call).backoff.hold;
+        let at = now + self.failing_for.unwrap_or_default().min(hold);
+        (at > now && self.policy.slow_refusals).then_some(at)
+    }
+
+    /// Returns true if a call is not refused before its hold ends.
+    pub(crate) fn holds_on(&self, hold_ends: Moment, now: Moment) -> bool {
+        self.policy.slow_refusals && hold_ends > now
     }
 
     /// Returns true if the call is a write, and writes go one at a time.

@@ -30,7 +30,7 @@ impl Parts {
         let at_key = stage.at_key(&call, rules, queues, resources, now);
         if !at_key.passes(now) {
             return match self.may_hold(&call, &at_key, now) {
-                Ok(()) => Verdict::Wait(self.hold_on_arrival(call, arrival, &at_key, now)),
+                Ok(hold_ends) => Verdict::Wait(self.hold_on_arrival(call, arrival, &at_key, hold_ends, now)),
                 Err(cause) => self.refuse_on_arrival(&call, &at_key, &cause, now),
             };
         }
@@ -49,22 +49,33 @@ impl Parts {
         Permit::new(call, self.exempt_grant())
     }
 
-    /// Steps 6 to 8: refuses a call if its key may not hold it.
+    /// Steps 6 to 8: refuses a call if its key may not hold it, or returns the end of its hold.
     #[inline]
-    fn may_hold(&mut self, call: &CallFacts, at_key: &AtKey, now: Moment) -> Result<(), Cause> {
-        let hold_ends = self.rules.hold_ends(call, now);
+    fn may_hold(&mut self, call: &CallFacts, at_key: &AtKey, now: Moment) -> Result<Moment, Cause> {
+        let mut hold_ends = self.rules.hold_ends(call, now);
         let outlook = self.outlook(now);
-        outlook.backoff(call, at_key, hold_ends)?;
+        if let Err(cause) = outlook.backoff(call, at_key, hold_ends) {
+            let refused_at = self.refused_at(call, now).filter(|_| cause.reason != Reason::Deadline);
+            hold_ends = refused_at.ok_or(cause)?;
+        }
         if hold_ends.min(self.rules.ends(call)) <= now {
             return Err(outlook.hold_over(call, at_key));
         }
         outlook.pause(call)?;
-        self.queue_full(now)
+        self.queue_full(now)?;
+        Ok(hold_ends)
     }
 
-    fn hold_on_arrival(&mut self, call: CallFacts, arrival: &Arrival<'_>, at_key: &AtKey, now: Moment) -> Ticket {
+    fn hold_on_arrival(
+        &mut self,
+        call: CallFacts,
+        arrival: &Arrival<'_>,
+        at_key: &AtKey,
+        hold_ends: Moment,
+        now: Moment,
+    ) -> Ticket {
         let key_grant = KeyGrant::of(reserve(at_key.reserve, &mut self.resources, now));
-        let mut waiter = Waiter::new(call, key_grant, self.rules.ends(&call), self.rules.hold_ends(&call, now));
+        let mut waiter = Waiter::new(call, key_grant, self.rules.ends(&call), hold_ends);
         waiter.held_for = Some(at_key.reason());
         let index = self.queues.start(waiter);
         self.queues.keep_flow_name(index, arrival.flow.name.to_string().into());
@@ -94,13 +105,15 @@ impl Parts {
         self.resources.note_short(&needs, now);
         let reason = blocked.map_or(Reason::Bucket, |block| block.reason);
         let retry_at = blocked.map(|block| block.until).filter(|until| *until < Moment::MAX).unwrap_or(now);
-        let ends = match self.may_queue(&call, &id, &needs, Cause::new(reason, retry_at), now) {
+        let refused_at = at_key.state.and_then(|_| self.refused_at(&call, now));
+        let hold_ends = refused_at.unwrap_or_else(|| self.rules.hold_ends(&call, now));
+        let waits = refused_at.is_some() && self.waits_for_trials(&needs, hold_ends, now);
+        let ends = match self.may_queue(&call, &id, &needs, waits, Cause::new(reason, retry_at), now) {
             Ok(ends) => ends,
             Err(cause) => return self.refuse_on_arrival(&call, at_key, &cause, now),
         };
         let key_grant = self.stage.begin_grant(&call, at_key, &self.rules, &mut self.resources, now);
-        let waiter = Waiter::new(call, key_grant, ends, self.rules.hold_ends(&call, now));
-        let index = self.queues.start(waiter);
+        let index = self.queues.start(Waiter::new(call, key_grant, ends, hold_ends));
         let name = || arrival.flow.name.to_string().into();
         if self.queues.is_moving() {
             self.queues.await_move(index, name(), &self.rules);
@@ -117,16 +130,18 @@ impl Parts {
         call: &CallFacts,
         id: &QueueKey,
         needs: &Requirements,
+        waits: bool,
         stop: Cause,
         now: Moment,
     ) -> Result<Moment, Cause> {
         // A retry is not held for its tokens, however soon they come: where one worker has many
         // failing keys the bucket is always empty, and holding each retry until the next token
-        // would leave the worker no time for anything else. It is held for a reserved token only.
+        // would leave the worker no time for anything else. It is held for a reserved token only, or
+        // for as long as the call would take to fail.
         let token_by = if self.rules.reserves(call) { self.rules.hold_ends(call, now) } else { now };
         // During a reload's move the calls before it are not known yet: this is checked when it is
         // placed.
-        if !self.queues.is_moving() {
+        if !self.queues.is_moving() && !waits {
             self.outlook(now).turn_in_time(call, id, needs, token_by)?;
         }
         self.queue_full(now)?;
@@ -154,6 +169,11 @@ impl Parts {
         let grant = Grant { needs: Some(needs), number, left, key_grant, sequence, waited: None };
         self.dispatch_if_dirty(now);
         Permit::new(call, grant)
+    }
+
+    /// Returns when to refuse a call of a failing key, if not at once. A preview does not wait.
+    fn refused_at(&self, call: &CallFacts, now: Moment) -> Option<Moment> {
+        if self.work.supposes { None } else { self.rules.refused_at(call, now) }
     }
 
     /// Refuses an arriving call.

@@ -24,6 +24,9 @@ impl Parts {
         let call = receipt.call();
         let grant = receipt.grant();
         self.feed_back(receipt, answer, now);
+        if answer.outcome == Outcome::Failure {
+            self.rules.note_failure(now - receipt.granted());
+        }
         if grant.key_grant.trial != 0 {
             self.open_or_close(receipt, answer.outcome, now);
         }

@@ -4,7 +4,8 @@
 use super::Parts;
 use crate::moment::Moment;
 use crate::{
-    AtKey, CallFacts, Grant, KeyGrant, KeyId, LOOKED_AT_ONCE, QueuePlace, Reason, Ticket, Waiter, WaiterIndex, token_at,
+    AtKey, CallFacts, Combine, Grant, KeyGrant, KeyId, LOOKED_AT_ONCE, QueuePlace, Reason, Requirements, Ticket,
+    Waiter, WaiterIndex, token_at,
 };
 
 // === impl Parts ===
@@ -37,7 +38,7 @@ impl Parts {
         let at_key = AtKey::failing(view.state, false, false, token_at, now);
         if at_key.earliest <= now {
             self.enter_queue(first, true, now);
-        } else if let Err(cause) = self.outlook(now).backoff(&call, &at_key, hold_ends) {
+        } else if let Err(cause) = self.outlook(now).held_backoff(&call, &at_key, hold_ends) {
             self.refuse(first, cause, now);
         } else {
             return self.queues.set_key_timer(key, at_key.earliest);
@@ -69,7 +70,7 @@ impl Parts {
         let before = self.queues.waiting();
         for index in &first {
             if let Some(waiter) = self.queues.get(*index)
-                && let Err(cause) = self.outlook(now).backoff(&waiter.call, at_key, waiter.hold_ends)
+                && let Err(cause) = self.outlook(now).held_backoff(&waiter.call, at_key, waiter.hold_ends)
             {
                 self.refuse(*index, cause, now);
             }
@@ -92,7 +93,9 @@ impl Parts {
         let call = waiter.call;
         let hold_ends = waiter.hold_ends;
         let place = self.place_of(&call, retry, now);
-        if let Err(cause) = self.outlook(now).turn_in_time(&call, &place.id, &place.needs, hold_ends) {
+        let waits = retry && self.waits_for_trials(&place.needs, hold_ends, now);
+        let in_time = || self.outlook(now).turn_in_time(&call, &place.id, &place.needs, hold_ends);
+        if let Err(cause) = if waits { Ok(()) } else { in_time() } {
             return self.refuse(index, cause, now);
         }
         let trial = if retry { self.stage.begin_trial(&call) } else { 0 };
@@ -157,6 +160,14 @@ impl Parts {
         };
         let cause = self.outlook(now).hold_over(&call, &at_key);
         self.refuse(index, cause, now);
+    }
+
+    /// Returns true if a retry waits to the end of its hold, because the retries under way may
+    /// succeed.
+    pub(crate) fn waits_for_trials(&self, needs: &Requirements, hold_ends: Moment, now: Moment) -> bool {
+        let policy = self.rules.policy();
+        let is_metered = policy.retry_bucket.is_some() && policy.queue.combine == Combine::Sequential;
+        is_metered && self.rules.holds_on(hold_ends, now) && !self.resources.retries_are_open(&needs.charges)
     }
 
     /// True if a held call is a write and another write of its key is on its way.

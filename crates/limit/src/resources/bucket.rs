@@ -157,8 +157,10 @@ impl Bucket {
     }
 
     /// Records the refused trial of a key.
-    pub(crate) fn pass_over(&mut self, key: KeyState) {
-        self.valve.iter_mut().for_each(|valve| valve.pass_over(key));
+    pub(crate) fn pass_over(&mut self, key: KeyState, now: Moment) {
+        if self.valve.as_mut().is_some_and(|valve| valve.pass_over(key, now)) {
+            self.tat.set(self.tat.get().saturating_sub(self.period));
+        }
     }
 
     /// Records the success of a call.

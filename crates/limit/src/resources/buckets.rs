@@ -199,9 +199,9 @@ impl Buckets {
     }
 
     /// Records the refused trial of a key at its retry bucket.
-    pub(crate) fn pass_over(&mut self, id: BucketId, key: KeyState) {
+    pub(crate) fn pass_over(&mut self, id: BucketId, key: KeyState, now: Moment) {
         if let Some(cell) = self.get_mut(id) {
-            cell.bucket.pass_over(key);
+            cell.bucket.pass_over(key, now);
         }
     }
 

@@ -18,7 +18,10 @@
 //! again and again. Without that, the same objects would get all tokens, and their backoff would
 //! grow past the end of the outage.
 
+use std::time::Duration;
+
 use crate::KeyState;
+use crate::moment::Moment;
 
 /// The valve of a retry bucket: open while its latest retries succeed.
 #[derive(Clone, Copy, Debug, Default)]
@@ -28,6 +31,10 @@ pub(crate) struct Valve {
     failures: u32,
     /// The refused key with the fewest failures since the last answer.
     passed_over: Option<KeyState>,
+    /// The number of refusals since the last failure or gift.
+    refused: u32,
+    /// The moment at which refusals last gave a token.
+    given_at: Moment,
 }
 
 // === impl Valve ===
@@ -48,12 +55,19 @@ impl Valve {
         !self.is_open && self.passed_over.as_ref().is_some_and(has_waited)
     }
 
-    /// Records the refusal of a key.
-    pub(crate) fn pass_over(&mut self, key: KeyState) {
+    /// Records the refusal of a key. Returns true if it is worth a token: the twentieth retry goes.
+    pub(crate) fn pass_over(&mut self, key: KeyState, now: Moment) -> bool {
         let tried = |key: &KeyState| (key.failures, key.last_failure);
         if self.passed_over.as_ref().is_none_or(|least| tried(&key) < tried(least)) {
             self.passed_over = Some(key);
         }
+        self.refused = self.refused.saturating_add(1);
+        let gives = !self.is_open && self.refused >= REFUSED && now - self.given_at >= BETWEEN_GIFTS;
+        if gives {
+            self.refused = 0;
+            self.given_at = now;
+        }
+        gives
     }
 
     /// Records the success of a retry. Returns the number of tokens for it.
@@ -73,12 +87,18 @@ impl Valve {
         self.failures = self.failures.saturating_add(1).min(most);
         self.is_open &= self.failures < most;
         self.passed_over = None;
+        self.refused = 0;
         tokens.min(most - self.failures)
     }
 }
 
 /// The tokens for a success: as many calls as TCP sends before it knows anything (RFC 6928).
 const GIVEN: u32 = 10;
+/// The number of refused retries before one that goes. Many keys are tried so often that the bucket's
+/// own rate would find out late that they have healed.
+const REFUSED: u32 = 19;
+/// Ten tokens a second are enough to find it out.
+const BETWEEN_GIFTS: Duration = Duration::from_millis(100);
 /// The failures in a row before an open bucket closes: one success in twenty is enough to go on.
 const BORNE_WHEN_OPEN: u32 = 20;
 /// The failures in a row before a rested bucket has no token, so that one object with a fault of

@@ -191,7 +191,7 @@ fn a_rate_comes_back_within_a_minute_or_two_of_little_demand() {
         let call = world.arrive(Caller::new());
         world.answer(call, Outcome::Success);
     }
-    assert!((42.0..45.0).contains(&rate(&world)), "{}", rate(&world));
+    assert!((45.0..47.5).contains(&rate(&world)), "{}", rate(&world));
     for _ in 0..60 {
         world.pass(secs(1));
         let call = world.arrive(Caller::new());

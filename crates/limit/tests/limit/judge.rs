@@ -197,11 +197,12 @@ pub(super) fn keys_hold(world: &World, backoff: &Backoff, exempt: u16) -> Vec<(u
 }
 
 /// P1 for the retry bucket: the same count, for trials only. One that opens gets ten tokens for each
-/// trial that succeeds.
+/// trial that succeeds, and one for nineteen refusals.
 pub(super) fn retries_hold(world: &World, trials: &[(usize, Moment)], policy: &Policy, lateness: f64) {
     let Some(bucket) = policy.retry_bucket else { return };
     let mut levels: HashMap<u64, (f64, Moment)> = HashMap::new();
     let trials: HashSet<usize> = trials.iter().map(|(call, _)| *call).collect();
+    let refused = if bucket.opens { refused_for_retry_tokens(world, u16::MAX) } else { Vec::new() };
     for (at, event) in &world.events {
         let (call, succeeds) = match event {
             Event::Left(call) => (call, false),
@@ -219,7 +220,9 @@ pub(super) fn retries_hold(world: &World, trials: &[(usize, Moment)], policy: &P
         let change = if succeeds { 10.0 } else { -1.0 };
         *level = (refill(*level, &bucket, *last, *at) + change).min(f64::from(bucket.burst.get()));
         *last = *at;
-        assert!(*level >= -bucket.rate * lateness - 1e-6, "at {at:?}: {} retry tokens short, call {call}", -*level);
+        let gifts = refused.partition_point(|(refused, _)| refused <= at) / 19;
+        let least = -f64::from(u32::try_from(gifts).expect("few")) - bucket.rate * lateness - 1e-6;
+        assert!(*level >= least, "at {at:?}: {} retry tokens short, call {call}", -*level);
     }
 }
 

@@ -64,9 +64,9 @@ pub(super) struct Cast {
 
 impl fmt::Debug for Limits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Policy { bucket, retry_bucket, queue, in_flight, max_keys, classes, pause_scope, one_at_a_time, .. } =
-            &self.0;
-        writeln!(f, "{pause_scope:?} pauses, one write at a time: {one_at_a_time}")?;
+        let Policy { bucket, retry_bucket, queue, in_flight, max_keys, classes, pause_scope, .. } = &self.0;
+        let Policy { one_at_a_time, slow_refusals, .. } = &self.0;
+        writeln!(f, "{pause_scope:?} pauses, one write at a time: {one_at_a_time}, slow refusals: {slow_refusals}")?;
         writeln!(f, "bucket {bucket:?}\n  retries {retry_bucket:?}\n  {queue:?} {in_flight:?} {max_keys} keys")?;
         classes.iter().try_for_each(|class| writeln!(f, "  {class:?}"))
     }
@@ -105,7 +105,7 @@ impl Cast {
 pub(super) fn policies() -> impl Strategy<Value = Limits> {
     let buckets = || prop_oneof![1 => Just(None), 4 => buckets().prop_map(Some)];
     let pauses = select(vec![Scope::Key, Scope::Class, Scope::Credential, Scope::Gate]);
-    let keys = (1_usize..8, pauses, prop::bool::weighted(0.3));
+    let keys = (1_usize..8, pauses, prop::bool::weighted(0.3), any::<bool>());
     let gate = (buckets(), retry_buckets(), proptest::option::of(in_flight(1..6)), keys);
     let waiting = (select(vec![0, 50, 400, 3000, 60_000]), select(vec![2, 10, 1000]), any::<bool>());
     let classes = (
@@ -115,7 +115,7 @@ pub(super) fn policies() -> impl Strategy<Value = Limits> {
     );
     (gate, waiting, classes).prop_map(|((gate, retries, in_flight, keys), waiting, (classes, within, hold))| {
         let mut policy = Policy { bucket: gate, retry_bucket: retries, ..open() };
-        (policy.max_keys, policy.pause_scope, policy.one_at_a_time) = keys;
+        (policy.max_keys, policy.pause_scope, policy.one_at_a_time, policy.slow_refusals) = keys;
         policy.in_flight = in_flight;
         (policy.queue.max_wait, policy.queue.max_waiting) = (ms(waiting.0), waiting.1);
         policy.queue.combine = if waiting.2 { Combine::MaxOf } else { Combine::Sequential };
