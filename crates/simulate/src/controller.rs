@@ -7,7 +7,7 @@ mod lease;
 mod workqueue;
 
 pub use self::lease::LeaseHolder;
-pub use self::workqueue::{Item, RateLimiter, WorkQueue};
+pub use self::workqueue::{Item, Overall, RateLimiter, WorkQueue};
 use crate::moment::Moment;
 
 /// The most repetitions of a call by client-go after a Retry-After (`maxRetries`).

@@ -44,6 +44,9 @@ pub struct Upstream {
     /// Its capacity in calls per second; faster calls wait inside it, and are answered with
     /// 429 past a second of that.
     pub capacity: Option<f64>,
+    /// The calls that it serves at a time, as in priority and fairness; more wait, each controller
+    /// in turn, and 300 of one at most.
+    pub seats: Option<u32>,
     /// Its failures.
     pub failures: Vec<FailureSpan>,
     /// Its quota for all gates together; excess is only counted.
@@ -150,6 +153,8 @@ pub struct ControllerModel {
     pub objects: usize,
     /// Objects reconciled at a time; `None`: as many as there are.
     pub workers: Option<usize>,
+    /// The place of the controller in the list whose queue and workers it uses; `None`: its own.
+    pub workers_of: Option<usize>,
     /// The changes of its objects.
     pub changes: Changes,
     /// The calls of a reconcile, in order.
@@ -158,7 +163,8 @@ pub struct ControllerModel {
     pub requeue: Requeue,
     /// The number of its copies, each with objects of its own.
     pub replicas: usize,
-    /// The gate of the first copy, counted from one; each further copy has the next.
+    /// The gate of the first copy, counted from one; each further copy has the next. Zero: it calls
+    /// the API without a gate.
     pub gate: usize,
 }
 
@@ -182,7 +188,7 @@ pub enum Changes {
 }
 
 /// The next try after a failure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Requeue {
     /// At once: all waiting is left to the gate.
     AtOnce,
@@ -192,7 +198,18 @@ pub enum Requeue {
         base: Duration,
         /// Never more.
         max: Duration,
+        /// The bucket of all failures together, as client-go's classic limiter has one.
+        overall: Option<OverallBucket>,
     },
+}
+
+/// A bucket for the failures of all objects of a queue.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct OverallBucket {
+    /// Tokens per second.
+    pub rate: f64,
+    /// Tokens at once.
+    pub burst: u32,
 }
 
 /// A lease and its holder.
@@ -220,13 +237,14 @@ pub struct LimitsOf {
 impl Scenario {
     /// Returns the number of gates.
     pub fn gates(&self) -> usize {
-        self.controllers.iter().map(|one| one.gate + one.replicas - 1).max().unwrap_or(1).max(1)
+        let gated = self.controllers.iter().filter(|one| one.gate > 0);
+        gated.map(|one| one.gate + one.replicas - 1).max().unwrap_or(1)
     }
 }
 
 impl Default for Upstream {
     fn default() -> Self {
-        Self { latency: Duration::from_millis(20), capacity: None, failures: Vec::new(), quota: None }
+        Self { latency: Duration::from_millis(20), capacity: None, seats: None, failures: Vec::new(), quota: None }
     }
 }
 
@@ -242,6 +260,6 @@ impl Default for StoreModel {
 impl Default for Requeue {
     /// controller-runtime's own.
     fn default() -> Self {
-        Self::Backoff { base: Duration::from_millis(5), max: Duration::from_secs(1000) }
+        Self::Backoff { base: Duration::from_millis(5), max: Duration::from_secs(1000), overall: None }
     }
 }

@@ -18,6 +18,17 @@ pub struct RateLimiter {
     pub base: Duration,
     /// The longest delay.
     pub max: Duration,
+    /// The bucket of all failures together, if there is one.
+    pub overall: Option<Overall>,
+}
+
+/// client-go's `BucketRateLimiter` of a queue: each failure takes a token, and waits for it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Overall {
+    /// Tokens per second.
+    pub rate: f64,
+    /// Tokens at once.
+    pub burst: u32,
 }
 
 // === impl RateLimiter ===
@@ -25,7 +36,7 @@ pub struct RateLimiter {
 impl RateLimiter {
     /// The per-item part of client-go's `DefaultTypedControllerRateLimiter`: controller-runtime uses no
     /// more since v0.23.
-    pub const DEFAULT: Self = Self { base: Duration::from_millis(5), max: Duration::from_secs(1000) };
+    pub const DEFAULT: Self = Self { base: Duration::from_millis(5), max: Duration::from_secs(1000), overall: None };
 
     fn delay(self, failures_before: u32) -> Duration {
         let factor = 2_u32.checked_pow(failures_before);
@@ -38,6 +49,8 @@ impl RateLimiter {
 pub struct WorkQueue {
     limiter: RateLimiter,
     items: Vec<ItemState>,
+    /// The time of the next token of the overall bucket, a whole burst ago.
+    next_token: Moment,
     ready: VecDeque<Item>,
     /// The delayed objects by due time. An entry replaced by an earlier one stays until its time.
     later: Agenda<Item>,
@@ -61,7 +74,14 @@ impl WorkQueue {
     /// Creates a queue for `items` objects.
     pub fn new(limiter: RateLimiter, items: usize) -> Self {
         let items = vec![ItemState::default(); items];
-        Self { limiter, items, ready: VecDeque::new(), later: Agenda::default() }
+        Self { limiter, items, next_token: Moment::ZERO, ready: VecDeque::new(), later: Agenda::default() }
+    }
+
+    /// Adds room for more objects, and returns the first of them.
+    pub fn grow(&mut self, items: usize) -> Item {
+        let first = self.items.len();
+        self.items.resize(first + items, ItemState::default());
+        first
     }
 
     /// Adds an object.
@@ -91,7 +111,16 @@ impl WorkQueue {
         let failures = &mut self.items[item].failures;
         let at = now + self.limiter.delay(*failures);
         *failures = failures.saturating_add(1);
+        let at = self.limiter.overall.map_or(at, |overall| at.max(self.take_token(overall, now)));
         self.add_at(item, at, now)
+    }
+
+    /// Takes the next token of the overall bucket, and returns its time.
+    fn take_token(&mut self, overall: Overall, now: Moment) -> Moment {
+        let period = Duration::from_secs_f64(1.0 / overall.rate);
+        let full = period * overall.burst;
+        self.next_token = self.next_token.max(now) + period;
+        self.next_token.back(full).max(now)
     }
 
     /// Forgets the failures of an object.

@@ -284,6 +284,7 @@ fn controller(name: &str, objects: usize) -> ControllerModel {
         namespace: "default".to_owned(),
         objects,
         workers: None,
+        workers_of: None,
         changes: Changes::Together { at: Duration::ZERO },
         verbs: vec![Verb::Update],
         requeue: Requeue::default(),

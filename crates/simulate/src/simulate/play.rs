@@ -91,8 +91,8 @@ struct SimulatedCall {
     is_retry: bool,
     /// The number of its repetitions after a Retry-After.
     retries: u32,
-    /// Set once it is sent, with its coming answer.
-    sent: Option<(SentCall, ServerAnswer)>,
+    /// Set once it is sent, with its coming answer; past a gate there is no receipt.
+    sent: Option<(Option<SentCall>, ServerAnswer)>,
 }
 
 /// The maker of a call.
@@ -112,7 +112,7 @@ pub fn play(scenario: &Scenario, limits: &Limits) -> ScenarioRun {
     let mut stopped = None;
     while let Some(happening) = world.events.next(end) {
         match happening {
-            LoopEvent::Sent(call, sent) => world.sent(call, sent),
+            LoopEvent::Sent(call, sent) => world.sent(call, Some(sent)),
             LoopEvent::Refused(call, refusal) => world.refused(call, &refusal),
             LoopEvent::Due(Event::Change(controller)) => world.change(controller),
             LoopEvent::Due(Event::Requeue(controller)) => world.start_reconciles(controller),
@@ -176,19 +176,21 @@ impl<'a> World<'a> {
         if let Maker::Worker { controller, .. } = call.maker {
             self.controllers[controller].row.arrived(call.arrived);
         }
-        let gate = self.gate_of(call.maker);
-        self.events.arrive(gate, index, &call.read.arrival());
-    }
-
-    /// Returns the gate of calls.
-    fn gate_of(&self, maker: Maker) -> usize {
-        match maker {
-            Maker::Worker { controller, .. } => self.controllers[controller].gate,
-            Maker::LeaseHolder(_) => ONLY,
+        match self.gate_of(call.maker) {
+            Some(gate) => self.events.arrive(gate, index, &call.read.arrival()),
+            None => self.sent(index, None),
         }
     }
 
-    fn sent(&mut self, index: usize, sent: SentCall) {
+    /// Returns the gate of calls, if they pass one.
+    fn gate_of(&self, maker: Maker) -> Option<usize> {
+        match maker {
+            Maker::Worker { controller, .. } => self.controllers[controller].gate,
+            Maker::LeaseHolder(_) => Some(ONLY),
+        }
+    }
+
+    fn sent(&mut self, index: usize, sent: Option<SentCall>) {
         let now = self.events.now;
         let call = &self.calls[index];
         let object = match call.maker {
@@ -205,18 +207,45 @@ impl<'a> World<'a> {
             }
             Maker::LeaseHolder(_) => None,
         };
-        let answer = self.server.answer(now, object);
+        let maker = call.maker;
+        let answer = match (maker, object) {
+            (Maker::Worker { controller, .. }, Some((spec, object))) if self.server.has_seats() => {
+                let status = self.server.status(now, spec, object);
+                self.server.accept(now, index, controller, status)
+            }
+            _ => Some(self.server.answer(now, object)),
+        };
+        self.calls[index].sent = Some((sent, answer.unwrap_or_default()));
+        if let Some(answer) = answer {
+            self.events.schedule(answer.at, Event::Answer(index));
+        }
+    }
+
+    /// Gives a free seat of the API to the next call.
+    fn seat_next(&mut self) {
+        let now = self.events.now;
+        let Some(index) = self.server.next_call() else { return };
+        let call = &mut self.calls[index];
+        let Maker::Worker { controller, object } = call.maker else { return };
+        let status = self.server.status(now, self.controllers[controller].spec, object);
+        let answer = self.server.seat(now, status);
+        if let Some((_, coming)) = &mut call.sent {
+            *coming = answer;
+        }
         self.events.schedule(answer.at, Event::Answer(index));
-        self.calls[index].sent = Some((sent, answer));
     }
 
     fn answered(&mut self, index: usize) {
         let SimulatedCall { maker, read, sent, .. } = self.calls.remove(index);
-        let Some((SentCall { receipt, slot }, ServerAnswer { status, retry_after, .. })) = sent else { return };
-        let answer = read.answer(&self.limits.gate, status, retry_after, retry_after.is_some());
-        let gate = self.gate_of(maker);
-        self.events.finish(gate, receipt, answer);
-        self.events.release(gate, slot);
+        let Some((sent, ServerAnswer { status, retry_after, seated, .. })) = sent else { return };
+        if seated {
+            self.seat_next();
+        }
+        if let Some((SentCall { receipt, slot }, gate)) = sent.zip(self.gate_of(maker)) {
+            let answer = read.answer(&self.limits.gate, status, retry_after, retry_after.is_some());
+            self.events.finish(gate, receipt, answer);
+            self.events.release(gate, slot);
+        }
         match maker {
             Maker::Worker { controller, object } if status < 400 => self.succeeded(controller, object),
             Maker::Worker { controller, object } => self.failed(controller, object),
@@ -247,11 +276,20 @@ impl<'a> World<'a> {
 
 /// Returns the controllers, one for each replica.
 fn controllers(scenario: &Scenario, step: Duration) -> Vec<SimulatedController<'_>> {
-    let replicas = scenario.controllers.iter().flat_map(|spec| {
-        let replica = move |copy| SimulatedController::new(spec, copy, step);
-        (0..spec.replicas.max(1)).map(replica)
-    });
-    replicas.collect()
+    let mut all: Vec<SimulatedController<'_>> = Vec::new();
+    let mut places = Vec::new();
+    for spec in &scenario.controllers {
+        let place = all.len();
+        let owner = spec.workers_of.map_or(place, |owner| places[owner]);
+        places.push(place);
+        for copy in 0..spec.replicas.max(1) {
+            let controller = SimulatedController::new(spec, copy, step);
+            all.push(controller);
+            let owner = if spec.workers_of.is_some() { owner } else { place + copy };
+            SimulatedController::join(&mut all, owner);
+        }
+    }
+    all
 }
 
 /// Returns the step of the counts: short enough for a picture.

@@ -6,7 +6,9 @@ use std::time::Duration;
 use toml::Value;
 
 use super::store::store;
-use super::{Changes, ControllerModel, FailureSpan, Lease, LimitsOf, Requeue, Scenario, Upstream, UpstreamQuota};
+use super::{
+    Changes, ControllerModel, FailureSpan, Lease, LimitsOf, OverallBucket, Requeue, Scenario, Upstream, UpstreamQuota,
+};
 use crate::api::Verb;
 use crate::config::cursor::{Cursor, TomlValue};
 use crate::config::foreign;
@@ -45,14 +47,18 @@ fn scenario(root: &Cursor<'_>, file: &Path) -> Scenario {
         root.at("length").problem("is 0, expected how long to play");
     }
     let seed = root.get("seed", 1);
-    let controllers: Vec<ControllerModel> = root.list("controllers").iter().map(controller).collect();
+    let mut controllers: Vec<ControllerModel> = root.list("controllers").iter().map(controller).collect();
     for (index, one) in controllers.iter().enumerate() {
         if controllers.iter().take(index).any(|other| other.name == one.name) {
             let message = format!("is {:?}, which another controller has already", one.name);
             root.at("controllers").item(index).at("name").problem(message);
         }
     }
-    let gates = controllers.iter().map(|one| one.gate + one.replicas - 1).max().unwrap_or(1);
+    for (index, at) in root.list("controllers").iter().enumerate() {
+        controllers[index].workers_of = owner(at, index, &controllers);
+    }
+    let gated = controllers.iter().filter(|one| one.gate > 0);
+    let gates = gated.map(|one| one.gate + one.replicas - 1).max().unwrap_or(1);
     let leases: Vec<Lease> = root.list("leases").iter().map(lease).collect();
     if controllers.is_empty() && leases.is_empty() && root.is_right() {
         root.at("controllers").missing(", expected at least one [[controllers]] or [[leases]]");
@@ -73,6 +79,14 @@ fn scenario(root: &Cursor<'_>, file: &Path) -> Scenario {
 fn upstream(at: &Cursor<'_>, controllers: &[ControllerModel]) -> Upstream {
     let latency = at.get("latency", Upstream::default().latency);
     let capacity = positive(at, "capacity");
+    let why = "seats and the latency give a capacity";
+    let seats: Option<u32> = at.unused_if(capacity.is_some(), why, &at.at("capacity")).option("seats", None);
+    let seats = seats.filter(|seats| {
+        if *seats == 0 {
+            at.at("seats").problem("is 0, expected how many calls the API serves at a time");
+        }
+        *seats > 0
+    });
     let failures = at.list("failures").iter().map(|at| failure(at, controllers)).collect();
     let quota = at.optional("quota").and_then(|at| {
         let burst: u32 = at.get("burst", 1);
@@ -81,7 +95,7 @@ fn upstream(at: &Cursor<'_>, controllers: &[ControllerModel]) -> Upstream {
         }
         positive(&at, "rate").map(|rate| UpstreamQuota { rate, burst })
     });
-    Upstream { latency, capacity, failures, quota }
+    Upstream { latency, capacity, seats, failures, quota }
 }
 
 fn failure(at: &Cursor<'_>, controllers: &[ControllerModel]) -> FailureSpan {
@@ -109,9 +123,10 @@ fn controller(at: &Cursor<'_>) -> ControllerModel {
     let namespace = at.get("namespace", "default".to_owned());
     check_segment(at, "namespace", &namespace);
     let objects = few(at, "objects", 100, MOST_OBJECTS);
-    let workers: u32 = at.get("workers", 1);
+    let why = "the controller that `workers_of` names has them";
+    let workers: u32 = at.unused_if(at.has("workers_of"), why, &at.at("workers_of")).get("workers", 1);
     let replicas = few(at, "replicas", 1, MOST_GATES);
-    let gate = few(at, "gate", 1, MOST_GATES);
+    let gate = at.get_if("gate", 1, |gate| *gate <= MOST_GATES, &format!("0 (none) to {MOST_GATES}"));
     ControllerModel {
         name: name.unwrap_or_else(|| resource.to_owned()),
         group: group.to_owned(),
@@ -119,12 +134,25 @@ fn controller(at: &Cursor<'_>) -> ControllerModel {
         namespace,
         objects,
         workers: Some(usize::try_from(workers).unwrap_or(usize::MAX)).filter(|workers| *workers > 0),
+        workers_of: None,
         changes: changes(at),
         verbs: verbs(at),
         requeue: requeue(at),
         replicas,
-        gate,
+        gate: usize::try_from(gate.min(MOST_GATES)).unwrap_or(1),
     }
+}
+
+/// Reads whose queue and workers a controller uses.
+fn owner(at: &Cursor<'_>, index: usize, controllers: &[ControllerModel]) -> Option<usize> {
+    let name: String = at.read("workers_of")?;
+    let before = controllers.get(..index).unwrap_or_default();
+    let owner = before.iter().position(|one| one.name == name && one.workers_of.is_none() && one.replicas == 1);
+    if owner.is_none() {
+        let expected = "expected a controller above this one that has workers of its own and no replicas";
+        at.at("workers_of").problem(format!("is {name:?}, {expected}"));
+    }
+    owner
 }
 
 /// Reads a number from 1 to `most`.
@@ -166,7 +194,7 @@ impl TomlValue for Verb {
 }
 
 fn requeue(controller: &Cursor<'_>) -> Requeue {
-    let Requeue::Backoff { base, max } = Requeue::default() else { return Requeue::AtOnce };
+    let Requeue::Backoff { base, max, .. } = Requeue::default() else { return Requeue::AtOnce };
     match controller.read("requeue") {
         None => Requeue::default(),
         Some(Value::String(word)) if word == "at_once" => Requeue::AtOnce,
@@ -177,7 +205,11 @@ fn requeue(controller: &Cursor<'_>) -> Requeue {
             if base.is_zero() || max < base {
                 at.problem(format!("has base {base:?} and max {max:?}, expected 0 < base <= max"));
             }
-            Requeue::Backoff { base, max }
+            let overall = at.optional("overall").and_then(|at| {
+                let burst: u32 = at.get("burst", 100);
+                positive(&at, "rate").map(|rate| OverallBucket { rate, burst })
+            });
+            Requeue::Backoff { base, max, overall }
         }
         Some(other) => {
             let expected = "\"at_once\" or a table such as { base = \"5ms\", max = \"1000s\" }";
@@ -265,11 +297,15 @@ pub(in crate::config) fn schema() -> serde_json::Value {
             "controllers.requeue",
             serde_json::json!({
                 "type": ["object", "string"], "pattern": "^at_once$",
-                "properties": { "base": span, "max": span }, "additionalProperties": false
+                "properties": {
+                    "base": span, "max": span,
+                    "overall": { "type": "object", "properties": { "rate": { "type": "number" }, "burst": { "type": "integer" } } }
+                },
+                "additionalProperties": false
             }),
         ),
         ("controllers.replicas", serde_json::json!({ "minimum": 1, "maximum": MOST_GATES })),
-        ("controllers.gate", serde_json::json!({ "minimum": 1, "maximum": MOST_GATES })),
+        ("controllers.gate", serde_json::json!({ "minimum": 0, "maximum": MOST_GATES })),
         ("upstream.quota", serde_json::json!({ "required": ["rate"] })),
         ("upstream.quota.rate", serde_json::json!({ "exclusiveMinimum": 0, "maximum": MOST_PER_SECOND })),
         ("store.outages", serde_json::json!({ "items": { "required": ["to"] } })),

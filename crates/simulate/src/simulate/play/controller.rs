@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Event, Maker, World};
 use crate::config::scenario::{self, Changes, Requeue};
-use crate::controller::{Controller, RateLimiter, ReconcileResult};
+use crate::controller::{Controller, Overall, RateLimiter, ReconcileResult};
 use crate::moment::Moment;
 use crate::simulate::request::Request;
 use crate::simulate::tally::Row;
@@ -14,8 +14,12 @@ pub(super) struct SimulatedController<'a> {
     pub(super) row: Row,
     /// Its settings.
     pub(super) spec: &'a scenario::ControllerModel,
-    /// Its gate.
-    pub(super) gate: usize,
+    /// Its gate; `None`: it calls the API itself.
+    pub(super) gate: Option<usize>,
+    /// The controller whose queue and workers it uses, usually itself.
+    owner: usize,
+    /// Its first object in that queue.
+    first: usize,
     workers: Controller,
     objects: Vec<Object>,
 }
@@ -38,13 +42,19 @@ impl<'a> SimulatedController<'a> {
     pub(super) fn new(spec: &'a scenario::ControllerModel, copy: usize, step: Duration) -> Self {
         let name = if spec.replicas > 1 { format!("{} {}", spec.name, copy + 1) } else { spec.name.clone() };
         let limiter = match spec.requeue {
-            Requeue::AtOnce => RateLimiter { base: Duration::ZERO, max: Duration::ZERO },
-            Requeue::Backoff { base, max } => RateLimiter { base, max },
+            Requeue::AtOnce => RateLimiter { base: Duration::ZERO, max: Duration::ZERO, overall: None },
+            Requeue::Backoff { base, max, overall } => RateLimiter {
+                base,
+                max,
+                overall: overall.map(|bucket| Overall { rate: bucket.rate, burst: bucket.burst }),
+            },
         };
         Self {
             row: Row::new(&name, step),
             spec,
-            gate: spec.gate.saturating_sub(1) + copy,
+            gate: spec.gate.checked_sub(1).map(|gate| gate + copy),
+            owner: 0,
+            first: 0,
             workers: Controller::new(limiter, spec.objects, spec.workers.unwrap_or(spec.objects)),
             objects: vec![Object::default(); spec.objects],
         }
@@ -56,9 +66,14 @@ impl<'a> SimulatedController<'a> {
         self.row
     }
 
-    fn change(&mut self, object: usize, now: Moment) {
-        self.objects[object].changed.get_or_insert(now);
-        self.workers.queue.add(object, now);
+    /// Lets the last of these controllers use the queue and workers of `owner`, perhaps its own.
+    pub(super) fn join(all: &mut [Self], owner: usize) {
+        let last = all.len() - 1;
+        if owner != last {
+            let items = all[last].objects.len();
+            all[last].first = all[owner].workers.queue.grow(items);
+        }
+        all[last].owner = owner;
     }
 }
 
@@ -83,10 +98,10 @@ impl World<'_> {
         let now = self.events.now;
         let objects = self.controllers[index].objects.len();
         match self.controllers[index].spec.changes {
-            Changes::Together { .. } => (0..objects).for_each(|object| self.controllers[index].change(object, now)),
+            Changes::Together { .. } => (0..objects).for_each(|object| self.change_object(index, object)),
             Changes::Steadily { rate, to, .. } => {
                 let object = self.random.below(objects);
-                self.controllers[index].change(object, now);
+                self.change_object(index, object);
                 let next = now + self.gap(rate);
                 if to.is_none_or(|to| next <= Moment::ZERO + to) {
                     self.events.schedule(next, Event::Change(index));
@@ -96,9 +111,22 @@ impl World<'_> {
         self.start_reconciles(index);
     }
 
+    fn change_object(&mut self, index: usize, object: usize) {
+        let now = self.events.now;
+        let SimulatedController { owner, first, objects, .. } = &mut self.controllers[index];
+        objects[object].changed.get_or_insert(now);
+        let item = *first + object;
+        let owner = *owner;
+        self.controllers[owner].workers.queue.add(item, now);
+    }
+
     /// Gives every idle worker an object.
     pub(super) fn start_reconciles(&mut self, index: usize) {
-        while let Ok(object) = self.controllers[index].workers.start(self.events.now) {
+        let owner = self.controllers[index].owner;
+        while let Ok(item) = self.controllers[owner].workers.start(self.events.now) {
+            let has_it = |one: &SimulatedController<'_>| one.owner == owner && one.first <= item;
+            let index = self.controllers.iter().rposition(has_it).unwrap_or(owner);
+            let object = item - self.controllers[index].first;
             self.controllers[index].objects[object].call = 0;
             self.next_call(index, object);
         }
@@ -131,7 +159,11 @@ impl World<'_> {
             return self.next_call(index, object);
         }
         // A change that came meanwhile is not yet reconciled.
-        let is_dirty = controller.workers.queue.is_dirty(object, now);
+        let owner = controller.owner;
+        let item = controller.first + object;
+        let is_dirty = self.controllers[owner].workers.queue.is_dirty(item, now);
+        let controller = &mut self.controllers[index];
+        let state = &mut controller.objects[object];
         if let Some(since) = std::mem::replace(&mut state.changed, is_dirty.then_some(now)) {
             controller.row.reconciled.add(now - since);
         }
@@ -157,9 +189,10 @@ impl World<'_> {
     }
 
     fn finish(&mut self, index: usize, object: usize, result: ReconcileResult) {
-        let due = self.controllers[index].workers.finish(object, result, self.events.now);
+        let SimulatedController { owner, first, .. } = self.controllers[index];
+        let due = self.controllers[owner].workers.finish(first + object, result, self.events.now);
         if let Some(due) = due {
-            self.events.schedule(due, Event::Requeue(index));
+            self.events.schedule(due, Event::Requeue(owner));
         }
         self.start_reconciles(index);
     }

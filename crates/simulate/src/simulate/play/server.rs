@@ -1,5 +1,6 @@
-//! The API of a scenario, with a response time, a capacity, and periods of failure.
+//! The API of a scenario, with a response time, a capacity or seats, and periods of failure.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::config::scenario::{ControllerModel, FailureSpan, Upstream};
@@ -13,14 +14,27 @@ pub(super) struct Server<'a> {
     gap: Option<Duration>,
     /// When all accepted calls will have been served.
     free: Moment,
+    /// The calls in its seats.
+    seated: u32,
+    /// The flows with waiting calls, in the order of their turns.
+    waiting: VecDeque<WaitingFlow>,
+}
+
+/// A flow of priority and fairness: a controller, and its waiting calls.
+#[derive(Debug)]
+struct WaitingFlow {
+    controller: usize,
+    calls: VecDeque<usize>,
 }
 
 /// A coming answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ServerAnswer {
     pub(super) at: Moment,
     pub(super) status: u16,
     pub(super) retry_after: Option<Duration>,
+    /// True if it frees a seat.
+    pub(super) seated: bool,
 }
 
 // === impl Server ===
@@ -28,27 +42,63 @@ pub(super) struct ServerAnswer {
 impl<'a> Server<'a> {
     pub(super) fn new(spec: &'a Upstream) -> Self {
         let gap = spec.capacity.map(|capacity| Duration::from_secs_f64(1.0 / capacity));
-        Self { spec, gap, free: Moment::ZERO }
+        Self { spec, gap, free: Moment::ZERO, seated: 0, waiting: VecDeque::new() }
     }
 
-    /// Accepts a call of a controller's object, or of a lease.
+    /// Accepts a call of a controller. Returns its answer, unless it waits for a seat: flows have
+    /// turns, as in priority and fairness, and leases have seats of their own.
+    pub(super) fn accept(&mut self, now: Moment, call: usize, controller: usize, status: u16) -> Option<ServerAnswer> {
+        let seats = self.spec.seats?;
+        if self.seated < seats {
+            self.seated += 1;
+            return Some(self.seat(now, status));
+        }
+        let flow = self.waiting.iter_mut().find(|flow| flow.controller == controller);
+        match flow {
+            None => self.waiting.push_back(WaitingFlow { controller, calls: VecDeque::from([call]) }),
+            Some(flow) if flow.calls.len() < MOST_WAITING => flow.calls.push_back(call),
+            Some(_) => return Some(ServerAnswer { at: now + REJECTED, ..ServerAnswer::rejection() }),
+        }
+        None
+    }
+
+    /// Frees a seat. Returns the call whose turn it is.
+    pub(super) fn next_call(&mut self) -> Option<usize> {
+        let Some(mut flow) = self.waiting.pop_front() else {
+            self.seated -= 1;
+            return None;
+        };
+        let call = flow.calls.pop_front();
+        if !flow.calls.is_empty() {
+            self.waiting.push_back(flow);
+        }
+        call
+    }
+
+    /// Answers a call in a seat.
+    pub(super) fn seat(&self, now: Moment, status: u16) -> ServerAnswer {
+        ServerAnswer { at: now + self.spec.latency, status, retry_after: None, seated: true }
+    }
+
+    /// True if it has seats.
+    pub(super) fn has_seats(&self) -> bool {
+        self.spec.seats.is_some()
+    }
+
+    /// Answers a call of a controller's object, or of a lease.
     pub(super) fn answer(&mut self, now: Moment, object: Option<(&ControllerModel, usize)>) -> ServerAnswer {
         let status = object.map_or(200, |(controller, object)| self.status(now, controller, object));
         let Some(gap) = self.gap else {
-            return ServerAnswer { at: now + self.spec.latency, status, retry_after: None };
+            return ServerAnswer { at: now + self.spec.latency, status, retry_after: None, seated: false };
         };
         if self.free - now > FULL {
-            return ServerAnswer {
-                at: now + self.spec.latency,
-                status: 429,
-                retry_after: Some(Duration::from_secs(1)),
-            };
+            return ServerAnswer { at: now + self.spec.latency, ..ServerAnswer::rejection() };
         }
         self.free = self.free.max(now) + gap;
-        ServerAnswer { at: self.free + self.spec.latency, status, retry_after: None }
+        ServerAnswer { at: self.free + self.spec.latency, status, retry_after: None, seated: false }
     }
 
-    fn status(&self, now: Moment, controller: &ControllerModel, object: usize) -> u16 {
+    pub(super) fn status(&self, now: Moment, controller: &ControllerModel, object: usize) -> u16 {
         let concerned = |failure: &&FailureSpan| {
             let is_meant = failure.controllers.is_empty() || failure.controllers.contains(&controller.name);
             let from = Moment::ZERO + failure.from;
@@ -60,6 +110,15 @@ impl<'a> Server<'a> {
     }
 }
 
+// === impl ServerAnswer ===
+
+impl ServerAnswer {
+    /// Returns the answer of flow control.
+    const fn rejection() -> Self {
+        Self { at: Moment::ZERO, status: 429, retry_after: Some(Duration::from_secs(1)), seated: false }
+    }
+}
+
 /// Converts a number of objects to a float.
 fn float(objects: usize) -> f64 {
     u32::try_from(objects).unwrap_or(u32::MAX).into()
@@ -67,6 +126,10 @@ fn float(objects: usize) -> f64 {
 
 /// The longest wait inside the API; it rejects further calls, as its own flow control does.
 const FULL: Duration = Duration::from_secs(1);
+/// The waiting calls of a flow: kube-apiserver deals it six queues of fifty.
+const MOST_WAITING: usize = 300;
+/// The time to reject a call.
+const REJECTED: Duration = Duration::from_millis(1);
 
 #[cfg(test)]
 mod tests {
