@@ -97,7 +97,7 @@ fn presets_are_the_table_of_the_design() {
     };
     let gate = Per::Gate;
     for (preset, bucket, retry, delays, slots) in [
-        ("sidecar", Some((50.0, 100, gate)), Some((2.5, 100, gate)), seconds(1.0, 60.0), None),
+        ("sidecar", Some((500.0, 1000, gate)), Some((0.5, 100, gate)), seconds(1.0, 60.0), None),
         ("client_go", Some((5.0, 10, gate)), None, None, None),
         ("controller_runtime", Some((20.0, 30, Per::Flow)), Some((10.0, 100, Per::Flow)), seconds(0.005, 1000.0), None),
         ("crossplane", Some((50.0, 100, gate)), None, seconds(1.0, 60.0), Some((10, Per::Flow))),
@@ -168,7 +168,7 @@ fn classes_change_only_what_they_say_of_the_backoff() {
     let backoff = |class: usize| gate.policy.classes[class].backoff;
     let (a, b) = (backoff(2), backoff(3));
     assert_eq!(format!("{:?}", a.strategy), "Exponential { base: 5s, max: 120s, jitter: 0.0 }");
-    assert_eq!((a.forget_after.as_secs(), a.hold.as_millis()), (240, 100));
+    assert_eq!((a.forget_after.as_secs(), a.hold.as_millis()), (600, 100));
     assert_eq!(b.strategy, Strategy::Off);
     assert_eq!(gate.answers.failures[2].statuses, [503]);
     assert!(!gate.answers.failures[2].transport && !gate.answers.failures[2].left);
@@ -313,9 +313,15 @@ fn every_number_of_a_preset_is_overridden_by_itself() {
             let changed =
                 load(&format!("{base}{key} = {value}\n")).unwrap_or_else(|problems| panic!("{}", problems[0]));
             let differ: Vec<usize> = (0..plain.len()).filter(|place| plain[*place] != changed[*place]).collect();
-            // The time after which a failure is forgotten follows from the longest delay.
-            let differ: Vec<usize> =
-                differ.into_iter().filter(|place| !plain[*place].0.ends_with("forget_after")).collect();
+            // The time after which a failure is forgotten follows from the longest delay, and the most
+            // of a preset's burst and floor from the rate.
+            let follows = |place: &usize| {
+                let path = &plain[*place].0;
+                let of_rate = key == "bucket.rate"
+                    && (path.ends_with("g.bucket.burst") || path.ends_with("g.bucket.adapt.floor"));
+                path.ends_with("forget_after") || of_rate
+            };
+            let differ: Vec<usize> = differ.into_iter().filter(|place| !follows(place)).collect();
             assert_eq!(differ, [at], "{preset}: {key} = {value}");
             assert_eq!(changed.len(), plain.len());
             overridden += 1;

@@ -35,7 +35,7 @@ fn the_smallest_file_is_complete() {
     let loaded = load(SMALLEST, &[]).unwrap();
     let gate = &loaded.settings.gates["kubernetes"];
     assert_eq!(gate.listen.len(), 1);
-    assert_eq!(gate.policy.bucket.map(|bucket| (bucket.rate, bucket.burst.get())), Some((50.0, 100)));
+    assert_eq!(gate.policy.bucket.map(|bucket| (bucket.rate, bucket.burst.get())), Some((500.0, 1000)));
     assert!(gate.injects(), "a plain loopback listener before the cluster");
     assert!(loaded.warnings.is_empty());
 }
@@ -453,9 +453,9 @@ fn classes_must_fit_together() {
             "f.toml:6:8: gates.kubernetes.classes[0].cost: is \"graphql\", which only a gate with dialect = \"github\" reads",
         ),
         (
-            class("name = \"a\"\nmatch = {}\ncost = 101"),
-            "f.toml:6:8: gates.kubernetes.classes[0].cost: lets a call cost 101 tokens, more than the burst of the gate's bucket, which is 100, \
-             so that it would never leave; expected at most 100, a larger burst, or counts = \"calls\" there",
+            class("name = \"a\"\nmatch = {}\ncost = 1001"),
+            "f.toml:6:8: gates.kubernetes.classes[0].cost: lets a call cost 1001 tokens, more than the burst of the gate's bucket, which is 1000, \
+             so that it would never leave; expected at most 1000, a larger burst, or counts = \"calls\" there",
         ),
         (
             class("name = \"a\"\nmatch = {}\ncost = 5\nmost_cost = 9"),
@@ -789,15 +789,15 @@ fn a_rate_gives_way_no_further_than_its_floor() {
         let loaded = load(&format!("{SMALLEST}{more}"), &[]).unwrap_or_else(|problems| panic!("{more}: {problems:?}"));
         loaded.settings.gates["kubernetes"].policy.bucket.and_then(|bucket| bucket.adapt).map(|adapt| adapt.floor)
     };
-    assert_eq!(adapt(""), Some(5.0), "on in the preset");
+    assert_eq!(adapt(""), Some(20.0), "on in the preset");
     assert_eq!(adapt("bucket.rate = 3"), Some(3.0), "a floor that comes from elsewhere is at most the rate");
     assert_eq!(adapt("bucket.adapt = { floor = 0.5 }"), Some(0.5));
     assert_eq!(adapt("bucket.adapt = \"off\""), None);
     assert_eq!(adapt("preset = \"none\"\nbucket = { rate = 9, burst = 9 }"), None);
     in_gate(
-        "bucket.adapt = { floor = 51 }",
+        "bucket.adapt = { floor = 501 }",
         &[
-            "f.toml:3:26: gates.kubernetes.bucket.adapt.floor: is 51.0, expected calls per second above 0 and at most the rate, 50.0",
+            "f.toml:3:26: gates.kubernetes.bucket.adapt.floor: is 501.0, expected calls per second above 0 and at most the rate, 500.0",
         ],
     );
     in_gate(
@@ -823,7 +823,7 @@ fn a_rate_gives_way_no_further_than_its_floor() {
         ],
     );
     in_gate(
-        "retry_bucket.adapt.floor = 1",
+        "retry_bucket.adapt.floor = 0.25",
         &["f.toml:3:14: gates.kubernetes.retry_bucket.adapt: has no effect: the rate is \"auto\""],
     );
     in_gate(
@@ -1032,7 +1032,7 @@ fn a_retry_bucket_that_leaves_healthy_calls_less_than_half_is_warned_of() {
     let warnings = |text: &str| load(&format!("[gates.g]\nupstream = \"https://x\"\n{text}\n"), &[]).unwrap().warnings;
     for good in [
         "",
-        "retry_bucket.rate = 25",
+        "retry_bucket.rate = 250",
         "bucket.rate = 100\nretry_bucket.rate = 50",
         "bucket = \"off\"\nretry_bucket.rate = 500",
         // It opens up to the whole bucket's, and closes.
@@ -1048,8 +1048,8 @@ fn a_retry_bucket_that_leaves_healthy_calls_less_than_half_is_warned_of() {
     assert!(idle.len() == 1 && idle[0].contains("gates.g.retry_bucket: has no effect"), "{idle:?}");
     let why = "more than half of bucket.rate";
     for (bad, at) in [
-        ("retry_bucket.rate = 50", "f.toml:3:14: gates.g.retry_bucket.rate: is 50, "),
-        ("retry_bucket.rate = 25.5", "f.toml:3:14: gates.g.retry_bucket.rate: is 25.5, "),
+        ("retry_bucket.rate = 500", "f.toml:3:14: gates.g.retry_bucket.rate: is 500, "),
+        ("retry_bucket.rate = 250.5", "f.toml:3:14: gates.g.retry_bucket.rate: is 250.5, "),
         ("bucket.rate = 19\nretry_bucket.rate = 10", "f.toml:4:14: gates.g.retry_bucket.rate: is 10, "),
         ("preset = \"controller_runtime\"\nretry_bucket.rate = 11", "f.toml:4:14: gates.g.retry_bucket.rate: is 11, "),
     ] {
@@ -1059,20 +1059,20 @@ fn a_retry_bucket_that_leaves_healthy_calls_less_than_half_is_warned_of() {
 }
 
 #[test]
-fn the_rate_of_the_retry_bucket_is_a_number_or_auto_which_is_a_twentieth_of_the_buckets() {
+fn the_rate_of_the_retry_bucket_is_a_number_or_auto() {
     let retries = |text: &str| {
         let loaded = load(&format!("[gates.g]\nupstream = \"https://x\"\n{text}\n"), &[]).unwrap();
         loaded.settings.gates["g"].policy.retry_bucket.map(|bucket| (bucket.rate, bucket.burst.get(), bucket.opens))
     };
     for (text, expected) in [
-        ("", (2.5, 100, true)),
-        ("bucket.rate = 400", (20.0, 100, true)),
-        ("bucket = \"off\"", (2.5, 100, true)),
-        ("retry_bucket.burst = 7", (2.5, 7, true)),
+        ("", (0.5, 100, true)),
+        ("bucket.rate = 4", (0.2, 100, true)),
+        ("bucket = \"off\"", (0.5, 100, true)),
+        ("retry_bucket.burst = 7", (0.5, 7, true)),
         ("retry_bucket.rate = 10", (10.0, 100, false)),
-        ("preset = \"none\"\nretry_bucket = { rate = \"auto\", burst = 3 }", (2.5, 3, true)),
+        ("preset = \"none\"\nretry_bucket = { rate = \"auto\", burst = 3 }", (0.5, 3, true)),
         ("preset = \"controller_runtime\"", (10.0, 100, false)),
-        ("preset = \"controller_runtime\"\nretry_bucket.rate = \"auto\"", (1.0, 100, true)),
+        ("preset = \"controller_runtime\"\nretry_bucket.rate = \"auto\"", (0.5, 100, true)),
         // A token that is reserved on arrival is spent before anything is known.
         ("queue.combine = \"max_of\"", (10.0, 100, false)),
         ("queue.combine = \"max_of\"\nretry_bucket.rate = 7", (7.0, 100, false)),

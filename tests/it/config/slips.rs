@@ -51,9 +51,9 @@ fn what_is_no_rate_is_told_how_rates_are_written() {
         ],
     );
     in_gate(
-        "bucket.adapt = { floor = \"6000/min\" }",
+        "bucket.adapt = { floor = \"60000/min\" }",
         &[
-            "f.toml:3:26: gates.kubernetes.bucket.adapt.floor: is \"6000/min\", expected calls per second above 0 and at most the rate, 50.0",
+            "f.toml:3:26: gates.kubernetes.bucket.adapt.floor: is \"60000/min\", expected calls per second above 0 and at most the rate, 500.0",
         ],
     );
 }

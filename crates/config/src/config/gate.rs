@@ -182,6 +182,9 @@ fn limits(at: &Cursor<'_>, kind: ApiKind, dialect: Dialect, uncounted: Option<Bu
     let per_key = per_key(at, None);
     let bucket_at = at.limit("bucket");
     let mut bucket = limits::bucket(&bucket_at);
+    if let Some(bucket) = bucket.as_mut().filter(|_| kind == ApiKind::Kubernetes) {
+        bucket.burst = limits::fit_burst(&bucket_at, *bucket);
+    }
     let shared = shared::shared(&bucket_at, bucket.as_ref());
     if let (Some(bucket), Some(_)) = (&mut bucket, &shared) {
         bucket.shared = Some(SharedId(0));
@@ -206,6 +209,7 @@ fn limits(at: &Cursor<'_>, kind: ApiKind, dialect: Dialect, uncounted: Option<Bu
         max_keys,
         pause_scope: throttling.scope,
         one_at_a_time,
+        slow_refusals: kind == ApiKind::Kubernetes,
         classes: Vec::new(),
         shared: shared.map(Arc::new).into_iter().collect(),
         uncounted,

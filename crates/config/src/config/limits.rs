@@ -31,7 +31,7 @@ pub(super) fn retry_bucket(at: &Cursor<'_>, bucket: Option<BucketPolicy>) -> Opt
     let opens = written == Some(RateOrAuto(None));
     let rate = match written {
         Some(RateOrAuto(Some(rate))) => Some(rate).filter(|rate| is_rate(*rate, &at.at("rate"))).map(Rate::in_a_second),
-        Some(RateOrAuto(None)) => Some(bucket.map_or(CLOSED, |bucket| bucket.rate * CLOSED_SHARE)),
+        Some(RateOrAuto(None)) => Some(bucket.map_or(CLOSED, |bucket| CLOSED.min(bucket.rate * CLOSED_SHARE))),
         None => None,
     };
     let bucket = sized(at, rate, opens);
@@ -66,6 +66,18 @@ fn sized(at: &Cursor<'_>, rate: Option<f64>, opens: bool) -> Option<BucketPolicy
         return None;
     }
     Some(BucketPolicy { per, starts_empty: start == Start::Empty, adapt, opens, ..BucketPolicy::new(rate, burst) })
+}
+
+/// Returns the burst of a gate's bucket. A preset's is at most twice the rate, if that is the user's own.
+pub(super) fn fit_burst(at: &Cursor<'_>, bucket: BucketPolicy) -> NonZeroU32 {
+    if !at.has("rate") || at.has("burst") {
+        return bucket.burst;
+    }
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "`as` saturates, as is wanted")]
+    let twice = NonZeroU32::new((2.0 * bucket.rate).ceil() as u32).unwrap_or(NonZeroU32::MIN);
+    let burst = bucket.burst.min(twice);
+    at.in_force("burst", &burst);
+    burst
 }
 
 /// True if a bucket is too slow to reckon with.
@@ -124,7 +136,7 @@ pub(super) fn backoff(at: &Cursor<'_>, base: &(Backoff, Failures)) -> (Backoff, 
         }
         // A value of the gate's own holds for its classes, unless they wait longer than that.
         None if strategy == base.0.strategy => base.0.forget_after,
-        Some(OrAuto(None)) | None => longest.saturating_mul(2),
+        Some(OrAuto(None)) | None => longest.saturating_mul(FORGOTTEN_AFTER),
     };
     at.in_force("forget_after", &forget_after);
     let failures = at.get("failures", base.1.clone());
@@ -256,9 +268,12 @@ pub(super) fn queue(at: &Cursor<'_>, kind: ApiKind) -> (QueuePolicy, FairBy) {
     (QueuePolicy { max_wait, max_waiting, max_waiting_bytes, combine }, fair_by)
 }
 
-/// The default share of retries in the gate's bucket while they fail; without a bucket, their rate.
+/// The default rate of retries while they fail, and its greatest share of the gate's bucket.
+const CLOSED: f64 = 0.5;
 const CLOSED_SHARE: f64 = 0.05;
-const CLOSED: f64 = 2.5;
+/// So many of its longest delays after its last failure a key is forgotten: a controller that has
+/// thousands of failing objects tries each of them once in minutes.
+const FORGOTTEN_AFTER: u32 = 5;
 /// The rate of client-go's bucket for retries.
 const CLIENT_GO: f64 = 10.0;
 /// Faster than any server, and what governor counts in nanoseconds.

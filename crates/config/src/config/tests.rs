@@ -172,11 +172,11 @@ fn the_effective_configuration_says_the_same_again() {
 fn every_effective_key_can_be_looked_up() {
     let effective = good("[gates.kubernetes]\nupstream = \"in_cluster\"\n").effective;
     for line in [
-        "bucket = { rate = 50.0, burst = 100, per = \"gate\", start = \"full\", adapt = { floor = 5.0 }, counts = \"tokens\" }",
+        "bucket = { rate = 500.0, burst = 1000, per = \"gate\", start = \"full\", adapt = { floor = 20.0 }, counts = \"tokens\" }",
         "in_flight = \"off\"",
         "base = \"1s\"",
         "max = \"1m\"",
-        "forget_after = \"2m\"",
+        "forget_after = \"5m\"",
         "max_wait = \"8s\"",
         "name = \"leases\"",
         "name = \"default\"",
