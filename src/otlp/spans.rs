@@ -128,8 +128,8 @@ fn attributes(record: &CallRecord) -> Vec<KeyValue> {
     let mut all = vec![
         KeyValue::new("http.request.method", record.method.to_string()),
         KeyValue::new("tidegate.gate", record.gate.to_string()),
-        KeyValue::new("tidegate.class", record.class.to_string()),
-        KeyValue::new("tidegate.lane", record.lane),
+        KeyValue::new("tidegate.class", record.class.name.to_string()),
+        KeyValue::new("tidegate.lane", record.class.lane),
         KeyValue::new("tidegate.verb", record.verb),
     ];
     let asked = &record.asked;
@@ -170,15 +170,14 @@ mod tests {
 
     use super::*;
     use crate::limit::Reason;
-    use crate::telemetry::{CallTarget, CallTimes};
+    use crate::telemetry::{CallClass, CallTarget, CallTimes};
 
     fn record(clock: &Clock) -> CallRecord {
         let now = clock.now();
         CallRecord {
             gate: "kubernetes".into(),
             host: None,
-            class: "default".into(),
-            lane: "normal",
+            class: CallClass { name: "default".into(), lane: "normal", shadow: false },
             flow: 7,
             verb: "list",
             method: Method::GET,

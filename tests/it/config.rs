@@ -437,6 +437,18 @@ fn classes_must_fit_together() {
             "f.toml:7:1: gates.kubernetes.classes[0].bucket: has no effect: an exempt class never waits and never spends",
         ),
         (
+            class("name = \"a\"\nmatch = {}\nlane = \"exempt\"\nshadow = true"),
+            "f.toml:7:1: gates.kubernetes.classes[0].shadow: has no effect: an exempt class never waits; expected another lane",
+        ),
+        (
+            class("name = \"leases\"\nshadow = true"),
+            "f.toml:5:1: gates.kubernetes.classes[0].shadow: has no effect: an exempt class never waits; expected another lane",
+        ),
+        (
+            class("name = \"a\"\nmatch = {}\nshadow = \"yes\""),
+            "f.toml:6:10: gates.kubernetes.classes[0].shadow: is \"yes\", expected true or false",
+        ),
+        (
             "retry_bucket.counts = \"calls\"".to_owned(),
             "f.toml:3:14: gates.kubernetes.retry_bucket.counts: has no effect: a retry bucket counts calls, whatever they cost",
         ),

@@ -270,8 +270,10 @@ impl ProxyBuilder {
         self.try_start().await.expect("starts")
     }
 
-    pub(crate) async fn try_start(self) -> Result<Proxy, GateError> {
+    pub(crate) async fn try_start(mut self) -> Result<Proxy, GateError> {
         let stop = CancellationToken::new();
+        let gate = &mut self.options.gate;
+        gate.policy.classes.iter_mut().for_each(|class| class.shadow |= gate.shadow);
         let name = Arc::clone(&self.options.gate.name);
         let gate = Gate::start(self.options, Clock::start(), stop.clone()).await?;
         Ok(Proxy { address: gate.addresses()[0], name, gate, stop })

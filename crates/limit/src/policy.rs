@@ -79,6 +79,8 @@ pub struct ClassPolicy {
     pub cost: Cost,
     /// The pace of calls of one object.
     pub per_key: Option<PerKey>,
+    /// For the driver: true if its calls pass at once, and its limits only count.
+    pub shadow: bool,
 }
 
 /// The cost of a class's calls, in tokens of each bucket with `counts_costs`: at least one.

@@ -72,7 +72,7 @@ pub struct GateStatus {
     pub host: String,
     /// The bypass, while everything is admitted.
     pub bypass: Option<Bypass>,
-    /// The decisions of a shadow.
+    /// The decisions about calls in shadow: all, or those of some classes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shadow: Option<Shadow>,
     /// The calls sent since the start.
@@ -218,6 +218,9 @@ pub struct Class {
     pub name: String,
     /// `exempt`, `high`, `normal` or `low`.
     pub lane: String,
+    /// True if its calls pass at once, and are only counted.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shadow: bool,
     /// Calls since these limits came into force, of all hosts.
     pub calls: u64,
     /// Calls in its queues.

@@ -130,12 +130,14 @@ fn classes(gate: &GateStatus) -> List {
         let slots = &class.slots;
         text(&slots.max.map_or_else(|| NONE.to_owned(), |max| format!("{} of {max}", slots.used)))
     };
-    let mut list = if gate.shadow.is_some() {
+    let lane =
+        |class: &&Class| text(&if class.shadow { format!("{}, shadow", class.lane) } else { class.lane.clone() });
+    let mut list = if gate.is_shadow() {
         let row = |class: &&Class| vec![text(&class.name), text(&class.lane), text(&class.calls), slots(class)];
         list("Classes", &["Class", "Lane", "Calls", "Slots"], &used, row)
     } else {
         list("Classes", &["Class", "Lane", "Calls", "Waiting", "Slots"], &used, |class| {
-            vec![text(&class.name), text(&class.lane), text(&class.calls), text(&class.waiting), slots(class)]
+            vec![text(&class.name), lane(class), text(&class.calls), text(&class.waiting), slots(class)]
         })
     };
     list.note = without_calls(gate.classes.len() - used.len());
@@ -198,7 +200,7 @@ pub(super) fn overview(gates: &[&GateStatus], now_ms: u64) -> List {
     let row = |(place, gate): (usize, &&GateStatus)| {
         let state = gate.state(now_ms);
         let rate = |values: &[u64]| format!("{}/s", gate.history.rate(values.last()));
-        let unless_shadow = |says: String| text(&if gate.shadow.is_some() { NONE.to_owned() } else { says });
+        let unless_shadow = |says: String| text(&if gate.is_shadow() { NONE.to_owned() } else { says });
         let within = |latency: &super::Latency| format!("99% within {}", duration(latency.p99_seconds));
         vec![
             TableCell::Link(format!("#gate{place}"), gate.title()),

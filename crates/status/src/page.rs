@@ -146,7 +146,7 @@ fn figures(gate: &GateStatus) -> String {
         figure(name, class, &format!("{now}<small>/s</small>"), &format!("{total} since the start"), &picture)
     };
     let admitted = rates("Admitted", "calm", &history.admitted, gate.admitted);
-    if let Some(shadow) = &gate.shadow {
+    if let Some(shadow) = gate.shadow.as_ref().filter(|_| gate.is_shadow()) {
         let calls = &shadow.calls;
         let times = calls.median_seconds.zip(calls.p99_seconds);
         let times = times.map(|(median, p99)| format!("p50 {}, p99 {}", duration(median), duration(p99)));

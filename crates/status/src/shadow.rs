@@ -1,7 +1,8 @@
-//! The decisions of a shadow: a gate with limits that only count.
+//! The decisions of a shadow: a gate, or some of its classes, with limits that only count.
 
 use serde::{Deserialize, Serialize};
 
+use super::GateStatus;
 use super::text::{count, duration};
 
 /// The decisions of a shadow since the start. It holds and refuses nothing.
@@ -37,17 +38,33 @@ pub struct ShadowCalls {
 
 impl Shadow {
     /// Describes the decisions in a sentence.
-    pub fn says(&self) -> String {
+    fn says(&self) -> String {
         let ShadowCalls { would_have_waited, median_seconds, p99_seconds, would_have_been_refused, .. } = &self.calls;
         let times = median_seconds
             .zip(*p99_seconds)
             .map(|(median, p99)| format!(" (p50 {}, p99 {})", duration(median), duration(p99)));
         format!(
-            "shadow: nothing is held. {} would have waited{}, {} would have been refused",
+            "nothing is held. {} would have waited{}, {} would have been refused",
             count(*would_have_waited, "call", "calls"),
             times.unwrap_or_default(),
             count(*would_have_been_refused, "call", "calls"),
         )
+    }
+}
+
+// === impl GateStatus ===
+
+impl GateStatus {
+    /// True if every class is in shadow.
+    pub fn is_shadow(&self) -> bool {
+        self.shadow.is_some() && self.classes.iter().all(|class| class.shadow)
+    }
+
+    /// Describes the decisions of the shadow in a sentence.
+    pub fn shadow_says(&self) -> Option<String> {
+        let names: Vec<&str> = self.classes.iter().filter(|class| class.shadow).map(|class| &*class.name).collect();
+        let of = if self.is_shadow() { String::new() } else { format!(" of {}", names.join(", ")) };
+        Some(format!("shadow{of}: {}", self.shadow.as_ref()?.says()))
     }
 }
 
@@ -59,7 +76,7 @@ mod tests {
     fn a_shadow_is_told_with_what_it_would_have_done() {
         assert_eq!(
             Shadow::default().says(),
-            "shadow: nothing is held. 0 calls would have waited, 0 calls would have been refused"
+            "nothing is held. 0 calls would have waited, 0 calls would have been refused"
         );
         let calls = ShadowCalls {
             would_have_waited: 144,
@@ -70,7 +87,7 @@ mod tests {
         };
         assert_eq!(
             Shadow { calls, by: Vec::new() }.says(),
-            "shadow: nothing is held. 144 calls would have waited (p50 47 ms, p99 2.0 s), 1 call would have been refused"
+            "nothing is held. 144 calls would have waited (p50 47 ms, p99 2.0 s), 1 call would have been refused"
         );
     }
 }

@@ -114,7 +114,7 @@ impl GateStatus {
             _ if self.is_cut_off() => state("cut off", BAD),
             Some(reason) => state(&format!("refusing: {reason}"), BAD),
             _ if self.rejected_lately(now_ms).any(|by| by.by == "credentials") => state("unauthorized", BAD),
-            _ if self.shadow.is_some() => state("shadow", GOOD),
+            _ if self.is_shadow() => state("shadow", GOOD),
             _ if self.pauses.iter().any(|pause| pause.who == "gate") => state("paused", WARN),
             _ if self.waiting > 0 => state("holding back", WARN),
             _ if self.keys_failing > 0 => state("keys failing", WARN),
@@ -132,14 +132,14 @@ impl GateStatus {
             says.push(format!("{} by failing keys.", count(self.held, "call is held", "calls are held")));
         }
         if let Some(pause) = self.pauses.iter().max_by_key(|pause| pause.until_ms) {
-            let held = if self.shadow.is_some() { ", and calls go all the same" } else { "" };
+            let held = if self.is_shadow() { ", and calls go all the same" } else { "" };
             let ends = until(pause.until_ms, now_ms);
             says.push(match pause.left {
                 Some(_) => format!("Paused: {}; that ends {ends}{held}.", pause.because()),
                 None => format!("The upstream asked for a pause that ends {ends}{held}."),
             });
         }
-        if self.keys_failing > 0 && self.shadow.is_some() {
+        if self.keys_failing > 0 && self.is_shadow() {
             let keys = count(self.keys_failing, "key fails", "keys fail");
             says.push(format!("{keys}{}; their calls go all the same.", self.last_answers()));
         } else if self.keys_failing > 0 {
@@ -157,7 +157,7 @@ impl GateStatus {
 
     /// Describes the decisions of a shadow.
     fn shadow_sentence(&self) -> Option<String> {
-        let says = self.shadow.as_ref()?.says();
+        let says = self.shadow_says()?;
         Some(format!("S{}.", says.strip_prefix('s')?))
     }
 

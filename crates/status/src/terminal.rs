@@ -79,7 +79,7 @@ impl Lines {
             ("refused", rate(&history.refused), total(gate.refused), &history.refused),
         ];
         // A shadow holds and refuses nothing.
-        let shown = if gate.shadow.is_some() { 1 } else { figures.len() };
+        let shown = if gate.is_shadow() { 1 } else { figures.len() };
         for (name, now, more, values) in figures.into_iter().take(shown) {
             self.add("", &format!("  {name:<9} {now:>9}  {more:>18}  {}", sparkline(values, room)));
         }

@@ -20,7 +20,7 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
 use self::table::{MetricKind, TABLE};
 
-pub use self::call_log::{CallLog, CallRecord, CallTarget, CallTimes, Spans};
+pub use self::call_log::{CallClass, CallLog, CallRecord, CallTarget, CallTimes, Spans};
 pub use self::meters::{GateMeters, UpstreamMeters};
 pub use self::passing::ScrapeGauges;
 pub use self::trace::Trace;

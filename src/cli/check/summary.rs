@@ -29,6 +29,9 @@ fn lines(gate: &Gate, is_short: bool) -> Vec<String> {
     let exempt = gate.policy.classes.iter().filter(|class| class.lane == Lane::Exempt).map(|class| &*class.name);
     let exempt = exempt.collect::<Vec<_>>().join(", ");
     lines.push(row("at once", if exempt.is_empty() { "nothing: no class is exempt" } else { &exempt }));
+    let shadow: Vec<&str> = gate.policy.classes.iter().filter(|class| class.shadow).map(|class| &*class.name).collect();
+    let is_partly = !gate.shadow && !shadow.is_empty();
+    lines.extend(is_partly.then(|| row("shadow", &format!("{}: nothing is held", shadow.join(", ")))));
     lines.extend(refuses(gate).map(|says| row("refuses", &says)));
     lines
 }

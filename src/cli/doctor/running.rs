@@ -57,9 +57,12 @@ fn gate_findings(gate: &status::GateStatus, now_ms: u64) -> Vec<Finding> {
         let says = format!("everything is let through; that ends {}", until(bypass.until_ms, now_ms));
         findings.push(Finding::wrong(&about, says, "tidegate bypass off"));
     }
-    if let Some(shadow) = &gate.shadow {
-        let advice = format!("when that is what you want, set gates.{}.shadow = false and restart", gate.name);
-        findings.push(Finding::note(&about, shadow.says(), advice));
+    if let Some(says) = gate.shadow_says() {
+        let advice = match gate.is_shadow() {
+            true => format!("when that is what you want, set gates.{}.shadow = false and restart", gate.name),
+            false => "when that is what you want, set shadow = false in these classes".to_owned(),
+        };
+        findings.push(Finding::note(&about, says, advice));
     }
     for rejection in gate.rejected_lately(now_ms) {
         let calls = count(rejection.count, "call", "calls");
@@ -118,9 +121,9 @@ fn gate_findings(gate: &status::GateStatus, now_ms: u64) -> Vec<Finding> {
         findings.push(Finding::note(&about, says, remedy(hot)));
     }
     if gate.keys_failing > 0 {
-        let says = match gate.shadow {
-            Some(_) => count(gate.keys_failing, "key fails", "keys fail"),
-            None => count(gate.keys_failing, "key is backing off", "keys are backing off"),
+        let says = match gate.is_shadow() {
+            true => count(gate.keys_failing, "key fails", "keys fail"),
+            false => count(gate.keys_failing, "key is backing off", "keys are backing off"),
         };
         let advice = "tidegate top shows what they got; when the cause is healed, tidegate forget --all";
         findings.push(Finding::note(&about, says, advice));

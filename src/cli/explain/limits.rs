@@ -26,7 +26,8 @@ pub(super) fn add(rows: &mut Rows, explained: &ExplainedCall<'_>) {
     let ExplainedCall { loaded, gate, call, headers, .. } = *explained;
     let Some(class) = gate.policy.classes.get(usize::from(call.class.0)) else { return };
     let from = From { loaded, gate: &gate.name };
-    rows.add("class", format!("{}, lane {}", class.name, class.lane), from.class(&class.name, None));
+    let shadow = if class.shadow { ", in shadow" } else { "" };
+    rows.add("class", format!("{}, lane {}{shadow}", class.name, class.lane), from.class(&class.name, None));
     let fair = format!("fair_by = \"{}\": {}", gate.rules.fair_by, from.gate(&["queue", "fair_by"]));
     rows.add("flow", call.flow_name(headers).to_string(), fair);
     rows.add("connections", call.group.word().replace('_', "-"), "");

@@ -81,3 +81,47 @@ fn doctor_says_what_a_shadow_would_have_done() {
     let wanted = ["note   gate k: shadow: nothing is held", "would have been refused", "gates.k.shadow = false"];
     says_that_nothing_is_held(&doctor.out, &wanted);
 }
+
+/// One class in shadow; one call of it in ten seconds would go, and all others would be refused.
+const CLASS: &str = "[[gates.k.classes]]\nname = \"bulk\"\nmatch = { resources = [\"secrets\"] }\nbucket = { rate = 0.1, burst = 1 }\nown_bucket_only = true\nshadow = true\n[gates.k.queue]\nmax_wait = \"0s\"\n[state]\nfile = \"off\"\n";
+
+#[test]
+fn a_class_in_shadow_is_told_wherever_its_gate_is() {
+    let (upstream, _) = api();
+    let process = Process::start(&format!("http://127.0.0.1:{upstream}"), CLASS);
+    for _ in 0..3 {
+        assert!(get(process.gate, "/api/v1/namespaces/n/secrets/s").starts_with("HTTP/1.1 200"));
+        assert!(get(process.gate, "/api/v1/namespaces/n/pods/p").starts_with("HTTP/1.1 200"));
+    }
+    let gate = process.until(|gate| gate["shadow"]["would_have_been_refused"] == 2);
+    let shadows = |name: &str| {
+        let all = gate["classes"].as_array().expect("classes").iter();
+        all.filter(|class| class["name"] == *name).map(|class| class["shadow"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!((shadows("bulk"), shadows("default")), (vec![true.into()], vec![serde_json::Value::Null]), "{gate}");
+    let buckets = gate["buckets"].as_array().expect("buckets").iter();
+    let level = buckets.filter(|bucket| bucket["name"] == "class bulk").find_map(|bucket| bucket["level"].as_f64());
+    assert!(level.is_some_and(|level| level < 1.0), "as if in force: {gate}");
+    let says = "hadow of bulk: nothing is held. 0 calls would have waited, 2 calls would have been refused";
+    let top = process.command(&["top", "--once"]);
+    let page = get(process.admin, "/status?refresh=off HTTP/1.1\r\nAccept: text/html\r\nX-Rest:");
+    for text in [&top.out, &page] {
+        for wanted in [says, "normal, shadow", "class_bucket", "Refused"] {
+            assert!(text.to_lowercase().contains(&wanted.to_lowercase()), "{wanted}\n{text}");
+        }
+    }
+    assert!(page.contains("state good\">open"), "{page}");
+    let explain = |path: &str| process.command(&["explain", "GET", path]).out;
+    let bulk = explain("/api/v1/namespaces/n/secrets/s");
+    let wanted =
+        ["bulk, lane normal, in shadow", "shadow: nothing is held", "it would have been refused (class_bucket)"];
+    says_that_nothing_is_held(&bulk, &wanted);
+    let rest = explain("/api/v1/namespaces/n/pods/p");
+    assert!(!rest.contains("shadow") && rest.contains("it would go at once"), "{rest}");
+    let doctor = process.command(&["doctor"]).out;
+    for wanted in ["note   gate k: shadow of bulk: nothing is held", "set shadow = false in these classes"] {
+        assert!(doctor.contains(wanted), "{wanted}\n{doctor}");
+    }
+    let check = process.command(&["check"]).out;
+    assert!(check.contains("#   shadow   bulk: nothing is held\n"), "{check}");
+}

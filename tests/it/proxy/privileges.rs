@@ -703,3 +703,22 @@ async fn a_lock_that_is_named_is_exempt_and_no_other_object() {
         assert_eq!(send(line).await, 429, "{line}");
     }
 }
+
+#[test]
+fn an_unclear_path_finds_no_class_in_shadow() {
+    for (gate, line) in [
+        ("upstream = \"in_cluster\"", "PUT /api/v1//namespaces/n/pods/p"),
+        ("kind = \"http\"\nupstream = \"https://x\"", "PUT /a/../b"),
+        ("kind = \"http\"\nupstream = \"https://x\"", "PUT /bulk%2Fa/b"),
+    ] {
+        let class = |shadow: &str| {
+            let bulk =
+                "name = \"bulk\"\nmatch = { paths = [\"/bulk/*\"] }\nlane = \"low\"\nbucket = { rate = 1, burst = 1 }";
+            let gate = load(&format!("{gate}\n[[gates.g.classes]]\n{bulk}\n{shadow}"));
+            let (call, _) = k8s(line).classify(&gate);
+            gate.policy.classes[usize::from(call.class.0)].name.to_string()
+        };
+        assert_eq!(class(""), "bulk", "the strictest: {line}");
+        assert_ne!(class("shadow = true"), "bulk", "{line}");
+    }
+}

@@ -138,6 +138,7 @@ impl<'a> Class<'a> {
         let is_other = gate_limits.kind != ApiKind::Http;
         let of_http = keys.unused_if(is_other, "it is for kind = \"http\" only", &at.at("revalidate"));
         let revalidate = of_http.get("revalidate", gate_limits.policy.uncounted.is_some());
+        let shadow = keys.get("shadow", false);
         let policy = ClassPolicy {
             name: Arc::from(class.name),
             lane,
@@ -149,6 +150,7 @@ impl<'a> Class<'a> {
             meter_long_running,
             cost,
             per_key,
+            shadow,
         };
         Self { policy, within, matching, failures, key, cost: by, shared, revalidate, at }
     }
@@ -244,6 +246,9 @@ fn check_together(classes: &[Class<'_>]) {
         if policy.lane == Lane::Exempt && policy.in_flight.is_some() {
             at("in_flight").key_problem("has no effect: an exempt class never waits");
         }
+        if policy.lane == Lane::Exempt && policy.shadow {
+            at("shadow").key_problem("has no effect: an exempt class never waits; expected another lane");
+        }
         if policy.own_bucket_only && policy.bucket.is_none() && class.within.is_none() {
             at("own_bucket_only")
                 .given(&[&at("bucket"), &at("within")])
@@ -325,15 +330,16 @@ pub(super) fn rules(classes: &[Class<'_>]) -> Vec<Rule> {
 }
 
 /// Ranks classes for calls with an ambiguous path: a lower lane is stricter, and in a lane a
-/// smaller rate; exempt is never strict.
+/// smaller rate; exempt is never strict, nor is a class in shadow.
 fn strictness(classes: &[Class<'_>], gate_bucket: Option<BucketPolicy>) -> Vec<u16> {
     let rate = |class: &Class<'_>| {
         let gate = gate_bucket.filter(|_| !class.policy.own_bucket_only).map(|bucket| bucket.rate);
         let own = outward(class, classes).filter_map(|class| class.policy.bucket).map(|bucket| bucket.rate);
         own.fold(gate.unwrap_or(f64::INFINITY), f64::min)
     };
+    let lane = |class: &Class<'_>| if class.policy.shadow { Lane::Exempt } else { class.policy.lane };
     let mut order: Vec<(usize, Lane, f64)> =
-        classes.iter().enumerate().map(|(place, class)| (place, class.policy.lane, rate(class))).collect();
+        classes.iter().enumerate().map(|(place, class)| (place, lane(class), rate(class))).collect();
     order.sort_by(|a, b| a.1.cmp(&b.1).then(b.2.total_cmp(&a.2)).then(a.0.cmp(&b.0)));
     let mut ranks = vec![0; classes.len()];
     for ((place, ..), rank) in order.into_iter().zip(0_u16..) {

@@ -67,7 +67,8 @@ pub(super) fn gate(at: &Cursor<'_>, name: Arc<str>, behind: Option<(usize, bool)
     let asked = egress::beside_hosts(at, has_hosts, egress::LISTENER);
     let clients = clients::clients(&asked, upstream.as_ref()).filter(|_| !has_hosts);
     let knows_clients = if has_hosts { proxy_knows } else { clients.is_some() };
-    let ClassedLimits { policy, rules, answers } = with_classes(limits, at, preset, knows_clients);
+    let ClassedLimits { mut policy, rules, answers } = with_classes(limits, at, preset, knows_clients);
+    policy.classes.iter_mut().for_each(|class| class.shadow |= shadow);
     if is_signed {
         warn_of_signatures(at, &host, policy.queue.max_wait);
     }

@@ -173,7 +173,7 @@ impl<'a> LimitsInUse<'a> {
         }
         if reach != Reach::Calls {
             let why = "no call is of this class; of such a class only the bucket acts, for the classes within it; expected it in those";
-            ["in_flight", "backoff", "per_key", "key", "cost", "meter_long_running", "revalidate"]
+            ["in_flight", "backoff", "per_key", "key", "cost", "meter_long_running", "revalidate", "shadow"]
                 .iter()
                 .for_each(|key| idle(key, why));
             return;
@@ -182,6 +182,9 @@ impl<'a> LimitsInUse<'a> {
             let why = "an exempt class never waits, never spends, and no failure of its calls is remembered; expected another lane";
             ["backoff", "key", "meter_long_running", "within", "own_bucket_only"].iter().for_each(|key| idle(key, why));
             return;
+        }
+        if class.shadow {
+            idle("revalidate", IN_SHADOW);
         }
         if class.own_bucket_only && self.policy.bucket.is_none() {
             idle("own_bucket_only", "the gate has no bucket; expected one, or no such key");
@@ -270,12 +273,11 @@ pub(super) fn warn_of_idle(settings: &Settings, root: &Cursor<'_>) {
     for (name, gate) in &settings.gates {
         let at = root.at("gates").at(name);
         let keeps = gate.answers.revalidation.classes.iter().any(|keeps| *keeps);
-        let shadow = "with shadow = true every call goes upstream as it came; expected it without shadow";
         let none = "no class keeps answers; expected revalidate = true in one of them";
         if !keeps && at.at("revalidation").is_table() {
             at.at("revalidation").warn(format!("has no effect: {none}"));
         } else if gate.shadow && at.at("revalidation").is_table() {
-            at.at("revalidation").warn(format!("has no effect: {shadow}"));
+            at.at("revalidation").warn(format!("has no effect: {IN_SHADOW}"));
         }
         if !gate.injects() && at.at("impersonation").is_word("allow") {
             at.at("impersonation").warn("has no effect: the clients' own credentials are passed through, with their Impersonate-* headers; expected credentials = \"inject\", or no such key");
@@ -302,3 +304,5 @@ pub(super) fn warn_of_idle(settings: &Settings, root: &Cursor<'_>) {
 
 /// The number of classes to name.
 const FEW: usize = 4;
+/// The reason why kept answers need limits in force.
+const IN_SHADOW: &str = "with shadow = true every call goes upstream as it came; expected it without shadow";

@@ -19,7 +19,7 @@ use http::request::Parts;
 
 use self::body_key::key_in_body;
 use self::intake::Intake;
-use super::driver::{HeldPermit, HeldTicket, Stale, Verdict};
+use super::driver::{HeldPermit, HeldTicket, Learning, ShadowEntry, Stale, Verdict};
 use super::failure::CallFailure;
 use super::gate_config::GateConfig;
 use super::observe::CallContext;
@@ -134,23 +134,22 @@ pub(crate) async fn admit(
             Verdict::Refused(refusal) => return Err(CallFailure::Refused(refusal)),
             Verdict::Wait(ticket) => wait(gate, ticket, request, group).await?,
         };
-        if permit.is_exempt() && !context.call.exempt && !gate.shadow {
+        let is_in_shadow = context.is_in_shadow();
+        if permit.is_exempt() && !context.call.exempt && !is_in_shadow {
             gate.tally.bypassed();
         }
         // Not only a call of an exempt class: it may have become one while the call waited.
-        if permit.is_exempt() || request.switch.is_some() || gate.shadow {
+        let route = if permit.is_exempt() || request.switch.is_some() || is_in_shadow {
             // It may dial, which makes a large future.
-            let route = Box::pin(own_route(gate, request.switch.take(), context)).await?;
-            if gate.shadow {
-                gate.driver.give_room(&permit, group);
-            }
-            return Ok(Admission { permit, route });
-        }
-        if let Some(lease) = gate.upstream.checkout(group) {
-            return Ok(Admission { permit, route: Route::Stream(lease) });
-        }
-        // The connection went between the grant and now: the call is first in line for the next.
-        verdict = Verdict::Wait(permit.requeue());
+            Box::pin(own_route(gate, request.switch.take(), context)).await?
+        } else if let Some(lease) = gate.upstream.checkout(group) {
+            Route::Stream(lease)
+        } else {
+            // The connection went between the grant and now: the call is first in line for the next.
+            verdict = Verdict::Wait(permit.requeue());
+            continue;
+        };
+        return Ok(Admission { permit: shadow::follow(gate, permit, &request.parts, context), route });
     }
 }
 
@@ -162,9 +161,9 @@ async fn decide(
 ) -> Result<Verdict, CallFailure> {
     loop {
         if context.key.is_none() {
-            context.key = key_in_body(gate, request, &context.call).await;
+            context.key = key_in_body(gate, request, context).await;
         }
-        if !gate.shadow {
+        if !context.is_in_shadow() {
             if !context.call.exempt
                 && let Some(why) = gate.upstream.down(context.call.group)
             {
@@ -185,16 +184,20 @@ fn ask(gate: &GateParts, request: &Parts, context: &CallContext) -> Result<Verdi
     let CallContext { config, call, key, .. } = context;
     let flow_name = call.flow_name(&request.headers);
     let arrival = call.arrival(*key, &flow_name);
-    let verdict = gate.driver.arrive(config.generation, &arrival)?;
+    let is_in_shadow = context.is_in_shadow();
+    let verdict = gate.decider(is_in_shadow).arrive(config.generation, &arrival)?;
     let decision = match &verdict {
         Verdict::Go(_) => Decision::Go,
         Verdict::Wait(_) => Decision::Wait,
         Verdict::Refused(_) => Decision::Refuse,
     };
     config.meters.decided(call.class, decision);
-    Ok(match gate.shadow {
-        true => Verdict::Go(shadow::permit(gate, verdict, &arrival, request, config)),
+    let played = |verdict| shadow::permit(gate, verdict, &arrival, request, config);
+    let heeds = ShadowEntry { learns: Learning::Pauses, ..ShadowEntry::default() };
+    Ok(match is_in_shadow {
         false => verdict,
+        true if gate.shadow => Verdict::Go(played(verdict)),
+        true => Verdict::Go(gate.driver.admit_unmetered(&arrival, heeds).beside(played(verdict))),
     })
 }
 

@@ -22,7 +22,7 @@ use std::task::Waker;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use self::held::{HeldPermit, HeldSlot, HeldTicket, OwedReceipt, Settlement, ShadowEntry};
+pub(crate) use self::held::{HeldPermit, HeldSlot, HeldTicket, Learning, OwedReceipt, Settlement, ShadowEntry};
 use self::log::KeyLog;
 use self::tell::Teller;
 use super::stores::{Done, Stores};
@@ -130,7 +130,7 @@ impl Driver {
             (is_current.then(|| state.limiter.arrive(arrival, now)).ok_or(Stale), now)
         });
         Ok(match verdict? {
-            limit::Verdict::Admit(permit) => Verdict::Go(HeldPermit::new(self, permit, now, None)),
+            limit::Verdict::Admit(permit) => Verdict::Go(HeldPermit::new(self, permit, now, ShadowEntry::default())),
             limit::Verdict::Wait(ticket) => Verdict::Wait(HeldTicket::new(self, ticket)),
             limit::Verdict::Refuse(refusal) => Verdict::Refused(refusal),
         })

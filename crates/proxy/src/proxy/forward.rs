@@ -107,7 +107,8 @@ pub(crate) fn send<'a>(
 /// Adds the conditions of the kept answer to a request, where the call's class keeps answers.
 fn ask(gate: &GateParts, request: &mut PendingCall, context: &CallContext) -> Option<Question> {
     let keeps = context.config.options.gate.answers.revalidation.classes.get(usize::from(context.call.class.0));
-    let asks = keeps == Some(&true) && !gate.shadow && !context.call.call.is_long_running && request.is_bare();
+    let asks =
+        keeps == Some(&true) && !context.is_in_shadow() && !context.call.call.is_long_running && request.is_bare();
     let version = || [gate.upstream.injector().mark().unwrap_or_default(), gate.upstream.certificate_changes()];
     if asks { gate.answers.ask(&mut request.parts, version()) } else { None }
 }
@@ -289,9 +290,10 @@ impl SentCall<'_> {
     /// fails.
     fn key_from_body(&self, owed: &OwedReceipt, answer: Answer) -> (Option<Key>, Option<Vec<u8>>) {
         let (Some(kept), source) = (&self.kept, &self.context.call.key) else { return (None, None) };
+        let keys = self.gate.decider(self.context.is_in_shadow()).keys();
         let concerned = match answer.outcome {
             Outcome::Failure | Outcome::Throttled { .. } => true,
-            Outcome::Success => source.collection().is_some_and(|all| self.gate.driver.keys().any_failing_in(all)),
+            Outcome::Success => source.collection().is_some_and(|all| keys.any_failing_in(all)),
             Outcome::Abandoned | Outcome::Neutral => answer.gone != Removal::Nothing,
         };
         if !concerned {

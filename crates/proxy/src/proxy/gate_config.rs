@@ -27,6 +27,8 @@ pub(crate) struct GateConfig {
     /// True if calls in flight are limited at all. If not, a wait for a slot is one for a connection,
     /// as any client would wait.
     pub(crate) limits_slots: bool,
+    /// True if a class is in shadow.
+    pub(crate) has_shadow: bool,
 }
 
 /// The configuration in force.
@@ -39,9 +41,15 @@ impl GateConfig {
     pub(crate) fn new(options: Options, generation: u64, meters: GateMeters) -> Self {
         let spec::Gate { policy, access, .. } = &options.gate;
         let limits_slots = policy.in_flight.is_some() || policy.classes.iter().any(|class| class.in_flight.is_some());
+        let has_shadow = policy.classes.iter().any(|class| class.shadow);
         let names = access.allowed_hosts.iter().chain(access.tls.iter().flat_map(|tls| &tls.names));
         let hosts = Hosts::new(names.map(String::as_str), &options.upstream.target.base_path);
-        Self { generation, options, hosts, meters, limits_slots }
+        Self { generation, options, hosts, meters, limits_slots, has_shadow }
+    }
+
+    /// True if calls of this class pass at once, and are only counted.
+    pub(crate) fn is_in_shadow(&self, class: ClassId) -> bool {
+        self.options.gate.policy.classes.get(usize::from(class.0)).is_some_and(|class| class.shadow)
     }
 
     /// Returns the responses to count as failures of this class.

@@ -42,10 +42,7 @@ pub(super) fn sampler(section: &Arc<Section>) -> Arc<Sampler> {
             pool.connections(group, of(|occupancy| occupancy.connections));
             pool.streams(group, of(|occupancy| occupancy.used));
         }
-        let overview = |gate: &Arc<GateParts>| {
-            let now = gate.driver.look(|limiter, now| limiter.overview(now));
-            if gate.shadow { now.of_shadow() } else { now }
-        };
+        let overview = |gate: &Arc<GateParts>| gate.shown(gate.driver.look(|limiter, now| limiter.overview(now)));
         let now: Vec<_> = gates.iter().map(overview).collect();
         let sum = |of: &dyn Fn(&Snapshot) -> usize| as_f64(now.iter().map(of).sum());
         table::KEYS_FAILING.gauge(&[&gate]).set(sum(&|now| now.failing_keys));
@@ -185,8 +182,10 @@ pub(super) async fn upkeep(gate: Arc<str>, own: Arc<GateParts>, clock: Clock, ov
         }
         pauses.look(&own);
         own.tally.errors.sweep(own.driver.keys(), clock.now());
-        own.driver.tidy().await;
-        own.driver.log_keys(false);
+        for driver in own.drivers() {
+            driver.tidy().await;
+            driver.log_keys(false);
+        }
         seconds = if (waiting > 0) == saturated { 0 } else { seconds + 1 };
         if seconds < STEADY {
             continue;

@@ -51,7 +51,6 @@ impl Section {
         let kind = options.gate.rules.kind;
         let host: Arc<str> = options.upstream.target.authority.as_str().into();
         let meters = GateMeters::new(Arc::clone(&name), host, &options.gate.policy);
-        meters.shadow(options.gate.shadow);
         Self {
             kind,
             tls: options.tls.clone(),
@@ -98,7 +97,7 @@ impl Section {
         }
         let parts = Arc::new(GateParts {
             config: Arc::clone(&self.config),
-            tally: Arc::new(tally::Tally::new(&self.name, host, self.shadow, self.clock)),
+            tally: Arc::new(tally::Tally::new(&self.name, host, self.clock)),
             responder: Arc::clone(&self.responder),
             driver,
             upstream,
@@ -107,7 +106,9 @@ impl Section {
             clients: self.clients.clone(),
             hasher: self.salt.clone(),
             shadow: self.shadow,
+            shadow_limiter: Default::default(),
         });
+        parts.shadow_by(&self.config.get());
         gates.retain(|gate| gate.strong_count() > 0);
         gates.push(Arc::downgrade(&parts));
         bound_answers(&gates, &options.gate);
@@ -131,6 +132,7 @@ impl Section {
         let swap = || self.config.set(Arc::clone(&next));
         for gate in gates.iter().filter_map(Weak::upgrade) {
             gate.upstream.adjust(&next.options.upstream);
+            gate.shadow_by(&next);
             gate.driver.reconfigure(next.options.gate.policy.clone(), next.generation, swap);
         }
         swap();

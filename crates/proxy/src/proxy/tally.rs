@@ -51,8 +51,8 @@ pub(crate) struct Tally {
     pub(crate) hot: Hot,
     /// Why keys fail.
     pub(crate) errors: LastErrors,
-    /// What the limits would have done, where the gate is only a shadow.
-    pub(crate) shadow: Option<Shadow>,
+    /// What the limits would have done to calls in shadow.
+    pub(crate) shadow: Shadow,
 }
 
 #[derive(Debug, Default)]
@@ -83,7 +83,7 @@ struct RefusalRow {
 // === impl Tally ===
 
 impl Tally {
-    pub(crate) fn new(gate: &str, host: Option<Arc<str>>, is_shadow: bool, clock: Clock) -> Self {
+    pub(crate) fn new(gate: &str, host: Option<Arc<str>>, clock: Clock) -> Self {
         Self {
             host,
             clock,
@@ -99,7 +99,7 @@ impl Tally {
             quotas: Quotas::default(),
             hot: Hot::default(),
             errors: LastErrors::default(),
-            shadow: is_shadow.then(Shadow::default),
+            shadow: Shadow::default(),
         }
     }
 
@@ -198,7 +198,6 @@ impl Tally {
         gate.revalidated = self.revalidated.load(Relaxed);
         gate.hot = self.hot.tell(self.clock, names);
         gate.latency = self.latency.tell();
-        gate.shadow = self.shadow.as_ref().map(Shadow::tell);
         gate.callers = if names { self.callers.tell(self.clock) } else { Vec::new() };
         let lately = lock(&self.lately);
         let refusal = |refused: &RefusalRow| status::Refusal {
@@ -270,7 +269,7 @@ mod tests {
 
     #[tokio::test]
     async fn equal_refusals_are_one_line_and_names_are_left_out_where_they_must_be() {
-        let tally = Tally::new("tallied", None, false, Clock::start());
+        let tally = Tally::new("tallied", None, Clock::start());
         let web = "/apis/apps/v1/namespaces/prod/deployments/web";
         for _ in 0..3 {
             refuse(&tally, web, Reason::Backoff);
@@ -294,7 +293,7 @@ mod tests {
 
     #[tokio::test]
     async fn history_is_ten_minutes_of_five_seconds_each() {
-        let tally = Tally::new("tallied", None, false, Clock::start());
+        let tally = Tally::new("tallied", None, Clock::start());
         for second in 0..700 {
             tally.admitted();
             tally.second(second % 10);

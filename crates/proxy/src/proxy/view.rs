@@ -28,8 +28,7 @@ impl Gate {
         let own = self.own();
         let clock = self.section.clock;
         let config = self.section.config.get();
-        let now = own.driver.snapshot().await;
-        let now = if own.shadow { now.of_shadow() } else { now };
+        let now = own.shown(own.driver.snapshot().await);
         let shows_flows = names
             || (self.section.kind == ApiKind::Kubernetes && config.options.gate.rules.fair_by == FairBy::Resource);
         let queued: usize = now.queues.iter().map(|queue| queue.waiting).sum();
@@ -59,15 +58,17 @@ impl Gate {
             ..status::GateStatus::default()
         };
         own.tally.tell(&mut gate, names);
+        gate.shadow = config.has_shadow.then(|| own.tally.shadow.tell());
         gate
     }
 
     fn classes(&self, now: &Snapshot) -> Vec<status::Class> {
-        let meters = &self.section.config.get().meters;
+        let config = self.section.config.get();
         let class = |(id, class): (u16, &ClassView)| status::Class {
             name: class.name.to_string(),
             lane: class.lane.word().to_owned(),
-            calls: meters.calls(ClassId(id)),
+            shadow: config.is_in_shadow(ClassId(id)),
+            calls: config.meters.calls(ClassId(id)),
             waiting: class.waiting,
             slots: slots(class.slots),
         };
@@ -119,7 +120,10 @@ impl Gate {
     /// Forgets the failing keys with names selected by `is_meant`: their next calls go at once.
     /// Returns their number.
     pub async fn forget(&self, is_meant: &(dyn Fn(&str) -> bool + Sync)) -> usize {
-        let keys = self.own().driver.forget(is_meant).await;
+        let mut keys = 0;
+        for driver in self.own().drivers() {
+            keys = keys.max(driver.forget(is_meant).await); // calls in force are known to both
+        }
         table::FORGOTTEN.counter(&[self.name()]).increment(u64::try_from(keys).unwrap_or(u64::MAX));
         tracing::warn!(gate = &**self.name(), keys, "failing keys were forgotten by hand");
         keys
@@ -128,7 +132,7 @@ impl Gate {
     /// Ends the upstream's pauses; with `everywhere`, also at the gates with shared buckets.
     /// Returns their number.
     pub fn lift_pauses(&self, everywhere: bool) -> usize {
-        let pauses = self.own().driver.lift_pauses(everywhere);
+        let pauses = self.own().drivers().map(|driver| driver.lift_pauses(everywhere)).max().unwrap_or_default();
         table::LIFTED.counter(&[self.name()]).increment(u64::try_from(pauses).unwrap_or(u64::MAX));
         tracing::warn!(gate = &**self.name(), pauses, "pauses were lifted by hand: the upstream had asked for them");
         pauses
@@ -166,7 +170,8 @@ impl Gate {
             let config = self.section.config.get();
             let call = config.options.gate.rules.classify(method, uri, headers, &own.hasher);
             let flow_name = call.flow_name(headers);
-            let preview = own.driver.preview(config.generation, &call.arrival(call.key.known(), &flow_name));
+            let decider = own.decider(config.is_in_shadow(call.class));
+            let preview = decider.preview(config.generation, &call.arrival(call.key.known(), &flow_name));
             if let Ok(preview) = preview {
                 break (config, call, preview);
             }
@@ -182,9 +187,10 @@ impl Gate {
             Preview::Waits { reason, until } => ("waits", Some(reason), until),
             Preview::Refused(refusal) => ("refused", Some(refusal.reason), refusal.retry_at),
         };
+        let is_in_shadow = config.is_in_shadow(call.class);
         let key = call.key.known().filter(|_| !call.exempt);
         let failing = key.and_then(|key| {
-            let (name, state) = own.driver.keys().find(&key, now)?;
+            let (name, state) = own.decider(is_in_shadow).keys().find(&key, now)?;
             Some(self.failing_key(Some(&name), &key, &state))
         });
         status::Explanation {
@@ -197,7 +203,7 @@ impl Gate {
             group: call.group.to_string(),
             long_running: call.call.is_long_running,
             now: word.to_owned(),
-            shadow: own.shadow,
+            shadow: is_in_shadow,
             reason: reason.map(|reason| reason.word().to_owned()),
             seconds: (until - now).as_secs_f64(),
             failing,

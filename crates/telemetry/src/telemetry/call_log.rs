@@ -65,9 +65,7 @@ pub struct CallRecord {
     /// Its host, behind the egress listener.
     pub host: Option<Arc<str>>,
     /// Its class.
-    pub class: Box<str>,
-    /// The class's lane.
-    pub lane: &'static str,
+    pub class: CallClass,
     /// The hash of its flow (salted).
     pub flow: u64,
     /// Its verb.
@@ -90,6 +88,17 @@ pub struct CallRecord {
     pub retry_after: Option<Duration>,
     /// Its course.
     pub times: CallTimes,
+}
+
+/// The class of a call.
+#[derive(Clone, Debug)]
+pub struct CallClass {
+    /// Its name.
+    pub name: Box<str>,
+    /// Its lane.
+    pub lane: &'static str,
+    /// True if its calls pass at once, and are only counted.
+    pub shadow: bool,
 }
 
 /// The moments and times of a call.
@@ -241,8 +250,9 @@ impl Serialize for LogLine<'_> {
         put(&mut line, "door_ns", times.at_door.map(Moment::as_nanos))?;
         put(&mut line, "gate", Some(&*call.gate))?;
         put(&mut line, "host", call.host.as_deref())?;
-        put(&mut line, "class", Some(&call.class))?;
-        put(&mut line, "lane", Some(call.lane))?;
+        put(&mut line, "class", Some(&call.class.name))?;
+        put(&mut line, "lane", Some(call.class.lane))?;
+        put(&mut line, "shadow", call.class.shadow.then_some(true))?;
         put(&mut line, "flow", Some(hash(call.flow)))?;
         put(&mut line, "verb", Some(call.verb))?;
         put(&mut line, "trace", call.trace.as_ref().map(|trace| format!("{:032x}", trace.id)))?;
@@ -312,8 +322,7 @@ mod tests {
         CallRecord {
             gate: "kubernetes".into(),
             host: None,
-            class: "default".into(),
-            lane: "normal",
+            class: CallClass { name: "default".into(), lane: "normal", shadow: false },
             flow: 7,
             verb: "update",
             method: Method::PUT,

@@ -95,6 +95,7 @@ impl GateMeters {
 
     /// Creates the meters of the same gate with other classes.
     pub fn renewed(&self, policy: &Policy) -> Self {
+        self.classes.iter().for_each(|class| table::SHADOW.gauge(&[&self.gate, &class.name]).set(0.0));
         Self::with(Arc::clone(&self.gate), Arc::clone(&self.host), policy, Arc::clone(&self.resources))
     }
 
@@ -176,12 +177,7 @@ impl GateMeters {
         metric.counter(&[&[&self.gate, self.class_name(class)], words].concat()).increment(1);
     }
 
-    /// Sets whether the gate is a shadow.
-    pub fn shadow(&self, shadow: bool) {
-        table::SHADOW.gauge(&[&self.gate]).set(f64::from(u8::from(shadow)));
-    }
-
-    /// Counts the wait of a call at a shadow, where it was not held.
+    /// Counts the wait of a call in shadow, which was not held.
     pub fn would_have_waited(&self, class: ClassId, reason: Reason, wait: Duration) {
         let labels = [&self.gate, self.class_name(class), reason.word()];
         table::SHADOW_WAIT_SECONDS.histogram(&labels).record(wait.as_secs_f64());
@@ -220,6 +216,7 @@ impl ClassMeters {
             table::REJECTIONS.counter(&[gate, &class.name, by.word()]).increment(0);
         }
         table::HANGUPS.counter(&[gate, &class.name]).increment(0);
+        table::SHADOW.gauge(&[gate, &class.name]).set(f64::from(u8::from(class.shadow)));
         table::REVALIDATED.counter(&[gate, &class.name]).increment(0);
         Self {
             name: Arc::clone(&class.name),

@@ -63,7 +63,7 @@ metrics_table! {
     CALLS = MetricKind::Counter, "tidegate_calls_total", ["gate", "class", "lane", "verb", "code"], Later,
         "Calls answered, by the class of the status that the client got";
     DECISIONS = MetricKind::Counter, "tidegate_decisions_total", ["gate", "class", "decision"], Start,
-        "Decisions about calls on arrival: go, wait (then counted as a wait or a refusal) or refuse; at a shadow, those that it would have made";
+        "Decisions about calls on arrival: go, wait (then counted as a wait or a refusal) or refuse; in shadow, those that it would have made";
     REFUSALS = MetricKind::Counter, "tidegate_refusals_total", ["gate", "class", "reason", "group", "resource"], Later,
         "Calls refused by the gate itself, on arrival or after waiting";
     REJECTIONS = MetricKind::Counter, "tidegate_upstream_rejections_total", ["gate", "class", "by"], Start,
@@ -86,12 +86,12 @@ metrics_table! {
         "Reviews of clients' tokens by the API server: right, wrong, or failed (no answer)";
     WAIT_SECONDS = MetricKind::Histogram(WAITS), "tidegate_wait_seconds", ["gate", "class", "reason"], Later,
         "Time that calls waited before they left; calls without a wait are not counted";
-    SHADOW = MetricKind::Gauge, "tidegate_shadow", ["gate"], Start,
-        "1 where the gate is a shadow: it decides about every call, holds none, and lets every call through";
+    SHADOW = MetricKind::Gauge, "tidegate_shadow", ["gate", "class"], Start,
+        "1 for a class in shadow, and at a shadow for each: its calls are decided about, and none is held";
     SHADOW_WAIT_SECONDS = MetricKind::Histogram(WAITS), "tidegate_shadow_wait_seconds", ["gate", "class", "reason"], Later,
-        "Time that calls would have waited at a shadow, where nothing is held and they went at once";
+        "Time that calls in shadow would have waited, where nothing is held and they went at once";
     SHADOW_REFUSALS = MetricKind::Counter, "tidegate_shadow_refusals_total", ["gate", "class", "reason"], Later,
-        "Calls that would have been refused at a shadow, where nothing is held and they went at once";
+        "Calls in shadow that would have been refused, where nothing is held and they went at once";
     UPSTREAM_SECONDS = MetricKind::Histogram(ANSWERS), "tidegate_upstream_seconds", ["gate", "class"], Later,
         "Time from leaving to the response head; long-running calls are not in it";
     CLIENT_GO_WAIT = MetricKind::Histogram(CLIENT_GO), "rest_client_rate_limiter_duration_seconds", ["verb", "host"], Later,

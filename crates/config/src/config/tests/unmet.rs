@@ -126,6 +126,18 @@ fn keys_without_an_effect_in_the_whole_are_named() {
             &["classes[0].backoff: has no effect"],
         ),
         (
+            format!(
+                "{HTTP}classes = [{{ name = \"a\", match = {{ methods = [\"GET\"] }}, shadow = true, revalidate = true }}]\n"
+            ),
+            &["classes[0].revalidate: has no effect", "shadow"],
+        ),
+        (
+            format!(
+                "{HTTP}classes = [{{ name = \"a\", match = {{}} }}, {{ name = \"b\", match = {{ methods = [\"GET\"] }}, shadow = true }}]\n"
+            ),
+            &["classes[1].shadow: has no effect", "no call is of this class"],
+        ),
+        (
             "[egress]\nca = { keep = \"/k\" }\n[gates.k]\nhosts = [\"api.example.com\"]\n".to_owned(),
             &["egress.ca: has no effect"],
         ),
@@ -136,6 +148,23 @@ fn keys_without_an_effect_in_the_whole_are_named() {
     ] {
         warned(&text, parts);
     }
+}
+
+#[test]
+fn a_gate_in_shadow_has_all_of_its_classes_in_shadow() {
+    let shadows = |text: &str| {
+        let gate = good(text).settings.gates.remove("k").expect("one");
+        gate.policy.classes.into_iter().filter(|class| class.shadow).map(|class| class.name.to_string()).collect()
+    };
+    let one: Vec<String> = shadows(&format!("{CLUSTER}classes = [{{ name = \"events\", shadow = true }}]\n"));
+    assert_eq!(one, ["events"], "a built-in class can be");
+    let aws: Vec<String> =
+        shadows(&format!("{HTTP}preset = \"aws\"\nclasses = [{{ name = \"ec2_reads\", shadow = true }}]\n"));
+    assert_eq!(aws, ["ec2_reads"], "a class of a preset can be");
+    let both = format!("{CLUSTER}shadow = true\nclasses = [{{ name = \"events\", shadow = true }}]\n");
+    let all: Vec<String> = shadows(&both);
+    assert_eq!(all, ["leases", "health", "discovery", "reviews", "events", "default"]);
+    assert_eq!(warnings(&both), [""; 0], "so that the gate's can be taken out first");
 }
 
 /// A class of the property: what it is called, matches, and sets.

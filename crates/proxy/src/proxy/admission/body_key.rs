@@ -11,21 +11,23 @@ use super::intake::declared;
 use super::{MOMENT, PendingCall};
 use crate::api::Key;
 use crate::api::names::PEEK;
-use crate::classify::{ClassifiedCall, KeySource};
+use crate::classify::KeySource;
+use crate::proxy::observe::CallContext;
 use crate::proxy::parts::GateParts;
 
 /// Returns the key in the body of a call; `None` if it is not worth reading, or the key cannot be
 /// known.
-pub(super) async fn key_in_body(gate: &GateParts, request: &mut PendingCall, call: &ClassifiedCall) -> Option<Key> {
+pub(super) async fn key_in_body(gate: &GateParts, request: &mut PendingCall, context: &CallContext) -> Option<Key> {
+    let call = &context.call;
     let collection = call.key.collection().filter(|_| call.key.needs_body())?;
     // A digest needs all of a body.
     let is_too_long = matches!(call.key, KeySource::BodyDigest { .. }) && declared(&request.parts) > PEEK;
-    if !gate.driver.keys().any_failing_in(collection) || is_too_long {
+    if !gate.decider(context.is_in_shadow()).keys().any_failing_in(collection) || is_too_long {
         return None;
     }
     let body = &mut request.body;
     let clock = gate.driver.clock();
-    let mut moment = pin!(clock.sleep(if gate.shadow { Duration::ZERO } else { MOMENT }));
+    let mut moment = pin!(clock.sleep(if context.is_in_shadow() { Duration::ZERO } else { MOMENT }));
     let mut next_look = 1;
     while !body.is_whole && body.read.len() <= PEEK {
         if body.read.len() >= next_look {

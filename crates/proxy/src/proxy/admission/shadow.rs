@@ -1,4 +1,4 @@
-//! Shadow: the limiter decides about every call, and every call goes at once.
+//! Shadow: a limiter decides about a call, and the call goes at once.
 //!
 //! A call that may go takes the limiter's own permit. A call that would wait is admitted without
 //! being metered, and a task waits in its place. When the task's turn comes, the wait is counted,
@@ -19,20 +19,34 @@ use tokio::sync::oneshot;
 use super::intake::{ENOUGH, declared, large_head};
 use crate::api::{Group, Outcome};
 use crate::limit::{Arrival, ClassId, Reason, Receipt};
-use crate::proxy::driver::{Driver, HeldPermit, HeldTicket, Settlement, ShadowEntry, Verdict};
+use crate::proxy::driver::{Driver, HeldPermit, HeldTicket, Learning, Settlement, ShadowEntry, Verdict};
 use crate::proxy::gate_config::GateConfig;
+use crate::proxy::observe::CallContext;
 use crate::proxy::parts::GateParts;
 use crate::proxy::tally::Tally;
 use crate::telemetry::table;
 
-/// Counts the would-be fate of a call.
+/// Counts the would-be fate of a call in shadow.
 struct Counter {
     config: Arc<GateConfig>,
     tally: Arc<Tally>,
     class: ClassId,
 }
 
-/// Returns the permit of a call on a shadow gate: always one, at once.
+/// Shows a call in force to the limiter of calls in shadow, if there is one, as the call leaves.
+pub(super) fn follow(gate: &GateParts, permit: HeldPermit, request: &Parts, context: &CallContext) -> HeldPermit {
+    let CallContext { config, call, key, .. } = context;
+    if gate.shadow_limiter.get().is_none() || !config.has_shadow || permit.is_exempt() {
+        return permit;
+    }
+    let flow_name = call.flow_name(&request.headers);
+    let arrival = call.arrival(*key, &flow_name);
+    // After a reload that has just begun it is not worth another try.
+    let Ok(verdict) = gate.decider(true).arrive(config.generation, &arrival) else { return permit };
+    permit.beside(self::permit(gate, verdict, &arrival, request, config))
+}
+
+/// Returns the permit of the limiter that decides about calls in shadow: always one, at once.
 pub(super) fn permit(
     gate: &GateParts,
     verdict: Verdict,
@@ -40,26 +54,31 @@ pub(super) fn permit(
     request: &Parts,
     config: &Arc<GateConfig>,
 ) -> HeldPermit {
-    let driver = &gate.driver;
-    let counter = Counter { config: Arc::clone(config), tally: Arc::clone(&gate.tally), class: arrival.class };
+    let driver = gate.decider(true);
+    let counter = Counter::of(gate, config, arrival.class);
+    let unmetered =
+        |told, ended| driver.admit_unmetered(arrival, ShadowEntry { learns: Learning::Nothing, told, ended });
     let mut ticket = match verdict {
-        Verdict::Go(permit) => return permit,
+        Verdict::Go(permit) => {
+            driver.give_room(&permit, arrival.group);
+            return permit;
+        }
         Verdict::Refused(refusal) => {
-            counter.would_have_refused(refusal.reason);
-            return driver.admit_unmetered(arrival, ShadowEntry::default());
+            counter.iter().for_each(|counter| counter.would_have_refused(refusal.reason));
+            return unmetered(None, None);
         }
         Verdict::Wait(ticket) => ticket,
     };
     // The bytes that would have been read meanwhile.
     if let Err(refusal) = ticket.hold_bytes(large_head(request) + declared(request).min(ENOUGH)) {
-        counter.would_have_refused(refusal.reason);
-        return driver.admit_unmetered(arrival, ShadowEntry::default());
+        counter.iter().for_each(|counter| counter.would_have_refused(refusal.reason));
+        return unmetered(None, None);
     }
     let (told, hears) = oneshot::channel();
     let (ended, end) = oneshot::channel();
     // Bounded: there are no more of them than may wait, and than there are calls.
     tokio::spawn(shadow_task(driver.clone(), ticket, arrival.group, counter, hears, end));
-    driver.admit_unmetered(arrival, ShadowEntry { told: Some(told), ended: Some(ended) })
+    unmetered(Some(told), Some(ended))
 }
 
 /// Waits in the place of a call, and ends as the call ended.
@@ -67,7 +86,7 @@ async fn shadow_task(
     driver: Driver,
     mut ticket: HeldTicket,
     group: Group,
-    counter: Counter,
+    counter: Option<Counter>,
     mut hears: oneshot::Receiver<Settlement>,
     end: oneshot::Receiver<()>,
 ) {
@@ -82,14 +101,14 @@ async fn shadow_task(
             },
             turn = poll_fn(|cx| ticket.poll_turn(cx)) => match turn {
                 Ok(permit) => break permit,
-                Err(Some(refusal)) => return counter.would_have_refused(refusal.reason),
+                Err(Some(refusal)) => return counter.iter().for_each(|counter| counter.would_have_refused(refusal.reason)),
                 Err(None) => return,
             },
         }
     };
     driver.give_room(&permit, group);
     let (_, owed, slot) = permit.admit(());
-    if let Some((reason, wait)) = owed.receipt().and_then(Receipt::waited) {
+    if let (Some((reason, wait)), Some(counter)) = (owed.receipt().and_then(Receipt::waited), counter) {
         counter.would_have_waited(reason, wait);
     }
     let told = match told {
@@ -107,17 +126,21 @@ async fn shadow_task(
 // === impl Counter ===
 
 impl Counter {
+    /// Returns the counter of a class; `None` if the class is in force.
+    fn of(gate: &GateParts, config: &Arc<GateConfig>, class: ClassId) -> Option<Self> {
+        let count = || Self { config: Arc::clone(config), tally: Arc::clone(&gate.tally), class };
+        config.is_in_shadow(class).then(count)
+    }
+
     fn would_have_waited(&self, reason: Reason, wait: Duration) {
         let meters = &self.config.meters;
         meters.would_have_waited(self.class, reason, wait);
-        let class = meters.class_name(self.class);
-        self.tally.shadow.iter().for_each(|shadow| shadow.would_have_waited(class, reason, wait));
+        self.tally.shadow.would_have_waited(meters.class_name(self.class), reason, wait);
     }
 
     fn would_have_refused(&self, reason: Reason) {
         let meters = &self.config.meters;
         meters.count(&table::SHADOW_REFUSALS, self.class, &[reason.word()]);
-        let class = meters.class_name(self.class);
-        self.tally.shadow.iter().for_each(|shadow| shadow.would_have_refused(class, reason));
+        self.tally.shadow.would_have_refused(meters.class_name(self.class), reason);
     }
 }

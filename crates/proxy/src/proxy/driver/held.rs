@@ -26,15 +26,18 @@ pub(crate) struct HeldPermit {
     permit: Option<Permit>,
     /// The moment of the claim, for a bucket's bound (P1).
     pub(crate) claimed: Moment,
-    shadow: Option<ShadowEntry>,
+    entry: ShadowEntry,
+    /// The permit of the same call by the limiter of calls in shadow.
+    beside: Option<Box<Self>>,
 }
 
 /// A receipt, owed one outcome. If it is dropped, nothing was learned.
 pub(crate) struct OwedReceipt {
     driver: Driver,
     receipt: Option<Receipt>,
-    /// Set for a call admitted without being metered: the limiter learns nothing from it.
-    shadow: Option<Option<oneshot::Sender<Settlement>>>,
+    learns: Learning,
+    told: Option<oneshot::Sender<Settlement>>,
+    beside: Option<Box<Self>>,
 }
 
 /// A slot, given back when dropped.
@@ -43,12 +46,24 @@ pub(crate) struct HeldSlot {
     slot: Option<Slot>,
     /// Dropped with the slot: that is the message.
     _ended: Option<oneshot::Sender<()>>,
+    _beside: Option<Box<Self>>,
 }
 
-/// The task in the place of a call that was admitted without being metered. It learns the outcome.
-/// If it is empty, nothing is learned.
+/// The part of a call's outcome for the limiter that admitted it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Learning {
+    #[default]
+    All,
+    /// Only a pause that the upstream asks for: other calls must heed it.
+    Pauses,
+    Nothing,
+}
+
+/// What is learned of an admitted call, and the task in the place of one that was admitted without
+/// being metered.
 #[derive(Default)]
 pub(crate) struct ShadowEntry {
+    pub(crate) learns: Learning,
     pub(crate) told: Option<oneshot::Sender<Settlement>>,
     /// Dropped when the call's body has ended.
     pub(crate) ended: Option<oneshot::Sender<()>>,
@@ -86,7 +101,7 @@ impl HeldTicket {
         });
         let turn = match claim {
             Claim::Waiting => return Poll::Pending,
-            Claim::Permit(permit) => Ok(HeldPermit::new(&self.driver, permit, now, None)),
+            Claim::Permit(permit) => Ok(HeldPermit::new(&self.driver, permit, now, ShadowEntry::default())),
             Claim::Refused(refusal) => Err(Some(refusal)),
             Claim::Unconnected => Err(None),
         };
@@ -118,8 +133,14 @@ impl Drop for HeldTicket {
 // === impl HeldPermit ===
 
 impl HeldPermit {
-    pub(super) fn new(driver: &Driver, permit: Permit, claimed: Moment, shadow: Option<ShadowEntry>) -> Self {
-        Self { driver: driver.clone(), permit: Some(permit), claimed, shadow }
+    pub(super) fn new(driver: &Driver, permit: Permit, claimed: Moment, entry: ShadowEntry) -> Self {
+        Self { driver: driver.clone(), permit: Some(permit), claimed, entry, beside: None }
+    }
+
+    /// Adds the permit of the same call by the limiter of calls in shadow.
+    pub(crate) fn beside(mut self, other: Self) -> Self {
+        self.beside = Some(Box::new(other));
+        self
     }
 
     /// True if it was given without asking a limit.
@@ -139,9 +160,16 @@ impl HeldPermit {
     #[expect(clippy::expect_used, reason = "consumes the guard, which had the permit from the beginning")]
     pub(crate) fn admit<T>(mut self, request: T) -> (Admitted<T>, OwedReceipt, HeldSlot) {
         let (admitted, receipt, slot) = self.permit.take().expect(ONCE).admit(request);
-        let (told, ended) = self.shadow.take().map(|ShadowEntry { told, ended }| (told, ended)).unzip();
-        let owed = OwedReceipt { driver: self.driver.clone(), receipt: Some(receipt), shadow: told };
-        (admitted, owed, HeldSlot { driver: self.driver.clone(), slot: Some(slot), _ended: ended.flatten() })
+        let ShadowEntry { learns, told, ended } = std::mem::take(&mut self.entry);
+        let driver = self.driver.clone();
+        let mut owed = OwedReceipt { driver: driver.clone(), receipt: Some(receipt), learns, told, beside: None };
+        let mut slot = HeldSlot { driver, slot: Some(slot), _ended: ended, _beside: None };
+        if let Some(beside) = self.beside.take() {
+            let (_, receipt, other) = beside.admit(());
+            owed.beside = Some(Box::new(receipt));
+            slot._beside = Some(Box::new(other));
+        }
+        (admitted, owed, slot)
     }
 }
 
@@ -163,14 +191,15 @@ impl OwedReceipt {
 
     /// Gives back the call's token of the gate's bucket: the upstream did not count the call.
     pub(crate) fn refund(&self) {
-        if let (Some(receipt), None) = (&self.receipt, &self.shadow) {
+        if let Some(receipt) = self.receipt.as_ref().filter(|_| self.learns == Learning::All) {
             self.driver.operate(|state, now| state.limiter.refund(receipt, now));
         }
+        self.beside.iter().for_each(|beside| beside.refund());
     }
 
     /// Shares the rest of the upstream's quota with the gates of a shared bucket.
     pub(crate) fn note_left(&self, scope: Scope, left: u32) {
-        if let (Some(receipt), None) = (&self.receipt, &self.shadow) {
+        if let Some(receipt) = self.receipt.as_ref().filter(|_| self.learns == Learning::All) {
             self.driver.operate(|state, now| state.limiter.note_left(receipt, scope, left, now));
         }
     }
@@ -178,10 +207,14 @@ impl OwedReceipt {
     /// Hands over the outcome. `key` is given where it was not known before; `name` names it in
     /// case it begins to fail.
     pub(crate) fn finish(mut self, answer: Answer, key: Option<Key>, name: &dyn Fn() -> String) {
-        match self.shadow.take() {
-            Some(told) => drop(told.map(|told| told.send(Settlement { answer, key, name: name() }))), // it may have left
-            None => self.receipt.take().into_iter().for_each(|receipt| self.driver.finish(receipt, answer, key, name)),
-        }
+        self.beside.take().into_iter().for_each(|beside| beside.finish(answer, key, name));
+        drop(self.told.take().map(|told| told.send(Settlement { answer, key, name: name() }))); // it may have left
+        let key = match self.learns {
+            Learning::All => key,
+            Learning::Pauses if answer.pause.is_some() => None,
+            Learning::Pauses | Learning::Nothing => return,
+        };
+        self.receipt.take().into_iter().for_each(|receipt| self.driver.finish(receipt, answer, key, name));
     }
 }
 

@@ -30,9 +30,9 @@ impl Driver {
     }
 
     /// Admits a call without asking a limit. Its outcome and end go to the shadow entry.
-    pub(crate) fn admit_unmetered(&self, arrival: &Arrival<'_>, shadow: ShadowEntry) -> HeldPermit {
+    pub(crate) fn admit_unmetered(&self, arrival: &Arrival<'_>, entry: ShadowEntry) -> HeldPermit {
         let (permit, now) = self.operate(|state, now| (state.limiter.admit_unmetered(arrival, now), now));
-        HeldPermit::new(self, permit, now, Some(shadow))
+        HeldPermit::new(self, permit, now, entry)
     }
 
     /// Makes the limiter only play: calls find connections for themselves, so that for the limiter
@@ -44,7 +44,7 @@ impl Driver {
         }
     }
 
-    /// Gives back the room of a permit, because its call found a connection for itself.
+    /// Gives back the room of a permit, because its call finds a connection for itself.
     pub(crate) fn give_room(&self, permit: &HeldPermit, group: Group) {
         if !permit.is_exempt() {
             self.operate(|state, now| state.limiter.add_room(group, 1, now));

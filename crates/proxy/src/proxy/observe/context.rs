@@ -23,7 +23,7 @@ use crate::proxy::gate_config::GateConfig;
 use crate::proxy::quotas::QuotaReserve;
 use crate::proxy::tally::{CallerRow, Tally};
 use crate::telemetry::meters::FailureKind;
-use crate::telemetry::{CallRecord, CallTarget, CallTimes, Trace, table};
+use crate::telemetry::{CallClass, CallRecord, CallTarget, CallTimes, Trace, table};
 
 /// The state of one call: its classification, its configuration to the end, and its fate so far. If
 /// it is dropped before it is closed, the caller left.
@@ -115,6 +115,11 @@ impl CallContext {
         self.key = call.key.known();
         self.config = config;
         self.call = call;
+    }
+
+    /// True if the call passes at once, and is only counted.
+    pub(crate) fn is_in_shadow(&self) -> bool {
+        self.config.is_in_shadow(self.call.class)
     }
 
     /// Notes the question to the limiter.
@@ -242,11 +247,11 @@ impl CallContext {
         let meters = &self.config.meters;
         let class = self.call.class;
         let call = &self.call.call;
+        let shadow = self.is_in_shadow();
         Some(CallRecord {
             gate: Arc::clone(&meters.gate),
             host: self.tally.host.clone(),
-            class: meters.class_name(class).into(),
-            lane: meters.lane(class),
+            class: CallClass { name: meters.class_name(class).into(), lane: meters.lane(class), shadow },
             flow: self.call.flow,
             verb: call.verb.word(),
             method: self.method.clone(),

@@ -1,4 +1,4 @@
-//! Counts of a shadow gate: the calls that it would have held or refused, since the start.
+//! Counts of calls in shadow that would have been held or refused, since the start.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -43,7 +43,7 @@ impl Shadow {
     }
 
     /// Returns what there was for the status.
-    pub(super) fn tell(&self) -> status::Shadow {
+    pub(crate) fn tell(&self) -> status::Shadow {
         let mut total = Counts::default();
         let mut by = Vec::new();
         for ((class, reason), counts) in &*lock(&self.0) {

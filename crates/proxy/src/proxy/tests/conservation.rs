@@ -195,8 +195,9 @@ async fn story(seed: u64) {
         assert!(record.times.sent.is_none() || record.refused.is_none(), "seed {seed}: two ends: {record:?}");
     }
     let sent = seen.iter().filter(|record| record.times.sent.is_some()).count();
-    let spent =
-        seen.iter().filter(|record| record.times.sent.is_some() && record.lane != "exempt" && record.verb != "watch");
+    let spent = seen
+        .iter()
+        .filter(|record| record.times.sent.is_some() && record.class.lane != "exempt" && record.verb != "watch");
     let missing = f64::from(TOKENS) - rest.buckets[0].level;
     let spent = f64::from(u32::try_from(spent.count()).expect("few"));
     assert!((missing - spent).abs() < 0.1, "seed {seed}: {missing} tokens are gone, {spent} calls were sent for them");
