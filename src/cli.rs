@@ -17,6 +17,7 @@ mod health;
 mod inject;
 mod kubeconfig;
 mod man;
+mod recommend;
 mod run;
 mod running;
 mod schema;
@@ -64,6 +65,9 @@ enum Command {
     /// Try limits under a virtual clock: on a scenario, or on recorded calls
     #[command(after_help = simulate::EXAMPLES)]
     Simulate(simulate::Options),
+    /// Find the smallest rate and burst under which recorded calls would not have waited
+    #[command(after_help = recommend::EXAMPLES)]
+    Recommend(recommend::Options),
     /// Ask a running tidegate whether it is ready, for an exec probe
     #[command(after_help = health::EXAMPLES)]
     Health(ConfigOption),
@@ -108,9 +112,7 @@ enum Command {
     Man(man::Options),
 }
 
-const EXAMPLES: &str = "\
-Example:  tidegate demo    see what it does; needs no cluster
-More:     tidegate ca, webhook, schema, completions, man    for clusters, editors, shells";
+const EXAMPLES: &str = "Example: tidegate demo needs no cluster. More: tidegate ca, webhook, schema, completions, man";
 
 const USAGE: u8 = 64;
 const CONFIG: u8 = 78;
@@ -133,6 +135,7 @@ pub fn main() -> ExitCode {
         Command::Check(options) => check::run(&options),
         Command::Demo(options) => demo::run(&options),
         Command::Simulate(options) => simulate::run(&options),
+        Command::Recommend(options) => recommend::run(&options),
         Command::Health(configured) => health::run(&configured),
         Command::Top(options) => top::run(&options),
         Command::Explain(options) => explain::run(&options),

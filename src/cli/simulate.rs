@@ -1,18 +1,19 @@
 //! `tidegate simulate`: tries limits on scenarios and recorded calls, in virtual time.
 
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow};
 use clap::Args;
+use flate2::bufread::MultiGzDecoder;
 
 use super::Failure;
 use super::show::{self, Screen};
 use crate::app::source;
 use crate::chart::Chart;
 use crate::config::{self, scenario};
-use crate::simulate::replay::{RecordedLog, report};
+use crate::simulate::replay::{LogSelection, RecordedLog, report};
 use crate::simulate::{self, Builtin, Limits, Picture, Setup};
 
 pub(super) const EXAMPLES: &str = "\
@@ -29,7 +30,7 @@ pub(super) struct Options {
     /// Numbers of a built-in scenario
     #[arg(value_name = "KEY=VALUE")]
     numbers: Vec<String>,
-    /// Replay a log of calls (log.calls); give it once for each rotated file
+    /// Replay a log of calls (log.calls) or an audit log; give it once for each rotated file
     #[arg(long, value_name = "FILE", requires = "config", conflicts_with = "scenario")]
     replay: Vec<PathBuf>,
     /// Limits to try: a configuration
@@ -81,15 +82,10 @@ fn replay(options: &Options, config: &Path) -> Result<(), Failure> {
     let candidate = limits_of(config, options.gate.as_deref(), None)?;
     let gate = candidate.gate.name.to_string();
     limits.push(candidate);
-    let mut logs = Vec::new();
-    for path in &options.replay {
-        let name = path.display().to_string();
-        let file =
-            File::open(path).with_context(|| format!("cannot read {name}, expected a log of calls (log.calls)"))?;
-        logs.push(RecordedLog { name, input: Box::new(BufReader::with_capacity(1 << 16, file)) });
-    }
+    let logs = open(&options.replay)?;
     let names = logs.iter().map(|log| log.name.as_str()).collect::<Vec<_>>().join(", ");
-    let replays = simulate::replay::replay(logs, &gate, &limits)?;
+    let selection = LogSelection { gate: gate.clone(), caller: None };
+    let replays = simulate::replay::replay(logs, &selection, &limits)?;
     let chart = report::chart(&replays, &names);
     let screen = Screen::of_stdout();
     let mut text = format!("{} calls of gate {gate}\n\n{}", report::calls(&replays), report::table(&replays));
@@ -99,6 +95,21 @@ fn replay(options: &Options, config: &Path) -> Result<(), Failure> {
     text.push_str(&format!("\n{}", screen.drawn(&chart)));
     write(options, &chart, &report::csv(&replays), &report::json(&replays))?;
     Ok(show::text(&text)?)
+}
+
+/// Opens logs, compressed with gzip or not.
+pub(super) fn open(paths: &[PathBuf]) -> anyhow::Result<Vec<RecordedLog<'static>>> {
+    let open = |path: &PathBuf| {
+        let name = path.display().to_string();
+        let file = File::open(path)
+            .with_context(|| format!("cannot read {name}, expected a log of calls (log.calls) or an audit log"))?;
+        let mut file = BufReader::with_capacity(1 << 16, file);
+        let is_gzip = file.fill_buf().is_ok_and(|start| start.starts_with(b"\x1f\x8b"));
+        let input: Box<dyn BufRead> =
+            if is_gzip { Box::new(BufReader::new(MultiGzDecoder::new(file))) } else { Box::new(file) };
+        Ok(RecordedLog { name, input })
+    };
+    paths.iter().map(open).collect()
 }
 
 /// Returns the scenario, limits and picture of the options.
@@ -141,7 +152,7 @@ fn of_file(options: &Options, name: &str, mine: Option<Limits>) -> Result<Setup,
 }
 
 /// Returns the limits of a gate of a configuration.
-fn limits_of(file: &Path, gate: Option<&str>, name: Option<&str>) -> Result<Limits, Failure> {
+pub(super) fn limits_of(file: &Path, gate: Option<&str>, name: Option<&str>) -> Result<Limits, Failure> {
     let loaded = source::of_file(file)?;
     let shown = file.display();
     let gates = loaded.settings.gates;

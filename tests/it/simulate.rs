@@ -2,7 +2,9 @@
 //! and a replay of a live log waits as the live calls did.
 
 mod cli;
+pub(crate) mod days;
 mod live;
+mod recommended;
 mod recovery;
 mod replayed;
 

@@ -1,7 +1,7 @@
 //! `tidegate simulate`: the limiter of the proxy, under a virtual clock.
 //!
 //! `play` runs the controllers, leases and API of a scenario against a gate; [`replay`] sends a call
-//! log through a hypothetical gate. Both drive [`crate::limit::Limiter`] and read calls and answers
+//! log through a hypothetical gate, and [`recommend`] finds a bucket for it. All drive [`crate::limit::Limiter`] and read calls and answers
 //! as the proxy does, so the simulated code is the code that runs. A run depends only on its input
 //! and its seed.
 
@@ -10,6 +10,7 @@ mod event_loop;
 mod histogram;
 mod picture;
 mod play;
+pub mod recommend;
 pub mod replay;
 pub mod report;
 mod request;

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
 use tidegate::clock::Clock;
 use tidegate::simulate::Limits;
-use tidegate::simulate::replay::{RecordedLog, Replays, replay};
+use tidegate::simulate::replay::{LogSelection, RecordedLog, Replays, replay};
 use tidegate::spec::Gate;
 use tidegate::telemetry::CallLog;
 
@@ -35,7 +35,11 @@ async fn a_replay_under_the_same_limits_waits_as_the_live_calls_did() {
     let log = whole(&path, calls).await;
     let recorded = RecordedLog { name: "calls.jsonl".to_owned(), input: Box::new(log.as_bytes()) };
     let gate = gate_of(&log);
-    let replays = replay(vec![recorded], &gate, &[Limits { name: "the same".to_owned(), ..limits }]);
+    let replays = replay(
+        vec![recorded],
+        &LogSelection { gate, caller: None },
+        &[Limits { name: "the same".to_owned(), ..limits }],
+    );
     check(&replays.expect("it can be replayed"), calls);
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tidegate::config;
-use tidegate::simulate::replay::{RecordedLog, ReplayError, Replays, replay, report};
+use tidegate::simulate::replay::{LogSelection, RecordedLog, ReplayError, Replays, replay, report};
 use tidegate::simulate::{Limits, Row};
 
 /// The limits of a gate with this configuration.
@@ -16,7 +16,7 @@ pub(super) fn limits(name: &str, lines: &str) -> Limits {
 
 pub(super) fn replayed(log: &str, limits: &[Limits]) -> Result<Replays, ReplayError> {
     let recorded = RecordedLog { name: "calls.jsonl".to_owned(), input: Box::new(log.as_bytes()) };
-    replay(vec![recorded], "api", limits)
+    replay(vec![recorded], &LogSelection { gate: "api".to_owned(), caller: None }, limits)
 }
 
 /// A call that came at `at` ms, left at once, and was answered 10 ms later.

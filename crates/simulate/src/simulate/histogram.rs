@@ -26,6 +26,12 @@ impl Histogram {
         self.max = self.max.max(duration);
     }
 
+    /// Returns the number of longer durations, to less than one percent of `duration`.
+    pub fn over(&self, duration: Duration) -> u64 {
+        let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+        self.counts.iter().filter(|(highest, _)| **highest > step(micros)).map(|(_, count)| count).sum()
+    }
+
     /// Returns a quantile to less than one percent, e.g. 990 for the 99th percentile; zero if there
     /// are no durations.
     pub fn quantile(&self, permille: u64) -> Duration {

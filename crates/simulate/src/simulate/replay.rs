@@ -14,16 +14,16 @@ use std::collections::HashMap;
 use std::io;
 use std::time::Duration;
 
-use self::candidate::{Candidate, is_failure};
-use self::log_entry::CallEnd;
-use self::reader::{LogReader, Record};
+pub(super) use self::candidate::Candidate;
+use self::candidate::is_failure;
+pub(super) use self::log_entry::CallEnd;
+pub(super) use self::reader::{LogReader, Record};
+pub use self::reader::{LogSelection, ReadCounts};
 use super::Limits;
 use super::tally::{LeaseRow, Row};
 use crate::moment::Moment;
 
-pub use self::reader::ReadCounts;
-
-/// A call log.
+/// A call log, or an audit log.
 #[derive(derive_more::Debug)]
 pub struct RecordedLog<'a> {
     /// Its name in messages.
@@ -36,22 +36,39 @@ pub struct RecordedLog<'a> {
 /// An error of a replay.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    /// A file cannot be read to its end.
-    #[error("{name} cannot be read on")]
-    Input {
-        /// The file.
-        name: String,
-        /// The cause.
-        source: io::Error,
-    },
-    /// The log has no call of the gate.
-    #[error("no call of gate {gate:?} is in the log{others}")]
+    /// The log has none of the selected calls.
+    #[error("no call{of} is in the log{others}")]
     Nothing {
-        /// The gate.
-        gate: String,
-        /// The other gates of the log.
+        /// The gate and the caller.
+        of: String,
+        /// The other gates or callers of the log, or its first unreadable lines.
         others: String,
     },
+}
+
+// === impl ReplayError ===
+
+impl ReplayError {
+    fn nothing(selection: &LogSelection, counts: &ReadCounts) -> Self {
+        let gate = Some(&selection.gate).filter(|gate| !gate.is_empty()).map(|gate| format!(" of gate {gate:?}"));
+        let caller = selection.caller.as_ref().map(|caller| format!(" of caller {caller:?}"));
+        let names: Vec<&str> = counts.other_gates.keys().map(String::as_str).collect();
+        let others = match (counts, &names[..]) {
+            (ReadCounts { other_callers: 1.., .. }, _) => {
+                format!(", only {} of others; expected a user or a program", counts.other_callers)
+            }
+            (ReadCounts { lines: 0, .. }, _) => format!(", which is empty; expected {LOGS}"),
+            (ReadCounts { unreadable: 1.., .. }, []) => {
+                let examples = counts.examples.join("; ");
+                format!("; {} lines cannot be read, the first at {examples}; expected {LOGS}", counts.unreadable)
+            }
+            (_, []) => format!("; expected {LOGS}, with answered calls"),
+            (_, names) => {
+                format!(", only of {}; choose one with --gate, and a configuration that has it", names.join(", "))
+            }
+        };
+        Self::Nothing { of: [gate, caller].into_iter().flatten().collect(), others }
+    }
 }
 
 /// The calls as recorded, or as they would have been.
@@ -89,42 +106,22 @@ pub struct Replays {
     pub read: ReadCounts,
 }
 
-/// Replays the calls of the gate `gate` under each of the limits.
+/// Replays the selected calls under each of the limits.
 ///
 /// # Errors
-/// A file cannot be read to its end, or has no call of that gate.
-pub fn replay(recorded: Vec<RecordedLog<'_>>, gate: &str, limits: &[Limits]) -> Result<Replays, ReplayError> {
-    let mut reader = LogReader::new(gate);
+/// The log has none of these calls.
+pub fn replay(logs: Vec<RecordedLog<'_>>, calls: &LogSelection, limits: &[Limits]) -> Result<Replays, ReplayError> {
+    let mut reader = LogReader::new(calls);
     let mut past = RecordedCalls::default();
     let mut candidates: Vec<Candidate<'_>> = limits.iter().map(Candidate::new).collect();
-    let mut each = |record: &Record| {
+    reader.files(logs, &mut |record| {
         past.count(record);
         candidates.iter_mut().for_each(|candidate| candidate.arrive(record));
-    };
-    for RecordedLog { name, mut input } in recorded {
-        let read = reader.file(&name, &mut *input, &mut each);
-        read.map_err(|source| ReplayError::Input { name, source })?;
-    }
-    reader.pass_on(0, &mut each);
-    if past.rows.is_empty() {
-        return Err(nothing(gate, &reader.counts));
-    }
+    })?;
     let length = past.last.since_start();
     let mut replayed = vec![ReplayResult::new("recorded", past.rows.into_values().collect(), past.leases, length)];
     replayed.extend(candidates.into_iter().map(|candidate| candidate.end(length)));
     Ok(Replays { replayed, read: reader.counts })
-}
-
-fn nothing(gate: &str, counts: &ReadCounts) -> ReplayError {
-    let names: Vec<&str> = counts.other_gates.keys().map(String::as_str).collect();
-    let others = match (&names[..], counts.unreadable) {
-        ([], 0) => String::new(),
-        ([], unreadable) => format!("; {unreadable} lines cannot be read, the first at {}", counts.examples.join("; ")),
-        (names, _) => {
-            format!(", only of {}; choose one with --gate, and a configuration that has it", names.join(", "))
-        }
-    };
-    ReplayError::Nothing { gate: gate.to_owned(), others }
 }
 
 /// The calls as recorded.
@@ -196,3 +193,5 @@ impl Leases {
 const STEP: Duration = Duration::from_millis(100);
 /// The most leases counted apart. A process holds a few.
 const MOST_LEASES: usize = 10_000;
+/// The logs that can be read.
+const LOGS: &str = "the call log of a gate (log.calls), or an audit log of kube-apiserver (audit.k8s.io/v1 JSON lines)";

@@ -18,7 +18,7 @@ use crate::simulate::request::{NOTHING, ReadRequest, Request, RequestReader};
 use crate::simulate::tally::Row;
 
 /// A gate under limits, and its calls under way.
-pub(super) struct Candidate<'a> {
+pub(in crate::simulate) struct Candidate<'a> {
     limits: &'a Limits,
     events: EventLoop<Event>,
     reader: RequestReader,
@@ -58,7 +58,7 @@ struct ReplayedCall {
 // === impl Candidate ===
 
 impl<'a> Candidate<'a> {
-    pub(super) fn new(limits: &'a Limits) -> Self {
+    pub(in crate::simulate) fn new(limits: &'a Limits) -> Self {
         let classes = &limits.gate.policy.classes;
         Self {
             limits,
@@ -201,6 +201,20 @@ impl<'a> Candidate<'a> {
         } else if self.failed.len() < MOST_KEYS || self.failed.contains_key(&key) {
             self.failed.insert(key, (status, retry_after));
         }
+    }
+
+    /// Returns the tokens of the gate's bucket that a recorded call takes; zero if it takes none.
+    pub(in crate::simulate) fn tokens(&mut self, record: &Record) -> u16 {
+        let read = self.read(record);
+        let call = read.arrival();
+        let policy = &self.limits.gate.policy;
+        let class = &policy.classes[usize::from(read.class.0)];
+        let is_long = call.long_running && !call.lists_first && !class.meter_long_running;
+        if is_long || class.lane == Lane::Exempt || class.own_bucket_only {
+            return 0;
+        }
+        let largest = policy.bucket.map_or(1, |bucket| bucket.largest_cost.get());
+        class.cost.of(call.cost).min(largest)
     }
 
     /// Returns a recorded call as this gate reads it.

@@ -1,5 +1,7 @@
 //! A line of the call log, read back. A call has only the fields that apply to it.
 
+mod audit;
+
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -8,7 +10,7 @@ use crate::api::{Key, Verb};
 use crate::limit::Reason;
 
 /// A line of the call log.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 pub(super) struct LogEntry {
     pub(super) arrived_ns: u64,
     pub(super) wall_ms: u64,
@@ -22,6 +24,7 @@ pub(super) struct LogEntry {
     pub(super) subresource: Option<String>,
     pub(super) namespace: Option<String>,
     pub(super) user_agent: Option<String>,
+    client: Option<String>,
     credential: Option<String>,
     pub(super) long_running: Option<bool>,
     pub(super) dry_run: Option<bool>,
@@ -30,6 +33,7 @@ pub(super) struct LogEntry {
     collection: Option<String>,
     facet: Option<String>,
     pub(super) waited_ns: Option<u64>,
+    waited_for: Option<String>,
     pub(super) sent_ns: Option<u64>,
     upstream_ns: Option<u64>,
     status: Option<u16>,
@@ -41,7 +45,7 @@ pub(super) struct LogEntry {
 
 /// How a recorded call ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum CallEnd {
+pub(in crate::simulate) enum CallEnd {
     /// The upstream answered, `after` the call was sent.
     Answered { after: Duration, body: Duration, status: u16, retry_after: Option<Duration> },
     /// It was sent, and no answer came.
@@ -65,6 +69,24 @@ pub(super) struct Hashes {
 // === impl LogEntry ===
 
 impl LogEntry {
+    /// Reads a line of a call log or of an audit log; `None` for an event that is not its call's last.
+    pub(super) fn read(line: &[u8]) -> serde_json::Result<Option<Self>> {
+        serde_json::from_slice(line).map(Some).or_else(|error| audit::read(line).ok_or(error))
+    }
+
+    /// Returns true for a call of this user, or of this program with a version or without.
+    pub(super) fn is_of(&self, caller: &str) -> bool {
+        let agent = self.user_agent.as_deref().unwrap_or_default();
+        let program = agent.split('/').next().unwrap_or_default();
+        [agent, program, self.client.as_deref().unwrap_or_default()].contains(&caller)
+    }
+
+    /// Returns the main reason of its wait.
+    pub(super) fn waited_for(&self) -> Option<Reason> {
+        let word = self.waited_for.as_deref()?;
+        Reason::ALL.into_iter().find(|reason| reason.word() == word)
+    }
+
     pub(super) fn verb(&self) -> Verb {
         Verb::ALL.into_iter().find(|verb| verb.word() == self.verb).unwrap_or(Verb::Other)
     }

@@ -1,32 +1,45 @@
-//! Reads call logs line by line and sorts them by arrival, in bounded memory.
+//! Reads call logs and audit logs line by line and sorts them by arrival, in bounded memory.
 //!
 //! A line is written when its call ends, so long calls are out of order. A fixed number of lines is
 //! held back to sort them. A line that comes even later is replayed late, and counted.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
-use std::io::{self, BufRead};
+use std::io::BufRead;
 use std::rc::Rc;
 use std::time::Duration;
 
 use super::log_entry::{CallEnd, Hashes, LogEntry};
+use super::{RecordedLog, ReplayError};
 use crate::agenda::Agenda;
 use crate::api::Verb;
+use crate::limit::Reason;
 use crate::moment::Moment;
+
+/// The calls of a log to read.
+#[derive(Clone, Debug, Default)]
+pub struct LogSelection {
+    /// Their gate; the gate of the first call if it is empty. Calls of an audit log have none.
+    pub gate: String,
+    /// Their user or program; all if it is absent.
+    pub caller: Option<String>,
+}
 
 /// A recorded call.
 #[derive(Clone, Debug)]
-pub(super) struct Record {
+pub(in crate::simulate) struct Record {
     /// When it came to the limiter, counted from the first call.
-    pub(super) at: Moment,
+    pub(in crate::simulate) at: Moment,
     pub(super) request: Rc<RecordedRequest>,
     pub(super) hashes: Hashes,
     pub(super) timeout: Option<Duration>,
     /// How long it waited, if it was sent.
     pub(super) waited: Option<Duration>,
+    /// The main reason of its wait.
+    pub(in crate::simulate) waited_for: Option<Reason>,
     /// The time from `at` until it was sent.
     pub(super) sent_after: Option<Duration>,
-    pub(super) ending: CallEnd,
+    pub(in crate::simulate) ending: CallEnd,
 }
 
 /// The request of recorded calls; equal requests are kept once.
@@ -50,13 +63,17 @@ pub(super) struct RecordedRequest {
 pub struct ReadCounts {
     /// All lines.
     pub lines: u64,
+    /// The time from the first call to the last, of all callers of the gate.
+    pub length: Duration,
     /// Calls of other gates, by the gate's name.
     pub other_gates: BTreeMap<String, u64>,
+    /// Calls of other callers than the selected one.
+    pub other_callers: u64,
     /// Calls without the limiter, or with an answer that is not the upstream's.
     pub aside: u64,
     /// Calls replayed later than they arrived: their lines were too far out of order.
     pub late: u64,
-    /// Unreadable lines.
+    /// Unreadable lines, and files that break off.
     pub unreadable: u64,
     /// The first unreadable lines: place and reason.
     pub examples: Vec<String>,
@@ -64,64 +81,93 @@ pub struct ReadCounts {
 
 /// Reads records in order.
 #[derive(Default)]
-pub(super) struct LogReader<'a> {
-    gate: &'a str,
+pub(in crate::simulate) struct LogReader {
+    pub(in crate::simulate) selection: LogSelection,
     hasher: RandomState,
     requests: HashMap<u64, Rc<RecordedRequest>>,
     /// The start of each process in the log, in milliseconds of the wall clock.
     starts: Vec<u64>,
     /// The records held back, ordered on one timeline for all processes.
     held: Agenda<Record>,
-    /// The first arrival, once it is known.
+    /// The first and the last arrival of any caller so far.
+    first: Option<Moment>,
+    latest: Moment,
+    /// The first selected arrival, once it is known.
     origin: Option<Moment>,
     last: Moment,
-    pub(super) counts: ReadCounts,
+    pub(in crate::simulate) counts: ReadCounts,
 }
 
 // === impl LogReader ===
 
-impl<'a> LogReader<'a> {
-    /// Creates a reader for the calls of `gate`.
-    pub(super) fn new(gate: &'a str) -> Self {
-        Self { gate, ..Self::default() }
+impl LogReader {
+    /// Creates a reader for the selected calls.
+    pub(in crate::simulate) fn new(selection: &LogSelection) -> Self {
+        Self { selection: selection.clone(), ..Self::default() }
+    }
+
+    /// Reads all files; `each` gets the records in order of arrival.
+    pub(in crate::simulate) fn files(
+        &mut self,
+        recorded: Vec<RecordedLog<'_>>,
+        each: &mut dyn FnMut(&Record),
+    ) -> Result<(), ReplayError> {
+        for RecordedLog { name, mut input } in recorded {
+            self.file(&name, &mut *input, each);
+        }
+        self.pass_on(0, each);
+        if self.origin.is_none() { Err(ReplayError::nothing(&self.selection, &self.counts)) } else { Ok(()) }
     }
 
     /// Reads a file; `each` gets the records in order of arrival.
-    pub(super) fn file(
-        &mut self,
-        name: &str,
-        input: &mut dyn BufRead,
-        each: &mut dyn FnMut(&Record),
-    ) -> io::Result<()> {
+    fn file(&mut self, name: &str, input: &mut dyn BufRead, each: &mut dyn FnMut(&Record)) {
         let mut text = Vec::new();
         let mut number: u64 = 0;
         loop {
             text.clear();
-            if input.read_until(b'\n', &mut text)? == 0 {
-                return Ok(());
-            }
             number += 1;
+            match input.read_until(b'\n', &mut text) {
+                Ok(0) => return,
+                Ok(_) => {}
+                Err(error) => return self.unreadable(format!("{name}:{number}: {error}")),
+            }
             if text.trim_ascii().is_empty() {
                 continue;
             }
             self.counts.lines += 1;
-            match serde_json::from_slice::<LogEntry>(&text) {
-                Ok(entry) => self.take(entry),
+            match LogEntry::read(&text) {
+                Ok(entry) => entry.into_iter().for_each(|entry| self.take(entry)),
                 Err(error) => {
-                    self.counts.unreadable += 1;
                     let cut = if text.ends_with(b"\n") { "" } else { " (the file ends here)" };
-                    if self.counts.examples.len() < EXAMPLES {
-                        self.counts.examples.push(format!("{name}:{number}: {error}{cut}"));
-                    }
+                    self.unreadable(format!("{name}:{number}: {error}{cut}"));
                 }
             }
             self.pass_on(HELD, each);
         }
     }
 
+    fn unreadable(&mut self, example: String) {
+        self.counts.unreadable += 1;
+        if self.counts.examples.len() < EXAMPLES {
+            self.counts.examples.push(example);
+        }
+    }
+
     fn take(&mut self, entry: LogEntry) {
-        if entry.gate != self.gate {
+        if self.selection.gate.is_empty() {
+            self.selection.gate.clone_from(&entry.gate);
+        }
+        if entry.gate != self.selection.gate && !entry.gate.is_empty() {
             *self.counts.other_gates.entry(entry.gate).or_insert(0) += 1;
+            return;
+        }
+        let at = self.arrival(&entry);
+        let first = self.first.get_or_insert(at);
+        *first = at.min(*first);
+        self.latest = self.latest.max(at);
+        self.counts.length = self.latest.since(*first);
+        if self.selection.caller.as_ref().is_some_and(|caller| !entry.is_of(caller)) {
+            self.counts.other_callers += 1;
             return;
         }
         let ending = entry.ending();
@@ -129,12 +175,12 @@ impl<'a> LogReader<'a> {
             self.counts.aside += 1;
             return;
         }
-        let at = self.arrival(&entry);
         let record = Record {
             at: Moment::ZERO,
             hashes: entry.hashes(),
             timeout: entry.timeout_ns.map(Duration::from_nanos),
             waited: entry.sent_ns.map(|_| Duration::from_nanos(entry.waited_ns.unwrap_or(0))),
+            waited_for: entry.waited_for(),
             sent_after: entry.sent_ns.map(|sent| Duration::from_nanos(sent.saturating_sub(entry.decided_ns()))),
             ending,
             request: self.request(entry),
@@ -143,7 +189,7 @@ impl<'a> LogReader<'a> {
     }
 
     /// Passes on all records except for the last `held`.
-    pub(super) fn pass_on(&mut self, held: usize, each: &mut dyn FnMut(&Record)) {
+    fn pass_on(&mut self, held: usize, each: &mut dyn FnMut(&Record)) {
         while self.held.len() > held
             && let Some((at, mut record)) = self.held.take(Moment::MAX)
         {
@@ -208,11 +254,11 @@ mod tests {
     }
 
     fn read(texts: &[&str]) -> (Vec<u64>, ReadCounts) {
-        let mut reader = LogReader::new("g");
+        let mut reader = LogReader::new(&LogSelection { gate: "g".to_owned(), caller: None });
         let mut arrivals = Vec::new();
         let mut each = |record: &Record| arrivals.push(record.at.as_nanos() / NANOS_PER_MILLI);
         for text in texts {
-            reader.file("calls.jsonl", &mut text.as_bytes(), &mut each).expect("it is in memory");
+            reader.file("calls.jsonl", &mut text.as_bytes(), &mut each);
         }
         reader.pass_on(0, &mut each);
         (arrivals, reader.counts)
@@ -240,7 +286,8 @@ mod tests {
         // The second process started 60 s after the first, and counts from there.
         let newer = format!("{}{}", line(1000, 161_000, "g"), line(3000, 163_002, "g"));
         let older = format!("{}{}", line(50_000, 150_000, "g"), line(55_000, 155_001, "g"));
-        assert_eq!(read(&[&newer, &older]).0, [0, 5000, 11_000, 13_000]);
+        let (arrivals, counts) = read(&[&newer, &older]);
+        assert_eq!((&arrivals[..], counts.length), (&[0, 5000, 11_000, 13_000][..], Duration::from_secs(13)));
     }
 
     #[test]

@@ -80,6 +80,7 @@ pub fn remarks(read: &ReadCounts) -> Vec<String> {
     let others: u64 = read.other_gates.values().sum();
     let names: Vec<&str> = read.other_gates.keys().map(String::as_str).collect();
     say(others, &format!("lines are of other gates: {}.", names.join(", ")));
+    say(read.other_callers, "calls are of other callers.");
     say(read.aside, "calls never came to a limit (no connection, or answered with another's answer) and are left out.");
     say(read.late, "calls were so far out of order that they are replayed late.");
     say(read.unreadable, &format!("lines cannot be read: {}.", read.examples.join("; ")));

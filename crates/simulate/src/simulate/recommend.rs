@@ -1,0 +1,161 @@
+//! `tidegate recommend`: the smallest bucket under which no recorded call would have waited long.
+//!
+//! One pass over a log finds the smallest burst for each of many rates (`backlogs`). At most
+//! `rate + burst` calls leave in one second; the knee of the curve is the lowest rate at which that
+//! is within a tenth of its least. A [`replay`](super::replay) under the bucket then shows what the limiter would have done.
+
+mod backlogs;
+pub mod report;
+mod shape;
+
+use std::collections::VecDeque;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use self::backlogs::{Backlogs, usual_rates};
+use self::shape::Shape;
+use super::Limits;
+use super::replay::{Candidate, LogReader, LogSelection, ReadCounts, RecordedLog, ReplayError};
+use crate::limit::policy::{Adapt, BucketPolicy};
+use crate::moment::Moment;
+use crate::status::text::duration;
+
+pub use self::backlogs::CurvePoint;
+
+/// The demands on a recommended bucket.
+#[derive(Clone, Copy, Debug)]
+pub struct Goal {
+    /// The longest wait of a call.
+    pub wait: Duration,
+    /// The percentage of calls to expect on top of the recorded ones.
+    pub headroom: u32,
+}
+
+/// A recommended bucket.
+#[derive(Clone, Debug)]
+pub struct Recommendation {
+    /// The calls that it is for.
+    pub selection: LogSelection,
+    /// The recommended point of the curve.
+    pub knee: CurvePoint,
+    /// The smallest burst for each rate above the mean.
+    curve: Vec<CurvePoint>,
+    goal: Goal,
+    traffic: Traffic,
+    /// Counts of the read lines.
+    pub read: ReadCounts,
+}
+
+/// A reason to recommend nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum RecommendError {
+    /// The log has no such call.
+    #[error(transparent)]
+    Log(#[from] ReplayError),
+    /// The log is too short.
+    #[error(
+        "too little to recommend from: {0}; expected at least {LEAST_CALLS}, and an hour with whatever brings the most \
+         calls (a restart, a resync, a deployment)"
+    )]
+    TooLittle(String),
+    /// A limit had shaped the log.
+    #[error(
+        "a limit had shaped this log, so its peaks are not the clients' own: {0}; \
+         record again without it (shadow = true at a gate, QPS = -1 in client-go)"
+    )]
+    Shaped(String),
+}
+
+/// Recommends a bucket for the selected calls, read as a gate with these limits would read them.
+///
+/// # Errors
+/// The log has no such call, is too short, or was shaped by a limit.
+pub fn recommend(
+    recorded: Vec<RecordedLog<'_>>,
+    selection: &LogSelection,
+    limits: &Limits,
+    goal: Goal,
+) -> Result<Recommendation, RecommendError> {
+    let mut reader = LogReader::new(selection);
+    let mut gate = Candidate::new(limits);
+    let largest = limits.gate.policy.bucket.map_or(1, |bucket| bucket.largest_cost.get());
+    let mut backlogs = Backlogs::new(usual_rates(), goal.headroom, largest);
+    let mut shape = Shape::default();
+    let mut traffic = Traffic::default();
+    reader.files(recorded, &mut |record| {
+        let cost = gate.tokens(record);
+        if cost == 0 {
+            return traffic.exempt += 1;
+        }
+        traffic.count(record.at, cost);
+        backlogs.arrive(record.at, cost);
+        shape.count(record);
+    })?;
+    let LogReader { selection, counts: read, .. } = reader;
+    let much = format!("{} calls that take tokens, in {}", traffic.calls, duration(read.length.as_secs_f64()));
+    let too_little = RecommendError::TooLittle(much);
+    if read.length < LEAST_TIME || traffic.calls < LEAST_CALLS {
+        return Err(too_little);
+    }
+    if let Some(limit) = shape.limit() {
+        return Err(RecommendError::Shaped(limit));
+    }
+    // At a rate below the mean the backlog grows for as long as calls come.
+    let mean = traffic.tokens.saturating_mul(100 + u64::from(goal.headroom)) / read.length.as_secs();
+    let curve: Vec<_> = backlogs.curve(goal.wait).into_iter().filter(|point| u64::from(point.rate) > mean).collect();
+    let least = curve.iter().map(|point| point.most()).min().unwrap_or_default();
+    let knee = curve.iter().find(|point| point.most() * 10 <= least * 11).copied().ok_or(too_little)?;
+    Ok(Recommendation { selection, knee, curve, goal, traffic, read })
+}
+
+/// The counts of the calls.
+#[derive(Clone, Debug, Default)]
+struct Traffic {
+    /// The calls that take tokens.
+    calls: u64,
+    tokens: u64,
+    /// The other calls.
+    exempt: u64,
+    /// The calls of the last second that take tokens.
+    second: VecDeque<Moment>,
+    /// The most calls in one second.
+    peak: usize,
+}
+
+// === impl Traffic ===
+
+impl Traffic {
+    fn count(&mut self, at: Moment, cost: u16) {
+        self.calls += 1;
+        self.tokens += u64::from(cost);
+        while self.second.front().is_some_and(|first| at.since(*first) >= Duration::from_secs(1)) {
+            self.second.pop_front();
+        }
+        self.second.push_back(at);
+        self.peak = self.peak.max(self.second.len());
+    }
+}
+
+// === impl Limits ===
+
+impl Limits {
+    /// Returns the limits with another bucket for the whole gate.
+    #[must_use]
+    pub fn with_bucket(&self, point: CurvePoint) -> Self {
+        let mut limits = self.clone();
+        let policy = &mut limits.gate.policy;
+        let burst = u32::try_from(point.burst).ok().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MAX);
+        let new = BucketPolicy::new(point.in_a_second(), burst);
+        let BucketPolicy { rate, adapt, largest_cost, counts_costs, .. } = policy.bucket.unwrap_or(new);
+        let adapt = adapt.map(|adapt| Adapt { floor: adapt.floor.min(new.rate) });
+        policy.bucket = Some(BucketPolicy { adapt, largest_cost, counts_costs, ..new });
+        // `rate = "auto"` is a part of the bucket's rate.
+        let opening = policy.retry_bucket.iter_mut().filter(|retries| retries.opens);
+        opening.for_each(|retries| retries.rate *= new.rate / rate);
+        limits
+    }
+}
+
+/// The least log to recommend from.
+const LEAST_TIME: Duration = Duration::from_secs(3600);
+const LEAST_CALLS: u64 = 100;

@@ -1,0 +1,64 @@
+//! `tidegate recommend`: finds the smallest bucket under which recorded calls would not have waited.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::simulate::{limits_of, open};
+use super::{Failure, show};
+use crate::api::duration;
+use crate::simulate::recommend::{Goal, recommend, report};
+use crate::simulate::replay::{self, LogSelection};
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  tidegate recommend calls.jsonl.1 calls.jsonl --config tidegate.toml
+  tidegate recommend audit.log --caller my-operator --wait 1s
+
+Record an hour at least, with shadow = true and whatever brings the most calls:
+a restart, a resync, a deployment.";
+
+/// The logs, and the demands on the bucket.
+#[derive(Clone, Debug, Args)]
+pub(super) struct Options {
+    /// A gate's log of calls (log.calls), or kube-apiserver's audit log; once for each rotated file
+    #[arg(required = true, value_name = "LOG")]
+    logs: Vec<PathBuf>,
+    /// The longest wait of a call
+    #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = time)]
+    wait: Duration,
+    /// Room for so many percent more calls than were recorded
+    #[arg(long, value_name = "PERCENT", default_value_t = 25, value_parser = clap::value_parser!(u32).range(0..=1000))]
+    headroom: u32,
+    /// Only calls of this program (user agent) or user
+    #[arg(long, value_name = "NAME")]
+    caller: Option<String>,
+    /// The configuration of the gate: its classes, costs and other limits [default: those of a new gate]
+    #[arg(long, short, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The gate, if the log or the configuration has several
+    #[arg(long, value_name = "NAME")]
+    gate: Option<String>,
+}
+
+pub(super) fn run(options: &Options) -> Result<(), Failure> {
+    let of_gate = options.config.as_ref().map(|file| limits_of(file, options.gate.as_deref(), None)).transpose()?;
+    let gate = of_gate.as_ref().map(|limits| limits.gate.name.to_string()).or_else(|| options.gate.clone());
+    let selection = LogSelection { gate: gate.unwrap_or_default(), caller: options.caller.clone() };
+    let limits = of_gate.unwrap_or_else(crate::simulate::usual);
+    let Options { wait, headroom, .. } = *options;
+    let found = recommend(open(&options.logs)?, &selection, &limits, Goal { wait, headroom })?;
+    let replays = replay::replay(open(&options.logs)?, &found.selection, &[limits.with_bucket(found.knee)])?;
+    let mut sentences = vec![format!("{}.", report::replayed(&found, &replays))];
+    sentences.extend(replay::report::remarks(&found.read));
+    let mut text = format!("{}\n{}", report::curve(&found), report::toml(&found));
+    for sentence in sentences {
+        text.push_str(&format!("\n{}\n", show::wrapped(&sentence, show::Screen::of_stdout().width())));
+    }
+    Ok(show::text(&text)?)
+}
+
+fn time(text: &str) -> Result<Duration, &'static str> {
+    duration::read(text).ok_or("expected a time such as 100ms or 2s")
+}
