@@ -212,7 +212,7 @@ fn a_relapse_costs_no_more_retries_than_the_bucket_has_for_a_minute_of_failures(
             "length=93s".to_owned(),
         ];
         let builtin = simulate::find("recovery").expect("it is built in");
-        let mut setup = builtin.set_up(&numbers).ok().expect("these numbers make sense");
+        let Ok(mut setup) = builtin.set_up(&numbers) else { panic!("these numbers make sense") };
         let mut second = setup.scenario.upstream.failures[0].clone();
         second = FailureSpan { from: seconds(33), to: seconds(93), ..second };
         let before = retries_in_vain(&setup);
