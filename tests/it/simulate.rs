@@ -7,6 +7,7 @@ mod live;
 mod recommended;
 mod recovery;
 mod replayed;
+mod seats;
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,0 +1,75 @@
+//! The default gate before an API server of 20 seats with a webhook of 50 ms: it finds what the API
+//! bears, and nobody beside it waits.
+
+use serde_json::Value;
+use tidegate::config;
+use tidegate::config::scenario::{self, Scenario};
+use tidegate::simulate::{self, Limits};
+
+/// More workers than the API has seats and places for waiting calls, so that without a limit most of
+/// their calls are rejected.
+fn scenario(operators: usize) -> Scenario {
+    let folder = tempfile::tempdir().expect("a temporary folder can be made");
+    let file = folder.path().join("seats.toml");
+    let text = format!(
+        "length = \"3m\"\n[upstream]\nlatency = \"50ms\"\nseats = 20\n\
+         [[controllers]]\nname = \"operator\"\nresource = \"widgets\"\nobjects = 20000\nworkers = 1000\nchanges = 500\n\
+         replicas = {operators}\n\
+         [[controllers]]\nname = \"neighbour\"\nresource = \"secrets\"\nobjects = 100\nworkers = 5\nchanges = 5\ngate = 0\n\
+         [[leases]]\n"
+    );
+    std::fs::write(&file, text).expect("the folder is ours");
+    scenario::load(&file).expect("it has no problems")
+}
+
+/// Plays it under a gate with these limits, and returns the report.
+fn play(scenario: &Scenario, more: &str) -> Value {
+    let text = format!("[gates.k]\nupstream = \"in_cluster\"\n{more}");
+    let loaded = config::load_text("f".to_owned(), text, &[]).expect("it is right");
+    let gate = loaded.settings.gates.into_values().next().expect("there is one");
+    let run = simulate::play(scenario, &Limits { name: more.to_owned(), gate });
+    simulate::report::json(&[run])[0].take()
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().expect("a number")
+}
+
+fn done(run: &Value) -> f64 {
+    number(&run["controllers"][0]["reconciled"]["count"])
+}
+
+/// The seconds from change to reconciled of the neighbour, who is the last; of a hundred 99 are less.
+fn neighbour(run: &Value) -> f64 {
+    let controllers = run["controllers"].as_array().expect("a list");
+    number(&controllers.last().expect("the neighbour")["reconciled"]["p99"])
+}
+
+#[test]
+fn the_default_uses_what_the_api_bears_and_nobody_beside_it_waits() {
+    let scenario = scenario(1);
+    let default = play(&scenario, "");
+    let best = [350, 395].map(|rate| done(&play(&scenario, &format!("bucket = {{ rate = {rate}, burst = 100 }}\n"))));
+    let best = best.into_iter().fold(0.0, f64::max);
+    assert!(done(&default) >= 0.95 * best, "{} of {best}", done(&default));
+    let operator = &default["controllers"][0];
+    assert!(number(&operator["failed"]) <= 0.02 * number(&operator["sent"]), "{operator}");
+    let mut alone = scenario.clone();
+    alone.controllers.remove(0);
+    let alone = neighbour(&play(&alone, ""));
+    assert!(neighbour(&default) <= 1.2 * alone, "{}, alone {alone}", neighbour(&default));
+    let lease = &default["leases"][0];
+    assert!(number(&lease["lost"]) < 0.5 && number(&lease["longest"]) < 3.0, "{lease}");
+}
+
+#[test]
+fn three_default_gates_get_equal_parts() {
+    let run = play(&scenario(3), "");
+    let operators = &run["controllers"].as_array().expect("a list")[..3];
+    let done: Vec<f64> = operators.iter().map(|row| number(&row["reconciled"]["count"])).collect();
+    let sum: f64 = done.iter().sum();
+    let jain = sum * sum / (3.0 * done.iter().map(|done| done * done).sum::<f64>());
+    assert!(jain >= 0.95, "{done:?}");
+    let of = |key: &str| operators.iter().map(|row| number(&row[key])).sum::<f64>();
+    assert!(of("failed") <= 0.02 * of("sent"), "{operators:?}");
+}
