@@ -31,11 +31,19 @@ impl Response<'_> {
 
 fn duration(value: &HeaderValue, response: &Response<'_>) -> Option<Duration> {
     let text = value.to_str().ok()?.trim();
-    if let Some(seconds) = fields::digits(text) {
-        return Some(Duration::from_secs(seconds));
+    if let Some(seconds) = seconds(text) {
+        // Without a clock a time of day is a very long wait.
+        return fields::reset(seconds, response).or_else(|| Some(Duration::from_secs(seconds)));
     }
     let at = httpdate::parse_http_date(text).ok()?;
     Some(at.duration_since(fields::date(response)?).unwrap_or(Duration::ZERO))
+}
+
+/// Reads seconds, and rounds a fraction up.
+fn seconds(text: &str) -> Option<u64> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
+    let more = u64::from(fields::digits(fraction)? > 0);
+    Some(fields::digits(whole)?.saturating_add(more))
 }
 
 #[cfg(test)]
@@ -73,10 +81,18 @@ mod tests {
             ("120", Some(120)),
             (" 5 ", Some(5)),
             ("007", Some(7)),
-            ("99999999999999999999999", Some(u64::MAX)),
+            ("999999999", Some(999_999_999)),
             ("-5", None),
             ("+5", None),
-            ("1.5", None),
+            ("1.5", Some(2)),
+            ("30.0", Some(30)),
+            ("0.5", Some(1)),
+            ("0.000001", Some(1)),
+            (".5", None),
+            ("1.", None),
+            ("1.5.0", None),
+            ("1,5", None),
+            ("1e3", None),
             ("5s", None),
             ("", None),
             ("soon", None),
@@ -84,6 +100,22 @@ mod tests {
             assert_eq!(of(&[value], None), expected, "{value:?}");
         }
         assert_eq!(of(&["3", "x", "9"], None), Some(9));
+    }
+
+    #[test]
+    fn from_a_thousand_million_on_it_is_a_time_of_day() {
+        let sent = Some("Thu, 26 Nov 2026 10:00:00 GMT"); // 1795687200
+        for (value, expected) in [
+            ("1795687230", Some(31)),
+            ("1795687230.5", Some(32)),
+            ("1795687230000", Some(31)),
+            ("1795687199", Some(0)),
+            ("1000000000", Some(0)),
+        ] {
+            assert_eq!(of(&[value], sent), expected, "{value}");
+        }
+        assert_eq!(of(&["1795687230"], None), Some(1_795_687_230), "no clock to read it by");
+        assert_eq!(of(&["99999999999999999999999"], sent), Some(u64::MAX / 1000 - 1_795_687_200 + 1));
     }
 
     #[test]
