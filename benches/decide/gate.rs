@@ -4,7 +4,8 @@ use std::fmt::{self, Display};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use tidegate::api::{Answer, Group, Key, Outcome, Pause, PauseLength, Scope};
+use tidegate::api::{Answer, Group, Key, Outcome, Pause, PauseLength};
+use tidegate::limit::outcome::Charged;
 use tidegate::limit::policy::{InFlight, SharedPolicy};
 use tidegate::limit::{Arrival, Claim, ClassId, Flow, Limiter, Permit, Policy, Receipt, Ticket, Verdict, Walk};
 use tidegate::moment::Moment;
@@ -113,6 +114,7 @@ impl Gate {
                 members: 1,
                 rivals: 0,
                 pause: None,
+                quotas: Vec::new(),
             };
             self.limiter.answered(ask.asked, Ok(answer), self.now, self.now);
         }
@@ -200,7 +202,7 @@ impl Gate {
     pub(crate) fn answered_with_pause(&mut self, permit: Permit, length: PauseLength) {
         // Its slot is never released.
         let (_, receipt, _) = permit.admit(());
-        let pause = Some(Pause { scope: Scope::Gate, length });
+        let pause = Some(Pause { charged: Charged::All, length });
         let answer = Answer { pause, ..Answer::new(Outcome::Neutral, Some(429)) };
         self.limiter.finish(receipt, answer, None, &String::new, self.now);
         self.follow_up();

@@ -45,7 +45,7 @@ fuzz_target!(|bytes: &[u8]| {
         for ask in limiter.take_asks(now) {
             asks += 1;
             let later = now + Duration::from_millis(3);
-            let fits = answer.filter(|answer| answer.granted <= ask.wish.most());
+            let fits = answer.clone().filter(|answer| answer.granted <= ask.wish.most());
             limiter.answered(ask.asked, fits.ok_or(StoreFailure::Wrong), now, later);
             now = later;
         }

@@ -11,6 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{Gates, ProcessState, StateError};
 use crate::api::Key;
+use crate::limit::quota::{QuotaId, ResourceId};
 use crate::limit::snapshot::{FrozenKey, FrozenLimiter, FrozenPart, FrozenPause, Levels};
 
 #[derive(Serialize, Deserialize)]
@@ -25,9 +26,9 @@ struct GateText {
 #[derive(Serialize, Deserialize)]
 struct KeyText([u64; 3], u32, Option<u16>, [u64; 3]);
 
-/// The part of the gate, and the milliseconds left and grown.
+/// Holder and resource, and the milliseconds left and grown.
 #[derive(Serialize, Deserialize)]
-struct PauseText(#[serde(with = "PartText")] FrozenPart, u64, u64);
+struct PauseText([u64; 2], u64, u64);
 
 /// The part of the gate, the levels of the whole and of the parts, and the number of members.
 #[derive(Serialize, Deserialize)]
@@ -39,8 +40,6 @@ enum PartText {
     Gate,
     Retries,
     Class(Arc<str>),
-    Credential(u64),
-    OtherCredentials,
 }
 
 /// Writes a state as bytes.
@@ -108,7 +107,10 @@ impl From<&FrozenLimiter> for GateText {
             let times = [frozen.ready, frozen.named, frozen.forget].map(millis);
             KeyText([object, collection, facet], frozen.failures, frozen.status, times)
         };
-        let pause = |pause: &FrozenPause| PauseText(pause.of.clone(), millis(pause.left), millis(pause.grown));
+        let pause = |pause: &FrozenPause| {
+            let QuotaId { holder, resource: ResourceId(resource) } = pause.quota;
+            PauseText([holder, resource], millis(pause.left), millis(pause.grown))
+        };
         let bucket = |(part, levels): &(FrozenPart, Levels)| {
             BucketText(part.clone(), levels.whole, levels.parts.clone(), levels.members)
         };
@@ -126,8 +128,8 @@ impl From<GateText> for FrozenLimiter {
             let [ready, named, forget] = times.map(Duration::from_millis);
             FrozenKey { key: Key { object, collection, facet }, failures, status, ready, named, forget }
         };
-        let pause = |PauseText(of, left, grown)| FrozenPause {
-            of,
+        let pause = |PauseText([holder, resource], left, grown)| FrozenPause {
+            quota: QuotaId { holder, resource: ResourceId(resource) },
             left: Duration::from_millis(left),
             grown: Duration::from_millis(grown),
         };

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use super::*;
 use crate::api::Key;
+use crate::limit::quota::{QuotaId, ResourceId};
 use crate::limit::snapshot::{FrozenKey, FrozenPart, FrozenPause, Levels};
 
 fn some(keys: u64) -> ProcessState {
@@ -18,11 +19,12 @@ fn some(keys: u64) -> ProcessState {
         named: Duration::ZERO,
         forget: 600 * second,
     };
-    let pause = |of| FrozenPause { of, left: 600 * second, grown: second };
+    let pause = |quota| FrozenPause { quota, left: 600 * second, grown: second };
+    let core = QuotaId { holder: u64::MAX, resource: ResourceId::named("core") };
     let levels = Levels { whole: -2.5, parts: vec![(u64::MAX, 0.25)], members: 3 };
     let frozen = FrozenLimiter {
         keys: (0..keys).map(key).collect(),
-        pauses: vec![pause(FrozenPart::Gate), pause(FrozenPart::Credential(9)), pause(FrozenPart::OtherCredentials)],
+        pauses: vec![pause(QuotaId::ALL), pause(core)],
         buckets: vec![(FrozenPart::Class("ec2".into()), levels.clone()), (FrozenPart::Retries, levels)],
     };
     ProcessState {

@@ -129,7 +129,6 @@ fn github_meters_what_changes_things() {
     let signals = gate.answers.throttling;
     assert_eq!(signals.honour, [Signal::RetryAfter, Signal::Github].into_iter().collect());
     assert_eq!((signals.scope, signals.reserve, signals.max_pause.as_secs()), (Scope::Credential, 0.1, 65 * 60));
-    assert_eq!(gate.policy.pause_scope, Scope::Credential);
     for (line, expected) in [
         ("GET /repos/a/b", "default"),
         ("POST /repos/a/b/issues", "creates"),

@@ -848,11 +848,11 @@ fn a_rate_gives_way_no_further_than_its_floor() {
 
 #[test]
 fn who_pauses_and_whether_writes_go_one_by_one_is_the_gates() {
-    let policy =
-        |more: &str| load(&format!("{SMALLEST}{more}"), &[]).unwrap().settings.gates["kubernetes"].policy.clone();
-    assert_eq!((policy("").pause_scope, policy("").one_at_a_time), (Scope::Key, false));
-    assert_eq!(policy("signals.scope = \"credential\"").pause_scope, Scope::Credential);
-    assert!(policy("one_at_a_time = true").one_at_a_time);
+    let gate = |more: &str| load(&format!("{SMALLEST}{more}"), &[]).unwrap().settings.gates["kubernetes"].clone();
+    let scope = |more: &str| gate(more).answers.throttling.scope;
+    assert_eq!((scope(""), gate("").policy.one_at_a_time), (Scope::Key, false));
+    assert_eq!(scope("signals.scope = \"credential\""), Scope::Credential);
+    assert!(gate("one_at_a_time = true").policy.one_at_a_time);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 mod aws;
 mod azure;
 mod github;
+mod rows;
 mod tokens;
 mod town;
 

@@ -22,9 +22,9 @@ mod selector;
 pub mod signals;
 
 pub use self::call::{Call, Verb};
-pub use self::outcome::{Failures, PausePolicy, Rejection};
+pub use self::outcome::{Failures, PausePolicy, Rejection, Scope};
 pub use self::query::query_pairs;
 pub(crate) use self::query::unescape;
 pub use self::signals::{Signal, Signals};
 pub use crate::limit::key::{Group, Key, facet, written_facet};
-pub use crate::limit::outcome::{Answer, Outcome, Pause, PauseLength, Removal, Scope};
+pub use crate::limit::outcome::{Answer, Outcome, Pause, PauseLength, Removal};

@@ -20,6 +20,7 @@ use crate::api::{Call, Group, Verb, apply, external, kubernetes};
 use crate::dialect::{Dialect, Form, Head, Words};
 use crate::limit::ClassId;
 use crate::limit::policy::Per;
+use crate::limit::quota::QuotaHint;
 
 mod caller;
 mod classified;
@@ -33,7 +34,7 @@ mod matcher;
 mod parts;
 mod salt;
 
-pub use self::caller::CallerSplits;
+pub use self::caller::{CallerSplits, QuotaRules};
 pub use self::cost::{CostBy, CostReader};
 pub use self::everywhere::number_of_origin;
 pub use self::flow::{FairBy, FlowName};
@@ -107,6 +108,8 @@ pub struct ClassifiedCall {
     pub flow: u64,
     /// The salted hash of the credential, account or action for split limits; 0 without a split.
     pub credential: u64,
+    /// Its quota, as far as its head tells.
+    pub quota: QuotaHint,
     /// The name of its client, if the gate knows its clients.
     pub client: Option<Arc<str>>,
     /// The call in its provider's terms, on a gate with a dialect.
@@ -224,6 +227,7 @@ impl Rules {
         let traits = self.traits(class);
         let caller = CallerFacts { dialect: self.dialect, words: words.as_deref(), request: *head, hasher };
         let credential = self.splits.identity(class, &caller);
+        let quota = self.splits.quota(class, &caller);
         let cost = traits.cost.of(&subject);
         let form = words.as_deref().and_then(|words| self.dialect.form(head, words));
         let fair = FlowParty { by: self.fair_by, identity: caller.fair_to(self.fair_by) };
@@ -263,6 +267,7 @@ impl Rules {
             class,
             flow,
             credential,
+            quota,
             client: None,
             words,
             cost,

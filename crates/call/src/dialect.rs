@@ -21,6 +21,7 @@ use http::header::{AsHeaderName, CONTENT_TYPE};
 use http::{HeaderMap, Method, Uri};
 
 pub use self::aws::{Protocol, ServiceName, service_names};
+pub(crate) use self::github::resource as github_resource;
 pub use self::grpc::is_grpc;
 pub use self::identity::{TokenBody, signing_key_id};
 pub use self::refusal::{Denial, DenialResponse, Form};
@@ -139,6 +140,16 @@ impl Dialect {
             Self::Aws => [&words.service, &words.region],
             Self::Azure => [words.action.split('/').next().unwrap_or_default(), ""],
             Self::Google | Self::Github => [&words.service, ""],
+        }
+    }
+
+    /// Returns the resource of a call's quota, in its provider's word; empty if it is not known.
+    pub(crate) fn resource(self, head: &Head<'_>, words: &Words) -> String {
+        match self {
+            Self::Azure => azure::resource(head, words),
+            Self::Github => words.service.clone(),
+            Self::Aws | Self::Google if !words.service.is_empty() => self.quota(words).join("/"),
+            Self::Aws | Self::Google | Self::Plain => String::new(),
         }
     }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{BucketId, ClassId, Demand, KeyId, Lasts, Reason, Requirements};
 use crate::key::{Group, Key};
 use crate::moment::Moment;
+use crate::quota::CallQuota;
 
 /// The limiter's facts about a call.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +31,7 @@ pub(crate) struct QueueKey {
     pub(crate) mode: Mode,
     /// Zero unless its limits are split by credential.
     pub(crate) credential: u64,
+    pub(crate) quota: CallQuota,
 }
 
 /// The facts behind a call's requirements, besides its class.

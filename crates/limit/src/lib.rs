@@ -97,6 +97,7 @@ pub mod moment;
 pub mod outcome;
 pub mod permit;
 pub mod policy;
+pub mod quota;
 pub mod refusal;
 pub mod sketch;
 pub mod verdict;
@@ -135,11 +136,12 @@ pub(crate) use self::refusal::{Cause, Why};
 pub use self::refusal::{KeyEnd, KeyState, Reason, Refusal};
 pub(crate) use self::refusals::Outlook;
 pub use self::resources::{
-    Ask, AskId, BucketPart, Fallback, Ledger, Questions, SharedLimits, StoreAnswer, StoreFailure, TokenTally, Wish,
+    Ask, AskId, BucketPart, Fallback, Ledger, MOST_PAUSES, PauseNotice, Questions, SharedLimits, StoreAnswer,
+    StoreFailure, TokenTally, Wish,
 };
 pub(crate) use self::resources::{
-    Block, Bucket, BucketId, Charges, Demand, Lasts, News, Origin, Owner, PauseTarget, Pauses, Requirements, Resources,
-    SlotShare, Slots, Turn, Want,
+    Block, Bucket, BucketId, Charges, Demand, Lasts, News, Origin, Owner, Pauses, Requirements, Resources, SlotShare,
+    Slots, Turn, Want,
 };
 pub(crate) use self::rules::Rules;
 pub use self::verdict::{Arrival, Claim, Flow, Ticket, Verdict};

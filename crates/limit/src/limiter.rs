@@ -20,7 +20,8 @@ use std::sync::atomic::AtomicUsize;
 pub use self::operator::{Preview, Walk};
 use crate::key::{Group, Key};
 use crate::moment::Moment;
-use crate::outcome::{Answer, Scope};
+use crate::outcome::{Answer, Charged};
+use crate::quota::ResourceId;
 use crate::{
     Arrival, Ask, AskId, Claim, DroppedRequests, KeyEnd, KeyStage, Keys, Permit, Policy, Questions, Queues, Receipt,
     Refusal, Resources, Rules, Slot, StoreFailure, SweepNews, Ticket, Verdict, Work, resources,
@@ -306,11 +307,18 @@ impl Limiter {
 
     /// Records how many calls are `left` of the upstream's quota, as the answer to a call says.
     ///
-    /// If `scope` covers the calls of a shared bucket, and the call has spent a token of it, then
-    /// the quota is that bucket's, and the gates that share it learn of it.
-    pub fn note_left(&mut self, of: &Receipt, scope: Scope, left: u32, now: Moment) {
+    /// If the call has spent a token of a shared bucket, its class's or the gate's, then the quota is
+    /// that bucket's, and the gates that share it learn of it.
+    pub fn note_left(&mut self, of: &Receipt, charged: Charged, left: u32, now: Moment) {
         let now = self.catch_up(now);
-        self.parts.note_left(of, scope, left, now);
+        self.parts.note_left(of, charged, left, now);
+    }
+
+    /// Learns from an answer what the calls of this action are charged to
+    /// ([`Receipt::was_predicted`]).
+    pub fn learn_resource(&mut self, of: &Receipt, action: u64, word: ResourceId, now: Moment) {
+        let now = self.catch_up(now);
+        self.parts.resources.pauses.learn(action, word, of.call().demand.quota, now);
     }
 
     // --- the operator

@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use crate::quota::ResourceId;
+
 /// The meaning of a response for its key (docs/internals/design.md, "Outcomes").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -51,27 +53,27 @@ pub enum Removal {
     Object,
 }
 
-/// A pause of calls beyond the key, as the upstream asks for it.
+/// A pause of calls beyond the key, as the upstream asks for it: of the call's holder, for what the
+/// call was charged to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pause {
-    /// The calls to stop.
-    pub scope: Scope,
+    /// The resource without more.
+    pub charged: Charged,
     /// Its length, from the response head on.
     pub length: PauseLength,
 }
 
-words! {
-    /// The scope of a pause.
-    pub enum Scope {
-        /// The calls of the same key, by [`Outcome::Throttled`] and never by a [`Pause`].
-        Key = "key",
-        /// The calls of the same class.
-        Class = "class",
-        /// The calls of the same credential.
-        Credential = "credential",
-        /// Every call of the gate that is not exempt.
-        Gate = "gate",
-    }
+/// The resource that an answer speaks of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Charged {
+    /// The whole API.
+    All,
+    /// The class of the call.
+    Class,
+    /// The resource of the call, as its request or earlier answers tell; else its class.
+    Predicted,
+    /// This one, in the upstream's word.
+    Named(ResourceId),
 }
 
 /// The length of a pause, or of the wait of a single call.
@@ -80,7 +82,7 @@ pub enum PauseLength {
     /// The upstream named it.
     Known(Duration),
     /// The upstream named none: `first`, then twice as long each time it happens again before a
-    /// success in the scope, up to `most`.
+    /// success of the quota, up to `most`.
     Growing {
         /// The first length.
         first: Duration,

@@ -7,6 +7,7 @@ use super::{CallFacts, ClassId, Grant, Keys, Reason, SlotShare};
 use crate::key::{Group, Key};
 use crate::moment::Moment;
 use crate::outcome::Answer;
+use crate::quota::ResourceId;
 
 /// The admission of a call, until it is sent or retracted.
 #[derive(Debug)]
@@ -86,6 +87,11 @@ impl Receipt {
     /// Returns the time the call waited and the main reason for it, if it waited at all.
     pub fn waited(&self) -> Option<(Reason, Duration)> {
         self.grant().waited
+    }
+
+    /// True if the call was expected to be charged to this resource.
+    pub fn was_predicted(&self, word: ResourceId) -> bool {
+        self.call().demand.quota.word == word
     }
 
     /// Settles a receipt without the limiter's lock, if the outcome changes nothing: usually the

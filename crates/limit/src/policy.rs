@@ -10,7 +10,6 @@ use std::time::Duration;
 
 pub use self::per::Per;
 pub use self::shared::{Outage, SharedId, SharedPolicy};
-use crate::outcome::Scope;
 use crate::sketch::PerKey;
 
 mod per;
@@ -40,8 +39,6 @@ pub struct Policy {
     pub in_flight: Option<InFlight>,
     /// The most keys remembered; past it the key with least left to wait is dropped.
     pub max_keys: usize,
-    /// The widest scope of pauses; queues are split by credential if it is.
-    pub pause_scope: Scope,
     /// True if at most one write of a key may be past the key stage, failing or not.
     pub one_at_a_time: bool,
     /// True if a retry is refused after as long as failed calls take, at most its `hold`. A
@@ -226,7 +223,6 @@ impl Default for Policy {
             queue: QueuePolicy::default(),
             in_flight: None,
             max_keys: 1000,
-            pause_scope: Scope::Key,
             one_at_a_time: false,
             slow_refusals: false,
             classes: vec![ClassPolicy { name: "default".into(), ..ClassPolicy::default() }],
@@ -273,14 +269,13 @@ impl Policy {
         iter::successors(Some(class), outer).take(self.classes.len() + 1)
     }
 
-    /// True if any bucket, slot or pause of a class is split by an identity, so that its queues must
+    /// True if any bucket or slot of a class is split by an identity, so that its queues must
     /// be split too.
     pub(crate) fn splits_by_credential(&self, class: ClassId) -> bool {
         let is_split = |per: Option<Per>| per.is_some_and(Per::is_by_identity);
         let bucket = |bucket: Option<BucketPolicy>| is_split(bucket.map(|bucket| bucket.per));
         let slots = |slots: Option<InFlight>| is_split(slots.map(|slots| slots.per));
-        self.pause_scope == Scope::Credential
-            || bucket(self.bucket)
+        bucket(self.bucket)
             || bucket(self.retry_bucket)
             || slots(self.in_flight)
             || slots(self.class(class).in_flight)

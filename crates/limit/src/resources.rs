@@ -18,12 +18,12 @@ pub(crate) use self::buckets::{Buckets, Owner};
 pub use self::buckets::{Gap, Levels};
 pub(crate) use self::demand::{Block, BucketId, Charges, Demand, Lasts, Requirements, SlotShare, Turn};
 pub(crate) use self::opening::Valve;
+pub use self::pauses::{FrozenPause, PauseView};
 pub(crate) use self::pauses::{Origin, Pauses};
-pub use self::pauses::{PauseTarget, PauseView};
 pub(crate) use self::refund::Refunds;
 pub use self::shared::{
-    Ask, AskId, BucketPart, Fallback, Ledger, Questions, SharedLimits, SharedView, StoreAnswer, StoreFailure,
-    TokenTally, Wish,
+    Ask, AskId, BucketPart, Fallback, Ledger, MOST_PAUSES, PauseNotice, Questions, SharedLimits, SharedView,
+    StoreAnswer, StoreFailure, TokenTally, Wish,
 };
 pub(crate) use self::shared::{News, Want};
 pub(crate) use self::slots::Slots;
@@ -67,7 +67,8 @@ impl Resources {
     pub(super) fn requirements(&mut self, policy: &Policy, demand: &Demand, retry: bool, now: Moment) -> Requirements {
         let class = policy.class(demand.class);
         let mut charges = Charges::default();
-        if demand.lasts != Lasts::Long || class.meter_long_running {
+        let is_counted = !demand.quota.is_free();
+        if is_counted && (demand.lasts != Lasts::Long || class.meter_long_running) {
             if retry && policy.queue.combine == Combine::Sequential {
                 self.charge(&mut charges, Owner::Retries, Reason::RetryBucket, demand, now);
             }
@@ -86,7 +87,7 @@ impl Resources {
                 self.class_slots.of_mut(demand.class).share(flow, credential, now),
             ],
         };
-        Requirements { group: demand.group, shares, charges, credential: self.pauses.own(credential) }
+        Requirements { group: demand.group, shares, charges, quota: demand.quota }
     }
 
     /// Returns the retry bucket of a call, for a reservation.
@@ -97,7 +98,7 @@ impl Resources {
     /// Returns the end of a call's pauses, or `None` if they are over.
     pub(super) fn paused_until(&self, demand: &Demand, now: Moment) -> Option<Moment> {
         let pauses = &self.pauses;
-        let until = pauses.any(now).then(|| pauses.ends(demand.class, pauses.own(demand.credential)).all());
+        let until = pauses.any(now).then(|| pauses.ends(demand.class, demand.quota).all());
         until.filter(|until| *until > now)
     }
 
@@ -124,7 +125,7 @@ impl Resources {
 
     /// Returns the same for a call with room.
     pub(super) fn blocked_but_for_room(&self, needs: &Requirements, class: ClassId, now: Moment) -> Option<Block> {
-        let paused = self.pauses.ends(class, needs.credential);
+        let paused = self.pauses.ends(class, needs.quota);
         if paused.shared > now {
             return Some(Block { reason: Reason::Pause, until: paused.shared, own: false });
         }
@@ -161,7 +162,7 @@ impl Resources {
     /// Returns the moment since when all tokens of a call have been there and its pauses over.
     pub(super) fn there_since(&self, needs: &Requirements, class: ClassId, now: Moment) -> Moment {
         let tokens = needs.charges.iter().map(|charge| self.buckets.there_since(charge.bucket, now));
-        tokens.max().unwrap_or_default().max(self.pauses.ends(class, needs.credential).all())
+        tokens.max().unwrap_or_default().max(self.pauses.ends(class, needs.quota).all())
     }
 
     /// Takes all requirements. Returns the number of the take, for refunds.
@@ -269,7 +270,7 @@ impl Resources {
     pub(super) fn reconfigure(&mut self, policy: &Policy, origins: &Origins, now: Moment) {
         self.unblocked.clear();
         self.buckets.reconfigure(policy, origins, now);
-        self.pauses.reconfigure(policy, origins);
+        self.pauses.reconfigure(policy);
         self.gate_slots.reconfigure(policy.in_flight);
         self.uncounted = policy.uncounted.map(|uncounted| match self.uncounted.take() {
             Some(mut bucket) => {

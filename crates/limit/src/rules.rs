@@ -8,6 +8,7 @@ use super::{
 };
 use crate::key::Key;
 use crate::moment::Moment;
+use crate::quota::CallQuota;
 use crate::sketch::in_class;
 
 /// The limits in force.
@@ -76,7 +77,7 @@ impl Rules {
     }
 
     /// Returns the facts about an arriving call. An unknown class becomes the default class.
-    pub(crate) fn read(&self, arrival: &Arrival<'_>, now: Moment) -> CallFacts {
+    pub(crate) fn read(&self, arrival: &Arrival<'_>, quota: CallQuota, now: Moment) -> CallFacts {
         let exists = usize::from(arrival.class.0) < self.policy.classes.len();
         let class = if exists { arrival.class } else { self.policy.default_class() };
         let policy = self.policy.class(class);
@@ -85,7 +86,7 @@ impl Rules {
         let Arrival { flow, credential, group, .. } = *arrival;
         let lasts = Lasts::new(arrival.long_running, arrival.lists_first);
         CallFacts {
-            demand: Demand { class, flow: flow.id, credential, group, lasts, cost: arrival.cost },
+            demand: Demand { class, flow: flow.id, credential, quota, group, lasts, cost: arrival.cost },
             serial: *self.serials.of(class),
             key: arrival.key.filter(|_| !forgetful || alone),
             write: arrival.write,
@@ -194,8 +195,8 @@ impl Rules {
     /// Returns the key of a call's queue. Queues are split by credential where buckets, slots or
     /// pauses are.
     pub(crate) fn queue_key(&self, call: &CallFacts, retry: bool) -> QueueKey {
-        let Demand { class, flow, credential, group, lasts, .. } = call.demand;
+        let Demand { class, flow, credential, quota, group, lasts, .. } = call.demand;
         let credential = if self.policy.splits_by_credential(class) { credential } else { 0 };
-        QueueKey { class, flow, mode: Mode { group, lasts, retry }, credential }
+        QueueKey { class, flow, mode: Mode { group, lasts, retry }, credential, quota }
     }
 }

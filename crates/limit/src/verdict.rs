@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::{ClassId, Permit, Refusal, WaiterIndex};
 use crate::key::{Group, Key};
+use crate::quota::{QuotaHint, ResourceId};
 
 /// A flow: the calls of a class take turns by flow.
 #[derive(Clone, Copy, derive_more::Debug)]
@@ -28,8 +29,10 @@ pub struct Arrival<'a> {
     /// Set if the key comes from its body. Such a call does not count for its object's pace,
     /// because bodies are read only while a key of the collection fails.
     pub key_in_body: bool,
-    /// The client's credential as a salted hash, for limits and pauses per credential.
+    /// The client's credential as a salted hash, for limits per credential.
     pub credential: u64,
+    /// Its quota, for pauses.
+    pub quota: QuotaHint,
     /// Set if the call changes something. Such calls of a key can be made to go one at a time.
     pub write: bool,
     /// Set if the call changes nothing.
@@ -60,6 +63,7 @@ impl<'a> Arrival<'a> {
             key: None,
             key_in_body: false,
             credential: 0,
+            quota: QuotaHint { holder: 0, word: ResourceId::ALL, action: 0 },
             write: false,
             reads: false,
             group: Group::Short,

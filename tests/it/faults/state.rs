@@ -108,7 +108,7 @@ fn a_gate_killed_with_a_thousand_failing_keys_and_a_pause_tries_none_early_when_
         get(setup.port, &format!("/fails/hidden-{number}"));
     }
     get(setup.port, "/pause");
-    let all = |text: &str| text.matches("],1,500,").count() == KEYS && text.contains("\"pauses\":[[\"gate\",");
+    let all = |text: &str| text.matches("],1,500,").count() == KEYS && text.contains("\"pauses\":[[[0,0],");
     let text = setup.kept(all);
     gate.kill();
     assert!(!text.contains("hidden"), "no path is in the file");

@@ -198,6 +198,7 @@ impl City {
         let arrival = Arrival {
             key: classified.key.known(),
             credential: classified.credential,
+            quota: classified.quota,
             write: !classified.call.verb.is_read(),
             reads: classified.call.verb.is_read(),
             group: classified.group,

@@ -53,6 +53,7 @@ enum At {
     Http,
     Aws,
     Google,
+    Github,
 }
 
 /// A request at a gate.
@@ -93,6 +94,7 @@ impl Asked {
             At::Http => "kind = \"http\"\nupstream = \"https://x\"",
             At::Aws => "kind = \"http\"\nupstream = \"https://x\"\npreset = \"aws\"",
             At::Google => "kind = \"http\"\nupstream = \"https://x\"\ndialect = \"google\"",
+            At::Github => "kind = \"http\"\nupstream = \"https://x\"\ndialect = \"github\"",
         })
     }
 
@@ -284,6 +286,19 @@ fn of_external_apis() -> Vec<Way> {
             ],
         ),
         way(
+            "GET or HEAD of GitHub's `/rate_limit`: no pause either",
+            &[Unmetered],
+            vec![asked(At::Github, "GET /rate_limit"), asked(At::Github, "HEAD /api/v3/rate_limit?x=1")],
+            vec![
+                asked(At::Http, "GET /rate_limit"),
+                asked(At::Github, "POST /rate_limit"),
+                asked(At::Github, "GET /rate_limit/"),
+                asked(At::Github, "GET //rate_limit"),
+                asked(At::Github, "GET /rate_limit/../user"),
+                asked(At::Github, "GET /search/rate_limit"),
+            ],
+        ),
+        way(
             "SQS's `ReceiveMessage` with a `WaitTimeSeconds`",
             &[Unslotted],
             vec![receive("sqs"), asked(At::Aws, "GET /?Action=ReceiveMessage&WaitTimeSeconds=20").signed("sqs")],
@@ -438,6 +453,7 @@ fn arrival<'a>(call: &ClassifiedCall, key: Option<Key>) -> Arrival<'a> {
         key,
         key_in_body: call.key.needs_body(),
         credential: call.credential,
+        quota: call.quota,
         write: call.goes_alone,
         reads: call.reads(),
         group: call.group,

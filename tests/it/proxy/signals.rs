@@ -8,7 +8,9 @@ use http::Response;
 use http_body_util::{BodyExt, Full};
 use miniz_oxide::deflate::{compress_to_vec, compress_to_vec_zlib};
 use tidegate::api::{Scope, Signal};
-use tidegate::classify::{ApiKind, CallerSplits, FairBy, Matcher, PatternList, Rule, RuleMatch, Rules, Traits};
+use tidegate::classify::{
+    ApiKind, CallerSplits, FairBy, Matcher, PatternList, QuotaRules, Rule, RuleMatch, Rules, Traits,
+};
 use tidegate::limit::ClassId;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -242,11 +244,13 @@ async fn a_quota_that_is_used_up_but_for_the_reserve_pauses_its_credential() {
     let traits =
         |exempt| Traits { exempt, remembers: !exempt, strictness: 0, cost: tidegate::classify::CostBy::Number(1) };
     let rules = Rules::new(ApiKind::Http, FairBy::Resource, vec![traits(true), traits(false)], vec![exempt]);
-    let splits = CallerSplits { of_gate: Some(tidegate::limit::policy::Per::Credential), ..CallerSplits::default() };
+    let honour = [Signal::Github].into_iter().collect();
+    let quotas = QuotaRules { scope: Scope::Credential, honour };
+    let of_gate = Some(tidegate::limit::policy::Per::Credential);
+    let splits = CallerSplits { of_gate, quotas, ..CallerSplits::default() };
     let rules = rules.with_splits(splits);
     let proxy = before(backend.address, &[Signal::Github])
         .max_wait(Duration::from_secs(1))
-        .policy(|policy| policy.pause_scope = Scope::Credential)
         .with(|options| {
             options.gate.rules = Arc::new(rules);
             options.gate.answers.throttling.scope = Scope::Credential;
@@ -299,7 +303,6 @@ async fn a_refused_quota_pauses_more_than_its_key() {
     let backend = Backend::start(|_| async { quota(403, "0") }).await;
     let proxy = before(backend.address, &[Signal::Github])
         .max_wait(Duration::from_secs(1))
-        .policy(|policy| policy.pause_scope = Scope::Gate)
         .with(|options| options.gate.answers.throttling.scope = Scope::Gate)
         .start()
         .await;

@@ -89,7 +89,7 @@ async fn an_offered_upgrade_passes_no_pause() {
     });
     let backend = backend.await;
     let proxy = external(&backend).with(|options| options.gate.answers.throttling.scope = Scope::Gate);
-    let proxy = proxy.policy(|policy| policy.pause_scope = Scope::Gate).start().await;
+    let proxy = proxy.start().await;
     for call in 0..20 {
         let answer = offer(&proxy, &format!("GET /repos/{call}"), OFFERS[0]).await;
         assert_eq!(status(&answer), 429);

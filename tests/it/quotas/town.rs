@@ -243,6 +243,7 @@ impl<P: Provider> Town<P> {
         let arrival = Arrival {
             key: *key,
             credential: call.credential,
+            quota: call.quota,
             write: call.goes_alone,
             reads: call.reads(),
             cost: call.cost,

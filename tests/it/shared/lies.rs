@@ -14,28 +14,35 @@ use crate::cli::input::get;
 use crate::command::{config, end, start, with_config};
 use crate::ports::free_port;
 
-/// An answer of nine values, as the script's are: tokens, time of the first, time per token, level,
-/// epoch, time, members, rivals, pause.
-fn answer(of: [&str; 9]) -> Vec<u8> {
-    let texts = of.map(|text| match text.strip_prefix(':') {
+/// An answer of ten values, as the script's are: tokens, time of the first, time per token, level,
+/// epoch, time, members, rivals, pause, and a list of paused quotas with the time left.
+fn answer(of: [&str; 9], quotas: &[&str]) -> Vec<u8> {
+    let value = |text: &&str| match text.strip_prefix(':') {
         Some(number) => format!(":{number}\r\n"),
         None => format!("${}\r\n{text}\r\n", text.len()),
-    });
-    format!("*9\r\n{}", texts.concat()).into_bytes()
+    };
+    let texts = |of: &[&str]| of.iter().map(value).collect::<String>();
+    format!("*10\r\n{}*{}\r\n{}", texts(&of), quotas.len(), texts(quotas)).into_bytes()
 }
 
 /// What a server says to each question, and what comes of it: the word in the status.
 fn lies() -> Vec<(&'static str, Vec<u8>, &'static str)> {
     let time = "1700000000000000";
     let of = |granted, first, period, level, members, pause| {
-        answer([granted, first, period, level, "1", time, members, ":0", pause])
+        answer([granted, first, period, level, "1", time, members, ":0", pause], &[])
     };
+    let paused = |quotas: &[&str]| answer([":1", "0", "25000", "5", "1", time, ":3", ":0", "0"], quotas);
     vec![
         ("a billion tokens", of(":1000000000", "0", "25000", "5", ":3", "0"), "nonsense"),
         ("fewer than none", of(":-5", "0", "25000", "5", ":3", "0"), "nonsense"),
         ("tokens from before time", of(":1", "-9e300", "25000", "5", ":3", "0"), "nonsense"),
         ("tokens that take no time", of(":1", "0", "-1", "5", ":3", "0"), "nonsense"),
         ("no number", of(":1", "NaN", "25000", "inf", ":3", "0"), "nonsense"),
+        ("a pause of no quota", paused(&["x", "5"]), "nonsense"),
+        ("a pause that was over before it began", paused(&["1:2", "-5"]), "nonsense"),
+        ("a pause without an end", paused(&["1:2", "99999999999999999999"]), "nonsense"),
+        ("a quota without a pause", paused(&["1:2"]), "nonsense"),
+        ("more pauses than it keeps", paused(&["1:2", "5"].repeat(65)), "nonsense"),
         ("a text for a number", of("1", "0", "25000", "5", "3", "0"), "nonsense"),
         ("lists in lists", format!("{}:1\r\n", "*1\r\n".repeat(90)).into_bytes(), "nonsense"),
         ("too many lists in lists", format!("{}:1\r\n", "*1\r\n".repeat(4_000)).into_bytes(), ""),
@@ -44,7 +51,7 @@ fn lies() -> Vec<(&'static str, Vec<u8>, &'static str)> {
         ("a web page", b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec(), ""),
         ("news", b">2\r\n$7\r\nmessage\r\n$2\r\nhi\r\n".repeat(3), "timeout"),
         ("an error of no kind", b"-\r\n".to_vec(), ""),
-        ("half an answer", b"*9\r\n:1\r\n".to_vec(), "timeout"),
+        ("half an answer", b"*10\r\n:1\r\n".to_vec(), "timeout"),
         ("a list that never ends", b"*2147483647\r\n".to_vec(), "timeout"),
     ]
 }

@@ -9,7 +9,9 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use super::signals::{self, LimitFacts, LimitRefusal, Reach, Response, Signal, Signals};
-use super::{Answer, Call, Outcome, Pause, PauseLength, Removal, Scope, Verb, apply};
+use super::{Answer, Call, Outcome, Pause, PauseLength, Removal, Verb, apply};
+use crate::limit::outcome::Charged;
+use crate::limit::quota::ResourceId;
 
 /// The events that count as failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,12 +33,28 @@ pub struct PausePolicy {
     pub kubernetes: bool,
     /// The honoured signals.
     pub honour: Signals,
-    /// The paused calls.
+    /// The holder of a pause.
     pub scope: Scope,
     /// The longest pause.
     pub max_pause: Duration,
     /// The fraction of an advertised quota for others; from 0 to less than 1.
     pub reserve: f64,
+}
+
+words! {
+    /// The calls that wait for what the upstream says of one of them.
+    #[derive(Default)]
+    pub enum Scope {
+        /// The calls of the same key.
+        #[default]
+        Key = "key",
+        /// Everybody's calls; of the same class where the upstream names no part of its API.
+        Class = "class",
+        /// The calls of the same credential or account.
+        Credential = "credential",
+        /// Everybody's calls.
+        Gate = "gate",
+    }
 }
 
 /// The meaning of a response: an answer for the limiter, with its signal and rejection.
@@ -48,6 +66,8 @@ pub struct AnswerDetails {
     pub signal: Option<Signal>,
     /// For metrics and the status page, beside the gate's own refusals.
     pub rejection: Option<Rejection>,
+    /// What the call was charged to, in the upstream's word.
+    pub charged: Option<ResourceId>,
 }
 
 words! {
@@ -102,7 +122,8 @@ pub fn answer(failures: &Failures, throttling: &PausePolicy, call: &Call, respon
     let throttled = speaks && throttling.is_overload(response, &reading);
     let signal = by.or_else(|| refused.map(|(signal, _)| signal));
     let answer = Answer { gone, throttled, pause, ..Answer::new(outcome, Some(status.as_u16())) };
-    AnswerDetails { answer, signal, rejection: Rejection::of(throttling, call, response, &reading) }
+    let rejection = Rejection::of(throttling, call, response, &reading);
+    AnswerDetails { answer, signal, rejection, charged: reading.charged }
 }
 
 /// True if the first [`signals::PEEK`] bytes of the body may tell more than the head.
@@ -175,8 +196,8 @@ impl PausePolicy {
         let spent = reading.spent.map(|(signal, spent)| (signal, PauseLength::Known(spent.wait), spent.reach));
         let refused = reading.refused.map(|(signal, refused)| (signal, refused.wait, refused.reach));
         let wide = [refused, spent].into_iter().flatten().filter_map(|(signal, wait, reach)| {
-            let scope = self.scope_of(reach)?;
-            Some((Pause { scope, length: wait.capped(self.max_pause) }, signal))
+            let charged = self.charged(reach)?;
+            Some((Pause { charged, length: wait.capped(self.max_pause) }, signal))
         });
         // The upstream's time before a guess, then the longest.
         wide.max_by_key(|(pause, _)| match pause.length {
@@ -185,12 +206,14 @@ impl PausePolicy {
         })
     }
 
-    /// Returns the scope of the pause, if it is wider than the key.
-    fn scope_of(&self, reach: Reach) -> Option<Scope> {
+    /// Returns the resource of a pause, if it is wider than the key.
+    fn charged(&self, reach: Reach) -> Option<Charged> {
         match (self.scope, reach) {
             (Scope::Key, _) | (_, Reach::Key) => None,
-            (_, Reach::Class) => Some(Scope::Class),
-            (scope, Reach::All) => Some(scope),
+            (_, Reach::Class) | (Scope::Class, Reach::All) => Some(Charged::Class),
+            (_, Reach::Charged) => Some(Charged::Predicted),
+            (_, Reach::Named(word)) => Some(Charged::Named(word)),
+            (_, Reach::All) => Some(Charged::All),
         }
     }
 
@@ -352,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn what_pauses_is_the_scope_or_less() {
+    fn a_wider_scope_widens_no_resource() {
         let get = external::read(&Method::GET, &Uri::from_static("/repos/a/b"));
         let quota = |resource| {
             [
@@ -363,24 +386,26 @@ mod tests {
                 ("x-ratelimit-resource", resource),
             ]
         };
-        for (scope, resource, expected) in [
-            (Scope::Gate, "core", Some(Scope::Gate)),
-            (Scope::Credential, "core", Some(Scope::Credential)),
-            (Scope::Credential, "search", Some(Scope::Class)),
-            (Scope::Class, "core", Some(Scope::Class)),
+        for (scope, resource, all) in [
+            (Scope::Gate, "core", Some(Charged::All)),
+            (Scope::Credential, "core", Some(Charged::All)),
+            (Scope::Credential, "search", Some(Charged::All)),
+            (Scope::Class, "core", Some(Charged::Class)),
             (Scope::Key, "core", None),
         ] {
+            let named = Charged::Named(ResourceId::named(resource));
             let honour = [Signal::Github].into_iter().collect();
             let throttling = PausePolicy { kubernetes: false, honour, scope, ..most() };
             for status in [200, 403] {
                 let pause = told(&throttling, &get, status, &quota(resource)).answer.pause;
                 let length = PauseLength::Known(Duration::from_secs(61));
-                assert_eq!(pause, expected.map(|scope| Pause { scope, length }), "{scope:?} {resource} {status}");
+                assert_eq!(pause, all.map(|_| Pause { charged: named, length }), "{scope:?} {resource} {status}");
             }
             let short = PausePolicy { max_pause: Duration::from_secs(5), ..throttling };
-            let length = told(&short, &get, 429, &[]).answer.pause.map(|pause| pause.length);
+            let secondary = told(&short, &get, 429, &[]).answer.pause;
             let most = Duration::from_secs(5);
-            assert_eq!(length, expected.map(|_| PauseLength::Growing { first: most, most }), "never past max_pause");
+            let length = PauseLength::Growing { first: most, most };
+            assert_eq!(secondary, all.map(|charged| Pause { charged, length }), "never past max_pause");
         }
     }
 

@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 use http::{HeaderMap, StatusCode};
 
 use crate::limit::outcome::PauseLength;
+use crate::limit::quota::ResourceId;
 
 mod aws;
 mod azure;
@@ -81,6 +82,8 @@ pub struct LimitFacts {
     pub refused: Option<(Signal, LimitRefusal)>,
     /// The quota with nothing left but the reserve.
     pub spent: Option<(Signal, SpentQuota)>,
+    /// What the call was charged to, in the upstream's word.
+    pub charged: Option<ResourceId>,
 }
 
 /// The refusal of a call by a limit.
@@ -103,14 +106,18 @@ pub struct SpentQuota {
     pub reach: Reach,
 }
 
-/// The calls under a limit, at most, however wide `signals.scope` is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// The part of the API under a limit. Whose calls they are is up to `signals.scope`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// The same call again.
     Key,
-    /// A part of the API: calls of the class.
+    /// The calls of the class.
     Class,
-    /// All calls in `signals.scope`.
+    /// What the call is charged to by its provider's rules; without these its class.
+    Charged,
+    /// The resource of this name.
+    Named(ResourceId),
+    /// All of it.
     All,
 }
 
@@ -135,6 +142,10 @@ pub fn read(honoured: Signals, reserve: f64, response: &Response<'_>) -> LimitFa
         let longer = spent.filter(|new| reading.spent.is_none_or(|(_, known)| known.wait < new.wait));
         reading.spent = longer.map(|spent| (signal, spent)).or(reading.spent);
     }
+    let reaches = [reading.refused.map(|(_, refused)| refused.reach), reading.spent.map(|(_, spent)| spent.reach)];
+    let named = |reach: &Option<Reach>| if let Some(Reach::Named(word)) = reach { Some(*word) } else { None };
+    let github = || Some(response).filter(|_| honoured.contains(Signal::Github)).and_then(github::resource);
+    reading.charged = reaches.iter().find_map(named).or_else(github);
     if reading.refused.is_none() && honoured.contains(Signal::RetryAfter) {
         reading.refused = retry_after::refused(response).map(|refused| (Signal::RetryAfter, refused));
     }
@@ -176,6 +187,16 @@ impl Signals {
     /// True if one of them tells quotas.
     pub fn tell_quotas(self) -> bool {
         self.contains(Signal::Azure) || self.iter().any(Signal::tells_quota)
+    }
+
+    /// True if one of them names what a call was charged to.
+    pub const fn name_resources(self) -> bool {
+        self.contains(Signal::Azure) || self.contains(Signal::Github) || self.contains(Signal::Ietf)
+    }
+
+    /// True if one of them is a provider's, whose limits have holders.
+    pub const fn are_of_providers(self) -> bool {
+        self.0 & !(1 << Signal::RetryAfter as u16) != 0
     }
 
     /// Returns the signals.

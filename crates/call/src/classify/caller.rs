@@ -1,12 +1,14 @@
 //! The party of a call, for its limits: a credential, an account's quota, or an action.
 
-use std::hash::BuildHasher as _;
+use std::hash::{BuildHasher as _, Hash as _, Hasher as _};
 
 use super::everywhere::Everywhere;
 use super::{FairBy, Salt, flow};
-use crate::dialect::{Dialect, Head, Words};
+use crate::api::{Scope, Signal, Signals};
+use crate::dialect::{Dialect, Head, Words, github_resource};
 use crate::limit::ClassId;
 use crate::limit::policy::Per;
+use crate::limit::quota::{QuotaHint, ResourceId};
 
 /// The identifying facts about a call.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +32,8 @@ pub struct CallerSplits {
     pub callers_apart: Vec<bool>,
     /// True if the gate remembers failures by client.
     pub clients_apart: bool,
+    /// The split of quotas.
+    pub quotas: QuotaRules,
 }
 
 // === impl CallerSplits ===
@@ -59,6 +63,26 @@ impl CallerSplits {
         }
     }
 
+    /// Returns the quota of a call of a class.
+    pub(super) fn quota(&self, class: ClassId, caller: &CallerFacts<'_>) -> QuotaHint {
+        let QuotaRules { scope, honour } = self.quotas;
+        if scope != Scope::Credential && caller.dialect == Dialect::Plain && !honour.are_of_providers() {
+            return QuotaHint::default();
+        }
+        let word = caller.word(honour);
+        if scope == Scope::Key {
+            let is_free = word == ResourceId::FREE;
+            return QuotaHint { word: if is_free { word } else { ResourceId::ALL }, ..QuotaHint::default() };
+        }
+        let holder = match scope {
+            Scope::Credential if self.agrees => caller.holder_everywhere(),
+            Scope::Credential => caller.holder(),
+            Scope::Class | Scope::Gate | Scope::Key => 0,
+        };
+        let action = if honour.name_resources() { caller.action(class) } else { 0 };
+        QuotaHint { holder, word, action }
+    }
+
     /// Returns the identity of a client, for a class with limits split by client.
     pub(super) fn of_client(&self, class: ClassId, client: &str, hasher: &Salt) -> Option<u64> {
         (self.of_class(class)? == Per::Client).then(|| {
@@ -70,6 +94,15 @@ impl CallerSplits {
             number.number()
         })
     }
+}
+
+/// The pauses of a gate, as its calls are told apart for them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct QuotaRules {
+    /// The holders of pauses.
+    pub scope: Scope,
+    /// The honoured signals.
+    pub honour: Signals,
 }
 
 /// True for a serial call: the provider takes it one at a time.
@@ -152,7 +185,68 @@ impl CallerFacts<'_> {
         }
     }
 
+    /// Returns the holder of the call's quota: its account, or its credential. Azure counts for each
+    /// principal of a subscription.
+    fn holder(&self) -> u64 {
+        let holder = match self.dialect {
+            Dialect::Azure => self.hasher.hash_one((self.credential(), self.account())),
+            Dialect::Aws | Dialect::Github | Dialect::Google | Dialect::Plain => self.account(),
+        };
+        holder.max(1)
+    }
+
+    /// Returns the same as a number that every process has.
+    fn holder_everywhere(&self) -> u64 {
+        let account = self.words.map_or("", |words| &words.account);
+        if account.is_empty() {
+            return self.identity_everywhere(Per::Credential).max(1);
+        }
+        let mut number = Everywhere::new("holder");
+        number.add(account.as_bytes());
+        if self.dialect == Dialect::Azure {
+            self.add_credential(&mut number);
+        }
+        number.number()
+    }
+
+    /// Returns the resource of the call, by its provider's rules. GitHub's are known without its
+    /// dialect, too.
+    fn word(&self, honour: Signals) -> ResourceId {
+        let is_githubs = self.dialect == Dialect::Github || self.words.is_none() && honour.contains(Signal::Github);
+        let word = match self.words {
+            Some(words) => self.dialect.resource(&self.request, words),
+            None if is_githubs => github_resource(&self.request).to_owned(),
+            None => String::new(),
+        };
+        match word.as_str() {
+            "" if is_githubs => ResourceId::FREE,
+            "" => ResourceId::ALL,
+            word => ResourceId::named(word),
+        }
+    }
+
+    /// Returns the call's class, method and path without its names, as a hash. The upstream charges
+    /// calls with the same to the same resource.
+    fn action(&self, class: ClassId) -> u64 {
+        let mut hash = self.hasher.build_hasher();
+        (class.0, self.request.method).hash(&mut hash);
+        let mut names = 0_u8;
+        for segment in self.request.uri.path().split('/').take(LONGEST_ROUTE) {
+            let is_name = names > 0 || !segment.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'_' | b'-'));
+            if is_name { "*" } else { segment }.hash(&mut hash);
+            names = match segment {
+                "repos" if names == 0 => 2,
+                "enterprises" | "orgs" | "users" if names == 0 => 1,
+                _ => names.saturating_sub(1),
+            };
+        }
+        hash.finish()
+    }
+
     fn credential(&self) -> u64 {
         flow::credential(self.request.uri, self.request.headers, self.hasher)
     }
 }
+
+/// The most segments of a path that tell its action.
+const LONGEST_ROUTE: usize = 10;

@@ -53,6 +53,7 @@ impl ClassifiedCall {
             key,
             key_in_body: self.key.needs_body(),
             credential: self.credential,
+            quota: self.quota,
             write: self.goes_alone,
             reads: self.reads(),
             group: self.group,

@@ -37,6 +37,13 @@ pub(super) fn read(head: &Head<'_>) -> Words {
     }
 }
 
+/// Returns the name of the manager's own quota for a call, as its responses have it.
+pub(super) fn resource(head: &Head<'_>, words: &Words) -> String {
+    let path = head.uri.path().to_ascii_lowercase();
+    let whose = if path.starts_with("/subscriptions/") { "subscription" } else { "tenant" };
+    format!("{whose}-{}", words.action.split('/').next().unwrap_or_default())
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::tests::words;

@@ -2,6 +2,8 @@
 
 use std::sync::LazyLock;
 
+use http::Method;
+
 use super::route::{Route, action_of, routes};
 use super::{Head, Words, form, is_read};
 
@@ -20,17 +22,23 @@ fn path<'a>(head: &Head<'a>) -> &'a str {
     path.strip_prefix("/api/v3").or_else(|| path.strip_prefix("/api")).unwrap_or(path)
 }
 
-pub(super) fn read(head: &Head<'_>, body: &[u8]) -> Words {
+/// Returns the resource of a call's quota; empty for the one call that is not counted, which tells
+/// what is left of all of them.
+pub(crate) fn resource(head: &Head<'_>) -> &'static str {
     let path = path(head);
-    let service = match action_of(&RESOURCES, head.method, path) {
+    match action_of(&RESOURCES, head.method, path) {
         Some(resource) => resource,
         None if is_graphql(head) => "graphql",
         None if is_below(path, "/search/code") => "code_search",
         None if is_below(path, "/search") => "search",
         None if is_below(path, "/scim") => "scim",
-        None if is_below(path, "/rate_limit") => "",
+        None if path == "/rate_limit" && matches!(*head.method, Method::GET | Method::HEAD) => "",
         None => "core",
-    };
+    }
+}
+
+pub(super) fn read(head: &Head<'_>, body: &[u8]) -> Words {
+    let service = resource(head);
     let reads = is_read(head.method) || service == "graphql" && is_query(body);
     let action = match service {
         "graphql" => "graphql",
@@ -74,6 +82,10 @@ mod tests {
             (Method::POST, "/api/graphql", "graphql", "graphql"),
             (Method::GET, "/api/v3/search/users?q=x", "search", "reads"),
             (Method::GET, "/rate_limit", "", "reads"),
+            (Method::HEAD, "/api/v3/rate_limit", "", "reads"),
+            (Method::POST, "/rate_limit", "core", "writes"),
+            (Method::GET, "/rate_limit/", "core", "reads"),
+            (Method::GET, "/rate_limit/../repos/o/r", "core", "reads"),
             (Method::POST, "/repos/o/r/actions/runners/registration-token", "actions_runner_registration", "writes"),
             (Method::POST, "/repos/o/r/code-scanning/sarifs", "code_scanning_upload", "writes"),
         ] {

@@ -18,8 +18,8 @@ use super::unmet::{self, LimitsInUse};
 use super::values::{Bytes, OrOff};
 use super::words::Impersonation;
 use super::{clients, egress, identities, limits, names, shared, signals, sources};
-use crate::api::duration;
-use crate::classify::{ApiKind, CallerSplits, KeyParts, Rules};
+use crate::api::{Scope, duration};
+use crate::classify::{ApiKind, CallerSplits, KeyParts, QuotaRules, Rules};
 use crate::dialect::Dialect;
 use crate::limit::Policy;
 use crate::limit::policy::{BucketPolicy, SharedId};
@@ -208,7 +208,6 @@ fn limits(at: &Cursor<'_>, kind: ApiKind, dialect: Dialect, uncounted: Option<Bu
         queue,
         in_flight,
         max_keys,
-        pause_scope: throttling.scope,
         one_at_a_time,
         slow_refusals: kind == ApiKind::Kubernetes,
         classes: Vec::new(),
@@ -233,15 +232,17 @@ fn with_classes(gate: GateLimits, at: &Cursor<'_>, preset: Preset, knows_clients
     let GateLimits { kind, dialect, mut policy, fair_by, throttling, .. } = gate;
     classes::fit_costs(&mut classes, &mut policy.bucket);
     let traits = classes::traits(&classes, &policy);
-    // Of an object that is written by one at a time there is one key.
+    // What a provider says of a quota concerns its holder. Of an object that is written by one at a
+    // time there is one key.
+    let has_holders = throttling.honour.are_of_providers();
     let asked_for_one = policy.one_at_a_time;
-    let callers_apart = classes.iter().map(|class| !asked_for_one && class.counts_denials()).collect();
+    let callers_apart = classes.iter().map(|class| !asked_for_one && (has_holders || class.counts_denials())).collect();
     policy.one_at_a_time |= only_serial;
     classes::join(&classes, &mut policy);
     shared::share_all(at, &mut policy);
     let reach = unmet::reach(classes.iter().map(|class| class.matching.as_ref()));
     LimitsInUse::new(&policy, &reach, at).warn();
-    let (identity, of_classes) = identities::of(at, &policy, fair_by, (dialect, knows_clients));
+    let (identity, of_classes) = identities::of(at, &policy, fair_by, throttling.scope, (dialect, knows_clients));
     let rules = Rules::new(kind, fair_by, traits, classes::rules(&classes))
         .with_keys(classes.iter().map(|class| class.key.clone()).collect())
         .with_dialect(dialect)
@@ -249,9 +250,10 @@ fn with_classes(gate: GateLimits, at: &Cursor<'_>, preset: Preset, knows_clients
         .with_splits(CallerSplits {
             of_gate: identity,
             of_classes,
-            agrees: shared::has_parts(&policy),
+            agrees: shared::has_parts(&policy) || throttling.scope == Scope::Credential && !policy.shared.is_empty(),
             callers_apart,
             clients_apart: knows_clients && !policy.one_at_a_time,
+            quotas: QuotaRules { scope: throttling.scope, honour: throttling.honour },
         });
     let failures = classes.iter().map(|class| class.failures.clone()).collect();
     let revalidation = revalidation(at, kind, classes.iter().map(|class| class.revalidate).collect());

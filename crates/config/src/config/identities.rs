@@ -17,6 +17,7 @@ pub(super) fn of(
     at: &Cursor<'_>,
     policy: &Policy,
     fair_by: FairBy,
+    scope: Scope,
     (dialect, knows_clients): (Dialect, bool),
 ) -> (Option<Per>, Vec<Option<Per>>) {
     let split: Vec<Vec<Per>> = policy.classes.iter().map(|class| split_by(policy, class)).collect();
@@ -41,7 +42,7 @@ pub(super) fn of(
     }
     let mut all = split.iter().flatten().copied();
     let only = all.next().filter(|first| all.all(|per| per == *first));
-    let by_pause = (policy.pause_scope == Scope::Credential).then_some(Per::Credential);
+    let by_pause = (scope == Scope::Credential).then_some(Per::Credential);
     if only.is_some() || split.iter().all(Vec::is_empty) {
         return (only.or(by_pause), Vec::new());
     }

@@ -16,7 +16,7 @@ use crate::{
 impl Parts {
     /// Decides about an arriving call.
     pub(crate) fn arrive(&mut self, arrival: &Arrival<'_>, now: Moment) -> Verdict {
-        let call = self.rules.read(arrival, now);
+        let call = self.rules.read(arrival, self.resources.pauses.predict(arrival.quota), now);
         // 5. An exempt call goes, and every call while a bypass is on.
         if self.rules.class(&call).lane == Lane::Exempt || self.rules.is_unusual() && self.rules.is_bypassed() {
             return Verdict::Admit(Permit::new(call, self.exempt_grant()));
@@ -45,7 +45,8 @@ impl Parts {
 
     /// Admits a call without asking any limit: it takes nothing, and nothing is remembered of it.
     pub(crate) fn admit_unmetered(&mut self, arrival: &Arrival<'_>, now: Moment) -> Permit {
-        let call = CallFacts { key: None, ..self.rules.read(arrival, now) };
+        let call =
+            CallFacts { key: None, ..self.rules.read(arrival, self.resources.pauses.predict(arrival.quota), now) };
         Permit::new(call, self.exempt_grant())
     }
 

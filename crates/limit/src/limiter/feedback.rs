@@ -3,10 +3,11 @@
 use super::Parts;
 use crate::key::Key;
 use crate::moment::Moment;
-use crate::outcome::{Answer, Outcome, Pause, Scope};
+use crate::outcome::{Answer, Charged, Outcome, Pause};
+use crate::quota::{QuotaId, ResourceId};
 use crate::{
-    AskId, ClassId, KeyAnswer, KeyGrant, KeyId, Lane, News, Origin, Owner, PauseTarget, QueuePlace, Reason, Receipt,
-    Resources, StoreFailure, SweepNews, WaiterIndex, WaiterState, Withdrawal, resources,
+    AskId, ClassId, KeyAnswer, KeyGrant, KeyId, Lane, News, Origin, Owner, QueuePlace, Reason, Receipt, Resources,
+    StoreFailure, SweepNews, WaiterIndex, WaiterState, Withdrawal, resources,
 };
 
 // === impl Parts ===
@@ -46,7 +47,7 @@ impl Parts {
     pub(crate) fn lift_pauses(&mut self, everywhere: bool, now: Moment) -> usize {
         let lifted = self.resources.pauses.lift(now);
         if everywhere {
-            self.resources.buckets.tell(None, News::Lifted);
+            self.resources.buckets.tell(None, News::Lifted { quota: QuotaId::ALL });
             self.resources.buckets.set_member_timer(now);
         }
         self.stage.keys().listen(false);
@@ -57,19 +58,19 @@ impl Parts {
     /// Applies an answer to everything except its key.
     pub(crate) fn feed_back(&mut self, of: &Receipt, answer: Answer, now: Moment) {
         let class = self.rules.class_of(of.call());
-        let origin = Origin { class, credential: of.call().demand.credential, left: of.grant().number };
+        let origin = Origin { class, quota: of.call().demand.quota, left: of.grant().number };
         if answer.throttled {
             self.slow_down(of, now);
         }
-        // An exempt call ignores every pause, so its success proves nothing.
-        let exempt = self.rules.policy().class(class).lane == Lane::Exempt;
-        if answer.outcome == Outcome::Success && !exempt && self.resources.pauses.grows {
+        // Such a call ignores every pause, so its success proves nothing.
+        let passes = self.rules.policy().class(class).lane == Lane::Exempt || origin.quota.is_free();
+        if answer.outcome == Outcome::Success && !passes && self.resources.pauses.grows() {
             self.resources.pauses.succeeded(origin);
-            self.stage.keys().listen(self.resources.pauses.grows);
+            self.stage.keys().listen(self.resources.pauses.grows());
         }
         // The last call of a quota may succeed and still ask for a pause.
         if let Some(pause) = answer.pause {
-            self.begin_pause(pause, origin, now);
+            self.begin_pause(pause, origin, of.call().demand.credential, now);
         }
     }
 
@@ -114,31 +115,38 @@ impl Parts {
         }
     }
 
-    fn begin_pause(&mut self, pause: Pause, origin: Origin, now: Moment) {
+    fn begin_pause(&mut self, pause: Pause, origin: Origin, credential: u64, now: Moment) {
         let leaves = self.resources.buckets.takes;
         let until = self.resources.pauses.begin(pause, origin, leaves, now);
-        self.stage.keys().listen(self.resources.pauses.grows);
-        if let Some(until) = until {
-            self.tell_of_pause(pause.scope, origin, until, now);
+        self.stage.keys().listen(self.resources.pauses.grows());
+        if let Some((until, quota)) = until.zip(self.resources.pauses.quota_of(pause, origin)) {
+            let news = News::Paused { quota, until, surely: until };
+            self.tell_of_pause(news, quota.resource, origin.class, credential, now);
         }
         self.sweep_paused(until);
     }
 
-    /// Sends a pause to the gates of its shared bucket.
-    fn tell_of_pause(&mut self, scope: Scope, origin: Origin, until: Moment, now: Moment) {
-        let Some(owner) = owner_in(scope, origin.class) else { return };
+    /// Sends a pause to the gates of its shared buckets: the gate's, and its class's for a part of
+    /// the API.
+    fn tell_of_pause(&mut self, news: News, resource: ResourceId, class: ClassId, credential: u64, now: Moment) {
         let buckets = &mut self.resources.buckets;
-        if let Some(bucket) = buckets.shared_of(owner, origin.credential) {
-            buckets.tell(Some(bucket), News::Paused { until, surely: until });
-            buckets.set_member_timer(now);
+        let of_class = Some(Owner::Class(class)).filter(|_| resource != ResourceId::ALL);
+        for owner in of_class.into_iter().chain([Owner::Gate]) {
+            if let Some(bucket) = buckets.shared_of(owner, credential) {
+                buckets.tell(Some(bucket), news);
+                buckets.set_member_timer(now);
+            }
         }
     }
 
     /// Records what an answer says is left of the upstream's quota
     /// ([`Limiter::note_left`](super::Limiter::note_left)).
-    pub(crate) fn note_left(&mut self, of: &Receipt, scope: Scope, left: u32, now: Moment) {
+    pub(crate) fn note_left(&mut self, of: &Receipt, charged: Charged, left: u32, now: Moment) {
         let call = of.call();
-        let Some(owner) = owner_in(scope, self.rules.class_of(call)) else { return };
+        let owner = match charged {
+            Charged::Class => Owner::Class(self.rules.class_of(call)),
+            Charged::All | Charged::Named(_) | Charged::Predicted => Owner::Gate,
+        };
         let buckets = &mut self.resources.buckets;
         let bucket = buckets
             .shared_of(owner, call.demand.credential)
@@ -159,13 +167,11 @@ impl Parts {
         let mut lost = None;
         for (asked, answer) in answers {
             was_heard |= answer.is_ok();
-            lost = lost.or_else(|| answer.err().map(|why| (asked, why)));
+            lost = lost.or_else(|| answer.as_ref().err().map(|why| (asked, *why)));
             let Resources { buckets, unblocked, .. } = &mut self.resources;
-            let pause = buckets.answered(asked, answer, sent, now);
+            let news = buckets.answered(asked, answer, sent, now);
             unblocked.extend(buckets.users(asked.bucket()).into_iter().flatten().map(|user| *user));
-            if let Some(pause) = pause {
-                self.hear_pause(asked, pause, now);
-            }
+            news.into_iter().for_each(|news| self.hear_pause(asked, news, now));
         }
         // If any part was answered, the store is there for the others too.
         if let Some((from, why)) = lost.filter(|_| !was_heard) {
@@ -175,22 +181,25 @@ impl Parts {
     }
 
     /// Begins or ends a pause of another gate.
-    fn hear_pause(&mut self, asked: AskId, pause: News, now: Moment) {
+    fn hear_pause(&mut self, asked: AskId, news: News, now: Moment) {
         let Resources { buckets, pauses, .. } = &mut self.resources;
-        let who = match buckets.owner_of(asked.bucket()) {
-            Some((Owner::Class(class), _)) => PauseTarget::Class(class),
-            Some((Owner::Gate, who)) => {
-                who.and_then(|who| pauses.own(who)).map_or(PauseTarget::Gate, PauseTarget::Credential)
-            }
-            Some((Owner::Retries, _)) | None => return,
+        let of_bucket = match buckets.owner_of(asked.bucket()) {
+            Some(Owner::Class(class)) => pauses.of_class(class),
+            Some(Owner::Gate) => QuotaId::ALL,
+            Some(Owner::Retries) | None => return,
         };
-        match pause {
-            News::Paused { until, surely } => {
-                let until = pauses.hear(who, until, surely, now);
+        match news {
+            News::Paused { quota, until, surely } => {
+                let quota = if quota == QuotaId::ALL { of_bucket } else { quota };
+                let until = pauses.hear(quota, until, surely, now);
                 self.sweep_paused(until);
             }
-            News::Lifted if pauses.end(who, now) => self.queues.unpark_all(),
-            News::Lifted => {}
+            News::Lifted { quota } => {
+                let quota = if quota == QuotaId::ALL { of_bucket } else { quota };
+                if pauses.end(quota, now) {
+                    self.queues.unpark_all();
+                }
+            }
         }
     }
 
@@ -200,14 +209,5 @@ impl Parts {
         if until.zip(first).is_some_and(|(until, first)| first < until) {
             self.begin_sweep(SweepNews::Pause);
         }
-    }
-}
-
-/// Returns the owner of the bucket for a scope.
-fn owner_in(scope: Scope, class: ClassId) -> Option<Owner> {
-    match scope {
-        Scope::Key => None,
-        Scope::Class => Some(Owner::Class(class)),
-        Scope::Credential | Scope::Gate => Some(Owner::Gate),
     }
 }

@@ -14,8 +14,8 @@ use crate::{
     Bucket, BucketPolicy, ClassId, ClassTurns, KeyState, Lane, Owner, Queue, QueueIndex, Reason, SharedId, Slots,
 };
 
-pub use self::frozen::{Changes, FreezeWalk, FrozenKey, FrozenLimiter, FrozenPart, FrozenPause};
-pub use crate::resources::{Gap, Levels, PauseTarget, PauseView, SharedView, TokenTally};
+pub use self::frozen::{Changes, FreezeWalk, FrozenKey, FrozenLimiter, FrozenPart};
+pub use crate::resources::{FrozenPause, Gap, Levels, PauseView, SharedView, TokenTally};
 
 /// A limiter at one moment.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,6 +38,8 @@ pub struct Snapshot {
     pub rooms: [(Group, i64); 3],
     /// The pauses in force; at most a hundred.
     pub pauses: Vec<PauseView>,
+    /// The quotas dropped so far because too many had a pause.
+    pub dropped_quotas: u64,
     /// The number of keys with a write past the key stage, where only one may be.
     pub writes: usize,
     /// The classes, by [`ClassId`].
@@ -147,6 +149,7 @@ impl Limiter {
             slots: SlotView::of(&self.parts.resources.gate_slots),
             rooms: [room(Group::Exempt), room(Group::Short), room(Group::LongRunning)],
             pauses: self.pauses(now),
+            dropped_quotas: self.parts.resources.pauses.dropped(),
             writes: self.parts.stage.writes(),
             classes: self.parts.queues.scheduler().classes.iter().map(class).collect(),
             shared: self.shared(now),

@@ -13,6 +13,7 @@ use std::time::Duration;
 use super::{PASSED, QueueGroup, Scheduler, ShapeGroup};
 use crate::key::Group;
 use crate::moment::Moment;
+use crate::quota::CallQuota;
 use crate::{BucketId, ClassId, Pauses, QueueKey, Reason, Requirements, Resources, WaiterIndex, Want};
 
 /// The earliest moment at which a call could leave, and the reason it would wait for.
@@ -49,7 +50,7 @@ struct EstimatedCall<'a> {
 impl EstimatedCall<'_> {
     /// Returns the moment at which the pauses of a class's calls are over.
     fn pauses_end_of(&self, class: ClassId) -> Moment {
-        self.now.max(self.pauses.ends(class, None).shared)
+        self.now.max(self.pauses.ends(class, CallQuota::default()).all())
     }
 }
 
@@ -59,7 +60,7 @@ impl Scheduler {
     /// Returns the minimum wait of a call at the end of this queue.
     pub(crate) fn min_wait(&self, id: &QueueKey, needs: &Requirements, resources: &Resources, now: Moment) -> MinWait {
         // Calls of its own queue group pause as long as it does, others perhaps only with the gate.
-        let pauses_end = now.max(resources.pauses.ends(id.class, needs.credential).all());
+        let pauses_end = now.max(resources.pauses.ends(id.class, needs.quota).all());
         let gate_pause_ends = now.max(resources.pauses.gate_ends());
         let call = EstimatedCall { needs, pauses: &resources.pauses, now, pauses_end };
         let reason = if pauses_end > now { Reason::Pause } else { Reason::Slot };
@@ -139,7 +140,7 @@ impl Scheduler {
         let mut waiting = HashMap::new();
         for queue_group in self.queue_groups.iter().take(GROUPS_COUNTED).filter(|group| group.waiting > 0) {
             let QueueGroup { needs, class, .. } = queue_group;
-            if pauses.ends(*class, needs.credential).all() > now {
+            if pauses.ends(*class, needs.quota).all() > now {
                 continue;
             }
             let newest = queue_group.queues.iter().rev().take(QUEUES_LOOKED_AT);

@@ -329,14 +329,14 @@ impl Scheduler {
     /// Drops a queue group without queues. Those that need no resource of their own are few, and
     /// are kept.
     fn close_group(&mut self, queue_group: GroupIndex, resources: &mut Resources) {
-        let is_over = |found: &QueueGroup| found.queues.is_empty() && found.needs.have_own();
-        if !self.queue_groups.get(queue_group).is_some_and(is_over) {
+        if !self.queue_groups.get(queue_group).is_some_and(|found| found.queues.is_empty()) {
+            return;
+        }
+        self.unpark(queue_group);
+        if !self.queue_groups.get(queue_group).is_some_and(|found| found.needs.have_own()) {
             return;
         }
         let Some(found) = self.queue_groups.remove(queue_group) else { return };
-        if let Some(until) = found.parked {
-            self.parked.remove(&(until, queue_group));
-        }
         resources.remove_user(&found.needs, found.class, queue_group);
         self.by_needs.remove(&(found.class, found.mode, found.needs));
     }

@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 
 use crate::key::Group;
 use crate::moment::Moment;
+use crate::quota::CallQuota;
 use crate::{ClassId, Reason};
 
 /// The facts behind a call's requirements.
@@ -13,6 +14,7 @@ pub(crate) struct Demand {
     pub(crate) class: ClassId,
     pub(crate) flow: u64,
     pub(crate) credential: u64,
+    pub(crate) quota: CallQuota,
     pub(crate) group: Group,
     pub(crate) lasts: Lasts,
     /// Its cost, before the bounds of its class: a reload may change these.
@@ -70,8 +72,8 @@ pub(crate) struct Requirements {
     /// Its share of the gate's slots and of the class's.
     pub(crate) shares: [SlotShare; 2],
     pub(crate) charges: Charges,
-    /// Its credential, if pauses are split by credential.
-    pub(crate) credential: Option<u64>,
+    /// Its quota, whose pauses stop it.
+    pub(crate) quota: CallQuota,
 }
 
 /// The duration of a call, and how it begins. One byte: a waiting call has no room for two.
@@ -203,7 +205,7 @@ impl Requirements {
     /// True if anything here is one of many, so that the queue may stop while others of its class
     /// continue.
     pub(crate) fn have_own(&self) -> bool {
-        self.credential.is_some()
+        !self.quota.is_of_class()
             || self.charges.iter().any(|charge| charge.own)
             || self.shares.iter().any(|share| share.is_own())
     }

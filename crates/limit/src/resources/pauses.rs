@@ -1,35 +1,22 @@
-//! Pauses: after the upstream asked for one, no call in its scope leaves before it is over.
+//! Pauses: after the upstream asked for one, no call of its quota leaves before it is over.
 //!
 //! A longer pause wins, a shorter one changes nothing, and only an operator can take one back. One
-//! without a time grows each time it happens again, until a call that left after it has succeeded.
-//! The number of credentials with a pause of their own is bounded; all others share one.
+//! without a time grows each time it happens again, until a call of the quota that left after it has
+//! succeeded. The number of quotas is bounded: past it the one that ends first goes.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
-use super::Split;
 use crate::moment::Moment;
-use crate::outcome::{Pause, PauseLength, Scope};
-use crate::{ClassId, Origins, PerClass, Policy};
-
-/// The calls under a pause.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum PauseTarget {
-    /// The calls of this class.
-    Class(ClassId),
-    /// The calls of this credential, by a salted hash: it distinguishes credentials and reveals
-    /// nothing else.
-    Credential(u64),
-    /// The calls of all credentials without a pause of their own.
-    OtherCredentials,
-    /// Every call that is not exempt.
-    Gate,
-}
+use crate::outcome::{Charged, Pause, PauseLength};
+use crate::quota::{CallQuota, QuotaHint, QuotaId, ResourceId};
+use crate::{ClassId, PerClass, Policy};
 
 /// A pause in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PauseView {
-    /// The calls under it.
-    pub who: PauseTarget,
+    /// The quota of the calls under it.
+    pub quota: QuotaId,
     /// The moment it ends.
     pub until: Moment,
     /// True if it came from another gate, by a shared bucket.
@@ -39,41 +26,55 @@ pub struct PauseView {
 /// Every pause of a gate.
 #[derive(Debug, Default)]
 pub(crate) struct Pauses {
-    by_credential: bool,
-    gate: PauseState,
-    classes: PerClass<PauseState>,
-    credentials: Split<PauseState>,
+    quotas: HashMap<QuotaId, PauseState>,
+    /// The words of answers, by class and action, where the request tells another word or none.
+    learned: HashMap<u64, ResourceId>,
+    /// The resource of each class.
+    classes: PerClass<ResourceId>,
     /// The latest end of a pause. Until the first pause, asking costs one comparison.
     last: Moment,
     /// True if a pause grows, so that successes must be reported.
-    pub(crate) grows: bool,
+    grows: bool,
     /// The number of changes so far.
-    pub(crate) changes: u64,
+    changes: u64,
+    /// The number of quotas dropped because there were too many.
+    dropped: u64,
 }
 
-/// The pause of one scope.
+/// The pause of one quota.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct PauseState {
-    pub(crate) until: Moment,
+struct PauseState {
+    until: Moment,
     /// True if it came from another gate.
     heard: bool,
     /// The length of the last pause without a time; zero once a call has succeeded since.
-    pub(crate) grown: Duration,
+    grown: Duration,
     /// The number of departures before that pause. Those calls were under way together and count
     /// once.
     left: u64,
+}
+
+/// The pause of a quota for a restart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrozenPause {
+    /// The quota.
+    pub quota: QuotaId,
+    /// The rest of it.
+    pub left: Duration,
+    /// The grown length, if the upstream named none.
+    pub grown: Duration,
 }
 
 /// The call behind an answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Origin {
     pub(crate) class: ClassId,
-    pub(crate) credential: u64,
+    pub(crate) quota: CallQuota,
     /// The number of the call among all departures.
     pub(crate) left: u64,
 }
 
-/// The ends of a call's pauses: of its class and its gate, and of its credential.
+/// The ends of a call's pauses: of every call's, and of its quota's.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Ends {
     pub(crate) shared: Moment,
@@ -84,17 +85,29 @@ pub(crate) struct Ends {
 
 impl Pauses {
     pub(crate) fn new(policy: &Policy) -> Self {
-        Self {
-            by_credential: policy.pause_scope == Scope::Credential,
-            classes: policy.per_class(|_| PauseState::default()),
-            ..Self::default()
-        }
+        Self { classes: resources(policy), ..Self::default() }
     }
 
-    /// Returns the credential of a call if pauses are by credential.
+    /// Returns the quota of a call: answers to calls of its class and action tell best.
     #[inline]
-    pub(crate) fn own(&self, credential: u64) -> Option<u64> {
-        self.by_credential.then_some(credential)
+    pub(crate) fn predict(&self, hint: QuotaHint) -> CallQuota {
+        let QuotaHint { holder, word, action } = hint;
+        let is_told = self.learned.is_empty() || word == ResourceId::FREE;
+        let learned = if is_told { None } else { self.learned.get(&action) };
+        CallQuota { holder, word: learned.copied().unwrap_or(word) }
+    }
+
+    /// Remembers the word of an answer for the calls of its action. A word stays while its pause
+    /// lasts: a call may be charged to several quotas, of which the last to end counts.
+    pub(crate) fn learn(&mut self, action: u64, word: ResourceId, predicted: CallQuota, now: Moment) {
+        let known = QuotaId { holder: predicted.holder, resource: predicted.word };
+        if predicted.is_free() || self.quotas.get(&known).is_some_and(|state| state.until > now) {
+            return;
+        }
+        if self.learned.len() >= MOST {
+            self.learned.clear(); // their next answers tell again
+        }
+        self.learned.insert(action, word);
     }
 
     /// True if any pause is in force.
@@ -105,32 +118,56 @@ impl Pauses {
 
     /// Returns when a call's pauses end, or ended.
     #[inline]
-    pub(crate) fn ends(&self, class: ClassId, own: Option<u64>) -> Ends {
-        if self.last == Moment::ZERO {
+    pub(crate) fn ends(&self, class: ClassId, quota: CallQuota) -> Ends {
+        if self.last == Moment::ZERO || quota.is_free() {
             return Ends::default();
         }
-        let class = self.classes.get(class).map_or(Moment::ZERO, |class| class.until);
-        let own = own.map_or(Moment::ZERO, |who| self.credentials.own_or_rest(who).until);
-        Ends { shared: self.gate.until.max(class), own }
+        let until = |quota: &QuotaId| self.quotas.get(quota).map_or(Moment::ZERO, |state| state.until);
+        let own = self.of_call(class, quota).iter().map(until).max();
+        Ends { shared: until(&QuotaId::ALL), own: own.unwrap_or_default() }
     }
 
     /// Returns the end of the pause of the whole gate.
     pub(crate) fn gate_ends(&self) -> Moment {
-        self.gate.until
+        self.quotas.get(&QuotaId::ALL).map_or(Moment::ZERO, |state| state.until)
+    }
+
+    /// Returns the quotas whose pauses stop a call, without that of the whole gate.
+    fn of_call(&self, class: ClassId, quota: CallQuota) -> [QuotaId; 5] {
+        let CallQuota { holder, word } = quota;
+        let class = self.class(class);
+        let word = if word == ResourceId::ALL { class } else { word };
+        let of = |holder, resource| QuotaId { holder, resource };
+        [of(0, class), of(0, word), of(holder, ResourceId::ALL), of(holder, class), of(holder, word)]
+    }
+
+    /// Returns the quota of a class, of every holder.
+    pub(crate) fn of_class(&self, class: ClassId) -> QuotaId {
+        QuotaId { holder: 0, resource: self.class(class) }
+    }
+
+    fn class(&self, class: ClassId) -> ResourceId {
+        self.classes.get(class).copied().unwrap_or_default()
+    }
+
+    /// Returns the quota of a pause; `None` if it concerns no call but its own.
+    pub(crate) fn quota_of(&self, pause: Pause, origin: Origin) -> Option<QuotaId> {
+        let CallQuota { holder, word } = origin.quota;
+        let resource = match pause.charged {
+            Charged::All => ResourceId::ALL,
+            Charged::Named(word) => word,
+            Charged::Predicted if word == ResourceId::FREE => return None,
+            Charged::Predicted if word != ResourceId::ALL => word,
+            Charged::Predicted | Charged::Class => self.class(origin.class),
+        };
+        Some(QuotaId { holder, resource })
     }
 
     /// Begins a pause of the upstream's. Returns its end, unless another lasts longer; `leaves` is
     /// the number of departures so far.
     pub(crate) fn begin(&mut self, pause: Pause, origin: Origin, leaves: u64, now: Moment) -> Option<Moment> {
-        let target = match pause.scope {
-            // A failure with a time: it has its place in the key table.
-            Scope::Key => return None,
-            Scope::Class => PauseTarget::Class(origin.class),
-            // Without pauses by credential, the pause concerns every call.
-            Scope::Credential => self.own(origin.credential).map_or(PauseTarget::Gate, PauseTarget::Credential),
-            Scope::Gate => PauseTarget::Gate,
-        };
-        let state = self.state_mut(target, now)?;
+        let quota = self.quota_of(pause, origin)?;
+        let state = self.quotas.entry(quota).or_default();
         let length = match pause.length {
             PauseLength::Known(length) => length,
             PauseLength::Growing { .. } if state.left > 0 && origin.left <= state.left => return None,
@@ -150,115 +187,129 @@ impl Pauses {
         }
         self.grows |= matches!(pause.length, PauseLength::Growing { .. });
         self.changes += 1;
+        self.bound(now);
         is_longer.then_some(until)
     }
 
-    /// Records the success of a call. Earlier pauses stop growing.
+    /// Drops the quota whose pause ends first, and the words that lead to it, if there is one too
+    /// many.
+    fn bound(&mut self, now: Moment) {
+        if self.quotas.len() <= MOST {
+            return;
+        }
+        let first = self.quotas.iter().min_by_key(|(quota, state)| (state.until, **quota));
+        let Some(first) = first.map(|(quota, _)| *quota) else { return };
+        let gone = self.quotas.remove(&first);
+        self.learned.retain(|_, word| *word != first.resource);
+        self.dropped += u64::from(gone.is_some_and(|state| state.until > now));
+    }
+
+    /// Records the success of a call. Earlier pauses of its quota stop growing.
     pub(crate) fn succeeded(&mut self, origin: Origin) {
         self.changes += 1;
-        let heard = |state: &mut PauseState| {
-            if origin.left > state.left {
+        let of_call = self.of_call(origin.class, origin.quota);
+        for quota in of_call.iter().chain(&[QuotaId::ALL]) {
+            if let Some(state) = self.quotas.get_mut(quota).filter(|state| origin.left > state.left) {
                 state.grown = Duration::ZERO;
             }
-        };
-        heard(&mut self.gate);
-        self.classes.get_mut(origin.class).into_iter().for_each(heard);
-        heard(self.credentials.own_or_rest_mut(origin.credential));
-        let grows = self.all().any(|(_, state)| !state.grown.is_zero());
-        self.grows = grows;
+        }
+        self.grows = self.quotas.values().any(|state| !state.grown.is_zero());
     }
 
     /// Ends every pause at once and forgets their growth. Returns how many there were.
     pub(crate) fn lift(&mut self, now: Moment) -> usize {
         let lifted = self.in_force(now).count();
-        self.classes = self.classes.map(|_| PauseState::default());
+        self.quotas.clear();
         // A call that leaves now could not have left before this moment.
-        self.gate = PauseState { until: now, ..PauseState::default() };
-        self.credentials = Split::default();
+        self.quotas.insert(QuotaId::ALL, PauseState { until: now, ..PauseState::default() });
         self.last = now;
         self.grows = false;
         self.changes += 1;
         lifted
     }
 
-    /// Applies new limits; `origins` gives the old class of each new one. Pauses of credentials end
-    /// if credentials have none of their own any more.
-    pub(crate) fn reconfigure(&mut self, policy: &Policy, origins: &Origins) {
-        self.classes.carry_over(origins);
-        self.by_credential = policy.pause_scope == Scope::Credential;
-        if !self.by_credential {
-            self.credentials = Split::default();
-        }
+    /// Applies new limits. A class is known by its name.
+    pub(crate) fn reconfigure(&mut self, policy: &Policy) {
+        self.classes = resources(policy);
     }
 
-    /// Returns the pauses in force, at most `most` of them.
+    /// Returns the pauses in force, at most `most` of them, the widest first.
     pub(crate) fn views(&self, now: Moment, most: usize) -> Vec<PauseView> {
-        let views = self.in_force(now).take(most);
-        views.map(|(who, state)| PauseView { who, until: state.until, heard: state.heard }).collect()
+        let view = |(quota, state): (&QuotaId, &PauseState)| PauseView {
+            quota: *quota,
+            until: state.until,
+            heard: state.heard,
+        };
+        let mut views: Vec<_> = self.in_force(now).map(view).collect();
+        views.sort_unstable_by_key(|view| view.quota);
+        views.truncate(most);
+        views
     }
 
-    fn in_force(&self, now: Moment) -> impl Iterator<Item = (PauseTarget, &PauseState)> {
-        self.all().filter(move |(_, state)| state.until > now)
+    fn in_force(&self, now: Moment) -> impl Iterator<Item = (&QuotaId, &PauseState)> {
+        self.quotas.iter().filter(move |(_, state)| state.until > now)
     }
 
-    /// Returns the pauses of all scopes.
-    pub(crate) fn all(&self) -> impl Iterator<Item = (PauseTarget, &PauseState)> {
-        let whole = [(PauseTarget::Gate, &self.gate), (PauseTarget::OtherCredentials, &self.credentials.rest)];
-        let classes = self.classes.iter().map(|(class, state)| (PauseTarget::Class(class), state));
-        let credentials = self.credentials.parts().map(|(who, state)| (PauseTarget::Credential(who), state));
-        whole.into_iter().chain(classes).chain(credentials)
+    /// True if a pause grows.
+    #[inline]
+    pub(crate) fn grows(&self) -> bool {
+        self.grows
+    }
+
+    /// Returns the number of changes so far.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Returns the number of quotas dropped because there were too many.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.dropped
     }
 
     /// Begins a pause from another gate. Returns its end, unless a pause is in force until `surely`
     /// at least.
-    pub(crate) fn hear(&mut self, who: PauseTarget, until: Moment, surely: Moment, now: Moment) -> Option<Moment> {
-        let state = self.state_mut(who, now)?;
-        if state.until >= surely || until <= now {
+    pub(crate) fn hear(&mut self, quota: QuotaId, until: Moment, surely: Moment, now: Moment) -> Option<Moment> {
+        if until <= now {
+            return None;
+        }
+        let state = self.quotas.entry(quota).or_default();
+        if state.until >= surely {
             return None;
         }
         state.until = until;
         state.heard = true;
         self.last = self.last.max(until);
         self.changes += 1;
+        self.bound(now);
         Some(until)
     }
 
     /// Ends a pause. Returns true if there was one.
-    pub(crate) fn end(&mut self, who: PauseTarget, now: Moment) -> bool {
-        if matches!(who, PauseTarget::Credential(who) if self.credentials.get(who).is_none()) {
-            return false;
-        }
-        let state = self.state_mut(who, now).filter(|state| state.until > now);
+    pub(crate) fn end(&mut self, quota: QuotaId, now: Moment) -> bool {
+        let state = self.quotas.get_mut(&quota).filter(|state| state.until > now);
         let was_there = state.map(|state| state.until = now).is_some();
         self.changes += u64::from(was_there);
         was_there
     }
 
-    /// Goes on with a pause of before a restart.
-    pub(crate) fn restore(&mut self, who: PauseTarget, until: Moment, grown: Duration, now: Moment) {
-        let is_of_credentials = matches!(who, PauseTarget::Credential(_) | PauseTarget::OtherCredentials);
-        if is_of_credentials && !self.by_credential {
-            return;
-        }
-        if let Some(state) = self.state_mut(who, now) {
-            state.until = state.until.max(until);
-            state.grown = grown;
-            self.last = self.last.max(until);
-            self.grows |= !grown.is_zero();
-        }
+    /// Returns the pauses for a restart.
+    pub(crate) fn freeze(&self, now: Moment) -> Vec<FrozenPause> {
+        let all = self.quotas.iter();
+        let all = all.map(|(quota, state)| FrozenPause { quota: *quota, left: state.until - now, grown: state.grown });
+        let mut kept: Vec<_> = all.filter(|pause| !pause.left.is_zero() || !pause.grown.is_zero()).collect();
+        kept.sort_unstable_by_key(|pause| pause.quota);
+        kept
     }
 
-    fn state_mut(&mut self, target: PauseTarget, now: Moment) -> Option<&mut PauseState> {
-        Some(match target {
-            PauseTarget::Class(class) => self.classes.get_mut(class)?,
-            PauseTarget::Credential(who) => {
-                // A pause is forgotten when it has been over for as long as it lasted.
-                self.credentials.open(who, now, |state| state.until + state.grown > now);
-                self.credentials.own_or_rest_mut(who)
-            }
-            PauseTarget::OtherCredentials => &mut self.credentials.rest,
-            PauseTarget::Gate => &mut self.gate,
-        })
+    /// Goes on with a pause of before a restart.
+    pub(crate) fn restore(&mut self, pause: &FrozenPause, gap: Duration, now: Moment) {
+        let until = now + pause.left.saturating_sub(gap);
+        let state = self.quotas.entry(pause.quota).or_default();
+        state.until = state.until.max(until);
+        state.grown = pause.grown;
+        self.last = self.last.max(until);
+        self.grows |= !pause.grown.is_zero();
+        self.bound(now);
     }
 }
 
@@ -271,83 +322,12 @@ impl Ends {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::resources::split::MOST;
-
-    fn policy(pause_scope: Scope) -> Policy {
-        Policy { pause_scope, ..Policy::default() }
-    }
-
-    const MINUTE: Duration = Duration::from_secs(60);
-
-    fn growing(scope: Scope) -> Pause {
-        Pause { scope, length: PauseLength::Growing { first: MINUTE, most: 4 * MINUTE } }
-    }
-
-    fn from(credential: u64, left: u64) -> Origin {
-        Origin { class: ClassId(0), credential, left }
-    }
-
-    #[test]
-    fn a_pause_without_a_time_doubles_until_a_later_call_succeeds() {
-        let mut pauses = Pauses::new(&policy(Scope::Gate));
-        let (mut now, mut leaves) = (Moment::ZERO, 10);
-        let mut again = |pauses: &mut Pauses, left: u64| {
-            leaves += 1;
-            let until = pauses.begin(growing(Scope::Gate), from(0, left), leaves, now);
-            let length = until.map(|until| until - now);
-            now = until.unwrap_or(now);
-            length
-        };
-        assert_eq!(again(&mut pauses, 10), Some(MINUTE));
-        assert_eq!(again(&mut pauses, 11), None, "it was under way when the pause began");
-        assert_eq!(again(&mut pauses, 13), Some(2 * MINUTE));
-        assert_eq!(again(&mut pauses, 20), Some(4 * MINUTE));
-        assert_eq!(again(&mut pauses, 30), Some(4 * MINUTE), "no longer than the longest");
-        pauses.succeeded(from(0, 14));
-        assert!(pauses.grows, "that call had left before");
-        assert_eq!(again(&mut pauses, 40), Some(4 * MINUTE));
-        pauses.succeeded(from(0, 50));
-        assert!(!pauses.grows);
-        assert_eq!(again(&mut pauses, 60), Some(MINUTE));
-    }
-
-    #[test]
-    fn a_longer_pause_wins_and_a_shorter_one_changes_nothing() {
-        let mut pauses = Pauses::new(&policy(Scope::Gate));
-        let known = |secs| Pause { scope: Scope::Gate, length: PauseLength::Known(Duration::from_secs(secs)) };
-        let at = Moment::from_millis;
-        assert_eq!(pauses.begin(known(10), from(0, 1), 5, at(0)), Some(at(10_000)));
-        assert_eq!(pauses.begin(known(3), from(0, 1), 5, at(1000)), None);
-        assert_eq!(pauses.begin(known(10), from(0, 1), 5, at(1000)), Some(at(11_000)));
-        assert_eq!(pauses.begin(known(0), from(0, 9), 9, at(20_000)), None);
-        assert_eq!(pauses.ends(ClassId(0), None).all(), at(11_000));
-    }
-
-    #[test]
-    fn past_a_thousand_credentials_all_others_share_one_pause() {
-        let mut pauses = Pauses::new(&policy(Scope::Credential));
-        for who in 0..MOST as u64 {
-            pauses.begin(growing(Scope::Credential), from(who, 1), 1, Moment::ZERO);
-        }
-        assert_eq!(pauses.ends(ClassId(0), Some(1_000_000)).all(), Moment::ZERO);
-        for who in 0..10_000 {
-            pauses.begin(growing(Scope::Credential), from(1_000_000 + who, 1), 1, Moment::from_millis(1));
-        }
-        assert_eq!(pauses.credentials.parts().count(), MOST);
-        assert!(pauses.ends(ClassId(0), Some(77_777_777)).own > Moment::ZERO, "a stranger shares it");
-        assert_eq!(pauses.views(Moment::ZERO, 100).len(), 100);
-        let later = Moment::ZERO + 3 * MINUTE;
-        pauses.begin(growing(Scope::Credential), from(5_000_000, 9), 9, later);
-        assert_eq!(pauses.credentials.parts().count(), 1, "what was over for long is forgotten");
-    }
-
-    #[test]
-    fn a_credential_that_is_not_told_apart_pauses_the_gate() {
-        let mut pauses = Pauses::new(&policy(Scope::Gate));
-        pauses.begin(growing(Scope::Credential), from(7, 1), 1, Moment::ZERO);
-        assert_eq!(pauses.ends(ClassId(0), None).shared, Moment::ZERO + MINUTE);
-    }
+fn resources(policy: &Policy) -> PerClass<ResourceId> {
+    policy.per_class(|class| ResourceId::of_class(&class.name))
 }
+
+/// The most quotas with a pause, and the most learned words.
+const MOST: usize = 1024;
+
+#[cfg(test)]
+mod tests;

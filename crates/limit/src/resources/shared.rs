@@ -19,7 +19,9 @@ mod outage;
 mod questions;
 mod tokens;
 
-pub use self::ask::{Ask, AskId, BucketPart, Fallback, SharedLimits, StoreAnswer, StoreFailure, Wish};
+pub use self::ask::{
+    Ask, AskId, BucketPart, Fallback, MOST_PAUSES, PauseNotice, SharedLimits, StoreAnswer, StoreFailure, Wish,
+};
 pub use self::ledger::Ledger;
 pub(crate) use self::member::{Member, News, Want};
 pub use self::member::{SharedView, TokenTally};

@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use tidegate_limit::key::Group;
 use tidegate_limit::moment::Moment;
-use tidegate_limit::outcome::{Answer as Outcome, Outcome as Meaning, Pause, PauseLength, Scope};
+use tidegate_limit::outcome::{Answer as Outcome, Charged, Outcome as Meaning, Pause, PauseLength};
 use tidegate_limit::policy::{BucketPolicy, Per, QueuePolicy, SharedId, SharedPolicy};
+use tidegate_limit::quota::QuotaHint;
 use tidegate_limit::{
     Arrival, Ask, AskId, BucketPart, Claim, ClassId, Fallback, Flow, Ledger, Limiter, Permit, Policy, SharedLimits,
     StoreAnswer, StoreFailure, Ticket, Verdict,
@@ -296,7 +297,8 @@ impl Fleet {
     }
 
     fn arrive(&mut self, gate: usize, who: u64, patience: Duration) {
-        let arrival = Arrival { credential: who, ..Arrival::new(ClassId(0), Flow { id: 0, name: &0 }) };
+        let quota = QuotaHint { holder: who, ..QuotaHint::default() };
+        let arrival = Arrival { credential: who, quota, ..Arrival::new(ClassId(0), Flow { id: 0, name: &0 }) };
         match self.gates[gate].limiter.arrive(&arrival, self.now) {
             Verdict::Admit(permit) => {
                 self.drain(gate); // those that waited went before
@@ -336,10 +338,10 @@ impl Fleet {
         self.of.push(who);
         let (_, receipt, slot) = permit.admit(());
         let pause =
-            self.asks_pause.take().map(|length| Pause { scope: Scope::Gate, length: PauseLength::Known(length) });
+            self.asks_pause.take().map(|length| Pause { charged: Charged::All, length: PauseLength::Known(length) });
         let answer = Outcome { pause, ..Outcome::new(Meaning::Success, Some(200)) };
         if let Some(left) = self.left {
-            of.limiter.note_left(&receipt, Scope::Gate, left, now);
+            of.limiter.note_left(&receipt, Charged::All, left, now);
         }
         if let Err(receipt) = receipt.settle(of.limiter.keys(), answer) {
             of.limiter.finish(receipt, answer, None, &String::new, now);

@@ -4,8 +4,9 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use tidegate_limit::moment::Moment;
-use tidegate_limit::outcome::{Outcome, Pause, PauseLength, Scope};
+use tidegate_limit::outcome::{Outcome, Pause, PauseLength};
 use tidegate_limit::policy::{Backoff, BucketPolicy, ClassPolicy, Lane, Per, Strategy};
+use tidegate_limit::quota::{QuotaId, ResourceId};
 use tidegate_limit::{ClassId, Policy, Reason};
 
 use super::world::{Caller, Event, Life, Record, World};
@@ -290,10 +291,13 @@ fn answered(
     known.forget_at = (at + backoff.forget_after).max(known.ready_at);
 }
 
+/// Class, flow, credential, needs, and the holder and word of the quota.
+type Queue = (u16, u64, u64, u8, u64, ResourceId);
+
 /// P5: within a flow of a class, calls that need the same leave in the order in which they came.
 /// For calls without keys.
 pub(super) fn order_holds(world: &World) {
-    let mut last: HashMap<(u16, u64, u64, u8), (usize, usize)> = HashMap::new();
+    let mut last: HashMap<Queue, (usize, usize)> = HashMap::new();
     let mut left: Vec<_> =
         world.calls.iter().enumerate().filter_map(|(call, record)| Some((record.left?.1, call))).collect();
     left.sort_unstable();
@@ -305,14 +309,14 @@ pub(super) fn order_holds(world: &World) {
         }
         let caller = &world.calls[call].caller;
         let needs = u8::from(caller.long_running) + u8::from(caller.lists_first);
-        let queue = (caller.class, caller.flow, caller.credential, needs);
+        let queue = (caller.class, caller.flow, caller.credential, needs, caller.quota.holder, caller.quota.word);
         if let Some((before, _)) = last.insert(queue, (call, turn)) {
             assert!(before < call, "call {call} left after call {before} of the same queue");
         }
     }
 }
 
-/// A judge's memory of a scope's pauses.
+/// A judge's memory of a quota's pauses.
 #[derive(Clone, Copy, Debug, Default)]
 struct Paused {
     until: Moment,
@@ -321,32 +325,24 @@ struct Paused {
     began: usize,
 }
 
-/// No call leaves before its pause is over. A scope is known by its kind and its owner.
-pub(super) fn pauses_hold(world: &World, scope: Scope, exempt: u16) {
-    let mut scopes: HashMap<(u8, u64), Paused> = HashMap::new();
+/// No call leaves before the pauses of its quota are over.
+pub(super) fn pauses_hold(world: &World, policy: &Policy, exempt: u16) {
+    let mut quotas: HashMap<QuotaId, Paused> = HashMap::new();
     let mut left = HashMap::new();
-    let all = |call: &usize| {
-        let caller = &world.calls[*call].caller;
-        let own = if scope == Scope::Credential { caller.credential } else { u64::MAX };
-        [(0, 0), (1, u64::from(caller.class)), (2, own)]
-    };
+    let class = |caller: &Caller| ResourceId::of_class(&policy.classes[usize::from(caller.class)].name);
     for (number, (at, event)) in world.events.iter().enumerate() {
         match event {
             Event::Left(call) => {
                 left.insert(*call, number);
-                let exempt = world.calls[*call].caller.class == exempt;
-                for scope in all(call).iter().filter(|_| !exempt) {
-                    let until = scopes.get(scope).map_or(Moment::ZERO, |paused| paused.until);
-                    assert!(*at >= until, "call {call} left at {at:?}, {scope:?} pauses until {until:?}");
+                let caller = &world.calls[*call].caller;
+                for (quota, Paused { until, .. }) in quotas.iter().filter(|_| caller.class != exempt) {
+                    let may = *at >= *until || !caller.is_charged_to(*quota, class(caller));
+                    assert!(may, "call {call} left at {at:?}, {quota:?} pauses until {until:?}");
                 }
             }
-            Event::Paused(call, Pause { scope: asked, length }) => {
-                let place = match asked {
-                    Scope::Class => 1,
-                    Scope::Credential if scope == Scope::Credential => 2,
-                    _ => 0,
-                };
-                let paused = scopes.entry(all(call)[place]).or_default();
+            Event::Paused(call, Pause { charged, length }) => {
+                let caller = &world.calls[*call].caller;
+                let paused = quotas.entry(caller.paused(*charged, class(caller))).or_default();
                 let length = match length {
                     PauseLength::Known(length) => *length,
                     PauseLength::Growing { .. } if paused.began > left[call] => continue,
@@ -360,8 +356,8 @@ pub(super) fn pauses_hold(world: &World, scope: Scope, exempt: u16) {
             }
             // An exempt call passes every pause, so its success says nothing about one.
             Event::Answered(call, Outcome::Success) if world.calls[*call].caller.class != exempt => {
-                for scope in all(call) {
-                    let paused = scopes.entry(scope).or_default();
+                let caller = &world.calls[*call].caller;
+                for (_, paused) in quotas.iter_mut().filter(|(quota, _)| caller.is_charged_to(**quota, class(caller))) {
                     paused.grown = if left[call] > paused.began { Duration::ZERO } else { paused.grown };
                 }
             }

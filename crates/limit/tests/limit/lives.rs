@@ -9,10 +9,11 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 use tidegate_limit::key::Group;
-use tidegate_limit::outcome::{Answer, Outcome, Pause, PauseLength, Scope};
+use tidegate_limit::outcome::{Answer, Charged, Outcome, Pause, PauseLength};
 use tidegate_limit::policy::{
     Adapt, Backoff, BucketPolicy, ClassPolicy, Combine, Cost, InFlight, Lane, Per, Strategy as Delays,
 };
+use tidegate_limit::quota::{QuotaHint, ResourceId};
 use tidegate_limit::{ClassId, Policy};
 
 use super::world::{Caller, Life, World, bucket, class, ms, open, secs, slots};
@@ -52,6 +53,7 @@ pub(super) struct Cast {
     pub(super) flows: u64,
     pub(super) keys: u64,
     pub(super) credentials: u64,
+    pub(super) holders: u64,
     pub(super) watches: bool,
     /// Weights of: hang-ups, answers and ends, take-backs, room changes and failed dials, reloads.
     pub(super) weights: [u32; 5],
@@ -64,9 +66,9 @@ pub(super) struct Cast {
 
 impl fmt::Debug for Limits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Policy { bucket, retry_bucket, queue, in_flight, max_keys, classes, pause_scope, .. } = &self.0;
+        let Policy { bucket, retry_bucket, queue, in_flight, max_keys, classes, .. } = &self.0;
         let Policy { one_at_a_time, slow_refusals, .. } = &self.0;
-        writeln!(f, "{pause_scope:?} pauses, one write at a time: {one_at_a_time}, slow refusals: {slow_refusals}")?;
+        writeln!(f, "one write at a time: {one_at_a_time}, slow refusals: {slow_refusals}")?;
         writeln!(f, "bucket {bucket:?}\n  retries {retry_bucket:?}\n  {queue:?} {in_flight:?} {max_keys} keys")?;
         classes.iter().try_for_each(|class| writeln!(f, "  {class:?}"))
     }
@@ -92,6 +94,7 @@ impl Cast {
         flows: 3,
         keys: 6,
         credentials: 2,
+        holders: 3,
         watches: true,
         weights: [2, 8, 1, 1, 1],
         timeouts: true,
@@ -104,8 +107,7 @@ impl Cast {
 /// Policies of every shape, with five classes, of which the last is exempt.
 pub(super) fn policies() -> impl Strategy<Value = Limits> {
     let buckets = || prop_oneof![1 => Just(None), 4 => buckets().prop_map(Some)];
-    let pauses = select(vec![Scope::Key, Scope::Class, Scope::Credential, Scope::Gate]);
-    let keys = (1_usize..8, pauses, prop::bool::weighted(0.3), any::<bool>());
+    let keys = (1_usize..8, prop::bool::weighted(0.3), any::<bool>());
     let gate = (buckets(), retry_buckets(), proptest::option::of(in_flight(1..6)), keys);
     let waiting = (select(vec![0, 50, 400, 3000, 60_000]), select(vec![2, 10, 1000]), any::<bool>());
     let classes = (
@@ -115,7 +117,7 @@ pub(super) fn policies() -> impl Strategy<Value = Limits> {
     );
     (gate, waiting, classes).prop_map(|((gate, retries, in_flight, keys), waiting, (classes, within, hold))| {
         let mut policy = Policy { bucket: gate, retry_bucket: retries, ..open() };
-        (policy.max_keys, policy.pause_scope, policy.one_at_a_time, policy.slow_refusals) = keys;
+        (policy.max_keys, policy.one_at_a_time, policy.slow_refusals) = keys;
         policy.in_flight = in_flight;
         (policy.queue.max_wait, policy.queue.max_waiting) = (ms(waiting.0), waiting.1);
         policy.queue.combine = if waiting.2 { Combine::MaxOf } else { Combine::Sequential };
@@ -252,9 +254,10 @@ fn callers(cast: Cast) -> impl Strategy<Value = Caller> {
     let patient = prop::bool::weighted(if cast.watches { 0.1 } else { 0.0 });
     let timeout = proptest::option::weighted(0.2, (0_u64..4_000).prop_map(ms))
         .prop_map(move |timeout| timeout.filter(|_| cast.timeouts));
-    let who = (0..cast.classes, 0..cast.flows, 0..cast.credentials, 0_u16..5);
+    let quota = (0..cast.holders, 0_u64..3);
+    let who = (0..cast.classes, 0..cast.flows, 0..cast.credentials, 0_u16..5, quota);
     (who, key, long, patient, timeout).prop_map(
-        |((class, flow, credential, cost), key, (long_running, lists), patient, timeout)| {
+        |((class, flow, credential, cost, (holder, word)), key, (long_running, lists), patient, timeout)| {
             let group = if long_running { Group::LongRunning } else { Group::Short };
             Caller {
                 class,
@@ -263,6 +266,7 @@ fn callers(cast: Cast) -> impl Strategy<Value = Caller> {
                 facet: 0,
                 collection: None,
                 credential,
+                quota: QuotaHint { holder, word: ResourceId(word), action: 0 },
                 group,
                 long_running,
                 lists_first: long_running && lists,
@@ -299,8 +303,9 @@ fn pauses() -> impl Strategy<Value = Pause> {
         (0_u64..3_000).prop_map(|length| PauseLength::Known(ms(length))),
         (1_u64..500).prop_map(|first| PauseLength::Growing { first: ms(first), most: ms(5 * first) }),
     ];
-    (select(vec![Scope::Class, Scope::Credential, Scope::Gate]), length)
-        .prop_map(|(scope, length)| Pause { scope, length })
+    let named = Charged::Named(ResourceId(1));
+    (select(vec![Charged::All, Charged::Class, Charged::Predicted, named]), length)
+        .prop_map(|(charged, length)| Pause { charged, length })
 }
 
 /// Runs a story. `policies` are those that `Reload` loads; `look` is called after every step.

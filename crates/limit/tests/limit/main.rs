@@ -14,6 +14,7 @@ mod opening;
 mod pauses;
 mod per_key;
 mod promises;
+mod quotas;
 mod retries;
 mod scenarios;
 mod shared;

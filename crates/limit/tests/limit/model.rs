@@ -10,8 +10,9 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tidegate_limit::key::Group;
 use tidegate_limit::moment::Moment;
-use tidegate_limit::outcome::{Answer, Outcome, Pause, PauseLength, Scope};
+use tidegate_limit::outcome::{Answer, Charged, Outcome, Pause, PauseLength};
 use tidegate_limit::policy::{BucketPolicy, ClassPolicy, InFlight, Lane, Per, QueuePolicy};
+use tidegate_limit::quota::{QuotaHint, QuotaId, ResourceId};
 use tidegate_limit::{ClassId, Policy};
 
 use super::lives::{self, Cast, Limits, Op, Story, stories};
@@ -35,8 +36,8 @@ struct Waiting {
 }
 
 /// A queue's identity: class, flow, true for long-running calls, true for calls that list first,
-/// and the credential if anything is split by it.
-type Queue = (u16, u64, bool, bool, u64);
+/// the credential if anything is split by it, and the holder and word of the quota.
+type Queue = (u16, u64, bool, bool, u64, u64, ResourceId);
 
 #[derive(Debug)]
 struct Model {
@@ -55,8 +56,8 @@ struct Model {
     passed: [u32; 3],
     turns: u64,
     now: Moment,
-    /// The end of the pause of the gate, of a class, or of a credential.
-    pauses: HashMap<(Scope, u64), Moment>,
+    /// Every pause, with its end.
+    pauses: Vec<(QuotaId, Moment)>,
     left: Vec<(usize, Moment)>,
 }
 
@@ -115,7 +116,7 @@ impl Model {
             passed: [0; 3],
             turns: 0,
             now: Moment::ZERO,
-            pauses: HashMap::new(),
+            pauses: Vec::new(),
             left: Vec::new(),
             policy: policy.clone(),
         }
@@ -168,22 +169,19 @@ impl Model {
         caller.long_running || free(self.policy.in_flight, false) && free(self.class(caller).in_flight, true)
     }
 
-    /// The scopes whose pauses apply to a call.
-    fn scopes(&self, caller: &Caller) -> Vec<(Scope, u64)> {
-        let mut scopes = vec![(Scope::Gate, 0), (Scope::Class, u64::from(caller.class))];
-        scopes.extend((self.policy.pause_scope == Scope::Credential).then_some((Scope::Credential, caller.credential)));
-        scopes
+    fn resource(&self, caller: &Caller) -> ResourceId {
+        ResourceId::of_class(&self.class(caller).name)
     }
 
-    fn pause(&mut self, caller: &Caller, scope: Scope, length: Duration) {
-        let scopes = self.scopes(caller);
-        let scope = scopes.iter().find(|(found, _)| *found == scope).unwrap_or(&scopes[0]);
-        let until = self.pauses.entry(*scope).or_default();
-        *until = (*until).max(self.now + length);
+    fn pause(&mut self, caller: &Caller, charged: Charged, length: Duration) {
+        let quota = caller.paused(charged, self.resource(caller));
+        self.pauses.push((quota, self.now + length));
     }
 
     fn can_leave(&self, caller: &Caller) -> bool {
-        if self.scopes(caller).iter().any(|scope| self.pauses.get(scope).is_some_and(|until| *until > self.now)) {
+        let class = self.resource(caller);
+        let stops = |(quota, until): &(QuotaId, Moment)| *until > self.now && caller.is_charged_to(*quota, class);
+        if self.pauses.iter().any(stops) {
             return false;
         }
         let token = |bucket: &usize| {
@@ -209,14 +207,15 @@ impl Model {
         let slots = |slots: Option<InFlight>| slots.is_some_and(|slots| slots.per == Per::Credential);
         let bucket = |bucket: Option<BucketPolicy>| bucket.is_some_and(|bucket| bucket.per == Per::Credential);
         let mut split = bucket(self.policy.bucket) || bucket(self.policy.retry_bucket) || slots(self.policy.in_flight);
-        split |= slots(self.class(caller).in_flight) || self.policy.pause_scope == Scope::Credential;
+        split |= slots(self.class(caller).in_flight);
         let mut next = Some(ClassId(caller.class));
         while let Some(ClassId(class)) = next {
             split |= bucket(self.policy.classes[usize::from(class)].bucket);
             next = self.policy.classes[usize::from(class)].within;
         }
         let (long_running, lists_first) = (caller.long_running, caller.lists_first);
-        (caller.class, caller.flow, long_running, lists_first, if split { caller.credential } else { 0 })
+        let QuotaHint { holder, word, .. } = caller.quota;
+        (caller.class, caller.flow, long_running, lists_first, if split { caller.credential } else { 0 }, holder, word)
     }
 
     /// The turns that the other queues with the same requirements have after one of a dear call,
@@ -235,8 +234,14 @@ impl Model {
             let holds =
                 |slots: Option<InFlight>| slots.filter(|_| !caller.long_running).map(|slots| who(slots.per, caller));
             let slots = (holds(self.policy.in_flight), holds(self.class(caller).in_flight));
-            let pauses = (self.policy.pause_scope == Scope::Credential).then_some(caller.credential);
-            (caller.class, caller.long_running, caller.lists_first, tokens, slots, pauses)
+            (
+                caller.class,
+                caller.long_running,
+                caller.lists_first,
+                tokens,
+                slots,
+                (caller.quota.holder, caller.quota.word),
+            )
         };
         needs(one) == needs(other)
     }
@@ -298,7 +303,7 @@ impl Model {
         loop {
             self.settle();
             let tokens = self.tokens.values().map(|tokens| tokens.next_token(self.now));
-            let next = tokens.chain(self.pauses.values().copied()).filter(|at| *at > self.now).min();
+            let next = tokens.chain(self.pauses.iter().map(|(_, until)| *until)).filter(|at| *at > self.now).min();
             match next.filter(|next| *next <= to) {
                 Some(next) => self.now = next,
                 None => break,
@@ -358,9 +363,9 @@ pub(super) fn agree(limits: Limits, story: &Story) -> Result<(), TestCaseError> 
                 };
                 ended.push(call);
                 let caller = world.calls[call].caller;
-                if let Some(Pause { scope, length: PauseLength::Known(length) }) = pause {
+                if let Some(Pause { charged, length: PauseLength::Known(length) }) = pause {
                     world.answer_with(call, Answer { pause, ..Answer::new(Outcome::Neutral, Some(429)) });
-                    model.pause(&caller, scope, length);
+                    model.pause(&caller, charged, length);
                 }
                 if world.calls[call].caller.class != 4 {
                     world.end(call);

@@ -6,6 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tidegate_limit::moment::Moment;
 use tidegate_limit::policy::{Outage, SharedPolicy};
+use tidegate_limit::quota::{QuotaId, ResourceId};
 use tidegate_limit::{Ask, Ledger, Policy, SharedLimits, Wish};
 
 use super::fleet::{Fleet, bucket, policy};
@@ -475,6 +476,60 @@ fn p19_a_store_that_forgets_a_pause_ends_nobodys() {
     let before = fleet.sent.len();
     fleet.run(10 * SECOND);
     assert_eq!(fleet.sent.len(), before);
+}
+
+/// Three gates that share one bucket, two holders at each, and a pause for one of the holders.
+/// Returns that holder and the other.
+fn paused_holder(length: Duration) -> (Fleet, Moment, [u64; 2]) {
+    let mut fleet = Fleet::of(3, 100.0, 100);
+    for (gate, who) in (0..3).flat_map(|gate| [(gate, 1), (gate, 2)]) {
+        fleet.calls_of(who, gate, 10.0, 40 * SECOND);
+    }
+    fleet.run(5 * SECOND);
+    fleet.asks_pause = Some(length);
+    let before = fleet.of.len();
+    while fleet.asks_pause.is_some() {
+        fleet.run(Duration::from_millis(1));
+    }
+    let paused = fleet.of[before];
+    let began = fleet.sent[before].0;
+    (fleet, began, [paused, 3 - paused])
+}
+
+fn sent_within(fleet: &Fleet, who: u64, from: Moment, to: Moment) -> usize {
+    fleet.sent.iter().zip(&fleet.of).filter(|((at, _), of)| **of == who && *at > from && *at < to).count()
+}
+
+#[test]
+fn q6_a_pause_of_one_holders_quota_is_heard_by_all_and_stops_nobody_else() {
+    let (mut fleet, began, [paused, other]) = paused_holder(10 * SECOND);
+    fleet.run(20 * SECOND);
+    let heard = began + fleet.terms.lease + Duration::from_millis(10);
+    let over = began + 10 * SECOND;
+    assert_eq!(sent_within(&fleet, paused, heard, over), 0);
+    let went = sent_within(&fleet, other, heard, over);
+    assert!(went >= 270, "{went} of some 290");
+    assert!(sent_within(&fleet, paused, over, over + 5 * SECOND) > 200, "it goes on afterwards");
+    assert!(fleet.over() <= TINY, "{}", fleet.over());
+}
+
+#[test]
+fn q6_a_pause_of_one_holders_quota_is_lifted_everywhere_and_outlives_a_forgetful_store() {
+    let (mut fleet, _, [paused, _]) = paused_holder(20 * SECOND);
+    fleet.run(3 * SECOND);
+    fleet.ledger = Ledger::default();
+    let from = fleet.now;
+    fleet.run(4 * SECOND);
+    assert_eq!(sent_within(&fleet, paused, from, fleet.now), 0, "a store that forgets ends nobody's");
+
+    let (mut fleet, _, [paused, _]) = paused_holder(20 * SECOND);
+    fleet.run(3 * SECOND);
+    let now = fleet.now;
+    let quota = QuotaId { holder: paused, resource: ResourceId::ALL };
+    assert!(fleet.gates.iter().all(|gate| gate.limiter.pauses(now).iter().any(|pause| pause.quota == quota)));
+    fleet.gates[1].limiter.lift_pauses(true, now);
+    fleet.run(4 * SECOND);
+    assert!(fleet.gates.iter().all(|gate| gate.limiter.pauses(fleet.now).is_empty()));
 }
 
 /// Gates that have let the bucket fill, and a call of the first whose answer says what is left.

@@ -260,7 +260,7 @@ proptest! {
             }
             let (period, pause) = (Duration::from_nanos(period), pause.map(Duration::from_nanos));
             // Small numbers, too: those that are out of range end as if the store were away.
-            StoreAnswer { granted: granted >> (number % 32), first, period, level, epoch, members, rivals, pause }
+            StoreAnswer { granted: granted >> (number % 32), first, period, level, epoch, members, rivals, pause, quotas: Vec::new() }
         });
         call_all(&mut fleet, calls);
         fleet.run(LENGTH);

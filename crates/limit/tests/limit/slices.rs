@@ -2,7 +2,7 @@
 //! for all of it, and it makes nothing late that was promised.
 
 use tidegate_limit::key::Group;
-use tidegate_limit::outcome::{Answer, Outcome, Pause, PauseLength, Scope};
+use tidegate_limit::outcome::{Answer, Charged, Outcome, Pause, PauseLength};
 use tidegate_limit::policy::Lane;
 use tidegate_limit::{Limiter, LongestQueues, Policy, Reason, Walk};
 
@@ -85,8 +85,8 @@ fn a_group_without_connections_is_told_a_few_at_a_time_and_those_who_come_later_
 
 #[test]
 fn a_pause_holds_everyone_at_once_and_tells_those_it_concerns_in_vain_a_few_at_a_time() {
-    let mut world = crowd(Policy { pause_scope: Scope::Gate, ..open() });
-    let pause = Some(Pause { scope: Scope::Gate, length: PauseLength::Known(secs(7200)) });
+    let mut world = crowd(open());
+    let pause = Some(Pause { charged: Charged::All, length: PauseLength::Known(secs(7200)) });
     world.prompt = false;
     world.answer_with(0, Answer { pause, ..Answer::new(Outcome::Neutral, Some(429)) });
     goes_on_in_pieces(&mut world);
@@ -98,15 +98,15 @@ fn a_pause_holds_everyone_at_once_and_tells_those_it_concerns_in_vain_a_few_at_a
 
 #[test]
 fn lifted_pauses_let_everyone_go_a_few_at_a_time() {
-    let mut world = World::new(Policy { pause_scope: Scope::Credential, ..open() });
-    for who in 0..900 {
-        let call = world.arrive(Caller { credential: who, ..Caller::new() });
-        let pause = Some(Pause { scope: Scope::Credential, length: PauseLength::Known(secs(600)) });
+    let mut world = World::new(open());
+    for who in 1..=900 {
+        let call = world.arrive(Caller::new().held_by(who));
+        let pause = Some(Pause { charged: Charged::All, length: PauseLength::Known(secs(600)) });
         world.answer_with(call, Answer { pause, ..Answer::new(Outcome::Neutral, Some(429)) });
         world.end(call);
     }
     for call in 0..MANY {
-        world.arrive(Caller { credential: call as u64 % 900, ..Caller::new() });
+        world.arrive(Caller::new().held_by(1 + call as u64 % 900));
     }
     assert_eq!(world.limiter.waiting(), MANY);
     assert_eq!(world.limiter.lift_pauses(false, world.now), 900);

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use tidegate_limit::key::{Group, Key, facet};
 use tidegate_limit::moment::Moment;
-use tidegate_limit::outcome::{Answer, Outcome, Pause};
+use tidegate_limit::outcome::{Answer, Charged, Outcome, Pause};
 use tidegate_limit::policy::{Backoff, BucketPolicy, ClassPolicy, InFlight, QueuePolicy, Strategy};
+use tidegate_limit::quota::{QuotaHint, QuotaId, ResourceId};
 use tidegate_limit::snapshot::BucketView;
 use tidegate_limit::{
     Arrival, Claim, ClassId, Flow, Limiter, Permit, Policy, Preview, Reason, Receipt, Refusal, Slot, Ticket, Verdict,
@@ -25,6 +26,7 @@ pub(super) struct Caller {
     /// The collection, if the key does not give it.
     pub(super) collection: Option<u64>,
     pub(super) credential: u64,
+    pub(super) quota: QuotaHint,
     pub(super) group: Group,
     pub(super) long_running: bool,
     pub(super) lists_first: bool,
@@ -116,6 +118,7 @@ impl Caller {
             facet: 0,
             collection: None,
             credential: 0,
+            quota: QuotaHint::default(),
             group: Group::Short,
             long_running: false,
             lists_first: false,
@@ -133,6 +136,30 @@ impl Caller {
         Self { flow, ..self }
     }
 
+    /// Makes it a call of this holder.
+    pub(super) fn held_by(self, holder: u64) -> Self {
+        Self { quota: QuotaHint { holder, ..self.quota }, ..self }
+    }
+
+    /// Returns true if a pause of this quota is one of the call's.
+    pub(super) fn is_charged_to(&self, quota: QuotaId, class: ResourceId) -> bool {
+        let QuotaHint { holder, word, .. } = self.quota;
+        let is_of_resource = [ResourceId::ALL, word, class].contains(&quota.resource);
+        word != ResourceId::FREE && [0, holder].contains(&quota.holder) && is_of_resource
+    }
+
+    /// Returns the quota of a pause that an answer to the call asks for.
+    pub(super) fn paused(&self, charged: Charged, class: ResourceId) -> QuotaId {
+        let QuotaHint { holder, word, .. } = self.quota;
+        let resource = match charged {
+            Charged::All => ResourceId::ALL,
+            Charged::Named(word) => word,
+            Charged::Predicted if word != ResourceId::ALL => word,
+            Charged::Predicted | Charged::Class => class,
+        };
+        QuotaId { holder, resource }
+    }
+
     pub(super) fn of_key(self, key: u64) -> Self {
         Self { key: Some(key), ..self }
     }
@@ -148,6 +175,7 @@ impl Caller {
             }),
             key_in_body: false,
             credential: self.credential,
+            quota: self.quota,
             write: self.writes(),
             reads: !self.writes(),
             group: self.group,
@@ -407,6 +435,23 @@ impl World {
         self.events.extend(answer.pause.map(|pause| (self.now, Event::Paused(call, pause))));
         if let Err(receipt) = receipt.settle(self.limiter.keys(), answer) {
             self.limiter.finish(receipt, answer, None, &|| format!("call {call}"), self.now);
+        }
+        self.drain();
+    }
+
+    /// Returns true if the call has left, and its answer has not come.
+    pub(super) fn owes_answer(&self, call: usize) -> bool {
+        matches!(self.calls[call].life, Life::Admitted(_) | Life::Out(Some(_), _))
+    }
+
+    /// The response head names what the call was charged to.
+    pub(super) fn name(&mut self, call: usize, word: ResourceId) {
+        self.send(call);
+        let action = self.calls[call].caller.quota.action;
+        if let Life::Out(Some(receipt), _) = &self.calls[call].life
+            && !receipt.was_predicted(word)
+        {
+            self.limiter.learn_resource(receipt, action, word, self.now);
         }
         self.drain();
     }

@@ -20,12 +20,13 @@ use super::revalidate::{Question, Reply};
 use super::tally::FailingAnswer;
 use crate::api::outcome::{self, AnswerDetails, PausePolicy};
 use crate::api::signals::ErrorBody;
-use crate::api::{Answer, Key, Outcome, Removal, Verb, grpc, signals};
+use crate::api::{Answer, Key, Outcome, Removal, Scope, Verb, grpc, signals};
 use crate::classify::ApiKind;
 use crate::clock::wall_clock;
 use crate::dialect::{Form, is_grpc};
 use crate::hot;
 use crate::limit::Receipt;
+use crate::limit::outcome::Charged;
 use crate::lock;
 use crate::upstream::{BodyPrefix, ResponseBody, SendError, UpgradeAnswer};
 
@@ -161,6 +162,9 @@ impl SentCall<'_> {
             self.owed.iter().for_each(OwedReceipt::refund);
         }
         self.note_quotas(status, headers);
+        if let Some(word) = told.charged {
+            self.owed.iter().for_each(|owed| owed.learn(self.context.call.quota.action, word));
+        }
         if let Some(signal) = told.signal {
             let call = &self.context.call.call;
             tracing::debug!(?call, signal = signal.word(), answer = ?told.answer, "upstream signalled a limit");
@@ -208,11 +212,14 @@ impl SentCall<'_> {
             let quotas = signals::quotas(honoured, &response);
             let PausePolicy { scope, reserve, .. } = config.options.gate.answers.throttling;
             if !config.options.gate.policy.shared.is_empty()
+                && scope != Scope::Key
                 && let Some(left) = signals::left(honoured, &quotas, reserve)
             {
-                self.owed.iter().for_each(|owed| owed.note_left(scope, left));
+                let charged = if scope == Scope::Class { Charged::Class } else { Charged::All };
+                self.owed.iter().for_each(|owed| owed.note_left(charged, left));
             }
-            self.gate.tally.quotas.note(quotas, call.credential, self.gate.driver.clock().now());
+            let whose = if call.quota.holder == 0 { call.credential } else { call.quota.holder };
+            self.gate.tally.quotas.note(quotas, whose, self.gate.driver.clock().now());
         }
     }
 

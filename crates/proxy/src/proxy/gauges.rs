@@ -15,7 +15,8 @@ use super::section::Section;
 use crate::api::Group;
 use crate::clock::Clock;
 use crate::limit::Snapshot;
-use crate::limit::snapshot::{BucketView, PauseTarget, SharedView};
+use crate::limit::quota::QuotaId;
+use crate::limit::snapshot::{BucketView, SharedView};
 use crate::lock;
 use crate::moment::Moment;
 use crate::telemetry::table::Metric;
@@ -54,9 +55,10 @@ pub(super) fn sampler(section: &Arc<Section>) -> Arc<Sampler> {
         table::KEPT_BYTES.gauge(&[&gate]).set(as_f64(kept));
         table::SLOTS.gauge(&[&gate]).set(now.iter().map(|now| f64::from(now.slots.used)).sum::<f64>());
         for scope in ["class", "credential", "gate"] {
-            let pauses = |now: &Snapshot| now.pauses.iter().filter(|pause| scope_of(pause.who) == scope).count();
+            let pauses = |now: &Snapshot| now.pauses.iter().filter(|pause| scope_of(pause.quota) == scope).count();
             table::PAUSES.gauge(&[&gate, scope]).set(sum(&pauses));
         }
+        table::DROPPED_QUOTAS.counter(&[&gate]).absolute(now.iter().map(|now| now.dropped_quotas).sum());
         show_parts(&gate, &now, &mut lock(&shown));
         gates.iter().for_each(|of| show_quotas(&gate, &of.tally.quotas, of.driver.clock().now(), passing));
     })
@@ -153,11 +155,11 @@ pub(super) fn buckets_by_name(now: &Snapshot) -> Vec<(String, &[BucketView])> {
     whole.into_iter().chain(classes).collect()
 }
 
-fn scope_of(paused: PauseTarget) -> &'static str {
+fn scope_of(paused: QuotaId) -> &'static str {
     match paused {
-        PauseTarget::Class(_) => "class",
-        PauseTarget::Credential(_) | PauseTarget::OtherCredentials => "credential",
-        PauseTarget::Gate => "gate",
+        QuotaId::ALL => "gate",
+        QuotaId { holder: 0, .. } => "class",
+        QuotaId { .. } => "credential",
     }
 }
 

@@ -3,16 +3,16 @@
 use super::parts::GateParts;
 use super::quotas::QuotaReserve;
 use crate::api::Signal;
-use crate::limit::snapshot::{PauseTarget, PauseView};
+use crate::limit::quota::QuotaId;
+use crate::limit::snapshot::PauseView;
 use crate::lock;
 use crate::status::text::duration;
-use crate::telemetry::GateMeters;
 
 /// The pauses in the log. A pause shorter than the time between two looks shows in the metrics
 /// only.
 #[derive(Debug, Default)]
 pub(super) struct PauseLog {
-    known: Vec<PauseTarget>,
+    known: Vec<QuotaId>,
 }
 
 impl PauseLog {
@@ -21,14 +21,13 @@ impl PauseLog {
         let signal = lock(&gate.last_signal).map_or("", Signal::word);
         let (now, pauses) = gate.driver.look(|limiter, now| (now, limiter.pauses(now)));
         let config = gate.config.get();
-        let meters = &config.meters;
         let quotas = &gate.tally.quotas;
-        let gate = &*meters.gate;
+        let name = |quota| quotas.describe(quota, &config.options.gate.policy);
+        let gate = &*config.meters.gate;
         let (begun, over) = changes(&mut self.known, &pauses);
-        for PauseView { who, until, heard } in begun {
-            let whose = if let PauseTarget::Credential(whose) = who { Some(whose) } else { None };
-            let kept = quotas.kept(whose, config.options.gate.answers.throttling.reserve, until, now);
-            let who = name(who, meters);
+        for PauseView { quota, until, heard } in begun {
+            let kept = quotas.kept(quota, config.options.gate.answers.throttling.reserve, until, now);
+            let who = name(quota);
             let lasts = duration((until - now).as_secs_f64());
             if heard {
                 tracing::info!(gate, who, lasts, "pausing: another gate that shares this bucket was told to wait");
@@ -46,44 +45,36 @@ impl PauseLog {
                 tracing::info!(gate, signal, who, lasts, "upstream asked for a pause");
             }
         }
-        for who in over {
-            tracing::info!(gate, who = name(who, meters), "the pause is over");
+        for quota in over {
+            tracing::info!(gate, who = name(quota), "the pause is over");
         }
     }
 }
 
 /// Returns the new pauses and the ended ones, and updates `known`.
-fn changes(known: &mut Vec<PauseTarget>, pauses: &[PauseView]) -> (Vec<PauseView>, Vec<PauseTarget>) {
-    let over = known.extract_if(.., |who| !pauses.iter().any(|pause| pause.who == *who)).collect();
-    let begun: Vec<PauseView> = pauses.iter().filter(|pause| !known.contains(&pause.who)).copied().collect();
-    known.extend(begun.iter().map(|pause| pause.who));
+fn changes(known: &mut Vec<QuotaId>, pauses: &[PauseView]) -> (Vec<PauseView>, Vec<QuotaId>) {
+    let over = known.extract_if(.., |quota| !pauses.iter().any(|pause| pause.quota == *quota)).collect();
+    let begun: Vec<PauseView> = pauses.iter().filter(|pause| !known.contains(&pause.quota)).copied().collect();
+    known.extend(begun.iter().map(|pause| pause.quota));
     (begun, over)
-}
-
-fn name(who: PauseTarget, meters: &GateMeters) -> String {
-    match who {
-        PauseTarget::Class(class) => format!("class {}", meters.class_name(class)),
-        PauseTarget::Credential(_) => "one credential".to_owned(),
-        PauseTarget::OtherCredentials => "many credentials".to_owned(),
-        PauseTarget::Gate => "gate".to_owned(),
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::ClassId;
+    use crate::limit::quota::ResourceId;
     use crate::moment::Moment;
 
     #[test]
     fn each_pause_is_told_when_it_begins_and_when_it_ends() {
-        let pause = |who| PauseView { who, until: Moment::from_millis(1000), heard: false };
-        let (gate, class) = (pause(PauseTarget::Gate), pause(PauseTarget::Class(ClassId(1))));
+        let pause = |quota| PauseView { quota, until: Moment::from_millis(1000), heard: false };
+        let class_quota = QuotaId { holder: 0, resource: ResourceId::of_class("reads") };
+        let (gate, class) = (pause(QuotaId::ALL), pause(class_quota));
         let mut known = Vec::new();
         assert_eq!(changes(&mut known, &[gate]), (vec![gate], vec![]));
         assert_eq!(changes(&mut known, &[gate, class]), (vec![class], vec![]));
-        assert_eq!(changes(&mut known, &[class]), (vec![], vec![PauseTarget::Gate]));
-        assert_eq!(changes(&mut known, &[]), (vec![], vec![PauseTarget::Class(ClassId(1))]));
+        assert_eq!(changes(&mut known, &[class]), (vec![], vec![QuotaId::ALL]));
+        assert_eq!(changes(&mut known, &[]), (vec![], vec![class_quota]));
         assert_eq!(changes(&mut known, &[gate]), (vec![gate], vec![]), "again");
     }
 }

@@ -5,6 +5,9 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use crate::api::signals::Quota;
+use crate::limit::Policy;
+use crate::limit::policy::ClassPolicy;
+use crate::limit::quota::{QuotaId, ResourceId};
 use crate::lock;
 use crate::moment::Moment;
 use crate::status;
@@ -33,8 +36,7 @@ pub(crate) struct QuotaReserve {
 // === impl Quotas ===
 
 impl Quotas {
-    /// Notes the quotas in an answer. `whose` is the salted hash of the credential or account that
-    /// limits are split by, or zero.
+    /// Notes the quotas in an answer. `whose` is the hash of the credential or account, or zero.
     pub(crate) fn note(&self, quotas: Vec<Quota>, whose: u64, now: Moment) {
         if quotas.is_empty() {
             return;
@@ -59,13 +61,33 @@ impl Quotas {
         known.iter().map(row).collect()
     }
 
-    /// Returns the quota behind a pause for a reserve, of one credential or of any. Some of the
-    /// quota is left, at most the fraction `reserve`, and the pause ends with the quota's reset at
-    /// the latest. A longer pause is the upstream's.
-    pub(crate) fn kept(&self, whose: Option<u64>, reserve: f64, ends: Moment, now: Moment) -> Option<QuotaReserve> {
+    /// Returns the quota behind a pause for a reserve. Some of the quota is left, at most the
+    /// fraction `reserve`, and the pause ends with the quota's reset at the latest. A longer pause is
+    /// the upstream's.
+    pub(crate) fn kept(&self, of: QuotaId, reserve: f64, ends: Moment, now: Moment) -> Option<QuotaReserve> {
         let known = lock(&self.0);
-        let of_whom = known.iter().filter(|((_, of), _)| whose.is_none_or(|whose| whose == *of));
-        of_whom.filter_map(|(_, seen)| seen.kept(reserve, ends, now)).min_by_key(|kept| kept.left)
+        let is_named = known.keys().any(|(resource, _)| ResourceId::named(resource) == of.resource);
+        let is_meant = |(resource, whose): &(String, u64)| {
+            [0, *whose].contains(&of.holder) && (!is_named || ResourceId::named(resource) == of.resource)
+        };
+        let meant = known.iter().filter(|(key, _)| is_meant(key));
+        meant.filter_map(|(_, seen)| seen.kept(reserve, ends, now)).min_by_key(|kept| kept.left)
+    }
+
+    /// Returns a pause's quota in words: `gate`, `class reads`, `core of credential 1a2b3c`.
+    pub(crate) fn describe(&self, quota: QuotaId, policy: &Policy) -> String {
+        let QuotaId { holder, resource } = quota;
+        let is_of = |class: &&ClassPolicy| ResourceId::of_class(&class.name) == resource;
+        let class = || Some(format!("class {}", policy.classes.iter().find(is_of)?.name));
+        let word =
+            || lock(&self.0).keys().map(|(word, _)| word).find(|word| ResourceId::named(word) == resource).cloned();
+        let what = class().or_else(word).unwrap_or_else(|| "one resource".to_owned());
+        match (resource, holder) {
+            (ResourceId::ALL, 0) => "gate".to_owned(),
+            (ResourceId::ALL, _) => format!("credential {}", name(holder)),
+            (_, 0) => what,
+            (_, _) => format!("{what} of credential {}", name(holder)),
+        }
     }
 
     /// Returns the credentials with a known quota.
@@ -148,14 +170,31 @@ mod tests {
     fn a_reserve_is_told_from_a_longer_pause_of_the_upstreams() {
         let (quotas, at) = (Quotas::default(), Moment::from_millis);
         quotas.note(quota("core", 1), 1, at(1000));
-        let kept = |whose, reserve, ends| quotas.kept(whose, reserve, at(ends), at(2000));
+        let of = |holder, word| QuotaId { holder, resource: ResourceId::named(word) };
+        let kept = |quota, reserve, ends| quotas.kept(quota, reserve, at(ends), at(2000));
         let told = Some(QuotaReserve { left: 1, limit: 10 });
-        assert_eq!((kept(Some(1), 0.1, 61_000), kept(None, 0.1, 61_000)), (told, told));
-        assert_eq!(kept(Some(1), 0.1, 5_000), told, "max_pause may end it sooner");
-        assert_eq!(kept(Some(1), 0.1, 70_000), None, "the upstream asked for a longer one");
-        assert_eq!(kept(Some(2), 0.1, 61_000), None, "another credential");
-        assert_eq!(kept(Some(1), 0.0, 61_000), None, "nothing is kept");
+        assert_eq!((kept(of(1, "core"), 0.1, 61_000), kept(QuotaId::ALL, 0.1, 61_000)), (told, told));
+        assert_eq!(kept(of(1, "core"), 0.1, 5_000), told, "max_pause may end it sooner");
+        assert_eq!(kept(of(1, "core"), 0.1, 70_000), None, "the upstream asked for a longer one");
+        assert_eq!(kept(of(2, "core"), 0.1, 61_000), None, "another credential");
+        assert_eq!(kept(of(1, "core"), 0.0, 61_000), None, "nothing is kept");
+        quotas.note(quota("search", 1), 1, at(1000));
         quotas.note(quota("core", 0), 1, at(1000));
-        assert_eq!(kept(Some(1), 0.1, 61_000), None, "nothing is left");
+        assert_eq!(kept(of(1, "search"), 0.1, 61_000), told, "each resource has its own");
+        assert_eq!(kept(of(1, "core"), 0.1, 61_000), None, "nothing is left");
+    }
+
+    #[test]
+    fn a_quota_is_named_by_its_class_or_the_upstreams_word() {
+        let class = ClassPolicy { name: "reads".into(), ..ClassPolicy::default() };
+        let policy = Policy { classes: vec![class], ..Policy::default() };
+        let quotas = Quotas::default();
+        quotas.note(quota("core", 1), 7, Moment::from_millis(1));
+        let of = |holder, resource| quotas.describe(QuotaId { holder, resource }, &policy);
+        assert_eq!(of(0, ResourceId::ALL), "gate");
+        assert_eq!(of(0x1a_2b3c, ResourceId::ALL), "credential 1a2b3c");
+        assert_eq!(of(0, ResourceId::of_class("reads")), "class reads");
+        assert_eq!(of(7, ResourceId::named("core")), "core of credential 000007");
+        assert_eq!(of(7, ResourceId::named("other")), "one resource of credential 000007");
     }
 }

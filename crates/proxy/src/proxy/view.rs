@@ -11,7 +11,7 @@ use super::tally::shortened;
 use crate::api::{Group, Key};
 use crate::classify::{ApiKind, ClassifiedCall, FairBy};
 use crate::limit::policy::Outage;
-use crate::limit::snapshot::{BucketView, ClassView, PauseTarget, PauseView, QueueView, SharedView, SlotView};
+use crate::limit::snapshot::{BucketView, ClassView, PauseView, QueueView, SharedView, SlotView};
 use crate::limit::{ClassId, KeyState, Preview, Reason, Snapshot};
 use crate::status::text::{count, duration};
 use crate::status::{self};
@@ -78,14 +78,14 @@ impl Gate {
     fn pause(&self, pause: &PauseView) -> status::Pause {
         let config = self.section.config.get();
         let clock = self.section.clock;
-        let whose = if let PauseTarget::Credential(whose) = pause.who { Some(whose) } else { None };
+        let quotas = &self.own().tally.quotas;
         let kept = || {
             let reserve = config.options.gate.answers.throttling.reserve;
-            self.own().tally.quotas.kept(whose, reserve, pause.until, clock.now())
+            quotas.kept(pause.quota, reserve, pause.until, clock.now())
         };
         let kept = if pause.heard { None } else { kept() };
         status::Pause {
-            who: paused(pause.who, &config.meters),
+            who: quotas.describe(pause.quota, &config.options.gate.policy),
             until_ms: clock.wall(pause.until),
             from: if pause.heard { "shared" } else { "" }.to_owned(),
             left: kept.map(|kept| kept.left),
@@ -97,10 +97,7 @@ impl Gate {
     /// another.
     fn paused_credentials(&self) -> Option<String> {
         let pauses = self.own().driver.look(|limiter, now| limiter.pauses(now));
-        let of = |pause: &PauseView| match pause.who {
-            PauseTarget::Credential(whose) => Some(whose),
-            _ => None,
-        };
+        let of = |pause: &PauseView| Some(pause.quota.holder).filter(|holder| *holder != 0);
         let last = pauses.iter().filter(|pause| of(pause).is_some()).max_by_key(|pause| pause.until)?;
         let paused: BTreeSet<u64> = pauses.iter().filter_map(of).collect();
         // Only credentials with a quota that was told are known.
@@ -259,15 +256,6 @@ fn queue(queue: &QueueView, meters: &GateMeters, shows_flow: bool) -> status::Qu
         waiting: queue.waiting,
         oldest_seconds: queue.oldest.as_secs_f64(),
         reason: queue.reason.word().to_owned(),
-    }
-}
-
-fn paused(who: PauseTarget, meters: &GateMeters) -> String {
-    match who {
-        PauseTarget::Class(class) => format!("class {}", meters.class_name(class)),
-        PauseTarget::Credential(hash) => format!("credential {:06x}", hash & 0xff_ffff),
-        PauseTarget::OtherCredentials => "other credentials".to_owned(),
-        PauseTarget::Gate => "gate".to_owned(),
     }
 }
 

@@ -14,7 +14,8 @@ use ring::hmac;
 use super::cluster::BucketCommand;
 use super::fault::Fault;
 use super::servers::Servers;
-use crate::limit::{Ask, BucketPart, StoreAnswer};
+use crate::limit::quota::{QuotaId, ResourceId};
+use crate::limit::{Ask, BucketPart, MOST_PAUSES, PauseNotice, StoreAnswer};
 
 /// The script. It uses the server's clock and one key.
 const SCRIPT: &str = include_str!("ask.lua");
@@ -106,12 +107,13 @@ impl Asker<'_> {
         // As texts that read back as the same numbers.
         command.arg(limits.period.to_string()).arg(limits.burst.to_string());
         command.arg(micros(limits.lease)).arg(micros(limits.horizon)).arg(MEMBER);
-        match ask.pause.map(micros) {
+        match ask.pause.map(|pause| micros(pause.left)) {
             None => command.arg(0),
             Some(0) => command.arg(-1),
             Some(pause) => command.arg(pause),
         };
         command.arg(ask.left.map_or(-1, i64::from)).arg(u8::from(ask.leave)).arg(self.label);
+        command.arg(ask.pause.map_or_else(String::new, |pause| quota_text(pause.quota)));
         BucketCommand { bucket: Arc::clone(&ask.shared.name), command }
     }
 }
@@ -127,7 +129,9 @@ fn micros(time: Duration) -> u64 {
 /// Reads an answer; `None` if anything in it is not as expected.
 pub(super) fn read(value: &Value) -> Option<StoreAnswer> {
     let Value::Array(values) = value else { return None };
-    let [granted, first, period, level, epoch, _now, members, rivals, pause] = values.as_slice() else { return None };
+    let [granted, first, period, level, epoch, _now, members, rivals, pause, quotas] = values.as_slice() else {
+        return None;
+    };
     let within = |number: f64, least: f64, most: f64| (least..=most).contains(&number).then_some(number);
     let first = within(number(first)?, -1e15, 1e15)?;
     let period = within(number(period)?, 0.1, 1e15)?;
@@ -144,7 +148,35 @@ pub(super) fn read(value: &Value) -> Option<StoreAnswer> {
             0.0 => None,
             left => Some(Duration::from_nanos((left * 1e3) as u64)), // `as` makes nothing of less
         },
+        quotas: notices(quotas)?,
     })
+}
+
+/// Reads the quotas with a pause, each with its time left; `None` if there are too many.
+fn notices(value: &Value) -> Option<Vec<PauseNotice>> {
+    let Value::Array(values) = value else { return None };
+    let notice = |pair: &[Value]| {
+        let [quota, left] = pair else { return None };
+        let (holder, resource) = text(quota)?.split_once(':')?;
+        let number = |text| u64::from_str_radix(text, 16).ok();
+        let quota = QuotaId { holder: number(holder)?, resource: ResourceId(number(resource)?) };
+        Some(PauseNotice {
+            quota,
+            left: Duration::from_micros(text(left)?.parse().ok().filter(|left| *left < LONGEST)?),
+        })
+    };
+    if values.len() > 2 * MOST_PAUSES {
+        return None;
+    }
+    let mut notices: Vec<PauseNotice> = values.chunks(2).map(notice).collect::<Option<_>>()?;
+    notices.sort_unstable_by_key(|notice| notice.quota);
+    Some(notices)
+}
+
+/// Returns a quota as the store has it; empty for one of everything.
+fn quota_text(quota: QuotaId) -> String {
+    let QuotaId { holder, resource: ResourceId(resource) } = quota;
+    if quota == QuotaId::ALL { String::new() } else { format!("{holder:x}:{resource:x}") }
 }
 
 fn whole(value: &Value) -> Option<u32> {

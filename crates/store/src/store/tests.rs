@@ -155,10 +155,10 @@ async fn parts_are_asked_as_one_question_and_their_keys_do_not_say_whose_they_ar
         receiver.await.expect("each question gets something")
     };
     let (one, other) = (stores(server.store()), stores(server.store()));
-    assert!(all(&one, asks(1)).await.iter().all(|answer| answer.is_ok_and(|answer| answer.members == 1)));
+    assert!(all(&one, asks(1)).await.iter().all(|answer| answer.as_ref().is_ok_and(|answer| answer.members == 1)));
     server.run(&["SCRIPT", "FLUSH"]).await;
     let answers = all(&other, asks(2)).await;
-    assert!(answers.iter().all(|answer| answer.is_ok_and(|answer| answer.members == 2)), "{answers:?}");
+    assert!(answers.iter().all(|answer| answer.as_ref().is_ok_and(|answer| answer.members == 2)), "{answers:?}");
     let Value::Array(keys) = server.run(&["KEYS", "*"]).await else { panic!("no list") };
     let keys: Vec<String> = keys.into_iter().map(|key| redis::from_redis_value(key).expect("text")).collect();
     assert_eq!(keys.len(), 40);

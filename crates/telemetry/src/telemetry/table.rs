@@ -178,6 +178,8 @@ metrics_table! {
         "Failing keys forgotten by an operator";
     LIFTED = MetricKind::Counter, "tidegate_lifted_pauses_total", ["gate"], Start,
         "Pauses of the upstream lifted by an operator";
+    DROPPED_QUOTAS = MetricKind::Counter, "tidegate_dropped_pauses_total", ["gate"], Start,
+        "Pauses forgotten because more than 1,024 quotas had one";
     CALL_LOG_DROPPED = MetricKind::Counter, "tidegate_call_log_dropped_total", [], Start,
         "Lines of the call log that were dropped because the disk was too slow";
     OTLP_SENDINGS = MetricKind::Counter, "tidegate_otlp_sendings_total", ["signal", "result"], Later,

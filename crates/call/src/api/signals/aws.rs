@@ -15,7 +15,7 @@ pub(super) fn wants_body(status: StatusCode, headers: &HeaderMap) -> bool {
 }
 
 pub(super) fn refused(response: &Response<'_>) -> Option<LimitRefusal> {
-    let fast = LimitRefusal::growing(Duration::from_secs(1), Duration::from_secs(20));
+    let fast = LimitRefusal::growing(Duration::from_secs(1), Duration::from_secs(20)).within(Reach::Charged);
     let refused = match code(response).as_deref() {
         Some(code) if CODES.contains(&code) => fast,
         Some(code) if NARROW.contains(&code) => fast.within(Reach::Key),
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
     use crate::api::signals::tests::{For, Growing, headers, refusal};
 
-    const ALL: Option<(crate::api::signals::tests::Told, Reach)> = Some((Growing(1, 20), Reach::All));
+    const ALL: Option<(crate::api::signals::tests::Told, Reach)> = Some((Growing(1, 20), Reach::Charged));
     const SAME: Option<(crate::api::signals::tests::Told, Reach)> = Some((Growing(1, 20), Reach::Key));
 
     #[test]
@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(refusal(refused, 400, &[("x-amzn-query-error", "RequestThrottled;Sender")], ""), ALL);
         assert_eq!(refusal(refused, 400, &[("x-amzn-errortype", "ValidationException")], ""), None);
         let with_time = [("x-amzn-errortype", "ThrottlingException"), ("retry-after", "3")];
-        assert_eq!(refusal(refused, 400, &with_time, ""), Some((For(3), Reach::All)));
+        assert_eq!(refusal(refused, 400, &with_time, ""), Some((For(3), Reach::Charged)));
         let known = headers(&[("x-amzn-errortype", "X")]);
         assert!(!wants_body(StatusCode::BAD_REQUEST, &known));
         assert!(wants_body(StatusCode::BAD_REQUEST, &HeaderMap::new()));

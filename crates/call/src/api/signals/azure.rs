@@ -8,28 +8,39 @@ use std::time::Duration;
 
 use http::HeaderMap;
 
-use super::{LimitRefusal, Reach, Response, SpentQuota, fields};
+use super::{LimitRefusal, Reach, ResourceId, Response, SpentQuota, fields};
 
 pub(super) fn refused(response: &Response<'_>) -> Option<LimitRefusal> {
     response.too_many()?;
     let told = response.retry_after().or_else(|| millis(response.headers));
     let refused = LimitRefusal::told(told, Duration::from_secs(1), Duration::from_secs(60));
-    let by_provider = least(response.headers).is_some_and(|least| least > 0);
-    Some(refused.within(if by_provider { Reach::Class } else { Reach::All }))
+    Some(refused.within(match least(response.headers) {
+        Some(Left { calls: 0, resource }) => Reach::Named(resource),
+        Some(_) => Reach::Class,
+        None => Reach::All,
+    }))
 }
 
 pub(super) fn spent(response: &Response<'_>) -> Option<SpentQuota> {
-    let empty = least(response.headers) == Some(0);
-    empty.then_some(SpentQuota { wait: Duration::from_secs(1), reach: Reach::All })
+    let empty = least(response.headers).filter(|left| left.calls == 0)?;
+    Some(SpentQuota { wait: Duration::from_secs(1), reach: Reach::Named(empty.resource) })
+}
+
+/// The calls left of a subscription's or tenant's quota.
+struct Left {
+    calls: u64,
+    resource: ResourceId,
 }
 
 /// Returns the smallest number of calls left.
-fn least(headers: &HeaderMap) -> Option<u64> {
-    let left = headers.iter().filter(|(name, _)| {
-        let kind = name.as_str().strip_prefix("x-ms-ratelimit-remaining-");
-        kind.is_some_and(|kind| kind.starts_with("subscription-") || kind.starts_with("tenant-"))
+fn least(headers: &HeaderMap) -> Option<Left> {
+    let left = headers.iter().filter_map(|(name, value)| {
+        let kind = name.as_str().strip_prefix("x-ms-ratelimit-remaining-")?;
+        let is_of_manager = kind.starts_with("subscription-") || kind.starts_with("tenant-");
+        let calls = fields::digits(value.to_str().ok()?.trim()).filter(|_| is_of_manager)?;
+        Some(Left { calls, resource: ResourceId::named(kind) })
     });
-    left.filter_map(|(_, value)| fields::digits(value.to_str().ok()?.trim())).min()
+    left.min_by_key(|left| left.calls)
 }
 
 fn millis(headers: &HeaderMap) -> Option<Duration> {
@@ -45,7 +56,8 @@ mod tests {
     #[test]
     fn who_refused_decides_whom_it_concerns() {
         let by_manager = [("retry-after", "17"), ("x-ms-ratelimit-remaining-subscription-reads", "0")];
-        assert_eq!(refusal(refused, 429, &by_manager, ""), Some((For(17), Reach::All)));
+        let reads = Reach::Named(ResourceId::named("subscription-reads"));
+        assert_eq!(refusal(refused, 429, &by_manager, ""), Some((For(17), reads)));
         let by_provider = [
             ("retry-after", "40"),
             ("x-ms-ratelimit-remaining-subscription-reads", "11999"),

@@ -11,7 +11,7 @@ use std::time::Duration;
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, StatusCode};
 
-use super::{LimitRefusal, Reach, Response, SpentQuota, fields, json};
+use super::{LimitRefusal, Reach, ResourceId, Response, SpentQuota, fields, json};
 
 pub(super) fn wants_body(status: StatusCode, headers: &HeaderMap) -> bool {
     let silent = !headers.contains_key(RETRY_AFTER) && fields::number(headers, REMAINING) != Some(0);
@@ -42,9 +42,13 @@ pub(super) fn spent(response: &Response<'_>, reserve: f64) -> Option<SpentQuota>
 /// Returns the quota with nothing left but the reserve.
 fn used_up(response: &Response<'_>, reserve: f64) -> Option<SpentQuota> {
     let wait = fields::spent(response, ["x-ratelimit-limit", REMAINING, "x-ratelimit-reset"], reserve)?;
-    // Searches, GraphQL and so on have quotas of their own, and some are much smaller.
-    let core = response.headers.get(RESOURCE).is_none_or(|resource| resource == "core");
-    Some(SpentQuota { wait, reach: if core { Reach::All } else { Reach::Class } })
+    // Each resource has a quota of its own, and some are much smaller than others.
+    Some(SpentQuota { wait, reach: resource(response).map_or(Reach::Charged, Reach::Named) })
+}
+
+/// Returns the resource that the call was charged to.
+pub(super) fn resource(response: &Response<'_>) -> Option<ResourceId> {
+    Some(ResourceId::named(&fields::resource_word(response.headers.get(RESOURCE)?.to_str().ok()?)))
 }
 
 fn is_secondary(response: &Response<'_>) -> bool {
@@ -83,11 +87,15 @@ mod tests {
         ]
     }
 
+    fn named(word: &str) -> Reach {
+        Reach::Named(ResourceId::named(word))
+    }
+
     #[test]
     fn a_used_up_quota_waits_for_its_reset() {
         for status in [403, 429] {
-            assert_eq!(refusal(refused, status, &quota("0", "core"), ""), Some((For(3601), Reach::All)));
-            assert_eq!(refusal(refused, status, &quota("0", "search"), ""), Some((For(3601), Reach::Class)));
+            assert_eq!(refusal(refused, status, &quota("0", "core"), ""), Some((For(3601), named("core"))));
+            assert_eq!(refusal(refused, status, &quota("0", "search"), ""), Some((For(3601), named("search"))));
         }
         assert_eq!(refusal(refused, 404, &quota("0", "core"), ""), None);
     }
@@ -120,7 +128,7 @@ mod tests {
         assert_eq!(wait(202, &with), None, "it says when the work may be done");
         let mut both = quota("0", "graphql");
         both.push(("retry-after", "30"));
-        assert_eq!(wait(200, &both), Some((3601, Reach::Class)));
+        assert_eq!(wait(200, &both), Some((3601, named("graphql"))));
         assert_eq!(wait(200, &[("retry-after", "0")]), None);
         assert_eq!(wait(200, &[("retry-after", "soon")]), None);
     }
@@ -129,7 +137,7 @@ mod tests {
     fn both_waits_must_be_over() {
         let mut both = quota("0", "core");
         both.push(("retry-after", "30"));
-        assert_eq!(refusal(refused, 403, &both, ""), Some((For(3601), Reach::All)));
+        assert_eq!(refusal(refused, 403, &both, ""), Some((For(3601), named("core"))));
         both.pop();
         both.push(("retry-after", "7200"));
         assert_eq!(refusal(refused, 403, &both, ""), Some((For(7200), Reach::All)));

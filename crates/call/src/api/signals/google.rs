@@ -10,7 +10,7 @@ use std::time::Duration;
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, StatusCode};
 
-use super::{LimitRefusal, Response, json};
+use super::{LimitRefusal, Reach, Response, json};
 
 pub(super) fn wants_body(status: StatusCode, headers: &HeaderMap) -> bool {
     matches!(status, StatusCode::FORBIDDEN | StatusCode::TOO_MANY_REQUESTS) && !headers.contains_key(RETRY_AFTER)
@@ -26,7 +26,7 @@ pub(super) fn refused(response: &Response<'_>) -> Option<LimitRefusal> {
         let delays = json::texts(response.body).into_iter().filter(|(key, _)| key == "retryDelay");
         delays.filter_map(|(_, text)| duration(&text)).max()
     });
-    Some(LimitRefusal::told(told, first, MOST))
+    Some(LimitRefusal::told(told, first, MOST).within(Reach::Charged))
 }
 
 fn is_for_rate(body: &[u8]) -> bool {
@@ -57,12 +57,15 @@ mod tests {
 
     #[test]
     fn the_reason_and_the_time_are_in_the_body() {
-        assert_eq!(refusal(refused, 429, &[], RETRY_INFO), Some((For(34), Reach::All)));
-        assert_eq!(refusal(refused, 429, &[("retry-after", "5")], RETRY_INFO), Some((For(5), Reach::All)));
-        assert_eq!(refusal(refused, 429, &[], ""), Some((Growing(30, 64), Reach::All)));
-        assert_eq!(refusal(refused, 403, &[], DRIVE), Some((Growing(1, 64), Reach::All)));
+        assert_eq!(refusal(refused, 429, &[], RETRY_INFO), Some((For(34), Reach::Charged)));
+        assert_eq!(refusal(refused, 429, &[("retry-after", "5")], RETRY_INFO), Some((For(5), Reach::Charged)));
+        assert_eq!(refusal(refused, 429, &[], ""), Some((Growing(30, 64), Reach::Charged)));
+        assert_eq!(refusal(refused, 403, &[], DRIVE), Some((Growing(1, 64), Reach::Charged)));
         let cut = &DRIVE.as_bytes()[..100];
-        assert_eq!(refusal(refused, 403, &[], std::str::from_utf8(cut).unwrap()), Some((Growing(1, 64), Reach::All)));
+        assert_eq!(
+            refusal(refused, 403, &[], std::str::from_utf8(cut).unwrap()),
+            Some((Growing(1, 64), Reach::Charged))
+        );
         let forbidden = DRIVE.replace("userRateLimitExceeded", "insufficientFilePermissions");
         assert_eq!(refusal(refused, 403, &[], &forbidden), None);
         assert_eq!(refusal(refused, 500, &[], RETRY_INFO), None);

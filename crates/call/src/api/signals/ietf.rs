@@ -17,15 +17,16 @@ use http::header::RETRY_AFTER;
 use sfv::{Item, ListEntry, Parameters, Parser};
 
 use super::fields::{Quota, resource_word};
-use super::{LimitRefusal, Reach, Response, SpentQuota, fields};
+use super::{LimitRefusal, Reach, ResourceId, Response, SpentQuota, fields};
 
 pub(super) fn refused(response: &Response<'_>) -> Option<LimitRefusal> {
     response.too_many()?;
     let quotas = Some(quotas(response)).filter(|quotas| !quotas.is_empty())?;
-    let times =
-        |spent: bool| quotas.iter().filter(move |quota| (quota.remaining == 0) == spent).filter_map(|q| q.resets_in);
-    let wait = response.retry_after().or_else(|| times(true).max()).or_else(|| times(false).min())?;
-    Some(LimitRefusal::all(wait))
+    let of = |spent: bool| quotas.iter().filter(move |quota| (quota.remaining == 0) == spent);
+    let quota =
+        last(of(true)).or_else(|| of(false).filter(|quota| quota.resets_in.is_some()).min_by_key(|q| q.resets_in));
+    let wait = response.retry_after().or_else(|| quota.and_then(|quota| quota.resets_in))?;
+    Some(LimitRefusal::all(wait).within(quota.map_or(Reach::All, reach)))
 }
 
 pub(super) fn spent(response: &Response<'_>, reserve: f64) -> Option<SpentQuota> {
@@ -34,8 +35,19 @@ pub(super) fn spent(response: &Response<'_>, reserve: f64) -> Option<SpentQuota>
     }
     let quotas = quotas(response);
     let spent = quotas.iter().filter(|quota| fields::is_spent(quota.remaining, quota.limit.unwrap_or(0), reserve));
-    let wait = spent.filter_map(|quota| quota.resets_in).max().filter(|wait| !wait.is_zero())?;
-    Some(SpentQuota { wait, reach: Reach::All })
+    let last = last(spent)?;
+    let wait = last.resets_in.filter(|wait| !wait.is_zero())?;
+    Some(SpentQuota { wait, reach: reach(last) })
+}
+
+/// Returns the quota with the last reset.
+fn last<'q>(quotas: impl Iterator<Item = &'q Quota>) -> Option<&'q Quota> {
+    quotas.filter(|quota| quota.resets_in.is_some()).max_by_key(|quota| quota.resets_in)
+}
+
+/// Returns the resource of a policy; an unnamed one is of everything.
+fn reach(quota: &Quota) -> Reach {
+    if quota.resource == UNNAMED { Reach::All } else { Reach::Named(ResourceId::named(&quota.resource)) }
 }
 
 /// Returns a count and its window: `100;w=21600`, or the first of `100, 100;w=60, 1000;w=3600`.
@@ -213,12 +225,16 @@ mod tests {
         assert_eq!(count("many"), None);
     }
 
+    fn named(word: &str) -> Reach {
+        Reach::Named(ResourceId::named(word))
+    }
+
     #[test]
     fn retry_after_goes_first_then_what_is_used_up_then_the_next_reset() {
         let list = ("ratelimit", "\"a\";r=0;t=30, \"b\";r=0;t=50, \"c\";r=9;t=5");
-        assert_eq!(refusal(refused, 429, &[list, ("retry-after", "3")], ""), Some((For(3), Reach::All)));
-        assert_eq!(refusal(refused, 429, &[list], ""), Some((For(50), Reach::All)));
-        assert_eq!(refusal(refused, 429, &[("ratelimit", "\"c\";r=9;t=5")], ""), Some((For(5), Reach::All)));
+        assert_eq!(refusal(refused, 429, &[list, ("retry-after", "3")], ""), Some((For(3), named("b"))));
+        assert_eq!(refusal(refused, 429, &[list], ""), Some((For(50), named("b"))));
+        assert_eq!(refusal(refused, 429, &[("ratelimit", "\"c\";r=9;t=5")], ""), Some((For(5), named("c"))));
         assert_eq!(refusal(refused, 429, &[("retry-after", "3")], ""), None, "no field of ours");
         assert_eq!(refusal(refused, 503, &[list], ""), None);
     }

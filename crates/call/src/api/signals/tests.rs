@@ -7,6 +7,7 @@ use proptest::prelude::*;
 pub(super) use self::Told::{For, Growing};
 use super::*;
 use crate::api::{Failures, Outcome, PausePolicy, Scope, external, outcome};
+use crate::limit::outcome::Charged;
 
 /// A header field.
 pub(super) type Key = (&'static str, &'static str);
@@ -189,7 +190,7 @@ proptest! {
             prop_assert!(after <= max_pause);
         }
         if let Some(pause) = answer.pause {
-            prop_assert!(scope != Scope::Key && (pause.scope == scope || pause.scope == Scope::Class));
+            prop_assert!(scope != Scope::Key && (scope != Scope::Class || pause.charged != Charged::All));
             match pause.length {
                 PauseLength::Known(length) => prop_assert!(length <= max_pause),
                 PauseLength::Growing { first, most } => prop_assert!(first <= most && most <= max_pause),

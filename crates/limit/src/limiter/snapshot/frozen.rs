@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::key::Key;
 use crate::limiter::{Limiter, Parts};
 use crate::moment::Moment;
-use crate::resources::{Gap, Levels, PauseTarget};
+use crate::resources::{FrozenPause, Gap, Levels};
 use crate::{ClassId, KeyState, Owner, Position};
 
 /// The memory of a limiter at one moment.
@@ -24,7 +24,7 @@ pub struct FrozenLimiter {
     pub buckets: Vec<(FrozenPart, Levels)>,
 }
 
-/// The part of a gate with a pause or a bucket.
+/// The part of a gate with a bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FrozenPart {
     /// The whole gate.
@@ -33,10 +33,6 @@ pub enum FrozenPart {
     Retries,
     /// The class of this name.
     Class(Arc<str>),
-    /// The credential with this hash.
-    Credential(u64),
-    /// The credentials past the bound.
-    OtherCredentials,
 }
 
 /// A failing key.
@@ -54,17 +50,6 @@ pub struct FrozenKey {
     pub named: Duration,
     /// The time until the end of its memory.
     pub forget: Duration,
-}
-
-/// A pause.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FrozenPause {
-    /// The calls to stop.
-    pub of: FrozenPart,
-    /// The rest of it.
-    pub left: Duration,
-    /// The grown length, if the upstream named none.
-    pub grown: Duration,
 }
 
 /// A walk over a limiter's memory, a little at a time.
@@ -89,7 +74,7 @@ pub struct Changes {
 impl Limiter {
     /// Returns the changes so far.
     pub fn changes(&self) -> Changes {
-        let memory = self.parts.stage.table().changes().wrapping_add(self.parts.resources.pauses.changes);
+        let memory = self.parts.stage.table().changes().wrapping_add(self.parts.resources.pauses.changes());
         Changes { memory, takes: self.parts.resources.buckets.takes }
     }
 
@@ -97,7 +82,7 @@ impl Limiter {
     pub fn freeze_some(&self, freezing: &mut FreezeWalk, most: usize, now: Moment) -> Option<FrozenLimiter> {
         let now = self.latest(now);
         let began = *freezing.began.get_or_insert_with(|| {
-            freezing.frozen.pauses = self.parts.frozen_pauses(now);
+            freezing.frozen.pauses = self.parts.resources.pauses.freeze(now);
             freezing.frozen.buckets = self.parts.frozen_buckets(now);
             now
         });
@@ -138,29 +123,14 @@ impl Parts {
             }
         }
         for pause in &frozen.pauses {
-            if let Some(who) = self.paused(&pause.of) {
-                let until = now + pause.left.saturating_sub(gap.length);
-                self.resources.pauses.restore(who, until, pause.grown, now);
-            }
+            self.resources.pauses.restore(pause, gap.length, now);
         }
-        self.stage.keys().listen(self.resources.pauses.grows);
+        self.stage.keys().listen(self.resources.pauses.grows());
         for (of, levels) in &frozen.buckets {
             if let Some(owner) = self.owner(of) {
                 self.resources.buckets.restore(owner, levels, gap, now);
             }
         }
-    }
-
-    pub(super) fn frozen_pauses(&self, now: Moment) -> Vec<FrozenPause> {
-        let of = |who| match who {
-            PauseTarget::Gate => FrozenPart::Gate,
-            PauseTarget::Class(class) => self.part_of(class),
-            PauseTarget::Credential(who) => FrozenPart::Credential(who),
-            PauseTarget::OtherCredentials => FrozenPart::OtherCredentials,
-        };
-        let all = self.resources.pauses.all();
-        let all = all.map(|(who, state)| FrozenPause { of: of(who), left: state.until - now, grown: state.grown });
-        all.filter(|pause| !pause.left.is_zero() || !pause.grown.is_zero()).collect()
     }
 
     pub(super) fn frozen_buckets(&self, now: Moment) -> Vec<(FrozenPart, Levels)> {
@@ -184,22 +154,11 @@ impl Parts {
         self.rules.policy().classes.iter().position(|class| &*class.name == name).map(ClassId::at)
     }
 
-    fn paused(&self, place: &FrozenPart) -> Option<PauseTarget> {
-        Some(match place {
-            FrozenPart::Gate => PauseTarget::Gate,
-            FrozenPart::Class(name) => PauseTarget::Class(self.class_named(name)?),
-            FrozenPart::Credential(who) => PauseTarget::Credential(*who),
-            FrozenPart::OtherCredentials => PauseTarget::OtherCredentials,
-            FrozenPart::Retries => return None,
-        })
-    }
-
     fn owner(&self, place: &FrozenPart) -> Option<Owner> {
         Some(match place {
             FrozenPart::Gate => Owner::Gate,
             FrozenPart::Retries => Owner::Retries,
             FrozenPart::Class(name) => Owner::Class(self.class_named(name)?),
-            FrozenPart::Credential(_) | FrozenPart::OtherCredentials => return None,
         })
     }
 }

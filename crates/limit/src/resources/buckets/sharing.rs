@@ -91,8 +91,8 @@ impl Buckets {
         *family.split.own_or_rest(who)
     }
 
-    /// Returns the owner of a shared bucket, and the flow or credential of its part.
-    pub(crate) fn owner_of(&self, id: BucketId) -> Option<(Owner, Option<u64>)> {
+    /// Returns the owner of a shared bucket.
+    pub(crate) fn owner_of(&self, id: BucketId) -> Option<Owner> {
         let who = self.get(id)?.member.as_ref()?.part().and_then(|part| part.who);
         let has = |family: &Family| match who {
             Some(who) => family.split.get(who) == Some(&Some(id)),
@@ -100,7 +100,7 @@ impl Buckets {
         };
         let class = self.families.classes.find(|family| family.as_ref().is_some_and(has));
         let is_gates = self.families.gate.as_ref().is_some_and(has);
-        Some((if is_gates { Owner::Gate } else { Owner::Class(class?) }, who))
+        Some(if is_gates { Owner::Gate } else { Owner::Class(class?) })
     }
 
     /// Returns the asks of all due members. `wants` returns the waiting calls of each bucket.
@@ -176,8 +176,9 @@ impl Buckets {
         answer: Result<StoreAnswer, StoreFailure>,
         sent: Moment,
         now: Moment,
-    ) -> Option<News> {
-        self.member_mut(asked.bucket())?.answered(asked, answer, sent, now)
+    ) -> Vec<News> {
+        let member = self.member_mut(asked.bucket());
+        member.map_or_else(Vec::new, |member| member.answered(asked, answer, sent, now))
     }
 
     /// Stops all members of a store from asking in its outage, until the first of them asks again.

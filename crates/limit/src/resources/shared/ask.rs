@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::policy::Per;
+use crate::quota::QuotaId;
 use crate::{BucketId, BucketPolicy, SharedPolicy};
 
 /// The numbers of a shared bucket, from its configuration.
@@ -64,8 +65,8 @@ pub struct Ask {
     pub ahead: u32,
     /// True if the store was away since the last answer.
     pub away: bool,
-    /// The time left of an upstream's pause, for the others; zero to end the pause they know of.
-    pub pause: Option<Duration>,
+    /// An upstream's pause, for the others; one of no length ends all pauses that they know of.
+    pub pause: Option<PauseNotice>,
     /// The rest of the upstream's quota, by its last answers. The level never exceeds it, and it
     /// only ever lowers the level.
     pub left: Option<u32>,
@@ -73,6 +74,15 @@ pub struct Ask {
     pub leave: bool,
     /// The member's way without the store. It is not sent there.
     pub fallback: Fallback,
+}
+
+/// A pause of a quota, as gates tell each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PauseNotice {
+    /// The quota.
+    pub quota: QuotaId,
+    /// The time left of it.
+    pub left: Duration,
 }
 
 /// The wish of a member for tokens.
@@ -97,7 +107,7 @@ pub struct Fallback {
 }
 
 /// The answer to an [`Ask`]. It comes from outside and may say anything.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct StoreAnswer {
     /// The number of tokens granted.
     pub granted: u32,
@@ -114,9 +124,11 @@ pub struct StoreAnswer {
     pub members: u32,
     /// The sum of the weights of other members with waiting calls.
     pub rivals: u32,
-    /// The time left of a member's pause; zero if it is over or was lifted, `None` if there was
-    /// none.
+    /// The time left of a pause of everything; zero if it is over, or if pauses were lifted, `None`
+    /// if there was none.
     pub pause: Option<Duration>,
+    /// The pauses of other quotas.
+    pub quotas: Vec<PauseNotice>,
 }
 
 /// The reason there is no answer.
@@ -232,6 +244,9 @@ pub(super) fn micros(micros: f64) -> Duration {
     Duration::from_nanos((micros * 1e3) as u64)
 }
 
+/// The most quotas with a pause that a store keeps for a bucket; past it the one that ends first
+/// goes.
+pub const MOST_PAUSES: usize = 64;
 /// The longest time ahead of promised tokens: with less there are more asks, with more a member of
 /// little demand waits longer.
 const HORIZON: Duration = Duration::from_millis(200);

@@ -8,12 +8,15 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Ask, SharedLimits, StoreAnswer};
+use super::{Ask, MOST_PAUSES, PauseNotice, SharedLimits, StoreAnswer};
+use crate::quota::QuotaId;
 
 /// The state of one shared bucket.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     state: Option<LedgerState>,
+    /// The ends of the pauses of quotas.
+    quotas: BTreeMap<QuotaId, f64>,
     seats: BTreeMap<u64, Seat>,
 }
 
@@ -83,10 +86,7 @@ impl Ledger {
         offer.level = (time - zero) / period;
         offer.first = zero + period - time;
 
-        let paused = match ask.pause {
-            Some(Duration::ZERO) => time,
-            told => state.paused.max(told.map_or(0.0, |pause| time + micros(pause))),
-        };
+        let paused = self.paused(ask.pause, state.paused, time);
         let mut granted = 0.0;
         let mut rest = seat.map_or(0.0, |seat| seat.rest);
         if paused > time {
@@ -116,7 +116,37 @@ impl Ledger {
             members: u32::try_from(members).unwrap_or(u32::MAX),
             rivals: offer.rivals,
             pause: (paused > 0.0 && paused != time).then(|| super::ask::micros((paused - time).max(0.0))),
+            quotas: self.notices(time),
         }
+    }
+
+    /// Takes in a member's notice. Returns the end of the pause of everything.
+    fn paused(&mut self, told: Option<PauseNotice>, known: f64, time: f64) -> f64 {
+        self.quotas.retain(|_, end| *end > time);
+        match told {
+            None => known,
+            Some(PauseNotice { left: Duration::ZERO, .. }) => {
+                self.quotas.clear();
+                time
+            }
+            Some(PauseNotice { quota: QuotaId::ALL, left }) => known.max(time + micros(left)),
+            Some(PauseNotice { quota, left }) => {
+                let end = self.quotas.entry(quota).or_default();
+                *end = end.max(time + micros(left));
+                if self.quotas.len() > MOST_PAUSES {
+                    let first =
+                        self.quotas.iter().min_by(|one, other| one.1.total_cmp(other.1)).map(|(quota, _)| *quota);
+                    first.map(|first| self.quotas.remove(&first));
+                }
+                known
+            }
+        }
+    }
+
+    fn notices(&self, time: f64) -> Vec<PauseNotice> {
+        let notice =
+            |(quota, end): (&QuotaId, &f64)| PauseNotice { quota: *quota, left: super::ask::micros(end - time) };
+        self.quotas.iter().map(notice).collect()
     }
 
     /// True if it is full and has no member any more.
@@ -136,6 +166,7 @@ impl Ledger {
         let back = state.last.saturating_sub(now);
         state.zero -= back as f64;
         state.paused = (state.paused - back as f64).max(0.0);
+        self.quotas.values_mut().for_each(|end| *end -= back as f64);
         for seat in self.seats.values_mut() {
             seat.seen = seat.seen.saturating_sub(back);
             seat.till = seat.till.saturating_sub(back);

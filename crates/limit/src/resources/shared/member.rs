@@ -13,7 +13,7 @@ use self::holdings::Holdings;
 use self::news::Bulletin;
 pub(crate) use self::news::News;
 pub use super::tokens::TokenTally;
-use super::{Ask, AskId, BucketPart, Fallback, SharedLimits, StoreAnswer, Wish, ledger};
+use super::{Ask, AskId, BucketPart, Fallback, PauseNotice, SharedLimits, StoreAnswer, Wish, ledger};
 use crate::moment::Moment;
 use crate::{BucketId, BucketPolicy, SharedPolicy};
 
@@ -92,7 +92,7 @@ struct PendingAsk {
 }
 
 /// The last answer, and the moment it came.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct LastAnswer {
     answer: StoreAnswer,
     at: Moment,
@@ -214,7 +214,7 @@ impl Member {
 
     /// Returns the last ask of this member, if the store knows it.
     pub(crate) fn farewell(&mut self, bucket: BucketId, now: Moment) -> Option<Ask> {
-        self.answer.filter(|_| self.held.outage.is_none())?;
+        self.answer.as_ref().filter(|_| self.held.outage.is_none())?;
         Some(Ask { leave: true, ..self.begin(bucket, Wish::default(), now) })
     }
 
@@ -223,7 +223,7 @@ impl Member {
             self.account = Account::default(); // it is no member any more
         }
         let number = self.schedule.number + 1;
-        let news = self.bulletin.news;
+        let news = self.bulletin.news.first().copied();
         self.schedule.number = number;
         self.schedule.asked_at = now;
         self.schedule.pending = Some(PendingAsk { number, wish, news });
@@ -239,8 +239,10 @@ impl Member {
             ahead: u32::try_from(self.held.tokens.later_than(now + self.look())).unwrap_or(u32::MAX),
             away: self.held.was_away,
             pause: news.map(|news| match news {
-                News::Paused { until, .. } => (until - now).max(Duration::from_micros(1)),
-                News::Lifted => Duration::ZERO,
+                News::Paused { quota, until, .. } => {
+                    PauseNotice { quota, left: (until - now).max(Duration::from_micros(1)) }
+                }
+                News::Lifted { quota } => PauseNotice { quota, left: Duration::ZERO },
             }),
             left: self.bulletin.left.take(now),
             leave: false,
@@ -276,7 +278,7 @@ impl Member {
     /// tell. The calls sent while the store was away have come back if the gate's own bucket is
     /// full.
     pub(crate) fn is_idle(&self, now: Moment) -> bool {
-        let has_news = self.bulletin.news.is_some() || self.bulletin.paused_until > now;
+        let has_news = !self.bulletin.news.is_empty() || self.bulletin.is_paused(now);
         self.schedule.pending.is_none()
             && !has_news
             && !self.held.demand.is_alive(now)
@@ -318,7 +320,7 @@ impl Member {
     /// token, so that a member which asked earlier would lose a part of its turn each time.
     fn short_look(&self) -> Duration {
         let look = self.look();
-        let rivals = self.answer.filter(|heard| heard.answer.rivals > 0);
+        let rivals = self.answer.as_ref().filter(|heard| heard.answer.rivals > 0);
         rivals.map_or(look, |heard| look.min(heard.answer.period))
     }
 
@@ -329,7 +331,7 @@ impl Member {
             // and would spend a burst beside a store that has long been back.
             return Some(outage.retry_at);
         }
-        let answer = self.answer?.answer;
+        let answer = &self.answer.as_ref()?.answer;
         let plenty = answer.rest() > self.terms.burst / 2.0 + 2.0 && answer.rivals == 0;
         if !plenty || self.in_a_lease(now) < 2.0 {
             return None;

@@ -9,7 +9,9 @@ use std::task::{Context, Poll};
 use tokio::sync::oneshot;
 
 use super::Driver;
-use crate::api::{Answer, Key, Outcome, Scope};
+use crate::api::{Answer, Key, Outcome};
+use crate::limit::outcome::Charged;
+use crate::limit::quota::ResourceId;
 use crate::limit::{Admitted, Claim, Permit, Receipt, Refusal, Slot, Ticket};
 use crate::moment::Moment;
 
@@ -198,9 +200,17 @@ impl OwedReceipt {
     }
 
     /// Shares the rest of the upstream's quota with the gates of a shared bucket.
-    pub(crate) fn note_left(&self, scope: Scope, left: u32) {
+    pub(crate) fn note_left(&self, charged: Charged, left: u32) {
         if let Some(receipt) = self.receipt.as_ref().filter(|_| self.learns == Learning::All) {
-            self.driver.operate(|state, now| state.limiter.note_left(receipt, scope, left, now));
+            self.driver.operate(|state, now| state.limiter.note_left(receipt, charged, left, now));
+        }
+    }
+
+    /// Learns what the calls of this action are charged to, if that was not expected.
+    pub(crate) fn learn(&self, action: u64, word: ResourceId) {
+        let receipt = self.receipt.as_ref().filter(|_| self.learns != Learning::Nothing);
+        if let Some(receipt) = receipt.filter(|receipt| !receipt.was_predicted(word)) {
+            self.driver.operate(|state, now| state.limiter.learn_resource(receipt, action, word, now));
         }
     }
 
@@ -208,7 +218,8 @@ impl OwedReceipt {
     /// case it begins to fail.
     pub(crate) fn finish(mut self, answer: Answer, key: Option<Key>, name: &dyn Fn() -> String) {
         self.beside.take().into_iter().for_each(|beside| beside.finish(answer, key, name));
-        drop(self.told.take().map(|told| told.send(Settlement { answer, key, name: name() }))); // it may have left
+        // It may have left.
+        _ = self.told.take().is_some_and(|told| told.send(Settlement { answer, key, name: name() }).is_ok());
         let key = match self.learns {
             Learning::All => key,
             Learning::Pauses if answer.pause.is_some() => None,

@@ -12,10 +12,11 @@ use http::{HeaderMap, Method, StatusCode};
 
 use self::object::BodyFindings;
 use super::in_flight::InFlight;
-use crate::api::outcome::{AnswerDetails, PausePolicy};
-use crate::api::{self, Call, Key, Outcome, PauseLength, Scope};
+use crate::api::outcome::AnswerDetails;
+use crate::api::{self, Call, Key, Outcome, PauseLength};
 use crate::classify::{ClassifiedCall, Salt};
 use crate::clock::Clock;
+use crate::limit::quota::{QuotaId, ResourceId};
 use crate::limit::{Reason, Refusal};
 use crate::moment::Moment;
 use crate::proxy::failure::CallFailure;
@@ -210,9 +211,9 @@ impl CallContext {
 
     /// Returns the rest of the upstream's quota, if a pause until `ends` only keeps it.
     pub(crate) fn kept(&self, ends: Moment) -> Option<QuotaReserve> {
-        let PausePolicy { scope, reserve, .. } = self.config.options.gate.answers.throttling;
-        let whose = (scope == Scope::Credential).then_some(self.call.credential);
-        self.tally.quotas.kept(whose, reserve, ends, self.clock.now())
+        let reserve = self.config.options.gate.answers.throttling.reserve;
+        let of = QuotaId { holder: self.call.quota.holder, resource: ResourceId::ALL };
+        self.tally.quotas.kept(of, reserve, ends, self.clock.now())
     }
 
     /// Returns the limit behind the call's wait, and its length.

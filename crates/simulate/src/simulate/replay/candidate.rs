@@ -10,6 +10,7 @@ use crate::api::{Group, Key};
 use crate::classify::{ApiKind, FairBy};
 use crate::config::scenario::StoreModel;
 use crate::limit::policy::Lane;
+use crate::limit::quota::QuotaHint;
 use crate::limit::{Arrival, ClassId, Flow, Slot};
 use crate::moment::Moment;
 use crate::simulate::Limits;
@@ -100,7 +101,10 @@ impl<'a> Candidate<'a> {
             _ => read.classified.flow,
         };
         let flow = Flow { id, name: &read.flow_name };
-        self.events.arrive(ONLY, index, &Arrival { key, flow, credential, timeout: record.timeout, ..read.arrival() });
+        let arrival = read.arrival();
+        let holder = if arrival.quota.holder == 0 { 0 } else { credential.max(1) };
+        let quota = QuotaHint { holder, ..arrival.quota };
+        self.events.arrive(ONLY, index, &Arrival { key, flow, credential, quota, timeout: record.timeout, ..arrival });
         let record = record.clone();
         let ending = CallEnd::NotReplayed;
         self.calls.insert(index, ReplayedCall { record, read, key, sent: None, sent_at: now, ending });

@@ -1,6 +1,8 @@
 //! The script and the ledger answer alike.
 
 use super::*;
+use crate::limit::PauseNotice;
+use crate::limit::quota::{QuotaId, ResourceId};
 
 /// A small generator, so that a failing run can be run again.
 struct Dice(u64);
@@ -30,7 +32,7 @@ async fn agree_on(server: &Server) {
             let ask = random(&mut dice, bucket, &known);
             let (now, answer) = asker("t").ask_at(&mut connection.redis, &ask).await.expect("it answers");
             let expected = ledger.ask(&ask, now);
-            all.push((ask.clone(), (now, answer), expected));
+            all.push((ask.clone(), (now, answer.clone()), expected.clone()));
             if answer != expected {
                 let last = &all[all.len().saturating_sub(3)..];
                 panic!("the script and the ledger differ: {last:#?}\n{ledger:#?}");
@@ -89,6 +91,10 @@ async fn members_were_seen_before_a_clock_that_has_gone_back() {
     }
 }
 
+fn notice(quota: QuotaId, micros: u64) -> PauseNotice {
+    PauseNotice { quota, left: Duration::from_micros(micros) }
+}
+
 /// In microseconds.
 const HOUR: u64 = 3_600_000_000;
 
@@ -114,9 +120,13 @@ fn random(dice: &mut Dice, bucket: u64, known: &[(u64, u64); 6]) -> Ask {
         epoch: if dice.below(9) == 0 { 0 } else { epoch },
         ahead: if dice.below(3) > 0 { 0 } else { small(dice, 10) },
         away: dice.below(12) == 0,
-        pause: match dice.below(40) {
-            0 => Some(Duration::from_micros(1 + dice.below(20_000))),
-            1 => Some(Duration::ZERO),
+        pause: match dice.below(200) {
+            0..5 => Some(notice(QuotaId::ALL, 1 + dice.below(20_000))),
+            5 => Some(notice(QuotaId::ALL, 0)),
+            6..80 => {
+                let quota = QuotaId { holder: dice.below(2), resource: ResourceId(1 + dice.below(100)) };
+                Some(notice(quota, 1 + dice.below(20_000_000)))
+            }
             _ => None,
         },
         left: (dice.below(6) == 0).then(|| small(dice, 250)),

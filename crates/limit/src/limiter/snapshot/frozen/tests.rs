@@ -8,8 +8,9 @@ use proptest::{prop_assert, prop_assert_eq};
 
 use super::*;
 use crate::key::Group;
-use crate::outcome::{Answer, Outcome, Pause, PauseLength, Scope};
+use crate::outcome::{Answer, Charged, Outcome, Pause, PauseLength};
 use crate::policy::{BucketPolicy, ClassPolicy, Per};
+use crate::quota::{CallQuota, ResourceId};
 use crate::{Arrival, Backoff, Flow, KeyAnswer, Origin, Policy, Strategy, Verdict};
 
 fn policy(per: Per) -> Policy {
@@ -20,7 +21,6 @@ fn policy(per: Per) -> Policy {
     Policy {
         bucket: bucket(3.0, 20),
         retry_bucket: Some(BucketPolicy::new(1.0, some(5))),
-        pause_scope: Scope::Credential,
         classes: vec![class("default", None), class("slow", bucket(0.2, 4))],
         ..Policy::default()
     }
@@ -43,17 +43,17 @@ fn limiter(per: Per, now: Moment) -> Limiter {
 enum Event {
     Call { class: u16, who: u64 },
     Failure { object: u64, after: Option<u64> },
-    Pause { scope: Scope, who: u64, seconds: u64, grows: bool },
+    Pause { charged: Charged, who: u64, seconds: u64, grows: bool },
     Pass { millis: u64 },
 }
 
 fn events() -> impl proptest::strategy::Strategy<Value = Vec<Event>> {
-    let scope = prop_oneof![Just(Scope::Gate), Just(Scope::Class), Just(Scope::Credential)];
+    let charged = prop_oneof![Just(Charged::All), Just(Charged::Class), Just(Charged::Predicted)];
     let event = prop_oneof![
         5 => (0..2_u16, 1..4_u64).prop_map(|(class, who)| Event::Call { class, who }),
         2 => (0..30_u64, proptest::option::of(0..900_u64)).prop_map(|(object, after)| Event::Failure { object, after }),
-        1 => (scope, 1..4_u64, 1..900_u64, any::<bool>())
-            .prop_map(|(scope, who, seconds, grows)| Event::Pause { scope, who, seconds, grows }),
+        1 => (charged, 0..4_u64, 1..900_u64, any::<bool>())
+            .prop_map(|(charged, who, seconds, grows)| Event::Pause { charged, who, seconds, grows }),
         3 => (0..20_000_u64).prop_map(|millis| Event::Pass { millis }),
     ];
     proptest::collection::vec(event, 0..80)
@@ -73,15 +73,16 @@ fn happen(limiter: &mut Limiter, event: Event, now: &mut Moment) {
             let name = || format!("write secrets/n/{object}");
             stage.learn(&KeyAnswer { key, class: ClassId(0), left, answer, name: &name }, rules, work, *now);
         }
-        Event::Pause { scope, who, seconds, grows } => {
+        Event::Pause { charged, who, seconds, grows } => {
             let seconds = Duration::from_secs(seconds);
             let length = if grows {
                 PauseLength::Growing { first: seconds, most: 4 * seconds }
             } else {
                 PauseLength::Known(seconds)
             };
-            let origin = Origin { class: ClassId(1), credential: who, left: u64::MAX };
-            limiter.parts.resources.pauses.begin(Pause { scope, length }, origin, 1, *now);
+            let quota = CallQuota { holder: who, word: ResourceId(who) };
+            let origin = Origin { class: ClassId(1), quota, left: u64::MAX };
+            limiter.parts.resources.pauses.begin(Pause { charged, length }, origin, 1, *now);
         }
     }
 }
@@ -157,18 +158,14 @@ proptest! {
             let restored = new.keys().find(&key, here).map(|(_, state)| state);
             prop_assert!(left.is_zero() || restored.is_some_and(|new| new.ready_at - here >= left && new.failures == state.failures));
         }
-        let ends = |limiter: &Limiter, now| {
-            let mut ends: Vec<_> = limiter.parts.frozen_pauses(now).into_iter().map(|pause| (format!("{:?}", pause.of), pause.left, pause.grown)).collect();
-            ends.sort();
-            ends
-        };
+        let ends = |limiter: &Limiter, now| limiter.parts.resources.pauses.freeze(now);
         prop_assert_eq!(ends(&old, now), ends(&new, here));
         let rates = policy(per);
         for ((place, was), (_, is)) in levels(&old, now).into_iter().zip(levels(&new, here)) {
             let full = f64::from(match &place {
                 FrozenPart::Gate => rates.bucket,
                 FrozenPart::Retries => rates.retry_bucket,
-                _ => rates.classes[1].bucket,
+                FrozenPart::Class(_) => rates.classes[1].bucket,
             }.expect("a bucket").burst.get());
             let of = |levels: &Levels, who: u64| levels.parts.iter().find(|(part, _)| *part == who).map_or(full, |(_, level)| *level);
             // With nothing unseen it is the very level; else what may have been spent is not there.

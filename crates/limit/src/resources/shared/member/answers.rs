@@ -1,16 +1,19 @@
 //! The effect on a member of the store's answers and failures, and its view for the status page.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::news::Bulletin;
 use super::{LastAnswer, Member, News, PendingAsk, TokenTally};
 use crate::keys::mix;
 use crate::moment::Moment;
 use crate::policy::Per;
+use crate::quota::QuotaId;
 use crate::resources::shared::ask::micros;
 use crate::resources::shared::outage::{self, StoreOutage};
-use crate::resources::shared::{AskId, StoreAnswer, StoreFailure};
+use crate::resources::shared::{AskId, MOST_PAUSES, PauseNotice, StoreAnswer, StoreFailure};
 use crate::{BucketPolicy, SharedId, SharedPolicy};
 
 /// A shared bucket as one of its members sees it; of a split one, all parts together.
@@ -71,31 +74,46 @@ impl Member {
         answer: Result<StoreAnswer, StoreFailure>,
         sent: Moment,
         now: Moment,
-    ) -> Option<News> {
-        let pending = self.schedule.pending.take_if(|pending| pending.number == asked.number)?;
+    ) -> Vec<News> {
+        let pending = self.schedule.pending.take_if(|pending| pending.number == asked.number);
+        let Some(pending) = pending else { return Vec::new() };
         match answer {
             Ok(answer) if answer.granted <= pending.wish.most() => {
+                if self.account.epoch != answer.epoch {
+                    self.bulletin.heard.clear(); // a store that forgets a pause ends none
+                }
                 self.heard(&answer, pending, sent, now);
-                return self.pause_of(&answer, sent, now);
+                return self.pauses_of(&answer, sent, now);
             }
             Ok(_) => self.lost(StoreFailure::Wrong, now),
             Err(failure) => self.lost(failure, now),
         }
-        self.bulletin.news.take_if(|news| matches!(news, News::Paused { until, .. } if *until <= now));
-        None
+        self.bulletin.news.retain(|news| news.ends() > now);
+        Vec::new()
     }
 
-    /// Returns the pause in an answer. The member's own news are newer.
-    fn pause_of(&mut self, answer: &StoreAnswer, sent: Moment, now: Moment) -> Option<News> {
-        let longest = self.shared.pauses.filter(|_| self.bulletin.news.is_none())?;
-        let left = answer.pause?.min(longest);
-        if left.is_zero() {
-            let is_new = self.bulletin.paused_until > now;
-            self.pause_is_over();
-            return is_new.then_some(News::Lifted);
-        }
-        self.bulletin.paused_until = now + left;
-        Some(News::Paused { until: now + left, surely: sent + left })
+    /// Returns the pauses in an answer, and those that were lifted. The member's own news are newer.
+    fn pauses_of(&mut self, answer: &StoreAnswer, sent: Moment, now: Moment) -> Vec<News> {
+        let longest = self.shared.pauses.filter(|_| self.bulletin.news.is_empty());
+        let Some(longest) = longest else { return Vec::new() };
+        let whole = answer.pause.map(|left| PauseNotice { quota: QuotaId::ALL, left });
+        let told = whole.iter().chain(answer.quotas.iter().take(MOST_PAUSES)).filter(|told| !told.left.is_zero());
+        let told: BTreeMap<QuotaId, Duration> = told.map(|told| (told.quota, told.left.min(longest))).collect();
+        let paused =
+            told.iter().map(|(quota, left)| News::Paused { quota: *quota, until: now + *left, surely: sent + *left });
+        let mut news: Vec<News> = paused.collect();
+        let Bulletin { heard, .. } = &mut self.bulletin;
+        heard.retain(|quota, until| {
+            let is_over = answer.pause.is_some() && !told.contains_key(quota);
+            if is_over {
+                // Waiting calls may ask again: the last answers had named the end of a pause.
+                self.schedule.not_before = Moment::ZERO;
+                news.extend((*until > now).then_some(News::Lifted { quota: *quota }));
+            }
+            !is_over && *until > now
+        });
+        heard.extend(told.iter().map(|(quota, left)| (*quota, now + *left)));
+        news
     }
 
     fn heard(&mut self, answer: &StoreAnswer, pending: PendingAsk, sent: Moment, now: Moment) {
@@ -105,11 +123,12 @@ impl Member {
         self.held.outage = None;
         self.held.was_away = false;
         self.fallback_before = self.tally().fallback;
-        if self.bulletin.news == pending.news {
-            self.bulletin.news = None;
+        if self.bulletin.news.first() == pending.news.as_ref() && pending.news.is_some() {
+            self.bulletin.news.remove(0);
         }
-        if pending.news == Some(News::Lifted) {
-            self.pause_is_over();
+        if matches!(pending.news, Some(News::Lifted { .. })) {
+            self.bulletin.heard.clear();
+            self.schedule.not_before = Moment::ZERO;
         }
         self.account.epoch = answer.epoch;
         self.account.total += u64::from(answer.granted);
@@ -122,15 +141,7 @@ impl Member {
             let wait = answer.until(0).saturating_sub(pending.wish.within);
             self.schedule.not_before = now + wait + SPREAD.mul_f64(self.spread());
         }
-        self.answer = Some(LastAnswer { answer: *answer, at: now });
-    }
-
-    /// Lets waiting calls ask again: the last answers had named the end of a pause.
-    fn pause_is_over(&mut self) {
-        if self.bulletin.paused_until > Moment::ZERO {
-            self.bulletin.paused_until = Moment::ZERO;
-            self.schedule.not_before = Moment::ZERO;
-        }
+        self.answer = Some(LastAnswer { answer: StoreAnswer { quotas: Vec::new(), ..*answer }, at: now });
     }
 
     fn lost(&mut self, why: StoreFailure, now: Moment) {
@@ -143,7 +154,7 @@ impl Member {
 
     /// Returns this member's limits if the store is away from now on; `None` if its calls wait.
     fn part_alone(&self, now: Moment) -> Option<BucketPolicy> {
-        let recently = self.answer.filter(|heard| now - heard.at < MEMBERS_KNOWN);
+        let recently = self.answer.as_ref().filter(|heard| now - heard.at < MEMBERS_KNOWN);
         let members = recently.and_then(|heard| NonZeroU32::new(heard.answer.members));
         let rate = recently.map_or(self.limits.rate, |heard| self.rate_told(&heard.answer));
         let limits = BucketPolicy { rate, ..self.limits };
@@ -193,7 +204,7 @@ impl Member {
 
     /// Returns the number of members at the last answer, or before a restart; zero if unknown.
     pub(crate) fn members(&self) -> u32 {
-        self.answer.map_or_else(|| self.reckoned.map_or(0, NonZeroU32::get), |heard| heard.answer.members)
+        self.answer.as_ref().map_or_else(|| self.reckoned.map_or(0, NonZeroU32::get), |heard| heard.answer.members)
     }
 
     /// Reckons with this many members until the first answer.
@@ -203,7 +214,7 @@ impl Member {
 
     /// Returns its view for the status page.
     pub(crate) fn view(&self, now: Moment) -> SharedView {
-        let answer = self.answer.map(|heard| heard.answer);
+        let answer = self.answer.as_ref().map(|heard| &heard.answer);
         SharedView {
             id: self.limits.shared,
             policy: Arc::clone(&self.shared),

@@ -1,32 +1,41 @@
 //! The news between members: pauses of the upstream, and the rest of its quota.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::Member;
 use crate::moment::Moment;
+use crate::quota::QuotaId;
+use crate::resources::shared::MOST_PAUSES;
 
 /// The news about a pause of a shared bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum News {
     /// The upstream asked for one.
     Paused {
+        /// The quota.
+        quota: QuotaId,
         /// The end of the pause.
         until: Moment,
         /// A moment before its end: earlier by the time of the ask and its answer.
         surely: Moment,
     },
-    /// The pause is over.
-    Lifted,
+    /// A pause is over; told to the others, every pause.
+    Lifted {
+        /// The quota.
+        quota: QuotaId,
+    },
 }
 
 /// The news for the others, and from them.
 #[derive(Debug, Default)]
 pub(super) struct Bulletin {
-    pub(super) news: Option<News>,
+    /// The news to tell, one with each ask.
+    pub(super) news: Vec<News>,
     /// The rest of the upstream's quota.
     pub(super) left: QuotaRest,
-    /// The end of another member's pause.
-    pub(super) paused_until: Moment,
+    /// The ends of the pauses in the store.
+    pub(super) heard: BTreeMap<QuotaId, Moment>,
 }
 
 /// The rest of the upstream's quota, as its answers say.
@@ -43,7 +52,7 @@ impl Member {
     /// Tells the others the news of a pause with the next ask, if they share pauses.
     pub(crate) fn tell(&mut self, news: News) {
         if self.shared.pauses.is_some() {
-            self.bulletin.news = Some(news);
+            self.bulletin.add(news);
         }
     }
 
@@ -61,13 +70,46 @@ impl Member {
 // === impl Bulletin ===
 
 impl Bulletin {
+    /// Adds news, in the place of older ones of the same quota. Of too many the one that ends first
+    /// goes, as in the store.
+    fn add(&mut self, news: News) {
+        let News::Paused { quota, .. } = news else {
+            self.news = vec![news];
+            return;
+        };
+        self.news.retain(|old| !matches!(old, News::Paused { quota: of, .. } if *of == quota));
+        self.news.push(news);
+        if self.news.len() > MOST_PAUSES {
+            let ends = |(_, news): &(usize, &News)| news.ends();
+            let first = self.news.iter().enumerate().min_by_key(ends).map(|(place, _)| place);
+            first.map(|first| self.news.remove(first));
+        }
+    }
+
+    /// True while the store has a pause.
+    pub(super) fn is_paused(&self, now: Moment) -> bool {
+        self.heard.values().any(|until| *until > now)
+    }
+
     /// Returns when to tell the news, or to ask if another's pause was lifted.
     pub(super) fn due(&self, asked_at: Moment, now: Moment) -> Option<Moment> {
-        let news = match self.news {
-            Some(_) => Some(now),
-            None => (self.paused_until > now).then_some(asked_at + HEAR_AGAIN),
+        let news = match self.news.is_empty() {
+            false => Some(now),
+            true => self.is_paused(now).then_some(asked_at + HEAR_AGAIN),
         };
         news.into_iter().chain(self.left.due(now)).min()
+    }
+}
+
+// === impl News ===
+
+impl News {
+    /// Returns the end of a pause.
+    pub(super) fn ends(&self) -> Moment {
+        match self {
+            Self::Paused { until, .. } => *until,
+            Self::Lifted { .. } => Moment::MAX,
+        }
     }
 }
 

@@ -1,0 +1,98 @@
+//! Quotas: the numbers that an upstream keeps, by holder and resource.
+//!
+//! A pause belongs to a quota. A call waits for the pauses of its own holder and resource, and for
+//! those of all holders or resources.
+
+/// One number that the upstream keeps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct QuotaId {
+    /// The credential or account, as a hash; zero for all of them.
+    pub holder: u64,
+    /// The part of the API.
+    pub resource: ResourceId,
+}
+
+/// A part of an API with a number of its own, by a hash of its name: the upstream's word for it
+/// (`core`, `search`), or a class. The hash is the same in every process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ResourceId(pub u64);
+
+/// The quota of a call, as far as its request tells.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QuotaHint {
+    /// The holder; zero if the gate does not distinguish them.
+    pub holder: u64,
+    /// The upstream's word for what is charged, [`ResourceId::ALL`] if it is not known, or
+    /// [`ResourceId::FREE`].
+    pub word: ResourceId,
+    /// The class and action, as a hash. Answers tell the word of later calls with the same.
+    pub action: u64,
+}
+
+/// The quota of a call, as predicted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct CallQuota {
+    pub(crate) holder: u64,
+    /// The word beside its class, as in a [`QuotaHint`].
+    pub(crate) word: ResourceId,
+}
+
+// === impl QuotaId ===
+
+impl QuotaId {
+    /// Everything of everybody.
+    pub const ALL: Self = Self { holder: 0, resource: ResourceId::ALL };
+}
+
+// === impl ResourceId ===
+
+impl ResourceId {
+    /// The whole API.
+    pub const ALL: Self = Self(0);
+    /// No resource: the upstream does not count such calls.
+    pub const FREE: Self = Self(u64::MAX);
+
+    /// Returns the resource of an upstream's word.
+    #[must_use]
+    pub fn named(word: &str) -> Self {
+        Self::hash(b'w', word)
+    }
+
+    /// Returns the resource of a class: what its calls are charged to if the upstream names nothing.
+    #[must_use]
+    pub fn of_class(name: &str) -> Self {
+        Self::hash(b'c', name)
+    }
+
+    /// FNV-1a: upstreams and configurations choose the names, not clients.
+    fn hash(kind: u8, name: &str) -> Self {
+        let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        let hash = std::iter::once(kind).chain(name.bytes()).fold(0xcbf2_9ce4_8422_2325, mix);
+        Self(hash.clamp(1, u64::MAX - 1))
+    }
+}
+
+// === impl CallQuota ===
+
+impl CallQuota {
+    /// True if its pauses stop every call of its class.
+    pub(crate) fn is_of_class(self) -> bool {
+        self == Self::default()
+    }
+
+    /// True if the upstream does not count the call.
+    pub(crate) fn is_free(self) -> bool {
+        self.word == ResourceId::FREE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_never_changes_because_gates_of_two_releases_share_pauses() {
+        assert_eq!(ResourceId::named("core"), ResourceId(4_500_157_329_683_776_681));
+        assert_ne!(ResourceId::named("search"), ResourceId::of_class("search"));
+    }
+}
