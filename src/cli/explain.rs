@@ -109,6 +109,10 @@ fn explained(
     limits::add(&mut rows, &ExplainedCall { loaded, gate, call, headers, now: shared });
     rows.add("now", what_now(gate, now), "");
     for explained in now.iter().flatten().filter(|explained| *explained.gate == *gate.name) {
+        if let Some(candidate) = &explained.candidate {
+            let says = decided(&candidate.now, &candidate.reason, candidate.seconds);
+            rows.add("candidate", says, "");
+        }
         explained.notes.iter().for_each(|note| rows.add("but", note, ""));
     }
     rows.text()
@@ -147,10 +151,8 @@ fn what_now(gate: &Gate, now: &Result<Vec<Explanation>, String>) -> String {
         return "not known: the running tidegate has no such gate; does it run with this configuration?".to_owned();
     };
     let reason = explained.reason.as_deref().unwrap_or_default();
-    let meaning = meaning(reason);
     let seconds = duration(explained.seconds);
     let mut says = match explained.now.as_str() {
-        "goes" => "it would go at once".to_owned(),
         "waits" if explained.shadow => {
             format!("{SHADOW}; it would have waited for {seconds} or more ({reason})")
         }
@@ -158,8 +160,7 @@ fn what_now(gate: &Gate, now: &Result<Vec<Explanation>, String>) -> String {
             format!("{SHADOW}; it would have been refused ({reason}), to be tried again in {seconds}")
         }
         "unconnected" => "it would be answered 502, unless a connection can be made by then".to_owned(),
-        "waits" => format!("it would wait for {seconds} or more ({reason}: {meaning})"),
-        _ => format!("it would be refused ({reason}: {meaning}); to be tried again in {seconds}"),
+        now => decided(now, reason, explained.seconds),
     };
     if let Some(key) = &explained.failing {
         let status = key.status.map_or_else(|| "was lost".to_owned(), |status| format!("got {status}"));
@@ -168,6 +169,17 @@ fn what_now(gate: &Gate, now: &Result<Vec<Explanation>, String>) -> String {
         says.push_str(&format!("; its key failed {failed} in a row and last {status}{words}"));
     }
     says
+}
+
+/// Describes a decision about the call.
+fn decided(now: &str, reason: &str, seconds: f64) -> String {
+    let meaning = meaning(reason);
+    let seconds = duration(seconds);
+    match now {
+        "goes" => "it would go at once".to_owned(),
+        "waits" => format!("it would wait for {seconds} or more ({reason}: {meaning})"),
+        _ => format!("it would be refused ({reason}: {meaning}); to be tried again in {seconds}"),
+    }
 }
 
 const SHADOW: &str = "it would go at once (shadow: nothing is held)";

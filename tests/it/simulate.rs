@@ -8,6 +8,7 @@ mod recommended;
 mod recovery;
 mod replayed;
 mod seats;
+mod twin;
 
 use std::collections::BTreeMap;
 use std::path::Path;

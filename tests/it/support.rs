@@ -343,6 +343,7 @@ fn gate(name: Arc<str>) -> spec::Gate {
         name,
         listen: vec![Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 0)))],
         rules: Arc::new(rules(ApiKind::Kubernetes)),
+        candidate: None,
         figures: None,
         policy: Policy {
             queue: QueuePolicy {
@@ -367,11 +368,15 @@ fn gate(name: Arc<str>) -> spec::Gate {
         },
         refusals: spec::RefusalRules { retry_after: RetryAfter::Auto, status: 429 },
         shadow: false,
-        events: false,
         kind: ApiKind::Kubernetes,
         upstream: spec::Source::InCluster,
         hosts: None,
-        identity: spec::GateIdentity { credentials: spec::Credentials::PassThrough, file: None, impersonation: false },
+        identity: spec::GateIdentity {
+            credentials: spec::Credentials::PassThrough,
+            file: None,
+            impersonation: false,
+            events: false,
+        },
         access: spec::ClientAccess { allowed_hosts: Vec::new(), tls: None, clients: None },
         forwarding: spec::ForwardRules {
             host: spec::Host::Rewrite,

@@ -188,6 +188,17 @@ impl Rules {
         Self { keys, ..self }
     }
 
+    /// Returns the same rules, which also tell of a call what limits read by `other` rules need. They
+    /// have the same classes. `None` if the two split callers in different ways.
+    pub fn joined(&self, other: &Self) -> Option<Self> {
+        let mut joined = self.clone();
+        for (traits, other) in joined.classes.iter_mut().zip(&other.classes) {
+            traits.remembers |= other.remembers;
+        }
+        joined.splits = self.splits.joined(&other.splits, self.classes.len())?;
+        Some(joined)
+    }
+
     /// Creates rules with one class for everything, as on a gate with only a bucket configured.
     pub fn single(kind: ApiKind) -> Self {
         Self::new(kind, FairBy::Resource, vec![UNKNOWN], Vec::new())

@@ -4,6 +4,7 @@
 //! location. The result needs no further checking, and a key that this version does not know is an
 //! error, never silently ignored.
 
+mod candidate;
 mod classes;
 mod clients;
 mod cost;
@@ -26,6 +27,7 @@ mod per_key;
 mod presets;
 mod problems;
 mod process;
+mod promote;
 mod rate;
 mod record;
 mod report;
@@ -50,6 +52,7 @@ use self::path::Path;
 pub use self::problems::Problem;
 use self::problems::Text;
 pub use self::problems::did_you_mean;
+pub use self::promote::{PromoteError, promoted};
 use self::report::{Findings, Report};
 use crate::spec::{Figures, HostPattern, Settings};
 

@@ -31,6 +31,9 @@ pub struct Explanation {
     pub reason: Option<String>,
     /// The least wait, or the Retry-After.
     pub seconds: f64,
+    /// The decision of the gate's candidate, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub candidate: Option<Decided>,
     /// The state of its failing key.
     pub failing: Option<FailingKey>,
     /// Sentences about other conditions at the gate.
@@ -38,4 +41,15 @@ pub struct Explanation {
     /// The state of the gate's shared buckets at the other gates.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shared: Vec<SharedBucket>,
+}
+
+/// The decision of a candidate about a call.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Decided {
+    /// `goes`, `waits` or `refused`.
+    pub now: String,
+    /// The reason of a wait or a refusal; else empty.
+    pub reason: String,
+    /// The least wait, or the Retry-After.
+    pub seconds: f64,
 }

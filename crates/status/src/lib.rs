@@ -23,10 +23,10 @@ use serde::{Deserialize, Serialize};
 
 pub use self::config::{Config, Reload};
 pub use self::egress::{EgressHandshakes, EgressRefusals, EgressStatus, Tunnels};
-pub use self::explained::Explanation;
+pub use self::explained::{Decided, Explanation};
 pub use self::hot::HotObject;
 pub use self::pause::kept;
-pub use self::shadow::{Shadow, ShadowCalls};
+pub use self::shadow::{Candidate, Shadow, ShadowCalls};
 pub use self::stores::StoreStatus;
 
 /// The whole process at one moment.
@@ -75,6 +75,9 @@ pub struct GateStatus {
     /// The decisions about calls in shadow: all, or those of some classes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shadow: Option<Shadow>,
+    /// The decisions of the limits in force and of the candidate beside them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub candidate: Option<Candidate>,
     /// The calls sent since the start.
     pub admitted: u64,
     /// The calls refused since the start.

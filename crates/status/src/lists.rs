@@ -1,7 +1,7 @@
 //! The lists of a gate, as data for the page and the terminal.
 
 use super::text::{ago, bytes, count, duration, number, rejected_by, until};
-use super::{Bucket, Class, EgressStatus, FailingKey, GateStatus, SharedBucket, Status};
+use super::{Bucket, Class, EgressStatus, FailingKey, GateStatus, ShadowCalls, SharedBucket, Status};
 
 /// A list with headings.
 pub(super) struct List {
@@ -61,6 +61,7 @@ pub(super) fn lists(gate: &GateStatus, now_ms: u64) -> impl Iterator<Item = List
     });
     let lists = [
         shadow(gate),
+        candidate(gate, now_ms),
         waiting(gate),
         keys(gate, now_ms),
         hot,
@@ -100,18 +101,44 @@ fn refusals(gate: &GateStatus, now_ms: u64) -> List {
 fn shadow(gate: &GateStatus) -> List {
     let by = gate.shadow.as_ref().map_or(&[][..], |shadow| &shadow.by);
     let columns = &["Class", "Because", "Would have waited", "p50", "p99", "Would have been refused"];
-    list("Shadow", columns, by, |calls| {
-        let time = |seconds: Option<f64>| text(&seconds.map_or_else(|| NONE.to_owned(), duration));
-        vec![
-            text(&calls.class),
-            // Without its meaning, which is about waiting calls.
-            TableCell::Code(calls.reason.clone()),
-            text(&calls.would_have_waited),
-            time(calls.median_seconds),
-            time(calls.p99_seconds),
-            text(&calls.would_have_been_refused),
-        ]
-    })
+    list("Shadow", columns, by, |calls| shadow_cells(calls).into())
+}
+
+fn shadow_cells(calls: &ShadowCalls) -> [TableCell; 6] {
+    let time = |seconds: Option<f64>| text(&seconds.map_or_else(|| NONE.to_owned(), duration));
+    [
+        text(&calls.class),
+        // Without its meaning, which is about waiting calls.
+        TableCell::Code(calls.reason.clone()),
+        text(&calls.would_have_waited),
+        time(calls.median_seconds),
+        time(calls.p99_seconds),
+        text(&calls.would_have_been_refused),
+    ]
+}
+
+/// Returns the decisions of the candidate beside those of the limits in force: all, then by class
+/// and reason.
+fn candidate(gate: &GateStatus, now_ms: u64) -> List {
+    let columns = &["Limits", "Class", "Because", "Wait", "p50", "p99", "Refused"];
+    let both = gate.candidate.iter().flat_map(|both| [("in force", &both.in_force), ("candidate", &both.candidate)]);
+    let both: Vec<_> = both.collect();
+    let all = both.iter().map(|(limits, shadow)| {
+        let calls = ShadowCalls { class: "all".to_owned(), reason: NONE.to_owned(), ..shadow.calls.clone() };
+        (*limits, calls)
+    });
+    let by = both.iter().flat_map(|(limits, shadow)| shadow.by.iter().map(|calls| (*limits, calls.clone())));
+    let rows: Vec<_> = all.chain(by).collect();
+    let mut list = list("In force and candidate", columns, &rows, |(limits, calls)| {
+        [text(limits)].into_iter().chain(shadow_cells(calls)).collect()
+    });
+    if let Some(both) = &gate.candidate {
+        let calls = count(both.calls, "call", "calls");
+        let since = ago(both.since_ms, now_ms);
+        list.note =
+            format!("{calls}, the first {since}. `tidegate promote` prints the file with the candidate in force.");
+    }
+    list
 }
 
 fn callers(gate: &GateStatus, now_ms: u64) -> List {

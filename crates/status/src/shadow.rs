@@ -34,6 +34,19 @@ pub struct ShadowCalls {
     pub would_have_been_refused: u64,
 }
 
+/// The decisions of a candidate beside those of the limits in force, about the same calls.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Candidate {
+    /// The start of the comparison: with the candidate, or with a change of either.
+    pub since_ms: u64,
+    /// The calls since then.
+    pub calls: u64,
+    /// The limits in force; at a shadow, what they would have done.
+    pub in_force: Shadow,
+    /// The candidate.
+    pub candidate: Shadow,
+}
+
 // === impl Shadow ===
 
 impl Shadow {

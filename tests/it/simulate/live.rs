@@ -132,7 +132,7 @@ async fn live(gate: &Gate, path: &std::path::Path) -> usize {
 }
 
 /// Returns the log once it has a line for each call.
-async fn whole(path: &std::path::Path, calls: usize) -> String {
+pub(super) async fn whole(path: &std::path::Path, calls: usize) -> String {
     within(async {
         loop {
             let text = std::fs::read_to_string(path).expect("readable");
@@ -145,7 +145,7 @@ async fn whole(path: &std::path::Path, calls: usize) -> String {
     .await
 }
 
-fn gate_of(log: &str) -> String {
+pub(super) fn gate_of(log: &str) -> String {
     let first: serde_json::Value = serde_json::from_str(log.lines().next().expect("a line")).expect("JSON");
     first["gate"].as_str().expect("a gate").to_owned()
 }

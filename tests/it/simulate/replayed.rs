@@ -15,8 +15,13 @@ pub(super) fn limits(name: &str, lines: &str) -> Limits {
 }
 
 pub(super) fn replayed(log: &str, limits: &[Limits]) -> Result<Replays, ReplayError> {
+    replayed_of(log, "api", limits)
+}
+
+/// The same for another gate of the log.
+pub(super) fn replayed_of(log: &str, gate: &str, limits: &[Limits]) -> Result<Replays, ReplayError> {
     let recorded = RecordedLog { name: "calls.jsonl".to_owned(), input: Box::new(log.as_bytes()) };
-    replay(vec![recorded], &LogSelection { gate: "api".to_owned(), caller: None }, limits)
+    replay(vec![recorded], &LogSelection { gate: gate.to_owned(), caller: None }, limits)
 }
 
 /// A call that came at `at` ms, left at once, and was answered 10 ms later.

@@ -50,6 +50,16 @@ impl CallerSplits {
         self.clients_apart && !is_serial(words)
     }
 
+    /// Returns the splits of so many classes for limits of both; `None` if a class has two.
+    pub(super) fn joined(&self, other: &Self, classes: usize) -> Option<Self> {
+        let split = |class| match (self.of_class(class), other.of_class(class)) {
+            (Some(per), Some(other)) if per != other => None,
+            (per, other) => Some(per.or(other)),
+        };
+        let of_classes = (0..).map(ClassId).take(classes).map(split).collect::<Option<_>>()?;
+        Some(Self { of_classes, ..self.clone() })
+    }
+
     fn of_class(&self, class: ClassId) -> Option<Per> {
         self.of_classes.get(usize::from(class.0)).copied().flatten().or(self.of_gate)
     }

@@ -5,6 +5,7 @@
 //! known to be mistakes, and the value in force.
 
 mod reports;
+mod under;
 
 use std::fmt::Debug;
 use std::path::PathBuf;

@@ -45,6 +45,16 @@ impl Path {
         self.0.iter().any(|step| matches!(step.as_str(), "credential" | "password_file" | "token_file"))
     }
 
+    /// Returns the steps from `above` to here, if it is above.
+    pub(super) fn below(&self, above: &Self) -> Option<Self> {
+        self.0.strip_prefix(&above.0[..]).map(|rest| Self(rest.to_vec()))
+    }
+
+    /// Goes on by these steps.
+    pub(super) fn join(&self, rest: &Self) -> Self {
+        Self([self.0.as_slice(), &rest.0].concat())
+    }
+
     pub(super) fn starts_with(&self, above: &Self) -> bool {
         self.0.starts_with(&above.0)
     }

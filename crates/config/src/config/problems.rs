@@ -67,6 +67,10 @@ impl Problem {
         &self.path
     }
 
+    pub(super) fn message(&self) -> &str {
+        &self.message
+    }
+
     /// Returns the same with another message.
     pub(super) fn with_message(&self, message: String) -> Self {
         Self { message, ..self.clone() }

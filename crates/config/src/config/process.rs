@@ -12,7 +12,7 @@ use super::names::{self, address};
 use super::path::Path;
 use super::problems::{alternatives, did_you_mean};
 use super::words::Format;
-use super::{egress, otlp, shared, stores, unmet};
+use super::{candidate, egress, otlp, shared, stores, unmet};
 use crate::spec::{Admin, Gate, Listen, Log, OwnFile, Settings, ShowNames};
 
 /// Reads it all. The result is only good if nothing was reported.
@@ -32,7 +32,11 @@ pub(super) fn settings(root: &Cursor<'_>) -> Settings {
             at.key_problem(format!("is not a valid name for a gate, expected {}", names::SNAKE_CASE));
         }
         let name: Arc<str> = Arc::from(name);
-        (Arc::clone(&name), gate(&at, name, egress.as_ref().map(|egress| (place, egress.clients.is_some()))))
+        let behind = egress.as_ref().map(|egress| (place, egress.clients.is_some()));
+        let read = |at: &Cursor<'_>| gate(at, Arc::clone(&name), behind);
+        let mut gate = read(&at);
+        candidate::compare(&at, &mut gate, read);
+        (name, gate)
     };
     let gates = root.tables("gates").into_iter().enumerate().map(named).collect();
     let mut settings = Settings { admin, log, drain, threads, otlp, state, stores, egress, gates };

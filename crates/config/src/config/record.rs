@@ -12,15 +12,24 @@ use super::shape::Shape;
 #[derive(Debug, Default)]
 pub(super) struct Record(BTreeMap<Path, Vec<RecordKey>>);
 
-/// A known key.
+/// The part of a table that stands below its key `name`, too: these keys. Of their tables the
+/// `hidden` keys are not in force there.
 #[derive(Debug)]
+pub(super) struct Grafted<'a> {
+    pub(super) name: &'a str,
+    pub(super) keys: &'a [&'a str],
+    pub(super) hidden: &'a [[&'a str; 2]],
+}
+
+/// A known key.
+#[derive(Clone, Debug)]
 pub(super) struct RecordKey {
     pub(super) name: String,
     pub(super) shape: Shape,
     in_force: InForce,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum InForce {
     Nothing,
     Value(Value),
@@ -49,6 +58,26 @@ impl Record {
             keys.len() - 1
         });
         &mut keys[index]
+    }
+
+    /// Adds a part of another record's `table`.
+    pub(super) fn graft(&mut self, other: &Self, table: &Path, part: &Grafted<'_>) {
+        self.open(table, part.name, Shape::Table, true);
+        let place = table.key(part.name);
+        for (path, keys) in other.tables() {
+            let Some(rest) = path.below(table) else { continue };
+            let first = rest.0.first().map(|first| &**first);
+            let is_part = |key: &&RecordKey| part.keys.contains(&first.unwrap_or(&key.name));
+            let is_hidden = |key: &RecordKey| first.is_some_and(|first| part.hidden.contains(&[first, &key.name]));
+            let shown = |key: &RecordKey| match is_hidden(key) {
+                true => RecordKey { in_force: InForce::Nothing, ..key.clone() },
+                false => key.clone(),
+            };
+            let keys: Vec<RecordKey> = keys.iter().filter(is_part).map(shown).collect();
+            if !keys.is_empty() {
+                self.0.insert(place.join(&rest), keys);
+            }
+        }
     }
 
     /// Returns the keys of a table, in the order of reading.

@@ -42,6 +42,24 @@ impl<'a> Report<'a> {
         RefMut::map(self.findings.borrow_mut(), |findings| &mut findings.record)
     }
 
+    /// Returns an empty report about the same text under other variables.
+    pub(super) fn beside<'b>(&self, variables: &'b [Variable]) -> Report<'b>
+    where
+        'a: 'b,
+    {
+        Report::new(self.text, variables)
+    }
+
+    pub(super) fn variables(&self) -> &'a [Variable] {
+        self.variables
+    }
+
+    /// True if this has been reported.
+    pub(super) fn has(&self, problem: &Problem) -> bool {
+        let is_same = |known: &Problem| known.path() == problem.path() && known.message() == problem.message();
+        self.problems.borrow().iter().any(|(known, _)| is_same(known))
+    }
+
     pub(super) fn has_problems(&self) -> bool {
         !self.problems.borrow().is_empty()
     }

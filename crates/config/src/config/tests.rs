@@ -37,7 +37,7 @@ fn good(text: &str) -> Configuration {
 
 /// A configuration with every table.
 const WHOLE: &str = "[otlp]\nendpoint = \"http://x\"\n[stores.name]\nurl = \"redis://x\"\n[gates.name]\nupstream = \"https://x\"\nclasses = [{ name = \"a\", match = {} }]\n\
-                     tls = {}\nbucket.shared = { name = \"a\" }\nin_flight = { max = 1 }\nclients = { tokens = \"review\" }\ncredential = { file = \"/x\" }\n[egress]\ntls = { cert = \"/c\", key = \"/k\" }\nclients = { tokens = \"review\" }\n";
+                     tls = {}\ncandidate = {}\nbucket.shared = { name = \"a\" }\nin_flight = { max = 1 }\nclients = { tokens = \"review\" }\ncredential = { file = \"/x\" }\n[egress]\ntls = { cert = \"/c\", key = \"/k\" }\nclients = { tokens = \"review\" }\n";
 
 /// Every key there is, as reading asks for them.
 fn record() -> Record {
@@ -60,7 +60,7 @@ fn keys(record: &Record, heading: &str) -> Vec<String> {
     record.keys(&path(heading)).iter().map(|key| key.name.clone()).collect()
 }
 
-const HEADINGS: [&str; 30] = [
+const HEADINGS: [&str; 31] = [
     "[admin]",
     "[log]",
     "[shutdown]",
@@ -82,6 +82,7 @@ const HEADINGS: [&str; 30] = [
     "[gates.NAME.queue]",
     "[gates.NAME.in_flight]",
     "[gates.NAME.per_key]",
+    "[gates.NAME.candidate]",
     "[gates.NAME.revalidation]",
     "[gates.NAME.signals]",
     "[gates.NAME.timeouts]",

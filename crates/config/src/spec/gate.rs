@@ -18,8 +18,6 @@ pub struct Gate {
     pub name: Arc<str>,
     /// The kind of API; same as `rules.kind`.
     pub kind: ApiKind,
-    /// True if the gate writes Events about hot objects.
-    pub events: bool,
     /// Its listeners; none if it has hosts, and at least one otherwise.
     pub listen: Vec<Listen>,
     /// Its clients' way in.
@@ -36,6 +34,8 @@ pub struct Gate {
     pub rules: Arc<Rules>,
     /// The limits.
     pub policy: Policy,
+    /// The limits to compare with them. Its classes are the same.
+    pub candidate: Option<Arc<Policy>>,
     /// The provider's published limits, where the preset is made of them.
     pub figures: Option<Figures>,
     /// The meaning of the upstream's answers.
@@ -81,6 +81,8 @@ pub struct GateIdentity {
     pub file: Option<CredentialFile>,
     /// True if `Impersonate-*` headers pass with inject.
     pub impersonation: bool,
+    /// True if the gate itself writes Events about hot objects.
+    pub events: bool,
 }
 
 /// The meaning of an upstream's answers to a gate.

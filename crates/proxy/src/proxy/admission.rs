@@ -180,8 +180,8 @@ async fn decide(
     }
 }
 
-fn ask(gate: &GateParts, request: &Parts, context: &CallContext) -> Result<Verdict, Stale> {
-    let CallContext { config, call, key, .. } = context;
+fn ask(gate: &GateParts, request: &Parts, context: &mut CallContext) -> Result<Verdict, Stale> {
+    let CallContext { config, call, key, .. } = &*context;
     let flow_name = call.flow_name(&request.headers);
     let arrival = call.arrival(*key, &flow_name);
     let is_in_shadow = context.is_in_shadow();
@@ -192,13 +192,18 @@ fn ask(gate: &GateParts, request: &Parts, context: &CallContext) -> Result<Verdi
         Verdict::Refused(_) => Decision::Refuse,
     };
     config.meters.decided(call.class, decision);
+    let twin = context.at_twin(&arrival);
     let played = |verdict| shadow::permit(gate, verdict, &arrival, request, config);
     let heeds = ShadowEntry { learns: Learning::Pauses, ..ShadowEntry::default() };
-    Ok(match is_in_shadow {
+    let verdict = match is_in_shadow {
         false => verdict,
         true if gate.shadow => Verdict::Go(played(verdict)),
         true => Verdict::Go(gate.driver.admit_unmetered(&arrival, heeds).beside(played(verdict))),
-    })
+    };
+    if twin.is_some() {
+        context.beside(twin);
+    }
+    Ok(verdict)
 }
 
 /// Waits for the call's turn, and reads its body meanwhile: unread, it would keep HTTP/1 from

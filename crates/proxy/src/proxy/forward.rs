@@ -101,6 +101,9 @@ pub(crate) fn send<'a>(
         let failing = sent.failing(answer, &head.headers);
         // A stream cannot be told from a single answer, and may last for any time.
         let slot = if sent.is_grpc() && is_grpc(&head.headers) { None } else { Some(slot) };
+        if slot.is_none() {
+            sent.context.beside(None);
+        }
         sent.clients_answer(head, body, slot, question, failing)
     }
 }
@@ -288,6 +291,7 @@ impl SentCall<'_> {
     fn report(&mut self, answer: Answer) -> Option<Key> {
         let owed = self.owed.take()?;
         let (key, start) = self.key_from_body(&owed, answer);
+        self.context.answered(answer, key);
         owed.finish(answer, key, &|| self.context.call.key_name(start.as_deref()));
         key
     }

@@ -178,7 +178,7 @@ pub(super) async fn upkeep(gate: Arc<str>, own: Arc<GateParts>, clock: Clock, ov
         let waiting = if own.shadow { 0 } else { own.driver.look(|limiter, _| limiter.waiting()) };
         own.tally.second(waiting);
         for report in own.tally.hot.second(&gate, clock.now()) {
-            if own.config.get().options.gate.events {
+            if own.config.get().options.gate.identity.events {
                 events.write(&gate, &own, clock, report);
             }
         }
@@ -188,6 +188,7 @@ pub(super) async fn upkeep(gate: Arc<str>, own: Arc<GateParts>, clock: Clock, ov
             driver.tidy().await;
             driver.log_keys(false);
         }
+        own.tally.twin.catch_up(clock.now()).await;
         seconds = if (waiting > 0) == saturated { 0 } else { seconds + 1 };
         if seconds < STEADY {
             continue;

@@ -71,7 +71,8 @@ impl Section {
     /// Makes the parts of one more gate for `target`. `dns` replaces the section's.
     pub(crate) fn parts(&self, target: upstream::Target, dns: Option<upstream::Dns>) -> Arc<GateParts> {
         let mut gates = lock(&self.gates);
-        let GateConfig { options, generation, .. } = &*self.config.get();
+        let config = self.config.get();
+        let GateConfig { options, generation, .. } = &*config;
         let host = || target.server_name.as_deref().unwrap_or_else(|| target.authority.host());
         let host: Option<Arc<str>> = options.gate.hosts.as_ref().map(|_| host().into());
         // The salt may be that of the process before, and no two processes may have one seed.
@@ -95,9 +96,11 @@ impl Section {
         if self.shadow {
             driver.cast_shadow();
         }
+        let tally = tally::Tally::new(&self.name, host, self.clock);
+        tally.twin.compare(&config, None, self.clock.now());
         let parts = Arc::new(GateParts {
             config: Arc::clone(&self.config),
-            tally: Arc::new(tally::Tally::new(&self.name, host, self.clock)),
+            tally: Arc::new(tally),
             responder: Arc::clone(&self.responder),
             driver,
             upstream,
@@ -134,6 +137,7 @@ impl Section {
             gate.upstream.adjust(&next.options.upstream);
             gate.shadow_by(&next);
             gate.driver.reconfigure(next.options.gate.policy.clone(), next.generation, swap);
+            gate.tally.twin.compare(&next, Some(&before), self.clock.now());
         }
         swap();
         bound_answers(&gates, &next.options.gate);

@@ -6,6 +6,7 @@ mod errors;
 mod hot;
 mod latency;
 mod shadow;
+mod twin;
 
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicU64;
@@ -19,6 +20,7 @@ use self::errors::LastErrors;
 use self::hot::Hot;
 use self::latency::Latency;
 use self::shadow::Shadow;
+pub(crate) use self::twin::{Twin, TwinAnswer, TwinCall};
 use super::quotas::Quotas;
 use crate::api::Rejection;
 use crate::classify::ClassifiedCall;
@@ -37,11 +39,9 @@ pub(crate) struct Tally {
     clock: Clock,
     admitted: AtomicU64,
     refused: AtomicU64,
-    bypassed: AtomicU64,
+    bypassed: Bypassed,
     links_passed: AtomicU64,
     revalidated: AtomicU64,
-    /// `bypassed` as a metric.
-    counter: metrics::Counter,
     pub(crate) callers: Callers,
     pub(crate) latency: Latency,
     lately: Mutex<Lately>,
@@ -53,6 +53,15 @@ pub(crate) struct Tally {
     pub(crate) errors: LastErrors,
     /// What the limits would have done to calls in shadow.
     pub(crate) shadow: Shadow,
+    /// What the candidate would have done.
+    pub(crate) twin: Twin,
+}
+
+/// The calls that left without asking a limit, here and as a metric.
+#[derive(Debug)]
+struct Bypassed {
+    calls: AtomicU64,
+    exported: metrics::Counter,
 }
 
 #[derive(Debug, Default)]
@@ -89,10 +98,9 @@ impl Tally {
             clock,
             admitted: AtomicU64::new(0),
             refused: AtomicU64::new(0),
-            bypassed: AtomicU64::new(0),
+            bypassed: Bypassed { calls: AtomicU64::new(0), exported: table::BYPASSED.counter(&[gate]) },
             links_passed: AtomicU64::new(0),
             revalidated: AtomicU64::new(0),
-            counter: table::BYPASSED.counter(&[gate]),
             callers: Callers::default(),
             latency: Latency::default(),
             lately: Mutex::default(),
@@ -100,6 +108,7 @@ impl Tally {
             hot: Hot::default(),
             errors: LastErrors::default(),
             shadow: Shadow::default(),
+            twin: Twin::default(),
         }
     }
 
@@ -115,8 +124,8 @@ impl Tally {
 
     /// Counts a call that left without asking a limit.
     pub(crate) fn bypassed(&self) {
-        self.bypassed.fetch_add(1, Relaxed);
-        self.counter.increment(1);
+        self.bypassed.calls.fetch_add(1, Relaxed);
+        self.bypassed.exported.increment(1);
     }
 
     /// Counts a call answered from a kept answer.
@@ -192,12 +201,13 @@ impl Tally {
     pub(crate) fn tell(&self, gate: &mut status::GateStatus, names: bool) {
         gate.admitted = self.admitted.load(Relaxed);
         gate.refused = self.refused.load(Relaxed);
-        gate.bypassed = self.bypassed.load(Relaxed);
+        gate.bypassed = self.bypassed.calls.load(Relaxed);
         gate.quotas = self.quotas.tell(self.clock.now(), |at| self.clock.wall(at));
         gate.links_passed = self.links_passed.load(Relaxed);
         gate.revalidated = self.revalidated.load(Relaxed);
         gate.hot = self.hot.tell(self.clock, names);
         gate.latency = self.latency.tell();
+        gate.candidate = self.twin.tell(self.clock);
         gate.callers = if names { self.callers.tell(self.clock) } else { Vec::new() };
         let lately = lock(&self.lately);
         let refusal = |refused: &RefusalRow| status::Refusal {

@@ -13,6 +13,7 @@ use crate::classify::{ApiKind, ClassifiedCall, FairBy};
 use crate::limit::policy::Outage;
 use crate::limit::snapshot::{BucketView, ClassView, PauseView, QueueView, SharedView, SlotView};
 use crate::limit::{ClassId, KeyState, Preview, Reason, Snapshot};
+use crate::moment::Moment;
 use crate::status::text::{count, duration};
 use crate::status::{self};
 use crate::telemetry::meters::GateMeters;
@@ -28,6 +29,7 @@ impl Gate {
         let own = self.own();
         let clock = self.section.clock;
         let config = self.section.config.get();
+        own.tally.twin.catch_up(clock.now()).await;
         let now = own.shown(own.driver.snapshot().await);
         let shows_flows = names
             || (self.section.kind == ApiKind::Kubernetes && config.options.gate.rules.fair_by == FairBy::Resource);
@@ -163,14 +165,15 @@ impl Gate {
     /// The gate's reading of a call, and what would happen to the call now. Nothing is spent.
     pub fn explain(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> status::Explanation {
         let own = self.own();
-        let (config, call, preview) = loop {
+        let (config, call, preview, twin) = loop {
             let config = self.section.config.get();
             let call = config.options.gate.rules.classify(method, uri, headers, &own.hasher);
             let flow_name = call.flow_name(headers);
+            let arrival = call.arrival(call.key.known(), &flow_name);
             let decider = own.decider(config.is_in_shadow(call.class));
-            let preview = decider.preview(config.generation, &call.arrival(call.key.known(), &flow_name));
-            if let Ok(preview) = preview {
-                break (config, call, preview);
+            if let Ok(preview) = decider.preview(config.generation, &arrival) {
+                let twin = own.tally.twin.preview(&arrival, self.section.clock.now());
+                break (config, call, preview, twin);
             }
         };
         let now = self.section.clock.now();
@@ -203,6 +206,7 @@ impl Gate {
             shadow: is_in_shadow,
             reason: reason.map(|reason| reason.word().to_owned()),
             seconds: (until - now).as_secs_f64(),
+            candidate: twin.map(|preview| decided(&preview, now)),
             failing,
             notes: self.notes(&call),
             shared: match config.options.gate.policy.shared.as_slice() {
@@ -245,6 +249,17 @@ impl Gate {
             failed_at_ms: self.section.clock.wall(state.last_failure),
             next_at_ms: self.section.clock.wall(state.ready_at),
         }
+    }
+}
+
+/// Returns the decision of a candidate.
+fn decided(preview: &Preview, now: Moment) -> status::Decided {
+    let decided =
+        |now: &str, reason: &str, seconds| status::Decided { now: now.to_owned(), reason: reason.to_owned(), seconds };
+    match preview {
+        Preview::Goes => decided("goes", "", 0.0),
+        Preview::Waits { reason, until } => decided("waits", reason.word(), (*until - now).as_secs_f64()),
+        Preview::Refused(refusal) => decided("refused", refusal.reason.word(), (refusal.retry_at - now).as_secs_f64()),
     }
 }
 

@@ -92,6 +92,10 @@ metrics_table! {
         "Time that calls in shadow would have waited, where nothing is held and they went at once";
     SHADOW_REFUSALS = MetricKind::Counter, "tidegate_shadow_refusals_total", ["gate", "class", "reason"], Later,
         "Calls in shadow that would have been refused, where nothing is held and they went at once";
+    CANDIDATE_WAIT_SECONDS = MetricKind::Histogram(WAITS), "tidegate_candidate_wait_seconds", ["gate", "class", "reason"], Later,
+        "Time that calls would have waited under the gate's candidate, beside tidegate_wait_seconds under the limits in force";
+    CANDIDATE_REFUSALS = MetricKind::Counter, "tidegate_candidate_refusals_total", ["gate", "class", "reason"], Later,
+        "Calls that the gate's candidate would have refused, beside tidegate_refusals_total under the limits in force";
     UPSTREAM_SECONDS = MetricKind::Histogram(ANSWERS), "tidegate_upstream_seconds", ["gate", "class"], Later,
         "Time from leaving to the response head; long-running calls are not in it";
     CLIENT_GO_WAIT = MetricKind::Histogram(CLIENT_GO), "rest_client_rate_limiter_duration_seconds", ["verb", "host"], Later,

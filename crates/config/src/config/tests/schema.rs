@@ -18,7 +18,7 @@ const DURATION: &str = "\\+?(([0-9]+\\.?[0-9]*|\\.[0-9]+)(ns|us|\u{b5}s|\u{3bc}s
 const SNAKE_CASE: &str = "^[a-z][a-z0-9]*(_[a-z0-9]+)*$";
 
 /// Sections without a chapter of their own in the reference, and those whose keys they have.
-pub(super) const LIKE: [(&str, &str); 10] = [
+pub(super) const LIKE: [(&str, &str); 20] = [
     ("gates.NAME.retry_bucket", "gates.NAME.bucket"),
     ("gates.NAME.retry_bucket.adapt", "gates.NAME.bucket.adapt"),
     ("gates.NAME.classes.bucket", "gates.NAME.bucket"),
@@ -29,6 +29,16 @@ pub(super) const LIKE: [(&str, &str); 10] = [
     ("gates.NAME.classes.backoff", "gates.NAME.backoff"),
     ("gates.NAME.classes.in_flight", "gates.NAME.in_flight"),
     ("gates.NAME.classes.per_key", "gates.NAME.per_key"),
+    ("gates.NAME.candidate.bucket", "gates.NAME.bucket"),
+    ("gates.NAME.candidate.bucket.adapt", "gates.NAME.bucket.adapt"),
+    ("gates.NAME.candidate.retry_bucket", "gates.NAME.bucket"),
+    ("gates.NAME.candidate.retry_bucket.adapt", "gates.NAME.bucket.adapt"),
+    ("gates.NAME.candidate.bucket.shared", "gates.NAME.bucket.shared"),
+    ("gates.NAME.candidate.retry_bucket.shared", "gates.NAME.bucket.shared"),
+    ("gates.NAME.candidate.backoff", "gates.NAME.backoff"),
+    ("gates.NAME.candidate.queue", "gates.NAME.queue"),
+    ("gates.NAME.candidate.in_flight", "gates.NAME.in_flight"),
+    ("gates.NAME.candidate.per_key", "gates.NAME.per_key"),
 ];
 
 /// The schema of the configuration.

@@ -135,12 +135,16 @@ impl Counter {
     fn would_have_waited(&self, reason: Reason, wait: Duration) {
         let meters = &self.config.meters;
         meters.would_have_waited(self.class, reason, wait);
-        self.tally.shadow.would_have_waited(meters.class_name(self.class), reason, wait);
+        let class = meters.class_name(self.class);
+        self.tally.shadow.would_have_waited(class, reason, wait);
+        self.tally.twin.waited_in_force(class, reason, wait);
     }
 
     fn would_have_refused(&self, reason: Reason) {
         let meters = &self.config.meters;
         meters.count(&table::SHADOW_REFUSALS, self.class, &[reason.word()]);
-        self.tally.shadow.would_have_refused(meters.class_name(self.class), reason);
+        let class = meters.class_name(self.class);
+        self.tally.shadow.would_have_refused(class, reason);
+        self.tally.twin.refused_in_force(class, reason);
     }
 }

@@ -13,16 +13,16 @@ use http::{HeaderMap, Method, StatusCode};
 use self::object::BodyFindings;
 use super::in_flight::InFlight;
 use crate::api::outcome::AnswerDetails;
-use crate::api::{self, Call, Key, Outcome, PauseLength};
+use crate::api::{self, Answer, Call, Key, Outcome, PauseLength};
 use crate::classify::{ClassifiedCall, Salt};
 use crate::clock::Clock;
 use crate::limit::quota::{QuotaId, ResourceId};
-use crate::limit::{Reason, Refusal};
+use crate::limit::{Arrival, Reason, Refusal};
 use crate::moment::Moment;
 use crate::proxy::failure::CallFailure;
 use crate::proxy::gate_config::GateConfig;
 use crate::proxy::quotas::QuotaReserve;
-use crate::proxy::tally::{CallerRow, Tally};
+use crate::proxy::tally::{CallerRow, Tally, Twin, TwinAnswer, TwinCall};
 use crate::telemetry::meters::FailureKind;
 use crate::telemetry::{CallClass, CallRecord, CallTarget, CallTimes, Trace, table};
 
@@ -128,6 +128,29 @@ impl CallContext {
         self.times.asked = self.noted.as_ref().map(|_| self.clock.now());
     }
 
+    /// Lets the call arrive at the gate's twin, if there is one, at the moment that the log has.
+    pub(crate) fn at_twin(&self, arrival: &Arrival<'_>) -> Option<Box<TwinCall>> {
+        self.config.options.gate.candidate.as_ref()?;
+        Twin::arrive(&self.tally, &self.config, arrival, self.times.asked.unwrap_or(self.times.arrived))
+    }
+
+    /// Keeps the call at the twin until this call ends; `None` ends it there now.
+    pub(crate) fn beside(&mut self, twin: Option<Box<TwinCall>>) {
+        if let Some(in_flight) = &mut self.in_flight {
+            in_flight.twin = twin;
+        }
+    }
+
+    /// Tells the twin what the call came to.
+    pub(crate) fn answered(&mut self, answer: Answer, key: Option<Key>) {
+        if let Some(twin) = self.in_flight.as_mut().and_then(|in_flight| in_flight.twin.as_mut())
+            && let Some(left) = self.times.left
+        {
+            let after = self.times.upstream.unwrap_or_else(|| self.clock.now() - left.sent);
+            twin.answered(&TwinAnswer { answer, key, after, head: left.sent + after });
+        }
+    }
+
     /// Notes the departure of the call: the moments of its tokens and of its permit's claim, and
     /// its wait.
     pub(crate) fn left(&mut self, at: Departure, waited: Option<(Reason, Duration)>) {
@@ -138,6 +161,9 @@ impl CallContext {
         let class = self.call.class;
         if let Some((reason, wait)) = waited {
             meters.waited(class, reason, wait);
+            if self.config.options.gate.candidate.is_some() && self.held().is_some() {
+                self.tally.twin.waited_in_force(meters.class_name(class), reason, wait);
+            }
         }
         meters.limited(class, waited.map_or(Duration::ZERO, |(_, wait)| wait), self.method.as_str());
     }
@@ -207,6 +233,12 @@ impl CallContext {
         meters.refused(class, refusal.reason, call.group(), call.resource());
         meters.limited(class, refusal.waited, self.method.as_str());
         self.tally.refused(meters.class_name(class), refusal, &self.call, self.caller);
+        if self.config.options.gate.candidate.is_some() {
+            self.tally.twin.refused_in_force(meters.class_name(class), refusal.reason);
+        }
+        if let Some(twin) = self.in_flight.as_mut().and_then(|in_flight| in_flight.twin.as_mut()) {
+            twin.refused();
+        }
     }
 
     /// Returns the rest of the upstream's quota, if a pause until `ends` only keeps it.
@@ -228,6 +260,9 @@ impl CallContext {
         self.closed = true;
         self.count_object(status);
         self.config.meters.answered(self.call.class, self.call.call.verb, status.as_u16());
+        if status == StatusCode::SWITCHING_PROTOCOLS {
+            self.beside(None); // no one knows how long a tunnel lasts
+        }
         let mut in_flight = self.in_flight.take();
         if let (Some(record), Some(log)) = (self.record(Some(status.as_u16())), &self.config.options.call_log) {
             match &mut in_flight {

@@ -4,6 +4,7 @@
 use crate::clock::Clock;
 use crate::moment::Moment;
 use crate::proxy::driver::HeldSlot;
+use crate::proxy::tally::TwinCall;
 use crate::telemetry::{CallLog, CallRecord};
 
 /// The resources of a call until its response body has ended. They are only ever dropped.
@@ -14,6 +15,8 @@ pub(crate) type CallHold = (Option<HeldSlot>, Option<InFlight>);
 pub(crate) struct InFlight {
     gauge: metrics::Gauge,
     line: Option<Box<PendingRecord>>,
+    /// The call at the gate's twin.
+    pub(super) twin: Option<Box<TwinCall>>,
 }
 
 /// A line of the log before the end of the body.
@@ -29,7 +32,7 @@ struct PendingRecord {
 impl InFlight {
     pub(super) fn new(gauge: metrics::Gauge) -> Self {
         gauge.increment(1.0);
-        Self { gauge, line: None }
+        Self { gauge, line: None, twin: None }
     }
 
     /// Has this line written when the call ends.

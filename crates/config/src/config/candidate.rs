@@ -1,0 +1,203 @@
+//! Reads the limits to compare with those of a gate (`[gates.NAME.candidate]`).
+//!
+//! The gate is read again as `tidegate promote` would write it, so that a candidate is checked as
+//! strictly as limits in force, and means the same once it is promoted.
+
+use std::sync::Arc;
+
+use toml::{Table, Value};
+
+use super::cursor::Cursor;
+use super::layers::overlay;
+use super::problems::did_you_mean;
+use super::record::Grafted;
+use crate::limit::Policy;
+use crate::spec::Gate;
+
+/// Reads the candidate of a gate; `read` reads a gate.
+pub(super) fn compare(at: &Cursor<'_>, gate: &mut Gate, read: impl FnOnce(&Cursor<'_>) -> Gate) {
+    let Some(own) = at.table_alone(CANDIDATE) else { return };
+    let limits = limits(&own);
+    let mut table = at.as_table().cloned().unwrap_or_default();
+    put_in_force(&mut table, limits.clone());
+    let grafted = Grafted { name: CANDIDATE, keys: &LIMITS, hidden: &COMMON };
+    let other = at.read_as(table, &limits, &grafted, read);
+    match gate.rules.joined(&other.rules) {
+        Some(rules) => gate.rules = Arc::new(rules),
+        None => own.problem(
+            "is split by another of client, credential, account and action than the limits in force, expected the same `per`: a call \
+             arrives with one identity",
+        ),
+    }
+    gate.candidate = Some(Arc::new(alone(other.policy)));
+}
+
+/// Returns the limits of a candidate, and reports its other keys.
+fn limits(own: &Cursor<'_>) -> Table {
+    let mut limits = own.as_table().cloned().unwrap_or_default();
+    limits.retain(|key, _| {
+        let is_limit = LIMITS.contains(&key);
+        if !is_limit {
+            let near = did_you_mean(key, &LIMITS);
+            own.at(key).key_problem(format!(
+                "is not a limit, expected one of {}{near}; the rest of the gate is the same for both",
+                LIMITS.join(", ")
+            ));
+        }
+        is_limit
+    });
+    for [table, key] in COMMON {
+        let given = limits.get_mut(table).and_then(Value::as_table_mut).and_then(|table| table.remove(key));
+        if given.is_some() {
+            own.at(table).at(key).key_problem("is not for a candidate: it is the gate's, for both");
+        }
+    }
+    limits
+}
+
+/// Puts the candidate of a gate's table in the place of the limits in force. What it leaves out
+/// stays as it is; another strategy takes nothing from the last one.
+pub(super) fn put_in_force(gate: &mut Table, candidate: Table) {
+    gate.remove(CANDIDATE);
+    let has_strategy = candidate.get("backoff").is_some_and(|backoff| backoff.get("strategy").is_some());
+    if let Some(backoff) = gate.get_mut("backoff").and_then(Value::as_table_mut).filter(|_| has_strategy) {
+        backoff.retain(|key, _| !STRATEGY.contains(&key));
+    }
+    overlay(gate, candidate);
+}
+
+/// Returns the limits of one process: a candidate takes no token that other gates could have.
+fn alone(mut policy: Policy) -> Policy {
+    policy.shared.clear();
+    let of_classes = policy.classes.iter_mut().map(|class| &mut class.bucket);
+    [&mut policy.bucket].into_iter().chain(of_classes).flatten().for_each(|bucket| bucket.shared = None);
+    policy
+}
+
+/// The key of a gate's candidate.
+pub(super) const CANDIDATE: &str = "candidate";
+/// The limits of a gate.
+pub(super) const LIMITS: [&str; 6] = ["bucket", "retry_bucket", "backoff", "queue", "in_flight", "per_key"];
+/// The keys of those tables that are no limits of this process.
+const COMMON: [[&str; 2]; 4] =
+    [["bucket", "shared"], ["retry_bucket", "shared"], ["backoff", "failures"], ["queue", "fair_by"]];
+/// The keys of a strategy's delays.
+const STRATEGY: [&str; 7] = ["strategy", "base", "max", "jitter", "fast", "slow", "fast_attempts"];
+
+#[cfg(test)]
+mod tests {
+    use crate::config::{Configuration, Problem, load_text, promoted};
+    use crate::limit::Policy;
+    use crate::limit::policy::Per;
+
+    const GATE: &str = "[gates.k]\nupstream = \"https://x\"\nbucket = { rate = 50, burst = 100 }\n";
+
+    fn load(text: &str, env: &[(String, String)]) -> Result<Configuration, String> {
+        let lines = |problems: Vec<Problem>| problems.iter().map(|line| format!("{line}\n")).collect();
+        load_text("f.toml".to_owned(), text.to_owned(), env).map_err(lines)
+    }
+
+    fn good(text: &str) -> Configuration {
+        load(text, &[]).unwrap_or_else(|problems| panic!("{text}\n{problems}"))
+    }
+
+    fn problems(candidate: &str) -> String {
+        load(&format!("{GATE}{candidate}"), &[]).expect_err(candidate)
+    }
+
+    #[test]
+    fn a_candidate_is_what_its_promoted_file_has_in_force() {
+        for candidate in [
+            "",
+            "bucket.rate = 80",
+            "bucket = \"off\"\nretry_bucket = { rate = 5, burst = 9 }",
+            "backoff = { strategy = \"fast_slow\", fast = \"1s\", slow = \"9s\", fast_attempts = 3 }",
+            "queue = { max_wait = \"1s\", combine = \"max_of\" }\nin_flight = { max = 4 }",
+            "per_key = { writes = 2, enforce = true }",
+            "bucket = { rate = 5, burst = 9, per = \"credential\" }",
+        ] {
+            let text = format!("{GATE}backoff = {{ base = \"2s\" }}\n[gates.k.candidate]\n{candidate}\n");
+            let both = good(&text);
+            let compared = both.settings.gates["k"].candidate.clone().expect("a candidate");
+            let promoted = good(&promoted(&text, Some("k")).expect("it has one"));
+            let in_force = &promoted.settings.gates["k"];
+            assert_eq!((&*compared, in_force.candidate.is_none()), (&in_force.policy, true), "{candidate}");
+            // What is in force of the classes is written out, so that it is no longer by default.
+            let of_gate = |policy: &Policy| Policy { classes: Vec::new(), ..policy.clone() };
+            let again = good(&both.effective).settings.gates["k"].candidate.as_deref().map(of_gate);
+            assert_eq!(again, Some(of_gate(&compared)), "{}", both.effective);
+        }
+    }
+
+    #[test]
+    fn the_limits_in_force_are_what_they_are_without_a_candidate() {
+        let gate = |text: &str| good(text).settings.gates["k"].policy.clone();
+        assert_eq!(gate(&format!("{GATE}candidate = {{ bucket = \"off\", in_flight = {{ max = 1 }} }}\n")), gate(GATE));
+    }
+
+    #[test]
+    fn a_candidate_takes_no_token_of_a_shared_bucket() {
+        let loaded = good("[gates.k]\nupstream = \"https://x\"\nbucket.shared = \"account\"\ncandidate = {}\n");
+        let candidate = loaded.settings.gates["k"].candidate.clone().expect("a candidate");
+        assert_eq!((candidate.shared.len(), candidate.bucket.and_then(|bucket| bucket.shared)), (0, None));
+        assert_eq!(loaded.settings.gates["k"].policy.shared.len(), 1);
+    }
+
+    #[test]
+    fn what_is_no_limit_is_named_with_what_is() {
+        let told = problems("[gates.k.candidate]\nupstream = \"https://y\"\nclasses = []\nbuckte = {}\n");
+        let limits = "expected one of bucket, retry_bucket, backoff, queue, in_flight, per_key";
+        for line in [
+            format!("f.toml:5:1: gates.k.candidate.upstream: is not a limit, {limits}"),
+            format!("f.toml:6:1: gates.k.candidate.classes: is not a limit, {limits}"),
+            format!("f.toml:7:1: gates.k.candidate.buckte: is not a limit, {limits} (did you mean \"bucket\"?)"),
+        ] {
+            assert!(told.contains(&line), "{line}\n{told}");
+        }
+        assert_eq!(told.lines().count(), 3, "{told}");
+        let told = problems("candidate = { backoff = { failures = [] }, queue = { fair_by = \"none\" } }\n");
+        assert!(
+            told.contains("candidate.backoff.failures: is not for a candidate: it is the gate's, for both"),
+            "{told}"
+        );
+        assert!(problems("candidate = 5\n").contains("gates.k.candidate: is 5, expected a table"));
+    }
+
+    #[test]
+    fn values_are_checked_as_those_of_the_gate() {
+        let told = problems("candidate = { bucket = { rate = -1, brust = 9 }, in_flight = {} }\n");
+        for line in [
+            "gates.k.candidate.bucket.rate: is -1.0, expected calls per second above 0",
+            "gates.k.candidate.bucket.brust: is not a valid key, expected one of rate, burst,",
+            "gates.k.candidate.in_flight.max: is missing",
+        ] {
+            assert!(told.contains(line), "{line}\n{told}");
+        }
+        let told = problems("key = 5\ncandidate.bucket.burst = 200\n");
+        assert_eq!(told.lines().count(), 1, "the gate's own mistake is told once: {told}");
+    }
+
+    #[test]
+    fn limits_that_split_callers_in_two_ways_are_rejected() {
+        let by = |per: &str| format!("bucket = {{ rate = 5, burst = 9, per = \"{per}\" }}");
+        let gate = |own: &str, other: &str| {
+            let (own, other) = (by(own), by(other));
+            format!(
+                "[gates.k]\nkind = \"http\"\ndialect = \"aws\"\nupstream = \"https://x\"\nhost = \"preserve\"\n{own}\ncandidate = {{ {other} }}\n"
+            )
+        };
+        let told = load(&gate("account", "credential"), &[]).expect_err("one identity");
+        assert!(told.contains("gates.k.candidate: is split by another of client, credential"), "{told}");
+        let rules = good(&gate("gate", "credential")).settings.gates["k"].candidate.clone();
+        assert_eq!(rules.and_then(|policy| policy.bucket).map(|bucket| bucket.per), Some(Per::Credential));
+    }
+
+    #[test]
+    fn a_variable_sets_a_key_of_a_candidate() {
+        let env = [("TIDEGATE__GATES__K__CANDIDATE__BUCKET__RATE".to_owned(), "80".to_owned())];
+        let loaded = load(GATE, &env).expect("it is right");
+        let rate = |policy: &Policy| policy.bucket.map(|bucket| bucket.rate);
+        let gate = &loaded.settings.gates["k"];
+        assert_eq!((rate(&gate.policy), gate.candidate.as_deref().and_then(rate)), (Some(50.0), Some(80.0)));
+    }
+}

@@ -1,0 +1,61 @@
+//! Reading a table again, with other keys in it.
+
+use toml::{Table, Value};
+
+use super::{Cursor, Effect};
+use crate::config::path::Path;
+use crate::config::problems::Variable;
+use crate::config::record::Grafted;
+use crate::config::report::Findings;
+use crate::config::shape::Shape;
+
+impl<'a> Cursor<'a> {
+    /// Returns a table that is read by [`read_as`](Self::read_as), if it is there.
+    pub(in crate::config) fn table_alone(&self, name: &str) -> Option<Self> {
+        self.report.record().key(&self.path, name, Shape::Table);
+        let at = self.at(name);
+        at.must_be_table("a table");
+        Some(at).filter(Self::is_table)
+    }
+
+    /// Returns the table here.
+    pub(in crate::config) fn as_table(&self) -> Option<&'a Table> {
+        self.value.and_then(Value::as_table)
+    }
+
+    /// Reads `table` in the place of this one. It has the keys of `own`, the part of this table that
+    /// is described by `grafted`: problems that this table alone has not are reported there.
+    pub(in crate::config) fn read_as<T>(
+        &self,
+        table: Table,
+        own: &Table,
+        grafted: &Grafted<'_>,
+        read: impl FnOnce(&Cursor<'_>) -> T,
+    ) -> T {
+        let table = Value::Table(table);
+        let below = self.path.key(grafted.name);
+        let moved = |variable: &Variable| {
+            let path = variable.path.below(&below).map_or_else(|| variable.path.clone(), |rest| self.path.join(&rest));
+            Variable { path, ..variable.clone() }
+        };
+        let variables: Vec<Variable> = self.report.variables().iter().map(moved).collect();
+        let report = self.report.beside(&variables);
+        let (path, effect) = (self.path.clone(), Effect::Full);
+        let result =
+            read(&Cursor { value: Some(&table), preset: None, path, report: &report, effect, given: Vec::new() });
+        let wrap = |value, step: &String| Table::from_iter([(step.clone(), value)]).into();
+        let root = self.path.0.iter().rev().fold(Value::Table(own.clone()), wrap);
+        match report.finish(&root, Vec::new(), &[]) {
+            // Otherwise the rest of its keys has been reported.
+            Ok(_) if self.at(grafted.name).as_table() != Some(own) => {}
+            Ok(Findings { record, .. }) => self.report.record().graft(&record, &self.path, grafted),
+            Err(problems) => {
+                for problem in problems.iter().filter(|problem| !self.report.has(problem)) {
+                    let place = problem.path().below(&self.path).map_or_else(Path::default, |rest| below.join(&rest));
+                    self.report.problem(&place, problem.message(), true, &[]);
+                }
+            }
+        }
+        result
+    }
+}
