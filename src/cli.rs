@@ -17,6 +17,7 @@ mod health;
 mod inject;
 mod kubeconfig;
 mod man;
+mod promote;
 mod recommend;
 mod run;
 mod running;
@@ -68,6 +69,9 @@ enum Command {
     /// Find the smallest rate and burst under which recorded calls would not have waited
     #[command(after_help = recommend::EXAMPLES)]
     Recommend(recommend::Options),
+    /// Print the configuration with candidates in the place of the limits in force
+    #[command(hide = true, after_help = promote::EXAMPLES)]
+    Promote(promote::Options),
     /// Ask a running tidegate whether it is ready, for an exec probe
     #[command(after_help = health::EXAMPLES)]
     Health(ConfigOption),
@@ -112,7 +116,8 @@ enum Command {
     Man(man::Options),
 }
 
-const EXAMPLES: &str = "Example: tidegate demo needs no cluster. More: tidegate ca, webhook, schema, completions, man";
+const EXAMPLES: &str =
+    "Example: tidegate demo needs no cluster. More: tidegate promote, ca, webhook, schema, completions, man";
 
 const USAGE: u8 = 64;
 const CONFIG: u8 = 78;
@@ -136,6 +141,7 @@ pub fn main() -> ExitCode {
         Command::Demo(options) => demo::run(&options),
         Command::Simulate(options) => simulate::run(&options),
         Command::Recommend(options) => recommend::run(&options),
+        Command::Promote(options) => promote::run(&options),
         Command::Health(configured) => health::run(&configured),
         Command::Top(options) => top::run(&options),
         Command::Explain(options) => explain::run(&options),
