@@ -19,9 +19,9 @@ use crate::support::{Backend, Proxy, reply};
 
 /// A candidate with every kind of limit, stricter than limits that hardly bind.
 const STRICT: &str = "bucket = { rate = 1000, burst = 1000, adapt = \"off\" }\nretry_bucket = \"off\"\n\
-                      backoff = { base = \"20ms\", max = \"40ms\" }\n\
+                      backoff = \"off\"\n\
                       [gates.api.candidate]\nbucket = { rate = 40, burst = 10 }\nretry_bucket = { rate = 4, burst = 2 }\n\
-                      queue = { max_wait = \"300ms\" }\nin_flight = { max = 3 }\nbackoff = { base = \"200ms\", max = \"2s\" }\n";
+                      queue = { max_wait = \"300ms\" }\nin_flight = { max = 3 }\nbackoff = { strategy = \"exponential\", base = \"200ms\", max = \"2s\" }\n";
 /// A candidate that is wider than limits that refuse. What a refused call would have met is not known,
 /// so nothing depends on it.
 const WIDE: &str = "bucket = { rate = 1, burst = 20, adapt = \"off\" }\nqueue = { max_wait = \"0s\" }\nretry_bucket = \"off\"\n\
