@@ -157,21 +157,6 @@ fn a_key_order_and_a_quoting_stay() {
     }
 }
 
-#[test]
-fn every_comment_stays_where_no_anchor_stands_for_several_places() {
-    let mut kept = 0;
-    for (name, stream) in streams().into_iter().filter(|(_, stream)| !stream.contains(" &")) {
-        let edited = inject(&stream, &options(Mode::Kubeconfig)).unwrap();
-        let back = uninject(&edited.text).unwrap();
-        for line in stream.lines().filter(|line| line.trim_start().starts_with("# ")) {
-            assert!(edited.text.lines().any(|kept| kept == line), "{name}: {line:?} is not in\n{}", edited.text);
-            assert!(back.text.lines().any(|kept| kept == line), "{name}: {line:?} is not back");
-            kept += 1;
-        }
-    }
-    assert!(kept >= 10, "{kept} comments");
-}
-
 /// A change of one line of a manifest, as people make them, and as they go wrong.
 #[derive(Clone, Debug)]
 enum Change {

@@ -8,7 +8,6 @@
 mod typed;
 
 use std::collections::HashMap;
-use std::ops::Range;
 
 use granit_parser::{Event, Parser, ScalarStyle, Span, StructureStyle, Tag};
 
@@ -45,29 +44,6 @@ pub struct Shape {
     pub tag: Option<String>,
 }
 
-/// The place of a node in its text.
-#[derive(Clone, Debug)]
-pub struct NodePlace {
-    /// The bytes from its beginning to its end. The end of a collection that is not in brackets may
-    /// lie behind the comments after it.
-    pub bytes: Range<usize>,
-    /// The column of its beginning, in characters.
-    pub column: usize,
-    /// The places of its parts.
-    pub parts: Parts,
-}
-
-/// The places of the parts of a node.
-#[derive(Clone, Debug)]
-pub enum Parts {
-    /// It has none, or its parts are not where it is (an alias, a merge key).
-    None,
-    /// The items of a list.
-    Items(Vec<NodePlace>),
-    /// The keys and values of a map.
-    Entries(Vec<(NodePlace, NodePlace)>),
-}
-
 /// An error in YAML.
 #[derive(Debug, thiserror::Error)]
 #[error("line {line}: {what}")]
@@ -86,12 +62,11 @@ const MOST_DEPTH: usize = 100;
 /// Reads the tree of the first document; `None` if it has no content. `line` is its first line in
 /// the stream.
 pub fn read(text: &str, line: usize) -> Result<Option<Node>, YamlError> {
-    Ok(TreeReader::new(text, line).root()?.map(|(node, _)| node))
+    TreeReader::new(text, line).root()
 }
 
-/// Reads the tree of a text of one document, with the place of each node. Anything behind the
-/// tree is an error.
-pub fn read_placed(text: &str, line: usize) -> Result<Option<(Node, NodePlace)>, YamlError> {
+/// Reads the tree of a text of one document. Anything behind the tree is an error.
+pub fn read_only(text: &str, line: usize) -> Result<Option<Node>, YamlError> {
     let mut reader = TreeReader::new(text, line);
     let root = reader.root()?;
     match reader.next()? {
@@ -104,9 +79,6 @@ pub fn read_placed(text: &str, line: usize) -> Result<Option<(Node, NodePlace)>,
         _ => Ok(root),
     }
 }
-
-/// The parts of a collection, their places, and its end.
-type ReadParts<T> = Result<(Vec<T>, Parts, Span), YamlError>;
 
 /// Reads events into nodes.
 struct TreeReader<'a> {
@@ -125,7 +97,7 @@ impl<'a> TreeReader<'a> {
     }
 
     /// Reads the first value; `None` if the first document has none.
-    fn root(&mut self) -> Result<Option<(Node, NodePlace)>, YamlError> {
+    fn root(&mut self) -> Result<Option<Node>, YamlError> {
         loop {
             match self.next()? {
                 Some((Event::StreamEnd | Event::DocumentEnd, _)) | None => return Ok(None),
@@ -161,67 +133,59 @@ impl<'a> TreeReader<'a> {
         found.ok_or_else(|| self.wrong(at, "the document ends too early"))
     }
 
-    fn node(&mut self, event: Event<'a>, at: Span, depth: usize) -> Result<(Node, NodePlace), YamlError> {
+    fn node(&mut self, event: Event<'a>, at: Span, depth: usize) -> Result<Node, YamlError> {
         let before = self.nodes;
         self.grow(1, at)?;
         if depth > MOST_DEPTH {
             return Err(self.wrong(at, format!("is nested deeper than {MOST_DEPTH} levels")));
         }
-        let (node, place, anchor) = match event {
+        let (node, anchor) = match event {
             Event::Scalar(text, style, anchor, tag) => {
                 let scalar = Scalar { text: text.into_owned(), style, tag: tag.as_deref().map(written) };
-                (Node::Scalar(scalar), place(at, at, Parts::None), anchor)
+                (Node::Scalar(scalar), anchor)
             }
             Event::SequenceStart(style, anchor, tag) => {
-                let (items, parts, end) = self.list(at, depth)?;
-                (Node::List(items, shape(style, tag.as_deref())), place(at, end, parts), anchor)
+                (Node::List(self.list(at, depth)?, shape(style, tag.as_deref())), anchor)
             }
             Event::MappingStart(style, anchor, tag) => {
-                let (entries, parts, end) = self.map(at, depth)?;
-                (Node::Map(entries, shape(style, tag.as_deref())), place(at, end, parts), anchor)
+                (Node::Map(self.map(at, depth)?, shape(style, tag.as_deref())), anchor)
             }
             Event::Alias(id) => {
                 let Some((node, size)) = self.anchors.get(&id).cloned() else {
                     return Err(self.wrong(at, "refers to an anchor from inside of it, which no API object can mean"));
                 };
                 self.grow(size, at)?;
-                return Ok((node, place(at, at, Parts::None)));
+                return Ok(node);
             }
             other => return Err(self.wrong(at, format!("is not a value here: {other:?}"))),
         };
         if anchor != 0 {
             self.anchors.insert(anchor, (node.clone(), self.nodes - before));
         }
-        Ok((node, place))
+        Ok(node)
     }
 
-    fn list(&mut self, at: Span, depth: usize) -> ReadParts<Node> {
+    fn list(&mut self, at: Span, depth: usize) -> Result<Vec<Node>, YamlError> {
         let mut items = Vec::new();
-        let mut places = Vec::new();
         loop {
             match self.inner(at)? {
-                (Event::SequenceEnd, end) => return Ok((items, Parts::Items(places), end)),
-                (event, at) => {
-                    let (item, place) = self.node(event, at, depth + 1)?;
-                    items.push(item);
-                    places.push(place);
-                }
+                (Event::SequenceEnd, _) => return Ok(items),
+                (event, at) => items.push(self.node(event, at, depth + 1)?),
             }
         }
     }
 
-    fn map(&mut self, at: Span, depth: usize) -> ReadParts<(Node, Node)> {
+    fn map(&mut self, at: Span, depth: usize) -> Result<Vec<(Node, Node)>, YamlError> {
         let mut entries = Vec::new();
-        let mut places = Vec::new();
         let mut merged = Vec::new();
-        let end = loop {
+        loop {
             let (event, at) = self.inner(at)?;
             if event == Event::MappingEnd {
-                break at;
+                break;
             }
-            let (key, key_place) = self.node(event, at, depth + 1)?;
+            let key = self.node(event, at, depth + 1)?;
             let (event, at) = self.inner(at)?;
-            let (value, value_place) = self.node(event, at, depth + 1)?;
+            let value = self.node(event, at, depth + 1)?;
             let is_merge =
                 matches!(&key, Node::Scalar(scalar) if scalar.style == ScalarStyle::Plain && scalar.text == "<<");
             match (is_merge, value) {
@@ -232,20 +196,16 @@ impl<'a> TreeReader<'a> {
                         Node::List(..) | Node::Scalar(_) => None,
                     }));
                 }
-                (_, value) => {
-                    entries.push((key, value));
-                    places.push((key_place, value_place));
-                }
+                (_, value) => entries.push((key, value)),
             }
-        };
-        let parts = if merged.is_empty() { Parts::Entries(places) } else { Parts::None };
+        }
         // A key of the map itself wins; then the map that was merged first.
         for (key, value) in merged.into_iter().flatten() {
             if !entries.iter().any(|(own, _): &(Node, Node)| own.text().is_some() && own.text() == key.text()) {
                 entries.push((key, value));
             }
         }
-        Ok((entries, parts, end))
+        Ok(entries)
     }
 
     fn grow(&mut self, nodes: usize, at: Span) -> Result<(), YamlError> {
@@ -255,12 +215,6 @@ impl<'a> TreeReader<'a> {
         }
         Ok(())
     }
-}
-
-/// Returns the place from the beginning of one event to the end of another.
-fn place(from: Span, to: Span, parts: Parts) -> NodePlace {
-    let bytes = from.start.byte_offset().unwrap_or_default()..to.end.byte_offset().unwrap_or_default();
-    NodePlace { bytes, column: from.start.col(), parts }
 }
 
 fn shape(style: StructureStyle, tag: Option<&Tag>) -> Shape {

@@ -1,8 +1,6 @@
 //! Adds the sidecar to workloads, and takes it out again.
 //!
-//! Documents without a workload pass through byte for byte. An edit is written into the workload's
-//! text: comments, indentation and the form of lists stay. That is impossible if an anchor stands
-//! for several places and only one of them changes. Then the workload is written from its parsed
+//! Documents without a workload pass through byte for byte. A workload is written from its parsed
 //! form: order, quoting and every value stay, comments are lost, and anchors are expanded. A
 //! workload in JSON is written as JSON. An annotation of the pod records the replaced values, so
 //! that taking the sidecar out restores the original.
@@ -19,7 +17,6 @@ mod record;
 mod services;
 mod shape;
 mod sidecar;
-mod splice;
 mod workload;
 
 pub use self::checks::LABEL;
@@ -111,8 +108,8 @@ fn edit(
 ) -> Result<Edit, YamlError> {
     let mut edited = Edit::default();
     for Document { marker, text, line, is_json_among_others } in documents::split(stream) {
-        let read = if documents::has_content(text) { yaml::read_placed(&json::for_yaml(text), line)? } else { None };
-        if read.as_ref().is_some_and(|(root, _)| monitor::is_ours(root)) {
+        let read = if documents::has_content(text) { yaml::read_only(&json::for_yaml(text), line)? } else { None };
+        if read.as_ref().is_some_and(monitor::is_ours) {
             continue; // made again beside its workload, if still wanted
         }
         edited.text.push_str(marker);
@@ -120,7 +117,7 @@ fn edit(
             edited.text.push_str(text);
             continue;
         };
-        let mut root = read.0.clone();
+        let mut root = read.clone();
         let mut beside = Vec::new();
         let mut touched = false;
         workload::each(&mut root, &mut |found| {
@@ -140,10 +137,8 @@ fn edit(
             Some(form) => form.document(node),
             None => emit::document(node),
         };
-        if splice::same(&read.0, &root) {
+        if read == root {
             edited.text.push_str(text);
-        } else if let Some(spliced) = form.is_none().then(|| splice::splice(text, &read, &root)).flatten() {
-            edited.text.push_str(&spliced);
         } else {
             start_line(&mut edited.text);
             edited.text.push_str(&written(&root, form));

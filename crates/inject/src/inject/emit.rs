@@ -12,7 +12,7 @@ use crate::yaml::{Node, Scalar};
 pub(super) fn document(root: &Node) -> String {
     let mut out = String::new();
     if is_block(root) {
-        block(root, Indent { at: 0, list: 0 }, &mut out);
+        block(root, 0, &mut out);
     } else {
         flow(root, &mut out);
         out.push('\n');
@@ -20,25 +20,8 @@ pub(super) fn document(root: &Node) -> String {
     out
 }
 
-/// The indentation of lines.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Indent {
-    /// The spaces before a line.
-    pub(super) at: usize,
-    /// The further spaces before the dashes of a list under a key.
-    pub(super) list: usize,
-}
-
-// === impl Indent ===
-
-impl Indent {
-    const fn deeper(self, by: usize) -> Self {
-        Self { at: self.at + by, list: self.list }
-    }
-}
-
 /// True if a node takes lines of its own.
-pub(super) fn is_block(node: &Node) -> bool {
+fn is_block(node: &Node) -> bool {
     match node {
         Node::Scalar(_) => false,
         Node::List(_, shape) | Node::Map(_, shape) => !shape.flow && !node.is_empty(),
@@ -46,47 +29,47 @@ pub(super) fn is_block(node: &Node) -> bool {
 }
 
 /// Writes every entry or item on a line of its own.
-pub(super) fn block(node: &Node, indent: Indent, out: &mut String) {
+fn block(node: &Node, indent: usize, out: &mut String) {
     match node {
-        Node::Scalar(scalar) => value(scalar, indent.at, out),
+        Node::Scalar(scalar) => value(scalar, indent, out),
         Node::Map(entries, _) => entries.iter().for_each(|(name, value)| entry(name, value, indent, out)),
         Node::List(items, _) => items.iter().for_each(|each| item(each, indent, out)),
     }
 }
 
 /// Writes an item after its dash.
-pub(super) fn item(item: &Node, indent: Indent, out: &mut String) {
+fn item(item: &Node, indent: usize, out: &mut String) {
     if matches!(item, Node::Map(..)) && is_block(item) && tag(item).is_none() {
         // The first entry is on the dash's line: the dash replaces a space of its indent.
-        let dash = out.len() + indent.at;
-        block(item, indent.deeper(2), out);
+        let dash = out.len() + indent;
+        block(item, indent + 2, out);
         out.replace_range(dash..=dash, "-");
     } else {
-        pad(indent.at, out);
+        pad(indent, out);
         out.push('-');
         under(item, indent, 2, out);
     }
 }
 
 /// Writes `key: value` with everything under it.
-pub(super) fn entry(name: &Node, value: &Node, indent: Indent, out: &mut String) {
-    pad(indent.at, out);
+fn entry(name: &Node, value: &Node, indent: usize, out: &mut String) {
+    pad(indent, out);
     flow(name, out);
     out.push(':');
-    under(value, indent, indent.list, out);
+    under(value, indent, 0, out);
 }
 
 /// Writes the value of a key or the item of a dash: on its line, or on lines below it.
-fn under(node: &Node, indent: Indent, list: usize, out: &mut String) {
+fn under(node: &Node, indent: usize, list: usize, out: &mut String) {
     if let Some(tag) = tag(node) {
         out.push(' ');
         out.push_str(tag);
     }
     match node {
-        Node::Scalar(scalar) => value(scalar, indent.at, out),
+        Node::Scalar(scalar) => value(scalar, indent, out),
         Node::List(..) | Node::Map(..) if is_block(node) => {
             out.push('\n');
-            block(node, indent.deeper(if matches!(node, Node::List(..)) { list } else { 2 }), out);
+            block(node, indent + if matches!(node, Node::List(..)) { list } else { 2 }, out);
         }
         Node::List(..) | Node::Map(..) => {
             out.push(' ');
@@ -141,7 +124,7 @@ fn is_break(c: char) -> bool {
 }
 
 /// Writes a node on one line.
-pub(super) fn flow(node: &Node, out: &mut String) {
+fn flow(node: &Node, out: &mut String) {
     if let Some(tag) = tag(node) {
         out.push_str(tag);
         out.push(' ');
