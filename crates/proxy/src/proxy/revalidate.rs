@@ -10,10 +10,8 @@
 
 mod identity;
 mod kept;
-mod room;
 mod rules;
 mod store;
-mod written;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -148,8 +146,11 @@ impl Question {
 
     fn keep(self, head: &response::Parts, rules: Rules) -> Reply {
         let Self { answers, identity, .. } = self;
-        let most = answers.store().longest();
-        match Draft::begin(head, rules, identity.bytes(), most, *identity.method() == Method::HEAD) {
+        let draft = {
+            let store = answers.store();
+            Draft::begin(head, rules, &identity, store.longest(), store.share())
+        };
+        match draft {
             Some(draft) => Reply::New(Box::new(AnswerRecorder { answers, identity, draft: Some(draft) })),
             None => Reply::Pass,
         }
@@ -194,8 +195,11 @@ impl AnswerRecorder {
     pub(crate) fn keep(&mut self, frame: &Frame<Bytes>) -> bool {
         let fits = match (&mut self.draft, frame.data_ref()) {
             (Some(draft), Some(data)) if draft.has_room(data.len()) => {
-                let room = self.answers.store().take(data.len());
-                room.map(|room| draft.add(data, room)).is_some()
+                let fits = self.answers.store().take(&mut draft.share, data.len());
+                if fits {
+                    draft.add(data);
+                }
+                fits
             }
             // No room; or trailers, which belong to the one answer that they came with.
             _ => false,
@@ -208,11 +212,11 @@ impl AnswerRecorder {
 
     /// Keeps the complete answer.
     pub(crate) fn finish(mut self) {
-        if let Some(draft) = self.draft.take() {
+        if let Some(mut draft) = self.draft.take() {
             let mut store = self.answers.store();
             store.forget(&self.identity);
-            if let Some(overhead) = store.take(draft.overhead())
-                && let Some(answer) = draft.finish(overhead)
+            if store.take(&mut draft.share, draft.overhead)
+                && let Some(answer) = draft.finish()
             {
                 store.keep(Arc::new(self.identity.detached()), answer);
             }

@@ -8,12 +8,11 @@ use http::header::{
     TRAILER, TRANSFER_ENCODING,
 };
 use http::response::Parts;
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 
-use super::identity::{HEADER, detached};
-use super::room::Room;
+use super::identity::{HEADER, Identity, detached};
 use super::rules::Rules;
-use super::written;
+use crate::proxy::share::Share;
 
 /// A complete answer with its rules.
 pub(super) struct KeptAnswer {
@@ -21,7 +20,7 @@ pub(super) struct KeptAnswer {
     body: Box<[u8]>,
     head: Parts,
     /// About the memory that it takes, with the identity of its request.
-    _room: Room,
+    _share: Share,
 }
 
 /// A kept answer as the owner of a client's body.
@@ -32,12 +31,12 @@ pub(super) struct Draft {
     rules: Rules,
     head: Parts,
     body: Vec<u8>,
-    /// The room that was taken for the body.
-    room: Room,
+    /// The room that was taken.
+    pub(super) share: Share,
     /// The length that its head declares.
     declared: Option<usize>,
     /// The memory besides the body.
-    overhead: usize,
+    pub(super) overhead: usize,
     most: usize,
 }
 
@@ -74,18 +73,15 @@ impl AsRef<[u8]> for BodyOwner {
 // === impl Draft ===
 
 impl Draft {
-    /// Begins with the head of an answer to a request that takes `bytes`. `None` if the head says
-    /// that the answer is longer than `most`.
-    pub(super) fn begin(head: &Parts, rules: Rules, bytes: usize, most: usize, is_bare: bool) -> Option<Self> {
+    /// Begins with the head of an answer to a request. `None` if the head says that the answer is
+    /// longer than `most`.
+    pub(super) fn begin(head: &Parts, rules: Rules, asked: &Identity, most: usize, share: Share) -> Option<Self> {
         let length = head.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
-        let declared = if is_bare { Some(0) } else { length };
+        let declared = if *asked.method() == Method::HEAD { Some(0) } else { length };
         let headers: usize = head.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + HEADER).sum();
-        let noted = written::bytes(&head.headers) + head.headers.len() * HEADER;
-        let written = if head.extensions.is_empty() { 0 } else { noted };
-        let overhead = bytes + headers + written + rules.bytes() + size_of::<KeptAnswer>() + ENTRY;
+        let overhead = asked.bytes() + headers + rules.bytes() + size_of::<KeptAnswer>() + ENTRY;
         let fits = declared.unwrap_or_default().saturating_add(overhead) <= most;
-        let room = Room::default();
-        fits.then(|| Self { rules, head: copy(head, detached), body: Vec::new(), room, declared, overhead, most })
+        fits.then(|| Self { rules, head: copy(head, detached), body: Vec::new(), share, declared, overhead, most })
     }
 
     /// True if the answer may have `bytes` more.
@@ -95,26 +91,17 @@ impl Draft {
 
     /// Adds to the body, for which there is room. It is copied: a piece of what was read from a
     /// socket would keep all of that.
-    pub(super) fn add(&mut self, data: &[u8], room: Room) {
+    pub(super) fn add(&mut self, data: &[u8]) {
         self.body.extend_from_slice(data);
-        self.room.join(room);
     }
 
-    /// Returns the memory besides the body.
-    pub(super) fn overhead(&self) -> usize {
-        self.overhead
-    }
-
-    /// Returns the answer, with the room for what is not its body; `None` if it is not the whole
-    /// that its head declares.
-    pub(super) fn finish(self, overhead: Room) -> Option<KeptAnswer> {
-        let Self { rules, mut head, body, declared, mut room, .. } = self;
+    /// Returns the answer; `None` if it is not the whole that its head declares.
+    pub(super) fn finish(self) -> Option<KeptAnswer> {
+        let Self { rules, head, body, declared, share, .. } = self;
         if declared.is_some_and(|declared| declared != body.len()) {
             return None;
         }
-        room.join(overhead);
-        head.extensions = written::detached(&head.headers, &head.extensions).unwrap_or_default();
-        Some(KeptAnswer { rules, body: body.into_boxed_slice(), head, _room: room })
+        Some(KeptAnswer { rules, body: body.into_boxed_slice(), head, _share: share })
     }
 }
 
@@ -125,13 +112,12 @@ fn is_of_body(name: &HeaderName) -> bool {
         || [CONNECTION, ETAG, LAST_MODIFIED, TRAILER, TRANSFER_ENCODING].contains(name)
 }
 
-/// Copies a head with what else hyper notes of it, such as how its names were written; the values
-/// by `value`.
+/// Copies a head; the values by `value`. What hyper notes of it (how its names were written, another
+/// reason than OK) would keep the buffer that it was read into.
 fn copy(head: &Parts, value: fn(&HeaderValue) -> HeaderValue) -> Parts {
     let mut copied = Response::new(()).into_parts().0;
     copied.status = StatusCode::OK;
     copied.headers = head.headers.iter().map(|(name, held)| (name.clone(), value(held))).collect();
-    copied.extensions = head.extensions.clone();
     copied
 }
 

@@ -2,10 +2,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 
 use super::identity::Identity;
 use super::kept::KeptAnswer;
-use super::room::{Room, Taken};
+use crate::proxy::share::Share;
 
 /// The answers of one gate.
 #[derive(Default)]
@@ -17,7 +19,7 @@ pub(super) struct AnswerStore {
     questions: u64,
     /// The bytes of all answers, of those in the making, and of those that are no longer kept but
     /// still read.
-    taken: Taken,
+    taken: Arc<AtomicUsize>,
     max_bytes: usize,
 }
 
@@ -30,7 +32,7 @@ struct StoredAnswer {
 
 impl AnswerStore {
     pub(super) fn bytes(&self) -> usize {
-        self.taken.bytes()
+        self.taken.load(Relaxed)
     }
 
     pub(super) fn resize(&mut self, max_bytes: usize) {
@@ -56,10 +58,18 @@ impl AnswerStore {
         Some(answer)
     }
 
-    /// Takes room for bytes of an answer; `None` if there is none.
-    pub(super) fn take(&mut self, bytes: usize) -> Option<Room> {
+    /// Returns the share of an answer in the making.
+    pub(super) fn share(&self) -> Share {
+        Share::of(&self.taken)
+    }
+
+    /// Takes room for more bytes of an answer. False if there is none.
+    pub(super) fn take(&mut self, share: &mut Share, bytes: usize) -> bool {
         let fits = self.make_room(bytes);
-        fits.then(|| self.taken.take(bytes))
+        if fits {
+            share.set(share.bytes() + bytes);
+        }
+        fits
     }
 
     /// Keeps an answer in place of the one before.
