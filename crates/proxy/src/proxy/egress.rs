@@ -188,7 +188,7 @@ impl EgressListener {
         loop {
             let client = tokio::select! {
                 client = self.clients.door.accept(|| socket.accept()) => client,
-                () = self.clients.tasks.closing.begun() => return,
+                () = self.clients.tasks.closing.cancelled() => return,
             };
             // When all are busy, some are told so. The others are closed before TLS: a handshake
             // holds a connection for as long as it may take.
@@ -205,7 +205,7 @@ impl EgressListener {
                     biased; // an idle connection that is lost begins no call
                     () = place.lost() => {}
                     () = egress.receive(client.stream, kind, is_served.then(|| Arc::clone(&place))) => {}
-                    () = egress.clients.tasks.ending.begun() => {}
+                    () = egress.clients.tasks.ending.cancelled() => {}
                 }
             });
         }
@@ -256,7 +256,7 @@ impl EgressListener {
         });
         let begins = tokio::select! {
             begins = tokio::time::timeout(FIRST_BYTES, begins) => begins.ok().flatten(),
-            () = self.clients.tasks.closing.begun() => return, // it has not said a word yet
+            () = self.clients.tasks.closing.cancelled() => return, // it has not said a word yet
         };
         match begins {
             Some(Begins::Connect) => Box::pin(self.connect(handle, named.as_ref())).await,

@@ -6,7 +6,6 @@
 mod call;
 mod connection;
 mod early;
-mod farewell;
 mod handshakes;
 mod linger;
 mod read_ahead;
@@ -17,11 +16,10 @@ mod wire;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio_util::sync::DropGuard;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 pub(super) use self::connection::{serve_calls, serve_calls_of_http2};
-pub(super) use self::farewell::Farewell;
 pub(super) use self::handshakes::Handshakes;
 pub(super) use self::linger::linger;
 pub(crate) use self::socket::{ListenSocket, NewClient};
@@ -52,9 +50,9 @@ pub(crate) struct Server {
 pub(crate) struct ClientTasks {
     pub(crate) tasks: TaskTracker,
     /// Connections say goodbye: GOAWAY, `Connection: close`.
-    pub(crate) closing: Farewell,
+    pub(crate) closing: CancellationToken,
     /// Connections end, whatever they carry.
-    pub(crate) ending: Farewell,
+    pub(crate) ending: CancellationToken,
 }
 
 // === impl Server ===
@@ -77,7 +75,7 @@ impl Server {
             };
             let (accepted, place) = tokio::select! {
                 next = next => next,
-                () = self.clients.closing.begun() => return,
+                () = self.clients.closing.cancelled() => return,
             };
             let server = Arc::clone(&self);
             self.clients.tasks.spawn(async move { server.receive(accepted, place).await });
@@ -97,7 +95,7 @@ impl Server {
                     Some(tls) => Box::pin(self.serve_tls(tls, stream, peer)).await,
                 }
             } => {}
-            () = self.clients.ending.begun() => {}
+            () = self.clients.ending.cancelled() => {}
         }
         gauge.decrement(1.0);
     }
@@ -133,7 +131,7 @@ impl ClientTasks {
                 } => {}
                 () = clock.sleep(patience) => {}
             }
-            event.begin();
+            event.cancel();
         }
         self.tasks.wait().await;
         tracing::info!(gate = name, "stopped");

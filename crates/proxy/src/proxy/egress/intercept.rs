@@ -100,7 +100,7 @@ impl EgressListener {
         let first = handle.peek(|bytes| bytes.first().copied());
         tokio::select! {
             first = tokio::time::timeout(FIRST_BYTES, first) => first.ok().flatten(),
-            () = self.clients.tasks.closing.begun() => None, // it has not said a word yet
+            () = self.clients.tasks.closing.cancelled() => None, // it has not said a word yet
         }
     }
 

@@ -11,10 +11,10 @@ use std::time::Duration;
 use hyper::server::conn::http1::{self, UpgradeableConnection};
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio_util::sync::CancellationToken;
 
 use super::Server;
 use super::call::Calls;
-use super::farewell::Farewell;
 use super::linger::linger;
 use super::stream::Stream;
 use super::wire::{Wire, WireHandle};
@@ -39,7 +39,7 @@ impl Server {
                     Ok(speaks) => speaks,
                     Err(_) => return,
                 },
-                () = self.clients.closing.begun() => return, // it has not said a word yet
+                () = self.clients.closing.cancelled() => return, // it has not said a word yet
             };
         let path = stack::stack(&self.parts, peer);
         if speaks_http2 {
@@ -55,12 +55,12 @@ impl Server {
 pub(in crate::proxy) async fn serve_calls_of_http2(
     handle: &WireHandle,
     path: Path,
-    closing: &Farewell,
+    closing: &CancellationToken,
     over: &AtomicBool,
     gate: &str,
 ) {
     let calls = Calls { path, handle: None, upgrade_slot: None, place: handle.place.clone() };
-    let mut begun = pin!(closing.begun());
+    let mut begun = pin!(closing.cancelled());
     // Looked at with each answer that is sent, which is when a call can have set it.
     let closing = poll_fn(|cx| if over.load(Relaxed) { Poll::Ready(()) } else { begun.as_mut().poll(cx) });
     // Boxed, like all that is large and not what an idle connection of HTTP/1.1 is waiting in.
@@ -70,7 +70,7 @@ pub(in crate::proxy) async fn serve_calls_of_http2(
 }
 
 /// Serves the calls of an HTTP/1 connection to its end.
-pub(in crate::proxy) async fn serve_calls(handle: &WireHandle, path: Path, closing: &Farewell, gate: &str) {
+pub(in crate::proxy) async fn serve_calls(handle: &WireHandle, path: Path, closing: &CancellationToken, gate: &str) {
     let upgrade_slot = UpgradeSlot::default();
     let place = handle.place.clone();
     let calls = Calls { path, handle: Some(handle.clone()), upgrade_slot: Some(upgrade_slot.clone()), place };
@@ -93,10 +93,10 @@ pub(in crate::proxy) async fn serve_calls(handle: &WireHandle, path: Path, closi
     }
 }
 
-async fn serve_http1(handle: &WireHandle, calls: Calls, closing: &Farewell) -> hyper::Result<()> {
+async fn serve_http1(handle: &WireHandle, calls: Calls, closing: &CancellationToken) -> hyper::Result<()> {
     let over = async {
         tokio::select! {
-            () = closing.begun() => {}
+            () = closing.cancelled() => {}
             () = idle(handle) => {}
         }
     };
@@ -250,7 +250,7 @@ mod tests {
         let calling = async {
             call(&mut client).await;
             clock.sleep(Duration::from_secs(1)).await;
-            gate.clients.closing.begin();
+            gate.clients.closing.cancel();
             let closed = tokio::time::timeout(Duration::from_millis(10), client.read(&mut [0])).await;
             assert_eq!(closed.expect("at once").expect("closed"), 0);
         };
