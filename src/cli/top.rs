@@ -1,23 +1,18 @@
 //! `tidegate top`: the status page in a terminal.
 
-mod keyboard;
-mod view;
-
-use std::io::Write as _;
 use std::time::Duration;
 
 use anyhow::anyhow;
 use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 
-use self::keyboard::Terminal;
-use self::view::{KeyPress, View};
 use super::show::{self, Screen};
 use super::{ConfigOption, Failure, running};
 use crate::app::operations::no_such_gate;
 use crate::clock::Clock;
 use crate::spec::Settings;
 use crate::status::terminal::{self, Look};
+use crate::status::text::cut;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -25,8 +20,8 @@ Examples:
   tidegate top --gate github
   tidegate top --once | grep -A20 'Failing keys'
 
-The gate in the worst state comes first. Arrows, page keys, space, b, g and G
-scroll, q quits. It asks the control socket, else the admin port of this
+The gate in the worst state comes first, and the screen has as much as fits;
+--once prints all. It asks the control socket, else the admin port of this
 configuration.";
 
 /// The options of the display.
@@ -83,38 +78,30 @@ impl StatusQuery<'_> {
     }
 }
 
-/// Draws the status until a key or a signal ends it.
+/// Draws the status until a signal ends the process.
 async fn follow(query: &StatusQuery<'_>, every: Duration) -> std::io::Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
     let mut resized = signal(SignalKind::window_change())?;
-    let terminal = Terminal::enter()?;
     let clock = Clock::start();
-    let mut keys = terminal.keys();
-    let mut view = View::default();
-    let mut next = clock.now();
-    let mut text = String::new();
     loop {
         let (width, height) = size();
-        if clock.now() >= next {
-            text = query.text(width).await.unwrap_or_else(|error| format!("{error:#}\n"));
-            next = clock.now() + every;
-        }
-        let mut out = std::io::stdout().lock();
-        let drawn = out.write_all(view.frame(&text, width, height).as_bytes()).and_then(|()| out.flush());
-        drop(out);
-        if drawn.is_err() {
-            return Ok(()); // the terminal is gone
-        }
+        let text = query.text(width).await.unwrap_or_else(|error| format!("{error:#}\n"));
+        show::text(&frame(&text, width, height))?;
         tokio::select! {
-            Some(key) = keys.recv() => match key {
-                KeyPress::Quit => return Ok(()),
-                key => view.press(key, height),
-            },
-            () = clock.sleep_until(next) => {}
-            _ = resized.recv() => next = clock.now(),
-            _ = terminate.recv() => return Ok(()),
+            () = clock.sleep(every) => {}
+            _ = resized.recv() => {}
         }
     }
+}
+
+/// Returns a frame over the last one, because clearing the screen would flicker: the lines that fit,
+/// and a last one about the others.
+fn frame(text: &str, width: usize, height: usize) -> String {
+    let all = text.lines().count();
+    let room = height.saturating_sub(1).max(1);
+    let lines = text.lines().take(room).map(|line| format!("{line}\u{1b}[K\n")).collect::<String>();
+    let foot = format!("{} of {all} lines; --once prints all", all.min(room));
+    // A line end after the last line would scroll the screen.
+    format!("\u{1b}[H{lines}\u{1b}[2m{}\u{1b}[0m\u{1b}[J", cut(&foot, width, '\u{2026}'))
 }
 
 /// Returns columns and lines of the terminal.
