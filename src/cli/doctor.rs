@@ -8,7 +8,6 @@ mod connections;
 mod controller;
 mod egress;
 mod files;
-mod hosts;
 mod running;
 mod stores;
 mod upstream;

@@ -339,15 +339,6 @@ pub async fn connect(options: &Options, clock: Clock) -> Result<Bare, DialError>
     Dialer::new(options, clock).connect_bare().await
 }
 
-/// Connects to the target as for a call, with TLS and its verification, and disconnects.
-///
-/// # Errors
-/// There is no connection.
-pub async fn try_out(options: &Options, clock: Clock) -> Result<(), Arc<DialError>> {
-    let dialer = Dialer::new(options, clock);
-    dialer.dial(Group::Short, clock.now(), dialer.connect(false)).await.map(drop)
-}
-
 /// Retires idle and old connections while the upstream is in use.
 async fn maintain(upstream: Weak<Inner>, clock: Clock) {
     loop {

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use super::controller::ControllerProcess;
-use super::{Finding, Verdict, connections, hosts, upstream};
+use super::{Finding, connections, upstream};
 use crate::app::egress::judge;
 use crate::clock::Clock;
 use crate::credentials::Environment;
@@ -25,7 +25,6 @@ pub(super) async fn findings(
     let Some(egress) = &settings.egress else { return Vec::new() };
     let intercepts = !settings.intercepted_names().is_empty();
     let mut findings = vec![listener(egress).await];
-    let listens = findings.iter().all(|finding| finding.verdict == Verdict::Fine);
     findings.extend(clients(egress, around, clock).await);
     if intercepts {
         let in_use = status.and_then(|status| status.egress.as_ref()).map_or("", |egress| egress.ca.as_str());
@@ -33,7 +32,6 @@ pub(super) async fn findings(
         findings.extend(egress.ca.given.as_ref().map(|given| of_given(given, &settings.intercepted_names())));
     }
     findings.extend(status.and_then(|status| status.egress.as_ref()).into_iter().flat_map(seen));
-    findings.extend(hosts::findings(settings, listens, around, clock).await);
     for gate in settings.gates.values() {
         findings.extend(connections::past_hosts(gate, egress, status).await);
     }
