@@ -64,8 +64,7 @@ pub(crate) fn prepare_gate(
             || gate.identity.file.is_some());
     let pod_token = pod_token(&gate, injects)?;
     let injector = injector(&gate, &resolved, injects, pod_token.clone(), clock)?;
-    let pins = gate.hosts.as_ref().map_or(&[][..], |hosts| &hosts.pins);
-    let tls = resolved.tls(injects, pins).map_err(|error| Trouble::wrong("upstream_tls", error))?;
+    let tls = resolved.tls(injects).map_err(|error| Trouble::wrong("upstream_tls", error))?;
     let anonymous = anonymous(&gate, injects, &resolved.target.scheme);
     let notes = notes(&gate, injects, anonymous.is_some());
     let folder = listener.as_ref().and_then(|listener| folder(&gate, listener, &resolved, injects, pod_token.as_ref()));

@@ -69,7 +69,7 @@ fn in_a_cluster_everything_comes_from_the_pod() {
     assert_eq!((resolved.target.authority.as_str(), &resolved.target.scheme), ("[fd00::1]:443", &Scheme::HTTPS));
     assert_eq!(resolved.namespace.as_deref(), Some("apps"));
     assert_eq!(authorization(&resolved), Some(format!("Bearer {CANARY}")));
-    assert!(resolved.has_credentials() && resolved.tls(true, &[]).expect("TLS").is_some());
+    assert!(resolved.has_credentials() && resolved.tls(true).expect("TLS").is_some());
     assert!(!format!("{resolved:?}").contains(CANARY));
 
     let nowhere = around(&[], folder.path());
@@ -113,7 +113,7 @@ fn inline_data_wins_over_files_and_a_token_file_that_can_be_read_over_a_token() 
     let path = file(folder.path(), "config", &config(&cluster, &format!("token: {CANARY}, tokenFile: /nowhere")));
     let resolved = kubeconfig(&path, Some("c")).expect("resolved");
     assert_eq!(authorization(&resolved), Some(format!("Bearer {CANARY}")), "the file cannot be read");
-    assert!(resolved.tls(true, &[]).expect("TLS").is_some());
+    assert!(resolved.tls(true).expect("TLS").is_some());
 
     file(folder.path(), "token", CANARY);
     let path = file(folder.path(), "both", &config(&cluster, "token: old, tokenFile: token"));
@@ -133,7 +133,7 @@ fn a_client_certificate_is_not_lent_to_clients_who_pass_their_own() {
     assert!(resolved.has_credentials());
     assert_eq!(authorization(&resolved), None);
     let shows = |injecting| {
-        resolved.tls(injecting, &[]).expect("TLS").expect("https").config().client_auth_cert_resolver.has_certs()
+        resolved.tls(injecting).expect("TLS").expect("https").config().client_auth_cert_resolver.has_certs()
     };
     assert!(shows(true));
     assert!(!shows(false));
@@ -275,7 +275,7 @@ fn the_configuration_wins_over_the_source() {
     let error = resolve(&source, &lost, &around).expect_err("no CA").to_string();
     assert!(error.contains("cannot read /nowhere/ca.crt"), "{error}");
     let plain = resolve(&Source::Url("http://api.example".parse().expect("a URI")), &UpstreamTls::default(), &around);
-    assert!(plain.expect("resolved").tls(true, &[]).expect("nothing to set up").is_none());
+    assert!(plain.expect("resolved").tls(true).expect("nothing to set up").is_none());
 }
 
 #[test]
@@ -303,7 +303,7 @@ fn the_controllers_folder_is_written_whole_and_readable() {
     let resolved = kubeconfig(&folder.join("kubeconfig").display().to_string(), None).expect("resolved");
     assert_eq!((resolved.target.authority.as_str(), resolved.namespace.as_deref()), ("127.0.0.1:8001", Some("apps")));
     assert_eq!(authorization(&resolved).as_deref(), Some("Bearer t2"));
-    assert!(resolved.tls(true, &[]).expect("TLS").is_some());
+    assert!(resolved.tls(true).expect("TLS").is_some());
 }
 
 #[test]

@@ -100,8 +100,7 @@ pub(super) async fn listener(text: &str, around: Around) -> Listener {
     let authority =
         (!names.is_empty()).then(|| Arc::new(tls::CurrentCa::new(tls::Interception::new(&names).expect("a CA"))));
     let roots = around.ca.as_ref().map(|ca| Roots::Only(Pem::new(ca.clone().into(), "the CA")));
-    let pins = settings.gates.values().filter_map(|gate| gate.hosts.as_ref()).flat_map(|hosts| hosts.pins.clone());
-    let client = tls::Client::pinning(roots.unwrap_or(Roots::System), None, pins.collect()).expect("TLS");
+    let client = tls::Client::new(roots.unwrap_or(Roots::System), None).expect("TLS");
     let client = Arc::new(client);
     let proxy = around.via.map(|via| tidegate::credentials::Proxy::parse(&format!("http://{via}")).expect("a proxy"));
     let options = |gate: spec::Gate, tls: Option<Arc<tls::Client>>| Options {

@@ -262,18 +262,17 @@ impl ResolvedUpstream {
     }
 
     /// Makes TLS to the upstream; `None` for plain HTTP. Only when injecting does it show the
-    /// source's client certificate, or a plugin's. One of the pins must be in the upstream's chain,
-    /// if there are any.
+    /// source's client certificate, or a plugin's.
     ///
     /// # Errors
     /// The roots or the certificate cannot be used.
-    pub fn tls(&self, injecting: bool, pins: &[tls::Pin]) -> Result<Option<Arc<tls::Client>>, TlsError> {
+    pub fn tls(&self, injecting: bool) -> Result<Option<Arc<tls::Client>>, TlsError> {
         if self.target.scheme == Scheme::HTTP {
             return Ok(None);
         }
         let own = self.own_identity.as_ref().filter(|_| injecting);
         let identity = self.connection_identity.as_ref().or(own);
-        let client = Arc::new(tls::Client::pinning(self.roots.clone(), identity.cloned(), pins.to_vec())?);
+        let client = Arc::new(tls::Client::new(self.roots.clone(), identity.cloned())?);
         if let Some(exec) = self.exec.as_ref().filter(|_| injecting && identity.is_none()) {
             exec.shows_on(&client);
         }

@@ -27,7 +27,7 @@ pub use self::client::{Client, Roots, client};
 pub use self::interception::{CurrentCa, GivenCa, GivenCaError, Interception};
 pub use self::listener::{Listener, from_files, self_signed, self_signed_by, wall};
 pub use self::pem::{Identity, Pem};
-pub use self::server_verifier::{Pin, PinMismatch, is_ca_itself};
+pub use self::server_verifier::is_ca_itself;
 pub use self::subject::{client_name, common_name};
 pub use self::trust::{Trust, extra_roots, fingerprint, first_certificate, holds, lives};
 

@@ -73,13 +73,12 @@ pub(super) fn not_permitted(new: &Settings, is_permitted: impl Fn(&str) -> bool)
     others.map(says).collect()
 }
 
-fn of_gate(running: &Gate, new: &Gate) -> [RestartKey; 12] {
+fn of_gate(running: &Gate, new: &Gate) -> [RestartKey; 11] {
     [
         ("kind", running.kind != new.kind),
         ("listen", running.listen != new.listen),
         ("upstream", running.upstream != new.upstream),
         ("hosts (instead of an upstream)", running.hosts.is_some() != new.hosts.is_some()),
-        ("pins", running.hosts.as_ref().map(|hosts| &hosts.pins) != new.hosts.as_ref().map(|hosts| &hosts.pins)),
         ("credentials", running.identity.credentials != new.identity.credentials),
         ("impersonation", running.identity.impersonation != new.identity.impersonation),
         ("shadow", running.shadow != new.shadow),
@@ -136,7 +135,6 @@ mod tests {
             ("ca.names = [\"b.example\"]", "", "egress.ca"),
             ("ca.extra_roots = \"/roots\"", "", "egress.ca"),
             ("ca = { cert = \"/c\", key = \"/k\", root = \"/r\" }", "", "egress.ca"),
-            ("", "pins = [\"sha256/AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\"]", "gates.a.pins"),
             ("", "upstream_tls.ca = \"/c\"", "gates.a.upstream_tls"),
             ("", "shadow = true", "gates.a.shadow"),
         ] {

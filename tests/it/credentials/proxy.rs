@@ -50,7 +50,7 @@ impl Stage {
     fn caller(&self, resolved: &ResolvedUpstream) -> Caller {
         let mut options = options(self.server.address, None);
         options.target = resolved.target.clone();
-        options.tls = resolved.tls(true, &[]).expect("TLS");
+        options.tls = resolved.tls(true).expect("TLS");
         Caller::start(options)
     }
 

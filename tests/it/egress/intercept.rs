@@ -3,7 +3,6 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 
-use base64::Engine as _;
 use bytes::Bytes;
 use http::{Request, Version};
 use http_body_util::{BodyExt, Full};
@@ -380,28 +379,6 @@ async fn an_api_that_cannot_be_reached_or_shows_another_name_is_said_in_the_answ
         assert!(answer.contains("<Code>ServiceUnavailable</Code>"), "as EC2 would say it: {answer}");
     }
     assert!(other.calls().is_empty());
-}
-
-#[tokio::test]
-async fn an_api_without_a_pinned_key_gets_nothing() {
-    let api = Api::start(&[EC2], &["http/1.1"]).await;
-    let key = rustls::server::ParsedCertificate::try_from(&api.certificate).expect("a certificate");
-    let key = ring::digest::digest(&ring::digest::SHA256, &key.subject_public_key_info());
-    let other = [7; 32];
-    for (pin, expected) in [(key.as_ref(), 200), (&other[..], 502)] {
-        let pin = base64::engine::general_purpose::STANDARD.encode(pin);
-        let text =
-            aws(9, api.address).replace("hosts =", &format!("pins = [\"sha256/{pin}\"]\nintercept = true\nhosts ="));
-        let listener = listener(&text, Around { ca: Some(api.ca.clone()), ..Around::default() }).await;
-        let stream = tunnel(&listener, &format!("{EC2}:443")).await;
-        let mut stream = speak_tls(stream, &ca(&listener), EC2, &[]).await.expect("it trusts the CA");
-        let answer = exchange(&mut stream, &get(EC2)).await;
-        assert_eq!(status(&answer), expected, "{answer}");
-        let plain = listener.get(&format!("http://{EC2}/"), "").await;
-        assert_eq!(plain.0, expected, "{}", plain.1);
-        assert!(expected == 200 || plain.1.contains("none of the keys in `pins` is in its chain"), "{}", plain.1);
-    }
-    assert_eq!(api.calls().len(), 2);
 }
 
 #[tokio::test]

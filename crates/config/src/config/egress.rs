@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use toml::Value;
 
+use self::interception::ca;
 pub(super) use self::interception::check_interception;
-use self::interception::{Pin, ca};
 use super::cursor::{Cursor, TextValue, TomlValue};
 use super::files::FileContent;
 use super::names::{self, address, listen};
@@ -139,7 +139,6 @@ pub(super) fn hosts(at: &Cursor<'_>, kind: ApiKind, place: Option<usize>, is_mea
     let intercept = own.get("intercept", false);
     let plain = own.get("plain", PlainHttp::Upgrade);
     let connect_to: BTreeMap<String, String> = own.get("connect_to", BTreeMap::new());
-    let pins: Vec<Pin> = own.get("pins", Vec::new());
     if !is_meant {
         return None;
     }
@@ -156,15 +155,7 @@ pub(super) fn hosts(at: &Cursor<'_>, kind: ApiKind, place: Option<usize>, is_mea
         let at = at.at("kind").given(&[&at.at("hosts")]);
         at.problem("is \"kubernetes\", but hosts are those of external APIs; expected \"http\"");
     }
-    let hosts = Hosts {
-        place: place.unwrap_or_default(),
-        patterns,
-        except,
-        intercept,
-        plain,
-        connect_to,
-        pins: pins.iter().map(|pin| pin.0).collect(),
-    };
+    let hosts = Hosts { place: place.unwrap_or_default(), patterns, except, intercept, plain, connect_to };
     for (host, to) in &hosts.connect_to {
         check_connect_to(host, to, &hosts, &at.at("connect_to"));
     }
@@ -190,10 +181,6 @@ pub(super) fn beside_hosts<'a>(at: &Cursor<'a>, has_hosts: bool, why: &str) -> C
 
 /// Reports what TLS to many hosts cannot have.
 pub(super) fn check_upstream_tls(gate: &Cursor<'_>) {
-    let pins = gate.at("pins");
-    if pins.is_present() && gate.at("upstream_tls").at("insecure").is_true() {
-        pins.given(&[&gate.at("hosts")]).key_problem("has no effect: insecure = true verifies nothing");
-    }
     for key in ["server_name", "cert", "key"] {
         let at = gate.at("upstream_tls").at(key);
         if !at.is_absent_or_empty() {
@@ -358,11 +345,6 @@ mod tests {
             (
                 "connect_to = { \"a.example\" = \"x\" }",
                 "gates.a.connect_to: has \"x\" for \"a.example\", expected a host and a port",
-            ),
-            ("pins = [\"x\"]", "gates.a.pins[0]: is \"x\", expected \"sha256/\" and the SHA-256 of a public key"),
-            (
-                "upstream_tls.insecure = true\npins = [\"sha256/AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\"]",
-                "gates.a.pins: has no effect: insecure = true verifies nothing",
             ),
             ("except = [\"EXAMPLE.com\"]", "gates.a.except[0]: is \"EXAMPLE.com\", expected a host name in lower case"),
         ] {

@@ -115,9 +115,6 @@ pub struct Hosts {
     pub plain: PlainHttp,
     /// The host and port to dial instead of a host.
     pub connect_to: BTreeMap<String, String>,
-    /// The SHA-256 of public keys, one of them required in the chain of each host's certificate;
-    /// any if empty.
-    pub pins: Vec<[u8; 32]>,
 }
 
 /// A pattern of hosts.

@@ -70,7 +70,7 @@ impl Api {
     /// TLS to it cannot be set up.
     pub fn new(resolved: &ResolvedUpstream, agent: &'static str, clock: Clock) -> Result<Self, ApiError> {
         let target = &resolved.target;
-        let tls = resolved.tls(true, &[])?;
+        let tls = resolved.tls(true)?;
         Ok(Self {
             client: OwnClient::new(target.authority.clone(), target.server_name.clone(), tls, clock),
             base_path: target.base_path.clone(),

@@ -136,7 +136,7 @@ impl CertificateFields {
 // === helpers ===
 
 /// Wraps the content of a DER sequence.
-pub(super) fn sequence(content: &[u8]) -> Vec<u8> {
+fn sequence(content: &[u8]) -> Vec<u8> {
     let value = TaggedDerValue::from_tag_pc_and_bytes(TAG_SEQUENCE, PCBit::Constructed, content.to_vec());
     construct_der(|writer| writer.write_tagged_der(&value))
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use rustls::{ClientConfig, RootCertStore};
 
 use super::server_verifier::ServerVerifier;
-use super::{FileFault, Identity, Pem, Pin, TlsError, provider};
+use super::{FileFault, Identity, Pem, TlsError, provider};
 use crate::lock;
 use crate::moment::Moment;
 
@@ -34,8 +34,6 @@ pub struct Client {
     current: RwLock<Arc<ClientConfigs>>,
     changes: AtomicU64,
     last_check: Mutex<FileCheck>,
-    /// One of these keys must be in the upstream's chain; empty for any.
-    pins: Vec<Pin>,
 }
 
 /// The configurations of new connections, and what they were made from.
@@ -61,7 +59,7 @@ struct FileCheck {
 /// # Errors
 /// The roots or the client certificate cannot be used; see [`TlsError`].
 pub fn client(roots: &Roots, identity: Option<&Identity>) -> Result<Arc<ClientConfig>, TlsError> {
-    ClientConfigs::new(roots.clone(), identity.cloned(), &[]).map(|configs| configs.any)
+    ClientConfigs::new(roots.clone(), identity.cloned()).map(|configs| configs.any)
 }
 
 // === impl Client ===
@@ -72,17 +70,8 @@ impl Client {
     /// # Errors
     /// The roots or the certificate cannot be used.
     pub fn new(roots: Roots, identity: Option<Identity>) -> Result<Self, TlsError> {
-        Self::pinning(roots, identity, Vec::new())
-    }
-
-    /// Creates a client with pinned keys: one of them must be in the upstream's chain; empty for
-    /// any.
-    ///
-    /// # Errors
-    /// The roots or the certificate cannot be used.
-    pub fn pinning(roots: Roots, identity: Option<Identity>, pins: Vec<Pin>) -> Result<Self, TlsError> {
-        let current = RwLock::new(Arc::new(ClientConfigs::new(roots, identity, &pins)?));
-        Ok(Self { current, changes: AtomicU64::new(0), last_check: Mutex::default(), pins })
+        let current = RwLock::new(Arc::new(ClientConfigs::new(roots, identity)?));
+        Ok(Self { current, changes: AtomicU64::new(0), last_check: Mutex::default() })
     }
 
     /// Returns the configuration of new connections; it offers h2 and HTTP/1.1.
@@ -144,7 +133,7 @@ impl Client {
         if current.roots == roots && current.identity == identity {
             return Ok(false);
         }
-        let next = Arc::new(ClientConfigs::new(roots, identity, &self.pins)?);
+        let next = Arc::new(ClientConfigs::new(roots, identity)?);
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = next;
         self.changes.fetch_add(1, Ordering::SeqCst);
         Ok(true)
@@ -158,11 +147,11 @@ impl Client {
 // === impl ClientConfigs ===
 
 impl ClientConfigs {
-    fn new(roots: Roots, identity: Option<Identity>, pins: &[Pin]) -> Result<Self, TlsError> {
+    fn new(roots: Roots, identity: Option<Identity>) -> Result<Self, TlsError> {
         let verifier = match &roots {
             Roots::Unverified => ServerVerifier::insecure(),
-            Roots::System => ServerVerifier::new(system_roots()?, Vec::new(), pins)?,
-            Roots::Only(pem) => ServerVerifier::new(pem.roots()?, pem.readable(), pins)?,
+            Roots::System => ServerVerifier::new(system_roots()?, Vec::new())?,
+            Roots::Only(pem) => ServerVerifier::new(pem.roots()?, pem.readable())?,
         };
         let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
         let builder = builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier));

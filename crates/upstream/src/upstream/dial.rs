@@ -191,7 +191,6 @@ fn tls_failure(error: io::Error) -> DialFailure {
         _ => return DialFailure::Tls(error),
     };
     let sort = match certificate {
-        CertificateError::Other(other) if other.0.is::<tls::PinMismatch>() => return DialFailure::NotPinned,
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => DialFailure::WrongHost,
         CertificateError::Expired
         | CertificateError::ExpiredContext { .. }

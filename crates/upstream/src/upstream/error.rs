@@ -70,11 +70,6 @@ pub enum DialFailure {
         "it refuses TLS as the gate offers it; the gate supports TLS 1.2 and 1.3, and keys that are {SUPPORTED_KEYS}"
     )]
     NothingInCommon(std::io::Error),
-    /// None of the pinned keys is in the chain.
-    #[error(
-        "its certificate is trusted, but none of the keys in `pins` is in its chain; if the upstream has changed its key, change the pin"
-    )]
-    NotPinned,
     /// The upstream wants a client certificate, or another one.
     #[error(
         "it refuses the gate's client certificate, or requires one ({0:?}); check upstream_tls.cert, or the kubeconfig's user"

@@ -1,11 +1,8 @@
-//! Reads what interception needs: its CA, and pinned keys.
+//! Reads what interception needs: its CA.
 
 use std::path::PathBuf;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-
-use crate::config::cursor::{Cursor, TextValue};
+use crate::config::cursor::Cursor;
 use crate::config::files::FileContent;
 use crate::spec::{EgressCa, GivenCa, HostPattern, Settings};
 
@@ -83,22 +80,6 @@ pub(in crate::config) fn check_interception(settings: &Settings, root: &Cursor<'
                 "has {pattern} with intercept = true: customers name hosts there, some with certificates of their own; \"@aws\" and the like leave those out"
             ));
         }
-    }
-}
-
-/// The SHA-256 of a public key.
-pub(super) struct Pin(pub(super) [u8; 32]);
-
-impl TextValue for Pin {
-    fn parse(text: &str) -> Result<Self, String> {
-        let hash = text.strip_prefix("sha256/").and_then(|text| STANDARD.decode(text).ok());
-        let hash = hash.and_then(|hash| hash.try_into().ok());
-        hash.map(Self)
-            .ok_or_else(|| format!("is {text:?}, expected \"sha256/\" and the SHA-256 of a public key in base64"))
-    }
-
-    fn text(&self) -> String {
-        format!("sha256/{}", STANDARD.encode(self.0))
     }
 }
 
