@@ -5,7 +5,6 @@
 //! here, and never guesses.
 
 mod connections;
-mod controller;
 mod egress;
 mod files;
 mod running;
@@ -42,9 +41,6 @@ whether anything goes past the gate. Exit code 1 when something is wrong.";
 pub(super) struct Options {
     #[command(flatten)]
     configured: ConfigOption,
-    /// The controller's process [default: every other visible process of this pod]
-    #[arg(long, value_name = "PID")]
-    pid: Option<u32>,
 }
 
 /// The severity of a finding.
@@ -116,8 +112,7 @@ async fn examine(options: &Options) -> Result<Vec<Finding>, Failure> {
         findings.extend(upstream::findings(gate, &environment, status.as_ref(), clock).await);
         findings.extend(connections::findings(gate, &environment, status.as_ref()).await);
     }
-    findings.extend(egress::findings(&settings, options.pid, status.as_ref(), &environment, clock).await);
-    findings.extend(controller::findings(&settings, options.pid, status.as_ref()));
+    findings.extend(egress::findings(&settings, status.as_ref(), &environment, clock).await);
     Ok(findings)
 }
 

@@ -2,7 +2,6 @@
 //! code is 1, and a sound setup has no findings.
 
 use std::net::TcpStream;
-use std::process::Command;
 
 use crate::cli::input::{certificate, tls_server};
 use crate::command::Ended;
@@ -213,37 +212,4 @@ fn a_controller_that_goes_past_the_gate_is_found() {
         found.len() == 1 && found[0].contains("1 connection to") && found[0].contains(&direct.title()),
         "{found:#?}"
     );
-    drop(direct);
-
-    let controller = |port: u16| {
-        let mut command = Command::new("sleep");
-        command.arg("600").env_clear().env("PATH", "/usr/bin:/bin");
-        command.env("KUBERNETES_SERVICE_HOST", "127.0.0.1").env("KUBERNETES_SERVICE_PORT", port.to_string());
-        command.spawn().expect("sleep is there")
-    };
-    for (port, past) in [(upstream, true), (process.gate, false)] {
-        let mut child = controller(port);
-        let ended = process.command(&["doctor", "--pid", &child.id().to_string()]);
-        child.kill().and_then(|()| child.wait()).expect("it ran");
-        let found = wrong(&ended);
-        if past {
-            assert!(
-                found.len() == 1
-                    && found[0].contains(&format!("past the gate, to 127.0.0.1:{upstream}"))
-                    && found[0].contains("KUBECONFIG"),
-                "{found:#?}"
-            );
-        } else {
-            assert!(found.is_empty() && ended.out.contains("is led to the gate"), "{}", ended.out);
-        }
-    }
-}
-
-#[test]
-fn a_process_that_is_not_there_is_told_from_one_that_cannot_be_read() {
-    let (upstream, _) = api();
-    let process = Process::start(&format!("http://127.0.0.1:{upstream}"), "");
-    let ended = process.command(&["doctor", "--pid", "999999999"]);
-    let found = wrong(&ended);
-    assert!(found.len() == 1 && found[0].contains("there is no process 999999999"), "{}", ended.out);
 }

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use http::Uri;
 
-use super::controller::{is_tidegate, name_of, processes};
 use super::{Finding, Verdict, upstream};
 use crate::credentials::Environment;
 use crate::spec::{Egress, Gate, HostPattern, Listen};
@@ -234,6 +233,23 @@ fn owners() -> BTreeMap<u64, BTreeSet<u32>> {
         }
     }
     owners
+}
+
+/// Returns the visible processes.
+fn processes() -> Vec<u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// Returns the name of a process, cut to 15 bytes; empty if it is not there.
+fn name_of(pid: u32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim().to_owned()
+}
+
+/// Returns true for a process of this program, whatever its file is called.
+fn is_tidegate(pid: u32) -> bool {
+    let name = name_of(pid);
+    name == "tidegate" || name == name_of(std::process::id())
 }
 
 const TO_THE_NAMES: &str = "lead the names of its hosts to egress.names by hostAliases, and set what makes it trust the CA (docs/egress.md, Interception)";

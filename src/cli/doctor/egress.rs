@@ -1,15 +1,14 @@
-//! Checks the egress listener, the limits of calls to listed hosts, and the variables of its clients.
+//! Checks the egress listener, and the limits of calls to listed hosts.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use super::controller::ControllerProcess;
 use super::{Finding, connections, upstream};
 use crate::app::egress::judge;
 use crate::clock::Clock;
 use crate::credentials::Environment;
-use crate::spec::{Egress, GivenCa, Listen, Settings};
+use crate::spec::{Egress, GivenCa, Settings};
 use crate::status::text::count;
 use crate::status::{self, Status};
 use crate::tls;
@@ -17,16 +16,14 @@ use crate::tls;
 /// Reports on the listener and its clients, if there is one.
 pub(super) async fn findings(
     settings: &Settings,
-    pid: Option<u32>,
     status: Option<&Status>,
     around: &Environment,
     clock: Clock,
 ) -> Vec<Finding> {
     let Some(egress) = &settings.egress else { return Vec::new() };
-    let intercepts = !settings.intercepted_names().is_empty();
     let mut findings = vec![listener(egress).await];
     findings.extend(clients(egress, around, clock).await);
-    if intercepts {
+    if !settings.intercepted_names().is_empty() {
         let in_use = status.and_then(|status| status.egress.as_ref()).map_or("", |egress| egress.ca.as_str());
         findings.extend(trust(&egress.ca.write_to, in_use));
         findings.extend(egress.ca.given.as_ref().map(|given| of_given(given, &settings.intercepted_names())));
@@ -35,8 +32,6 @@ pub(super) async fn findings(
     for gate in settings.gates.values() {
         findings.extend(connections::past_hosts(gate, egress, status).await);
     }
-    let clients = ControllerProcess::all(pid, status);
-    findings.extend(clients.iter().flat_map(|client| of_client(client, egress, intercepts)));
     findings
 }
 
@@ -173,85 +168,6 @@ fn seen(egress: &status::EgressStatus) -> Vec<Finding> {
         };
         let requests = count(refusals.count, "request", "requests");
         findings.push(Finding::note("egress", format!("{requests} {says}"), advice));
-    }
-    findings
-}
-
-/// Checks the CA variables of a process.
-fn roots_of(client: &ControllerProcess, egress: &Egress, about: &str) -> Option<Finding> {
-    let folder = egress.ca.write_to.display().to_string();
-    // Where the folder is mounted at another place, its end is the same.
-    let end = egress.ca.write_to.file_name().map(|name| format!("/{}/", name.to_string_lossy())).unwrap_or_default();
-    let leads = |value: &str| value.contains(&folder) || (!end.is_empty() && value.contains(&end));
-    let set: Vec<&str> = client.variables().filter(|(_, value)| leads(value)).map(|(name, _)| name).collect();
-    if set.is_empty() {
-        let remedy = "set the variables of its kind to the files there; tidegate inject --egress-intercept does";
-        let says = format!("no variable makes it trust the egress CA in {folder}");
-        return Some(Finding::wrong(about, says, remedy));
-    }
-    if let Some((name, path)) = without(client, &set, egress) {
-        let says = format!("{name} leads it to {path}, which is without the egress CA: it does not trust the gate");
-        return Some(Finding::wrong(about, says, "mount the folder of egress.ca.write_to there, and start it again"));
-    }
-    let replaces = client.variable("SSL_CERT_FILE").is_some() && !set.contains(&"SSL_CERT_DIR");
-    replaces.then(|| {
-        let says = "has SSL_CERT_FILE, which replaces what Go and OpenSSL trust, and no SSL_CERT_DIR";
-        Finding::note(about, says, "set SSL_CERT_DIR, which adds the egress CA")
-    })
-}
-
-/// Returns the first variable and file without the CA, as seen by the process.
-fn without<'a>(client: &ControllerProcess, set: &[&'a str], egress: &Egress) -> Option<(&'a str, String)> {
-    let ca = fs::read(egress.ca.write_to.join("ca.crt")).ok().and_then(|text| tls::first_certificate(&text))?;
-    set.iter().find_map(|name| {
-        let value = client.variable(name)?;
-        let files: Vec<String> = match *name {
-            "SSL_CERT_DIR" => value.split(':').map(|folder| format!("{folder}/{}", tls::Trust::HASHED)).collect(),
-            "JAVA_TOOL_OPTIONS" => {
-                let store = |word: &str| word.strip_prefix("-Djavax.net.ssl.trustStore=").map(str::to_owned);
-                value.split(' ').filter_map(store).collect()
-            }
-            _ => vec![value.to_owned()],
-        };
-        let read: Vec<_> = files.into_iter().filter_map(|file| Some((client.read(&file).ok()?, file))).collect();
-        if read.iter().any(|(content, _)| tls::holds(content, &ca)) {
-            return None;
-        }
-        read.into_iter().next().map(|(_, file)| (*name, file))
-    })
-}
-
-/// Checks the variables of a process.
-fn of_client(client: &ControllerProcess, egress: &Egress, intercepts: bool) -> Vec<Finding> {
-    let about = client.title();
-    let Some(Listen::Tcp(address)) = egress.listen else { return Vec::new() };
-    let port = format!(":{}", address.port());
-    let leads = |name: &&str| client.variable(name).is_some_and(|value| value.trim_end_matches('/').ends_with(&port));
-    let proxies = ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"];
-    let (set, missing): (Vec<_>, Vec<_>) = proxies.iter().copied().partition(leads);
-    if set.is_empty() {
-        let remedy = format!(
-            "set HTTP_PROXY and HTTPS_PROXY in its container to http://{address}; tidegate inject --egress does"
-        );
-        return vec![Finding::wrong(&about, "no variable leads it to the egress listener", remedy)];
-    }
-    let mut findings = vec![Finding::fine(&about, format!("is led to the egress listener by {}", set.join(" and ")))];
-    if intercepts {
-        findings.extend(roots_of(client, egress, &about));
-    } else if missing.contains(&"HTTP_PROXY") && missing.contains(&"http_proxy") {
-        let says = "has no HTTP_PROXY: only tunnels come from it, whose calls are not limited";
-        findings.push(Finding::note(&about, says, "set it, and give its SDKs real names with http://"));
-    }
-    let direct = client.variable("NO_PROXY").or_else(|| client.variable("no_proxy")).unwrap_or_default();
-    let items: Vec<&str> = direct.split(',').map(str::trim).collect();
-    if items.iter().any(|item| item.contains(':') && item.contains('/')) {
-        let says = "has an IPv6 network in NO_PROXY, with which no httpx client can be made";
-        findings.push(Finding::wrong(&about, says, "take it out; other clients do not read it either"));
-    }
-    let api = client.variable("KUBERNETES_SERVICE_HOST").unwrap_or_default();
-    for needed in [api, "169.254.169.254"].into_iter().filter(|needed| !needed.is_empty() && !items.contains(needed)) {
-        let says = format!("{needed} is not in its NO_PROXY");
-        findings.push(Finding::note(&about, says, "add it: what is reached without the proxy should not come to it"));
     }
     findings
 }

@@ -128,21 +128,10 @@ fn a_process_with_a_forward_proxy_is_checked_explained_seen_and_reloaded() {
     let said = explain(&["GET", &url]);
     assert!(said.contains("it would be answered 502"), "{said}");
 
-    let mut client = std::process::Command::new("sleep");
-    client.arg("600").env("HTTPS_PROXY", format!("http://127.0.0.1:{egress}")).env("NO_PROXY", "10.0.0.1,fd00::/8");
-    let mut client = client.spawn().expect("sleep is everywhere");
-    let mut doctor = with_config("doctor", &path);
-    doctor.args(["--pid", &client.id().to_string()]);
-    let doctor = end(doctor).out;
-    client.kill().and_then(|()| client.wait()).expect("it was there");
+    let doctor = end(with_config("doctor", &path)).out;
     for part in [
         &format!("ok     egress: listens on 127.0.0.1:{egress}"),
         "note   egress: 1 request asked for a metadata service",
-        "is led to the egress listener by HTTPS_PROXY",
-        "has no HTTP_PROXY: only tunnels come from it",
-        "WRONG  controller sleep",
-        "has an IPv6 network in NO_PROXY",
-        "169.254.169.254 is not in its NO_PROXY",
     ] {
         assert!(doctor.contains(part), "{part}\n{doctor}");
     }
