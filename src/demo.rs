@@ -27,17 +27,12 @@ use self::scene::{CHANGES_PER_SECOND, KINDS, OBJECTS, ObjectId, RENEW_EVERY};
 pub(crate) use self::scene::{RETRY_RATE, Scene};
 use self::server::Api;
 pub(crate) use self::story::DemoResult;
-use self::story::TableLine;
 use crate::clock::Clock;
-use crate::moment::Moment;
 use crate::own_client::OwnClient;
 use crate::random::Random;
 
 /// The time between two measurements of the backlog.
 const SAMPLE: Duration = Duration::from_millis(100);
-
-/// The time between two lines of the table.
-const LINE: Duration = Duration::from_secs(1);
 
 /// The longest wait before an object is overdue.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -57,8 +52,8 @@ pub(crate) enum DemoError {
     /// The gate did not start.
     #[error("cannot start the gate of the demo")]
     Gate(#[source] GateError),
-    /// The table could not be shown.
-    #[error("cannot write the table")]
+    /// The progress could not be shown.
+    #[error("cannot write the progress")]
     Show(#[source] io::Error),
 }
 
@@ -71,7 +66,7 @@ pub(crate) struct Entrance<Handle> {
     pub(crate) handle: Handle,
 }
 
-/// Plays both runs and prints a line a second. `gate` starts a gate in front of an address.
+/// Plays both runs and prints a line before each. `gate` starts a gate in front of an address.
 ///
 /// # Errors
 /// See [`DemoError`].
@@ -99,20 +94,12 @@ async fn play_once<Handle>(
     let address = api.serve(&mut tasks).await.map_err(DemoError::Listen)?;
     let entrance = between(address).await.map_err(DemoError::Gate)?;
     let herd = herd(entrance.address, &api, clock, &mut tasks).map_err(|error| DemoError::Gate(error.into()))?;
-    tasks.spawn(change_objects(Arc::clone(&api), herd.clone(), scene, clock));
-    print(&format!("\n{name}\n{}\n", TableLine::HEADS)).map_err(DemoError::Show)?;
+    tasks.spawn(change_objects(Arc::clone(&api), herd, scene, clock));
+    print(&format!("\n{:.0} s {name} ...\n", scene.length.as_secs_f64())).map_err(DemoError::Show)?;
     let mut at = clock.now();
-    let mut shown = Moment::ZERO;
     while at.since_start() < scene.length {
         let overdue = api.world().overdue(at, PATIENCE);
         api.world().record.backlog.push(Backlog { at, overdue });
-        if at - shown >= LINE {
-            shown = at;
-            let backing_off = herd.iter().map(|controller| controller.backing_off()).sum();
-            let now = TableLine { at, is_trouble: scene.trouble().contains(&at), backing_off, overdue };
-            let line = now.line(&api.world().record);
-            print(&format!("{line}\n")).map_err(DemoError::Show)?;
-        }
         let due = at + SAMPLE;
         clock.sleep_until(due).await;
         at = clock.now();

@@ -65,11 +65,6 @@ impl HttpController {
         controller
     }
 
-    /// Returns the number of objects in backoff.
-    pub(super) fn backing_off(&self) -> usize {
-        lock(&self.state).controller.queue.delayed()
-    }
-
     /// Adds a change to the cache, and its object to the queue at once, as an informer does.
     pub(super) fn learn(&self, item: Item, generation: u64) {
         let mut state = lock(&self.state);

@@ -48,16 +48,6 @@ pub(super) struct RunRecord {
 // === impl RunRecord ===
 
 impl RunRecord {
-    /// Returns the number of calls in `[from, to)`, and of the errors among them.
-    pub(super) fn calls(&self, from: Moment, to: Moment) -> (usize, usize) {
-        // The newest come first. Calls under way are out of order, so stop well before `from`.
-        let enough = from.back(Duration::from_secs(1));
-        let recent = self.arrived.iter().rev().take_while(|call| call.at >= enough);
-        recent
-            .filter(|call| call.at >= from && call.at < to)
-            .fold((0, 0), |(calls, errors), call| (calls + 1, errors + usize::from(call.is_error)))
-    }
-
     /// Returns the most calls in any window of `length`.
     pub(super) fn most_calls(&self, length: Duration) -> usize {
         let mut times: Vec<Moment> = self.arrived.iter().map(|call| call.at).collect();
@@ -99,7 +89,6 @@ mod tests {
     fn the_busiest_window_is_found_wherever_it_starts() {
         let record = arrivals(&[0, 900, 950, 1000, 1899, 1900, 5000]);
         assert_eq!(record.most_calls(Duration::from_secs(1)), 4);
-        assert_eq!(record.calls(Moment::from_millis(900), Moment::from_millis(1000)), (2, 0));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The results of the demo as a table, a picture and sentences.
+//! The results of the demo as a picture and sentences.
 
 use std::time::Duration;
 
@@ -16,15 +16,6 @@ pub(crate) struct DemoResult {
     pub(super) without: RunRecord,
     /// The run with the gate.
     pub(super) with: RunRecord,
-}
-
-/// A line of the table.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct TableLine {
-    pub(super) at: Moment,
-    pub(super) is_trouble: bool,
-    pub(super) backing_off: usize,
-    pub(super) overdue: usize,
 }
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -142,30 +133,6 @@ impl DemoResult {
     }
 }
 
-// === impl TableLine ===
-
-impl TableLine {
-    /// The heads of the table's columns.
-    pub(super) const HEADS: &str = "   time  calls/s  errors/s  backing off  overdue      p50      p99  leases late";
-
-    /// Returns the text for the last second; p50 and p99 are the times from change to reconcile in
-    /// the last three seconds.
-    pub(super) fn line(&self, record: &RunRecord) -> String {
-        let (calls, errors) = record.calls(self.at.back(SECOND), self.at);
-        let recently = self.at.back(3 * SECOND);
-        let quantile =
-            |permille| record.convergence(permille, |it| it.at >= recently).map_or_else(|| "-".to_owned(), short);
-        let (late, renewals) = record.renewals();
-        let [calls, errors, backing_off, overdue] = [calls, errors, self.backing_off, self.overdue].map(thousands);
-        let [p50, p99, late] = [quantile(500), quantile(990), format!("{late} of {renewals}")];
-        let trouble = if self.is_trouble { "  webhook down" } else { "" };
-        let at = self.at.since_start().as_secs_f64();
-        format!(
-            "{at:>5.0} s  {calls:>7}  {errors:>8}  {backing_off:>11}  {overdue:>7}  {p50:>7}  {p99:>7}  {late:>11}{trouble}"
-        )
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -189,31 +156,5 @@ mod tests {
         assert!(text.contains("up to 1,000 calls in one second"), "{text}");
         assert!(text.contains("1,234 objects were still not reconciled"), "{text}");
         assert!(text.contains("reconciled 2.0 s after the webhook was back"), "{text}");
-    }
-
-    #[test]
-    fn columns_stand_under_their_heads() {
-        let now = TableLine { at: Moment::from_millis(1000), is_trouble: true, backing_off: 1845, overdue: 77 };
-        let line = now.line(&played().without);
-        for (head, value) in [
-            ("calls/s", "1,000"),
-            ("errors/s", "1,000"),
-            ("backing off", "1,845"),
-            ("overdue", "77"),
-            ("leases late", "0 of 0"),
-        ] {
-            let end = |text: &str, word: &str| text.rfind(word).map(|at| at + word.len());
-            let found = line.match_indices(value).any(|(at, _)| Some(at + value.len()) == end(TableLine::HEADS, head));
-            assert!(found, "{head}\n{}\n{line}", TableLine::HEADS);
-        }
-        assert!(line.ends_with("  webhook down"), "{line}");
-    }
-
-    #[test]
-    fn the_picture_counts_every_call_once() {
-        let chart = played().chart();
-        let width = 10.0 / f64::from(POINTS);
-        let calls: f64 = chart.series[0].points.iter().map(|point| point.1 * width).sum();
-        assert!((calls - 2000.0).abs() < 1e-6, "{calls}");
     }
 }

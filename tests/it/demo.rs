@@ -27,7 +27,7 @@ fn the_demo_ends_with_a_picture_and_the_gate_keeps_its_rate() {
     assert_eq!(ended.code, Some(0), "{}{}", ended.out, ended.err);
     assert!(picture.starts_with("<svg ") && picture.ends_with("</svg>\n"), "{picture}");
     assert!(!ended.out.contains('\x1b'), "no escapes where there is no terminal");
-    for part in ["without the gate", "with the gate", "calls per second", "webhook down", "leases late"] {
+    for part in ["without the gate", "with the gate", "calls per second", "webhook down", "renewals"] {
         assert!(ended.out.contains(part), "no {part:?} in\n{}", ended.out);
     }
     let (rate, burst) = (tidegate::demo::RATE as usize, tidegate::demo::BURST as usize);
