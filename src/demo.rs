@@ -14,7 +14,7 @@ mod world;
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::uri::Authority;
@@ -141,9 +141,4 @@ async fn change_objects(api: Arc<Api>, herd: Vec<Arc<HttpController>>, scene: Sc
         // A longer delay is not caught up: a busy machine must not cause a flood of changes.
         next = (next + Duration::from_secs(1) / CHANGES_PER_SECOND).max(now.back(CATCH_UP));
     }
-}
-
-/// Locks a mutex, even if a task panicked while it held it.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,7 +1,8 @@
 //! Readiness by dropped latches: a task need not say "ready", only finish.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
+use crate::lock;
 /// The tasks before the process is ready.
 #[derive(Clone, Debug, Default)]
 pub struct Readiness {
@@ -26,13 +27,13 @@ impl Readiness {
     /// Adds a task to wait for.
     pub fn latch(&self, name: &str) -> Latch {
         let name: Arc<str> = name.into();
-        self.latches.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(&name));
+        lock(&self.latches).push(Arc::downgrade(&name));
         Latch { _name: name }
     }
 
     /// Returns the unfinished tasks.
     pub fn waiting_for(&self) -> Vec<String> {
-        let mut latches = self.latches.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut latches = lock(&self.latches);
         latches.retain(|latch| latch.strong_count() > 0);
         latches.iter().filter_map(Weak::upgrade).map(|name| (*name).to_owned()).collect()
     }

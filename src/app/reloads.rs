@@ -1,8 +1,9 @@
 //! The results of reloads, for metrics and the status page.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use crate::clock::Clock;
+use crate::lock;
 use crate::status::{Config, Reload};
 use crate::telemetry::table;
 
@@ -44,12 +45,12 @@ impl Reloads {
     }
 
     pub(crate) fn config(&self) -> Config {
-        self.lock().config.clone()
+        lock(&self.state).config.clone()
     }
 
     /// Returns the text of the configuration in force.
     pub(crate) fn effective(&self) -> String {
-        self.lock().effective.clone()
+        lock(&self.state).effective.clone()
     }
 
     /// Returns true if the configuration of the last reload is in force.
@@ -59,19 +60,19 @@ impl Reloads {
 
     /// Returns true if this was the result of the last reload.
     pub(crate) fn last_was(&self, outcome: Outcome) -> bool {
-        self.lock().config.last_reload.as_ref().is_some_and(|last| last.result == outcome.word())
+        lock(&self.state).config.last_reload.as_ref().is_some_and(|last| last.result == outcome.word())
     }
 
     /// Returns the reasons of the last reload's result.
     pub(crate) fn last_reasons(&self) -> Vec<String> {
-        self.lock().config.last_reload.as_ref().map(|last| last.reasons.clone()).unwrap_or_default()
+        lock(&self.state).config.last_reload.as_ref().map(|last| last.reasons.clone()).unwrap_or_default()
     }
 
     /// Records the result of a reload.
     pub(crate) fn record(&self, outcome: Outcome, reasons: Vec<String>) {
         table::RELOADS.counter(&[outcome.word()]).increment(1);
         let at_ms = self.clock.wall(self.clock.now());
-        self.lock().config.last_reload = Some(Reload { result: outcome.to_string(), at_ms, reasons });
+        lock(&self.state).config.last_reload = Some(Reload { result: outcome.to_string(), at_ms, reasons });
     }
 
     /// Records the new configuration in force, and returns its hash.
@@ -87,15 +88,11 @@ impl Reloads {
         table::CONFIG_HASH.gauge(&[]).set(number as f64);
         table::RELOADED.gauge(&[]).set(since_ms as f64 / 1000.0);
         let hash = format!("{number:012x}");
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         effective.clone_into(&mut state.effective);
         state.config.hash.clone_from(&hash);
         state.config.since_ms = since_ms;
         hash
-    }
-
-    fn lock(&self) -> MutexGuard<'_, ReloadState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

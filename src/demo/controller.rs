@@ -10,11 +10,11 @@ use serde_json::json;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use super::lock;
 use super::scene::{KINDS, OBJECTS, ObjectId, RENEW_DEADLINE, RENEW_EVERY, WORKERS};
 use super::server::Api;
 use crate::clock::Clock;
 use crate::controller::{Controller, Item, LeaseHolder, MAX_RETRIES, RateLimiter, ReconcileResult};
+use crate::lock;
 use crate::own_client::OwnClient;
 
 /// The controller of one kind.

@@ -18,11 +18,11 @@ use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-use super::lock;
 use super::record::ApiCall;
 use super::scene::{KINDS, ObjectId, SERVICE_TIME, Scene};
 use super::world::World;
 use crate::clock::Clock;
+use crate::lock;
 use crate::places::{self, Door, Place};
 
 /// The API, shared by its connections and its observers.

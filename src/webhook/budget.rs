@@ -4,8 +4,9 @@
 //! larger, or never end, make room for it.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use crate::lock;
 use tokio_util::sync::CancellationToken;
 
 /// The most bytes of all reviews together.
@@ -39,16 +40,12 @@ impl Budget {
 
     pub(super) fn share(self: &Arc<Self>) -> Share {
         let is_lost = CancellationToken::new();
-        let mut shares = self.lock();
+        let mut shares = lock(&self.shares);
         let number = shares.next;
         shares.next += 1;
         shares.taken.insert(number, (0, is_lost.clone()));
         drop(shares);
         Share { budget: Arc::clone(self), number, is_lost }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Shares> {
-        self.shares.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -58,7 +55,7 @@ impl Share {
     /// Sets the size. While all together are too large, the largest is lost; false if that is this
     /// one.
     pub(super) fn set(&self, bytes: usize) -> bool {
-        let mut shares = self.budget.lock();
+        let mut shares = lock(&self.budget.shares);
         match shares.taken.get_mut(&self.number) {
             Some((size, _)) => *size = bytes,
             None => return false,
@@ -79,7 +76,7 @@ impl Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        self.budget.lock().taken.remove(&self.number);
+        lock(&self.budget.shares).taken.remove(&self.number);
     }
 }
 

@@ -14,16 +14,9 @@ pub mod body;
 pub mod places;
 pub mod proxy;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use tidegate_call::{api, classify, dialect, hot};
 use tidegate_config::spec;
 use tidegate_limit::moment;
 use tidegate_status as status;
 use tidegate_telemetry::{clock, telemetry};
-use tidegate_upstream::{clients, credentials, tls, upstream};
-
-/// Locks a mutex. Nothing panics under these locks, so the data behind a poisoned one is whole.
-fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
+use tidegate_upstream::{clients, credentials, lock, tls, upstream};

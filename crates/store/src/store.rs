@@ -20,7 +20,7 @@ mod servers;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use self::dial::Dialer;
 pub use self::health::StoreHealth;
@@ -33,6 +33,7 @@ use crate::limit::{Ask, StoreAnswer, StoreFailure};
 use crate::spec::{Endpoint, Store};
 use crate::telemetry::{self, Sampler, ScrapeGauges, table};
 use crate::tls::{self, Identity, Pem, Roots};
+use tidegate_upstream::lock;
 
 /// Every store of the process.
 #[derive(derive_more::Debug)]
@@ -90,7 +91,7 @@ impl Stores {
 
     /// Replaces the stores by those of a new configuration. Unchanged ones keep their connections.
     pub fn adopt(&self, stores: Vec<PreparedStore>) {
-        let mut links = self.links();
+        let mut links = lock(&self.links);
         let mut before = std::mem::take(&mut *links);
         for PreparedStore(dialer) in stores {
             let name = Arc::clone(&dialer.store.name);
@@ -102,14 +103,14 @@ impl Stores {
 
     /// Connects to these stores before the first ask.
     pub fn connect(&self, names: &BTreeSet<Arc<str>>) {
-        let links = self.links();
+        let links = lock(&self.links);
         let named = links.iter().filter(|(name, _)| names.contains(*name));
         named.for_each(|(_, link)| link.ask(Vec::new(), Box::new(drop)));
     }
 
     /// Returns the stores by name, with their health.
     pub fn health(&self) -> Vec<(Store, StoreHealth)> {
-        self.links().values().map(|link| (link.store().clone(), link.health())).collect()
+        lock(&self.links).values().map(|link| (link.store().clone(), link.health())).collect()
     }
 
     /// Sends the asks of several members to their store. `on_answers` is called once, here or later.
@@ -118,7 +119,7 @@ impl Stores {
         if store.is_empty() {
             return on_answers(asks.iter().map(|ask| Ok(self.memory.ask(ask))).collect());
         }
-        let links = self.links();
+        let links = lock(&self.links);
         match links.get(&store) {
             Some(link) => link.ask(asks, on_answers),
             None => {
@@ -126,10 +127,6 @@ impl Stores {
                 on_answers(vec![Err(StoreFailure::Wrong); asks.len()]);
             }
         }
-    }
-
-    fn links(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, Link>> {
-        self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

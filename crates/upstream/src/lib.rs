@@ -18,6 +18,6 @@ use tidegate_limit::{self as limit, moment};
 use tidegate_telemetry::{clock, telemetry};
 
 /// Locks a mutex. Nothing panics under these locks, so the data behind a poisoned one is whole.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -14,8 +14,9 @@ mod rules;
 mod store;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use crate::lock;
 use bytes::Bytes;
 use http::response;
 use http::{HeaderValue, Method, StatusCode, request};
@@ -75,14 +76,14 @@ pub(crate) struct AnswerRecorder {
 impl Answers {
     /// Bounds the bytes. After a change of the configuration an upstream is believed again.
     pub(crate) fn resize(&self, max_bytes: usize) {
-        self.store().resize(max_bytes);
+        lock(&self.shared.store).resize(max_bytes);
         self.shared.names_mislead.store(false, Ordering::Relaxed);
         self.shared.dates_mislead.store(false, Ordering::Relaxed);
     }
 
     /// Returns the bytes of kept answers, and of bodies that clients still read.
     pub(crate) fn bytes(&self) -> usize {
-        self.store().bytes()
+        lock(&self.shared.store).bytes()
     }
 
     /// Adds the condition of the kept answer to a request. `None` if the request is left alone.
@@ -92,7 +93,7 @@ impl Answers {
             return None;
         }
         let identity = Arc::new(Identity::of(parts, version));
-        let kept = self.store().find(&identity).filter(|kept| self.may_ask_by(&kept.rules));
+        let kept = lock(&self.shared.store).find(&identity).filter(|kept| self.may_ask_by(&kept.rules));
         let conditions = kept.as_ref().and_then(|kept| kept.rules.conditions(&parts.headers));
         let question = Question {
             answers: self.clone(),
@@ -107,12 +108,6 @@ impl Answers {
     fn may_ask_by(&self, rules: &Rules) -> bool {
         !(rules.is_by_date() && self.shared.dates_mislead.load(Ordering::Relaxed))
     }
-
-    fn store(&self) -> MutexGuard<'_, AnswerStore> {
-        // Nothing under the lock can panic half-way; what were left is bounded, and is never given
-        // out without asking.
-        self.shared.store.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 // === impl Question ===
@@ -125,7 +120,7 @@ impl Question {
                 match kept.rules.confirmed(&self.request.headers, &head.headers) {
                     Proof::Same => Reply::Unchanged(Box::new(kept.head(&head.headers)), KeptAnswer::body(kept)),
                     Proof::SameOnce => {
-                        self.answers.store().forget(&self.identity);
+                        lock(&self.answers.shared.store).forget(&self.identity);
                         Reply::Unchanged(Box::new(kept.head(&head.headers)), KeptAnswer::body(kept))
                     }
                     Proof::None => {
@@ -147,7 +142,7 @@ impl Question {
     fn keep(self, head: &response::Parts, rules: Rules) -> Reply {
         let Self { answers, identity, .. } = self;
         let draft = {
-            let store = answers.store();
+            let store = lock(&answers.shared.store);
             Draft::begin(head, rules, &identity, store.longest(), store.share())
         };
         match draft {
@@ -162,7 +157,7 @@ impl Question {
         let Self { answers, identity, request, .. } = self;
         let shared = &answers.shared;
         if is_by_date {
-            answers.store().forget(&identity);
+            lock(&answers.shared.store).forget(&identity);
             if !shared.dates_mislead.swap(true, Ordering::Relaxed) {
                 tracing::info!(
                     path = request.uri.path(),
@@ -170,7 +165,7 @@ impl Question {
                 );
             }
         } else {
-            answers.store().resize(0);
+            lock(&answers.shared.store).resize(0);
             if !shared.names_mislead.swap(true, Ordering::Relaxed) {
                 tracing::warn!(
                     path = request.uri.path(),
@@ -183,7 +178,7 @@ impl Question {
 
     /// The kept response is no longer the answer.
     fn forget(self) -> Reply {
-        self.answers.store().forget(&self.identity);
+        lock(&self.answers.shared.store).forget(&self.identity);
         Reply::Pass
     }
 }
@@ -195,7 +190,7 @@ impl AnswerRecorder {
     pub(crate) fn keep(&mut self, frame: &Frame<Bytes>) -> bool {
         let fits = match (&mut self.draft, frame.data_ref()) {
             (Some(draft), Some(data)) if draft.has_room(data.len()) => {
-                let fits = self.answers.store().take(&mut draft.share, data.len());
+                let fits = lock(&self.answers.shared.store).take(&mut draft.share, data.len());
                 if fits {
                     draft.add(data);
                 }
@@ -205,7 +200,7 @@ impl AnswerRecorder {
             _ => false,
         };
         if !fits && self.draft.take().is_some() {
-            self.answers.store().forget(&self.identity);
+            lock(&self.answers.shared.store).forget(&self.identity);
         }
         fits
     }
@@ -213,7 +208,7 @@ impl AnswerRecorder {
     /// Keeps the complete answer.
     pub(crate) fn finish(mut self) {
         if let Some(mut draft) = self.draft.take() {
-            let mut store = self.answers.store();
+            let mut store = lock(&self.answers.shared.store);
             store.forget(&self.identity);
             if store.take(&mut draft.share, draft.overhead)
                 && let Some(answer) = draft.finish()

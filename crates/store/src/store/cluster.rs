@@ -7,12 +7,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
+use tidegate_upstream::lock;
 
 use super::dial::{Dialer, StoreConnection};
 use super::fault::Fault;
@@ -81,11 +82,11 @@ impl Cluster {
         let mut last = Fault::Redirected;
         for _ in 0..=REDIRECTIONS {
             let is_asking = asking.is_some();
-            let at = asking.take().unwrap_or_else(|| self.layout().node_of(bucket, &self.seeds));
+            let at = asking.take().unwrap_or_else(|| lock(&self.layout).node_of(bucket, &self.seeds));
             let fault = match self.exchange(&at, command, is_asking).await {
                 Ok(Ok(value)) => {
                     if !is_asking {
-                        self.layout().homes.insert(Arc::clone(bucket), at);
+                        lock(&self.layout).homes.insert(Arc::clone(bucket), at);
                     }
                     return Ok(value);
                 }
@@ -94,22 +95,22 @@ impl Cluster {
                         if is_once {
                             asking = Some(to);
                         } else {
-                            self.layout().homes.insert(Arc::clone(bucket), to);
+                            lock(&self.layout).homes.insert(Arc::clone(bucket), to);
                         }
                         continue;
                     }
                     None => Fault::from(error),
                 },
                 Err(fault) => {
-                    self.layout().pass_over(&at, &self.seeds);
+                    lock(&self.layout).pass_over(&at, &self.seeds);
                     fault
                 }
             };
             if fault.is_not_ready() {
-                self.layout().pass_over(&at, &self.seeds);
+                lock(&self.layout).pass_over(&at, &self.seeds);
             }
             // Another node may know better, at once.
-            let has_another = fault.is_not_ready() && self.layout().node_of(bucket, &self.seeds) != at;
+            let has_another = fault.is_not_ready() && lock(&self.layout).node_of(bucket, &self.seeds) != at;
             if !(has_another || matches!(fault, Fault::Io(_))) {
                 return Err(fault);
             }
@@ -121,7 +122,7 @@ impl Cluster {
     /// Sends a command to one node. The outer error is that of the connection, the inner one the
     /// node's reply.
     async fn exchange(&self, at: &Endpoint, command: &Cmd, is_asking: bool) -> Result<RedisResult<Value>, Fault> {
-        let node = self.layout().node(at, self.dialer.clock.now());
+        let node = lock(&self.layout).node(at, self.dialer.clock.now());
         let mut connection = node.connection(&self.dialer, at).await?;
         let mut pipeline = Pipeline::new();
         if is_asking {
@@ -137,20 +138,16 @@ impl Cluster {
 
     fn close_unused(&self) {
         let now = self.dialer.clock.now();
-        let Layout { nodes, homes, .. } = &mut *self.layout();
+        let Layout { nodes, homes, .. } = &mut *lock(&self.layout);
         nodes.retain(|at, (_, used)| now - *used < UNUSED || homes.values().any(|home| home == at));
     }
 
     /// Returns the nodes with buckets.
     pub(super) fn homes(&self) -> Vec<Endpoint> {
-        let mut homes: Vec<_> = self.layout().homes.values().cloned().collect();
+        let mut homes: Vec<_> = lock(&self.layout).homes.values().cloned().collect();
         homes.sort_unstable();
         homes.dedup();
         homes
-    }
-
-    fn layout(&self) -> MutexGuard<'_, Layout> {
-        self.layout.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::fault::Fault;
@@ -11,6 +11,7 @@ use crate::limit::{Ask, StoreAnswer};
 use crate::moment::Moment;
 use crate::spec::Endpoint;
 use crate::telemetry::table;
+use tidegate_upstream::lock;
 
 /// Records if a store answers, for the log, the metrics and the status.
 #[derive(Debug)]
@@ -90,7 +91,7 @@ impl HealthRecorder {
 
     /// Records the server of a new connection.
     pub(super) fn connected(&self, server: Option<Endpoint>) {
-        self.lock().servers = server.into_iter().collect();
+        lock(&self.health).servers = server.into_iter().collect();
     }
 
     /// True once after a request has failed.
@@ -99,14 +100,14 @@ impl HealthRecorder {
     }
 
     pub(super) fn health(&self) -> StoreHealth {
-        self.lock().clone()
+        lock(&self.health).clone()
     }
 
     /// Counts a request, and updates the health. Returns the health before it.
     fn record(&self, is_up: bool, result: &str, took: Duration, update: impl FnOnce(&mut StoreHealth)) -> StoreHealth {
         table::STORE_SECONDS.histogram(&[&self.store]).record(took);
         table::STORE_ASKS.counter(&[&self.store, result]).increment(1);
-        let mut health = self.lock();
+        let mut health = lock(&self.health);
         let before = health.clone();
         if health.is_up != is_up || health.since.is_none() {
             health.is_up = is_up;
@@ -114,10 +115,6 @@ impl HealthRecorder {
         }
         update(&mut health);
         before
-    }
-
-    fn lock(&self) -> MutexGuard<'_, StoreHealth> {
-        self.health.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,10 +1,11 @@
 //! The memory of the process as a store, for buckets shared by gates of one process.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use crate::clock::Clock;
 use crate::limit::{Ask, BucketPart, Ledger, StoreAnswer};
+use tidegate_upstream::lock;
 
 /// The shared buckets of this process.
 #[derive(Debug)]
@@ -25,7 +26,7 @@ impl Memory {
 
     /// Answers an ask at once.
     pub(super) fn ask(&self, ask: &Ask) -> StoreAnswer {
-        let mut ledgers = self.ledgers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ledgers = lock(&self.ledgers);
         let name = Arc::clone(&ask.shared.name);
         let now = self.clock.now().as_nanos() / 1000;
         // Names come from the configuration, so they are few; parts come from clients.
