@@ -4,201 +4,89 @@
 //!
 //! An error gives the place, but never the content: the files that are read this way hold secrets.
 
-use std::fmt;
-
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use granit_parser::ScalarStyle;
-use serde::de::value::{MapDeserializer, SeqDeserializer};
-use serde::de::{self, IntoDeserializer, Visitor};
-use serde::{Deserialize, Deserializer, forward_to_deserialize_any};
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Number, Value};
 
 use super::{Node, Scalar, read};
 
 /// The place of a wrong type in a document; its text can follow the name of the file.
-#[derive(Clone, Debug, Default, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Misfit {
     /// The document is not YAML, at this line.
     #[error(":{0}")]
     Line(usize),
     /// The type is wrong at this key, outermost first; the whole document if there is none.
-    #[default]
     #[error("")]
     Whole,
     /// See [`Self::Whole`].
     #[error(", at `{0}`,")]
     Key(String),
-    /// Text belongs there, and it is a number or a truth value; without a key until the key is
-    /// known.
+    /// Text belongs there, and it is a number or a truth value.
     #[error(", at `{0}`, where text belongs (put a number, or a word such as yes, in quotes),")]
     Unquoted(String),
 }
 
-/// What a scalar is if its type is not given.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum ScalarType {
-    Null,
-    Bool(bool),
-    Whole(i64),
-    Number(f64),
-    Text,
-}
-
 /// Reads a document; a document without content gives the default.
-pub fn from_str<T: Default + for<'de> Deserialize<'de>>(text: &str) -> Result<T, Misfit> {
+pub fn from_str<T: Default + DeserializeOwned>(text: &str) -> Result<T, Misfit> {
     let root = read(text, 0).map_err(|unreadable| Misfit::Line(unreadable.line))?;
     let Some(node) = root.filter(|node| !node.is_null()) else { return Ok(T::default()) };
-    serde_path_to_error::deserialize(&node).map_err(|error| match (error.path(), error.inner()) {
-        (path, _) if path.iter().len() == 0 => Misfit::Whole,
-        (path, Misfit::Unquoted(_)) => Misfit::Unquoted(path.to_string()),
-        (path, _) => Misfit::Key(path.to_string()),
+    // A type takes a list for its fields.
+    if !matches!(node, Node::Map(..)) {
+        return Err(Misfit::Whole);
+    }
+    serde_path_to_error::deserialize(json(&node)?).map_err(|error| match error.path() {
+        path if path.iter().len() == 0 => Misfit::Whole,
+        path if is_unquoted(error.inner()) => Misfit::Unquoted(path.to_string()),
+        path => Misfit::Key(path.to_string()),
     })
 }
 
-// === impl Misfit ===
+/// True where text belongs, and a number or a truth value was found.
+fn is_unquoted(error: &serde_json::Error) -> bool {
+    let message = error.to_string();
+    let found =
+        ["boolean", "integer", "floating point"].iter().any(|it| message.starts_with(&format!("invalid type: {it}")));
+    found && message.contains("expected a string")
+}
 
-impl de::Error for Misfit {
-    fn custom<T: fmt::Display>(_: T) -> Self {
-        Self::Whole // the message may quote the value
+fn json(node: &Node) -> Result<Value, Misfit> {
+    match node {
+        Node::Scalar(scalar) => Ok(looks(scalar)),
+        Node::List(items, _) => items.iter().map(json).collect(),
+        Node::Map(entries, _) => {
+            let entry = |(key, value): &(Node, Node)| Ok((key.text().ok_or(Misfit::Whole)?.to_owned(), json(value)?));
+            let mut map: Map<_, _> = entries.iter().map(entry).collect::<Result<_, _>>()?;
+            map.retain(|_, value| !value.is_null());
+            Ok(map.into())
+        }
     }
 }
 
-// === impl Deserializer for Node ===
-
-impl<'de> Deserializer<'de> for &'de Node {
-    type Error = Misfit;
-
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
-        match self {
-            Node::Scalar(scalar) => untyped(scalar, visitor),
-            Node::List(..) => self.deserialize_seq(visitor),
-            Node::Map(..) => self.deserialize_map(visitor),
-        }
-    }
-
-    fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
-        let Node::Scalar(scalar) = self else { return Err(Misfit::Whole) };
-        match looks(scalar) {
-            ScalarType::Null => visitor.visit_borrowed_str(""),
-            ScalarType::Text if scalar.tag.as_deref() == Some("!!binary") => {
-                visitor.visit_string(binary(&scalar.text)?)
-            }
-            ScalarType::Text => visitor.visit_borrowed_str(&scalar.text),
-            ScalarType::Bool(_) | ScalarType::Whole(_) | ScalarType::Number(_) => Err(Misfit::Unquoted(String::new())),
-        }
-    }
-
-    fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
-        self.deserialize_str(visitor)
-    }
-
-    fn deserialize_identifier<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
-        self.deserialize_str(visitor)
-    }
-
-    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
-        let Node::Scalar(scalar) = self else { return Err(Misfit::Whole) };
-        match looks(scalar) {
-            ScalarType::Bool(value) => visitor.visit_bool(value),
-            ScalarType::Null => visitor.visit_bool(false),
-            ScalarType::Whole(_) | ScalarType::Number(_) | ScalarType::Text => Err(Misfit::Whole),
-        }
-    }
-
-    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
-        if self.is_null() { visitor.visit_none() } else { visitor.visit_some(self) }
-    }
-
-    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
-        match self {
-            Node::Map(..) => Err(Misfit::Whole),
-            Node::Scalar(_) if !self.is_null() => Err(Misfit::Whole),
-            Node::List(..) | Node::Scalar(_) => visitor.visit_seq(SeqDeserializer::new(self.items().iter())),
-        }
-    }
-
-    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
-        let entries = match self {
-            Node::Map(entries, _) => &**entries,
-            _ if self.is_null() => &[],
-            Node::List(..) | Node::Scalar(_) => return Err(Misfit::Whole),
-        };
-        // a key is text whatever it looks like, and may have been given again
-        let mut last: Vec<(&str, &Node)> = Vec::with_capacity(entries.len());
-        for (key, value) in entries {
-            let Some(key) = key.text() else { return Err(Misfit::Whole) };
-            match last.iter_mut().find(|(known, _)| *known == key) {
-                Some((_, earlier)) => *earlier = value,
-                None => last.push((key, value)),
-            }
-        }
-        visitor.visit_map(MapDeserializer::new(last.into_iter()))
-    }
-
-    fn deserialize_struct<V: Visitor<'de>>(
-        self,
-        _: &'static str,
-        _: &'static [&'static str],
-        visitor: V,
-    ) -> Result<V::Value, Misfit> {
-        self.deserialize_map(visitor)
-    }
-
-    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
-        visitor.visit_unit()
-    }
-
-    forward_to_deserialize_any! {
-        i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char bytes byte_buf unit unit_struct newtype_struct tuple tuple_struct enum
-    }
-}
-
-impl<'de> IntoDeserializer<'de, Misfit> for &'de Node {
-    type Deserializer = Self;
-
-    fn into_deserializer(self) -> Self {
-        self
-    }
-}
-
-/// Visits a scalar if no type is required.
-fn untyped<'de, V: Visitor<'de>>(scalar: &'de Scalar, visitor: V) -> Result<V::Value, Misfit> {
-    match looks(scalar) {
-        ScalarType::Null => visitor.visit_unit(),
-        ScalarType::Bool(value) => visitor.visit_bool(value),
-        ScalarType::Whole(whole) => visitor.visit_i64(whole),
-        ScalarType::Number(number) => visitor.visit_f64(number),
-        ScalarType::Text => visitor.visit_borrowed_str(&scalar.text),
-    }
-}
-
-/// Returns the type of a scalar by its looks, unless it is quoted or tagged: by YAML 1.1, which
-/// kubectl reads.
-fn looks(scalar: &Scalar) -> ScalarType {
+/// Returns a scalar by its looks, unless it is quoted or tagged: by YAML 1.1, which kubectl reads.
+fn looks(scalar: &Scalar) -> Value {
     let text = &*scalar.text;
+    if scalar.tag.as_deref() == Some("!!binary") {
+        // Nothing fits an object, so that the place is reported.
+        return binary(text).map_or_else(|| Map::new().into(), Value::from);
+    }
     if scalar.style != ScalarStyle::Plain || scalar.tag.is_some() {
-        return ScalarType::Text;
+        return text.into();
     }
     match text {
-        "" | "~" | "null" | "Null" | "NULL" => return ScalarType::Null,
-        "true" | "True" | "TRUE" | "yes" | "Yes" | "YES" | "on" | "On" | "ON" | "y" | "Y" => {
-            return ScalarType::Bool(true);
-        }
-        "false" | "False" | "FALSE" | "no" | "No" | "NO" | "off" | "Off" | "OFF" | "n" | "N" => {
-            return ScalarType::Bool(false);
-        }
-        _ if !text.starts_with(|first: char| first.is_ascii_digit() || "+-.".contains(first)) => {
-            return ScalarType::Text;
-        }
+        "" | "~" | "null" | "Null" | "NULL" => return Value::Null,
+        "true" | "True" | "TRUE" | "yes" | "Yes" | "YES" | "on" | "On" | "ON" | "y" | "Y" => return true.into(),
+        "false" | "False" | "FALSE" | "no" | "No" | "NO" | "off" | "Off" | "OFF" | "n" | "N" => return false.into(),
+        _ if !text.starts_with(|first: char| first.is_ascii_digit() || "+-.".contains(first)) => return text.into(),
         _ => {}
     }
-    let text = text.replace('_', "");
-    match (whole(&text), text.parse::<f64>()) {
-        (Some(whole), _) => ScalarType::Whole(whole),
-        // `inf` and `nan` are numbers to Rust, and words to YAML
-        (None, Ok(number)) if text.contains(|byte: char| byte.is_ascii_digit()) => ScalarType::Number(number),
-        (None, _) => ScalarType::Text,
-    }
+    let digits = text.replace('_', "");
+    // `inf` and `nan` are numbers to Rust, and words to YAML
+    let number = || digits.parse().ok().filter(|_| digits.contains(|byte: char| byte.is_ascii_digit()));
+    let number = whole(&digits).map(Number::from).or_else(|| Number::from_f64(number()?));
+    number.map_or_else(|| text.into(), Value::Number)
 }
 
 /// Reads a whole number in any base of YAML 1.1.
@@ -221,9 +109,9 @@ fn whole(text: &str) -> Option<i64> {
 }
 
 /// Reads the text in a `!!binary`.
-fn binary(text: &str) -> Result<String, Misfit> {
+fn binary(text: &str) -> Option<String> {
     let text: String = text.chars().filter(|byte| !byte.is_ascii_whitespace()).collect();
-    STANDARD.decode(text).ok().and_then(|bytes| String::from_utf8(bytes).ok()).ok_or(Misfit::Whole)
+    String::from_utf8(STANDARD.decode(text).ok()?).ok()
 }
 
 #[cfg(test)]
@@ -232,6 +120,8 @@ mod tests {
 
     use proptest::prelude::*;
     use serde_json::{Value, json};
+
+    use serde::Deserialize;
 
     use super::*;
 
@@ -258,12 +148,11 @@ mod tests {
 
     #[test]
     fn text_is_text_where_text_is_wanted() {
-        let read =
-            wanted("name: '123'\ninner: {text: !!str true}\nlist: ['1', a, 2020-01-01, ~, 1.2.3]\nmore: {1: [-x]}");
+        let read = wanted("name: '123'\ninner: {text: !!str true}\nlist: ['1', a, 2020-01-01, 1.2.3]\nmore: {1: [-x]}");
         let read = read.unwrap();
         assert_eq!(read.name, "123");
         assert_eq!(read.inner.text.as_deref(), Some("true"));
-        assert_eq!(read.list.unwrap(), ["1", "a", "2020-01-01", "", "1.2.3"]);
+        assert_eq!(read.list.unwrap(), ["1", "a", "2020-01-01", "1.2.3"]);
         assert_eq!(read.more["1"], ["-x"]);
     }
 
@@ -329,7 +218,6 @@ mod tests {
 
     fn json_value() -> impl Strategy<Value = Value> {
         let leaf = prop_oneof![
-            Just(Value::Null),
             any::<bool>().prop_map(Value::from),
             any::<i64>().prop_map(Value::from),
             "[ -~]{0,12}".prop_map(Value::from),
