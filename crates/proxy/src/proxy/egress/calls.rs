@@ -4,9 +4,9 @@
 //! Calls for others leave in clear, as they came.
 
 use std::future::ready;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, Weak};
 
 use futures_util::future::Either;
 use http::uri::{PathAndQuery, Scheme};
@@ -14,11 +14,10 @@ use http::{HeaderValue, Request, Uri, Version, header};
 
 use super::directory::{Directory, Fate, Inside};
 use super::head;
-use super::origins::{OriginGate, Way};
+use super::origins::Way;
 use super::reason::{EgressRefusal, Why};
 use super::target::{Host, Origin};
 use super::{CLEAR, EgressListener, NAME};
-use crate::lock;
 use crate::proxy::admission::PendingCall;
 use crate::proxy::gate::Gate;
 use crate::proxy::listener::{self, WireHandle};
@@ -42,18 +41,12 @@ struct CallConnection {
     entry: Entry,
     /// Set to take no more calls. HTTP/1.1 has a field for that.
     over: Arc<AtomicBool>,
-    last: LastGate,
 }
-
-/// The gate of a tunnel's last call, with the rules at that time. All calls of a tunnel are for one
-/// origin: under the same rules they go through the same gate.
-#[derive(Default)]
-struct LastGate(Mutex<(Weak<Directory>, Weak<OriginGate>)>);
 
 impl EgressListener {
     /// Serves the calls of a connection.
     pub(super) async fn serve_calls(self: &Arc<Self>, handle: &WireHandle, entry: Entry, http2: bool) {
-        let connection = Arc::new(CallConnection { entry, over: Arc::default(), last: LastGate::default() });
+        let connection = Arc::new(CallConnection { entry, over: Arc::default() });
         let egress = Arc::clone(self);
         let served = Arc::clone(&connection);
         let path = stack::path(Arc::clone(&self.responder), move |request| match &served.entry {
@@ -87,7 +80,7 @@ impl EgressListener {
         client: Option<&Arc<str>>,
         connection: &CallConnection,
     ) -> PendingAnswer {
-        let gate = match self.route(&request, &connection.entry, &connection.last) {
+        let gate = match self.route(&request, &connection.entry) {
             Ok(gate) => gate,
             Err(refused) => {
                 // The client would go on with a connection for a host that is no longer read. The
@@ -126,18 +119,13 @@ impl EgressListener {
     }
 
     /// Finds the gate for a call.
-    fn route<B>(&self, request: &Request<B>, entry: &Entry, last: &LastGate) -> Result<Arc<Gate>, EgressRefusal> {
+    fn route<B>(&self, request: &Request<B>, entry: &Entry) -> Result<Arc<Gate>, EgressRefusal> {
         let directory = self.directory();
         let origin = match entry {
             Entry::Proxy(_) => head::plain(request, None)?,
             Entry::Tunnel(inside, _) => {
                 head::plain(request, Some(inside))?;
-                if let Some(gate) = last.get(&directory).and_then(|last| self.origins.again(&last)) {
-                    return Ok(gate);
-                }
-                let found = self.origin_gate(&directory, directory.inside(inside)?, &inside.origin)?;
-                last.remember(&directory, &found);
-                return Ok(Arc::clone(&found.gate));
+                return self.gate(&directory, directory.inside(inside)?, &inside.origin);
             }
             Entry::Name => {
                 let origin = head::named(request)?;
@@ -155,7 +143,7 @@ impl EgressListener {
                 }
                 let section = &CLEAR.into();
                 let way = Way { section, origin, scheme: Scheme::HTTP, connect_to: None };
-                self.origins.meet(way, directory.egress.max_origins).map(|found| Arc::clone(&found.gate))
+                self.origins.meet(way, directory.egress.max_origins)
             }
         }
     }
@@ -168,35 +156,11 @@ impl EgressListener {
         section: &Arc<str>,
         origin: &Origin,
     ) -> Result<Arc<Gate>, EgressRefusal> {
-        self.origin_gate(directory, section, origin).map(|found| Arc::clone(&found.gate))
-    }
-
-    fn origin_gate(
-        &self,
-        directory: &Directory,
-        section: &Arc<str>,
-        origin: &Origin,
-    ) -> Result<Arc<OriginGate>, EgressRefusal> {
         let spec::Egress { ports, max_origins, .. } = &directory.egress;
         let port = if origin.port == 80 { ports.first().copied().unwrap_or(443) } else { origin.port };
         let connect_to = directory.hosts(section).and_then(|hosts| hosts.connect_to.get(&origin.name()));
         let connect_to = connect_to.map(String::as_str);
         self.origins.meet(Way { section, origin: origin.at(port), scheme: Scheme::HTTPS, connect_to }, *max_origins)
-    }
-}
-
-// === impl LastGate ===
-
-impl LastGate {
-    /// Returns the gate of the last call, if the rules are the same.
-    fn get(&self, directory: &Arc<Directory>) -> Option<Weak<OriginGate>> {
-        let last = lock(&self.0);
-        // A weak reference keeps its place in memory: no other rules can be there.
-        std::ptr::eq(last.0.as_ptr(), Arc::as_ptr(directory)).then(|| Weak::clone(&last.1))
-    }
-
-    fn remember(&self, directory: &Arc<Directory>, gate: &Arc<OriginGate>) {
-        *lock(&self.0) = (Arc::downgrade(directory), Arc::downgrade(gate));
     }
 }
 

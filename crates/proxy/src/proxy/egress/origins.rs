@@ -5,9 +5,7 @@
 //! never let through without its limits.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::uri::{Authority, Scheme};
@@ -39,16 +37,10 @@ type OriginGates = BTreeMap<(Arc<str>, Origin), KnownOrigin>;
 
 /// An origin with its gate.
 struct KnownOrigin {
-    gate: Arc<OriginGate>,
+    gate: Arc<Gate>,
+    used: Moment,
     /// The calls in the metrics: sent and refused.
     counted: (u64, u64),
-}
-
-/// The gate of an origin. A connection may remember it weakly, and so does not keep it.
-pub(super) struct OriginGate {
-    pub(super) gate: Arc<Gate>,
-    /// The moment of the last use in nanoseconds. It changes while the origins are locked.
-    used: AtomicU64,
 }
 
 /// The way to an origin.
@@ -69,12 +61,12 @@ impl Origins {
     }
 
     /// Returns the gate of an origin, and makes it if there are fewer than `most`.
-    pub(super) fn meet(&self, way: Way<'_>, most: usize) -> Result<Arc<OriginGate>, EgressRefusal> {
+    pub(super) fn meet(&self, way: Way<'_>, most: usize) -> Result<Arc<Gate>, EgressRefusal> {
         let mut known = lock(&self.known);
         let at = (Arc::clone(way.section), way.origin);
-        if let Some(KnownOrigin { gate, .. }) = known.get(&at) {
-            gate.touch(self.clock.now());
-            return Ok(Arc::clone(gate));
+        if let Some(known) = known.get_mut(&at) {
+            known.used = self.clock.now();
+            return Ok(Arc::clone(&known.gate));
         }
         if known.len() >= most && !self.drop_idle(&mut known, |_| true) {
             tracing::warn!(
@@ -90,24 +82,13 @@ impl Origins {
         let target = self.target(&at.1, way.scheme, way.connect_to)?;
         // The operator's own address is not judged.
         let dns = way.connect_to.map(|_| Dns { judge: None, ..section.dns() });
-        let gate = section.sibling(target, dns);
+        let gate = Arc::new(section.sibling(target, dns));
         if let Some(until) = section.own().driver.bypassed_until() {
             gate.own().driver.bypass(Some(until));
         }
         tracing::debug!(gate = &*at.0, host = %at.1, "an origin was met");
-        let used = AtomicU64::new(self.clock.now().as_nanos());
-        let gate = Arc::new(OriginGate { gate: Arc::new(gate), used });
-        known.insert(at, KnownOrigin { gate: Arc::clone(&gate), counted: (0, 0) });
+        known.insert(at, KnownOrigin { gate: Arc::clone(&gate), used: self.clock.now(), counted: (0, 0) });
         Ok(gate)
-    }
-
-    /// Returns a remembered gate; `None` if it was dropped since.
-    pub(super) fn again(&self, gate: &Weak<OriginGate>) -> Option<Arc<Gate>> {
-        // Locked, so that the origin is not dropped at the same moment.
-        let _known = lock(&self.known);
-        let found = gate.upgrade()?;
-        found.touch(self.clock.now());
-        Some(Arc::clone(&found.gate))
     }
 
     fn target(&self, origin: &Origin, scheme: Scheme, connect_to: Option<&str>) -> Result<Target, EgressRefusal> {
@@ -128,12 +109,10 @@ impl Origins {
     fn drop_idle(&self, known: &mut OriginGates, is_over: impl Fn(Duration) -> bool) -> bool {
         let now = self.clock.now();
         // Calls under way hold the gate.
-        let is_idle = |OriginGate { gate, used }: &OriginGate| {
-            let used = Moment::from_nanos(used.load(Relaxed));
-            is_over(now - used) && Arc::strong_count(gate) == 1 && gate.is_quiet()
+        let is_idle = |KnownOrigin { gate, used, .. }: &KnownOrigin| {
+            is_over(now - *used) && Arc::strong_count(gate) == 1 && gate.is_quiet()
         };
-        let idle = known.iter().filter(|(_, known)| is_idle(&known.gate));
-        let idle = idle.min_by_key(|(_, known)| known.gate.used.load(Relaxed));
+        let idle = known.iter().filter(|(_, known)| is_idle(known)).min_by_key(|(_, known)| known.used);
         let Some(at) = idle.map(|(at, _)| at.clone()) else { return false };
         if let Some(mut gone) = known.remove(&at) {
             self.count(&at, &mut gone);
@@ -160,7 +139,7 @@ impl Origins {
     fn count(&self, (section, origin): &(Arc<str>, Origin), known: &mut KnownOrigin) {
         let host = origin.host.to_string();
         let host = self.labels.value(&host);
-        let now = known.gate.gate.own().tally.counts();
+        let now = known.gate.own().tally.counts();
         for (decision, now, before) in [("go", now.0, known.counted.0), ("refuse", now.1, known.counted.1)] {
             table::EGRESS_CALLS.counter(&[section, host, decision]).increment(now.saturating_sub(before));
         }
@@ -171,7 +150,7 @@ impl Origins {
     pub(super) fn of(&self, section: &str) -> Vec<(Origin, Arc<Gate>)> {
         let known = lock(&self.known);
         let of = known.iter().filter(|((name, _), _)| **name == *section);
-        of.map(|((_, origin), known)| (origin.clone(), Arc::clone(&known.gate.gate))).collect()
+        of.map(|((_, origin), known)| (origin.clone(), Arc::clone(&known.gate))).collect()
     }
 
     pub(super) fn len(&self) -> usize {
@@ -180,14 +159,5 @@ impl Origins {
 
     pub(super) fn sections(&self) -> impl Iterator<Item = &Arc<Gate>> {
         self.sections.values()
-    }
-}
-
-// === impl OriginGate ===
-
-impl OriginGate {
-    /// Notes a use.
-    fn touch(&self, now: Moment) {
-        self.used.store(now.as_nanos(), Relaxed);
     }
 }
