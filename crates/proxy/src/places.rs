@@ -9,17 +9,15 @@ mod descriptors;
 mod warnings;
 
 use std::collections::BTreeMap;
-use std::future::poll_fn;
 use std::io;
 use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
-use std::task::Poll;
 use std::time::Duration;
 
-use futures_util::task::AtomicWaker;
 use slab::Slab;
 use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
 pub use self::descriptors::{bound_by_descriptors, few};
 pub(crate) use self::warnings::Warnings;
@@ -55,7 +53,7 @@ struct DoorPlaces {
 /// An idle connection.
 #[derive(Debug)]
 struct IdleConnection {
-    seat: Arc<Seat>,
+    lost: CancellationToken,
     /// The end of its protection: its last answer is on its way.
     until: Moment,
 }
@@ -75,7 +73,8 @@ pub struct Door {
 #[derive(Debug)]
 pub struct Place {
     door: Arc<Door>,
-    seat: Arc<Seat>,
+    /// Cancelled when the place is given to another connection.
+    lost: CancellationToken,
     hold: Mutex<Hold>,
     /// A request has come.
     has_spoken: AtomicBool,
@@ -85,12 +84,6 @@ pub struct Place {
 struct Hold {
     busy: usize,
     stamp: u64,
-}
-
-#[derive(Debug, Default)]
-struct Seat {
-    is_lost: AtomicBool,
-    task: AtomicWaker,
 }
 
 /// Keeps a connection from counting as idle, and for a while after that.
@@ -113,11 +106,10 @@ impl PoolPlaces {
     fn close_idlest(&mut self, door: usize, now: Moment) -> bool {
         let Some(row) = self.doors.get_mut(door) else { return false };
         let Some(stamp) = row.idlest(now) else { return false };
-        let Some(IdleConnection { seat, .. }) = row.idle.remove(&stamp) else { return false };
+        let Some(IdleConnection { lost, .. }) = row.idle.remove(&stamp) else { return false };
         row.taken -= 1;
         self.taken -= 1;
-        seat.is_lost.store(true, Release);
-        seat.task.wake();
+        lost.cancel();
         true
     }
 
@@ -146,10 +138,10 @@ impl PoolPlaces {
     }
 
     /// Makes a connection the most recently idle one of its door.
-    fn rest(&mut self, door: usize, seat: &Arc<Seat>, until: Moment) -> u64 {
+    fn rest(&mut self, door: usize, lost: &CancellationToken, until: Moment) -> u64 {
         self.stamps += 1;
         if let Some(row) = self.doors.get_mut(door) {
-            row.idle.insert(self.stamps, IdleConnection { seat: Arc::clone(seat), until });
+            row.idle.insert(self.stamps, IdleConnection { lost: lost.clone(), until });
         }
         self.stamps
     }
@@ -245,8 +237,8 @@ impl Door {
         }
         state.doors.get_mut(self.row)?.taken += 1;
         state.taken += 1;
-        let seat = Arc::default();
-        let stamp = state.rest(self.row, &seat, now);
+        let lost = CancellationToken::new();
+        let stamp = state.rest(self.row, &lost, now);
         drop(state);
         if closed && self.may_warn("full") {
             tracing::warn!(
@@ -255,7 +247,7 @@ impl Door {
             );
         }
         let hold = Mutex::new(Hold { busy: 0, stamp });
-        Some(Arc::new(Place { door: Arc::clone(self), seat, hold, has_spoken: AtomicBool::new(false) }))
+        Some(Arc::new(Place { door: Arc::clone(self), lost, hold, has_spoken: AtomicBool::new(false) }))
     }
 
     /// True if its own `most` places are taken, rather than those of the process.
@@ -291,14 +283,7 @@ impl Place {
 
     /// Returns when the connection is to be closed for another one.
     pub async fn lost(&self) {
-        poll_fn(|cx| {
-            if self.is_lost() {
-                return Poll::Ready(());
-            }
-            self.seat.task.register(cx.waker());
-            if self.is_lost() { Poll::Ready(()) } else { Poll::Pending }
-        })
-        .await;
+        self.lost.cancelled().await;
     }
 
     /// Returns when the connection is to be closed: for another one, or because no whole head came
@@ -318,7 +303,7 @@ impl Place {
 
     /// Returns true if the place was given to another connection.
     pub fn is_lost(&self) -> bool {
-        self.seat.is_lost.load(Acquire)
+        self.lost.is_cancelled()
     }
 
     /// Takes the connection from the idle ones, and puts it back as the last if it is not busy. It
@@ -331,7 +316,7 @@ impl Place {
         if !self.is_lost() {
             state.wake_up(self.door.row, hold.stamp);
             if hold.busy == 0 {
-                hold.stamp = state.rest(self.door.row, &self.seat, until);
+                hold.stamp = state.rest(self.door.row, &self.lost, until);
                 drop(state);
                 self.door.pool.room.notify_waiters();
             }
@@ -343,7 +328,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         let hold = self.hold.get_mut().unwrap_or_else(PoisonError::into_inner);
         let mut state = lock(&self.door.pool.state);
-        if !self.seat.is_lost.load(Acquire) {
+        if !self.lost.is_cancelled() {
             state.wake_up(self.door.row, hold.stamp);
             state.taken -= 1;
             if let Some(row) = state.doors.get_mut(self.door.row) {
