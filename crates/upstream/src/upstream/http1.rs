@@ -131,12 +131,7 @@ impl AsyncWrite for CountedSocket {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match bufs {
-            // As most requests come: one piece, sent as such, costs the system less than a list of
-            // one.
-            [piece] => self.poll_write(cx, piece),
-            bufs => self.write(cx, |socket, cx| socket.poll_write_vectored(cx, bufs)),
-        }
+        self.write(cx, |socket, cx| socket.poll_write_vectored(cx, bufs))
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -61,12 +61,6 @@ impl Head {
         Ok(Self { method, headers, extensions, target: path, authority, host, splits_cookies })
     }
 
-    /// Drops the case of field names. HTTP/2 has no upper case, so this need not be copied for each
-    /// try.
-    pub(super) fn forget_case(&mut self) {
-        self.extensions.clear();
-    }
-
     /// True if the client declared its body's length.
     pub(super) fn declares_length(&self) -> bool {
         self.headers.contains_key(CONTENT_LENGTH)

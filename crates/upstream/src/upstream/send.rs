@@ -76,11 +76,8 @@ impl Upstream {
         let (parts, body) = request.into_parts();
         let links = self.links(settings, &parts).map(Box::new);
         let head = Head::new(parts, &self.inner.target, &settings.host, None);
-        let mut head = head.map_err(|error| SendError::Unsent(Arc::new(error)))?;
+        let head = head.map_err(|error| SendError::Unsent(Arc::new(error)))?;
         let StreamLease { pool, stream } = lease;
-        if matches!(stream, Stream::Http2 { .. }) {
-            head.forget_case();
-        }
         Ok(Attempt { pool, stream: Some(stream), head, body, links })
     }
 

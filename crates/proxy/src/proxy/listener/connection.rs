@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use hyper::server::conn::http1::{self, UpgradeableConnection};
 use hyper::server::conn::http2;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio_util::sync::CancellationToken;
 
 use super::Server;
@@ -118,7 +118,7 @@ async fn idle(handle: &WireHandle) {
 async fn serve_http2(handle: &WireHandle, calls: Calls, closing: impl Future<Output = ()>) -> hyper::Result<()> {
     let (stream, cork) = CorkedStream::new(Wire::unscanned(handle));
     let connection = pin!(CorkedConnection::new(
-        http2::Builder::new(BoxingExecutor)
+        http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
             .max_concurrent_streams(STREAMS)
             .initial_stream_window_size(STREAM_WINDOW)
@@ -132,17 +132,6 @@ async fn serve_http2(handle: &WireHandle, calls: Calls, closing: impl Future<Out
         cork
     ));
     until_closing(connection, closing, |connection| connection.connection().graceful_shutdown()).await
-}
-
-/// Spawns the calls of an HTTP/2 connection. Each is boxed first: it would be moved several times
-/// until it runs, and once more when it ends.
-#[derive(Clone, Copy)]
-struct BoxingExecutor;
-
-impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for BoxingExecutor {
-    fn execute(&self, future: F) {
-        tokio::spawn(Box::pin(future));
-    }
 }
 
 /// Serves a connection to its end, and has it say goodbye when the gate closes.
