@@ -11,7 +11,6 @@ mod fault;
 mod health;
 mod link;
 mod memory;
-mod primaries;
 mod probe;
 mod receive_limit;
 mod script;

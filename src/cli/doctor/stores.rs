@@ -67,11 +67,6 @@ fn of_probe(about: &str, probed: &ProbeReport, store: &Store) -> Vec<Finding> {
         _ => String::new(),
     };
     let mut findings = vec![Finding::fine(about, format!("answers in {took}{way}, and runs the script{place}"))];
-    if !probed.others.is_empty() {
-        let advice = "lead all gates to one primary, by its own address, its sentinels, or as a cluster: each grants \
-                      the whole rate; servers that all take writes are not supported";
-        findings.push(Finding::wrong(about, second_primary(probed), advice));
-    }
     if probed.took > SLOW {
         let advice = "calls wait for it only while tokens are short; a store nearer by makes those waits shorter";
         findings.push(Finding::note(about, format!("takes {took} to answer"), advice));
@@ -94,15 +89,6 @@ fn of_probe(about: &str, probed: &ProbeReport, store: &Store) -> Vec<Finding> {
         findings.push(Finding::note(about, format!("gates have different limits for {bucket}"), advice));
     }
     findings
-}
-
-/// Describes other active servers.
-fn second_primary(probed: &ProbeReport) -> String {
-    let list = |all: &[Endpoint]| all.iter().map(Endpoint::to_string).collect::<Vec<_>>().join(", ");
-    if probed.others.iter().all(|other| probed.at.contains(other)) {
-        return format!("{} leads to more than one server that takes questions", list(&probed.others));
-    }
-    format!("{} takes questions, and so does {}", list(&probed.at), list(&probed.others))
 }
 
 /// The least reported time of an answer.

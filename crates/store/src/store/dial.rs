@@ -1,6 +1,5 @@
 //! Dials a store: from its address to a connection with an accepted password.
 
-use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -60,12 +59,6 @@ impl Dialer {
     /// Connects to one of the store's servers, within the timeout.
     pub(super) async fn dial_at(&self, at: &Endpoint) -> Result<StoreConnection, Fault> {
         self.in_time(self.connect(at, (&*at.host, at.port), self.login())).await
-    }
-
-    /// Connects to one of the addresses behind the name of a server, within the timeout.
-    pub(super) async fn dial_address(&self, name: &Endpoint, to: SocketAddr) -> Result<StoreConnection, Fault> {
-        let connection = self.in_time(self.connect(name, to, self.login())).await?;
-        Ok(StoreConnection { at: Some(Endpoint { host: to.ip().to_string(), port: to.port() }), ..connection })
     }
 
     /// Connects to a sentinel, within the timeout.

@@ -31,8 +31,6 @@ pub struct ProbeReport {
     pub evicts: Option<String>,
     /// The servers of the buckets; empty for a Unix socket.
     pub at: Vec<Endpoint>,
-    /// The other primaries for the same buckets.
-    pub others: Vec<Endpoint>,
 }
 
 /// The fault of a store, and its remedy.
@@ -68,10 +66,9 @@ impl PreparedStore {
         let asker = Asker { prefix: &store.prefix, label: "doctor" };
         let ask = ask(&name);
         asker.ask(&redis, &ask).await?;
-        let others = self.0.other_primaries(&redis, asker, &ask).await;
         let began = self.0.clock.now();
         asker.ask(&redis, &Ask { leave: true, ..ask }).await?;
-        let mut probed = ProbeReport { took: self.0.clock.now() - began, others, ..ProbeReport::default() };
+        let mut probed = ProbeReport { took: self.0.clock.now() - began, ..ProbeReport::default() };
         asker.forget(&redis, &name).await?;
         let (seconds, micros) = redis.query::<(u64, u32)>(&name, &redis::cmd("TIME")).await?;
         let theirs = Duration::new(seconds, 0) + Duration::from_micros(micros.into());

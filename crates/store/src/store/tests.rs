@@ -24,7 +24,6 @@ use self::servers::Servers;
 mod agree;
 mod faults;
 mod places;
-mod primaries;
 mod tls;
 
 /// A server of a test. It ends with the test.
