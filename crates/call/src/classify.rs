@@ -1,4 +1,4 @@
-//! Ordered rules: a call gets its class, flow and key.
+//! Ordered rules giving a call its class, flow and key.
 //!
 //! Rules are tried in order; the first match wins. A call with an ambiguous path goes to the
 //! strictest class of the gate; on an `http` gate to the strictest class that the call could have
@@ -49,17 +49,18 @@ pub use self::salt::Salt;
 pub struct Rules {
     /// The kind of API.
     pub kind: ApiKind,
-    /// The division into flows.
+    /// What divides a class into flows.
     pub fair_by: FairBy,
     splits: CallerSplits,
-    /// True if only writes with a [serial](Words::serial) object go alone.
+    /// True if only writes to an object the provider changes [one at a time](Words::serial) go
+    /// one at a time.
     only_serial_writes: bool,
     dialect: Dialect,
     classes: Vec<Traits>,
-    /// The configured keys, by class.
+    /// The keys configured for each class (`key = [...]`).
     keys: Vec<Option<KeyParts>>,
     rules: Vec<(ClassId, matcher::CompiledRule)>,
-    /// The rules to try, if there are many.
+    /// Finds the rules to try, if there are many.
     index: Option<Index>,
     strictest: ClassId,
 }
@@ -74,26 +75,26 @@ words! {
     }
 }
 
-/// The properties of a class, for the classifier; by [`ClassId`].
+/// What the classifier needs to know of a class; indexed by [`ClassId`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Traits {
-    /// True if its lane is exempt: its calls have no keys, and connections of their own.
+    /// True for an exempt class: its calls have no keys, and connections of their own.
     pub exempt: bool,
-    /// True if its calls need keys, to remember failures or to send writes one at a time.
+    /// True if calls of the class need keys, to remember failures or to send writes one at a time.
     pub remembers: bool,
-    /// Its rank for calls with an ambiguous path, by lane, then by rate. The highest rank gets them,
-    /// exempt classes aside.
+    /// How strict the class is compared to others, by lane, then by rate. A call with an ambiguous
+    /// path goes to the strictest, exempt classes aside.
     pub strictness: u16,
-    /// The cost of its calls.
+    /// How the cost of a call is determined.
     pub cost: CostBy,
 }
 
-/// One rule.
+/// A rule: a class, and the calls belonging to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// The class of its calls.
+    /// The class of calls matched by the rule.
     pub class: ClassId,
-    /// Its calls.
+    /// The conditions that a call must fulfil.
     pub matching: RuleMatch,
 }
 
@@ -102,42 +103,45 @@ pub struct Rule {
 pub struct ClassifiedCall {
     /// The request.
     pub call: Call,
-    /// Its class.
+    /// The class of the call.
     pub class: ClassId,
-    /// The identity of its flow.
+    /// The hash of the call's flow.
     pub flow: u64,
-    /// The salted hash of the credential, account or action for split limits; 0 without a split.
+    /// The salted hash of the credential, account or action that limits are split by; 0 if they are
+    /// not.
     pub credential: u64,
     /// Its quota, as far as its head tells.
     pub quota: QuotaHint,
     /// The name of its client, if the gate knows its clients.
     pub client: Option<Arc<str>>,
-    /// The call in its provider's terms, on a gate with a dialect.
+    /// The call in its cloud provider's terms (service, region, action), if the gate is configured
+    /// for a provider.
     pub words: Option<Box<Words>>,
-    /// Its tokens, before the limits of its class.
+    /// The call's cost in tokens, before the bounds of its class.
     pub cost: u16,
-    /// The form of an error for its sender, if it is not the gate's usual one.
+    /// The format of errors the call's sender expects, if it is not the gate's usual one.
     pub form: Option<Form>,
-    /// True for a write that goes one at a time, on a gate with that.
+    /// True for a write, on a gate where writes of a key go one at a time.
     pub goes_alone: bool,
-    /// Its key, as far as the request head tells.
+    /// The call's key, as far as the request head tells.
     pub key: KeySource,
-    /// True if the key is of one object (or path), and ends with it.
+    /// True if the key is of one object (or path), so that removing the object forgets its
+    /// failures.
     pub key_is_of_object: bool,
-    /// The group of connections for it.
+    /// The group of connections the call uses.
     pub group: Group,
     /// True if its class is exempt.
     pub exempt: bool,
     fair: FlowParty,
-    /// The name of a configured key, made now because its parts are gone later.
+    /// The readable name of a configured key, made now because its parts are gone later.
     label: Option<Box<str>>,
 }
 
-/// The party of a flow.
+/// The owner of a flow: a credential, account or client.
 #[derive(Clone, Copy, Debug)]
 struct FlowParty {
     by: FairBy,
-    /// The hash of the credential, account or client; 0 if flows are named otherwise.
+    /// The hash of the credential, account or client; 0 if flows are not divided by these.
     identity: u64,
 }
 
@@ -145,7 +149,7 @@ struct FlowParty {
 
 impl Rules {
     /// Creates rules over `classes`, in order. A call without a matching rule belongs to the last
-    /// class, so there must be one.
+    /// class, so there must be at least one.
     pub fn new(kind: ApiKind, fair_by: FairBy, classes: Vec<Traits>, rules: Vec<Rule>) -> Self {
         let rules: Vec<_> =
             rules.into_iter().map(|rule| (rule.class, matcher::CompiledRule::new(rule.matching))).collect();
@@ -165,25 +169,24 @@ impl Rules {
         }
     }
 
-    /// Returns the same rules for calls in a provider's dialect.
+    /// Sets the cloud provider whose terms are read from calls.
     pub fn with_dialect(self, dialect: Dialect) -> Self {
         Self { dialect, ..self }
     }
 
-    /// Returns the same rules with limits and failures split among callers.
+    /// Sets how limits and failures are split among callers.
     pub fn with_splits(self, splits: CallerSplits) -> Self {
         let of_gate = splits.of_gate.or_else(|| self.fair_by.identity());
         Self { splits: CallerSplits { of_gate, ..splits }, ..self }
     }
 
-    /// Returns the same rules, with only serial writes one at a time: changes to one zone of Route
-    /// 53.
+    /// Sets whether only writes to an object the provider changes one at a time go one at a
+    /// time (a zone of Route 53).
     pub fn with_only_serial_writes(self, only_serial_writes: bool) -> Self {
         Self { only_serial_writes, ..self }
     }
 
-    /// Returns the same rules with configured keys, by class; `None` leaves the key to the kind of
-    /// API.
+    /// Sets the configured keys, by class; `None` leaves the key to the kind of API.
     pub fn with_keys(self, keys: Vec<Option<KeyParts>>) -> Self {
         Self { keys, ..self }
     }
@@ -204,25 +207,27 @@ impl Rules {
         Self::new(kind, FairBy::Resource, vec![UNKNOWN], Vec::new())
     }
 
-    /// True if the rules of a class read more than the log of calls has: names, paths, headers or the
-    /// query.
+    /// Returns true if the rules of a class read more than the call log contains: names, paths,
+    /// headers or the query.
     pub fn looks_past_the_log(&self, class: ClassId) -> bool {
         self.rules.iter().any(|(of, compiled)| *of == class && compiled.looks_past_the_log())
     }
 
-    /// True if calls are read in a provider's terms.
+    /// Returns true if calls are read in a cloud provider's terms.
     pub fn speaks_a_dialect(&self) -> bool {
         self.dialect != Dialect::Plain
     }
 
-    /// True if the beginning of a request's body may tell its action, so that it is worth a wait.
+    /// Returns true if the beginning of a request's body may name its action, so that it should be
+    /// read first.
     pub fn wants_body(&self, head: &Head<'_>) -> bool {
         let reads_graphql = |traits: &Traits| traits.cost == CostBy::Read(CostReader::Graphql);
         let is_graphql = || self.dialect.is_graphql(head) && self.classes.iter().any(reads_graphql);
         self.speaks_a_dialect() && (self.dialect.wants_body(head) || is_graphql())
     }
 
-    /// Classifies a request by its head. Identities are comparable only under one `hasher`.
+    /// Classifies a request by its head. Flow and key numbers are comparable only under one
+    /// `hasher`.
     pub fn classify(&self, method: &Method, uri: &Uri, headers: &HeaderMap, hasher: &Salt) -> ClassifiedCall {
         self.classify_with(&Head { method, uri, headers }, &[], hasher)
     }
@@ -328,8 +333,8 @@ impl Rules {
         found.map_or_else(|| last(&self.classes), |(class, _)| *class)
     }
 
-    /// Returns the strictest possible class of the call with any path; an exempt one only if there is
-    /// no other.
+    /// Returns the strictest class the call could have with any path; an exempt one only if
+    /// there is no other.
     fn strictest_whatever_the_path(&self, subject: &Subject<'_>) -> ClassId {
         let mut strictest = None;
         for (class, compiled) in &self.rules {
@@ -345,7 +350,7 @@ impl Rules {
         strictest.map_or(last, |class| self.stricter(class, last))
     }
 
-    /// Returns the class with the higher rank; an exempt one has none.
+    /// Returns the stricter of two classes; an exempt one is never stricter.
     fn stricter(&self, one: ClassId, other: ClassId) -> ClassId {
         let rank = |class| {
             let traits = self.traits(class);
@@ -359,12 +364,12 @@ impl Rules {
     }
 }
 
-/// True if a call changes nothing, by its provider's terms if it has any.
+/// Returns true if a call changes nothing, by its provider's terms if it has any.
 fn reads(call: &Call, words: Option<&Words>) -> bool {
     words.map_or_else(|| call.verb.is_read(), |words| words.reads)
 }
 
-/// Returns the class with the highest rank that is not exempt; the last if all are exempt.
+/// Returns the strictest class that is not exempt; the last if all are exempt.
 fn strictest(classes: &[Traits]) -> ClassId {
     let ranked = classes.iter().zip(0_u16..).filter(|(traits, _)| !traits.exempt);
     ranked.max_by_key(|(traits, _)| traits.strictness).map_or_else(|| last(classes), |(_, id)| ClassId(id))
@@ -374,7 +379,7 @@ fn last(classes: &[Traits]) -> ClassId {
     ClassId(u16::try_from(classes.len().saturating_sub(1)).unwrap_or(u16::MAX))
 }
 
-/// The properties of an unknown class: no privilege.
+/// What is assumed of an unknown class: no privilege.
 const UNKNOWN: Traits = Traits { exempt: false, remembers: true, strictness: 0, cost: CostBy::Number(1) };
 
 #[cfg(test)]

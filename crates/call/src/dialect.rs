@@ -1,8 +1,8 @@
-//! The providers' terms for a call, and their forms of a refusal.
+//! Cloud providers' terms for a call, and their formats of an error.
 //!
-//! A dialect reads service, region, account, action, and whether a request reads. What a request
-//! does not name is empty. These words match, split and name calls; none of them is sent. Sources:
-//! the providers' references, and requests of their SDKs (docs/external-apis.md).
+//! A dialect reads service, region, account, action, and whether a request changes anything. What a
+//! request does not name is empty. These words match, split and name calls; none of them is sent.
+//! Sources: the providers' references, and requests of their SDKs (docs/external-apis.md).
 
 mod account;
 mod aws;
@@ -27,9 +27,9 @@ pub use self::identity::{TokenBody, signing_key_id};
 pub use self::refusal::{Denial, DenialResponse, Form};
 
 words! {
-    /// The provider of a gate's API.
+    /// The cloud provider of an API, so that its calls are read in the provider's terms.
     pub enum Dialect {
-        /// Plain HTTP: method and path.
+        /// No provider: calls are read by method and path.
         Plain = "plain",
         /// Amazon Web Services, and APIs with the same signatures.
         Aws = "aws",
@@ -42,45 +42,47 @@ words! {
     }
 }
 
-/// The head of a request.
+/// The head of a request, as read for a cloud provider's terms.
 #[derive(Clone, Copy, Debug)]
 pub struct Head<'a> {
-    /// Its method.
+    /// The method of the request.
     pub method: &'a Method,
-    /// Its target.
+    /// The target of the request.
     pub uri: &'a Uri,
-    /// Its header fields, with Host.
+    /// The headers of the request, with Host.
     pub headers: &'a HeaderMap,
 }
 
-/// A call in its provider's terms.
+/// A call in its cloud provider's terms.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Words {
     /// The service, as the provider names it: `ec2`, `microsoft.compute`, `compute`, `core`.
     pub service: String,
-    /// The region, or empty.
+    /// The region; empty if there is none.
     pub region: String,
-    /// The account of the call's quota. It may name a customer: do not show it by default.
+    /// The account behind the quota that the call uses. It may name a customer: do not show it by default.
     pub account: String,
-    /// The action: `DescribeInstances`, `writes/virtualmachines`, `instances.insert`.
+    /// The action, such as `DescribeInstances`, `writes/virtualmachines`, `instances.insert`.
     pub action: String,
     /// True if the call changes nothing.
     pub reads: bool,
-    /// True for a listing of everything (no filter, page or identifier): EC2 counts it apart.
+    /// True if the call lists everything (no filter, page or identifier), which EC2 counts
+    /// separately.
     pub unfiltered: bool,
     /// True if the client's SDK marks the call as a retry.
     pub is_retry: bool,
-    /// True if the upstream holds the call until something happens. Such a call holds no slot.
+    /// True if the upstream answers only when something happens (a long poll). Such a call does not
+    /// count as in flight.
     pub waits_upstream: bool,
-    /// The number of instances in a call to EC2; 0 if it names none.
+    /// The number of instances named in a call to EC2; 0 if it names none.
     pub instances: u16,
-    /// The object of a change, if the provider takes its changes one at a time; else empty.
+    /// The object being changed, if the provider takes its changes one at a time; otherwise empty.
     pub serial: String,
     /// True for a gRPC call.
     pub is_grpc: bool,
 }
 
-/// The bytes of a body to search for an action.
+/// How many bytes of a body are searched for an action.
 pub const LONGEST_FORM: usize = 8 * 1024;
 /// The longest body to search, by its declared length: forms with actions are small.
 pub const LARGEST_FORM: u64 = 64 * 1024;
@@ -88,19 +90,20 @@ pub const LARGEST_FORM: u64 = 64 * 1024;
 // === impl Dialect ===
 
 impl Dialect {
-    /// True if the beginning of the body may name the action: a form to an AWS service.
+    /// Returns true if the beginning of the body may name the action, as in a form to an AWS
+    /// service.
     pub fn wants_body(self, head: &Head<'_>) -> bool {
         self == Self::Aws && !self.is_grpc(head) && aws::wants_body(head)
     }
 
-    /// True for a gRPC call. Azure and GitHub have none. A call with AWS's signature is not one,
-    /// whatever its media type: S3 takes any.
+    /// Returns true for a gRPC call. Azure and GitHub have none. A call with AWS's signature is not
+    /// one, whatever its media type: S3 takes any.
     fn is_grpc(self, head: &Head<'_>) -> bool {
         // The signature last: it costs most.
         grpc::is(head) && (self == Self::Google || self == Self::Aws && aws::scope(head).is_none())
     }
 
-    /// True for a GraphQL call. Its body tells a mutation from a query.
+    /// Returns true for a GraphQL call; its body tells a mutation from a query.
     pub fn is_graphql(self, head: &Head<'_>) -> bool {
         self == Self::Github && head.method == Method::POST && github::is_graphql(head)
     }
@@ -120,7 +123,7 @@ impl Dialect {
         }
     }
 
-    /// Returns the form of a refusal for the sender of a call; `None` for plain HTTP.
+    /// Returns the format of errors for a call's sender; `None` for plain HTTP.
     pub fn form(self, head: &Head<'_>, words: &Words) -> Option<Form> {
         match self {
             Self::Plain => None,
@@ -132,8 +135,8 @@ impl Dialect {
         }
     }
 
-    /// Returns the part of its account's quota for a call: AWS counts by service and region, Azure by
-    /// kind of operation, Google by service, GitHub by resource.
+    /// Returns what a provider counts a call under within its account's quota: AWS counts by
+    /// service and region, Azure by kind of operation, Google by service, GitHub by resource.
     pub fn quota(self, words: &Words) -> [&str; 2] {
         match self {
             Self::Plain => [""; 2],
@@ -163,14 +166,14 @@ impl Dialect {
 // === impl Words ===
 
 impl Words {
-    /// True for a gRPC health check: a client's load balancing depends on it.
+    /// Returns true for a gRPC health check, on which a client's load balancing depends.
     pub fn is_health_check(&self) -> bool {
         let is_of_health = self.is_grpc && self.service == "grpc.health.v1.Health";
         is_of_health && matches!(&*self.action, "Check" | "List" | "Watch")
     }
 }
 
-/// Without the account: it may name a customer.
+/// Writes the service, region and action, but not the account, as it may name a customer.
 impl fmt::Display for Words {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { service, region, action, .. } = self;
@@ -183,7 +186,7 @@ impl fmt::Display for Words {
     }
 }
 
-/// True for a method without changes.
+/// Returns true for a method that changes nothing.
 fn is_read(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
 }
@@ -209,7 +212,7 @@ fn media_type(headers: &HeaderMap) -> &str {
     value.split(';').next().unwrap_or_default().trim()
 }
 
-/// True for a body of fields by name.
+/// Returns true for a body of form fields.
 fn is_form(headers: &HeaderMap) -> bool {
     media_type(headers).eq_ignore_ascii_case("application/x-www-form-urlencoded")
 }

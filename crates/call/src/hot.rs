@@ -1,9 +1,9 @@
-//! Hot objects, called too often or in vain, with their callers and the kind of loop.
+//! Hot objects, called too often or in vain, with their callers and what kind of loop it is.
 //!
-//! Pure, as the limiter is: the time is an argument, and news for the log are returned. A [`Sketch`]
-//! counts the calls of each object in bounded memory. [`Loops`] watches those that it finds too often,
-//! and finds the kind of loop. Objects are numbers here (salted hashes); only the few that are
-//! watched have names.
+//! This does no I/O, as the limiter: the time is an argument, and what is to be logged is returned.
+//! A [`Sketch`] counts the calls of each object in bounded memory. [`Loops`] records the calls of
+//! those called too often, and determines the kind of loop. Objects are numbers here (salted
+//! hashes); only those in a loop have names.
 
 // In the path of a call nothing may panic: every exception states its reason.
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unreachable))]

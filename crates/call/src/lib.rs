@@ -1,4 +1,4 @@
-//! How tidegate reads a call to an API, and its answer.
+//! Reads what a call to an API means, and what its response means.
 //!
 //! [`api`] reads a request as the API reads it, and what its response means. [`dialect`] reads a
 //! cloud provider's request. [`classify`] gives a call its class, flow and key. [`hot`] finds

@@ -1,7 +1,7 @@
 //! Server-side apply: kube-apiserver answers 500 to a patch against its kind's schema.
 //!
 //! See kubernetes/kubernetes#139253 and #122480; the message is from `structuredmerge.go` of
-//! apimachinery. As a failure it would delay the corrected patch and the DELETE as well.
+//! apimachinery. Counted as a failure, it would also delay the corrected patch and the DELETE.
 
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, StatusCode};
@@ -9,19 +9,19 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use super::Call;
 use super::signals::Response;
 
-/// True if a PATCH with this head is a server-side apply, in YAML (or JSON) or CBOR.
+/// Returns true if a PATCH with this head is a server-side apply, in YAML (or JSON) or CBOR.
 pub fn is_apply(headers: &HeaderMap) -> bool {
     let kind = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
     kind.and_then(|kind| kind.get(..TYPE.len())).is_some_and(|kind| kind.eq_ignore_ascii_case(TYPE))
 }
 
-/// True if the response's body may tell that the patch was wrong.
+/// Returns true if the response's body may say that the patch was wrong.
 pub(super) fn wants_body(call: &Call, status: StatusCode) -> bool {
     call.is_apply && status == StatusCode::INTERNAL_SERVER_ERROR
 }
 
-/// True if the response tells that the patch was wrong. The Status may be JSON, protobuf or CBOR, with
-/// the same message in each.
+/// Returns true if the response says that the patch was wrong. The Status may be JSON, protobuf or
+/// CBOR, with the same message in each.
 pub(super) fn is_wrong(call: &Call, response: &Response<'_>) -> bool {
     wants_body(call, response.status) && says_wrong(response.body)
 }
@@ -34,7 +34,7 @@ fn says_wrong(body: &[u8]) -> bool {
 
 const TYPE: &[u8] = b"application/apply-patch+";
 const MESSAGE: &[u8] = b"failed to create typed patch object";
-/// The text before a cited error: `other: error`, or the error in quotes inside JSON.
+/// The text before a quoted error: `other: error`, or the error in quotes inside JSON.
 const CITED: [&[u8]; 2] = [b": ", b"\\\""];
 
 #[cfg(test)]

@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::path::ESCAPED_SLASH;
 
 words! {
-    /// The verb of a call, in the words of kube-apiserver and RBAC. External APIs use the nearest:
-    /// GET and HEAD are `Get`, POST `Create`, PUT `Update`.
+    /// The verb of a call, in the words of kube-apiserver and RBAC. For external APIs the nearest
+    /// is used: GET and HEAD are `Get`, POST `Create`, PUT `Update`.
     #[derive(Default)]
     pub enum Verb {
         /// POST.
@@ -22,11 +22,11 @@ words! {
         List = "list",
         /// PATCH.
         Patch = "patch",
-        /// The old `/proxy/` path prefix.
+        /// The old `/proxy/` path prefix of kube-apiserver.
         Proxy = "proxy",
         /// PUT.
         Update = "update",
-        /// A stream of changes.
+        /// A GET of a stream of changes.
         Watch = "watch",
         /// Any other method (OPTIONS, TRACE, ...).
         #[default]
@@ -34,13 +34,13 @@ words! {
     }
 }
 
-/// One API request: a decoded copy for matching and naming, never for the forwarded request. It is
-/// one allocation.
+/// One API request: a decoded copy for matching and naming, never used for the forwarded request.
+/// It is one allocation.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Call {
-    /// The decoded path, then the parts that are not in it.
+    /// The decoded path, followed by the parts of the call that are not in it.
     pub(super) text: String,
-    /// Its verb.
+    /// The verb of the call.
     pub verb: Verb,
     /// True if the call is for a resource; only then the parts from group to subresource are set.
     pub is_resource: bool,
@@ -49,10 +49,10 @@ pub struct Call {
     pub is_ambiguous: bool,
     pub(super) escaped_slash: bool,
     /// True for watch, exec, attach, port-forward, log follow and proxy, with kube-apiserver's
-    /// methods of each. Such a call holds no slot, and spends no token unless it [lists
-    /// first](Self::lists_first).
+    /// methods of each. Such a call does not count as in flight, and takes no token unless it
+    /// [lists first](Self::lists_first).
     pub is_long_running: bool,
-    /// True for a watch with every existing object first (`sendInitialEvents`, client-go's
+    /// True for a watch beginning with every existing object (`sendInitialEvents`, client-go's
     /// WatchList): it costs the API server as much as a list. Also for a long poll of an external
     /// API, where it counts like any other call.
     pub lists_first: bool,
@@ -65,7 +65,7 @@ pub struct Call {
     pub(super) parts: CallParts,
 }
 
-/// The parts of a call in its text.
+/// Where the parts of a call are in its text.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct CallParts {
     pub(super) path: TextSpan,
@@ -77,7 +77,7 @@ pub(super) struct CallParts {
     pub(super) subresource: TextSpan,
 }
 
-/// A piece of `Call::text`.
+/// The position of a part in `Call::text`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct TextSpan {
     start: u32,
@@ -87,12 +87,12 @@ pub(super) struct TextSpan {
 // === impl Verb ===
 
 impl Verb {
-    /// True for GET and HEAD in all their forms.
+    /// Returns true for GET and HEAD in all their forms.
     pub const fn is_read(self) -> bool {
         matches!(self, Self::Get | Self::List | Self::Watch)
     }
 
-    /// True for DELETE of one object or of many.
+    /// Returns true for DELETE of one object or of many.
     pub const fn is_delete(self) -> bool {
         matches!(self, Self::Delete | Self::DeleteCollection)
     }
@@ -100,7 +100,7 @@ impl Verb {
 
 // === impl Call ===
 
-/// Declares methods for the parts of the text.
+/// Declares methods returning the parts of the text.
 macro_rules! parts {
     ($($(#[$doc:meta])* $part:ident)+) => {
         $(
@@ -141,24 +141,25 @@ impl Call {
         Self { text, verb, is_ambiguous, parts, ..Self::default() }
     }
 
-    /// Returns the path for a server with decoding before splitting, if that differs: a segment of
-    /// [`Self::path`] has a `%2F`.
+    /// Returns the path as read by a server that decodes before it splits segments, if that
+    /// differs: a segment of [`Self::path`] has a `%2F`.
     pub fn path_split_later(&self) -> Option<String> {
         self.escaped_slash.then(|| self.path().replace(ESCAPED_SLASH, "/"))
     }
 
-    /// True if a pod or service answers the call: then the status is not about the API.
+    /// Returns true if a pod or service answers the call: then the status says nothing about the
+    /// API.
     pub fn is_tunnel(&self) -> bool {
         self.is_resource && self.is_long_running && self.verb != Verb::Watch && self.subresource() != "log"
     }
 
-    /// True if the call reads a collection or a stream of its changes.
+    /// Returns true if the call reads a collection or a stream of its changes.
     pub fn is_collection_read(&self) -> bool {
         matches!(self.verb, Verb::List | Verb::Watch)
     }
 
-    /// True for a read of the API's description: `/api`, `/apis`, the paths below them without
-    /// resources, and `/openapi`.
+    /// Returns true for a read of the API's description: `/api`, `/apis`, the paths below them
+    /// without resources, and `/openapi`.
     pub fn is_discovery(&self) -> bool {
         let mut segments = self.path().split('/');
         !self.is_resource
@@ -177,7 +178,8 @@ impl fmt::Debug for Call {
 // === impl TextSpan ===
 
 impl TextSpan {
-    /// Creates the piece of `len` bytes at `start`; empty beyond 4 GiB. http's own limit is 64 KiB.
+    /// Creates the position of `len` bytes at `start`; empty beyond 4 GiB. http's own limit is 64
+    /// KiB.
     pub(super) fn new(start: usize, len: usize) -> Self {
         match (u32::try_from(start), u32::try_from(len)) {
             (Ok(start), Ok(len)) => Self { start, len },

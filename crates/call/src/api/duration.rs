@@ -20,7 +20,7 @@ pub fn read(text: &str) -> Option<Duration> {
     Some(Duration::from_nanos(nanos))
 }
 
-/// Writes a duration in whole units, for [`read`]: `1h5s`.
+/// Writes a duration in whole units so that [`read`] can read it: `1h5s`.
 pub fn write(duration: Duration) -> String {
     let mut rest = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
     let mut text = String::new();

@@ -1,4 +1,4 @@
-//! The meaning of a gRPC response with its status in the head ("trailers-only"): the call was
+//! What a gRPC response means when its status is in the head ("trailers-only"): the call was
 //! refused, or failed before it began.
 //!
 //! Sources: "gRPC over HTTP2" (`Trailers-Only`); gRFC A6 for `grpc-retry-pushback-ms`;
@@ -14,8 +14,8 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 
 use super::protobuf::{FieldValue, Fields, bytes};
 
-/// Returns the status and fields of the same meaning in plain HTTP; `None` for a response with
-/// more than a head, which is no failure.
+/// Returns the HTTP status and headers that mean the same. `None` for a response with more than a
+/// head, which is not a failure.
 ///
 /// RESOURCE_EXHAUSTED is a 429 with its time, rounded up to whole seconds; INTERNAL and UNAVAILABLE
 /// are failures; all others concern the call alone.

@@ -29,7 +29,7 @@ pub fn read(method: &Method, uri: &Uri) -> Call {
     call
 }
 
-/// Fills in the resource, if the path names one.
+/// Fills in the parts of the call, if its path names a resource.
 fn read_resource(call: &mut Call, query: &Query<'_>) {
     let (segments, count) = segments(call.path());
     let Some([prefix, rest @ ..]) = segments.get(..count).filter(|segments| segments.len() >= 3) else { return };
@@ -80,7 +80,7 @@ fn read_object(call: &mut Call, mut rest: &[TextSpan]) {
     }
 }
 
-/// Tells a list from a watch in a read without a name; either may be of one object.
+/// Decides whether a read without a name is a list or a watch; either may be of one object.
 fn read_list_options(call: &mut Call, query: &Query<'_>) {
     call.verb = if query::is_set(query.watch) { Verb::Watch } else { Verb::List };
     // One malformed option makes the API server ignore all of them but watch.
@@ -106,12 +106,12 @@ fn read_list_options(call: &mut Call, query: &Query<'_>) {
     }
 }
 
-/// True if the call goes on until one side ends it.
+/// Returns true if the call goes on until one side ends it.
 ///
-/// The list is kube-apiserver's own (`BasicLongRunningRequestCheck`), with the methods of these calls
-/// there: no other method is a way past the limits. A log counts only if it follows; otherwise it is
-/// a download, and takes a slot and a token. The prefix `/proxy/` is a 404 in every supported
-/// version.
+/// The list is kube-apiserver's own (`BasicLongRunningRequestCheck`), with the methods of these
+/// calls there: no other method is a way past the limits. A log counts only if it follows;
+/// otherwise it is a download, and counts as in flight and takes a token. The prefix `/proxy/` is a
+/// 404 in every supported version.
 fn is_long_running(call: &Call, query: &Query<'_>, method: &Method) -> bool {
     match call.verb {
         Verb::Watch => *method == Method::GET,
@@ -153,7 +153,8 @@ fn segments(path: &str) -> ([TextSpan; MOST_SEGMENTS], usize) {
     (parts, count)
 }
 
-/// The segments of `/apis/GROUP/VERSION/watch/namespaces/NAMESPACE/RESOURCE/NAME/SUBRESOURCE`.
+/// The most segments to read: those of
+/// `/apis/GROUP/VERSION/watch/namespaces/NAMESPACE/RESOURCE/NAME/SUBRESOURCE`.
 const MOST_SEGMENTS: usize = 9;
 
 #[cfg(test)]

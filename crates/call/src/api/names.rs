@@ -1,8 +1,8 @@
 //! The name of the object in the body of a `create`.
 //!
 //! Without it all creates of a kind in a namespace would share one key, and one object that cannot
-//! be created would hold up all others. Reads JSON and Kubernetes protobuf from the first 64 KiB,
-//! whole or cut off. A call without a certain name has no key. YAML and CBOR are not read.
+//! be created would delay all others. Reads JSON and Kubernetes protobuf from the first 64 KiB,
+//! whole or cut off. A call whose name is uncertain has no key. YAML and CBOR are not read.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,10 +11,10 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 
 use super::protobuf::{FieldValue, Fields, bytes};
 
-/// The bytes of a body to read: the API server accepts 3 MiB, with the name near the start.
+/// How many bytes of a body to read: the API server accepts 3 MiB, with the name near the start.
 pub const PEEK: usize = 64 * 1024;
 
-/// Returns the `metadata.name` of the object in (the start of) a body; `None` if it has only a
+/// Returns the `metadata.name` of the object in the start of a body; `None` if it has only a
 /// `generateName`.
 pub fn of_object(body: &[u8]) -> Option<Cow<'_, str>> {
     let body = body.get(..PEEK).unwrap_or(body);
@@ -36,8 +36,8 @@ fn protobuf(unknown: &[u8]) -> Option<&str> {
     std::str::from_utf8(name?).ok()
 }
 
-/// Returns the name in a JSON object. The text may be cut anywhere after it, so that the parser's
-/// result does not matter.
+/// Returns the name in a JSON object. The text may be cut anywhere after it, so a parser's error
+/// does not matter.
 fn json(body: &[u8]) -> Option<String> {
     let mut found = None;
     let mut deserializer = serde_json::Deserializer::from_slice(body);
@@ -48,7 +48,7 @@ fn json(body: &[u8]) -> Option<String> {
     }
 }
 
-/// Looks for the string at the end of a path of keys, and stops there.
+/// Finds the string at the end of a path of JSON keys, and stops there.
 struct At<'a> {
     path: &'a [&'a str],
     found: &'a mut Option<String>,

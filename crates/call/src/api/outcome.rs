@@ -1,4 +1,4 @@
-//! The meaning of a response for its key.
+//! What a response means for its key and for pauses.
 //!
 //! A refusal or a wait by the gate itself is neither success nor failure (P4). Nor is a failure to
 //! connect: otherwise an outage would leave every key at its longest delay.
@@ -13,31 +13,31 @@ use super::{Answer, Call, Outcome, Pause, PauseLength, Removal, Verb, apply};
 use crate::limit::outcome::Charged;
 use crate::limit::quota::ResourceId;
 
-/// The events that count as failure.
+/// Which responses and events count as failures of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failures {
-    /// Statuses, sorted.
+    /// The counted HTTP statuses, sorted.
     pub statuses: Vec<u16>,
-    /// Counts calls that were sent, and then lost or not answered.
+    /// True if a call counts as failed that was sent, and then lost or not answered.
     pub transport: bool,
-    /// Counts calls without a response when the caller left, after more than a second. Long-running
-    /// calls are excepted: they usually end so.
+    /// True if a call counts as failed when its caller leaves without a response, after more than a
+    /// second. Long-running calls are excepted: they usually end so.
     pub left: bool,
 }
 
-/// The possible pauses of an upstream.
+/// What pauses an upstream's responses may cause.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PausePolicy {
-    /// True for a kube-apiserver: only its fair queueing means overload; any other 429 is about one
-    /// server, for instance while it shuts down.
+    /// True for a kube-apiserver: only its priority and fairness means overload; any other 429 is
+    /// about one server, for instance while it shuts down.
     pub kubernetes: bool,
-    /// The honoured signals.
+    /// The rate-limit signals to obey.
     pub honour: Signals,
     /// The holder of a pause.
     pub scope: Scope,
     /// The longest pause.
     pub max_pause: Duration,
-    /// The fraction of an advertised quota for others; from 0 to less than 1.
+    /// The fraction of an advertised quota to leave to others; from 0 to less than 1.
     pub reserve: f64,
 }
 
@@ -60,26 +60,26 @@ words! {
 /// The meaning of a response: an answer for the limiter, with its signal and rejection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AnswerDetails {
-    /// For the limiter.
+    /// What the response means for the limiter.
     pub answer: Answer,
-    /// For metrics and logs; `None` if no signal took effect.
+    /// The rate-limit signal that took effect, for metrics and logs; `None` if there was none.
     pub signal: Option<Signal>,
-    /// For metrics and the status page, beside the gate's own refusals.
+    /// Why the upstream rejected the call, for metrics and the status page.
     pub rejection: Option<Rejection>,
     /// What the call was charged to, in the upstream's word.
     pub charged: Option<ResourceId>,
 }
 
 words! {
-    /// The reason of the upstream for rejecting a call. (The gate refuses calls.)
+    /// Why the upstream rejected a call. (If the gate does, the code says "refused".)
     pub enum Rejection {
-        /// The credentials: 401.
+        /// The upstream does not accept the credentials: 401.
         Credentials = "credentials",
-        /// A PodDisruptionBudget: not a limit on calls.
+        /// A PodDisruptionBudget forbids an eviction; it is not a limit on calls.
         DisruptionBudget = "disruption_budget",
-        /// kube-apiserver's API priority and fairness.
+        /// kube-apiserver is overloaded, by its API priority and fairness.
         PriorityAndFairness = "priority_and_fairness",
-        /// Any other limit: a 429, or the provider's own form.
+        /// Any other limit of the upstream: a 429, or the provider's own form of it.
         RateLimit = "rate_limit",
     }
 }
@@ -101,7 +101,7 @@ impl Rejection {
     }
 }
 
-/// Reads a response head, with the beginning of the body if [`wants_body`].
+/// Returns the meaning of a response head, with the beginning of the body if [`wants_body`].
 pub fn answer(failures: &Failures, throttling: &PausePolicy, call: &Call, response: &Response<'_>) -> AnswerDetails {
     let status = response.status;
     let failed = failures.statuses.binary_search(&status.as_u16()).is_ok();
@@ -126,7 +126,7 @@ pub fn answer(failures: &Failures, throttling: &PausePolicy, call: &Call, respon
     AnswerDetails { answer, signal, rejection, charged: reading.charged }
 }
 
-/// True if the first [`signals::PEEK`] bytes of the body may tell more than the head.
+/// Returns true if the first [`signals::PEEK`] bytes of the body may say more than the head.
 pub fn wants_body(throttling: &PausePolicy, call: &Call, status: StatusCode, headers: &HeaderMap) -> bool {
     let is_fairness = throttling.kubernetes && has_refusals_head(status, headers) && signals::is_readable(headers);
     !call.is_tunnel()
@@ -140,31 +140,31 @@ pub fn lost(failures: &Failures, call: &Call) -> Answer {
     Answer::new(outcome, None)
 }
 
-/// Returns the meaning of a departure of the caller before the response head, `upstream_for` after
-/// its call was sent.
+/// Returns the meaning of a caller's departure before the response head, `upstream_for` after
+/// it was sent.
 pub fn left(failures: &Failures, call: &Call, upstream_for: Duration) -> Answer {
     let waited_in_vain = failures.left && upstream_for > PATIENCE && !call.is_long_running && !call.is_dry_run;
     let outcome = if waited_in_vain { Outcome::Failure } else { Outcome::Abandoned };
     Answer::new(outcome, None)
 }
 
-/// True for a success; 101 answers a watch over WebSocket.
+/// Returns true for a success; 101 answers a watch over WebSocket.
 fn is_success(status: StatusCode) -> bool {
     status.is_success() || matches!(status, StatusCode::NOT_MODIFIED | StatusCode::SWITCHING_PROTOCOLS)
 }
 
-/// True for the optional statuses of `failures`. A refusal with any other status always
-/// counts.
+/// Returns true for the statuses counting as failures only if `failures` says so. A rate-limit
+/// refusal with any other status always counts.
 fn is_failure_by_default(status: StatusCode) -> bool {
     status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error()
 }
 
-/// True for an eviction's 429: a PodDisruptionBudget at work, not a server in trouble.
+/// Returns true for an eviction's 429: a PodDisruptionBudget at work, not a server in trouble.
 fn is_budget_refusal(call: &Call, status: StatusCode) -> bool {
     status == StatusCode::TOO_MANY_REQUESTS && call.verb == Verb::Create && call.subresource() == "eviction"
 }
 
-/// Returns the failures to forget after a write of the object itself with this status. On an
+/// Returns the failures to forget after a write with this status to the object itself. On an
 /// external API the path is the object.
 ///
 /// A read or a subresource forgets none: get-or-create reads a 404 before each create.
@@ -191,7 +191,7 @@ impl PausePolicy {
         reading
     }
 
-    /// Returns the pause of other calls, and its signal.
+    /// Returns the pause to begin for other calls, and the signal asking for it.
     fn pause(&self, reading: &LimitFacts) -> Option<(Pause, Signal)> {
         let spent = reading.spent.map(|(signal, spent)| (signal, PauseLength::Known(spent.wait), spent.reach));
         let refused = reading.refused.map(|(signal, refused)| (signal, refused.wait, refused.reach));
@@ -217,7 +217,7 @@ impl PausePolicy {
         }
     }
 
-    /// True if the upstream is overloaded. A 5xx alone may mean anything.
+    /// Returns true if the upstream is overloaded. A 5xx alone may mean anything.
     fn is_overload(&self, response: &Response<'_>, reading: &LimitFacts) -> bool {
         if self.kubernetes {
             return is_fair_queueing_at_work(response);
@@ -226,7 +226,7 @@ impl PausePolicy {
     }
 }
 
-/// True if kube-apiserver's priority and fairness refused the call (`tooManyRequests` in
+/// Returns true if kube-apiserver's priority and fairness refused the call (`tooManyRequests` in
 /// `pkg/server/filters/priority-and-fairness.go` of apiserver).
 ///
 /// Every response that passed through it has its headers. Any other 429 of kube-apiserver is a
@@ -237,7 +237,7 @@ fn is_fair_queueing_at_work(response: &Response<'_>) -> bool {
     has_refusals_head(response.status, response.headers) && (body.starts_with(REFUSAL) || REFUSAL.starts_with(body))
 }
 
-/// True for the head of a refusal by priority and fairness.
+/// Returns true if a head looks like a refusal by priority and fairness.
 fn has_refusals_head(status: StatusCode, headers: &HeaderMap) -> bool {
     let kind = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
     status == StatusCode::TOO_MANY_REQUESTS
@@ -245,14 +245,14 @@ fn has_refusals_head(status: StatusCode, headers: &HeaderMap) -> bool {
         && kind.is_some_and(|kind| kind.starts_with(PLAIN_TEXT))
 }
 
-/// Statics, because parsing a name costs more than looking it up.
+/// Header names as statics, because parsing a name costs more than looking it up.
 static FLOW_SCHEMA: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
 static PRIORITY_LEVEL: HeaderName = HeaderName::from_static("x-kubernetes-pf-prioritylevel-uid");
-/// The body's type, as Go's `http.Error` sets it, and the body.
+/// The media type and the body of such a refusal, as Go's `http.Error` writes them.
 const PLAIN_TEXT: &[u8] = b"text/plain";
 const REFUSAL: &[u8] = b"Too many requests, please try again later.";
 
-/// The least time of a call to count as failed when its caller leaves.
+/// How long a call must have been upstream to count as failed when its caller leaves.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

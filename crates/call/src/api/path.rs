@@ -1,8 +1,8 @@
-//! The decoded copy of a path, and its ambiguity for other readers.
+//! The decoded copy of a path, and whether others could read it differently.
 
 use percent_encoding::percent_decode;
 
-/// Returns a path, decoded once, with room for `extra` more bytes, and true if it is ambiguous.
+/// Returns a path, decoded once, with room for `extra` more bytes, and whether it is ambiguous.
 ///
 /// Escapes of ordinary characters (`system%3Acontroller`) are harmless. A path is ambiguous if a
 /// reader that normalises, decodes twice or splits elsewhere would see another path. Such a path
@@ -77,7 +77,7 @@ pub(super) fn text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
-/// True if every `%` begins an escape.
+/// Returns true if every `%` begins an escape.
 pub(super) fn is_well_formed(raw: &str) -> bool {
     raw.split('%').skip(1).all(starts_with_two_digits)
 }
@@ -86,24 +86,25 @@ fn starts_with_two_digits(text: &str) -> bool {
     matches!(text.as_bytes(), [high, low, ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit())
 }
 
-/// True if there may be an escape.
+/// Returns true if there may be an escape.
 fn has_percent(text: &str) -> bool {
     memchr::memchr(b'%', text.as_bytes()).is_some()
 }
 
-/// True for `%2F` and `%5C`: separators if decoded before splitting.
+/// Returns true for `%2F` and `%5C`: separators if decoded before splitting.
 fn has_encoded_separator(raw: &str) -> bool {
     raw.as_bytes().windows(3).any(|w| matches!(w, [b'%', b'2', b'F' | b'f'] | [b'%', b'5', b'C' | b'c']))
 }
 
-/// True if a decoded path is ambiguous.
+/// Returns true if a decoded path is ambiguous.
 fn is_ambiguous(path: &str) -> bool {
     has_doubtful_segment(path.as_bytes()) || has_escape(path) || starts_with_api_in_another_case(path)
 }
 
-/// True for `//`, `.`, `..`, and for separators of other readers. Every call comes through here: the
-/// loop over pairs has no early end, so that the compiler takes many bytes at a time. It also finds
-/// segments that only begin with a dot, and the exact checks after it let them pass.
+/// Returns true for `//`, `.`, `..`, and for characters that others take for separators. Every call
+/// comes through here: the loop over pairs has no early end, so that the compiler takes many bytes
+/// at a time. It also finds segments that only begin with a dot, and the exact checks after it let
+/// them pass.
 fn has_doubtful_segment(path: &[u8]) -> bool {
     let is_special = |byte: u8| (byte < b' ') | (byte == 0x7f) | (byte == b'\\') | (byte == b';');
     let is_doubtful = |before: u8, byte: u8| is_special(byte) | ((before == b'/') & ((byte == b'/') | (byte == b'.')));
@@ -118,7 +119,7 @@ fn has_doubtful_segment(path: &[u8]) -> bool {
             || path.split(|byte| *byte == b'/').any(is_dots))
 }
 
-/// True if an escape is left after decoding, to be decoded twice.
+/// Returns true if an escape is left after decoding, which a reader might decode again.
 fn has_escape(path: &str) -> bool {
     has_percent(path) && path.split('%').skip(1).any(starts_with_two_digits)
 }

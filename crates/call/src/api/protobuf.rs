@@ -11,11 +11,11 @@ pub(super) enum FieldValue<'a> {
         bytes: &'a [u8],
         is_whole: bool,
     },
-    /// A number of a fixed size.
+    /// A number of fixed size; its value is not needed.
     Fixed,
 }
 
-/// Returns the first field `wanted` of bytes, as far as it is there.
+/// Returns the bytes of the first field `wanted`, as far as they are there.
 pub(super) fn bytes(message: &[u8], wanted: u64) -> Option<&[u8]> {
     Fields(message).find_map(|(number, value)| value.bytes().filter(|_| number == wanted))
 }

@@ -19,7 +19,8 @@ pub(super) struct Query<'a> {
 }
 
 impl<'a> Query<'a> {
-    /// Reads them as Go's `url.ParseQuery` does, without pairs with a `;` or a malformed escape.
+    /// Reads the parameters as Go's `url.ParseQuery` does, without pairs with a `;` or a malformed
+    /// escape.
     pub(super) fn read(query: Option<&'a str>) -> Self {
         let mut found = Self::default();
         for (name, value) in pairs(query) {
@@ -52,13 +53,13 @@ fn pairs(query: Option<&str>) -> impl Iterator<Item = (&str, &str)> {
     well_formed.map(|pair| pair.split_once('=').unwrap_or((pair, "")))
 }
 
-/// Converts a boolean as apimachinery does: absent, `0` and `false` are false; everything else is
-/// true, also the empty value.
+/// Returns a boolean parameter as apimachinery reads it: absent, `0` and `false` are false;
+/// everything else is true, also the empty value.
 pub(super) fn is_set(value: Option<&str>) -> bool {
     value.map(unescape).is_some_and(|value| value != "0" && !value.eq_ignore_ascii_case("false"))
 }
 
-/// True if a parameter is a 64-bit integer, or absent.
+/// Returns true if a parameter is a 64-bit integer, or absent.
 pub(super) fn is_integer(value: Option<&str>) -> bool {
     value.is_none_or(|raw| unescape(raw).parse::<i64>().is_ok())
 }

@@ -1,10 +1,10 @@
-//! Field selectors with the name of an object (apimachinery `pkg/fields/selector.go`).
+//! Field selectors naming one object (apimachinery `pkg/fields/selector.go`).
 
 use std::ops::Range;
 
 /// Finds the value of `metadata.name` in a field selector. Returns its place in the selector, and
-/// true if it has escapes; `None` if there is no such requirement, the selector is malformed, or the
-/// name cannot be in a path.
+/// whether it has escapes; `None` if there is no such requirement, the selector is malformed, or
+/// the name cannot be in a path.
 ///
 /// Of two requirements the first in order of text counts, as in the API server.
 pub(super) fn exact_name(selector: &str) -> Option<(Range<usize>, bool)> {
@@ -47,8 +47,8 @@ fn requirements(selector: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Splits a requirement at its first operator (`=`, `==` or `!=`) into the field, true for equality,
-/// and the value.
+/// Splits a requirement at its first operator (`=`, `==` or `!=`) into the field, true for
+/// equality, and the value.
 fn split(requirement: &str) -> Option<(&str, bool, &str)> {
     let (field, value) = requirement.split_once('=')?;
     Some(match field.strip_suffix('!') {
@@ -57,7 +57,7 @@ fn split(requirement: &str) -> Option<(&str, bool, &str)> {
     })
 }
 
-/// True if a value has no bare `,` or `=` and no unknown escape.
+/// Returns true if a value has no bare `,` or `=` and no unknown escape.
 fn is_well_escaped(value: &str) -> bool {
     let mut escaped = false;
     for c in value.chars() {

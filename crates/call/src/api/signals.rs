@@ -1,8 +1,9 @@
-//! The signals of an upstream about its own limits, one file per provider.
+//! The signals: what upstreams say about their own limits, one file per provider.
 //!
-//! Pure: a response head and at most [`PEEK`] bytes of its body in, a [`LimitFacts`] out.
-//! docs/external-apis.md has the source of each. A time of day is relative to the response's own
-//! `Date`, because the gate's clock may differ; without a `Date` to the gate's time, an argument.
+//! This does no I/O: it gets a response head and at most [`PEEK`] bytes of its body, and returns
+//! [`LimitFacts`]. docs/external-apis.md has the source of each. A time of day is relative to the
+//! response's own `Date`, because the gate's clock may differ; without a `Date` to the gate's time,
+//! an argument.
 
 use std::time::{Duration, SystemTime};
 
@@ -31,29 +32,31 @@ pub use self::fields::Quota;
 pub use self::inflate::{in_clear, is_readable};
 pub use self::quota::{left, quotas};
 
-/// The bytes of a body to read. All providers' codes and reasons are in them.
+/// How many bytes of a body to read. All providers' codes and reasons are in them.
 pub const PEEK: usize = 4096;
 
 words! {
-    /// A family of signals, by its word in `signals.honour`, metrics and logs.
+    /// A family of signals in upstream responses, by its word in `signals.honour`, metrics and
+    /// logs.
     pub enum Signal {
-        /// `Retry-After` on a failure.
+        /// The `Retry-After` header of a failed response.
         RetryAfter = "retry_after",
-        /// `RateLimit` and `RateLimit-Policy`, in all forms in use.
+        /// The `RateLimit` and `RateLimit-Policy` headers, in all forms in use.
         Ietf = "ietf",
-        /// `x-ratelimit-*` and secondary limits.
+        /// GitHub's `x-ratelimit-*` headers and secondary limits.
         Github = "github",
-        /// `RateLimit-*` with a time of day.
+        /// GitLab's `RateLimit-*` headers, with a time of day.
         Gitlab = "gitlab",
-        /// Azure Resource Manager.
+        /// Azure Resource Manager's 429s and the calls left in its headers.
         Azure = "azure",
-        /// Error codes, in any status.
+        /// AWS error codes, with any status.
         Aws = "aws",
-        /// `x-rate-limit-*`.
+        /// Okta's `x-rate-limit-*` headers.
         Okta = "okta",
-        /// The registry's `ratelimit-*` with a window, and the Hub's own API.
+        /// The Docker registry's `ratelimit-*` headers with a time window, and Docker Hub's own
+        /// API.
         Docker = "docker",
-        /// Reasons and `RetryInfo` in the error body.
+        /// Google's reasons and `RetryInfo` in an error body.
         Google = "google",
     }
 }
@@ -62,54 +65,55 @@ words! {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Signals(u16);
 
-/// A response, as far as signals read it.
+/// A response, as far as signals are read from it.
 #[derive(Clone, Copy, Debug)]
 pub struct Response<'a> {
-    /// Its status.
+    /// The HTTP status.
     pub status: StatusCode,
-    /// Its head.
+    /// The response headers.
     pub headers: &'a HeaderMap,
-    /// The beginning of its body, [`in_clear`], if [`wants_body`]; otherwise empty.
+    /// The beginning of the body, uncompressed ([`in_clear`]), if [`wants_body`]; otherwise empty.
     pub body: &'a [u8],
-    /// The gate's time of day at the head's arrival, for a response without a `Date`.
+    /// The gate's time of day when the head came, for a response without a `Date`.
     pub wall: Option<SystemTime>,
 }
 
-/// The facts about limits in a response.
+/// What a response says about limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LimitFacts {
-    /// The refusal, if a limit refused the call.
+    /// Set if a limit of the upstream refused the call.
     pub refused: Option<(Signal, LimitRefusal)>,
-    /// The quota with nothing left but the reserve.
+    /// Set if nothing but the reserve is left of a quota.
     pub spent: Option<(Signal, SpentQuota)>,
     /// What the call was charged to, in the upstream's word.
     pub charged: Option<ResourceId>,
 }
 
-/// The refusal of a call by a limit.
+/// A refusal of a call by a limit of the upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitRefusal {
-    /// The wait before the next try.
+    /// How long to wait before the next attempt.
     pub wait: PauseLength,
-    /// The calls under the limit.
+    /// The calls the limit concerns.
     pub reach: Reach,
-    /// True for too many calls, or too fast; false for a limit on the amount of something.
+    /// True if there were too many calls, or too fast; false for a limit on the amount of
+    /// something.
     pub overload: bool,
 }
 
-/// A quota with nothing left but the reserve.
+/// A quota with nothing left but the reserve for others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpentQuota {
-    /// The time until there is more.
+    /// The time until more calls are allowed.
     pub wait: Duration,
-    /// The calls under the quota.
+    /// The calls the quota counts.
     pub reach: Reach,
 }
 
 /// The part of the API under a limit. Whose calls they are is up to `signals.scope`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// The same call again.
+    /// Only the same call, repeated.
     Key,
     /// The calls of the class.
     Class,
@@ -121,7 +125,7 @@ pub enum Reach {
     All,
 }
 
-/// True if the body may tell more than the head, and is readable.
+/// Returns true if the body may say more than the head, and can be read.
 pub fn wants_body(honoured: Signals, status: StatusCode, headers: &HeaderMap) -> bool {
     let could = honoured.iter().any(|signal| match signal {
         Signal::Aws => aws::wants_body(status, headers),
@@ -132,7 +136,7 @@ pub fn wants_body(honoured: Signals, status: StatusCode, headers: &HeaderMap) ->
     could && is_readable(headers)
 }
 
-/// Reads a response. `reserve` is the fraction of a quota for others.
+/// Reads a response. `reserve` is the fraction of a quota to leave to others.
 pub fn read(honoured: Signals, reserve: f64, response: &Response<'_>) -> LimitFacts {
     let mut reading = LimitFacts::default();
     // Providers first: they tell which calls a Retry-After is for.
@@ -152,7 +156,7 @@ pub fn read(honoured: Signals, reserve: f64, response: &Response<'_>) -> LimitFa
     reading
 }
 
-/// Reads a refusal, and a quota with nothing left but the reserve.
+/// Reads one family of signals: a refusal, and a quota with nothing left but the reserve.
 fn family(signal: Signal, response: &Response<'_>, reserve: f64) -> (Option<LimitRefusal>, Option<SpentQuota>) {
     match signal {
         Signal::RetryAfter => (retry_after::refused(response), None),
@@ -170,7 +174,7 @@ fn family(signal: Signal, response: &Response<'_>, reserve: f64) -> (Option<Limi
 // === impl Signal ===
 
 impl Signal {
-    /// True if it tells the rest of a quota, so that some can be reserved.
+    /// Returns true if the signal says how much of a quota is left, so that some can be reserved.
     pub const fn tells_quota(self) -> bool {
         matches!(self, Self::Docker | Self::Github | Self::Gitlab | Self::Ietf | Self::Okta)
     }
@@ -179,12 +183,12 @@ impl Signal {
 // === impl Signals ===
 
 impl Signals {
-    /// True if the set has a signal.
+    /// Returns true if the set contains a signal.
     pub const fn contains(self, signal: Signal) -> bool {
         self.0 & (1 << signal as u16) != 0
     }
 
-    /// True if one of them tells quotas.
+    /// Returns true if one of the signals says how much of a quota is left.
     pub fn tell_quotas(self) -> bool {
         self.contains(Signal::Azure) || self.iter().any(Signal::tells_quota)
     }
@@ -223,17 +227,19 @@ impl Response<'_> {
 // === impl LimitRefusal ===
 
 impl LimitRefusal {
-    /// Makes all calls wait for this time.
+    /// Makes a refusal that concerns all calls, for this time.
     const fn all(wait: Duration) -> Self {
         Self { wait: PauseLength::Known(wait), reach: Reach::All, overload: true }
     }
 
-    /// Makes all calls wait for a growing time, because the upstream named none.
+    /// Makes a refusal that concerns all calls, for a growing time, because the upstream named
+    /// none.
     const fn growing(first: Duration, most: Duration) -> Self {
         Self { wait: PauseLength::Growing { first, most }, reach: Reach::All, overload: true }
     }
 
-    /// Makes all calls wait for the upstream's time, if it named one.
+    /// Makes a refusal that concerns all calls: for the upstream's time or, if it named none, for a
+    /// growing time.
     fn told(wait: Option<Duration>, first: Duration, most: Duration) -> Self {
         wait.map_or_else(|| Self::growing(first, most), Self::all)
     }

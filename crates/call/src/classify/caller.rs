@@ -1,4 +1,4 @@
-//! The party of a call, for its limits: a credential, an account's quota, or an action.
+//! Who a call counts for, where limits are split: a credential, an account's quota, or an action.
 
 use std::hash::{BuildHasher as _, Hash as _, Hasher as _};
 
@@ -10,7 +10,7 @@ use crate::limit::ClassId;
 use crate::limit::policy::Per;
 use crate::limit::quota::{QuotaHint, ResourceId};
 
-/// The identifying facts about a call.
+/// What identifies the caller of a call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CallerFacts<'a> {
     pub(super) dialect: Dialect,
@@ -19,18 +19,19 @@ pub(super) struct CallerFacts<'a> {
     pub(super) hasher: &'a Salt,
 }
 
-/// The split of limits and failures among callers.
+/// How limits and failures are split among callers.
 #[derive(Clone, Debug, Default)]
 pub struct CallerSplits {
-    /// The default split of buckets, slots or pauses.
+    /// What the gate's buckets, slots or pauses are split by.
     pub of_gate: Option<Per>,
-    /// The split of those of each class.
+    /// What the limits of each class are split by.
     pub of_classes: Vec<Option<Per>>,
-    /// True if identities are the same number in every process, for shared parts of buckets.
+    /// True if a caller must have the same hash in every process, for parts of shared buckets.
     pub agrees: bool,
-    /// True for classes with failures by credential, because some are the caller's.
+    /// For each class, true if failures are remembered by credential, because some are the
+    /// caller's.
     pub callers_apart: Vec<bool>,
-    /// True if the gate remembers failures by client.
+    /// True if failures are remembered by client.
     pub clients_apart: bool,
     /// The split of quotas.
     pub quotas: QuotaRules,
@@ -39,13 +40,14 @@ pub struct CallerSplits {
 // === impl CallerSplits ===
 
 impl CallerSplits {
-    /// True if failures of a class are remembered by credential. All callers share the key of calls
-    /// that the provider takes one at a time.
+    /// Returns true if failures of a class are remembered by credential. Calls the provider
+    /// takes one at a time have one key for all callers.
     pub(super) fn are_callers_apart(&self, class: ClassId, words: Option<&Words>) -> bool {
         !is_serial(words) && self.callers_apart.get(usize::from(class.0)) == Some(&true)
     }
 
-    /// True if failures of a call are remembered by client, with the same exception.
+    /// Returns true if failures of a call are remembered by client, with the same exception as for
+    /// credentials.
     pub(super) fn are_clients_apart(&self, words: Option<&Words>) -> bool {
         self.clients_apart && !is_serial(words)
     }
@@ -64,7 +66,7 @@ impl CallerSplits {
         self.of_classes.get(usize::from(class.0)).copied().flatten().or(self.of_gate)
     }
 
-    /// Returns the identity of a call of a class; 0 if nothing splits its limits.
+    /// Returns the hash a call's limits are split by; 0 if nothing splits them.
     pub(super) fn identity(&self, class: ClassId, caller: &CallerFacts<'_>) -> u64 {
         match self.of_class(class) {
             Some(per) if self.agrees => caller.identity_everywhere(per),
@@ -120,7 +122,7 @@ fn is_serial(words: Option<&Words>) -> bool {
     words.is_some_and(|words| !words.serial.is_empty())
 }
 
-/// Returns the number of a client within this process.
+/// Returns the hash of a client's name in this process.
 pub(super) fn client_number(client: &str, hasher: &Salt) -> u64 {
     hasher.hash_one((Per::Client.word(), client)).max(1)
 }
@@ -128,7 +130,7 @@ pub(super) fn client_number(client: &str, hasher: &Salt) -> u64 {
 // === impl CallerFacts ===
 
 impl CallerFacts<'_> {
-    /// Returns the identity for a split limit, as a salted hash.
+    /// Returns the hash of a call for this split, with the process's salt.
     pub(super) fn identity(&self, per: Per) -> u64 {
         match self.terms(per) {
             _ if per == Per::Client => 0, // not in the request: see `ClassifiedCall::of_client`
@@ -137,7 +139,7 @@ impl CallerFacts<'_> {
         }
     }
 
-    /// Returns the identity for a split limit, as the same number in every process.
+    /// Returns the hash of a call for this split, the same in every process.
     fn identity_everywhere(&self, per: Per) -> u64 {
         let mut number = Everywhere::new(per.word());
         let terms = self.terms(per);
@@ -153,7 +155,7 @@ impl CallerFacts<'_> {
         if is_known { number.number() } else { 0 }
     }
 
-    /// Returns the provider's terms for a split of an account's limits; `None` for a split by
+    /// Returns the provider's words that split an account's limits; `None` for a split by
     /// credential.
     fn terms(&self, per: Per) -> Option<[&str; 3]> {
         let words = self.words?;
@@ -178,7 +180,7 @@ impl CallerFacts<'_> {
         is_known
     }
 
-    /// Returns the hash of a flow's party; 0 if flows are named otherwise.
+    /// Returns the hash of whom a flow belongs to; 0 if flows are divided by something else.
     pub(super) fn fair_to(&self, fair_by: FairBy) -> u64 {
         match fair_by.identity() {
             Some(Per::Account) => self.account(),
@@ -187,7 +189,7 @@ impl CallerFacts<'_> {
         }
     }
 
-    /// Returns the account's hash; the credential's if it is unknown.
+    /// Returns the account's hash, or the credential's if the account is unknown.
     fn account(&self) -> u64 {
         match self.words.map_or("", |words| &words.account) {
             "" => self.credential(),

@@ -1,4 +1,4 @@
-//! Later facts about a call (its client, its protocol), and its names.
+//! What becomes known of a call later (its client, its protocol), and its readable names.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,19 +11,19 @@ use crate::api::{Group, Key};
 use crate::limit::{Arrival, Flow};
 
 impl ClassifiedCall {
-    /// True if it changes nothing.
+    /// Returns true if the call changes nothing.
     pub fn reads(&self) -> bool {
         super::reads(&self.call, self.words.as_deref())
     }
 
-    /// True if it is never refused on arrival: its client falls back instead of retrying (exec,
-    /// attach, port-forward, proxy).
+    /// Returns true if the call is never refused on arrival, because its client falls back instead
+    /// of retrying (exec, attach, port-forward, proxy).
     pub fn is_patient(&self) -> bool {
         self.call.is_tunnel()
     }
 
-    /// Sets the client, on a gate with known clients: it may split limits, and its failures are its
-    /// own.
+    /// Sets the client, on a gate authenticating clients: limits may be split by it, and its
+    /// failures are its own.
     pub fn of_client(&mut self, rules: &Rules, client: &Arc<str>, hasher: &Salt) {
         let number = client_number(client, hasher);
         if let Some(identity) = rules.splits.of_client(self.class, client, hasher) {
@@ -39,8 +39,8 @@ impl ClassifiedCall {
         self.client = Some(Arc::clone(client));
     }
 
-    /// Moves a call with a switch of protocols to a connection of its own. Its limits stay,
-    /// because the upstream may ignore the header and do the work.
+    /// Moves a call that switches protocols to a connection of its own. Its limits stay, because
+    /// the upstream may ignore the header and do the work.
     pub fn upgrade(&mut self) {
         self.group = Group::Upgrades;
     }

@@ -1,28 +1,28 @@
-//! Costs: the tokens of a call, if some calls are dearer than others.
+//! Costs: the tokens of a call, if some calls cost more than others.
 
 use super::matcher::Subject;
 use crate::api::{Verb, query_pairs};
 
-/// The source of a call's cost. The class bounds the cost.
+/// How the cost of a call is determined. The class bounds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CostBy {
-    /// A number for all calls of the class.
+    /// All calls of the class cost the same.
     Number(u16),
-    /// The number in each call.
+    /// The cost is read from each call.
     Read(CostReader),
 }
 
 words! {
-    /// A kind of cost, by its word in the configuration.
+    /// What the cost of a call is read from, by its word in the configuration.
     pub enum CostReader {
-        /// The `limit` of a list on a Kubernetes gate: one for each hundred objects, as in
+        /// The `limit` of a list on a Kubernetes gate: one token for each hundred objects, as in
         /// kube-apiserver's estimate of seats (`list_work_estimator.go`). Any other call costs one.
         List = "list",
         /// GitHub's points for GraphQL: one for a query, five for a mutation. Source: "Rate limits
         /// and query limits for the GraphQL API".
         Graphql = "graphql",
-        /// The instances in a call to EC2. Source: EC2 developer guide, "Request throttling",
-        /// "Resource rate limiting".
+        /// The number of instances in a call to EC2. Source: EC2 developer guide, "Request
+        /// throttling", "Resource rate limiting".
         Instances = "instances",
     }
 }
@@ -52,10 +52,10 @@ fn of_list(query: Option<&str>) -> u16 {
     limit.map_or(u16::MAX, |limit| u16::try_from(limit.div_ceil(OBJECTS)).unwrap_or(u16::MAX))
 }
 
-/// The points of a GraphQL mutation.
+/// The tokens of a GraphQL mutation.
 const MUTATION: u16 = 5;
 
-/// The objects of a list for one token.
+/// The number of listed objects for one token.
 const OBJECTS: u64 = 100;
 
 #[cfg(test)]

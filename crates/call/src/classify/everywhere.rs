@@ -1,12 +1,12 @@
-//! Numbers of identities, the same in every process, for the parts of shared buckets.
+//! Digests of callers, the same in every process, for the parts of shared buckets.
 //!
-//! They are digests without a secret. No two identities have the same by chance, but who can guess
-//! an identity (an account's number, not a token) can recognise its digest. So they are used only
-//! where gates must agree.
+//! They are digests without a secret. No two callers have the same by chance, but who can guess a
+//! caller (an account's number, not a token) can recognise its digest. So they are used only where
+//! gates must agree.
 
 use ring::digest::{Context, SHA256};
 
-/// A digest of a few words, each with its length.
+/// A digest of a few words and their lengths.
 pub(super) struct Everywhere(Context);
 
 // === impl Everywhere ===
@@ -23,14 +23,14 @@ impl Everywhere {
         self.0.update(word);
     }
 
-    /// Returns the number; never zero.
+    /// Returns the digest as a number; never zero.
     pub(super) fn number(self) -> u64 {
         let digest = self.0.finish();
         digest.as_ref().iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte)).max(1)
     }
 }
 
-/// Returns the number of an origin, the same in every process.
+/// Returns the hash of a host and port, the same in every process.
 #[must_use]
 pub fn number_of_origin(origin: &str) -> u64 {
     let mut number = Everywhere::new("origin");

@@ -1,4 +1,4 @@
-//! Flows: the parties of a fair class.
+//! Flows: the parts of a class taking turns.
 
 use std::fmt;
 use std::hash::{BuildHasher, Hash, Hasher};
@@ -12,9 +12,9 @@ use crate::dialect::{self, Words};
 use crate::limit::policy::Per;
 
 words! {
-    /// The division of a class into flows. The class is fair between them.
+    /// What divides a class into flows, which take turns.
     pub enum FairBy {
-        /// None: one flow.
+        /// Nothing: all calls are one flow.
         None = "none",
         /// API group and resource; on `http` gates the first path segment.
         Resource = "resource",
@@ -24,21 +24,21 @@ words! {
         UserAgent = "user_agent",
         /// The client's credential.
         Credential = "credential",
-        /// The account of the call's quota, by the gate's dialect.
+        /// The cloud account of the call, with its quota.
         Account = "account",
-        /// That account and the call's action.
+        /// The cloud account and the action of the call.
         Action = "action",
-        /// The client, by its name at the gate.
+        /// The client, by its authenticated name.
         Client = "client",
     }
 }
 
-/// A flow by name, borrowed from the request. Equal names are one flow.
+/// The name of a flow, borrowed from the request. Equal names are one flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FlowName<'a> {
     /// All calls of the class.
     All,
-    /// A resource and its group.
+    /// A resource and its API group.
     Resource(&'a str, &'a str),
     /// A word of the request.
     Word(&'a str),
@@ -49,7 +49,7 @@ pub enum FlowName<'a> {
 }
 
 impl FairBy {
-    /// Returns the identity of flows, if they have one.
+    /// Returns what identifies flows, if it is a credential, an account or a client.
     pub(super) const fn identity(self) -> Option<Per> {
         match self {
             Self::Credential => Some(Per::Credential),
@@ -131,6 +131,7 @@ pub(super) fn each_of_credential(uri: &Uri, headers: &HeaderMap, mut with: impl 
     }
 }
 
-/// The headers of credentials: the usual one, GitLab's, and that of AWS gateways and many others.
+/// The headers carrying credentials: the usual one, GitLab's, and that of AWS gateways and many
+/// others.
 static CREDENTIALS: [HeaderName; 3] =
     [AUTHORIZATION, HeaderName::from_static("private-token"), HeaderName::from_static("x-api-key")];

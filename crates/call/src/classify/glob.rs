@@ -1,6 +1,6 @@
 //! Patterns with `*` for any run of characters. A match takes time linear in the text.
 
-/// A pattern in pieces.
+/// A pattern, split at its stars.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Glob {
     /// The text before the first star; the whole text without one.
@@ -10,7 +10,7 @@ pub struct Glob {
 }
 
 impl Glob {
-    /// Splits a pattern into its pieces.
+    /// Splits a pattern at its stars.
     pub fn new(pattern: &str) -> Self {
         let mut pieces = pattern.split('*').map(Box::from);
         let head = pieces.next().unwrap_or_default();
@@ -22,12 +22,12 @@ impl Glob {
         Self { head, rest }
     }
 
-    /// Returns the only matching text, if the pattern has no star.
+    /// Returns the only text matching, if the pattern has no star.
     pub(super) fn name(&self) -> Option<&str> {
         self.rest.is_none().then_some(&*self.head)
     }
 
-    /// True if the pattern matches the whole text.
+    /// Returns true if the pattern matches the whole text.
     pub fn matches(&self, text: &str) -> bool {
         let Some((middle, tail)) = &self.rest else { return text == &*self.head };
         let Some(mut text) = text.strip_prefix(&*self.head).and_then(|rest| rest.strip_suffix(&**tail)) else {

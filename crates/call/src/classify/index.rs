@@ -1,6 +1,6 @@
-//! The candidates among many rules.
+//! An index that finds the rules to try among many.
 //!
-//! A rule with names of resources, namespaces and the like without a star matches no call of another.
+//! A rule that names resources, namespaces and the like without a star matches no call of another.
 //! So the index finds rules by one such name. Only these are tried, with the rules without one, in
 //! the order of all. Beside a thousand classes of other resources a call is classified as fast as
 //! beside one.
@@ -10,15 +10,15 @@ use std::iter;
 
 use super::matcher::{CompiledRule, PatternList, Subject};
 
-/// The places of rules, in order, by name.
+/// For each name, the indexes of the rules that have it, in order.
 type Places = HashMap<Box<str>, Vec<usize>>;
 
-/// Rules by name.
+/// Finds rules by the names in them.
 #[derive(Clone, derive_more::Debug)]
 #[debug("Index")]
 pub(super) struct Index {
     named: BTreeMap<PatternList, Places>,
-    /// The places of the rules to try for every call.
+    /// The indexes of the rules to try for every call.
     others: Vec<usize>,
 }
 
@@ -43,7 +43,7 @@ impl Index {
         Some(Self { named, others })
     }
 
-    /// Returns the places of the candidates for a call, in order.
+    /// Returns the indexes of the rules to try for a call, in order.
     pub(super) fn places(&self, subject: &Subject<'_>) -> impl Iterator<Item = usize> {
         let named = self.named.iter().map(|(list, places)| {
             let found = subject.text(*list).and_then(|text| places.get(text));
@@ -60,7 +60,7 @@ impl Index {
     }
 }
 
-/// The most rules without an index. A gate without classes of its own has six.
+/// Up to this many rules all are tried. A gate without classes of its own has six.
 const FEW: usize = 16;
-/// One for each indexed list, and one of the others.
+/// The number of groups of rules: one for each indexed list, and one of the others.
 const LISTS: usize = PatternList::INDEXED.len() + 1;

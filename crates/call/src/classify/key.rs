@@ -1,7 +1,7 @@
-//! Keys: the identities of remembered failures.
+//! Keys: what failures are remembered for.
 //!
-//! They are salted hashes: the lookup of a healthy call does not allocate, and no client can aim for a
-//! collision. The readable name is only made for a key that starts to fail.
+//! They are salted hashes: the lookup of a healthy call does not allocate, and no client can aim
+//! for a collision. The readable name is only made for a key that starts to fail.
 
 use std::borrow::Cow;
 use std::hash::BuildHasher;
@@ -12,32 +12,32 @@ use crate::api::names::{self, PEEK};
 use crate::api::{self, Call, Key, Verb};
 use crate::dialect::{TokenBody, Words};
 
-/// The source of a call's key.
+/// Where a call's key comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeySource {
-    /// None: failures are not remembered.
+    /// There is no key: failures are not remembered.
     None,
-    /// The head.
+    /// The request head gives the key.
     Known(Key),
-    /// The head and the name in the body of a Kubernetes `create`.
+    /// The key comes from the head and the name in the body of a Kubernetes `create`.
     NameInBody {
         /// The collection of the object.
         collection: u64,
-        /// Verb class and subresource.
+        /// Hash of kind of verb and subresource.
         facet: u64,
     },
-    /// The head and a digest of the body, for an operation of an external API.
+    /// The key comes from the head and a digest of the body, for an operation of an external API.
     BodyDigest {
-        /// Method class and path.
+        /// Hash of kind of method, and path.
         object: u64,
-        /// Verb class.
+        /// Hash of the kind of verb.
         facet: u64,
-        /// The format of a body with idempotency tokens: they do not count.
+        /// The format of the body, if its idempotency tokens must be left out.
         tokens: Option<TokenBody>,
     },
 }
 
-/// The part of an object in a call.
+/// What of an object a call concerns: reads, writes, lists and watches have separate failures.
 #[derive(Hash)]
 enum Aspect<'a> {
     Read(&'a str),
@@ -77,8 +77,8 @@ impl KeySource {
         }
     }
 
-    /// Returns the key of a call to AWS, of its query and its body without idempotency tokens. Calls
-    /// that the service takes one at a time have one key.
+    /// Returns the key of a call to AWS: of its query and its body without idempotency tokens.
+    /// Calls that the service takes one at a time have one key.
     pub(super) fn of_aws(words: &Words, request: &Request<'_>, hasher: &Salt) -> Self {
         let call = request.call;
         let Words { service, region, account, action, .. } = words;
@@ -97,7 +97,7 @@ impl KeySource {
         Self::Known(Key { object, collection, facet })
     }
 
-    /// Returns the same key of one caller, with its own failures.
+    /// Returns the same key for one caller, so that its failures are its own.
     pub(super) fn of_caller(self, caller: u64, hasher: &Salt) -> Self {
         let own = |hash: u64| hasher.hash_one((hash, caller));
         match self {
@@ -110,8 +110,8 @@ impl KeySource {
         }
     }
 
-    /// Returns the collection (or path) of the key: if none of its keys fails, the body does not
-    /// matter.
+    /// Returns the collection (or path) of the key: if no key in it fails, the body need not be
+    /// read.
     pub fn collection(&self) -> Option<u64> {
         match *self {
             Self::None => None,
@@ -121,12 +121,12 @@ impl KeySource {
         }
     }
 
-    /// True if the key needs the body.
+    /// Returns true if the body is needed for the key.
     pub fn needs_body(&self) -> bool {
         matches!(self, Self::NameInBody { .. } | Self::BodyDigest { .. })
     }
 
-    /// Returns the key if the head is enough.
+    /// Returns the key, if the head is enough for it.
     pub fn known(&self) -> Option<Key> {
         match *self {
             Self::Known(key) => Some(key),
@@ -134,8 +134,8 @@ impl KeySource {
         }
     }
 
-    /// Returns the key for a body, or the start of one if not `whole`; `None` without a name
-    /// (`generateName`), or if an operation's body is too long.
+    /// Returns the key for a body, or for the start of one if not `whole`. `None` if the body has
+    /// no name (`generateName`), or if it is too long.
     pub fn with_body(&self, body: &[u8], whole: bool, hasher: &Salt) -> Option<Key> {
         match *self {
             Self::Known(key) => Some(key),
@@ -166,9 +166,9 @@ impl ClassifiedCall {
         format!("{} {place}{name}", self.object_kind())
     }
 
-    /// Returns the readable name of its key, for a key that starts to fail: `write
-    /// deployments.apps/prod/web (status)`, `list pods/prod`, `write /graphql (body 8f3a01c2)`. `body`
-    /// is the kept part of the body.
+    /// Returns the readable name of the call's key, made when it starts to fail: `write
+    /// deployments.apps/prod/web (status)`, `list pods/prod`, `write /graphql (body 8f3a01c2)`.
+    /// `body` is the kept part of the body.
     pub fn key_name(&self, body: Option<&[u8]>) -> String {
         let call = &self.call;
         if self.label.is_some() || !call.is_resource {
@@ -195,13 +195,13 @@ impl ClassifiedCall {
         text
     }
 
-    /// Returns the name of its object, from the path or the body.
+    /// Returns the name of the call's object, from the path or the body.
     fn name<'a>(&'a self, body: Option<&'a [u8]>) -> Cow<'a, str> {
         let in_body = body.filter(|_| matches!(self.key, KeySource::NameInBody { .. })).and_then(names::of_object);
         in_body.unwrap_or_else(|| Cow::Borrowed(self.call.name()))
     }
 
-    /// Returns the kind of its object, without a name.
+    /// Returns the kind of the call's object, without a name.
     pub fn object_kind(&self) -> String {
         match (&self.words, self.call.resource(), self.call.group()) {
             (Some(words), ..) if !words.action.is_empty() => format!("{} {}", words.service, words.action),
@@ -216,8 +216,8 @@ fn object(collection: u64, name: &str, hasher: &Salt) -> u64 {
     hasher.hash_one((collection, name))
 }
 
-/// Returns the part of an object in a call. Reads, writes, lists and watches have separate failures:
-/// the success of one must not forget the failure of another.
+/// Returns what of an object a call concerns. Reads, writes, lists and watches have separate
+/// failures: the success of one must not forget the failure of another.
 fn aspect(call: &Call) -> Aspect<'_> {
     match call.verb {
         Verb::Get => Aspect::Read(call.subresource()),
@@ -239,14 +239,14 @@ fn operation(call: &Call, words: Option<&Words>) -> String {
     }
 }
 
-/// Returns the FNV-1a hash of values, for names of keys in place of possible secrets. It is the same
-/// after a restart, so that logs can be compared.
+/// Returns a checksum (FNV-1a) of values, shown in names of keys instead of possible secrets. It is
+/// the same after a restart, so that logs can be compared.
 pub(super) fn checksum<'a>(values: impl IntoIterator<Item = &'a [u8]>) -> u32 {
     let bytes = values.into_iter().flat_map(|value| b"\n".iter().chain(value)).skip(1);
     bytes.fold(0x811c_9dc5, |sum, byte| (sum ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }
 
-/// Returns the word for a call's action in names of keys.
+/// Returns the word for what a call does, in names of keys: read, list, watch, write or delete.
 pub(super) fn verb_class(call: &Call) -> &'static str {
     match aspect(call) {
         Aspect::Read(_) => "read",

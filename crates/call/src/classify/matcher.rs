@@ -1,4 +1,4 @@
-//! The patterns of a rule.
+//! The patterns of a rule, and how they match calls.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::glob::Glob;
 use crate::api::{Call, Verb, query_pairs};
 use crate::dialect::Words;
 
-/// The calls of a rule.
+/// The calls belonging to a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RuleMatch {
     /// Leases of coordination.k8s.io, and kopf's peerings: they keep a leader the leader.
@@ -22,11 +22,11 @@ pub enum RuleMatch {
     Discovery,
     /// authentication.k8s.io and authorization.k8s.io: another request waits for each of these.
     Reviews,
-    /// Events of either group.
+    /// Events of either API group.
     Events,
-    /// Everything.
+    /// All calls.
     Everything,
-    /// Calls that fit these patterns.
+    /// Calls fitting these patterns.
     Patterns(Box<Matcher>),
 }
 
@@ -37,55 +37,56 @@ words! {
         Verbs = "verbs",
         /// API groups; "" is the core group.
         Groups = "groups",
-        /// Resources.
+        /// Kubernetes resources, such as `pods`.
         Resources = "resources",
-        /// Namespaces; "" is none.
+        /// Namespaces; "" matches calls without one.
         Namespaces = "namespaces",
         /// Object names.
         Names = "names",
-        /// Subresources; "" is none.
+        /// Subresources; "" matches calls without one.
         Subresources = "subresources",
         /// HTTP methods.
         Methods = "methods",
-        /// Decoded paths; `%2F` is a slash inside a segment of an external API's.
+        /// Decoded paths; in an external API `%2F` is a slash inside a segment.
         Paths = "paths",
         /// User agents.
         UserAgents = "user_agents",
-        /// Services, in the terms of the gate's dialect.
+        /// Cloud services, as the provider names them.
         Services = "services",
-        /// Regions; "" is none.
+        /// Cloud regions; "" matches calls without one.
         Regions = "regions",
-        /// Accounts; "" is an unknown one.
+        /// Cloud accounts; "" matches an unknown one.
         Accounts = "accounts",
-        /// Actions, in the terms of the gate's dialect; "" is an unknown one.
+        /// Actions of a cloud service, as the provider names them; "" matches an unknown one.
         Actions = "actions",
     }
 }
 
-/// Patterns for a call. One pattern of each list must match, every header and every parameter. `*`
+/// Patterns for calls. One pattern of each list must match, every header and every parameter. `*`
 /// matches any run of characters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Matcher {
     /// The lists that are not empty.
     pub(super) lists: BTreeMap<PatternList, Vec<String>>,
-    /// Headers, name to pattern.
+    /// Header names, each with a pattern for the value.
     pub headers: Vec<(HeaderName, String)>,
-    /// Query parameters, name to pattern.
+    /// Query parameters, each with a pattern for the value.
     pub query: Vec<(String, String)>,
-    /// True for listings of everything (EC2 counts them apart); false for all other calls.
+    /// True matches only calls listing everything (EC2 counts them separately); false only all
+    /// others.
     pub unfiltered: Option<bool>,
 }
 
-/// A request, for rules and keys.
+/// A request, as rules and keys read it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Subject<'a> {
     pub(super) call: &'a Call,
-    /// The call's path in one of its readings.
+    /// The call's path, in one of the ways it can be read.
     pub(super) path: &'a str,
     pub(super) method: &'a Method,
     pub(super) query: Option<&'a str>,
     pub(super) headers: &'a HeaderMap,
-    /// The call in its provider's terms, on a gate with a dialect.
+    /// The call in its cloud provider's terms, if the gate is configured for a provider.
     pub(super) words: Option<&'a Words>,
 }
 
@@ -102,7 +103,7 @@ pub(super) struct Patterns {
     /// The lists that are not empty, without paths.
     lists: Vec<(PatternList, Vec<Glob>)>,
     paths: Vec<Glob>,
-    /// The patterns of paths with `%2F`, for the path with it.
+    /// The patterns of paths containing `%2F`, matched against the path with it.
     spelled_paths: Vec<Glob>,
     headers: Vec<(HeaderName, Glob)>,
     query: Vec<(String, Glob)>,
@@ -112,7 +113,7 @@ pub(super) struct Patterns {
 // === impl PatternList ===
 
 impl PatternList {
-    /// The lists for the index, the most distinctive first.
+    /// The lists used to index rules, the most distinctive first.
     pub(super) const INDEXED: [Self; 8] = [
         Self::Names,
         Self::Paths,
@@ -128,12 +129,12 @@ impl PatternList {
 // === impl Matcher ===
 
 impl Matcher {
-    /// Returns a list of patterns.
+    /// Returns the patterns of a list.
     pub fn get(&self, list: PatternList) -> &[String] {
         self.lists.get(&list).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns the same patterns with this list.
+    /// Sets the patterns of a list.
     #[must_use]
     pub fn with(mut self, list: PatternList, patterns: Vec<String>) -> Self {
         self.lists.remove(&list);
@@ -147,8 +148,8 @@ impl Matcher {
 // === impl Subject ===
 
 impl Subject<'_> {
-    /// Returns the text for a list of patterns; `None` if the call has none, and so no pattern
-    /// matches, not even `*`.
+    /// Returns the text a list's patterns must match; `None` if the call has none, and so no
+    /// pattern matches, not even `*`.
     pub(super) fn text(&self, list: PatternList) -> Option<&str> {
         let of_resource = |read: fn(&Call) -> &str| self.call.is_resource.then(|| read(self.call));
         match list {
@@ -168,7 +169,7 @@ impl Subject<'_> {
         }
     }
 
-    /// True if a value of a header fits. A value that is not text fits nothing.
+    /// Returns true if a value of a header fits. A value that is not text fits nothing.
     fn has_header(&self, name: &HeaderName, fits: impl Fn(&str) -> bool) -> bool {
         self.headers.get_all(name).iter().any(|value| value.to_str().is_ok_and(&fits))
     }
@@ -184,7 +185,7 @@ impl CompiledRule {
         }
     }
 
-    /// True if it reads more than the log of calls has.
+    /// Returns true if the rule reads more than the call log contains.
     pub(super) fn looks_past_the_log(&self) -> bool {
         match self {
             Self::Builtin(builtin) => {
@@ -194,8 +195,8 @@ impl CompiledRule {
         }
     }
 
-    /// Returns a list of names without a star, for the index: the rule matches no call with another
-    /// text.
+    /// Returns a list of names without a star, to index the rule by: it matches no call with
+    /// another text.
     pub(super) fn named(&self) -> Option<(PatternList, impl Iterator<Item = &str>)> {
         let Self::Patterns(patterns) = self else { return None };
         PatternList::INDEXED.into_iter().find_map(|list| {
@@ -212,7 +213,7 @@ impl CompiledRule {
         }
     }
 
-    /// True if it could match with another path.
+    /// Returns true if it could match with another path.
     pub(super) fn matches_some_path(&self, subject: &Subject<'_>) -> bool {
         match self {
             Self::Builtin(_) => true,
@@ -220,7 +221,7 @@ impl CompiledRule {
         }
     }
 
-    /// True if it does not read the path of an external API.
+    /// Returns true if the rule does not depend on the path of an external API.
     pub(super) fn is_blind_to_paths(&self) -> bool {
         match self {
             Self::Builtin(builtin) => *builtin == RuleMatch::Everything,
@@ -272,7 +273,7 @@ impl Patterns {
         }
     }
 
-    /// Returns the patterns of a list, if a call must match one of them.
+    /// Returns the patterns of a list; a call must match one of them.
     fn get(&self, list: PatternList) -> &[Glob] {
         match list {
             PatternList::Paths if self.spelled_paths.is_empty() => &self.paths,
@@ -295,8 +296,8 @@ impl Patterns {
         self.is_blind_to_paths() || any(&self.paths, subject.path) || any(&self.spelled_paths, subject.call.path())
     }
 
-    /// Matches everything but the path. If a list of a resource or of a provider's terms is set, no
-    /// other call matches.
+    /// Returns true if everything but the path matches. If a list of a resource or of a provider's
+    /// terms is set, no other call matches.
     fn match_except_path(&self, subject: &Subject<'_>) -> bool {
         let fits = |(list, globs): &(PatternList, Vec<Glob>)| match list {
             PatternList::UserAgents => subject.has_header(&USER_AGENT, |text| any(globs, text)),
@@ -317,7 +318,7 @@ fn globs(patterns: &[String]) -> Vec<Glob> {
     patterns.iter().map(|pattern| Glob::new(pattern)).collect()
 }
 
-/// True if one of the patterns matches.
+/// Returns true if one of the patterns matches.
 fn any(globs: &[Glob], text: &str) -> bool {
     globs.iter().any(|glob| glob.matches(text))
 }

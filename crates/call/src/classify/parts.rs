@@ -1,4 +1,4 @@
-//! `key = [...]`: keys of configured parts, instead of those of the kind of API.
+//! `key = [...]`: keys made of configured parts, instead of those of the kind of API.
 //!
 //! Values of parts come from clients and may be secrets. So a key's readable name has a checksum of
 //! them, except for a few parts that name an operation.
@@ -19,7 +19,7 @@ use crate::api::{self, Call, Key, query_pairs};
 /// One part of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyPart {
-    /// The verb class: read, list, watch, write or delete.
+    /// The kind of verb: read, list, watch, write or delete.
     Verb,
     /// The decoded path, without the query.
     Path,
@@ -31,14 +31,14 @@ pub enum KeyPart {
     Body,
 }
 
-/// The parts of the keys of a gate or class.
+/// The parts making up the keys of a gate or class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyParts(Vec<KeyPart>);
 
-/// An error in a part of a key.
+/// What is wrong with a part of a key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyPartError {
-    /// There is no such part.
+    /// The text names no part of a key.
     #[error("expected \"verb\", \"path\", \"query:NAME\", \"header:NAME\" or \"body\"")]
     Unknown,
     /// The name after the colon is missing.
@@ -47,21 +47,21 @@ pub enum KeyPartError {
     /// The name is not that of a header.
     #[error("expected the name of a header after the colon")]
     NoHeader,
-    /// The part would be a credential.
+    /// The part would contain a credential.
     #[error("carries a credential, which no key is made of; to tell clients apart: per = \"credential\" on a bucket")]
     Credential,
 }
 
-/// An error in the list of parts.
+/// What is wrong with a list of parts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyPartsError {
-    /// There is no part.
+    /// The list has no parts.
     #[error("is an empty list, expected at least one part, or \"auto\"")]
     Empty,
-    /// A part is there twice.
-    #[error("is there already")]
+    /// A part is in the list twice.
+    #[error("is in the list already")]
     Twice {
-        /// The place of the second.
+        /// The index of the second.
         index: usize,
     },
 }
@@ -124,13 +124,14 @@ impl KeyParts {
         &self.0
     }
 
-    /// True if keys are of one object, and end with it.
+    /// Returns true if each key is of one object, so that removing the object forgets its failures.
     pub(super) fn is_of_object(&self) -> bool {
         self.0.contains(&KeyPart::Path)
     }
 
-    /// Returns the key of a call, as far as its head tells. The verb class is the facet, everything
-    /// else the object, so that the end of an object forgets its failures with every verb.
+    /// Returns the key of a call, as far as its head tells. The kind of verb is the key's
+    /// operation, everything else its object, so that removing an object forgets its failures with
+    /// every verb.
     pub(super) fn source(&self, kind: ApiKind, head: &Subject<'_>, hasher: &Salt) -> KeySource {
         if head.call.is_tunnel() {
             return KeySource::None;
@@ -150,7 +151,7 @@ impl KeyParts {
         }
     }
 
-    /// Returns the readable name of the key, without the part of the body.
+    /// Returns the readable name of the key, without the digest of the body.
     pub(super) fn label(&self, head: &Subject<'_>) -> String {
         let mut text = String::new();
         for part in &self.0 {
@@ -198,8 +199,8 @@ fn verb_facet(call: &Call, hasher: &Salt) -> u64 {
     api::facet(hasher.hash_one(class), call.verb.is_delete())
 }
 
-/// Returns the values of a part for a name: in clear text if they name an operation, otherwise as a
-/// checksum.
+/// Returns the values of a part for the readable name: in clear text if they name an operation,
+/// otherwise as a checksum.
 fn value_label<'a>(name: &str, mut values: impl Iterator<Item = &'a [u8]>) -> String {
     let Some(first) = values.next() else { return "none".to_owned() };
     if OPERATIONS.contains(&name.to_ascii_lowercase().as_str()) {
@@ -208,11 +209,11 @@ fn value_label<'a>(name: &str, mut values: impl Iterator<Item = &'a [u8]>) -> St
     format!("{:08x}", checksum(iter::once(first).chain(values)))
 }
 
-/// The longest name of an operation.
+/// The longest name of an operation to show.
 const LONGEST_NAME: usize = 100;
-/// Parameters and headers with the name of an operation: AWS's, SOAP's, GraphQL's.
+/// Parameters and headers naming an operation: AWS's, SOAP's, GraphQL's.
 const OPERATIONS: [&str; 5] = ["action", "x-amz-target", "soapaction", "operation", "operationname"];
-/// Headers of credentials.
+/// Headers containing credentials.
 static CREDENTIALS: [HeaderName; 6] = [
     header::AUTHORIZATION,
     header::PROXY_AUTHORIZATION,

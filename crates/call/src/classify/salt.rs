@@ -1,11 +1,11 @@
-//! The salt of hashes of keys, flows and credentials.
+//! The salt for hashes of keys, flows and credentials.
 //!
-//! It is secret and random, so that no client can aim for a collision, and no hash can be guessed. A
-//! gate takes over the salt of its state file, which has hashes.
+//! It is secret and random, so that no client can aim for a collision, and no hash can be guessed.
+//! A gate takes over the salt of its state file, so that the hashes in it stay valid.
 
 use std::hash::{BuildHasher, DefaultHasher, Hasher, RandomState};
 
-/// A secret, and a hasher with it.
+/// A secret salt, and a hasher using it.
 #[derive(Clone, derive_more::Debug)]
 #[debug("Salt")]
 pub struct Salt {
@@ -31,7 +31,7 @@ impl Salt {
         Self { secret, hasher }
     }
 
-    /// Returns its secret, for the state file.
+    /// Returns the salt itself, for the state file.
     #[must_use]
     pub fn secret(&self) -> [u64; 2] {
         self.secret

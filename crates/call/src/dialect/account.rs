@@ -1,11 +1,12 @@
-//! The account of an AWS access key id.
+//! The AWS account an access key id belongs to.
 //!
-//! The id carries it: of the 48 bits that begin the base32 after its first four letters, the 40
+//! The id contains it: of the 48 bits that begin the base32 after its first four letters, the 40
 //! below the first are the account. AWS does not document this, so it only tells accounts apart
-//! (the keys of one role change hourly and stay one account), and is not shown by default.
-//! Source: Tal Be'ery, "A short note on AWS KEY ID" (2023), checked on published pairs.
+//! (the keys of one role change hourly and stay one account), and is not shown by default. Source:
+//! Tal Be'ery, "A short note on AWS KEY ID" (2023), checked on published pairs.
 
-/// Returns the account's twelve digits; `None` for an id of another form, such as those from before 2019.
+/// Returns the account's twelve digits; `None` for an id in another format, such as those from
+/// before 2019.
 pub(super) fn of_key_id(id: &str) -> Option<String> {
     let letters = id.strip_prefix("AKIA").or_else(|| id.strip_prefix("ASIA")).filter(|letters| letters.len() == 16)?;
     let bits = letters.bytes().try_fold(0_u128, |bits, letter| Some(bits << 5 | base32(letter)?))?;

@@ -1,8 +1,8 @@
-//! AWS: service, region and key from the signature's scope, the action from wherever a service's
-//! protocol puts it.
+//! AWS: service, region and key from the signature, the action from wherever a service's protocol
+//! puts it.
 //!
 //! Sources: the SigV4 and Smithy specifications; "Request throttling for the Amazon EC2 API" for
-//! the listings that are counted apart.
+//! the listings that are counted separately.
 
 mod rest;
 mod scope;
@@ -17,16 +17,16 @@ pub(super) use self::scope::{Scope, scope};
 pub use self::services::{ServiceName, service_names};
 use super::{Head, LARGEST_FORM, Words, account, form, header, host, is_read};
 
-/// The encoding of a service's calls and errors.
+/// How a service encodes calls and errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// EC2's query protocol, with its own shape of errors.
+    /// EC2's query protocol, with its own format of errors.
     Ec2Query,
     /// The query protocol of STS, IAM, ELB, Auto Scaling and others.
     Query,
     /// JSON 1.1, with `X-Amz-Target`.
     Json,
-    /// JSON 1.0: the same errors, and its own content type.
+    /// JSON 1.0: errors as in JSON 1.1, and its own content type.
     Json10,
     /// Smithy's RPC v2 with CBOR.
     Cbor,
@@ -38,7 +38,7 @@ pub enum Protocol {
     S3,
 }
 
-/// True if the body names the action (a form) or the wait (a receive from SQS).
+/// Returns true if the body names the action (a form) or asks to wait (receiving from SQS).
 pub(super) fn wants_body(head: &Head<'_>) -> bool {
     let is_small = |length: &str| length.parse().is_ok_and(|length: u64| length <= LARGEST_FORM);
     header(head.headers, CONTENT_LENGTH).is_none_or(is_small)
@@ -87,12 +87,12 @@ pub(super) fn protocol(head: &Head<'_>, service: &str) -> Protocol {
     }
 }
 
-/// True for the names of S3 in signatures.
+/// Returns true for the names of S3 in signatures.
 pub(super) fn is_s3(service: &str) -> bool {
     matches!(service, "s3" | "s3express" | "s3-object-lambda" | "s3-outposts")
 }
 
-/// The fields of a query and of a form.
+/// The fields of a request's query and form.
 struct Fields<'a> {
     query: &'a str,
     form: &'a str,
@@ -107,7 +107,7 @@ impl<'a> Fields<'a> {
         form::pairs(self.form).chain(form::pairs(self.query)).map(|(name, _)| name)
     }
 
-    /// True if the call asks for less than everything.
+    /// Returns true if the call filters what it lists.
     fn filter(&self) -> bool {
         let narrows = |name: &str| {
             name == "MaxResults" || name.starts_with("Filter.") || name.ends_with("Id.1") || name.ends_with("Name.1")
@@ -132,7 +132,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// True if the JSON of a receive asks to wait.
+/// Returns true if a JSON request to receive messages asks to wait for them.
 fn json_waits(body: &str) -> bool {
     let after = body.split_once("\"WaitTimeSeconds\"").map(|(_, after)| after.trim_start());
     let number = after.and_then(|after| after.strip_prefix(':')).unwrap_or_default().trim_start();
@@ -167,7 +167,7 @@ fn is_form(head: &Head<'_>) -> bool {
     *head.method == Method::POST && super::is_form(head.headers)
 }
 
-/// Returns the number in `amz-sdk-request: attempt=2; max=3`.
+/// Returns the attempt number in `amz-sdk-request: attempt=2; max=3`.
 fn attempt(head: &Head<'_>) -> Option<u32> {
     let fields = header(head.headers, &ATTEMPT)?.split(';');
     fields.filter_map(|field| field.trim().strip_prefix("attempt=")).find_map(|number| number.trim().parse().ok())
@@ -189,7 +189,7 @@ static ATTEMPT: HeaderName = HeaderName::from_static("amz-sdk-request");
 
 const READS: [&str; 10] =
     ["Describe", "List", "Get", "Search", "Head", "BatchGet", "Query", "Scan", "Lookup", "Select"];
-/// Listings with a bucket of their own in EC2, unless something narrows them.
+/// EC2's list actions that have a bucket of their own unless something narrows them.
 const UNFILTERED: [&str; 7] = [
     "DescribeInstances",
     "DescribeInstanceStatus",

@@ -1,7 +1,7 @@
 //! Azure Resource Manager: `/subscriptions/ID/resourceGroups/NAME/providers/NAMESPACE/TYPE/NAME`.
 //!
-//! Names of resources have no case there. ARM counts reads, writes and deletes of a subscription
-//! (or of a tenant, for what belongs to none) apart, and a POST as a write.
+//! Upper and lower case do not matter in names there. ARM counts reads, writes and deletes of a
+//! subscription (or of a tenant, for what belongs to none) separately, and a POST as a write.
 
 use http::Method;
 

@@ -15,7 +15,7 @@ pub(super) fn value<'a>(form: &'a str, wanted: &str) -> Option<Cow<'a, str>> {
     pairs(form).find(|(name, _)| name == wanted).map(|(_, value)| decoded(value))
 }
 
-/// Returns the text at the beginning of a body, without half a character.
+/// Returns the text at the beginning of a body, without half a character at its end.
 pub(super) fn text(body: &[u8]) -> &str {
     body.utf8_chunks().next().map_or("", |chunk| chunk.valid())
 }

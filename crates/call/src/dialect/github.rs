@@ -1,4 +1,4 @@
-//! GitHub: the resource of a call's quota, in the words of `x-ratelimit-resource`.
+//! GitHub: the resource with the quota that a call uses, in the words of `x-ratelimit-resource`.
 
 use std::sync::LazyLock;
 
@@ -7,7 +7,7 @@ use http::Method;
 use super::route::{Route, action_of, routes};
 use super::{Head, Words, form, is_read};
 
-/// True for a call to the GraphQL endpoint.
+/// Returns true for a call to the GraphQL endpoint.
 pub(super) fn is_graphql(head: &Head<'_>) -> bool {
     is_below(path(head), "/graphql")
 }
@@ -48,8 +48,8 @@ pub(super) fn read(head: &Head<'_>, body: &[u8]) -> Words {
     Words { service: service.into(), action: action.into(), reads, ..Words::default() }
 }
 
-/// True if the GraphQL document in a body certainly begins with a query. Any other may change
-/// something.
+/// Returns true if the GraphQL document in a body certainly begins with a query. Any other may
+/// change something.
 fn is_query(body: &[u8]) -> bool {
     let value = form::text(body).split_once("\"query\"").and_then(|(_, rest)| rest.trim_start().strip_prefix(':'));
     let Some(mut document) = value.and_then(|value| value.trim_start().strip_prefix('"')) else { return false };

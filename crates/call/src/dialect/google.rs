@@ -35,7 +35,7 @@ pub(super) fn read(head: &Head<'_>) -> Words {
     }
 }
 
-/// Returns the last collection of a path, and the method of it or of one of its members.
+/// Returns the last collection in a path, and the method called on it or on one of its members.
 fn named<'a>(segments: &[&'a str], method: &Method) -> (&'a str, &'a str) {
     let version = segments.iter().position(|segment| is_version(segment));
     let mut rest = version.map_or(segments, |at| segments.get(at + 1..).unwrap_or_default()).iter().copied().peekable();
@@ -70,13 +70,14 @@ fn named<'a>(segments: &[&'a str], method: &Method) -> (&'a str, &'a str) {
     (collection, does)
 }
 
-/// True for `v1`, `v1beta1`, `v2alpha`, and Compute's `beta` and `alpha`.
+/// Returns true for `v1`, `v1beta1`, `v2alpha`, and Compute's `beta` and `alpha`.
 fn is_version(segment: &str) -> bool {
     let is_numbered = |rest: &str| rest.starts_with(|first: char| first.is_ascii_digit());
     segment.strip_prefix('v').is_some_and(is_numbered) || matches!(segment, "beta" | "alpha")
 }
 
-/// True for a verb at a path's end, not one more collection: collections are plural nouns.
+/// Returns true for a verb at a path's end; it is not one more collection: collections are
+/// plural nouns.
 fn is_method(segment: &str) -> bool {
     let verbs = ["set", "add", "remove", "attach", "detach", "get", "delete", "test", "update", "move", "list"];
     let leads = |verb: &str| {
@@ -85,7 +86,7 @@ fn is_method(segment: &str) -> bool {
     !segment.ends_with('s') || verbs.into_iter().any(leads)
 }
 
-/// The beginnings of reading methods.
+/// The beginnings of the names of methods without changes.
 const READS: [&str; 7] = ["get", "list", "search", "query", "test", "aggregated", "lookup"];
 
 #[cfg(test)]

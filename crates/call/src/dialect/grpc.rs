@@ -5,13 +5,13 @@ use http::{HeaderMap, Method};
 
 use super::{Head, Words, header};
 
-/// True for the head of a gRPC message: `application/grpc`, with or without a format.
+/// Returns true for the head of a gRPC message: `application/grpc`, with or without a format.
 pub fn is_grpc(headers: &HeaderMap) -> bool {
     let format = header(headers, CONTENT_TYPE).and_then(|kind| kind.strip_prefix("application/grpc"));
     format.is_some_and(|rest| rest.is_empty() || rest.starts_with(['+', ';']))
 }
 
-/// True for a POST with gRPC's media type and no query.
+/// Returns true for a POST with gRPC's media type and no query.
 pub(super) fn is(head: &Head<'_>) -> bool {
     *head.method == Method::POST && head.uri.query().is_none() && is_grpc(head.headers)
 }

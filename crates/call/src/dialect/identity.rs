@@ -1,4 +1,4 @@
-//! Two identities of a call: its signing key, and its body without idempotency tokens.
+//! What identifies a call: its signing key, and its body without idempotency tokens.
 
 use std::borrow::Cow;
 
@@ -7,22 +7,22 @@ use serde_json::Value;
 
 use super::{Head, aws, form, media_type};
 
-/// Returns the access key id of a SigV4 signature. The whole header differs in every call.
+/// Returns the access key id of a SigV4 signature, because the whole header differs in every call.
 pub fn signing_key_id(uri: &Uri, headers: &HeaderMap) -> Option<String> {
     aws::scope(&Head { method: &Method::GET, uri, headers }).map(|scope| scope.key_id)
 }
 
-/// A format of bodies with idempotency tokens.
+/// A format of bodies that may contain idempotency tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenBody {
-    /// `application/x-www-form-urlencoded`.
+    /// Form fields (`application/x-www-form-urlencoded`).
     Form,
-    /// JSON of any name.
+    /// JSON, under any media type.
     Json,
 }
 
 impl TokenBody {
-    /// Returns the format of a request's body, if it may have tokens.
+    /// Returns the format of a request's body, if it may contain idempotency tokens.
     pub fn of(headers: &HeaderMap) -> Option<Self> {
         let kind = media_type(headers).to_ascii_lowercase();
         match kind.strip_prefix("application/")? {
@@ -31,8 +31,8 @@ impl TokenBody {
         }
     }
 
-    /// Returns a body without its idempotency tokens, to identify the call: they differ between two
-    /// tries of it.
+    /// Returns a body without its idempotency tokens, to recognize a call: they differ between two
+    /// attempts of it.
     pub fn without_tokens(self, body: &[u8]) -> Cow<'_, [u8]> {
         let kept = std::str::from_utf8(body).ok().and_then(|text| match self {
             Self::Form => form_without(text),
@@ -42,14 +42,14 @@ impl TokenBody {
     }
 }
 
-/// Returns a form without its tokens; `None` if it has none.
+/// Returns a form without its idempotency tokens; `None` if it has none.
 fn form_without(text: &str) -> Option<String> {
     let is_token = |pair: &&str| form::pairs(pair).any(|(name, _)| is_token(&name));
     let kept: Vec<&str> = text.split('&').filter(|pair| !is_token(pair)).collect();
     (kept.len() < text.split('&').count()).then(|| kept.join("&"))
 }
 
-/// Returns a JSON object without its tokens; `None` if it has none.
+/// Returns a JSON object without its idempotency tokens; `None` if it has none.
 fn json_without(text: &str) -> Option<String> {
     let Ok(Value::Object(mut fields)) = serde_json::from_str(text) else { return None };
     let before = fields.len();
@@ -57,7 +57,8 @@ fn json_without(text: &str) -> Option<String> {
     (fields.len() < before).then(|| Value::Object(fields).to_string())
 }
 
-/// True for the name of a token. Source: the Smithy trait `idempotencyToken` in AWS's models.
+/// Returns true for the name of an idempotency token. Source: the Smithy trait `idempotencyToken`
+/// in AWS's models.
 fn is_token(name: &str) -> bool {
     let tokens =
         ["clienttoken", "clientrequesttoken", "callerreference", "idempotencytoken", "requesttoken", "creationtoken"];

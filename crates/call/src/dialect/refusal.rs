@@ -1,6 +1,6 @@
-//! The gate's own responses in the forms of providers, for their SDKs to retry.
+//! The gate's own responses in providers' formats, so that their SDKs retry.
 //!
-//! Sources: tests of seven AWS SDKs, azure-core, google-cloud and GitHub's clients with each form
+//! Sources: tests of seven AWS SDKs, azure-core, google-cloud and GitHub's clients with each format
 //! (docs/external-apis.md). The AWS codes are in the throttling lists of boto3, Go v2 and JS v3.
 
 use std::time::Duration;
@@ -11,44 +11,45 @@ use serde_json::json;
 
 use super::Protocol;
 
-/// A provider's form of an error.
+/// A provider's format of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// An AWS service's, by protocol.
+    /// The error format of an AWS service, by its protocol.
     Aws(Protocol),
-    /// Azure Resource Manager's.
+    /// The error format of Azure Resource Manager.
     Azure,
-    /// Google's JSON.
+    /// Google's errors in JSON.
     Google,
-    /// GitHub's.
+    /// The error format of GitHub's API.
     Github,
-    /// gRPC's: trailers alone.
+    /// A gRPC error: a response of trailers alone.
     Grpc,
 }
 
-/// A response of the gate itself, in no form yet.
+/// A response of the gate itself, before it is put in a format.
 #[derive(Clone, Copy, Debug)]
 pub struct Denial<'a> {
-    /// The status, unless the form requires another: 429 for a refusal, 5xx for a failure.
+    /// The HTTP status, unless the format requires another: 429 for a refusal, 5xx for a failure.
     pub status: StatusCode,
     /// True for a refusal by a limit, false for a failure of the gate or its upstream.
     pub throttled: bool,
     /// The sentence for people.
     pub message: &'a str,
-    /// The time after which to retry, if the response names one.
+    /// The time until a retry, if the response names one.
     pub retry_after: Option<Duration>,
     /// An identifier to show in the SDK's error. The provider has not logged it.
     pub request_id: &'a str,
-    /// True for GitHub's secondary limit as a 403: its clients stop all calls for the time.
+    /// True to answer as GitHub's secondary limit, a 403: its clients then stop all calls for the
+    /// time.
     pub as_secondary_limit: bool,
 }
 
-/// A response in a provider's form.
+/// A response in a provider's format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DenialResponse {
-    /// The status.
+    /// The HTTP status of the response.
     pub status: StatusCode,
-    /// Fields, without Content-Length.
+    /// Headers, without Content-Length.
     pub headers: Vec<(HeaderName, HeaderValue)>,
     /// The body; empty for HEAD and gRPC.
     pub body: Vec<u8>,
@@ -57,7 +58,7 @@ pub struct DenialResponse {
 // === impl Form ===
 
 impl Form {
-    /// Writes a denial of a call with this method.
+    /// Writes the response to a call with this method in the provider's format.
     pub fn write(self, denial: &Denial<'_>, method: &Method) -> DenialResponse {
         let mut written = match self {
             Self::Aws(protocol) => aws(protocol, denial, method),
@@ -76,8 +77,8 @@ impl Form {
         written
     }
 
-    /// Returns the longest time for the provider's SDKs. The AWS SDK for Go v1 blocks its worker for
-    /// any time, and azcore gives up at once beyond a minute.
+    /// Returns the longest retry time to send to the provider's SDKs. The AWS SDK for Go v1 blocks
+    /// its worker for any time, and azcore gives up at once beyond a minute.
     fn longest(self) -> Duration {
         match self {
             Self::Aws(_) => Duration::from_secs(20),
@@ -170,7 +171,7 @@ fn github(denial: &Denial<'_>) -> DenialResponse {
     DenialResponse::new(status, "application/json; charset=utf-8", body.to_string())
 }
 
-/// Returns a response of trailers alone. The pushback is gRFC A6's, in milliseconds.
+/// Returns a response of trailers alone. The time to retry is in gRFC A6's header, in milliseconds.
 fn grpc(denial: &Denial<'_>) -> DenialResponse {
     let mut written = DenialResponse::new(StatusCode::OK, "application/grpc", Vec::new());
     written.push("grpc-status", if denial.throttled { "8" } else { "14" });
@@ -201,7 +202,7 @@ fn xml(text: &str) -> String {
     escaped
 }
 
-/// Returns a text in CBOR (RFC 8949, section 3).
+/// Encodes a text in CBOR (RFC 8949, section 3).
 fn cbor_text(text: &str) -> Vec<u8> {
     let mut bytes = match u8::try_from(text.len()) {
         Ok(short @ 0..24) => vec![0x60 | short],

@@ -1,4 +1,4 @@
-//! Tables of REST routes: method and path to the name of the action.
+//! Tables of REST routes: the name of the action for each method and path.
 
 use http::Method;
 
@@ -6,7 +6,7 @@ use http::Method;
 #[derive(Debug)]
 pub(super) struct Route {
     pub(super) method: &'static str,
-    /// The segments of its path, with `*` for any one.
+    /// The segments of the path; `*` matches any one.
     pub(super) pattern: &'static str,
     pub(super) action: &'static str,
 }
@@ -20,7 +20,7 @@ pub(super) fn routes(table: &'static str) -> Vec<Route> {
     cells.filter_map(route).collect()
 }
 
-/// Returns the action of the first fitting route. Slashes at the path's ends do not count.
+/// Returns the action of the first route that fits. Slashes at the path's ends do not count.
 pub(super) fn action_of(routes: &[Route], method: &Method, path: &str) -> Option<&'static str> {
     let path = path.trim_matches('/');
     let fits = |pattern: &str| {

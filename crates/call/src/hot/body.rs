@@ -1,9 +1,9 @@
-//! A digest of a request's body, to compare writes.
+//! A digest of a request's body, to see whether two writes are the same.
 
 use std::hash::{BuildHasher, Hasher};
 
-/// Returns the salted digest of a whole body, without volatile values such as Kubernetes' version of
-/// the object. `None` for a body that is not text.
+/// Returns the salted digest of a whole body, without values that differ in each write, such as
+/// Kubernetes' version of the object. `None` for a body that is not text.
 pub fn digest(body: &[u8], salt: &impl BuildHasher) -> Option<u64> {
     if body.is_empty() || body.starts_with(PROTOBUF) {
         return None;
@@ -18,7 +18,7 @@ pub fn digest(body: &[u8], salt: &impl BuildHasher) -> Option<u64> {
     Some(hasher.finish())
 }
 
-/// Splits a text at the next volatile value.
+/// Splits a text at the next value that differs in each write.
 fn next_volatile(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let mut at = 0;
     loop {
@@ -35,7 +35,7 @@ fn next_volatile(text: &[u8]) -> Option<(&[u8], &[u8])> {
 
 /// The beginning of Kubernetes' protobuf.
 const PROTOBUF: &[u8] = b"k8s\0";
-/// The names of volatile values, which differ in each write: the version of the object, the number of its
+/// The names of values that differ in each write: the version of the object, the number of its
 /// changes, and the times of its managers' changes.
 const VOLATILE: [&[u8]; 3] = [b"\"resourceVersion\":", b"\"generation\":", b"\"time\":"];
 

@@ -1,4 +1,4 @@
-//! Runs of calls with the same 4xx and never a success.
+//! Runs of calls with the same 4xx and never a success: a caller that repeats what cannot succeed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,11 +7,11 @@ use super::report::{Habit, HotCaller, News, Report};
 use super::seen::{CallNames, ObjectCall};
 use crate::moment::Moment;
 
-/// The runs of the same 4xx, by the hash of object, part of it and caller.
+/// The runs of the same 4xx, by the hash of object, operation and caller.
 #[derive(Debug, Default)]
 pub(super) struct DenialRuns(BTreeMap<u64, Run>);
 
-/// A run of the same 4xx.
+/// A run of calls of one caller, all with the same 4xx.
 #[derive(Clone, Debug, Default)]
 struct Run {
     object: u64,
@@ -19,11 +19,11 @@ struct Run {
     calls: u64,
     first: Moment,
     last: Moment,
-    /// The time between the last two: a controller's queue doubles it each time.
+    /// The time between the run's last two calls: a controller's queue doubles it each time.
     gap: Duration,
     reads: bool,
     is_named: bool,
-    /// From its fourth call on.
+    /// Names to report; kept from its fourth call on.
     names: Option<Box<CallNames>>,
 }
 
@@ -34,7 +34,7 @@ impl DenialRuns {
         self.0.is_empty()
     }
 
-    /// Learns of a call with a 4xx.
+    /// Records a call answered with a 4xx. Returns what to log, if anything.
     pub(super) fn denied(&mut self, seen: &ObjectCall<'_>) -> Option<News> {
         let id = id(seen);
         let is_other = self.0.get(&id).is_some_and(|run| run.status != seen.status);
@@ -49,7 +49,8 @@ impl DenialRuns {
         ended
     }
 
-    /// Forgets the shorter half of the runs without a name. One with a name would be reported again.
+    /// Forgets the shorter half of the runs without a name. One with a name would be reported
+    /// again.
     fn make_room(&mut self) {
         let mut lengths: Vec<_> = self.0.values().map(Run::length).collect();
         let (_, middle, _) = lengths.select_nth_unstable(MOST / 2);
@@ -57,12 +58,13 @@ impl DenialRuns {
         self.0.retain(|_, run| run.is_named || run.length() >= middle);
     }
 
-    /// Learns of another response: the run is over.
+    /// Records that a call got another response, which ends its run. Returns what to log, if
+    /// anything.
     pub(super) fn passed(&mut self, seen: &ObjectCall<'_>) -> Option<News> {
         self.0.remove(&id(seen)).and_then(|run| run.ended())
     }
 
-    /// Reports new loops, and forgets old runs.
+    /// Adds new loops to `news`, to be logged, and forgets old runs.
     pub(super) fn tick(&mut self, now: Moment, news: &mut Vec<News>) {
         for run in self.0.values_mut().filter(|run| !run.is_named && run.is_loop()) {
             run.is_named = true;
@@ -75,12 +77,12 @@ impl DenialRuns {
         });
     }
 
-    /// True if a run of an object has a name.
+    /// Returns true if names are kept for a run of this object.
     pub(super) fn names(&self, object: u64) -> bool {
         self.0.values().any(|run| run.is_named && run.object == object)
     }
 
-    /// Returns the loops.
+    /// Returns the runs long enough to count as loops.
     pub(super) fn list(&self) -> impl Iterator<Item = Report> {
         self.0.values().filter(|run| run.is_named).filter_map(Run::report)
     }
@@ -115,8 +117,8 @@ impl Run {
         }
     }
 
-    /// True if it has gone on for long enough. A read may poll with 404 for an object to come: only one
-    /// with more than a call every other second is a loop.
+    /// Returns true if the calls of the run are a loop: many, and for long. A read may poll with
+    /// 404 for an object to come: only one with more than a call every other second is a loop.
     fn is_loop(&self) -> bool {
         let lasted = self.last - self.first;
         let is_poll = self.reads && self.status == 404;
@@ -124,7 +126,7 @@ impl Run {
         self.calls >= CALLS && lasted >= LASTS && is_often
     }
 
-    /// Returns its rank: the lowest makes room for another.
+    /// Returns how important a run is. To make room, the least important is forgotten.
     fn length(&self) -> (bool, u64, Moment) {
         (self.is_named, self.calls, self.last)
     }
@@ -152,20 +154,20 @@ impl Run {
     }
 }
 
-/// Returns the number of an object, a part of it and a caller.
+/// Returns the hash of an object, an operation on it and a caller.
 fn id(seen: &ObjectCall<'_>) -> u64 {
     seen.object ^ seen.facet.rotate_left(17) ^ seen.caller.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// The most runs.
+/// The most runs to remember.
 const MOST: usize = 1024;
-/// The calls of a run before it has names, and may be a loop.
+/// How many calls a run has before names are kept and it may be a loop.
 const SERIOUS: u64 = 4;
 const CALLS: u64 = 10;
-/// The same for reads with 404.
+/// How many calls a run of reads with 404 has before it may be a loop.
 const POLLS: u64 = 30;
-/// The shortest loop.
+/// The time from the first to the last call for a run to be a loop.
 const LASTS: Duration = Duration::from_secs(30);
-/// The time after the last call of a run to its end, if the calls were not slower.
+/// How long after its last call a run is over, if the calls were not slower than that.
 const QUIET: Duration = Duration::from_secs(300);
 const LONGEST_QUIET: Duration = Duration::from_secs(3600);

@@ -1,4 +1,4 @@
-//! The hot objects, with the kind of loop.
+//! The objects called too often or in vain, with the kind of loop.
 //!
 //! A loop is reported if an object was called more often than its pace for most of a minute (eight
 //! of the last twelve steps of five seconds, more than a burst), or if one caller got the same 4xx
@@ -12,43 +12,45 @@ use super::watched::WatchedObject;
 use crate::limit::sketch::{Pace, Sketch};
 use crate::moment::Moment;
 
-/// The hot objects.
+/// The objects called too often or in vain.
 #[derive(Debug, Default)]
 pub struct Loops {
     sketch: Sketch,
     watched: Vec<WatchedObject>,
     denied: DenialRuns,
-    /// For the next tick.
+    /// Loops that began or ended, to be returned by the next `tick`.
     news: Vec<News>,
 }
 
 // === impl Loops ===
 
 impl Loops {
-    /// Counts a call of an object at this pace. Returns true if it came too soon.
+    /// Counts a call of an object against its allowed rate. Returns true if it came too soon.
     #[inline]
     pub fn is_too_soon(&mut self, object: u64, reads: bool, pace: Pace, at: Moment) -> bool {
         self.sketch.take(pace.number(in_direction(object, reads)), pace, at).is_err()
     }
 
-    /// True if nothing is watched: then a call at its pace without a 4xx does not matter.
+    /// Returns true if no object is being observed: then a call within its rate and without a 4xx
+    /// need not be recorded.
     #[inline]
     pub fn is_calm(&self) -> bool {
         self.watched.is_empty() && self.denied.is_empty()
     }
 
-    /// True if an object is watched, so that its calls need a digest of their bodies.
+    /// Returns true if an object is being observed, so that the bodies of its calls must be
+    /// compared.
     pub fn watches(&self, object: u64, reads: bool) -> bool {
         let id = in_direction(object, reads);
         self.watched.iter().any(|watched| watched.id == id)
     }
 
-    /// Returns the number of watched objects.
+    /// Returns the number of objects being observed.
     pub fn watched(&self) -> usize {
         self.watched.len()
     }
 
-    /// Learns of a call. `too_soon` is the result of [`Self::is_too_soon`].
+    /// Records a call. `too_soon` is the result of [`Self::is_too_soon`].
     pub fn learn(&mut self, seen: &ObjectCall<'_>, too_soon: bool) {
         let id = in_direction(seen.object, seen.reads);
         let place = match self.watched.iter().position(|watched| watched.id == id) {
@@ -70,7 +72,8 @@ impl Loops {
         }
     }
 
-    /// Returns the news since the last call. Call it every second.
+    /// Returns the loops that began or ended since the last call, to be logged. Call it every
+    /// second.
     pub fn tick(&mut self, now: Moment) -> Vec<News> {
         let news = &mut self.news;
         let denied = &mut self.denied;
@@ -101,7 +104,7 @@ impl Loops {
         all
     }
 
-    /// Returns its bytes, about.
+    /// Returns roughly how much memory the loops take, in bytes.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
         let texts = 2048;
@@ -109,8 +112,8 @@ impl Loops {
         self.sketch.bytes() + watched + self.denied.bytes()
     }
 
-    /// Begins to watch an object. With too many, it takes the place of the one with the fewest calls,
-    /// unless all are loops. Returns its place.
+    /// Begins to observe an object and returns its index. If there are too many, it replaces the
+    /// one with the fewest calls, unless all are loops.
     fn watch(&mut self, id: u64, seen: &ObjectCall<'_>) -> Option<usize> {
         if self.watched.len() >= MOST {
             let (place, least) = self.watched.iter().enumerate().min_by_key(|(_, watched)| watched.weight())?;
@@ -124,18 +127,18 @@ impl Loops {
     }
 }
 
-/// Returns different numbers for reads and writes of an object.
+/// Returns the hash to count an object's reads or its writes under.
 #[inline]
 #[must_use]
 pub fn in_direction(object: u64, reads: bool) -> u64 {
     if reads { !object } else { object }
 }
 
-/// True for a permanent denial. A 429 asks for a retry, a 408 is about time, and
-/// after a 410 a reader begins again.
+/// Returns true for a permanent denial. A 429 asks for a retry, a 408 is about time, and after a
+/// 410 a reader begins again.
 fn is_denial(status: u16) -> bool {
     (400..500).contains(&status) && !matches!(status, 408 | 410 | 429)
 }
 
-/// The most watched objects.
+/// The most objects to observe.
 const MOST: usize = 64;

@@ -1,18 +1,19 @@
-//! A count of the last ten minutes.
+//! A count of events in the last ten minutes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::moment::Moment;
 
-/// A count of the last ten minutes, with an error of half a minute, by the number of each step.
+/// A count of events in the last ten minutes, with an error of half a minute, by the number of each
+/// step of time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Recent(BTreeMap<u64, u64>);
 
 // === impl Recent ===
 
 impl Recent {
-    /// Counts one more.
+    /// Counts one more event.
     pub(super) fn add(&mut self, now: Moment) {
         *self.0.entry(step(now)).or_default() += 1;
         if self.0.len() > STEPS {

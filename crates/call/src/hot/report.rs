@@ -1,4 +1,4 @@
-//! The report on a hot object, as data and in words.
+//! The report on a hot object, as data and as a sentence.
 
 use std::time::Duration;
 
@@ -8,79 +8,79 @@ use crate::moment::Moment;
 /// A new or ended loop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum News {
-    /// A new loop.
+    /// The loop began.
     Began(Report),
-    /// An ended loop.
+    /// The loop ended.
     Ended(Report),
 }
 
-/// A hot object, with its loop.
+/// A hot object: its callers, their calls, and the kind of loop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// The names in its first call.
+    /// The names in the first call.
     pub names: CallNames,
     pub(super) habit: Habit,
-    /// The calls of the last ten minutes, or in a row.
+    /// The number of calls in the last ten minutes, or in a row.
     pub calls: u64,
-    /// The time from the first to the last.
+    /// The time from the first to the last of these calls.
     pub within: Duration,
-    /// The moment of the first.
+    /// The moment of the first call.
     pub since: Moment,
-    /// The moment of the last.
+    /// The moment of the last call.
     pub last: Moment,
-    /// Their callers.
+    /// The callers of the object.
     pub callers: Vec<HotCaller>,
-    /// True if the gate refuses early calls of it.
+    /// True if the gate refuses calls of the object for coming too soon.
     pub is_paced: bool,
 }
 
 /// A caller of a hot object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HotCaller {
-    /// Its name.
+    /// The name of the caller.
     pub name: Box<str>,
-    /// Its calls since the beginning.
+    /// The number of the caller's calls since the loop began.
     pub calls: u64,
 }
 
 /// The kind of a loop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Habit {
-    /// Calls too often.
+    /// The object is called too often.
     Often { reads: bool, bodies: Bodies, take_turns: bool, counts: CallCounts },
-    /// Calls with the same 4xx.
+    /// The calls all get the same 4xx.
     Denied { status: u16 },
 }
 
-/// Calls of an object since the beginning.
+/// How many calls of an object got what answer, since the loop began.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct CallCounts {
     pub(super) all: u64,
-    /// Those with a 4xx.
+    /// Calls answered with a 4xx.
     pub(super) denied: u64,
-    /// Those with a 5xx.
+    /// Calls answered with a 5xx.
     pub(super) failed: u64,
-    /// Those refused by the gate.
+    /// Calls the gate refused.
     pub(super) refused: u64,
-    /// Those of them for coming too soon.
+    /// Refused calls that came too soon.
     pub(super) too_soon: u64,
-    /// Those of them with a failing key.
+    /// Refused calls with a failing key.
     pub(super) failing: u64,
 }
 
-/// The bodies of each caller's writes, compared to its writes before.
+/// Whether each caller writes the same body again and again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bodies {
     Same,
     Other,
-    /// Sometimes the same, or not comparable.
+    /// The bodies are sometimes the same, or cannot be compared.
     Mixed,
 }
 
 // === impl Bodies ===
 
 impl Bodies {
-    /// Judges from the numbers of equal and of different bodies.
+    /// Decides from the number of equal and of different bodies.
     pub(super) fn of(same: u64, other: u64) -> Self {
         let all = same + other;
         match all {
@@ -95,7 +95,7 @@ impl Bodies {
 // === impl Report ===
 
 impl Report {
-    /// Returns the status of every call, if that makes it a loop.
+    /// Returns the status that every call got, if that makes it a loop.
     pub fn status(&self) -> Option<u16> {
         match self.habit {
             Habit::Denied { status } => Some(status),
@@ -103,8 +103,8 @@ impl Report {
         }
     }
 
-    /// Returns the loop in words, to follow the object's name in a sentence. Callers and the part of
-    /// the object, which may be any text, are in it only with `names`.
+    /// Describes the loop in words following the object's name in a sentence. Callers and the
+    /// part of the object, which may be any text, are in it only with `names`.
     pub fn says(&self, names: bool) -> String {
         let calls = number(self.calls);
         let within = span(self.within);

@@ -1,57 +1,57 @@
-//! A call of an object, for the search for loops.
+//! A call of an object, as the search for loops sees it.
 
 use crate::moment::Moment;
 
 /// An answered call.
 #[derive(Clone, Copy, derive_more::Debug)]
 pub struct ObjectCall<'a> {
-    /// The object.
+    /// The hash of the object.
     pub object: u64,
-    /// The part of the object, and the operation.
+    /// The hash of the operation on the object.
     pub facet: u64,
-    /// True if it changes nothing.
+    /// True if the call changes nothing.
     pub reads: bool,
-    /// The moment of its arrival.
+    /// The time of the call's arrival.
     pub at: Moment,
-    /// The number of its caller.
+    /// The hash of the caller.
     pub caller: u64,
-    /// The status for its caller.
+    /// The status the caller got.
     pub status: u16,
-    /// True if the upstream answered it.
+    /// True if the upstream answered the call, and not the gate.
     pub is_upstreams: bool,
-    /// The kind of the gate's refusal, if it refused the call.
+    /// Why the gate refused the call, if it did.
     pub refused: Option<RefusalKind>,
-    /// The digest of its body, if there is one.
+    /// The digest of the body, if there is one.
     pub body: Option<u64>,
-    /// Makes its names, on demand.
+    /// Makes the readable names, on demand.
     #[debug(skip)]
     pub names: &'a dyn Fn() -> CallNames,
 }
 
-/// A kind of refusal.
+/// Why the gate refused a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalKind {
-    /// Its object was called too soon.
+    /// The object was called too soon.
     TooSoon,
-    /// Its key fails.
+    /// The call's key fails.
     Failing,
-    /// Another limit.
+    /// Another limit refused the call.
     Other,
 }
 
-/// The names in a call.
+/// The readable names in a call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallNames {
-    /// The object.
+    /// The name of the object.
     pub object: Box<str>,
     /// The object's kind.
     pub kind: Box<str>,
     /// The object's path in its API, or empty.
     pub path: Box<str>,
-    /// The caller.
+    /// The name of the caller.
     pub caller: Box<str>,
-    /// The verb.
+    /// The verb of the call.
     pub verb: Box<str>,
-    /// The part of the object; empty for the whole.
+    /// The subresource or other part of the object; empty for the whole.
     pub part: Box<str>,
 }

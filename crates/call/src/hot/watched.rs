@@ -1,4 +1,4 @@
-//! An object with too many calls, watched to find the kind of loop.
+//! An object with too many calls, observed to find the kind of loop.
 
 use std::time::Duration;
 
@@ -7,32 +7,33 @@ use super::report::{Bodies, CallCounts, Habit, HotCaller, Report};
 use super::seen::{CallNames, ObjectCall, RefusalKind};
 use crate::moment::Moment;
 
-/// An object with too many calls.
+/// An object called too often, with what was observed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct WatchedObject {
-    /// The object and the direction.
+    /// The hash of the object's reads or of its writes.
     pub(super) id: u64,
-    /// The object alone.
+    /// The hash of the object.
     pub(super) of: u64,
-    /// True for a loop, once it was reported.
+    /// True once the object was reported as a loop.
     pub(super) is_named: bool,
     reads: bool,
     names: CallNames,
     first: Moment,
     last: Moment,
-    /// The steps of the last minute with calls too often; the present one is the last bit.
+    /// One bit for each five seconds of the last minute, set if calls came too often; the lowest
+    /// bit is now.
     busy: u16,
     step: u64,
     calls: Recent,
     counts: CallCounts,
     callers: Vec<Habits>,
-    /// The place of the last caller.
+    /// The index of the last caller.
     last_caller: usize,
-    /// The changes of caller.
+    /// How often a call came from another caller than the one before.
     turns: u64,
 }
 
-/// One caller's calls of an object.
+/// What one caller does with an object.
 #[derive(Clone, Debug)]
 struct Habits {
     number: u64,
@@ -58,7 +59,7 @@ impl WatchedObject {
         }
     }
 
-    /// Learns of a call. `over` is true if it came too soon.
+    /// Records a call. `over` is true if it came too soon.
     pub(super) fn learn(&mut self, seen: &ObjectCall<'_>, over: bool) {
         self.go_on(seen.at);
         self.last = self.last.max(seen.at);
@@ -79,29 +80,29 @@ impl WatchedObject {
         }
     }
 
-    /// True if it has been called too often for most of the last minute.
+    /// Returns true if the object was called too often for most of the last minute.
     pub(super) fn is_loop(&mut self, now: Moment) -> bool {
         self.go_on(now);
         self.busy.count_ones() >= BUSY
     }
 
-    /// True if most of its calls got a 4xx.
+    /// Returns true if most calls of the object got a 4xx.
     pub(super) fn is_mostly_denied(&self) -> bool {
         self.counts.denied * 2 >= self.counts.all
     }
 
-    /// True if the gate refused most of its calls because of its failing key.
+    /// Returns true if the gate refused most calls of the object because their key fails.
     pub(super) fn is_mostly_failing(&self) -> bool {
         self.counts.failing * 2 >= self.counts.all
     }
 
-    /// True if it has not been called too often for a minute.
+    /// Returns true if the object was not called too often for a minute.
     pub(super) fn is_over(&mut self, now: Moment) -> bool {
         self.go_on(now);
         self.busy == 0
     }
 
-    /// Returns its rank: the lowest makes room for another.
+    /// Returns how important an object is. To make room, the least important is dropped.
     pub(super) fn weight(&self) -> (bool, u64) {
         (self.is_named, self.counts.all)
     }
@@ -125,7 +126,7 @@ impl WatchedObject {
         }
     }
 
-    /// True if two callers with a good part of the calls each come in turns.
+    /// Returns true if the calls of two callers, each with a good part of all, alternate.
     fn take_turns(&self) -> bool {
         let all = self.counts.all;
         let frequent = self.callers.iter().filter(|habits| habits.caller.calls * 5 >= all);
@@ -180,12 +181,13 @@ fn step(now: Moment) -> u64 {
     now.since_start().as_secs() / STEP.as_secs()
 }
 
-/// The most callers of one object; the last stands for all others.
+/// The most callers of one object to tell apart; the last stands for all others.
 const CALLERS: usize = 4;
 const STEP: Duration = Duration::from_secs(5);
-/// The bits of the last minute.
+/// The bits for the last minute.
 const MINUTE: u32 = (1 << 12) - 1;
-/// The busy steps of the last minute in a loop; a burst has fewer.
+/// How many of the last minute's twelve steps must have too many calls in a loop; a burst has
+/// fewer.
 const BUSY: u32 = 8;
-/// The time of a report.
+/// The longest time that a report covers.
 const MEMORY: Duration = Duration::from_secs(600);

@@ -1,8 +1,8 @@
-//! AWS: an error code in a header or the body, with any status and without a time.
+//! AWS: an error code in a header or the body, with any status and without a time to wait.
 //!
 //! The codes are botocore's (`botocore/retries/standard.py`), and so is the wait: a random part of
-//! 1 s, 2 s, 4 s, ... 20 s. The code is in `x-amzn-errortype`, in `__type` of JSON and CBOR, or
-//! in `<Code>` of query services.
+//! 1 s, 2 s, 4 s, ... 20 s. The code is in `x-amzn-errortype`, in `__type` of JSON and CBOR, or in
+//! `<Code>` of query services.
 
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ fn in_cbor(map: &[u8]) -> Option<String> {
     std::str::from_utf8(text.get(..usize::from(length))?).ok().map(str::to_owned)
 }
 
-/// Removes the text around a code:
+/// Returns a code without the text around it:
 /// `com.amazonaws.dynamodb.v20120810#ThrottlingException:http://...`,
 /// `AWS.SimpleQueueService.X;Sender`.
 pub(super) fn bare(code: &str) -> &str {
@@ -67,11 +67,11 @@ pub(super) fn bare(code: &str) -> &str {
 }
 
 const TYPE: &[u8] = b"__type";
-/// The headers of a code, read before the body.
+/// The headers that may contain a code, read before the body.
 pub(super) const NAMES: [&str; 2] = ["x-amzn-errortype", "x-amzn-query-error"];
-/// The statuses of bodies with a code. A 429 is a throttle without one.
+/// The statuses with a body that is searched for a code. A 429 is a throttle without one.
 const STATUSES: [u16; 5] = [400, 403, 500, 503, 509];
-/// Too many calls.
+/// The codes for too many calls.
 const CODES: [&str; 11] = [
     "BandwidthLimitExceeded",
     "EC2ThrottledException",
@@ -85,9 +85,9 @@ const CODES: [&str; 11] = [
     "TooManyRequests",
     "TooManyRequestsException",
 ];
-/// Too many calls for one table.
+/// The codes for too many calls to one table.
 const NARROW: [&str; 1] = ["ProvisionedThroughputExceededException"];
-/// Something is under way or full: only the same call must wait.
+/// The codes for something under way or full: only the same call must wait.
 const BUSY: [&str; 3] = ["LimitExceededException", "PriorRequestNotComplete", "TransactionInProgressException"];
 
 #[cfg(test)]

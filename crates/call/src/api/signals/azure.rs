@@ -1,4 +1,5 @@
-//! Azure Resource Manager: 429 with Retry-After, and the calls left to a subscription or tenant.
+//! Azure Resource Manager: 429 with Retry-After, and the number of calls left to a subscription or
+//! tenant.
 //!
 //! <https://learn.microsoft.com/azure/azure-resource-manager/management/request-limits-and-throttling>:
 //! the calls left are those of token buckets, which refill every second. Without their size nothing

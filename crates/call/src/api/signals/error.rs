@@ -12,7 +12,7 @@ use super::{aws, json};
 use crate::api::names::PROTOBUF_MAGIC;
 use crate::api::protobuf::bytes;
 
-/// The code and message of an error. Either may be empty.
+/// The code and message of an error response. Either may be empty.
 #[derive(Clone, Default, PartialEq, Eq, derive_more::Debug)]
 pub struct ErrorWords {
     /// An identifier, such as `InternalError`, of at most 64 characters.
@@ -22,12 +22,12 @@ pub struct ErrorWords {
     pub message: String,
 }
 
-/// The beginning of an error's body, as it arrives.
+/// The beginning of an error response's body, as it arrives.
 #[derive(derive_more::Debug)]
 #[debug("an error's body")]
 pub struct ErrorBody {
     coding: Compression,
-    /// The code in the head.
+    /// The code in a header, if there is one.
     code: String,
     beginning: Vec<u8>,
 }
@@ -36,7 +36,7 @@ pub struct ErrorBody {
 
 impl ErrorBody {
     /// Creates an empty body, if this head announces text, JSON, XML or a Kubernetes object, in a
-    /// readable coding.
+    /// compression that can be read.
     pub fn after(headers: &HeaderMap) -> Option<Self> {
         let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok())?.to_ascii_lowercase();
         let is_text = kind.starts_with("text/") || KINDS.iter().any(|known| kind.contains(known));
@@ -46,14 +46,14 @@ impl ErrorBody {
         Some(Self { coding, code, beginning: Vec::new() })
     }
 
-    /// Adds bytes. Returns false once there are enough.
+    /// Adds bytes. Returns false once no more are needed.
     pub fn add(&mut self, bytes: &[u8]) -> bool {
         let room = ENOUGH - self.beginning.len();
         self.beginning.extend_from_slice(bytes.get(..room).unwrap_or(bytes));
         self.beginning.len() < ENOUGH
     }
 
-    /// Reads the bytes so far.
+    /// Returns the code and message in the bytes so far.
     pub fn words(&self) -> ErrorWords {
         let body = self.coding.in_clear(&self.beginning);
         let words = match body.strip_prefix(PROTOBUF_MAGIC) {
@@ -110,18 +110,18 @@ fn on_a_line(text: &str) -> String {
     line.chars().take(LONGEST_MESSAGE - 1).chain(['\u{2026}']).collect()
 }
 
-/// The types of readable bodies, besides `text/`.
+/// The readable media types, besides `text/`.
 const KINDS: [&str; 3] = ["json", "xml", "vnd.kubernetes.protobuf"];
-/// The keys of a code in JSON, the most telling first: of Kubernetes and Google, AWS, Azure and
+/// The JSON keys of a code, the most telling first: of Kubernetes and Google, AWS, Azure and
 /// GitHub, Okta, and Google again.
 const CODES: [&str; 6] = ["reason", "__type", "code", "Code", "errorCode", "status"];
-/// The keys of a message: of most, AWS, OAuth, Okta, and RFC 9457.
+/// The JSON keys of a message: of most, AWS, OAuth, Okta, and RFC 9457.
 const MESSAGES: [&str; 6] = ["message", "Message", "error_description", "errorSummary", "detail", "title"];
-/// The `status` of a Kubernetes Status without a reason.
+/// The `status` of a Kubernetes Status that has no reason.
 const NO_REASON: &str = "Failure";
 const LONGEST_CODE: usize = 64;
 const LONGEST_MESSAGE: usize = 160;
-/// The bytes of a body to read.
+/// How many bytes of a body to read.
 const ENOUGH: usize = 1024;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Numbers and times in header fields of providers.
+//! Numbers and times in providers' headers.
 
 use std::borrow::Cow;
 use std::time::{Duration, SystemTime};
@@ -8,16 +8,16 @@ use http::header::DATE;
 
 use super::Response;
 
-/// A quota of the upstream, at the time of a response.
+/// A quota of the upstream, as a response states it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Quota {
     /// The part of the API, in the upstream's words: `core`, `subscription-reads`.
     pub resource: Cow<'static, str>,
-    /// Its size, if known.
+    /// The number of calls in the whole quota, if known.
     pub limit: Option<u64>,
-    /// The calls left.
+    /// The number of calls left in the quota.
     pub remaining: u64,
-    /// The time until its reset, if known.
+    /// The time until the quota is full again, if known.
     pub resets_in: Option<Duration>,
 }
 
@@ -32,7 +32,7 @@ pub(super) fn digits(text: &str) -> Option<u64> {
     all_digits.then(|| text.parse().unwrap_or(u64::MAX))
 }
 
-/// Returns the time of the response by the upstream's clock (`Date`), else by the gate's.
+/// Returns the time of the response by the upstream's clock (`Date`), or else by the gate's.
 pub(super) fn date(response: &Response<'_>) -> Option<SystemTime> {
     match response.headers.get(DATE) {
         Some(date) => httpdate::parse_http_date(date.to_str().ok()?.trim()).ok(),
@@ -49,8 +49,8 @@ pub(super) fn until(epoch: u64, response: &Response<'_>) -> Option<Duration> {
     Some(at.checked_sub(now).map_or(Duration::ZERO, |left| left.saturating_add(Duration::from_secs(1))))
 }
 
-/// Returns the time until a reset, in seconds to go or as a time of day: no window lasts thirty
-/// years.
+/// Returns the time until a reset. `value` is in seconds to go, or a time of day if it would be
+/// thirty years or more.
 pub(super) fn reset(value: u64, response: &Response<'_>) -> Option<Duration> {
     if value < EPOCHS { Some(Duration::from_secs(value)) } else { until(value, response) }
 }
@@ -66,21 +66,21 @@ pub(super) fn spent(response: &Response<'_>, [limit, left, reset]: [&str; 3], re
     until(number(reset)?, response).filter(|wait| !wait.is_zero())
 }
 
-/// True if no more than the reserve is left.
+/// Returns true if no more than the reserve is left of a quota.
 #[expect(clippy::cast_precision_loss, reason = "quotas stay far below 2^52")]
 pub(super) fn is_spent(left: u64, limit: u64, reserve: f64) -> bool {
     left == 0 || left as f64 <= limit as f64 * reserve
 }
 
-/// Returns the name of a resource in the characters and length of a label.
+/// Returns the name of a resource cut to the characters and length of a metric label.
 pub(super) fn resource_word(name: &str) -> Cow<'static, str> {
     let shown = |c: char| if c.is_ascii_graphic() && c != '"' && c != '\\' { c } else { '_' };
     Cow::Owned(name.chars().take(LONGEST_NAME).map(shown).collect())
 }
 
-/// The least time of day in seconds (2001).
+/// The least reset that is a time of day in seconds (2001).
 const EPOCHS: u64 = 1_000_000_000;
-/// The least time of day in milliseconds.
+/// The least time of day that is in milliseconds.
 const MILLIS: u64 = 100_000_000_000;
 
 /// The longest name of a resource.

@@ -39,7 +39,7 @@ pub(super) fn spent(response: &Response<'_>, reserve: f64) -> Option<SpentQuota>
     secondary.into_iter().chain(quota).max_by_key(|spent| spent.wait)
 }
 
-/// Returns the quota with nothing left but the reserve.
+/// Returns the quota of a response, if nothing but the reserve is left.
 fn used_up(response: &Response<'_>, reserve: f64) -> Option<SpentQuota> {
     let wait = fields::spent(response, ["x-ratelimit-limit", REMAINING, "x-ratelimit-reset"], reserve)?;
     // Each resource has a quota of its own, and some are much smaller than others.
@@ -60,11 +60,12 @@ fn is_secondary(response: &Response<'_>) -> bool {
         })
 }
 
-/// At least a minute, then exponentially longer.
+/// The wait after a secondary limit: at least a minute, then exponentially longer.
 const SECONDARY: LimitRefusal = LimitRefusal::growing(Duration::from_secs(60), Duration::from_secs(3600));
 const REMAINING: &str = "x-ratelimit-remaining";
 const RESOURCE: &str = "x-ratelimit-resource";
-/// Secondary limits were once called abuse detection, and still are on older Enterprise servers.
+/// Texts in the refusals. Secondary limits were once called abuse detection, and still are on older
+/// Enterprise servers.
 const MESSAGES: [&str; 3] = ["secondary rate limit", "abuse detection", "api rate limit exceeded"];
 const PAGES: [&str; 2] = ["secondary-rate-limits", "abuse-rate-limits"];
 

@@ -50,7 +50,8 @@ fn reach(quota: &Quota) -> Reach {
     if quota.resource == UNNAMED { Reach::All } else { Reach::Named(ResourceId::named(&quota.resource)) }
 }
 
-/// Returns a count and its window: `100;w=21600`, or the first of `100, 100;w=60, 1000;w=3600`.
+/// Returns a count and its time window: `100;w=21600`, or the first of `100, 100;w=60,
+/// 1000;w=3600`.
 pub(super) fn counted(headers: &HeaderMap, name: &str) -> Option<(u64, Option<Duration>)> {
     let entries = Parser::new(&joined(headers, name)?).parse::<sfv::List>().ok()?;
     let counts = entries.iter().filter_map(item);
@@ -125,7 +126,7 @@ fn window(params: &Parameters) -> Option<Duration> {
     params.get("w").and_then(whole).map(Duration::from_secs)
 }
 
-/// Returns a field of one or several lines.
+/// Returns the value of a header, joined if it has several lines.
 fn joined(headers: &HeaderMap, name: &str) -> Option<String> {
     let lines: Option<Vec<&str>> = headers.get_all(name).iter().map(|line| line.to_str().ok()).collect();
     lines.filter(|lines| !lines.is_empty()).map(|lines| lines.join(", "))

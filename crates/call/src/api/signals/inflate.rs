@@ -1,8 +1,8 @@
-//! The beginning of a compressed body, in the clear.
+//! The beginning of a compressed body, uncompressed.
 //!
-//! At most [`PEEK`] bytes come out, so that a bomb costs no more than a refusal; a body that was cut
-//! is inflated as far as it goes. gzip and deflate are read: Go asks for gzip in every call, the
-//! SDKs for both. Bodies in br or zstd are not, nor in two codings.
+//! At most [`PEEK`] bytes come out, so that a bomb costs no more than a refusal; a body that was
+//! cut is inflated as far as it goes. gzip and deflate are read: Go asks for gzip in every call,
+//! the SDKs for both. Bodies in br or zstd are not, nor in two codings.
 
 use std::borrow::Cow;
 use std::io::Read;
@@ -13,7 +13,7 @@ use http::header::CONTENT_ENCODING;
 
 use super::PEEK;
 
-/// A readable coding of bodies.
+/// A readable compression.
 #[derive(Clone, Copy)]
 pub(super) enum Compression {
     Identity,
@@ -21,12 +21,12 @@ pub(super) enum Compression {
     Deflate,
 }
 
-/// True if the coding in this head is readable.
+/// Returns true if the compression this head names can be read.
 pub fn is_readable(headers: &HeaderMap) -> bool {
     Compression::of(headers).is_some()
 }
 
-/// Returns the beginning of a body in the clear; empty if its coding is not readable.
+/// Returns the beginning of a body, uncompressed; empty if its compression cannot be read.
 pub fn in_clear<'a>(headers: &HeaderMap, body: &'a [u8]) -> Cow<'a, [u8]> {
     if body.is_empty() {
         return Cow::Borrowed(body); // the usual case: no signal wants it
@@ -34,14 +34,14 @@ pub fn in_clear<'a>(headers: &HeaderMap, body: &'a [u8]) -> Cow<'a, [u8]> {
     Compression::of(headers).map_or(Cow::Borrowed(b""), |coding| coding.in_clear(body))
 }
 
-/// Inflates as far as input and room go. The error at the cut is expected.
+/// Uncompresses as far as input and room go. The error at the cut is expected.
 fn inflate(decoder: impl Read) -> Cow<'static, [u8]> {
     let mut clear = Vec::with_capacity(PEEK);
     drop(decoder.take(PEEK as u64).read_to_end(&mut clear));
     Cow::Owned(clear)
 }
 
-/// True if a body has the head of RFC 9110's `deflate`. Some servers omit it.
+/// Returns true if a body begins as RFC 9110's `deflate` does. Some servers omit that.
 fn has_zlib_head(body: &[u8]) -> bool {
     matches!(body, [how, check, ..] if how & 0xf == 8 && u16::from_be_bytes([*how, *check]) % 31 == 0)
 }
@@ -49,7 +49,7 @@ fn has_zlib_head(body: &[u8]) -> bool {
 // === impl Compression ===
 
 impl Compression {
-    /// Returns the beginning of a body in the clear.
+    /// Returns the beginning of a body, uncompressed.
     pub(super) fn in_clear(self, body: &[u8]) -> Cow<'_, [u8]> {
         match self {
             Self::Identity => Cow::Borrowed(body),
@@ -59,7 +59,7 @@ impl Compression {
         }
     }
 
-    /// Returns the coding in this head, if it is readable.
+    /// Returns the compression this head names, if it can be read.
     pub(super) fn of(headers: &HeaderMap) -> Option<Self> {
         let mut fields = headers.get_all(CONTENT_ENCODING).iter();
         let Some(coding) = fields.next() else { return Some(Self::Identity) };

@@ -1,4 +1,4 @@
-//! The texts of a JSON document, whole or cut off: the beginning of an error's body.
+//! The texts in a JSON document, whole or cut off, such as the beginning of an error's body.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ pub(super) fn texts(document: &[u8]) -> Vec<(String, String)> {
     }
 }
 
-/// Returns the [`texts`] of a cut document, with the beginning of a cut text.
+/// Returns the [`texts`] of a document that was cut, with the beginning of a text at the cut.
 pub(super) fn texts_of_beginning(document: &[u8]) -> Vec<(String, String)> {
     let whole = texts(document);
     let mut cut = document.utf8_chunks().next().map_or(&b""[..], |chunk| chunk.valid().as_bytes());
@@ -25,7 +25,7 @@ pub(super) fn texts_of_beginning(document: &[u8]) -> Vec<(String, String)> {
     if ended.len() > whole.len() { ended } else { whole }
 }
 
-/// Collects the texts of one value.
+/// Collects the texts in one JSON value.
 struct Texts<'a> {
     /// The key of the value, unless it is an item of a list.
     key: Option<String>,
@@ -85,7 +85,7 @@ impl<'de> Visitor<'de> for Texts<'_> {
     }
 }
 
-/// The bytes of the longest escape.
+/// The length of the longest escape in bytes.
 const ESCAPE: usize = 6;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Quotas in responses: the size, the calls left, and the reset.
+//! Quotas in responses: their size, the calls left, and the time of their reset.
 
 use std::borrow::Cow;
 
@@ -7,8 +7,8 @@ use http::HeaderMap;
 use super::fields::{Quota, resource_word};
 use super::{Response, Signal, Signals, fields, ietf};
 
-/// Returns the calls left of the scarcest quota, without the reserve for others; `None` if no quota
-/// counts the calls of one bucket.
+/// Returns how many calls are left of the scarcest quota, without the reserve for others; `None` if
+/// no quota counts the calls of one bucket.
 pub fn left(honoured: Signals, quotas: &[Quota], reserve: f64) -> Option<u32> {
     // Azure's numbers are of many quotas at once, which a bucket does not distinguish.
     if honoured.contains(Signal::Azure) {
@@ -20,7 +20,7 @@ pub fn left(honoured: Signals, quotas: &[Quota], reserve: f64) -> Option<u32> {
     Some(u32::try_from(least).unwrap_or(u32::MAX))
 }
 
-/// Returns the quotas in a response. The first honoured signal with a quota counts.
+/// Returns the quotas in a response. The first signal obeyed that has a quota counts.
 pub fn quotas(honoured: Signals, response: &Response<'_>) -> Vec<Quota> {
     let quotas = honoured.iter().map(|signal| match signal {
         Signal::Github => headed(response, &GITHUB).into_iter().collect(),
@@ -36,7 +36,7 @@ pub fn quotas(honoured: Signals, response: &Response<'_>) -> Vec<Quota> {
     quotas.into_iter().find(|found: &Vec<_>| !found.is_empty()).unwrap_or_default()
 }
 
-/// Reads a quota from four fields: limit, remaining, reset and resource.
+/// Reads a quota from four headers: limit, remaining, reset and resource.
 fn headed(response: &Response<'_>, [limit, remaining, reset, resource]: &[&str; 4]) -> Option<Quota> {
     let number = |name: &str| fields::number(response.headers, name);
     let resource = response.headers.get(*resource).and_then(|value| value.to_str().ok()).map(resource_word);
@@ -48,7 +48,8 @@ fn headed(response: &Response<'_>, [limit, remaining, reset, resource]: &[&str; 
     })
 }
 
-/// Reads the numbers left of Azure Resource Manager, and of a resource provider: `Microsoft.Compute/GetVM3Min;239,Microsoft.Compute/GetVM30Min;2384`.
+/// Reads the calls left of Azure Resource Manager, and of a resource provider:
+/// `Microsoft.Compute/GetVM3Min;239,Microsoft.Compute/GetVM30Min;2384`.
 fn azure(headers: &HeaderMap) -> Vec<Quota> {
     let quota = |name: &str, remaining| Quota { resource: resource_word(name), remaining, ..Quota::default() };
     let mut quotas = Vec::new();

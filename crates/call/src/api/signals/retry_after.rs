@@ -7,8 +7,8 @@ use http::{HeaderValue, StatusCode};
 
 use super::{LimitRefusal, Reach, Response, fields};
 
-/// Reads the refusal in a failure with a time: of all calls for a 429 or 503, because the next call
-/// would get it as well; otherwise of this call alone.
+/// Returns the refusal in a failed response naming a time: of all calls for a 429 or 503,
+/// because the next call would get it as well; otherwise of this call alone.
 pub(super) fn refused(response: &Response<'_>) -> Option<LimitRefusal> {
     if response.status != StatusCode::TOO_MANY_REQUESTS && !response.status.is_server_error() {
         return None; // the usual response: its headers are not read

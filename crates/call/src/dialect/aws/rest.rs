@@ -1,4 +1,4 @@
-//! The actions of REST services with limits by action: Route 53, EKS and S3.
+//! The actions of REST services that limit calls by action: Route 53, EKS and S3.
 
 use std::net::IpAddr;
 use std::sync::LazyLock;
@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use crate::dialect::route::{Route, action_of, routes};
 use crate::dialect::{Head, form, is_read};
 
-/// Returns the action of a call, for a service with a table.
+/// Returns the action of a call, for a service with a table of routes.
 pub(super) fn action(service: &str, head: &Head<'_>, host: &str) -> Option<&'static str> {
     match service {
         "route53" => action_of(&ROUTE_53, head.method, below_version(head.uri.path())),

@@ -6,7 +6,7 @@ use http::header::AUTHORIZATION;
 
 use crate::dialect::{Head, form, header};
 
-/// The scope of a signature.
+/// What a SigV4 signature says about a call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Scope {
     pub(crate) key_id: String,
@@ -46,7 +46,7 @@ fn parse(credential: &str, regions: Option<String>) -> Option<Scope> {
     Some(Scope { key_id: key_id.into(), region, service: service.into() })
 }
 
-/// True for the name of a region: `eu-central-1`, `us-gov-west-1`.
+/// Returns true for the name of a region: `eu-central-1`, `us-gov-west-1`.
 pub(super) fn is_region(label: &str) -> bool {
     let Some((place, number)) = label.rsplit_once('-') else { return false };
     let is_all = |word: &str, fits: fn(&u8) -> bool| !word.is_empty() && word.as_bytes().iter().all(fits);

@@ -3,13 +3,13 @@
 /// The names of one service.
 #[derive(Clone, Copy, Debug)]
 pub struct ServiceName {
-    /// Its id in the SDKs.
+    /// The id of the service in the SDKs.
     pub sdk: &'static str,
-    /// Its name in signatures.
+    /// The name of the service in SigV4 signatures.
     pub signed: &'static str,
 }
 
-/// Returns the usual services of controllers.
+/// Returns the services controllers usually call.
 pub fn service_names() -> impl Iterator<Item = ServiceName> {
     let lines = include_str!("services.tsv").lines().filter(|line| !line.starts_with('#'));
     lines.filter_map(|line| line.split_once('\t')).map(|(sdk, signed)| ServiceName { sdk, signed })
