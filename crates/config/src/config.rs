@@ -69,25 +69,25 @@ pub struct Input {
 /// their meanings in config/tests/keys.toml.
 pub const SCHEMA: &str = include_str!("../tidegate.schema.json");
 
-/// The same for the scenarios of `tidegate simulate`.
+/// The JSON Schema of scenario files of `tidegate simulate`, for editors.
 pub const SCENARIO_SCHEMA: &str = include_str!("../scenario.schema.json");
 
 /// A checked configuration.
 #[derive(Debug)]
 pub struct Configuration {
-    /// The settings.
+    /// The checked settings.
     pub settings: Settings,
-    /// All of it as TOML: every key with the value in force. Secrets are only there as names of
-    /// files.
+    /// The whole configuration as TOML: every key with the value in force. Secrets appear only as
+    /// names of files.
     pub effective: String,
     /// Warnings about what works, but should be known; a line each.
     pub warnings: Vec<String>,
-    /// The origin of each key.
+    /// Where each key was set: file and line, or variable.
     pub origins: Origins,
     files: Vec<NamedFile>,
 }
 
-/// Returns the file to read: the one named (by `--config`), else `$TIDEGATE_CONFIG`, else
+/// Returns the file to read: the one named by `--config`, or else `$TIDEGATE_CONFIG`, or else
 /// /etc/tidegate/tidegate.toml if it is there.
 #[must_use]
 pub fn find(named: Option<PathBuf>, env: &[(String, String)]) -> Option<PathBuf> {
@@ -97,11 +97,11 @@ pub fn find(named: Option<PathBuf>, env: &[(String, String)]) -> Option<PathBuf>
         .or_else(|| Some(PathBuf::from(USUAL)).filter(|path| path.exists()))
 }
 
-/// Reads and checks a configuration. Opens no other file that it names; see
+/// Reads and checks a configuration. Files it names are not opened; see
 /// [`Configuration::unreadable_files`].
 ///
 /// # Errors
-/// Every problem there is: of variables by name, then from the top of the file.
+/// All problems: those of variables by name, then from the top of the file.
 pub fn load(input: &Input) -> Result<Configuration, Vec<Problem>> {
     let (name, text) = match &input.file {
         Some(path) => read(path)?,
@@ -110,9 +110,10 @@ pub fn load(input: &Input) -> Result<Configuration, Vec<Problem>> {
     load_text(name, text, &input.env)
 }
 
-/// Reads a configuration as far as it goes, to ask the process running with it: it may be a
-/// change that the process has refused. What is wrong counts as absent, and so does a file that
-/// cannot be read or is not TOML. Also returns the problems; with any of them nothing can be run.
+/// Reads a configuration even if it has problems, to find the running process and ask it: the file
+/// may be a change that the process has refused. What is wrong counts as absent, and so does a file
+/// that cannot be read or is not TOML. Also returns the problems; with any of them nothing can be
+/// run.
 #[must_use]
 pub fn load_as_far_as_it_goes(input: &Input) -> (Settings, Vec<Problem>) {
     let problems = match load(input) {
@@ -128,10 +129,10 @@ pub fn load_as_far_as_it_goes(input: &Input) -> (Settings, Vec<Problem>) {
     (process::settings(&Cursor::root(&root, &report)), problems)
 }
 
-/// Does the same for a text that is already at hand; `name` stands in its problems.
+/// Reads and checks a configuration from a text; `name` stands for the file in its problems.
 ///
 /// # Errors
-/// Every problem there is.
+/// All problems.
 pub fn load_text(name: String, text: String, env: &[(String, String)]) -> Result<Configuration, Vec<Problem>> {
     let (variables, mut problems) = layers::variables(env);
     let (text, syntax) = Text::new(name, text);
@@ -153,20 +154,20 @@ pub fn load_text(name: String, text: String, env: &[(String, String)]) -> Result
 }
 
 impl Configuration {
-    /// Returns the problems of the named files now: they are missing,
-    /// cannot be read, or do not hold what is expected of them.
+    /// Checks the files the configuration names, and returns a problem for each that is
+    /// missing, cannot be read, or has the wrong content.
     pub fn unreadable_files(&self) -> Vec<Problem> {
         self.files.iter().filter_map(NamedFile::problem).collect()
     }
 
-    /// Returns the files with certificates not valid at this time of day. They can
-    /// be renewed while a gate runs. `lives` reads the times of a PEM text's certificates.
+    /// Returns a problem for each file with certificates not valid at this time of day. They can be
+    /// renewed while a gate runs. `lives` reads the times of a PEM text's certificates.
     pub fn expired_files(&self, now: SystemTime, lives: impl Fn(&[u8]) -> Vec<files::Life>) -> Vec<Problem> {
         self.files.iter().filter_map(|file| file.expired(now, &lives)).collect()
     }
 }
 
-/// Returns the figures behind the presets of gates as comments, by the documents that have them.
+/// Returns the providers' published limits behind the presets of gates, as comments.
 fn published(settings: &Settings) -> String {
     let mut text = String::new();
     for gate in settings.gates.values() {
@@ -186,7 +187,7 @@ fn published(settings: &Settings) -> String {
     text
 }
 
-/// Returns the hosts of gates as comments: what their patterns stand for.
+/// Returns the hosts that the host patterns of gates stand for, as comments.
 fn listed(settings: &Settings) -> String {
     let mut text = String::new();
     for gate in settings.gates.values() {
@@ -224,8 +225,8 @@ fn read(path: &std::path::Path) -> Result<(String, String), Vec<Problem>> {
     Ok((name, text))
 }
 
-/// Returns the configuration in force without a file: one gate before the cluster this pod is
-/// in, or else before the current kubeconfig's. Gates in the environment are enough by themselves.
+/// Returns the configuration used without a file: one gate before the cluster this pod is in, or
+/// else before the current kubeconfig's. Gates in the environment are enough by themselves.
 fn default_file(env: &[(String, String)]) -> String {
     let is_gate = |name: &str| name.to_lowercase().starts_with("tidegate__gates__");
     let is_ours = |name: &str| name.to_lowercase().starts_with("tidegate__gates__kubernetes__");
@@ -237,7 +238,7 @@ fn default_file(env: &[(String, String)]) -> String {
     format!("[gates.kubernetes]\nupstream = \"{upstream}\"\n")
 }
 
-/// The path in images and manifests.
+/// The usual path of the file in images and manifests.
 const USUAL: &str = "/etc/tidegate/tidegate.toml";
 
 #[cfg(test)]

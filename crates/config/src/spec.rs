@@ -1,7 +1,7 @@
 //! The settings of the process and its gates. `config` fills them; everything that runs, shows or
 //! simulates a gate reads them.
 //!
-//! Everything here has been checked and is possible.
+//! All values have been checked and are possible.
 
 mod clients;
 mod egress;
@@ -31,23 +31,23 @@ pub use self::store::{Endpoint, Store, StoreAddress, StoreLogin, is_loopback};
 use crate::classify::ApiKind;
 use crate::limit::Reason;
 
-/// The whole process.
+/// The settings of the whole process.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The admin port.
+    /// The admin port, with metrics and status.
     pub admin: Admin,
     /// Logging.
     pub log: Log,
-    /// The longest time for ending calls after SIGTERM.
+    /// The longest time to wait for calls under way after SIGTERM.
     pub drain: Duration,
-    /// The number of threads for calls.
+    /// The number of threads that handle calls.
     pub threads: NonZeroU32,
-    /// The file of failing keys, pauses and levels for the next start. By itself it is `state`
-    /// in the first gate's `tls.write_to`, else in `/run/tidegate`, if either is there.
+    /// The file keeping failing keys, pauses and bucket levels for the next start. By default it
+    /// is `state` in the first gate's `tls.write_to`, or else in `/run/tidegate`, if either exists.
     pub state: OwnFile,
-    /// The collector of spans.
+    /// The OpenTelemetry collector to send traces to.
     pub otlp: Option<Otlp>,
-    /// The stores of shared buckets.
+    /// The stores (Valkey or Redis) of buckets shared with other gates.
     pub stores: Vec<Store>,
     /// The egress listener, if there is one.
     pub egress: Option<Egress>,
@@ -58,42 +58,42 @@ pub struct Settings {
 /// The admin port.
 #[derive(Clone, Debug)]
 pub struct Admin {
-    /// Its address; `None` for no admin port.
+    /// The address of the admin port; `None` for no admin port.
     pub listen: Option<SocketAddr>,
-    /// Who sees the names of objects.
+    /// The readers allowed to see the names of objects on the status page.
     pub show_names: ShowNames,
-    /// The control socket. By itself it is `tidegate.sock` in the first gate's `tls.write_to`, else
-    /// in a folder that only this user can enter, if there is one.
+    /// The Unix socket for operators' commands. By default it is `tidegate.sock` in the first
+    /// gate's `tls.write_to`, or else in a folder that only this user can enter, if there is one.
     pub socket: OwnFile,
 }
 
-/// A file of the process's own.
+/// Whether and where the process keeps a file of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OwnFile {
-    /// In a suitable folder, if there is one.
+    /// The file is in a suitable folder, if there is one.
     Auto,
-    /// There is none.
+    /// There is no file.
     Off,
-    /// A path.
+    /// The file is at this path.
     At(PathBuf),
 }
 
 words! {
-    /// The readers of objects' names on the status page.
+    /// The readers allowed to see the names of objects on the status page.
     pub enum ShowNames {
-        /// Readers over loopback.
+        /// Only readers that connect over loopback.
         Auto = "auto",
-        /// All.
+        /// Everybody.
         Always = "always",
-        /// None.
+        /// Nobody.
         Never = "never",
     }
 }
 
-/// Logging.
+/// The settings of the log.
 #[derive(Clone, Debug)]
 pub struct Log {
-    /// JSON instead of text.
+    /// True for JSON lines instead of text.
     pub json: bool,
     /// `error` to `trace`, or a tracing filter.
     pub level: String,
@@ -101,29 +101,30 @@ pub struct Log {
     pub calls: Option<PathBuf>,
 }
 
-/// The published figures behind a gate's preset, and the share of them.
+/// The provider's published limits that a gate's preset makes its buckets from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Figures {
-    /// The preset.
+    /// The name of the preset.
     pub preset: &'static str,
-    /// The share, of 1 at most.
+    /// The share of the provider's limits that the gate takes, at most 1.
     pub share: f64,
-    /// The figures: the gate's own, then those of its classes in their order.
+    /// The published limits: those for the gate's own bucket, then those for its classes in their
+    /// order.
     pub figures: Vec<Figure>,
 }
 
 /// A published limit of a provider.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Figure {
-    /// The class with this bucket; `None` for the gate's.
+    /// The class that the limit is for; `None` for the whole gate.
     pub class: Option<String>,
-    /// The limit: `20/s, burst 100 for each account, region and action`.
+    /// The limit in words: `20/s, burst 100 for each account, region and action`.
     pub says: String,
-    /// Its document, and the day of reading it.
+    /// The document stating the limit, and the day it was read.
     pub source: String,
 }
 
-/// A listener of a gate.
+/// Where a gate listens.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Listen {
     /// A TCP address.
@@ -132,7 +133,7 @@ pub enum Listen {
     Unix(PathBuf),
 }
 
-/// The source to read the upstream from.
+/// Where the upstream's address and credentials are read from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// The API server of the cluster this pod is in.
@@ -146,84 +147,83 @@ pub enum Source {
 words! {
     /// The credentials for the upstream, as configured.
     pub enum Credentials {
-        /// Inject on a plain loopback listener where there is something to inject, else pass
-        /// through.
+        /// The gate's own on a plain loopback listener, if it has any; otherwise the client's.
         Auto = "auto",
-        /// The client's own.
+        /// The client's own credentials.
         PassThrough = "pass_through",
-        /// The gate's.
+        /// The gate's own credentials.
         Inject = "inject",
     }
 
-    /// The refusals with the header Retry-After. Their bodies name the time in any case:
-    /// nothing sleeps on it unasked.
+    /// Which refusals have the header Retry-After. Their bodies name the time in any case: no
+    /// client sleeps on that by itself.
     pub enum RetryAfter {
-        /// Those of the table of reasons in docs/internals/design.md.
+        /// The header is set as the table of reasons in docs/internals/design.md says.
         Auto = "auto",
-        /// All.
+        /// All refusals have the header.
         Always = "always",
-        /// None.
+        /// No refusal has the header.
         Never = "never",
     }
 }
 
-/// The Host sent upstream.
+/// What to send as Host to the upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Host {
-    /// The upstream's own authority.
+    /// The upstream's own host and port.
     Rewrite,
-    /// The client's.
+    /// The Host the client sent.
     Preserve,
-    /// This one.
+    /// Always this host.
     Literal(HeaderValue),
 }
 
 /// TLS on the listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenerTls {
-    /// The source of the certificate.
+    /// Where the certificate comes from.
     pub mode: TlsMode,
     /// More names in a self-signed certificate.
     pub names: Vec<String>,
     /// A folder for the controller to mount: ca.crt, kubeconfig, token, namespace.
     pub write_to: Option<PathBuf>,
-    /// Clients must show a certificate of this CA.
+    /// The CA that must have signed clients' certificates; clients must present one.
     pub client_ca: Option<PathBuf>,
 }
 
-/// The source of the listener's certificate.
+/// Where the listener's certificate comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TlsMode {
-    /// A pod-local CA: made at start, or left by an earlier gate.
+    /// A pod-local CA: made at the start, or left by an earlier gate.
     SelfSigned,
-    /// PEM files.
+    /// PEM files the configuration names.
     Files {
-        /// Certificate chain.
+        /// The file of the certificate chain.
         cert: PathBuf,
-        /// Private key.
+        /// The file of the private key.
         key: PathBuf,
     },
 }
 
-/// TLS to the upstream, in place of what its source says.
+/// TLS settings for the upstream; they override those from its source.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UpstreamTls {
-    /// CA bundle instead of the default roots.
+    /// CAs to trust instead of the default ones.
     pub ca: Option<PathBuf>,
-    /// Client certificate.
+    /// The file of the client certificate.
     pub cert: Option<PathBuf>,
-    /// Its key.
+    /// The key of the client certificate.
     pub key: Option<PathBuf>,
     /// Name to verify and to send as SNI.
     pub server_name: Option<String>,
-    /// True if nothing is verified.
+    /// True if the upstream's certificate is not verified.
     pub insecure: bool,
 }
 
-/// A header of inject on an external API, with a secret from a file.
+/// The header and secret for the gate's own authentication at an external API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CredentialFile {
-    /// Its name.
+    /// The name of the header.
     pub header: HeaderName,
     /// The text before the secret.
     pub prefix: String,
@@ -234,7 +234,7 @@ pub struct CredentialFile {
 // === impl Figures ===
 
 impl Figures {
-    /// Returns the figure behind the bucket of a class, or of the gate.
+    /// Returns the published limit behind the bucket of a class, or of the gate.
     pub fn of(&self, class: Option<&str>) -> Option<&Figure> {
         self.figures.iter().find(|figure| figure.class.as_deref() == class)
     }
@@ -243,7 +243,7 @@ impl Figures {
 // === impl Listen ===
 
 impl Listen {
-    /// True if no other machine can connect.
+    /// Returns true if no other machine can connect.
     pub fn is_local(&self) -> bool {
         match self {
             Self::Tcp(address) => address.ip().is_loopback(),
@@ -264,7 +264,7 @@ impl fmt::Display for Listen {
 // === impl Source ===
 
 impl Source {
-    /// True if it comes with an identity to lend.
+    /// Returns true if this source has credentials the gate could use for its clients.
     pub fn has_identity(&self) -> bool {
         !matches!(self, Self::Url(_))
     }
@@ -273,9 +273,9 @@ impl Source {
 // === impl RetryAfter ===
 
 impl RetryAfter {
-    /// True if a refusal for `reason` carries the header. client-go sleeps on the header inside the
-    /// worker and retries itself; without it the error goes to the reconcile loop, which is where a
-    /// failing object belongs, and which finds the time in the body
+    /// Returns true if a refusal for `reason` has the header. client-go sleeps on the header inside
+    /// the worker and retries itself; without it the error goes to the reconcile loop, which is
+    /// where a failing object belongs, and which finds the time in the body
     /// (`apierrors.SuggestsClientDelay`).
     #[must_use]
     pub fn is_on(self, reason: Reason, kind: ApiKind) -> bool {

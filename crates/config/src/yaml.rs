@@ -16,31 +16,31 @@ pub use self::typed::from_str;
 /// A node of a document.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Node {
-    /// Text.
+    /// A scalar: text.
     Scalar(Scalar),
     /// A list.
     List(Vec<Self>, Shape),
-    /// Entries in order.
+    /// A map: its entries in order.
     Map(Vec<(Self, Self)>, Shape),
 }
 
-/// A text and its style.
+/// A scalar's text, and how it was written.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scalar {
-    /// The value.
+    /// The text itself.
     pub text: String,
-    /// Its quoting.
+    /// The quotation marks of the text, if any.
     pub style: ScalarStyle,
-    /// Its tag as written, `!!binary`.
+    /// The tag as written, such as `!!binary`.
     pub tag: Option<String>,
 }
 
-/// The style of a collection.
+/// How a list or map was written.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Shape {
     /// True for `[a, b]`, false for one line each.
     pub flow: bool,
-    /// Its tag as written.
+    /// The tag as written.
     pub tag: Option<String>,
 }
 
@@ -48,19 +48,18 @@ pub struct Shape {
 #[derive(Debug, thiserror::Error)]
 #[error("line {line}: {what}")]
 pub struct YamlError {
-    /// The line of the stream, from 1.
+    /// The line in the stream, from 1.
     pub line: usize,
-    /// A description of the error.
+    /// What is wrong.
     pub what: String,
 }
 
-/// More nodes than any manifest has.
+/// The most nodes to accept: more than any manifest has.
 const MOST_NODES: usize = 1_000_000;
-/// Deeper than any manifest is.
+/// The deepest nesting to accept: deeper than any manifest is.
 const MOST_DEPTH: usize = 100;
 
-/// Reads the tree of the first document; `None` if it has no content. `line` is its first line in
-/// the stream.
+/// Reads the first document; `None` if it has no content. `line` is its first line in the stream.
 pub fn read(text: &str, line: usize) -> Result<Option<Node>, YamlError> {
     TreeReader::new(text, line).root()
 }
@@ -107,7 +106,7 @@ impl<'a> TreeReader<'a> {
         }
     }
 
-    /// Returns the next event but comments.
+    /// Returns the parser's next event, skipping comments.
     fn next(&mut self) -> Result<Option<(Event<'a>, Span)>, YamlError> {
         loop {
             match self.parser.next() {
@@ -127,7 +126,7 @@ impl<'a> TreeReader<'a> {
         YamlError { line: self.line + line, what: what.into() }
     }
 
-    /// Returns the next event of the tree.
+    /// Returns the next event inside the document; its end is an error.
     fn inner(&mut self, at: Span) -> Result<(Event<'a>, Span), YamlError> {
         let found = self.next()?.filter(|(event, _)| *event != Event::StreamEnd);
         found.ok_or_else(|| self.wrong(at, "the document ends too early"))
@@ -233,12 +232,12 @@ fn written(tag: &Tag) -> String {
 // === impl Node ===
 
 impl Node {
-    /// Makes a plain scalar, for text without a need of quotes.
+    /// Makes a scalar without quotes.
     pub fn plain(text: impl Into<String>) -> Self {
         Self::Scalar(Scalar { text: text.into(), style: ScalarStyle::Plain, tag: None })
     }
 
-    /// Makes a quoted scalar: text, whatever it looks like.
+    /// Makes a quoted scalar; it stays text whatever it looks like.
     pub fn quoted(text: impl Into<String>) -> Self {
         Self::Scalar(Scalar { text: text.into(), style: ScalarStyle::DoubleQuoted, tag: None })
     }
@@ -259,7 +258,7 @@ impl Node {
         Some(&scalar.text)
     }
 
-    /// True for an empty value: `key:`, `~` or `null`.
+    /// Returns true for an empty value: `key:`, `~` or `null`.
     pub fn is_null(&self) -> bool {
         let Self::Scalar(scalar) = self else { return false };
         scalar.style == ScalarStyle::Plain && matches!(&*scalar.text, "" | "~" | "null" | "Null" | "NULL")
@@ -271,7 +270,7 @@ impl Node {
         entries.iter().find(|(name, _)| name.text() == Some(key)).map(|(_, value)| value)
     }
 
-    /// Returns the value of a key, to change.
+    /// Returns the value of a key, to be changed.
     pub fn get_mut(&mut self, key: &str) -> Option<&mut Self> {
         let Self::Map(entries, _) = self else { return None };
         entries.iter_mut().find(|(name, _)| name.text() == Some(key)).map(|(_, value)| value)
@@ -282,7 +281,7 @@ impl Node {
         path.iter().try_fold(self, |node, key| node.get(key))
     }
 
-    /// Returns the value at a path of keys, to change.
+    /// Returns the value at a path of keys, to be changed.
     pub fn at_mut(&mut self, path: &[&str]) -> Option<&mut Self> {
         path.iter().try_fold(self, |node, key| node.get_mut(key))
     }
@@ -297,12 +296,12 @@ impl Node {
         self.get(key).map_or(&[], Self::items)
     }
 
-    /// Returns the list under a key, to change.
+    /// Returns the list under a key, to be changed.
     pub fn list_of_mut(&mut self, key: &str) -> Option<&mut Vec<Self>> {
         self.get_mut(key)?.items_mut()
     }
 
-    /// Sets a key, at its place if it exists, else at the end. A node that is not a map stays
+    /// Sets a key, where it is if it exists, or else at the end. A node that is not a map stays
     /// unchanged.
     pub fn set(&mut self, key: &str, value: Self) {
         if let Some(old) = self.get_mut(key) {
@@ -325,13 +324,13 @@ impl Node {
         items
     }
 
-    /// Returns the items of a list, to change.
+    /// Returns the items of a list, to be changed.
     pub fn items_mut(&mut self) -> Option<&mut Vec<Self>> {
         let Self::List(items, _) = self else { return None };
         Some(items)
     }
 
-    /// True for a map without entries, and for a list without items.
+    /// Returns true for a map without entries, and for a list without items.
     pub fn is_empty(&self) -> bool {
         match self {
             Self::List(items, _) => items.is_empty(),

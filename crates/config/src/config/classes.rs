@@ -18,10 +18,10 @@ use crate::dialect::Dialect;
 use crate::limit::policy::{Backoff, BucketPolicy, ClassPolicy, Cost, Lane, SharedId, SharedPolicy, Strategy};
 use crate::limit::{ClassId, Policy};
 
-/// A class as it was read.
+/// A class as it was read from the configuration.
 #[derive(Clone, Debug)]
 pub(super) struct Class<'a> {
-    /// Without `within`.
+    /// The limits, not yet placed within another class.
     policy: ClassPolicy,
     within: Option<String>,
     pub(super) matching: Option<RuleMatch>,
@@ -29,18 +29,18 @@ pub(super) struct Class<'a> {
     pub(super) key: Option<KeyParts>,
     cost: CostBy,
     shared: Option<SharedPolicy>,
-    /// True if its answers are kept, to ask only if they have changed.
+    /// True if answers are kept, to ask the upstream only whether they have changed.
     pub(super) revalidate: bool,
-    /// Its table, absent for a built-in class without one in the file.
+    /// The class's table in the file, absent for a built-in class without one.
     at: Cursor<'a>,
 }
 
-/// The limits of a gate: the defaults of its classes.
+/// The limits of a gate; they are the defaults for its classes.
 #[derive(Debug)]
 pub(super) struct GateLimits {
     pub(super) kind: ApiKind,
     pub(super) dialect: Dialect,
-    /// Without its classes.
+    /// The limits as numbers, without the classes.
     pub(super) policy: Policy,
     pub(super) fair_by: FairBy,
     pub(super) throttling: PausePolicy,
@@ -52,9 +52,9 @@ pub(super) struct GateLimits {
 /// A class before its table is read.
 struct BareClass {
     name: String,
-    /// For a built-in class: what it matches.
+    /// The calls of a built-in class; the user's classes have patterns instead.
     matching: Option<RuleMatch>,
-    /// For a class of a preset: its keys.
+    /// The keys a preset sets for the class.
     keys: Value,
     hides_by_403: bool,
 }
@@ -159,7 +159,7 @@ impl<'a> Class<'a> {
         &self.policy.name
     }
 
-    /// True if it counts answers about the caller: not known, or not allowed.
+    /// Returns true if answers about the caller (401, 403) count as failures.
     pub(super) fn counts_denials(&self) -> bool {
         [401, 403].iter().any(|status| self.failures.statuses.contains(status))
     }
@@ -168,7 +168,7 @@ impl<'a> Class<'a> {
 // === impl BareClass ===
 
 impl BareClass {
-    /// Returns a class with these keys, as a file would say them.
+    /// Makes a built-in class with these keys, written as in a file.
     fn built_in(name: &str, matching: Option<RuleMatch>, keys: &str) -> Self {
         let keys = Value::Table(toml::from_str(keys).unwrap_or_default());
         Self { name: name.to_owned(), matching, keys, hides_by_403: false }
@@ -180,7 +180,7 @@ impl BareClass {
     }
 }
 
-/// Returns the built-in classes before and after the user's.
+/// Returns the built-in classes to match before the user's, and those after.
 fn built_in(preset: Vec<PresetClass>, gate_limits: &GateLimits) -> (Vec<BareClass>, Vec<BareClass>) {
     let class = |name, matching, keys| BareClass::built_in(name, Some(matching), keys);
     let exempt = "lane = \"exempt\"";
@@ -206,7 +206,7 @@ fn built_in(preset: Vec<PresetClass>, gate_limits: &GateLimits) -> (Vec<BareClas
     (before, after)
 }
 
-/// Sets the largest cost of a call for each bucket.
+/// Sets for each bucket the largest cost of one call.
 pub(super) fn fit_costs(classes: &mut [Class<'_>], gate_bucket: &mut Option<BucketPolicy>) {
     let charged = |class: &Class<'_>| class.policy.lane != Lane::Exempt;
     let of_gate = classes.iter().filter(|class| charged(class) && !class.policy.own_bucket_only);
@@ -221,14 +221,14 @@ pub(super) fn fit_costs(classes: &mut [Class<'_>], gate_bucket: &mut Option<Buck
     }
 }
 
-/// Returns a class and its outer ones.
+/// Returns a class, then the class it lies within, and so on.
 fn outward<'c, 'a>(class: &'c Class<'a>, classes: &'c [Class<'a>]) -> impl Iterator<Item = &'c Class<'a>> {
     let find = |name: &str| classes.iter().find(|class| class.name() == name);
     // A circle is reported elsewhere.
     std::iter::successors(Some(class), move |class| find(class.within.as_deref()?)).take(classes.len())
 }
 
-/// Checks what classes mean to each other.
+/// Checks the classes of a gate against each other.
 fn check_together(classes: &[Class<'_>]) {
     for class in classes.iter().filter(|class| class.at.is_present()) {
         let at = |key| class.at.at(key);
@@ -296,7 +296,7 @@ fn id_of(classes: &[Class<'_>], name: &str) -> Option<ClassId> {
     u16::try_from(place).ok().map(ClassId)
 }
 
-/// Adds checked classes to the policy of their gate, numbered by their place.
+/// Adds checked classes to the policy of their gate, in their order.
 pub(super) fn join(classes: &[Class<'_>], policy: &mut Policy) {
     for class in classes {
         let within = class.within.as_deref().and_then(|name| id_of(classes, name));
@@ -309,7 +309,7 @@ pub(super) fn join(classes: &[Class<'_>], policy: &mut Policy) {
     }
 }
 
-/// Returns what the classifier is to know of each class.
+/// Returns what the classifier must know of each class.
 pub(super) fn traits(classes: &[Class<'_>], gate: &Policy) -> Vec<Traits> {
     let remembers =
         |class: &ClassPolicy| gate.one_at_a_time || class.per_key.is_some() || class.backoff.strategy != Strategy::Off;
@@ -322,7 +322,7 @@ pub(super) fn traits(classes: &[Class<'_>], gate: &Policy) -> Vec<Traits> {
     classes.iter().zip(strictness(classes, gate.bucket)).map(traits).collect()
 }
 
-/// Returns what each class matches, if it matches anything.
+/// Returns the rules of the classes, each with the calls that match.
 pub(super) fn rules(classes: &[Class<'_>]) -> Vec<Rule> {
     let rule =
         |class: &Class<'_>| Some(Rule { class: id_of(classes, class.name())?, matching: class.matching.clone()? });

@@ -1,4 +1,4 @@
-//! Reads the clients' proof of identity.
+//! Reads how clients must authenticate.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::cursor::Cursor;
 use crate::spec::{Clients, Credentials, Gate, ListenerTls, Source, Tokens};
 
-/// Reads `clients` of a gate, if it is there.
+/// Reads the table `clients` of a gate, if it exists.
 pub(super) fn clients(gate: &Cursor<'_>, upstream: Option<&Source>) -> Option<Clients> {
     let at = gate.optional("clients")?;
     let usual = upstream.filter(|upstream| upstream.has_identity()).unwrap_or(&Source::InCluster);
@@ -47,8 +47,8 @@ pub(super) fn read(at: &Cursor<'_>, usual: &Source) -> Clients {
     Clients { tokens, audiences, certificates, cache, allowed, api }
 }
 
-/// Checks what knowing clients needs besides: a connection safe from readers, and
-/// names of those who may use the gate's own identity.
+/// Checks what authenticating clients needs besides: an encrypted connection, and the names of
+/// those who may use the gate's own identity.
 pub(super) fn check(gate: &Gate, at: &Cursor<'_>) {
     let Some(clients) = &gate.access.clients else { return };
     let at_clients = at.at("clients");
@@ -66,7 +66,7 @@ pub(super) fn check(gate: &Gate, at: &Cursor<'_>) {
     }
 }
 
-/// Checks that the listener asks for the certificates of clients.
+/// Checks that the listener asks for client certificates, if clients are to authenticate with them.
 pub(super) fn check_certificates(clients: &Clients, tls: Option<&ListenerTls>, at: &Cursor<'_>, at_tls: &Cursor<'_>) {
     if clients.certificates && tls.is_none_or(|tls| tls.client_ca.is_none()) {
         at.at("certificates").given(&[at_tls]).problem(
@@ -75,6 +75,7 @@ pub(super) fn check_certificates(clients: &Clients, tls: Option<&ListenerTls>, a
     }
 }
 
-/// As long as kube-apiserver keeps the answers of its own webhook.
+/// How long a reviewed token is cached: as long as kube-apiserver keeps the answers of its own
+/// webhook.
 const CACHE: Duration = Duration::from_secs(10);
 const CACHES: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(300);

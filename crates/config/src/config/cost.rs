@@ -1,4 +1,4 @@
-//! Reads the costs of calls, and holds each bucket to them: no call costs more than a bucket has.
+//! Reads the costs of calls, and checks that no call costs more than a bucket can hold.
 
 use std::num::{NonZeroU16, NonZeroU32};
 
@@ -13,7 +13,7 @@ use crate::limit::policy::{BucketPolicy, Cost};
 use crate::limit::words::Words;
 
 words! {
-    /// The unit of a bucket.
+    /// What a bucket counts.
     pub(super) enum Counts {
         /// Tokens: the cost of each call.
         Tokens = "tokens",
@@ -48,7 +48,7 @@ pub(super) fn cost(at: &Cursor<'_>, kind: ApiKind, dialect: Dialect) -> (CostBy,
     }
 }
 
-/// Returns the missing setting of a gate with this reader.
+/// Returns the setting a gate must have to read costs in this way, if it lacks it.
 fn needed(reader: CostReader, kind: ApiKind, dialect: Dialect) -> Option<&'static str> {
     match reader {
         CostReader::List if kind != ApiKind::Kubernetes => Some("kind = \"kubernetes\""),
@@ -58,8 +58,8 @@ fn needed(reader: CostReader, kind: ApiKind, dialect: Dialect) -> Option<&'stati
     }
 }
 
-/// Returns the highest cost of a call by default: kube-apiserver's most seats for a list, GitHub's
-/// points for a mutation, EC2's tokens for a launch of 20 instances.
+/// Returns the highest cost of a call, unless configured: kube-apiserver's most seats for a list,
+/// GitHub's points for a mutation, and for EC2 the tokens of a request that starts 20 instances.
 const fn most_of(reader: CostReader) -> u16 {
     match reader {
         CostReader::List => 10,
@@ -68,8 +68,8 @@ const fn most_of(reader: CostReader) -> u16 {
     }
 }
 
-/// Sets the largest cost of a bucket's calls. `calls` gives for each
-/// class of them its cost and its table, where an error is shown.
+/// Sets the largest cost of a call for a bucket. `calls` has the costs of each class using it,
+/// with the table of the class to report an error at.
 pub(super) fn fit<'c, 'a: 'c>(
     bucket: &mut Option<BucketPolicy>,
     name: &str,

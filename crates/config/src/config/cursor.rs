@@ -1,8 +1,8 @@
-//! Reads a configuration key by key: the name, the type and the default of each stand in one place.
+//! Reads the configuration key by key: name, type and default of each key are in one place.
 //!
 //! Reading never stops at the first problem: what is wrong is reported and counts as absent. The
-//! [`Record`](super::record::Record) notes each key that was asked for, so that all others are
-//! known to be mistakes, and the value in force.
+//! [`Record`](super::record::Record) notes each key that was read with its value in force, so that
+//! all other keys are known to be mistakes.
 
 mod reports;
 mod under;
@@ -17,43 +17,43 @@ use super::path::Path;
 use super::report::Report;
 use super::shape::Shape;
 
-/// A place in the configuration, and the value there, if there is one.
+/// A place in the configuration, and the value there, if any.
 #[derive(Clone, Debug)]
 pub(super) struct Cursor<'a> {
     value: Option<&'a Value>,
-    /// The preset's value here.
+    /// The value the preset sets here.
     preset: Option<&'a Value>,
     pub(super) path: Path,
     report: &'a Report<'a>,
     effect: Effect,
-    /// The keys on whose correctness a report depends.
+    /// Keys a report depends on: if one of them is wrong, the report is dropped.
     given: Vec<Path>,
 }
 
-/// The effect of the keys below a place.
+/// Whether the keys below a place have any effect.
 #[derive(Clone, Debug)]
 enum Effect {
-    /// Their own.
+    /// The keys have their effect.
     Full,
-    /// None, because of what another key says.
+    /// The keys have no effect, because of what another key says.
     None { why: String, because: Path },
-    /// None, as reported already.
+    /// The keys have no effect, and that was reported already.
     NoneAsReported,
 }
 
-/// A type of key.
+/// A type a key's value can have.
 pub(super) trait TomlValue: Sized {
-    /// The form of its values in TOML.
+    /// The form of such values in TOML.
     const SHAPE: Shape;
 
-    /// Reads the value at `at`. Reports what is wrong with it and returns `None`.
+    /// Reads `value`. Reports what is wrong with it and returns `None`.
     fn read(value: &Value, at: &Cursor<'_>) -> Option<Self>;
 
-    /// Returns the value as a configuration would say it.
+    /// Returns the value as a configuration file would have it.
     fn write(&self) -> Value;
 }
 
-/// A type of key in the form of text.
+/// A type of key with a value written as text.
 pub(super) trait TextValue: Sized {
     /// Reads the text. The error says what is wrong with it.
     fn parse(text: &str) -> Result<Self, String>;
@@ -82,30 +82,30 @@ impl<'a> Cursor<'a> {
         Self { value, preset: None, path: Path::default(), report, effect: Effect::Full, given: Vec::new() }
     }
 
-    /// Goes on with a preset's value beneath this one.
+    /// Adds the values of a preset, for keys that are not set.
     pub(super) fn with_preset(&self, preset: &'a Value) -> Self {
         Self { preset: Some(preset), ..self.clone() }
     }
 
-    /// Goes to the key `name` of this table.
+    /// Moves to the key `name` of this table.
     pub(super) fn at(&self, name: &str) -> Self {
         let below = |value: Option<&'a Value>| value.and_then(|value| value.get(name));
         Self { value: below(self.value), preset: below(self.preset), path: self.path.key(name), ..self.clone() }
     }
 
-    /// Goes to an element of this list.
+    /// Moves to an element of this list.
     pub(super) fn item(&self, index: usize) -> Self {
         let value = self.value.and_then(|value| value.get(index));
         Self { value, preset: None, path: self.path.index(index), ..self.clone() }
     }
 
-    /// Goes to the table of this list that has the name.
+    /// Moves to the table of this name in a list of tables.
     pub(super) fn named(&self, name: &str) -> Option<Self> {
         let length = self.value.and_then(Value::as_array).map_or(0, Vec::len);
         (0..length).map(|index| self.item(index)).find(|item| item.text("name") == Some(name))
     }
 
-    /// True if something is here, right or wrong.
+    /// Returns true if there is a value here, right or wrong.
     pub(super) fn is_present(&self) -> bool {
         self.value.is_some()
     }
@@ -114,29 +114,29 @@ impl<'a> Cursor<'a> {
         self.value.is_some_and(Value::is_table)
     }
 
-    /// True if the word `off` is here.
+    /// Returns true if the value is the word `off`.
     pub(super) fn is_off(&self) -> bool {
         self.is_word("off")
     }
 
-    /// True if `true` is here.
+    /// Returns true if the value is `true`.
     pub(super) fn is_true(&self) -> bool {
         self.value.and_then(Value::as_bool) == Some(true)
     }
 
-    /// True if this word is here.
+    /// Returns true if the value is this word.
     pub(super) fn is_word(&self, word: &str) -> bool {
         self.value.and_then(Value::as_str) == Some(word)
     }
 
-    /// True for any value but `off`, `false`, `auto` and the empty text.
+    /// Returns true for any value except `off`, `false`, `auto` and the empty text.
     pub(super) fn is_asked_for(&self) -> bool {
         let idle =
             |value: &Value| value.as_bool() == Some(false) || matches!(value.as_str(), Some("off" | "auto" | ""));
         self.value.is_some_and(|value| !idle(value))
     }
 
-    /// True if nothing is here, or the empty text.
+    /// Returns true if there is no value here, or the empty text.
     pub(super) fn is_absent_or_empty(&self) -> bool {
         self.value.is_none_or(|value| value.as_str() == Some(""))
     }
@@ -145,31 +145,31 @@ impl<'a> Cursor<'a> {
         Self { preset: None, ..self.clone() }
     }
 
-    /// True if the preset has a table here.
+    /// Returns true if the preset has a table here.
     pub(super) fn has_preset_table(&self) -> bool {
         self.preset.is_some_and(Value::is_table)
     }
 
-    /// True if this table has the key, right or wrong.
+    /// Returns true if this table has the key, right or wrong.
     pub(super) fn has(&self, name: &str) -> bool {
         self.at(name).is_present()
     }
 
-    /// True if nothing has been reported of this whole configuration, and all of its keys exist.
+    /// Returns true if nothing in the whole configuration was reported, and all of its keys exist.
     pub(super) fn is_right(&self) -> bool {
         !self.report.has_problems() && self.value.is_none_or(|root| self.report.record().unknown(root).is_empty())
     }
 
-    /// Reads on for keys without an effect if `condition` holds, because of `why`, as the key
-    /// `because` says.
+    /// Marks the keys below as having no effect if `condition` is true: because of `why`, which the
+    /// key `because` says.
     pub(super) fn unused_if(&self, condition: bool, why: impl Into<String>, because: &Self) -> Self {
         let none = Effect::None { why: why.into(), because: because.path.clone() };
         let effect = if condition { none } else { self.effect.clone() };
         Self { effect, ..self.clone() }
     }
 
-    /// Returns this place for a report to drop if one of these keys is wrong: one
-    /// mistake is one problem.
+    /// Returns this place for reports that are dropped if one of these keys is wrong: one mistake
+    /// is reported once.
     pub(super) fn given(&self, keys: &[&Self]) -> Self {
         Self { given: keys.iter().map(|key| key.path.clone()).collect(), ..self.clone() }
     }
@@ -182,7 +182,7 @@ impl<'a> Cursor<'a> {
 // === Values ===
 
 impl<'a> Cursor<'a> {
-    /// Reads a key, or what a preset has for it; `None` if it is absent or wrong.
+    /// Reads a key, or the preset's value for it; `None` if it is absent or wrong.
     pub(super) fn read<T: TomlValue>(&self, name: &str) -> Option<T> {
         self.report.record().key(&self.path, name, T::SHAPE);
         let at = self.at(name);
@@ -207,7 +207,7 @@ impl<'a> Cursor<'a> {
         value
     }
 
-    /// Reads a key with a default, and reports a value that does not fit.
+    /// Reads a key with a default, and reports a value unless `fits` returns true for it.
     pub(super) fn get_if<T: TomlValue + Debug>(
         &self,
         name: &str,
@@ -222,7 +222,7 @@ impl<'a> Cursor<'a> {
         value
     }
 
-    /// Reads a key, perhaps with a default.
+    /// Reads a key that may be absent, or have a default.
     pub(super) fn option<T: TomlValue>(&self, name: &str, default: Option<T>) -> Option<T> {
         let value = self.read(name).or(default);
         if let Some(value) = &value {
@@ -231,7 +231,7 @@ impl<'a> Cursor<'a> {
         value
     }
 
-    /// Reads a required key, unless it has a default; `need` says what for.
+    /// Reads a key that must be set unless it has a default; `need` says what it is needed for.
     pub(super) fn needed<T: TomlValue>(&self, name: &str, default: Option<T>, need: &str) -> Option<T> {
         let value = self.option(name, default);
         if value.is_none() && !self.has(name) && self.has_effect() {
@@ -240,14 +240,15 @@ impl<'a> Cursor<'a> {
         value
     }
 
-    /// Reads the name of a file to read; the empty name is none.
+    /// Reads the name of a file, and notes that it must contain `holds`. The empty name means no
+    /// file.
     pub(super) fn file(&self, name: &str, holds: FileContent) -> Option<PathBuf> {
         let path = self.get::<Option<PathBuf>>(name, None)?;
         self.report.file(path.clone(), holds, &self.at(name).path);
         Some(path)
     }
 
-    /// Records the value in force of a key, where reading alone does not tell it.
+    /// Records the value in force of a key, if it is not the value that was read.
     pub(super) fn in_force<T: TomlValue>(&self, name: &str, value: &T) {
         if self.has_effect() {
             self.report.record().set(&self.path, name, T::SHAPE, value.write());
@@ -258,34 +259,35 @@ impl<'a> Cursor<'a> {
 // === Tables ===
 
 impl<'a> Cursor<'a> {
-    /// Opens a table; an absent one has the defaults.
+    /// Opens a table. If it is absent, its keys have their defaults.
     pub(super) fn table(&self, name: &str) -> Self {
         self.open(name, Shape::Table)
     }
 
-    /// Opens a table, or `off` in its place.
+    /// Opens a table; `off` may stand instead of it.
     pub(super) fn table_or_off(&self, name: &str) -> Self {
         self.open(name, Shape::TableOrOff)
     }
 
-    /// Opens the table of a limit, or `off` in its place. Nothing of it is in force if there is none.
+    /// Opens the table of a limit; `off` may stand instead of it. Without it there is no such
+    /// limit.
     pub(super) fn limit(&self, name: &str) -> Self {
         self.limit_over(name, false)
     }
 
-    /// Opens the table of a limit; the limit may be there without it.
+    /// Opens the table of a limit; `is_there` if the limit exists even without the table.
     pub(super) fn limit_over(&self, name: &str, is_there: bool) -> Self {
         let at = self.open(name, Shape::Limit);
         let is_there = at.is_table() || (is_there || at.has_preset_table()) && !at.is_off();
         at.unused_if(!is_there, "", &at)
     }
 
-    /// Opens a table without defaults, or text in its place.
+    /// Opens a table without defaults; text may stand instead of it.
     pub(super) fn table_or_text(&self, name: &str) -> Self {
         self.open(name, Shape::TableOrText)
     }
 
-    /// Reads a key, or the text in place of its table.
+    /// Reads a key, or the text that stands instead of its table.
     pub(super) fn name_or_text(&self, name: &str) -> Option<String> {
         let read = self.read(name);
         let text = self.value.and_then(Value::as_str).filter(|_| self.has_effect()).map(str::to_owned);
@@ -297,7 +299,7 @@ impl<'a> Cursor<'a> {
         value
     }
 
-    /// Returns the text of a key, without reading it.
+    /// Returns the text of a key, without recording that it was read.
     pub(super) fn text(&self, name: &str) -> Option<&'a str> {
         self.value.and_then(|value| value.get(name)).and_then(Value::as_str)
     }
@@ -334,7 +336,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Opens tables by name (`[gates.NAME]`), in the order of the file.
+    /// Opens all tables of a kind with their names (`[gates.NAME]`), in the order of the file.
     pub(super) fn tables(&self, name: &str) -> Vec<(&'a str, Self)> {
         self.report.record().open(&self.path, name, Shape::TablesByName, true);
         let at = self.at(name);
@@ -345,8 +347,8 @@ impl<'a> Cursor<'a> {
         names.map(|name| (name.as_str(), at.table(name))).filter(|(_, table)| table.is_table()).collect()
     }
 
-    /// Returns the tables of a list (`[[classes]]`). They come into force as they are
-    /// [entered](Self::enter).
+    /// Returns the tables of a list (`[[classes]]`). Each counts as part of the configuration once
+    /// it is [entered](Self::enter).
     pub(super) fn list(&self, name: &str) -> Vec<Self> {
         self.report.record().open(&self.path, name, Shape::ListOfTables, true);
         let at = self.at(name);
@@ -356,7 +358,7 @@ impl<'a> Cursor<'a> {
         tables.inspect(|table| table.must_be_table("a table")).collect()
     }
 
-    /// Adds this element of a list to what is in force.
+    /// Records this element of a list as part of the configuration in force.
     pub(super) fn enter(&self) {
         if let Some((list, name)) = self.path.split_last() {
             self.report.record().open(&list, name, Shape::Table, true);

@@ -96,7 +96,7 @@ fn check_ports(ports: &[u32], at: &Cursor<'_>) -> Vec<u16> {
     ports.iter().enumerate().filter_map(port).collect()
 }
 
-/// Checks the proxy on the way out, which must not be this listener.
+/// Checks the next proxy (`via`); it must not be this listener.
 fn check_via(via: &str, listen: Option<&Listen>, at: &Cursor<'_>) {
     if via.is_empty() {
         return;
@@ -130,8 +130,8 @@ fn proxy(via: &str) -> Result<http::Uri, String> {
     Err(format!("is {via:?}, which {}, expected a proxy such as {PROXY}", url::NO_PORT))
 }
 
-/// Reads the hosts of a gate without an upstream of its own. `place` is its index in the file;
-/// `is_meant` is true if it is such a gate.
+/// Reads the hosts of a gate without an upstream of its own. `place` is the gate's index in the
+/// file; `is_meant` is false if the gate has an upstream and hosts are a mistake.
 pub(super) fn hosts(at: &Cursor<'_>, kind: ApiKind, place: Option<usize>, is_meant: bool) -> Option<Hosts> {
     let own = at.unused_if(!is_meant, "it is for a gate with hosts only", &at.at("hosts"));
     let patterns: Option<Vec<HostPattern>> = own.option("hosts", None);
@@ -174,12 +174,12 @@ fn check_connect_to(host: &str, to: &str, hosts: &Hosts, at: &Cursor<'_>) {
     }
 }
 
-/// Reads on for keys without a place beside hosts, because of `why`.
+/// Marks keys below as useless in a gate with hosts, because of `why`.
 pub(super) fn beside_hosts<'a>(at: &Cursor<'a>, has_hosts: bool, why: &str) -> Cursor<'a> {
     at.unused_if(has_hosts, why, &at.at("hosts"))
 }
 
-/// Reports what TLS to many hosts cannot have.
+/// Reports TLS settings making no sense for many hosts.
 pub(super) fn check_upstream_tls(gate: &Cursor<'_>) {
     for key in ["server_name", "cert", "key"] {
         let at = gate.at("upstream_tls").at(key);
@@ -190,7 +190,7 @@ pub(super) fn check_upstream_tls(gate: &Cursor<'_>) {
     }
 }
 
-/// Warns of unreachable gates: other gates or `tunnel` have all of their hosts.
+/// Warns of gates no call can reach: earlier gates or `tunnel` take all of their hosts.
 pub(super) fn warn_of_unreachable(settings: &Settings, root: &Cursor<'_>) {
     let Some(egress) = &settings.egress else { return };
     let mut gates: Vec<_> =
@@ -226,7 +226,7 @@ impl TextValue for HostPattern {
     }
 }
 
-/// Returns what is wrong with a pattern of hosts.
+/// Returns what is wrong with a host pattern, if anything.
 fn pattern_fault(text: &str) -> Option<&'static str> {
     let rest = text.strip_prefix("**.").unwrap_or(text);
     let labels: Vec<&str> = rest.split('.').collect();
@@ -253,7 +253,7 @@ fn pattern_fault(text: &str) -> Option<&'static str> {
     None
 }
 
-/// The address of the listener.
+/// The address to listen on, or `off`.
 struct Listener(Option<Listen>);
 
 impl TextValue for Listener {
@@ -271,7 +271,7 @@ impl TextValue for Listener {
     }
 }
 
-/// The listeners for hosts by name.
+/// The ports for host names redirected here by a hosts file.
 struct NameListeners(Vec<Listen>);
 
 impl TomlValue for NameListeners {
@@ -292,23 +292,23 @@ impl TomlValue for NameListeners {
     }
 }
 
-/// Reads an address of loopback.
+/// Reads an address; it must be loopback.
 fn loopback(text: &str) -> Result<Listen, String> {
     let address = address(text, ", or \"off\"")?;
     let expected = "expected an address of loopback, to which the pod's hosts file leads names";
     if address.ip().is_loopback() { Ok(Listen::Tcp(address)) } else { Err(format!("is {text:?}, {expected}")) }
 }
 
-/// The reasons why keys have no place beside hosts.
+/// Reasons to report for keys that are useless in a gate with hosts.
 pub(super) const LISTENER: &str = "clients reach a gate with hosts through the listener of [egress]";
 pub(super) const NO_IDENTITY: &str = "a forward proxy lends no identity, as all who reach it would act with it";
 pub(super) const REAL_NAMES: &str = "clients of a gate with hosts use the names of the APIs themselves";
 const PROXY: &str = "\"http://proxy.example:3128\"";
-/// The stand-in upstream of a gate with hosts, a reserved name of RFC 6761.
+/// A placeholder for the upstream of a gate with hosts: a reserved name of RFC 6761, never called.
 pub(super) const NO_UPSTREAM: &str = "https://egress.invalid";
 
 const LISTEN: std::net::SocketAddr = std::net::SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8003);
-/// Longer than most controllers' resync periods.
+/// How long a host's limits are kept without a call: longer than most controllers' resync periods.
 const IDLE_ORIGIN: Duration = Duration::from_secs(600);
 
 #[cfg(test)]

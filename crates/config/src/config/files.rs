@@ -1,5 +1,5 @@
-//! The files named by a configuration, looked at before anything starts, so that `check` and
-//! `run` say the same of them.
+//! The files a configuration names, checked before anything starts, so that `check` and `run`
+//! report the same.
 
 use std::fs;
 use std::ops::RangeInclusive;
@@ -13,28 +13,28 @@ use super::problems::Problem;
 pub(super) struct NamedFile {
     pub(super) path: PathBuf,
     pub(super) holds: FileContent,
-    /// Its possible problem, located at its name.
+    /// The problem to report if the file is wrong, at the place of its name.
     pub(super) problem: Problem,
 }
 
-/// The lifetime of a certificate.
+/// From when to when a certificate is valid.
 pub(super) type Life = RangeInclusive<SystemTime>;
 
-/// The required content of a file.
+/// What a file must contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FileContent {
     /// PEM certificates of CAs.
     Certificate,
-    /// A PEM certificate to show, and those between it and its root.
+    /// A PEM certificate chain: its own certificate, and those between it and its root.
     Chain,
     /// A PEM private key.
     Key,
-    /// A secret.
+    /// A secret, such as a token.
     Secret,
 }
 
 impl NamedFile {
-    /// Returns what is wrong with the file now. Its content is never shown.
+    /// Returns what is wrong with the file now, if anything. Its content is never shown.
     pub(super) fn problem(&self) -> Option<Problem> {
         let (expected, is_in): (_, fn(&[u8]) -> bool) = match self.holds {
             FileContent::Certificate | FileContent::Chain => {
@@ -46,7 +46,7 @@ impl NamedFile {
         let shown = self.path.display();
         let message = match fs::read(&self.path) {
             Err(error) => format!("{shown} cannot be read: {error}; expected {expected}"),
-            Ok(content) if !is_in(&content) => format!("{shown} holds none, expected {expected}"),
+            Ok(content) if !is_in(&content) => format!("{shown} does not fit; expected {expected}"),
             Ok(_) => return None,
         };
         Some(self.problem.with_message(message))

@@ -1,10 +1,11 @@
-//! Recognises files of another kind, so that one mistake is one problem, and not one in each line.
+//! Recognises files that are something else than configuration, so that one mistake is one problem,
+//! and not one in each line.
 
 use super::path::Path;
 use super::problems::{Problem, Text};
 use crate::yaml::{self, Node};
 
-/// Recognises a file of another kind in place of a configuration.
+/// Returns a problem if a configuration file is really a file of another kind.
 pub(super) fn configuration(text: &Text, is_broken: bool) -> Option<Problem> {
     let example = "[gates.kubernetes] on a line of its own, and keys such as upstream = \"in_cluster\" below it";
     let message = format!(
@@ -14,7 +15,7 @@ pub(super) fn configuration(text: &Text, is_broken: bool) -> Option<Problem> {
     if is_broken { other_language(text, example) } else { is_scenario(text).then(|| of_file(text, message)) }
 }
 
-/// Recognises a file of another kind in place of a scenario.
+/// Returns a problem if a scenario file is really a file of another kind.
 pub(super) fn scenario(text: &Text, is_broken: bool) -> Option<Problem> {
     let example = "[[controllers]] on a line of its own, and keys such as objects = 100 below it";
     let message = format!(
@@ -35,7 +36,8 @@ fn of_file(text: &Text, message: String) -> Problem {
 
 const SCENARIO: [&str; 2] = ["controllers", "leases"];
 
-/// Recognises what is not TOML but another language; `expected` shows how TOML says it.
+/// Returns a problem if a text is YAML or another language instead of TOML; `expected` shows how
+/// TOML would say it.
 fn other_language(text: &Text, expected: &str) -> Option<Problem> {
     let Ok(Some(root @ Node::Map(..))) = yaml::read(&text.text, 1) else { return None };
     let kind = root.text_at(&["kind"]).filter(|_| root.get("apiVersion").is_some());

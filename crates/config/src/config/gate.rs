@@ -1,4 +1,4 @@
-//! Reads one gate.
+//! Reads the configuration of one gate.
 
 use std::mem;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -28,8 +28,8 @@ use crate::spec::{
     Revalidation, Source,
 };
 
-/// Reads the gate `name`. With an egress listener, `behind` is the gate's place in the file, and if
-/// that listener knows its clients.
+/// Reads the gate `name`. With an egress listener, `behind` is the gate's index in the file, and
+/// whether that listener authenticates clients.
 pub(super) fn gate(at: &Cursor<'_>, name: Arc<str>, behind: Option<(usize, bool)>) -> Gate {
     let place = behind.map(|(place, _)| place);
     let proxy_knows = behind.is_some_and(|(_, knows)| knows);
@@ -120,14 +120,14 @@ fn ends(at: &Cursor<'_>, kind: ApiKind, has_hosts: bool) -> (Vec<Listen>, Option
     (listen, sources::upstream(at, kind))
 }
 
-/// Reads the names of the gate and of its upstream.
+/// Reads the gate's host names for its clients, and what Host the upstream gets.
 fn own_names(at: &Cursor<'_>, host: Host) -> (Vec<String>, Host, bool) {
     let allowed_hosts: Vec<String> = at.get("allowed_hosts", Vec::new());
     at.check_each("allowed_hosts", &allowed_hosts, |host| (!is_host(host)).then(|| "expected a host name".to_owned()));
     (allowed_hosts, at.get("host", host), at.get("rewrite_links", false))
 }
 
-/// Reads the preset's share of its provider's figures.
+/// Reads which share of the provider's published limits the preset takes.
 fn share(at: &Cursor<'_>, kind: ApiKind, preset: &mut Preset) -> f64 {
     let is_other = !preset.gate.contains_key("max_reconcile_rate");
     let crossplane = at.unused_if(is_other, "it is for preset = \"crossplane\" only", &at.at("preset"));
@@ -156,7 +156,7 @@ fn share(at: &Cursor<'_>, kind: ApiKind, preset: &mut Preset) -> f64 {
     if fits { share } else { 1.0 }
 }
 
-/// Reads the dialect of calls and refusals.
+/// Reads the cloud provider that calls and refusals follow.
 fn dialect(at: &Cursor<'_>, kind: ApiKind, preset: &Preset) -> Dialect {
     let usual = preset.dialect.unwrap_or(Dialect::Plain);
     let dialect =
@@ -169,7 +169,7 @@ fn dialect(at: &Cursor<'_>, kind: ApiKind, preset: &Preset) -> Dialect {
     dialect
 }
 
-/// Reads the status of refusals; only GitHub's clients know two.
+/// Reads the HTTP status of refusals; only GitHub's clients understand two.
 fn refusal_status(at: &Cursor<'_>, dialect: Dialect) -> u16 {
     let at = at.unused_if(dialect != Dialect::Github, "it is for dialect = \"github\" only", &at.at("dialect"));
     let status: u32 = at.get_if("refusal_status", 429, |status| [403, 429].contains(status), "429 or 403");
@@ -217,15 +217,15 @@ fn limits(at: &Cursor<'_>, kind: ApiKind, dialect: Dialect, uncounted: Option<Bu
     GateLimits { kind, dialect, policy, fair_by, throttling, backoff, key, per_key }
 }
 
-/// The limits of a gate with its classes, as the limiter, the classifier and the judge of answers
-/// want them.
+/// The limits of a gate with its classes, in the forms for the limiter, for the classifier and for
+/// reading answers.
 struct ClassedLimits {
     policy: Policy,
     rules: Rules,
     answers: AnswerRules,
 }
 
-/// Reads the classes of a gate.
+/// Reads the classes of a gate, and adds them to its limits.
 fn with_classes(gate: GateLimits, at: &Cursor<'_>, preset: Preset, knows_clients: bool) -> ClassedLimits {
     let only_serial = preset.has_serial_writes() && !gate.policy.one_at_a_time;
     let mut classes = classes::classes(at, preset.classes, &gate);
@@ -260,7 +260,7 @@ fn with_classes(gate: GateLimits, at: &Cursor<'_>, preset: Preset, knows_clients
     ClassedLimits { policy, rules, answers: AnswerRules { failures, throttling, revalidation } }
 }
 
-/// Reads the size of the cache of answers.
+/// Reads the size of the cache of kept answers.
 fn revalidation(at: &Cursor<'_>, kind: ApiKind, classes: Vec<bool>) -> Revalidation {
     let at =
         at.unused_if(kind != ApiKind::Http, "it is for kind = \"http\" only", &at.at("kind")).table("revalidation");
@@ -271,8 +271,8 @@ fn revalidation(at: &Cursor<'_>, kind: ApiKind, classes: Vec<bool>) -> Revalidat
     Revalidation { classes, max_bytes }
 }
 
-/// Warns of links of an external API past the gate, where nothing is said of them. A
-/// cluster's answers have none.
+/// Warns that links in an external API's answers can lead past the gate, if the configuration does
+/// not say what to do with them. A cluster's answers have none.
 fn check_links(gate: &Gate, dialect: Dialect, at: &Cursor<'_>) {
     let links = at.at("rewrite_links");
     let kind = at.at("kind");
@@ -288,8 +288,8 @@ fn check_links(gate: &Gate, dialect: Dialect, at: &Cursor<'_>) {
     }
 }
 
-/// Warns of what spoils an AWS client's signature: another Host, or a
-/// wait past the five minutes for which it is good.
+/// Warns of settings that invalidate an AWS client's signature: another Host, or a wait past the
+/// five minutes for which it is valid.
 fn warn_of_signatures(at: &Cursor<'_>, host: &Host, max_wait: Duration) {
     if *host != Host::Preserve {
         let is = if *host == Host::Rewrite { "\"rewrite\"" } else { "a name" };
@@ -306,7 +306,7 @@ fn warn_of_signatures(at: &Cursor<'_>, host: &Host, max_wait: Duration) {
     }
 }
 
-/// Reads the time to connect and the time to the response head.
+/// Reads the timeouts: of connecting, and of the response head.
 fn timeouts(at: &Cursor<'_>) -> (Duration, Option<Duration>) {
     let connect = at.get("connect", CONNECT);
     if connect.is_zero() {
@@ -319,7 +319,7 @@ fn timeouts(at: &Cursor<'_>) -> (Duration, Option<Duration>) {
     (connect, response)
 }
 
-/// True for a host's name. A star would be taken as a letter, and no client sends it.
+/// Returns true for the name of a host. A star would be taken literally, and no client sends it.
 fn is_host(text: &str) -> bool {
     text.parse::<http::uri::Authority>().is_ok() && !text.contains(['@', '*'])
 }
@@ -358,9 +358,10 @@ impl TextValue for Host {
 }
 
 const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8001);
-/// The default cache of answers: those of a thousand repositories, and an eighth of the
-/// memory that a sidecar is given.
+/// The default size of the cache of kept answers: enough for those of a thousand repositories, and
+/// an eighth of the memory that a sidecar is given.
 const KEPT: usize = 16 << 20;
 const CONNECT: Duration = Duration::from_secs(5);
-/// The part of a signature's five minutes kept for differing clocks and for the SDK's own retries.
+/// The longest wait of a signed call: of the signature's five minutes, the rest is for differing
+/// clocks and the SDK's own retries.
 const LONGEST_SIGNED_WAIT: Duration = Duration::from_secs(240);

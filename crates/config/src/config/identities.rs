@@ -1,9 +1,8 @@
-//! Finds the identity behind the limits of each class: client, credential, account or
-//! action.
+//! Determines by what each class's limits are split: client, credential, account or action.
 //!
-//! A call arrives with one identity, so all that meters a class must be split by the same: its
-//! bucket and slots, the buckets of the classes that it is within, and the gate's unless the class
-//! has its own bucket only.
+//! A call arrives with one identity, so all limits of a class must be split by the same: its bucket
+//! and slots, the buckets of the classes that it is within, and the gate's unless the class has its
+//! own bucket only.
 
 use super::cursor::Cursor;
 use crate::api::Scope;
@@ -12,7 +11,7 @@ use crate::dialect::Dialect;
 use crate::limit::Policy;
 use crate::limit::policy::{BucketPolicy, ClassPolicy, InFlight, Lane, Per};
 
-/// Returns the identity of the gate, and those by class if they are not all the same.
+/// Returns what the gate's limits are split by, and those of each class if they differ.
 pub(super) fn of(
     at: &Cursor<'_>,
     policy: &Policy,
@@ -35,7 +34,7 @@ pub(super) fn of(
     if needs_words && dialect == Dialect::Plain {
         let known = "\"aws\", \"azure\", \"google\" or \"github\"";
         at.at("dialect")
-            .key_problem(format!("tells no accounts and actions, by which limits are split, expected {known}"));
+            .key_problem(format!("knows no accounts or actions, but limits are split by them; expected {known}"));
     }
     if !knows_clients && (fair_by == FairBy::Client || split.iter().flatten().any(|per| *per == Per::Client)) {
         report_unknown_clients(at);
@@ -49,7 +48,7 @@ pub(super) fn of(
     (by_pause, split.iter().map(|by| by.first().copied()).collect())
 }
 
-/// Reports limits for each client where clients are not known.
+/// Reports limits per client at a gate that does not authenticate clients.
 fn report_unknown_clients(at: &Cursor<'_>) {
     if at.has("hosts") {
         at.at("hosts").problem(
@@ -64,7 +63,7 @@ fn report_unknown_clients(at: &Cursor<'_>) {
     );
 }
 
-/// Returns what the limits of a class are split by, of the four.
+/// Returns which of the four identities the limits of a class are split by.
 fn split_by(policy: &Policy, class: &ClassPolicy) -> Vec<Per> {
     if class.lane == Lane::Exempt {
         return Vec::new();

@@ -1,7 +1,7 @@
 //! The layers of a configuration: the file, and the environment over it.
 //!
-//! Variables look like `TIDEGATE__GATES__KUBERNETES__BUCKET__RATE`; the double underscore keeps
-//! Kubernetes' own service variables (`TIDEGATE_PORT_...` of a Service named tidegate) out.
+//! Variables look like `TIDEGATE__GATES__KUBERNETES__BUCKET__RATE`; the double underscore excludes
+//! Kubernetes' own service variables (`TIDEGATE_PORT_...` of a Service named tidegate).
 
 use std::collections::HashMap;
 
@@ -10,7 +10,8 @@ use toml::{Table, Value};
 use super::path::Path;
 use super::problems::{Problem, Text, Variable};
 
-/// Returns the variables for keys, in order of their names, and the problems of the others.
+/// Returns the environment variables setting keys, in order of their names, and the problems of
+/// the others.
 pub(super) fn variables(env: &[(String, String)]) -> (Vec<Variable>, Vec<Problem>) {
     let mut variables = Vec::new();
     let mut problems = Vec::new();
@@ -27,7 +28,7 @@ pub(super) fn variables(env: &[(String, String)]) -> (Vec<Variable>, Vec<Problem
     (variables, problems)
 }
 
-/// Returns unread variables with names like tidegate's.
+/// Returns environment variables that look like tidegate's but set nothing.
 pub(super) fn strays(env: &[(String, String)]) -> Vec<String> {
     let is_stray = |name: &str, value: &str| {
         squeezed(name).starts_with("TIDEGATE")
@@ -42,20 +43,20 @@ pub(super) fn strays(env: &[(String, String)]) -> Vec<String> {
     names
 }
 
-/// True for what Kubernetes tells the containers of a namespace about a Service whose name begins
-/// with tidegate.
+/// Returns true for variables that Kubernetes sets in every container about a Service whose name
+/// begins with tidegate.
 fn is_of_a_service(name: &str, value: &str) -> bool {
     let has = |parts: &[&str]| parts.iter().any(|part| name.contains(part));
     let is_url = ["tcp://", "udp://", "sctp://"].iter().any(|scheme| value.starts_with(scheme));
     has(&["_SERVICE_HOST", "_SERVICE_PORT"]) || is_url || (has(&["_PORT_"]) && has(&["_TCP_", "_UDP_", "_SCTP_"]))
 }
 
-/// Returns the letters and digits of a name: a misspelt variable may have only them right.
+/// Returns the letters and digits of a name, to recognize a misspelt variable.
 pub(super) fn squeezed(name: &str) -> String {
     name.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_uppercase()).collect()
 }
 
-/// Returns the variable for the key at `path`.
+/// Returns the environment variable setting the key at `path`.
 pub(super) fn name_of(path: &Path) -> String {
     path.0.iter().fold(PREFIX.to_uppercase(), |name, step| name + SEPARATOR + &step.to_uppercase())
 }
@@ -66,7 +67,7 @@ fn strip_prefix(name: &str) -> Option<&str> {
     Some(rest)
 }
 
-/// Returns why an environment variable cannot set the key that its name spells, if so.
+/// Returns why an environment variable cannot set the key its name spells, if so.
 fn fault(path: &Path) -> Option<&'static str> {
     let steps = &path.0;
     let is_word = |step: &String| {
@@ -83,12 +84,13 @@ fn fault(path: &Path) -> Option<&'static str> {
     None
 }
 
-/// Returns what is wrong with a value as text. The mark stands for bytes that are not UTF-8.
+/// Returns what is wrong with a variable's text, if anything. The replacement character stands for
+/// bytes that are not UTF-8.
 fn fault_of_value(value: &str) -> Option<&'static str> {
     value.contains(char::REPLACEMENT_CHARACTER).then_some("is not UTF-8 text")
 }
 
-/// Reports variables for a table and for a key of it at once.
+/// Reports a variable for a table together with one for a key of it.
 fn clashes(variables: &[Variable], problems: &mut Vec<Problem>) {
     for pair in variables.windows(2) {
         let [one, other] = pair else { continue };
@@ -99,10 +101,10 @@ fn clashes(variables: &[Variable], problems: &mut Vec<Problem>) {
     }
 }
 
-/// Reads the file with the environment over it.
+/// Reads the file, with the environment over it.
 ///
 /// # Errors
-/// Text that is not TOML.
+/// The file is not TOML, or a variable contradicts it.
 pub(super) fn layered(text: &Text, variables: &[Variable]) -> Result<Value, Vec<Problem>> {
     let mut file: Table = toml::from_str(&text.text).map_err(|error| vec![text.problem_of(&error)])?;
     let values: HashMap<String, String> =
@@ -121,7 +123,7 @@ pub(super) fn layered(text: &Text, variables: &[Variable]) -> Result<Value, Vec<
 }
 
 /// Puts a table over another: tables are merged, everything else is replaced. (The `config` crate
-/// would do so too, but makes text of the file's dates.)
+/// would do so too, but turns the file's dates into text.)
 pub(super) fn overlay(below: &mut Table, above: Table) {
     for (key, value) in above {
         match (below.get_mut(&key), value) {
@@ -135,7 +137,7 @@ pub(super) fn overlay(below: &mut Table, above: Table) {
 
 const PREFIX: &str = "tidegate";
 const SEPARATOR: &str = "__";
-/// The variable with the name of the file.
+/// The environment variable with the path of the configuration file.
 pub(super) const FILE: &str = "TIDEGATE_CONFIG";
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Reads the limits: buckets, backoff, queue, slots.
+//! Reads the limits: buckets, backoff, queue, calls in flight.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::api::Failures;
 use crate::classify::{ApiKind, FairBy};
 use crate::limit::policy::{Adapt, Backoff, BucketPolicy, Combine, InFlight, Per, QueuePolicy, Strategy};
 
-/// Reads a bucket.
+/// Reads the table of a bucket.
 pub(super) fn bucket(at: &Cursor<'_>) -> Option<BucketPolicy> {
     let written: Option<Rate> = at.needed("rate", None, "the bucket needs a rate");
     let written = written.filter(|rate| is_rate(*rate, &at.at("rate")));
@@ -24,8 +24,8 @@ pub(super) fn bucket(at: &Cursor<'_>) -> Option<BucketPolicy> {
     bucket.map(|bucket| BucketPolicy { counts_costs, ..bucket })
 }
 
-/// Reads the retry bucket beside the gate's `bucket`. A rate of its own is a number; `auto` opens
-/// from a part of the bucket's rate.
+/// Reads the retry bucket; `bucket` is the gate's. Its rate is a number, or `auto`: a part of the
+/// gate's rate, and more while retries succeed.
 pub(super) fn retry_bucket(at: &Cursor<'_>, bucket: Option<BucketPolicy>) -> Option<BucketPolicy> {
     let written = at.needed("rate", None, "the bucket needs a rate");
     let opens = written == Some(RateOrAuto(None));
@@ -39,8 +39,8 @@ pub(super) fn retry_bucket(at: &Cursor<'_>, bucket: Option<BucketPolicy>) -> Opt
     bucket
 }
 
-/// Returns the retry bucket in a form for `combine`. Under `max_of` tokens are reserved on arrival,
-/// before it is known if a call succeeds, so that `auto` stands for client-go's rate there.
+/// Adapts the retry bucket to `combine`. Under `max_of` tokens are reserved on arrival, before it
+/// is known if a call succeeds, so `auto` means client-go's rate there.
 pub(super) fn combined(retry_bucket: Option<BucketPolicy>, combine: Combine) -> Option<BucketPolicy> {
     retry_bucket.map(|bucket| match combine {
         Combine::MaxOf if bucket.opens => BucketPolicy { rate: CLIENT_GO, opens: false, ..bucket },
@@ -48,7 +48,7 @@ pub(super) fn combined(retry_bucket: Option<BucketPolicy>, combine: Combine) -> 
     })
 }
 
-/// Reads the rest of a bucket with this rate, except what it counts.
+/// Reads the rest of a bucket with this rate, except for what it counts.
 fn sized(at: &Cursor<'_>, rate: Option<f64>, opens: bool) -> Option<BucketPolicy> {
     let burst: Option<NonZeroU32> = at.needed("burst", None, "the bucket needs a burst");
     let per = at.get("per", Per::Gate);
@@ -80,7 +80,7 @@ pub(super) fn fit_burst(at: &Cursor<'_>, bucket: BucketPolicy) -> NonZeroU32 {
     burst
 }
 
-/// True if a bucket is too slow to reckon with.
+/// Returns true if a bucket is too slow for the limiter's arithmetic.
 pub(super) fn takes_centuries(rate: f64, burst: NonZeroU32) -> bool {
     f64::from(burst.get()) / rate > LONGEST_FILL
 }
@@ -94,7 +94,7 @@ pub(super) fn is_rate(written: Rate, at: &Cursor<'_>) -> bool {
     fits
 }
 
-/// Reads how far a rate gives way. A preset's floor is at most the rate.
+/// Reads how far throttling may lower a rate. A preset's floor is at most the rate.
 fn adapt(at: &Cursor<'_>, rate: Option<f64>, rate_at: &Cursor<'_>) -> Option<Adapt> {
     let written: Rate = at.needed("floor", None, "a rate that adapts needs one")?;
     let floor = written.in_a_second();
@@ -113,14 +113,15 @@ fn adapt(at: &Cursor<'_>, rate: Option<f64>, rate_at: &Cursor<'_>) -> Option<Ada
     fits.then_some(Adapt { floor })
 }
 
-/// Reads slots.
+/// Reads the limit on calls in flight.
 pub(super) fn in_flight(at: &Cursor<'_>) -> Option<InFlight> {
     let max = at.needed("max", None, "how many calls may be in flight");
     let per = at.get("per", Per::Gate);
     Some(InFlight { max: max?, per })
 }
 
-/// Reads the backoff of a gate or class; `base` has the defaults beneath its preset.
+/// Reads the backoff of a gate or class, and what counts as failure; `base` has the values of keys
+/// that neither the table nor the preset sets.
 pub(super) fn backoff(at: &Cursor<'_>, base: &(Backoff, Failures)) -> (Backoff, Failures) {
     let strategy = strategy(at, base.0.strategy);
     let hold = at.get("hold", base.0.hold);
@@ -143,9 +144,9 @@ pub(super) fn backoff(at: &Cursor<'_>, base: &(Backoff, Failures)) -> (Backoff, 
     (Backoff { strategy, hold, forget_after }, failures)
 }
 
-/// Returns the backoff of a gate without a preset. A client that leaves an API server has
-/// given up on it; a client that leaves an external API may have polled for as long as it meant to
-/// (docs/internals/design.md, "Outcomes").
+/// Returns the backoff of a gate without a preset: none. A client leaving an API server has
+/// given up on it, which counts as a failure; a client that leaves an external API may have polled
+/// for as long as it meant to (docs/internals/design.md, "Outcomes").
 pub(super) fn no_backoff(kind: ApiKind) -> (Backoff, Failures) {
     let failures =
         Failures { statuses: vec![429, 500, 502, 503, 504], transport: true, left: kind == ApiKind::Kubernetes };
@@ -215,7 +216,7 @@ fn fast_slow(at: &Cursor<'_>, from: Strategy) -> Option<Strategy> {
     Some(Strategy::FastSlow { fast, slow, fast_attempts })
 }
 
-/// Returns the longest delay of a strategy, jitter included.
+/// Returns the longest delay of a backoff strategy, jitter included.
 fn longest(strategy: Strategy) -> Duration {
     match strategy {
         Strategy::Off => Duration::ZERO,
@@ -255,7 +256,7 @@ impl TomlValue for Failures {
     }
 }
 
-/// Reads the limits on waiting calls, and the division into flows.
+/// Reads the limits on waiting calls, and what divides them into flows.
 pub(super) fn queue(at: &Cursor<'_>, kind: ApiKind) -> (QueuePolicy, FairBy) {
     let max_wait = at.get("max_wait", MAX_WAIT);
     let max_waiting = at.get("max_waiting", 10_000);
@@ -268,19 +269,19 @@ pub(super) fn queue(at: &Cursor<'_>, kind: ApiKind) -> (QueuePolicy, FairBy) {
     (QueuePolicy { max_wait, max_waiting, max_waiting_bytes, combine }, fair_by)
 }
 
-/// The default rate of retries while they fail, and its greatest share of the gate's bucket.
+/// The default rate of the retry bucket while retries fail, in calls per second.
 const CLOSED: f64 = 0.5;
 const CLOSED_SHARE: f64 = 0.05;
-/// So many of its longest delays after its last failure a key is forgotten: a controller that has
-/// thousands of failing objects tries each of them once in minutes.
+/// The time until a failing key is forgotten, as a multiple of its longest delay: a controller with
+/// thousands of failing objects tries each of them only once in minutes.
 const FORGOTTEN_AFTER: u32 = 5;
 /// The rate of client-go's bucket for retries.
 const CLIENT_GO: f64 = 10.0;
-/// Faster than any server, and what governor counts in nanoseconds.
+/// The highest rate: faster than any server, and all that governor can count in nanoseconds.
 const FASTEST: f64 = 1e9;
-/// Buckets count in 64-bit nanoseconds: 584 years. A slower bucket does not fit.
+/// The longest time to fill a bucket: they count in 64-bit nanoseconds, 584 years.
 const LONGEST_FILL: f64 = 584.0 * 365.0 * 86_400.0;
-/// fabric8 gives up at 10 s, the API server's own queue at 15 s.
+/// The default `max_wait`: fabric8 gives up at 10 s, the API server's own queue at 15 s.
 const MAX_WAIT: Duration = Duration::from_secs(8);
-/// More pins the controller's worker.
+/// The default `hold`: more blocks the controller's worker.
 const HOLD: Duration = Duration::from_millis(100);

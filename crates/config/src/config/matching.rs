@@ -1,4 +1,4 @@
-//! Reads the patterns of a class, and reports those without a possible match.
+//! Reads which calls belong to a class, and reports patterns that can never match.
 
 mod patterns;
 
@@ -12,7 +12,7 @@ use crate::api::Verb;
 use crate::classify::{ApiKind, Matcher, PatternList, RuleMatch};
 use crate::dialect::{Dialect, service_names};
 
-/// Reads the calls of a class; `usual` is for a built-in class without a table.
+/// Reads which calls belong to a class; `usual` are those of a built-in class without a table.
 pub(super) fn matching(
     class: &Cursor<'_>,
     usual: Option<RuleMatch>,
@@ -57,7 +57,7 @@ pub(super) fn matching(
     Some(RuleMatch::Patterns(Box::new(matcher)))
 }
 
-/// Returns the reason why a list of patterns matches nothing on a gate, if that is so.
+/// Returns why a list of patterns matches nothing on such a gate, if so.
 fn why_nothing_matches(list: PatternList, kind: ApiKind, dialect: Dialect) -> Option<&'static str> {
     use PatternList as List;
     let (matches, problem) = match list {
@@ -91,7 +91,7 @@ fn check(matcher: &Matcher, at: &Cursor<'_>, kind: ApiKind) {
     }
 }
 
-/// Checks names of AWS's services. There are more than are known here, so that an unknown one is no
+/// Checks names of AWS services. There are more than are known here, so an unknown one is not a
 /// problem; one that is near to a known one may be.
 fn check_services(services: &[String], at: &Cursor<'_>) {
     let names: Vec<&str> = service_names().map(|service| service.signed).collect();
@@ -109,7 +109,7 @@ fn check_services(services: &[String], at: &Cursor<'_>) {
     }
 }
 
-/// Returns the possible verbs of calls.
+/// Returns the verbs calls can have.
 fn verbs(kind: ApiKind) -> Vec<&'static str> {
     let all = Verb::ALL.into_iter().filter(|verb| *verb != Verb::Other);
     let kubernetes_only = [Verb::DeleteCollection, Verb::List, Verb::Proxy, Verb::Watch];

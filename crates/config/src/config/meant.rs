@@ -1,4 +1,4 @@
-//! Finds the keys and variables meant by unknown ones.
+//! Guesses which key or variable an unknown one was meant to be.
 
 use super::layers::{FILE, name_of, squeezed};
 use super::path::Path;
@@ -6,8 +6,9 @@ use super::problems::{alternatives, nearest};
 use super::record::Record;
 use super::shape::Shape;
 
-/// Returns the possible meanings of the unknown key at `path`: the near one of its table, the
-/// one that is called so elsewhere, or of the same name in another table of its class or gate.
+/// Returns the keys the unknown key at `path` may have been meant to be: a similar one in its
+/// table, the one that is called so in other tools, or one of the same name in another table of its
+/// class or gate.
 pub(super) fn by_key(path: &Path, record: &Record) -> Vec<Path> {
     let Some((table, name)) = path.split_last() else { return Vec::new() };
     let known: Vec<&str> = record.keys(&table).iter().map(|key| key.name.as_str()).collect();
@@ -40,15 +41,15 @@ pub(super) fn suggestion(path: &Path, meant: &[Path]) -> String {
     format!(" (did you mean {}?)", alternatives(&names.iter().map(String::as_str).collect::<Vec<_>>()))
 }
 
-/// A known variable.
+/// A known environment variable.
 #[derive(Clone, Debug)]
 pub(super) struct Variable {
     pub(super) name: String,
-    /// Its key, unless it names the file.
+    /// The key set by the variable; `None` for the variable naming the file.
     pub(super) key: Option<Path>,
 }
 
-/// Returns the possible meaning of an unread variable, by its spelling.
+/// Returns the variable an unknown one was probably meant to be, by its spelling.
 pub(super) fn by_variable(name: &str, record: &Record) -> Option<Variable> {
     let word = squeezed(name);
     let word = word.strip_prefix("TIDEGATE").filter(|word| !word.is_empty())?;
@@ -81,8 +82,8 @@ impl Variable {
     }
 }
 
-/// Returns the possible homes of a key of `table`: its class, its gate (outside
-/// of all gates the first), the whole.
+/// Returns where a key of `table` may belong: its class, its gate (outside of all gates the first),
+/// the whole configuration.
 fn homes(table: &Path, record: &Record) -> Vec<Path> {
     let upto = |steps: usize| table.0.get(..steps).map(|steps| steps.iter().cloned().collect::<Path>());
     let is_in = |place: usize, name: &str| table.0.get(place).is_some_and(|step| step == name);
@@ -108,12 +109,12 @@ fn below(home: &Path, steps: &str) -> Path {
     steps.split('.').fold(home.clone(), |path, step| path.key(step))
 }
 
-/// Returns the key of a gate for this name in other tools.
+/// Returns the key that does what this name does in other tools.
 fn elsewhere(name: &str) -> Option<&'static str> {
     ELSEWHERE.iter().find(|(names, _)| names.contains(&name)).map(|(_, key)| *key)
 }
 
-/// Names of client-go, Envoy, nginx and others, with the key of the same meaning here.
+/// Names in client-go, Envoy, nginx and others, with the key of the same meaning here.
 const ELSEWHERE: [(&[&str], &str); 7] = [
     (&["qps", "rps", "limit", "rate_limit", "requests_per_second", "calls_per_second"], "bucket.rate"),
     (&["max_in_flight", "max_inflight", "max_concurrent", "concurrency"], "in_flight.max"),
@@ -125,7 +126,7 @@ const ELSEWHERE: [(&[&str], &str); 7] = [
 ];
 
 impl Record {
-    /// Returns the keys in reach of variables.
+    /// Returns the keys environment variables can set.
     fn settable(&self) -> Vec<Path> {
         let is_value = |shape: Shape| {
             !matches!(

@@ -1,4 +1,4 @@
-//! Values of several sections: names and addresses.
+//! Names and addresses, as several sections have them.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -8,16 +8,16 @@ use toml::Value;
 use super::cursor::{Cursor, TomlValue};
 use crate::spec::Listen;
 
-/// The form of names.
+/// The form of names, for messages.
 pub(super) const SNAKE_CASE: &str = "snake_case: lower-case letters, digits and single underscores";
 
-/// Reads an IP address with a port; `or` says what else may stand there.
+/// Reads an IP address with a port; `or` says in the error what else is allowed.
 pub(super) fn address(text: &str, or: &str) -> Result<SocketAddr, String> {
     let expected = "expected an IP address with a port, such as \"127.0.0.1:8001\" or \"[::1]:8001\"";
     text.parse().map_err(|_| format!("is {text:?}, {expected}{or}"))
 }
 
-/// Reads a listener: an address, or a possible path of a Unix socket.
+/// Reads where to listen: an address, or the path of a Unix socket.
 pub(super) fn listen(text: &str) -> Result<Listen, String> {
     let Some(path) = text.strip_prefix("unix:") else {
         return address(text, ", or \"unix:/path/of/a.sock\"").map(Listen::Tcp);
@@ -30,7 +30,7 @@ pub(super) fn listen(text: &str) -> Result<Listen, String> {
     Ok(Listen::Unix(PathBuf::from(path)))
 }
 
-/// Reads one listener, or a list of them; `or` says what may stand there in place of a list.
+/// Reads one place to listen or a list of them; `or` says in the error what else is allowed.
 pub(super) fn listeners(
     value: &Value,
     at: &Cursor<'_>,
@@ -49,13 +49,12 @@ pub(super) fn listeners(
     Some(texts.iter().enumerate().filter_map(read).collect())
 }
 
-/// True for a name as keys and environment variables can carry it.
+/// Returns true for a name that keys and environment variables can contain.
 pub(super) fn is_snake_case(name: &str) -> bool {
     let word =
         |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
     name.starts_with(|c: char| c.is_ascii_lowercase()) && name.split('_').all(word) && name.len() <= 63
 }
 
-/// The length of `sockaddr_un`, less the end and the socket's name while it is
-/// made.
+/// The longest path of a Unix socket: `sockaddr_un`, less its end and a temporary name.
 const SOCKET_PATH: usize = 100;

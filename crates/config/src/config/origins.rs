@@ -1,11 +1,11 @@
-//! The origins of keys: `explain` names the line of a limit.
+//! Where keys were set, so that `explain` can name the line of a limit.
 
 use std::fmt::Display;
 
 use super::path::Path;
 use super::problems::{Text, Variable};
 
-/// The file and the variables behind the keys of a configuration.
+/// The file and variables a configuration was read from.
 #[derive(Debug)]
 pub struct Origins {
     text: Text,
@@ -19,21 +19,21 @@ impl Origins {
         Self { text, variables }
     }
 
-    /// Returns `FILE:LINE:COL` of the key, or the variable behind it or something in it; `None`
-    /// if nothing does.
+    /// Returns `FILE:LINE:COL` of a key, or the variable setting it or something in it; `None` if
+    /// nothing does.
     pub fn of(&self, keys: &[&str]) -> Option<String> {
         self.at(&keys.iter().map(|key| (*key).to_owned()).collect())
     }
 
-    /// Returns what is said of a key as problems are written, with the place of the nearest key or
-    /// table above it that is there; `from` stands for a file in which nothing is.
+    /// Formats a message about a key as problems are written, with the position of the key, or of
+    /// the nearest table above it in the file; `from` is named if the file has neither.
     pub fn located(&self, from: &str, path: &str, says: impl Display) -> String {
         let keys: Vec<&str> = path.split('.').collect();
         let place = (1..=keys.len()).rev().find_map(|length| self.of(keys.get(..length)?));
         format!("{}: {path}: {says}", place.as_deref().unwrap_or(from))
     }
 
-    /// Does the same for a key of a class, or without a key for the class itself.
+    /// Returns where a key of a class was set or, without a key, the class itself.
     pub fn of_class(&self, gate: &str, class: &str, key: Option<&str>) -> Option<String> {
         let classes = Path::default().key("gates").key(gate).key("classes");
         let found = (0..).map(|index| classes.index(index)).take_while(|at| self.text.location(at).is_some());

@@ -1,11 +1,11 @@
-//! Reads where spans are sent by OpenTelemetry's protocol.
+//! Reads where traces are sent by OpenTelemetry's protocol.
 
 use super::cursor::{Cursor, TextValue};
 use super::files::FileContent;
 use super::url;
 use crate::spec::Otlp;
 
-/// Reads the table, if there is one.
+/// Reads the table `otlp`, if it exists.
 pub(super) fn otlp(root: &Cursor<'_>) -> Option<Otlp> {
     let at = root.optional("otlp")?;
     let endpoint = at.option::<Endpoint>("endpoint", None).map(|Endpoint(url)| url);
@@ -21,7 +21,7 @@ pub(super) fn otlp(root: &Cursor<'_>) -> Option<Otlp> {
     Some(Otlp { endpoint: endpoint?, ca, sample })
 }
 
-/// The URL of a collector.
+/// The URL of an OpenTelemetry collector.
 struct Endpoint(http::Uri);
 
 impl TextValue for Endpoint {

@@ -9,30 +9,30 @@ use toml::Value;
 pub(super) struct Path(pub(super) Vec<String>);
 
 impl Path {
-    /// The key `name` below this.
+    /// Returns the path of the key `name` below this.
     pub(super) fn key(&self, name: &str) -> Self {
         let mut steps = self.0.clone();
         steps.push(name.to_owned());
         Self(steps)
     }
 
-    /// The element `index` of this list.
+    /// Returns the path of the element `index` of this list.
     pub(super) fn index(&self, index: usize) -> Self {
         self.key(&format!("[{index}]"))
     }
 
-    /// Returns its table or list, and the last step.
+    /// Returns the path of the table or list it is in, and the last step.
     pub(super) fn split_last(&self) -> Option<(Self, &str)> {
         let (last, above) = self.0.split_last()?;
         Some((Self(above.to_vec()), last))
     }
 
-    /// Its table or list.
+    /// Returns the path of the table or list around this path.
     pub(super) fn parent(&self) -> Option<Self> {
         self.split_last().map(|(above, _)| above)
     }
 
-    /// Returns what stands here in `root`.
+    /// Returns the value at this path in `root`.
     pub(super) fn find<'a>(&self, root: &'a Value) -> Option<&'a Value> {
         self.0.iter().try_fold(root, |value, step| match value {
             Value::Array(items) => items.get(step.trim_matches(['[', ']']).parse::<usize>().ok()?),
@@ -40,7 +40,7 @@ impl Path {
         })
     }
 
-    /// True at and below a key for a secret's file.
+    /// Returns true at and below a key for a secret's file.
     pub(super) fn may_hold_a_secret(&self) -> bool {
         self.0.iter().any(|step| matches!(step.as_str(), "credential" | "password_file" | "token_file"))
     }

@@ -19,14 +19,15 @@ pub(super) struct PerKey {
 // === impl PerKey ===
 
 impl PerKey {
-    /// Returns it as the gate uses it.
+    /// Returns the rates in the form the gate uses.
     pub(super) fn paces(self) -> hot::PerKey {
         let pace = |rate: Rate| hot::Pace::new(rate.in_a_second(), self.burst);
         hot::PerKey { writes: self.writes.map(pace), reads: self.reads.map(pace), enforce: self.enforce }
     }
 }
 
-/// Reads how often one object may be called: for a class what the `gate` says, unless it says more.
+/// Reads how often one object may be called. A class has the rates of its `gate`, unless it sets
+/// its own.
 pub(super) fn per_key(at: &Cursor<'_>, gate: Option<PerKey>) -> Option<PerKey> {
     let at = at.limit_over("per_key", gate.is_some());
     let usual = gate.unwrap_or(USUAL);

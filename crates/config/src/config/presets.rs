@@ -1,9 +1,10 @@
-//! Presets: gates as a file would write them, each in a file of config/presets/.
+//! Presets: the keys of a gate for a provider or purpose, each in a file of config/presets/.
 //!
 //! A preset has the keys of a gate and of its classes, and these:
-//! - `source`: the document of its provider's figures, and the day of reading it
-//! - `published`, in a bucket: the provider's figure. `rate` and `burst` are made of it, unless the
-//!   bucket has them: then they are for the whole figure. The gate takes a share of either
+//! - `source`: the document that states its provider's limits, and the day it was read
+//! - `published`, in a bucket: the provider's published limit. `rate` and `burst` are computed from
+//!   it, unless the bucket has them: then they are for the whole limit. The gate takes a share of
+//!   either
 //! - `uncounted`: the bucket of calls that the provider does not count if it answers 304. With it
 //!   the classes keep answers
 //! - `http`: the keys with other values for `kind = "http"`
@@ -30,21 +31,21 @@ use crate::dialect::Dialect;
 use crate::limit::policy::BucketPolicy;
 use crate::spec;
 
-/// The name of a preset, and its file.
+/// The name of a preset, and the text of its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PresetName {
     pub(super) word: &'static str,
     file: &'static str,
 }
 
-/// A preset as its file says it.
+/// A preset, as read from its file.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Preset {
     #[serde(skip)]
     pub(super) word: &'static str,
     like: Option<String>,
     source: Option<FigureSource>,
-    /// The dialect of its provider's calls.
+    /// The cloud provider of the preset's API.
     #[serde(skip)]
     pub(super) dialect: Option<Dialect>,
     #[serde(default)]
@@ -52,7 +53,7 @@ pub(super) struct Preset {
     uncounted: Option<Table>,
     #[serde(default)]
     pub(super) classes: Vec<PresetClass>,
-    /// The keys of the gate.
+    /// The gate's keys set by the preset.
     #[serde(flatten)]
     pub(super) gate: Table,
 }
@@ -71,7 +72,7 @@ pub(super) struct PresetClass {
     pub(super) keys: Table,
 }
 
-/// Embeds the file of each preset.
+/// Embeds the file of each preset in the program.
 macro_rules! embed {
     ($($word:literal),+) => {
         const WORDS: &[&str] = &[$($word),+];
@@ -103,7 +104,7 @@ embed!(
 // === impl PresetName ===
 
 impl PresetName {
-    /// Returns the preset of a gate.
+    /// Returns the preset a gate names.
     pub(super) fn of(gate: &Cursor<'_>) -> Self {
         gate.text("preset").and_then(Self::named).unwrap_or(Self::ALL[0])
     }
@@ -112,7 +113,7 @@ impl PresetName {
         Self::ALL.iter().copied().find(|name| name.word == word)
     }
 
-    /// Reads the file, with what it takes from others.
+    /// Reads the file, with what it includes from other presets.
     pub(super) fn load(self) -> Preset {
         let mut preset = self.parse();
         if let Some(other) = preset.like.as_deref().and_then(Self::named) {
@@ -125,7 +126,7 @@ impl PresetName {
         preset
     }
 
-    /// Reads the file. A mistake in it is found by a test, and is no file to a user.
+    /// Reads the file. A mistake in it is found by a test and cannot reach a user.
     fn parse(self) -> Preset {
         let file: Preset = toml::from_str(self.file).unwrap_or_default();
         let classes = file.classes.into_iter().flat_map(|class| match class.of.as_deref().and_then(Self::named) {
@@ -139,17 +140,18 @@ impl PresetName {
 // === impl Preset ===
 
 impl Preset {
-    /// Returns its default share of its provider's figures.
+    /// Returns the share of its provider's limits to take by default.
     pub(super) fn share(&self) -> Option<f64> {
         self.gate.get("share").and_then(number)
     }
 
-    /// True if it has classes with `serial_writes`.
+    /// Returns true if a class has `serial_writes`.
     pub(super) fn has_serial_writes(&self) -> bool {
         self.classes.iter().any(|class| class.serial_writes)
     }
 
-    /// Makes it the preset of a gate of `kind`, for `reconciles` a second if it is made of them.
+    /// Adapts the preset to a gate of `kind`, and to `reconciles` per second if its numbers are
+    /// computed from that.
     pub(super) fn fit(&mut self, kind: ApiKind, reconciles: NonZeroU32) {
         if kind == ApiKind::Http {
             overlay(&mut self.gate, mem::take(&mut self.http));
@@ -162,8 +164,8 @@ impl Preset {
         }
     }
 
-    /// Makes the rates and bursts of its buckets from a share of its provider's figures. Returns the
-    /// figures, if it is a provider's.
+    /// Computes the rates and bursts of the preset's buckets from a share of its provider's
+    /// published limits. Returns these limits, if there are any.
     pub(super) fn take_share(&mut self, share: f64) -> Option<spec::Figures> {
         let dialect = self.dialect?;
         let source = self.source.as_ref();
@@ -176,7 +178,7 @@ impl Preset {
         Some(spec::Figures { preset: self.word, share, figures })
     }
 
-    /// Returns the bucket of calls that are not counted if the answer is 304.
+    /// Returns the bucket bounding calls not counted because the answer is 304.
     pub(super) fn uncounted(&self, share: f64) -> Option<BucketPolicy> {
         let mut bucket = self.uncounted.clone()?;
         take(&mut bucket, share, 1);
@@ -189,7 +191,8 @@ fn bucket_of(table: &mut Table) -> Option<&mut Table> {
     table.get_mut("bucket")?.as_table_mut()
 }
 
-/// Makes the bucket of a gate or class from a share of its figure, and returns the figure in words.
+/// Computes the bucket of a gate or class from a share of its published limit, and returns that
+/// limit in words.
 fn figure(
     table: &mut Table,
     class: Option<String>,
@@ -213,8 +216,8 @@ fn figure(
     Some(spec::Figure { class, says: format!("{figure}{of}{points}"), source: source?.to_string() })
 }
 
-/// Takes the figure out of a bucket, and puts in the rate and the burst for a share of it. A call
-/// takes `dearest` tokens at most.
+/// Replaces the published limit in a bucket's table with the rate and burst for a share of it. A
+/// call takes `dearest` tokens at most.
 fn take(bucket: &mut Table, share: f64, dearest: u16) -> Option<Figure> {
     let figure = bucket.remove("published").and_then(|figure| figure.try_into::<Figure>().ok());
     let written = bucket.get("rate").and_then(number).zip(bucket.get("burst").and_then(number));

@@ -16,10 +16,10 @@ pub struct Problem {
     message: String,
 }
 
-/// The location of a problem, in the order for reading.
+/// Where a problem is, in the order for reading.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Location {
-    /// The file, or the defaults where there is none.
+    /// The whole file, or the defaults if there is none.
     Whole(String),
     /// An environment variable.
     Variable(String),
@@ -52,17 +52,17 @@ pub(super) struct Variable {
 // === impl Problem ===
 
 impl Problem {
-    /// Returns a problem with the environment itself.
+    /// Makes a problem with an environment variable.
     pub(super) fn of_variable(name: &str, path: Path, message: impl Into<String>) -> Self {
         Self { location: Location::Variable(name.to_owned()), path, message: message.into() }
     }
 
-    /// Returns a problem with the file as a whole.
+    /// Makes a problem with the file as a whole.
     pub(super) fn of_file(name: &str, path: Path, message: impl Into<String>) -> Self {
         Self { location: Location::Whole(name.to_owned()), path, message: message.into() }
     }
 
-    /// Returns the path of its key.
+    /// Returns the path of the key the problem is about.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -112,13 +112,13 @@ impl Text {
         (new, problems)
     }
 
-    /// True if the file has this key, at the top.
+    /// Returns true if the file has this key at the top level.
     pub(super) fn has(&self, key: &str) -> bool {
         self.spans.contains_key(&Path::default().key(key))
     }
 
-    /// Returns one problem for each mistake: the parser stumbles over what follows a mistake in its
-    /// line, and after a bracket that is left open over everything.
+    /// Returns one problem for each mistake: after a mistake the parser also complains about the
+    /// rest of its line, and after a bracket that is left open about everything.
     fn mistakes(&self, errors: &[toml::de::Error]) -> Vec<Problem> {
         let open = errors.iter().map(toml::de::Error::message).find(|message| {
             ["unclosed array", "unclosed inline table"].iter().any(|unclosed| message.starts_with(unclosed))
@@ -142,7 +142,7 @@ impl Text {
         Some(self.location_at(self.place(path)?).to_string())
     }
 
-    /// Returns the offset of a table or key.
+    /// Returns the offset of a table or key in the text.
     pub(super) fn place(&self, path: &Path) -> Option<usize> {
         Some(self.spans.get(path)?.key.start)
     }
@@ -153,15 +153,15 @@ impl Text {
         Some(value.trim_matches(|c| c == '"' || c == '\''))
     }
 
-    /// Returns a problem with `path`, located at the key `at` or at its value, if that is
-    /// in the file.
+    /// Returns a problem with `path`, located at the key `at` or at its value, if that is in the
+    /// file.
     pub(super) fn problem_with(&self, path: &Path, at: &Path, is_key: bool, message: &str) -> Option<Problem> {
         let spans = self.spans.get(at)?;
         let span = if is_key { &spans.key } else { &spans.value };
         Some(self.problem_at(span.start, path.clone(), message.to_owned()))
     }
 
-    /// Returns what the parser says.
+    /// Returns a parser's error as a problem.
     pub(super) fn problem_of(&self, error: &toml::de::Error) -> Problem {
         let offset = error.span().unwrap_or(0..0).start;
         if let Some(quote) = self.quotation_mark(offset) {
@@ -186,8 +186,7 @@ impl Text {
         self.problem_at(offset, Path::default(), message)
     }
 
-    /// Returns the problem of a text without quotes at `offset`, if there is one: it says what to
-    /// type.
+    /// Returns a problem if the text at `offset` should be in quotes: it says what to type.
     fn without_quotes(&self, offset: usize) -> Option<Problem> {
         let line = self.text.get(..offset)?.rfind('\n').map_or(0, |at| at + 1);
         let before = self.text.get(line..offset)?;
@@ -210,9 +209,8 @@ impl Text {
         Some(self.problem_at(start, Path::default(), format!("is text without quotes, expected {typed}")))
     }
 
-    /// Returns the first quotation mark of running text in the line of `offset`, outside of quotes
-    /// and comments as TOML knows them. Word processors and chats put these in place of straight
-    /// ones.
+    /// Returns the first typographic quotation mark in the line of `offset`, outside of quotes and
+    /// comments as TOML knows them. Word processors and chats put these in place of straight ones.
     fn quotation_mark(&self, offset: usize) -> Option<(usize, char)> {
         let start = self.text.get(..offset)?.rfind('\n').map_or(0, |at| at + 1);
         let line = self.text.get(start..)?.lines().next()?;
@@ -241,7 +239,7 @@ impl Text {
     }
 }
 
-/// Notes the position of every key and element.
+/// Collects the position of every key and element.
 fn walk(at: &Path, table: &DeTable<'_>, spans: &mut BTreeMap<Path, Spans>) {
     for (key, value) in table {
         let path = at.key(key.get_ref());
@@ -264,20 +262,20 @@ fn walk_value(path: &Path, value: &DeValue<'_>, spans: &mut BTreeMap<Path, Spans
     }
 }
 
-/// Returns ` (did you mean "x"?)` if a known word is near, or else nothing.
+/// Returns ` (did you mean "x"?)` if a known word is similar, or else nothing.
 pub fn did_you_mean(word: &str, known: &[&str]) -> String {
     nearest(word, known).map_or_else(String::new, |near| format!(" (did you mean \"{near}\"?)"))
 }
 
-/// Returns the nearest known word, if it is near enough. A third of the letters wrong is still a
-/// typing mistake; more is another word.
+/// Returns the most similar known word. A third of the letters wrong is still a typing mistake;
+/// more is another word.
 pub(super) fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     let distance = |candidate: &str| strsim::damerau_levenshtein(word, candidate);
     let near = known.iter().copied().min_by_key(|candidate| distance(candidate))?;
     (distance(near) <= (near.chars().count() / 3).max(1)).then_some(near)
 }
 
-/// Returns `"a", "b" or "c"`.
+/// Formats a list of words: `"a", "b" or "c"`.
 pub(super) fn alternatives(words: &[&str]) -> String {
     let quoted: Vec<String> = words.iter().map(|word| format!("\"{word}\"")).collect();
     match quoted.split_last() {
@@ -287,10 +285,10 @@ pub(super) fn alternatives(words: &[&str]) -> String {
     }
 }
 
-/// The parser's complaints behind an unclosed list or table.
+/// The parser's complaints following an unclosed list or table.
 const INSIDE: [&str; 5] =
     ["unclosed array", "unclosed inline", "missing comma", "missing key for inline", "unexpected `=` in"];
-/// The parser's complaints about a value without quotes, by its first letter.
+/// The parser's complaints about a value without quotes, by the value's first letter.
 const BARE: [&str; 5] =
     ["string values must be quoted", "invalid boolean", "invalid float", "invalid integer", "invalid date"];
 /// The quotation marks of English, French and German text.

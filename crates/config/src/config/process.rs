@@ -15,7 +15,7 @@ use super::words::Format;
 use super::{candidate, egress, otlp, shared, stores, unmet};
 use crate::spec::{Admin, Gate, Listen, Log, OwnFile, Settings, ShowNames};
 
-/// Reads it all. The result is only good if nothing was reported.
+/// Reads everything. The result may be used only if nothing was reported.
 pub(super) fn settings(root: &Cursor<'_>) -> Settings {
     let admin = admin(&root.table("admin"));
     let log = log(&root.table("log"));
@@ -79,7 +79,7 @@ impl TextValue for OrOff {
 }
 
 impl TextValue for OwnFile {
-    /// Reads a word or a path. A relative path would depend on where the process starts.
+    /// Reads a word or an absolute path. A relative one would depend on where the process starts.
     fn parse(text: &str) -> Result<Self, String> {
         match text {
             "auto" => Ok(Self::Auto),
@@ -117,7 +117,7 @@ fn log(at: &Cursor<'_>) -> Log {
     Log { json, level, calls }
 }
 
-/// Reports two listeners on one port.
+/// Reports two listeners with one port.
 fn check_addresses(settings: &Settings, root: &Cursor<'_>) {
     let admin = settings.admin.listen.map(|address| (address, root.at("admin").at("listen")));
     let addresses = listeners(settings, root).into_iter().filter_map(|(listen, at)| match listen {
@@ -156,8 +156,8 @@ fn listeners<'a>(settings: &'a Settings, root: &Cursor<'a>) -> Vec<(&'a Listen, 
     settings.gates.iter().flat_map(of_gate).chain(egress).chain(names).collect()
 }
 
-/// Reports two gates with one socket or one folder: each would overwrite what the other's
-/// clients rely on.
+/// Reports two gates with one socket or one folder: each would overwrite what the other's clients
+/// rely on.
 fn check_paths(settings: &Settings, root: &Cursor<'_>) {
     let sockets = listeners(settings, root).into_iter().filter_map(|(listen, at)| match listen {
         Listen::Tcp(_) => None,
@@ -171,7 +171,7 @@ fn check_paths(settings: &Settings, root: &Cursor<'_>) {
     check_taken(sockets.chain(folders), |one: &std::path::Path, other| one == other, is_taken);
 }
 
-/// True if two listeners would want the same port. An unspecified address takes it on all, `[::]`
+/// Returns true if two listeners need the same port. An unspecified address takes it on all, `[::]`
 /// usually that of IPv4 too.
 fn collide(one: SocketAddr, other: SocketAddr) -> bool {
     let covers = |wide: SocketAddr, narrow: SocketAddr| {
@@ -187,7 +187,7 @@ fn collide(one: SocketAddr, other: SocketAddr) -> bool {
 const MAX_SOCKET: usize = 80;
 const ADMIN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 9464);
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
-/// More than the useful processors of a gate: its limiter has one lock.
+/// The most threads: more processors are of no use to a gate, as its limiter has one lock.
 const MAX_THREADS: u32 = 64;
-/// Within a pod's 30 s, with time to write the last lines.
+/// The default drain time: within a pod's 30 s, with time to write the last lines.
 const DRAIN: Duration = Duration::from_secs(25);

@@ -9,7 +9,7 @@ use super::shape::{Shape, describe};
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Rate {
     number: f64,
-    /// The unit behind the slash, with its seconds; none for a bare number.
+    /// The unit behind the slash, and its seconds; `None` for a bare number.
     unit: Option<(&'static str, f64)>,
 }
 
@@ -24,17 +24,17 @@ pub(super) struct RateOrAuto(pub(super) Option<Rate>);
 // === impl Rate ===
 
 impl Rate {
-    /// Makes the rate of a bare number.
+    /// Makes a rate from a bare number; it is per second.
     pub(super) const fn per_second(number: f64) -> Self {
         Self { number, unit: None }
     }
 
-    /// Returns how many there are in a second.
+    /// Returns the rate per second.
     pub(super) fn in_a_second(self) -> f64 {
         self.unit.map_or(self.number, |(_, seconds)| self.number / seconds)
     }
 
-    /// Returns the rate for a message.
+    /// Formats the rate for a message.
     pub(super) fn describe(self) -> String {
         describe(&self.write())
     }
@@ -62,7 +62,7 @@ impl TomlValue for Rate {
     }
 }
 
-/// Implements keys with a rate, or a word in its place.
+/// Implements the values of keys taking a rate or a word.
 macro_rules! or_word {
     ($($type:ident: $word:literal),+) => {
         $(impl TomlValue for $type {
@@ -86,7 +86,7 @@ macro_rules! or_word {
 
 or_word!(RateOrAuto: "auto", RateOrOff: "off");
 
-/// Reads so many in a unit of time: digits, perhaps with a fraction, a slash and the unit.
+/// Reads a quota such as `5000/h`: digits, perhaps with a fraction, a slash and the unit of time.
 fn quota(text: &str) -> Option<Rate> {
     let (number, unit) = text.split_once('/')?;
     let is_plain = number.starts_with(|c: char| c.is_ascii_digit()) && number.ends_with(|c: char| c.is_ascii_digit());

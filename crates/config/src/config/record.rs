@@ -8,7 +8,7 @@ use toml::Value;
 use super::path::Path;
 use super::shape::Shape;
 
-/// The known keys, by table.
+/// The known keys of each table.
 #[derive(Debug, Default)]
 pub(super) struct Record(BTreeMap<Path, Vec<RecordKey>>);
 
@@ -39,18 +39,18 @@ enum InForce {
 // === impl Record ===
 
 impl Record {
-    /// Records an opened table.
+    /// Records that a table was read.
     pub(super) fn open(&mut self, table: &Path, name: &str, shape: Shape, in_force: bool) {
         self.key(table, name, shape).in_force = if in_force { InForce::Table } else { InForce::Nothing };
         self.0.entry(table.key(name)).or_default();
     }
 
-    /// Notes the value in force of a key.
+    /// Records the value in force of a key.
     pub(super) fn set(&mut self, table: &Path, name: &str, shape: Shape, value: Value) {
         self.key(table, name, shape).in_force = InForce::Value(value);
     }
 
-    /// Records a key, and returns it.
+    /// Records a key, and returns its record.
     pub(super) fn key(&mut self, table: &Path, name: &str, shape: Shape) -> &mut RecordKey {
         let keys = self.0.entry(table.clone()).or_default();
         let index = keys.iter().position(|key| key.name == name).unwrap_or_else(|| {
@@ -90,7 +90,7 @@ impl Record {
         self.0.iter().map(|(path, keys)| (path, keys.as_slice()))
     }
 
-    /// Returns the keys of `root` that nothing has asked for.
+    /// Returns the keys of `root` that were never read, and so do not exist.
     pub(super) fn unknown(&self, root: &Value) -> Vec<Path> {
         let mut unknown = Vec::new();
         for (path, known) in &self.0 {
@@ -103,10 +103,9 @@ impl Record {
         unknown
     }
 
-    /// Prints what is in force as TOML: every key with its value, as a file saying the
-    /// same.
+    /// Prints what is in force as TOML: every key with its value, as in a file saying the same.
     ///
-    /// Secrets are only there as names of files. Built-in classes appear by name, without what they
+    /// Secrets appear only as names of files. Built-in classes appear by name, without what they
     /// match: that cannot be written as patterns.
     pub(super) fn effective(&self) -> String {
         let mut out = String::new();
@@ -114,7 +113,7 @@ impl Record {
         out
     }
 
-    /// Prints a table under its header. What is in a list is printed with all its tables inline.
+    /// Prints a table under its header. Inside a list, everything is printed inline.
     fn print(&self, header: &str, table: &Path, is_inline: bool, out: &mut String) {
         let gap = if out.is_empty() { "" } else { "\n" };
         *out += &format!("{gap}{header}\n");
@@ -141,7 +140,7 @@ impl Record {
         }
     }
 
-    /// Returns what is in force for a key, where it fits on its line.
+    /// Returns what is in force for a key, if it fits on its line.
     fn text(&self, key: &RecordKey, table: &Path, is_inline: bool) -> Option<String> {
         let at = table.key(&key.name);
         match (&key.in_force, key.shape) {
@@ -153,7 +152,7 @@ impl Record {
         }
     }
 
-    /// Returns a table as `{ key = value, ... }` if anything of it is in force.
+    /// Returns a table as `{ key = value, ... }`, if anything of it is in force.
     fn inline(&self, table: &Path) -> Option<String> {
         let text = |key: &RecordKey| Some(format!("{} = {}", key.name, self.text(key, table, true)?));
         let texts: Vec<String> = self.keys(table).iter().filter_map(text).collect();

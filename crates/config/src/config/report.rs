@@ -1,4 +1,4 @@
-//! Collects what reading a configuration finds out. No problem stops the search for the next.
+//! Collects what reading a configuration finds. No problem stops the search for the next.
 
 use std::cell::{RefCell, RefMut};
 use std::path::PathBuf;
@@ -12,18 +12,18 @@ use super::problems::{Problem, Text, Variable};
 use super::record::Record;
 use super::shape::Shape;
 
-/// The findings of a reading: problems, warnings, the named files, and the record
-/// of keys.
+/// What reading a configuration has found so far: problems, warnings, the files it names, and the
+/// record of keys.
 #[derive(Debug)]
 pub(super) struct Report<'a> {
     text: &'a Text,
     variables: &'a [Variable],
-    /// Each with the keys it depends on.
+    /// Each problem, with the keys it depends on.
     problems: RefCell<Vec<(Problem, Vec<Path>)>>,
     findings: RefCell<Findings>,
 }
 
-/// The findings of a reading without problems.
+/// What reading a configuration without problems has found.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     pub(super) warnings: Vec<String>,
@@ -64,30 +64,30 @@ impl<'a> Report<'a> {
         !self.problems.borrow().is_empty()
     }
 
-    /// Reports a wrong value at `path`, or `at_key` a wrong key, whatever its value. It holds
-    /// only if nothing is wrong with the keys `given`.
+    /// Reports a wrong value at `path` or, if `at_key`, a wrong key, whatever its value. The report
+    /// is dropped if one of the keys `given` is wrong.
     pub(super) fn problem(&self, path: &Path, message: impl Into<String>, at_key: bool, given: &[Path]) {
         self.problems.borrow_mut().push((self.locate(path, message.into(), at_key), given.to_vec()));
     }
 
-    /// Returns the place of a table or key in the text; `None` for what only variables set.
+    /// Returns the position of a table or key in the text; `None` if only variables set it.
     pub(super) fn place(&self, path: &Path) -> Option<usize> {
         self.text.place(path)
     }
 
-    /// Reports something that works, but should be known.
+    /// Reports something that works, but that a user should know.
     pub(super) fn warn(&self, path: &Path, message: impl Into<String>) {
         self.findings.borrow_mut().warnings.push(self.locate(path, message.into(), true).to_string());
     }
 
-    /// Records a file to read, named at `path`.
+    /// Records a file to check; `path` is the key naming it, `holds` what it must contain.
     pub(super) fn file(&self, file: PathBuf, holds: FileContent, path: &Path) {
         let problem = self.locate(path, String::new(), false);
         self.findings.borrow_mut().files.push(NamedFile { path: file, holds, problem });
     }
 
-    /// Returns the text of a variable as its key's number or truth value. Text that is
-    /// neither stays text and is a problem, and so is `2.5` for a whole number.
+    /// Converts the text of a variable to its key's number or truth value. Text that is neither
+    /// stays text and is a problem, and so is `2.5` for a whole number.
     pub(super) fn scalar(&self, path: &Path, value: &Value, shape: Shape) -> Option<Value> {
         let is_wanted = matches!(
             shape,
@@ -101,7 +101,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Reports the unknown keys of `root`, and returns their possible meanings.
+    /// Reports the unknown keys of `root`, and returns what they may have been meant to be.
     fn check_unknown(&self, root: &Value) -> Vec<Path> {
         let mut all_meant = Vec::new();
         let unknown = self.record().unknown(root);
@@ -118,7 +118,8 @@ impl<'a> Report<'a> {
         all_meant
     }
 
-    /// Returns the problems of unread variables, and the keys they may mean.
+    /// Returns the problems of variables setting nothing, and the keys they may have been meant
+    /// for.
     fn check_strays(&self, strays: &[String]) -> (Vec<Problem>, Vec<Path>) {
         let record = self.record();
         let found: Vec<_> = strays.iter().map(|name| (name, meant::by_variable(name, &record))).collect();
@@ -133,8 +134,8 @@ impl<'a> Report<'a> {
         (problems, found.into_iter().filter_map(|(_, meant)| meant?.key).collect())
     }
 
-    /// Ends the reading of `root` in an environment with the unread variables `strays`. Where
-    /// nothing else is wrong, they are worth a warning.
+    /// Ends the reading of `root`; `strays` are variables that look like tidegate's but set
+    /// nothing. If nothing else is wrong, they are only a warning.
     ///
     /// # Errors
     /// All problems: those of the whole, then of variables by name, then from the top of the file.
@@ -159,7 +160,7 @@ impl<'a> Report<'a> {
         Err(problems)
     }
 
-    /// Returns a problem with `path` without reporting it.
+    /// Makes a problem with `path` without reporting it.
     fn locate(&self, path: &Path, message: String, at_key: bool) -> Problem {
         let of = |variable: &Variable| Problem::of_variable(&variable.name, path.clone(), message.as_str());
         let setting = self.variables.iter().find(|variable| path.starts_with(&variable.path)).map(of);
@@ -179,8 +180,8 @@ impl<'a> Report<'a> {
     }
 }
 
-/// Drops the consequences of other problems: those that depend on a key with a problem, or on a
-/// key that was `meant` by one that does not exist.
+/// Drops problems caused by others: those that depend on a key with a problem, or on a key that an
+/// unknown one was `meant` to be.
 fn causes(found: Vec<(Problem, Vec<Path>)>, meant: &[Path]) -> Vec<Problem> {
     let (mut causes, others): (Vec<_>, Vec<_>) = found.into_iter().partition(|(_, given)| given.is_empty());
     for (problem, given) in others {

@@ -1,7 +1,7 @@
-//! The scenarios of `tidegate simulate`: controllers with changing objects, leases, and
-//! an upstream that is slow or fails for a while.
+//! The scenarios of `tidegate simulate`: controllers with changing objects, leases, and an upstream
+//! that is slow or fails for a while.
 //!
-//! The same for a file and for a scenario that is built in. A file is checked as strictly as a
+//! Built-in scenarios have the same form as files. A file is checked as strictly as a
 //! configuration: every problem with line and column, unknown keys are problems.
 
 mod file;
@@ -15,76 +15,76 @@ pub use self::file::load;
 pub(super) use self::file::schema;
 use crate::api::Verb;
 
-/// A scenario.
+/// A scenario: what is simulated, and for how long.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scenario {
-    /// The picture's title: its subject in a few words.
+    /// The title of the picture: its subject in a few words.
     pub title: String,
-    /// Its length.
+    /// The simulated time.
     pub length: Duration,
-    /// The seed of changes and their times.
+    /// The seed for the random times of changes.
     pub seed: u64,
-    /// The API.
+    /// The simulated API.
     pub upstream: Upstream,
-    /// The store of shared buckets.
+    /// The simulated store of shared buckets.
     pub store: StoreModel,
-    /// The controllers.
+    /// The simulated controllers.
     pub controllers: Vec<ControllerModel>,
-    /// The leases to hold.
+    /// The leases leaders renew.
     pub leases: Vec<Lease>,
-    /// The limits to play it under; empty: the default ones.
+    /// The limits to simulate; empty for the default ones.
     pub limits: Vec<LimitsOf>,
 }
 
-/// The API as it answers.
+/// The behaviour of the simulated API.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Upstream {
-    /// The time from call to answer when there is nothing else to do.
+    /// The response time of a call when there is nothing else to do.
     pub latency: Duration,
-    /// Its capacity in calls per second; faster calls wait inside it, and are answered with
-    /// 429 past a second of that.
+    /// The most calls the upstream serves per second; faster calls wait inside it, and are answered
+    /// with 429 past a second of that.
     pub capacity: Option<f64>,
-    /// The calls that it serves at a time, as in priority and fairness; more wait, each controller
-    /// in turn, and 300 of one at most.
+    /// The most calls the upstream serves at a time, as with API priority and fairness. More calls
+    /// wait, at most 300 of each controller, and controllers take turns.
     pub seats: Option<u32>,
-    /// Its failures.
+    /// The times of failing calls.
     pub failures: Vec<FailureSpan>,
-    /// Its quota for all gates together; excess is only counted.
+    /// The quota of all gates together; calls beyond it are only counted.
     pub quota: Option<UpstreamQuota>,
 }
 
-/// The quota of an account at an API.
+/// The quota of an account at the simulated API.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct UpstreamQuota {
-    /// Calls per second.
+    /// How many calls per second the quota allows.
     pub rate: f64,
-    /// Calls at once.
+    /// How many calls at once the quota allows.
     pub burst: u32,
 }
 
-/// The store of shared buckets.
+/// The behaviour of the simulated store of shared buckets.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoreModel {
-    /// The time from a question to its answer.
+    /// The time from a request to its answer.
     pub rtt: Duration,
-    /// A gate's longest wait for an answer.
+    /// The longest time a gate waits for an answer.
     pub timeout: Duration,
-    /// Its outages.
+    /// The outages of the store.
     pub outages: Vec<Outage>,
-    /// Its losses of data.
+    /// The losses of the store's data.
     pub losses: Vec<Loss>,
-    /// The jumps of its clock.
+    /// The jumps of the store's clock.
     pub clock: Vec<ClockJump>,
 }
 
-/// A time without answers of a store.
+/// An outage of a store.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outage {
-    /// Its start.
+    /// The start of the outage.
     pub from: Duration,
-    /// Its end.
+    /// The end of the outage.
     pub to: Duration,
-    /// The gates without an answer, counted from one; empty: all.
+    /// The gates getting no answer, counted from one; empty for all.
     pub gates: Vec<usize>,
 }
 
@@ -96,141 +96,141 @@ impl Outage {
     }
 }
 
-/// A loss of data.
+/// A loss of a store's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loss {
-    /// The moment.
+    /// When the data is lost.
     pub at: Duration,
-    /// The store is what it was so long before; `None`: empty.
+    /// How far back the state is that the store returns to; `None` if it loses everything.
     pub back: Option<Duration>,
 }
 
 /// A jump of a clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockJump {
-    /// The moment.
+    /// When the clock jumps.
     pub at: Duration,
-    /// The way it jumps.
+    /// The direction and length of the jump.
     pub by: Jump,
 }
 
-/// The way a clock jumps.
+/// The direction and distance of a clock's jump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Jump {
-    /// Ahead by so much.
+    /// The clock jumps ahead by this much.
     Ahead(Duration),
-    /// Back by so much.
+    /// The clock jumps back by this much.
     Back(Duration),
 }
 
 /// A time of failing calls.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FailureSpan {
-    /// Its start.
+    /// The start of the failures.
     pub from: Duration,
-    /// Its end.
+    /// The end of the failures.
     pub to: Duration,
-    /// The status of its answers.
+    /// The HTTP status failing calls get.
     pub status: u16,
-    /// The controllers with failing calls; empty: all of them, leases aside.
+    /// The controllers with failing calls; empty for all of them, leases aside.
     pub controllers: Vec<String>,
-    /// The failing fraction of their objects.
+    /// The fraction of the controllers' objects with failing calls.
     pub share: f64,
 }
 
-/// A controller: a work queue, workers and objects.
+/// A simulated controller: a work queue, workers and objects.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ControllerModel {
-    /// Its name in the results, and its user agent.
+    /// The name in the results, and the User-Agent of its calls.
     pub name: String,
-    /// API group of what it reconciles; empty is the core group.
+    /// The API group of the reconciled resource; empty is the core group.
     pub group: String,
-    /// Resource to reconcile.
+    /// The resource reconciled by the controller.
     pub resource: String,
-    /// Namespace of its objects.
+    /// The namespace of the controller's objects.
     pub namespace: String,
-    /// The number of its objects.
+    /// The number of the controller's objects.
     pub objects: usize,
-    /// Objects reconciled at a time; `None`: as many as there are.
+    /// How many objects the controller reconciles at a time; `None` for all of them.
     pub workers: Option<usize>,
-    /// The place of the controller in the list whose queue and workers it uses; `None`: its own.
+    /// The index of the controller whose queue and workers this one uses; `None` for its own.
     pub workers_of: Option<usize>,
-    /// The changes of its objects.
+    /// The times of changes to the controller's objects.
     pub changes: Changes,
     /// The calls of a reconcile, in order.
     pub verbs: Vec<Verb>,
-    /// The next try after a failure.
+    /// The time of the controller's next attempt at an object after a failure.
     pub requeue: Requeue,
-    /// The number of its copies, each with objects of its own.
+    /// The number of copies of the controller, each with objects of its own.
     pub replicas: usize,
     /// The gate of the first copy, counted from one; each further copy has the next. Zero: it calls
     /// the API without a gate.
     pub gate: usize,
 }
 
-/// The moments of changes.
+/// When objects change.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Changes {
-    /// All at one moment.
+    /// All objects change at one moment.
     Together {
-        /// That moment.
+        /// The moment of the changes.
         at: Duration,
     },
-    /// One after the other, at random.
+    /// Objects change one after the other, at random times.
     Steadily {
-        /// On average per second.
+        /// The average number of changes per second.
         rate: f64,
-        /// The first.
+        /// The time of the first change.
         from: Duration,
-        /// The last; `None`: to the end.
+        /// The time of the last change; `None` for the end of the run.
         to: Option<Duration>,
     },
 }
 
-/// The next try after a failure.
+/// When an object is tried again after a failure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Requeue {
-    /// At once: all waiting is left to the gate.
+    /// The controller tries again at once, so that all waiting is left to the gate.
     AtOnce,
-    /// As a work queue does: `base * 2^n`, at most `max`.
+    /// The controller tries again after a delay, as in a work queue: `base * 2^n`, at most `max`.
     Backoff {
-        /// After the first failure.
+        /// The delay after the first failure.
         base: Duration,
-        /// Never more.
+        /// The longest delay.
         max: Duration,
-        /// The bucket of all failures together, as client-go's classic limiter has one.
+        /// The bucket for the retries of all objects together, as in client-go's classic limiter.
         overall: Option<OverallBucket>,
     },
 }
 
-/// A bucket for the failures of all objects of a queue.
+/// A bucket for the retries of all objects of a queue.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OverallBucket {
     /// Tokens per second.
     pub rate: f64,
-    /// Tokens at once.
+    /// The most tokens at once.
     pub burst: u32,
 }
 
-/// A lease and its holder.
+/// A lease a leader must renew.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lease {
-    /// Its name.
+    /// The name of the lease.
     pub name: String,
-    /// It is renewed so often.
+    /// The interval of renewals.
     pub every: Duration,
-    /// Without a renewal for so long its holder gives up leading.
+    /// How long the leader may fail to renew the lease before it gives up leading.
     pub deadline: Duration,
 }
 
-/// Limits from a configuration.
+/// Limits to simulate, from a gate of a configuration file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitsOf {
-    /// Their name in the results.
+    /// The name of the limits in the results.
     pub name: String,
     /// The configuration file.
     pub config: PathBuf,
-    /// The gate in it; `None`: the only one.
+    /// The gate in this file; `None` for the only one.
     pub gate: Option<String>,
 }
 
@@ -249,7 +249,7 @@ impl Default for Upstream {
 }
 
 impl Default for StoreModel {
-    /// A faultless one in the same cluster.
+    /// Returns a store without faults in the same cluster.
     fn default() -> Self {
         let rtt = Duration::from_millis(1);
         let timeout = Duration::from_millis(250);
@@ -258,7 +258,7 @@ impl Default for StoreModel {
 }
 
 impl Default for Requeue {
-    /// controller-runtime's own.
+    /// Returns controller-runtime's own backoff.
     fn default() -> Self {
         Self::Backoff { base: Duration::from_millis(5), max: Duration::from_secs(1000), overall: None }
     }

@@ -1,4 +1,4 @@
-//! The forms of values in TOML.
+//! The forms that values can have in TOML.
 
 use toml::Value;
 
@@ -7,14 +7,14 @@ use toml::Value;
 pub(super) enum Shape {
     Text,
     Truth,
-    /// A whole number of at least this.
+    /// A whole number, at least this.
     Whole(u32),
-    /// A whole number of at least this, of at most 32 bits.
+    /// A whole number of at most 32 bits, at least this.
     Whole32(u32),
     Number,
-    /// A number per second, or so many in a unit of time.
+    /// A rate: a number per second, or so many in a unit of time.
     Rate,
-    /// Such a rate, or this word.
+    /// A rate, or this word.
     RateOr(&'static str),
     Duration,
     /// A duration, or this word.
@@ -31,7 +31,7 @@ pub(super) enum Shape {
     Table,
     /// A table, or `off`.
     TableOrOff,
-    /// A table, or text for its first key.
+    /// A table, or text instead of its first key.
     TableOrText,
     /// A limit: a table or `off`, shown on one line.
     Limit,
@@ -39,7 +39,7 @@ pub(super) enum Shape {
     ListOfTables,
 }
 
-/// Returns a value for a message: short, and on one line.
+/// Formats a value for a message: short, and on one line.
 pub(super) fn describe(value: &Value) -> String {
     match value {
         Value::String(text) => {

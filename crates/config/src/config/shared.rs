@@ -12,7 +12,7 @@ use crate::limit::policy::{BucketPolicy, Outage, Per, SharedId, SharedPolicy};
 use crate::limit::{Policy, SharedLimits};
 use crate::spec::{Settings, Store};
 
-/// The first bucket of a name.
+/// The first bucket with a shared name, to compare others with.
 struct FirstBucket {
     rate: f64,
     burst: NonZeroU32,
@@ -20,17 +20,17 @@ struct FirstBucket {
     at: String,
 }
 
-/// The keys behind the bucket of a store and a name.
+/// For each store and shared name, the keys that configure such a bucket.
 type Users<'a> = BTreeMap<(Arc<str>, Arc<str>), Vec<Cursor<'a>>>;
 
-/// Reads `shared` in the table of a bucket.
+/// Reads the key `shared` of a bucket.
 pub(super) fn shared(bucket_at: &Cursor<'_>, bucket: Option<&BucketPolicy>) -> Option<SharedPolicy> {
     let shared = read(&bucket_at.table_or_text("shared"))?;
     check_bucket(bucket_at, bucket?, &shared);
     Some(shared)
 }
 
-/// Shares every bucket of a gate without a `shared` of its own. Its name is that of the gate's
+/// Shares every bucket of a gate that has no `shared` of its own. The name is that of the gate's
 /// `shared`, for the bucket of a class with the class behind it.
 pub(super) fn share_all(gate_at: &Cursor<'_>, policy: &mut Policy) {
     let at = gate_at.table_or_text("shared");
@@ -58,7 +58,7 @@ pub(super) fn share_all(gate_at: &Cursor<'_>, policy: &mut Policy) {
     }
 }
 
-/// Reads how a bucket, or all of a gate, is shared.
+/// Reads the settings of sharing, for a bucket or for all of a gate.
 fn read(at: &Cursor<'_>) -> Option<SharedPolicy> {
     let name = at.name_or_text("name");
     let store: Option<String> = at.option("store", None);
@@ -90,13 +90,13 @@ fn read(at: &Cursor<'_>) -> Option<SharedPolicy> {
     Some(SharedPolicy { name, store, weight, lease, outage, members, pauses })
 }
 
-/// True if a bucket of a gate is shared part by part.
+/// Returns true if a shared bucket of a gate is split into parts.
 pub(super) fn has_parts(policy: &Policy) -> bool {
     let of_classes = policy.classes.iter().map(|class| class.bucket);
     of_classes.chain([policy.bucket]).flatten().any(|bucket| bucket.shared.is_some() && bucket.per != Per::Gate)
 }
 
-/// Reads `shared` where a bucket cannot be shared.
+/// Reports `shared` at a bucket that cannot be shared.
 pub(super) fn not_shared(bucket_at: &Cursor<'_>, bucket: Option<&BucketPolicy>) {
     if shared(bucket_at, bucket).is_some() {
         let message = "is for the gate's bucket and those of classes; each gate meters its own retries";
@@ -114,7 +114,7 @@ fn check_name(name: &str, at: &Cursor<'_>) {
     }
 }
 
-/// Checks a shared bucket.
+/// Checks a bucket's limits against how it is shared.
 fn check_bucket(at: &Cursor<'_>, bucket: &BucketPolicy, shared: &SharedPolicy) {
     if bucket.per == Per::Flow {
         let message = "is \"flow\", but flows of one gate are none of another's, so that they cannot share a bucket; \
@@ -146,13 +146,14 @@ fn check_bucket(at: &Cursor<'_>, bucket: &BucketPolicy, shared: &SharedPolicy) {
     }
 }
 
-/// Returns the least burst with room for leases. With a small burst `auto` is a short lease.
+/// Returns the smallest burst of a shared bucket with this lease. (With a small burst, `auto` means
+/// a short lease.)
 fn least_burst(rate: f64, lease: Option<Duration>) -> f64 {
     let lease = lease.unwrap_or(SHORTEST_LEASE);
     (1.0 + rate * lease.as_secs_f64()).ceil().max(2.0)
 }
 
-/// Gives each shared bucket its store, and reports buckets of one name with different limits.
+/// Finds the store of each shared bucket, and reports buckets of one name with different limits.
 pub(super) fn check_together(settings: &mut Settings, root: &Cursor<'_>) {
     let Settings { stores, gates, .. } = settings;
     let mut seen = BTreeMap::<_, FirstBucket>::new();
@@ -186,7 +187,7 @@ pub(super) fn check_together(settings: &mut Settings, root: &Cursor<'_>) {
             let id = (Arc::clone(&shared.store), Arc::clone(&shared.name));
             if !of_gate.insert(id.clone()) {
                 at.problem(format!(
-                    "is {:?}, which another bucket of this gate is: a call would spend twice; expected another name",
+                    "is {:?}, the name of another bucket of this gate too: a call would spend twice; expected another name",
                     shared.name
                 ));
             }
@@ -205,7 +206,7 @@ pub(super) fn check_together(settings: &mut Settings, root: &Cursor<'_>) {
     }
 }
 
-/// Warns of buckets shared with nobody.
+/// Warns of buckets no other gate can share.
 fn warn_of_alone(users: &Users<'_>) {
     let is_alone = |store: &str, at: &[Cursor<'_>]| store.is_empty() && at.len() == 1;
     let shared = users.iter().filter(|((store, _), at)| !is_alone(store, at)).flat_map(|(_, at)| at);
@@ -222,8 +223,8 @@ fn warn_of_alone(users: &Users<'_>) {
     }
 }
 
-/// Returns the rate of a gate that has not reached the store of this bucket yet, if the gate would
-/// seem to stand still.
+/// Returns the rate of a gate that has not reached the store of this bucket yet, if it is so low
+/// that the gate would seem to stand still.
 fn slow_alone(bucket: &BucketPolicy, shared: &SharedPolicy) -> Option<f64> {
     let part = bucket.rate / f64::from(shared.members.get());
     let goes_on = shared.outage == Outage::Share && !shared.store.is_empty();
@@ -248,7 +249,7 @@ fn warn_of_slow(mut slow: Vec<(Cursor<'_>, Arc<str>, f64)>) {
 // === impl FirstBucket ===
 
 impl FirstBucket {
-    /// Reports another bucket of the name with other limits.
+    /// Reports a bucket of the same name with other limits.
     fn check(&self, bucket: &BucketPolicy, name: &str, at: &Cursor<'_>) {
         let Self { rate, burst, per, at: first } = self;
         if (*rate, *burst) != (bucket.rate, bucket.burst) {
@@ -263,7 +264,8 @@ impl FirstBucket {
     }
 }
 
-/// Gives a shared bucket its store: the named one, or the only one. Without any it is in memory.
+/// Finds the store of a shared bucket: the one it names, or the only one. If none is configured it
+/// is in memory.
 fn resolve(shared: &mut SharedPolicy, stores: &[Store], at: &Cursor<'_>) {
     let names: Vec<&str> = stores.iter().map(|store| &*store.name).collect();
     match (&*shared.store, stores) {
@@ -291,18 +293,18 @@ fn resolve(shared: &mut SharedPolicy, stores: &[Store], at: &Cursor<'_>) {
     }
 }
 
-/// The separator of a gate's shared name and a class; configured names have none.
+/// The separator between a gate's shared name and a class; configured names do not contain it.
 const OF: char = '.';
 /// The largest weight.
 const HEAVIEST: u32 = 100;
 const SHORTEST_LEASE: Duration = Duration::from_millis(100);
 const LEASES: std::ops::RangeInclusive<Duration> = SHORTEST_LEASE..=Duration::from_secs(60);
 const LONGEST_NAME: usize = 64;
-/// The members to reckon with before the store has said how many there are.
+/// The number of gates to assume before the store has answered.
 const MEMBERS: NonZeroU32 = NonZeroU32::MIN.saturating_add(9);
-/// With more members the store's script takes a good part of a millisecond.
+/// With more gates than this the store's script takes a good part of a millisecond.
 const MANY: u32 = 100;
-/// Below this rate a gate alone seems to stand still.
+/// The rate below which a gate without its store seems to stand still.
 const LEAST_PART: f64 = 0.1;
-/// The fastest shared bucket: its time per token is kept in quarters of a microsecond.
+/// The highest rate of a shared bucket: its time per token is kept in quarters of a microsecond.
 const FASTEST: f64 = 10_000.0;

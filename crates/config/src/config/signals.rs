@@ -1,4 +1,4 @@
-//! Reads what an upstream may ask for.
+//! Reads how a gate reacts to an upstream's rate-limit signals.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::shape::Shape;
 use crate::api::{PausePolicy, Scope, Signal, Signals};
 use crate::classify::ApiKind;
 
-/// Reads the signals of a gate.
+/// Reads `signals` of a gate: what to obey, and how long to pause.
 pub(super) fn throttling(at: &Cursor<'_>, kind: ApiKind) -> PausePolicy {
     let honour = at.get("honour", [Signal::RetryAfter].into_iter().collect::<Signals>());
     let scope = at.get("scope", Scope::Key);
@@ -22,7 +22,7 @@ pub(super) fn throttling(at: &Cursor<'_>, kind: ApiKind) -> PausePolicy {
     PausePolicy { kubernetes: kind == ApiKind::Kubernetes, honour, scope, max_pause, reserve }
 }
 
-/// Reports a reserve without a signal to keep it.
+/// Reports a reserve if no obeyed signal says how much of a quota is left.
 fn check_reserve(reserve: f64, honour: Signals, scope: Scope, signals: &Cursor<'_>) {
     let at = signals.at("reserve");
     let telling = |signal: &Signal| signal.tells_quota();

@@ -1,4 +1,4 @@
-//! Reads the way of calls and their credentials: upstream, TLS on both sides, the credential of
+//! Reads where calls go and with which credentials: upstream, TLS on both sides, the credential of
 //! an external API.
 
 use std::path::PathBuf;
@@ -57,8 +57,8 @@ pub(super) fn tls_and_credential(
     (tls, upstream_tls, credential.and_then(|at| self::credential(&at)))
 }
 
-/// Checks what the gate's credentials need besides: something to inject, and clients with a
-/// right to it.
+/// Checks what the gate's own credentials need besides: something to authenticate with, and clients
+/// that may use it.
 pub(super) fn check_together(gate: &Gate, at: &Cursor<'_>) {
     if gate.identity.credentials == Credentials::Inject {
         let credentials = at.at("credentials");
@@ -145,7 +145,7 @@ fn listener_tls(at: &Cursor<'_>) -> ListenerTls {
     ListenerTls { mode, names, write_to, client_ca }
 }
 
-/// True for a host without a port.
+/// Returns true for a host without a port.
 fn is_host_name(name: &str) -> bool {
     name.parse::<http::uri::Authority>().is_ok_and(|parsed| parsed.as_str() == parsed.host())
 }

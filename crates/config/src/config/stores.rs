@@ -10,7 +10,7 @@ use super::names;
 use super::sources::upstream_tls;
 use crate::spec::{Endpoint, Store, StoreAddress, StoreLogin};
 
-/// The address of a store, and whether TLS is spoken there.
+/// The address of a store, and whether it is reached with TLS.
 struct Url {
     address: StoreAddress,
     has_tls: bool,
@@ -129,7 +129,7 @@ fn endpoint(text: &str, port: u16) -> Result<Endpoint, String> {
     if host.is_empty() { Err("names no host".to_owned()) } else { Ok(Endpoint { host, port }) }
 }
 
-/// True for the name of a primary, as sentinels take it.
+/// Returns true for a valid name of a primary, as Redis sentinels accept it.
 fn is_name(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_'))
 }

@@ -1,8 +1,7 @@
-//! Warns of keys without an effect in the configuration as a whole: each may stand there by itself,
-//! but what others say leaves no call for it.
+//! Warns of keys without effect because of other keys, although each is valid by itself.
 //!
-//! Only what the file or a variable says is warned of; a preset may bring what another key makes
-//! idle.
+//! Only keys in the file or in a variable are warned of; a preset may set one that another key
+//! makes useless.
 
 use super::cursor::Cursor;
 use crate::classify::{Matcher, PatternList, RuleMatch};
@@ -10,26 +9,26 @@ use crate::limit::Policy;
 use crate::limit::policy::{BucketPolicy, ClassPolicy, Combine, InFlight, Lane, Per, Strategy};
 use crate::spec::{Hosts, PlainHttp, Settings};
 
-/// A gate's limits, and the reach of its classes.
+/// A gate's limits, and which calls each class can get.
 pub(super) struct LimitsInUse<'a> {
     policy: &'a Policy,
-    /// By class.
+    /// For each class, the calls that can reach it.
     reach: &'a [Reach],
     at: &'a Cursor<'a>,
 }
 
-/// The possible calls of a class.
+/// Which calls a class can get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reach {
-    /// Its matches.
+    /// Every matching call.
     Calls,
-    /// None: an earlier class, at this place, matches all of them.
+    /// No calls: the earlier class at this index matches all of them.
     Covered(usize),
-    /// None: it matches nothing, and other classes are within it.
+    /// No calls of its own: it matches nothing, but other classes are within it.
     Within,
 }
 
-/// Returns the possible calls of classes, in their order.
+/// Returns which calls each class can get, in their order.
 pub(super) fn reach<'m>(matchings: impl Iterator<Item = Option<&'m RuleMatch>>) -> Vec<Reach> {
     let matchings: Vec<_> = matchings.collect();
     let covering = |narrow: &RuleMatch, place| {
@@ -43,7 +42,8 @@ pub(super) fn reach<'m>(matchings: impl Iterator<Item = Option<&'m RuleMatch>>) 
     matchings.iter().enumerate().map(reach).collect()
 }
 
-/// True if every `narrow` call is `wide` as well, as far as the patterns' texts tell.
+/// Returns true if every call matching `narrow` also matches `wide`, as far as the patterns'
+/// texts tell.
 fn covers(wide: &RuleMatch, narrow: &RuleMatch) -> bool {
     let (wide, narrow) = match (wide, narrow) {
         (RuleMatch::Everything, _) => return true,
@@ -69,7 +69,7 @@ impl<'a> LimitsInUse<'a> {
         Self { policy, reach, at }
     }
 
-    /// Warns of all of them.
+    /// Warns of every key without effect.
     pub(super) fn warn(&self) {
         self.of_gate();
         self.passed_by();
@@ -81,18 +81,18 @@ impl<'a> LimitsInUse<'a> {
         }
     }
 
-    /// Returns the classes of calls, except exempt ones.
+    /// Returns the classes within reach of calls, except exempt ones.
     fn waiting(&self) -> impl Iterator<Item = &ClassPolicy> {
         let classes = self.policy.classes.iter().zip(self.reach);
         classes.filter(|(class, reach)| **reach == Reach::Calls && class.lane != Lane::Exempt).map(|(class, _)| class)
     }
 
-    /// The table of a class, if the file has one.
+    /// Returns the table of a class, if the file has one.
     fn table(&self, class: &ClassPolicy) -> Option<Cursor<'a>> {
         self.at.at("classes").named(&class.name)
     }
 
-    /// Warns of the gate's own limits without a call.
+    /// Warns of the gate's own limits if no call is subject to them.
     fn of_gate(&self) {
         let idle = |key: &str, is_met: bool, why: &str| {
             let at = self.at.at(key);
@@ -116,7 +116,8 @@ impl<'a> LimitsInUse<'a> {
         idle("per_key", self.waiting().any(|class| class.per_key.is_some()), why);
     }
 
-    /// Warns of calls past a gate's own bucket: the preset has them spend from their own.
+    /// Warns if no call takes tokens of the gate's own bucket, because the preset's classes use
+    /// only theirs.
     fn passed_by(&self) {
         let at = self.at.at("bucket");
         let is_of_preset = |class: &&ClassPolicy| {
@@ -134,7 +135,7 @@ impl<'a> LimitsInUse<'a> {
         ));
     }
 
-    /// Warns of what joins or orders calls where there is nothing to join or to order.
+    /// Warns of keys about queueing if no call ever queues.
     fn of_queue(&self) {
         let (queue, at) = (&self.policy.queue, self.at.at("queue"));
         if queue.combine == Combine::MaxOf && at.has("combine") && self.policy.retry_bucket.is_none() {
@@ -154,7 +155,7 @@ impl<'a> LimitsInUse<'a> {
         }
     }
 
-    /// Warns of the keys of one class.
+    /// Warns of keys without effect in one class.
     fn of_class(&self, class: &ClassPolicy, at: &Cursor<'_>, reach: Reach) {
         let idle = |key: &str, why: &str| {
             if at.at(key).is_asked_for() {
@@ -169,7 +170,7 @@ impl<'a> LimitsInUse<'a> {
         if let Reach::Covered(by) = reach {
             let by = self.policy.classes.get(by).map_or("", |class| &class.name);
             let at = if at.has("match") { at.at("match") } else { at.at("name") };
-            at.warn(format!("no call is of this class: class {by:?} before it has them all; expected it before that one, or a narrower match there"));
+            at.warn(format!("no call is of this class: class {by:?} before it matches all of them; expected it before that one, or a narrower match there"));
         }
         if reach != Reach::Calls {
             let why = "no call is of this class; of such a class only the bucket acts, for the classes within it; expected it in those";
@@ -204,7 +205,7 @@ impl<'a> LimitsInUse<'a> {
         self.of_narrower(class, at, &charged);
     }
 
-    /// Warns of limits of a class behind a stricter one of the gate.
+    /// Warns of limits of a class without effect because the gate's are stricter.
     fn of_narrower(&self, class: &ClassPolicy, at: &Cursor<'_>, charged: &[BucketPolicy]) {
         let own = class.bucket.filter(|_| at.at("bucket").is_table() && self.policy.uncounted.is_none());
         let outer = own.and_then(|own| charged.iter().find(|outer| is_stricter(outer, &own)));
@@ -227,14 +228,14 @@ impl<'a> LimitsInUse<'a> {
         }
     }
 
-    /// Returns the buckets of a class's calls, its own first.
+    /// Returns the buckets a class's calls take tokens from, its own first.
     fn charged(&self, class: &ClassPolicy) -> Vec<BucketPolicy> {
         let gate = self.policy.bucket.filter(|_| !class.own_bucket_only);
         self.policy.outward(class).filter_map(|class| class.bucket).chain(gate).collect()
     }
 }
 
-/// True if calls of both buckets always wait for the outer one.
+/// Returns true if the outer bucket is always empty before the own one.
 fn is_stricter(outer: &BucketPolicy, own: &BucketPolicy) -> bool {
     let is_plain = own.adapt.is_none() && own.shared.is_none() && outer.shared.is_none();
     let starts = outer.starts_empty || !own.starts_empty;
@@ -243,13 +244,14 @@ fn is_stricter(outer: &BucketPolicy, own: &BucketPolicy) -> bool {
     outer != own && is_plain && starts && costs && numbers && is_coarser(outer.per, own.per)
 }
 
-/// True if the outer limit covers all that the own one does.
+/// Returns true if all calls counted together by the own limit are counted together by the outer
+/// one, too.
 fn is_coarser(outer: Per, own: Per) -> bool {
     outer == Per::Gate || outer == own
 }
 
-/// Warns of retries in the way of healthy calls: they take their tokens of both buckets, so that
-/// with much failing, healthy calls have what is left of the gate's.
+/// Warns if retries can crowd out healthy calls: they take tokens of both buckets, so that with
+/// much failing, healthy calls have what is left of the gate's.
 pub(super) fn warn_of_retries(
     bucket: Option<BucketPolicy>,
     retries: Option<BucketPolicy>,
@@ -268,7 +270,7 @@ pub(super) fn warn_of_retries(
     }
 }
 
-/// Warns of what other parts of a gate, or of the process, leave without effect.
+/// Warns of keys without effect because of other parts of a gate, or of the process.
 pub(super) fn warn_of_idle(settings: &Settings, root: &Cursor<'_>) {
     for (name, gate) in &settings.gates {
         let at = root.at("gates").at(name);
@@ -302,7 +304,7 @@ pub(super) fn warn_of_idle(settings: &Settings, root: &Cursor<'_>) {
     }
 }
 
-/// The number of classes to name.
+/// The most classes to name in a warning.
 const FEW: usize = 4;
 /// The reason why kept answers need limits in force.
 const IN_SHADOW: &str = "with shadow = true every call goes upstream as it came; expected it without shadow";

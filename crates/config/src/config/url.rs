@@ -1,11 +1,11 @@
-//! Reads URLs. A possible secret in a URL is a problem, and no message shows that part of it.
+//! Reads URLs. A part of a URL that may be a secret is a problem, and no message shows it.
 
 use http::Uri;
 
 use crate::spec::has_valid_port;
 
-/// Reads a URL without what a base URL cannot have; `password` says where a password belongs. The
-/// message shows no part of a URL that may be one.
+/// Reads a URL without parts a base URL cannot have; `password` says in the error where a
+/// password belongs. The error shows no part of a URL that may be one.
 pub(super) fn read(text: &str, password: &str) -> Result<Uri, String> {
     if let Some(fault) = secret(text, password) {
         return Err(fault);
@@ -21,8 +21,8 @@ pub(super) fn read(text: &str, password: &str) -> Result<Uri, String> {
     Ok(url)
 }
 
-/// Returns the problem of a URL, or what was meant for one, with a possible secret: before
-/// the path, or in a query or fragment.
+/// Returns a problem if a URL, or what was meant for one, may contain a secret: before the path, or
+/// in a query or fragment.
 pub(super) fn secret(text: &str, password: &str) -> Option<String> {
     let (scheme, rest) = text.split_once("://").unwrap_or(("", text));
     // Without "://" nobody can tell where the path begins.

@@ -14,7 +14,7 @@ use super::problems::{alternatives, did_you_mean};
 use super::shape::{Shape, describe};
 use crate::api::duration;
 
-/// A number of bytes with its unit.
+/// A number of bytes, written with a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Bytes(pub(super) usize);
 
@@ -26,7 +26,7 @@ pub(super) struct OrOff(pub(super) Option<Duration>);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OrAuto(pub(super) Option<Duration>);
 
-/// Declares the types of values with one step of reading and writing.
+/// Declares the types of values read and written in one step.
 macro_rules! values {
     ($($type:ty: $shape:expr, $expected:expr, |$value:ident| $read:expr, |$this:ident| $write:expr;)+) => {
         $(impl TomlValue for $type {
@@ -76,12 +76,12 @@ values! {
         |value| value.as_str().and_then(bytes).map(Self), |this| in_largest_unit(this.0);
 }
 
-/// Reads a duration with its unit, even if it is zero.
+/// Reads a duration; it must have a unit, even if it is zero.
 fn with_unit(text: &str) -> Option<Duration> {
     duration::read(text).filter(|_| text.ends_with(|c: char| c.is_ascii_lowercase()))
 }
 
-/// Reads a word or a duration.
+/// Reads a duration, or this word instead of one.
 fn or(word: &str, value: &Value) -> Option<Option<Duration>> {
     let text = value.as_str()?;
     if text == word { Some(None) } else { with_unit(text).map(Some) }
@@ -104,7 +104,7 @@ fn bytes(text: &str) -> Option<usize> {
     number.parse::<usize>().ok()?.checked_mul(unit)
 }
 
-/// Writes a size in the largest exact unit.
+/// Formats a size in the largest unit giving a whole number.
 fn in_largest_unit(bytes: usize) -> String {
     let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
     let exact = units.iter().find(|(bits, _)| bytes != 0 && bytes.trailing_zeros() >= *bits);
@@ -176,7 +176,7 @@ impl TomlValue for BTreeMap<String, String> {
     }
 }
 
-/// Finds one of a closed list by its word.
+/// Reads a word, and returns the value of `all` that it stands for.
 pub(super) fn one_of<T: Copy>(all: &[T], word: fn(T) -> &'static str, value: &Value, at: &Cursor<'_>) -> Option<T> {
     let text = value.as_str();
     let found = all.iter().copied().find(|one| text == Some(word(*one)));

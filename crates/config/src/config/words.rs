@@ -1,4 +1,4 @@
-//! The closed lists of words for keys.
+//! Enums keys accept by their words.
 
 use toml::Value;
 
@@ -14,19 +14,19 @@ use crate::limit::words::Words;
 use crate::spec::{Credentials, HostFate, PlainHttp, RetryAfter, ShowNames, Tokens};
 
 words! {
-    /// Log lines as text or JSON.
+    /// Whether log lines are text or JSON.
     pub(super) enum Format {
         Text = "text",
         Json = "json",
     }
 
-    /// Rejects or allows `Impersonate-*` headers with inject.
+    /// Whether clients may send `Impersonate-*` headers when the gate uses its own credentials.
     pub(super) enum Impersonation {
         Reject = "reject",
         Allow = "allow",
     }
 
-    /// The tokens in a bucket at the start.
+    /// Whether a bucket is full or empty at the start.
     pub(super) enum Start {
         Full = "full",
         Empty = "empty",
@@ -39,14 +39,14 @@ words! {
         Off = "off",
     }
 
-    /// The source of the listener's certificate.
+    /// Where the listener's certificate comes from.
     pub(super) enum Mode {
         SelfSigned = "self_signed",
         Files = "files",
     }
 }
 
-/// Makes types of keys of enums, by the word for each value.
+/// Makes enums readable as keys, by the word for each value.
 macro_rules! closed_lists {
     ($($type:ty),+) => {
         $(impl TomlValue for $type {

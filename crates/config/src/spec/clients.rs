@@ -1,38 +1,39 @@
-//! The clients of a shared gate, and their proof of identity.
+//! How the clients of a shared gate authenticate.
 
 use std::time::Duration;
 
 use super::Source;
 
 words! {
-    /// The judge of clients' tokens.
+    /// How clients' tokens are checked.
     pub enum Tokens {
-        /// They show none.
+        /// Clients send no tokens.
         Off = "off",
-        /// The API server, by its TokenReview.
+        /// The API server checks the tokens, by its TokenReview.
         Review = "review",
     }
 }
 
-/// The proof of identity asked of clients.
+/// How clients must authenticate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Clients {
-    /// The judge of tokens.
+    /// How tokens are checked.
     pub tokens: Tokens,
-    /// The audiences of tokens, one of them required; empty for the API server's own.
+    /// The accepted audiences; a token must have one of them; empty for the API server's own.
     pub audiences: Vec<String>,
-    /// True if a client certificate identifies a client, by its common name.
+    /// True if clients can authenticate with a certificate, by its common name.
     pub certificates: bool,
-    /// The lifetime of an accepted token in the cache.
+    /// How long an accepted token stays in the cache.
     pub cache: Duration,
-    /// Patterns of the names to let in; `None` for every known client.
+    /// Patterns for the names of clients to accept; `None` accepts every authenticated client.
     pub allowed: Option<Vec<String>>,
-    /// The API server for reviews.
+    /// The API server reviewing tokens.
     pub api: Source,
 }
 
 impl Clients {
-    /// True if the connection must come with a certificate: nothing else identifies the caller.
+    /// Returns true if the connection must come with a certificate, because nothing else identifies
+    /// the caller.
     pub fn need_certificates(&self) -> bool {
         self.certificates && self.tokens == Tokens::Off
     }

@@ -1,7 +1,7 @@
 //! The egress listener as configured, and the hosts of the gates behind it.
 //!
-//! A host is compared in lower case and without the dot that may end it, as the listener makes it
-//! of any spelling.
+//! A host is compared in lower case and without a final dot; the listener brings every spelling
+//! into this form.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -13,89 +13,90 @@ use super::{Clients, Listen, ListenerTls, Settings};
 /// The egress listener: a forward proxy for the clients of this pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Egress {
-    /// Its listener; none where clients come by the names of hosts alone.
+    /// The address for clients of the forward proxy; `None` if clients come only through a hosts
+    /// file.
     pub listen: Option<Listen>,
-    /// Its listeners for hosts by name, by way of a hosts file.
+    /// The addresses for host names redirected here by a hosts file.
     pub names: Vec<Listen>,
-    /// The fate of unlisted hosts.
+    /// What happens to hosts no gate lists.
     pub others: HostFate,
-    /// Hosts to tunnel, whatever a gate lists and whatever `others` says.
+    /// Hosts to tunnel unread, even if a gate lists them and whatever `others` says.
     pub tunnel: Vec<HostPattern>,
     /// The TLS ports of listed hosts.
     pub ports: Vec<u16>,
-    /// The fate of the machine's metadata service, with its credentials.
+    /// What happens to calls to the machine's metadata service, which gives out credentials.
     pub metadata: HostFate,
-    /// A proxy on the way out, as a URL; empty for none.
+    /// The next proxy on the way out, as a URL; empty for none.
     pub via: String,
-    /// The file with the clients' token.
+    /// The file with the token clients must send.
     pub token_file: Option<PathBuf>,
-    /// TLS to the proxy itself.
+    /// TLS of the proxy itself.
     pub tls: Option<ListenerTls>,
-    /// The proof of identity asked of clients; `None` where the listener does not ask.
+    /// How clients must authenticate; `None` if they need not.
     pub clients: Option<Clients>,
     /// The most connections of clients, tunnels included.
     pub max_connections: usize,
-    /// The most origins with limits of their own at once.
+    /// The most hosts (with port) that have limits of their own at once.
     pub max_origins: usize,
-    /// The longest time without a call for an origin, before it is dropped.
+    /// How long a host's limits are kept without a call.
     pub idle_origin: Duration,
-    /// The CA of interception, made if a gate intercepts.
+    /// The CA for decrypted hosts, made if a gate decrypts TLS.
     pub ca: EgressCa,
 }
 
-/// The CA of interception.
+/// The settings of the CA that signs certificates for decrypted hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EgressCa {
-    /// The folder that keeps it for the next process; none keeps it in memory.
+    /// The folder to keep the CA in for the next start; `None` keeps it in memory.
     pub keep: Option<PathBuf>,
-    /// The folder with what clients need to trust it.
+    /// The folder for the files clients need to trust the CA.
     pub write_to: PathBuf,
-    /// Hosts it may sign for besides the intercepted ones.
+    /// Hosts the CA may sign for besides the decrypted ones.
     pub names: Vec<HostPattern>,
-    /// A file with roots for clients, besides the system's.
+    /// A file with CAs clients must trust besides the system's.
     pub extra_roots: Option<PathBuf>,
-    /// The files of the operator's own CA, if there is one.
+    /// The files of a CA the operator provides, if any.
     pub given: Option<GivenCa>,
 }
 
-/// The files of a CA of interception that is given.
+/// The files of a CA the operator provides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GivenCa {
     /// The chain of the signing CA, its own certificate first.
     pub cert: PathBuf,
-    /// Its key.
+    /// The private key of the signing CA.
     pub key: PathBuf,
-    /// The root for clients to trust.
+    /// The root certificate for clients to trust.
     pub root: PathBuf,
 }
 
 words! {
-    /// The fate of an unlisted host.
+    /// What happens to a host no gate lists.
     pub enum HostFate {
-        /// Its bytes are passed on, and not read.
+        /// The host's bytes are passed on unread.
         Tunnel = "tunnel",
-        /// It is refused.
+        /// Calls to the host are refused.
         Refuse = "refuse",
     }
 
-    /// The fate of plain HTTP to a listed host.
+    /// What happens to plain HTTP for a listed host.
     pub enum PlainHttp {
-        /// It leaves over TLS.
+        /// The call leaves over TLS.
         Upgrade = "upgrade",
-        /// It is refused.
+        /// The call is refused.
         Refuse = "refuse",
     }
 
-    /// The hosts of a provider's API, without those where customers name hosts, and without those
-    /// that carry data rather than calls.
+    /// The hosts of a provider's API, without those that customers name, and without those that
+    /// carry data rather than calls.
     pub enum HostSet {
-        /// AWS, by service and region.
+        /// The hosts of AWS's APIs, by service and region.
         Aws = "@aws",
-        /// Azure Resource Manager.
+        /// The host of Azure Resource Manager.
         AzureArm = "@azure_arm",
-        /// Google Cloud, by service.
+        /// The hosts of Google Cloud's APIs, by service.
         Gcp = "@gcp",
-        /// GitHub's API.
+        /// The host of GitHub's API.
         Github = "@github",
     }
 }
@@ -103,24 +104,24 @@ words! {
 /// The hosts of a gate behind the egress listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hosts {
-    /// The place of the gate in the file: the first gate to list a host has it.
+    /// The index of the gate in the file: the first gate listing a host gets its calls.
     pub place: usize,
-    /// The hosts.
+    /// The patterns of the hosts.
     pub patterns: Vec<HostPattern>,
-    /// Those of them that are not meant.
+    /// Patterns of hosts to leave out.
     pub except: Vec<HostPattern>,
-    /// True if TLS to them is opened.
+    /// True if their TLS is decrypted.
     pub intercept: bool,
-    /// The fate of plain HTTP.
+    /// What happens to plain HTTP.
     pub plain: PlainHttp,
-    /// The host and port to dial instead of a host.
+    /// For some hosts, the host and port to connect to instead.
     pub connect_to: BTreeMap<String, String>,
 }
 
 /// A pattern of hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostPattern {
-    /// Labels: `*` stands for any one, a leading `**` for one or more.
+    /// A name with possible stars as labels: `*` stands for any one, a leading `**` for one or more.
     Labels(String),
     /// The hosts of a provider.
     Set(HostSet),
@@ -129,7 +130,7 @@ pub enum HostPattern {
 // === impl Hosts ===
 
 impl Hosts {
-    /// Returns the pattern of a host, unless it is excepted.
+    /// Returns the pattern matching a host, unless the host is left out.
     pub fn find(&self, host: &str) -> Option<&HostPattern> {
         let found = self.patterns.iter().find(|pattern| pattern.matches(host))?;
         (!self.except.iter().any(|pattern| pattern.matches(host))).then_some(found)
@@ -139,8 +140,8 @@ impl Hosts {
 // === impl Settings ===
 
 impl Settings {
-    /// Returns the names for the CA of interception to sign, with all below them: the literal
-    /// ends of all patterns. Empty if no gate intercepts.
+    /// Returns the names the egress CA must sign for, with all below them: the literal ends of
+    /// all patterns. Empty if no gate decrypts TLS.
     pub fn intercepted_names(&self) -> Vec<String> {
         let gates = || self.gates.values().filter_map(|gate| gate.hosts.as_ref()).filter(|hosts| hosts.intercept);
         let Some(egress) = self.egress.as_ref().filter(|_| gates().next().is_some()) else { return Vec::new() };
@@ -155,7 +156,7 @@ impl Settings {
 // === impl HostPattern ===
 
 impl HostPattern {
-    /// Returns the names at the ends of its hosts.
+    /// Returns the ends of the patterns without a star, such as `example.com` of `*.example.com`.
     pub fn ends(&self) -> Vec<&str> {
         match self {
             Self::Labels(pattern) => pattern.rsplit("*.").next().into_iter().collect(),
@@ -166,7 +167,7 @@ impl HostPattern {
         }
     }
 
-    /// Returns its hosts without a star.
+    /// Returns the patterns without a star; they are whole names.
     pub fn full_names(&self) -> Vec<&str> {
         match self {
             Self::Labels(name) if !name.contains('*') => vec![name],
@@ -175,7 +176,7 @@ impl HostPattern {
         }
     }
 
-    /// True if it stands for the host.
+    /// Returns true if the pattern matches the host.
     pub fn matches(&self, host: &str) -> bool {
         match self {
             Self::Set(set) => set.has(host),
@@ -190,7 +191,8 @@ impl HostPattern {
         }
     }
 
-    /// True if every host of the other pattern is one of this, as far as their texts show.
+    /// Returns true if every host of the other pattern matches this one too, as far as their texts
+    /// show.
     pub fn covers(&self, other: &Self) -> bool {
         match (self, other) {
             (one, other) if one == other => true,
@@ -232,7 +234,7 @@ impl HostSet {
         }
     }
 
-    /// True if the host is one of the set.
+    /// Returns true if the host is in the set.
     fn has(self, host: &str) -> bool {
         match self {
             Self::Aws => is_aws(host),
@@ -243,8 +245,8 @@ impl HostSet {
     }
 }
 
-/// True for an API of AWS. Below a region's own names are those of customers (clusters, load
-/// balancers, databases), which have another shape.
+/// Returns true for an API of AWS. Below a region's own names are those of customers (clusters,
+/// load balancers, databases), which have another shape.
 fn is_aws(host: &str) -> bool {
     let below = |end: &&str| host.strip_suffix(end)?.strip_suffix('.');
     let Some(rest) = AWS_ENDS.iter().find_map(below) else { return false };
@@ -261,7 +263,7 @@ fn is_aws(host: &str) -> bool {
     global.lines().any(|known| known == name)
 }
 
-/// True for a name such as `eu-central-1` or `us-gov-west-1`.
+/// Returns true for a name such as `eu-central-1` or `us-gov-west-1`.
 fn is_region(text: &str) -> bool {
     let parts: Vec<&str> = text.split('-').collect();
     let [country, words @ .., number] = parts.as_slice() else { return false };
@@ -286,11 +288,11 @@ fn is_google(host: &str) -> bool {
 
 const AWS_ENDS: [&str; 3] = ["amazonaws.com", "amazonaws.com.cn", "api.aws"];
 const AZURE_HOSTS: [&str; 3] = ["management.azure.com", "management.chinacloudapi.cn", "management.usgovcloudapi.net"];
-/// What stands for the region of such services in a part of AWS, or where IPv6 is spoken.
+/// Labels that stand in place of a region, for services of a part of AWS or with IPv6.
 const AWS_PLACES: [&str; 2] = ["global", "us-gov"];
-/// The services of AWS without a region, an empty line, and those with names of several labels.
+/// The AWS services without a region, an empty line, and those with names of several labels.
 const AWS_SERVICES: &str = include_str!("aws_hosts.txt");
-/// Data, and what gives out tokens.
+/// Google hosts left out, because they carry data or give out tokens.
 const GOOGLE_OTHERS: [&str; 6] = ["accounts", "iamcredentials", "oauth2", "storage", "sts", "www"];
 
 #[cfg(test)]

@@ -11,118 +11,120 @@ use crate::api::{Failures, PausePolicy};
 use crate::classify::{ApiKind, Rules};
 use crate::limit::Policy;
 
-/// One gate.
+/// The settings of one gate.
 #[derive(Clone, Debug)]
 pub struct Gate {
-    /// Its name.
+    /// The name of the gate.
     pub name: Arc<str>,
     /// The kind of API; same as `rules.kind`.
     pub kind: ApiKind,
     /// Its listeners; none if it has hosts, and at least one otherwise.
     pub listen: Vec<Listen>,
-    /// Its clients' way in.
+    /// How clients reach the gate.
     pub access: ClientAccess,
-    /// Its upstream; for a gate with hosts a name that does not exist.
+    /// The source of the upstream; for a gate with hosts a name without an address.
     pub upstream: Source,
-    /// Its hosts behind the egress listener, in place of an upstream.
+    /// The gate's hosts behind the egress listener, in place of an upstream.
     pub hosts: Option<Hosts>,
-    /// Its calls' way to the upstream.
+    /// How calls are sent to the upstream.
     pub forwarding: ForwardRules,
     /// The credentials for the upstream.
     pub identity: GateIdentity,
-    /// Classes, flows and keys.
+    /// The rules giving a call its class, flow and key.
     pub rules: Arc<Rules>,
-    /// The limits.
+    /// The limits on calls.
     pub policy: Policy,
     /// The limits to compare with them. Its classes are the same.
     pub candidate: Option<Arc<Policy>>,
     /// The provider's published limits, where the preset is made of them.
     pub figures: Option<Figures>,
-    /// The meaning of the upstream's answers.
+    /// What the upstream's answers mean.
     pub answers: AnswerRules,
-    /// The form of its own refusals.
+    /// How the gate's own refusals look.
     pub refusals: RefusalRules,
-    /// True if everything is decided and counted, and everything is let through.
+    /// True if limits are only measured (shadow mode): every call is decided on and counted, and
+    /// let through.
     pub shadow: bool,
 }
 
-/// The clients' way into a gate.
+/// How clients reach a gate.
 #[derive(Clone, Debug)]
 pub struct ClientAccess {
     /// Host names to accept besides localhost and the listener's own.
     pub allowed_hosts: Vec<String>,
     /// TLS on the listener.
     pub tls: Option<ListenerTls>,
-    /// The proof of identity asked of clients; `None` where the gate does not ask.
+    /// How clients must authenticate; `None` if they need not.
     pub clients: Option<Clients>,
 }
 
-/// The way of a gate's calls to its upstream.
+/// How a gate's calls are sent to its upstream.
 #[derive(Clone, Debug)]
 pub struct ForwardRules {
-    /// The Host sent upstream.
+    /// What to send as Host to the upstream.
     pub host: Host,
-    /// True if links of the upstream's in response headers point back at the gate.
+    /// True if links to the upstream in response headers are changed to lead to the gate.
     pub rewrite_links: bool,
-    /// The longest time to an upstream connection.
+    /// The timeout of a connection attempt to the upstream.
     pub connect_timeout: Duration,
     /// The longest time to the response head; `None` for no limit.
     pub response_timeout: Option<Duration>,
-    /// TLS to the upstream, beyond what the upstream's own source says.
+    /// TLS settings for the upstream; they override those from its source.
     pub tls: UpstreamTls,
 }
 
-/// The credentials of a gate's calls to its upstream.
+/// The credentials of a gate's calls at its upstream.
 #[derive(Clone, Debug)]
 pub struct GateIdentity {
-    /// The client's or the gate's.
+    /// Whether the credentials sent to the upstream are the client's or the gate's.
     pub credentials: Credentials,
-    /// The header of inject on an external API.
+    /// The header and secret for the gate's own authentication at an external API.
     pub file: Option<CredentialFile>,
-    /// True if `Impersonate-*` headers pass with inject.
+    /// True if clients may send `Impersonate-*` headers when the gate uses its own credentials.
     pub impersonation: bool,
     /// True if the gate itself writes Events about hot objects.
     pub events: bool,
 }
 
-/// The meaning of an upstream's answers to a gate.
+/// What an upstream's answers mean to a gate.
 #[derive(Clone, Debug)]
 pub struct AnswerRules {
-    /// The failures among the answers, by class id.
+    /// Which answers count as failures, by class id.
     pub failures: Vec<Failures>,
-    /// The signals of the upstream to honour.
+    /// Which rate-limit signals are obeyed, and how long they pause calls.
     pub throttling: PausePolicy,
-    /// The cache of answers to revalidate.
+    /// The cache of answers to be revalidated.
     pub revalidation: Revalidation,
 }
 
-/// The form of a gate's refusals.
+/// How a gate's refusals look.
 #[derive(Clone, Debug)]
 pub struct RefusalRules {
-    /// The refusals with Retry-After.
+    /// Which refusals have Retry-After.
     pub retry_after: RetryAfter,
-    /// The status of refusals for no key's sake: 429, or 403 in the form of GitHub's secondary
-    /// limit.
+    /// The HTTP status of refusals that do not concern a failing key: 429, or 403 to look like
+    /// GitHub's secondary limit.
     pub status: u16,
 }
 
 // === impl Gate ===
 
 impl Gate {
-    /// True if clients must show the folder's token, where the gate injects: off
-    /// loopback, unless they show certificates, or who they are.
+    /// Returns true if clients must send the token from the gate's folder. The gate uses its own
+    /// credentials for them, so on a port that other machines can reach they need it, unless they
+    /// authenticate otherwise.
     pub fn asks_for_a_token(&self) -> bool {
         let is_guarded = self.access.tls.as_ref().is_some_and(|tls| tls.client_ca.is_none() && tls.write_to.is_some());
         is_guarded && !self.is_local() && self.access.clients.is_none()
     }
 
-    /// True if no other machine can connect.
+    /// Returns true if no other machine can connect.
     pub fn is_local(&self) -> bool {
         self.listen.iter().all(Listen::is_local)
     }
 
-    /// True if the upstream sees the gate's own credentials: `auto` is decided by where the gate
-    /// listens and what it has.
+    /// Returns true if calls go upstream with the gate's own credentials. For `auto`, that depends
+    /// on where the gate listens and what credentials it has.
     pub fn injects(&self) -> bool {
         match self.identity.credentials {
             Credentials::Inject => true,

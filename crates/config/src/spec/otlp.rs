@@ -1,16 +1,16 @@
-//! Where spans are sent.
+//! Where traces are sent.
 
 use std::path::PathBuf;
 
 use http::Uri;
 
-/// A collector of spans by OpenTelemetry's protocol.
+/// The OpenTelemetry collector to send traces to.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Otlp {
-    /// Its URL, before `/v1/traces`.
+    /// The collector's URL, without `/v1/traces`.
     pub endpoint: Uri,
-    /// Its CA; `None` for the system's.
+    /// The CA the collector's certificate is signed by; `None` for the system's.
     pub ca: Option<PathBuf>,
-    /// The share of traced calls among those without a trace of their client.
+    /// The share of calls to begin a trace for, if the client began none.
     pub sample: f64,
 }

@@ -1,9 +1,9 @@
-//! Whether what stands behind the host of a URL is a port.
+//! Checks that what follows the host in a URL is a port.
 
 use http::uri::Authority;
 
-/// True if nothing stands behind the host of an authority, or a port from 1 to 65535. Reading a URL
-/// checks no port: it would pass for one without, and the scheme's port be dialled.
+/// Returns true if nothing follows the host, or a port from 1 to 65535. URL parsing does not check
+/// ports: a bad one would pass as absent, and the scheme's port be connected to.
 pub fn has_valid_port(authority: &Authority) -> bool {
     let is_bare = authority.as_str().rsplit('@').next() == Some(authority.host());
     let port = authority.port();

@@ -11,23 +11,23 @@ use super::{Settings, UpstreamTls};
 /// A store of shared buckets: a Valkey or Redis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Store {
-    /// Its name.
+    /// The name of the store.
     pub name: Arc<str>,
-    /// Its address.
+    /// Where the store is.
     pub address: StoreAddress,
-    /// True if TLS is spoken there.
+    /// True if it is reached with TLS.
     pub has_tls: bool,
-    /// TLS to it.
+    /// The TLS settings for the store.
     pub tls: UpstreamTls,
     /// The user; `None` for the default one.
     pub user: Option<String>,
     /// The file with the password.
     pub password_file: Option<PathBuf>,
-    /// The login at its sentinels.
+    /// The login for the store's sentinels.
     pub sentinel: StoreLogin,
-    /// The beginning of every key.
+    /// The prefix of every key in the store.
     pub prefix: String,
-    /// The longest time to an answer, and to a connection.
+    /// The timeout of a request, and of a connection attempt.
     pub timeout: Duration,
 }
 
@@ -40,23 +40,23 @@ pub struct StoreLogin {
     pub password_file: Option<PathBuf>,
 }
 
-/// The address of a store.
+/// Where a store is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreAddress {
-    /// One server.
+    /// A single server.
     Tcp(Endpoint),
-    /// One server, at a Unix socket.
+    /// A single server, at a Unix socket.
     Unix(PathBuf),
-    /// The sentinels' primary.
+    /// The primary that Redis sentinels name.
     Sentinel {
-        /// The sentinels.
+        /// The addresses of the sentinels.
         sentinels: Vec<Endpoint>,
-        /// Its name at the sentinels.
+        /// The name of the primary at the sentinels.
         primary: String,
     },
     /// The nodes of a cluster.
     Cluster {
-        /// Some of them; they know the others.
+        /// Some of the nodes; these know the others.
         seeds: Vec<Endpoint>,
     },
 }
@@ -66,15 +66,15 @@ pub enum StoreAddress {
 pub struct Endpoint {
     /// A name, or an IP address without brackets.
     pub host: String,
-    /// The port.
+    /// The port of the server.
     pub port: u16,
 }
 
 // === impl Settings ===
 
 impl Settings {
-    /// Returns the stores to dial at the start: those of buckets below a call per second,
-    /// whose first call should not wait for a connection besides.
+    /// Returns the stores to connect to at the start: those of buckets with less than a call per
+    /// second, whose first call should not also wait for a connection.
     pub fn stores_of_slow_buckets(&self) -> BTreeSet<Arc<str>> {
         let shared = self.gates.values().flat_map(|gate| gate.policy.shared_buckets());
         shared.filter(|(bucket, _)| bucket.rate < 1.0).map(|(_, shared)| Arc::clone(&shared.store)).collect()
@@ -84,7 +84,7 @@ impl Settings {
 // === impl StoreAddress ===
 
 impl StoreAddress {
-    /// Returns its URL.
+    /// Returns the store's URL, without a password.
     pub fn url(&self, has_tls: bool) -> String {
         let scheme = if has_tls { "rediss" } else { "redis" };
         let list = |all: &[Endpoint]| all.iter().map(Endpoint::to_string).collect::<Vec<_>>().join(",");
@@ -96,7 +96,7 @@ impl StoreAddress {
         }
     }
 
-    /// True if it cannot lead off this machine.
+    /// Returns true if connections cannot leave this machine.
     pub fn is_local(&self) -> bool {
         match self {
             Self::Unix(_) => true,
@@ -109,13 +109,13 @@ impl StoreAddress {
 // === impl Endpoint ===
 
 impl Endpoint {
-    /// True if it is this machine.
+    /// Returns true if the host is this machine.
     pub fn is_local(&self) -> bool {
         is_loopback(&self.host)
     }
 }
 
-/// True for a host of this machine: a name, or an address without brackets.
+/// Returns true for a host of this machine, by name or by an address without brackets.
 pub fn is_loopback(host: &str) -> bool {
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }

@@ -15,13 +15,13 @@ use super::{Node, Scalar, read};
 /// The place of a wrong type in a document; its text can follow the name of the file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Misfit {
-    /// The document is not YAML, at this line.
+    /// The document is not YAML, from this line on.
     #[error(":{0}")]
     Line(usize),
     /// The type is wrong at this key, outermost first; the whole document if there is none.
     #[error("")]
     Whole,
-    /// See [`Self::Whole`].
+    /// The type is wrong at this key; outer keys come first.
     #[error(", at `{0}`,")]
     Key(String),
     /// Text belongs there, and it is a number or a truth value.

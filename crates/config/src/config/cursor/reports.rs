@@ -1,4 +1,4 @@
-//! Reports of problems and warnings at a place of the configuration.
+//! Reports of problems and warnings about a place in the configuration.
 
 use toml::Value;
 
@@ -6,17 +6,17 @@ use super::{Cursor, Effect};
 use crate::config::shape::describe;
 
 impl Cursor<'_> {
-    /// Reports a wrong value here.
+    /// Reports that the value here is wrong.
     pub(in crate::config) fn problem(&self, message: impl Into<String>) {
         self.tell(message.into(), false);
     }
 
-    /// Reports a wrong key here, whatever its value.
+    /// Reports that the key here is wrong, whatever its value.
     pub(in crate::config) fn key_problem(&self, message: impl Into<String>) {
         self.tell(message.into(), true);
     }
 
-    /// Reports a missing key here; `rest` follows the word.
+    /// Reports that the key here is missing; `rest` follows the words "is missing".
     pub(in crate::config) fn missing(&self, rest: impl std::fmt::Display) {
         self.given(&[self]).problem(format!("is missing{rest}"));
     }
@@ -34,12 +34,12 @@ impl Cursor<'_> {
         }
     }
 
-    /// Reports something that works, but should be known.
+    /// Reports something that works, but that a user should know.
     pub(in crate::config) fn warn(&self, message: impl Into<String>) {
         self.report.warn(&self.path, message);
     }
 
-    /// Returns what was `found`, or reports `value` as not expected.
+    /// Returns `found`, or reports that `value` is not what was expected.
     pub(in crate::config) fn expect<T>(&self, found: Option<T>, value: &Value, expected: &str) -> Option<T> {
         if found.is_none() {
             self.problem(format!("is {}, expected {expected}", self.describe(value)));
@@ -52,12 +52,12 @@ impl Cursor<'_> {
         read.map_err(|fault| self.problem(fault)).ok()
     }
 
-    /// Returns a value for a message; where a secret may have been put by mistake only its kind.
+    /// Formats a value for a message; if it may be a secret put here by mistake, only its type.
     pub(super) fn describe(&self, value: &Value) -> String {
         if value.is_str() && self.path.may_hold_a_secret() { "text".to_owned() } else { describe(value) }
     }
 
-    /// Reports the faults of the texts in the list `name`.
+    /// Reports what `fault` finds wrong with each text in the list `name`.
     pub(in crate::config) fn check_each(&self, name: &str, texts: &[String], fault: impl Fn(&str) -> Option<String>) {
         for (index, text) in texts.iter().enumerate() {
             if let Some(fault) = fault(text) {

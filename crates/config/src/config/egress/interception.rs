@@ -6,7 +6,7 @@ use crate::config::cursor::Cursor;
 use crate::config::files::FileContent;
 use crate::spec::{EgressCa, GivenCa, HostPattern, Settings};
 
-/// Reads the CA of interception.
+/// Reads the settings of the CA that signs certificates for decrypted hosts.
 pub(super) fn ca(at: &Cursor<'_>) -> EgressCa {
     let keep: Option<PathBuf> = at.get("keep", None);
     let write_to = at.get("write_to", Some(PathBuf::from(WRITE_TO)));
@@ -22,7 +22,7 @@ pub(super) fn ca(at: &Cursor<'_>) -> EgressCa {
     EgressCa { keep, write_to, names, extra_roots, given }
 }
 
-/// Reads the files of the operator's own CA.
+/// Reads the files of a CA the operator provides.
 fn given(at: &Cursor<'_>) -> Option<GivenCa> {
     let files = [("cert", FileContent::Certificate), ("key", FileContent::Key), ("root", FileContent::Certificate)];
     let found = files.map(|(name, holds)| (name, at.file(name, holds)));
@@ -41,7 +41,7 @@ fn given(at: &Cursor<'_>) -> Option<GivenCa> {
     Some(GivenCa { cert: cert?, key: key?, root: root? })
 }
 
-/// Checks the needs of intercepting gates.
+/// Checks what gates decrypting TLS need besides.
 pub(in crate::config) fn check_interception(settings: &Settings, root: &Cursor<'_>) {
     let Some(egress) = &settings.egress else { return };
     let at = root.at("egress").at("ca");
@@ -85,5 +85,5 @@ pub(in crate::config) fn check_interception(settings: &Settings, root: &Cursor<'
 
 /// Below the shared volume of a pod's containers.
 const WRITE_TO: &str = "/run/tidegate/egress";
-/// Domains with hosts named by customers of a provider.
+/// Domains with hosts named by a provider's customers.
 const CUSTOMERS: [&str; 3] = ["amazonaws.com", "googleapis.com", "windows.net"];

@@ -1,5 +1,4 @@
-//! Reads the needs of a shared egress listener: TLS, and how its clients show who
-//! they are.
+//! Reads what an egress listener for other pods needs: TLS, and how its clients authenticate.
 
 use super::Cursor;
 use crate::config::clients;
@@ -21,7 +20,7 @@ pub(super) fn tls(egress: &Cursor<'_>) -> Option<ListenerTls> {
     Some(ListenerTls { mode, names: Vec::new(), write_to: None, client_ca })
 }
 
-/// Reads the clients' proof of identity.
+/// Reads how clients of the forward proxy authenticate.
 pub(super) fn clients(
     egress: &Cursor<'_>,
     tls: Option<&ListenerTls>,
@@ -38,7 +37,7 @@ pub(super) fn clients(
     }
     if !names.is_empty() {
         egress.at("names").problem(
-            "leads clients here that show nothing, but [egress.clients] asks each who it is; expected one of the two",
+            "brings clients here that cannot authenticate, but [egress.clients] requires it; expected one of the two",
         );
     }
     if egress.has("token_file") {

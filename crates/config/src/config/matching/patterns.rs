@@ -1,11 +1,11 @@
-//! Finds patterns without a possible match: their text has characters that never stand in what they
-//! are compared with. A star changes nothing about that.
+//! Finds patterns that can never match: their text has characters that what they are compared with
+//! never contains. A star does not change that.
 
 use crate::classify::{ApiKind, Glob, Matcher, PatternList};
 use crate::config::cursor::Cursor;
 use crate::config::problems::did_you_mean;
 
-/// Checks the patterns of resources by what Kubernetes takes for names.
+/// Checks the patterns of resources against the names Kubernetes allows.
 pub(super) fn check_resources(matcher: &Matcher, at: &Cursor<'_>) {
     let names_metrics = names_metrics(matcher.get(PatternList::Groups));
     at.check_each("groups", matcher.get(PatternList::Groups), |group| {
@@ -43,7 +43,8 @@ pub(super) fn check_resources(matcher: &Matcher, at: &Cursor<'_>) {
         // Servers behind the aggregator may have others, in any case.
         let lower = subresource.to_lowercase();
         let is_slip = !names_metrics && has_upper(subresource) && SUBRESOURCES.contains(&lower.as_str());
-        is_slip.then(|| format!("expected a subresource as in paths{}", did_you_mean(&lower, SUBRESOURCES)))
+        is_slip
+            .then(|| format!("expected a subresource as it is written in paths{}", did_you_mean(&lower, SUBRESOURCES)))
     });
 }
 
@@ -58,7 +59,7 @@ pub(super) fn check_path_escapes(paths: &[String], at: &Cursor<'_>, kind: ApiKin
     });
 }
 
-/// True if one of these groups is that of an API of metrics. There a metric's name stands where the
+/// Returns true if one of these groups is a metrics API. There a metric's name stands where the
 /// resource does, or the subresource, or an object's resource with its group.
 fn names_metrics(groups: &[String]) -> bool {
     groups.iter().map(|group| Glob::new(group)).any(|group| METRICS_GROUPS.iter().any(|name| group.matches(name)))
@@ -68,7 +69,7 @@ fn has_upper(text: &str) -> bool {
     text.chars().any(char::is_uppercase)
 }
 
-/// True for a version such as `v1` or `v2beta1`.
+/// Returns true for a version such as `v1` or `v2beta1`.
 fn is_version(text: &str) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     text.strip_prefix('v').is_some_and(|rest| {
@@ -79,7 +80,7 @@ fn is_version(text: &str) -> bool {
 
 const METRICS_GROUPS: [&str; 2] = ["custom.metrics.k8s.io", "external.metrics.k8s.io"];
 const METRICS: &str = " (that of a metrics API too, for the name of a metric)";
-/// Those of Kubernetes itself.
+/// The subresources of Kubernetes itself.
 const SUBRESOURCES: &[&str] = &[
     "approval",
     "attach",

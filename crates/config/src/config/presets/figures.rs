@@ -3,30 +3,30 @@
 //! A call leaves the gate at one moment and is counted by the provider at a later one, and the time
 //! between differs from call to call. Calls that left at the gate's rate may so arrive closer
 //! together, and would overdraw a bucket as large as the gate's. The documents also say that
-//! buckets are refilled once a second, while the gate's fills all the time. So even the whole of a
-//! figure is held with a little less, such that no call arrives before its token is there, as long
-//! as no call takes [`SPREAD`] longer than another.
+//! buckets are refilled once a second, while the gate's fills all the time. So even for the whole
+//! of a limit the gate takes a little less, such that no call arrives before its token is there, as
+//! long as no call takes [`SPREAD`] longer than another.
 
 use std::fmt;
 
 use serde::Deserialize;
 
-/// A limit as its provider publishes it.
+/// A limit, as its provider publishes it.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(untagged, deny_unknown_fields)]
 pub(super) enum Figure {
     /// A token bucket: the most tokens, and the tokens added each second.
     Bucket { burst: u32, rate: f64 },
-    /// A number of calls in any window of that length.
+    /// A number of calls in any time window of some length.
     Window { calls: u32, seconds: u32 },
 }
 
-/// The document of a provider's figures.
+/// The document stating a provider's limits.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FigureSource {
     name: String,
-    /// The day of reading it.
+    /// The day the provider's page was read.
     read: String,
     url: String,
 }
@@ -34,8 +34,8 @@ pub(super) struct FigureSource {
 // === impl Figure ===
 
 impl Figure {
-    /// Returns the rate and the burst of a bucket within a share of the figure, whatever
-    /// moments the provider begins to count at. A call to a window takes `dearest` tokens at most.
+    /// Returns the rate and the burst of a bucket that stays within a share of the limit, whenever
+    /// the provider begins to count. In a limit per window a call takes `dearest` tokens at most.
     pub(super) fn held(self, share: f64, dearest: u16) -> (f64, u32) {
         match self {
             Self::Bucket { burst, rate } => held_bucket(burst.into(), rate, share),
@@ -44,9 +44,10 @@ impl Figure {
     }
 }
 
-/// What is added each second comes a second late at worst, and the calls of [`SPREAD`] more may
-/// arrive with those of a second. So a burst is smaller by as much, if one call is left then.
-/// Otherwise calls leave one by one, and slowly enough for each to find its token.
+/// Returns the rate and burst for a share of a token bucket. What the provider adds each second
+/// comes a second late at worst, and the calls of [`SPREAD`] more may arrive with those of a
+/// second. So the burst is smaller by as much, if one call is left then. Otherwise calls leave one
+/// by one, and slowly enough for each to find its token.
 fn held_bucket(burst: f64, rate: f64, share: f64) -> (f64, u32) {
     let wanted = rate * share;
     let room = burst - wanted * (1.0 + SPREAD);
@@ -56,9 +57,9 @@ fn held_bucket(burst: f64, rate: f64, share: f64) -> (f64, u32) {
     (wanted.min(1.0 / longest_period(burst, rate)), 1)
 }
 
-/// Returns a period for calls that leave one by one, long enough for each to find its token. Call
-/// `n` arrives after `(n - 1) * period - SPREAD` at the earliest. By then `n - burst` tokens must
-/// have been added, which takes whole seconds.
+/// Returns the time between calls leaving one by one, long enough for each to find its token.
+/// Call `n` arrives after `(n - 1) * period - SPREAD` at the earliest. By then `n - burst` tokens
+/// must have been added, which takes whole seconds.
 fn longest_period(burst: f64, rate: f64) -> f64 {
     let exact = |n: f64| (((n - burst) / rate).ceil() + SPREAD) / (n - 1.0);
     let first = (1..=LOOKED_AT).map(|n| exact(burst + f64::from(n)));
@@ -67,8 +68,9 @@ fn longest_period(burst: f64, rate: f64) -> f64 {
     first.fold(later, f64::max)
 }
 
-/// A burst of `g` and the tokens of a window are together at most those of the figure; the first
-/// token beyond them is there when the window ends. The burst has room for the dearest call.
+/// Returns the rate and burst for a share of a limit per window. A burst of `g` and the tokens of a
+/// window are together at most those of the limit; the first token beyond them is there when the
+/// window ends. The burst has room for the most expensive call.
 fn held_window(calls: f64, length: f64, share: f64, dearest: f64) -> (f64, u32) {
     let wanted = calls * share;
     let calls = wanted.floor().max(dearest);
@@ -77,19 +79,19 @@ fn held_window(calls: f64, length: f64, share: f64, dearest: f64) -> (f64, u32) 
     (rate.min(wanted / length), whole(burst))
 }
 
-/// Returns the whole calls.
+/// Returns a number of calls rounded down.
 pub(super) fn whole(calls: f64) -> u32 {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "`as` saturates, as is wanted")]
     let whole = calls as u32;
     whole
 }
 
-/// The largest difference between the ways of two calls to the provider, in seconds.
+/// The largest difference between the travel times of two calls to the provider, in seconds.
 const SPREAD: f64 = 0.05;
-/// The number of calls to look at one by one.
+/// The number of calls to check one by one.
 const LOOKED_AT: u32 = 1000;
-/// A burst is one call and a 25th of a window's: the rest comes evenly, so that most of the window
-/// is used whenever it begins.
+/// How much of a window's calls may be a burst: one call and a 25th. The rest comes evenly, so that
+/// most of the window is used whenever it begins.
 const IN_A_BURST: f64 = 25.0;
 
 impl fmt::Display for Figure {
@@ -118,13 +120,13 @@ mod tests {
 
     use super::*;
 
-    /// The earliest arrivals, in nanoseconds, of a gate's calls in a window that begins with the
+    /// The earliest arrivals, in nanoseconds, of a gate's calls in a window beginning with the
     /// first: the first of them were slow, the others fast.
     fn earliest(call: u32, (rate, burst): (f64, u32)) -> f64 {
         (f64::from(call.saturating_sub(burst)) / rate - SPREAD).max(0.0)
     }
 
-    /// True if a provider's bucket that is refilled every `refill` seconds, at the worst moment,
+    /// True if a provider's bucket refilled every `refill` seconds, at the worst moment,
     /// has a token for each of the first calls.
     fn bears(burst: u32, rate: f64, refill: Option<f64>, held: (f64, u32)) -> bool {
         (1..5000).all(|call| {

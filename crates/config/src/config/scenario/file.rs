@@ -21,7 +21,7 @@ use crate::config::values::one_of;
 /// Reads and checks a scenario file, but not the configurations it names.
 ///
 /// # Errors
-/// Every problem there is, from the top of the file.
+/// All problems, from the top of the file.
 pub fn load(file: &Path) -> Result<Scenario, Vec<Problem>> {
     let (name, text) = crate::config::read(file)?;
     let (text, syntax) = Text::new(name, text);
@@ -155,7 +155,7 @@ fn owner(at: &Cursor<'_>, index: usize, controllers: &[ControllerModel]) -> Opti
     owner
 }
 
-/// Reads a number from 1 to `most`.
+/// Reads a whole number from 1 to `most`.
 fn few(at: &Cursor<'_>, name: &str, usual: u32, most: u32) -> usize {
     let number = at.get_if(name, usual, |number| (1..=most).contains(number), &format!("1 to {most}"));
     usize::try_from(number.clamp(1, most)).unwrap_or(1)
@@ -253,7 +253,7 @@ fn positive(at: &Cursor<'_>, name: &str) -> Option<f64> {
     fits.then_some(number)
 }
 
-/// Checks what becomes a part of a path.
+/// Checks a text that becomes a segment of a path.
 fn check_segment(at: &Cursor<'_>, name: &str, text: &str) {
     let is_good = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.');
     if text.is_empty() || !text.bytes().all(is_good) {
@@ -262,21 +262,21 @@ fn check_segment(at: &Cursor<'_>, name: &str, text: &str) {
 }
 
 impl Lease {
-    /// client-go's retry period.
+    /// The default interval of lease renewals: client-go's retry period.
     pub const EVERY: Duration = Duration::from_secs(2);
-    /// client-go's renew deadline.
+    /// The default deadline of a lease: client-go's renew deadline.
     pub const DEADLINE: Duration = Duration::from_secs(10);
 }
 
-/// The possible calls of a reconcile.
+/// The verbs the calls of a reconcile can have.
 const VERBS: [Verb; 6] = [Verb::Get, Verb::List, Verb::Create, Verb::Update, Verb::Patch, Verb::Delete];
 const LENGTH: Duration = Duration::from_secs(60);
-/// Each costs memory.
+/// The most objects of a controller, because each costs memory.
 const MOST_OBJECTS: u32 = 1_000_000;
 const MOST_PER_SECOND: f64 = 1e6;
 const MOST_GATES: u32 = 100;
 
-/// The JSON Schema of a scenario file.
+/// Returns the JSON Schema of a scenario file.
 #[cfg(test)]
 pub(in crate::config) fn schema() -> serde_json::Value {
     use crate::config::tests;

@@ -1,4 +1,4 @@
-//! Reads the store of a scenario, and what befalls it.
+//! Reads the simulated store of a scenario, and its faults.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ fn jump(at: &Cursor<'_>) -> Option<ClockJump> {
         (Some(by), None) => Jump::Ahead(by),
         (None, Some(by)) => Jump::Back(by),
         _ => {
-            at.problem("says not how the clock jumps, expected one of ahead and back, such as ahead = \"1h\"");
+            at.problem("does not say how the clock jumps, expected one of ahead and back, such as ahead = \"1h\"");
             return None;
         }
     };
