@@ -29,16 +29,16 @@ use self::sidecar::InjectError;
 use self::workload::Workload;
 use crate::yaml::{self, Node};
 
-/// The result of an edit.
+/// The result of editing a stream of manifests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Edit {
-    /// The whole stream.
+    /// The edited stream, as a whole.
     pub text: String,
     /// The edited workloads, as `Kind/name`.
     pub changed: Vec<String>,
     /// Notes for the user.
     pub notes: Vec<String>,
-    /// The reasons why workloads were left as they are, each with a remedy.
+    /// Why workloads were left as they are, each with a remedy.
     pub refused: Vec<String>,
 }
 
@@ -101,7 +101,7 @@ pub fn uninject(stream: &str) -> Result<Edit, YamlError> {
 }
 
 /// Edits the workloads of a stream; `change` returns true if it changed one. It can add notes, and
-/// documents after that of the workload.
+/// documents to put after that of the workload.
 fn edit(
     stream: &str,
     mut change: impl FnMut(&mut Workload<'_>, &mut Vec<String>, &mut Vec<Node>) -> bool,
@@ -154,7 +154,7 @@ fn edit(
     Ok(edited)
 }
 
-/// Ends an unfinished line.
+/// Adds a line break to the text unless it ends with one.
 fn start_line(text: &mut String) {
     if !text.is_empty() && !text.ends_with('\n') {
         text.push('\n');

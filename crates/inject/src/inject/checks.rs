@@ -1,19 +1,20 @@
-//! Reasons to leave a workload as it is, if an injection would break it, and notes about doubts.
+//! Reasons to leave a workload as it is, because an injection would break it, and notes about
+//! doubtful cases.
 
 use super::egress::{Own, own};
 use super::options::{Mode, Options};
 use super::parts::{ACCOUNT, CONFIG, FOLDER, KEYS, NAME, containers, is_named};
 use crate::yaml::Node;
 
-/// The label of pods, and of namespaces for the webhook, to ask for the sidecar or to refuse it.
+/// The label on pods, and on namespaces for the webhook, to ask for the sidecar or to refuse it.
 pub const LABEL: &str = "tidegate.io/inject";
 
-/// True if a pod's label says that it does not want the sidecar.
+/// Returns true if a pod's label says that it does not want the sidecar.
 pub(super) fn is_left_out(pod: &Node) -> bool {
     matches!(pod.text_at(&["metadata", "labels", LABEL]), Some("disabled" | "false"))
 }
 
-/// Describes a part of a pod with the name of a part to add.
+/// Describes a part of a pod that has the name of a part to be added, if there is one.
 pub(super) fn namesake(spec: &Node, options: &Options) -> Option<String> {
     let find = |list: &'static str, what: &'static str, name: &'static str| {
         let found = spec.list_of(list).iter().any(|item| is_named(item, name));
@@ -26,7 +27,7 @@ pub(super) fn namesake(spec: &Node, options: &Options) -> Option<String> {
         .or_else(|| options.intercepts().then(|| find("volumes", "a volume", KEYS)).flatten())
 }
 
-/// Returns the reasons why the sidecar cannot be added to a pod.
+/// Returns why the sidecar cannot be added to a pod; empty if it can.
 pub(super) fn reasons(spec: &Node, options: &Options, chosen: &[String]) -> Vec<String> {
     let mut reasons: Vec<String> = namesake(spec, options).into_iter().collect();
     let system = [&["os", "name"][..], &["nodeSelector", "kubernetes.io/os"]].map(|path| spec.text_at(path));
@@ -53,7 +54,8 @@ pub(super) fn reasons(spec: &Node, options: &Options, chosen: &[String]) -> Vec<
     reasons
 }
 
-/// Returns notes about obstacles between a container and the gate, and about replacements.
+/// Returns notes about what may keep a container from using the gate, and about values that were
+/// replaced.
 pub(super) fn warnings(spec: &Node, options: &Options, chosen: &[String]) -> Vec<String> {
     let mut notes = Vec::new();
     if spec.text_at(&["hostNetwork"]) == Some("true") {
@@ -105,7 +107,7 @@ pub(super) fn account_mount(spec: &Node) -> Option<&Node> {
 }
 
 /// Describes a container's own address of an API server. A KUBECONFIG takes precedence over the
-/// variables of the API's service, so that adding one replaces them.
+/// variables of the API's service, so adding one replaces them.
 fn own_address(container: &Node, options: &Options) -> Option<String> {
     let variables = match options.mode {
         Mode::Kubeconfig => &["KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"][..],
@@ -115,7 +117,7 @@ fn own_address(container: &Node, options: &Options) -> Option<String> {
     found.map(|(name, value)| format!("container {} has its own {name}{value}", name_of(container)))
 }
 
-/// Returns a container's own value of a variable in brackets, unless it is the gate's.
+/// Returns a container's own value of a variable in brackets, unless the value points at the gate.
 fn own_variable(container: &Node, name: &str) -> Option<String> {
     match own(container, name) {
         Own::None | Own::Text("" | "/run/tidegate/kubeconfig") => None,
@@ -180,7 +182,7 @@ pub(super) const fn folder(options: &Options) -> &'static str {
     }
 }
 
-/// Returns the containers to point at the gate.
+/// Returns the containers chosen to use the gate.
 pub(super) fn chosen_of<'a>(spec: &'a Node, chosen: &'a [String]) -> impl Iterator<Item = &'a Node> {
     spec.list_of("containers").iter().filter(|container| chosen.iter().any(|name| is_named(container, name)))
 }

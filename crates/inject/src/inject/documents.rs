@@ -5,16 +5,16 @@
 
 use std::ops::Range;
 
-/// One document of a stream.
+/// One document of a stream of YAML or JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Document<'a> {
-    /// The marker before it with its line's end, its directives and comments; may be empty.
+    /// The `---` line before it, with directives and comments; may be empty.
     pub(super) marker: &'a str,
-    /// The document.
+    /// The document itself.
     pub(super) text: &'a str,
     /// The first line of `text` in the stream, from 0.
     pub(super) line: usize,
-    /// True if it is one of several JSON values without markers between them.
+    /// True if the document is one of several JSON values without markers between them.
     pub(super) is_json_among_others: bool,
 }
 
@@ -49,8 +49,8 @@ pub(super) fn split(stream: &str) -> Vec<Document<'_>> {
     documents
 }
 
-/// Returns the values of a stream of several JSON objects, each with the space behind it; `None` for
-/// any other stream.
+/// Returns the values in a stream of several JSON objects, each with the space behind it; `None`
+/// for any other stream.
 fn json_values(stream: &str) -> Option<Vec<Document<'_>>> {
     if !stream.trim_start().starts_with('{') {
         return None;
@@ -70,7 +70,7 @@ fn json_values(stream: &str) -> Option<Vec<Document<'_>>> {
     (documents.len() > 1).then_some(documents)
 }
 
-/// True if there is anything except directives, comments and blank lines.
+/// Returns true if there is anything except directives, comments and blank lines.
 pub(super) fn has_content(text: &str) -> bool {
     text.lines()
         .map(str::trim_end)

@@ -1,22 +1,22 @@
-//! The forward proxy of an injected pod: the variables of its containers and of the sidecar.
+//! The forward proxy of an injected pod: environment variables for its containers and the sidecar.
 //!
-//! Every client reads `NO_PROXY` differently. So it has only forms that all clients know: suffixes
-//! with a leading dot, exact names and exact addresses. An IPv6 network makes httpx fail.
+//! Every client reads `NO_PROXY` differently. So only forms that all clients know are used:
+//! suffixes with a leading dot, exact names and exact addresses. An IPv6 network makes httpx fail.
 
 use super::parts::{KEYS_FOLDER, is_named};
 use super::services::service;
 use crate::yaml::Node;
 
 words! {
-    /// A kind of client, with its own variables for the proxy and the CA of interception.
+    /// A kind of HTTP client, with its own variables for the proxy and the egress CA.
     pub enum Client {
-        /// Go's own HTTP client, and what executes git and curl.
+        /// Go's own HTTP client, and programs running git and curl.
         Go = "go",
-        /// requests, boto3, httplib2, and what reads OpenSSL's variables.
+        /// requests, boto3, httplib2, and programs reading OpenSSL's variables.
         Python = "python",
         /// Node.js.
         Node = "node",
-        /// Java, by the options of its machine and by `HTTP_PROXY`.
+        /// Java, through options of its virtual machine and `HTTP_PROXY`.
         Java = "java",
         /// gRPC in C++, and the languages built upon it.
         Grpc = "grpc",
@@ -25,36 +25,36 @@ words! {
     }
 }
 
-/// The forward proxy of a pod.
+/// The options of a pod's forward proxy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EgressOptions {
     /// The presets of the providers to limit; each makes a gate of its name.
     pub presets: Vec<String>,
     /// The port of the proxy on the pod's loopback.
     pub port: u16,
-    /// AWS services, each with its region or `global`. Their SDKs are given the real name with
-    /// `http://`.
+    /// AWS services to call over plain HTTP, each with its region or `global`. Their SDKs get the
+    /// real host name with `http://`.
     pub plain: Vec<(String, String)>,
     /// IPv4 networks to reach without the proxy.
     pub direct: Vec<String>,
     /// The cluster's domain, if it is not `cluster.local`.
     pub cluster_domain: Option<String>,
-    /// True if the gates of `presets` open TLS; then clients must trust the pod's CA.
+    /// True if the gates of `presets` decrypt TLS; then clients must trust the pod's CA.
     pub intercept: bool,
-    /// The kinds of clients with variables of their own.
+    /// The kinds of clients to set variables for.
     pub clients: Vec<Client>,
 }
 
-/// A container's own value of a variable.
+/// The value a container itself gives to a variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Own<'a> {
     None,
     Text(&'a str),
-    /// Its value comes from elsewhere (`valueFrom`).
+    /// A value from elsewhere (`valueFrom`); it is not known here.
     Elsewhere,
 }
 
-/// The variables for a container.
+/// The environment variables to set in a container.
 #[derive(Debug, Default)]
 pub(super) struct Variables {
     pub(super) set: Vec<(String, String)>,
@@ -76,12 +76,12 @@ impl EgressOptions {
         variables
     }
 
-    /// True if one of these kinds of clients is among `clients`.
+    /// Returns true if one of these kinds of clients is among `clients`.
     fn is_for(&self, clients: &[Client]) -> bool {
         clients.iter().any(|client| self.clients.contains(client))
     }
 
-    /// Returns the names of the proxy's variables for containers.
+    /// Returns the names of the proxy variables to set in containers.
     fn proxies(&self) -> &'static [&'static str] {
         let is_plain = !self.plain.is_empty() || self.is_for(&[Client::Java]);
         if is_plain { &PROXIES } else { &PROXIES[..2] }
@@ -92,7 +92,7 @@ impl EgressOptions {
         self.plain.iter().map(|(service, region)| (service.as_str(), region.as_str(), host(service, region)))
     }
 
-    /// Returns the variables of a container; the gate's files are in `folder`.
+    /// Returns the variables for a container; the gate's files are in `folder`.
     pub(super) fn of_container(&self, container: &Node, folder: &str) -> Variables {
         let mut variables = Variables::default();
         let proxy = format!("http://127.0.0.1:{}", self.port);
@@ -129,8 +129,8 @@ impl EgressOptions {
         variables
     }
 
-    /// Adds the destinations without the proxy. Clients prefer different spellings of the
-    /// variable, so each spelling gets the container's own items of both.
+    /// Adds `NO_PROXY`, the destinations to reach without the proxy. Clients prefer different
+    /// spellings of the variable, so each spelling gets the container's own items of both.
     fn add_no_proxy(&self, container: &Node, variables: &mut Variables) {
         let added = self.no_proxy();
         for [name, other] in [["NO_PROXY", "no_proxy"], ["no_proxy", "NO_PROXY"]] {
@@ -148,7 +148,7 @@ impl EgressOptions {
         }
     }
 
-    /// Adds the variables for trust in the CA of interception.
+    /// Adds the variables making clients trust the egress CA.
     fn add_trust(&self, container: &Node, folder: &str, variables: &mut Variables) {
         if self.is_for(&[Client::Go, Client::Python]) {
             variables.add(container, "SSL_CERT_DIR", |own| {
@@ -190,7 +190,7 @@ impl EgressOptions {
         own.fold(NO_PROXY.to_owned(), |all, item| all + "," + &item)
     }
 
-    /// Returns the containers' own proxy; this one connects through it.
+    /// Returns the proxy the containers use already, through which this one must connect.
     ///
     /// # Errors
     /// They have several, or one that cannot be used.
@@ -219,13 +219,13 @@ impl EgressOptions {
         Ok(found.map(str::to_owned))
     }
 
-    /// True for this proxy itself.
+    /// Returns true if a URL is that of this proxy itself.
     fn is_this(&self, url: &str) -> bool {
         let itself = |host: &str| url.trim_end_matches('/') == format!("http://{host}:{}", self.port);
         itself("127.0.0.1") || itself("localhost")
     }
 
-    /// Describes the first fault of the options.
+    /// Describes the first error in the options.
     #[must_use]
     pub fn fault(&self) -> Option<String> {
         let is_word =
@@ -252,7 +252,8 @@ impl EgressOptions {
 // === impl Variables ===
 
 impl Variables {
-    /// Sets a variable, unless the container has its own; then a note ends with `what`.
+    /// Sets a variable, unless the container has its own value; then a note ending with `what`
+    /// is added.
     fn keep(&mut self, container: &Node, name: &str, value: &str, what: &str) {
         match own(container, name) {
             Own::Text(text) if !text.is_empty() && text != value => {
@@ -263,7 +264,8 @@ impl Variables {
         }
     }
 
-    /// Sets a variable to a value made from the container's own. A value from elsewhere is left.
+    /// Sets a variable to a value computed from the container's own. A value from elsewhere is left
+    /// unchanged.
     fn add(&mut self, container: &Node, name: &str, value: impl Fn(Option<&str>) -> String) {
         let of = container.text_at(&["name"]).unwrap_or_default();
         match own(container, name) {
@@ -297,12 +299,12 @@ pub(super) fn own<'a>(container: &'a Node, name: &str) -> Own<'a> {
     }
 }
 
-/// Returns the items of a list with commas.
+/// Returns the items of a comma-separated list.
 fn items(list: &str) -> impl Iterator<Item = &str> + Clone {
     list.split(',').map(str::trim).filter(|item| !item.is_empty())
 }
 
-/// True for a valid `egress.via`.
+/// Returns true for a valid `egress.via`.
 fn is_proxy(url: &str) -> bool {
     let Ok(url) = url.parse::<http::Uri>() else { return false };
     matches!(url.scheme_str(), Some("http" | "https" | "socks5"))
@@ -313,7 +315,7 @@ fn is_proxy(url: &str) -> bool {
         && url.query().is_none()
 }
 
-/// Returns the real name of a service's host.
+/// Returns the real host name of a service.
 fn host(name: &str, region: &str) -> String {
     let first = service(name).host;
     match region {
@@ -323,13 +325,13 @@ fn host(name: &str, region: &str) -> String {
     }
 }
 
-/// The variables of the proxy; those for plain HTTP are the last two.
+/// The variables naming the proxy; those for plain HTTP are the last two.
 const PROXIES: [&str; 4] = ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"];
 const LEFT: &str = "it is left as it is";
 const OWN_ROOTS: &str = "it is left as it is, and must have the CA of ca.crt in the gate's folder; or take it out, and give its roots to egress.ca.extra_roots";
-/// The folders of roots in images; clients skip missing ones.
+/// The folders with CAs in images; clients skip missing ones.
 const SYSTEM_CERTS: &str = "/etc/ssl/certs:/etc/pki/tls/certs";
-/// The variables for a file of roots, with their kinds of clients.
+/// The variables naming a file of CAs, with their kinds of clients.
 const BUNDLES: [(&str, &[Client]); 8] = [
     ("AWS_CA_BUNDLE", &[Client::Python]),
     ("CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE", &[Client::Python]),
@@ -340,7 +342,7 @@ const BUNDLES: [(&str, &[Client]); 8] = [
     ("REQUESTS_CA_BUNDLE", &[Client::Python]),
     ("SSL_CERT_FILE", &[Client::DotNet]),
 ];
-/// The destinations without the proxy: this pod, the cluster, and the sources of credentials.
+/// Destinations to reach without the proxy: this pod, the cluster, and the sources of credentials.
 const NO_PROXY: &str = "$(KUBERNETES_SERVICE_HOST),localhost,127.0.0.1,::1,.svc,.cluster.local,kubernetes,\
                         kubernetes.default,169.254.169.254,169.254.170.2,169.254.170.23,fd00:ec2::254,fd00:ec2::23,\
                         fd20:ce::254,metadata.google.internal,168.63.129.16";

@@ -1,7 +1,7 @@
 //! Writes a tree as YAML: two spaces a level, lists not indented, as `kubectl` and `kustomize` do.
 //!
-//! Scalars keep their style if it can express the value. Otherwise they get double quotes, which can
-//! express any: a value with control characters, a block scalar inside a flow collection.
+//! Scalars keep their quoting style if it can express the value. Otherwise they get double quotes,
+//! which can express any: a value with control characters, a block scalar inside a flow collection.
 
 use granit_parser::ScalarStyle;
 
@@ -118,7 +118,8 @@ fn lines_can_say(text: &str) -> bool {
     !text.is_empty() && !text.chars().any(|c| c != '\n' && c != '\t' && (c.is_control() || is_break(c)))
 }
 
-/// True for line breaks of only some readers, and for the byte order mark.
+/// Returns true for characters that only some readers take for a line break, and for the byte order
+/// mark.
 fn is_break(c: char) -> bool {
     matches!(c, '\u{85}' | '\u{2028}' | '\u{2029}' | '\u{feff}')
 }

@@ -11,21 +11,21 @@ use serde_json::value::RawValue;
 
 use crate::yaml::{Node, Scalar};
 
-/// The form of a JSON document.
+/// How a JSON document was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Form {
-    /// The spaces of a level; `None` if everything is on one line.
+    /// The spaces of each level; `None` if everything is on one line.
     indent: Option<usize>,
     ends_line: bool,
 }
 
-/// A node to write.
+/// A node to be written as JSON.
 struct JsonNode<'a>(&'a Node);
 
 // === impl Form ===
 
 impl Form {
-    /// Returns the form of a document; `None` if it is not JSON.
+    /// Returns how a document was written; `None` if it is not JSON.
     pub(super) fn of(text: &str) -> Option<Self> {
         let bare = text.trim();
         if !bare.starts_with('{') || serde_json::from_str::<serde::de::IgnoredAny>(bare).is_err() {
@@ -35,7 +35,7 @@ impl Form {
         Some(Self { indent, ends_line: text.ends_with('\n') })
     }
 
-    /// Returns the same form with a line's end.
+    /// Returns the same form with a line break at the end.
     pub(super) fn with_line_end(self) -> Self {
         Self { ends_line: true, ..self }
     }
@@ -71,7 +71,7 @@ impl Serialize for JsonNode<'_> {
     }
 }
 
-/// Writes a scalar. Plain text is a number or a word of JSON, or else a string.
+/// Writes a scalar. Plain text becomes a number or a word of JSON if it is one, or else a string.
 fn scalar_value<S: Serializer>(scalar: &Scalar, serializer: S) -> Result<S::Ok, S::Error> {
     let text = &*scalar.text;
     if scalar.style != ScalarStyle::Plain {
@@ -84,7 +84,7 @@ fn scalar_value<S: Serializer>(scalar: &Scalar, serializer: S) -> Result<S::Ok, 
     }
 }
 
-/// Escapes characters forbidden in YAML. Only documents of JSON change.
+/// Escapes characters that JSON allows and YAML forbids. Only documents in JSON change.
 pub(super) fn for_yaml(text: &str) -> Cow<'_, str> {
     if !text.contains(is_json_only) || Form::of(text).is_none() {
         return Cow::Borrowed(text);
@@ -103,7 +103,7 @@ fn escaped(text: &str) -> String {
     text.chars().map(escaped).collect()
 }
 
-/// True for characters allowed in JSON's strings and not in YAML's.
+/// Returns true for characters allowed in JSON strings and not in YAML.
 fn is_json_only(c: char) -> bool {
     matches!(c, '\u{7f}'..='\u{9f}' | '\u{2028}' | '\u{2029}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}')
 }

@@ -5,12 +5,12 @@ use super::template;
 use super::workload::Workload;
 use crate::yaml::Node;
 
-/// True if an object is a `PodMonitor` that tidegate made.
+/// Returns true if an object is a `PodMonitor` that tidegate made.
 pub(super) fn is_ours(root: &Node) -> bool {
     root.text_at(&["kind"]) == Some("PodMonitor") && root.at(&["metadata", "annotations", ANNOTATION]).is_some()
 }
 
-/// Makes one for the pods of a template; `None` if they have no labels to find them by.
+/// Makes a `PodMonitor` for the pods of a workload; `None` if they have no labels to find them by.
 pub(super) fn of(found: &Workload<'_>) -> Option<Node> {
     // An empty key (`labels:`) means the same as a missing one.
     let labels =

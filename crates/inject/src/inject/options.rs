@@ -3,38 +3,38 @@
 use super::egress::EgressOptions;
 use super::parts::{ADMIN_PORT, FOLDER};
 
-/// The options of an injection.
+/// The options of adding the sidecar.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// The sidecar's image.
     pub image: String,
-    /// The way to point containers at the gate.
+    /// How containers are made to use the gate.
     pub mode: Mode,
-    /// The containers to point at the gate; all if empty.
+    /// The containers chosen to use the gate; all if empty.
     pub containers: Vec<String>,
-    /// A `ConfigMap` with a `tidegate.toml`, mounted into the sidecar.
+    /// The name of a `ConfigMap` with a `tidegate.toml`, to be mounted into the sidecar.
     pub config_map: Option<String>,
-    /// More variables of the sidecar: limits as `TIDEGATE__…`.
+    /// More environment variables for the sidecar, such as limits (`TIDEGATE__…`).
     pub variables: Vec<(String, String)>,
-    /// The port of the gate on the pod's loopback.
+    /// The gate's port on the pod's loopback.
     pub port: u16,
-    /// The port of the sidecar's metrics and status, on the pod's own address.
+    /// The port for the sidecar's metrics and status, on the pod's own address.
     pub admin_port: u16,
-    /// The forward proxy, if there is to be one.
+    /// The options of the forward proxy, if there is to be one.
     pub egress: Option<EgressOptions>,
-    /// Replaces a container's own values in the places of the gate's.
+    /// True to replace a container's own values that conflict with the gate's.
     pub replace: bool,
-    /// Adds a `PodMonitor` for a Prometheus operator beside each workload.
+    /// True to add a `PodMonitor`, for a Prometheus operator, beside each workload.
     pub pod_monitor: bool,
 }
 
-/// The ways to point a container at the gate.
+/// How a container is made to use the gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// `KUBECONFIG` names the file of the gate.
+    /// `KUBECONFIG` names the gate's kubeconfig file.
     Kubeconfig,
-    /// For clients with in-cluster configuration only: the variables of the API's service, and the
-    /// gate's folder in place of the service account's.
+    /// For clients that only know in-cluster configuration: the variables of the API's service, and
+    /// the gate's folder in place of the service account's.
     InCluster,
 }
 
@@ -51,7 +51,7 @@ impl Options {
         ports.iter().enumerate().find_map(same)
     }
 
-    /// True if TLS is opened, so that the sidecar keeps a CA.
+    /// Returns true if TLS is decrypted, so that the sidecar must keep a CA.
     pub(super) fn intercepts(&self) -> bool {
         self.egress.as_ref().is_some_and(|egress| egress.intercept)
     }
@@ -74,8 +74,9 @@ impl Default for Options {
     }
 }
 
-/// Returns the sidecar's variables: the address of the gate, and the limits of the options. They
-/// take precedence over the file, so that the gate agrees with the controller's address.
+/// Returns the sidecar's environment variables: the gate's address, and the limits given as
+/// options. They take precedence over the file, so that the gate listens where the controller
+/// calls.
 pub fn variables(options: &Options) -> impl Iterator<Item = (String, String)> {
     let gate = |key: &str| format!("TIDEGATE__GATES__KUBERNETES__{key}");
     let own = [

@@ -1,14 +1,14 @@
-//! The names and places of the parts to add to a pod.
+//! The names and paths of the parts added to a pod.
 
 use crate::yaml::Node;
 
-/// The admin port of the template.
+/// The admin port the template of the sidecar contains.
 pub(super) const ADMIN_PORT: u16 = 9464;
 /// The name of every added part.
 pub(super) const NAME: &str = "tidegate";
 pub(super) const CONFIG: &str = "tidegate-config";
 pub(super) const FOLDER: &str = "/run/tidegate";
-/// The volume of the sidecar alone.
+/// The volume only the sidecar mounts.
 pub(super) const KEYS: &str = "tidegate-keys";
 pub(super) const KEYS_FOLDER: &str = "/run/tidegate-keys";
 pub(super) const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -18,7 +18,7 @@ pub(super) fn containers(spec: &Node) -> impl Iterator<Item = &Node> {
     ["containers", "initContainers"].into_iter().flat_map(|list| spec.list_of(list))
 }
 
-/// True for a list's item of this name.
+/// Returns true for a list item of this name.
 pub(super) fn is_named(item: &Node, name: &str) -> bool {
     item.text_at(&["name"]) == Some(name)
 }

@@ -1,4 +1,4 @@
-//! The record of replaced values in an annotation of the pod, to restore the original.
+//! The record of replaced values in an annotation of the pod, to restore the original later.
 
 use std::collections::BTreeMap;
 
@@ -7,17 +7,17 @@ use serde::{Deserialize, Serialize};
 use super::emit;
 use crate::yaml::{self, Node};
 
-/// The annotation of an injected pod.
+/// The annotation containing the record.
 pub(super) const ANNOTATION: &str = "tidegate-injected";
 
-/// The changes of an injection, except for the parts with its name.
+/// The changes made by an injection, except for the parts added under tidegate's name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
-    /// The containers pointed at the gate.
+    /// The containers using the gate.
     pub(super) containers: Vec<String>,
-    /// The YAML of each place before; `None` if there was nothing.
+    /// For each changed place, the YAML before; `None` if there was nothing.
     was: BTreeMap<String, Option<String>>,
-    /// The new text of each variable, to see if it has changed since.
+    /// The new value of each variable, to see later whether it has been changed again.
     set: BTreeMap<String, String>,
 }
 
@@ -36,39 +36,40 @@ impl Record {
         Node::quoted(serde_json::to_string(self).unwrap_or_default())
     }
 
-    /// Records the old node of a place. The first record stays.
+    /// Records what was at a place before. The first record stays.
     pub(super) fn note(&mut self, place: String, was: Option<&Node>) {
         self.was.entry(place).or_insert_with(|| was.map(emit::document));
     }
 
-    /// Records the new text of a variable.
+    /// Records the new value of a variable.
     pub(super) fn note_set(&mut self, place: String, text: &str) {
         self.set.insert(place, text.to_owned());
     }
 
-    /// Returns the new text of a variable.
+    /// Returns the new value of a variable.
     pub(super) fn set_at(&self, place: &str) -> Option<&str> {
         self.set.get(place).map(String::as_str)
     }
 
-    /// Returns the places with this prefix, without it.
+    /// Returns the changed places with this prefix, without the prefix.
     pub(super) fn places<'a>(&'a self, begin: &'a str) -> impl Iterator<Item = &'a str> {
         self.was.keys().filter_map(move |place| place.strip_prefix(begin))
     }
 
-    /// Returns the old node of a place: `None` without a record, `Some(None)` if nothing was there.
+    /// Returns what was at a place before: `None` if that was not recorded, `Some(None)` if nothing
+    /// was there.
     pub(super) fn was(&self, place: &str) -> Option<Option<Node>> {
         let text = self.was.get(place)?;
         // An annotation edited by hand must not cause a failure: then nothing was there.
         Some(text.as_deref().and_then(|text| yaml::read(text, 0).ok().flatten()))
     }
 
-    /// Returns the list under `key`, made (and recorded) if it is missing.
+    /// Returns the list under `key`, which is made (and recorded) if it is missing.
     pub(super) fn open_list<'a>(&mut self, parent: &'a mut Node, key: &str, place: &str) -> Option<&'a mut Vec<Node>> {
         self.open(parent, key, place, Node::list([]))?.items_mut()
     }
 
-    /// Returns the map under `key`, made (and recorded) if it is missing.
+    /// Returns the map under `key`, which is made (and recorded) if it is missing.
     pub(super) fn open_map<'a>(&mut self, parent: &'a mut Node, key: &str) -> Option<&'a mut Node> {
         self.open(parent, key, key, Node::map([]))
     }
@@ -85,7 +86,7 @@ impl Record {
         parent.get_mut(key)
     }
 
-    /// Removes a list or map made by the injection, if it is empty again.
+    /// Removes a list or map the injection made, if it is empty again.
     pub(super) fn close(&self, parent: &mut Node, key: &str, place: &str) {
         match self.was(place).filter(|_| parent.get(key).is_some_and(Node::is_empty)) {
             None => {}

@@ -1,10 +1,10 @@
-//! The services of AWS, by their names in signatures.
+//! The services of AWS, by the names signatures use.
 
-/// A service, from a row of the table or by a guess.
+/// An AWS service, from a row of the table or by a guess.
 pub(super) struct AwsService {
-    /// The first part of its hosts.
+    /// The first part of the service's host names.
     pub(super) host: String,
-    /// Its names in variables such as `AWS_ENDPOINT_URL_EC2`.
+    /// The service's names in environment variables such as `AWS_ENDPOINT_URL_EC2`.
     pub(super) variables: Vec<String>,
     /// False if the service is not in the table: most have the same name everywhere.
     pub(super) is_known: bool,

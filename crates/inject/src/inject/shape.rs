@@ -1,8 +1,9 @@
-//! Checks the shape of a pod in the places of an edit. An edit of an unusual pod could not be undone.
+//! Checks that a pod has the usual structure where it is to be edited. Changes to an unusual pod
+//! could not be undone.
 
 use crate::yaml::Node;
 
-/// Describes the first unusual node.
+/// Describes the first node with an unusual structure.
 pub(super) fn fault(pod: &Node) -> Option<String> {
     let metadata = pod.get("metadata");
     let spec = pod.get("spec");

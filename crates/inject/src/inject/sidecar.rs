@@ -1,4 +1,4 @@
-//! The edit of a pod: adds the sidecar, and takes it out again.
+//! Edits a pod: adds the sidecar, and takes it out again.
 
 use super::egress::Variables;
 use super::options::{Mode, Options, variables};
@@ -8,20 +8,20 @@ use super::workload::{PACKAGE_RUNTIME, Workload};
 use super::{checks, shape, template};
 use crate::yaml::Node;
 
-/// The reason why a sidecar was not added.
+/// Why a sidecar was not added.
 #[derive(Debug)]
 pub(super) enum InjectError {
-    /// The pod has none of the named containers.
+    /// The pod has none of the containers named.
     NoneNamed(String),
     /// An injection would break the pod.
     Refused(Vec<String>),
 }
 
-/// Adds the sidecar, and returns the names of the containers pointed at it. On an error the pod may
-/// be half changed.
+/// Adds the sidecar, and returns the names of the containers using it now. On an error the pod
+/// may be half changed.
 ///
 /// # Errors
-/// The reasons why it was not added, each with a remedy.
+/// Why it was not added, each reason with a remedy.
 pub(super) fn add(
     found: &mut Workload<'_>,
     options: &Options,
@@ -106,8 +106,8 @@ pub(super) fn take_out(found: &mut Workload<'_>) -> bool {
     true
 }
 
-/// Adds the package container if it is missing: a runtime config has only the differences from
-/// Crossplane's own pod.
+/// Adds the container of a Crossplane package if it is missing: a runtime config contains only the
+/// differences from Crossplane's own pod.
 fn ensure_package_runtime(pod: &mut Node, record: &mut Record) {
     let Some(spec) = pod.get_mut("spec") else { return };
     let Some(list) = record.open_list(spec, "containers", "containers") else { return };
@@ -117,13 +117,13 @@ fn ensure_package_runtime(pod: &mut Node, record: &mut Record) {
     }
 }
 
-/// Returns the names of the containers to point at the gate.
+/// Returns the names of the containers chosen to use the gate.
 fn chosen(spec: &Node, wanted: &[String]) -> Vec<String> {
     let names = spec.list_of("containers").iter().filter_map(|container| container.text_at(&["name"]));
     names.filter(|name| wanted.is_empty() || wanted.iter().any(|wanted| wanted == name)).map(str::to_owned).collect()
 }
 
-/// Returns the error of a pod without a container to point at the gate.
+/// Returns the error for a pod that has no container to use the gate.
 fn none_to_point(spec: &Node, wanted: &[String]) -> InjectError {
     let names: Vec<_> = spec.list_of("containers").iter().filter_map(|each| each.text_at(&["name"])).collect();
     if names.is_empty() {
@@ -133,7 +133,7 @@ fn none_to_point(spec: &Node, wanted: &[String]) -> InjectError {
     InjectError::NoneNamed(format!("has no container for --container {wanted}; there is: {}", names.join(", ")))
 }
 
-/// Points a container at the gate.
+/// Makes a container use the gate.
 fn point(container: &mut Node, mode: Mode, port: u16, record: &mut Record) {
     let name = container.text_at(&["name"]).unwrap_or_default().to_owned();
     let (path, variables) = match mode {
@@ -160,7 +160,7 @@ fn point(container: &mut Node, mode: Mode, port: u16, record: &mut Record) {
     }
 }
 
-/// Points a container at the forward proxy.
+/// Makes a container use the forward proxy.
 fn proxy(container: &mut Node, variables: Variables, record: &mut Record, notes: &mut Vec<String>) {
     let name = container.text_at(&["name"]).unwrap_or_default().to_owned();
     notes.extend(variables.notes);
@@ -175,7 +175,7 @@ fn proxy(container: &mut Node, variables: Variables, record: &mut Record, notes:
     }
 }
 
-/// Sets a variable of the container `name`.
+/// Sets an environment variable of the container `name`.
 fn set_variable(env: &mut Vec<Node>, variable: &str, value: Node, name: &str, record: &mut Record) {
     let place = format!("{name}/env/{variable}");
     record.note_set(place.clone(), value.text().unwrap_or_default());
@@ -220,7 +220,8 @@ fn mark(pod: &mut Node, mut record: Record) {
     }
 }
 
-/// Returns the sidecar: a native one, so that it starts before the controller and ends after it.
+/// Returns the container of the sidecar. It is a native sidecar, so that it starts before the
+/// controller and ends after it.
 fn container(options: &Options, account: Option<Node>, runs_as_root: bool, via: Option<String>) -> Node {
     let mut container = template(include_str!("templates/sidecar.yaml"));
     container.set("image", Node::quoted(&*options.image));
@@ -276,5 +277,5 @@ fn containers_mut(spec: &mut Node) -> impl Iterator<Item = &mut Node> {
     spec.list_of_mut("containers").into_iter().flatten()
 }
 
-/// The folder of the mounted configuration.
+/// The mount point of the configuration.
 const CONFIG_FOLDER: &str = "/etc/tidegate";

@@ -1,24 +1,24 @@
-//! Finds the pods of a document: in every kind with pods, in Crossplane's `DeploymentRuntimeConfig`,
-//! and in lists of them.
+//! Finds the pods in a document: in every kind with pods, in Crossplane's
+//! `DeploymentRuntimeConfig`, and in lists of them.
 
 use super::record::Record;
 use crate::yaml::Node;
 
-/// A workload of a document.
+/// An object making pods, found in a document.
 pub(super) struct Workload<'a> {
     pub(super) name: String,
-    /// `Kind/name`.
+    /// The kind and name, `Kind/name`.
     pub(super) title: String,
     pub(super) namespace: Option<String>,
-    /// The parent of the pod's `metadata` and `spec`.
+    /// The node containing the pod's `metadata` and `spec`.
     pub(super) pod: &'a mut Node,
     /// True if Crossplane makes the pod itself. Then required fields and containers may be missing.
     pub(super) is_overlay: bool,
-    /// The index of the path's first step made for the edit.
+    /// The index of the first step on the path to the pod made for the edit.
     made: usize,
 }
 
-/// The container of a package; Crossplane merges it by name.
+/// The container of a Crossplane package; Crossplane merges it by name.
 pub(super) const PACKAGE_RUNTIME: &str = "package-runtime";
 
 /// Calls `show` with every workload in a document.
@@ -44,7 +44,8 @@ pub(super) fn each(root: &mut Node, show: &mut impl FnMut(&mut Workload<'_>)) {
     }
 }
 
-/// Returns the path from the object to the parent of the pod's `metadata` and `spec`.
+/// Returns the path from an object of this kind to the node containing the pod's `metadata` and
+/// `spec`.
 fn template_of(group: &str, kind: &str) -> Option<&'static [&'static str]> {
     match (group, kind) {
         ("", "Pod") => Some(&[]),
@@ -58,8 +59,8 @@ fn template_of(group: &str, kind: &str) -> Option<&'static [&'static str]> {
     }
 }
 
-/// Calls `show` with the pod of a runtime config. Missing steps of the path are made first.
-/// Afterwards, empty ones are removed again if this or an earlier injection made them.
+/// Calls `show` with the pod of a Crossplane runtime config. Missing steps of the path are made
+/// first. Afterwards, empty ones are removed again if this or an earlier injection made them.
 fn with_overlay(root: &mut Node, name: &str, show: &mut impl FnMut(&mut Workload<'_>)) {
     let mut made = OVERLAY.len();
     let mut node = &mut *root;
@@ -93,22 +94,22 @@ fn with_overlay(root: &mut Node, name: &str, show: &mut impl FnMut(&mut Workload
 
 /// The path to the pod's spec in a runtime config.
 const OVERLAY: [&str; 5] = ["spec", "deploymentTemplate", "spec", "template", "spec"];
-/// The number of steps to the parent of the pod's metadata and spec.
+/// The number of steps to the node containing the pod's metadata and spec.
 const TEMPLATE: usize = 4;
-/// The step with a selector in its schema.
+/// The step with a selector required by its schema.
 const TEMPLATE_SPEC: usize = 2;
 
 // === impl Workload ===
 
 impl Workload<'_> {
-    /// Records the steps of the path made for the edit.
+    /// Records which steps of the path were made for the edit.
     pub(super) fn note_made(&self, record: &mut Record) {
         for depth in self.made..OVERLAY.len() {
             record.note(format!("step {depth}"), None);
         }
     }
 
-    /// Restores the steps of the path from the record.
+    /// Reads from the record which steps of the path were made.
     pub(super) fn recall_made(&mut self, record: &Record) {
         self.made = (0..self.made).find(|depth| record.was(&format!("step {depth}")).is_some()).unwrap_or(self.made);
     }
