@@ -1,29 +1,32 @@
-//! The state of a call's key, as it concerns the call.
+//! The failure state of a call's key, and whether it makes the call wait.
 
 use super::{BucketId, KeyState, Reason};
 use crate::moment::Moment;
 
-/// The state of a call's key, and what would hold the call there.
+/// The failure state of a call's key, and whether it makes the call wait.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AtKey {
-    /// The state of the key, if it is failing.
+    /// The failures of the key; `None` if its last call did not fail.
     pub(crate) state: Option<KeyState>,
-    /// Set if another call of the failing key is the trial, or comes before this call.
+    /// Set if another call of the failing key is let through to test it (the trial), or waits ahead
+    /// of this call.
     pub(crate) tried: bool,
-    /// Set if another write of the key is past the stage, or comes before this call.
+    /// Set if another write of the same key is queued or in flight, or waits ahead of this call.
     pub(crate) busy: bool,
-    /// The end of the delay, or the moment of the reserved retry token if that is later.
+    /// The earliest moment the call may pass: the end of the backoff, or the moment of its reserved
+    /// retry token if that is later.
     pub(crate) earliest: Moment,
-    /// The reason for that moment.
+    /// The reason for waiting until `earliest`: the backoff or the retry token.
     pub(crate) later: Reason,
-    /// The retry bucket for the token reserved on arrival (`max_of`).
+    /// The retry bucket holding a token reserved for the call on arrival (`combine = "max_of"`).
     pub(crate) reserve: Option<BucketId>,
 }
 
 // === impl AtKey ===
 
 impl AtKey {
-    /// Makes the state of a failing key.
+    /// Makes the state of a failing key. `tried` and `busy` are as in the fields; `token_at` is
+    /// when a retry token is there.
     #[inline]
     pub(crate) fn failing(state: KeyState, tried: bool, busy: bool, token_at: Option<Moment>, now: Moment) -> Self {
         let ready_at = state.ready_at.max(now);
@@ -35,7 +38,8 @@ impl AtKey {
         }
     }
 
-    /// Makes the state of a healthy key, perhaps busy with another write.
+    /// Makes the state of a healthy key. `busy` is set if another write of it is in
+    /// progress.
     #[inline]
     pub(crate) fn healthy(busy: bool, now: Moment) -> Self {
         Self { state: None, tried: false, busy, earliest: now, later: Reason::OneAtATime, reserve: None }

@@ -1,4 +1,4 @@
-//! The facts about a call, the key of its queue, and its grant.
+//! A call as the limiter sees it, the key of its queue, and what it takes when it leaves.
 
 use std::time::Duration;
 
@@ -7,75 +7,78 @@ use crate::key::{Group, Key};
 use crate::moment::Moment;
 use crate::quota::CallQuota;
 
-/// The limiter's facts about a call.
+/// A call as the limiter sees it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CallFacts {
     pub(super) demand: Demand,
-    /// The number of its class that stays the same over a reload.
+    /// The number of the call's class. Unlike the class's index, it stays the same when the
+    /// configuration is reloaded.
     pub(super) serial: u32,
     pub(super) key: Option<Key>,
     pub(super) write: bool,
-    /// Set if it is never refused on arrival.
+    /// Set if the call may always wait, and is never refused on arrival.
     pub(super) patient: bool,
     pub(super) arrived: Moment,
-    /// Half of the client's own deadline: the gate uses up no more of it. `Moment::MAX` if there is
-    /// none.
+    /// Half of the client's own deadline, because the gate waits no longer than that. `Moment::MAX`
+    /// without a deadline.
     pub(super) half_time: Moment,
 }
 
-/// The key of a queue: calls with different keys may be stopped for different reasons.
+/// The key of a queue. Calls with equal keys need the same tokens, slots and connections, so one
+/// queue holds them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct QueueKey {
     pub(crate) class: ClassId,
     pub(crate) flow: u64,
     pub(crate) mode: Mode,
-    /// Zero unless its limits are split by credential.
+    /// The client's credential as a hash; zero if the class has no limit per credential.
     pub(crate) credential: u64,
     pub(crate) quota: CallQuota,
 }
 
-/// The facts behind a call's requirements, besides its class.
+/// The facts besides its class that decide what a call needs in order to leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Mode {
     pub(crate) group: Group,
     pub(crate) lasts: Lasts,
-    /// True for the trial of a failing key.
+    /// True for the one call testing a failing key.
     pub(crate) retry: bool,
 }
 
-/// The grant of a call: everything it takes along.
+/// What a call takes when it leaves: tokens, slots, room on a connection, and its key's permission.
 #[derive(Clone, Debug)]
 pub(crate) struct Grant {
-    /// `None` for exempt calls.
+    /// What the call took; `None` for exempt calls, which take nothing.
     pub(super) needs: Option<Requirements>,
-    /// The number of the take.
+    /// A number for the call's tokens, to refund exactly these.
     pub(super) number: u64,
-    /// The number of failures recorded when the call left.
+    /// How many failures the limiter had recorded when the call left. Its outcome is stale if its
+    /// key failed after that.
     pub(super) left: u64,
     pub(super) key_grant: KeyGrant,
-    /// The call's number in the order of its queue, in case it returns.
+    /// The call's number in the order of its queue, to return it to the same place.
     pub(super) sequence: u64,
     pub(super) waited: Option<(Reason, Duration)>,
 }
 
-/// The key stage's part of a grant.
+/// What a call takes at its key, before it queues.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct KeyGrant {
-    /// The number of its trial; 0 for calls of healthy keys.
+    /// The number of the trial, if this call is the one testing a failing key; otherwise 0.
     pub(super) trial: u32,
-    /// The retry token reserved on arrival (`max_of`).
+    /// The retry token reserved when the call arrived (`combine = "max_of"`).
     pub(super) reserved: Option<Reservation>,
-    /// Set if the call is the one write of its key, where writes go one at a time.
+    /// Set if writes of a key go one at a time, and this call is the one.
     pub(super) alone: bool,
 }
 
-/// A token reserved ahead of its time.
+/// A retry token reserved before it is there.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reservation {
     pub(super) bucket: BucketId,
-    /// The number of the take.
+    /// The number identifying the token, to refund it.
     pub(super) number: u64,
-    /// The moment the token is there.
+    /// The moment the bucket has the token.
     pub(super) at: Moment,
 }
 
@@ -90,7 +93,7 @@ impl CallFacts {
 // === impl Grant ===
 
 impl Grant {
-    /// Returns the buckets of the tokens taken.
+    /// Returns the buckets the call took tokens from.
     pub(super) fn buckets(&self) -> impl Iterator<Item = BucketId> {
         self.needs.iter().flat_map(|needs| needs.charges.iter().map(|charge| charge.bucket))
     }
@@ -99,7 +102,7 @@ impl Grant {
 // === impl KeyGrant ===
 
 impl KeyGrant {
-    /// Makes a grant of only a reserved token.
+    /// Makes a grant holding only a reserved retry token.
     pub(super) fn of(reserved: Option<Reservation>) -> Self {
         Self { reserved, ..Self::default() }
     }

@@ -1,6 +1,6 @@
-//! Dropped requests: the retry time of calls refused because too many wait already.
+//! The retry time of calls refused because too many wait already.
 //!
-//! The time to the end of the queues is not known, so this is kube-apiserver's tracker of dropped
+//! How long the queues will take is not known, so this copies kube-apiserver's tracker of dropped
 //! requests: 1 to 32 s, longer while more are dropped (docs/internals/semantics.md, "Its 429s and
 //! 5xx").
 
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::moment::Moment;
 
-/// The numbers of requests dropped in the last seconds.
+/// The number of requests dropped in each of the last seconds.
 #[derive(Debug)]
 pub(crate) struct DroppedRequests {
     retry_after: u64,
@@ -43,7 +43,7 @@ impl DroppedRequests {
         now + Duration::from_secs(self.retry_after)
     }
 
-    /// Adjusts the time on the first drop of a new second: doubles it while many requests are
+    /// Adjusts the retry time on the first drop of a new second: doubles it while many requests are
     /// dropped, and takes a second off when hardly any are.
     fn adjust(&mut self) {
         let window = self.history.iter().filter(|(at, _)| self.second - at <= self.retry_after);
@@ -60,7 +60,7 @@ impl DroppedRequests {
     }
 }
 
-/// The longest time, in seconds.
+/// The longest retry time, in seconds.
 const LONGEST: u64 = 32;
 
 #[cfg(test)]

@@ -1,21 +1,22 @@
-//! Indexes of waiting calls, queues and queue groups, each of a type of its own, and their arenas.
+//! Indexes of waiting calls, of queues and of groups of queues, and the arenas that they index. A
+//! type each, so that none is used for another.
 
 use std::marker::PhantomData;
 use std::num::NonZeroU32;
 
 use slab::Slab;
 
-/// A place in an arena. It is stored one higher, so that an `Option` of it takes no more room.
+/// A position in an arena. It is stored plus one, so that an `Option` of it takes no more memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Index<Kind>(NonZeroU32, PhantomData<Kind>);
 
-/// The kind of a [`WaiterIndex`].
+/// Tells a [`WaiterIndex`] from other indexes, by its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum OfWaiter {}
-/// The kind of a [`QueueIndex`].
+/// Tells a [`QueueIndex`] from other indexes, by its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum OfQueue {}
-/// The kind of a [`GroupIndex`].
+/// Tells a [`GroupIndex`] from other indexes, by its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum OfGroup {}
 
@@ -26,7 +27,7 @@ pub(crate) type QueueIndex = Index<OfQueue>;
 /// The index of a queue group.
 pub(crate) type GroupIndex = Index<OfGroup>;
 
-/// A slab for indexes of its own kind.
+/// A slab that is only indexed by indexes of its own `Kind`.
 #[derive(Debug)]
 pub(crate) struct Arena<Kind, T> {
     slab: Slab<T>,
@@ -78,7 +79,7 @@ impl<Kind, T> Arena<Kind, T> {
         self.slab.len()
     }
 
-    /// Returns an upper bound of all places.
+    /// Returns an upper bound of the number of entries, empty ones included.
     pub(super) fn capacity(&self) -> usize {
         self.slab.capacity()
     }

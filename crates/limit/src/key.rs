@@ -1,4 +1,5 @@
-//! Keys for remembering failures, and the groups of connections.
+//! Keys (objects and operations with remembered failures), and the groups of upstream
+//! connections.
 
 use std::time::Duration;
 
@@ -6,7 +7,7 @@ words! {
     /// A group of upstream connections. Each has connections of its own, so that a flood in one
     /// group never takes the streams of another.
     pub enum Group {
-        /// Leases and every other exempt call.
+        /// Leases, and every other call of an exempt class.
         Exempt = "leases",
         /// Short calls.
         Short = "short",
@@ -18,38 +19,40 @@ words! {
     }
 }
 
-/// A key: failures are remembered for it. It is an object, a collection or a path, and a part of
-/// that.
+/// A key for remembering failures: an object, a collection or a path, and an operation
+/// on it.
 ///
-/// The parts are hashes with a secret of the process, so that a lookup allocates nothing and no
-/// client can aim for a collision. With 100,000 failing keys, one lookup in 10^14 errs. The readable
-/// name is made when a key starts to fail.
+/// The fields are hashes with a secret of the process, so that a lookup allocates nothing and no
+/// client can aim for a collision. With 100,000 failing keys, one lookup in 10^14 errs. The
+/// readable name is made when a key starts to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
-    /// The object: group, resource, namespace and name; or the path. Equal to `collection` if the
-    /// collection itself is read.
+    /// Hash of the object: group, resource, namespace and name; or of the path. Equal to
+    /// `collection` if the collection itself is read.
     pub object: u64,
-    /// The object's collection: group, resource and namespace; or the path.
+    /// Hash of the object's collection: group, resource and namespace; or of the path.
     pub collection: u64,
-    /// Verb class and subresource, from [`facet`].
+    /// Hash of the operation: kind of verb (read, write, delete) and subresource. Made by
+    /// [`facet`].
     pub facet: u64,
 }
 
-/// Returns the facet for the hash of a part of an object.
+/// Makes the `facet` of a key from the hash of the kind of verb and the subresource.
 ///
 /// A DELETE has a facet of its own, so that a failing write does not keep its object from being
-/// deleted. It differs in one bit from the facet of the other writes: where one write goes at a
-/// time, a DELETE is one of them.
+/// deleted. It differs in one bit from the facet of the other writes, so that both can be counted
+/// together where writes go one at a time.
 pub const fn facet(hash: u64, deletes: bool) -> u64 {
     if deletes { hash | DELETES } else { hash & !DELETES }
 }
 
-/// Returns the facet of all writes, DELETE included.
+/// Returns the hash of a write of any kind to an object, so that a DELETE has the same as other
+/// writes.
 pub const fn written_facet(facet: u64) -> u64 {
     facet & !DELETES
 }
 
-/// The bit of a DELETE.
+/// A bit in the hash of a key's operation (`facet`), different for a DELETE and other writes.
 const DELETES: u64 = 1;
 
 // === impl Key ===
@@ -60,7 +63,8 @@ impl Key {
         self.object == self.collection
     }
 
-    /// Returns the limit on the delay after a failure of this key, whatever the strategy.
+    /// Returns the upper limit of the delay after a failure of this key, whatever the backoff
+    /// strategy says.
     pub const fn longest_delay(&self) -> Duration {
         if self.is_collection_read() { COLLECTION_READ_MAX } else { Duration::MAX }
     }

@@ -1,7 +1,7 @@
-//! The key stage: decides what each key allows of its calls, before they queue.
+//! The key stage: what each call passes before it queues. It holds calls of failing keys.
 //!
-//! At most one trial of a failing key is past this stage (P3). Where writes go one at a time, one
-//! write is past it, whether the key fails or not.
+//! Of a failing key at most one call, its trial, is past this stage (P3). Where writes go one at a
+//! time, one write of each key is past it, whether the key fails or not.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -16,25 +16,27 @@ use crate::moment::Moment;
 use crate::outcome::{Answer, Outcome, Removal};
 use crate::sketch::Sketch;
 
-/// The failing keys, and the writes past the stage.
+/// The failing keys, and the keys with a write in progress.
 #[derive(Debug)]
 pub(crate) struct KeyStage {
     table: Table,
-    /// Keys (as [`KeyId::written`]) with a write past the stage, where only one may be.
+    /// The keys with a write queued or in flight, where writes go one at a time. DELETE counts as
+    /// the same key ([`KeyId::written`]).
     writes: HashSet<KeyId, Spread>,
-    /// The latest calls of each object, where a class enforces a rate per object.
+    /// How often each object was called lately, for classes with a rate per object (`per_key`).
     objects: Sketch,
 }
 
-/// An answer to a call, for its key.
+/// An upstream answer to a call, and what is needed to apply it to the call's key.
 #[derive(Clone, Copy, derive_more::Debug)]
 pub(crate) struct KeyAnswer<'a> {
     pub(crate) key: Key,
     pub(crate) class: ClassId,
-    /// The number of failures recorded when the call left.
+    /// How many failures the limiter had recorded when the call left. The answer is stale if its
+    /// key failed after that.
     pub(crate) left: u64,
     pub(crate) answer: Answer,
-    /// Returns the key's name, if it starts to fail.
+    /// Makes the key's readable name. It is called only if the key starts to fail.
     #[debug(skip)]
     pub(crate) name: &'a dyn Fn() -> String,
 }
@@ -62,17 +64,19 @@ impl KeyStage {
         self.keys().view(call.key.as_ref()?, now)
     }
 
-    /// Returns true if no trial and no single write is past the stage.
+    /// Returns true if no trial of a failing key and no write that must be alone is queued or in
+    /// flight.
     pub(crate) fn is_at_rest(&self) -> bool {
         self.writes.is_empty() && self.table.trials_out() == 0
     }
 
-    /// Returns the number of keys with a write past the stage.
+    /// Returns the number of keys with a write queued or in flight, where writes go one at a time.
     pub(crate) fn writes(&self) -> usize {
         self.writes.len()
     }
 
-    /// Returns the state of an arriving call's key.
+    /// Returns what the key of an arriving call says about it: whether, why and until when it must
+    /// wait.
     pub(crate) fn at_key(
         &self,
         call: &CallFacts,
@@ -95,10 +99,11 @@ impl KeyStage {
         AtKey { reserve, ..AtKey::failing(view.state, tried, busy, token_at, now) }
     }
 
-    /// Step 5, `per_key`: refuses a call if its object was called more often than its class allows.
+    /// Refuses a call if its object was called more often than its class allows (`per_key`, step 5
+    /// of the order of refusals).
     ///
-    /// A call that passes has taken its object's token. A call of a failing key takes none, because
-    /// its backoff is slower; nor does a call whose object is known only from its body.
+    /// A call that passes has taken a token of its object. A call of a failing key takes none,
+    /// because its backoff is slower; nor does a call whose object is known only from its body.
     #[inline(never)]
     pub(crate) fn per_key(&mut self, arrival: &Arrival<'_>, rules: &Rules, now: Moment) -> Result<(), Cause> {
         let class = rules.policy().classes.get(usize::from(arrival.class.0));
@@ -110,17 +115,19 @@ impl KeyStage {
         taken.map_err(|retry_at| Cause::new(Reason::PerKey, retry_at))
     }
 
-    /// Returns the moment at which an object has all its tokens again, if it is counted.
+    /// Returns when an object has its full burst again; `None` if it has it now or
+    /// is not counted.
     pub(crate) fn object_full_at(&self, object: u64) -> Option<Moment> {
         self.objects.full_at(object)
     }
 
-    /// Takes back what happened to an object since [`Self::object_full_at`] was read.
+    /// Undoes the counting of calls of an object since [`Self::object_full_at`] was read. Used
+    /// after a preview.
     pub(crate) fn restore_object(&mut self, object: u64, full_at: Option<Moment>) {
         self.objects.restore(object, full_at);
     }
 
-    /// Carries the counts of objects over to the new paces of their classes.
+    /// Converts the calls counted for each object to the new rates per object, after a reload.
     pub(crate) fn carry_paces_over(&mut self, rules: &Rules, policy: &Policy, origins: &Origins, now: Moment) {
         for (id, class) in (0..).map(ClassId).zip(&policy.classes) {
             let origin = origins.get(id).copied().flatten();
@@ -135,13 +142,13 @@ impl KeyStage {
         }
     }
 
-    /// Returns true if a call is a write and another write of its key is past the stage.
+    /// Returns true if a call is a write and must wait until another write of its key is over.
     pub(crate) fn waits_for_write(&self, call: &CallFacts, rules: &Rules) -> bool {
         rules.goes_alone(call) && call.key_id().is_some_and(|key| self.writes.contains(&key.written()))
     }
 
-    /// Records a call as the one write of its key. Returns false if writes need not go one at a
-    /// time.
+    /// Records a call as the only write of its key. Returns false if its class lets writes go at
+    /// the same time.
     pub(crate) fn begin_write(&mut self, call: &CallFacts, rules: &Rules) -> bool {
         let key = call.key_id().filter(|_| rules.goes_alone(call));
         key.is_some_and(|key| {
@@ -151,13 +158,14 @@ impl KeyStage {
         })
     }
 
-    /// Begins the trial of a call's key and returns its number; 0 if the key is not failing.
+    /// Makes a call the trial of its failing key and returns the trial's number; 0 if the key is
+    /// not failing.
     pub(crate) fn begin_trial(&mut self, call: &CallFacts) -> u32 {
         call.key_id().map_or(0, |key| self.table.begin_trial(key))
     }
 
-    /// Grants a call the trial of its key, the place of the one write, and a reserved retry
-    /// token.
+    /// Lets a call pass its key: as the trial if the key fails, and as the only write where writes
+    /// go one at a time, with its reserved retry token.
     #[inline]
     pub(crate) fn begin_grant(
         &mut self,
@@ -186,7 +194,8 @@ impl KeyStage {
         KeyGrant { trial, reserved: reserve(at_key.reserve, resources, now), alone: self.begin_write(call, rules) }
     }
 
-    /// Takes a key grant back. Keys with calls to release become dirty.
+    /// Takes back what [`Self::begin_grant`] gave. Keys that may let another call pass now are
+    /// marked for review in `work`.
     pub(crate) fn end_grant(
         &mut self,
         key: Option<KeyId>,
@@ -210,8 +219,8 @@ impl KeyStage {
         }
     }
 
-    /// Applies an answer to its key. Returns true if the key's calls past the stage
-    /// must come back.
+    /// Applies an answer to its key. Returns true if the key now fails, so that its calls already
+    /// in queues must return to the key stage.
     pub(crate) fn learn(&mut self, of: &KeyAnswer<'_>, rules: &Rules, work: &mut Work, now: Moment) -> bool {
         let KeyAnswer { key, class, left, answer, name } = *of;
         let id = KeyId::from(&key);
@@ -239,10 +248,12 @@ impl KeyStage {
         self.table.record(&failure, name, now, &mut work.dirty_keys)
     }
 
-    /// Records the refusal of a call for want of a retry token.
+    /// Prolongs the memory of a key, as one of its calls was refused because there was no retry
+    /// token.
     ///
-    /// Its key cannot fail again, so the time to forget it starts anew. Otherwise objects that are
-    /// tried rarely would count as healthy again, and no retry bucket would hold them.
+    /// Its key cannot fail again without a call, so the time to forget it starts anew. Otherwise
+    /// objects that are tried rarely would count as healthy again, and no retry bucket would hold
+    /// them.
     #[inline(never)]
     pub(crate) fn pass_over(&mut self, call: &CallFacts, rules: &Rules, resources: &mut Resources, now: Moment) {
         let Some((key, view)) = call.key_id().zip(self.view(call, now)) else { return };
@@ -252,13 +263,14 @@ impl KeyStage {
         }
     }
 
-    /// Forgets a few expired or surplus keys. They become dirty.
+    /// Forgets a few expired keys, and keys beyond `max_keys`. They are marked for
+    /// review in `work`.
     pub(crate) fn expire(&mut self, work: &mut Work, now: Moment) {
         self.table.expire(now, &mut work.dirty_keys);
     }
 
-    /// Forgets the next few failing keys, if they are meant. They become dirty. Returns how many
-    /// there were, and moves `place` on; to `None` at the end.
+    /// Forgets those of the next few failing keys that `is_meant` accepts, and marks them
+    /// for review. Returns how many it forgot. `place` is where to go on; `None` at the end.
     pub(crate) fn forget_some(
         &mut self,
         place: &mut Option<Position>,
@@ -276,7 +288,7 @@ impl KeyStage {
         meant.len()
     }
 
-    /// Returns the keys recovered or forgotten since the last call.
+    /// Returns the keys that have recovered or were forgotten since the last call.
     pub(crate) fn take_ended(&mut self) -> Vec<KeyEnd> {
         self.table.take_ended()
     }
@@ -285,13 +297,14 @@ impl KeyStage {
         self.table.set_max_keys(max_keys);
     }
 
-    /// Adds a failing key from before a restart.
+    /// Adds a failing key from before a restart. `named` is a time until which the upstream wants
+    /// no call of it.
     pub(crate) fn restore(&mut self, key: Key, state: KeyState, named: Moment, forget_at: Moment) {
         self.table.restore(key, state, named, forget_at);
     }
 }
 
-/// Returns the moment from which a held call may have a retry token: the token reserved for it, or
+/// Returns when a held call may have a retry token: the token reserved for it, or
 /// one that is not kept for another key.
 pub(crate) fn token_at(
     call: &CallFacts,
@@ -304,8 +317,8 @@ pub(crate) fn token_at(
     reserved.map(|reserved| reserved.at).or_else(|| last_token_kept_until(call, key, rules, resources, now))
 }
 
-/// Returns the moment until which the last token of the retry bucket is kept for another key, which
-/// was tried less often and not for longer.
+/// Returns until when the last token of the retry bucket is kept for another key tried
+/// less often and not for longer.
 ///
 /// Without it the order in which a controller tries its objects would decide: if the same objects
 /// come at each token, only they are tried, and the backoff of the others outlasts the outage.

@@ -1,5 +1,4 @@
-//! The failing keys: their delays, the moments they may be tried, and the moments they are
-//! forgotten.
+//! The failing keys: their backoff, when each may be tried again, and when each is forgotten.
 
 mod backoff;
 mod failing;

@@ -1,4 +1,4 @@
-//! The limiter, and the operations of its driver.
+//! The limiter, and the operations its driver (the proxy, or a simulation) calls.
 //!
 //! Every operation first applies what time alone has brought about since the last one, then does
 //! its own work, then admits every call that may leave. What happens to waiting calls comes out as
@@ -27,7 +27,7 @@ use crate::{
     Refusal, Resources, Rules, Slot, StoreFailure, SweepNews, Ticket, Verdict, Work, resources,
 };
 
-/// A limiter: lets each call leave now, wait, or be refused.
+/// A rate limiter: lets each call leave now, makes it wait, or refuses it.
 ///
 /// The crate's documentation has an example, and the duties of a driver.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub struct Limiter {
     now: Moment,
 }
 
-/// The parts of a limiter. What one operation does reaches the others as effects in `work`.
+/// The parts of a limiter. Each part reports what the others must do through `work`.
 #[derive(Debug)]
 struct Parts {
     rules: Rules,
@@ -57,15 +57,15 @@ impl Limiter {
         Self { parts: Parts::new(policy, seed, now), now }
     }
 
-    /// Shares the bound on waiting bytes with every limiter of the same `sum`.
+    /// Counts waiting bytes in `sum`, so that all limiters with the same `sum` share one bound.
     #[must_use]
     pub fn sharing_bytes(mut self, sum: Arc<AtomicUsize>) -> Self {
         self.parts.queues.share_bytes(sum);
         self
     }
 
-    /// Sends its requests to stores together with other origins, through the same `questions`.
-    /// `origin` is its own number, the same in every process.
+    /// Sends requests to the stores of shared buckets together with other limiters, through the
+    /// same `questions`. `origin` is this limiter's number, the same in every process.
     #[must_use]
     pub fn of_origin(mut self, origin: u64, questions: Questions) -> Self {
         let sharing = &mut self.parts.resources.buckets.sharing;
@@ -84,23 +84,24 @@ impl Limiter {
         self.parts.queues.waiting()
     }
 
-    /// Returns true if no call waits or is in flight, and no trial is out.
+    /// Returns true if no call waits or is in flight, and no failing key is being tried.
     pub fn is_at_rest(&self) -> bool {
         let Parts { stage, queues, resources, .. } = &self.parts;
         queues.is_empty() && stage.is_at_rest() && resources.gate_slots.used == 0
     }
 
-    /// Returns true if work is left for this moment. [`Limiter::advance`] does a part of it.
+    /// Returns true if some work due now was put off. [`Limiter::advance`] does a part of it.
     pub fn is_behind(&self) -> bool {
         self.parts.work.behind
     }
 
-    /// Returns the later of `now` and the latest time so far.
+    /// Returns the later of `now` and the latest time seen so far.
     fn latest(&self, now: Moment) -> Moment {
         self.now.max(now)
     }
 
-    /// Applies the effects of time alone. Returns the time to go on with: it never goes back.
+    /// Applies what time alone changes, such as ended waits. Returns the time to use for the
+    /// operation, which never goes back.
     #[inline]
     fn catch_up(&mut self, now: Moment) -> Moment {
         self.now = self.now.max(now);
@@ -111,7 +112,8 @@ impl Limiter {
         self.now
     }
 
-    /// Runs an operation between the effects of time and the turns of waiting calls.
+    /// Runs an operation: first applies what time alone has changed, and afterwards lets waiting
+    /// calls go.
     #[inline]
     fn operate<T>(&mut self, now: Moment, operation: impl FnOnce(&mut Parts, Moment) -> T) -> T {
         let now = self.catch_up(now);
@@ -120,7 +122,8 @@ impl Limiter {
         result
     }
 
-    /// Gives turns to waiting calls, and ends waits. It does no harm to advance too often.
+    /// Lets waiting calls go when their turn comes, and ends overlong waits. Calling it too
+    /// often does no harm.
     pub fn advance(&mut self, now: Moment) {
         let now = self.catch_up(now);
         if self.is_behind() {
@@ -128,8 +131,8 @@ impl Limiter {
         }
     }
 
-    /// Returns the moment to `advance` if nothing else happens; `None` if time alone changes
-    /// nothing. It may be another after every operation.
+    /// Returns the moment to call `advance` if nothing else happens; `None` if time alone changes
+    /// nothing. Ask again after every operation.
     pub fn next_wakeup(&self) -> Option<Moment> {
         if self.is_behind() {
             return Some(self.now);
@@ -141,19 +144,19 @@ impl Limiter {
         if tended < next.unwrap_or(Moment::MAX) { Some(tended) } else { next }
     }
 
-    /// Returns a waiting call with a verdict to [`claim`](Self::claim). Drain this after every
+    /// Returns a waiting call with a result to [`claim`](Self::claim). Drain this after every
     /// operation.
     pub fn next_event(&mut self) -> Option<Ticket> {
         self.parts.queues.next_event(&mut self.parts.work)
     }
 
-    /// Returns the keys recovered or forgotten since the last call, for the logs. Of many, a few
-    /// dozen are reported. It allocates nothing if there are none.
+    /// Returns the keys that have recovered or were forgotten since the last call, for the logs. Of
+    /// very many, only a few dozen are returned. It allocates nothing if there are none.
     pub fn take_ended(&mut self) -> Vec<KeyEnd> {
         self.parts.stage.take_ended()
     }
 
-    /// Decides about an arriving call.
+    /// Decides about an arriving call: it leaves now, waits, or is refused.
     pub fn arrive(&mut self, arrival: &Arrival<'_>, now: Moment) -> Verdict {
         let now = self.catch_up(now);
         self.parts.arrive(arrival, now)
@@ -165,7 +168,7 @@ impl Limiter {
         self.parts.admit_unmetered(arrival, now)
     }
 
-    /// Takes the verdict of a waiting call.
+    /// Takes the result of a call's wait.
     pub fn claim(&mut self, ticket: Ticket, now: Moment) -> Claim {
         let now = self.catch_up(now);
         if self.parts.resources.pauses.any(now) && self.parts.queues.find(ticket).is_some() {
@@ -187,10 +190,10 @@ impl Limiter {
         });
     }
 
-    /// Counts `bytes` more of a waiting call's body.
+    /// Counts `bytes` more of a waiting call's body against the bound on waiting bytes.
     ///
     /// # Errors
-    /// A refusal with reason `BytesFull`, if that is too much. The call has left then.
+    /// A refusal with reason `BytesFull`, if that is too much. The call has left the limiter then.
     pub fn hold_bytes(&mut self, ticket: Ticket, bytes: usize, now: Moment) -> Result<(), Refusal> {
         let now = self.catch_up(now);
         let waiter = self.parts.queues.find(ticket).filter(|waiter| waiter.is_waiting());
@@ -202,13 +205,14 @@ impl Limiter {
         Ok(())
     }
 
-    /// Gives a permit back: the call will not be sent.
+    /// Gives a permit back, with its tokens and slots: the call will not be sent.
     pub fn retract(&mut self, permit: Permit, now: Moment) {
         self.operate(now, |parts, _| parts.retract(permit));
     }
 
     /// Lets a call wait again because it found no connection: at the head of its queue, or for its
-    /// key if that has failed meanwhile. Everything that it took goes back, except for the room.
+    /// key if that has failed meanwhile. Everything that it took is given back, except for the room
+    /// on a connection.
     pub fn requeue(&mut self, permit: Permit, now: Moment) -> Ticket {
         self.operate(now, |parts, now| {
             let receipt = parts.take_back(permit);
@@ -218,7 +222,7 @@ impl Limiter {
         })
     }
 
-    /// Records the outcome of a call. `key` replaces the receipt's key, for a name that is known
+    /// Records the outcome of a call. `key` replaces the receipt's key, for a name known
     /// only from the body. `name` returns the key's readable name, and is called if the key starts
     /// to fail.
     #[expect(clippy::needless_pass_by_value, reason = "a receipt is settled once: it is used up")]
@@ -234,14 +238,14 @@ impl Limiter {
     }
 
     /// Gives back the token of the gate's bucket, because the upstream did not count the call. The
-    /// call's outcome is still owed.
+    /// call's outcome must still be reported with `finish`.
     pub fn refund(&mut self, of: &Receipt, now: Moment) {
         if let Some(needs) = &of.grant().needs {
             self.operate(now, |parts, now| parts.resources.give_back_uncounted(needs, of.grant().number, now));
         }
     }
 
-    /// Gives a slot back at the end of a body.
+    /// Gives the slots of a call back at the end of its response body.
     #[expect(clippy::needless_pass_by_value, reason = "a slot can be given back once: it is used up")]
     pub fn release(&mut self, slot: Slot, now: Moment) {
         self.operate(now, |parts, _| parts.give_back_slot(&slot));
@@ -249,20 +253,21 @@ impl Limiter {
 
     // --- connections
 
-    /// Changes the room for calls on the connections of `group`. It starts at zero. Exempt calls
-    /// need none.
+    /// Changes how many calls the connections of `group` can take now (the room). It starts at
+    /// zero. Exempt calls need none.
     pub fn add_room(&mut self, group: Group, change: i64, now: Moment) {
         self.operate(now, |parts, _| parts.resources.add_room(group, change));
     }
 
-    /// Returns the number of calls of `group` that wait only for room. Zero is exact; a higher number
-    /// is an estimate, never too high for one class alone.
+    /// Returns the number of calls of `group` that wait only for room on a connection. Zero is
+    /// exact; a higher number is an estimate, never too high for one class alone.
     pub fn wants_room(&self, group: Group) -> usize {
         let Parts { queues, resources, .. } = &self.parts;
         if resources.room(group) > 0 { 0 } else { queues.scheduler().would_go(group, resources, self.now) }
     }
 
-    /// Ends the wait of every call of `group` with `Claim::Unconnected`, because a dial failed.
+    /// Ends the wait of every call of `group` with `Claim::Unconnected`, because no connection
+    /// could be made.
     pub fn fail_group(&mut self, group: Group, now: Moment) {
         let now = self.catch_up(now);
         self.parts.begin_sweep(SweepNews::Unconnected(group));
@@ -278,7 +283,8 @@ impl Limiter {
         self.parts.take_asks(now)
     }
 
-    /// Returns the last requests of a stopping gate. Their answers change nothing any more.
+    /// Returns the last requests of a stopping gate to the stores of its shared buckets. Their
+    /// answers need not be applied.
     pub fn take_farewells(&mut self, now: Moment) -> Vec<Ask> {
         let now = self.latest(now);
         self.parts.resources.buckets.farewells(now)
@@ -326,8 +332,8 @@ impl Limiter {
     /// Applies new limits. Buckets keep their levels, and waiting calls their places.
     ///
     /// Classes are the same if their names are; the calls of a removed class continue in `default`.
-    /// A bucket that is new or split in another way starts with one token, so there is no free
-    /// burst.
+    /// A bucket that is new, or now split otherwise (per credential, say), starts with one token,
+    /// so there is no free burst.
     pub fn reconfigure(&mut self, policy: Policy, now: Moment) {
         let now = self.catch_up(now);
         if self.parts.reconfigure(policy, now) {
@@ -335,7 +341,7 @@ impl Limiter {
         }
     }
 
-    /// Ends every pause now. With `everywhere` it also ends at the gates that share buckets with this
+    /// Ends every pause now. With `everywhere` it also ends at the gates sharing buckets with this
     /// one. Returns how many there were.
     pub fn lift_pauses(&mut self, everywhere: bool, now: Moment) -> usize {
         let now = self.catch_up(now);

@@ -13,7 +13,7 @@ use std::time::Duration;
 pub struct Moment(u64);
 
 impl Moment {
-    /// The start.
+    /// The start of the process, or of the simulation.
     pub const ZERO: Self = Self(0);
     /// Later than everything: "never".
     pub const MAX: Self = Self(u64::MAX);

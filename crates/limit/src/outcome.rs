@@ -1,4 +1,4 @@
-//! The meaning of a response for its key, and its pause.
+//! What a response means for later calls: for its key, and for the pauses it asks for.
 //!
 //! A refusal or a wait by the limiter itself never comes here: it is neither success nor failure
 //! (P4).
@@ -10,46 +10,48 @@ use crate::quota::ResourceId;
 /// The meaning of a response for its key (docs/internals/design.md, "Outcomes").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The caller left after less than 1 s upstream, or nothing was learned.
+    /// Changes nothing: the client left less than 1 s after the call was sent, or the response says
+    /// nothing.
     Abandoned,
-    /// Counts against the key.
+    /// Counts as a failure of the key, which starts or lengthens its backoff.
     Failure,
-    /// Neither counts nor forgets.
+    /// Changes nothing: neither counts against the key nor forgets its failures.
     Neutral,
-    /// Forgets the key.
+    /// Forgets the failures of the key.
     Success,
     /// Counts as a failure, and no call of the key leaves before `after` has passed.
     Throttled {
-        /// The upstream's own Retry-After.
+        /// The time from the upstream's Retry-After header.
         after: Duration,
     },
 }
 
-/// An outcome, and its effects beyond the key.
+/// The outcome of a call, and what its response means beyond the call's key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// The meaning for the key.
+    /// The meaning of the response for the call's key.
     pub outcome: Outcome,
-    /// The status; `None` if the call was sent and then lost.
+    /// The response's HTTP status; `None` if the call was sent and no response came.
     pub status: Option<u16>,
-    /// The failures to forget, beyond the outcome.
+    /// The failures to forget because the response shows that an object was removed.
     pub gone: Removal,
     /// True if the upstream turned the call away because it has too much to do (not for an error of
     /// its own or a PodDisruptionBudget). An adaptive bucket slows down for it.
     pub throttled: bool,
-    /// The pause of calls beyond the key.
+    /// A pause of other calls too, if the response asks for one.
     pub pause: Option<Pause>,
 }
 
-/// The failures to forget because an answer shows a removal. Times from the upstream stay in any
-/// case.
+/// The failures to forget because a response shows that an object was removed. Times that the
+/// upstream named stay in any case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Removal {
-    /// None. A read without a result says nothing about the write of a missing object.
+    /// No failures: a read without a result says nothing about the write of a missing object.
     Nothing,
-    /// Those of its own key: the write found nothing to write to.
+    /// The failures of the call's own key: it tried to change an object that is not there.
     Key,
-    /// Those of every key of the object: a DELETE has removed it, or found nothing to remove.
+    /// The failures of every key of the object: a DELETE has removed it, or found nothing to
+    /// remove.
     Object,
 }
 
@@ -79,14 +81,14 @@ pub enum Charged {
 /// The length of a pause, or of the wait of a single call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PauseLength {
-    /// The upstream named it.
+    /// The length the upstream named.
     Known(Duration),
     /// The upstream named none: `first`, then twice as long each time it happens again before a
     /// success of the quota, up to `most`.
     Growing {
-        /// The first length.
+        /// The length of the first pause.
         first: Duration,
-        /// The longest.
+        /// The longest length.
         most: Duration,
     },
 }
@@ -94,7 +96,7 @@ pub enum PauseLength {
 // === impl Outcome ===
 
 impl Outcome {
-    /// True if it counts against the key.
+    /// Returns true if the outcome counts as a failure of the key.
     pub const fn counts(self) -> bool {
         matches!(self, Self::Failure | Self::Throttled { .. })
     }
@@ -103,13 +105,12 @@ impl Outcome {
 // === impl Answer ===
 
 impl Answer {
-    /// Creates an answer for the key of its call only.
+    /// Creates an answer with an effect on the key of its call only.
     pub const fn new(outcome: Outcome, status: Option<u16>) -> Self {
         Self { outcome, status, gone: Removal::Nothing, throttled: false, pause: None }
     }
 
-    /// Returns the same for a call of no single object: the end of an object says nothing about its
-    /// key.
+    /// Returns the same answer without `gone`, for a call naming no single object.
     pub const fn of_no_object(self) -> Self {
         Self { gone: Removal::Nothing, ..self }
     }
@@ -118,14 +119,14 @@ impl Answer {
 // === impl PauseLength ===
 
 impl PauseLength {
-    /// Returns the length at the first time.
+    /// Returns the length of the first pause.
     pub fn first(self) -> Duration {
         match self {
             Self::Known(first) | Self::Growing { first, .. } => first,
         }
     }
 
-    /// Returns it with every length at most `cap`.
+    /// Returns the same with every length at most `cap`.
     pub fn capped(self, cap: Duration) -> Self {
         match self {
             Self::Known(length) => Self::Known(length.min(cap)),

@@ -1,5 +1,5 @@
-//! Proofs of admission. Only the limiter makes these values: to send a call without admission does
-//! not compile.
+//! Proofs that the limiter let a call go. Only the limiter makes these values, so that code that
+//! sends a call without admission does not compile.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::moment::Moment;
 use crate::outcome::Answer;
 use crate::quota::ResourceId;
 
-/// The admission of a call, until it is sent or retracted.
+/// The proof that a call may leave, until it is sent or given back.
 #[derive(Debug)]
 #[must_use = "a permit holds tokens and a slot: admit a request with it, or retract it"]
 pub struct Permit {
@@ -17,8 +17,8 @@ pub struct Permit {
     pub(super) slot: Slot,
 }
 
-/// A receipt for an admitted call. It is owed exactly one outcome, at the response head. Boxed,
-/// because it would be copied many times on the way to the upstream.
+/// A receipt for a sent call. It must be settled with exactly one outcome, at the response head.
+/// Boxed, because it would be copied many times on the way to the upstream.
 #[derive(Debug)]
 #[must_use = "a receipt is owed an outcome"]
 pub struct Receipt(Box<AdmittedCall>);
@@ -29,20 +29,21 @@ struct AdmittedCall {
     grant: Grant,
 }
 
-/// The slots of a call in flight, given back at the end of the body.
+/// The slots a call in flight occupies, to be given back at the end of its response body.
 #[derive(Debug)]
 #[must_use = "a slot is given back with Limiter::release"]
 pub struct Slot {
     group: Group,
-    /// Its share of the gate's slots and of the class's.
+    /// The slots in use: one of the gate's and one of the class's.
     pub(super) shares: [SlotShare; 2],
-    /// The lasting number of its class.
+    /// The number of the call's class. Unlike `class`, it stays the same when the configuration is
+    /// reloaded.
     pub(super) serial: u32,
-    /// The class as it was when the call left.
+    /// The index of the class when the call left.
     pub(super) class: ClassId,
 }
 
-/// An admitted request: the upstream accepts nothing else.
+/// A request with its admission. Only such a request can be sent to the upstream.
 #[derive(Debug)]
 pub struct Admitted<T>(T);
 
@@ -55,7 +56,8 @@ impl Permit {
         Self { receipt: Receipt(Box::new(AdmittedCall { call, grant })), slot }
     }
 
-    /// Binds the permit to its request.
+    /// Uses the permit up for its request. Returns the request, ready to be sent, with what must be
+    /// settled and released later.
     pub fn admit<T>(self, request: T) -> (Admitted<T>, Receipt, Slot) {
         (Admitted(request), self.receipt, self.slot)
     }
@@ -65,12 +67,13 @@ impl Permit {
         self.receipt.call().demand.class
     }
 
-    /// True if no limit was asked. Such a call does not even wait for room on a connection.
+    /// Returns true if no limit applied to the call. Such a call does not even wait for room on a
+    /// connection.
     pub fn is_exempt(&self) -> bool {
         self.receipt.grant().needs.is_none()
     }
 
-    /// Returns the time the call waited and the main reason for it, if it waited at all.
+    /// Returns how long the call waited and the main reason for it; `None` if it did not wait.
     pub fn waited(&self) -> Option<(Reason, Duration)> {
         self.receipt.waited()
     }
@@ -84,7 +87,7 @@ impl Receipt {
         self.call().key
     }
 
-    /// Returns the time the call waited and the main reason for it, if it waited at all.
+    /// Returns how long the call waited and the main reason for it; `None` if it did not wait.
     pub fn waited(&self) -> Option<(Reason, Duration)> {
         self.grant().waited
     }
@@ -107,7 +110,7 @@ impl Receipt {
         if is_awaited || keys.learns_from(self.call().key.as_ref(), answer) { Err(self) } else { Ok(()) }
     }
 
-    /// Returns the time of the grant, when the call took its tokens and everything else it needed.
+    /// Returns the moment the call took its tokens and everything else it needed.
     pub fn granted(&self) -> Moment {
         self.call().arrived + self.grant().waited.map_or(Duration::ZERO, |(_, waited)| waited)
     }

@@ -1,6 +1,6 @@
 //! The limits of a gate, as checked numbers.
 //!
-//! `config` checks a file and builds one of these. Nothing here needs checking again, so
+//! The crate `config` checks a file and builds one of these. Nothing here needs checking again, so
 //! `Limiter::reconfigure` cannot fail.
 
 use std::iter;
@@ -23,25 +23,25 @@ pub struct ClassId(pub u16);
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PerClass<T>(Vec<T>);
 
-/// The old class of each class of a new policy.
+/// For each class of a new policy, the same class in the old one, if there was one.
 pub(crate) type Origins = PerClass<Option<ClassId>>;
 
 /// All limits of one gate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
-    /// The manager-level bucket: charged for every call that is not exempt.
+    /// The bucket of the whole gate: every call that is not exempt takes a token of it.
     pub bucket: Option<BucketPolicy>,
-    /// The bucket charged only for calls of failing keys.
+    /// The bucket only retries take a token of: the calls testing failing keys.
     pub retry_bucket: Option<BucketPolicy>,
     /// The limits on waiting calls.
     pub queue: QueuePolicy,
-    /// The slots of the gate.
+    /// The limit on calls in flight at the gate.
     pub in_flight: Option<InFlight>,
-    /// The most keys remembered; past it the key with least left to wait is dropped.
+    /// The most failing keys remembered. Past it the key with the least left to wait is dropped.
     pub max_keys: usize,
     /// True if at most one write of a key may be past the key stage, failing or not.
     pub one_at_a_time: bool,
-    /// True if a retry is refused after as long as failed calls take, at most its `hold`. A
+    /// True if a retry is refused only after as long as failed calls take, at most its `hold`. A
     /// controller's queue, which doubles a delay at each failure, then tries its objects when it
     /// would without the gate.
     pub slow_refusals: bool,
@@ -49,43 +49,46 @@ pub struct Policy {
     pub classes: Vec<ClassPolicy>,
     /// The shared buckets, by [`SharedId`].
     pub shared: Vec<Arc<SharedPolicy>>,
-    /// The bound on tokens back for calls the upstream did not count; `None` for none.
+    /// The limit on tokens given back for calls the upstream did not count; `None` for no
+    /// limit.
     pub uncounted: Option<BucketPolicy>,
 }
 
-/// The limits of a class, on top of the gate's: none by default, and no failure is remembered.
+/// The limits of a class, on top of the gate's. By default there are none, and no failure is
+/// remembered.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClassPolicy {
-    /// Its name in config, metrics and messages.
+    /// The class's name in config, metrics and messages.
     pub name: Arc<str>,
-    /// Its rank.
+    /// The rank of the class.
     pub lane: Lane,
-    /// Its own bucket, on top of the gate's.
+    /// The class's own bucket, on top of the gate's.
     pub bucket: Option<BucketPolicy>,
-    /// An outer class. Its bucket is charged too. Never a cycle.
+    /// The class this one lies within. Its bucket is charged too. Classes never form a cycle.
     pub within: Option<ClassId>,
-    /// True if the gate's bucket is not charged.
+    /// True if calls of the class take no token of the gate's bucket.
     pub own_bucket_only: bool,
-    /// The wait of calls of failing keys.
+    /// How long calls of failing keys wait.
     pub backoff: Backoff,
-    /// Its own slots, on top of the gate's.
+    /// The class's own limit on calls in flight, on top of the gate's.
     pub in_flight: Option<InFlight>,
-    /// True if opening a long-running call costs tokens.
+    /// True if opening a watch or another long-running call costs tokens.
     pub meter_long_running: bool,
-    /// The cost of a call.
+    /// The bounds of the cost of a call in tokens.
     pub cost: Cost,
-    /// The pace of calls of one object.
+    /// The allowed rates of calls to one object.
     pub per_key: Option<PerKey>,
     /// For the driver: true if its calls pass at once, and its limits only count.
     pub shadow: bool,
 }
 
-/// The cost of a class's calls, in tokens of each bucket with `counts_costs`: at least one.
+/// The bounds of the cost of a class's calls, in tokens of each bucket with `counts_costs`: at
+/// least one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cost {
-    /// The cost of the cheapest call.
+    /// The tokens a call costs at least.
     pub least: u16,
-    /// The cost of the dearest call, and the bound for all.
+    /// The tokens a call costs at most.
     pub most: u16,
 }
 
@@ -93,14 +96,14 @@ words! {
     /// The rank of a class.
     #[derive(Default)]
     pub enum Lane {
-        /// Never waits and never spends (P7).
+        /// The calls never wait and use no tokens (P7).
         Exempt = "exempt",
-        /// Before `Normal`.
+        /// The calls leave before those of `Normal`.
         High = "high",
-        /// The rest.
+        /// The rank of classes without another one.
         #[default]
         Normal = "normal",
-        /// After `Normal`.
+        /// The calls leave after those of `Normal`.
         Low = "low",
     }
 }
@@ -110,48 +113,50 @@ words! {
 pub struct BucketPolicy {
     /// Tokens per second; finite, above zero, at most 10^9.
     pub rate: f64,
-    /// The most tokens it holds.
+    /// The most tokens the bucket holds.
     pub burst: NonZeroU32,
-    /// The unit of its split.
+    /// Whether there is one bucket for all calls, or one per credential or another part.
     pub per: Per,
-    /// True if it starts empty: no free burst after a restart.
+    /// True if the bucket starts empty, so that a restart gives no free burst.
     pub starts_empty: bool,
-    /// The bounds of its rate, if it adapts to throttling.
+    /// The bounds of the rate, if it slows down when the upstream throttles.
     pub adapt: Option<Adapt>,
-    /// The most tokens of one call; at least one and at most the burst. Every call waits until as
-    /// many are there, whatever it costs itself, so that no call is passed because it is dear.
+    /// The most tokens one call may cost; at least one and at most the burst. Every call waits
+    /// until so many are there, whatever it costs itself, so that cheap calls do not pass an
+    /// expensive one.
     pub largest_cost: NonZeroU16,
-    /// False if it takes one token from each call, whatever the call costs elsewhere.
+    /// False if the bucket takes one token from each call, even if the call costs more elsewhere.
     pub counts_costs: bool,
-    /// True if it opens while its calls succeed: a success gives its token back and more, so that
-    /// `rate` is the rate of failing calls. For the retry bucket.
+    /// True if the retry bucket lets more through while its calls succeed: a success gives its
+    /// token back and more, so that `rate` limits the failing calls alone.
     pub opens: bool,
-    /// Set if other gates share it.
+    /// The bucket shared with other gates this one is a part of, if it is shared.
     pub shared: Option<SharedId>,
 }
 
-/// The bounds of an adaptive rate.
+/// The bounds of an adaptive rate, slowed down when the upstream throttles.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Adapt {
-    /// The least tokens per second; finite, above zero, at most the bucket's rate.
+    /// The lowest rate, in tokens per second; finite, above zero, at most the bucket's rate.
     pub floor: f64,
 }
 
-/// Slots: a limit on calls in flight.
+/// A limit on calls in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InFlight {
     /// The most calls in flight.
     pub max: NonZeroU32,
-    /// The unit of their split.
+    /// Whether there is one limit for all calls, or one per credential or another part.
     pub per: Per,
 }
 
-/// The wait of calls of failing keys.
+/// How long calls of failing keys wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Backoff {
     /// The delay after the n-th consecutive failure.
     pub strategy: Strategy,
-    /// The longest time the gate itself holds such a call before it refuses it.
+    /// The longest time the gate itself holds such a call. Past it the call is refused, so that its
+    /// client can do something else.
     pub hold: Duration,
     /// The time until a key is forgotten, after its last failure or its last refusal for want of a
     /// retry token.
@@ -161,7 +166,7 @@ pub struct Backoff {
 /// The delay after the n-th consecutive failure.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Strategy {
-    /// Failures are not remembered.
+    /// No delay: failures are not remembered.
     #[default]
     Off,
     /// `min(base * 2^(n-1), max)`, plus up to `jitter` of it at random (client-go
@@ -179,9 +184,9 @@ pub enum Strategy {
     FastSlow {
         /// The delay after the first failures.
         fast: Duration,
-        /// The delay from then on.
+        /// The delay after all later failures.
         slow: Duration,
-        /// The number of fast failures.
+        /// The number of failures with the `fast` delay.
         fast_attempts: u32,
     },
 }
@@ -191,16 +196,16 @@ pub enum Strategy {
 pub struct QueuePolicy {
     /// The longest wait of a call of a healthy key.
     pub max_wait: Duration,
-    /// The most waiting calls.
+    /// The most calls that may wait at a time.
     pub max_waiting: usize,
-    /// The most bytes of bodies and of large heads held while their calls wait.
+    /// The most bytes of waiting calls, counting bodies and large heads.
     pub max_waiting_bytes: usize,
-    /// The combination of backoff and the retry bucket.
+    /// How the backoff of a key and its wait for a retry token combine.
     pub combine: Combine,
 }
 
 words! {
-    /// The combination of backoff and the retry bucket.
+    /// How the backoff of a key and its wait for a retry token combine.
     #[derive(Default)]
     pub enum Combine {
         /// The backoff comes first, then a token: the retry bucket's bound always holds.
@@ -215,7 +220,7 @@ words! {
 // === impl Policy ===
 
 impl Default for Policy {
-    /// One class, `default`; nothing is limited, and no call waits.
+    /// Returns a policy with one class, `default`, and no limits; no call waits.
     fn default() -> Self {
         Self {
             bucket: None,
@@ -233,7 +238,7 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// True if a class refuses calls above the pace of their object.
+    /// Returns true if some class refuses calls of an object called too often.
     pub(crate) fn enforces_per_key(&self) -> bool {
         self.classes.iter().any(|class| class.per_key.is_some_and(|per_key| per_key.enforce))
     }
@@ -245,7 +250,7 @@ impl Policy {
         &self.classes[usize::from(id.0)]
     }
 
-    /// Returns a class and its outer ones.
+    /// Returns a class, then the class it lies within, and so on.
     pub fn outward<'p>(&'p self, class: &'p ClassPolicy) -> impl Iterator<Item = &'p ClassPolicy> {
         let outer = class.within.into_iter().flat_map(|outer| self.within(outer));
         iter::once(class).chain(outer.map(|id| self.class(id)))
@@ -256,13 +261,14 @@ impl Policy {
         PerClass(self.classes.iter().map(make).collect())
     }
 
-    /// Returns the class for calls without an existing one: `default`, or the last.
+    /// Returns the class for calls of a class that does not exist: `default`, or the last.
     pub(super) fn default_class(&self) -> ClassId {
         let named = self.classes.iter().position(|class| &*class.name == "default" && class.lane != Lane::Exempt);
         ClassId::at(named.unwrap_or_else(|| self.classes.len().saturating_sub(1)))
     }
 
-    /// Returns a class and its outer ones. There is no cycle; the bound would end one.
+    /// Returns a class, then the class it lies within, and so on. There is no cycle; the loop is
+    /// bounded all the same.
     #[inline]
     pub(crate) fn within(&self, class: ClassId) -> impl Iterator<Item = ClassId> {
         let outer = |id: &ClassId| self.classes.get(usize::from(id.0))?.within;
@@ -286,7 +292,7 @@ impl Policy {
 // === impl Cost ===
 
 impl Cost {
-    /// Returns the same cost for every call.
+    /// Returns bounds giving every call the same cost.
     pub const fn fixed(tokens: u16) -> Self {
         Self { least: tokens, most: tokens }
     }
@@ -306,7 +312,7 @@ impl Default for Cost {
 // === impl BucketPolicy ===
 
 impl BucketPolicy {
-    /// Makes one bucket for the gate, full at the start and with a steady rate.
+    /// Makes one bucket for all calls of the gate, full at the start and with a steady rate.
     pub const fn new(rate: f64, burst: NonZeroU32) -> Self {
         Self {
             rate,
@@ -325,7 +331,7 @@ impl BucketPolicy {
 // === impl InFlight ===
 
 impl InFlight {
-    /// One set of slots for the gate.
+    /// Makes one limit for all calls of the gate.
     pub const fn new(max: NonZeroU32) -> Self {
         Self { max, per: Per::Gate }
     }
@@ -363,7 +369,7 @@ impl<T> PerClass<T> {
         self.0.get_mut(usize::from(class.0))
     }
 
-    /// Returns the first class with such a value.
+    /// Returns the first class with a value that `is_meant` accepts.
     pub(super) fn find(&self, is_meant: impl FnMut(&T) -> bool) -> Option<ClassId> {
         self.0.iter().position(is_meant).map(ClassId::at)
     }
@@ -382,8 +388,8 @@ impl<T> PerClass<T> {
 }
 
 impl<T: Default> PerClass<T> {
-    /// Moves each value to the new place of its class, and gives new classes the default. Returns
-    /// the values of removed classes.
+    /// Moves each value to the new index of its class, after a reload; new classes get the default.
+    /// Returns the values of removed classes.
     pub(super) fn carry_over(&mut self, origins: &Origins) -> Vec<T> {
         let mut old: Vec<_> = std::mem::take(&mut self.0).into_iter().map(Some).collect();
         let mut kept = |origin: &Option<ClassId>| old.get_mut(usize::from(origin.as_ref()?.0))?.take();

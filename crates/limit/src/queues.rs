@@ -1,5 +1,5 @@
-//! The queues and the calls that wait in them or for their keys, and a reload's move from the old
-//! queues to the new.
+//! The queues, the calls waiting in them or for their keys, and the move of waiting calls to new
+//! queues after a reload.
 
 mod estimate;
 mod group;
@@ -47,36 +47,37 @@ pub(crate) struct Queues {
     by_key: HashMap<KeyId, KeyCalls, Spread>,
     count: usize,
     bytes: WaitingBytes,
-    /// The sequence of the last call to enter a queue.
+    /// The number of the last call to enter a queue.
     sequence: u64,
-    /// A reload whose calls are on their way to their new queues.
+    /// The calls still to be moved to their new queues after a reload.
     moving: Option<Box<Move>>,
 }
 
 /// The waiting calls of one key.
 #[derive(Debug, Default)]
 struct KeyCalls {
-    /// The held calls, in order.
+    /// The calls waiting for the key, in order.
     held: List,
-    /// The calls past the key: in a queue, or granted and not claimed.
+    /// The calls not held for the key: they wait in a queue, or have an unclaimed permit.
     passed: List,
 }
 
-/// The place of a call: its queue, its requirements there, and what stops it.
+/// The queue of a call, what the call needs to leave it, and what stops it.
 #[derive(Debug)]
 pub(crate) struct QueuePlace {
     pub(crate) id: QueueKey,
     pub(crate) needs: Requirements,
-    /// `None` if nothing is known to stop it, or the queue knows already.
+    /// The obstacle that stops the call; `None` if nothing is known to, or its queue is stopped
+    /// already.
     pub(crate) stopped: Option<Reason>,
 }
 
-/// The grants taken back from a call.
+/// What a call had taken when it was removed from where it waited.
 #[derive(Debug)]
 pub(crate) struct Withdrawal {
     pub(crate) key: Option<KeyId>,
     pub(crate) key_grant: KeyGrant,
-    /// Its grant, if its turn had come.
+    /// What the call took to leave, if its turn had come.
     pub(crate) grant: Option<Box<Grant>>,
 }
 
@@ -92,33 +93,34 @@ impl Queues {
         &self.scheduler
     }
 
-    /// Returns true if no call waits and nothing is left of any wait.
+    /// Returns true if no call waits and nothing remains of earlier waits.
     pub(crate) fn is_empty(&self) -> bool {
         let waits =
             self.count > 0 || self.waiters.store.len() > 0 || !self.by_key.is_empty() || !self.timers.is_empty();
         !waits && self.scheduler.is_empty() && self.moving.is_none()
     }
 
-    /// Returns true if neither a queue nor a timer has anything to do, now or later.
+    /// Returns true if no queue and no timer has anything to do, now or later.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
         self.scheduler.waiting == 0 && self.timers.is_empty()
     }
 
-    /// Shares the bound on waiting bytes with every limiter of the same `sum`.
+    /// Counts waiting bytes in `sum`, so that all limiters with the same `sum` share one bound.
     pub(crate) fn share_bytes(&mut self, sum: Arc<AtomicUsize>) {
         self.bytes = WaitingBytes::sharing(sum);
     }
 
-    /// Adds a call to its key's held calls: at the end, or before all others. The key becomes dirty.
+    /// Makes a call wait for its key: after the others, or before them if `first`. The key is
+    /// marked for review in `work`.
     pub(crate) fn hold(&mut self, index: WaiterIndex, first: bool, rules: &Rules, work: &mut Work) {
         let key = self.join_key(index, KeyList::Held, first);
         self.set_timer(index, rules);
         work.dirty_keys.extend(key);
     }
 
-    /// Puts a call in its queue: at the end, or where it was before. `name` returns the name of its
-    /// flow, if the queue is new.
+    /// Puts a call in its queue: at the end, or where it was before. `name` returns the name of the
+    /// call's flow, and is called only for a new queue.
     pub(crate) fn join(
         &mut self,
         index: WaiterIndex,
@@ -134,7 +136,7 @@ impl Queues {
         self.set_timer(index, rules);
     }
 
-    /// Puts a recalled call back where it was in its queue.
+    /// Puts a call back where it was in its queue, after [`Self::recall`].
     pub(crate) fn rejoin(
         &mut self,
         index: WaiterIndex,
@@ -166,8 +168,8 @@ impl Queues {
         self.scheduler.join(queue, index, &mut self.waiters);
     }
 
-    /// Takes a call from its key's held calls, as the trial or the one write. Returns the name of
-    /// its flow.
+    /// Ends a call's wait for its key. `trial` and `alone` say whether it tests a failing key and
+    /// is the key's only write. Returns the name of its flow.
     pub(crate) fn pass_key(&mut self, index: WaiterIndex, trial: u32, alone: bool) -> Option<Box<str>> {
         self.leave_key(index);
         if let Some(waiter) = self.waiters.get_mut(index) {
@@ -177,12 +179,12 @@ impl Queues {
         self.waiters.take_flow_name(index)
     }
 
-    /// Takes the reserved token of a waiting call, as it is not needed any more.
+    /// Takes the reserved retry token from a waiting call that no longer needs it.
     pub(crate) fn take_reservation(&mut self, index: WaiterIndex) -> KeyGrant {
         KeyGrant::of(self.waiters.get_mut(index).and_then(|waiter| waiter.key_grant.reserved.take()))
     }
 
-    /// Sets a call's timer to the end of its present wait, for its key or in a queue.
+    /// Sets a call's timer to the end of its present wait, be it for its key or in a queue.
     pub(crate) fn set_timer(&mut self, index: WaiterIndex, rules: &Rules) {
         let Some(waiter) = self.get(index) else { return };
         let for_key = match waiter.state {
@@ -199,26 +201,27 @@ impl Queues {
         self.timers.set_waiter(at, index);
     }
 
-    /// Returns the buckets with a limit of `hold` on the wait for their tokens. `None` if it is no
-    /// queue of retries, or retries are not metered.
+    /// Returns the buckets with tokens that a retry awaits for at most `hold`. `None` if the queue has
+    /// no retries, or retries take no token.
     pub(crate) fn retry_tokens(&self, queue: QueueIndex, rules: &Rules) -> Option<impl Iterator<Item = BucketId>> {
         rules.policy().retry_bucket?;
         let queue_group = self.scheduler.group_of(queue).filter(|queue_group| queue_group.mode.retry)?;
         Some(queue_group.needs.charges.of_retry())
     }
 
-    /// Returns true if a queue's calls are retries with an open bucket.
+    /// Returns true if a queue holds retries, and their bucket lets more through because retries
+    /// succeed.
     pub(crate) fn is_open(&self, queue: QueueIndex, resources: &Resources) -> bool {
         let group = self.scheduler.group_of(queue);
         group.is_some_and(|queue_group| resources.retries_are_open(&queue_group.needs.charges))
     }
 
-    /// Extends the `hold` of a retry a little.
+    /// Lets a retry wait a little longer than its `hold`, before it is checked again.
     pub(crate) fn extend_hold(&mut self, index: WaiterIndex, rules: &Rules, now: Moment) {
         self.set_hold_end(index, now + STILL_OPEN, rules);
     }
 
-    /// Sets the moment at which a call's `hold` ends.
+    /// Sets when a call has been held for its key as long as `hold` allows.
     pub(crate) fn set_hold_end(&mut self, index: WaiterIndex, at: Moment, rules: &Rules) {
         if let Some(waiter) = self.waiters.get_mut(index) {
             waiter.hold_ends = at;
@@ -226,29 +229,30 @@ impl Queues {
         }
     }
 
-    /// Checks a queue group again, because what stopped it may be over.
+    /// Checks again whether calls of a queue group may leave, because what stopped it may be over.
     pub(crate) fn unpark(&mut self, queue_group: GroupIndex) {
         self.scheduler.unpark(queue_group);
     }
 
-    /// Checks every queue group again before the next turn.
+    /// Checks every queue group again before the next call leaves.
     pub(crate) fn unpark_all(&mut self) {
         self.scheduler.recheck_parked = true;
     }
 
-    /// Returns what is due at this moment. A timer that was due is gone then.
+    /// Returns the next work due now. If it is a timer, the timer is removed.
     pub(crate) fn next_due(&mut self, resources: &Resources, now: Moment) -> Option<DueWork> {
         self.scheduler.next(resources, now).or_else(|| self.pop_timer(now))
     }
 
-    /// Takes the first call out of a queue, for a turn of this cost.
+    /// Takes the first call out of its queue to let it leave, and counts `cost` for the fairness
+    /// between queues.
     pub(crate) fn take_head(&mut self, queue: QueueIndex, index: WaiterIndex, cost: u16, resources: &mut Resources) {
         self.scheduler.had_turn(queue, cost);
         self.scheduler.part(queue, index, &mut self.waiters, resources);
         self.count_out(index);
     }
 
-    /// Keeps the flow name of a queued call beyond its queue.
+    /// Copies the flow name from a call's queue into the call, because the queue may go away first.
     pub(crate) fn keep_queue_name(&mut self, index: WaiterIndex) {
         if let Some(WaiterState::Queued(queue)) = self.get(index).map(|waiter| &waiter.state) {
             let name = self.scheduler.queue(*queue).and_then(|queue| queue.name.clone());
@@ -256,12 +260,12 @@ impl Queues {
         }
     }
 
-    /// Takes the key grant of a waiting call.
+    /// Takes from a waiting call what its key had granted it.
     pub(crate) fn take_key_grant(&mut self, index: WaiterIndex) -> KeyGrant {
         self.waiters.get_mut(index).map(|waiter| std::mem::take(&mut waiter.key_grant)).unwrap_or_default()
     }
 
-    /// Ends a call's wait with a verdict to claim.
+    /// Ends a call's wait with a result, which its owner is to claim.
     pub(crate) fn conclude(&mut self, index: WaiterIndex, state: WaiterState, work: &mut Work) {
         if let Some(waiter) = self.waiters.get_mut(index) {
             waiter.state = state;
@@ -269,13 +273,13 @@ impl Queues {
         }
     }
 
-    /// Returns the next waiting call with a verdict to claim.
+    /// Returns the next waiting call with a result to claim.
     pub(crate) fn next_event(&self, work: &mut Work) -> Option<Ticket> {
         let is_news = |ticket: &Ticket| self.find(*ticket).is_some_and(|waiter| !waiter.is_waiting());
         std::iter::from_fn(|| work.events.pop_front()).find(is_news)
     }
 
-    /// Takes the verdict of a waiting call.
+    /// Takes the result of a call's wait.
     pub(crate) fn take_verdict(&mut self, ticket: Ticket) -> Claim {
         match self.find(ticket).map(Waiter::is_waiting) {
             None => return Claim::Unconnected,
@@ -290,7 +294,7 @@ impl Queues {
         }
     }
 
-    /// Takes a call out of where it waits. Its record stays, without a verdict.
+    /// Removes a call from where it waits. Its record stays, without a result.
     pub(crate) fn withdraw(&mut self, index: WaiterIndex, resources: &mut Resources) -> Option<Withdrawal> {
         let withdrawn = self.recall(index, resources)?;
         self.count_out(index);
@@ -301,7 +305,8 @@ impl Queues {
         Some(withdrawn)
     }
 
-    /// Takes a call out of its queue, or its unclaimed turn back. It waits then, and for nothing yet.
+    /// Removes a call from its queue, or takes back a turn that it has not claimed. The call then
+    /// waits, but nowhere yet.
     pub(crate) fn recall(&mut self, index: WaiterIndex, resources: &mut Resources) -> Option<Withdrawal> {
         let waiter = self.waiters.get_mut(index)?;
         let key = waiter.call.key_id();
@@ -321,7 +326,7 @@ impl Queues {
         Some(Withdrawal { key, key_grant, grant: None })
     }
 
-    /// Lets a recalled call wait for its key again, before all others.
+    /// Makes a recalled call wait for its key again, before all others.
     pub(crate) fn hold_again(&mut self, index: WaiterIndex, hold_ends: Moment, rules: &Rules, work: &mut Work) {
         if let Some(waiter) = self.waiters.get_mut(index) {
             waiter.hold_ends = hold_ends;
@@ -332,7 +337,7 @@ impl Queues {
         self.hold(index, true, rules, work);
     }
 
-    /// Records the end of a retry's `hold` while a token is there.
+    /// Records that a retry has waited as long as `hold` allows, although a token is there.
     pub(crate) fn note_expired_hold(&mut self, index: WaiterIndex, work: &mut Work) {
         let expired_holds = &mut work.expired_holds;
         if expired_holds.len() > 2 * self.waiters.store.len() + 16 {
@@ -342,5 +347,6 @@ impl Queues {
     }
 }
 
-/// The interval between checks of a waiting retry's open bucket.
+/// The interval between checks of a retry waiting past `hold` while its bucket lets more
+/// through.
 const STILL_OPEN: Duration = Duration::from_millis(100);

@@ -1,18 +1,19 @@
-//! The refusals, in the order of docs/internals/design.md ("The order of refusals").
+//! The checks refusing calls, in the order of docs/internals/design.md ("The order of
+//! refusals").
 //!
-//! The first step that says no decides the reason. The steps decide about calls that arrive, and
-//! again where the situation of a waiting call changes. A call is refused if its wait is certain to
-//! fail (P8).
+//! The first check that fails decides the reason. The checks apply to arriving calls, and again
+//! where the situation of a waiting call changes. A call is refused if its wait is certain to fail
+//! (P8).
 //!
-//! Some steps are elsewhere, because they count: step 5, `per_key`, is at the key stage, and the
-//! bounds on waiting calls (`queue_full`, `bytes_full`) are beside their counters.
+//! Some checks are elsewhere, because they count: step 5, `per_key`, is at the key stage, and the
+//! limits on waiting calls (`queue_full`, `bytes_full`) are beside their counters.
 
 use std::time::Duration;
 
 use super::{AtKey, CallFacts, Cause, MinWait, QueueIndex, QueueKey, Queues, Reason, Requirements, Resources, Rules};
 use crate::moment::Moment;
 
-/// The prospects of a call at one moment.
+/// What the checks read to predict a call's wait: limits, queues and resources at one moment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outlook<'a> {
     rules: &'a Rules,
@@ -29,8 +30,9 @@ impl<'a> Outlook<'a> {
         Self { rules, queues, resources, now }
     }
 
-    /// Step 6, `backoff`: the delay of its key ends after its hold. The reason is `retry_bucket` if
-    /// its reserved token comes later, and `deadline` if only the client's own is too short.
+    /// Step 6, `backoff`: refuses a call if the backoff of its key ends later than the gate may
+    /// hold it. The reason is `retry_bucket` if its reserved token comes too late, and `deadline`
+    /// if only the client's own deadline is too short.
     #[inline]
     pub(crate) fn backoff(&self, call: &CallFacts, at_key: &AtKey, hold_ends: Moment) -> Result<(), Cause> {
         let longest = hold_ends.min(self.rules.longest_wait(call));
@@ -41,13 +43,15 @@ impl<'a> Outlook<'a> {
         Err(Cause { of_key: true, ..Cause::new(reason, at_key.earliest) })
     }
 
-    /// Step 6 again, for a call that its key holds. Where refusals are slow, its hold ends first.
+    /// Step 6 again, for a call held for its key. Where refusals are slow, the call is held to the end
+    /// first.
     pub(crate) fn held_backoff(&self, call: &CallFacts, at_key: &AtKey, hold_ends: Moment) -> Result<(), Cause> {
         if self.rules.holds_on(hold_ends, self.now) { Ok(()) } else { self.backoff(call, at_key, hold_ends) }
     }
 
-    /// Steps 7 and 15: its hold is over. The reason is `trial` or `one_at_a_time` if another call of
-    /// its key is the trial or the one write, otherwise `retry_bucket` or `backoff`.
+    /// Steps 7 and 15: returns why a call is refused that its key has held as long as allowed. The
+    /// reason is `trial` or `one_at_a_time` if another call of the key is in progress, otherwise
+    /// `retry_bucket` or `backoff`.
     pub(crate) fn hold_over(&self, call: &CallFacts, at_key: &AtKey) -> Cause {
         let reason = at_key.reason();
         let after_trial = call.key.zip(at_key.state).filter(|_| reason == Reason::Trial).map(|(key, state)| {
@@ -58,8 +62,8 @@ impl<'a> Outlook<'a> {
         Cause::new(reason, retry_at)
     }
 
-    /// Steps 8 and 16, `pause`: a pause ends too late for it. The reason is `deadline` if only the
-    /// client's own is too short.
+    /// Steps 8 and 16, `pause`: refuses a call if a pause ends too late for it. The reason is
+    /// `deadline` if only the client's own deadline is too short.
     pub(crate) fn pause(&self, call: &CallFacts) -> Result<(), Cause> {
         let until = self.resources.paused_until(&call.demand, self.now);
         let Some(until) = until.filter(|until| *until > self.rules.ends(call) && !call.patient) else { return Ok(()) };
@@ -67,7 +71,8 @@ impl<'a> Outlook<'a> {
         Err(Cause::new(reason, until))
     }
 
-    /// Steps 9 and 10, for a call at the end of this queue.
+    /// Steps 9 and 10: refuses a call that would get its turn or its token too late at the end of
+    /// its queue.
     pub(crate) fn turn_in_time(
         &self,
         call: &CallFacts,
@@ -83,7 +88,7 @@ impl<'a> Outlook<'a> {
         self.too_late(call, &min_wait)
     }
 
-    /// Step 9, `retry_bucket`: the tokens of a trial come after the end of its hold.
+    /// Step 9, `retry_bucket`: refuses a retry if its token comes later than the gate may hold it.
     fn retry_bucket(
         &self,
         call: &CallFacts,
@@ -98,8 +103,9 @@ impl<'a> Outlook<'a> {
         late.map_or(Ok(()), |at| Err(Cause::new(Reason::RetryBucket, at)))
     }
 
-    /// Step 10: it is certain not to get its turn in time. The reason is `deadline` if `max_wait`
-    /// alone would have been enough, else `pause`, `bucket`, `class_bucket` or `slot`.
+    /// Step 10: refuses a call that is certain not to get its turn in time. The reason is
+    /// `deadline` if `max_wait` alone would have been enough, else `pause`, `bucket`,
+    /// `class_bucket` or `slot`.
     fn too_late(&self, call: &CallFacts, min_wait: &MinWait) -> Result<(), Cause> {
         let ends = self.rules.ends(call);
         let reason = match min_wait.at {
@@ -111,8 +117,8 @@ impl<'a> Outlook<'a> {
         Err(Cause::new(reason, min_wait.at))
     }
 
-    /// Step 12: it may not wait at all, and `stop` says why it would. Returns the end of the wait of
-    /// any other call.
+    /// Step 12: refuses a call that may not wait at all, with the cause `stop`. For any other call,
+    /// returns the end of its wait.
     pub(crate) fn may_wait(&self, call: &CallFacts, needs: &Requirements, stop: Cause) -> Result<Moment, Cause> {
         let ends = self.rules.ends(call);
         if ends > self.now {
@@ -127,8 +133,8 @@ impl<'a> Outlook<'a> {
         Err(stop)
     }
 
-    /// Step 17: its wait in a queue is over. The reason is its present block. It may come back when
-    /// it would leave from the end of that queue.
+    /// Step 17: returns why a call is refused that has waited in its queue as long as allowed. It
+    /// may retry when it would leave from the end of that queue.
     pub(crate) fn wait_over(&self, queue: QueueIndex) -> Cause {
         let scheduler = self.queues.scheduler();
         let Some((found, group)) = scheduler.queue(queue).zip(scheduler.group_of(queue)) else {
@@ -141,5 +147,6 @@ impl<'a> Outlook<'a> {
     }
 }
 
-/// The longest wait for a connection at a gate without waits. A failed dial ends it sooner.
+/// The longest wait for a connection at a gate without other waits. A failed
+/// connection attempt ends it sooner.
 const CONNECTING: Duration = Duration::from_secs(10);

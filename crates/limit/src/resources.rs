@@ -1,5 +1,5 @@
-//! The resources of a gate: room on connections, slots and buckets, and the pauses of calls.
-//! Everything that a call requires is checked and taken as one.
+//! What a call needs to leave: room on a connection, slots, tokens of buckets, and no pause. All of
+//! it is checked and taken at once.
 
 mod adaptive;
 mod bucket;
@@ -33,7 +33,7 @@ use super::{ClassId, Combine, GroupIndex, Origins, Per, PerClass, Policy, Reason
 use crate::key::Group;
 use crate::moment::Moment;
 
-/// The resources of one gate.
+/// The connections' room, slots, buckets and pauses of one gate.
 #[derive(Debug)]
 pub(crate) struct Resources {
     rooms: [i64; 4],
@@ -41,10 +41,10 @@ pub(crate) struct Resources {
     pub(super) pauses: Pauses,
     pub(super) gate_slots: Slots,
     pub(super) class_slots: PerClass<Slots>,
-    /// The queue groups to check again: something came back to them, or their next token now comes
+    /// The queue groups to check again, because they got something back or their next token comes
     /// at another time.
     pub(super) unblocked: Vec<GroupIndex>,
-    /// The bound on tokens back from sent calls.
+    /// The limit on tokens given back for calls the upstream did not count.
     uncounted: Option<Bucket>,
 }
 
@@ -63,7 +63,7 @@ impl Resources {
         }
     }
 
-    /// Returns the requirements of a call. `retry` is true for the trial of a failing key.
+    /// Returns what a call needs to leave. `retry` is true for the call testing a failing key.
     pub(super) fn requirements(&mut self, policy: &Policy, demand: &Demand, retry: bool, now: Moment) -> Requirements {
         let class = policy.class(demand.class);
         let mut charges = Charges::default();
@@ -90,12 +90,12 @@ impl Resources {
         Requirements { group: demand.group, shares, charges, quota: demand.quota }
     }
 
-    /// Returns the retry bucket of a call, for a reservation.
+    /// Returns the retry bucket to reserve a token from.
     pub(super) fn retry_bucket(&mut self, demand: &Demand, now: Moment) -> Option<BucketId> {
         self.buckets.find(Owner::Retries, demand.flow, demand.credential, now).map(|(id, _)| id)
     }
 
-    /// Returns the end of a call's pauses, or `None` if they are over.
+    /// Returns the end of the pauses holding a call, or `None` if there is none.
     pub(super) fn paused_until(&self, demand: &Demand, now: Moment) -> Option<Moment> {
         let pauses = &self.pauses;
         let until = pauses.any(now).then(|| pauses.ends(demand.class, demand.quota).all());
@@ -111,19 +111,20 @@ impl Resources {
         }
     }
 
-    /// True if the retry bucket among these is open.
+    /// Returns true if one of these is a retry bucket that lets more through because retries
+    /// succeed.
     pub(super) fn retries_are_open(&self, charges: &Charges) -> bool {
         charges.of_retry().filter_map(|bucket| self.buckets.get(bucket)).any(|cell| cell.bucket.is_open())
     }
 
-    /// Returns the block of a call, if it cannot leave now. The common causes of its class come
-    /// first. A lack of room comes last: a connection is made as soon as nothing else stops the call.
+    /// Returns what stops a call from leaving, if anything does. What stops its whole class comes
+    /// first. A lack of connections comes last, as one is made once nothing else stops the call.
     pub(super) fn blocked(&self, needs: &Requirements, class: ClassId, now: Moment) -> Option<Block> {
         let no_room = || (self.room(needs.group) <= 0).then_some(Block::slot(false));
         self.blocked_but_for_room(needs, class, now).or_else(no_room)
     }
 
-    /// Returns the same for a call with room.
+    /// Returns what stops a call from leaving, apart from a lack of connections.
     pub(super) fn blocked_but_for_room(&self, needs: &Requirements, class: ClassId, now: Moment) -> Option<Block> {
         let paused = self.pauses.ends(class, needs.quota);
         if paused.shared > now {
@@ -159,13 +160,13 @@ impl Resources {
         shared.or_else(|| (paused.own > now).then_some(own_pause)).or(own_slot).or(own)
     }
 
-    /// Returns the moment since when all tokens of a call have been there and its pauses over.
+    /// Returns since when a call could have left, as far as tokens and pauses go.
     pub(super) fn there_since(&self, needs: &Requirements, class: ClassId, now: Moment) -> Moment {
         let tokens = needs.charges.iter().map(|charge| self.buckets.there_since(charge.bucket, now));
         tokens.max().unwrap_or_default().max(self.pauses.ends(class, needs.quota).all())
     }
 
-    /// Takes all requirements. Returns the number of the take, for refunds.
+    /// Takes everything a call needs. Returns the number that identifies it for refunds.
     pub(super) fn take(&mut self, needs: &mut Requirements, class: ClassId, cost: u16, turn: Turn) -> u64 {
         let number = self.buckets.next_take();
         for charge in needs.charges.iter_mut() {
@@ -179,17 +180,18 @@ impl Resources {
         number
     }
 
-    /// Records the wait of a call with these requirements.
+    /// Records that a call with these needs waits, so that adaptive and shared buckets know of the
+    /// demand.
     pub(super) fn note_short(&mut self, needs: &Requirements, now: Moment) {
         needs.charges.iter().for_each(|charge| self.buckets.note_short(charge.bucket, now));
     }
 
-    /// Gives one token of a take back.
+    /// Gives one token back to the bucket. `number` is what [`Self::take`] returned.
     pub(super) fn give_back_token(&mut self, bucket: BucketId, number: u64) {
         self.buckets.give_back(bucket, number, &mut self.unblocked);
     }
 
-    /// Gives the tokens of a take back.
+    /// Gives all tokens of a call back. `number` is what [`Self::take`] returned.
     pub(super) fn give_back_tokens(&mut self, needs: &Requirements, number: u64) {
         for charge in needs.charges.iter() {
             (0..charge.taken).for_each(|_| self.give_back_token(charge.bucket, number));
@@ -197,7 +199,7 @@ impl Resources {
     }
 
     /// Gives back the gate's tokens for a sent call, because the upstream did not count it. Other
-    /// limits of the upstream do count such calls, so there is a bound.
+    /// limits of the upstream do count such calls, so the tokens given back are limited.
     pub(super) fn give_back_uncounted(&mut self, needs: &Requirements, number: u64, now: Moment) {
         let is_within = |uncounted: &mut Bucket| uncounted.take(now, number, 1) > 0;
         if self.uncounted.as_mut().is_some_and(is_within) {
@@ -207,7 +209,7 @@ impl Resources {
         }
     }
 
-    /// Gives the slots of a take back; `class` is `None` when the class is gone.
+    /// Gives a call's slots back; `class` is `None` if the class was removed.
     #[inline]
     pub(super) fn give_back_slot(&mut self, shares: [SlotShare; 2], class: Option<ClassId>) {
         self.gate_slots.give_back(shares[0], &mut self.unblocked);
@@ -228,7 +230,8 @@ impl Resources {
         }
     }
 
-    /// Returns the number of such calls, one after the other, if there were room.
+    /// Returns how many such calls could leave one after the other, if there were enough
+    /// connections.
     pub(super) fn enough_for(&self, needs: &Requirements, class: ClassId, now: Moment) -> usize {
         let slots = self.gate_slots.free(needs.shares[0]);
         let slots = self.class_slots.get(class).map_or(slots, |class| slots.min(class.free(needs.shares[1])));
@@ -244,7 +247,7 @@ impl Resources {
         }
     }
 
-    /// Registers a queue group with its split buckets and slots, so that a refund finds it.
+    /// Registers a queue group with the buckets and slots it uses, so that a refund wakes it.
     pub(super) fn add_user(&mut self, needs: &Requirements, class: ClassId, group: GroupIndex) {
         self.change_users(needs, class, |users| users.push(group));
     }
@@ -256,7 +259,7 @@ impl Resources {
         });
     }
 
-    /// Changes the users of the split buckets and shares.
+    /// Changes which queue groups are registered with the buckets and slots of a call.
     fn change_users(&mut self, needs: &Requirements, class: ClassId, change: impl Fn(&mut Vec<GroupIndex>)) {
         let own = needs.charges.iter().filter(|charge| charge.own);
         own.for_each(|charge| self.buckets.users(charge.bucket).into_iter().for_each(&change));
@@ -265,8 +268,8 @@ impl Resources {
         slots.and_then(|slots| slots.users(needs.shares[1])).into_iter().for_each(change);
     }
 
-    /// Applies new limits, after the queue groups are gone; `origins` gives the old class of each
-    /// new one.
+    /// Applies new limits once no queue group is registered. `origins` maps each new class to its
+    /// old one.
     pub(super) fn reconfigure(&mut self, policy: &Policy, origins: &Origins, now: Moment) {
         self.unblocked.clear();
         self.buckets.reconfigure(policy, origins, now);
@@ -286,5 +289,5 @@ impl Resources {
     }
 }
 
-/// The room of exempt calls: more than can be used up, and far from either end of the number.
+/// The room of exempt calls: more than can be used up, and far from overflow at either end.
 const ALWAYS: i64 = i64::MAX / 2;

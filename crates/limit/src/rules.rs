@@ -1,4 +1,4 @@
-//! The limits in force, and their terms for a call.
+//! The limits in force, and how they apply to a call.
 
 use std::time::Duration;
 
@@ -15,11 +15,11 @@ use crate::sketch::in_class;
 #[derive(Debug)]
 pub(crate) struct Rules {
     policy: Policy,
-    /// The number of each class that stays the same over a reload.
+    /// For each class, a number that stays the same when the configuration is reloaded.
     serials: PerClass<u32>,
-    /// Set while every call is admitted without limits.
+    /// Set while an operator lets every call pass without limits.
     bypassed: bool,
-    /// Set if arrivals must check the bypass or the rates per object.
+    /// Set if arriving calls must be checked for the bypass or for rates per object, which is rare.
     is_unusual: bool,
     /// The usual time from the departure of a failed call to its answer.
     failing_for: Option<Duration>,
@@ -44,7 +44,7 @@ impl Rules {
         &self.policy
     }
 
-    /// Gives the classes of a new policy the lasting numbers of the old classes of their name.
+    /// Gives each class of a new policy the lasting number of the old class of the same name.
     /// Returns the old class of each.
     pub(crate) fn adopt_classes(&mut self, policy: &Policy) -> Origins {
         let mut fresh = self.serials.iter().map(|(_, serial)| serial.wrapping_add(1)).max().unwrap_or(0)..;
@@ -56,7 +56,7 @@ impl Rules {
         origins
     }
 
-    /// Replaces the policy, whose classes have been adopted.
+    /// Puts a new policy in force, after [`Self::adopt_classes`].
     pub(crate) fn replace(&mut self, policy: Policy) {
         self.policy = policy;
         self.is_unusual = self.bypassed || self.policy.enforces_per_key();
@@ -96,25 +96,26 @@ impl Rules {
         }
     }
 
-    /// Returns the number for counting a call's object in its class.
+    /// Returns the hash for counting calls of an object in the call's class.
     pub(crate) fn counted_as(&self, key: &Key, arrival: &Arrival<'_>) -> u64 {
         let serial = self.serials.get(arrival.class).copied().unwrap_or(u32::MAX);
         in_class(key.object, serial, arrival.reads)
     }
 
-    /// Returns the class of a call. A reload may have moved it, or replaced it by the default class.
+    /// Returns the present index of a call's class. A reload may have moved the class, or removed
+    /// it: then it is the default class.
     pub(crate) fn class_of(&self, call: &CallFacts) -> ClassId {
         self.find_class(call.serial, call.demand.class).unwrap_or_else(|| self.policy.default_class())
     }
 
-    /// Returns the class of a lasting number. It is usually where it `was`, because only a reload
-    /// moves classes, and there may be a thousand.
+    /// Returns the index of the class with a lasting number. It is usually where it `was`, because
+    /// only a reload moves classes, and there may be a thousand.
     pub(crate) fn find_class(&self, serial: u32, was: ClassId) -> Option<ClassId> {
         let stays = self.serials.get(was) == Some(&serial);
         if stays { Some(was) } else { self.serials.find(|other| *other == serial) }
     }
 
-    /// Returns the lasting number of a class.
+    /// Returns the number of a class that stays the same when the configuration is reloaded.
     pub(crate) fn serial(&self, class: ClassId) -> Option<u32> {
         self.serials.get(class).copied()
     }
@@ -130,24 +131,26 @@ impl Rules {
         self.class(call).cost.of(call.demand.cost)
     }
 
-    /// Returns true if a call waits for nothing: its class is exempt, or a bypass is on.
+    /// Returns true if a call waits for nothing: its class is exempt, or an operator has lifted all
+    /// limits.
     pub(crate) fn is_exempt(&self, call: &CallFacts) -> bool {
         self.bypassed || self.class(call).lane == Lane::Exempt
     }
 
-    /// Returns the end of the longest wait at the gate.
+    /// Returns the latest moment until which the gate itself lets a call wait.
     #[inline]
     pub(crate) fn longest_wait(&self, call: &CallFacts) -> Moment {
         call.arrived + self.policy.queue.max_wait
     }
 
-    /// Returns the end of the call's wait: the gate's or half of the client's deadline.
+    /// Returns the latest moment until which a call may wait: the gate's limit, or half of the
+    /// client's deadline.
     #[inline]
     pub(crate) fn ends(&self, call: &CallFacts) -> Moment {
         call.half_time.min(self.longest_wait(call))
     }
 
-    /// Returns the end of a call's `hold`, if it begins now.
+    /// Returns until when the gate may hold a call for its key, from now on.
     #[inline]
     pub(crate) fn hold_ends(&self, call: &CallFacts, now: Moment) -> Moment {
         now + self.class(call).backoff.hold
@@ -169,12 +172,12 @@ impl Rules {
         (at > now && self.policy.slow_refusals).then_some(at)
     }
 
-    /// Returns true if a call is not refused before its hold ends.
+    /// Returns true if a call is not refused before its key has held it as long as allowed.
     pub(crate) fn holds_on(&self, hold_ends: Moment, now: Moment) -> bool {
         self.policy.slow_refusals && hold_ends > now
     }
 
-    /// Returns true if the call is a write, and writes go one at a time.
+    /// Returns true if the call is a write of a class where writes of a key go one at a time.
     #[inline]
     pub(crate) fn goes_alone(&self, call: &CallFacts) -> bool {
         self.policy.one_at_a_time && call.write && call.key.is_some()
@@ -192,8 +195,8 @@ impl Rules {
         call.demand.lasts != Lasts::Long || self.class(call).meter_long_running
     }
 
-    /// Returns the key of a call's queue. Queues are split by credential where buckets, slots or
-    /// pauses are.
+    /// Returns the key of the queue a call belongs in. Queues are kept per credential where
+    /// buckets, slots or pauses are.
     pub(crate) fn queue_key(&self, call: &CallFacts, retry: bool) -> QueueKey {
         let Demand { class, flow, credential, quota, group, lasts, .. } = call.demand;
         let credential = if self.policy.splits_by_credential(class) { credential } else { 0 };

@@ -1,9 +1,10 @@
-//! A sketch of heavy hitters: one leaky bucket for each object called lately, in bounded memory.
+//! Counts the calls of each object to find those called too often, in bounded memory (a sketch of
+//! heavy hitters).
 //!
-//! A full bucket says nothing, so it need not be kept: an object that is called less often than its
-//! pace costs nothing a moment later. Only buckets that are not full are kept. As long as these
-//! fit, every object is counted exactly. If they do not, the one that is nearest to full makes
-//! room, and its object starts again with a full bucket.
+//! Each object has a bucket of tokens. A full bucket says nothing, so it need not be kept: an
+//! object that is called less often than its pace costs nothing a moment later. Only buckets that
+//! are not full are kept. As long as these fit, every object is counted exactly. If they do not,
+//! the one that is nearest to full makes room, and its object starts again with a full bucket.
 //!
 //! This is the large-flow detection of Wu, Hsiao and Hu (*Efficient Large Flow Detection over
 //! Arbitrary Windows*, IMC 2014) with the replacement of Metwally's Space-Saving (ICDT 2005), but
@@ -17,34 +18,35 @@ use std::time::Duration;
 
 use crate::moment::Moment;
 
-/// The rate of calls of one object: so many at once, then one in each interval.
+/// The allowed rate of calls of one object: a burst at once, then one call in each interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// Nanoseconds per call.
+    /// The nanoseconds per call.
     interval: u64,
     /// Nanoseconds until an empty bucket is full.
     whole: u64,
 }
 
-/// The paces of writes and reads of one object in a class.
+/// The allowed rates of writes and of reads of one object, in a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PerKey {
-    /// The pace of writes; `None` if they are not counted.
+    /// The allowed rate of writes; `None` if they are not counted.
     pub writes: Option<Pace>,
-    /// The pace of reads; `None` if they are not counted.
+    /// The allowed rate of reads; `None` if they are not counted.
     pub reads: Option<Pace>,
-    /// True if calls above the pace are refused; otherwise they are only named.
+    /// True if calls above the rate are refused; otherwise the object is only reported.
     pub enforce: bool,
 }
 
-/// The buckets of the latest objects.
+/// The token buckets of the objects called most lately.
 #[derive(Debug, Default)]
 pub struct Sketch {
-    /// Empty until the first call. An object has its place among a few neighbours.
+    /// The buckets in groups of neighbours; empty until the first call. The hash of an object
+    /// chooses its group.
     places: Vec<[ObjectBucket; NEIGHBOURS]>,
 }
 
-/// The bucket of one object; zeros for none.
+/// The bucket of one object; all zero if it is unused.
 #[derive(Clone, Copy, Debug, Default)]
 struct ObjectBucket {
     object: u64,
@@ -75,15 +77,15 @@ impl Pace {
         self.whole / self.interval
     }
 
-    /// Returns a number of an object at this pace, so that no pace counts the calls of another.
+    /// Returns the hash for counting an object at this rate, so that no two rates share a count.
     #[inline]
     #[must_use]
     pub fn number(self, object: u64) -> u64 {
         object ^ self.interval ^ self.whole.rotate_left(32)
     }
 
-    /// Returns the time until a bucket of this pace is full. It has as many tokens as a bucket of
-    /// another pace that is full after `missing`.
+    /// Returns how long a bucket of this rate takes to fill, if it has as many tokens as a bucket
+    /// of rate `other` that takes `missing` to fill.
     fn missing(self, missing: Duration, other: Self) -> Duration {
         let interval = u128::from(self.interval);
         let whole = u128::from(self.whole);
@@ -97,7 +99,7 @@ impl Pace {
 // === impl PerKey ===
 
 impl PerKey {
-    /// Returns the pace of reads or writes.
+    /// Returns the allowed rate of reads or of writes.
     #[inline]
     #[must_use]
     pub fn pace(&self, reads: bool) -> Option<Pace> {
@@ -111,7 +113,7 @@ impl Sketch {
     /// Takes a token of an object.
     ///
     /// # Errors
-    /// The time of the next token, if there is none now.
+    /// The moment of the next token, if there is none now.
     #[inline]
     pub fn take(&mut self, object: u64, pace: Pace, now: Moment) -> Result<(), Moment> {
         if self.places.is_empty() {
@@ -131,8 +133,8 @@ impl Sketch {
         Ok(())
     }
 
-    /// Brings the counts of a class in one direction to another pace: each object has as many tokens
-    /// as before, at most the new burst. Without a pace it is forgotten.
+    /// Converts the counts of a class's reads or writes to another rate: each object keeps its
+    /// tokens, up to the new burst. Without a new rate the objects are forgotten.
     pub fn carry_over(&mut self, class: u32, reads: bool, from: Pace, to: Option<Pace>, now: Moment) {
         let is_meant = |bucket: &&mut ObjectBucket| bucket.object & CLASS == in_class(0, class, reads);
         // A full bucket is as good as none.
@@ -144,14 +146,14 @@ impl Sketch {
         }
     }
 
-    /// Returns when the bucket of an object is full, if it is kept.
+    /// Returns when the bucket of an object is full; `None` if it is full already.
     #[must_use]
     pub fn full_at(&self, object: u64) -> Option<Moment> {
         let mut around = self.places.get(neighbours(object))?.iter();
         around.find(|bucket| bucket.object == object.max(1)).map(|bucket| bucket.full_at)
     }
 
-    /// Restores the bucket of an object to an earlier [`Self::full_at`].
+    /// Restores the bucket of an object to an earlier result of [`Self::full_at`].
     pub fn restore(&mut self, object: u64, before: Option<Moment>) {
         let mut around = self.places.get_mut(neighbours(object)).into_iter().flatten();
         if let Some(bucket) = around.find(|bucket| bucket.object == object.max(1)) {
@@ -159,28 +161,29 @@ impl Sketch {
         }
     }
 
-    /// Returns its size in bytes.
+    /// Returns the memory the sketch takes, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.places.capacity() * size_of::<[ObjectBucket; NEIGHBOURS]>()
     }
 }
 
-/// Returns a number of an object for the calls of one class in one direction: each class has a pace
-/// of its own. The class is in the last bits, for [`Sketch::carry_over`].
+/// Returns the hash for counting the reads or the writes of an object in one class, as each class
+/// has rates of its own. The class is in the last bits, for [`Sketch::carry_over`].
 #[inline]
 #[must_use]
 pub fn in_class(object: u64, class: u32, reads: bool) -> u64 {
     object & !CLASS | (u64::from(class) << 1 | u64::from(reads)) & CLASS
 }
 
-/// Returns the index of an object's neighbours.
+/// Returns the index of the group of buckets for an object.
 #[inline]
 fn neighbours(object: u64) -> usize {
     (object >> 32) as usize % (PLACES / NEIGHBOURS)
 }
 
-/// Returns the place of an object: its own, or the nearest to full of its neighbours'.
+/// Returns the bucket to use for an object: its own, or else the one of its group that is nearest
+/// to full.
 #[inline]
 fn place_of(object: u64, neighbours: &mut [ObjectBucket; NEIGHBOURS]) -> Option<&mut ObjectBucket> {
     let own = neighbours.iter().position(|bucket| bucket.object == object);
@@ -190,12 +193,12 @@ fn place_of(object: u64, neighbours: &mut [ObjectBucket; NEIGHBOURS]) -> Option<
     }
 }
 
-/// The bits of a number for the class and the direction.
+/// The bits of an object's hash with the class, and with reads or writes.
 const CLASS: u64 = 0xffff;
-/// The objects at once: 128 KiB of them. At the default pace of one write in a second this is enough
-/// for a thousand writes of different objects in each second.
+/// The number of objects counted at once, which takes 128 KiB. At the default of one write per
+/// second and object this is enough for writes of a thousand different objects in each second.
 const PLACES: usize = 8192;
-/// The number of places for an object to have its own.
+/// The number of buckets to choose from for an object.
 const NEIGHBOURS: usize = 4;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Arrivals, and what the limiter returns for them: verdicts, tickets and claims.
+//! Arriving calls, and what the limiter returns for them: verdicts, tickets and claims.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,27 +7,27 @@ use super::{ClassId, Permit, Refusal, WaiterIndex};
 use crate::key::{Group, Key};
 use crate::quota::{QuotaHint, ResourceId};
 
-/// A flow: the calls of a class take turns by flow.
+/// The flow of a call: the flows of a class take turns, so that none starves another.
 #[derive(Clone, Copy, derive_more::Debug)]
 #[debug("{name}")]
 pub struct Flow<'a> {
-    /// Its identity.
+    /// The flow's number; calls with equal numbers share a turn.
     pub id: u64,
-    /// Its readable name. It is rendered only if a call of it has to wait.
+    /// The flow's readable name. It is rendered only if a call of it has to wait.
     pub name: &'a dyn fmt::Display,
 }
 
 /// An arriving call.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival<'a> {
-    /// Its class.
+    /// The class of the call.
     pub class: ClassId,
-    /// Its flow.
+    /// The flow of the call.
     pub flow: Flow<'a>,
-    /// The key for its failures; `None` if they are not remembered.
+    /// The key for remembering failures of the call; `None` if they are not remembered.
     pub key: Option<Key>,
-    /// Set if the key comes from its body. Such a call does not count for its object's pace,
-    /// because bodies are read only while a key of the collection fails.
+    /// Set if the key comes from the call's body. Such a call does not count as a call of its
+    /// object, because bodies are read only while a key of the collection fails.
     pub key_in_body: bool,
     /// The client's credential as a salted hash, for limits per credential.
     pub credential: u64,
@@ -37,24 +37,25 @@ pub struct Arrival<'a> {
     pub write: bool,
     /// Set if the call changes nothing.
     pub reads: bool,
-    /// The group of connections it will use.
+    /// The group of upstream connections the call will use.
     pub group: Group,
-    /// Set for watches and the like: it holds no slot, and spends a token only where its class
-    /// meters long-running calls or it lists first.
+    /// Set for watches and the like: such a call counts in no limit on calls in flight, and takes a
+    /// token only where its class meters long-running calls or it lists first.
     pub long_running: bool,
-    /// Set for a long-running call with a list at its start, for the cost of a list.
+    /// Set for a watch beginning with a list, which costs what a list costs.
     pub lists_first: bool,
-    /// Set if it is never refused on arrival, because its client would fall back to something worse
-    /// instead of retrying (exec, attach, port-forward).
+    /// Set if the call is never refused on arrival, because its client would fall back to something
+    /// worse instead of retrying (exec, attach, port-forward).
     pub patient: bool,
-    /// The client's own deadline, counted from now.
+    /// The time until the client's own deadline.
     pub timeout: Option<Duration>,
-    /// The tokens that it costs, within the bounds of its class ([`Cost`](crate::policy::Cost)).
+    /// The tokens the call costs, before the bounds of its class
+    /// ([`Cost`](crate::policy::Cost)).
     pub cost: u16,
 }
 
 impl<'a> Arrival<'a> {
-    /// Makes a short call without key or deadline, for one token.
+    /// Makes a short call without key or deadline; it costs one token.
     #[must_use]
     pub const fn new(class: ClassId, flow: Flow<'a>) -> Self {
         Self {
@@ -81,7 +82,7 @@ impl<'a> Arrival<'a> {
 pub enum Verdict {
     /// The call may leave.
     Admit(Permit),
-    /// The call has to wait. An event tells when to claim its permit or refusal.
+    /// The call has to wait. An event tells when to claim its result.
     Wait(Ticket),
     /// The call is refused.
     Refuse(Refusal),
@@ -90,17 +91,17 @@ pub enum Verdict {
 /// The result of [`Limiter::claim`](crate::Limiter::claim).
 #[derive(Debug)]
 pub enum Claim {
-    /// The call's turn has come.
+    /// The call may leave now.
     Permit(Permit),
     /// The call still waits.
     Waiting,
-    /// The wait is over without a turn.
+    /// The call is refused after its wait.
     Refused(Refusal),
-    /// No connection of its group could be made, or the ticket was claimed before.
+    /// No connection could be made for the call, or the ticket was claimed before.
     Unconnected,
 }
 
-/// A ticket for a waiting call.
+/// A waiting call, to claim the result of its wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ticket {
     pub(super) index: WaiterIndex,

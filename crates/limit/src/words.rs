@@ -1,6 +1,6 @@
-//! Enums with a word for each value: the word in configuration, metrics, logs and status.
+//! Enums with a word for each value, used in configuration, metrics, logs and status.
 
-/// An enum with a word for each value.
+/// An enum with a word for each value, used in configuration, metrics, logs and status.
 pub trait Words {
     /// The words, in the order of the values.
     const WORDS: &'static [&'static str];
@@ -19,7 +19,7 @@ macro_rules! words {
             /// All values, in the order of their declaration.
             $vis const ALL: [Self; [$($word),+].len()] = [$(Self::$value),+];
 
-            /// Returns its word.
+            /// Returns the value's word.
             $vis const fn word(self) -> &'static str {
                 match self { $(Self::$value => $word),+ }
             }

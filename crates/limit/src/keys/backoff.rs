@@ -23,7 +23,7 @@ impl Strategy {
         }
     }
 
-    /// Returns the same delay with jitter.
+    /// Returns the delay after this many failures in a row, with jitter.
     pub(crate) fn rolled_delay(&self, failures: u32, dice: &mut Dice) -> Duration {
         let delay = self.delay(failures);
         match *self {
@@ -39,7 +39,8 @@ impl Strategy {
 // === impl Backoff ===
 
 impl Backoff {
-    /// Returns the delay of a key after this many failures in a row, without jitter.
+    /// Returns the delay of a key after this many failures in a row, without jitter and within the
+    /// key's own limit.
     pub(crate) fn delay_of(&self, key: &Key, failures: u32) -> Duration {
         self.strategy.delay(failures).min(key.longest_delay())
     }
@@ -48,7 +49,7 @@ impl Backoff {
 // === impl Dice ===
 
 impl Dice {
-    /// Returns a number of at least 0 and less than 1.
+    /// Returns a random number of at least 0 and less than 1.
     fn roll(&mut self) -> f64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]

@@ -1,4 +1,4 @@
-//! The shared half of the key table: failing keys can be looked up, and calls of healthy keys
+//! The readable half of the key table: failing keys can be looked up, and calls of other keys
 //! settled, without the limiter's lock.
 //!
 //! Only failing keys are stored, so a healthy key costs one lookup and no memory (P4). All changes
@@ -25,32 +25,34 @@ use crate::outcome::{Answer, Outcome, Removal};
 pub struct Keys {
     /// The failing keys of each object: usually one.
     objects: DashMap<u64, Box<[FailingKey]>, Spread>,
-    /// The number of failing keys by collection.
+    /// The number of failing keys in each collection of objects.
     collections: DashMap<u64, u32, Spread>,
     len: AtomicUsize,
-    /// Set while a pause grows: the first success of any key ends the growth.
+    /// Set while a pause grows with each throttling: then the first success of any key must be
+    /// reported, to end the growth.
     listening: AtomicBool,
 }
 
-/// One failing key.
+/// One failing key, in the table.
 #[derive(Debug)]
 pub(crate) struct FailingKey {
     pub(crate) facet: u64,
     pub(crate) collection: u64,
-    /// Empty if it is not known.
+    /// The key's readable name; empty if it is not known.
     pub(crate) name: Box<str>,
     pub(crate) state: KeyState,
-    /// The latest time named by the upstream. Only a success ends it earlier.
+    /// The latest time until which the upstream wants no call of the key. Only a success ends it
+    /// earlier.
     pub(crate) named: Moment,
     pub(crate) forget_at: Moment,
-    /// The number of its last failure among all failures. The outcome of a call that left before
-    /// is stale.
+    /// The number of the key's last failure among all failures. The outcome of a call that left
+    /// before it is stale.
     pub(crate) number: u64,
-    /// The number of its trial past the key stage; 0 for none.
+    /// The number of the call testing the key now (its trial); 0 for none.
     pub(crate) trial: u32,
 }
 
-/// The limiter's view of a failing key.
+/// A failing key, as it concerns one call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeyView {
     pub(crate) state: KeyState,
@@ -58,7 +60,7 @@ pub(crate) struct KeyView {
     pub(crate) forget_at: Moment,
 }
 
-/// The earliest times of an object's keys.
+/// The earliest times among an object's keys: when one may be tried, and when one is forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ObjectTimes {
     pub(crate) ready_at: Moment,
@@ -73,19 +75,19 @@ pub(crate) struct ObjectChange<T> {
     pub(crate) after: Option<ObjectTimes>,
 }
 
-/// A hasher for keys: they are secret hashes already. Mixing only protects against numbers made
-/// by hand in tests and simulations.
+/// A hasher that only mixes bits, as the keys are secret hashes already. Mixing protects against
+/// numbers made by hand in tests and simulations.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Mixer(u64);
 
-/// The hasher of tables by key.
+/// The hasher of tables indexed by key.
 pub(crate) type Spread = BuildHasherDefault<Mixer>;
 
 // === impl Keys ===
 
 impl Keys {
-    /// Returns true if the answer to a call of this key changes the memory of the limiter. The usual
-    /// case, a success of a healthy key, changes nothing.
+    /// Returns true if the limiter must be told of the answer to a call of this key. A success of a
+    /// healthy key, the usual case, changes nothing.
     #[inline]
     pub(crate) fn learns_from(&self, key: Option<&Key>, answer: Answer) -> bool {
         let counts = match answer.outcome {
@@ -98,8 +100,8 @@ impl Keys {
         counts || answer.throttled || answer.pause.is_some()
     }
 
-    /// Returns true if any key of the collection is failing: then the names in bodies are worth
-    /// reading.
+    /// Returns true if any key of the collection is failing. Only then are bodies read for the
+    /// names of objects.
     pub fn any_failing_in(&self, collection: u64) -> bool {
         !self.is_empty() && self.collections.contains_key(&collection)
     }
@@ -161,7 +163,7 @@ impl Keys {
         self.read(key, now, view)
     }
 
-    /// Changes a key, but none of its times.
+    /// Changes a failing key, but none of the times that order keys.
     pub(super) fn change<T>(&self, id: KeyId, change: impl FnOnce(&mut FailingKey) -> T) -> Option<T> {
         let mut keys = self.objects.get_mut(&id.object)?;
         keys.iter_mut().find(|failing| failing.facet == id.facet).map(change)
@@ -216,7 +218,7 @@ impl Keys {
         removed
     }
 
-    /// Returns the key of an object with the earliest time.
+    /// Returns the key of an object with the earliest `time`.
     pub(super) fn earliest(&self, object: u64, time: fn(&FailingKey) -> Moment) -> Option<KeyId> {
         let keys = self.objects.get(&object)?;
         let failing = keys.iter().min_by_key(|failing| (time(failing), failing.facet))?;
@@ -235,13 +237,14 @@ impl Keys {
 // === impl FailingKey ===
 
 impl FailingKey {
-    /// Returns its name, its key and its state.
+    /// Returns the name of the key, the key and its state.
     pub(super) fn shown(&self, object: u64) -> (String, Key, KeyState) {
         let key = Key { object, collection: self.collection, facet: self.facet };
         (self.label(object).into_owned(), key, self.state)
     }
 
-    /// Returns its name. The name of a key from before a restart is known once the key fails again.
+    /// Returns the name of the key. For a key from before a restart it is a substitute until the
+    /// key fails again.
     pub(crate) fn label(&self, object: u64) -> Cow<'_, str> {
         match &*self.name {
             "" => format!("restored {:08x}", (object ^ self.facet) & 0xffff_ffff).into(),

@@ -2,7 +2,7 @@
 
 use crate::key::{Key, facet, written_facet};
 
-/// A key without its collection.
+/// A [`Key`](crate::key::Key) without its collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct KeyId {
     pub(crate) object: u64,
@@ -18,13 +18,14 @@ impl From<&Key> for KeyId {
 }
 
 impl KeyId {
-    /// Returns the common key of all writes, DELETE included: one of them goes at a time.
+    /// Returns the key all writes of an object share, DELETE included, for when only one may
+    /// go at a time.
     pub(crate) fn written(self) -> Self {
         Self { facet: written_facet(self.facet), ..self }
     }
 
-    /// Returns the key of the DELETE for the key of the other writes, and the reverse. For a read it
-    /// is a key that no call has.
+    /// Returns the key of the same object's DELETE for the key of its other writes, and the
+    /// reverse. For a read it returns a key that no call has.
     pub(crate) fn neighbour(self) -> Self {
         Self { facet: facet(self.facet, self == self.written()), ..self }
     }

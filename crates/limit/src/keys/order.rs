@@ -1,4 +1,5 @@
-//! Objects ordered by a time. Reading a few of them, from any position on, costs as much as there are few.
+//! Objects ordered by a time. Reading a few of them, from any position on, costs the same however
+//! many there are.
 
 use std::collections::BTreeSet;
 use std::ops::Bound::{Excluded, Unbounded};
@@ -21,7 +22,8 @@ pub(crate) struct Order {
 // === impl Order ===
 
 impl Order {
-    /// Moves an object to another time; `None` for an object that is not in the order.
+    /// Moves an object from the time `before` to the time `after`; `None` means it is not in the
+    /// order.
     pub(super) fn change(&mut self, object: u64, before: Option<Moment>, after: Option<Moment>) {
         if before == after {
             return;
@@ -41,7 +43,7 @@ impl Order {
         self.positions.iter().copied()
     }
 
-    /// Returns the positions before this one, or all of them, the latest first.
+    /// Returns the positions before `place`, or all of them for `None`, the latest first.
     pub(super) fn before(&self, place: Option<Position>) -> impl Iterator<Item = Position> {
         self.positions.range((Unbounded, place.map_or(Unbounded, Excluded))).rev().copied()
     }

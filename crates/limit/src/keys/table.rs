@@ -1,9 +1,9 @@
 //! The writing half of the key table: records failures, and forgets keys when a call succeeds, when
 //! their time is over, and when there are too many.
 //!
-//! Two orders of the objects stand beside the table: by the moment they may be tried, and by the
-//! moment they are forgotten. Past the limit the first object of the first order is dropped (P9).
-//! No operation goes through all keys at once.
+//! Objects are also kept in two orders: by when they may be tried, and by when they are forgotten.
+//! Past the limit the first object of the first order is dropped (P9). No operation goes through
+//! all keys at once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,17 +19,18 @@ pub(crate) struct Table {
     keys: Arc<Keys>,
     by_ready: Order,
     by_forget: Order,
-    /// The moment at which the first object is forgotten; zero while there are too many.
+    /// When the next object is forgotten; zero while there are too many.
     next_expiry: Moment,
     max_keys: usize,
     /// The number of failures recorded so far.
     failures: u64,
-    /// The number of changes so far.
+    /// The number of changes to the table so far.
     changes: u64,
     last_trial: u32,
     trials_out: usize,
     dice: Dice,
-    /// The keys recovered or forgotten, until they are taken: at most [`MOST_ENDED`].
+    /// The keys that recovered or were forgotten, until they are read for the logs: at most
+    /// [`MOST_ENDED`].
     ended: Vec<KeyEnd>,
 }
 
@@ -38,10 +39,11 @@ pub(crate) struct Table {
 pub(crate) struct KeyFailure<'a> {
     pub(crate) key: Key,
     pub(crate) backoff: &'a Backoff,
-    /// The upstream's own Retry-After.
+    /// The time from the upstream's Retry-After header.
     pub(crate) after: Option<Duration>,
     pub(crate) status: Option<u16>,
-    /// The number of failures recorded when the call left.
+    /// How many failures the limiter had recorded when the call left. The failure is stale if its
+    /// key failed after that.
     pub(crate) left: u64,
 }
 
@@ -69,23 +71,25 @@ impl Table {
         &self.keys
     }
 
-    /// Returns the number of failures recorded so far. A call takes it along when it leaves.
+    /// Returns the number of failures recorded so far. A leaving call keeps it, to tell later
+    /// whether its outcome is stale.
     #[inline]
     pub(crate) fn failures(&self) -> u64 {
         self.failures
     }
 
-    /// Returns the number of changes so far.
+    /// Returns the number of changes to the table so far.
     pub(crate) fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// Returns the number of trials past the key stage.
+    /// Returns the number of calls testing a failing key now.
     pub(crate) fn trials_out(&self) -> usize {
         self.trials_out
     }
 
-    /// Begins a key's trial and returns its number; 0 if the key is not failing.
+    /// Begins to test a failing key with one call, the trial, and returns the trial's number; 0 if
+    /// the key is not failing.
     pub(crate) fn begin_trial(&mut self, key: KeyId) -> u32 {
         let trial = self.last_trial.wrapping_add(1).max(1);
         let before = self.keys.change(key, |failing| std::mem::replace(&mut failing.trial, trial));
@@ -96,7 +100,7 @@ impl Table {
         trial
     }
 
-    /// Ends a key's trial, unless the key was forgotten meanwhile.
+    /// Ends the trial of a key, unless the key was forgotten meanwhile.
     pub(crate) fn end_trial(&mut self, key: KeyId, trial: u32) {
         if self.is_trial(key, trial) {
             self.keys.change(key, |failing| failing.trial = 0);
@@ -104,13 +108,14 @@ impl Table {
         }
     }
 
-    /// Returns true if this trial is still the key's.
+    /// Returns true if this is still the number of the key's trial.
     pub(crate) fn is_trial(&self, key: KeyId, trial: u32) -> bool {
         trial != 0 && self.keys.change(key, |failing| failing.trial == trial) == Some(true)
     }
 
-    /// Records a failure. Returns true if it counts, or brings a later time: then calls of its key
-    /// that are past the stage must come back. Keys dropped to make room are added to `dropped`.
+    /// Records a failure. Returns true if the waiting calls of the key must return from their
+    /// queues to the key: if the failure counts, or brings a later time for the next trial. Keys
+    /// dropped to make room are added to `dropped`.
     #[must_use]
     pub(crate) fn record(
         &mut self,
@@ -183,8 +188,8 @@ impl Table {
         self.change(key, |failing| failing.forget_at = failing.forget_at.max(until));
     }
 
-    /// Forgets a key if it is failing. Without a `why` the end is not reported, because the caller
-    /// asked for it.
+    /// Forgets a key if it is failing. Without a `why` nothing is logged, because an operator asked
+    /// for it.
     pub(crate) fn forget(&mut self, key: KeyId, why: Option<Why>) {
         let removed = self.keys.remove(key);
         let Some(failing) = self.reorder(key.object, removed) else { return };
@@ -195,7 +200,7 @@ impl Table {
         }
     }
 
-    /// Returns the keys recovered or forgotten since the last call.
+    /// Returns the keys that have recovered or were forgotten since the last call.
     pub(crate) fn take_ended(&mut self) -> Vec<KeyEnd> {
         std::mem::take(&mut self.ended)
     }
@@ -214,7 +219,7 @@ impl Table {
         self.put(id, KeyState { failures: 1, ready_at: named, ..state }, named);
     }
 
-    /// Does the same for every key of an object.
+    /// Does the same as [`Self::forget_gone`] for every key of an object.
     pub(crate) fn forget_gone_object(&mut self, object: u64, now: Moment, dirty_keys: &mut Vec<KeyId>) {
         let mut facets = Vec::new();
         self.keys.each(object, |failing| facets.push(failing.facet));
@@ -242,8 +247,8 @@ impl Table {
         self.next_expiry <= now
     }
 
-    /// Returns the number of failing keys without expired ones. Where the time of
-    /// thousands is over at one moment, some of them are counted until they are forgotten.
+    /// Returns the number of failing keys, leaving out expired ones. If thousands expire at one
+    /// moment, some are still counted until they are forgotten.
     pub(crate) fn failing(&self, now: Moment) -> usize {
         let mut over = 0;
         for position in self.by_forget.iter().take_while(|position| position.at <= now).take(MOST_COUNTED) {
@@ -252,8 +257,8 @@ impl Table {
         self.keys.len().saturating_sub(over)
     }
 
-    /// Returns the next failing keys to be tried, by name, at most `most`. Some hundreds of expired
-    /// keys are passed over.
+    /// Returns the failing keys that may be tried soonest, at most `most`, with their names. Up to
+    /// some hundreds of expired keys are skipped.
     pub(crate) fn next_tried(&self, most: usize, now: Moment) -> Vec<(String, Key, KeyState)> {
         let mut found: Vec<(String, Key, KeyState)> = Vec::new();
         for Position { object, .. } in self.by_ready.iter().take(LOOKED_AT) {
@@ -268,8 +273,8 @@ impl Table {
         found
     }
 
-    /// Reads the keys of the next few objects before a position, from the longest wait down. Returns
-    /// the position to continue at, if there may be more.
+    /// Calls `read` for the keys of the next few objects before a position, those with the longest
+    /// wait first. Returns the position to continue at, if there may be more.
     pub(crate) fn read_some(
         &self,
         place: Option<Position>,
@@ -321,7 +326,8 @@ impl Table {
         }
     }
 
-    /// Returns the first key of an order by this time.
+    /// Returns the key at the start of an order: of its first object, the key whose `time` is the
+    /// earliest.
     fn first(&self, order: &Order, time: fn(&FailingKey) -> Moment) -> Option<KeyId> {
         self.keys.earliest(order.first()?.object, time)
     }
@@ -359,7 +365,7 @@ impl Table {
     }
 }
 
-/// Returns the moment at which a key is forgotten: not before it may be tried again, or a long
+/// Returns when to forget a key: not before it may be tried again, or a long
 /// Retry-After would be forgotten before it is over (P2).
 fn forgotten(state: &KeyState, backoff: &Backoff) -> Moment {
     (state.last_failure + backoff.forget_after).max(state.ready_at)
@@ -368,14 +374,16 @@ fn forgotten(state: &KeyState, backoff: &Backoff) -> Moment {
 /// The most keys forgotten in one operation: more than an operation can add, so the table stays
 /// bounded.
 const EXPIRED_AT_ONCE: usize = 16;
-/// The number of objects in one piece of a walk. With their names compared and forgotten, a piece
-/// takes a tenth of a millisecond.
+/// The number of objects in one step of a walk over all. With their names compared and forgotten, a
+/// step takes a tenth of a millisecond.
 const WALKED_AT_ONCE: usize = 64;
-/// The most objects looked at to count expired keys.
+/// The most expired objects to subtract from the number of failing keys; counting more would take
+/// too long.
 const MOST_COUNTED: usize = 4000;
-/// The objects looked at to show a few.
+/// The most objects to look at to find a few for the status page.
 const LOOKED_AT: usize = 300;
-/// The most ends of keys to keep: a simulation takes none.
+/// The most ended keys to keep for the logs. A simulation never reads them, so they must be
+/// bounded.
 const MOST_ENDED: usize = 64;
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Arrivals: decides whether a call leaves at once, waits or is refused.
 //!
-//! No call passes those that wait already (P5). `refusals` decides which calls may not wait.
+//! No call passes those that wait already (P5). The checks in `refusals` decide which calls may not
+//! wait.
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use crate::{
 // === impl Parts ===
 
 impl Parts {
-    /// Decides about an arriving call.
+    /// Decides whether an arriving call leaves, waits or is refused.
     pub(crate) fn arrive(&mut self, arrival: &Arrival<'_>, now: Moment) -> Verdict {
         let call = self.rules.read(arrival, self.resources.pauses.predict(arrival.quota), now);
         // 5. An exempt call goes, and every call while a bypass is on.
@@ -43,14 +44,15 @@ impl Parts {
         self.pass_or_queue(call, arrival, &at_key, needs, blocked, now)
     }
 
-    /// Admits a call without asking any limit: it takes nothing, and nothing is remembered of it.
+    /// Admits a call without checking any limit: it takes nothing, and nothing is remembered of it.
     pub(crate) fn admit_unmetered(&mut self, arrival: &Arrival<'_>, now: Moment) -> Permit {
         let call =
             CallFacts { key: None, ..self.rules.read(arrival, self.resources.pauses.predict(arrival.quota), now) };
         Permit::new(call, self.exempt_grant())
     }
 
-    /// Steps 6 to 8: refuses a call if its key may not hold it, or returns the end of its hold.
+    /// Steps 6 to 8 of the order of refusals: refuses a call that would wait too long for its key, or
+    /// returns until when the key may hold it.
     #[inline]
     fn may_hold(&mut self, call: &CallFacts, at_key: &AtKey, now: Moment) -> Result<Moment, Cause> {
         let mut hold_ends = self.rules.hold_ends(call, now);
@@ -86,8 +88,8 @@ impl Parts {
         ticket
     }
 
-    /// Admits a call past calls with other needs, queues it or refuses it. A function
-    /// of its own, because it would slow down the calls that need not wait.
+    /// Lets a call go before waiting calls needing something else, queues it, or refuses it. A
+    /// function of its own, because it would slow down the calls that need not wait.
     #[inline(never)]
     fn pass_or_queue(
         &mut self,
@@ -125,7 +127,8 @@ impl Parts {
         Verdict::Wait(self.queues.ticket(index))
     }
 
-    /// Steps 9 to 12: refuses a call, or returns the end of its wait in a queue.
+    /// Steps 9 to 12 of the order of refusals: refuses a call, or returns the end of its wait in a
+    /// queue.
     fn may_queue(
         &mut self,
         call: &CallFacts,
@@ -149,7 +152,7 @@ impl Parts {
         self.outlook(now).may_wait(call, needs, stop)
     }
 
-    /// Admits a call past waiting calls, and refuses retries if it took their last token.
+    /// Admits a call while others wait, and refuses retries if it took their last token.
     fn admit_past(&mut self, call: CallFacts, needs: Requirements, at_key: &AtKey, now: Moment) -> Permit {
         let taken = if self.work.expired_holds.is_empty() { None } else { Some(needs.charges.clone()) };
         let permit = self.admit(call, needs, at_key, now);
@@ -160,7 +163,7 @@ impl Parts {
         permit
     }
 
-    /// Admits a call: nothing stops it, whatever stops the waiting calls.
+    /// Admits a call that nothing stops, whatever stops the waiting calls.
     fn admit(&mut self, call: CallFacts, mut needs: Requirements, at_key: &AtKey, now: Moment) -> Permit {
         let key_grant = self.stage.begin_grant(&call, at_key, &self.rules, &mut self.resources, now);
         let sequence = self.queues.next_sequence();
@@ -184,7 +187,8 @@ impl Parts {
         Verdict::Refuse(cause.refusal(Duration::ZERO, at_key.state))
     }
 
-    /// Steps 8 and 11, `queue_full`: too many calls wait.
+    /// Steps 8 and 11 of the order of refusals, `queue_full`: refuses a call if too many calls
+    /// wait.
     fn queue_full(&mut self, now: Moment) -> Result<(), Cause> {
         if self.queues.waiting() < self.rules.policy().queue.max_waiting {
             return Ok(());
@@ -192,7 +196,8 @@ impl Parts {
         Err(Cause::new(Reason::QueueFull, self.dropped_requests.drop_one(now)))
     }
 
-    /// Step 13, `bytes_full`: counts more bytes of a waiting call's body, up to the limit.
+    /// Step 13 of the order of refusals, `bytes_full`: counts more bytes of a waiting call's body,
+    /// and fails past the limit.
     pub(crate) fn bytes_full(&mut self, index: WaiterIndex, more: usize, now: Moment) -> Result<(), Cause> {
         if self.queues.add_bytes(index, more, self.rules.policy().queue.max_waiting_bytes) {
             return Ok(());

@@ -1,5 +1,5 @@
-//! The dispatch loop: admits waiting calls, ends waits and reviews the held calls of dirty keys,
-//! until nothing more can happen at this moment.
+//! The dispatch loop: lets waiting calls go, ends waits that are too long, and reviews the calls
+//! held for changed keys, until nothing more can happen at this moment.
 
 use std::time::Duration;
 
@@ -10,7 +10,8 @@ use crate::{Cause, DueWork, Grant, QueueIndex, Reason, STEPS, Turn, Waiter, Wait
 // === impl Parts ===
 
 impl Parts {
-    /// Admits calls and ends waits, until nothing more can happen at this moment.
+    /// Lets waiting calls go and ends waits that are too long, until nothing more can happen at
+    /// this moment.
     #[inline]
     pub(crate) fn dispatch(&mut self, now: Moment) {
         // By far the most frequent case: no call waits.
@@ -22,7 +23,7 @@ impl Parts {
         }
     }
 
-    /// Dispatches for one turn. The rest of the work is done from the next operation on, so that
+    /// Does a bounded part of [`Self::dispatch`]. The rest is left to the next operations, so that
     /// other tasks are not kept waiting. A function of its own, so that the usual case saves no
     /// registers.
     #[inline(never)]
@@ -39,7 +40,7 @@ impl Parts {
         self.work.behind = true;
     }
 
-    /// Does what comes next at this moment. Returns false if there is nothing.
+    /// Does the next thing due at this moment. Returns false if nothing is.
     fn step(&mut self, now: Moment) -> bool {
         if self.queues.is_moving() {
             self.move_some(now);
@@ -72,7 +73,7 @@ impl Parts {
         }
     }
 
-    /// Admits the first call of a queue.
+    /// Lets the first call of a queue go.
     fn grant_head(&mut self, queue: QueueIndex, now: Moment) {
         let scheduler = self.queues.scheduler();
         let Some((found, group)) = scheduler.queue(queue).zip(scheduler.group_of(queue)) else { return };
@@ -113,10 +114,10 @@ impl Parts {
         }
     }
 
-    /// Refuses a call at the end of its time in a queue.
+    /// Refuses a call that has waited in a queue as long as allowed.
     ///
     /// A retry at the end of its `hold` waits on while a retry token is there, or while its bucket
-    /// is open, which is checked again from time to time.
+    /// lets more through because retries succeed, which is checked again from time to time.
     fn queueing_is_over(&mut self, queue: QueueIndex, index: WaiterIndex, now: Moment) {
         let Some(waiter) = self.queues.get(index).filter(|waiter| waiter.hold_ends <= now) else {
             return self.refuse(index, self.outlook(now).wait_over(queue), now);
@@ -142,7 +143,8 @@ impl Parts {
 // === impl Waiter ===
 
 impl Waiter {
-    /// Returns the main reason and the length of its wait, at the end of it.
+    /// Returns the main reason for a call's wait, and the length of the wait for it, when the wait
+    /// is over.
     fn waited(&self, stopped: Reason, now: Moment) -> Option<(Reason, Duration)> {
         let total = now - self.call.arrived;
         let queued = now - self.entered;
@@ -151,5 +153,5 @@ impl Waiter {
     }
 }
 
-/// The most of the driver's lateness to make up for (P1).
+/// The longest delay of the driver to make up for: tokens count as taken that much earlier (P1).
 const LATENESS: Duration = Duration::from_millis(2);

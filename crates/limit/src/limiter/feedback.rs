@@ -55,7 +55,7 @@ impl Parts {
         lifted
     }
 
-    /// Applies an answer to everything except its key.
+    /// Applies an answer to everything except its key: pauses, and rates of buckets.
     pub(crate) fn feed_back(&mut self, of: &Receipt, answer: Answer, now: Moment) {
         let class = self.rules.class_of(of.call());
         let origin = Origin { class, quota: of.call().demand.quota, left: of.grant().number };
@@ -95,7 +95,7 @@ impl Parts {
         self.dispatch(now);
     }
 
-    /// Opens or closes the retry bucket of a trial by its outcome.
+    /// Makes the retry bucket let more or less through, by the outcome of a retry.
     fn open_or_close(&mut self, of: &Receipt, outcome: Outcome, now: Moment) {
         for bucket in of.grant().needs.iter().flat_map(|needs| needs.charges.of_retry()) {
             match outcome {
@@ -107,7 +107,7 @@ impl Parts {
         }
     }
 
-    /// Slows down every bucket of the call's tokens.
+    /// Slows down every adaptive bucket the call took tokens of.
     fn slow_down(&mut self, of: &Receipt, now: Moment) {
         let reserved = of.grant().key_grant.reserved.map(|reserved| reserved.bucket);
         for bucket in of.grant().buckets().chain(reserved) {
@@ -203,7 +203,7 @@ impl Parts {
         }
     }
 
-    /// Begins to refuse the waiting calls with waits shorter than a pause.
+    /// Begins to refuse the waiting calls a pause would hold longer than they may wait.
     fn sweep_paused(&mut self, until: Option<Moment>) {
         let first = self.queues.first_timer();
         if until.zip(first).is_some_and(|(until, first)| first < until) {

@@ -1,4 +1,4 @@
-//! Orders of an operator: forgets failing keys, and previews what would happen to a call.
+//! Orders of an operator: to forget failing keys, and to preview what would happen to a call.
 
 use super::{Limiter, Parts};
 use crate::moment::Moment;
@@ -7,20 +7,20 @@ use crate::{Arrival, AtKey, KeyGrant, KeyState, Position, Reason, Refusal, Ticke
 /// The preview of a call: what would happen if it arrived now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preview {
-    /// It would leave at once.
+    /// The call would leave at once.
     Goes,
-    /// It would wait.
+    /// The call would wait.
     Waits {
         /// The reason for the wait.
         reason: Reason,
-        /// The earliest moment at which it could leave.
+        /// The earliest moment for the call to leave.
         until: Moment,
     },
-    /// It would be refused.
+    /// The call would be refused.
     Refused(Refusal),
 }
 
-/// A walk over all failing keys, a few at a time.
+/// The progress of a walk over all failing keys, a few at a time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Walk {
     began: Option<Moment>,
@@ -28,7 +28,7 @@ pub struct Walk {
     is_over: bool,
 }
 
-/// The state to restore after a preview.
+/// The state to restore after a preview; it must change nothing.
 #[derive(Debug)]
 pub(crate) struct Supposition {
     object: u64,
@@ -38,7 +38,7 @@ pub(crate) struct Supposition {
 // === impl Walk ===
 
 impl Walk {
-    /// Returns true if it has been to every key.
+    /// Returns true if the walk has been to every key.
     pub fn is_over(&self) -> bool {
         self.is_over
     }
@@ -47,16 +47,17 @@ impl Walk {
 // === impl Limiter ===
 
 impl Limiter {
-    /// Forgets the next few failing keys, if their names are meant, and releases their calls.
+    /// Forgets those of the next few failing keys with a name that `is_meant` accepts, and
+    /// releases their calls.
     ///
-    /// Returns how many there were. Repeat it until the walk is over. Keys that fail after the walk
+    /// Returns how many it forgot. Repeat it until the walk is over. Keys that fail after the walk
     /// began stay.
     pub fn forget_some(&mut self, is_meant: &dyn Fn(&str) -> bool, walk: &mut Walk, now: Moment) -> usize {
         self.operate(now, |parts, now| parts.forget_some(is_meant, walk, now))
     }
 
-    /// Forgets every failing key with a meant name. It takes time in proportion to the number of
-    /// keys, so it is meant for simulations and tests.
+    /// Forgets every failing key with a name that `is_meant` accepts. It takes time in
+    /// proportion to the number of keys, so it is meant for simulations and tests.
     pub fn forget(&mut self, is_meant: &dyn Fn(&str) -> bool, now: Moment) -> usize {
         let mut walk = Walk::default();
         let mut forgotten = 0;
@@ -66,7 +67,7 @@ impl Limiter {
         forgotten
     }
 
-    /// Returns the fate of a call if it arrived now. Nothing is spent or remembered.
+    /// Returns what would happen to a call if it arrived now. Nothing is spent or remembered.
     pub fn preview(&mut self, arrival: &Arrival<'_>, now: Moment) -> Preview {
         let now = self.catch_up(now);
         let supposition = self.parts.suppose(arrival);
@@ -95,7 +96,8 @@ impl Parts {
         forgotten
     }
 
-    /// Begins a preview, for which no call may be refused.
+    /// Begins a preview: prevents refusals, so that the call's wait can be seen, and returns what
+    /// to restore.
     pub(crate) fn suppose(&mut self, arrival: &Arrival<'_>) -> Supposition {
         self.work.supposes = true;
         let object = arrival.key.map_or(0, |key| self.rules.counted_as(&key, arrival));
@@ -107,7 +109,7 @@ impl Parts {
         self.stage.restore_object(before.object, before.full_at);
     }
 
-    /// Returns the preview of a call that has begun to wait. The call leaves.
+    /// Returns the preview for a call that has begun to wait, and removes the call.
     pub(crate) fn preview_wait(&mut self, ticket: Ticket, now: Moment) -> Preview {
         let Some(waiter) = self.queues.find(ticket) else { return Preview::Goes };
         let call = waiter.call;

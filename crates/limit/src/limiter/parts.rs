@@ -1,4 +1,4 @@
-//! The parts of a limiter, and what happens to one waiting call in all of them.
+//! The parts of a limiter, and the operations on one waiting call that concern several of them.
 
 use super::Parts;
 use crate::moment::Moment;
@@ -21,13 +21,13 @@ impl Parts {
         }
     }
 
-    /// Returns what calls have to expect now.
+    /// Returns what the checks for refusals need to predict the wait of a call.
     #[inline]
     pub(crate) fn outlook(&self, now: Moment) -> Outlook<'_> {
         Outlook::new(&self.rules, &self.queues, &self.resources, now)
     }
 
-    /// Returns the due questions to the stores of shared buckets.
+    /// Returns the requests due now to the stores of shared buckets.
     pub(crate) fn take_asks(&mut self, now: Moment) -> Vec<Ask> {
         let longest = self.rules.policy().queue.max_wait;
         // More tokens than calls that could leave while they last would only expire.
@@ -41,7 +41,7 @@ impl Parts {
         asks
     }
 
-    /// Returns the call's queue and its requirements there.
+    /// Returns a call's queue and what the call needs to leave it.
     pub(crate) fn place_of(&mut self, call: &CallFacts, retry: bool, now: Moment) -> QueuePlace {
         let needs = self.resources.requirements(self.rules.policy(), &call.demand, retry, now);
         QueuePlace { id: self.rules.queue_key(call, retry), needs, stopped: None }
@@ -53,7 +53,7 @@ impl Parts {
         self.queues.join(index, &place, || name, &self.rules, &mut self.resources, now);
     }
 
-    /// Adds a call to its key's held calls: at the end, or before all others.
+    /// Makes a call wait for its key: after the others, or before them if `first`.
     pub(crate) fn hold(&mut self, index: WaiterIndex, first: bool) {
         self.queues.hold(index, first, &self.rules, &mut self.work);
     }
@@ -65,12 +65,12 @@ impl Parts {
         Grant { needs: None, number, left, key_grant: KeyGrant::default(), sequence: 0, waited: None }
     }
 
-    /// Ends a waiter's wait with a verdict to claim.
+    /// Ends a call's wait with a result, which its owner is to claim.
     pub(crate) fn conclude(&mut self, index: WaiterIndex, state: WaiterState) {
         self.queues.conclude(index, state, &mut self.work);
     }
 
-    /// Ends a wait with a refusal.
+    /// Ends a call's wait with a refusal.
     pub(crate) fn refuse(&mut self, index: WaiterIndex, cause: Cause, now: Moment) {
         let Some(call) = self.queues.get(index).map(|waiter| waiter.call) else { return };
         self.note_passed_over(&call, &cause, now);
@@ -81,7 +81,8 @@ impl Parts {
         self.conclude(index, WaiterState::Refused(Box::new(refusal)));
     }
 
-    /// Records a refusal for want of a retry token at the key of the call.
+    /// Records at its key that a call was refused because there was no retry token, so that the key
+    /// is not forgotten too early.
     #[inline]
     pub(crate) fn note_passed_over(&mut self, call: &CallFacts, cause: &Cause, now: Moment) {
         if cause.reason == Reason::RetryBucket && !self.work.supposes {
@@ -89,7 +90,7 @@ impl Parts {
         }
     }
 
-    /// Takes a waiter out of where it stands and gives back what it has. Its record stays.
+    /// Removes a call from where it waits and gives back what it took. Its record stays.
     pub(crate) fn withdraw(&mut self, index: WaiterIndex) {
         let withdrawn = self.queues.withdraw(index, &mut self.resources);
         let Some(Withdrawal { key, key_grant, grant }) = withdrawn else { return };
@@ -108,7 +109,7 @@ impl Parts {
         self.resources.give_back_slot(needs.shares, class);
     }
 
-    /// Gives back a key grant.
+    /// Gives back what a call took at its key.
     pub(crate) fn end_key_grant(&mut self, key: Option<KeyId>, key_grant: KeyGrant) {
         self.stage.end_grant(key, key_grant, &mut self.resources, &mut self.work);
     }
@@ -123,7 +124,7 @@ impl Parts {
         receipt
     }
 
-    /// Gives a permit back: the call will not be sent.
+    /// Gives back a permit with everything the call took: it will not be sent.
     pub(crate) fn retract(&mut self, permit: Permit) {
         let receipt = self.take_back(permit);
         let grant = receipt.grant();
@@ -138,7 +139,7 @@ impl Parts {
         self.resources.give_back_slot(slot.shares, class);
     }
 
-    /// Releases a waiting call as if it were exempt.
+    /// Lets a waiting call go as if it were exempt.
     pub(crate) fn release_as_exempt(&mut self, index: WaiterIndex, now: Moment) {
         self.withdraw(index);
         let mut grant = self.exempt_grant();
@@ -148,8 +149,8 @@ impl Parts {
         self.conclude(index, WaiterState::Granted(Box::new(grant)));
     }
 
-    /// Refuses the retries with an expired `hold`, after tokens were taken: there may be none left
-    /// for them.
+    /// Refuses the retries that have waited longer than `hold`, if the tokens just taken were the
+    /// last.
     pub(crate) fn refuse_expired_holds(&mut self, taken: &Charges, now: Moment) {
         for bucket in taken.of_retry() {
             let ready_at = self.resources.buckets.ready_at(bucket, now);

@@ -1,10 +1,10 @@
-//! New limits at run time: buckets keep their level, calls in flight their slots, waiters their
-//! places (P11).
+//! New limits at run time: buckets keep their level, calls in flight their slots, waiting calls
+//! their places (P11).
 //!
-//! Waiters hold a place, not a time, so there is nothing to convert. The new limits apply at once.
-//! The queues are then rebuilt in the order in which calls entered them, under the keys that the
-//! new policy gives them, a few calls at a time. No turn is given before all calls have moved, so
-//! that none passes another; a call that arrives meanwhile, and that anything limits, queues behind
+//! Waiting calls hold a place, not a time, so there is nothing to convert. The new limits apply at
+//! once. The queues are then rebuilt in the order in which calls entered them, under the keys that
+//! the new policy gives them, a few calls at a time. No call leaves before all have moved, so that
+//! none passes another; a call that arrives meanwhile, and that anything limits, queues behind
 //! them. If a call hangs up or its key fails before it has moved, it is moved first.
 
 use super::Parts;
@@ -35,7 +35,7 @@ impl Parts {
         true
     }
 
-    /// Makes one step of a move.
+    /// Moves a few waiting calls to their new queues.
     pub(crate) fn move_some(&mut self, now: Moment) {
         match self.queues.next_move() {
             Some(MoveStep::Carry(index)) => self.carry_over(index, now),
@@ -44,8 +44,8 @@ impl Parts {
         }
     }
 
-    /// Brings a call under the new limits, unless that has happened: its class, the end of its
-    /// wait, its queue, and no reserved retry token where none is reserved any more.
+    /// Brings a waiting call under the new limits, unless done already: its class, the end of its
+    /// wait, and its queue. A reserved retry token goes back where none is reserved any more.
     pub(crate) fn carry_over(&mut self, index: WaiterIndex, now: Moment) {
         let Some(waiter) = self.queues.unmoved(index) else { return };
         let is_waiting = waiter.is_waiting();
@@ -73,7 +73,8 @@ impl Parts {
         self.queues.set_timer(index, &self.rules);
     }
 
-    /// Puts a call that came during the move in its queue, unless it has left or its key holds it.
+    /// Puts a call into its queue if it arrived while others were being moved, unless it has left
+    /// or its key holds it.
     fn place_late(&mut self, late: LateCall, now: Moment) {
         let LateCall { ticket, flow_name } = late;
         let Some(waiter) = self.queues.find(ticket).filter(|waiter| waiter.is_unplaced()) else { return };
@@ -86,8 +87,8 @@ impl Parts {
         self.queue_up(ticket.index, place, Some(flow_name), now);
     }
 
-    /// Takes back every call of a key that is past the key and has not left. They are held before
-    /// the calls that came later.
+    /// Takes back the calls of a key from queues, because the key has failed. They wait for the key
+    /// before the calls that came later.
     pub(crate) fn recall(&mut self, key: KeyId, now: Moment) {
         for index in self.queues.passed(key).into_iter().rev() {
             self.carry_over(index, now);

@@ -1,5 +1,5 @@
-//! The review of a key's held calls: it releases them after the backoff, in turn, and refuses late
-//! ones.
+//! The review of the calls held for a key: lets them go on after the backoff, in turn, and refuses
+//! those that have waited too long.
 
 use super::Parts;
 use crate::moment::Moment;
@@ -11,8 +11,8 @@ use crate::{
 // === impl Parts ===
 
 impl Parts {
-    /// Reviews the held calls of a key: releases a call if nothing blocks it any more, and refuses
-    /// the late ones.
+    /// Reviews the calls held for a key: lets a call go on if nothing blocks it any more, and
+    /// refuses those that have waited too long.
     pub(crate) fn review_held_calls(&mut self, key: KeyId, now: Moment) {
         self.queues.set_key_timer(key, Moment::MAX);
         let Some(first) = self.queues.first_held(key) else { return };
@@ -49,8 +49,8 @@ impl Parts {
         }
     }
 
-    /// Releases the calls held for a key that is not failing (any more): in order, except writes
-    /// behind a write, and of many a few at a time.
+    /// Lets the calls of a key go on because it is not failing (any more): in order, except writes
+    /// behind a write, and at most a few at a time.
     fn release_held_calls(&mut self, key: KeyId, now: Moment) {
         let first = self.queues.held(key, LOOKED_AT_ONCE);
         let mut entered = 0;
@@ -63,8 +63,8 @@ impl Parts {
         self.review_more(key, entered, first.len());
     }
 
-    /// Refuses held calls with a wait too short for their key. The first to come can wait least, so
-    /// only the beginning of a long list is looked at.
+    /// Refuses held calls that cannot wait until their key lets them go. The first to come can wait
+    /// least, so only the beginning of a long list is looked at.
     fn refuse_late_held_calls(&mut self, key: KeyId, at_key: &AtKey, now: Moment) {
         let first = self.queues.held(key, LOOKED_AT_ONCE);
         let before = self.queues.waiting();
@@ -78,7 +78,8 @@ impl Parts {
         self.review_more(key, before.saturating_sub(self.queues.waiting()), first.len());
     }
 
-    /// Counts the released or refused calls as steps. A key with more of them is reviewed again.
+    /// Counts the calls released or refused as steps of work. If more calls of the key are held, it
+    /// is reviewed again later.
     fn review_more(&mut self, key: KeyId, over: usize, looked_at: usize) {
         self.work.count_steps(over);
         if over > 0 && looked_at == LOOKED_AT_ONCE {
@@ -86,8 +87,8 @@ impl Parts {
         }
     }
 
-    /// Moves a released call into its queue, as the trial or as a call of a healthy key, unless its
-    /// wait is certain to fail.
+    /// Moves a call from its key into its queue, unless its wait there is certain to fail. `retry`
+    /// is set if it tests a failing key.
     fn enter_queue(&mut self, index: WaiterIndex, retry: bool, now: Moment) {
         let Some(waiter) = self.queues.get(index) else { return };
         let call = waiter.call;
@@ -108,7 +109,7 @@ impl Parts {
         self.queue_up(index, place, name, now);
     }
 
-    /// Lets a call that was not sent wait again. Its tokens and its slot have been given back.
+    /// Lets a call wait again that was not sent. Its tokens and its slot have been given back.
     pub(crate) fn come_back(&mut self, call: CallFacts, grant: &Grant, now: Moment) -> Ticket {
         let hold_ends = self.rules.hold_ends(&call, now);
         let mut waiter = Waiter::new(call, grant.key_grant, self.rules.ends(&call), hold_ends);
@@ -143,7 +144,7 @@ impl Parts {
         self.queues.ticket(index)
     }
 
-    /// Refuses a call after its time at the key stage.
+    /// Refuses a call its key has held as long as allowed.
     pub(crate) fn hold_is_over(&mut self, index: WaiterIndex, now: Moment) {
         let Some(waiter) = self.queues.get(index) else { return };
         let call = waiter.call;
@@ -162,15 +163,16 @@ impl Parts {
         self.refuse(index, cause, now);
     }
 
-    /// Returns true if a retry waits to the end of its hold, because the retries under way may
-    /// succeed.
+    /// Returns true if a retry waits as long as its key may hold it, because the retries under way
+    /// may succeed.
     pub(crate) fn waits_for_trials(&self, needs: &Requirements, hold_ends: Moment, now: Moment) -> bool {
         let policy = self.rules.policy();
         let is_metered = policy.retry_bucket.is_some() && policy.queue.combine == Combine::Sequential;
         is_metered && self.rules.holds_on(hold_ends, now) && !self.resources.retries_are_open(&needs.charges)
     }
 
-    /// True if a held call is a write and another write of its key is on its way.
+    /// Returns true if a held call is a write, and must wait because another write of its key is in
+    /// progress.
     fn waits_for_write(&self, index: WaiterIndex) -> bool {
         let waiter = self.queues.get(index);
         waiter.is_some_and(|waiter| self.stage.waits_for_write(&waiter.call, &self.rules))

@@ -17,24 +17,25 @@ use crate::{
 pub use self::frozen::{Changes, FreezeWalk, FrozenKey, FrozenLimiter, FrozenPart};
 pub use crate::resources::{FrozenPause, Gap, Levels, PauseView, SharedView, TokenTally};
 
-/// A limiter at one moment.
+/// The state of a limiter at one moment, for the status page.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot {
     /// The number of waiting calls, in queues or for their keys.
     pub waiting: usize,
-    /// The bytes of their bodies.
+    /// The bytes of bodies and large heads of waiting calls.
     pub waiting_bytes: usize,
     /// The number of failing keys.
     pub failing_keys: usize,
-    /// The number of failing keys with a trial in a queue or upstream.
+    /// The number of failing keys with a call testing them, queued or upstream.
     pub trials: usize,
-    /// The gate's buckets: one, or the first few of many.
+    /// The gate's buckets. If there is one per flow or credential, only the first few.
     pub buckets: Vec<BucketView>,
-    /// The retry buckets.
+    /// The buckets for retries.
     pub retry_buckets: Vec<BucketView>,
-    /// The gate's slots.
+    /// The calls in flight at the gate, and their limit.
     pub slots: SlotView,
-    /// The room on connections, by group; below zero if more streams are open than there should be.
+    /// How many more calls the connections of each group can take; below zero if more are open than
+    /// there should be.
     pub rooms: [(Group, i64); 3],
     /// The pauses in force; at most a hundred.
     pub pauses: Vec<PauseView>,
@@ -42,67 +43,68 @@ pub struct Snapshot {
     pub dropped_quotas: u64,
     /// The number of keys with a write past the key stage, where only one may be.
     pub writes: usize,
-    /// The classes, by [`ClassId`].
+    /// The classes, indexed by [`ClassId`].
     pub classes: Vec<ClassView>,
-    /// The shared buckets.
+    /// The buckets shared with other gates.
     pub shared: Vec<SharedView>,
-    /// The longest queues first; at most a hundred.
+    /// The longest queues first, at most a hundred.
     pub queues: Vec<QueueView>,
 }
 
 /// A class at one moment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClassView {
-    /// Its name.
+    /// The name of the class.
     pub name: Arc<str>,
-    /// Its rank.
+    /// The rank of the class.
     pub lane: Lane,
-    /// Its buckets: one, or the first few of many.
+    /// The buckets of the class. If there is one per flow or credential, only the first few.
     pub buckets: Vec<BucketView>,
-    /// Its slots.
+    /// The calls of the class in flight, and their limit.
     pub slots: SlotView,
-    /// The number of calls in its queues.
+    /// The number of calls in the queues of the class.
     pub waiting: usize,
 }
 
 /// A bucket at one moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BucketView {
-    /// Tokens per second for one more call now.
+    /// The rate now, in tokens per second, if one more call takes a token.
     pub rate: f64,
-    /// Tokens per second when nothing slows it down.
+    /// The rate in tokens per second when the upstream throttles nothing.
     pub full_rate: f64,
-    /// The most tokens now: fewer while its rate gives way.
+    /// The most tokens the bucket can hold now: fewer while throttling by the upstream slows its
+    /// rate.
     pub burst: u32,
-    /// Tokens now; below zero if some are reserved.
+    /// The number of tokens now; below zero if some are reserved.
     pub level: f64,
-    /// Set if other gates share it.
+    /// The identity of the shared bucket behind this one, if other gates share it.
     pub shared: Option<SharedId>,
 }
 
-/// Slots at one moment.
+/// Calls in flight and their limit, at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotView {
-    /// The number of slots in use.
+    /// The number of calls in flight.
     pub used: u32,
-    /// The most calls, per gate, flow or credential; `None` for no limit.
+    /// The most calls in flight, per gate, flow or credential; `None` for no limit.
     pub max: Option<u32>,
 }
 
 /// A queue at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueView {
-    /// Its class.
+    /// The class of the queue's calls.
     pub class: ClassId,
-    /// The readable name of its flow; empty if unknown.
+    /// The readable name of the queue's flow; empty if unknown.
     pub flow: String,
-    /// True if it is the queue of retries.
+    /// True if the queue's calls test failing keys.
     pub retry: bool,
-    /// The number of calls in it.
+    /// The number of calls in the queue.
     pub waiting: usize,
-    /// The time its first call has waited.
+    /// How long the first call has waited.
     pub oldest: Duration,
-    /// The reason of its stop, if known.
+    /// What stops the first call from leaving, as far as known.
     pub reason: Reason,
 }
 
@@ -116,15 +118,15 @@ pub struct LongestQueues {
 // === impl Limiter ===
 
 impl Limiter {
-    /// Returns everything for the status page. It looks at every queue: [`Limiter::overview`] and a
-    /// [`LongestQueues`] do the same a little at a time.
+    /// Returns everything for the status page. It looks at every queue at once:
+    /// [`Limiter::overview`] with [`LongestQueues`] does the same a little at a time.
     pub fn snapshot(&self, now: Moment) -> Snapshot {
         let mut longest = LongestQueues::default();
         while self.look_at_queues(&mut longest) {}
         Snapshot { queues: self.queue_views(&longest, now), ..self.overview(now) }
     }
 
-    /// Returns the same without queues.
+    /// Returns everything for the status page except the queues.
     pub fn overview(&self, now: Moment) -> Snapshot {
         let now = self.latest(now);
         let room = |group| (group, self.parts.resources.room(group));
@@ -157,7 +159,7 @@ impl Limiter {
         }
     }
 
-    /// Returns every shared bucket.
+    /// Returns the state of every bucket shared with other gates.
     pub fn shared(&self, now: Moment) -> Vec<SharedView> {
         self.parts.resources.buckets.shared_views(self.latest(now))
     }
@@ -167,12 +169,12 @@ impl Limiter {
         self.parts.resources.pauses.views(self.latest(now), SHOWN)
     }
 
-    /// Returns the failing keys with the earliest trials, by name, at most `most`.
+    /// Returns the failing keys that may be tried soonest, at most `most`, with their names.
     pub fn next_tried(&self, most: usize, now: Moment) -> Vec<(String, Key, KeyState)> {
         self.parts.stage.table().next_tried(most, self.latest(now))
     }
 
-    /// Looks at a few more queues. Returns true if there may be more.
+    /// Adds a few more queues to a search. Returns true if there may be more.
     pub fn look_at_queues(&self, longest: &mut LongestQueues) -> bool {
         let places = self.parts.queues.scheduler().queues.capacity();
         let end = places.min(longest.next + QUEUES_AT_ONCE);
@@ -189,7 +191,7 @@ impl Limiter {
         end < places
     }
 
-    /// Returns the longest queues of a search.
+    /// Returns the longest queues found by a search.
     pub fn queue_views(&self, longest: &LongestQueues, now: Moment) -> Vec<QueueView> {
         let now = self.latest(now);
         let found =
@@ -212,7 +214,8 @@ impl Limiter {
 // === impl Snapshot ===
 
 impl Snapshot {
-    /// Removes the waiting calls: at a shadow they have gone already.
+    /// Removes the waiting calls, for a gate that only measures (a shadow): they are not held up
+    /// there.
     #[must_use]
     pub fn of_shadow(self) -> Self {
         let classes = self.classes.into_iter().map(|class| ClassView { waiting: 0, ..class }).collect();
@@ -237,7 +240,7 @@ impl SlotView {
     }
 }
 
-/// The number of queues between turns of other tasks.
+/// The number of queues to look at before other tasks get a turn.
 const QUEUES_AT_ONCE: usize = 1000;
-/// The most things of one kind on the page: it is for reading.
+/// The most entries of one kind on the status page: it is for reading.
 const SHOWN: usize = 100;

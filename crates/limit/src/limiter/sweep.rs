@@ -1,7 +1,8 @@
 //! Sweeps: changes for many waiting calls, a few calls at a time.
 //!
-//! Such a change is a pause, a failed dial or a bypass. No operation pays for all of it: the rest
-//! follows with the next operations, or with the driver's next turn.
+//! Such a change is a pause, a failed connection attempt or a bypass of all limits. No operation
+//! pays for all of it: the rest follows with the next operations, or when the driver calls
+//! `advance`.
 //!
 //! No promise depends on the end of a sweep. A pause holds the calls it concerns from its first
 //! moment; its sweep only refuses those that cannot wait so long. While a sweep is under way, a new
@@ -14,13 +15,13 @@ use crate::{Cause, Step, Sweep, SweepNews, Waiter, WaiterIndex, WaiterState};
 // === impl Parts ===
 
 impl Parts {
-    /// Begins a sweep over all present waiting calls.
+    /// Begins to apply a change to all calls waiting now.
     pub(crate) fn begin_sweep(&mut self, news: SweepNews) {
         let walk = self.queues.walk();
         self.work.begin_sweep(Sweep { news, walk });
     }
 
-    /// Makes one step of the next sweep. Returns false if there is none.
+    /// Applies the next change to a few more calls. Returns false if no change is being applied.
     pub(crate) fn sweep(&mut self, now: Moment) -> bool {
         let Some(mut sweep) = self.work.sweeps.pop_front() else { return false };
         let is_meant = |waiter: &Waiter| match sweep.news {
@@ -48,7 +49,7 @@ impl Parts {
         true
     }
 
-    /// Refuses a queued call if its pause ends too late for it.
+    /// Refuses a queued call if a pause holds it longer than it may wait.
     fn refuse_paused(&mut self, index: WaiterIndex, now: Moment) {
         let Some(waiter) = self.queues.get(index) else { return };
         let WaiterState::Queued(queue) = waiter.state else { return };

@@ -1,20 +1,20 @@
-//! The units of split limits.
+//! What buckets and limits on calls in flight can be split by.
 
 words! {
-    /// The unit of a split bucket or set of slots.
+    /// What a bucket or a limit on calls in flight is split by: there is one for each.
     pub enum Per {
-        /// One for the gate.
+        /// One for the whole gate.
         Gate = "gate",
         /// One per flow.
         Flow = "flow",
         /// One per client credential.
         Credential = "credential",
-        /// One per quota of an account, as the gate's dialect tells them: of AWS per account,
-        /// service and region.
+        /// One per cloud account, as the upstream counts its quotas: with AWS per account, service
+        /// and region.
         Account = "account",
-        /// One per account, service, region and action, as the gate's dialect tells them.
+        /// One per cloud account, service, region and action (AWS).
         Action = "action",
-        /// One per client, by its name at the gate.
+        /// One per client, by its authenticated name.
         Client = "client",
     }
 }
@@ -22,8 +22,8 @@ words! {
 // === impl Per ===
 
 impl Per {
-    /// True if it splits by the identity of arrivals. All limits of a class are split by the same
-    /// one.
+    /// Returns true if the split needs the caller's identity. All limits of a class are split by the
+    /// same identity.
     pub const fn is_by_identity(self) -> bool {
         matches!(self, Self::Account | Self::Action | Self::Client | Self::Credential)
     }

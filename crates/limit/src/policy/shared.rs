@@ -1,4 +1,4 @@
-//! The settings of shared buckets.
+//! The settings of buckets shared by several gates.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -6,40 +6,41 @@ use std::time::Duration;
 
 use super::{BucketPolicy, Policy};
 
-/// A shared bucket, by its place in `Policy::shared`.
+/// A shared bucket, by its index in `Policy::shared`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedId(pub u16);
 
 /// A shared bucket: all gates with the same name in the same store share it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SharedPolicy {
-    /// Its name.
+    /// The name, the same at all its gates.
     pub name: Arc<str>,
-    /// Its store; empty for the memory of this process.
+    /// The name of the store keeping the bucket; empty for the memory of this process.
     pub store: Arc<str>,
-    /// The share of this gate in a shortage, beside the others' weights.
+    /// The weight of this gate when tokens are short; tokens are divided in proportion to weights.
     pub weight: NonZeroU32,
-    /// The validity of a token; `None` for a quarter of the burst's time.
+    /// How long a granted token is valid; `None` for a quarter of the time until the burst
+    /// fills.
     pub lease: Option<Duration>,
-    /// The treatment of calls while the store does not answer.
+    /// What calls do while the store does not answer.
     pub outage: Outage,
-    /// The number of members to reckon with until the store's first answer.
+    /// The number of gates to assume until the store's first answer.
     pub members: NonZeroU32,
-    /// The longest pause from other members. The gate's own pauses are told to them. `None` if
+    /// The longest pause to accept from other gates; this gate tells them of its own. `None` if
     /// pauses are not shared.
     pub pauses: Option<Duration>,
 }
 
 words! {
-    /// The treatment of calls while the store of a shared bucket is away.
+    /// What calls do while the store of a shared bucket does not answer.
     #[derive(Default)]
     pub enum Outage {
-        /// Each member goes on at its part of the rate.
+        /// Each gate continues at its part of the rate.
         #[default]
         Share = "share",
-        /// Each member goes on at the whole rate.
+        /// Each gate continues at the whole rate.
         Full = "full",
-        /// Calls wait.
+        /// Calls wait until the store answers again.
         Stop = "stop",
     }
 }
@@ -47,12 +48,13 @@ words! {
 // === impl Policy ===
 
 impl Policy {
-    /// Returns how a bucket is shared, if it is.
+    /// Returns the settings of a bucket's sharing, if it is shared.
     pub fn shared_by(&self, bucket: &BucketPolicy) -> Option<&Arc<SharedPolicy>> {
         self.shared.get(usize::from(bucket.shared?.0))
     }
 
-    /// Returns each shared bucket for fresh calls with its settings, the gate's own last.
+    /// Returns each shared bucket, except those for retries, with its settings. The gate's own is
+    /// last.
     pub fn shared_buckets(&self) -> impl Iterator<Item = (&BucketPolicy, &Arc<SharedPolicy>)> {
         let buckets = self.classes.iter().map(|class| &class.bucket).chain([&self.bucket]).flatten();
         buckets.filter_map(|bucket| Some((bucket, self.shared_by(bucket)?)))
@@ -62,7 +64,7 @@ impl Policy {
 // === impl SharedPolicy ===
 
 impl SharedPolicy {
-    /// Makes a bucket with this name in the memory of the process and equal shares.
+    /// Makes the settings of a bucket in the memory of the process, with equal weights.
     pub fn new(name: &str) -> Self {
         Self {
             name: name.into(),
@@ -76,7 +78,7 @@ impl SharedPolicy {
     }
 }
 
-/// The longest pause where nothing is said.
+/// The default of the longest pause to accept from other gates.
 const LONGEST_PAUSE: Duration = Duration::from_secs(15 * 60);
-/// The members to reckon with where nothing is known.
+/// The default number of gates to assume until the store answers.
 const MEMBERS: NonZeroU32 = NonZeroU32::MIN.saturating_add(9);

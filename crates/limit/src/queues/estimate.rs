@@ -1,4 +1,4 @@
-//! Estimates: the calls able to leave, and the minimum wait of a call.
+//! Estimates: how many calls could leave, and how long a call must wait at least.
 //!
 //! The minimum wait of a call is the time to its turn if no call before it leaves, no further call
 //! joins, and slots and room come free at once (P8). It is a lower bound, never a guess: a call
@@ -16,39 +16,38 @@ use crate::moment::Moment;
 use crate::quota::CallQuota;
 use crate::{BucketId, ClassId, Pauses, QueueKey, Reason, Requirements, Resources, WaiterIndex, Want};
 
-/// The earliest moment at which a call could leave, and the reason it would wait for.
+/// The earliest moment for a call to leave, and what it would wait for until then.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MinWait {
     pub(crate) at: Moment,
     pub(crate) reason: Reason,
-    /// For a retry, the moment at which it could have its tokens of the retry bucket and the gate's
-    /// bucket, if these meter it.
+    /// For a retry, the earliest moment of its tokens, from the retry bucket and the gate's bucket.
     pub(crate) retry_at: Option<Moment>,
 }
 
-/// The waiting calls of a class or a lane.
+/// Waiting calls of a class or a lane, counted for the estimate of another call.
 #[derive(Clone, Copy, Debug, Default)]
 struct OtherCalls {
     all: usize,
-    /// The calls able to leave whenever the estimated call is.
+    /// How many of the other calls could leave at any moment when the estimated call could.
     first: usize,
-    /// Those with a token of the bucket in question.
+    /// How many of these take a token of the bucket in question.
     metered: usize,
 }
 
-/// The call of an estimate.
+/// The call whose wait is estimated.
 struct EstimatedCall<'a> {
     needs: &'a Requirements,
     pauses: &'a Pauses,
     now: Moment,
-    /// The moment at which its pauses are over.
+    /// The end of the last pause holding the call.
     pauses_end: Moment,
 }
 
 // === impl EstimatedCall ===
 
 impl EstimatedCall<'_> {
-    /// Returns the moment at which the pauses of a class's calls are over.
+    /// Returns when the last pause of a class ends.
     fn pauses_end_of(&self, class: ClassId) -> Moment {
         self.now.max(self.pauses.ends(class, CallQuota::default()).all())
     }
@@ -57,7 +56,7 @@ impl EstimatedCall<'_> {
 // === impl Scheduler ===
 
 impl Scheduler {
-    /// Returns the minimum wait of a call at the end of this queue.
+    /// Returns how long a call must wait at least if it joins the end of this queue.
     pub(crate) fn min_wait(&self, id: &QueueKey, needs: &Requirements, resources: &Resources, now: Moment) -> MinWait {
         // Calls of its own queue group pause as long as it does, others perhaps only with the gate.
         let pauses_end = now.max(resources.pauses.ends(id.class, needs.quota).all());
@@ -90,7 +89,7 @@ impl Scheduler {
         min_wait
     }
 
-    /// Returns the earliest moment at which a waiting call may be able to leave if nothing else
+    /// Returns the earliest moment for a waiting call to leave, if nothing else
     /// happens.
     pub(crate) fn next_wakeup(&self, resources: &Resources, now: Moment) -> Option<Moment> {
         if self.waiting == 0 {
@@ -109,7 +108,8 @@ impl Scheduler {
         self.shape_groups().filter_map(until).filter(|until| *until < Moment::MAX).chain(parked).min()
     }
 
-    /// Returns the number of calls of a connection group in want only of room.
+    /// Returns the number of waiting calls of a connection group that could leave if there were a
+    /// connection.
     pub(crate) fn would_go(&self, group: Group, resources: &Resources, now: Moment) -> usize {
         if self.waiting == 0 {
             return 0;
@@ -127,9 +127,9 @@ impl Scheduler {
         calls.fold(0, usize::saturating_add)
     }
 
-    /// Returns the waiting calls of each shared bucket, without those under a pause; `ends` returns
-    /// the end of a call's wait. With very many queue groups the number is too low; with many queues
-    /// in one group the time is too short.
+    /// Counts the waiting calls of each shared bucket, without those under a pause. `ends` returns
+    /// the end of a call's wait. With very many queue groups the number is too low; with many
+    /// queues in one group the time is too short.
     pub(crate) fn waiting_for_shared(
         &self,
         pauses: &Pauses,
@@ -154,18 +154,21 @@ impl Scheduler {
         waiting
     }
 
-    /// Returns the shape groups of all classes with waiting calls.
+    /// Returns the shape groups (queues alike except for own buckets or slots) of all classes with
+    /// waiting calls.
     fn shape_groups(&self) -> impl Iterator<Item = (ClassId, &ShapeGroup)> {
         let classes = self.active.iter().flatten();
         classes.flat_map(|class| self.classes.of(*class).shape_groups.iter().map(|shape_group| (*class, shape_group)))
     }
 
-    /// Returns the queue groups of a shape group that are not parked, in their order.
+    /// Returns the queue groups of a shape group that are not stopped by a bucket or slots of their
+    /// own.
     fn ready(&self, shape_group: &ShapeGroup) -> impl Iterator<Item = &QueueGroup> {
         shape_group.ready.iter().filter_map(|(_, queue_group)| self.queue_groups.get(*queue_group))
     }
 
-    /// Returns the turns of the call's own queue group before the call's.
+    /// Returns the number of calls leaving before a call from the queues with the same
+    /// requirements.
     fn own_group_turns(&self, id: &QueueKey, needs: &Requirements) -> usize {
         // Queues whose calls cost more have fewer turns, which is not known before.
         let is_even = self.classes.get(id.class).is_none_or(|turns| turns.cost.least == turns.cost.most);
@@ -181,7 +184,8 @@ impl Scheduler {
         self.unsplit_group(id.class, id.mode).map_or(0, |queue_group| queue_group.queue_lengths.within(1))
     }
 
-    /// Returns the number of a bucket's tokens for calls of other classes before it.
+    /// Returns the number of tokens of a bucket taken by calls of other classes before the
+    /// estimated call.
     fn others_before(&self, id: &QueueKey, call: &EstimatedCall<'_>, own: usize, bucket: BucketId) -> usize {
         let Some(mine) = self.classes.get(id.class) else { return 0 };
         let lane = mine.lane;
@@ -209,7 +213,7 @@ impl Scheduler {
         counted.saturating_add(higher.metered_in(turns))
     }
 
-    /// Returns the number of a class's calls with other needs than the estimated call.
+    /// Returns the number of calls of a class with requirements unlike those of the estimated call.
     fn slips(&self, class: ClassId, call: &EstimatedCall<'_>) -> usize {
         let turns = self.classes.of(class);
         if call.pauses_end_of(class) < call.pauses_end {
@@ -220,7 +224,8 @@ impl Scheduler {
         turns.waiting.saturating_sub(later.map(|queue_group| queue_group.waiting).sum())
     }
 
-    /// Returns the calls of a class, and how many of them leave whenever the estimated call could.
+    /// Counts the waiting calls of a class, and those of them that could leave whenever the
+    /// estimated call could.
     fn others(&self, class: ClassId, call: &EstimatedCall<'_>, bucket: BucketId) -> OtherCalls {
         let turns = self.classes.of(class);
         let mut others = OtherCalls { all: turns.waiting, ..OtherCalls::default() };
@@ -242,17 +247,17 @@ impl Scheduler {
 // === impl OtherCalls ===
 
 impl OtherCalls {
-    /// Returns how many of the metered calls have left when the class or lane has had this many
-    /// turns; fewer only if none of them is left.
+    /// Returns how many calls with a token have left after so many turns of the class or lane;
+    /// fewer only if none of them is left.
     fn metered_in(self, turns: usize) -> usize {
         self.metered.min(turns.saturating_sub(self.all - self.metered.min(self.all)))
     }
 }
 
-/// The most queue groups looked at in each shape group: how many connections to dial does not
+/// The most queue groups to look at in each shape group. How many connections to open does not
 /// depend on the hundredth bucket.
 const GROUPS_LOOKED_AT: usize = 100;
-/// The most queue groups counted for a shared bucket.
+/// The most queue groups to count for a shared bucket.
 const GROUPS_COUNTED: usize = 2000;
-/// The most queues of a queue group searched for its newest call.
+/// The most queues of a queue group to search for its newest call.
 const QUEUES_LOOKED_AT: usize = 16;

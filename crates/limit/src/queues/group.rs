@@ -1,4 +1,4 @@
-//! Queues, and queue groups: queues with the same requirements.
+//! Queues, and queue groups: queues of calls with the same requirements.
 
 use std::collections::BTreeSet;
 
@@ -12,26 +12,28 @@ pub(crate) struct Queue {
     pub(crate) id: QueueKey,
     pub(crate) list: List,
     pub(crate) len: u32,
-    /// The turn of its last call, or of its making: the queue with the lowest is next.
+    /// The sort key of the queue's next turn: the queue with the lowest one is next. It grows with
+    /// each call that leaves.
     pub(crate) stamp: u64,
     pub(crate) queue_group: GroupIndex,
     /// The flow's readable name, if it is known.
     pub(crate) name: Option<Box<str>>,
 }
 
-/// The queues of one class with the same requirements, stopped together.
+/// The queues of one class with the same requirements. What stops one stops all.
 #[derive(Debug)]
 pub(crate) struct QueueGroup {
     pub(crate) class: ClassId,
     pub(crate) mode: Mode,
     pub(crate) needs: Requirements,
-    /// Its queues, ordered by stamp.
+    /// The queues, in the order of their next turns.
     pub(crate) queues: BTreeSet<(u64, QueueIndex)>,
     pub(crate) waiting: usize,
     pub(crate) queue_lengths: QueueLengths,
-    /// Set while a resource of its own stops it: the moment until then.
+    /// Set while a bucket or slots of its own stop the group: the earliest moment to check it
+    /// again.
     pub(crate) parked: Option<Moment>,
-    /// The moment it was stopped last, and the reason.
+    /// The time and the reason of the group's last stop: none of its calls may leave then.
     pub(crate) stopped: (Moment, Reason),
 }
 
@@ -54,7 +56,7 @@ impl QueueGroup {
         }
     }
 
-    /// Returns the stamp of the next queue.
+    /// Returns the sort key of the queue with the next turn.
     pub(crate) fn stamp(&self) -> Option<u64> {
         self.queues.first().map(|(stamp, _)| *stamp)
     }

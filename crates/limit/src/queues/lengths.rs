@@ -1,4 +1,4 @@
-//! Queue lengths: the number of turns before a given place in one of many queues comes up.
+//! Queue lengths: counts the turns until a given place in one of many queues comes up.
 //!
 //! A call with `p` calls before it in its own queue waits until each of the other queues has had
 //! `min(length, p)` turns. A sum over 10,000 queues at every arrival would be too slow. So lengths
@@ -7,7 +7,7 @@
 
 #![expect(clippy::indexing_slicing, reason = "places of a tree whose length bounds every loop over it")]
 
-/// Queue lengths, for prefix sums.
+/// The lengths of many queues, kept for fast prefix sums.
 #[derive(Debug, Default)]
 pub(crate) struct QueueLengths {
     /// The Fenwick tree over the numbers of queues with at least 1, 2, 3, ... calls. Its length is a
@@ -18,7 +18,7 @@ pub(crate) struct QueueLengths {
 // === impl QueueLengths ===
 
 impl QueueLengths {
-    /// Records a queue's growth to `length` (by one).
+    /// Records that a queue has grown by one call, to `length`.
     pub(crate) fn grew_to(&mut self, length: usize) {
         while self.tree.len() < length {
             self.widen();
@@ -26,7 +26,7 @@ impl QueueLengths {
         self.add(length, true);
     }
 
-    /// Records the loss of one call from a queue of `length`.
+    /// Records that a queue of `length` has lost a call.
     pub(crate) fn shrank_from(&mut self, length: usize) {
         debug_assert!(length <= self.tree.len(), "no queue was {length} long");
         self.add(length, false);

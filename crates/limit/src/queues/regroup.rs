@@ -1,4 +1,4 @@
-//! A reload's move: waiting calls on their way from the queues of the old limits to the new ones.
+//! The move of waiting calls from the queues of the old limits to those of the new, after a reload.
 
 use std::cmp::Reverse;
 use std::collections::binary_heap::PeekMut;
@@ -10,41 +10,41 @@ use crate::{
     CallFacts, ClassId, Origins, Policy, QueueIndex, QueueKey, Requirements, Resources, Rules, Ticket, WaiterIndex,
 };
 
-/// A reload's move of all waiting calls.
+/// The progress of moving all waiting calls to new queues after a reload.
 #[derive(Debug)]
 pub(crate) struct Move {
     pub(crate) old: Scheduler,
-    /// For each new class, the old one of its name.
+    /// For each new class, the old class of the same name.
     pub(crate) origins: Origins,
-    /// The old queues found so far, by the sequences of their first calls.
+    /// The old queues found so far, ordered by when their first calls entered.
     heads: BinaryHeap<Reverse<(u64, QueueIndex)>>,
-    /// The place of the next old queue to look at.
+    /// The index of the next old queue to look at.
     next_queue: usize,
-    /// The calls arrived meanwhile, in order.
+    /// The calls arrived during the move, in order.
     pub(crate) late: VecDeque<LateCall>,
-    /// A walk over the held calls.
+    /// The progress through the calls held for their keys.
     walk: WaiterWalk,
 }
 
-/// A call from the time of a move.
+/// A call that arrived while waiting calls were moved to new queues.
 #[derive(Debug)]
 pub(crate) struct LateCall {
     pub(crate) ticket: Ticket,
     pub(crate) flow_name: Box<str>,
 }
 
-/// One step of a move.
+/// One step of moving the waiting calls to new queues.
 #[derive(Debug)]
 pub(crate) enum MoveStep {
-    /// This call moves.
+    /// This waiting call is to be moved to its new queue.
     Carry(WaiterIndex),
-    /// This call gets its first place.
+    /// Put this call, which arrived during the move, in a queue.
     Place(LateCall),
     /// The step only looked for calls to move.
     Search,
 }
 
-/// The stamp and the name of an old queue, for its successor.
+/// The order and the name of an old queue, for the new queue in its place.
 #[derive(Debug)]
 pub(crate) struct OldQueue {
     stamp: u64,
@@ -60,8 +60,8 @@ impl Move {
         Self { old, origins, heads, next_queue: 0, late, walk: WaiterWalk::over(waiters) }
     }
 
-    /// Returns the next step, if the move is not over: first the calls in queues move in their
-    /// order, then the late calls, then the calls that their keys hold.
+    /// Returns the next step, if the move is not over: first the queued calls move in their order,
+    /// then the calls that came meanwhile, then the calls held for their keys.
     pub(crate) fn next(&mut self, waiters: &Waiters) -> Option<MoveStep> {
         let places = self.old.queues.capacity();
         if self.next_queue < places {
@@ -81,7 +81,7 @@ impl Move {
         }
     }
 
-    /// Finds the first calls of the next few old queues.
+    /// Looks up the first calls of the next few old queues.
     fn find_heads(&mut self, end: usize, waiters: &Waiters) {
         for place in self.next_queue..end {
             let index = QueueIndex::at(place);
@@ -91,7 +91,7 @@ impl Move {
         self.next_queue = end;
     }
 
-    /// Returns the first call of all old queues, by sequence.
+    /// Returns the call that entered first among all old queues.
     fn first(&mut self, waiters: &Waiters) -> Option<WaiterIndex> {
         loop {
             let mut head = self.heads.peek_mut()?;
@@ -125,7 +125,7 @@ impl Queues {
         self.moving = Some(Box::new(Move::new(old, origins, &self.waiters)));
     }
 
-    /// Keeps a late call until all calls before it have moved.
+    /// Puts a call aside that arrived during a move, until all calls before it have moved.
     pub(crate) fn await_move(&mut self, index: WaiterIndex, flow_name: Box<str>, rules: &Rules) {
         self.note_passed(index);
         let ticket = self.ticket(index);
@@ -135,7 +135,7 @@ impl Queues {
         self.set_timer(index, rules);
     }
 
-    /// Returns the next step of a move. The move is over when there is none.
+    /// Returns the next step of a move; `None` when it is over.
     pub(crate) fn next_move(&mut self) -> Option<MoveStep> {
         let step = self.moving.as_mut()?.next(&self.waiters);
         if step.is_none() {
@@ -145,13 +145,14 @@ impl Queues {
         step
     }
 
-    /// Returns a call, if it has not moved yet.
+    /// Returns a waiting call, if it has not moved yet.
     pub(crate) fn unmoved(&self, index: WaiterIndex) -> Option<&Waiter> {
         self.moving.as_ref()?;
         self.get(index).filter(|waiter| waiter.era != self.waiters.era)
     }
 
-    /// Brings a call under the new limits. Returns its old queue, if it was in one.
+    /// Brings a call under the new limits. Returns what is known of its old queue, if it was in
+    /// one.
     pub(crate) fn renew(&mut self, index: WaiterIndex, call: CallFacts, ends: Moment) -> Option<OldQueue> {
         let era = self.waiters.era;
         let waiter = self.waiters.get_mut(index)?;
@@ -164,7 +165,7 @@ impl Queues {
         self.moving.as_mut()?.old.take_out(queue, index, &mut self.waiters)
     }
 
-    /// Puts a call in the successor of its old queue.
+    /// Puts a call into the new queue that replaces its old one.
     pub(crate) fn move_over(
         &mut self,
         index: WaiterIndex,
@@ -176,14 +177,14 @@ impl Queues {
         self.scheduler.join(queue, index, &mut self.waiters);
     }
 
-    /// Lets a waiting call continue without a key.
+    /// Lets a waiting call continue without a key, because its new class remembers no failures.
     pub(crate) fn forget_key(&mut self, index: WaiterIndex) {
         if let Some(waiter) = self.waiters.get_mut(index) {
             waiter.call.key = None;
         }
     }
 
-    /// Returns the number of calls in the old queues of a class.
+    /// Returns the number of calls of a class still in old queues.
     pub(crate) fn unmoved_of(&self, class: ClassId) -> usize {
         let old = self.moving.as_ref().and_then(|moving| {
             let origin = moving.origins.get(class).copied().flatten()?;
@@ -226,7 +227,7 @@ impl Scheduler {
         Some(OldQueue { stamp, name: self.queues.remove(queue)?.name })
     }
 
-    /// Returns the queue with this key. A new one gets the stamp and the name of the old one.
+    /// Returns the queue with this key. A new one gets the order and the name of the old one.
     pub(crate) fn open_at(
         &mut self,
         id: QueueKey,
@@ -242,7 +243,8 @@ impl Scheduler {
         queue
     }
 
-    /// Takes over the order of turns from before a reload. `origins` has the old class of each.
+    /// Takes over the order of turns from the old queues. `origins` has the old class of each new
+    /// one.
     pub(crate) fn inherit(&mut self, old: &Self, origins: &Origins) {
         self.clock = old.clock;
         self.passed = old.passed;

@@ -28,23 +28,24 @@ pub(crate) struct Scheduler {
     pub(crate) classes: PerClass<ClassTurns>,
     /// The classes with waiting calls, by lane.
     pub(crate) active: [BTreeSet<ClassId>; 3],
-    /// The turns of other lanes since the last turn of each, while it waits.
+    /// For each lane with waiting calls, how many calls of other lanes have left since its last
+    /// one.
     pub(crate) passed: [u32; 3],
     pub(crate) queue_groups: QueueGroups,
     by_needs: HashMap<(ClassId, Mode, Requirements), GroupIndex>,
     pub(crate) queues: Arena<OfQueue, Queue>,
     by_id: HashMap<QueueKey, QueueIndex>,
-    /// The queue groups parked until their own bucket has a token, by that moment.
+    /// The queue groups stopped by their own bucket (parked), by the moment of its next token.
     pub(crate) parked: BTreeSet<(Moment, GroupIndex)>,
-    /// Set while all of them must be checked again.
+    /// Set while all parked queue groups must be checked again.
     pub(crate) recheck_parked: bool,
-    /// The number of turns given so far.
+    /// The number of turns given so far, to put turns in order.
     pub(crate) clock: u64,
-    /// The calls in queues, and those on their way there from the queues of old limits.
+    /// The number of calls in queues, counting those still to be moved there after a reload.
     pub(crate) waiting: usize,
 }
 
-/// The turns of one class.
+/// The turns of one class: its queues and the order among them.
 #[derive(Debug, Default)]
 pub(crate) struct ClassTurns {
     pub(crate) lane: usize,
@@ -54,16 +55,16 @@ pub(crate) struct ClassTurns {
     pub(crate) cost: Cost,
 }
 
-/// Work due for waiting calls.
+/// What is to be done next for waiting calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DueWork {
     /// The first call of this queue may leave.
     Turn(QueueIndex),
-    /// The held calls of this key must be reviewed.
+    /// The calls held for this key must be reviewed.
     Key(KeyId),
-    /// The wait of this call is over.
+    /// This call has waited as long as its class allows.
     WaitOver(WaiterIndex),
-    /// Too many queue groups had to be checked: the rest is for the next step.
+    /// Too many queue groups had to be checked, so the search continues in the next step.
     Unknown,
 }
 
@@ -76,7 +77,7 @@ impl Scheduler {
         Self { classes: policy.per_class(turns), ..Self::default() }
     }
 
-    /// Returns true if nothing is left of any queue.
+    /// Returns true if no queue, and nothing kept for one, is left.
     pub(crate) fn is_empty(&self) -> bool {
         let mut queue_groups = self.queue_groups.iter();
         queue_groups.all(|queue_group| queue_group.queues.is_empty() && !queue_group.needs.have_own())
@@ -97,7 +98,7 @@ impl Scheduler {
         self.queue(queue).and_then(|queue| self.queue_groups.get(queue.queue_group))
     }
 
-    /// Returns the queue with this key and makes it if there is none.
+    /// Returns the queue with this key, and makes it if there is none.
     pub(crate) fn open(
         &mut self,
         id: QueueKey,
@@ -116,7 +117,7 @@ impl Scheduler {
         queue
     }
 
-    /// Puts a call in a queue in the order of the sequences: nearly always last, or first if it
+    /// Puts a call in a queue by the number of its entry: nearly always last, or first if it
     /// returns.
     pub(crate) fn join(&mut self, queue: QueueIndex, index: WaiterIndex, waiters: &mut Waiters) {
         let Some(found) = self.queues.get_mut(queue) else { return };
@@ -168,8 +169,8 @@ impl Scheduler {
         }
     }
 
-    /// Returns the queue with the next turn, by all rules of order. Queue groups stopped by resources
-    /// of their own are parked.
+    /// Returns the queue with the next turn, by all rules of order. Queue groups stopped by a
+    /// bucket or slots of their own are parked.
     pub(crate) fn next(&mut self, resources: &Resources, now: Moment) -> Option<DueWork> {
         if self.waiting == 0 {
             return None;
@@ -213,7 +214,8 @@ impl Scheduler {
         }
     }
 
-    /// Returns the extra turns for the group's other queues before this queue's next.
+    /// Returns how many extra turns other queues of the group get before this queue's next, because
+    /// its call was expensive.
     fn turns_owed(&self, queue: QueueIndex, cost: u16) -> u64 {
         let Some((found, group)) = self.queue(queue).zip(self.group_of(queue)) else { return 0 };
         let least = self.classes.get(found.id.class).map_or(1, |class| class.cost.least.max(1));
@@ -228,7 +230,8 @@ impl Scheduler {
         }
     }
 
-    /// Checks a few due queue groups again. Returns false if there were none.
+    /// Checks a few parked queue groups again when their time has come. Returns false if there were
+    /// none.
     fn unpark_due(&mut self, now: Moment) -> bool {
         let before = self.parked.len();
         for _ in 0..LOOKED_AT_ONCE {
@@ -240,17 +243,18 @@ impl Scheduler {
         self.parked.len() < before
     }
 
-    /// Returns the queue group of a class and mode without resources of its own.
+    /// Returns the queue group of a class for calls without buckets or slots of their own (per flow
+    /// or credential).
     pub(crate) fn unsplit_group(&self, class: ClassId, mode: Mode) -> Option<&QueueGroup> {
         self.unsplit_of(self.classes.get(class)?.shape_group(mode)?)
     }
 
-    /// Returns the queue group of a shape group without resources of its own.
+    /// Returns the queue group of a shape group for calls without buckets or slots of their own.
     pub(crate) fn unsplit_of(&self, shape_group: &ShapeGroup) -> Option<&QueueGroup> {
         self.queue_groups.get(shape_group.unsplit?)
     }
 
-    /// Returns the queue of a lane for the next turn, if any call in the lane may leave.
+    /// Returns the next queue of a lane, if any call of the lane may leave.
     fn candidate(&mut self, lane: usize, resources: &Resources, looks: &mut usize, now: Moment) -> Option<QueueIndex> {
         let mut best: Option<(u64, QueueIndex)> = None;
         for &class in &self.active[lane] {
@@ -271,8 +275,7 @@ impl Scheduler {
         best.map(|(_, queue)| queue)
     }
 
-    /// Changes what decides a queue group's place in its shape group, and moves it to its new
-    /// place.
+    /// Changes a queue group, and moves it to its new place in the order of its shape group.
     fn relist(&mut self, queue_group: GroupIndex, change: impl FnOnce(&mut QueueGroup)) {
         let Some(found) = self.queue_groups.get_mut(queue_group) else { return };
         let place = |found: &QueueGroup| found.stamp().filter(|_| found.parked.is_none());
@@ -293,7 +296,7 @@ impl Scheduler {
         }
     }
 
-    /// Keeps the counts of waiting calls.
+    /// Updates the counts of waiting calls of a queue group.
     fn count(&mut self, queue_group: GroupIndex, queue_lengths: impl FnOnce(&mut QueueLengths), more: bool) {
         let Some(queue_group) = self.queue_groups.get_mut(queue_group) else { return };
         let by = |count: usize| if more { count + 1 } else { count.saturating_sub(1) };
@@ -326,8 +329,8 @@ impl Scheduler {
         queue_group
     }
 
-    /// Drops a queue group without queues. Those that need no resource of their own are few, and
-    /// are kept.
+    /// Drops a queue group without queues. Those without a bucket or slots of their own are few,
+    /// and are kept.
     fn close_group(&mut self, queue_group: GroupIndex, resources: &mut Resources) {
         if !self.queue_groups.get(queue_group).is_some_and(|found| found.queues.is_empty()) {
             return;
@@ -349,7 +352,7 @@ impl ClassTurns {
         self.shape_groups.iter().find(|shape_group| shape_group.mode == mode)
     }
 
-    /// Returns the shape group of a mode and makes it if there is none.
+    /// Returns the shape group of a mode, and makes it if there is none.
     fn shape_group_mut(&mut self, mode: Mode) -> &mut ShapeGroup {
         let place = self.shape_groups.iter().position(|shape_group| shape_group.mode == mode);
         let place = place.unwrap_or_else(|| {
@@ -360,23 +363,24 @@ impl ClassTurns {
     }
 }
 
-/// Returns the sort key of a queue's next turn: its last turn, put off by the turns that it owes
+/// Returns the sort key of a queue's next turn: its last turn, put off by the turns it owes
 /// the others. On a tie the queue that owes less goes first. No two keys are equal, because no two
 /// queues had the same turn.
 fn stamp(turn: u64, owed: u64) -> u64 {
     (turn + owed) << OWED_BITS | owed.min((1 << OWED_BITS) - 1)
 }
 
-/// The bits of a stamp for the turns owed. Only a call at the cost of thousands owes more.
+/// The bits of a sort key for the turns owed. Only a call that costs thousands of tokens owes more.
 const OWED_BITS: u32 = 16;
 
-/// A waiting lower lane gets every tenth turn.
+/// The calls of other lanes before a waiting lower lane gets a turn: every tenth is its own.
 pub(crate) const PASSED: u32 = 9;
 
-/// The number of lanes with queues.
+/// The number of lanes with queues: all but the exempt one.
 const LANES: usize = 3;
 
-/// Returns the rank of a lane. The exempt lane has no queue: a reload releases its calls.
+/// Returns the rank of a lane as an index. The exempt lane has no queue: a reload releases its
+/// calls.
 fn rank(lane: Lane) -> usize {
     match lane {
         Lane::Exempt | Lane::High => 0,

@@ -1,5 +1,5 @@
-//! Shape groups: queue groups of a class that differ only in buckets and slots of their own. The
-//! resources that they share are checked once for all of them.
+//! Shape groups: queue groups of a class that differ only in buckets and slots of their own. What
+//! they have in common is checked once for all of them.
 
 use std::collections::BTreeSet;
 
@@ -7,24 +7,24 @@ use super::QueueGroups;
 use crate::moment::Moment;
 use crate::{ClassId, GroupIndex, Mode, QueueIndex, Reason, Resources};
 
-/// The class to search, and the stamp to be below.
+/// A bound for a search in a class: only queues with a lower sort key are looked at.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TurnLimit {
     pub(crate) stamp: u64,
     pub(crate) class: ClassId,
 }
 
-/// Queue groups of a class with different buckets or slots, and everything else in common.
+/// Queue groups of one class with buckets or slots of their own, and everything else in common.
 #[derive(Debug)]
 pub(crate) struct ShapeGroup {
     pub(crate) mode: Mode,
-    /// The queue group without resources of its own.
+    /// The queue group without a bucket or slots of its own.
     pub(crate) unsplit: Option<GroupIndex>,
-    /// The queue groups that are not parked, by the stamp of their next queue.
+    /// The queue groups that are not parked, by the sort key of their next queue.
     pub(crate) ready: BTreeSet<(u64, GroupIndex)>,
-    /// The moment it was stopped last, and the reason.
+    /// The time and the reason of the group's last stop: none of its calls may leave then.
     pub(crate) stopped: (Moment, Reason),
-    /// The moment at which only room was missing.
+    /// The last moment with nothing but a connection missing.
     pub(crate) lacked_room: Moment,
 }
 
@@ -36,8 +36,8 @@ impl ShapeGroup {
         Self { mode, unsplit: None, ready: BTreeSet::new(), stopped, lacked_room: Moment::ZERO }
     }
 
-    /// Returns the next queue of this shape group and its stamp, if its first call may leave and
-    /// the stamp is below `limit`.
+    /// Returns the next queue of this shape group and its sort key, if its first call may leave and
+    /// the key is below `limit`.
     pub(crate) fn first(
         &mut self,
         limit: TurnLimit,

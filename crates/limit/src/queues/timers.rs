@@ -1,4 +1,4 @@
-//! The moments at which waits end and keys are reviewed, in order.
+//! Timers: when waits end and keys are reviewed, in order.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -6,11 +6,11 @@ use super::DueWork;
 use crate::moment::Moment;
 use crate::{KeyId, Spread, WaiterIndex};
 
-/// The moments at which waits end and keys are reviewed.
+/// When waits end and keys are reviewed, in order.
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
     keys: BTreeSet<(Moment, KeyId)>,
-    /// The moment of each of those keys.
+    /// The moment of each key with a timer.
     moments: HashMap<KeyId, Moment, Spread>,
     waiters: BTreeSet<(Moment, WaiterIndex)>,
 }
@@ -18,7 +18,7 @@ pub(crate) struct Timers {
 // === impl Timers ===
 
 impl Timers {
-    /// Sets the moment at which a key's held calls are reviewed. A key has one such moment.
+    /// Sets the moment to review the calls held for a key. A key has one such moment.
     pub(crate) fn set_key(&mut self, at: Moment, key: KeyId) {
         self.cancel_key(key);
         if at < Moment::MAX {
@@ -51,8 +51,8 @@ impl Timers {
         key.into_iter().chain(waiter).min()
     }
 
-    /// Takes the next timer that is due. At the same moment, a key releases its calls before any
-    /// wait ends.
+    /// Returns the next timer due, and removes it. At the same moment, a key releases its
+    /// calls before any wait ends.
     pub(crate) fn pop(&mut self, now: Moment) -> Option<DueWork> {
         let first = self.first().filter(|first| *first <= now)?;
         if self.keys.first().is_some_and(|(at, _)| *at == first) {

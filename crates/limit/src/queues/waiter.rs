@@ -1,4 +1,4 @@
-//! The records of waiting calls, each linked into its queue and into the calls of its key.
+//! The records of waiting calls, each linked into its queue and into the list of its key.
 //!
 //! The lists are intrusive, so that a call leaves from the middle in O(1) with 100,000 waiting.
 
@@ -15,15 +15,16 @@ use crate::{Arena, CallFacts, Grant, KeyGrant, OfWaiter, QueueIndex, Reason, Ref
 /// The state of a waiting call.
 #[derive(Debug)]
 pub(crate) enum WaiterState {
-    /// Its turn has come and is not claimed yet. Boxed, because few calls at a time are granted.
+    /// The call's turn has come, but its owner has not claimed the permit yet. Boxed, because few
+    /// calls are in this state.
     Granted(Box<Grant>),
-    /// Its key holds it.
+    /// The call waits because its key has failed lately.
     Held,
-    /// It waits in this queue.
+    /// The call waits in this queue.
     Queued(QueueIndex),
-    /// It is refused, and the refusal is not claimed yet.
+    /// The call is refused, but its owner has not claimed the refusal yet.
     Refused(Box<Refusal>),
-    /// No connection could be made; not claimed yet.
+    /// No connection could be made, but its owner has not claimed this result yet.
     Unconnected,
 }
 
@@ -34,49 +35,50 @@ pub(crate) struct Waiter {
     pub(crate) call: CallFacts,
     pub(crate) state: WaiterState,
     pub(crate) key_grant: KeyGrant,
-    /// Its number in the order of all queued calls; 0 before it enters a queue.
+    /// The call's number in the order of entering queues; 0 before it enters one.
     pub(crate) sequence: u64,
-    /// The moment it entered its queue.
+    /// The moment the call entered its queue.
     pub(crate) entered: Moment,
-    /// The moment its wait ends in any case.
+    /// The moment the call's wait ends in any case.
     pub(crate) ends: Moment,
-    /// The moment its wait for its key ends.
+    /// Until when the call may be held for its key.
     pub(crate) hold_ends: Moment,
-    /// The moment of its timer; `Moment::MAX` for none.
+    /// The moment of the call's timer; `Moment::MAX` for none.
     pub(crate) timer: Moment,
-    /// The reason its key held it.
+    /// The reason the call's key held it.
     pub(crate) held_for: Option<Reason>,
-    /// The held bytes of its body.
+    /// The bytes of the call's body held so far.
     pub(crate) bytes: usize,
-    /// Its list among the calls of its key.
+    /// Which list of its key the call is in.
     pub(crate) key_list: Option<KeyList>,
-    /// The number of the reload that gave it its class and its queue.
+    /// The number of reloads at the choice of the call's class and queue, to see whether they are
+    /// current.
     pub(crate) era: u16,
     links: [Links; 2],
 }
 
-/// The neighbours of a waiter in one of its lists.
+/// The neighbours of a waiting call in one of its lists.
 #[derive(Clone, Copy, Debug, Default)]
 struct Links {
     before: Option<WaiterIndex>,
     after: Option<WaiterIndex>,
 }
 
-/// The kind of a list.
+/// One of the two lists that a waiting call is in: its queue's or its key's.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ListKind {
     Queue,
     Key,
 }
 
-/// The ends of a list through the waiters.
+/// The first and last call of a list linked through the waiting calls.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct List {
     pub(crate) first: Option<WaiterIndex>,
     pub(crate) last: Option<WaiterIndex>,
 }
 
-/// The two lists of a key's calls.
+/// The lists of a key's calls: those held for it, and those past it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyList {
     Held,
@@ -87,11 +89,11 @@ pub(crate) enum KeyList {
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
     pub(crate) store: Arena<OfWaiter, Waiter>,
-    /// The readable flow names of held calls.
+    /// The readable flow names of calls held for their keys.
     flow_names: HashMap<WaiterIndex, Box<str>>,
-    /// The generation of the latest call.
+    /// The number given to the latest call, to tell calls in the same entry apart.
     pub(crate) generation: u32,
-    /// The number of reloads.
+    /// The number of reloads so far.
     pub(crate) era: u16,
 }
 
@@ -117,12 +119,13 @@ impl Waiter {
         }
     }
 
-    /// Returns true if it still waits for its turn.
+    /// Returns true if the call still waits for its turn.
     pub(crate) fn is_waiting(&self) -> bool {
         matches!(self.state, WaiterState::Held | WaiterState::Queued(_))
     }
 
-    /// Returns true if it came during a reload's move and has no queue yet.
+    /// Returns true if the call came while others were being moved after a reload, and has no queue
+    /// yet.
     pub(crate) fn is_unplaced(&self) -> bool {
         matches!(self.state, WaiterState::Held) && self.key_list != Some(KeyList::Held)
     }
@@ -167,7 +170,7 @@ impl Waiters {
 // === impl List ===
 
 impl List {
-    /// Puts `index` before `next`, or last.
+    /// Puts the call `index` before `next`, or last.
     pub(crate) fn insert_before(
         &mut self,
         waiters: &mut Waiters,
@@ -199,7 +202,7 @@ impl List {
         }
     }
 
-    /// Returns the first calls in it, in order, at most `most`.
+    /// Returns the first calls of the list, in order, at most `most`.
     pub(crate) fn collect(&self, waiters: &Waiters, kind: ListKind, most: usize) -> Vec<WaiterIndex> {
         std::iter::successors(self.first, |index| Self::after(waiters, kind, *index)).take(most).collect()
     }
@@ -216,7 +219,7 @@ impl List {
         waiters.get(index).and_then(|waiter| waiter.links[kind as usize].before)
     }
 
-    /// Makes `next` the call after `before`, or the first.
+    /// Links two calls of a list: `next` follows `before`, or is the first.
     fn link_before(
         &mut self,
         waiters: &mut Waiters,

@@ -1,4 +1,4 @@
-//! The records of waiting calls, the numbers counted of them, and the calls of each key.
+//! The operations on waiting calls keeping their counts and the lists of each key.
 
 use super::{DueWork, KeyCalls, KeyList, List, ListKind, Queues, Step, Waiter, WaiterWalk};
 use crate::moment::Moment;
@@ -26,7 +26,7 @@ impl Queues {
         self.count
     }
 
-    /// Returns the bytes of their bodies.
+    /// Returns the bytes held for waiting calls.
     pub(crate) fn waiting_bytes(&self) -> usize {
         self.bytes.own
     }
@@ -36,27 +36,27 @@ impl Queues {
         self.timers.first()
     }
 
-    /// Sets the moment at which a key's held calls are reviewed; [`Moment::MAX`] for none.
+    /// Sets the moment to review the calls held for a key; [`Moment::MAX`] for none.
     pub(crate) fn set_key_timer(&mut self, key: KeyId, at: Moment) {
         self.timers.set_key(at, key);
     }
 
-    /// Keeps the flow name of a held call.
+    /// Remembers the flow name of a call held for its key.
     pub(crate) fn keep_flow_name(&mut self, index: WaiterIndex, name: Box<str>) {
         self.waiters.keep_flow_name(index, Some(name));
     }
 
-    /// Removes the record of a withdrawn call.
+    /// Removes the record of a call that no longer waits anywhere.
     pub(crate) fn remove(&mut self, index: WaiterIndex) {
         self.waiters.remove(index);
     }
 
-    /// Returns a walk over all present waiting calls.
+    /// Begins a walk over all calls waiting now.
     pub(crate) fn walk(&self) -> WaiterWalk {
         WaiterWalk::over(&self.waiters)
     }
 
-    /// Makes a step of a walk, up to the next call if it is `meant`.
+    /// Continues a walk by a few calls, up to the first that `meant` accepts.
     pub(crate) fn step(&self, walk: &mut WaiterWalk, meant: impl Fn(&Waiter) -> bool) -> Step {
         walk.step(&self.waiters, meant)
     }
@@ -68,7 +68,7 @@ impl Queues {
         index
     }
 
-    /// Counts a waiting call.
+    /// Adds a call to the counts of waiting calls.
     pub(super) fn count_in(&mut self, index: WaiterIndex) {
         self.count += 1;
         if let Some(waiter) = self.waiters.get(index) {
@@ -76,7 +76,7 @@ impl Queues {
         }
     }
 
-    /// Counts the end of a call's wait, and cancels its timer.
+    /// Removes a call from the counts of waiting calls, and cancels its timer.
     pub(super) fn count_out(&mut self, index: WaiterIndex) {
         self.count = self.count.saturating_sub(1);
         if let Some(waiter) = self.waiters.get_mut(index) {
@@ -85,7 +85,8 @@ impl Queues {
         }
     }
 
-    /// Counts more bytes of a waiting call's body, if all bytes stay within `max`. Returns true then.
+    /// Counts more bytes of a waiting call's body, if all bytes stay within `max`. Returns false
+    /// otherwise.
     #[must_use]
     pub(crate) fn add_bytes(&mut self, index: WaiterIndex, bytes: usize, max: usize) -> bool {
         if !self.bytes.try_add(bytes, max) {
@@ -97,7 +98,7 @@ impl Queues {
         true
     }
 
-    /// Takes the next due timer.
+    /// Returns the next timer due, and removes it.
     pub(super) fn pop_timer(&mut self, now: Moment) -> Option<DueWork> {
         let due = self.timers.pop(now)?;
         if let DueWork::WaitOver(index) = due
@@ -108,13 +109,13 @@ impl Queues {
         Some(due)
     }
 
-    /// Returns the next number in the order of queued calls.
+    /// Returns the next number in the order of entering queues.
     pub(crate) fn next_sequence(&mut self) -> u64 {
         self.sequence += 1;
         self.sequence
     }
 
-    /// Records the entry of a call in its queue. A returning call keeps its number in the order.
+    /// Records that a call enters its queue. A returning call keeps its number in the order.
     pub(super) fn enter(&mut self, index: WaiterIndex, now: Moment) {
         let next = self.sequence + 1;
         let Some(waiter) = self.waiters.get_mut(index) else { return };
@@ -125,12 +126,13 @@ impl Queues {
         }
     }
 
-    /// Adds a call to the calls past its key.
+    /// Adds a call to the list of those past their key.
     pub(super) fn note_passed(&mut self, index: WaiterIndex) {
         self.join_key(index, KeyList::Passed, false);
     }
 
-    /// Adds a call to a list of its key: at the end, or before all others. Returns the key.
+    /// Adds a call to a list of its key: at the end, or before all others if `first`. Returns the
+    /// key.
     pub(super) fn join_key(&mut self, index: WaiterIndex, list: KeyList, first: bool) -> Option<KeyId> {
         let waiter = self.waiters.get_mut(index)?;
         let key = waiter.call.key_id()?;
@@ -141,7 +143,7 @@ impl Queues {
         Some(key)
     }
 
-    /// Removes a call from the calls of its key.
+    /// Removes a call from the lists of its key.
     pub(crate) fn leave_key(&mut self, index: WaiterIndex) {
         let Some(waiter) = self.waiters.get_mut(index) else { return };
         let list = waiter.key_list.take();
@@ -154,18 +156,19 @@ impl Queues {
         }
     }
 
-    /// Returns the first held call of a key.
+    /// Returns the first call held for a key.
     #[inline]
     pub(crate) fn first_held(&self, key: KeyId) -> Option<WaiterIndex> {
         self.by_key.get(&key)?.held.first
     }
 
-    /// Returns the first `most` held calls of a key, in order.
+    /// Returns the first `most` calls held for a key, in order.
     pub(crate) fn held(&self, key: KeyId, most: usize) -> Vec<WaiterIndex> {
         self.by_key.get(&key).map(|calls| calls.held.collect(&self.waiters, ListKind::Key, most)).unwrap_or_default()
     }
 
-    /// Returns the waiting calls past a key, in order. It allocates nothing if there are none.
+    /// Returns the waiting calls that have passed a key, in order. It allocates nothing if there
+    /// are none.
     pub(crate) fn passed(&self, key: KeyId) -> Vec<WaiterIndex> {
         let calls = self.by_key.get(&key);
         calls.map(|calls| calls.passed.collect(&self.waiters, ListKind::Key, usize::MAX)).unwrap_or_default()

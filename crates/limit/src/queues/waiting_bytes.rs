@@ -1,14 +1,14 @@
-//! The bytes of the bodies of waiting calls, with a bound for several limiters.
+//! The bytes held for waiting calls, bounded over several limiters together.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// The waiting bytes of one limiter. They leave the sum when it is dropped.
+/// The bytes held for the waiting calls of one limiter. Dropping it subtracts them from the sum.
 #[derive(Debug, Default)]
 pub(crate) struct WaitingBytes {
     pub(crate) own: usize,
-    /// The sum over all limiters with this bound.
+    /// The sum over all limiters with the same bound.
     sum: Arc<AtomicUsize>,
 }
 

@@ -4,40 +4,40 @@ use super::{Waiter, Waiters};
 use crate::WaiterIndex;
 use crate::key::Group;
 
-/// A change on its way to many waiting calls.
+/// A change being applied to many waiting calls, a few at a time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sweep {
     pub(crate) news: SweepNews,
     pub(crate) walk: WaiterWalk,
 }
 
-/// The change of a sweep.
+/// What has changed for many waiting calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SweepNews {
     /// No connection can be made for the calls of the group.
     Unconnected(Group),
-    /// Every call is admitted without limits.
+    /// An operator lets every call pass without limits.
     Bypass,
     /// A pause began. It may end too late for some calls.
     Pause,
 }
 
-/// A walk over all calls waiting at its start.
+/// The progress of a walk over the calls waiting when it begins.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WaiterWalk {
     next: usize,
-    /// The generation of the newest of them.
+    /// The number of the newest waiting call; later calls are passed over.
     last: u32,
 }
 
 /// The result of one step of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// The wanted call.
+    /// The next call looked for.
     At(WaiterIndex),
-    /// No wanted call so far: the walk continues.
+    /// No fitting call so far: the walk continues.
     On,
-    /// There are no more calls.
+    /// All calls have been visited.
     Over,
 }
 
@@ -48,7 +48,7 @@ impl WaiterWalk {
         Self { next: 0, last: waiters.generation }
     }
 
-    /// Looks at the next few waiters, up to the first `meant` one.
+    /// Looks at the next few calls, up to the first accepted by `meant`.
     pub(crate) fn step(&mut self, waiters: &Waiters, meant: impl Fn(&Waiter) -> bool) -> Step {
         for _ in 0..LOOKED_AT_ONCE {
             if self.next >= waiters.store.capacity() {
@@ -65,9 +65,9 @@ impl WaiterWalk {
     }
 }
 
-/// The number of waiters or queue groups in one step of a search.
+/// The number of calls or queue groups to look at in one step of a search.
 pub(crate) const LOOKED_AT_ONCE: usize = 16;
 
-/// The steps of one turn. Each may conclude one wait; the rest of the work is done in the next
-/// one. Each operation has two turns, and stays far below a millisecond.
+/// The most steps of one dispatch. Each may end one wait; the rest of the work is done in the next
+/// dispatch. Each operation dispatches twice, and stays far below a millisecond.
 pub(crate) const STEPS: usize = 80;

@@ -1,4 +1,4 @@
-//! The work left by an operation for the dispatch loop, or for the next operation.
+//! What an operation leaves to do for the dispatch loop, or for the next operation.
 
 use std::collections::VecDeque;
 
@@ -6,36 +6,36 @@ use super::Sweep;
 use crate::moment::Moment;
 use crate::{KeyId, Ticket};
 
-/// The work left to do.
+/// The work left to do after an operation.
 #[derive(Debug, Default)]
 pub(crate) struct Work {
-    /// The keys whose held calls must be reviewed; the last is next.
+    /// The keys with held calls to review; the last is next.
     pub(crate) dirty_keys: Vec<KeyId>,
-    /// The queued retries past their `hold`, while a retry token is there. They are refused
-    /// as soon as there is none.
+    /// The retries queued longer than `hold`, because a retry token is there. They are refused as
+    /// soon as there is none.
     pub(crate) expired_holds: Vec<Ticket>,
-    /// The waiting calls with a verdict to claim.
+    /// The waiting calls with a result to claim.
     pub(crate) events: VecDeque<Ticket>,
     pub(crate) sweeps: VecDeque<Sweep>,
-    /// Set if something is left to do at this moment.
+    /// Set if some work due at this moment was put off.
     pub(crate) behind: bool,
-    /// The steps left of the turn under way.
+    /// The number of steps the dispatch under way may still make.
     pub(crate) steps: usize,
-    /// Set while a preview's call arrives: nothing is remembered of it.
+    /// Set while a preview is made: nothing is remembered of its call.
     pub(crate) supposes: bool,
-    /// The last moment at which every call that could leave had left.
+    /// The last moment without a call that could leave.
     pub(crate) idle_since: Moment,
 }
 
 // === impl Work ===
 
 impl Work {
-    /// Counts steps.
+    /// Counts this many steps of the dispatch as made.
     pub(crate) fn count_steps(&mut self, made: usize) {
         self.steps = self.steps.saturating_sub(made);
     }
 
-    /// Begins a sweep. It replaces a sweep with the same change.
+    /// Begins to apply a change to the waiting calls. It replaces one of the same kind.
     pub(crate) fn begin_sweep(&mut self, sweep: Sweep) {
         self.sweeps.retain(|other| other.news != sweep.news);
         self.sweeps.push_back(sweep);

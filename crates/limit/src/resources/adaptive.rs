@@ -10,19 +10,19 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-/// The rate of one bucket, in tokens per second throughout.
+/// The rate of a bucket, adapting to throttling. All rates are in tokens per second.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Adaptive {
     floor: f64,
     full: f64,
     pub(crate) rate: f64,
-    /// The rate after the last decrease.
+    /// The rate just after the last decrease.
     low: f64,
-    /// The good rate, as believed.
+    /// The rate the upstream is believed to bear.
     good: f64,
-    /// The time since then, as far as it counts.
+    /// The time since the last decrease. Time without a lack of tokens counts by half.
     recovered_for: Duration,
-    /// The number of departures at the last decrease: answers to earlier calls tell nothing new.
+    /// How many calls had left at the last decrease. Answers to these tell nothing new.
     left: u64,
 }
 
@@ -60,14 +60,14 @@ impl Adaptive {
         self.rate < before
     }
 
-    /// Returns how much of the time since the last call counts. Calls were short of tokens for
-    /// `short_for` of it.
+    /// Returns how much of the time since the last call counts towards a higher rate: `short_for`,
+    /// the time with a lack of tokens, in full, and the rest by half.
     pub(crate) fn counted(since_last: Duration, short_for: Duration) -> Duration {
         let short_for = short_for.min(since_last);
         short_for + (since_last - short_for) / 2
     }
 
-    /// Adds counted time. Returns true if the rate changes enough to matter.
+    /// Lets the rate rise after some counted time. Returns true if it changes enough to matter.
     pub(crate) fn grow(&mut self, counted: Duration) -> bool {
         self.recovered_for = self.recovered_for.saturating_add(counted);
         let rate = self.after(self.recovered_for);
@@ -78,13 +78,14 @@ impl Adaptive {
         changes
     }
 
-    /// Returns the rate at best after `time`: if nothing is throttled and calls are always short.
+    /// Returns the highest possible rate after `time`: if nothing is throttled and calls are always
+    /// short.
     pub(crate) fn at_best(self, time: Duration) -> Self {
         let recovered_for = self.recovered_for.saturating_add(time);
         Self { rate: self.after(recovered_for).max(self.rate), recovered_for, ..self }
     }
 
-    /// Applies new limits: the rate stays where it is, within them.
+    /// Applies new bounds: the rate stays where it is, within them.
     pub(crate) fn reconfigure(&mut self, floor: f64, full: f64) {
         let was_slowed = self.is_slowed();
         let floor = floor.min(full);
@@ -95,7 +96,7 @@ impl Adaptive {
         self.good = self.good.clamp(self.low, full);
     }
 
-    /// Returns the rate after so much counted time: the curve.
+    /// Returns the rate after this much counted time since the decrease.
     fn after(&self, recovered_for: Duration) -> f64 {
         let time = recovered_for.as_secs_f64();
         let back = (RECOVERY_CALLS / self.good).max(RECOVERY);
@@ -109,18 +110,20 @@ impl Adaptive {
     }
 }
 
-/// The fraction left of a throttled rate (CUBIC's and the AWS SDKs').
+/// The fraction of its rate a bucket keeps when the upstream throttles (the same in CUBIC and the
+/// AWS SDKs).
 const DECREASE: f64 = 0.7;
-/// The good fraction of a throttled rate, to leave room for others. CUBIC's 0.85 leaves 8% of an API
-/// with 20 seats unused, and this 4%; three gates before it get equal parts with either.
+/// The fraction of a throttled rate to recover quickly, to leave room for others. CUBIC's 0.85 leaves
+/// 8% of an API with 20 seats unused, and this 4%; three gates before it get equal parts with either.
 const GOOD: f64 = 0.92;
-/// The least factor of a change worth the arithmetic.
+/// The smallest change of a rate worth the arithmetic, as a factor.
 const WORTH_IT: f64 = 1.01;
-/// The recovery to the good rate takes this many seconds, or as long as this many calls take: a
-/// slow rate needs more time to learn anything.
+/// The seconds until the good rate is reached again. A low rate takes the time of `RECOVERY_CALLS`
+/// calls instead, because it needs more time to learn anything.
 const RECOVERY: f64 = 2.0;
 const RECOVERY_CALLS: f64 = 20.0;
-/// The same for the way from the good rate to the full one.
+/// The seconds in which the rate grows from the good rate to the full one. At a low rate it takes
+/// the time of `PROBING_CALLS` calls instead.
 const PROBING: f64 = 30.0;
 const PROBING_CALLS: f64 = 200.0;
 

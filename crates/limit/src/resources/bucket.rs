@@ -24,40 +24,40 @@ use super::{Adaptive, Refunds, Valve};
 use crate::moment::Moment;
 use crate::{BucketPolicy, KeyState};
 
-/// The first level of a bucket.
+/// The level of a new bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Start {
-    /// Its whole burst.
+    /// The bucket starts with its whole burst.
     Full,
-    /// So many tokens at a moment.
+    /// The bucket had this many tokens at this moment.
     Level(u32, Moment),
 }
 
-/// Tokens at a rate, with a burst.
+/// A token bucket: tokens at a rate, with a burst.
 #[derive(Debug)]
 pub(crate) struct Bucket {
     /// The configured limits.
     pub(crate) limits: BucketPolicy,
-    /// The limits in force: slower, with a smaller burst, while the upstream throttles.
+    /// The limits in force: a lower rate and a smaller burst while the upstream throttles.
     pub(crate) policy: BucketPolicy,
     adaptive: Option<Adaptive>,
-    /// Set for a retry bucket if it opens while retries succeed.
+    /// For a retry bucket, lets more through while retries succeed.
     valve: Option<Valve>,
-    /// The moment of the last take, while the rate is slowed.
+    /// The moment a token was last taken, kept while the rate is slowed.
     last_take: Moment,
-    /// True if a call has found no token since then.
+    /// True if a call has found no token since `last_take`.
     short: bool,
     /// Nanoseconds per token.
     period: u64,
-    /// The time of the full bucket, as governor keeps it.
+    /// When the bucket is full again, as governor keeps it.
     tat: Nanoseconds,
-    /// The time for governor, set before every check.
+    /// The present time as governor reads it; set before every check.
     time: Nanoseconds,
     governor: Governor,
     refunds: Refunds,
 }
 
-/// A time shared with governor.
+/// A time shared with governor, which reads it.
 #[derive(Clone, Debug, Default)]
 struct Nanoseconds(Arc<AtomicU64>);
 
@@ -92,19 +92,20 @@ impl Bucket {
         bucket
     }
 
-    /// Returns when one call may have its tokens, at least `now`.
+    /// Returns when one call may have its tokens, not before `now`.
     #[inline]
     pub(crate) fn ready_at(&self, now: Moment) -> Moment {
         now.max(Moment::from_nanos(self.tat.get().saturating_sub(self.tolerance())))
     }
 
-    /// Records the wait of a call.
+    /// Records that a call waits for a token. This time counts in full towards a higher rate, other
+    /// time by half.
     pub(crate) fn note_short(&mut self, now: Moment) {
         self.short |= self.adaptive.is_some() && self.ready_at(now) > now;
     }
 
-    /// Lets the rate rise after take `number`. `awaited` is true if its call waited for this token
-    /// and nothing else. Returns true if the rate changes.
+    /// Lets the rate rise after a token was taken. `awaited` is true if its call waited for this
+    /// token and nothing else. Returns true if the rate changes.
     #[inline]
     pub(crate) fn learn(&mut self, awaited: bool, now: Moment, number: u64) -> bool {
         if !self.adaptive.as_ref().is_some_and(Adaptive::is_slowed) {
@@ -120,20 +121,20 @@ impl Bucket {
         changes
     }
 
-    /// Returns the time since the last take, as far as it counts for the recovery of the rate.
+    /// Returns how much of the time since the last token counts towards a higher rate.
     pub(super) fn counted(&self, short: bool, now: Moment) -> Duration {
         let short_for = if short { Duration::from_nanos(self.period) } else { Duration::ZERO };
         Adaptive::counted(now - self.last_take, short_for)
     }
 
-    /// Returns the limits after one more call now. Changes nothing.
+    /// Returns the limits in force after one more call now. Changes nothing.
     pub(crate) fn next_policy(&self, now: Moment) -> BucketPolicy {
         let Some(mut adaptive) = self.adaptive.filter(Adaptive::is_slowed) else { return self.policy };
         if adaptive.grow(self.counted(self.short, now)) { self.slowed(adaptive) } else { self.policy }
     }
 
-    /// Slows down because the upstream throttled the call of take `left`; `number` is that of the
-    /// last take.
+    /// Slows down because the upstream throttled a call. `left` is the number of
+    /// the call among all that took tokens; `number` is the latest.
     pub(crate) fn throttled(&mut self, left: u64, now: Moment, number: u64) {
         if self.adaptive.as_mut().is_some_and(|adaptive| adaptive.throttled(left, number)) {
             self.last_take = now;
@@ -142,13 +143,13 @@ impl Bucket {
         }
     }
 
-    /// True if retries succeed, and tokens come with their answers.
+    /// Returns true if retries succeed, so that more are let through.
     pub(crate) fn is_open(&self) -> bool {
         self.valve.as_ref().is_some_and(Valve::is_open)
     }
 
-    /// Returns when the next token comes, if the last one is kept for another key. Any key may have
-    /// the next. A full bucket keeps none, because no next token comes.
+    /// Returns the moment of the next token, if this key must leave the last one to another key.
+    /// The next is there for any key. A full bucket keeps none, because no next token comes.
     pub(crate) fn last_token_kept_until(&self, key: &KeyState, now: Moment) -> Option<Moment> {
         let is_full = self.tat.get() <= clamp(now);
         let gives_way = self.valve.as_ref().is_some_and(|valve| valve.gives_way(key));
@@ -156,14 +157,14 @@ impl Bucket {
         is_kept.then(|| self.ready_after(1, now, now)).filter(|next| *next > now)
     }
 
-    /// Records the refused trial of a key.
+    /// Records the refusal of a key's retry for want of a token, to keep the next one for it.
     pub(crate) fn pass_over(&mut self, key: KeyState, now: Moment) {
         if self.valve.as_mut().is_some_and(|valve| valve.pass_over(key, now)) {
             self.tat.set(self.tat.get().saturating_sub(self.period));
         }
     }
 
-    /// Records the success of a call.
+    /// Records the success of a retry, and adds the tokens for it.
     pub(crate) fn succeeded(&mut self) {
         if let Some(valve) = &mut self.valve {
             let given = u64::from(valve.succeeded());
@@ -171,7 +172,7 @@ impl Bucket {
         }
     }
 
-    /// Records the failure of a call.
+    /// Records the failure of a retry, which can cost tokens.
     pub(crate) fn failed(&mut self, now: Moment) {
         let tokens = self.whole_tokens(now);
         if let Some(valve) = &mut self.valve {
@@ -182,13 +183,13 @@ impl Bucket {
         }
     }
 
-    /// Applies the adapted rate.
+    /// Puts the rate in force, as it has risen or fallen by now.
     fn follow(&mut self, now: Moment, number: u64) {
         self.reshape(self.adaptive.map_or(self.limits, |adaptive| self.slowed(adaptive)), now, number);
     }
 
-    /// Takes `cost` tokens as of `at`, but no more than one call may; `number` counts takes upwards.
-    /// Returns the number of tokens taken: zero if there was none.
+    /// Takes `cost` tokens as of `at`, but no more than one call may; `number` is higher with each
+    /// take. Returns the number of tokens taken: zero if there was none.
     #[inline]
     pub(crate) fn take(&mut self, at: Moment, number: u64, cost: u16) -> u16 {
         let at = clamp(at);
@@ -216,7 +217,8 @@ impl Bucket {
         ready
     }
 
-    /// Records the missing tokens at take `number`, in nanoseconds.
+    /// Records how many tokens (in nanoseconds) were missing at call `number` to decide later about
+    /// refunds.
     #[inline]
     fn note(&mut self, missing: u64, number: u64) {
         if missing < self.period {
@@ -226,7 +228,7 @@ impl Bucket {
         }
     }
 
-    /// Gives back one token of take `number`, unless the bucket would have overflowed since.
+    /// Gives back one token taken under `number`, unless the bucket would have overflowed since.
     pub(crate) fn give_back(&mut self, number: u64) {
         if self.refunds.give_back(number) {
             self.tat.set(self.tat.get().saturating_sub(self.period));
@@ -253,7 +255,7 @@ impl Bucket {
         self.tat.set(clamp(now).saturating_add(nanos));
     }
 
-    /// Returns the number of whole tokens; none if some are reserved.
+    /// Returns the number of whole tokens; zero if more are reserved than are there.
     pub(crate) fn whole_tokens(&self, now: Moment) -> u32 {
         #[expect(
             clippy::cast_possible_truncation,
@@ -264,25 +266,26 @@ impl Bucket {
         whole
     }
 
-    /// Returns the number of calls with tokens now, whatever they cost.
+    /// Returns the number of calls with tokens now, if each costs as much as a call can.
     pub(crate) fn whole_calls(&self, now: Moment) -> u32 {
         let cost = u32::from(self.policy.largest_cost.get());
         // A level within rounding of a whole token is decided by `ready_at`, as everywhere else.
         (self.whole_tokens(now) / cost).max(u32::from(self.ready_at(now) <= now))
     }
 
-    /// Returns the least cost here of a call with a cost of at least `least`.
+    /// Returns the fewest tokens this bucket takes from a call that costs at least `least`.
     pub(crate) fn least_taken(&self, least: u16) -> usize {
         usize::from(least.min(self.policy.largest_cost.get()))
     }
 
-    /// True if dropping it loses nothing: a new one would be the same, or its rate is old.
+    /// Returns true if dropping the bucket loses nothing: it is full, and its rate is the full one
+    /// or has been unused for long.
     pub(crate) fn is_idle(&self, now: Moment) -> bool {
         let slowed = self.policy.rate < self.limits.rate && now - self.last_take < REMEMBERED;
         self.tat.get() <= clamp(now) && !slowed
     }
 
-    /// Applies new limits at the same level (at most the new burst). `number` is that of the last
+    /// Applies new limits at the same level (at most the new burst). `number` is that of the latest
     /// take.
     pub(crate) fn resize(&mut self, policy: BucketPolicy, now: Moment, number: u64) {
         if policy == self.limits {
@@ -298,7 +301,7 @@ impl Bucket {
         self.follow(now, number);
     }
 
-    /// Applies the same to the limits in force.
+    /// Changes the limits in force, at the same level.
     fn reshape(&mut self, policy: BucketPolicy, now: Moment, number: u64) {
         let now = u128::from(clamp(now));
         let new_period = period(&policy);
@@ -319,8 +322,8 @@ impl Bucket {
         self.tat.set(u64::try_from(now + missing).unwrap_or(HORIZON));
     }
 
-    /// Returns the time to fill an empty bucket, except for the largest cost of a call. With a cost
-    /// of one token it is governor's tau.
+    /// Returns how far ahead of a full bucket tokens may be taken: the time to fill an empty
+    /// bucket, less the largest cost of a call. With a cost of one token it is governor's tau.
     #[inline]
     fn tolerance(&self) -> u64 {
         let largest = u32::from(self.policy.largest_cost.get());
@@ -335,7 +338,7 @@ impl Nanoseconds {
         self.0.load(Relaxed)
     }
 
-    /// Sets the time, bounded for safe arithmetic.
+    /// Stores the time, bounded for safe arithmetic.
     fn set(&self, nanos: u64) {
         self.0.store(nanos.min(HORIZON), Relaxed);
     }
@@ -363,19 +366,20 @@ impl Clock for Nanoseconds {
     }
 }
 
-/// The time after its last call until one of many buckets forgets its adapted rate.
+/// How long after its last call a bucket per flow or credential keeps its adapted rate.
 const REMEMBERED: Duration = Duration::from_secs(600);
 
-/// 73 years. Sums of two such times still fit, and a longer wait is the same as "never".
+/// The longest time that is calculated with: 73 years. Sums of two such times still fit, and a
+/// longer wait is the same as "never".
 const HORIZON: u64 = 1 << 61;
 
-/// Returns a moment bounded for safe arithmetic.
+/// Returns a moment as nanoseconds, bounded for safe arithmetic.
 fn clamp(at: Moment) -> u64 {
     at.as_nanos().min(HORIZON)
 }
 
 /// Returns the nanoseconds per token, rounded up so that the rate is never exceeded, and bounded so
-/// that a whole burst stays inside the horizon.
+/// that no calculation with a whole burst overflows.
 fn period(policy: &BucketPolicy) -> u64 {
     let longest = HORIZON / u64::from(policy.burst.get());
     let nanos = (1e9 / policy.rate).ceil();

@@ -1,5 +1,5 @@
-//! The buckets of a gate: its own, the retry bucket and those of the classes, whole or one per flow
-//! or credential. Other gates may share some of them.
+//! The buckets of a gate: its own, the retry bucket and those of the classes; each one for all
+//! calls, or one per flow or credential. Other gates may share some of them.
 
 mod families;
 mod frozen;
@@ -18,7 +18,7 @@ use super::{Bucket, BucketId, Start, Turn};
 use crate::moment::Moment;
 use crate::{BucketPolicy, ClassId, GroupIndex, KeyState, Origins, Per, Policy, SharedPolicy};
 
-/// The owner of a family of buckets.
+/// Whose buckets they are: the gate's, the retries' or a class's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
     Gate,
@@ -33,19 +33,19 @@ pub(crate) struct Buckets {
     families: Families,
     pub(crate) sharing: Sharing,
     serial: NonZeroU32,
-    /// The number of calls so far, with tokens or without: orders them in time.
+    /// The number of calls that have left so far, with tokens or without. It orders them in time.
     pub(crate) takes: u64,
 }
 
-/// A bucket and its users.
+/// A bucket and the queue groups waiting for it.
 #[derive(Debug)]
 pub(crate) struct Cell {
     serial: NonZeroU32,
-    /// The gate's own limits, in force even where other gates share the bucket.
+    /// The bucket with the gate's own limits, in force even where other gates share it.
     pub(crate) bucket: Bucket,
-    /// The gate's membership, if other gates share the bucket.
+    /// The tokens granted by the store, if other gates share the bucket.
     member: Option<Box<Member>>,
-    /// The queue groups with calls for it, if it is one of many.
+    /// The queue groups with calls for the bucket, if it is one per flow or credential.
     users: Vec<GroupIndex>,
 }
 
@@ -65,7 +65,7 @@ impl Buckets {
         Self { cells: Slab::new(), families, sharing: Sharing::new(seed), serial: NonZeroU32::MIN, takes: 0 }
     }
 
-    /// Returns the bucket for a call of this flow and credential; true with it if it is one of many.
+    /// Returns the bucket for a call of this flow and credential, and whether it is one of many.
     #[inline]
     pub(crate) fn find(&mut self, owner: Owner, flow: u64, credential: u64, now: Moment) -> Option<(BucketId, bool)> {
         let family = self.families.get(owner)?;
@@ -97,7 +97,8 @@ impl Buckets {
         self.cells.get_mut(id.place()).filter(|cell| cell.serial == id.serial)
     }
 
-    /// Returns the buckets of an owner, the common one first, or a new one if none was used yet.
+    /// Returns a view of each bucket of an owner, the common one first, or of a new one if none was
+    /// used yet.
     pub(crate) fn view<T>(&self, owner: Owner, most: usize, view: impl Fn(&Bucket) -> T) -> Vec<T> {
         let Some(family) = self.families.get(owner) else { return Vec::new() };
         let used: Vec<_> =
@@ -105,14 +106,14 @@ impl Buckets {
         if used.is_empty() { vec![view(&Bucket::new(family.policy, family.start))] } else { used }
     }
 
-    /// Returns when this bucket has a token. A missing bucket limits nothing.
+    /// Returns when this bucket has a token. A removed bucket limits nothing.
     #[inline]
     pub(crate) fn ready_at(&self, id: BucketId, now: Moment) -> Moment {
         self.get(id).map_or(now, |cell| cell.ready_at(now))
     }
 
-    /// Returns when to look again, for a call without a token of this bucket: when it has one, or
-    /// when to ask its store for one.
+    /// Returns the moment to check again for a call without a token of this bucket: when it has
+    /// one, or when to request one from its store.
     #[inline]
     pub(crate) fn look_at(&self, id: BucketId, now: Moment) -> Moment {
         match self.get(id) {
@@ -124,7 +125,7 @@ impl Buckets {
         }
     }
 
-    /// Returns since when the present token of this bucket has been there.
+    /// Returns since when this bucket has had a token.
     #[inline]
     pub(crate) fn there_since(&self, id: BucketId, now: Moment) -> Moment {
         let Some(cell) = self.get(id) else { return Moment::ZERO };
@@ -132,7 +133,7 @@ impl Buckets {
         cell.member.as_ref().map_or(own, |member| own.max(member.held().there_since(now)))
     }
 
-    /// Returns the number of calls with a token now; `None` for a missing bucket.
+    /// Returns how many calls have tokens of this bucket now; `None` if it was removed.
     #[inline]
     pub(crate) fn whole_calls(&self, id: BucketId, now: Moment) -> Option<u32> {
         let cell = self.get(id)?;
@@ -140,15 +141,15 @@ impl Buckets {
         Some(cell.member.as_ref().map_or(own, |member| own.min(member.held().available(now))))
     }
 
-    /// Counts a take and returns its number.
+    /// Returns the number for the next call that takes tokens.
     #[inline]
     pub(crate) fn next_take(&mut self) -> u64 {
         self.takes += 1;
         self.takes
     }
 
-    /// Takes the tokens of a call of `cost` as take `number`, and returns how many. Adds the queue
-    /// groups to `unblocked` if the rate changes, because their next token then comes at another
+    /// Takes the tokens of a call under `number`, and returns how many. If that changes the rate,
+    /// its queue groups are added to `unblocked`, because their next token then comes at another
     /// time.
     #[inline]
     pub(crate) fn take(
@@ -174,7 +175,7 @@ impl Buckets {
         taken
     }
 
-    /// Records the wait of a call, if the bucket has no token.
+    /// Records that a call waits for this bucket, if it has no token.
     pub(crate) fn note_short(&mut self, id: BucketId, now: Moment) {
         if let Some(cell) = self.get_mut(id) {
             cell.bucket.note_short(now);
@@ -182,7 +183,8 @@ impl Buckets {
         }
     }
 
-    /// Slows a bucket down because the upstream throttled the call of take `left`.
+    /// Slows a bucket down because the upstream throttled the call whose tokens were taken under
+    /// `left`.
     pub(crate) fn throttled(&mut self, id: BucketId, left: u64, now: Moment) {
         let takes = self.takes;
         if let Some(cell) = self.get_mut(id) {
@@ -190,7 +192,8 @@ impl Buckets {
         }
     }
 
-    /// Gives a retry bucket the tokens for a success, and adds its users to `unblocked`.
+    /// Adds the tokens for a successful retry to its bucket, and the waiting queue groups to
+    /// `unblocked`.
     pub(crate) fn succeeded(&mut self, id: BucketId, unblocked: &mut Vec<GroupIndex>) {
         if let Some(cell) = self.get_mut(id) {
             cell.bucket.succeeded();
@@ -198,28 +201,28 @@ impl Buckets {
         }
     }
 
-    /// Records the refused trial of a key at its retry bucket.
+    /// Records that a key's retry was refused, to keep the next token for it.
     pub(crate) fn pass_over(&mut self, id: BucketId, key: KeyState, now: Moment) {
         if let Some(cell) = self.get_mut(id) {
             cell.bucket.pass_over(key, now);
         }
     }
 
-    /// Takes tokens from a retry bucket for the failure of a retry.
+    /// Takes tokens out of a retry bucket because a retry failed.
     pub(crate) fn failed(&mut self, id: BucketId, now: Moment) {
         if let Some(cell) = self.get_mut(id) {
             cell.bucket.failed(now);
         }
     }
 
-    /// Takes the next token even if it comes only later. Returns its time and the number of the
-    /// take.
+    /// Takes the next token even if it comes only later. Returns its moment and the number under
+    /// which it was taken.
     pub(crate) fn reserve(&mut self, id: BucketId, now: Moment) -> (Moment, u64) {
         let number = self.next_take();
         (self.get_mut(id).map_or(now, |cell| cell.bucket.reserve(now, number)), number)
     }
 
-    /// Gives a token back and adds the users of the bucket to `unblocked`.
+    /// Gives a token back and adds the queue groups waiting for the bucket to `unblocked`.
     pub(crate) fn give_back(&mut self, id: BucketId, number: u64, unblocked: &mut Vec<GroupIndex>) {
         if let Some(cell) = self.get_mut(id) {
             cell.bucket.give_back(number);
@@ -228,12 +231,12 @@ impl Buckets {
         }
     }
 
-    /// Returns the users of a bucket.
+    /// Returns the queue groups with calls for a bucket.
     pub(crate) fn users(&mut self, id: BucketId) -> Option<&mut Vec<GroupIndex>> {
         self.get_mut(id).map(|cell| &mut cell.users)
     }
 
-    /// Applies new policies; `origins` gives the old class of each new one. A bucket keeps its level.
+    /// Applies new limits; `origins` gives the old class of each new one. A bucket keeps its level.
     /// One that is new, or was split differently, starts with one token: enough not to stop any
     /// call, and no free burst (P11).
     pub(crate) fn reconfigure(&mut self, policy: &Policy, origins: &Origins, now: Moment) {
@@ -291,7 +294,7 @@ impl Buckets {
         }
     }
 
-    /// Makes a bucket of a family for `who`, or the common one.
+    /// Makes a bucket of an owner for the flow or credential `who`, or the common one.
     #[cold]
     fn open(&mut self, owner: Owner, who: Option<u64>, now: Moment) -> Option<BucketId> {
         let family = self.families.get_mut(owner)?;
@@ -332,14 +335,14 @@ impl Cell {
         self.member.as_ref().map_or(own, |member| own.max(member.held().ready_at(now)))
     }
 
-    /// Returns the earliest time, from `from` on, of the tokens of a call, with `tokens` taken
-    /// before it.
+    /// Returns the earliest moment, from `from` on, of the tokens for a call, if calls before it
+    /// take `tokens`.
     pub(crate) fn ready_after(&self, tokens: usize, from: Moment, now: Moment) -> Moment {
         let own = self.bucket.ready_after(tokens, from, now);
         self.member.as_ref().map_or(own, |member| own.max(member.held().ready_after(tokens, from, now)))
     }
 
-    /// True if dropping it loses nothing.
+    /// Returns true if dropping the bucket loses nothing.
     fn is_idle(&self, now: Moment) -> bool {
         let member_is_idle = || self.member.as_ref().is_none_or(|member| member.is_idle(now));
         self.users.is_empty() && self.bucket.is_idle(now) && member_is_idle()

@@ -1,5 +1,5 @@
-//! The requirements of a call: tokens, slots and room on a connection. They are plain values, for
-//! its receipt.
+//! What a call needs to leave: tokens, slots and room on a connection. They are plain values, so
+//! that its receipt can keep them.
 
 use std::num::NonZeroU32;
 
@@ -8,7 +8,7 @@ use crate::moment::Moment;
 use crate::quota::CallQuota;
 use crate::{ClassId, Reason};
 
-/// The facts behind a call's requirements.
+/// The facts about a call to determine its needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Demand {
     pub(crate) class: ClassId,
@@ -17,100 +17,103 @@ pub(crate) struct Demand {
     pub(crate) quota: CallQuota,
     pub(crate) group: Group,
     pub(crate) lasts: Lasts,
-    /// Its cost, before the bounds of its class: a reload may change these.
+    /// The cost of the call in tokens, before the bounds of its class: a reload may change these.
     pub(crate) cost: u16,
 }
 
-/// The id of a bucket, present or gone.
+/// The identity of a bucket, even after it is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct BucketId {
-    /// The place of the bucket, with a mark if other gates share it.
+    /// The index of the bucket, with a bit set if other gates share it.
     pub(crate) index: u32,
-    /// Never zero, so that an `Option` of it takes no more room.
+    /// A number that tells buckets with the same index apart. Never zero, so that an `Option` of it
+    /// takes no more memory.
     pub(crate) serial: NonZeroU32,
 }
 
-/// The tokens of one bucket.
+/// The tokens a call takes from one bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Charge {
     pub(crate) bucket: BucketId,
-    /// The reason of a wait for this token.
+    /// The reason to report if the call waits for this bucket.
     pub(crate) reason: Reason,
-    /// True if the bucket is one of many (per flow or credential), so that its being empty says
-    /// nothing about other queues.
+    /// True if the bucket is one per flow or credential, so that an empty one says nothing about
+    /// other queues.
     pub(crate) own: bool,
-    /// The tokens taken so far.
+    /// The number of tokens taken so far.
     pub(crate) taken: u16,
 }
 
-/// The tokens of a call, in the order of reasons. Four fit without allocation, enough for all except
-/// long `within` chains.
+/// The buckets a call takes tokens from, in the order of reasons. Four fit without allocation,
+/// enough for all except long chains of classes within classes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Charges {
     first: [Option<Charge>; 4],
     more: Vec<Charge>,
 }
 
-/// A share of the slots of the gate or of a class.
+/// The slots a call in flight is counted in, of the gate or of a class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) enum SlotShare {
-    /// It holds no slot.
+    /// The call is not counted.
     #[default]
     None,
-    /// One of all slots.
+    /// The call is counted among all calls.
     Whole,
-    /// One of the slots of a flow or credential. `era` tells apart what the slots were split by.
+    /// The call is counted for its flow or credential. `era` tells counts from before and after a
+    /// reload apart.
     Split { who: u64, era: u32 },
-    /// One of the slots shared by all flows or credentials past the limit.
+    /// The call is counted with all flows or credentials past the limit. `era` tells counts from
+    /// before and after a reload apart.
     Rest { era: u32 },
 }
 
-/// The requirements of a call when it leaves, taken together or not at all.
+/// What a call needs to leave. All of it is taken together or not at all.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Requirements {
     pub(crate) group: Group,
-    /// Its share of the gate's slots and of the class's.
+    /// Where the call is counted: among the gate's calls in flight and among its class's.
     pub(crate) shares: [SlotShare; 2],
     pub(crate) charges: Charges,
     /// Its quota, whose pauses stop it.
     pub(crate) quota: CallQuota,
 }
 
-/// The duration of a call, and how it begins. One byte: a waiting call has no room for two.
+/// How long a call lasts, and how it begins. In one byte: a waiting call has no room for two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Lasts {
-    /// It lasts to the end of its answer.
+    /// The call lasts to the end of its response.
     Shortly,
-    /// It lasts until one side ends it.
+    /// The call lasts until one side ends it, such as a watch.
     Long,
-    /// It lasts as long, and begins with a list.
+    /// The call lasts until one side ends it, and begins with a list.
     LongAfterList,
 }
 
-/// The times of a call's turn.
+/// When a call's turn came.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Turn {
     pub(crate) now: Moment,
-    /// The time for its tokens: `now`, or earlier if the driver was late.
+    /// The time when the call's tokens count as taken: `now`, or earlier if the driver was late.
     pub(crate) at: Moment,
-    /// The time of the last of its requirements; `None` if it did not wait.
+    /// The time since when the call has had all it needed; `None` if it did not wait.
     pub(crate) there_since: Option<Moment>,
 }
 
-/// The reason a call cannot leave now.
+/// What stops a call from leaving now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Block {
     pub(crate) reason: Reason,
-    /// The earliest end; `Moment::MAX` if time alone does not end it.
+    /// The earliest end of the stop; `Moment::MAX` if time alone does not end it.
     pub(crate) until: Moment,
-    /// True if it does not stop all queues of its class, only those with the same buckets and slots.
+    /// True if only queues with the same buckets and slots are stopped, and not the whole class.
     pub(crate) own: bool,
 }
 
 // === impl BucketId ===
 
 impl BucketId {
-    /// The mark of a shared bucket.
+    /// The bit of an index for a shared bucket.
     pub(crate) const SHARED: u32 = 1 << 31;
 
     #[inline]
@@ -118,7 +121,7 @@ impl BucketId {
         (self.index & !Self::SHARED) as usize
     }
 
-    /// True if other gates share the bucket.
+    /// Returns true if other gates share the bucket.
     pub(crate) fn is_shared(self) -> bool {
         self.index & Self::SHARED != 0
     }
@@ -154,7 +157,7 @@ impl Charges {
         self.first.iter_mut().map_while(Option::as_mut).chain(&mut self.more)
     }
 
-    /// True if every bucket here is also among `others`.
+    /// Returns true if every bucket here is also among `others`.
     pub(crate) fn are_among(&self, others: &Self) -> bool {
         self.iter().all(|charge| others.iter().any(|other| other.bucket == charge.bucket))
     }
@@ -175,7 +178,7 @@ impl Charges {
 // === impl SlotShare ===
 
 impl SlotShare {
-    /// True if it is one of many.
+    /// Returns true if it is one per flow or credential.
     pub(crate) fn is_own(self) -> bool {
         matches!(self, Self::Split { .. } | Self::Rest { .. })
     }
@@ -196,14 +199,14 @@ impl Lasts {
 // === impl Requirements ===
 
 impl Requirements {
-    /// Returns true if a call with these requirements could leave whenever one with the others
+    /// Returns true if a call with these needs could leave whenever one with the needs of `others`
     /// could.
     pub(crate) fn are_among(&self, others: &Self) -> bool {
         self.group == others.group && self.charges.are_among(&others.charges)
     }
 
-    /// True if anything here is one of many, so that the queue may stop while others of its class
-    /// continue.
+    /// Returns true if any bucket or slot here is one per flow or credential, so that the queue may
+    /// stop while others of its class continue.
     pub(crate) fn have_own(&self) -> bool {
         !self.quota.is_of_class()
             || self.charges.iter().any(|charge| charge.own)

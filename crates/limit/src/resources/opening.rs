@@ -23,39 +23,43 @@ use std::time::Duration;
 use crate::KeyState;
 use crate::moment::Moment;
 
-/// The valve of a retry bucket: open while its latest retries succeed.
+/// Lets more retries through while they succeed, and fewer when they fail.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Valve {
     is_open: bool,
-    /// The number of failures since a success, or since the bucket rested.
+    /// The failures in a row since a success, or since the bucket was full.
     failures: u32,
-    /// The refused key with the fewest failures since the last answer.
+    /// The key with a refused retry since the last answer; of several, the one with the fewest
+    /// failures.
     passed_over: Option<KeyState>,
-    /// The number of refusals since the last failure or gift.
+    /// The number of refused retries since the last failure, or since refusals last brought a
+    /// token.
     refused: u32,
-    /// The moment at which refusals last gave a token.
+    /// The moment when refusals last brought a token.
     given_at: Moment,
 }
 
 // === impl Valve ===
 
 impl Valve {
-    /// True if retries succeed. Then they may wait for their tokens as healthy calls do.
+    /// Returns true if retries succeed. Then they may wait for their tokens as healthy calls do.
     pub(crate) fn is_open(&self) -> bool {
         self.is_open
     }
 
-    /// True if a key leaves the last token to the refused one, with at least two failures less and
-    /// a last failure longer ago. One of the two is not enough. With fewer failures alone, keys that
-    /// have just begun to fail would take every token from one that has failed for long. And a
-    /// difference of one tells nothing yet: some key has to be tried first.
+    /// Returns true if a key must leave the last token to the refused key. That one has at least
+    /// two failures less, and its last failure is longer ago. One of the two is not enough. With
+    /// fewer failures alone, keys that have just begun to fail would take every token from one that
+    /// has failed for long. And a difference of one tells nothing yet: some key has to be tried
+    /// first.
     pub(crate) fn gives_way(&self, key: &KeyState) -> bool {
         let has_waited =
             |other: &KeyState| other.failures < key.failures.saturating_sub(1) && other.last_failure < key.last_failure;
         !self.is_open && self.passed_over.as_ref().is_some_and(has_waited)
     }
 
-    /// Records the refusal of a key. Returns true if it is worth a token: the twentieth retry goes.
+    /// Records the refusal of a key's retry for want of a token. Returns true if the bucket gets a
+    /// token for it: each twentieth retry goes.
     pub(crate) fn pass_over(&mut self, key: KeyState, now: Moment) -> bool {
         let tried = |key: &KeyState| (key.failures, key.last_failure);
         if self.passed_over.as_ref().is_none_or(|least| tried(&key) < tried(least)) {
@@ -70,13 +74,14 @@ impl Valve {
         gives
     }
 
-    /// Records the success of a retry. Returns the number of tokens for it.
+    /// Records the success of a retry. Returns the number of tokens to add for it.
     pub(crate) fn succeeded(&mut self) -> u32 {
         *self = Self { is_open: true, ..Self::default() };
         GIVEN
     }
 
-    /// Records the failure of a retry, for a bucket with `tokens`. Returns the rest of them.
+    /// Records the failure of a retry, for a bucket with `tokens`. Returns how many of them are
+    /// left.
     pub(crate) fn failed(&mut self, tokens: u32, burst: u32) -> u32 {
         let most = if self.is_open { BORNE_WHEN_OPEN } else { BORNE };
         // It had time to fill, so that these are the first retries for a while. A small bucket was
@@ -92,17 +97,19 @@ impl Valve {
     }
 }
 
-/// The tokens for a success: as many calls as TCP sends before it knows anything (RFC 6928).
+/// The tokens added for a success: as many segments as TCP sends before it knows anything (RFC
+/// 6928).
 const GIVEN: u32 = 10;
-/// The number of refused retries before one that goes. Many keys are tried so often that the bucket's
-/// own rate would find out late that they have healed.
+/// The number of refused retries before one goes. Many keys are tried so often that the bucket's own
+/// rate would find out late that they have healed.
 const REFUSED: u32 = 19;
-/// Ten tokens a second are enough to find it out.
+/// The least time between two such tokens: ten a second are enough to find it out.
 const BETWEEN_GIFTS: Duration = Duration::from_millis(100);
-/// The failures in a row before an open bucket closes: one success in twenty is enough to go on.
+/// The most failed retries in a row of a bucket with free passage before it has no token for them:
+/// one success in twenty is enough to go on.
 const BORNE_WHEN_OPEN: u32 = 20;
-/// The failures in a row before a rested bucket has no token, so that one object with a fault of
-/// its own does not speak for all others.
+/// How many failures in a row a rested bucket bears before it has no token, so that one object with
+/// a fault of its own does not speak for all others.
 const BORNE: u32 = 5;
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ pub struct PauseView {
     pub quota: QuotaId,
     /// The moment it ends.
     pub until: Moment,
-    /// True if it came from another gate, by a shared bucket.
+    /// True if another gate reported the pause through a shared bucket.
     pub heard: bool,
 }
 
@@ -110,7 +110,7 @@ impl Pauses {
         self.learned.insert(action, word);
     }
 
-    /// True if any pause is in force.
+    /// Returns true if any pause is in force.
     #[inline]
     pub(crate) fn any(&self, now: Moment) -> bool {
         self.last > now
@@ -127,7 +127,7 @@ impl Pauses {
         Ends { shared: until(&QuotaId::ALL), own: own.unwrap_or_default() }
     }
 
-    /// Returns the end of the pause of the whole gate.
+    /// Returns when the pause of the whole gate ends.
     pub(crate) fn gate_ends(&self) -> Moment {
         self.quotas.get(&QuotaId::ALL).map_or(Moment::ZERO, |state| state.until)
     }
@@ -163,8 +163,8 @@ impl Pauses {
         Some(QuotaId { holder, resource })
     }
 
-    /// Begins a pause of the upstream's. Returns its end, unless another lasts longer; `leaves` is
-    /// the number of departures so far.
+    /// Begins a pause the upstream asked for. Returns its end, unless another lasts longer;
+    /// `leaves` is the number of calls that have left so far.
     pub(crate) fn begin(&mut self, pause: Pause, origin: Origin, leaves: u64, now: Moment) -> Option<Moment> {
         let quota = self.quota_of(pause, origin)?;
         let state = self.quotas.entry(quota).or_default();
@@ -216,7 +216,7 @@ impl Pauses {
         self.grows = self.quotas.values().any(|state| !state.grown.is_zero());
     }
 
-    /// Ends every pause at once and forgets their growth. Returns how many there were.
+    /// Ends every pause at once and forgets how long they had grown. Returns how many there were.
     pub(crate) fn lift(&mut self, now: Moment) -> usize {
         let lifted = self.in_force(now).count();
         self.quotas.clear();
@@ -316,7 +316,7 @@ impl Pauses {
 // === impl Ends ===
 
 impl Ends {
-    /// Returns the end of the last of them.
+    /// Returns the latest of the ends of the pauses.
     pub(crate) fn all(self) -> Moment {
         self.shared.max(self.own)
     }

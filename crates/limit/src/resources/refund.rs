@@ -1,30 +1,30 @@
-//! Refunds: decides if a token can still be given back.
+//! Refunds: decides whether a token can still be given back.
 //!
-//! A token that was not taken after all would have been there ever since, unless the bucket was
-//! full at some moment in between: then it would have overflowed, and giving it back would create a
-//! call out of nothing (P1). So every take records how many whole tokens it found missing. A token
-//! can come back while no later take found less than one missing. When it does, all later takes
-//! have found one less.
+//! Without the take, the token would have been in the bucket ever since, unless the bucket was full
+//! at some moment in between: then it would have overflowed, and giving it back would create a call
+//! out of nothing (P1). So every take records how many whole tokens it found missing. A token can
+//! come back while no later take found less than one missing. When it does, all later takes have
+//! found one less.
 
-/// The missing tokens at the latest takes.
+/// The numbers of tokens missing at the latest calls that took some.
 #[derive(Debug, Default)]
 pub(crate) struct Refunds {
-    /// The last take with less than one token missing.
+    /// The number of the last call that found the bucket full, or less than one token short.
     full: u64,
-    /// The last take by the number of whole tokens missing, from one on.
+    /// The number of the last call that found 1, 2, 3, ... whole tokens missing.
     short: Vec<u64>,
 }
 
 // === impl Refunds ===
 
 impl Refunds {
-    /// Records take `number` with less than one token missing.
+    /// Records that call `number` found less than one token missing.
     #[inline]
     pub(crate) fn found_full(&mut self, number: u64) {
         self.full = number;
     }
 
-    /// Records take `number` with this many whole tokens missing.
+    /// Records how many whole tokens call `number` found missing.
     #[inline]
     pub(crate) fn found(&mut self, missing: u64, number: u64) {
         let Some(place) = usize::try_from(missing).unwrap_or(DEPTH).min(DEPTH).checked_sub(1) else {
@@ -42,7 +42,7 @@ impl Refunds {
         self.short.push(number);
     }
 
-    /// Gives back the token of take `number`. Returns false if the bucket would have overflowed
+    /// Gives back the token taken under `number`. Returns false if the bucket would have overflowed
     /// since without that take.
     pub(crate) fn give_back(&mut self, number: u64) -> bool {
         if number < self.full {
@@ -59,7 +59,7 @@ impl Refunds {
     }
 }
 
-/// The most missing tokens to distinguish. A take with more missing counts as with this many, so
+/// The most missing tokens to distinguish. A call with more missing counts as with this many, so
 /// that at worst too little is given back.
 const DEPTH: usize = 64;
 

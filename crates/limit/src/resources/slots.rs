@@ -1,4 +1,4 @@
-//! Slots: the calls in flight of the gate or of one class, as a whole or in one set per flow or
+//! Slots: counts the calls in flight of the gate or of one class, together or per flow or
 //! credential.
 //!
 //! They are counted even where nothing limits them, so that a limit that comes with a reload knows
@@ -12,18 +12,18 @@ use crate::{GroupIndex, InFlight, Per};
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
     pub(crate) limit: Option<InFlight>,
-    /// The number of slots in use.
+    /// The number of calls in flight.
     pub(crate) used: u32,
     split: Split<SlotSet>,
-    /// The number of changes of their `per`.
+    /// The number of times a reload changed what the slots are split by (`per`).
     era: u32,
 }
 
-/// The slots of one flow or credential.
+/// The calls in flight of one flow or credential.
 #[derive(Debug, Default)]
 struct SlotSet {
     used: u32,
-    /// The queue groups with calls for these.
+    /// The queue groups with calls for a slot of this set.
     users: Vec<GroupIndex>,
 }
 
@@ -34,7 +34,7 @@ impl Slots {
         Self { limit, ..Self::default() }
     }
 
-    /// Returns the share of a call of this flow and credential.
+    /// Returns where a call of this flow and credential is counted.
     #[inline]
     pub(crate) fn share(&mut self, flow: u64, credential: u64, now: Moment) -> SlotShare {
         match self.limit {
@@ -52,7 +52,7 @@ impl Slots {
         if self.split.open(who, now, kept) { SlotShare::Split { who, era } } else { SlotShare::Rest { era } }
     }
 
-    /// Returns the free slots for this share.
+    /// Returns how many more calls this count allows.
     #[inline]
     pub(crate) fn free(&self, share: SlotShare) -> u32 {
         let Some(limit) = self.limit else { return u32::MAX };
@@ -76,7 +76,7 @@ impl Slots {
         }
     }
 
-    /// Gives a share back and adds its users to `unblocked`.
+    /// Counts a call as finished, and adds the queue groups waiting for its slot to `unblocked`.
     #[inline]
     pub(crate) fn give_back(&mut self, share: SlotShare, unblocked: &mut Vec<GroupIndex>) {
         if share == SlotShare::None {
@@ -90,7 +90,7 @@ impl Slots {
         }
     }
 
-    /// Returns the users of a share, if it is one of many.
+    /// Returns the queue groups with calls counted there, if it is one flow or credential.
     pub(crate) fn users(&mut self, share: SlotShare) -> Option<&mut Vec<GroupIndex>> {
         self.set(share).map(|set| &mut set.users)
     }

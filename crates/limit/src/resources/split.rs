@@ -1,4 +1,4 @@
-//! Buckets, slots and pauses by flow or credential: up to a thousand have a part of their own, and
+//! Buckets, slots and pauses per flow or credential: up to a thousand have one of their own, and
 //! all others share the rest. Memory must not grow with what clients make up.
 
 use std::collections::HashMap;
@@ -6,19 +6,19 @@ use std::time::Duration;
 
 use crate::moment::Moment;
 
-/// A part for each flow or credential, and a rest for the others.
+/// One value for each flow or credential, and a common one for those past the limit.
 #[derive(Debug, Default)]
 pub(crate) struct Split<T> {
     parts: HashMap<u64, T>,
     pub(crate) rest: T,
-    /// The moment of the last search for idle parts.
+    /// The moment of the last search for values that are not in use.
     swept: Moment,
 }
 
 // === impl Split ===
 
 impl<T: Default> Split<T> {
-    /// Returns the part of a flow or credential, if it has one of its own.
+    /// Returns the value of a flow or credential, if it has one of its own.
     #[inline]
     pub(crate) fn get(&self, who: u64) -> Option<&T> {
         self.parts.get(&who)
@@ -28,7 +28,7 @@ impl<T: Default> Split<T> {
         self.parts.get_mut(&who)
     }
 
-    /// Returns the part of a flow or credential, or the rest if it has none of its own.
+    /// Returns the value of a flow or credential, or the common one if it has none of its own.
     pub(crate) fn own_or_rest(&self, who: u64) -> &T {
         self.parts.get(&who).unwrap_or(&self.rest)
     }
@@ -37,8 +37,8 @@ impl<T: Default> Split<T> {
         self.parts.get_mut(&who).unwrap_or(&mut self.rest)
     }
 
-    /// Gives a flow or credential a part of its own if there is room, if need be instead of parts
-    /// that are not `kept`. Returns true if it has one now.
+    /// Gives a flow or credential a value of its own if there is room; if need be, values for which
+    /// `kept` returns false are dropped. Returns true if it has one now.
     pub(crate) fn open(&mut self, who: u64, now: Moment, mut kept: impl FnMut(&mut T) -> bool) -> bool {
         if self.parts.contains_key(&who) {
             return true;
@@ -55,12 +55,12 @@ impl<T: Default> Split<T> {
         has_room
     }
 
-    /// Returns the parts, by flow or credential.
+    /// Returns each flow or credential with its value.
     pub(crate) fn parts(&self) -> impl Iterator<Item = (u64, &T)> {
         self.parts.iter().map(|(who, part)| (*who, part))
     }
 
-    /// Returns the rest and every part.
+    /// Returns the common value and all others.
     pub(crate) fn all(&self) -> impl Iterator<Item = &T> {
         std::iter::once(&self.rest).chain(self.parts.values())
     }
@@ -70,7 +70,7 @@ impl<T: Default> Split<T> {
     }
 }
 
-/// The most flows or credentials with a part of their own.
+/// The most flows or credentials with a value of their own.
 pub(crate) const MOST: usize = 1000;
-/// The least time between two searches for idle parts.
+/// The least time between two searches for values that are not in use.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);

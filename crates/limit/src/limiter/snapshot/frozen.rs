@@ -1,4 +1,4 @@
-//! The memory of a limiter over a restart: failing keys, pauses and bucket levels.
+//! What a limiter remembers over a restart: failing keys, pauses and bucket levels.
 //!
 //! P21: after a restart no key is tried before its time, no pause ends sooner, and no bucket has
 //! more tokens than it would have had. Times are kept as durations, because moments mean nothing to
@@ -13,14 +13,14 @@ use crate::moment::Moment;
 use crate::resources::{FrozenPause, Gap, Levels};
 use crate::{ClassId, KeyState, Owner, Position};
 
-/// The memory of a limiter at one moment.
+/// What a limiter remembers at one moment, for the state file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FrozenLimiter {
     /// The failing keys, the longest waits first.
     pub keys: Vec<FrozenKey>,
-    /// The pauses.
+    /// The pauses in force.
     pub pauses: Vec<FrozenPause>,
-    /// The levels of the buckets, by owner.
+    /// The tokens in the buckets of each part of the gate.
     pub buckets: Vec<(FrozenPart, Levels)>,
 }
 
@@ -29,7 +29,7 @@ pub struct FrozenLimiter {
 pub enum FrozenPart {
     /// The whole gate.
     Gate,
-    /// The retries of the gate.
+    /// The retries of the gate, for its retry bucket.
     Retries,
     /// The class of this name.
     Class(Arc<str>),
@@ -38,17 +38,17 @@ pub enum FrozenPart {
 /// A failing key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrozenKey {
-    /// The key, by its hashes.
+    /// The key; its fields are hashes.
     pub key: Key,
-    /// The number of consecutive failures.
+    /// The number of failures in a row.
     pub failures: u32,
-    /// The status of the last one.
+    /// The HTTP status of the last failure.
     pub status: Option<u16>,
-    /// The time until its next trial.
+    /// The time until a call may test the key again.
     pub ready: Duration,
-    /// The rest of the upstream's own time.
+    /// The time left of a wait the upstream itself asked for.
     pub named: Duration,
-    /// The time until the end of its memory.
+    /// The time until the key is forgotten.
     pub forget: Duration,
 }
 
@@ -60,25 +60,26 @@ pub struct FreezeWalk {
     frozen: FrozenLimiter,
 }
 
-/// Counters of the changes to a limiter's memory.
+/// Counters of the changes to what a limiter remembers, to save only what is new.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// The changes of keys and pauses.
+    /// The number of changes to keys and pauses.
     pub memory: u64,
-    /// The changes of bucket levels.
+    /// The number of changes to bucket levels.
     pub takes: u64,
 }
 
 // === impl Limiter ===
 
 impl Limiter {
-    /// Returns the changes so far.
+    /// Returns the number of changes so far.
     pub fn changes(&self) -> Changes {
         let memory = self.parts.stage.table().changes().wrapping_add(self.parts.resources.pauses.changes());
         Changes { memory, takes: self.parts.resources.buckets.takes }
     }
 
-    /// Reads a little more of the memory, with at most `most` keys. Returns it once it is whole.
+    /// Writes down a little more of what the limiter remembers, with at most `most` keys. Returns
+    /// the result once it is complete.
     pub fn freeze_some(&self, freezing: &mut FreezeWalk, most: usize, now: Moment) -> Option<FrozenLimiter> {
         let now = self.latest(now);
         let began = *freezing.began.get_or_insert_with(|| {
@@ -104,7 +105,8 @@ impl Limiter {
         is_over.then(|| std::mem::take(freezing).frozen)
     }
 
-    /// Takes over the memory of an earlier limiter of the same gate, before the first call.
+    /// Takes over what an earlier limiter of the same gate remembered. Call it before the first
+    /// call arrives.
     pub fn thaw(&mut self, frozen: &FrozenLimiter, gap: Gap, now: Moment) {
         let now = self.latest(now);
         self.parts.thaw(frozen, gap, now);
@@ -163,7 +165,7 @@ impl Parts {
     }
 }
 
-/// The most buckets by flow or credential in a memory.
+/// The most buckets per flow or credential to write down.
 const PARTS: usize = 4000;
 
 #[cfg(test)]

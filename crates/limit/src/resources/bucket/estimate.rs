@@ -10,8 +10,8 @@ use crate::moment::Moment;
 // === impl Bucket ===
 
 impl Bucket {
-    /// Returns the earliest time, from `from` on, of the tokens of a call, with `tokens` taken
-    /// before it. Changes nothing.
+    /// Returns the earliest moment, from `from` on, of the tokens for a call, if calls before it
+    /// take `tokens`. Changes nothing.
     pub(crate) fn ready_after(&self, tokens: usize, from: Moment, now: Moment) -> Moment {
         let taken = (tokens as u64).saturating_mul(self.period);
         let full_again = self.tat.get().max(clamp(from)).saturating_add(taken);
@@ -22,7 +22,8 @@ impl Bucket {
         }
     }
 
-    /// Returns the same if the rate may rise. `at` is the time at the present rate.
+    /// Returns the earliest moment of a call's tokens for a rate that may rise meanwhile. `at` is
+    /// the moment at the present rate.
     #[cold]
     fn ready_at_best(&self, adaptive: Adaptive, tokens: usize, from: Moment, at: Moment, now: Moment) -> Moment {
         // The next take also counts some of the time since the last.
@@ -37,15 +38,15 @@ impl Bucket {
         Moment::from_nanos(since_now.max(since_full))
     }
 
-    /// Returns the limits in force at an adapted rate.
+    /// Returns the limits an adapted rate puts in force.
     pub(super) fn slowed(&self, adaptive: Adaptive) -> BucketPolicy {
         let burst = adaptive.burst(self.limits.burst).max(self.limits.largest_cost.into());
         BucketPolicy { rate: adaptive.rate, burst, ..self.limits }
     }
 }
 
-/// Returns the nanoseconds to the tokens of one call, from a bucket to be full in `debt` nanoseconds
-/// and with `tokens` for others before.
+/// Returns the nanoseconds until a call has its tokens, in a bucket that is full in `debt`
+/// nanoseconds and gives `tokens` to others first.
 fn missing(debt: u64, tokens: usize, period: u64, policy: &BucketPolicy) -> u64 {
     let taken = (tokens as u64).saturating_mul(period);
     let kept = u64::from(policy.burst.get().saturating_sub(policy.largest_cost.get().into()));

@@ -1,4 +1,4 @@
-//! The families of buckets: those of one owner, whole or one of many.
+//! Families of buckets: all buckets of one owner, be it one or one per flow or credential.
 
 use std::sync::Arc;
 
@@ -15,14 +15,15 @@ pub(super) struct Families {
     pub(super) classes: PerClass<Option<Family>>,
 }
 
-/// The buckets of one policy.
+/// The buckets of one owner, with their common policy.
 #[derive(Debug)]
 pub(super) struct Family {
     pub(super) policy: BucketPolicy,
     pub(super) start: Start,
     /// Set if other gates share the buckets.
     pub(super) shared: Option<Arc<SharedPolicy>>,
-    /// The buckets used so far. The rest is the only one if they are not split.
+    /// The buckets used so far, per flow or credential. If they are not split, only the common one
+    /// is used.
     pub(super) split: Split<Option<BucketId>>,
 }
 
@@ -54,19 +55,19 @@ impl Family {
         Self { policy, start, shared, split: Split::default() }
     }
 
-    /// True if its buckets stay what they are under a new policy.
+    /// Returns true if the buckets need not be replaced under a new policy.
     pub(super) fn is_like(&self, policy: &BucketPolicy, shared: Option<&Arc<SharedPolicy>>) -> bool {
         self.policy.per == policy.per && self.shared.is_some() == shared.is_some()
     }
 
-    /// Returns the start of unused buckets after a change of policy: the level they would have had,
-    /// in whole tokens.
+    /// Returns the level for buckets not used yet, after a change of policy: what they would have
+    /// had, in whole tokens.
     pub(super) fn start_after(&self, policy: &BucketPolicy, now: Moment) -> Start {
         let tokens = Bucket::new(self.policy, self.start).whole_tokens(now);
         Start::Level(tokens.min(policy.burst.get()), now)
     }
 
-    /// Returns all its buckets, the common one first.
+    /// Returns all buckets of the family, the common one first.
     pub(super) fn ids(&self) -> impl Iterator<Item = BucketId> {
         self.split.all().filter_map(|id| *id)
     }

@@ -1,4 +1,4 @@
-//! The levels of buckets over a restart.
+//! The levels of buckets, kept over a restart.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -11,33 +11,37 @@ use crate::resources::{Bucket, BucketId, Start};
 /// The tokens of one owner's buckets, below zero where some are reserved.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Levels {
-    /// The tokens of the only bucket, or of the common one beyond the bound.
+    /// The tokens of the only bucket, or of the common one of all flows or credentials past the
+    /// limit.
     pub whole: f64,
     /// The tokens of the buckets by flow or credential that are not full.
     pub parts: Vec<(u64, f64)>,
-    /// The members of the shared bucket, the most of its parts; zero if unknown or not shared.
+    /// The number of gates sharing the bucket, at most over its parts; zero if unknown or not
+    /// shared.
     pub members: u32,
 }
 
 /// The time between the end of one limiter and the start of the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gap {
-    /// The time since the first one was frozen, at least.
+    /// The least time between the writing of the state and the restart.
     pub length: Duration,
-    /// The longest time without its being seen; `None` if it was seen to the end.
+    /// How long calls may have left unrecorded before that; `None` if the state
+    /// was written at the end.
     pub unseen: Option<Duration>,
 }
 
 // === impl Gap ===
 
 impl Gap {
-    /// Returns the tokens after the gap of a bucket with `level` tokens before.
+    /// Returns the tokens of a bucket after the gap, if it had `level` before.
     fn level(self, level: f64, rate: f64) -> f64 {
         let level = rate.mul_add(self.length.as_secs_f64(), level);
         self.sure_tokens(rate).map_or(level, |tokens| level.min(tokens))
     }
 
-    /// Returns the tokens since the last unseen call, if there may have been any.
+    /// Returns the tokens certain to have come since the last call that may be unrecorded; `None`
+    /// if there was none.
     fn sure_tokens(self, rate: f64) -> Option<f64> {
         self.unseen.map(|unseen| rate * self.length.saturating_sub(unseen).as_secs_f64())
     }
@@ -46,7 +50,7 @@ impl Gap {
 // === impl Buckets ===
 
 impl Buckets {
-    /// Returns the levels of an owner's buckets; of at most `most` parts.
+    /// Returns the levels of an owner's buckets, with at most `most` flows or credentials.
     pub(crate) fn levels(&self, owner: Owner, most: usize, now: Moment) -> Option<Levels> {
         let family = self.families.get(owner)?;
         let bucket = |id: BucketId| self.get(id).map(|cell| &cell.bucket);

@@ -1,5 +1,5 @@
-//! The gate as a member of its shared buckets: when it asks their stores, and the news from and for
-//! other gates.
+//! The gate as a user of shared buckets: when it sends requests to their stores, and the pauses
+//! that it exchanges with other gates.
 
 use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroU32;
@@ -19,21 +19,21 @@ use crate::{BucketPolicy, SharedPolicy};
 /// The common state of a gate's shared buckets.
 #[derive(Debug, Default)]
 pub(crate) struct Sharing {
-    /// Makes the numbers of members.
+    /// A random number to make the identities of the gate's shared buckets from.
     seed: u64,
-    /// The origin of the gate's upstream, as a number; zero for a gate of one upstream.
+    /// A number for the upstream's host, where one egress gate has many; otherwise zero.
     pub(crate) origin: u64,
-    /// The allowance of questions.
+    /// The limit on requests to stores.
     pub(crate) questions: Questions,
-    /// The last question of this gate.
+    /// The number of this gate's last request to its stores.
     last: u64,
-    /// The number of members.
+    /// The number of shared buckets and parts the gate uses.
     pub(super) members: usize,
-    /// The tokens of forgotten parts, by the names of their buckets.
+    /// Token counts of parts no longer in use, by the name of their bucket.
     forgotten: BTreeMap<Arc<str>, TokenTally>,
-    /// The time of the last look at all members.
+    /// The moment all shared buckets were last checked.
     looked: Moment,
-    /// The time of the next look while no call waits; `Moment::MAX` for none.
+    /// The moment of the next check while no call waits; `Moment::MAX` for none.
     pub(crate) tended: Moment,
 }
 
@@ -44,7 +44,7 @@ impl Sharing {
         Self { seed, tended: Moment::MAX, ..Self::default() }
     }
 
-    /// Makes the member for a bucket with this serial: its part of `who`, if it is split.
+    /// Makes the gate's membership in a shared bucket, or in its part for `who` if it is split.
     pub(super) fn join(
         &mut self,
         policy: BucketPolicy,
@@ -60,7 +60,7 @@ impl Sharing {
         Box::new(Member::new(policy, shared, part, id))
     }
 
-    /// Forgets a member, but not what it counted.
+    /// Drops the gate's use of a shared bucket, but keeps its counts.
     pub(super) fn forget(&mut self, member: &Member) {
         self.members -= 1;
         self.forgotten.entry(Arc::clone(&member.shared().name)).or_default().add(member.tally());
@@ -85,7 +85,7 @@ impl Buckets {
         })
     }
 
-    /// Returns the shared bucket of an owner, or its part of `who`, if it was used.
+    /// Returns the shared bucket of an owner, or its part for `who`, if it was used.
     pub(crate) fn shared_of(&self, owner: Owner, who: u64) -> Option<BucketId> {
         let family = self.families.get(owner).filter(|family| family.shared.is_some())?;
         *family.split.own_or_rest(who)
@@ -103,7 +103,7 @@ impl Buckets {
         Some(if is_gates { Owner::Gate } else { Owner::Class(class?) })
     }
 
-    /// Returns the asks of all due members. `wants` returns the waiting calls of each bucket.
+    /// Returns the requests due now. `wants` counts the waiting calls of each bucket.
     pub(crate) fn asks(&mut self, wants: impl FnOnce() -> HashMap<BucketId, Want>, now: Moment) -> Vec<Ask> {
         if self.sharing.members == 0 || self.question_at(now) > now {
             return Vec::new();
@@ -130,7 +130,7 @@ impl Buckets {
         self.members_mut().filter_map(due).collect()
     }
 
-    /// Adds the calls sent without it to the first ask of each store after its outage.
+    /// Adds the number of calls sent without a store to the first request after its outage.
     fn count_fallback(&self, asks: &mut [Ask]) {
         let mut counted: Vec<Arc<str>> = Vec::new();
         for ask in asks.iter_mut().filter(|ask| ask.away) {
@@ -143,8 +143,8 @@ impl Buckets {
         }
     }
 
-    /// Returns when the next question may be asked. To look at many members takes its time, so that
-    /// is not done at every chance.
+    /// Returns the moment of the next request to the stores. Checking many buckets takes time, so
+    /// that is not done at every chance.
     pub(super) fn question_at(&self, now: Moment) -> Moment {
         let Sharing { questions, last, looked, members, .. } = &self.sharing;
         let allowed = questions.ready_at(*last, 0.0, now);
@@ -154,12 +154,12 @@ impl Buckets {
         }
     }
 
-    /// Returns when a question leaves enough others for waiting calls.
+    /// Returns the moment from which on a request leaves enough of the allowance for waiting calls.
     fn plenty_at(&self, now: Moment) -> Moment {
         self.sharing.questions.ready_at(self.sharing.last, RESERVED, now)
     }
 
-    /// Sets the moment of the next look at the members while no call waits. Nothing but
+    /// Sets the moment of the next check of shared buckets while no call waits. Nothing but
     /// `Limiter::take_asks` is due then.
     pub(crate) fn set_member_timer(&mut self, now: Moment) {
         let plenty_at = self.plenty_at(now);
@@ -169,7 +169,8 @@ impl Buckets {
         self.sharing.tended = next.map_or(Moment::MAX, |at| at.max(now + TEND_EVERY));
     }
 
-    /// Takes in the answer to an ask, or its failure. Returns the news of another member.
+    /// Applies the store's answer to a request, or its failure. Returns what it says about another
+    /// gate's pause.
     pub(crate) fn answered(
         &mut self,
         asked: AskId,
@@ -181,7 +182,7 @@ impl Buckets {
         member.map_or_else(Vec::new, |member| member.answered(asked, answer, sent, now))
     }
 
-    /// Stops all members of a store from asking in its outage, until the first of them asks again.
+    /// Stops all requests to a store that is away, until the first bucket tries it again.
     pub(crate) fn spread_outage(&mut self, from: AskId, why: StoreFailure, now: Moment) {
         let Some(member) = self.member_mut(from.bucket()) else { return };
         let Some(retry_at) = member.away_until() else { return };
@@ -190,19 +191,19 @@ impl Buckets {
         others.filter(|other| other.shared().store == store).for_each(|other| other.hear_outage(why, retry_at, now));
     }
 
-    /// Returns the last asks of all members with an answer so far.
+    /// Returns the last requests, from all buckets with an answer from their store before.
     pub(crate) fn farewells(&mut self, now: Moment) -> Vec<Ask> {
         self.members_mut().filter_map(|(bucket, member)| member.farewell(bucket, now)).collect()
     }
 
-    /// Tells the other members of a bucket, or of all, the news of a pause.
+    /// Tells the other gates of a shared bucket, or of all, that a pause began or ended.
     pub(crate) fn tell(&mut self, of: Option<BucketId>, news: News) {
         let meant = self.members_mut().filter(|(id, _)| of.is_none_or(|of| of == *id));
         meant.for_each(|(_, member)| member.tell(news));
     }
 
-    /// Records what is left of the upstream's quota. Returns true if the other members of the
-    /// bucket are to be told.
+    /// Records what is left of the upstream's quota. Returns true if the other gates sharing the
+    /// bucket must learn of it.
     pub(crate) fn note_left(&mut self, id: BucketId, left: u32, now: Moment) -> bool {
         self.member_mut(id).is_some_and(|member| member.note_left(left, now))
     }
@@ -224,9 +225,10 @@ impl Buckets {
     }
 }
 
-/// The members to look at without regard to the time.
+/// The most shared buckets checked all at once, at any time.
 const FEW: u32 = 16;
-/// The time for each of more members: some fifty times the cost of a look.
+/// The time to leave between checks for each bucket beyond `FEW`: some fifty times the cost of a
+/// check.
 const LOOK: Duration = Duration::from_micros(5);
-/// The least time between two looks at the members while no call waits.
+/// The least time between two checks while no call waits.
 const TEND_EVERY: Duration = Duration::from_millis(5);

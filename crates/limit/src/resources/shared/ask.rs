@@ -1,4 +1,4 @@
-//! The request of a member to the store, and the answer.
+//! A gate's request for tokens to the store of a shared bucket, and the answer.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -8,71 +8,74 @@ use crate::policy::Per;
 use crate::quota::QuotaId;
 use crate::{BucketId, BucketPolicy, SharedPolicy};
 
-/// The numbers of a shared bucket, from its configuration.
+/// The numbers of a shared bucket, computed from its configuration.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SharedLimits {
-    /// Microseconds per token: a whole number of quarters, exact in a double at any time of this
-    /// century.
+    /// Microseconds per token: a whole number of quarters, which a double holds exactly at any time
+    /// of this century.
     pub period: f64,
-    /// The most tokens in the store.
+    /// The most tokens the store keeps.
     pub burst: f64,
-    /// The validity of a token.
+    /// How long a granted token is valid.
     pub lease: Duration,
-    /// The time ahead of promised tokens.
+    /// How far ahead of time the store promises tokens.
     pub horizon: Duration,
-    /// The share of this member in a shortage, beside the others' weights.
+    /// The weight of this gate when tokens are short.
     pub weight: u32,
 }
 
-/// The member and the number of an ask.
+/// The identity of a request: the bucket and a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AskId {
     pub(super) bucket: BucketId,
     pub(super) number: u64,
 }
 
-/// A part of a split shared bucket: a shared bucket of its own, the same in every gate.
+/// One part of a split shared bucket, for one account or credential. It is a shared bucket of its
+/// own, the same in every gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BucketPart {
-    /// The unit of the split.
+    /// What the bucket is split by.
     pub per: Per,
-    /// The origin of the gate's upstream, as a number; zero for a gate of one upstream.
+    /// A number for the upstream's host, where one egress gate has many; otherwise zero.
     pub origin: u64,
-    /// The account, action or credential, as a number; `None` for the rest.
+    /// The account, action or credential of the part, as a hash; `None` for those past the limit.
     pub who: Option<u64>,
 }
 
-/// A member's request for tokens of a shared bucket.
+/// A gate's request for tokens of a shared bucket.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ask {
-    /// The member and the number of the ask.
+    /// The identity of the request, to match its answer.
     pub asked: AskId,
-    /// The shared bucket.
+    /// The settings of the shared bucket.
     pub shared: Arc<SharedPolicy>,
-    /// The part of it, if it is split.
+    /// The part of the bucket, if it is split.
     pub part: Option<BucketPart>,
-    /// The member's number: random, and new with each start.
+    /// The number of the gate as a member of the bucket: random, and new with each start.
     pub member: u64,
-    /// The limits as this member has them.
+    /// The limits as this gate has them.
     pub limits: SharedLimits,
-    /// The tokens to grant.
+    /// The tokens the gate wants.
     pub wish: Wish,
-    /// The tokens received since it became a member.
+    /// The number of tokens received since the gate became a member, so that a store that forgot
+    /// something notices.
     pub total: u64,
-    /// The life of the bucket as it knows it; zero if it knows none.
+    /// The number of the bucket's present life in the store, as far as the gate knows; zero if
+    /// unknown.
     pub epoch: u64,
-    /// The tokens it holds that are not available yet.
+    /// The tokens held but not spendable yet.
     pub ahead: u32,
-    /// True if the store was away since the last answer.
+    /// True if the store did not answer some request since its last answer.
     pub away: bool,
     /// An upstream's pause, for the others; one of no length ends all pauses that they know of.
     pub pause: Option<PauseNotice>,
     /// The rest of the upstream's quota, by its last answers. The level never exceeds it, and it
     /// only ever lowers the level.
     pub left: Option<u32>,
-    /// True for the last ask of a member.
+    /// True for the last request of a stopping gate.
     pub leave: bool,
-    /// The member's way without the store. It is not sent there.
+    /// What the gate does without the store, for logs. It is not sent.
     pub fallback: Fallback,
 }
 
@@ -88,21 +91,21 @@ pub struct PauseNotice {
 /// The wish of a member for tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wish {
-    /// The tokens for waiting calls.
+    /// The tokens needed for waiting calls.
     pub need: u32,
-    /// The tokens beyond need, while there is plenty.
+    /// The tokens wanted besides, if there is plenty.
     pub extra: u32,
-    /// The rest of the newest call's wait.
+    /// How long the newest waiting call can still wait.
     pub within: Duration,
 }
 
-/// A gate's way without the store, for people.
+/// What a gate does while the store does not answer, for logs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Fallback {
-    /// The member's rate if no answer comes; zero if its calls wait.
+    /// The gate's calls per second if no answer comes; zero if its calls wait.
     pub rate: f64,
-    /// The calls sent without this store since its last answer; with the first ask of a question,
-    /// those of all members of the gate.
+    /// The calls sent without this store since its last answer. The first request of a batch has
+    /// the number for all of the gate's buckets.
     pub sent: u64,
 }
 
@@ -111,18 +114,18 @@ pub struct Fallback {
 pub struct StoreAnswer {
     /// The number of tokens granted.
     pub granted: u32,
-    /// Nanoseconds from the store's now to the first of them, or to the next if there are none;
-    /// below zero if it has been there for a while.
+    /// Nanoseconds from the store's now to the first of these tokens, or to the next token if none
+    /// is granted; below zero if it has been there for a while.
     pub first: i64,
-    /// The time per token now in force: that of the strictest member.
+    /// The time per token now in force, from the gate with the lowest rate.
     pub period: Duration,
-    /// The tokens before the grant; below zero if some are promised.
+    /// The tokens in the bucket before the grant; below zero if some are promised.
     pub level: f64,
-    /// The life of the bucket.
+    /// The number of the bucket's present life; a store that forgot the bucket starts another.
     pub epoch: u64,
-    /// The number of members.
+    /// The number of gates sharing the bucket.
     pub members: u32,
-    /// The sum of the weights of other members with waiting calls.
+    /// The weights of the other gates with waiting calls, added up.
     pub rivals: u32,
     /// The time left of a pause of everything; zero if it is over, or if pauses were lifted, `None`
     /// if there was none.
@@ -131,19 +134,19 @@ pub struct StoreAnswer {
     pub quotas: Vec<PauseNotice>,
 }
 
-/// The reason there is no answer.
+/// Why a store gave no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreFailure {
-    /// The store is not reachable, too slow or not ready.
+    /// The store cannot be reached, is too slow or is not ready.
     Unreachable,
-    /// The store refuses, and will until a person changes something.
+    /// The store refuses the request, and will until a person changes something.
     Wrong,
 }
 
 // === impl AskId ===
 
 impl AskId {
-    /// Returns the bucket of the member.
+    /// Returns the bucket the request is for.
     pub(crate) fn bucket(self) -> BucketId {
         self.bucket
     }
@@ -152,7 +155,7 @@ impl AskId {
 // === impl Ask ===
 
 impl Ask {
-    /// Makes the first ask of a member without a gate, for no token.
+    /// Makes a first request for no token, to check a store without a gate.
     #[must_use]
     pub fn new(member: u64, limits: SharedLimits, shared: Arc<SharedPolicy>) -> Self {
         let bucket = BucketId { index: 0, serial: NonZeroU32::MIN };
@@ -178,7 +181,7 @@ impl Ask {
 // === impl Wish ===
 
 impl Wish {
-    /// Returns the most tokens of an answer.
+    /// Returns the most tokens the answer may grant.
     #[must_use]
     pub const fn most(&self) -> u32 {
         self.need.saturating_add(self.extra)
@@ -188,15 +191,15 @@ impl Wish {
 // === impl StoreAnswer ===
 
 impl StoreAnswer {
-    /// Returns the time from the store's now until the token after so many granted ones; zero if it
-    /// is there.
+    /// Returns the time from the store's now until the token after this many granted ones; zero if
+    /// it is there.
     pub(super) fn until(&self, tokens: u32) -> Duration {
         let period = i64::try_from(self.period.as_nanos()).unwrap_or(i64::MAX);
         let nanos = self.first.saturating_add(period.saturating_mul(i64::from(tokens)));
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(0))
     }
 
-    /// Returns the tokens after the grant.
+    /// Returns the tokens left after the grant.
     pub(super) fn rest(&self) -> f64 {
         self.level - f64::from(self.granted)
     }
@@ -205,7 +208,7 @@ impl StoreAnswer {
 // === impl SharedLimits ===
 
 impl SharedLimits {
-    /// Computes the numbers of a shared bucket.
+    /// Computes the numbers of a shared bucket from its settings.
     #[must_use]
     pub fn new(bucket: &BucketPolicy, shared: &SharedPolicy) -> Self {
         let burst = f64::from(bucket.burst.get());
@@ -219,8 +222,9 @@ impl SharedLimits {
         }
     }
 
-    /// Returns the automatic lease: a quarter of the burst's time, so that leases cost a quarter of
-    /// the burst, and less where the burst is too small for that.
+    /// Returns the default time for which granted tokens are valid (the lease). It is taken from
+    /// the burst, so it is a quarter of the time until a burst fills, or less if nothing of a small
+    /// burst would be left.
     fn auto_lease(bucket: &BucketPolicy) -> Duration {
         let token = 1.0 / bucket.rate;
         let burst = f64::from(bucket.burst.get()) / bucket.rate;
@@ -231,14 +235,14 @@ impl SharedLimits {
         Duration::try_from_secs_f64(seconds).unwrap_or(LONGEST).min(LONGEST)
     }
 
-    /// Returns the most calls of all members together at one moment (P13).
+    /// Returns the most calls all gates together can send at one moment (P13).
     #[must_use]
     pub fn bound(&self) -> f64 {
         self.burst + self.lease.as_secs_f64() * 1e6 / self.period
     }
 }
 
-/// Returns so many microseconds as a duration.
+/// Returns a number of microseconds as a duration.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "`as` saturates, as is wanted")]
 pub(super) fn micros(micros: f64) -> Duration {
     Duration::from_nanos((micros * 1e3) as u64)
@@ -250,10 +254,10 @@ pub const MOST_PAUSES: usize = 64;
 /// The longest time ahead of promised tokens: with less there are more asks, with more a member of
 /// little demand waits longer.
 const HORIZON: Duration = Duration::from_millis(200);
-/// The longest automatic lease, in seconds, where the burst is too small to lend from; the store can
-/// answer within it.
+/// The longest default lease of granted tokens, in seconds, if the burst is very small. The store
+/// can answer within it.
 const SHORT: f64 = 0.25;
-/// The longest automatic lease.
+/// The longest default lease of granted tokens.
 const LONGEST: Duration = Duration::from_secs(365 * 86_400);
-/// Quarters of a microsecond per token at the slowest: some years.
+/// The slowest rate: quarters of a microsecond per token, some years in all.
 const SLOWEST: f64 = 1e15;

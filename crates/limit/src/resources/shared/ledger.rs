@@ -1,9 +1,9 @@
-//! The arithmetic of a shared bucket: the store's script, in Rust.
+//! The arithmetic of a shared bucket: what the store's script does, in Rust.
 //!
-//! Gates of one process share a bucket by it, and so do gates in virtual time. It keeps `zero`, the
-//! moment at which the bucket held, or will hold, no token, in microseconds of the store's clock,
-//! which is the only clock it knows. Members notice a ledger that has forgotten something, because
-//! they bring the number of tokens that they have received.
+//! The gates of one process share a bucket with it, and so do gates in virtual time. It keeps
+//! `zero`, the moment at which the bucket held, or will hold, no token, in microseconds of the
+//! store's clock, which is the only clock it knows. Gates notice a ledger that has forgotten
+//! something, because they bring the number of tokens that they have received.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,46 +22,46 @@ pub struct Ledger {
 
 #[derive(Clone, Copy, Debug)]
 struct LedgerState {
-    /// The time of the empty bucket.
+    /// When the bucket is empty, in microseconds of the store's clock.
     zero: f64,
-    /// The beginning of this life of the bucket.
+    /// The moment this life of the bucket began. A new life begins when the store has forgotten it.
     born: u64,
-    /// The time of the last ask.
+    /// The moment of the last request.
     last: u64,
-    /// The end of a member's pause; zero if there was none.
+    /// The end of a pause a gate reported; zero if there was none.
     paused: f64,
 }
 
-/// A member as the ledger knows it.
+/// A gate sharing the bucket, as the ledger knows it.
 #[derive(Clone, Copy, Debug)]
 struct Seat {
     granted: u64,
     seen: u64,
-    /// The end of the time with waiting calls.
+    /// The time until which the gate counts as having waiting calls.
     till: u64,
     limits: SharedLimits,
-    /// The rest of its last turn.
+    /// The part of a token left over from the gate's last turn.
     rest: f64,
 }
 
-/// The bucket as a member finds it.
+/// What the bucket offers to a gate, given the other gates.
 struct Offer {
     level: f64,
     /// The time until the next token.
     first: f64,
-    /// The limits of the strictest member.
+    /// The time per token, of the gate with the lowest rate.
     period: f64,
     burst: f64,
-    /// The sum of the weights of other members with waiting calls.
+    /// The weights of the other gates with waiting calls, added up.
     rivals: u32,
-    /// The least weight of these and the asking member.
+    /// The least weight of these gates and the asking one.
     least: u32,
 }
 
 // === impl Ledger ===
 
 impl Ledger {
-    /// Answers an ask at `now`, in microseconds of the store's clock.
+    /// Answers a request at `now`, in microseconds of the store's clock.
     #[expect(clippy::cast_precision_loss, reason = "microseconds of this century are exact in a double")]
     pub fn ask(&mut self, ask: &Ask, now: u64) -> StoreAnswer {
         if self.state.is_some_and(|state| state.last.saturating_add(KEPT) <= now) {
@@ -158,8 +158,8 @@ impl Ledger {
         state.last.saturating_add(MEMBER) < now && state.zero.max(state.paused) + full < now as f64
     }
 
-    /// Moves all times back with the clock. Otherwise a member that is gone would count for as long
-    /// as the clock went back.
+    /// Moves all times back after the store's clock went back. Otherwise a gate that is gone would
+    /// count for as long as the clock went back.
     #[expect(clippy::cast_precision_loss, reason = "microseconds of this century are exact in a double")]
     fn turn_back(&mut self, now: u64) {
         let Some(state) = &mut self.state else { return };
@@ -173,7 +173,8 @@ impl Ledger {
         }
     }
 
-    /// Forgets absent members. Returns the offer beside the others, without its level.
+    /// Forgets gates no longer seen. Returns the limits to grant tokens by, which the other gates'
+    /// settings tighten.
     fn offer(&mut self, ask: &Ask, now: u64) -> Offer {
         let SharedLimits { period, burst, weight, .. } = ask.limits;
         let mut offer = Offer { level: 0.0, first: 0.0, period, burst, rivals: 0, least: weight };
@@ -195,12 +196,13 @@ impl Ledger {
 // === impl Offer ===
 
 impl Offer {
-    /// Returns the number of tokens for an ask. `rest` is what is left of the member's last turn,
+    /// Returns the number of tokens to grant. `rest` is what the gate has left of its last turn,
     /// and then of this one: parts of a token, mostly.
     ///
-    /// A turn is the member's share of the horizon, in whole tokens for the lightest of all, which
-    /// gets one at least. Otherwise each would get one, whatever its weight, and a member of few
-    /// callers, which needs less than is left of a token, would lose it to the others.
+    /// A turn is the gate's share of the tokens within the horizon, in whole tokens for the gate of
+    /// least weight, which gets one at least. Otherwise each would get one, whatever its weight,
+    /// and a gate of few callers, which needs less than is left of a token, would lose it to the
+    /// others.
     fn grant(&self, ask: &Ask, rest: &mut f64) -> f64 {
         let need = f64::from(ask.wish.need);
         let ahead = f64::from(ask.ahead);
@@ -241,12 +243,12 @@ fn nanos(micros: f64) -> i64 {
     (micros * 1e3) as i64
 }
 
-/// Returns a number as the store keeps it, with so many digits after the point.
+/// Returns a number rounded as the store does, to this many digits after the point.
 fn rounded(number: f64, digits: usize) -> f64 {
     format!("{number:.digits$}").parse().unwrap_or(number)
 }
 
-/// The time until a member is forgotten.
+/// How long after its last request a gate is forgotten, in microseconds.
 pub(super) const MEMBER: u64 = 60_000_000;
-/// The time until an unused bucket is forgotten.
+/// How long an unused bucket is remembered, in microseconds.
 const KEPT: u64 = 86_400_000_000;

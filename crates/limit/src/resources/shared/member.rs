@@ -1,4 +1,4 @@
-//! The gate as one member of a shared bucket: what it spends, and when it asks.
+//! A gate as a member of a shared bucket: what it spends, and when it requests tokens.
 
 mod answers;
 mod holdings;
@@ -17,7 +17,7 @@ use super::{Ask, AskId, BucketPart, Fallback, PauseNotice, SharedLimits, StoreAn
 use crate::moment::Moment;
 use crate::{BucketId, BucketPolicy, SharedPolicy};
 
-/// A gate's use of a shared bucket.
+/// A gate's use of a shared bucket, or of one part of it.
 #[derive(Debug)]
 pub(crate) struct Member {
     limits: BucketPolicy,
@@ -25,65 +25,66 @@ pub(crate) struct Member {
     /// The part of the bucket, if it is split.
     part: Option<BucketPart>,
     terms: SharedLimits,
-    /// Random, so that no two members are one to the store.
+    /// A random number for the store, so that no two gates count as one.
     id: u64,
     held: Holdings,
     schedule: Schedule,
     account: Account,
     bulletin: Bulletin,
     answer: Option<LastAnswer>,
-    /// The number of members before a restart.
+    /// The number of gates that shared the bucket before a restart, assumed until the first answer.
     reckoned: Option<NonZeroU32>,
-    /// The calls without the store before its last answer.
+    /// The calls sent without the store before its last answer.
     fallback_before: u64,
 }
 
-/// The times of the last asks and of the next.
+/// The times of the last and next requests.
 #[derive(Debug, Default)]
 struct Schedule {
-    /// The ask under way.
+    /// The request without an answer so far.
     pending: Option<PendingAsk>,
-    /// The number of asks so far.
+    /// The number of requests so far.
     number: u64,
     asked_at: Moment,
-    /// The average time from an ask to its answer.
+    /// The average time from a request to its answer.
     round_trip: Duration,
-    /// The tokens beyond need of the next ask.
+    /// How many tokens the next request wants besides those needed for waiting calls.
     extra: u32,
-    /// The moment of the last ask for waiting calls.
+    /// The moment of the last request for waiting calls.
     short_at: Moment,
-    /// The start of early asks: it asks as calls come, and not only when its last token is about to
-    /// be there. A gate of few callers needs fewer tokens than its turn has, and would miss the
-    /// rest.
+    /// The time from which on requests are sent early: as calls come, and not only when the last
+    /// token is about to be there. A gate of few callers needs fewer tokens than it may have, and
+    /// would miss the rest.
     early_from: Moment,
-    /// The earliest useful time of an ask.
+    /// The earliest useful moment for a request.
     not_before: Moment,
-    /// The end of the time with enough tokens for all waiting calls.
+    /// The time until which there are enough tokens for all waiting calls.
     enough_until: Moment,
-    /// The moment of the last ask ahead of need.
+    /// The moment of the last request without waiting calls.
     ahead_at: Moment,
 }
 
-/// The member's account with the store: each notices if the other has forgotten.
+/// What a gate and the store have counted for each other, so that each notices if the other has
+/// forgotten.
 #[derive(Clone, Copy, Debug, Default)]
 struct Account {
-    /// The tokens received since it became a member.
+    /// The tokens received since the gate became a member.
     total: u64,
-    /// The life of the bucket.
+    /// The number of the bucket's present life in the store.
     epoch: u64,
 }
 
-/// The waiting calls of a bucket.
+/// The calls waiting for tokens of a shared bucket.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Want {
     pub(crate) calls: usize,
-    /// The free slots for them.
+    /// How many of the waiting calls the limits on calls in flight would let go.
     pub(crate) slots: usize,
-    /// The rest of the newest call's wait.
+    /// The time that the newest waiting call can still wait.
     pub(crate) within: Duration,
 }
 
-/// An ask under way.
+/// A request without an answer so far.
 #[derive(Clone, Copy, Debug)]
 struct PendingAsk {
     number: u64,
@@ -119,7 +120,7 @@ impl Member {
         }
     }
 
-    /// Applies new settings. The tokens held stay, unless they are of another bucket.
+    /// Applies new settings. The tokens held stay, unless they belong to another bucket.
     pub(crate) fn resize(&mut self, limits: BucketPolicy, shared: Arc<SharedPolicy>) {
         let terms = SharedLimits::new(&limits, &shared);
         let is_same = (&*self.shared.name, &*self.shared.store) == (&*shared.name, &*shared.store);
@@ -145,14 +146,14 @@ impl Member {
         self.part
     }
 
-    /// Returns its tokens so far.
+    /// Returns how many tokens were granted, spent and lost so far.
     pub(crate) fn tally(&self) -> TokenTally {
         self.held.tokens.tally
     }
 
     // --- spending
 
-    /// Returns its tokens for calls.
+    /// Returns the tokens held for calls.
     #[inline]
     pub(crate) fn held(&self) -> &Holdings {
         &self.held
@@ -163,20 +164,20 @@ impl Member {
         self.held.take(at, now, number)
     }
 
-    /// Gives the token of a take back.
+    /// Gives back the token taken under `number`.
     pub(crate) fn give_back(&mut self, number: u64) {
         self.held.give_back(number);
     }
 
     // --- asking
 
-    /// Records the beginning of a wait.
+    /// Records that a call begins to wait for a token.
     pub(crate) fn note_short(&mut self) {
         self.schedule.enough_until = Moment::ZERO;
     }
 
-    /// Returns the ask to make now, if there is one: only for waiting calls, unless the gate has
-    /// `plenty` of questions left.
+    /// Returns the request to send now, if one is due. Without `plenty` of requests left, it is
+    /// made only for waiting calls.
     pub(crate) fn ask(&mut self, bucket: BucketId, want: Want, plenty: bool, now: Moment) -> Option<Ask> {
         self.held.tokens.expire(now);
         if self.schedule.pending.is_some() {
@@ -212,7 +213,7 @@ impl Member {
         Some(self.begin(bucket, wish, now))
     }
 
-    /// Returns the last ask of this member, if the store knows it.
+    /// Returns the last request of a stopping gate, if the store knows it.
     pub(crate) fn farewell(&mut self, bucket: BucketId, now: Moment) -> Option<Ask> {
         self.answer.as_ref().filter(|_| self.held.outage.is_none())?;
         Some(Ask { leave: true, ..self.begin(bucket, Wish::default(), now) })
@@ -250,7 +251,8 @@ impl Member {
         }
     }
 
-    /// Returns the tokens to take beyond need: more and more while asks follow each other quickly.
+    /// Returns how many tokens to want besides those for waiting calls: more and more while
+    /// requests follow each other quickly.
     fn grown_extra(&mut self, now: Moment) -> u32 {
         let in_a_lease = self.in_a_lease(now);
         let follows = now - self.schedule.short_at < self.terms.lease && self.schedule.short_at > Moment::ZERO;
@@ -259,12 +261,12 @@ impl Member {
         if in_a_lease < 2.0 { 0 } else { self.schedule.extra.min(whole(in_a_lease)) }
     }
 
-    /// Returns the calls per lease.
+    /// Returns how many calls the gate sends while granted tokens are valid (one lease).
     fn in_a_lease(&self, now: Moment) -> f64 {
         self.held.demand.per_second(now) * self.terms.lease.as_secs_f64()
     }
 
-    /// Returns the tokens to hold ahead of need.
+    /// Returns how many tokens to hold for calls to come.
     fn target(&self, now: Moment) -> f64 {
         self.in_a_lease(now) / 2.0 + 1.0
     }
@@ -274,9 +276,9 @@ impl Member {
         whole(self.target(now)).saturating_sub(u32::try_from(lasting).unwrap_or(u32::MAX)).max(1)
     }
 
-    /// True if dropping it loses nothing: it holds no token, sends no calls, and has nothing to
-    /// tell. The calls sent while the store was away have come back if the gate's own bucket is
-    /// full.
+    /// Returns true if dropping the member loses nothing: it holds no token, sends no calls, and
+    /// has nothing to report. Calls sent while the store was away no longer matter once the gate's
+    /// own bucket is full.
     pub(crate) fn is_idle(&self, now: Moment) -> bool {
         let has_news = !self.bulletin.news.is_empty() || self.bulletin.is_paused(now);
         self.schedule.pending.is_none()
@@ -287,8 +289,8 @@ impl Member {
 
     // --- times
 
-    /// Returns when to look again, for a call without a token: when there is one, or when to ask.
-    /// The gate asks nothing before `question_at`.
+    /// Returns the moment to check again for a call without a token: when there is one, or when to
+    /// request one. No request is sent before `question_at`.
     pub(crate) fn look_at(&self, question_at: Moment, now: Moment) -> Moment {
         let ready = self.held.ready_at(now);
         if self.schedule.pending.is_some() || ready <= now {
@@ -299,32 +301,34 @@ impl Member {
         ready.min(ask_at.max(now + Duration::from_nanos(1)))
     }
 
-    /// Returns when the store may be asked.
+    /// Returns from when on a request may be sent.
     fn retry_at(&self, now: Moment) -> Moment {
         self.held.outage.as_ref().map_or(now, |outage| outage.retry_at.max(now))
     }
 
-    /// Returns when to ask for waiting calls.
+    /// Returns the moment of the next request for waiting calls.
     fn short_ask_at(&self, now: Moment) -> Moment {
         let last = self.held.tokens.last(now).map_or(now, |last| last.back(self.short_look()));
         last.min(self.schedule.early_from).max(self.schedule.not_before).max(self.retry_at(now))
     }
 
-    /// Returns how long before its last token a member asks.
+    /// Returns how early the gate requests more tokens: this long before it has its last one.
     fn look(&self) -> Duration {
         self.schedule.round_trip.mul_f64(1.5) + Duration::from_millis(2)
     }
 
-    /// Returns the same for a member with waiting calls. Beside others it need not be early: the next
-    /// free token comes after theirs. The store promises no more than one turn of all and one
-    /// token, so that a member which asked earlier would lose a part of its turn each time.
+    /// Returns how long before its last token a gate with waiting calls requests more. If other
+    /// gates wait too it need not be early: the next free token comes after theirs. The store
+    /// promises no more than one turn of all and one token, so a gate that asked earlier would lose
+    /// a part of its turn each time.
     fn short_look(&self) -> Duration {
         let look = self.look();
         let rivals = self.answer.as_ref().filter(|heard| heard.answer.rivals > 0);
         rivals.map_or(look, |heard| look.min(heard.answer.period))
     }
 
-    /// Returns when to ask ahead of need while there is plenty, or to learn if the store is back.
+    /// Returns the moment of the next request for calls to come while there is plenty, or of one to
+    /// learn whether the store is back.
     fn ahead_ask_at(&self, now: Moment) -> Option<Moment> {
         if let Some(outage) = &self.held.outage {
             // Without demand too: a call that came later would find the member's own bucket full,
@@ -349,7 +353,8 @@ impl Member {
         Some(due.max(self.retry_at(now)))
     }
 
-    /// Returns when to ask while no call waits. Nothing is asked ahead of need before `plenty_at`.
+    /// Returns the moment of the next request while no call waits. Until `plenty_at`, no tokens are
+    /// requested in advance of calls.
     pub(crate) fn tend_at(&self, plenty_at: Moment, now: Moment) -> Option<Moment> {
         if self.schedule.pending.is_some() {
             return None;
@@ -365,9 +370,9 @@ fn whole(number: f64) -> u32 {
     number as u32
 }
 
-/// The most tokens in one ask for waiting calls.
+/// The most tokens in one request for waiting calls.
 const MOST: u32 = 200;
-/// The most tokens beyond need.
+/// The most tokens to request besides those for waiting calls.
 const MOST_EXTRA: u32 = 64;
-/// The least time between two asks ahead of need, and how far ahead they look.
+/// The least time between two requests for calls to come, and the time that they must suffice for.
 const LEAST_AHEAD: Duration = Duration::from_millis(50);

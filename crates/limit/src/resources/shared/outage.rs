@@ -1,4 +1,4 @@
-//! A member's way while the store is away: it goes on at its part of the rate.
+//! What a gate does while a store does not answer: it continues at its part of the rate.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -8,12 +8,12 @@ use crate::moment::Moment;
 use crate::resources::{Bucket, Start};
 use crate::{BucketPolicy, Outage};
 
-/// An outage of the store.
+/// An outage of a store.
 #[derive(Debug)]
 pub(super) struct StoreOutage {
-    /// The member's part of the bucket; `None` if calls wait until the store is back.
+    /// The bucket for the gate's part of the rate; `None` if calls wait until the store is back.
     pub(super) bucket: Option<Bucket>,
-    /// The moment of the next ask.
+    /// The moment of the next request.
     pub(super) retry_at: Moment,
     backoff: Duration,
 }
@@ -27,12 +27,13 @@ impl StoreOutage {
         Self { bucket, retry_at: now, backoff: Duration::ZERO }
     }
 
-    /// Returns the rate of the member's part; zero if calls wait.
+    /// Returns the gate's calls per second while the store is away; zero if they wait.
     pub(super) fn rate(&self) -> f64 {
         self.bucket.as_ref().map_or(0.0, |bucket| bucket.policy.rate)
     }
 
-    /// Records a failure of the store; `spread` is a number from 0 to 1.
+    /// Records a failed request; `spread` is a random number from 0 to 1 for the next attempt's
+    /// delay.
     pub(super) fn failed(&mut self, why: StoreFailure, spread: f64, now: Moment) {
         self.backoff = (self.backoff * 2).clamp(FIRST, LONGEST);
         let least = if why == StoreFailure::Wrong { WRONG } else { Duration::ZERO };
@@ -40,7 +41,7 @@ impl StoreOutage {
     }
 }
 
-/// Returns the limits of one of so many members while the store is away; `None` if calls wait.
+/// Returns the limits of one of `members` gates while the store is away; `None` if calls wait.
 pub(super) fn part(limits: &BucketPolicy, outage: Outage, members: NonZeroU32) -> Option<BucketPolicy> {
     let parts = match outage {
         Outage::Share => members,
@@ -51,9 +52,9 @@ pub(super) fn part(limits: &BucketPolicy, outage: Outage, members: NonZeroU32) -
     Some(BucketPolicy::new(limits.rate / f64::from(parts.get()), burst))
 }
 
-/// The time to the second ask in an outage.
+/// The time from the first failed request to the second.
 const FIRST: Duration = Duration::from_millis(50);
-/// The longest time between two asks in an outage.
+/// The longest time between two requests in an outage.
 const LONGEST: Duration = Duration::from_secs(2);
-/// The least time between two asks where a person has to change something.
+/// The least time between two requests if a person has to change something.
 const WRONG: Duration = Duration::from_secs(5);

@@ -1,31 +1,34 @@
-//! The questions of a gate to its stores: so many a second, whatever the number of its members.
+//! The limit on requests of a gate to its stores: so many a second, however many buckets it shares.
 //!
-//! All members that are due ask together. The gates of one section, one for each origin, have one
-//! allowance. What they ask within two milliseconds counts as one question, because it travels
-//! together.
+//! All buckets that are due send one request together. The gates of one egress section, one for
+//! each host, have one allowance. What they send within two milliseconds counts as one request (a
+//! question), because it travels together.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::moment::Moment;
 
-/// The questions of one gate, or of the gates of one section. Cheap to clone.
+/// The allowance of requests to stores, of one gate or of all gates of an egress section. Cheap to
+/// clone.
 #[derive(Clone, Debug, Default)]
 pub struct Questions(Arc<Mutex<OpenQuestion>>);
 
-/// The latest question, and the allowance of further ones: a few at once, then so many per second.
+/// The latest request to the stores, and how many more may follow: a few at once, then so many per
+/// second.
 #[derive(Debug)]
 struct OpenQuestion {
     number: u64,
     at: Moment,
-    /// The further questions at once, then.
+    /// How many more requests could be sent at once, at the time of the last request.
     left: f64,
 }
 
 // === impl Questions ===
 
 impl Questions {
-    /// Returns when a gate may ask after its question `last`, so that `reserve` more remain.
+    /// Returns when a gate may send a request after its last one, so that `reserve`
+    /// more remain.
     pub(crate) fn ready_at(&self, last: u64, reserve: f64, now: Moment) -> Moment {
         let open = self.lock();
         let missing = 1.0 + reserve - open.left(now);
@@ -33,7 +36,7 @@ impl Questions {
         if is_allowed { now } else { now + Duration::from_secs_f64(missing / PER_SECOND) }
     }
 
-    /// Takes part in the open question, or opens one. Returns its number.
+    /// Joins the request of other gates that is being collected, or begins one. Returns its number.
     pub(crate) fn take(&self, last: u64, now: Moment) -> u64 {
         let mut open = self.lock();
         if !open.takes_in(last, now) {
@@ -50,7 +53,7 @@ impl Questions {
 // === impl OpenQuestion ===
 
 impl OpenQuestion {
-    /// True if a gate can take part in this question after its question `last`.
+    /// Returns true if a gate can join the request being collected, after its own request `last`.
     fn takes_in(&self, last: u64, now: Moment) -> bool {
         self.number > last && now - self.at <= TOGETHER
     }
@@ -66,13 +69,13 @@ impl Default for OpenQuestion {
     }
 }
 
-/// The questions in reserve for waiting calls.
+/// The requests kept in reserve for waiting calls.
 pub(crate) const RESERVED: f64 = 5.0;
-/// The time until a question is closed to other gates of its section.
+/// How long other gates can join a request.
 const TOGETHER: Duration = Duration::from_millis(2);
-/// The most questions at once.
+/// The most requests at once.
 const MOST: f64 = 8.0;
-/// The questions per second.
+/// The requests allowed per second.
 const PER_SECOND: f64 = 20.0;
 
 #[cfg(test)]

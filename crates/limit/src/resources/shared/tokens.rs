@@ -1,4 +1,5 @@
-//! The tokens of a member: rights to send one call each, from one moment until another.
+//! The tokens a gate holds of a shared bucket: rights to send one call each, from one moment until
+//! another.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -6,28 +7,28 @@ use std::time::Duration;
 use super::StoreAnswer;
 use crate::moment::Moment;
 
-/// The right to send one call.
+/// The right to send one call, from one moment until another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Token {
     pub(super) available: Moment,
     pub(super) expires: Moment,
 }
 
-/// The tokens of a member, in the order of their times.
+/// The tokens a gate holds of a shared bucket, in the order of their times.
 #[derive(Debug, Default)]
 pub(super) struct Tokens {
     held: VecDeque<Token>,
-    /// The last tokens taken, by the number of the take, in case their calls are not sent.
+    /// The tokens spent last, each with its number for refunds.
     taken: VecDeque<(u64, Token)>,
     pub(super) tally: TokenTally,
 }
 
-/// The tokens of a member so far.
+/// What became of the tokens of a shared bucket so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TokenTally {
     /// The tokens granted.
     pub granted: u64,
-    /// The granted tokens spent.
+    /// The granted tokens that calls have spent.
     pub spent: u64,
     /// The granted tokens not spent in time.
     pub expired: u64,
@@ -38,7 +39,8 @@ pub struct TokenTally {
 // === impl Tokens ===
 
 impl Tokens {
-    /// Adds the tokens of an answer: none before the store means it, and none after it.
+    /// Adds the tokens of an answer. None is valid earlier or later than the store counts, however
+    /// long the answer took.
     pub(super) fn add(&mut self, answer: &StoreAnswer, lease: Duration, sent: Moment, received: Moment) {
         self.tally.granted += u64::from(answer.granted);
         for number in 0..answer.granted {
@@ -71,24 +73,24 @@ impl Tokens {
         self.ready_after(0, now)
     }
 
-    /// Returns since when the next token has been there, if it is.
+    /// Returns since when a token could be spent, if one can be now.
     pub(super) fn since(&self, now: Moment) -> Option<Moment> {
         self.valid(now).next().map(|token| token.available).filter(|available| *available <= now)
     }
 
-    /// Returns when a token can be spent after those of `calls` others.
+    /// Returns when one more token can be spent, after those for `calls` others.
     #[inline]
     pub(super) fn ready_after(&self, calls: usize, now: Moment) -> Option<Moment> {
         self.valid(now).nth(calls).map(|token| token.available.max(now))
     }
 
-    /// Returns when the last token becomes available.
+    /// Returns when the last token can be spent.
     pub(super) fn last(&self, now: Moment) -> Option<Moment> {
         self.valid(now).last().map(|token| token.available)
     }
 
-    /// True if at least `count` tokens are valid until `end`. The latest tokens last longest, so that
-    /// few are looked at.
+    /// Returns true if at least `count` tokens are valid until `end`. The latest tokens last
+    /// longest, so that few are looked at.
     pub(super) fn lasts(&self, count: usize, end: Moment) -> bool {
         self.held.iter().rev().filter(|token| token.expires >= end).take(count).count() == count
     }
@@ -98,17 +100,18 @@ impl Tokens {
         self.valid(end).count()
     }
 
-    /// Returns the number of tokens later than `by`.
+    /// Returns the number of tokens spendable only after `by`.
     pub(super) fn later_than(&self, by: Moment) -> usize {
         self.held.iter().filter(|token| token.available > by).count()
     }
 
-    /// Returns the number of tokens for now.
+    /// Returns the number of tokens spendable now.
     pub(super) fn available(&self, now: Moment) -> usize {
         self.valid(now).take_while(|token| token.available <= now).count()
     }
 
-    /// Spends a token available at `at` and valid at `now`.
+    /// Spends a token that could be spent at `at` and is valid at `now`. Returns false if there is
+    /// none.
     pub(super) fn take(&mut self, at: Moment, now: Moment, number: u64) -> bool {
         while self.held.front().is_some_and(|token| token.expires < now) {
             self.held.pop_front();
@@ -124,7 +127,7 @@ impl Tokens {
         true
     }
 
-    /// Gives the token of a take back. Returns false if the take was too long ago.
+    /// Gives back the token taken under `number`. Returns false if that was too long ago.
     pub(super) fn give_back(&mut self, number: u64) -> bool {
         let place = self.taken.iter().position(|(other, _)| *other == number);
         let Some((_, token)) = place.and_then(|place| self.taken.remove(place)) else { return false };
@@ -146,7 +149,7 @@ impl Tokens {
 // === impl TokenTally ===
 
 impl TokenTally {
-    /// Adds the tokens of another member.
+    /// Adds the counts of another bucket or part.
     pub(crate) fn add(&mut self, other: Self) {
         self.granted += other.granted;
         self.spent += other.spent;
@@ -155,5 +158,5 @@ impl TokenTally {
     }
 }
 
-/// The number of latest takes for refunds.
+/// How many of the latest spent tokens are remembered for refunds.
 const REMEMBERED: usize = 64;

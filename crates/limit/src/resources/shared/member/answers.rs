@@ -1,4 +1,5 @@
-//! The effect on a member of the store's answers and failures, and its view for the status page.
+//! What a store's answers and failures change for a gate, and the gate's view of a shared bucket
+//! for the status page.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -16,38 +17,39 @@ use crate::resources::shared::outage::{self, StoreOutage};
 use crate::resources::shared::{AskId, MOST_PAUSES, PauseNotice, StoreAnswer, StoreFailure};
 use crate::{BucketPolicy, SharedId, SharedPolicy};
 
-/// A shared bucket as one of its members sees it; of a split one, all parts together.
+/// A shared bucket as one of its gates sees it; of a split one, all parts together.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SharedView {
-    /// Its place in the policy.
+    /// The bucket's index in the policy.
     pub id: Option<SharedId>,
-    /// Its name and its settings.
+    /// The name and settings of the shared bucket.
     pub policy: Arc<SharedPolicy>,
-    /// The number of parts now, if it is split.
+    /// The number of parts in use, if it is split.
     pub parts: Option<usize>,
-    /// The number of members at the last answer, the most of its parts; zero if there was none.
+    /// The number of gates sharing the bucket, by the last answer; zero if there was none. Of
+    /// parts, the most.
     pub members: u32,
-    /// The tokens left in the store at the last answer, the fewest of its parts.
+    /// The tokens left in the store at the last answer. Of parts, the fewest.
     pub level: f64,
-    /// The tokens held.
+    /// The number of tokens this gate holds.
     pub held: usize,
-    /// True while the store is away.
+    /// True while the store does not answer.
     pub away: bool,
-    /// The rate in force now, of the slowest part: while the store is away that of this gate alone,
-    /// otherwise that of the strictest member.
+    /// The rate in force: while the store is away that of this gate alone, otherwise that of the
+    /// gate with the lowest. Of parts, the slowest.
     pub rate: f64,
     /// The time until a call can have a token, if it is known.
     pub next: Option<Duration>,
-    /// True if another member has stricter limits.
+    /// True if another gate is configured with stricter limits.
     pub differs: bool,
-    /// The tokens so far.
+    /// The numbers of tokens granted, spent and lost so far.
     pub tally: TokenTally,
 }
 
 // === impl SharedView ===
 
 impl SharedView {
-    /// Adds another part.
+    /// Adds another part of the same bucket.
     pub(crate) fn add(&mut self, other: &Self) {
         self.parts = self.parts.map(|parts| parts + 1);
         if other.members > 0 {
@@ -66,8 +68,8 @@ impl SharedView {
 // === impl Member ===
 
 impl Member {
-    /// Takes in the answer to an ask, or its failure, unless it comes too late. Returns the news
-    /// of another member.
+    /// Applies the store's answer to a request, or its failure, unless it comes too late. Returns
+    /// what it says about another gate's pause.
     pub(crate) fn answered(
         &mut self,
         asked: AskId,
@@ -152,7 +154,8 @@ impl Member {
         self.held.was_away = true;
     }
 
-    /// Returns this member's limits if the store is away from now on; `None` if its calls wait.
+    /// Returns the limits of this gate alone if the store is away from now on; `None` if its calls
+    /// wait.
     fn part_alone(&self, now: Moment) -> Option<BucketPolicy> {
         let recently = self.answer.as_ref().filter(|heard| now - heard.at < MEMBERS_KNOWN);
         let members = recently.and_then(|heard| NonZeroU32::new(heard.answer.members));
@@ -162,28 +165,29 @@ impl Member {
         outage::part(&limits, self.shared.outage, members)
     }
 
-    /// Returns the rate in an answer, or the own one if it is lower.
+    /// Returns the rate in an answer, or the gate's own if that is lower.
     fn rate_told(&self, answer: &StoreAnswer) -> f64 {
         self.limits.rate.min(1.0 / answer.period.as_secs_f64().max(1e-9))
     }
 
-    /// Returns this member's rate without its store; zero if its calls wait.
+    /// Returns this gate's calls per second without its store; zero if they wait.
     pub(super) fn rate_alone(&self, now: Moment) -> f64 {
         let from_now = || self.part_alone(now).map_or(0.0, |part| part.rate);
         self.held.outage.as_ref().map_or_else(from_now, StoreOutage::rate)
     }
 
-    /// Returns the calls without the store since its last answer.
+    /// Returns the number of calls sent without the store since its last answer.
     pub(crate) fn sent_alone(&self) -> u64 {
         self.tally().fallback.saturating_sub(self.fallback_before)
     }
 
-    /// Returns the moment of the next ask, if the store is away.
+    /// Returns the moment of the next attempt, if the store is away.
     pub(crate) fn away_until(&self) -> Option<Moment> {
         self.held.outage.as_ref().map(|outage| outage.retry_at)
     }
 
-    /// Goes on alone after another member of the gate found the store away, if calls come.
+    /// Continues without the store, if calls come, after a request for another bucket found it
+    /// away.
     pub(crate) fn hear_outage(&mut self, why: StoreFailure, retry_at: Moment, now: Moment) {
         if self.schedule.pending.is_some() {
             return;
@@ -196,23 +200,24 @@ impl Member {
         }
     }
 
-    /// Returns a number from 0 to 1, different for each member and ask.
+    /// Returns a random number from 0 to 1, different for each request.
     fn spread(&self) -> f64 {
         let mixed = mix(self.id ^ self.schedule.number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         f64::from(u32::try_from(mixed >> 32).unwrap_or(0)) / f64::from(u32::MAX)
     }
 
-    /// Returns the number of members at the last answer, or before a restart; zero if unknown.
+    /// Returns the number of gates sharing the bucket, at the last answer or before a restart;
+    /// zero if unknown.
     pub(crate) fn members(&self) -> u32 {
         self.answer.as_ref().map_or_else(|| self.reckoned.map_or(0, NonZeroU32::get), |heard| heard.answer.members)
     }
 
-    /// Reckons with this many members until the first answer.
+    /// Assumes this many gates until the first answer.
     pub(crate) fn reckon_with(&mut self, members: Option<NonZeroU32>) {
         self.reckoned = members;
     }
 
-    /// Returns its view for the status page.
+    /// Returns the view for the status page.
     pub(crate) fn view(&self, now: Moment) -> SharedView {
         let answer = self.answer.as_ref().map(|heard| &heard.answer);
         SharedView {
@@ -235,9 +240,10 @@ impl Member {
     }
 }
 
-/// The leases without early asks after a member got fewer tokens than it needed.
+/// The number of leases (periods of validity of granted tokens) without early requests, after the
+/// gate got fewer tokens than it needed.
 const IN_VAIN: u32 = 8;
-/// The longest random delay of the next ask after one in vain.
+/// The longest random delay of a request after one that brought nothing.
 const SPREAD: Duration = Duration::from_millis(20);
-/// The time until the number of members is no longer believed.
+/// How long the last known number of gates is believed.
 const MEMBERS_KNOWN: Duration = Duration::from_secs(600);

@@ -1,4 +1,5 @@
-//! The tokens of a member for calls: the store's, and while it is away the member's own.
+//! The tokens a gate can spend on calls: those the store granted or, while it is away, the gate's
+//! own.
 
 use std::time::Duration;
 
@@ -8,15 +9,15 @@ use crate::resources::shared::demand::CallRate;
 use crate::resources::shared::outage::StoreOutage;
 use crate::resources::shared::tokens::Tokens;
 
-/// The tokens of a member, and the demand for them.
+/// The tokens a gate holds of a shared bucket, and the demand for them.
 #[derive(Debug)]
 pub(crate) struct Holdings {
     pub(super) tokens: Tokens,
     pub(super) demand: CallRate,
-    /// The earliest time of a free token in the store.
+    /// The earliest moment of the store's next grant.
     pub(super) promise: Moment,
     pub(super) outage: Option<StoreOutage>,
-    /// True if the store was away since its last answer.
+    /// True if the store did not answer some request since its last answer.
     pub(super) was_away: bool,
 }
 
@@ -48,25 +49,25 @@ impl Holdings {
         self.own_part().map_or(held, |bucket| bucket.ready_at(now).min(held))
     }
 
-    /// True if a call can have a token now.
+    /// Returns true if a call can have a token now.
     #[inline]
     pub(crate) fn has_token(&self, now: Moment) -> bool {
         self.ready_at(now) <= now
     }
 
-    /// Returns since when the present token has been there.
+    /// Returns since when a call could have had a token.
     pub(crate) fn there_since(&self, now: Moment) -> Moment {
         let own = || self.own_part().map(|bucket| bucket.ready_at(Moment::ZERO));
         self.tokens.since(now).or_else(own).unwrap_or(now)
     }
 
-    /// Returns the earliest time, from `from` on, of a token after those of `calls` others.
+    /// Returns the earliest moment, from `from` on, of a token after those for `calls` others.
     pub(crate) fn ready_after(&self, calls: usize, from: Moment, now: Moment) -> Moment {
         let held = self.tokens.ready_after(calls, from).unwrap_or_else(|| self.promise.max(from));
         self.own_part().map_or(held, |bucket| bucket.ready_after(calls, from, now).min(held))
     }
 
-    /// Returns the number of tokens now.
+    /// Returns how many tokens calls can take now.
     pub(crate) fn available(&self, now: Moment) -> u32 {
         let own = self.own_part().map_or(0, |bucket| bucket.whole_calls(now));
         own.saturating_add(u32::try_from(self.tokens.available(now)).unwrap_or(u32::MAX))
@@ -83,7 +84,7 @@ impl Holdings {
         taken
     }
 
-    /// Gives the token of a take back.
+    /// Gives back the token taken under `number`.
     pub(super) fn give_back(&mut self, number: u64) {
         if !self.tokens.give_back(number)
             && let Some(bucket) = self.own_part_mut()

@@ -1,4 +1,5 @@
-//! The news between members: pauses of the upstream, and the rest of its quota.
+//! What gates tell each other through a shared bucket: pauses of the upstream, and what is left of
+//! its quota.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,16 +9,17 @@ use crate::moment::Moment;
 use crate::quota::QuotaId;
 use crate::resources::shared::MOST_PAUSES;
 
-/// The news about a pause of a shared bucket.
+/// What another gate reports about a pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum News {
-    /// The upstream asked for one.
+    /// The upstream asked for a pause.
     Paused {
         /// The quota.
         quota: QuotaId,
         /// The end of the pause.
         until: Moment,
-        /// A moment before its end: earlier by the time of the ask and its answer.
+        /// A moment certain to be before the pause's end: earlier by the time the request to the
+        /// store took.
         surely: Moment,
     },
     /// A pause is over; told to the others, every pause.
@@ -27,7 +29,7 @@ pub(crate) enum News {
     },
 }
 
-/// The news for the others, and from them.
+/// What is to be told to the other gates, and what they told.
 #[derive(Debug, Default)]
 pub(super) struct Bulletin {
     /// The news to tell, one with each ask.
@@ -38,10 +40,10 @@ pub(super) struct Bulletin {
     pub(super) heard: BTreeMap<QuotaId, Moment>,
 }
 
-/// The rest of the upstream's quota, as its answers say.
+/// What is left of the upstream's quota, by its responses.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct QuotaRest {
-    /// The least number since it was last told, and its moment.
+    /// The least number since the last report, and its moment.
     least: Option<(u32, Moment)>,
     told_at: Option<Moment>,
 }
@@ -49,14 +51,14 @@ pub(super) struct QuotaRest {
 // === impl Member ===
 
 impl Member {
-    /// Tells the others the news of a pause with the next ask, if they share pauses.
+    /// Reports a pause to the other gates with the next request, if they share pauses.
     pub(crate) fn tell(&mut self, news: News) {
         if self.shared.pauses.is_some() {
             self.bulletin.add(news);
         }
     }
 
-    /// Records what is left of the upstream's quota. Returns true if it is worth telling: the
+    /// Records what is left of the upstream's quota. Returns true if it is worth reporting: the
     /// bucket could hold more.
     pub(crate) fn note_left(&mut self, left: u32, now: Moment) -> bool {
         let is_less = f64::from(left) < self.terms.burst;
@@ -121,12 +123,12 @@ impl QuotaRest {
         self.least = Some((least, now));
     }
 
-    /// Returns when to tell it, if there is a number.
+    /// Returns the moment to report the number of calls left, if there is one.
     fn due(&self, now: Moment) -> Option<Moment> {
         self.least.map(|_| self.told_at.map_or(now, |at| (at + TELL_EVERY).max(now)))
     }
 
-    /// Returns the number to tell now. An old number is not true any more.
+    /// Returns the number of calls left to report now; `None` if it is too old to be true.
     pub(super) fn take(&mut self, now: Moment) -> Option<u32> {
         self.due(now).filter(|due| *due <= now)?;
         let (left, at) = self.least.take()?;
@@ -138,9 +140,9 @@ impl QuotaRest {
     }
 }
 
-/// The least time between two numbers of what is left.
+/// The least time between two reports of what is left.
 const TELL_EVERY: Duration = Duration::from_secs(1);
-/// The age of a number that is not told any more, after an outage.
+/// The greatest age of a number to report, after an outage.
 const OLD: Duration = Duration::from_secs(10);
-/// The time between two asks whether another's pause still holds.
+/// How often to ask whether another gate's pause still holds.
 const HEAR_AGAIN: Duration = Duration::from_secs(2);
