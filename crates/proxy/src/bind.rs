@@ -1,5 +1,5 @@
-//! Sockets to listen on. Says if a path is free for one, removes its file at the end, and says why
-//! an address or a path cannot be listened on, and what to do about it.
+//! Binding sockets: checks whether the path of a Unix socket is free, removes its file at the end,
+//! and explains a failed bind with its remedy.
 
 use std::fs;
 use std::io::{Error, ErrorKind};
@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, UnixStream};
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
-    /// Device and inode: the identity of this socket.
+    /// Device and inode of the file, to recognize it later.
     id: Option<(u64, u64)>,
 }
 
@@ -42,8 +42,8 @@ fn id(path: &Path) -> Option<(u64, u64)> {
     fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
 }
 
-/// Binds a TCP port. A node without IPv6 gets it on the same address of IPv4: pods are told to listen
-/// on `[::]`, and one line is better than no pod.
+/// Binds a TCP port. On a node without IPv6 it uses the same address of IPv4: pods are told to
+/// listen on `[::]`, and one line is better than no pod.
 pub async fn tcp(listener: &str, listen: SocketAddr) -> Result<TcpListener, Error> {
     let error = match TcpListener::bind(listen).await {
         Ok(bound) => return Ok(bound),
@@ -56,7 +56,8 @@ pub async fn tcp(listener: &str, listen: SocketAddr) -> Result<TcpListener, Erro
     Ok(bound)
 }
 
-/// Returns the IPv4 counterpart of the IPv6 wildcard or loopback address.
+/// Returns the IPv4 counterpart of the IPv6 wildcard or loopback address; `None` for other
+/// addresses.
 pub fn in_ipv4(address: SocketAddr) -> Option<SocketAddr> {
     match address.ip() {
         IpAddr::V6(Ipv6Addr::UNSPECIFIED) => Some((Ipv4Addr::UNSPECIFIED, address.port()).into()),
@@ -65,8 +66,8 @@ pub fn in_ipv4(address: SocketAddr) -> Option<SocketAddr> {
     }
 }
 
-/// Fails if a path is not free. A socket without a listener may be replaced; one with a listener,
-/// or any other file, may not.
+/// Fails if something else already uses the path of a Unix socket. A socket without a listener may
+/// be replaced; one with a listener, or any other file, may not.
 pub async fn check_place(path: &Path) -> Result<(), Error> {
     let Ok(found) = fs::symlink_metadata(path) else { return Ok(()) };
     if !found.file_type().is_socket() {
@@ -78,7 +79,7 @@ pub async fn check_place(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// Returns the reason of a failed bind, and the remedy, by what the kernel said.
+/// Explains a failed bind and its remedy, from the kernel's error.
 pub fn reason(error: &Error) -> &'static str {
     match error.kind() {
         ErrorKind::AddrInUse => "is another process there? end that, or take another port or path",
@@ -95,5 +96,5 @@ pub fn reason(error: &Error) -> &'static str {
     }
 }
 
-/// The errors of Linux and macOS where a family of addresses is off.
+/// The error number of Linux and macOS for an address family switched off, such as IPv6.
 const AFNOSUPPORT: i32 = if cfg!(target_os = "macos") { 47 } else { 97 };

@@ -12,8 +12,8 @@ use bytes::{Bytes, BytesMut};
 use http_body::Body;
 use http_body_util::BodyExt as _;
 
-/// Reads a body of at most `longest` bytes; `None` if it is longer, breaks off or takes too long, or
-/// if `may_keep` does not let this many bytes of it be kept.
+/// Reads a body of at most `longest` bytes. Returns `None` if it is longer, breaks off or takes too
+/// long, or if `may_keep` returns false for its number of bytes so far.
 pub async fn whole<B: Body<Data = Bytes>>(
     body: B,
     mut longest: usize,
@@ -42,10 +42,11 @@ pub async fn whole<B: Body<Data = Bytes>>(
     tokio::time::timeout(PATIENCE, reading).await.ok().flatten()
 }
 
-/// The most bytes to read of a body after it has proved too long. No client of these servers sends
-/// as much by mistake.
+/// The most bytes to read and discard of a body after it has proved too long. No client of these
+/// servers sends as much by mistake.
 const DISCARDED: usize = 32 << 20;
-/// As long as the API server waits for a webhook, unless it is told otherwise (`timeoutSeconds`).
+/// The longest time to wait for a whole body: as long as the API server waits for a webhook by
+/// default (`timeoutSeconds`).
 const PATIENCE: Duration = Duration::from_secs(10);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The proxy of tidegate: listeners, the path of a request, and the driver of the limiter.
+//! The proxy of tidegate: listeners, the path of a request, and the code driving the limiter.
 //!
 //! [`proxy`] has gates and the egress listener. [`places`] bounds the connections of any listener,
 //! [`bind`] has bind errors and Unix sockets, [`body`] reads the bodies that a server discards.

@@ -1,9 +1,9 @@
-//! Limits on the connections of listeners.
+//! Limits on the number of connections of listeners.
 //!
 //! Each listener is a [`Door`], and a connection has a [`Place`] there for as long as it is open.
 //! When no place is left, the connection that has been idle longest is closed for the new one, so
-//! that nobody can block a listener by staying. The doors of gates share the descriptors of the
-//! process: there, the door with most connections gives way.
+//! that nobody can block a listener by staying. The listeners of gates share the file descriptors
+//! of the process: there, the listener with most connections closes one.
 
 mod descriptors;
 mod warnings;
@@ -25,24 +25,24 @@ use crate::clock::Clock;
 use crate::lock;
 use crate::moment::Moment;
 
-/// Places shared by several doors.
+/// The places for connections at several listeners (doors) together.
 #[derive(Debug, Default)]
 pub struct Pool {
     state: Mutex<PoolPlaces>,
-    /// A place became free, or a connection idle.
+    /// Notified when a place becomes free or a connection idle.
     room: Notify,
 }
 
 #[derive(Debug, Default)]
 struct PoolPlaces {
-    /// The limit, if there is one.
+    /// The most connections, if there is a limit.
     most: Option<usize>,
     taken: usize,
     doors: Slab<DoorPlaces>,
     stamps: u64,
 }
 
-/// The connections of one door.
+/// The connections of one listener.
 #[derive(Debug, Default)]
 struct DoorPlaces {
     taken: usize,
@@ -50,7 +50,7 @@ struct DoorPlaces {
     idle: BTreeMap<u64, IdleConnection>,
 }
 
-/// An idle connection.
+/// A connection without a request under way.
 #[derive(Debug)]
 struct IdleConnection {
     lost: CancellationToken,
@@ -58,7 +58,7 @@ struct IdleConnection {
     until: Moment,
 }
 
-/// One listener.
+/// A listener, as far as its number of connections is limited.
 #[derive(Debug)]
 pub struct Door {
     name: Arc<str>,
@@ -69,14 +69,14 @@ pub struct Door {
     warnings: Warnings,
 }
 
-/// A connection's place.
+/// The right of one connection to be open.
 #[derive(Debug)]
 pub struct Place {
     door: Arc<Door>,
     /// Cancelled when the place is given to another connection.
     lost: CancellationToken,
     hold: Mutex<Hold>,
-    /// A request has come.
+    /// Set once a request has come.
     has_spoken: AtomicBool,
 }
 
@@ -93,7 +93,7 @@ pub struct Busy {
     rest: Duration,
 }
 
-/// Returns the places of the gates and the egress listener of this process.
+/// Returns the places the gates and the egress listener of this process share.
 pub fn of_process() -> Arc<Pool> {
     static POOL: LazyLock<Arc<Pool>> = LazyLock::new(Arc::default);
     Arc::clone(&POOL)
@@ -102,7 +102,7 @@ pub fn of_process() -> Arc<Pool> {
 // === impl PoolPlaces ===
 
 impl PoolPlaces {
-    /// Closes the longest idle connection of a door; false if none may be closed.
+    /// Closes the longest idle connection of a listener. Returns false if none may be closed.
     fn close_idlest(&mut self, door: usize, now: Moment) -> bool {
         let Some(row) = self.doors.get_mut(door) else { return false };
         let Some(stamp) = row.idlest(now) else { return false };
@@ -113,13 +113,14 @@ impl PoolPlaces {
         true
     }
 
-    /// Returns the places of each door for itself: half of all, divided among the doors, so that
-    /// clients of one do not close another.
+    /// Returns how many places each listener has for itself: half of all, divided among the
+    /// listeners, so that clients of one do not close another.
     fn share(&self, most: usize) -> usize {
         most / (2 * self.doors.len().max(1))
     }
 
-    /// True if a door must not take another place: all are taken, or kept for other doors.
+    /// Returns true if a listener must not take another place: all are taken, or kept for other
+    /// listeners.
     fn is_full_for(&self, door: usize) -> bool {
         let Some(most) = self.most else { return false };
         let share = self.share(most);
@@ -128,7 +129,8 @@ impl PoolPlaces {
         self.taken + kept >= most
     }
 
-    /// Closes a connection at the door with most connections, or at this one.
+    /// Closes an idle connection of the listener with most connections, or of the listener `own`.
+    /// Returns false if none is idle.
     fn close_at_fullest(&mut self, own: usize, now: Moment) -> bool {
         let share = self.most.map_or(usize::MAX, |most| self.share(most));
         let may_give = |door: usize, row: &DoorPlaces| row.idlest(now).is_some() && (door == own || row.taken > share);
@@ -156,7 +158,7 @@ impl PoolPlaces {
 // === impl DoorPlaces ===
 
 impl DoorPlaces {
-    /// Returns the longest idle connection, except those with an answer on its way.
+    /// Returns the longest idle connection, except those with an answer still on its way.
     fn idlest(&self, now: Moment) -> Option<u64> {
         self.idle.iter().find(|(_, resting)| resting.until <= now).map(|(stamp, _)| *stamp)
     }
@@ -165,19 +167,19 @@ impl DoorPlaces {
 // === impl Door ===
 
 impl Door {
-    /// Opens a door with places of its own.
+    /// Makes a listener with a limit of its own.
     pub fn new(name: impl Into<Arc<str>>, most: usize, clock: Clock) -> Arc<Self> {
         Self::to(Arc::default(), name, most, clock)
     }
 
-    /// Opens a door to a pool.
+    /// Makes a listener that shares the places of a pool.
     pub fn to(pool: Arc<Pool>, name: impl Into<Arc<str>>, most: usize, clock: Clock) -> Arc<Self> {
         let row = lock(&pool.state).doors.insert(DoorPlaces::default());
         Arc::new(Self { name: name.into(), pool, row, most, clock, warnings: Warnings::default() })
     }
 
-    /// Returns the next connection. If none can be accepted, it warns once a minute and tries again:
-    /// the machine may be out of descriptors for a while.
+    /// Returns the next connection. If none can be accepted, it warns once a minute and tries
+    /// again: the process may have no free file descriptor for a while.
     pub async fn accept<S, F: Future<Output = io::Result<S>>>(&self, accept: impl Fn() -> F) -> S {
         // Earlier connections have their turn first, so that in a storm one that has sent a request is
         // not closed as the idlest.
@@ -195,7 +197,7 @@ impl Door {
         }
     }
 
-    /// Returns a place for a connection. While all others are busy, it waits.
+    /// Returns a place for a new connection. Waits while all others are busy.
     pub async fn place(self: &Arc<Self>) -> Arc<Place> {
         loop {
             let room = self.pool.room.notified();
@@ -213,12 +215,12 @@ impl Door {
         }
     }
 
-    /// Takes a place; `None` if all are busy.
+    /// Takes a place for a new connection; `None` if all others are busy.
     pub fn take(self: &Arc<Self>) -> Option<Arc<Place>> {
         self.take_of(self.most)
     }
 
-    /// Takes one of `most` places; `None` if all are busy.
+    /// Takes one of at most `most` places; `None` if all are busy.
     pub fn take_of(self: &Arc<Self>, most: usize) -> Option<Arc<Place>> {
         let now = self.clock.now();
         let mut state = lock(&self.pool.state);
@@ -250,7 +252,8 @@ impl Door {
         Some(Arc::new(Place { door: Arc::clone(self), lost, hold, has_spoken: AtomicBool::new(false) }))
     }
 
-    /// True if its own `most` places are taken, rather than those of the process.
+    /// Returns true if this listener's own `most` places are taken, rather than those of the
+    /// process.
     pub fn is_full(&self, most: usize) -> bool {
         lock(&self.pool.state).doors.get(self.row).is_some_and(|row| row.taken >= most)
     }
@@ -269,25 +272,25 @@ impl Drop for Door {
 // === impl Place ===
 
 impl Place {
-    /// Notes a request: the connection becomes the most recently idle one.
+    /// Records a request: the connection becomes the most recently idle one.
     pub fn touch(&self) {
         self.has_spoken.store(true, Relaxed);
         self.change(Duration::ZERO, |_| {});
     }
 
-    /// Keeps the connection from counting as idle.
+    /// Keeps the connection from counting as idle until the result is dropped.
     pub fn busy(self: &Arc<Self>) -> Busy {
         self.change(Duration::ZERO, |hold| hold.busy += 1);
         Busy { place: Arc::clone(self), rest: ANSWERED }
     }
 
-    /// Returns when the connection is to be closed for another one.
+    /// Waits until the connection is to be closed in favour of another.
     pub async fn lost(&self) {
         self.lost.cancelled().await;
     }
 
-    /// Returns when the connection is to be closed: for another one, or because no whole head came
-    /// in `FIRST_HEAD`.
+    /// Waits until the connection is to be closed: in favour of another, or because no complete
+    /// request head came within `FIRST_HEAD`.
     pub async fn over(&self) {
         let late = async {
             self.door.clock.sleep(FIRST_HEAD).await;
@@ -301,13 +304,13 @@ impl Place {
         }
     }
 
-    /// Returns true if the place was given to another connection.
+    /// Returns true if the connection is to be closed in favour of another.
     pub fn is_lost(&self) -> bool {
         self.lost.is_cancelled()
     }
 
-    /// Takes the connection from the idle ones, and puts it back as the last if it is not busy. It
-    /// is not closed within `rest`.
+    /// Applies `change`, and makes the connection the most recently idle one if it is not busy
+    /// then. It is not closed within `rest`.
     fn change(&self, rest: Duration, change: impl FnOnce(&mut Hold)) {
         let until = self.door.clock.now() + rest;
         let mut hold = lock(&self.hold);
@@ -343,7 +346,7 @@ impl Drop for Place {
 // === impl Busy ===
 
 impl Busy {
-    /// Returns the place of the connection.
+    /// Returns the place of the busy connection.
     pub const fn place(&self) -> &Arc<Place> {
         &self.place
     }
@@ -361,12 +364,14 @@ impl Drop for Busy {
     }
 }
 
-/// The time for a first head at the small servers, TLS included.
+/// The time for the first request head at the small servers (status, webhook), TLS handshake
+/// included.
 const FIRST_HEAD: Duration = Duration::from_secs(10);
-/// The time for an answer on its way, and for a watch or a tunnel to change hands, before the
-/// connection counts as idle.
+/// How long a connection still counts as busy after its last answer, or while a watch or a tunnel
+/// changes hands.
 const ANSWERED: Duration = Duration::from_secs(1);
-/// Out of descriptors: some must be closed before the next try.
+/// The pause after a failed accept: without file descriptors, some must be closed before the next
+/// try.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 #[cfg(test)]

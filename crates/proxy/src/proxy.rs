@@ -1,8 +1,9 @@
-//! The proxy: a listener, the request path, and the driver of the limiter between them.
+//! The proxy: listeners, the path of a request, and the driver of the limiter between them.
 //!
-//! A [`Gate`] is one of each with one upstream behind. `stack` has the path in one place,
-//! `admission` the waiting, `driver` the limiter at work; `guard`, `observe` and `respond` are the
-//! layers around. `egress` is a forward proxy, which makes a gate for each origin that it meets.
+//! A [`Gate`] is one listener and one upstream with the limits between them. `stack` has the path
+//! in one place, `admission` the waiting, `driver` the limiter in real time; `guard`, `observe` and
+//! `respond` are the layers around. `egress` is a forward proxy, which makes a gate for each host
+//! and port it is asked for.
 
 // In the path of a call nothing may panic: what could is written down with its reason.
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unreachable))]

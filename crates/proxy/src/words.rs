@@ -8,7 +8,7 @@ macro_rules! sentences {
         $vis enum $name { $($(#[$of_value])* #[error($sentence)] $value,)+ }
 
         impl $name {
-            /// Returns its word.
+            /// Returns the value's word.
             $vis const fn word(self) -> &'static str {
                 match self { $(Self::$value => $word),+ }
             }

@@ -1,11 +1,12 @@
-//! The process's file descriptors, as a bound on the connections of all its listeners.
+//! The process's file descriptors, as a bound on the number of client connections.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::of_process;
 use crate::lock;
 
-/// Lets this process have as many descriptors as it may, and bounds its connections by them.
+/// Raises the process's limit of file descriptors as far as it may, and bounds its connections by
+/// it.
 pub fn bound_by_descriptors() {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let raised = maximum.map_or(MOST_DESCRIPTORS, |maximum| maximum.min(MOST_DESCRIPTORS));
@@ -18,12 +19,12 @@ pub fn bound_by_descriptors() {
     lock(&of_process().state).most = Some(for_clients(descriptors()));
 }
 
-/// Returns the places of a small listener: at most an eighth of the descriptors.
+/// Returns the number of connections for a small listener: at most an eighth of the descriptors.
 pub fn few(most: usize) -> usize {
     most.min(descriptors() / 8).max(1)
 }
 
-/// Returns the number of descriptors of this process.
+/// Returns how many file descriptors this process may have.
 fn descriptors() -> usize {
     let current = getrlimit(Resource::Nofile).current.unwrap_or(MOST_DESCRIPTORS);
     usize::try_from(current.min(MOST_DESCRIPTORS)).unwrap_or(usize::MAX)
@@ -38,7 +39,7 @@ fn for_clients(descriptors: usize) -> usize {
     (descriptors.saturating_sub(own + small(48) + 2 * small(16)) / 2).max(1)
 }
 
-/// More than fit into the memory of any sidecar.
+/// The most file descriptors to ask for: more than any sidecar's memory can use.
 const MOST_DESCRIPTORS: u64 = 65_536;
 
 #[cfg(test)]

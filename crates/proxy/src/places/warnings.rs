@@ -1,4 +1,4 @@
-//! A limit on repeated warnings.
+//! A limit on how often the same warning is logged.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -14,7 +14,7 @@ pub(crate) struct Warnings(Mutex<BTreeMap<&'static str, Moment>>);
 // === impl Warnings ===
 
 impl Warnings {
-    /// True once a minute for each kind of warning.
+    /// Returns true once a minute for each kind of warning.
     pub(crate) fn is_due(&self, kind: &'static str, now: Moment) -> bool {
         let mut logged = lock(&self.0);
         let is_due = logged.get(kind).is_none_or(|last| now.since(*last) >= AGAIN);

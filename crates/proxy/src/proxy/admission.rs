@@ -1,4 +1,5 @@
-//! Admission: a call waits for its turn and gets a permit and a stream, or the reason why not.
+//! Admission: a call waits for its turn and gets a permit and a connection to the upstream, or the
+//! reason why not.
 //!
 //! Everything that a call can wait for is waited for here, so that no wait is billed to the
 //! upstream. Dropping the future at any await leaves the queue or gives the permit back: a caller
@@ -33,48 +34,49 @@ use crate::dialect::{Head, LONGEST_FORM};
 use crate::telemetry::meters::Decision;
 use crate::upstream::{DedicatedConnection, Inbound, OutgoingBody, StreamLease};
 
-/// A request before its admission.
+/// A client's request before it is admitted.
 pub(crate) struct PendingCall {
     pub(crate) parts: Parts,
     body: Intake,
-    /// Its side of a switch of protocols, if it asks for one.
+    /// What is needed to switch protocols, if the request asks for an upgrade.
     switch: Option<Switch>,
-    /// The client's name: from its certificate, and after `identify` the name that limits go by.
+    /// The client's name: at first from its certificate, and after `identify` the name used for
+    /// limits.
     client: Option<Arc<str>>,
 }
 
-/// A permit to leave, and the route.
+/// An admitted call's permit, and the connection for it.
 pub(crate) struct Admission {
     pub(super) permit: HeldPermit,
     pub(super) route: Route,
 }
 
-/// The connection for a call.
+/// The upstream connection for a call.
 pub(crate) enum Route {
-    /// A stream of a shared connection.
+    /// A stream of a connection shared with other calls.
     Stream(StreamLease),
-    /// A connection of its own, to become a tunnel if the upstream agrees.
+    /// A connection for this call alone, to become a tunnel if the upstream agrees.
     Upgrade(DedicatedConnection, Switch),
 }
 
 // === impl PendingCall ===
 
 impl PendingCall {
-    /// Takes a request; `client` is the name in its client's certificate.
+    /// Takes a request; `client` is the name in the client's certificate.
     pub(crate) fn new(request: Request<Inbound>, client: Option<&Arc<str>>) -> Self {
         let (mut parts, body) = request.into_parts();
         let switch = Switch::asked(&mut parts);
         Self { parts, body: Intake::new(body), switch, client: client.map(Arc::clone) }
     }
 
-    /// Identifies the caller.
+    /// Authenticates the caller, if the gate requires it.
     pub(crate) async fn identify(&mut self, clients: &Clients) -> Result<(), ClientRefusal> {
         let named = self.client.take();
         self.client = Some(clients.identify(named.as_ref(), &mut self.parts.headers).await?);
         Ok(())
     }
 
-    /// Reads the call under this configuration.
+    /// Determines the call's class, flow and key under this configuration.
     pub(crate) fn classify(&mut self, config: &GateConfig, hasher: &Salt) -> ClassifiedCall {
         let Parts { method, uri, headers, .. } = &self.parts;
         let rules = &config.options.gate.rules;
@@ -90,8 +92,8 @@ impl PendingCall {
         call
     }
 
-    /// Reads the beginning of the body where the action is in it, as far as it comes at once. A
-    /// client that waits for `100 Continue` is not asked for it.
+    /// Reads the beginning of the body if the call's action is in it (a form of AWS), as far as it
+    /// comes at once. A client that waits for `100 Continue` is not asked for it.
     pub(crate) async fn read_form(&mut self, config: &GateConfig, clock: Clock) {
         let Parts { method, uri, headers, .. } = &self.parts;
         if !config.options.gate.rules.wants_body(&Head { method, uri, headers }) || self.body.rest.is_awaited() {
@@ -108,18 +110,19 @@ impl PendingCall {
         }
     }
 
-    /// True if it has no body.
+    /// Returns true if the request has no body.
     pub(crate) fn is_bare(&self) -> bool {
         self.body.is_whole && self.body.read.is_empty()
     }
 
-    /// Returns the request to send: what was read of its body, then the rest as it comes.
+    /// Returns the request to send: with the part of its body read so far, then the rest as it
+    /// comes.
     pub(crate) fn into_outgoing(self) -> Request<OutgoingBody> {
         Request::from_parts(self.parts, self.body.into_outgoing())
     }
 }
 
-/// Returns when the call may leave.
+/// Waits until the call may leave, and returns its permit and connection.
 pub(crate) async fn admit(
     gate: &GateParts,
     request: &mut PendingCall,
@@ -153,7 +156,8 @@ pub(crate) async fn admit(
     }
 }
 
-/// Asks the limiter. The call is read again if its configuration was replaced meanwhile.
+/// Asks the limiter about the call. The call is classified again if the configuration was replaced
+/// meanwhile.
 async fn decide(
     gate: &GateParts,
     request: &mut PendingCall,
@@ -232,7 +236,7 @@ async fn wait(
     .await
 }
 
-/// Returns a connection or stream without taking room for it.
+/// Returns a connection that does not count in the pool's room.
 async fn own_route(gate: &GateParts, switch: Option<Switch>, context: &CallContext) -> Result<Route, CallFailure> {
     let route = match switch {
         Some(switch) => gate.upstream.dedicate().await.map(|connection| Route::Upgrade(connection, switch)),

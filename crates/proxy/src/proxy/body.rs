@@ -1,7 +1,7 @@
 //! Response bodies for the client: the gate's own answer, or the upstream's as it flows.
 //!
-//! An enum and not a box: frames pass through without dynamic dispatch. The call's slot and its place
-//! in the in-flight gauge are in the body, and go back when it ends, breaks or is dropped.
+//! An enum and not a box: frames pass through without dynamic dispatch. The body holds the call's
+//! slot and its count in the in-flight gauge until it ends, breaks or is dropped.
 
 mod peek;
 
@@ -29,18 +29,18 @@ pin_project! {
         Own { #[pin] body: Full<Bytes> },
         /// The upstream's answer.
         Upstream { #[pin] body: PeekBody<ResponseBody>, held: CallHold, ends_quietly: bool, keeping: Option<BodyCopy> },
-        /// The body of a kept answer, confirmed by the upstream.
+        /// The body of a kept response, sent to the client again after the upstream confirmed it.
         Kept { data: Option<Bytes> },
-        /// No body: the tunnel in this slot follows.
+        /// No body: the connection becomes the tunnel in this slot.
         Switched { slot: UpgradeSlot },
     }
 }
 
-/// A copy of a body, made as it flows.
+/// A copy made of a response body while it flows to the client.
 pub(crate) enum BodyCopy {
-    /// To ask later if it has changed.
+    /// A copy to answer later requests from, after asking the upstream whether it has changed.
     Kept(Box<AnswerRecorder>),
-    /// To show why its key fails.
+    /// The beginning of an error, to show why its key fails.
     Failing(Box<FailingAnswer>),
 }
 
@@ -59,12 +59,12 @@ impl Body {
         Self::Upstream { body, held: (slot, None), ends_quietly, keeping: None }
     }
 
-    /// Wraps a kept body. An empty one is none.
+    /// Wraps the body of a kept answer.
     pub(crate) fn kept(data: Bytes) -> Self {
         Self::Kept { data: Some(data).filter(|data| !data.is_empty()) }
     }
 
-    /// Copies the upstream's body as it flows.
+    /// Copies the upstream's body into `copy` as it flows.
     pub(crate) fn keep(&mut self, copy: BodyCopy) {
         match self {
             Self::Upstream { body, keeping, .. } if !body.is_end_stream() => *keeping = Some(copy),
@@ -136,7 +136,7 @@ const PIECE: usize = 16 << 10;
 // === impl BodyCopy ===
 
 impl BodyCopy {
-    /// Copies a frame. Returns false if it does not fit, or if there is enough.
+    /// Adds a frame to the copy. Returns false if it does not fit, or if enough was copied.
     fn keep(&mut self, frame: &Frame<Bytes>) -> bool {
         match self {
             Self::Kept(keeping) => keeping.keep(frame),
@@ -144,7 +144,7 @@ impl BodyCopy {
         }
     }
 
-    /// The body is complete.
+    /// Stores the copy, because the body is complete.
     fn finish(self) {
         match self {
             Self::Kept(keeping) => keeping.finish(),
@@ -153,8 +153,9 @@ impl BodyCopy {
     }
 }
 
-/// Copies what came of a body. hyper does not ask on once a body of known length has ended, nor
-/// after trailers. A copy that a frame does not fit into is given up.
+/// Adds a received frame to the copy. hyper stops polling once a body of known length has ended,
+/// and after trailers, so `is_end` completes the copy. If a frame does not fit, the copy is
+/// dropped.
 fn note(keeping: &mut Option<BodyCopy>, came: Option<&Result<Frame<Bytes>, ResponseBodyError>>, is_end: bool) {
     let Some(mut copy) = keeping.take() else { return };
     match came {

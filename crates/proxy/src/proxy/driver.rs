@@ -1,11 +1,11 @@
-//! The driver: the limiter at work in real time.
+//! The driver: runs the limiter in real time.
 //!
-//! One mutex stands around the limiter. A panic under it is a bug of the limiter, but does not poison
-//! it: going on is better than refusing every call from then on. Every operation drains the
+//! One mutex stands around the limiter. A panic under it is a bug of the limiter, but does not
+//! poison it: going on is better than refusing every call from then on. Every operation drains the
 //! limiter's events under that lock, and wakes their tasks after unlocking. A task sleeps until the
-//! limiter's next wakeup. Nothing is awaited under the lock, and nothing of the pool is called under
-//! it. Whatever the limiter is owed (an outcome, a slot, a permit back) is in a guard, so that a
-//! caller who leaves at any await owes nothing.
+//! limiter's next wakeup. Nothing is awaited under the lock, and nothing of the connection pool is
+//! called under it. Whatever must be given back to the limiter (an outcome, a slot, a permit) is in
+//! a guard, so that nothing is lost if a caller leaves at any await.
 
 mod held;
 mod interleave;
@@ -45,32 +45,32 @@ struct DriverCore {
     state: Mutex<DriverState>,
     keys: Arc<Keys>,
     clock: Clock,
-    /// Notified when the limiter wants to be advanced sooner than the ticker wakes.
+    /// Notified when the limiter must be advanced sooner than the background task wakes.
     sooner: Notify,
     teller: Teller,
-    /// Changes of keys, until they are logged.
+    /// The events of failing keys to log.
     key_log: KeyLog,
-    /// The stores of shared buckets.
+    /// Sends requests to the stores of shared buckets.
     stores: OnceLock<Stores>,
 }
 
 struct DriverState {
     limiter: Limiter,
-    /// The tasks to wake when a ticket's answer may have changed.
+    /// The tasks to wake when the limiter may have decided on a waiting call.
     wakers: HashMap<Ticket, Waker>,
-    /// The end of the ticker's sleep.
+    /// The moment the background task wakes next.
     alarm: Moment,
-    /// The generation of the limits.
+    /// The number of the configuration with the limits in force.
     generation: u64,
-    /// The end of a bypass.
+    /// Until when an operator lets every call pass.
     bypass_until: Option<Moment>,
 }
 
-/// The error of a call from before a reload: its class may be another now.
+/// The error for a call classified before a reload: its class may be another now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stale;
 
-/// The limiter's answer to a call on arrival.
+/// What the limiter decides about a call on arrival.
 pub(crate) enum Verdict {
     /// The call may leave.
     Go(HeldPermit),
@@ -100,18 +100,19 @@ impl Driver {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Returns this driver as the pool knows it.
+    /// Returns a handle to report room on connections, for the pool.
     pub(crate) fn rooms(&self) -> Arc<dyn Rooms> {
         Arc::new(PoolRooms(Arc::downgrade(&self.shared)))
     }
 
-    /// Connects the pool. From then on it learns how many calls wait for room. Once.
+    /// Connects the pool: `want` is called with the number of calls waiting for a connection.
+    /// Call it once.
     pub(crate) fn connect(&self, want: impl Fn(Group, usize) + Send + Sync + 'static) {
         let is_first = self.shared.teller.pool.set(Box::new(want)).is_ok();
         debug_assert!(is_first, "a driver has one pool");
     }
 
-    /// Returns the failing keys, without the lock.
+    /// Returns the failing keys, readable without the limiter's lock.
     pub(crate) fn keys(&self) -> &Keys {
         &self.shared.keys
     }
@@ -120,10 +121,11 @@ impl Driver {
         self.shared.clock
     }
 
-    /// Asks the limiter about a call, classified by the configuration of this generation.
+    /// Asks the limiter about a call. `generation` is the number of the configuration it was
+    /// classified by.
     ///
     /// # Errors
-    /// There is another configuration now.
+    /// The configuration was replaced meanwhile.
     pub(crate) fn arrive(&self, generation: u64, arrival: &Arrival<'_>) -> Result<Verdict, Stale> {
         let (verdict, now) = self.operate(|state, now| {
             let is_current = state.generation == generation;
@@ -136,8 +138,8 @@ impl Driver {
         })
     }
 
-    /// Advances the limiter whenever it is due, until `stop`. Calls `bypass_over` when a bypass has
-    /// ended by itself.
+    /// Advances the limiter whenever it is due, until `stop`. Calls `bypass_over` when a bypass of
+    /// the limits has run out.
     pub(crate) async fn tick(self, stop: CancellationToken, bypass_over: impl Fn()) {
         loop {
             let until = {
@@ -168,13 +170,14 @@ impl Driver {
         at(&state.limiter, self.shared.clock.now())
     }
 
-    /// Returns the number of wakers.
+    /// Returns the number of waiting tasks, for tests.
     #[cfg(test)]
     pub(crate) fn remembered(&self) -> usize {
         self.lock().wakers.len()
     }
 
-    /// Gives the limiter the outcome of a call, and notes for the log if its key began to fail.
+    /// Reports the outcome of a call to the limiter, and records for the log if its key began to
+    /// fail.
     fn finish(&self, receipt: Receipt, answer: Answer, key: Option<Key>, name: &dyn Fn() -> String) {
         let receipt = match key {
             Some(_) => receipt,
@@ -200,12 +203,13 @@ impl Driver {
         }
     }
 
-    /// Logs what has become of keys, every second; all of it if this `is_last`.
+    /// Logs which keys began or ceased to fail. Called every second; `is_last` at the end, to log
+    /// everything.
     pub(crate) fn log_keys(&self, is_last: bool) {
         self.shared.key_log.write(&self.shared.gate, self.shared.clock.now(), is_last);
     }
 
-    /// Runs an operation on the limiter, and what must follow it.
+    /// Runs an operation on the limiter under the lock, then wakes the tasks it concerns.
     fn operate<T>(&self, operation: impl FnOnce(&mut DriverState, Moment) -> T) -> T {
         let (result, woken, sooner, wanted, ended) = {
             let mut state = self.lock();
@@ -232,7 +236,7 @@ impl Driver {
     }
 }
 
-/// The driver as the pool knows it: not kept alive by it, or the two would keep each other.
+/// The driver as the pool knows it. Weak, or the two would keep each other alive.
 struct PoolRooms(Weak<DriverCore>);
 
 impl Rooms for PoolRooms {
@@ -252,7 +256,7 @@ impl Rooms for PoolRooms {
 // === impl DriverState ===
 
 impl DriverState {
-    /// Advances the limiter. Returns true if a bypass has ended.
+    /// Advances the limiter. Returns true if a bypass has run out.
     fn advance(&mut self, now: Moment) -> bool {
         let over = self.bypass_until.take_if(|until| *until <= now).is_some();
         if over {
@@ -266,7 +270,7 @@ impl DriverState {
         [self.limiter.next_wakeup(), self.bypass_until].into_iter().flatten().min().unwrap_or(Moment::MAX)
     }
 
-    /// Takes the wakers of calls with news. Does not allocate if there are none.
+    /// Takes the wakers of the calls with a result. Does not allocate if there are none.
     fn drain(&mut self) -> Vec<Waker> {
         let mut woken = Vec::new();
         while let Some(ticket) = self.limiter.next_event() {
@@ -275,7 +279,7 @@ impl DriverState {
         woken
     }
 
-    /// True if the ticker must wake sooner than it was going to.
+    /// Returns true if the background task must wake sooner than it was going to.
     fn is_sooner(&mut self) -> bool {
         let next = self.next_wakeup();
         let sooner = next < self.alarm;

@@ -1,12 +1,12 @@
-//! The egress listener: a forward proxy for the clients of a pod, for external APIs with a fixed
-//! URL.
+//! The egress listener: a forward proxy for the clients of a pod calling external APIs.
 //!
-//! Calls for hosts that gates list (`directory`) go through a gate of their own origin (`origins`)
-//! and leave over TLS. Tunnels are carried unread (`tunnel`). After a host's name was looked up, its
-//! address is judged (`address`), and the judged address is dialled. `options` is what a listener is
-//! made of, `access` who may use it, `target` one origin in any spelling, `head` a client's request,
-//! and `reason` a refusal as people see it. `connect` serves a CONNECT, `intercept` opened TLS, and
-//! `calls` the calls in it and those over plain HTTP.
+//! A gate can list hosts (`directory`). Calls for these go through a gate made for their host and
+//! port (`origins`) and leave over TLS. Tunnels are carried unread (`tunnel`). After a host's name
+//! was looked up, the address is checked (`address`), and exactly that address is connected to.
+//! `options` are the settings of the listener, `access` decides who may use it, `target` reads a
+//! host and port in any spelling, `head` a client's request head, and `reason` words the refusals.
+//! `connect` serves a CONNECT, `intercept` decrypts TLS, and `calls` serves the requests inside and
+//! those over plain HTTP.
 
 mod access;
 mod address;
@@ -55,7 +55,7 @@ use crate::telemetry::{self, Sampler};
 use crate::tls;
 use crate::upstream::{self, Judge};
 
-/// The egress listener at work.
+/// The running egress listener.
 #[derive(derive_more::Debug)]
 #[debug("Egress on {listen}")]
 pub struct EgressListener {
@@ -72,21 +72,21 @@ pub struct EgressListener {
     tally: Tally,
     clients: EgressClients,
     tasks: TaskTracker,
-    /// Sets the gauges for as long as the listener is there.
+    /// Updates the gauges for as long as the listener exists.
     sampler: Arc<Sampler>,
 }
 
-/// The settings for dialling tunnels.
+/// The settings for connecting tunnels to hosts.
 struct TunnelDial {
-    /// The target is of each tunnel.
+    /// The upstream settings; the target is set for each tunnel.
     options: upstream::Options,
     judge: Judge,
 }
 
-/// The clients, and the bounds on their number and memory.
+/// The limits on the number of clients and on the memory for them.
 struct EgressClients {
     door: Arc<Door>,
-    /// The door of clients beyond `max_connections`, for their refusals.
+    /// The places for clients beyond `max_connections`, to answer them with a refusal.
     crowd: Arc<Door>,
     tasks: ClientTasks,
     buffers: Buffers,
@@ -95,8 +95,8 @@ struct EgressClients {
 // === impl EgressListener ===
 
 impl EgressListener {
-    /// Starts to listen. After `stop` it serves on until the last client is gone or the drain is
-    /// over; see [`EgressListener::finished`].
+    /// Starts to listen. After `stop` it continues to serve until the last client is gone or the
+    /// drain time is over; see [`EgressListener::finished`].
     ///
     /// # Errors
     /// The socket could not be bound.
@@ -158,7 +158,7 @@ impl EgressListener {
         Ok(egress)
     }
 
-    /// Starts the tasks.
+    /// Starts the tasks accepting clients.
     fn open(self: &Arc<Self>, socket: Option<ListenSocket>, names: Vec<ListenSocket>, stop: CancellationToken) {
         self.directory().intercepting().for_each(|gate| self.tally.intercepts(gate));
         let leaving = listener::leaving(socket.iter().chain(&names));
@@ -220,7 +220,7 @@ impl EgressListener {
         }
     }
 
-    /// Receives a client. One without a place is turned away.
+    /// Serves a new client, or refuses it if it has no place.
     async fn receive(self: &Arc<Self>, stream: Box<dyn Stream>, kind: ListenerKind, place: Option<Arc<Place>>) {
         let opened = match kind {
             ListenerKind::Proxy => Box::pin(self.access.open(stream)).await,
@@ -243,7 +243,7 @@ impl EgressListener {
         }
     }
 
-    /// Serves a client, to the end.
+    /// Serves a client until its connection ends.
     async fn serve(self: &Arc<Self>, handle: &WireHandle, named: Option<Arc<str>>) {
         let begins = handle.peek(|bytes| match bytes {
             [] => None,
@@ -281,7 +281,7 @@ impl EgressListener {
         }
     }
 
-    /// Answers with a refusal, and ends the connection.
+    /// Answers with a refusal, and closes the connection.
     async fn turn_away(&self, handle: &WireHandle, refused: &EgressRefusal) {
         self.tally.became("refused");
         self.tally.refused(refused);
@@ -299,32 +299,33 @@ impl EgressListener {
         Arc::clone(&self.directory.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Replaces hosts and rules, for calls and tunnels to come. The gates are reconfigured apart.
+    /// Replaces the hosts and rules for later calls and tunnels. The gates' own limits are replaced
+    /// separately.
     pub fn reconfigure(&self, directory: Directory) {
         *self.directory.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(directory);
     }
 
-    /// Returns the address, unless it listens on a Unix socket.
+    /// Returns the TCP address; `None` if it listens on a Unix socket.
     pub fn address(&self) -> Option<SocketAddr> {
         self.address
     }
 
-    /// Returns the CA of interception, if a gate intercepted at the start.
+    /// Returns the CA used to decrypt clients' TLS, if a gate did so at the start.
     pub fn ca(&self) -> Option<Arc<tls::Interception>> {
         self.ca.as_ref().map(|ca| ca.get())
     }
 
-    /// Returns the gates with hosts, without those of their origins.
+    /// Returns the configured gates with hosts, without the gates made for each host and port.
     pub fn gates(&self) -> Vec<Arc<Gate>> {
         self.origins.sections().filter(|gate| **gate.name() != *CLEAR).cloned().collect()
     }
 
-    /// Returns the gates of the origins of a gate.
+    /// Returns the gates made for each host and port of the configured gate.
     pub fn origins(&self, gate: &str) -> Vec<(Origin, Arc<Gate>)> {
         self.origins.of(gate)
     }
 
-    /// Returns its status.
+    /// Returns the state of the listener for the status page.
     pub fn status(&self) -> status::EgressStatus {
         let mut egress = status::EgressStatus { listen: self.listen.clone(), ..Default::default() };
         egress.origins = self.origins.len();
@@ -333,7 +334,7 @@ impl EgressListener {
         egress
     }
 
-    /// Returns when it has stopped, some time after `stop`.
+    /// Waits until the listener has stopped, some time after `stop`.
     pub async fn finished(&self) {
         self.tasks.wait().await;
         for gate in self.origins.sections() {
@@ -342,7 +343,7 @@ impl EgressListener {
     }
 }
 
-/// Sets the gauges of a listener.
+/// Makes what updates the gauges of the listener.
 fn sampler(egress: Weak<EgressListener>) -> Arc<Sampler> {
     Arc::new(move |_| {
         if let Some(egress) = egress.upgrade() {
@@ -356,16 +357,16 @@ async fn bind(listen: &Listen) -> Result<ListenSocket, EgressError> {
     ListenSocket::bind(listen).await.map_err(|source| EgressError::Bind { listen: listen.clone(), source })
 }
 
-/// The kind of a listener.
+/// How a client reached the listener.
 #[derive(Clone, Copy)]
 enum ListenerKind {
-    /// The forward proxy.
+    /// The client uses the forward proxy.
     Proxy,
-    /// A port for names in a hosts file.
+    /// The client connected to a port for host names that a hosts file redirects here.
     Name(u16),
 }
 
-/// The first bytes of a client.
+/// What a client's first bytes look like.
 #[derive(Clone, Copy)]
 enum Begins {
     Connect,
@@ -374,17 +375,17 @@ enum Begins {
     Tls,
 }
 
-/// Its name in logs.
+/// The listener's name in logs.
 const NAME: &str = "egress";
-/// The name of the gate for unlisted calls in clear; no configured gate can have it.
+/// The name of the gate for unencrypted calls to hosts of no gate. No configured gate can have it.
 pub const CLEAR: &str = "egress.others";
 const CONNECT: &[u8] = b"CONNECT ";
 const HTTP2: &[u8] = b"PRI * HTTP/2.0\r\n";
-/// The time for the first bytes, and for a head; as at every listener.
+/// The time for a client's first bytes, and for a request head; as at every listener.
 const FIRST_BYTES: Duration = Duration::from_secs(30);
 const TIDY_EVERY: Duration = Duration::from_secs(10);
-/// The text for a connection beyond `max_connections`.
+/// The refusal of a connection beyond `max_connections`.
 const MANY: &str = "too many connections; raise egress.max_connections";
 const MANY_FOR_PROCESS: &str = "too many connections for the process; raise its limit of open files (ulimit -n)";
-/// The most clients beyond `max_connections` to answer; further ones are closed.
+/// The most clients beyond `max_connections` that get an answer; others are closed.
 const TURNED_AWAY: usize = 100;

@@ -1,4 +1,4 @@
-//! The reasons for a call without an upstream response.
+//! Why a call got no response from the upstream.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,19 +10,19 @@ use crate::credentials::CredentialRefusal;
 use crate::limit::Refusal;
 use crate::upstream::DialError;
 
-/// The reason for a call without an upstream response.
+/// Why a call got no response from the upstream.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CallFailure {
-    /// The client's own body broke off.
+    /// The client's request body broke off.
     #[error("the request's body broke off")]
     Client,
-    /// The client is not let in.
+    /// The client did not authenticate, or may not use the gate.
     #[error(transparent)]
     Denied(ClientRefusal),
-    /// The call may not pass with the gate's credentials.
+    /// The call may not be sent with the gate's own credentials.
     #[error(transparent)]
     Forbidden(CredentialRefusal),
-    /// The call was sent, then lost before the response head.
+    /// The call was sent, but the connection was lost before the response head.
     #[error(
         "the request was sent, and then the connection to the upstream was lost: whether it was carried out is not known"
     )]
@@ -33,11 +33,11 @@ pub(crate) enum CallFailure {
     /// The response head did not come in time.
     #[error("the upstream did not answer within {0:?}: whether the request was carried out is not known")]
     Timeout(Duration),
-    /// The upstream's 304 to the gate's own conditions proves nothing: this request must be sent as
-    /// it came.
+    /// The upstream answered 304 to the gate's own conditions, but it cannot be verified that the
+    /// kept answer still holds. The request must be sent again without conditions.
     #[error("the upstream's 304 does not say which answer is unchanged")]
     Unproven(Box<Parts>),
-    /// No connection could be had, and nothing was sent.
+    /// No connection to the upstream could be made, so nothing was sent.
     #[error("the upstream cannot be reached, and nothing was sent: {}", .0.as_ref().map_or_else(|| CLOSED.to_owned(), ToString::to_string))]
     Unconnected(Option<Arc<DialError>>),
 }

@@ -1,7 +1,7 @@
-//! Sends an admitted call and learns its outcome.
+//! Sends an admitted call and reports its outcome.
 //!
-//! The limiter gets the outcome at the response head; the slot stays with the body. A caller who
-//! leaves before the head is an outcome too.
+//! The limiter gets the outcome at the response head; the slot is held until the body ends. If the
+//! caller leaves before the head, that is an outcome too.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,25 +30,26 @@ use crate::limit::outcome::Charged;
 use crate::lock;
 use crate::upstream::{BodyPrefix, ResponseBody, SendError, UpgradeAnswer};
 
-/// A sent call without an outcome yet. If it is dropped before, the caller left.
+/// A sent call without an outcome yet. Dropping it before means that the caller left.
 struct SentCall<'a> {
     gate: &'a GateParts,
     context: &'a mut CallContext,
-    /// Taken when the limiter gets the outcome.
+    /// The receipt to settle; `None` once the limiter has the outcome.
     owed: Option<OwedReceipt>,
-    /// The beginning of the request's body, where the key is in it.
+    /// The beginning of the request body, where it names the object of the call.
     kept: Option<BodyPrefix>,
-    /// The same, to compare the bodies of a hot object's calls.
+    /// The beginning of the request body, to compare the bodies sent for an object called
+    /// too often.
     compared: Option<BodyPrefix>,
-    /// The meaning of the head alone, while the body is looked at.
+    /// The outcome by the response head alone, while the body is still read.
     so_far: Option<Answer>,
-    /// True if the upstream does not count the call if it answers 304.
+    /// True if the upstream does not count the call when it answers 304.
     is_free_unchanged: bool,
-    /// True if the body ends quietly when the upstream is lost.
+    /// True if the body is to end without an error when the upstream is lost.
     ends_quietly: bool,
 }
 
-/// Sends a call and returns its answer.
+/// Sends a call and returns the client's response.
 ///
 /// Not an `async fn`: its future would hold the request twice.
 pub(crate) fn send<'a>(
@@ -108,7 +109,8 @@ pub(crate) fn send<'a>(
     }
 }
 
-/// Adds the conditions of the kept answer to a request, where the call's class keeps answers.
+/// Adds `If-None-Match` or `If-Modified-Since` for the kept answer, where the call's class keeps
+/// answers.
 fn ask(gate: &GateParts, request: &mut PendingCall, context: &CallContext) -> Option<Question> {
     let keeps = context.config.options.gate.answers.revalidation.classes.get(usize::from(context.call.class.0));
     let asks =
@@ -117,7 +119,8 @@ fn ask(gate: &GateParts, request: &mut PendingCall, context: &CallContext) -> Op
     if asks { gate.answers.ask(&mut request.parts, version()) } else { None }
 }
 
-/// True if a 304 is free: the upstream does not count it for callers with credentials.
+/// Returns true if the upstream does not count a 304 answer to the call, as GitHub does for callers
+/// with credentials.
 fn is_free_unchanged(gate: &GateParts, request: &PendingCall, context: &CallContext) -> bool {
     let is_known = || request.parts.headers.contains_key(AUTHORIZATION) || gate.upstream.injector().mark().is_some();
     context.config.options.gate.policy.uncounted.is_some() && is_known()
@@ -126,18 +129,19 @@ fn is_free_unchanged(gate: &GateParts, request: &PendingCall, context: &CallCont
 // === impl SentCall ===
 
 impl SentCall<'_> {
-    /// True for a gRPC call on a gate with a dialect.
+    /// Returns true for a gRPC call on a gate configured for a cloud provider.
     fn is_grpc(&self) -> bool {
         self.context.call.form == Some(Form::Grpc)
     }
 
-    /// True if only the beginning of the body tells what the response means.
+    /// Returns true if the response head alone does not tell the outcome, and the body must be
+    /// looked at.
     fn wants_body(&self, head: &Parts) -> bool {
         let CallContext { config, call, .. } = &*self.context;
         outcome::wants_body(&config.options.gate.answers.throttling, &call.call, head.status, &head.headers)
     }
 
-    /// Notes links that bypass the gate; the first is logged.
+    /// Counts response links leading past the gate; the first is logged.
     fn notice_links(&self, headers: &HeaderMap) {
         let gate = &self.context.config.options.gate;
         if gate.kind == ApiKind::Http && self.gate.upstream.leads_past(headers) && self.gate.tally.passed_links() {
@@ -149,14 +153,15 @@ impl SentCall<'_> {
         }
     }
 
-    /// Reads the beginning of the body. If the caller leaves meanwhile, the meaning of the head
-    /// alone is the outcome.
+    /// Reads the beginning of the response body. If the caller leaves meanwhile, the outcome is
+    /// that of the head alone.
     async fn look_into(&mut self, head: &Parts, body: &mut PeekBody<ResponseBody>) {
         self.so_far = Some(self.told(head.status, &head.headers, &[]).answer);
         body.peek(self.gate.driver.clock()).await;
     }
 
-    /// Learns from the response head, and from the beginning of the body as far as it was read.
+    /// Determines the outcome from the response head, and from the beginning of the body as far as
+    /// it was read.
     fn answered(&mut self, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Answer {
         let told = self.told(status, headers, body);
         self.context.learned(&told);
@@ -181,7 +186,7 @@ impl SentCall<'_> {
         told.answer
     }
 
-    /// Returns the record of a failing answer, to be completed as the body flows.
+    /// Returns a record of an error response, to be completed as the body flows.
     fn failing(&self, answer: Answer, headers: &HeaderMap) -> Option<FailingAnswer> {
         matches!(answer.outcome, Outcome::Failure | Outcome::Throttled { .. }).then_some(())?;
         let tally = Arc::clone(&self.gate.tally);
@@ -189,7 +194,7 @@ impl SentCall<'_> {
         Some(FailingAnswer { tally, key, status: answer.status, body: ErrorBody::after(headers) })
     }
 
-    /// Inspects the request's body if its object is called too often, or was not created.
+    /// Inspects the request body if its object is called too often, or could not be created.
     fn look_at_body(&mut self, status: StatusCode) {
         if let Some(kept) = self.compared.take() {
             let body = kept.bytes().concat();
@@ -205,7 +210,8 @@ impl SentCall<'_> {
         }
     }
 
-    /// Notes the upstream's quotas in the answer, for the status and for gates with shared buckets.
+    /// Records the upstream's quotas from the response, for the status page and for gates with
+    /// shared buckets.
     fn note_quotas(&self, status: StatusCode, headers: &HeaderMap) {
         let CallContext { config, call, .. } = &*self.context;
         let honoured = config.options.gate.answers.throttling.honour;
@@ -226,7 +232,7 @@ impl SentCall<'_> {
         }
     }
 
-    /// Makes the client's answer: the upstream's, or the kept one if that has not changed. A new
+    /// Makes the client's response: the upstream's, or the kept one if that has not changed. A new
     /// answer is kept as it flows.
     fn clients_answer(
         &mut self,
@@ -254,7 +260,7 @@ impl SentCall<'_> {
         }
     }
 
-    /// Reads the meaning of a response.
+    /// Determines what a response means for the call's key and for pauses.
     fn told(&self, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> AnswerDetails {
         let CallContext { config, call, .. } = &*self.context;
         let grpc = if self.is_grpc() { grpc::in_http(status, headers) } else { None };
@@ -271,7 +277,7 @@ impl SentCall<'_> {
         AnswerDetails { answer, ..told }
     }
 
-    /// Learns from a call without a response head, and returns the failure for the client.
+    /// Reports a call without a response head, and returns the failure for the client.
     fn failed(&mut self, error: &SendError) -> CallFailure {
         let CallContext { config, call, .. } = &*self.context;
         tracing::debug!(call = ?call.call, %error, "a call got no answer");
@@ -287,7 +293,7 @@ impl SentCall<'_> {
         failure
     }
 
-    /// Hands the outcome to the limiter. Returns the key, if it came to be known only now.
+    /// Reports the outcome to the limiter. Returns the key, if it became known only now.
     fn report(&mut self, answer: Answer) -> Option<Key> {
         let owed = self.owed.take()?;
         let (key, start) = self.key_from_body(&owed, answer);
@@ -296,9 +302,9 @@ impl SentCall<'_> {
         key
     }
 
-    /// Returns a key from the body and the beginning of that body, if the key was unknown and the
-    /// outcome concerns it: after a failure, and after a success while some key of the collection
-    /// fails.
+    /// Returns the key from the request body and the beginning of that body, if the key was unknown
+    /// and the outcome concerns it: after a failure, and after a success while some key of the
+    /// collection fails.
     fn key_from_body(&self, owed: &OwedReceipt, answer: Answer) -> (Option<Key>, Option<Vec<u8>>) {
         let (Some(kept), source) = (&self.kept, &self.context.call.key) else { return (None, None) };
         let keys = self.gate.decider(self.context.is_in_shadow()).keys();
@@ -328,7 +334,7 @@ impl Drop for SentCall<'_> {
     }
 }
 
-/// Marks an answer that was kept and is confirmed by the upstream.
+/// The header of a kept response, confirmed by the upstream.
 const CACHE: HeaderName = HeaderName::from_static("tidegate-cache");
-/// Nothing was learned about the upstream.
+/// The outcome if nothing was learned about the upstream.
 const NOTHING: Answer = Answer::new(Outcome::Abandoned, None);

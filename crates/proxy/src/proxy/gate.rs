@@ -1,4 +1,4 @@
-//! A gate: how it starts and how it stops.
+//! A gate at work, from its start to its stop.
 
 use std::io;
 use std::net::SocketAddr;
@@ -22,7 +22,7 @@ use crate::spec::Listen;
 use crate::telemetry::{self, Sampler};
 use crate::upstream::{Dns, Target, Upstream};
 
-/// The error of a gate that could not start.
+/// A gate that could not start, and why.
 #[derive(Debug, thiserror::Error)]
 #[error("gate {gate:?} cannot listen on {listen}; {}", bind::reason(source))]
 pub struct GateError {
@@ -32,27 +32,28 @@ pub struct GateError {
     source: io::Error,
 }
 
-/// A gate at work.
+/// A running gate.
 #[derive(derive_more::Debug)]
 #[debug("Gate {:?} at {addresses:?}", section.name)]
 pub struct Gate {
     pub(super) section: Arc<Section>,
     server: Arc<Server>,
     addresses: Vec<SocketAddr>,
-    /// The sockets, as text.
+    /// The addresses and paths of the gate's listeners, as text.
     pub(super) listen: Vec<String>,
-    /// The upstream, as text.
+    /// The upstream's URL, as text.
     pub(super) target: String,
     tasks: TaskTracker,
-    /// Sets the gauges of the section, for as long as one of its gates is there.
+    /// Updates the gauges of the configured gate, for as long as one of the gates made from it
+    /// exists.
     sampler: Arc<Sampler>,
 }
 
 // === impl Gate ===
 
 impl Gate {
-    /// Starts to listen. After `stop` the gate serves on until the last client is gone or the drain
-    /// is over; see [`Gate::finished`].
+    /// Starts to listen. After `stop` the gate continues to serve until the last client is gone or
+    /// the drain time is over; see [`Gate::finished`].
     ///
     /// # Errors
     /// A socket could not be bound.
@@ -60,7 +61,7 @@ impl Gate {
         Self::go_on(options, Past::default(), clock, stop).await
     }
 
-    /// Does the same with what the gate before this one remembered.
+    /// Starts to listen as [`Gate::start`] does, with what the gate remembered before a restart.
     ///
     /// # Errors
     /// A socket could not be bound.
@@ -108,19 +109,20 @@ impl Gate {
         Ok(Self { addresses, listen, ..gate })
     }
 
-    /// Makes another gate of the same section for `target`; `dns` replaces the section's. It has
-    /// its own limits, keys and connections and shares everything else. It listens nowhere (see
-    /// [`Gate::serve`]). Its tasks end when it is dropped and no client is connected to it.
+    /// Makes another gate from the same settings for another `target`; `dns` replaces the settings'
+    /// name lookup. It has its own limits, keys and connections and shares everything else. It
+    /// listens nowhere (see [`Gate::serve`]). Its tasks end when it is dropped and no client is
+    /// connected to it.
     pub fn sibling(&self, target: Target, dns: Option<Dns>) -> Self {
         Self::open(Arc::clone(&self.section), target, dns, Arc::clone(&self.sampler)).0
     }
 
-    /// Returns how the names of upstreams are looked up.
+    /// Returns how the upstream's name is looked up.
     pub(super) fn dns(&self) -> Dns {
         self.section.config.get().options.upstream.dns.clone()
     }
 
-    /// True if no call is under way, and nothing is remembered of the upstream.
+    /// Returns true if no call is under way, and nothing is remembered of the upstream.
     pub(super) fn is_quiet(&self) -> bool {
         let parts = self.own();
         let now = parts.driver.look(|limiter, now| limiter.overview(now));
@@ -150,12 +152,12 @@ impl Gate {
         (gate, over)
     }
 
-    /// Its name.
+    /// Returns the gate's name.
     pub fn name(&self) -> &Arc<str> {
         &self.section.name
     }
 
-    /// True if it is reached through the egress listener.
+    /// Returns true if clients reach the gate through the egress listener.
     pub fn has_hosts(&self) -> bool {
         self.section.config.get().options.gate.hosts.is_some()
     }
@@ -165,25 +167,26 @@ impl Gate {
         &self.addresses
     }
 
-    /// Applies the `options` to all gates of the section, except what only a restart can change:
-    /// name and kind, listeners and their TLS, the upstream with its TLS and credentials. Nothing
-    /// can fail here, no call is dropped and no place in a queue is lost (P11).
+    /// Applies the `options` to all gates made from the same settings, except what only a restart
+    /// can change: name and kind, listeners and their TLS, the upstream with its TLS and
+    /// credentials. Nothing can fail here, no call is dropped and no place in a queue is lost
+    /// (P11).
     pub fn reconfigure(&self, options: Options) {
         self.section.reconfigure(options);
     }
 
-    /// Returns when an earlier `reconfigure` has reached every waiting call: the next one then need
-    /// not finish it.
+    /// Waits until an earlier `reconfigure` has reached every waiting call, so that the next one
+    /// need not finish it.
     pub async fn caught_up(&self) {
         self.own().driver.caught_up().await;
     }
 
-    /// Returns counters that grow when [`Gate::freeze`] has something new.
+    /// Returns counters of changes, to see whether [`Gate::freeze`] has something new.
     pub fn changes(&self) -> Changes {
         self.own().driver.look(|limiter, _| limiter.changes())
     }
 
-    /// Returns the memory of at most `most` keys, for the gate's successor.
+    /// Returns what the gate remembers, with at most `most` failing keys, for the state file.
     pub async fn freeze(&self, most: usize) -> FrozenLimiter {
         let mut freezing = FreezeWalk::default();
         loop {
@@ -195,12 +198,12 @@ impl Gate {
         }
     }
 
-    /// The connections to its upstream.
+    /// Returns the connections to the upstream.
     pub fn upstream(&self) -> &Upstream {
         &self.own().upstream
     }
 
-    /// Serves a client over plain HTTP until it is done; its connection was accepted elsewhere.
+    /// Serves a connection accepted elsewhere, over plain HTTP, until its client is done.
     pub async fn serve<S>(&self, stream: S)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -209,24 +212,24 @@ impl Gate {
         self.server.serve(Box::new(tokio::io::join(read, write)), Peer::default(), false).await;
     }
 
-    /// Returns when the gate has stopped, some time after `stop`.
+    /// Waits until the gate has stopped, some time after `stop`.
     pub async fn finished(&self) {
         self.tasks.wait().await;
     }
 
-    /// Leaves the stores of shared buckets. For a gate that has finished.
+    /// Tells the stores of shared buckets that the gate has stopped.
     pub async fn take_leave(&self) {
         self.own().driver.take_leave().await;
     }
 
-    /// Returns when the call log has all ended calls.
+    /// Waits until all ended calls are written to the call log.
     pub async fn logged(&self) {
         if let Some(log) = &self.section.config.get().options.call_log {
             log.flushed().await;
         }
     }
 
-    /// Returns its own parts, not those of the section.
+    /// Returns what this gate does not share with others from the same settings.
     pub(super) fn own(&self) -> &Arc<GateParts> {
         &self.server.parts
     }

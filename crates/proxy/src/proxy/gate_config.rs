@@ -1,8 +1,8 @@
-//! The configuration of a gate: all reloadable settings, swapped as one (P11).
+//! The configuration of a gate: all settings a reload can change, replaced at once (P11).
 //!
 //! A call takes the configuration once, when it comes, and keeps it to its end: classes are
-//! numbers, which mean something only under their rules. The limiter knows the generation of its
-//! limits, and reads a call of an older one again.
+//! numbers, which mean something only under their rules. The limiter knows the number (generation)
+//! of the configuration of its limits, and has a call of an older one classified again.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -13,18 +13,18 @@ use crate::limit::ClassId;
 use crate::spec;
 use crate::telemetry::GateMeters;
 
-/// The settings of one generation, and the values derived from them.
+/// The settings after one reload, and the values derived from them.
 #[derive(Debug)]
 pub(crate) struct GateConfig {
     /// The number of earlier reloads.
     pub(crate) generation: u64,
-    /// The settings of the last reload. The upstream's target is that of the start; whatever else only
-    /// a restart changes is read from the section.
+    /// The gate's settings. A setting that only a restart can change is read from `section`, not
+    /// from here.
     pub(crate) options: Options,
     pub(crate) hosts: Hosts,
-    /// The meters by class, so they belong to the rules.
+    /// The metrics by class, here because a reload changes the classes.
     pub(crate) meters: GateMeters,
-    /// True if calls in flight are limited at all. If not, a wait for a slot is one for a connection,
+    /// True if anything limits calls in flight. If not, a wait for a slot is one for a connection,
     /// as any client would wait.
     pub(crate) limits_slots: bool,
     /// True if a class is in shadow.
@@ -52,7 +52,7 @@ impl GateConfig {
         self.options.gate.policy.classes.get(usize::from(class.0)).is_some_and(|class| class.shadow)
     }
 
-    /// Returns the responses to count as failures of this class.
+    /// Returns which responses count as failures in this class.
     pub(crate) fn failures(&self, class: ClassId) -> &Failures {
         self.options.gate.answers.failures.get(usize::from(class.0)).unwrap_or(&NO_FAILURES)
     }
@@ -74,5 +74,5 @@ impl CurrentConfig {
     }
 }
 
-/// The failures of an unknown class.
+/// No failures, for an unknown class.
 static NO_FAILURES: Failures = Failures { statuses: Vec::new(), transport: false, left: false };

@@ -1,5 +1,4 @@
-//! Gauges, set just before they are read, and the log lines when calls begin to wait or no longer
-//! wait.
+//! Updates gauges just before they are read, and logs when calls begin to wait or no longer wait.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -23,7 +22,7 @@ use crate::telemetry::table::Metric;
 use crate::telemetry::{self, Sampler, ScrapeGauges, UpstreamMeters, meters::as_f64, table};
 use crate::upstream::Occupancy;
 
-/// Sets the gauges of a section: sums over its gates.
+/// Makes what updates the gauges of a configured gate: sums over the gates made from it.
 pub(super) fn sampler(section: &Arc<Section>) -> Arc<Sampler> {
     let gate = Arc::clone(&section.name);
     let section = Arc::downgrade(section);
@@ -64,8 +63,9 @@ pub(super) fn sampler(section: &Arc<Section>) -> Arc<Sampler> {
     })
 }
 
-/// Sets the gauges of classes and buckets. A reload may take classes and buckets away, but their
-/// series stay. So `shown` has the gauges of the last time, each with the value for an absent one.
+/// Updates the gauges of classes and buckets. A reload may remove classes and buckets, but their
+/// series stay: `shown` has the gauges of the last time, each with its value in case the class or
+/// bucket is gone.
 fn show_parts(gate: &str, now: &[Snapshot], shown: &mut Vec<(Gauge, f64)>) {
     shown.drain(..).for_each(|(gauge, nothing)| gauge.set(nothing));
     let mut show = |gauge: Gauge, nothing: f64, value: f64| {
@@ -93,7 +93,7 @@ fn show_parts(gate: &str, now: &[Snapshot], shown: &mut Vec<(Gauge, f64)>) {
     }
 }
 
-/// Sets the gauges of the upstream's own quotas. Accounts come and go with credentials.
+/// Updates the gauges of the upstream's own quotas. Accounts come and go with credentials.
 fn show_quotas(gate: &str, quotas: &Quotas, now: Moment, passing: &mut ScrapeGauges) {
     for (resource, account, seen) in quotas.list(now) {
         let labels = [gate, &resource, &account];
@@ -115,7 +115,7 @@ fn as_count(count: u64) -> f64 {
     count as f64
 }
 
-/// Sets the meters of shared buckets: sums over the gates, and what the last answer told one of
+/// Updates the metrics of shared buckets: sums over the gates, and what the last answer told one of
 /// them.
 fn show_shared(gate: &str, now: &[Snapshot], show: &mut impl FnMut(Gauge, f64, f64)) {
     let mut by_name = BTreeMap::<String, Vec<&SharedView>>::new();
@@ -142,13 +142,13 @@ fn show_shared(gate: &str, now: &[Snapshot], show: &mut impl FnMut(Gauge, f64, f
     }
 }
 
-/// Returns the shared buckets in use, by the gate's names for them.
+/// Returns the shared buckets in use, with their names in the gate.
 pub(super) fn shared_by_name(now: &Snapshot) -> Vec<(String, &SharedView)> {
     let named = buckets_by_name(now).into_iter().filter_map(|(name, views)| Some((name, views.first()?.shared?)));
     named.filter_map(|(name, id)| Some((name, now.shared.iter().find(|view| view.id == Some(id))?))).collect()
 }
 
-/// Returns the buckets of a gate by their names in metrics and status.
+/// Returns the buckets of a gate, with their names in metrics and status.
 pub(super) fn buckets_by_name(now: &Snapshot) -> Vec<(String, &[BucketView])> {
     let whole = [("gate".to_owned(), &*now.buckets), ("retry".to_owned(), &*now.retry_buckets)];
     let classes = now.classes.iter().map(|class| (format!("class {}", class.name), &*class.buckets));
@@ -163,8 +163,8 @@ fn scope_of(paused: QuotaId) -> &'static str {
     }
 }
 
-/// Every second, folds the histograms' samples, logs news of keys and pauses, and when calls have
-/// begun to wait or no longer wait.
+/// Every second: moves samples into the histograms, and logs changes of keys and pauses, and when
+/// calls have begun to wait or no longer wait.
 pub(super) async fn upkeep(gate: Arc<str>, own: Arc<GateParts>, clock: Clock, over: CancellationToken) {
     let mut saturated = false;
     let mut seconds = 0;
@@ -202,12 +202,13 @@ pub(super) async fn upkeep(gate: Arc<str>, own: Arc<GateParts>, clock: Clock, ov
     }
 }
 
-/// Logs the end of a bypass.
+/// Logs that a bypass of the limits has ended.
 pub(super) fn bypass_is_over(gate: &str) {
     tracing::warn!(gate, "bypass is over: every limit holds again");
 }
 
-/// The seconds before a change is logged: short bursts of waiting are normal.
+/// How many seconds calls must wait, or not wait, before it is logged: short bursts of waiting are
+/// normal.
 const STEADY: u32 = 3;
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! The guard: turns away malformed and misdirected requests, before anything else sees them.
+//! The guard: refuses malformed requests and those meant for another server, before anything else
+//! sees them.
 //!
 //! It has two halves. [`scan`] stands below hyper, on the bytes ([`buffers`] bounds what large
 //! heads hold); [`request`] stands above it, on what hyper made of them.
@@ -16,8 +17,8 @@ use super::body::Body;
 use super::parts::GateParts;
 use crate::telemetry::table;
 
-/// Returns the answer to a request that is turned away. `local` is the client's address of this
-/// machine; none on a Unix socket.
+/// Returns the answer to a request the guard refuses; `None` if it may pass. `local` is the
+/// address of this machine that the client connected to; `None` on a Unix socket.
 pub(crate) fn turn_away<B>(gate: &GateParts, request: &Request<B>, local: Option<IpAddr>) -> Option<Response<Body>> {
     let responder = &gate.responder;
     // A connection outlives a reload, so the names are looked up again for each request.

@@ -1,28 +1,29 @@
-//! The names of a gate in its clients' requests.
+//! The host names of a gate, as clients may use them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use http::uri::Authority;
 
-/// The names of a gate in its clients' requests.
+/// The host names of a gate, as clients may use them.
 #[derive(Debug)]
 pub(crate) struct Hosts {
-    /// In lower case. There are few, so each is looked at: a table would hash every request's.
+    /// The names in lower case. There are few, so each is compared: a table would hash every
+    /// request's.
     names: Vec<Box<str>>,
     /// The length of the upstream's base path, put in front of each target.
     pub(crate) base_path: usize,
 }
 
 impl Hosts {
-    /// The loopback names, the certificate's and the configured ones. `base_path` is the
-    /// upstream's.
+    /// Collects the loopback names, the names in the certificate and the configured ones.
+    /// `base_path` is the upstream's.
     pub(crate) fn new<'a>(more: impl IntoIterator<Item = &'a str>, base_path: &str) -> Self {
         let names = more.into_iter().chain(["localhost"]).map(|name| name.to_ascii_lowercase().into()).collect();
         Self { names, base_path: base_path.len() }
     }
 
-    /// True if `authority` is this gate; `local` is the address that the client connected to. The
-    /// port is not checked: it may be mapped.
+    /// Returns true if `authority` names this gate; `local` is the address the client
+    /// connected to. The port is not checked: it may be mapped.
     pub(crate) fn allow(&self, authority: &Authority, local: Option<IpAddr>) -> bool {
         let host = authority.host();
         let Some((bare, address)) = address_in(host) else {
@@ -37,7 +38,7 @@ impl Hosts {
     }
 }
 
-/// Returns a host without brackets, and as an address, if it is one.
+/// Returns a host without brackets and its IP address, if it is one.
 fn address_in(host: &str) -> Option<(&str, IpAddr)> {
     if !host.starts_with(|first: char| first == '[' || first.is_ascii_digit()) {
         return None;

@@ -1,7 +1,7 @@
-//! Accepts clients and serves HTTP/1.1 and HTTP/2 to them, until the drain is over.
+//! Accepts clients and serves HTTP/1.1 and HTTP/2 to them, until the gate has stopped.
 //!
 //! hyper-util's "auto" builder is not used: it costs 5 KiB more for each idle connection, and the
-//! wire sees HTTP/2's preface anyway. With TLS, ALPN decides.
+//! connection sees HTTP/2's preface anyway. With TLS, ALPN decides.
 
 mod call;
 mod connection;
@@ -35,17 +35,17 @@ use crate::telemetry::table;
 use crate::tls;
 use crate::upstream::{Dns, Target};
 
-/// One gate's part in serving its clients.
+/// What one gate needs to serve its clients.
 pub(crate) struct Server {
     section: Arc<Section>,
     pub(crate) parts: Arc<GateParts>,
     handshakes: Handshakes,
     pub(crate) clients: ClientTasks,
-    /// Ends the tasks of the gate.
+    /// Ends the tasks of the gate when dropped.
     _tasks: DropGuard,
 }
 
-/// The clients of a listener, and the two steps of their end.
+/// The clients of a listener, and the two steps of ending them.
 #[derive(Debug, Default)]
 pub(crate) struct ClientTasks {
     pub(crate) tasks: TaskTracker,
@@ -65,7 +65,7 @@ impl Server {
         Self { section, parts, handshakes: Handshakes::default(), clients: ClientTasks::default(), _tasks: tasks }
     }
 
-    /// Accepts from one socket until the gate closes.
+    /// Accepts clients from one socket until the gate closes.
     pub(crate) async fn accept(self: Arc<Self>, socket: ListenSocket) {
         let door = Door::to(places::of_process(), Arc::clone(&self.section.name), usize::MAX, self.section.clock);
         loop {
@@ -116,9 +116,9 @@ impl Server {
 // === impl ClientTasks ===
 
 impl ClientTasks {
-    /// Serves on until the last client is gone or the drain is over: a controller's lease release
-    /// must still get through. For the time of `leaving` more clients may come after the last one.
-    /// Then connections say goodbye, and a little later they end.
+    /// Continues to serve until the last client is gone or `drain` is over: a controller must still
+    /// be able to give up its leadership. For the time of `leaving` more clients may come after the
+    /// last one. Then connections announce their end, and a little later they are closed.
     pub(super) async fn drain(&self, name: &str, clock: Clock, leaving: Duration, drain: Duration) {
         self.tasks.close(); // from now on `wait` returns when there is none; new ones are still welcome
         tracing::info!(gate = name, clients = self.tasks.len(), drain = duration(drain.as_secs_f64()), "draining");
@@ -144,9 +144,9 @@ pub(super) fn leaving<'a>(sockets: impl IntoIterator<Item = &'a ListenSocket>) -
     if sockets.into_iter().any(ListenSocket::is_reached_from_elsewhere) { LEAVING } else { Duration::ZERO }
 }
 
-/// The time for every node's kube-proxy to learn that a pod of a Service leaves.
+/// The time until every node's kube-proxy knows that a pod of a Service is leaving.
 const LEAVING: Duration = Duration::from_secs(5);
-/// The time for answers on their way when the drain is over.
+/// The time left for answers on their way when the drain time is over.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Observes every call: counts it, takes its times, and writes its line in the log of calls.
+//! Observes every call: counts it, measures its times, and writes its line in the call log.
 
 mod context;
 mod in_flight;

@@ -1,4 +1,5 @@
-//! The settings of a section: what its gates are made of.
+//! The settings of one gate in the configuration (a section), from which one or several gates are
+//! made.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,31 +11,31 @@ use crate::limit::snapshot::{FrozenLimiter, Gap};
 use crate::telemetry::CallLog;
 use crate::{spec, tls, upstream};
 
-/// The settings of a section. They were checked before: nothing here can be wrong, but a socket may
-/// be taken.
+/// The settings of one gate in the configuration. They were checked before: nothing here can be
+/// wrong, but an address may be in use.
 #[derive(Debug)]
 pub struct Options {
-    /// The settings as configured.
+    /// The gate's settings as configured.
     pub gate: spec::Gate,
-    /// TLS on all listeners; `None` for plain HTTP.
+    /// TLS of all listeners; `None` for plain HTTP.
     pub tls: Option<Arc<tls::Listener>>,
-    /// Identifies callers, where the gate asks.
+    /// Authenticates callers, if the gate requires it.
     pub clients: Option<Arc<Clients>>,
-    /// The upstream of the calls.
+    /// How to reach the upstream.
     pub upstream: upstream::Options,
     /// The log with one line per call.
     pub call_log: Option<CallLog>,
-    /// The stores of its shared buckets.
+    /// Sends requests to the stores of shared buckets.
     pub stores: Stores,
-    /// After `stop` the gate serves on for at most this long.
+    /// The longest time to continue serving after `stop`.
     pub drain: Duration,
 }
 
-/// The memory of a gate over a restart.
+/// What a gate remembered before a restart.
 #[derive(Clone, Debug, Default)]
 pub struct Past {
-    /// The salt of all hashes.
+    /// The salt of all hashes, so that they mean the same as before.
     pub salt: Salt,
-    /// The memory of the gate before, and its age.
+    /// The limiter's memory, and how old it is.
     pub frozen: Option<(FrozenLimiter, Gap)>,
 }

@@ -1,4 +1,4 @@
-//! The parts of a gate, shared by its calls.
+//! What the calls of a gate share: limiter, connections, counts.
 
 use std::iter;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -12,18 +12,18 @@ use crate::clients::Clients;
 use crate::limit::{ClassId, Limiter, Snapshot};
 use crate::upstream::Upstream;
 
-/// The parts of a gate, shared by its calls.
+/// What the calls of a gate share.
 pub(crate) struct GateParts {
     pub(crate) config: Arc<gate_config::CurrentConfig>,
     pub(crate) tally: Arc<tally::Tally>,
     pub(crate) responder: Arc<respond::Responder>,
     pub(crate) driver: driver::Driver,
     pub(crate) upstream: Upstream,
-    /// The kept answers.
+    /// The answers kept for revalidation.
     pub(crate) answers: revalidate::Answers,
-    /// The signal for the last pause.
+    /// The rate-limit signal of the response that asked for the last pause.
     pub(crate) last_signal: Mutex<Option<Signal>>,
-    /// Identifies callers, where the gate asks. Only a restart changes it.
+    /// Authenticates callers, if the gate requires it. Only a restart changes it.
     pub(crate) clients: Option<Arc<Clients>>,
     pub(crate) hasher: Salt,
     /// True if the gate is in shadow: its own limiter decides about every call, and holds none. Only

@@ -1,4 +1,4 @@
-//! Logs the beginning of each pause with its signal, and its end: one line each.
+//! Logs the beginning of each pause with what asked for it, and its end: one line each.
 
 use super::parts::GateParts;
 use super::quotas::QuotaReserve;
@@ -8,15 +8,15 @@ use crate::limit::snapshot::PauseView;
 use crate::lock;
 use crate::status::text::duration;
 
-/// The pauses in the log. A pause shorter than the time between two looks shows in the metrics
-/// only.
+/// The pauses with their beginning in the log. A pause shorter than the time between two checks shows in
+/// the metrics only.
 #[derive(Debug, Default)]
 pub(super) struct PauseLog {
     known: Vec<QuotaId>,
 }
 
 impl PauseLog {
-    /// Looks at the limiter, and logs what has changed since the last look.
+    /// Logs what has changed since the last check.
     pub(super) fn look(&mut self, gate: &GateParts) {
         let signal = lock(&gate.last_signal).map_or("", Signal::word);
         let (now, pauses) = gate.driver.look(|limiter, now| (now, limiter.pauses(now)));

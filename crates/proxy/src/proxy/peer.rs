@@ -1,17 +1,18 @@
-//! The other end of a connection.
+//! The client at the other end of a connection.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::places::Place;
 
-/// A client, as far as its connection tells.
+/// A client, as far as its connection shows.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Peer {
-    /// The client's address of this machine; `None` over a Unix socket.
+    /// The address of this machine the client connected to; `None` over a Unix socket.
     pub(crate) local: Option<IpAddr>,
-    /// The name in its certificate, where the gate knows clients by it; empty if it has none.
+    /// The name in the client's certificate, where the gate tells clients apart by it; empty if it
+    /// has none.
     pub(crate) name: Option<Arc<str>>,
-    /// The place of its connection, where it came through a door.
+    /// Counts its connection against the limit of the listener, if there is one.
     pub(crate) place: Option<Arc<Place>>,
 }

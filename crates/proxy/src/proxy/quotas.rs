@@ -1,4 +1,4 @@
-//! The upstream's quotas by its last answers. They are for people, not for decisions.
+//! The upstream's own quotas, by its last responses. They are shown to people and decide nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -12,21 +12,21 @@ use crate::lock;
 use crate::moment::Moment;
 use crate::status;
 
-/// The upstream's quotas, by resource and owner.
+/// The upstream's quotas, by resource and by the hash of their owner.
 #[derive(Debug, Default)]
 pub(crate) struct Quotas(Mutex<BTreeMap<(String, u64), QuotaLevel>>);
 
-/// A quota as of its last answer.
+/// A quota by the last response about it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QuotaLevel {
     pub(crate) limit: Option<u64>,
     pub(crate) remaining: u64,
-    /// The moment of its reset.
+    /// The moment the quota is full again.
     pub(crate) resets_at: Option<Moment>,
     pub(crate) at: Moment,
 }
 
-/// What is left of a quota, and kept for others.
+/// What is left of a quota, and what of it is kept for other users.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QuotaReserve {
     pub(crate) left: u64,
@@ -52,8 +52,8 @@ impl Quotas {
         }
     }
 
-    /// Returns the quotas of the last day by resource and owner. The owner's name is empty if the
-    /// gate does not tell callers apart.
+    /// Returns the quotas of the last day with their resource and owner. The owner's name is empty
+    /// if the gate does not tell callers apart.
     pub(crate) fn list(&self, now: Moment) -> Vec<(String, String, QuotaLevel)> {
         let mut known = lock(&self.0);
         known.retain(|_, seen| now - seen.at < REMEMBERED);
@@ -90,12 +90,12 @@ impl Quotas {
         }
     }
 
-    /// Returns the credentials with a known quota.
+    /// Returns the hashes of the credentials with a known quota.
     pub(crate) fn credentials(&self) -> BTreeSet<u64> {
         lock(&self.0).keys().map(|(_, whose)| *whose).filter(|whose| *whose != 0).collect()
     }
 
-    /// Returns the same for the status page; `wall` gives the time of day in milliseconds.
+    /// Returns the quotas for the status page; `wall` gives the time of day in milliseconds.
     pub(crate) fn tell(&self, now: Moment, wall: impl Fn(Moment) -> u64) -> Vec<status::UpstreamQuota> {
         let rows = self.list(now).into_iter().map(|(resource, account, seen)| status::UpstreamQuota {
             resource,
@@ -121,17 +121,18 @@ impl QuotaLevel {
     }
 }
 
-/// Returns a name to tell a handful of accounts apart, useless for anything else.
+/// Returns a short name for an owner's hash, good for telling a handful of accounts apart and
+/// nothing else.
 fn name(whose: u64) -> String {
     if whose == 0 { String::new() } else { format!("{:06x}", whose & 0xff_ffff) }
 }
 
-/// The tolerance between the ends of a pause and of its quota: each is computed from its own
+/// How far the end of a pause and the reset of its quota may differ: each is computed from its own
 /// reading of the clock, and upstreams send whole seconds.
 const SLACK: Duration = Duration::from_secs(2);
 /// The most quotas to remember.
 const MOST: usize = 100;
-/// The time to remember a quota.
+/// How long a quota is remembered.
 const REMEMBERED: Duration = Duration::from_secs(24 * 3600);
 
 #[cfg(test)]

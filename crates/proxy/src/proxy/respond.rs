@@ -1,4 +1,4 @@
-//! The gate's own answers, in place of a missing upstream response.
+//! The gate's own answers, sent instead of an upstream response.
 //!
 //! On Kubernetes gates it is a `metav1.Status`, on others `application/problem+json`; it names the
 //! gate, the class, the reason and the wait.
@@ -32,8 +32,8 @@ pub(crate) struct Responder {
     pub(crate) gate: Arc<str>,
     kind: ApiKind,
     clock: Clock,
-    /// Spreads Retry-After: the n-th refusal is hashed, so that no two processes spread alike and
-    /// no state needs a lock.
+    /// The number of refusals, to vary Retry-After: it is hashed, so that no two processes vary
+    /// alike and no state needs a lock.
     refusals: AtomicU64,
     hasher: RandomState,
 }
@@ -62,13 +62,13 @@ impl Responder {
         }
     }
 
-    /// Answers a request for the guard.
+    /// Answers a request the guard refuses.
     pub(crate) fn turned_away(&self, status: StatusCode, violation: &dyn Display, method: &Method) -> Response<Body> {
         let message = format!("tidegate: gate {:?}: {violation}", self.gate);
         self.build(&OwnAnswer::new(status, message), method)
     }
 
-    /// Answers a call after a panic.
+    /// Answers a call after its handling has panicked.
     pub(crate) fn broken(&self) -> Response<Body> {
         let message = format!("tidegate: gate {:?}: a fault of the gate; its log has more", self.gate);
         let status = StatusCode::INTERNAL_SERVER_ERROR;
@@ -87,7 +87,7 @@ impl Responder {
         OwnAnswer { status, reason: Some(refusal.reason), retry_after, in_header, message }
     }
 
-    /// Builds an answer in the form of a provider, as its SDKs retry it.
+    /// Builds an answer in a provider's own format, so that its SDKs retry it.
     fn build_in(&self, form: Form, answer: &OwnAnswer, context: &CallContext) -> Response<Body> {
         let nth = self.refusals.fetch_add(1, Ordering::Relaxed);
         let request_id = format!("tidegate-{:016x}", self.hasher.hash_one((nth, "request")));
@@ -112,8 +112,8 @@ impl Responder {
         response
     }
 
-    /// Spreads queue refusals upwards by up to a fifth: otherwise all calls refused together would
-    /// come back together.
+    /// Lengthens the retry time of queue refusals by up to a fifth: otherwise all calls refused
+    /// together would come back together.
     fn spread(&self, seconds: u64, reason: Reason) -> u64 {
         if reason.concerns_key() || reason == Reason::Deadline {
             return seconds;
@@ -147,13 +147,13 @@ impl Responder {
     }
 }
 
-/// True for failures of the upstream, to be retried by its clients; the others concern the gate and
-/// its credentials.
+/// Returns true if the upstream failed and clients may retry; the other failures are the gate's own
+/// or concern its credentials.
 fn speaks_of_the_upstream(failure: &CallFailure) -> bool {
     !matches!(failure, CallFailure::Client | CallFailure::Denied(_) | CallFailure::Forbidden(_))
 }
 
-/// Marks an answer as the gate's own.
+/// Adds the headers marking an answer as the gate's own.
 fn mark(headers: &mut HeaderMap, reason: Option<Reason>) {
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     if let Some(reason) = reason {
@@ -161,9 +161,9 @@ fn mark(headers: &mut HeaderMap, reason: Option<Reason>) {
     }
 }
 
-/// Returns the status for a failure of the gate's own (docs/internals/design.md, "The gate's own failures"),
-/// and its Retry-After: as nearly what the direct failure would have meant to the client as a
-/// status can say.
+/// Returns the status of a failure of the gate's own (docs/internals/design.md, "The gate's own
+/// failures"), and its Retry-After. It means to the client nearly what the same failure would have
+/// meant without a gate.
 fn own_failure(failure: &CallFailure, verb: Verb, method: &Method) -> (StatusCode, Option<u64>) {
     let safe = *method == Method::GET || *method == Method::HEAD;
     match failure {
@@ -192,7 +192,7 @@ fn whole_seconds(wait: Duration) -> u64 {
 }
 
 const REFUSAL: HeaderName = HeaderName::from_static("tidegate-refusal");
-/// A day: "never" must still be a number to add to a clock.
+/// The longest retry time, a day: "never" must still be a number to add to a clock.
 const LONGEST: u64 = 86_400;
 
 #[cfg(test)]

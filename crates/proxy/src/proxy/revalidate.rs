@@ -1,12 +1,12 @@
-//! Revalidation: kept answers, and 304s answered from them.
+//! Revalidation: answers are kept, and a client gets the kept one after a 304 from the upstream.
 //!
 //! An answer with an ETag or a Last-Modified is kept in memory for the client that asked. When it
 //! asks again, the call goes upstream as always, with If-None-Match or If-Modified-Since. If the
-//! upstream answers 304, the client gets the kept answer, byte for byte. Nothing is answered without
-//! asking, so nothing is older than its question. RFC 9111 says what may be kept, for which requests
-//! it holds, and what a 304 confirms, by `http-cache-semantics`. A 304 that proves nothing is no
-//! answer to a client that made no condition: its call is made again without one. A client that
-//! makes its own conditions has its own cache, and is left alone.
+//! upstream answers 304, the client gets the kept answer, byte for byte. Every request goes to the
+//! upstream, so nothing is out of date. RFC 9111 decides what may be kept, for which requests it
+//! holds, and what a 304 confirms, through `http-cache-semantics`. If a 304 does not confirm the
+//! kept answer, the call is made again without a condition. A client that sends its own conditions
+//! has its own cache, and its requests are not changed.
 
 mod identity;
 mod kept;
@@ -37,34 +37,37 @@ pub(crate) struct Answers {
 #[derive(Default)]
 struct AnswersState {
     store: Mutex<AnswerStore>,
-    /// True once a 304 named an ETag other than the condition's.
+    /// Set once a 304 named an ETag other than the one asked about, so that ETags of this upstream
+    /// are not used.
     names_mislead: AtomicBool,
-    /// True once a 304 did not repeat the date of the condition.
+    /// Set once a 304 did not repeat the date asked about, so that dates of this upstream are not
+    /// used.
     dates_mislead: AtomicBool,
 }
 
-/// A question to the upstream: the call, and the kept answer if there is one.
+/// A request to be revalidated, with the kept answer if there is one.
 pub(crate) struct Question {
     answers: Answers,
     identity: Arc<Identity>,
-    /// The request without the conditions.
+    /// The request without the conditions added here.
     request: request::Parts,
     kept: Option<Arc<KeptAnswer>>,
 }
 
-/// The upstream's reply to a question.
+/// What the upstream's response means for the kept answer.
 pub(crate) enum Reply {
-    /// An answer for the client, and nothing more.
+    /// The response goes to the client and is not kept.
     Pass,
-    /// An answer for the client, to be kept as it flows.
+    /// The response goes to the client and is kept as it flows.
     New(Box<AnswerRecorder>),
-    /// Nothing has changed: the client gets this head and body.
+    /// The kept answer still holds: the client gets this head and body.
     Unchanged(Box<response::Parts>, Bytes),
-    /// A 304 without proof: this request must be made without conditions.
+    /// The 304 does not confirm the kept answer: this request must be made again without
+    /// conditions.
     Unproven(Box<request::Parts>),
 }
 
-/// Keeps an answer as it flows. If it is dropped before the end, nothing is kept.
+/// Keeps a response as it flows. If it is dropped before the end, nothing is kept.
 pub(crate) struct AnswerRecorder {
     answers: Answers,
     identity: Arc<Identity>,
@@ -74,20 +77,21 @@ pub(crate) struct AnswerRecorder {
 // === impl Answers ===
 
 impl Answers {
-    /// Bounds the bytes. After a change of the configuration an upstream is believed again.
+    /// Sets the bound on bytes. Because the configuration has changed, ETags and dates of the
+    /// upstream are tried again.
     pub(crate) fn resize(&self, max_bytes: usize) {
         lock(&self.shared.store).resize(max_bytes);
         self.shared.names_mislead.store(false, Ordering::Relaxed);
         self.shared.dates_mislead.store(false, Ordering::Relaxed);
     }
 
-    /// Returns the bytes of kept answers, and of bodies that clients still read.
+    /// Returns the bytes of kept answers, and of kept bodies still being sent to clients.
     pub(crate) fn bytes(&self) -> usize {
         lock(&self.shared.store).bytes()
     }
 
-    /// Adds the condition of the kept answer to a request. `None` if the request is left alone.
-    /// `version` is that of the gate's own credential and client certificate.
+    /// Adds the condition for the kept answer to a request. `None` if the request must not be
+    /// changed. `version` is that of the gate's own credential and client certificate.
     pub(crate) fn ask(&self, parts: &mut request::Parts, version: [u64; 2]) -> Option<Question> {
         if self.shared.names_mislead.load(Ordering::Relaxed) || !may_ask(parts) {
             return None;
@@ -113,7 +117,7 @@ impl Answers {
 // === impl Question ===
 
 impl Question {
-    /// Reads the head of the upstream's answer.
+    /// Decides by the upstream's response head what the client gets.
     pub(crate) fn answered(self, head: &response::Parts) -> Reply {
         match (head.status, &self.kept) {
             (StatusCode::NOT_MODIFIED, Some(kept)) => {
@@ -151,8 +155,9 @@ impl Question {
         }
     }
 
-    /// Stops asking the upstream in this way. If it confirmed another ETag, it is not asked at all.
-    /// A date is less: the rules allow a 304 for an earlier answer, and a 304 without a date.
+    /// Keeps fewer answers, as the upstream's 304 proved nothing. If the upstream confirmed an ETag
+    /// nobody asked about, nothing is kept any more. If the 304 only lacked a date, answers with an
+    /// ETag are still kept: RFC 9111 allows such a 304.
     fn unproven(self, is_by_date: bool) -> Reply {
         let Self { answers, identity, request, .. } = self;
         let shared = &answers.shared;
@@ -176,7 +181,7 @@ impl Question {
         Reply::Unproven(Box::new(request))
     }
 
-    /// The kept response is no longer the answer.
+    /// Drops the kept answer, because the upstream has another.
     fn forget(self) -> Reply {
         lock(&self.answers.shared.store).forget(&self.identity);
         Reply::Pass
@@ -186,7 +191,8 @@ impl Question {
 // === impl AnswerRecorder ===
 
 impl AnswerRecorder {
-    /// Keeps a frame. False if there is no room for it: nothing will be kept.
+    /// Adds a frame to the answer being kept. Returns false if there is no room for it: nothing
+    /// will be kept.
     pub(crate) fn keep(&mut self, frame: &Frame<Bytes>) -> bool {
         let fits = match (&mut self.draft, frame.data_ref()) {
             (Some(draft), Some(data)) if draft.has_room(data.len()) => {
@@ -205,7 +211,7 @@ impl AnswerRecorder {
         fits
     }
 
-    /// Keeps the complete answer.
+    /// Stores the complete answer.
     pub(crate) fn finish(mut self) {
         if let Some(mut draft) = self.draft.take() {
             let mut store = lock(&self.answers.shared.store);
@@ -219,7 +225,7 @@ impl AnswerRecorder {
     }
 }
 
-/// True for a GET or HEAD without body, conditions, ranges or `no-store`.
+/// Returns true for a GET or HEAD without body, conditions, ranges or `no-store`.
 fn may_ask(parts: &request::Parts) -> bool {
     let headers = &parts.headers;
     let has_body = headers.contains_key(http::header::TRANSFER_ENCODING)
@@ -230,12 +236,13 @@ fn may_ask(parts: &request::Parts) -> bool {
         && !has_body
         && !OWN_CONDITIONS.iter().any(|name| headers.contains_key(name))
         && !headers.get_all(http::header::CACHE_CONTROL).iter().any(no_store)
-        // What it is told apart by has to reach the upstream.
+        // The headers that kept answers depend on must reach the upstream.
         && !hides_fields(headers)
 }
 
 const NO_STORE: &str = "no-store";
-/// The headers of a request that only its own client can read the answer to.
+/// Request headers such as the client's own conditions: the answer to them means something to
+/// that client only.
 const OWN_CONDITIONS: [http::HeaderName; 7] = [
     http::header::IF_MATCH,
     http::header::IF_MODIFIED_SINCE,

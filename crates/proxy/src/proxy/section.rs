@@ -1,8 +1,8 @@
-//! A section of the configuration at work: the common part of its gates.
+//! A gate of the configuration (a section), and what the gates made from it share.
 //!
-//! The gates share the settings in force and their generation, the meters, the log, and the bounds
-//! on memory. Each gate owns its limiter, keys and connections ([`GateParts`]), so that it is cheap
-//! to make and to drop while others of the section run.
+//! They share the settings in force and their number, the metrics, the log, and the bounds on
+//! memory. Each gate owns its limiter, keys and connections ([`GateParts`]), so that it is cheap to
+//! make and to drop while others run.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::AtomicUsize;
@@ -21,25 +21,25 @@ use crate::lock;
 use crate::telemetry::{GateMeters, UpstreamMeters};
 use crate::{spec, tls, upstream};
 
-/// The common part of the gates of a section.
+/// What all gates made from one gate of the configuration share.
 pub(crate) struct Section {
     pub(crate) name: Arc<str>,
     pub(crate) kind: ApiKind,
     pub(crate) tls: Option<Arc<tls::Listener>>,
     clients: Option<Arc<Clients>>,
     pub(crate) clock: Clock,
-    /// The settings in force, with their generation, the meters and the log.
+    /// The settings in force, with their number, the metrics and the log.
     pub(crate) config: Arc<CurrentConfig>,
-    /// The bytes of large heads and of unread answers.
+    /// Counts the bytes of large heads and of answers not read yet.
     pub(crate) buffers: Buffers,
-    /// The bytes of the bodies of waiting calls.
+    /// Counts the bytes of the bodies of waiting calls.
     pub(crate) waiting_bytes: Arc<AtomicUsize>,
     responder: Arc<respond::Responder>,
     shadow: bool,
     salt: Salt,
-    /// The moments of the gates' questions to stores.
+    /// Limits the requests to stores of shared buckets.
     questions: Questions,
-    /// The lock is held while a gate is made or the settings change.
+    /// The gates made so far. The lock is held while a gate is made or the settings change.
     gates: Mutex<Vec<Weak<GateParts>>>,
 }
 
@@ -68,7 +68,7 @@ impl Section {
         }
     }
 
-    /// Makes the parts of one more gate for `target`. `dns` replaces the section's.
+    /// Makes one more gate for `target`. `dns` replaces the settings' name lookup.
     pub(crate) fn parts(&self, target: upstream::Target, dns: Option<upstream::Dns>) -> Arc<GateParts> {
         let mut gates = lock(&self.gates);
         let config = self.config.get();
@@ -118,12 +118,12 @@ impl Section {
         parts
     }
 
-    /// Returns the living gates.
+    /// Returns the gates still in use.
     pub(crate) fn gates(&self) -> Vec<Arc<GateParts>> {
         lock(&self.gates).iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Applies the reloadable settings to all gates at once.
+    /// Applies the settings a reload can change to all gates at once.
     pub(crate) fn reconfigure(&self, mut options: Options) {
         let gates = lock(&self.gates);
         let before = self.config.get();
@@ -144,8 +144,8 @@ impl Section {
     }
 }
 
-/// Divides the memory for kept answers among the gates with calls. Where there are hosts, the
-/// section's first gate has none.
+/// Divides the memory for kept answers among the gates with calls. Where there are hosts, the first
+/// gate is only a template and gets none.
 fn bound_answers(gates: &[Weak<GateParts>], gate: &spec::Gate) {
     let gates: Vec<_> = gates.iter().filter_map(Weak::upgrade).collect();
     let sharers = gates.len() - usize::from(gate.hosts.is_some());

@@ -1,9 +1,9 @@
-//! Shares of a memory bound.
+//! Shares of a common memory bound.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// One owner's bytes of a common account, given back when dropped.
+/// One owner's part of a common count of bytes, subtracted when dropped.
 #[derive(Default)]
 pub(crate) struct Share {
     all: Arc<AtomicUsize>,

@@ -25,14 +25,14 @@ use super::respond::{self, Responder};
 use super::{forward, guard};
 use crate::upstream::Inbound;
 
-/// The body that reaches hyper: boxed once per response by `catch-panic`, never per frame.
+/// The response body given to hyper: boxed once per response by `catch-panic`, never per frame.
 pub(crate) type BoxBody = tower_http::body::UnsyncBoxBody<bytes::Bytes, tower_http::BoxError>;
 
-/// The path of a connection's calls. It has one type for all listeners: hyper's part of a
-/// connection is large, and is there once.
+/// The service answering a connection's calls. It has one type for all listeners: hyper's code
+/// for a connection is large, and exists once.
 pub(crate) type Path = CatchPanic<Answerer, PanicAnswer>;
 
-/// The upper end of one listener's path.
+/// The first step of the path, different for each kind of listener.
 #[derive(Clone, derive_more::Debug)]
 #[debug("Answerer")]
 pub(crate) struct Answerer(Arc<dyn Fn(Request<Inbound>) -> PendingAnswer + Send + Sync>);
@@ -42,7 +42,7 @@ pub(crate) type PendingAnswer = Either<Ready<AnswerResult>, Pin<Box<dyn Future<O
 
 type AnswerResult = Result<Response<Body>, Infallible>;
 
-/// Returns the path for one connection of `peer`.
+/// Returns the service for the calls of one connection.
 pub(crate) fn stack(gate: &Arc<GateParts>, peer: Peer) -> Path {
     let responder = Arc::clone(&gate.responder);
     let gate = Arc::clone(gate);
@@ -54,7 +54,7 @@ pub(crate) fn stack(gate: &Arc<GateParts>, peer: Peer) -> Path {
     })
 }
 
-/// Makes a path of whatever `enter` makes of a request.
+/// Makes the service of a connection: `enter` answers a request, and panics become a 500.
 pub(crate) fn path(
     responder: Arc<Responder>,
     enter: impl Fn(Request<Inbound>) -> PendingAnswer + Send + Sync + 'static,
@@ -66,7 +66,7 @@ pub(crate) fn path(
         .service(Answerer(Arc::new(enter)))
 }
 
-/// Answers a call after the guard. The future is the one box of a request.
+/// Answers a call that has passed the guard. The future is the only box of a request.
 pub(crate) fn answer(
     gate: Arc<GateParts>,
     mut request: PendingCall,
@@ -113,8 +113,8 @@ pub(crate) fn answer(
     })
 }
 
-/// Makes a call again without conditions, under all limits, because the answer to its conditions
-/// proved nothing.
+/// Makes a call again without conditions, under all limits, because the upstream's 304 did not
+/// confirm the kept answer.
 async fn ask_plainly(
     gate: &GateParts,
     request: Parts,
@@ -139,7 +139,7 @@ impl Service<Request<Inbound>> for Answerer {
     }
 }
 
-/// Answers a call after a panic.
+/// Answers a call after its handling has panicked.
 #[derive(Clone, Debug)]
 pub(crate) struct PanicAnswer(Arc<Responder>);
 

@@ -1,15 +1,15 @@
-//! The way of a gate to the stores of its shared buckets.
+//! Sends a gate's requests to the stores of its shared buckets.
 
 use std::sync::Arc;
 
 use crate::limit::{Ask, StoreAnswer, StoreFailure};
 
-/// Takes the questions to the stores of shared buckets. Cheap to clone.
+/// Sends requests to the stores of shared buckets. Cheap to clone.
 #[derive(Clone, derive_more::Debug)]
 #[debug("Stores")]
 pub struct Stores(Arc<Hand>);
 
-/// Takes the results of a question; to be called once, whatever they are.
+/// Receives the answers to a batch of requests; must be called once, whatever they are.
 pub type Done = Box<dyn FnOnce(Vec<Result<StoreAnswer, StoreFailure>>) + Send>;
 
 type Hand = dyn Fn(Vec<Ask>, Done) + Send + Sync;
@@ -17,7 +17,7 @@ type Hand = dyn Fn(Vec<Ask>, Done) + Send + Sync;
 // === impl Stores ===
 
 impl Stores {
-    /// Hands each question to `ask`: what the members of one gate ask one store at one time.
+    /// Sends through `ask`; it gets all requests one gate has for one store at a time.
     pub fn new(ask: impl Fn(Vec<Ask>, Done) + Send + Sync + 'static) -> Self {
         Self(Arc::new(ask))
     }
@@ -28,7 +28,7 @@ impl Stores {
 }
 
 impl Default for Stores {
-    /// No store: nothing answers.
+    /// Returns a value without a store: no request is ever answered.
     fn default() -> Self {
         Self::new(|asks, done| done(vec![Err(StoreFailure::Wrong); asks.len()]))
     }

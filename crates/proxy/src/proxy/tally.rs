@@ -1,5 +1,5 @@
-//! The recent past of a gate: ten minutes of numbers, and the last refusals. They are for people
-//! who look, not for decisions.
+//! The recent past of a gate: ten minutes of counts, and the last refusals. They are shown to
+//! people and decide nothing.
 
 mod callers;
 mod errors;
@@ -31,10 +31,10 @@ use crate::moment::Moment;
 use crate::status;
 use crate::telemetry::table;
 
-/// Counts admitted and refused calls, and remembers a little of both.
+/// Counts admitted and refused calls, for the status page.
 #[derive(Debug)]
 pub(crate) struct Tally {
-    /// The host of the gate, if it is one of several behind the egress listener.
+    /// The upstream's host, if the gate is one of several behind the egress listener.
     pub(crate) host: Option<Arc<str>>,
     clock: Clock,
     admitted: AtomicU64,
@@ -47,9 +47,9 @@ pub(crate) struct Tally {
     lately: Mutex<Lately>,
     /// The upstream's own quotas.
     pub(crate) quotas: Quotas,
-    /// Objects in a loop.
+    /// The objects called too often, or in vain.
     pub(crate) hot: Hot,
-    /// Why keys fail.
+    /// The latest errors of failing keys.
     pub(crate) errors: LastErrors,
     /// What the limits would have done to calls in shadow.
     pub(crate) shadow: Shadow,
@@ -66,25 +66,26 @@ struct Bypassed {
 
 #[derive(Debug, Default)]
 struct Lately {
-    /// Latest first.
+    /// The latest refusals first.
     refusals: VecDeque<RefusalRow>,
     history: status::History,
     /// Seconds since the start.
     second: u64,
-    /// The current step: its seconds, the counts at its start, and the most waiting calls.
+    /// The seconds of the current step of the history, with the counts at its start and the most
+    /// waiting calls.
     seconds: u32,
     counted: (u64, u64),
     waiting: usize,
-    /// The number of calls rejected by the upstream, and the moment of the last.
+    /// For each kind of rejection by the upstream, the number of calls and the moment of the last.
     rejections: [(u64, Moment); Rejection::ALL.len()],
 }
 
-/// Refused calls of one kind.
+/// Refused calls of one kind, with their number.
 #[derive(Debug)]
 struct RefusalRow {
     at: Moment,
     reason: Reason,
-    /// Verb and resource, where names are not shown.
+    /// Verb and resource, for a status page without names.
     what: String,
     shown: status::Refusal,
 }
@@ -112,17 +113,17 @@ impl Tally {
         }
     }
 
-    /// A call has left.
+    /// Counts a call sent upstream.
     pub(crate) fn admitted(&self) {
         self.admitted.fetch_add(1, Relaxed);
     }
 
-    /// Returns the numbers of admitted and of refused calls.
+    /// Returns the number of admitted and of refused calls.
     pub(crate) fn counts(&self) -> (u64, u64) {
         (self.admitted.load(Relaxed), self.refused.load(Relaxed))
     }
 
-    /// Counts a call that left without asking a limit.
+    /// Counts a call that passed without limits.
     pub(crate) fn bypassed(&self) {
         self.bypassed.calls.fetch_add(1, Relaxed);
         self.bypassed.exported.increment(1);
@@ -133,12 +134,12 @@ impl Tally {
         self.revalidated.fetch_add(1, Relaxed);
     }
 
-    /// Counts an answer with links that bypass the gate. Returns true the first time.
+    /// Counts a response with links leading past the gate. Returns true the first time.
     pub(crate) fn passed_links(&self) -> bool {
         self.links_passed.fetch_add(1, Relaxed) == 0
     }
 
-    /// The upstream turned a call away.
+    /// Counts a call the upstream rejected.
     pub(crate) fn rejected(&self, by: Rejection) {
         let now = self.clock.now();
         if let Some((count, at)) = lock(&self.lately).rejections.get_mut(by as usize) {
@@ -146,7 +147,7 @@ impl Tally {
         }
     }
 
-    /// A call was refused.
+    /// Counts and remembers a call the limiter refused.
     pub(crate) fn refused(&self, class: &str, refusal: &Refusal, call: &ClassifiedCall, by: CallerRow) {
         self.refused.fetch_add(1, Relaxed);
         self.callers.refused(by);
@@ -170,7 +171,7 @@ impl Tally {
         lately.refusals.truncate(REFUSALS);
     }
 
-    /// Every second: `waiting` calls wait now.
+    /// Takes the counts of one second; `waiting` calls wait now. Called every second.
     pub(crate) fn second(&self, waiting: usize) {
         let admitted = self.admitted.load(Relaxed);
         let refused = self.refused.load(Relaxed);
@@ -197,7 +198,7 @@ impl Tally {
         (lately.seconds, lately.counted) = (0, (admitted, refused));
     }
 
-    /// Writes everything into the status of its gate.
+    /// Adds all counts to the gate's status. Without `names` no object's name is in it.
     pub(crate) fn tell(&self, gate: &mut status::GateStatus, names: bool) {
         gate.admitted = self.admitted.load(Relaxed);
         gate.refused = self.refused.load(Relaxed);
@@ -226,7 +227,7 @@ impl Tally {
     }
 }
 
-/// Verb and resource, without any name.
+/// Returns verb and resource of a call, without any name.
 fn what(call: &ClassifiedCall) -> String {
     let verb = call.call.verb.word();
     let resource = call.call.resource();
@@ -238,7 +239,7 @@ fn what(call: &ClassifiedCall) -> String {
     }
 }
 
-/// Cuts a name to a length for people: a client may send a path of any length.
+/// Cuts a name to a readable length: a client may send a path of any length.
 pub(crate) fn shortened(mut name: String) -> String {
     if let Some((end, _)) = name.char_indices().nth(NAME) {
         name.truncate(end);
@@ -247,10 +248,10 @@ pub(crate) fn shortened(mut name: String) -> String {
     name
 }
 
-/// The seconds of a step: 120 of them are ten minutes.
+/// The seconds of one step of the history: 120 of them are ten minutes.
 const STEP: u32 = 5;
 const POINTS: usize = 120;
-/// The number of refusals remembered.
+/// The most refusals to remember.
 const REFUSALS: usize = 20;
 /// The most characters of a name in the status.
 const NAME: usize = 200;

@@ -24,25 +24,25 @@ use crate::lock;
 use crate::places::Busy;
 use crate::upstream::Protocol;
 
-/// The place for a connection's later tunnel.
+/// The place to pass a tunnel from a call to the task of its connection.
 #[derive(Clone, Default)]
 pub(crate) struct UpgradeSlot(Arc<Mutex<Option<Tunnel>>>);
 
-/// A call's side of a switch, until the upstream has answered.
+/// What a call asking for another protocol needs to make a tunnel later.
 pub(crate) struct Switch {
     pub(crate) protocol: Protocol,
     slot: UpgradeSlot,
     client: OnUpgrade,
 }
 
-/// Both sides of a tunnel, in flight until its end.
+/// Both connections of a tunnel, and its count among the calls in flight.
 pub(crate) struct Tunnel {
     client: OnUpgrade,
     upstream: OnUpgrade,
     in_flight: Option<InFlight>,
 }
 
-/// Notifications of a tunnel: a side has ended, or bytes moved.
+/// Notifies of events in a tunnel: a side has ended, or bytes moved.
 #[derive(Default)]
 struct TunnelEvents {
     ended: Notify,
@@ -56,19 +56,19 @@ pub(crate) struct Counters<'a> {
     pub(crate) down: &'a (dyn Fn(usize) + Sync),
 }
 
-/// A side of a tunnel.
+/// One of the two connections of a tunnel.
 struct Side<'a, S> {
     stream: S,
     count: &'a (dyn Fn(usize) + Sync),
     events: &'a TunnelEvents,
-    /// True while it does not take what is written to it.
+    /// True while this side does not accept bytes.
     is_stuck: &'a AtomicBool,
 }
 
 // === impl UpgradeSlot ===
 
 impl UpgradeSlot {
-    /// Takes the tunnel, if a call left one.
+    /// Returns the tunnel, if a call left one.
     pub(crate) fn take(&self) -> Option<Tunnel> {
         lock(&self.0).take()
     }
@@ -84,7 +84,8 @@ impl UpgradeSlot {
 // === impl Switch ===
 
 impl Switch {
-    /// Returns the call's side of a switch, if it asks for one and its connection can.
+    /// Returns what is needed to switch, if the call asks for another protocol and its connection
+    /// can.
     pub(crate) fn asked(parts: &mut Parts) -> Option<Self> {
         let slot = parts.extensions.remove::<UpgradeSlot>()?;
         let client = parts.extensions.remove::<OnUpgrade>()?;
@@ -92,7 +93,7 @@ impl Switch {
         Some(Self { protocol, slot, client })
     }
 
-    /// Leaves the tunnel: the upstream has switched.
+    /// Makes the tunnel, because the upstream has switched.
     pub(crate) fn tunnel(self, upstream: OnUpgrade) -> UpgradeSlot {
         *lock(&self.slot.0) = Some(Tunnel { client: self.client, upstream, in_flight: None });
         self.slot
@@ -102,7 +103,7 @@ impl Switch {
 // === impl Tunnel ===
 
 impl Tunnel {
-    /// Carries bytes both ways, as [`carry`] does.
+    /// Carries bytes both ways, as the function [`carry`] does.
     pub(crate) async fn carry(self, gate: &str, busy: Option<Busy>) {
         let Self { client, upstream, in_flight } = self;
         let carried = async {
@@ -117,14 +118,14 @@ impl Tunnel {
     }
 }
 
-/// Carries bytes both ways until both sides have ended, and returns how many went up and down. A
-/// side that ends its half has it ended on the other; a side that breaks breaks the other. Once a
-/// side has ended, the client's connection counts as idle since the last byte.
+/// Carries bytes both ways until both sides have ended, and returns how many went up and down. When
+/// one side stops sending, the other is told; when one breaks, the other is closed. Once a side has
+/// ended, the client's connection counts as idle since the last byte.
 ///
 /// # Errors
 /// A side broke, or one has ended and the other was silent for [`HALF_CLOSED`] since: nobody reads
-/// its bytes any more, and the tunnel would keep its place for as long as it is silent.
-/// A side that has yet to read is not silent: `kubectl exec | less` may pause.
+/// its bytes any more, and the tunnel would keep its place for as long as it is silent. A side that
+/// has yet to read is not silent: `kubectl exec | less` may pause.
 pub(crate) async fn carry<C, U>(
     client: C,
     upstream: U,
@@ -161,7 +162,7 @@ where
 // === impl Side ===
 
 impl<S> Side<'_, S> {
-    /// Notes the result of a write, and returns it.
+    /// Records whether the side accepted what was written, and returns the result.
     fn wrote<T>(&self, written: Poll<T>) -> Poll<T> {
         self.is_stuck.store(written.is_pending(), Relaxed);
         if written.is_ready() {
@@ -200,10 +201,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Side<'_, S> {
     }
 }
 
-/// The longest silence of a half-closed tunnel.
+/// The longest silence of a tunnel with one side ended.
 const HALF_CLOSED: Duration = Duration::from_secs(60);
 
-/// Each way: a TLS record.
+/// The size of each direction's buffer: a TLS record.
 const BUFFER: usize = 16 << 10;
 
 #[cfg(test)]

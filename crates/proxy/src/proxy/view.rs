@@ -1,4 +1,4 @@
-//! The operator's view of a gate at work, and the operator's orders.
+//! The operator's view of a running gate, and the operator's orders.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use crate::upstream::Occupancy;
 // === impl Gate ===
 
 impl Gate {
-    /// Its state. Without `names`, nothing in it can be the name of an object.
+    /// Returns the gate's state for the status page. Without `names`, it has no name of an object.
     #[must_use]
     pub async fn status(&self, names: bool) -> status::GateStatus {
         let own = self.own();
@@ -95,8 +95,8 @@ impl Gate {
         }
     }
 
-    /// Returns a sentence with the number of paused credentials: the call may have none, or
-    /// another.
+    /// Returns a sentence with the number of paused credentials, because it is unknown here whether
+    /// the call has one of them.
     fn paused_credentials(&self) -> Option<String> {
         let pauses = self.own().driver.look(|limiter, now| limiter.pauses(now));
         let of = |pause: &PauseView| Some(pause.quota.holder).filter(|holder| *holder != 0);
@@ -116,8 +116,8 @@ impl Gate {
         Some(format!("{who} paused: {}; that ends in {ends}.", self.pause(last).because()))
     }
 
-    /// Forgets the failing keys with names selected by `is_meant`: their next calls go at once.
-    /// Returns their number.
+    /// Forgets the failing keys with names that `is_meant` selects: their next calls go at once.
+    /// Returns how many.
     pub async fn forget(&self, is_meant: &(dyn Fn(&str) -> bool + Sync)) -> usize {
         let mut keys = 0;
         for driver in self.own().drivers() {
@@ -128,8 +128,8 @@ impl Gate {
         keys
     }
 
-    /// Ends the upstream's pauses; with `everywhere`, also at the gates with shared buckets.
-    /// Returns their number.
+    /// Ends the upstream's pauses; with `everywhere`, also at the other gates sharing buckets.
+    /// Returns how many there were.
     pub fn lift_pauses(&self, everywhere: bool) -> usize {
         let pauses = self.own().drivers().map(|driver| driver.lift_pauses(everywhere)).max().unwrap_or_default();
         table::LIFTED.counter(&[self.name()]).increment(u64::try_from(pauses).unwrap_or(u64::MAX));
@@ -137,18 +137,18 @@ impl Gate {
         pauses
     }
 
-    /// The number of pauses in force.
+    /// Returns the number of pauses in force.
     pub fn pauses(&self) -> usize {
         self.own().driver.look(|limiter, now| limiter.pauses(now).len())
     }
 
-    /// True if everything is let through.
+    /// Returns true while an operator lets every call pass without limits.
     pub fn is_bypassed(&self) -> bool {
         self.own().driver.bypassed_until().is_some()
     }
 
-    /// Lets everything through for this time, then ends by itself; `None` ends it now. Meanwhile
-    /// the limits remember what they would have.
+    /// Lets every call pass without limits for this time; `None` ends that now. Meanwhile the
+    /// limits count as usual.
     pub fn bypass(&self, how_long: Option<Duration>) {
         let was_on = self.is_bypassed();
         self.own().driver.bypass(how_long.map(|how_long| self.section.clock.now() + how_long));
@@ -162,7 +162,8 @@ impl Gate {
         }
     }
 
-    /// The gate's reading of a call, and what would happen to the call now. Nothing is spent.
+    /// Explains a call: how the gate classifies it, and what would happen to it now. Nothing is
+    /// spent.
     pub fn explain(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> status::Explanation {
         let own = self.own();
         let (config, call, preview, twin) = loop {
@@ -216,7 +217,7 @@ impl Gate {
         }
     }
 
-    /// Returns sentences about other conditions for the call than the limits.
+    /// Returns sentences about what else would affect the call, beside the limits.
     fn notes(&self, call: &ClassifiedCall) -> Vec<String> {
         let now = self.own().driver.look(|limiter, now| limiter.overview(now));
         let connections = vec![self.connections(call.group)];
@@ -237,7 +238,8 @@ impl Gate {
         status::Connections { group: group.to_string(), connections, used, free, down }
     }
 
-    /// Describes a failing key. A message may quote anything, so that it is only shown with names.
+    /// Describes a failing key. An error message may quote anything, so it is only shown with
+    /// names.
     fn failing_key(&self, name: Option<&String>, key: &Key, state: &KeyState) -> status::FailingKey {
         let words = self.own().tally.errors.find(key, state.last_status).unwrap_or_default();
         status::FailingKey {

@@ -1,7 +1,8 @@
-//! Keys in the request body: the name in a `create`, the digest of an operation.
+//! Keys read from the request body: the object's name in a `create`, or a digest of an operation.
 //!
-//! The body is read before the call leaves only while some key of the same collection or path fails,
-//! and for a moment at most. For a name it is read up to the name; a digest needs the whole body.
+//! The body is read before the call leaves only while some key of the same collection or path
+//! fails, and for a short time at most. For a name it is read up to the name; a digest needs the
+//! whole body.
 
 use std::future::poll_fn;
 use std::pin::pin;

@@ -1,4 +1,4 @@
-//! A request body, read while its call waits, and the memory of a waiting call.
+//! A request body, read while its call waits, and the memory waiting calls take.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -11,16 +11,16 @@ use http_body::Body as _;
 
 use crate::upstream::{Inbound, InboundError, OutgoingBody};
 
-/// A request body on its way in.
+/// A request body, as far as it has been read.
 #[derive(Debug)]
 pub(super) struct Intake {
     pub(super) rest: Inbound,
     /// The bytes read so far.
     pub(super) read: BytesMut,
     trailers: Option<HeaderMap>,
-    /// True if the body is read to its end.
+    /// True once the body was read to its end.
     pub(super) is_whole: bool,
-    /// True if there is no body. An empty one in chunks is one.
+    /// True if there is no body. An empty chunked body is not the same, because it is sent as one.
     is_none: bool,
 }
 
@@ -32,8 +32,8 @@ impl Intake {
         Self { rest: body, read: BytesMut::new(), trailers: None, is_whole: is_none, is_none }
     }
 
-    /// Reads one frame more and returns its number of bytes. Pending without end once there is no
-    /// more, or enough.
+    /// Reads one more frame and returns its number of bytes. Never ready once the body has ended or
+    /// enough was read.
     pub(super) fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, InboundError>> {
         if self.is_whole || self.read.len() >= ENOUGH {
             return Poll::Pending;
@@ -56,7 +56,7 @@ impl Intake {
         Poll::Ready(Ok(bytes))
     }
 
-    /// Returns the first `most` bytes, as far as they were read.
+    /// Returns the first `most` bytes, or fewer if fewer were read.
     pub(super) fn beginning(&self, most: usize) -> &[u8] {
         self.read.get(..most).unwrap_or(&self.read)
     }
@@ -72,8 +72,8 @@ impl Intake {
     }
 }
 
-/// Returns the bytes of a head beyond those of a usual one: kube-apiserver takes heads of 1 MiB, and
-/// so does the gate.
+/// Returns by how many bytes a request head exceeds the usual size: kube-apiserver takes heads of 1
+/// MiB, and so does the gate.
 pub(super) fn large_head(parts: &Parts) -> usize {
     let target = parts.uri.path_and_query().map_or(0, |target| target.as_str().len());
     let fields: usize = parts.headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
@@ -86,9 +86,9 @@ pub(super) fn declared(parts: &Parts) -> usize {
     length.and_then(|length| length.parse().ok()).unwrap_or_default()
 }
 
-/// hyper reads a head into a buffer of this size, and a usual one fits.
+/// The usual size of a head: hyper's first buffer.
 const USUAL_HEAD: usize = 8 * 1024;
-/// kube-apiserver's own limit for a body.
+/// The most bytes of a body to read while its call waits: kube-apiserver's own limit for a body.
 pub(super) const ENOUGH: usize = 3 * 1024 * 1024;
 
 #[cfg(test)]

@@ -1,13 +1,13 @@
 //! Shadow: a limiter decides about a call, and the call goes at once.
 //!
 //! A call that may go takes the limiter's own permit. A call that would wait is admitted without
-//! being metered, and a task waits in its place. When the task's turn comes, the wait is counted,
-//! and the limiter learns the outcome of the call as soon as it is known. A call that would be
-//! refused is admitted too; nothing is learned from it, because the gate would not have sent it.
+//! limits, and a task waits in its place. When the task's turn comes, the wait is counted, and the
+//! limiter learns the outcome of the call as soon as it is known. A call that would be refused is
+//! admitted too; nothing is learned from it, because the gate would not have sent it.
 //!
-//! A shadow cannot know when a refused caller would have retried, and what the upstream would have
-//! answered, and how fast, under less load. (If the call has ended before its task's turn, the task
-//! gives its slot back at once.)
+//! It cannot be known when a refused caller would have retried, or how the upstream would have
+//! answered under less load. (If the call has ended before its task's turn, the task gives its slot
+//! back at once.)
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -81,7 +81,7 @@ pub(super) fn permit(
     unmetered(Some(told), Some(ended))
 }
 
-/// Waits in the place of a call, and ends as the call ended.
+/// Waits for a turn in the place of a call that has left, and takes over the call's outcome.
 async fn shadow_task(
     driver: Driver,
     mut ticket: HeldTicket,

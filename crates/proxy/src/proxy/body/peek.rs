@@ -1,7 +1,7 @@
 //! Reads the beginning of a response body, and passes it on as it came.
 //!
-//! The frames are kept, an end or an error included, and passed on in the same order. The declared
-//! length of the body stays the same, and so does its framing downstream.
+//! The frames read, and an end or an error, are passed on in the same order. The declared length of
+//! the body stays the same, and so does its framing downstream.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -15,15 +15,15 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use crate::api::signals::PEEK;
 use crate::clock::Clock;
 
-/// A body with a readable beginning.
+/// A body with a beginning that can be read before it is passed on.
 #[derive(Debug)]
 pub(crate) struct PeekBody<B: HttpBody> {
-    /// Frames that were read and not passed on yet; `None` is the end.
+    /// Frames read and not passed on yet; `None` marks the end.
     read: VecDeque<Option<Result<Frame<Bytes>, B::Error>>>,
     /// The declared length of the body, less what was passed on.
     hint: SizeHint,
-    /// An error is passed on only after a pause, so that earlier bytes can leave: hyper drops what
-    /// it has not flushed, even the head, when a body breaks.
+    /// Set once the pause before an error was made. It lets earlier bytes leave: when a body
+    /// breaks, hyper drops what it has not flushed, even the head.
     has_paused: bool,
     rest: B,
 }
@@ -36,7 +36,7 @@ impl<B: HttpBody<Data = Bytes, Error: Unpin> + Unpin> PeekBody<B> {
         Self { read: VecDeque::new(), hint: SizeHint::default(), has_paused: false, rest: body }
     }
 
-    /// Reads until there are [`PEEK`] bytes, the body ends, or the time for it is over.
+    /// Reads until there are [`PEEK`] bytes, the body ends, or its time is over.
     pub(crate) async fn peek(&mut self, clock: Clock) {
         self.hint = self.rest.size_hint();
         let reading = poll_fn(|cx| {
@@ -54,7 +54,7 @@ impl<B: HttpBody<Data = Bytes, Error: Unpin> + Unpin> PeekBody<B> {
         }
     }
 
-    /// Returns the beginning, as far as it was read.
+    /// Returns the beginning of the body, as far as it was read.
     pub(crate) fn beginning(&self) -> Vec<u8> {
         self.data().flatten().take(PEEK).copied().collect()
     }
@@ -68,14 +68,14 @@ impl<B: HttpBody<Data = Bytes, Error: Unpin> + Unpin> PeekBody<B> {
         bytes >= PEEK || self.read.len() >= FRAMES || self.rest.is_end_stream() || self.is_over()
     }
 
-    /// Lets hyper write what it has before it asks again.
+    /// Returns pending once, to let hyper write what it has.
     fn pause<T>(&mut self, cx: &Context<'_>) -> Poll<T> {
         self.has_paused = true;
         cx.waker().wake_by_ref();
         Poll::Pending
     }
 
-    /// True after an end, an error or trailers.
+    /// Returns true after an end, an error or trailers.
     fn is_over(&self) -> bool {
         match self.read.back() {
             None => false,

@@ -1,5 +1,5 @@
-//! Guards around a call's ticket, permit, receipt and slot: they go back whatever becomes of the
-//! call.
+//! Guards around a call's ticket, permit, receipt and slot: dropping one gives it back to the
+//! limiter, whatever happened to the call.
 //!
 //! The limiter does nothing on Drop, because Drop has no `now`; these guards do, with the driver's
 //! clock.
@@ -15,25 +15,25 @@ use crate::limit::quota::ResourceId;
 use crate::limit::{Admitted, Claim, Permit, Receipt, Refusal, Slot, Ticket};
 use crate::moment::Moment;
 
-/// A ticket, until the wait is over. If it is dropped before, the call leaves the queue.
+/// The ticket of a waiting call. Dropping it takes the call out of its queue.
 pub(crate) struct HeldTicket {
     driver: Driver,
     ticket: Option<Ticket>,
 }
 
-/// A permit, until the call is sent with it. If it is dropped before, everything goes back.
+/// A permit, until the call is sent with it. Dropping it before gives everything back.
 pub(crate) struct HeldPermit {
     driver: Driver,
-    /// Taken by whatever consumes the guard.
+    /// The permit; `None` once it was used.
     permit: Option<Permit>,
-    /// The moment of the claim, for a bucket's bound (P1).
+    /// The moment the permit was claimed, to check a bucket's bound (P1).
     pub(crate) claimed: Moment,
     entry: ShadowEntry,
     /// The permit of the same call by the limiter of calls in shadow.
     beside: Option<Box<Self>>,
 }
 
-/// A receipt, owed one outcome. If it is dropped, nothing was learned.
+/// A receipt to be settled with one outcome. Dropping it reports that nothing was learned.
 pub(crate) struct OwedReceipt {
     driver: Driver,
     receipt: Option<Receipt>,
@@ -46,7 +46,8 @@ pub(crate) struct OwedReceipt {
 pub(crate) struct HeldSlot {
     driver: Driver,
     slot: Option<Slot>,
-    /// Dropped with the slot: that is the message.
+    /// Dropped with the slot: so the task that waits in the limiter in the call's place learns that
+    /// the call has ended.
     _ended: Option<oneshot::Sender<()>>,
     _beside: Option<Box<Self>>,
 }
@@ -67,11 +68,12 @@ pub(crate) enum Learning {
 pub(crate) struct ShadowEntry {
     pub(crate) learns: Learning,
     pub(crate) told: Option<oneshot::Sender<Settlement>>,
-    /// Dropped when the call's body has ended.
+    /// The task in shadow mode that stands for the call notices when this is dropped: at the end of
+    /// the call's body.
     pub(crate) ended: Option<oneshot::Sender<()>>,
 }
 
-/// The outcome of a call, for the task that counts it in the shadow of the limits.
+/// The outcome of a call in shadow mode, for the task waiting in its place.
 pub(crate) struct Settlement {
     pub(crate) answer: Answer,
     pub(crate) key: Option<Key>,
@@ -86,7 +88,7 @@ impl HeldTicket {
     }
 
     /// Returns the permit when the wait is over, or the refusal, or `None` if no connection could
-    /// be made. The task is woken whenever that may have changed.
+    /// be made. Wakes the task whenever that may have changed.
     pub(crate) fn poll_turn(&mut self, cx: &Context<'_>) -> Poll<Result<HeldPermit, Option<Refusal>>> {
         let Some(ticket) = self.ticket else {
             return Poll::Pending; // the wait is over already
@@ -111,10 +113,10 @@ impl HeldTicket {
         Poll::Ready(turn)
     }
 
-    /// Holds `bytes` more of the call.
+    /// Counts `bytes` more of the waiting call's body.
     ///
     /// # Errors
-    /// There is no room for them; the call has left the queue.
+    /// The bound on waiting bytes is reached; the call has left the queue.
     pub(crate) fn hold_bytes(&mut self, bytes: usize) -> Result<(), Refusal> {
         let Some(ticket) = self.ticket else { return Ok(()) };
         self.driver.operate(|state, now| state.limiter.hold_bytes(ticket, bytes, now))
@@ -145,12 +147,12 @@ impl HeldPermit {
         self
     }
 
-    /// True if it was given without asking a limit.
+    /// Returns true if no limit applied to the call.
     pub(crate) fn is_exempt(&self) -> bool {
         self.permit.as_ref().is_some_and(Permit::is_exempt)
     }
 
-    /// Puts the call back at the head of its queue: no connection was found after all.
+    /// Puts the call back at the head of its queue, because no connection was found after all.
     #[expect(clippy::expect_used, reason = "consumes the guard, which had the permit from the beginning")]
     pub(crate) fn requeue(mut self) -> HeldTicket {
         let permit = self.permit.take().expect(ONCE);
@@ -158,7 +160,7 @@ impl HeldPermit {
         HeldTicket::new(&self.driver, ticket)
     }
 
-    /// Binds the permit to its request.
+    /// Uses the permit up for its request.
     #[expect(clippy::expect_used, reason = "consumes the guard, which had the permit from the beginning")]
     pub(crate) fn admit<T>(mut self, request: T) -> (Admitted<T>, OwedReceipt, HeldSlot) {
         let (admitted, receipt, slot) = self.permit.take().expect(ONCE).admit(request);
@@ -186,12 +188,13 @@ impl Drop for HeldPermit {
 // === impl OwedReceipt ===
 
 impl OwedReceipt {
-    /// Returns the receipt, until the outcome is known.
+    /// Returns the receipt, unless the outcome was reported already.
     pub(crate) fn receipt(&self) -> Option<&Receipt> {
         self.receipt.as_ref()
     }
 
-    /// Gives back the call's token of the gate's bucket: the upstream did not count the call.
+    /// Gives the call's token back to the gate's bucket, because the upstream did not count the
+    /// call.
     pub(crate) fn refund(&self) {
         if let Some(receipt) = self.receipt.as_ref().filter(|_| self.learns == Learning::All) {
             self.driver.operate(|state, now| state.limiter.refund(receipt, now));
@@ -214,8 +217,8 @@ impl OwedReceipt {
         }
     }
 
-    /// Hands over the outcome. `key` is given where it was not known before; `name` names it in
-    /// case it begins to fail.
+    /// Reports the outcome. `key` is given if it became known only now; `name` makes its readable
+    /// name in case it begins to fail.
     pub(crate) fn finish(mut self, answer: Answer, key: Option<Key>, name: &dyn Fn() -> String) {
         self.beside.take().into_iter().for_each(|beside| beside.finish(answer, key, name));
         // It may have left.
@@ -247,7 +250,7 @@ impl Drop for HeldSlot {
     }
 }
 
-/// Nothing was learned.
+/// The outcome if nothing was learned about the upstream.
 const NOTHING: Answer = Answer::new(Outcome::Abandoned, None);
-/// Both consumers take the guard by value.
+/// The message of an unreachable case: both methods using the permit consume the guard.
 const ONCE: &str = "a permit is in its guard until the guard is consumed";

@@ -12,7 +12,7 @@ thread_local! {
     static MODELLED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Lets another thread come in. No mutex may be held.
+/// Lets another thread run, in tests. No mutex may be held.
 #[inline]
 pub(super) fn point() {
     #[cfg(test)]
@@ -22,8 +22,8 @@ pub(super) fn point() {
     }
 }
 
-/// Runs `story` under so many random schedules. A schedule with a task that waits without end
-/// fails, and says how to replay it.
+/// Runs `story` under so many random schedules. Fails if a task waits without end, and names the
+/// schedule to replay.
 #[cfg(test)]
 pub(super) fn under_schedules(schedules: usize, story: impl Fn() + Send + Sync + 'static) {
     MODELLED.set(true);

@@ -1,8 +1,8 @@
-//! The log's lines about keys: the begin and the end of their failures.
+//! Log lines about failing keys: when they begin and cease to fail.
 //!
-//! The news of a second are logged together. A few keys have a line each; many have one line with
-//! the name of the first. While many go on, there is such a line every ten seconds: a webhook that is
-//! down must not push everything else out of the log.
+//! The changes of a second are logged together. A few keys have a line each; many have one line
+//! with the name of the first. While many go on, there is such a line every ten seconds: a webhook
+//! that is down must not push everything else out of the log.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -14,46 +14,46 @@ use crate::lock;
 use crate::moment::Moment;
 use crate::status::text::duration;
 
-/// The news about keys that are not in the log yet.
+/// The changes of keys not logged yet.
 #[derive(Debug, Default)]
 pub(super) struct KeyLog(Mutex<PendingNews>);
 
 #[derive(Debug, Default)]
 struct PendingNews {
-    /// True if the gate is only a shadow: no call of a failing key is held.
+    /// True in shadow mode, where no call of a failing key is held.
     is_shadow: bool,
-    /// Every change of a key's state has a number, in order.
+    /// The number of changes so far; each change has a number, in order.
     changes: u64,
     news: BTreeMap<KeyChange, News>,
 }
 
-/// The news of one kind.
+/// The changes of one kind not logged yet.
 #[derive(Debug, Default)]
 struct News {
     /// The number of keys.
     count: usize,
-    /// The first of them.
+    /// The first few of these keys.
     first: Vec<KeyNews>,
-    /// The end of the silence after a line about many keys.
+    /// The end of the time without further lines of this kind, after a line about many keys.
     quiet_until: Option<Moment>,
 }
 
-/// A key, as a line describes it.
+/// What a log line says about one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct KeyNews {
-    /// The number of the change.
+    /// The number of the change, for the order of lines.
     change: u64,
     name: Box<str>,
     failures: u32,
-    /// The last status, and the delay after it, while it fails.
+    /// While the key fails: the HTTP status of its last failure, and the delay after it.
     failing: Option<(Option<u16>, Duration)>,
 }
 
-/// A change of a key's state.
+/// What happened to a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum KeyChange {
     Began,
-    /// As `Began`, at a shadow.
+    /// The key began to fail, in shadow mode.
     Fails,
     Recovered,
     Gone,
@@ -61,32 +61,32 @@ enum KeyChange {
     Crowded,
 }
 
-/// A line of the log.
+/// A line of the log, about one or many keys.
 #[derive(Debug, PartialEq, Eq)]
 struct Line {
     kind: KeyChange,
-    /// The number of keys.
+    /// The number of keys the line is about.
     count: usize,
-    /// The first of them.
+    /// The first of these keys.
     told: KeyNews,
 }
 
 // === impl KeyLog ===
 
 impl KeyLog {
-    /// Makes it the log of a shadow.
+    /// Switches to the texts for shadow mode.
     pub(super) fn cast_shadow(&self) {
         lock(&self.0).is_shadow = true;
     }
 
-    /// Notes a key's first failure.
+    /// Records a key's first failure for the log.
     pub(super) fn began(&self, name: String, state: &KeyState) {
         let failing = Some((state.last_status, state.ready_at - state.last_failure));
         let kind = if lock(&self.0).is_shadow { KeyChange::Fails } else { KeyChange::Began };
         self.note(kind, KeyNews { change: 0, name: name.into(), failures: state.failures, failing });
     }
 
-    /// Notes the end of a failing key.
+    /// Records that a key ceased to fail or was forgotten.
     pub(super) fn ended(&self, ended: KeyEnd) {
         let kind = match ended.why {
             Why::Crowded => KeyChange::Crowded,
@@ -158,7 +158,7 @@ impl Line {
         }
     }
 
-    /// Returns the words of the line.
+    /// Returns the text of the line.
     fn says(&self) -> String {
         let (one, many) = match self.kind {
             KeyChange::Began => ("key is backing off", "keys are backing off"),
@@ -178,7 +178,7 @@ impl Line {
     }
 }
 
-/// The most keys with a line each.
+/// Up to this many keys get a line each.
 const FEW: usize = 5;
 /// The time between two lines about many keys.
 const STORM: Duration = Duration::from_secs(10);

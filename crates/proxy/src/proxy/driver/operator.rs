@@ -1,4 +1,4 @@
-//! An operator's orders to a gate at work, and admission without asking a limit.
+//! An operator's orders to a running gate, and admission without limits.
 
 use super::{Driver, HeldPermit, ShadowEntry, Stale};
 use crate::api::Group;
@@ -9,8 +9,8 @@ use crate::moment::Moment;
 // === impl Driver ===
 
 impl Driver {
-    /// Puts new limits in force, and with them a configuration of this generation: `swap` replaces
-    /// the old one under the lock, so that no call can come between the two.
+    /// Puts new limits in force, for the configuration of this number (`generation`): `swap`
+    /// replaces the old configuration under the lock, so that no call can come between the two.
     pub(crate) fn reconfigure(&self, policy: Policy, generation: u64, swap: impl FnOnce()) {
         self.operate(|state, now| {
             state.generation = generation;
@@ -19,12 +19,12 @@ impl Driver {
         });
     }
 
-    /// Goes on with what the limiter of an earlier process remembered.
+    /// Continues with what the limiter of an earlier process remembered.
     pub(crate) fn thaw(&self, frozen: &FrozenLimiter, gap: Gap) {
         self.operate(|state, now| state.limiter.thaw(frozen, gap, now));
     }
 
-    /// Sets the generation of the limits.
+    /// Sets the number of the configuration with the limits in force.
     pub(crate) fn adopt(&self, generation: u64) {
         self.operate(|state, _| state.generation = generation);
     }
@@ -35,8 +35,8 @@ impl Driver {
         HeldPermit::new(self, permit, now, entry)
     }
 
-    /// Makes the limiter only play: calls find connections for themselves, so that for the limiter
-    /// there is always room. Once.
+    /// Switches to shadow mode: calls find connections for themselves, so the limiter always has
+    /// room. Call it once.
     pub(crate) fn cast_shadow(&self) {
         self.shared.key_log.cast_shadow();
         for group in [Group::Exempt, Group::Short, Group::LongRunning] {
@@ -51,7 +51,7 @@ impl Driver {
         }
     }
 
-    /// Lets everything through until a moment; `None` ends the bypass now.
+    /// Lets every call pass without limits until a moment; `None` ends that now.
     pub(crate) fn bypass(&self, until: Option<Moment>) {
         self.operate(|state, now| {
             state.bypass_until = until;
@@ -59,12 +59,13 @@ impl Driver {
         });
     }
 
-    /// Returns the end of the bypass, if there is one.
+    /// Returns until when every call passes without limits, if so.
     pub(crate) fn bypassed_until(&self) -> Option<Moment> {
         self.lock().bypass_until
     }
 
-    /// Forgets the selected failing keys, a few at a time, and returns their number.
+    /// Forgets the failing keys whose names `is_meant` selects, a few at a time, and returns how
+    /// many.
     pub(crate) async fn forget(&self, is_meant: &(dyn Fn(&str) -> bool + Sync)) -> usize {
         let mut walk = Walk::default();
         let mut forgotten = 0;
@@ -75,14 +76,14 @@ impl Driver {
         forgotten
     }
 
-    /// Forgets expired keys, a few at a time, even if nothing else happens.
+    /// Forgets expired keys, a few at a time, even if no call comes.
     pub(crate) async fn tidy(&self) {
         if !self.keys().is_empty() {
             self.advance_while(Limiter::has_expired_keys).await;
         }
     }
 
-    /// Returns when the waiting calls of an earlier reload have moved to their new queues.
+    /// Waits until an earlier reload has moved all waiting calls to their new queues.
     pub(crate) async fn caught_up(&self) {
         self.advance_while(|limiter, _| limiter.is_behind()).await;
     }
@@ -94,7 +95,7 @@ impl Driver {
         }
     }
 
-    /// Returns the limiter at one moment, with its longest queues; these are found a few at a time.
+    /// Returns the state of the limiter, with its longest queues; these are found a few at a time.
     pub(crate) async fn snapshot(&self) -> Snapshot {
         let mut longest = LongestQueues::default();
         while self.look(|limiter, _| limiter.look_at_queues(&mut longest)) {
@@ -103,16 +104,16 @@ impl Driver {
         self.look(|limiter, now| Snapshot { queues: limiter.queue_views(&longest, now), ..limiter.overview(now) })
     }
 
-    /// Ends every pause, and returns their number.
+    /// Ends every pause, and returns how many there were.
     pub(crate) fn lift_pauses(&self, everywhere: bool) -> usize {
         self.operate(|state, now| state.limiter.lift_pauses(everywhere, now))
     }
 
-    /// Returns the fate of a call if it came now, classified by the configuration of this
-    /// generation.
+    /// Returns what would happen to a call now. `generation` is the number of the configuration it
+    /// was classified by.
     ///
     /// # Errors
-    /// There is another configuration now.
+    /// The configuration was replaced meanwhile.
     pub(crate) fn preview(&self, generation: u64, arrival: &Arrival<'_>) -> Result<Preview, Stale> {
         self.operate(|state, now| {
             let is_current = state.generation == generation;
@@ -121,5 +122,5 @@ impl Driver {
     }
 }
 
-/// More room than there can ever be calls.
+/// More room than there can ever be calls, for shadow mode.
 const BOUNDLESS: i64 = 1 << 40;

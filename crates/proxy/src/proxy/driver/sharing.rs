@@ -1,4 +1,4 @@
-//! Sends the limiter's questions to the stores of shared buckets, and takes their answers.
+//! Sends the limiter's requests to the stores of shared buckets, and applies their answers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use crate::moment::Moment;
 // === impl Driver ===
 
 impl Driver {
-    /// Connects the stores. Once, before the first call.
+    /// Connects the stores. Call it once, before the first call.
     pub(crate) fn share(&self, stores: Stores) {
         let is_first = self.shared.stores.set(stores).is_ok();
         debug_assert!(is_first, "a driver is connected once");
     }
 
-    /// Leaves the stores, so that other gates compute with one member less. Returns when they have
-    /// answered, or after a moment.
+    /// Tells the stores that the gate stops, so that other gates count one less. Returns when they
+    /// have answered, or after a short time.
     pub(crate) async fn take_leave(&self) {
         let (asks, sent) = self.operate(|state, now| (state.limiter.take_farewells(now), now));
         let (heard, mut all) = mpsc::channel::<()>(1);
@@ -34,15 +34,15 @@ impl Driver {
         }
     }
 
-    /// Sends questions, one to each store. Nothing waits for the answers: those of a question are an
-    /// operation of their own.
+    /// Sends requests, one batch to each store. Nothing waits for the answers: they are applied
+    /// when they come.
     pub(super) fn ask_stores(&self, asks: Vec<Ask>, sent: Moment) {
         for asks in by_store(asks) {
             self.send(asks, sent, None);
         }
     }
 
-    /// Sends one question; `heard` is dropped once it is answered.
+    /// Sends one batch; `heard` is dropped once it is answered.
     fn send(&self, asks: Vec<Ask>, sent: Moment, heard: Option<mpsc::Sender<()>>) {
         let shared = Arc::downgrade(&self.shared);
         let asked = asks.iter().map(|ask| ask.asked).collect::<Vec<_>>();
@@ -60,7 +60,7 @@ impl Driver {
     }
 }
 
-/// Returns the questions by store.
+/// Groups the requests by store.
 fn by_store(asks: Vec<Ask>) -> impl Iterator<Item = Vec<Ask>> {
     let mut by_store = BTreeMap::<_, Vec<Ask>>::new();
     for ask in asks {
@@ -69,5 +69,5 @@ fn by_store(asks: Vec<Ask>) -> impl Iterator<Item = Vec<Ask>> {
     by_store.into_values()
 }
 
-/// The longest wait for the stores at a gate's end.
+/// The longest wait for the stores when a gate stops.
 const FAREWELL: Duration = Duration::from_millis(100);

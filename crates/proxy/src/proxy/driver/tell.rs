@@ -1,6 +1,6 @@
-//! Tells the pool how many calls wait for room, in order.
+//! Tells the connection pool how many calls wait for a connection.
 //!
-//! The numbers are levels, so the pool's last one must be the current one. The task that finds a
+//! The numbers are totals, so the pool's last one must be the current one. The task that finds a
 //! change tells the pool outside the limiter's lock; meanwhile other tasks leave it to that task,
 //! and it looks again before it stops. So no stale zero can hide a waiting call.
 
@@ -11,10 +11,10 @@ use crate::api::Group;
 use crate::limit::Limiter;
 use crate::lock;
 
-/// Tells the pool of changes.
+/// Tells the connection pool how many calls wait for a connection.
 #[derive(Default)]
 pub(super) struct Teller {
-    /// Tells the pool the number of a group's calls that wait for room and nothing else.
+    /// Called with a group and the number of its calls waiting for a connection and nothing else.
     pub(super) pool: OnceLock<Box<dyn Fn(Group, usize) + Send + Sync>>,
     told: Mutex<Levels>,
 }
@@ -30,12 +30,14 @@ const GROUPS: [Group; 3] = [Group::Exempt, Group::Short, Group::LongRunning];
 // === impl Teller ===
 
 impl Teller {
-    /// True if there is a change for the pool. Under the limiter's lock.
+    /// Returns true if the number has changed since the pool was told. Call it under the limiter's
+    /// lock.
     pub(super) fn has_news(&self, limiter: &Limiter) -> bool {
         lock(&self.told).levels != levels(limiter)
     }
 
-    /// Tells the pool until there is no change. No lock may be held; `look` takes the limiter's.
+    /// Tells the pool until the number no longer changes. No lock may be held; `look` takes the
+    /// limiter's.
     pub(super) fn tell(&self, look: impl Fn(&dyn Fn(&Limiter) -> Option<[usize; 3]>) -> Option<[usize; 3]>) {
         let Some(want) = self.pool.get() else { return };
         let begin = |limiter: &Limiter| {

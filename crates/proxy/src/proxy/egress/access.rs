@@ -1,4 +1,4 @@
-//! Access to the forward proxy: TLS to the proxy itself, and the clients' credentials.
+//! Who may use the forward proxy: TLS to the proxy itself, and the clients' credentials.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use crate::credentials::Secret;
 use crate::proxy::listener::{Handshakes, Stream};
 use crate::tls;
 
-/// Access to the forward proxy.
+/// Checks who may use the forward proxy.
 #[derive(Debug)]
 pub(super) struct Access {
-    /// The token for all clients.
+    /// The token all clients must send, if one is configured.
     pub(super) token: Option<Secret>,
-    /// Identifies each client.
+    /// Authenticates each client, if the listener requires it.
     pub(super) clients: Option<Arc<Clients>>,
     pub(super) tls: Option<Arc<tls::Listener>>,
     pub(super) handshakes: Handshakes,
@@ -24,8 +24,8 @@ pub(super) struct Access {
 }
 
 impl Access {
-    /// Does the TLS handshake, if TLS is spoken to the proxy. Returns the connection inside, and
-    /// the name in the client's certificate.
+    /// Does the TLS handshake if the proxy listens with TLS. Returns the connection inside, and the
+    /// name in the client's certificate.
     pub(super) async fn open(&self, stream: Box<dyn Stream>) -> Option<(Box<dyn Stream>, Option<Arc<str>>)> {
         let Some(tls) = &self.tls else { return Some((stream, None)) };
         let stream = self.handshakes.accept(tls.http1_config(), stream, NAME, || self.clock.now()).await?;
@@ -33,8 +33,8 @@ impl Access {
         Some((Box::new(stream), name))
     }
 
-    /// Checks the access of a client, and returns its name where clients are known. `named` is that
-    /// of its certificate, and `shown` are the values of `Proxy-Authorization`.
+    /// Checks that a client may use the proxy, and returns its name if clients are known by name.
+    /// `named` is the name in its certificate, and `shown` are the values of `Proxy-Authorization`.
     pub(super) async fn admit(
         &self,
         named: Option<&Arc<str>>,
@@ -52,7 +52,7 @@ impl Access {
         Err(EgressRefusal::new(Why::Authorization, "the token of egress.token_file is asked for, as a password"))
     }
 
-    /// Loads a renewed certificate.
+    /// Loads the certificate again if it was renewed.
     pub(super) fn refresh(&self) {
         if let Some(tls) = &self.tls {
             tls.refresh(tls::wall());
@@ -60,7 +60,7 @@ impl Access {
     }
 }
 
-/// Refuses a client, in words for a reason phrase.
+/// Words the refusal of a client for the status line of the response.
 fn refused(denied: &ClientRefusal) -> EgressRefusal {
     let text = match denied {
         ClientRefusal::NothingShown(_) => "the token of a service account is asked for, as a password in HTTPS_PROXY",

@@ -1,12 +1,14 @@
-//! Addresses that the egress listener dials, and addresses that it never does.
+//! The addresses the egress listener may connect to, and those it never does.
 //!
-//! Each address of a name is judged by itself, after the lookup, and the judged address is dialled.
+//! Each address of a name is checked by itself, after the lookup, and exactly that address is
+//! connected to.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::upstream::ForbiddenAddress as Forbidden;
 
-/// Judges an address; metadata addresses are refused.
+/// Refuses addresses that must not be connected to, such as loopback; metadata services are among
+/// them.
 pub fn judge(address: IpAddr) -> Result<(), Forbidden> {
     match address.to_canonical() {
         IpAddr::V4(address) => judge_v4(address),
@@ -17,7 +19,8 @@ pub fn judge(address: IpAddr) -> Result<(), Forbidden> {
     }
 }
 
-/// Judges an address; metadata addresses may be dialled.
+/// Refuses addresses that must not be connected to, such as loopback; metadata services are
+/// allowed.
 pub(super) fn judge_but_metadata(address: IpAddr) -> Result<(), Forbidden> {
     judge(address).or_else(|why| if why == Forbidden::Metadata { Ok(()) } else { Err(why) })
 }
@@ -56,8 +59,8 @@ fn judge_v6(address: Ipv6Addr) -> Result<(), Forbidden> {
     Ok(())
 }
 
-/// Returns the IPv4 address inside an IPv6 address: mapped, compatible, translated (RFC 2765),
-/// NAT64 or 6to4.
+/// Returns the IPv4 address contained in an IPv6 address: mapped, compatible, translated (RFC
+/// 2765), NAT64 or 6to4.
 fn embedded(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let octets = address.octets();
     let at = |from: usize| -> Option<Ipv4Addr> { Some(<[u8; 4]>::try_from(octets.get(from..from + 4)?).ok()?.into()) };
@@ -69,12 +72,12 @@ fn embedded(address: Ipv6Addr) -> Option<Ipv4Addr> {
     }
 }
 
-/// Gives out certificates and tokens to every machine on Azure.
+/// The address on Azure that gives certificates and tokens to every machine.
 const AZURE_WIRE_SERVER: Ipv4Addr = Ipv4Addr::new(168, 63, 129, 16);
-/// In the shared address space, otherwise allowed.
+/// Alibaba's metadata service. The shared address space around it is allowed.
 const ALIBABA_METADATA: Ipv4Addr = Ipv4Addr::new(100, 100, 100, 200);
-/// The metadata services of other clouds, among the otherwise allowed private addresses: Google's,
-/// Oracle's, Scaleway's, Akamai's and Alibaba's.
+/// The metadata services of other clouds inside the private addresses, which are otherwise allowed:
+/// Google's, Oracle's, Scaleway's, Akamai's and Alibaba's.
 const METADATA: [Ipv6Addr; 5] = [
     Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),
     Ipv6Addr::new(0xfd00, 0xc1, 0, 0, 0, 0, 0xa9fe, 0xa9fe),

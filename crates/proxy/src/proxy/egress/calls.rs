@@ -1,7 +1,7 @@
-//! Plain HTTP through the egress listener: each call goes through the gate of its origin.
+//! HTTP requests through the egress listener: each goes through the gate for its host and port.
 //!
-//! A call for a listed host leaves over TLS, with the client's Host, so that its signature holds.
-//! Calls for others leave in clear, as they came.
+//! A request for a listed host leaves over TLS, with the client's Host, so that its signature stays
+//! valid. Requests for other hosts leave unencrypted, as they came.
 
 use std::future::ready;
 use std::sync::Arc;
@@ -25,26 +25,27 @@ use crate::proxy::stack::{self, PendingAnswer};
 use crate::spec;
 use crate::upstream::Inbound;
 
-/// The way of calls into the listener.
+/// How calls come to the listener.
 #[derive(Debug)]
 pub(super) enum Entry {
-    /// Through the forward proxy: targets are URLs. The client's certificate may have a name.
+    /// The call came through the forward proxy: targets are URLs. It has the name in the client's
+    /// certificate, if any.
     Proxy(Option<Arc<str>>),
-    /// Through a readable tunnel. The client may be known.
+    /// The call came through a decrypted or plain tunnel. It has the client's name, if known.
     Tunnel(Inside, Option<Arc<str>>),
-    /// By the name of their host, led here by a hosts file.
+    /// The call came directly, by the host's name, because a hosts file redirects it here.
     Name,
 }
 
-/// A connection with calls.
+/// A client's connection while it makes calls.
 struct CallConnection {
     entry: Entry,
-    /// Set to take no more calls. HTTP/1.1 has a field for that.
+    /// Set when the connection must take no more calls. HTTP/1.1 has a header for that.
     over: Arc<AtomicBool>,
 }
 
 impl EgressListener {
-    /// Serves the calls of a connection.
+    /// Serves the requests of a connection.
     pub(super) async fn serve_calls(self: &Arc<Self>, handle: &WireHandle, entry: Entry, http2: bool) {
         let connection = Arc::new(CallConnection { entry, over: Arc::default() });
         let egress = Arc::clone(self);
@@ -73,7 +74,7 @@ impl EgressListener {
         }
     }
 
-    /// Answers a call after its client was admitted.
+    /// Answers a request of an authenticated client.
     fn answer(
         &self,
         mut request: Request<Inbound>,
@@ -107,8 +108,8 @@ impl EgressListener {
         Either::Left(ready(Ok(refused.response())))
     }
 
-    /// Checks the access of a client, and returns its name where clients are known. `named` is that
-    /// of its certificate.
+    /// Checks that a client may use the proxy, and returns its name if clients are known by name.
+    /// `named` is the name in its certificate.
     async fn client(
         &self,
         request: &Request<Inbound>,
@@ -148,8 +149,8 @@ impl EgressListener {
         }
     }
 
-    /// Returns the gate of a listed origin. Calls to the port of plain HTTP leave to the first port
-    /// of TLS.
+    /// Returns the gate for a host and port listed by `section`. Calls to the port of plain HTTP go
+    /// to the section's first TLS port.
     pub(super) fn gate(
         &self,
         directory: &Directory,

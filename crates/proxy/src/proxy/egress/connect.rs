@@ -1,6 +1,6 @@
-//! The way of a CONNECT: its head, its fate, the dial, and the tunnel.
+//! Serving a CONNECT: read its head, decide on it, connect to the host, and carry the tunnel.
 //!
-//! The answer comes after the dial: it can say that a host cannot be reached.
+//! The answer comes after the connection attempt: it can say that a host cannot be reached.
 
 use std::io;
 use std::sync::Arc;
@@ -74,7 +74,8 @@ impl EgressListener {
         Ok(())
     }
 
-    /// Reads the head of a CONNECT: its origin, its user agent, and the name of its client.
+    /// Reads the head of a CONNECT. Returns its host and port, its user agent, and the name of its
+    /// client.
     async fn read_connect(
         &self,
         handle: &WireHandle,
@@ -90,7 +91,7 @@ impl EgressListener {
         Ok((origin, agent, client))
     }
 
-    /// Connects to a host, if its address may be dialled.
+    /// Connects to a host, if its address may be connected to.
     async fn dial(&self, origin: &Origin) -> Result<upstream::Bare, EgressRefusal> {
         if let Host::Address(address) = origin.host {
             (self.dial.judge)(address).map_err(|why| EgressRefusal::address(&address.to_string(), why))?;
@@ -103,8 +104,8 @@ impl EgressListener {
         connected.map_err(|error| EgressRefusal::dial(&origin.host.to_string(), &error))
     }
 
-    /// True if the client begins with TLS. Where other hosts are refused, it must be for the host of
-    /// the tunnel.
+    /// Returns true if the client begins with TLS. Where other hosts are refused, its TLS must name
+    /// the host of the tunnel.
     async fn is_tls(&self, handle: &WireHandle, origin: &Origin, others: HostFate) -> bool {
         let first = tokio::time::timeout(FIRST_BYTES, handle.peek(tunnel::first)).await;
         let Ok(Some(first)) = first else { return false };
@@ -125,7 +126,7 @@ impl EgressListener {
     }
 }
 
-/// Says that the tunnel is there.
+/// Answers that the tunnel is open.
 async fn established(handle: &WireHandle) -> io::Result<()> {
     let mut wire = Wire::unscanned(handle);
     wire.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n").await?;

@@ -1,4 +1,4 @@
-//! The directory of hosts: the gate of each listed host, and the rules for others.
+//! The directory of hosts: which gate lists a host, and the rules for hosts of no gate.
 
 use std::sync::Arc;
 
@@ -6,26 +6,27 @@ use super::reason::{EgressRefusal, Why};
 use super::target::{Host, Origin};
 use crate::spec::{Egress, HostFate, HostPattern, Hosts, PlainHttp, Settings};
 
-/// The hosts of all gates, and the rules for others.
+/// The hosts gates list, and the rules for all others.
 #[derive(Clone, Debug)]
 pub struct Directory {
     pub(super) egress: Egress,
-    /// In the order of the file.
+    /// The gates with their hosts, in the order of the configuration file.
     gates: Vec<(Arc<str>, Hosts)>,
 }
 
-/// The fate of a tunnel or a call.
+/// What happens to a tunnel or a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate<'a> {
-    /// The call goes through the gate of this name, over TLS; this pattern lists its host.
+    /// The call goes through the gate of this name, over TLS, because of this pattern in its hosts.
     Gate(&'a Arc<str>, &'a HostPattern),
-    /// TLS of the tunnel is opened, and its calls go through the gate of this name.
+    /// The tunnel's TLS is decrypted, and its calls go through the gate of this name.
     Intercepted(&'a Arc<str>, &'a HostPattern),
-    /// Passed on unread, or in clear; this gate lists the host, and its limits do not hold.
+    /// The call passes without limits, unread or unencrypted. The gate, if any, lists the host, but
+    /// cannot limit it.
     Passed(Option<&'a Arc<str>>),
 }
 
-/// A tunnel with readable calls.
+/// A tunnel with readable calls, and its host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Inside {
     pub(super) origin: Origin,
@@ -35,7 +36,7 @@ pub(super) struct Inside {
 // === impl Directory ===
 
 impl Directory {
-    /// Reads the directory from the settings; `None` if there is no listener.
+    /// Builds the directory from the settings; `None` if there is no egress listener.
     pub fn new(settings: &Settings) -> Option<Self> {
         let egress = settings.egress.clone()?;
         let mut gates: Vec<_> =
@@ -44,17 +45,17 @@ impl Directory {
         Some(Self { egress, gates })
     }
 
-    /// Returns the hosts of a gate.
+    /// Returns the hosts a gate lists.
     pub(super) fn hosts(&self, gate: &str) -> Option<&Hosts> {
         self.gates.iter().find(|(name, _)| **name == *gate).map(|(_, hosts)| hosts)
     }
 
-    /// Returns the gates with interception.
+    /// Returns the gates decrypting TLS.
     pub(super) fn intercepting(&self) -> impl Iterator<Item = &Arc<str>> {
         self.gates.iter().filter(|(_, hosts)| hosts.intercept).map(|(gate, _)| gate)
     }
 
-    /// Returns the gate and the pattern for a host at a port.
+    /// Returns the gate and its pattern for a host at a port.
     fn listed(&self, origin: &Origin, is_port: impl Fn(u16) -> bool) -> Option<(&Arc<str>, &Hosts, &HostPattern)> {
         let Host::Name(name) = &origin.host else { return None };
         if !is_port(origin.port) || self.is_passed(name) {
@@ -63,7 +64,7 @@ impl Directory {
         self.gates.iter().find_map(|(gate, hosts)| Some((gate, hosts, hosts.find(name)?)))
     }
 
-    /// Decides on a tunnel. One of a listed host to port 80 carries plain HTTP.
+    /// Decides what happens to a tunnel. One to port 80 of a listed host carries plain HTTP.
     pub(super) fn tunnel(&self, origin: &Origin) -> Result<Fate<'_>, EgressRefusal> {
         check_port(origin)?;
         if let Some((gate, hosts, pattern)) = self.listed(origin, |port| port == PLAIN) {
@@ -76,7 +77,7 @@ impl Directory {
         }
     }
 
-    /// Decides on a call in a readable tunnel. The rules may have changed since it began.
+    /// Decides about a call in a readable tunnel. The rules may have changed since it began.
     pub(super) fn inside(&self, Inside { origin, is_tls }: &Inside) -> Result<&Arc<str>, EgressRefusal> {
         match self.listed(origin, |port| self.is_read(port)) {
             Some((gate, hosts, _)) if *is_tls && hosts.intercept => Ok(gate),
@@ -88,8 +89,8 @@ impl Directory {
         }
     }
 
-    /// Decides on a call for a URL. With `http` and the port of `https` it is for the same origin.
-    /// To a listed host nothing leaves in clear, whatever the port.
+    /// Decides about a call for a URL. `http` with the port of `https` means the same host and
+    /// port. To a listed host nothing leaves unencrypted, whatever the port.
     pub(super) fn call(&self, origin: &Origin) -> Result<Fate<'_>, EgressRefusal> {
         check_port(origin)?;
         match self.listed(origin, |_| true) {
@@ -104,7 +105,7 @@ impl Directory {
         }
     }
 
-    /// Decides on what no gate lists.
+    /// Decides about a host of no gate.
     fn other(&self, origin: &Origin) -> Result<Fate<'_>, EgressRefusal> {
         let is_named = matches!(&origin.host, Host::Name(name) if self.is_passed(name));
         match self.egress.others {
@@ -115,20 +116,20 @@ impl Directory {
         }
     }
 
-    /// True if listed hosts are limited at this port.
+    /// Returns true if calls to listed hosts are limited at this port.
     fn is_read(&self, port: u16) -> bool {
         port == PLAIN || self.egress.ports.contains(&port)
     }
 
-    /// True if a host is passed on whatever a gate lists.
+    /// Returns true if the settings let a host pass even though a gate lists it.
     fn is_passed(&self, name: &str) -> bool {
         self.egress.tunnel.iter().any(|pattern| pattern.matches(name))
     }
 
-    /// Says in a sentence what becomes of a CONNECT, or of a call for a URL.
+    /// Returns what would happen to a CONNECT, or to a call for a URL.
     ///
     /// # Errors
-    /// The target is none, or it is refused.
+    /// The host and port are invalid or refused; the text says why.
     pub fn explain(&self, is_tunnel: bool, authority: &str) -> Result<Fate<'_>, String> {
         let usual = (!is_tunnel).then_some(80);
         let origin = Origin::read(authority, usual).map_err(|error| error.to_string())?;
@@ -142,7 +143,8 @@ impl Directory {
         }
     }
 
-    /// Returns the judge of addresses for clients' dials.
+    /// Returns the function that allows or refuses an address before the egress listener connects
+    /// to it.
     pub fn judge(&self) -> crate::upstream::Judge {
         match self.egress.metadata {
             HostFate::Refuse => super::address::judge,
@@ -161,7 +163,7 @@ fn plain(origin: &Origin, hosts: &Hosts) -> Result<(), EgressRefusal> {
     }
 }
 
-/// Mail relays have always been reached through proxies.
+/// Refuses the ports of mail servers, because mail relays have always been abused through proxies.
 fn check_port(origin: &Origin) -> Result<(), EgressRefusal> {
     match origin.port {
         25 | 465 | 587 => Err(EgressRefusal::new(Why::Port, format!("port {} is that of a mail server", origin.port))),

@@ -1,7 +1,7 @@
 //! Request heads for a forward proxy: CONNECT, and requests with a whole URL.
 //!
-//! The guard scans every line first. One origin has many spellings; a head with two origins is
-//! refused.
+//! The guard scans every line first. A host and port can be spelled in many ways; a head with two
+//! different ones is refused.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -15,28 +15,29 @@ use super::target::{Host, Origin, TargetError};
 use crate::proxy::guard::request::{Violation, drops_protected, is_cut, is_too_long};
 use crate::proxy::guard::scan::{Rest, Scanner};
 
-/// A request for a tunnel.
+/// A client's CONNECT; it asks for a tunnel.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Connect {
     pub(super) origin: Origin,
     /// The values of `Proxy-Authorization`.
     pub(super) shown: Vec<Vec<u8>>,
-    /// The client's name for itself.
+    /// The client's User-Agent.
     pub(super) agent: String,
 }
 
-/// The progress in the head of a CONNECT.
+/// The state of reading the head of a CONNECT.
 #[derive(Default)]
 pub(super) struct ConnectHead {
     scanner: Scanner,
-    /// The number of scanned bytes.
+    /// The number of bytes scanned so far.
     scanned: usize,
 }
 
 // === impl ConnectHead ===
 
 impl ConnectHead {
-    /// Reads on. Returns the length of the head once it is whole, and `None` if more must come.
+    /// Reads further. Returns the length of the head once it is complete, and `None` if more must
+    /// come.
     pub(super) fn read(&mut self, bytes: &[u8]) -> Result<Option<usize>, EgressRefusal> {
         let end = memchr::memmem::find(bytes, b"\r\n\r\n").map(|at| at + 4);
         let lines = end.or_else(|| memchr::memrchr(b'\n', bytes).map(|at| at + 1)).unwrap_or_default();
@@ -65,8 +66,8 @@ impl ConnectHead {
     }
 }
 
-/// Reads the head of a CONNECT in pieces of this length. Returns its origin and length, and `None`
-/// if more must come.
+/// Reads the head of a CONNECT in pieces of this length. Returns its host and port and its length,
+/// or `None` if more must come.
 ///
 /// # Errors
 /// Says why the head is refused.
@@ -82,7 +83,7 @@ pub fn connect_in(bytes: &[u8], piece: usize) -> Result<Option<(Origin, usize)>,
     Ok(None)
 }
 
-/// Reads the scanned head of a CONNECT.
+/// Parses the complete head of a CONNECT.
 pub(super) fn connect(head: &[u8]) -> Result<Connect, EgressRefusal> {
     let text = String::from_utf8_lossy(head);
     let mut lines = text.split("\r\n");
@@ -105,8 +106,8 @@ pub(super) fn connect(head: &[u8]) -> Result<Connect, EgressRefusal> {
     Ok(Connect { origin, shown, agent })
 }
 
-/// Checks a request for one URL, and returns its origin. In a tunnel it has a target as for
-/// servers, and is for `inside`.
+/// Checks a request to the proxy, and returns its host and port. Inside a tunnel its target is a
+/// path, and it must be for the tunnel's host.
 pub(super) fn plain<B>(request: &Request<B>, inside: Option<&Inside>) -> Result<Origin, EgressRefusal> {
     let uri = request.uri();
     let headers = request.headers();
@@ -154,14 +155,14 @@ pub(super) fn plain<B>(request: &Request<B>, inside: Option<&Inside>) -> Result<
     Ok(origin)
 }
 
-/// Checks a request by the name of its host, and returns its origin.
+/// Checks a request that a hosts file redirected here, and returns its host and port.
 pub(super) fn named<B>(request: &Request<B>) -> Result<Origin, EgressRefusal> {
     let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     let origin = read(host, Some(80))?;
     plain(request, Some(&Inside { origin, is_tls: false }))
 }
 
-/// True if the token was shown once, as a bearer token or as the password of a login.
+/// Returns true if the token was sent once, as a bearer token or as the password of a login.
 pub(super) fn shows(token: &str, shown: &[&[u8]]) -> bool {
     let [shown] = shown else { return false };
     let Some((scheme, rest)) = std::str::from_utf8(shown).ok().and_then(|shown| shown.split_once(' ')) else {
@@ -177,7 +178,7 @@ pub(super) fn shows(token: &str, shown: &[&[u8]]) -> bool {
     password.is_some_and(is_token)
 }
 
-/// The values of `Proxy-Authorization`.
+/// Returns the values of `Proxy-Authorization`.
 pub(super) fn shown(headers: &HeaderMap) -> Vec<&[u8]> {
     headers.get_all(header::PROXY_AUTHORIZATION).iter().map(header::HeaderValue::as_bytes).collect()
 }
@@ -186,7 +187,7 @@ fn read(target: &str, usual: Option<u16>) -> Result<Origin, EgressRefusal> {
     Origin::read(target, usual).map_err(|error| malformed(error.to_string()))
 }
 
-/// Compares a Host with the origin, in any spelling.
+/// Checks that a Host header means the same host and port, in any spelling.
 fn same(host: &str, origin: &Origin) -> Result<(), EgressRefusal> {
     if matches!(&origin.host, Host::Name(name) if **name == *host) {
         return Ok(()); // the spelling of nearly all calls
@@ -202,7 +203,7 @@ fn malformed(text: impl Into<String>) -> EgressRefusal {
 }
 
 const LONGEST_AGENT: usize = 80;
-/// Far more than any client sends.
+/// The longest head of a CONNECT: far more than any client sends.
 const LONGEST_HEAD: usize = 64 << 10;
 
 #[cfg(test)]

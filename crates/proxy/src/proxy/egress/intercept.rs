@@ -1,9 +1,9 @@
-//! Interception: TLS to hosts of such gates is opened, and the calls in it go through the gate. It
-//! comes in tunnels, or by the names of the hosts.
+//! Interception: TLS to the hosts of such gates is decrypted, and the calls in it go through the
+//! gate. It comes in tunnels, or directly by the names of the hosts.
 //!
-//! One name holds throughout: CONNECT, the client's TLS, its certificate, each call's Host, and the
-//! name by which the upstream is verified are one host, or nothing is sent. The client is offered
-//! the upstream's protocol, so that both speak what they would speak without the gate.
+//! CONNECT, the client's TLS, its certificate, each call's Host, and the name verified at the
+//! upstream must all be the same host, or nothing is sent. The client is offered the upstream's
+//! protocol, so that both speak what they would speak without the gate.
 
 use std::io;
 use std::sync::Arc;
@@ -24,14 +24,14 @@ use crate::proxy::gate::Gate;
 use crate::proxy::listener::{Wire, WireHandle};
 use crate::tls;
 
-/// A readable tunnel.
+/// A tunnel with decrypted TLS.
 pub(super) struct InterceptedTunnel {
     pub(super) origin: Origin,
-    /// The gate of the origin.
+    /// The gate for the tunnel's host and port.
     pub(super) gate: Arc<Gate>,
     /// The client's user agent.
     pub(super) agent: String,
-    /// The client's name, where clients are known.
+    /// The client's name, if clients are known by name.
     pub(super) client: Option<Arc<str>>,
 }
 
@@ -53,7 +53,7 @@ impl EgressListener {
         }
     }
 
-    /// Serves a client at a port for names in a hosts file. The host is the name in TLS, or each
+    /// Serves a client that a hosts file redirected here. Its host is the name in TLS, or each
     /// call's Host over plain HTTP.
     pub(super) async fn serve_named(self: &Arc<Self>, handle: &WireHandle, port: u16) {
         match self.first(handle).await {
@@ -72,7 +72,7 @@ impl EgressListener {
                         self.tally.refused(&refused);
                         refuse_name(handle).await;
                         if self.tally.warnings.is_due("names", self.clock.now()) {
-                            tracing::warn!(%refused, "a client that came by the name of a host was refused");
+                            tracing::warn!(%refused, "a client redirected here by a hosts file was refused");
                         }
                     }
                 }
@@ -84,8 +84,8 @@ impl EgressListener {
         }
     }
 
-    /// Turns away a client at a port for names: with an answer over plain HTTP, without one over
-    /// TLS.
+    /// Refuses a client that a hosts file redirected here: with an answer over plain HTTP, without
+    /// one over TLS.
     pub(super) async fn turn_away_named(&self, handle: &WireHandle, refused: &EgressRefusal) {
         if matches!(self.first(handle).await, Some(first) if first != TLS) {
             return self.turn_away(handle, refused).await;
@@ -95,7 +95,7 @@ impl EgressListener {
         handle.close().await;
     }
 
-    /// Returns the first byte of a client.
+    /// Returns the first byte a client sends.
     async fn first(&self, handle: &WireHandle) -> Option<u8> {
         let first = handle.peek(|bytes| bytes.first().copied());
         tokio::select! {
@@ -104,7 +104,7 @@ impl EgressListener {
         }
     }
 
-    /// Finds the gate for the host name in a client's TLS.
+    /// Returns the gate for the host name in a client's TLS.
     fn named(&self, hello: &StartHandshake<Wire>, port: u16) -> Result<InterceptedTunnel, EgressRefusal> {
         let directory = self.directory();
         let ports = &directory.egress.ports;
@@ -126,7 +126,7 @@ impl EgressListener {
         }
     }
 
-    /// Opens TLS as the host, and serves the calls in it.
+    /// Completes the TLS handshake in the name of the host, and serves the calls in it.
     async fn open_tls(
         self: &Arc<Self>,
         handle: &WireHandle,
@@ -168,7 +168,7 @@ impl EgressListener {
         let config = self.ca().and_then(|ca| match ca.config(name, http2, tls::wall()) {
             Ok(config) => Some(config),
             Err(error) => {
-                tracing::error!(%error, "TLS cannot be opened");
+                tracing::error!(%error, "a certificate for a client's tunnel cannot be made");
                 None
             }
         });
@@ -177,7 +177,7 @@ impl EgressListener {
         shaken.map_err(|_| HandshakeFailure::Timeout)?.map_err(|error| failure(&error))
     }
 
-    /// Counts a failed handshake, and warns once a minute.
+    /// Counts a failed handshake, and warns at most once a minute.
     fn handshake_failed(
         &self,
         InterceptedTunnel { origin, gate, agent, .. }: &InterceptedTunnel,
@@ -212,7 +212,7 @@ async fn hello(handle: &WireHandle) -> Result<StartHandshake<Wire>, HandshakeFai
     hello.map_err(|_| HandshakeFailure::Protocol)
 }
 
-/// Refuses the host in a client's TLS with an alert.
+/// Refuses the host name in a client's TLS with an alert.
 async fn refuse_name(handle: &WireHandle) -> HandshakeFailure {
     let mut wire = Wire::unscanned(handle);
     let said = async {
@@ -225,8 +225,8 @@ async fn refuse_name(handle: &WireHandle) -> HandshakeFailure {
     HandshakeFailure::Sni
 }
 
-/// Returns the reason of a failed handshake after the ClientHello. rustls may see a client's
-/// refusal as something it cannot decrypt, so any error after the certificate counts as one.
+/// Returns why a handshake failed after the ClientHello. rustls may see a client's refusal as
+/// something it cannot decrypt, so any error after the certificate counts as one.
 fn failure(error: &io::Error) -> HandshakeFailure {
     match error.get_ref().and_then(|inner| inner.downcast_ref()) {
         Some(
@@ -242,7 +242,7 @@ fn failure(error: &io::Error) -> HandshakeFailure {
 
 /// The first byte of a TLS handshake.
 pub(super) const TLS: u8 = 0x16;
-/// The fatal alert of this name, in a record of TLS 1.2 (used by TLS 1.3 too).
+/// The fatal TLS alert `unrecognized_name`, in a record of TLS 1.2 (used by TLS 1.3 too).
 const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
-/// The time for the ClientHello, and for the rest; as at every listener.
+/// The time for the ClientHello, and for the rest of the handshake; as at every listener.
 const HANDSHAKE: Duration = Duration::from_secs(10);

@@ -1,4 +1,4 @@
-//! The parts of an egress listener, and its start errors.
+//! What an egress listener is started with, and why it may fail to start.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,42 +14,42 @@ use crate::spec::Listen;
 use crate::tls;
 use crate::upstream::Judge;
 
-/// The parts of the egress listener.
+/// What the egress listener is started with.
 #[derive(Debug)]
 pub struct EgressOptions {
-    /// The hosts, and the listener's settings.
+    /// The hosts gates list, and the listener's settings.
     pub directory: Directory,
-    /// The gates with hosts. None of them listens.
+    /// The settings of the gates with hosts. None of them listens.
     pub gates: Vec<Options>,
-    /// The gate for calls in clear to unlisted hosts, without limits.
+    /// The settings of the gate for unencrypted calls to hosts of no gate, which has no limits.
     pub clear: Options,
-    /// The token for clients.
+    /// The token clients must send, if one is configured.
     pub token: Option<Secret>,
-    /// TLS to the listener itself.
+    /// TLS of the listener itself.
     pub tls: Option<Arc<tls::Listener>>,
-    /// Identifies clients, where the listener asks.
+    /// Authenticates clients, if the listener requires it.
     pub clients: Option<Arc<Clients>>,
-    /// The CA of interception, if a gate intercepts.
+    /// The CA for decrypted hosts, if a gate decrypts TLS.
     pub ca: Option<Arc<tls::CurrentCa>>,
-    /// The process's own addresses, never dialled.
+    /// The process's own addresses; they are never connected to.
     pub own: Vec<SocketAddr>,
-    /// Judges addresses; `None` for the usual rules.
+    /// Allows or refuses addresses to connect to; `None` for the usual rules.
     pub judge: Option<Judge>,
 }
 
-/// The egress listener could not start.
+/// Why the egress listener could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum EgressError {
-    /// Its socket could not be bound.
+    /// The socket could not be bound.
     #[error("the egress listener cannot listen on {listen}; {}", bind::reason(source))]
     Bind {
-        /// The address.
+        /// The address or path to listen on.
         listen: Listen,
-        /// The reason.
+        /// The operating system's error.
         #[source]
         source: io::Error,
     },
-    /// One of its gates could not start.
+    /// A gate behind the listener could not start.
     #[error(transparent)]
     Gate(#[from] GateError),
 }

@@ -1,8 +1,8 @@
-//! The gates of the egress listener: one for each origin, made of its section's settings at the
-//! first call, and dropped after a while without use.
+//! The gates of the egress listener, one for each host and port. Each is made at the first call
+//! from the settings of the gate that lists the host, and dropped when it is not used for a while.
 //!
-//! Their number is bounded. If none can go, a new origin is refused: a host that a gate lists is
-//! never let through without its limits.
+//! Their number is bounded. If none can be dropped, calls to a new host are refused: a host that a
+//! gate lists is never let through without its limits.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -21,21 +21,21 @@ use crate::telemetry::meters::{LabelCap, RESOURCES, as_f64};
 use crate::telemetry::table;
 use crate::upstream::{Dns, Target};
 
-/// The gates by their section and origin.
+/// The gates made so far, by the configured gate and the host and port.
 pub(super) struct Origins {
-    /// The templates of the gates, by the names of their sections.
+    /// The configured gates by name, as templates.
     sections: BTreeMap<Arc<str>, Arc<Gate>>,
     via: Option<Proxy>,
     clock: Clock,
     known: Mutex<OriginGates>,
-    /// The hosts as labels.
+    /// Bounds the number of hosts used as metric labels.
     labels: LabelCap,
 }
 
-/// The gates by section and origin.
+/// The gates by configured gate and by host and port.
 type OriginGates = BTreeMap<(Arc<str>, Origin), KnownOrigin>;
 
-/// An origin with its gate.
+/// A host and port with its gate.
 struct KnownOrigin {
     gate: Arc<Gate>,
     used: Moment,
@@ -48,7 +48,7 @@ pub(super) struct Way<'a> {
     pub(super) section: &'a Arc<str>,
     pub(super) origin: Origin,
     pub(super) scheme: Scheme,
-    /// The host and port to dial in its place.
+    /// The host and port to connect to instead, if configured.
     pub(super) connect_to: Option<&'a str>,
 }
 
@@ -73,7 +73,7 @@ impl Origins {
                 gate = &*at.0,
                 host = %at.1.host,
                 origins = known.len(),
-                "a call was refused: every origin is in use; raise egress.max_origins"
+                "a call was refused: too many hosts are in use; raise egress.max_origins"
             );
             return Err(EgressRefusal::new(Why::Crowded, "too many hosts at once; raise egress.max_origins"));
         }
@@ -104,8 +104,8 @@ impl Origins {
         Ok(Target { scheme, authority, base_path, server_name, proxy, unused_proxy: None })
     }
 
-    /// Drops the least recently used origin, if it is idle and `is_over` holds for its time without
-    /// use. True if there was one.
+    /// Drops the least recently used gate, if it is idle and `is_over` returns true for the time it
+    /// was not used. Returns true if it did.
     fn drop_idle(&self, known: &mut OriginGates, is_over: impl Fn(Duration) -> bool) -> bool {
         let now = self.clock.now();
         // Calls under way hold the gate.
@@ -121,13 +121,13 @@ impl Origins {
         true
     }
 
-    /// Drops all origins with this idle time.
+    /// Drops all gates not used for this time.
     pub(super) fn tidy(&self, idle: Duration) {
         let mut known = lock(&self.known);
         while self.drop_idle(&mut known, |time| time >= idle) {}
     }
 
-    /// Counts calls by host, just before the metrics are read.
+    /// Adds the calls by host to the metrics, just before these are read.
     pub(super) fn sample(&self) {
         let mut known = lock(&self.known);
         table::EGRESS_ORIGINS.gauge(&[]).set(as_f64(known.len()));
@@ -146,7 +146,7 @@ impl Origins {
         known.counted = now;
     }
 
-    /// Returns the gates of a section, by origin.
+    /// Returns the gates made from a configured gate, by host and port.
     pub(super) fn of(&self, section: &str) -> Vec<(Origin, Arc<Gate>)> {
         let known = lock(&self.known);
         let of = known.iter().filter(|((name, _), _)| **name == *section);

@@ -1,7 +1,7 @@
-//! The egress listener's reasons for a refusal, as people see them.
+//! Why the egress listener refuses something, in words for people.
 //!
-//! Of a refused CONNECT most clients show nothing but the reason phrase: it says what was refused,
-//! why, and what to do, and has nothing from the network in it but the host's name.
+//! Most clients show of a refused CONNECT only the reason phrase of the status line: it says what
+//! was refused, why, and what to do, and contains nothing from the network but the host's name.
 
 use std::fmt::Write as _;
 
@@ -12,52 +12,53 @@ use crate::proxy::body::Body;
 use crate::upstream::{DialError, DialFailure, ForbiddenAddress};
 
 words! {
-    /// The reason why the egress listener refused a request or a tunnel.
+    /// Why the egress listener refused a request or a tunnel.
     pub(crate) enum Why {
-        /// The address is never dialled.
+        /// The address must never be connected to.
         Address = "address",
-        /// The client did not show the token.
+        /// The client did not send the token.
         Authorization = "authorization",
-        /// A browser calls.
+        /// A browser sent the request.
         Browser = "browser",
-        /// There are too many connections, or too many origins.
+        /// There are too many connections, or too many hosts.
         Crowded = "crowded",
         /// The request is not meant for a forward proxy.
         Direct = "direct",
         /// The host leads back to this process.
         Itself = "itself",
-        /// The head is not one of a proxy's client.
+        /// The head is not one a client of a proxy sends.
         Malformed = "malformed",
         /// The address gives out the machine's credentials.
         Metadata = "metadata",
         /// The name has no address.
         Name = "name",
-        /// No gate lists the host, and others are refused.
+        /// No gate lists the host, and other hosts are refused.
         NotListed = "not_listed",
-        /// Plain HTTP to a listed host.
+        /// The request is plain HTTP to a listed host.
         PlainHttp = "plain_http",
         /// The port is one of mail servers.
         Port = "port",
-        /// TLS names another host than the tunnel is for.
+        /// The client's TLS names another host than the tunnel is for.
         Sni = "sni",
-        /// No connection could be made.
+        /// No connection to the host could be made.
         Unreachable = "unreachable",
     }
 
-    /// The reason why a TLS handshake failed where TLS is opened.
+    /// Why a TLS handshake with a client failed.
     pub(crate) enum HandshakeFailure {
-        /// The two have no protocol or cipher in common, or what came is not TLS.
+        /// Client and gate have no protocol or cipher in common, or what came is not TLS.
         Protocol = "protocol",
-        /// It names another host than the tunnel's, or an unlisted one.
+        /// The client's TLS names another host than the tunnel's, or an unlisted one.
         Sni = "sni",
-        /// It took too long.
+        /// The handshake took too long.
         Timeout = "timeout",
-        /// The client left after it had seen the certificate.
+        /// The client left after it had seen the certificate, perhaps because it does not trust the
+        /// CA.
         Untrusted = "untrusted",
     }
 }
 
-/// A refusal.
+/// A refusal of the egress listener: status, reason and text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct EgressRefusal {
     pub(crate) why: Why,
@@ -83,18 +84,18 @@ impl EgressRefusal {
         Self { why, status, text: text.into() }
     }
 
-    /// The same with another status.
+    /// Returns the same refusal with another status.
     pub(crate) fn with(self, status: StatusCode) -> Self {
         Self { status, ..self }
     }
 
-    /// Refuses a target with a forbidden address.
+    /// Makes the refusal of a host with a forbidden address.
     pub(crate) fn address(target: &str, why: ForbiddenAddress) -> Self {
         let word = if why == ForbiddenAddress::Metadata { Why::Metadata } else { Why::Address };
         Self::new(word, format!("{target} is {why}"))
     }
 
-    /// Refuses a target after a failed dial.
+    /// Makes the refusal of a host that could not be connected to.
     pub(crate) fn dial(target: &str, error: &DialError) -> Self {
         match &error.what {
             DialFailure::Forbidden(why) => Self::address(target, *why),
@@ -114,13 +115,13 @@ impl EgressRefusal {
         }
     }
 
-    /// The reason phrase: at most 120 visible characters.
+    /// Returns the reason phrase for the status line: at most 120 visible characters.
     fn phrase(&self) -> String {
         let visible = self.text.chars().filter(|c| c.is_ascii_graphic() || *c == ' ');
         "tidegate: ".chars().chain(visible).take(LONGEST_PHRASE).collect()
     }
 
-    /// The headers besides those of the body.
+    /// Returns the headers besides those of the body.
     fn headers(&self) -> Vec<(&'static str, &'static str)> {
         let more = match self.status {
             StatusCode::PROXY_AUTHENTICATION_REQUIRED => Some(("proxy-authenticate", "Basic realm=\"tidegate\"")),
@@ -137,7 +138,7 @@ impl EgressRefusal {
         usual.into_iter().chain(more).collect()
     }
 
-    /// The answer to a CONNECT, as bytes.
+    /// Returns the answer to a CONNECT, as bytes.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let body = format!("{}\n", self.phrase());
         let mut text = format!("HTTP/1.1 {} {}\r\n", self.status.as_u16(), self.phrase());
@@ -148,7 +149,7 @@ impl EgressRefusal {
         text.into_bytes()
     }
 
-    /// The answer to another request.
+    /// Returns the answer to a request other than CONNECT.
     pub(crate) fn response(&self) -> Response<Body> {
         let mut response = Response::new(Body::own(format!("{}\n", self.phrase())));
         *response.status_mut() = self.status;
@@ -170,7 +171,7 @@ impl std::fmt::Display for EgressRefusal {
     }
 }
 
-/// As much as fits into a line of a log.
+/// The most characters of a reason phrase: as much as fits into a line of a log.
 const LONGEST_PHRASE: usize = 120;
 
 #[cfg(test)]

@@ -24,17 +24,17 @@ pub(super) struct Tally {
     pub(super) warnings: Warnings,
 }
 
-/// The gate, the host and the reason of failed handshakes.
+/// A configured gate, a host and a reason, for counting failed handshakes.
 type HandshakeKey = (Arc<str>, String, HandshakeFailure);
 
-/// Failed handshakes of one kind.
+/// The number of failed handshakes for the same reason, and the first client.
 struct FailedHandshakes {
     count: u64,
-    /// The first client's name for itself.
+    /// The User-Agent of the first client.
     agent: String,
 }
 
-/// The bytes of all tunnels, as metrics.
+/// The metrics of bytes carried by tunnels.
 pub(super) struct Meters {
     pub(super) up: Counter,
     pub(super) down: Counter,
@@ -46,7 +46,7 @@ pub(super) struct HostTunnels {
     pub(super) down: AtomicU64,
     open: AtomicUsize,
     total: AtomicU64,
-    /// The gate of a listed host; its limits do not hold for tunnels.
+    /// The gate listing the host, if any; its limits do not apply to tunnels.
     gate: Option<Arc<str>>,
     pub(super) meters: Arc<Meters>,
 }
@@ -57,7 +57,7 @@ pub(super) struct OpenTunnel {
     pub(super) row: Arc<HostTunnels>,
 }
 
-/// Counts a client's connection until it is dropped.
+/// Counts a client's connection until this value is dropped.
 pub(super) struct ConnectionCount<'a>(&'a Tally);
 
 // === impl Tally ===
@@ -87,13 +87,13 @@ impl Tally {
         }
     }
 
-    /// Counts a client's connection.
+    /// Counts a client's connection until the result is dropped.
     pub(super) fn connected(&self) -> ConnectionCount<'_> {
         self.connections.fetch_add(1, Relaxed);
         ConnectionCount(self)
     }
 
-    /// Counts a connection by its use.
+    /// Counts a connection by what it was used for.
     pub(super) fn became(&self, how: &'static str) {
         table::EGRESS_CONNECTIONS.counter(&[how]).increment(1);
     }
@@ -107,7 +107,7 @@ impl Tally {
         tracing::debug!(%refused, "the egress listener refused a request");
     }
 
-    /// Begins the counters of a gate with interception.
+    /// Starts the counters of a gate decrypting TLS at zero.
     pub(super) fn intercepts(&self, gate: &str) {
         for why in HandshakeFailure::ALL {
             table::EGRESS_HANDSHAKES.counter(&[gate, why.word()]).increment(0);
@@ -123,7 +123,7 @@ impl Tally {
         handshakes.entry((Arc::clone(gate), host.to_owned(), why)).or_insert_with(first).count += 1;
     }
 
-    /// Counts a tunnel until it is dropped.
+    /// Counts a tunnel until the result is dropped.
     pub(super) fn opened(&self, host: &str, gate: Option<&Arc<str>>) -> OpenTunnel {
         let mut tunnels = lock(&self.tunnels);
         let host = if tunnels.contains_key(host) || tunnels.len() < HOSTS { host } else { OTHERS };
@@ -142,7 +142,7 @@ impl Tally {
         OpenTunnel { host: host.to_owned(), row: Arc::clone(row) }
     }
 
-    /// Sets the gauges.
+    /// Updates the gauges.
     pub(super) fn sample(&self) {
         let open = lock(&self.tunnels).values().map(|row| row.open.load(Relaxed)).sum();
         table::EGRESS_TUNNELS.gauge(&[]).set(as_f64(open));
@@ -193,9 +193,9 @@ impl Drop for ConnectionCount<'_> {
     }
 }
 
-/// The most hosts with counters of their own.
+/// The most hosts counted separately.
 const HOSTS: usize = 1000;
-/// Stands for all further hosts.
+/// The common name for counting all further hosts.
 const OTHERS: &str = "all others";
-/// The most hosts in the status.
+/// The most hosts on the status page.
 const SHOWN: usize = 20;

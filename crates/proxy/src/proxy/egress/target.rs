@@ -1,7 +1,7 @@
-//! The target of a request to a forward proxy: one origin, whatever its spelling.
+//! The target of a request to a forward proxy: one host and port, whatever the spelling.
 //!
-//! An ambiguous authority is refused: one with a user in it, a name that resolvers read as an
-//! address, an address in an unusual form.
+//! An ambiguous target is refused: one with a user in it, a name that resolvers read as an address,
+//! an address in an unusual form.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -15,7 +15,7 @@ pub struct Origin {
     pub port: u16,
 }
 
-/// A host as one value: names are in lower case, without a final dot.
+/// A host, spelled in one way: names are in lower case, without a final dot.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Host {
     /// A name, to be looked up.
@@ -24,19 +24,19 @@ pub enum Host {
     Address(IpAddr),
 }
 
-/// The error of reading an origin.
+/// Why a text is not a valid host and port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TargetError {
-    /// A user or a password.
+    /// The text has a user or a password.
     #[error("the target has a user in it")]
     User,
-    /// A missing or invalid port.
+    /// The port is missing or invalid.
     #[error("the target has no valid port")]
     Port,
-    /// An invalid name.
+    /// The name is invalid.
     #[error("the target is not a host name")]
     Name,
-    /// An address in an ambiguous form.
+    /// The address is in an ambiguous form.
     #[error("the target is an address in an unusual form")]
     Address,
 }
@@ -44,11 +44,11 @@ pub enum TargetError {
 // === impl Origin ===
 
 impl Origin {
-    /// Reads an authority: `host`, `host:port`, `address:port`, `[address]:port`. Without a port it
-    /// has the `usual` one, if there is one.
+    /// Reads `host`, `host:port`, `address:port` or `[address]:port`. Without a port it gets the
+    /// `usual` one, if that is given.
     ///
     /// # Errors
-    /// Says why it is no origin.
+    /// Says what is wrong with it.
     pub fn read(text: &str, usual: Option<u16>) -> Result<Self, TargetError> {
         if text.contains('@') {
             return Err(TargetError::User);
@@ -72,12 +72,12 @@ impl Origin {
         Ok(Self { host, port })
     }
 
-    /// The same host at another port.
+    /// Returns the same host at another port.
     pub(crate) fn at(&self, port: u16) -> Self {
         Self { host: self.host.clone(), port }
     }
 
-    /// The host without brackets.
+    /// Returns the host without brackets.
     pub(crate) fn name(&self) -> String {
         match &self.host {
             Host::Name(name) => name.to_string(),
@@ -122,7 +122,7 @@ impl fmt::Display for Host {
     }
 }
 
-/// True for a number as `inet_aton` reads it: decimal, octal or hexadecimal.
+/// Returns true for a number as `inet_aton` reads it: decimal, octal or hexadecimal.
 fn is_number(label: &str) -> bool {
     let digits = label.strip_prefix("0x").or_else(|| label.strip_prefix("0X"));
     match digits {

@@ -14,16 +14,16 @@ use crate::places::Busy;
 use crate::proxy::listener::Wire;
 use crate::proxy::tunnel::{self, Counters};
 
-/// The first bytes of a client in a tunnel.
+/// What a client sends first in a tunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum First {
-    /// TLS, for this name.
+    /// The beginning of TLS, for this host name if it has one.
     Tls(Option<String>),
-    /// Something else.
+    /// The client sent something else.
     Other,
 }
 
-/// Carries bytes both ways, as tunnels through gates do, and counts them.
+/// Carries bytes both ways and counts them, as tunnels through gates do.
 pub(super) async fn carry<S>(client: Wire, host: S, open: OpenTunnel, busy: Option<Busy>)
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -43,7 +43,7 @@ where
     }
 }
 
-/// Reads the first bytes of a client; `None` if more must come.
+/// Determines what a client sends first; `None` if more bytes must come.
 pub fn first(bytes: &[u8]) -> Option<First> {
     match bytes.first() {
         None => return None,
@@ -65,7 +65,7 @@ pub fn first(bytes: &[u8]) -> Option<First> {
     (bytes.len() > LONGEST_HELLO).then_some(First::Other)
 }
 
-/// True if the client's TLS is for the host of the tunnel.
+/// Returns true if the client's TLS names the host of the tunnel.
 pub(super) fn is_for(first: &First, origin: &Origin) -> bool {
     match (first, &origin.host) {
         (First::Tls(Some(name)), Host::Name(host)) => name.strip_suffix('.').unwrap_or(name).eq_ignore_ascii_case(host),
@@ -73,5 +73,5 @@ pub(super) fn is_for(first: &First, origin: &Origin) -> bool {
     }
 }
 
-/// The most bytes before the name in TLS must have come.
+/// The most bytes to wait for until TLS has named its host.
 const LONGEST_HELLO: usize = 64 << 10;

@@ -1,9 +1,10 @@
-//! Memory bounds for all HTTP/1 clients together (P9): large heads, unread answers, and bytes read
-//! ahead.
+//! Memory bounds for all HTTP/1 clients together (P9): large heads, answers not read yet, and bytes
+//! read ahead.
 //!
-//! kube-apiserver takes heads of 1 MiB, so the gate must; but a thousand clients with one each would
-//! be a gigabyte, and hyper keeps a grown buffer as long as the connection. So the bytes of a head
-//! beyond the usual count until the connection ends, and it ends with the answer to a large head.
+//! kube-apiserver takes heads of 1 MiB, so the gate must; but a thousand clients with one each
+//! would be a gigabyte, and hyper keeps a grown buffer as long as the connection. So the bytes of a
+//! head beyond the usual count until the connection ends, and it ends with the answer to a large
+//! head.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -11,29 +12,29 @@ use std::task::{Context, Poll, Waker};
 
 use crate::proxy::share::Share;
 
-/// The bytes of all HTTP/1 clients of a section.
+/// Counts the bytes held for all HTTP/1 clients of a gate.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Buffers {
     pub(crate) heads: Arc<AtomicUsize>,
-    /// Given to hyper and not written yet.
+    /// Bytes of answers given to hyper and not written yet.
     pub(crate) answers: Arc<AtomicUsize>,
-    /// Read ahead of hyper.
+    /// Bytes read before hyper asked for them.
     pub(crate) ahead: Arc<AtomicUsize>,
 }
 
-/// One connection's share of large heads.
+/// One connection's part of the bytes of large heads.
 pub(crate) struct HeadShare {
-    /// The most bytes of any head beyond the usual.
+    /// The bytes counted: those of its largest head beyond the usual size.
     share: Share,
-    /// The bytes of the incoming head.
+    /// The bytes of the head coming in now.
     head: usize,
 }
 
-/// One connection's share of unwritten answers: the bytes given to hyper since it last had written
+/// One connection's part of unwritten answers: the bytes given to hyper since it last had written
 /// everything.
 pub(crate) struct AnswerShare {
     share: Share,
-    /// A body that waits to give hyper more.
+    /// Wakes a body waiting until it may give hyper more.
     giver: Option<Waker>,
 }
 
@@ -44,8 +45,8 @@ impl HeadShare {
         Self { share: Share::of(heads), head: 0 }
     }
 
-    /// Counts `bytes` more of an incomplete head, and the most lines of any head. False if there is
-    /// no room for them.
+    /// Counts `bytes` more of an incomplete head, and the most lines of any head. Returns false if
+    /// there is no room for them.
     #[must_use]
     pub(crate) fn grow(&mut self, bytes: usize, most_lines: usize) -> bool {
         self.head += bytes;
@@ -53,12 +54,12 @@ impl HeadShare {
         large <= self.share.bytes() || self.share.set(large) <= HEADS
     }
 
-    /// Notes the end of the head.
+    /// Records that the head is complete.
     pub(crate) fn end(&mut self) {
         self.head = 0;
     }
 
-    /// True if a head was larger than usual.
+    /// Returns true if a head of this connection was larger than usual.
     pub(crate) fn is_taken(&self) -> bool {
         self.share.bytes() > 0
     }
@@ -71,12 +72,12 @@ impl AnswerShare {
         Self { share: Share::of(answers), giver: None }
     }
 
-    /// Counts `bytes` more given to hyper.
+    /// Counts `bytes` more as given to hyper.
     pub(crate) fn give(&mut self, bytes: usize) {
         self.share.set(self.share.bytes() + bytes);
     }
 
-    /// Notes that hyper has written everything.
+    /// Records that hyper has written everything.
     pub(crate) fn written(&mut self) {
         if self.share.bytes() > 0 {
             self.share.set(0);
@@ -84,9 +85,9 @@ impl AnswerShare {
         }
     }
 
-    /// Becomes ready when hyper may be given more. It must write before that if it has a good deal,
-    /// or something while all together have much. A connection that has nothing always gets more,
-    /// so that none waits for clients that do not read.
+    /// Becomes ready when hyper may be given more of this connection's answer. hyper must first
+    /// write what it holds if that is much, or if all connections together hold much. A connection
+    /// holding nothing always gets more, so that none waits for clients that do not read.
     pub(crate) fn poll_room(&mut self, cx: &Context<'_>) -> Poll<()> {
         let unwritten = self.share.bytes();
         if unwritten < UNWRITTEN && (unwritten == 0 || self.share.total() < ANSWERS) {
@@ -97,19 +98,19 @@ impl AnswerShare {
     }
 }
 
-/// The uncounted bytes of a head: a token of some kilobytes, and a few hundred groups to
-/// impersonate.
+/// The size of a usual head, which is not counted: a token of some kilobytes, and a few hundred
+/// groups to impersonate.
 const USUAL: usize = 64 << 10;
-/// The uncounted lines of a head.
+/// The number of lines of a usual head; they are not counted.
 const USUAL_LINES: usize = 512;
-/// The bytes of each further line: its place in the header map, its name as it was written, and a
-/// copy for each attempt upstream.
+/// The bytes counted for each further line: its place in the header map, its name as it was
+/// written, and a copy for each attempt upstream.
 const LINE: usize = 512;
-/// The bound on all large heads: thirty of the longest at once.
+/// The most bytes of all large heads: thirty of the longest at once.
 const HEADS: usize = 32 << 20;
 /// The most unwritten bytes of an answer in hyper: four of the largest pieces of answers.
 const UNWRITTEN: usize = 64 << 10;
-/// The bound on the answers of all clients: past this each has one piece.
+/// The most unwritten bytes of all clients' answers: past this each has one piece.
 const ANSWERS: usize = 8 << 20;
 
 #[cfg(test)]

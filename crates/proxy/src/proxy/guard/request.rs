@@ -1,8 +1,9 @@
-//! The guard's request half: checks the requests that hyper has parsed.
+//! The guard's second half: checks the requests that hyper has parsed.
 //!
-//! It turns away a lured browser (DNS rebinding, cross-site requests), a proxy's client (CONNECT,
-//! absolute targets) and a client that has fields deleted on the way (`Connection: Authorization`),
-//! before anything is read, counted or sent.
+//! Before anything is read, counted or sent, it refuses three kinds of requests: those a web page
+//! made a browser send (DNS rebinding, cross-site requests), those meant for a forward proxy
+//! (CONNECT, absolute targets), and those with protected headers removed on the way (`Connection:
+//! Authorization`).
 
 use std::net::IpAddr;
 
@@ -13,23 +14,23 @@ use super::scan::{CUT, LONGEST_TARGET};
 use crate::proxy::hosts::Hosts;
 
 sentences! {
-    /// The reason why a request was turned away.
+    /// Why the guard refused a request.
     pub(crate) enum Violation {
-        /// `Connection` names a protected field.
+        /// The `Connection` header names a header that must not be removed.
         Connection = "connection": "the Connection header names a field that must not be dropped on the way",
-        /// The head has more bytes or lines than are taken.
+        /// The head has more bytes or lines than are accepted.
         HeadSize = "head_size": "the head has more than 1 MiB or more than 24,000 lines",
-        /// The client takes this for a forward proxy.
+        /// The client uses the gate as a forward proxy.
         Connect = "connect": "CONNECT is not for this gate: it is a reverse proxy",
-        /// A page of another site calls.
+        /// A web page of another site made the request.
         CrossSite = "cross_site": "a page of another site may not call this gate",
         /// The request is addressed to a name that is not this gate's.
         Host = "host": "this gate does not go by that name; add it to allowed_hosts if it should",
-        /// No Host, more than one, or two different ones.
+        /// The request has no Host, more than one, or two different ones.
         HostCount = "host_count": "a request has exactly one Host",
         /// The target is not a path.
         Target = "target": "the request target must be a path",
-        /// The target is longer than can be sent on.
+        /// The target is longer than can be forwarded.
         TargetLength = "target": "the request target is longer than 65,500 bytes, less the length of the upstream's base path",
     }
 }
@@ -49,7 +50,7 @@ impl Violation {
     }
 }
 
-/// Checks a request.
+/// Refuses malformed requests, and requests for another server.
 pub(crate) fn check<B>(request: &Request<B>, hosts: &Hosts, local: Option<IpAddr>) -> Result<(), Violation> {
     // Before the rest: of a head or a target that is too long only the beginning is here.
     if is_cut(request) {
@@ -74,22 +75,23 @@ pub(crate) fn check<B>(request: &Request<B>, hosts: &Hosts, local: Option<IpAddr
     Ok(())
 }
 
-/// True if a request's head was too large.
+/// Returns true if a request's head was cut because it is too large.
 pub(crate) fn is_cut<B>(request: &Request<B>) -> bool {
     request.headers().contains_key(&CUT)
 }
 
-/// True if a target is longer than can be sent on.
+/// Returns true if a target is longer than can be forwarded.
 pub(crate) fn is_too_long<B>(request: &Request<B>) -> bool {
     target_length(request) > LONGEST_TARGET
 }
 
-/// True if `Connection` names a protected field, to be deleted on the way.
+/// Returns true if `Connection` names a protected header, which would have it removed.
 pub(crate) fn drops_protected(headers: &HeaderMap) -> bool {
     connection_tokens(headers).any(is_protected)
 }
 
-/// The length of the target as it came: HTTP/2 has scheme and authority in fields of their own.
+/// Returns the length of the target as it came: HTTP/2 has scheme and authority in fields of their
+/// own.
 fn target_length<B>(request: &Request<B>) -> usize {
     let uri = request.uri();
     let path = uri.path_and_query().map_or(0, |path| path.as_str().len());
@@ -100,8 +102,8 @@ fn target_length<B>(request: &Request<B>) -> usize {
     scheme + uri.authority().map_or(0, |authority| authority.as_str().len()) + path
 }
 
-/// Checks the target: a path, `*` for OPTIONS, or either behind an authority, checked like Host and
-/// never dialled.
+/// Checks the target: it must be a path, or `*` for OPTIONS. An authority before it is checked like
+/// Host and never connected to.
 fn target<B>(request: &Request<B>) -> Result<(), Violation> {
     let method = request.method();
     let uri = request.uri();
@@ -116,7 +118,7 @@ fn target<B>(request: &Request<B>) -> Result<(), Violation> {
     if authority_form || !is_http || !is_path { Err(Violation::Target) } else { Ok(()) }
 }
 
-/// Checks the Host: exactly one, and this gate.
+/// Checks the Host header: there must be exactly one, and it must name this gate.
 fn host<B>(request: &Request<B>, hosts: &Hosts, local: Option<IpAddr>) -> Result<(), Violation> {
     let mut fields = request.headers().get_all(header::HOST).iter();
     let named: Option<Authority> = match (fields.next(), fields.next()) {
@@ -138,8 +140,8 @@ fn host<B>(request: &Request<B>, hosts: &Hosts, local: Option<IpAddr>) -> Result
     }
 }
 
-/// Turns pages of other sites away. Clients other than browsers send none of these fields, or this
-/// gate's own name.
+/// Refuses requests made by web pages of other sites. Clients other than browsers send none of
+/// these headers, or this gate's own name.
 fn site(headers: &HeaderMap, hosts: &Hosts, local: Option<IpAddr>) -> Result<(), Violation> {
     let cross_site = headers.get_all(&SEC_FETCH_SITE).iter().any(|site| site == "cross-site");
     let own = |origin: &HeaderValue| {
@@ -152,13 +154,14 @@ fn site(headers: &HeaderMap, hosts: &Hosts, local: Option<IpAddr>) -> Result<(),
     Ok(())
 }
 
-/// Every token of every Connection line.
+/// Returns every token of every Connection header.
 fn connection_tokens(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
     let lines = headers.get_all(header::CONNECTION).iter();
     lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii)
 }
 
-/// True for fields that say who calls, what is sent or where it goes.
+/// Returns true for headers that must not be removed: they say who calls, what is sent or where it
+/// goes.
 fn is_protected(token: &[u8]) -> bool {
     let begins =
         |prefix: &&str| token.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix.as_bytes()));

@@ -1,13 +1,13 @@
-//! Scans HTTP/1 before hyper parses it, and refuses ambiguous requests: two readers could take them
-//! for different ones.
+//! Scans HTTP/1 before hyper parses it, and refuses requests that two programs could read
+//! differently.
 //!
 //! hyper forgives what RFC 9112 lets a server forgive: a bare LF, a Content-Length beside a
 //! Transfer-Encoding, a fragment in the target. The upstream never sees these (hyper writes its own
 //! bytes for what it forwards), but a proxy before or behind this one might read them otherwise,
 //! and then one client's bytes become part of another's request.
 //!
-//! The scanner is a value: bytes go in, and out comes how many of them may pass. It does no I/O, and
-//! buffers only a line that comes in pieces. A request line passes whole.
+//! The scanner is a value: bytes go in, and out comes how many of them may pass. It does no I/O,
+//! and buffers only a line that comes in pieces. A request line passes whole.
 
 mod fault;
 mod syntax;
@@ -21,61 +21,62 @@ use self::syntax::{Header, checked, chunk_size, header, number, request_line};
 pub(super) use self::target::LONGEST as LONGEST_TARGET;
 use self::target::{carried, is_plain};
 
-/// The input of one connection.
+/// Scans the bytes coming in on one connection.
 #[derive(Debug, Default)]
 pub(crate) struct Scanner {
     at: At,
     head: Head,
-    /// An incomplete line.
+    /// The line being received.
     line: PartialLine,
-    /// The bytes for hyper in place of those just taken.
+    /// The bytes to give hyper in place of those just scanned, if they must be changed.
     replaced: Option<Vec<u8>>,
-    /// The most header lines of any head.
+    /// The most header lines of any head so far.
     most_lines: usize,
 }
 
-/// An incomplete line. Only the beginning of a long line is kept, with everything that matters: a
-/// header of a megabyte is in hyper's buffer already.
+/// A line being received. Of a long line only the beginning is kept, which has everything that
+/// matters: a header of a megabyte is in hyper's buffer already.
 #[derive(Debug, Default)]
 struct PartialLine {
     start: Vec<u8>,
-    /// The number of bytes after the start, and the last of them, not checked yet.
+    /// How many bytes came after the kept beginning, and the last of them, which is not checked
+    /// yet.
     more: Option<(usize, u8)>,
 }
 
-/// The place of the next byte in its request.
+/// What the next byte belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum At {
-    /// Before or in the request line.
+    /// The next byte belongs to a request line, or to what comes before it.
     #[default]
     Start,
-    /// In a header line.
+    /// The next byte belongs to a header line.
     Header,
-    /// In a body of known length, with the rest of its length.
+    /// The next byte belongs to a body of known length, with this many bytes left.
     Body(u64),
-    /// In the line with the size of the next chunk.
+    /// The next byte belongs to the line with the size of the next chunk.
     ChunkSize,
-    /// In a chunk, with the rest of its length, its line end included.
+    /// The next byte belongs to a chunk, with this many bytes left, its line end included.
     Chunk(u64),
-    /// In a line after the last chunk.
+    /// The next byte belongs to a line after the last chunk.
     Trailer,
-    /// After the head of a call for another protocol: the next byte belongs to that protocol or to
-    /// the next request.
+    /// The next byte is the first after a request for another protocol: it belongs to that protocol
+    /// or to the next request, depending on the response.
     Switching,
-    /// In another protocol.
+    /// The next byte belongs to another protocol.
     Switched,
 }
 
-/// The facts about one head.
+/// What was found in one request head.
 #[derive(Clone, Copy, Debug, Default)]
 struct Head {
     is_old: bool,
     length: Option<u64>,
-    /// It has a Connection line.
+    /// The head has a Connection header.
     connection: bool,
     /// The body comes in chunks.
     chunked: bool,
-    /// It asks for another protocol.
+    /// The request asks for another protocol.
     switches: bool,
     /// The number of header lines.
     lines: usize,
@@ -86,39 +87,39 @@ struct Head {
 /// The result of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ScanResult {
-    /// The number of bytes for hyper.
+    /// The number of bytes hyper may have.
     pub(crate) passed: usize,
-    /// The reason why the rest is not.
+    /// What happens to the remaining bytes.
     pub(crate) rest: Rest,
 }
 
-/// The fate of the remaining bytes.
+/// What happens to the bytes hyper may not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rest {
-    /// There are none.
+    /// No bytes are left.
     None,
-    /// They wait for [`Scanner::resolve`].
+    /// The bytes wait for [`Scanner::resolve`].
     Held,
-    /// The first of them, this many, are replaced by [`Scanner::take_replaced`]; the others are yet
-    /// to be scanned.
+    /// This many of the bytes are replaced by [`Scanner::take_replaced`]; those after them must be
+    /// scanned again.
     Replaced(usize),
-    /// They are never read.
+    /// The bytes are refused and never read.
     Refused(Fault),
 }
 
-/// hyper's limit for a head; kube-apiserver takes 1 MiB.
+/// The most bytes of a head, as hyper is told; kube-apiserver takes 1 MiB.
 pub(crate) const HEAD_BYTES: usize = (1 << 20) + (64 << 10);
-/// The most bytes of a head for hyper, less the end of a cut one.
+/// The most bytes of a head to pass on, less the bytes that end a cut head.
 const LARGEST_HEAD: usize = HEAD_BYTES - (4 << 10);
 /// The most header lines, a little below what a `HeaderMap` holds. kube-apiserver counts bytes
 /// alone.
 pub(crate) const MOST_LINES: usize = 24_000;
-/// The header at the end of a cut head. A client that sends it is turned away too.
+/// The header at the end of a cut head. A client sending it is turned away too.
 pub(crate) static CUT: HeaderName = HeaderName::from_static("tidegate-head-cut");
-/// As long as a head may be.
+/// The longest line: as long as a head may be.
 const LONGEST_LINE: usize = HEAD_BYTES;
-/// The scanned part of a line: the longest target for hyper fits with method and version, and so
-/// does any header's name.
+/// The part of a line kept and checked: the longest target for hyper fits with method and
+/// version, and so does any header's name.
 const KEPT: usize = 66 << 10;
 
 // === impl Scanner ===
@@ -139,13 +140,13 @@ impl Scanner {
         ScanResult { passed: bytes.len(), rest: Rest::None }
     }
 
-    /// Returns the bytes for hyper in place of the replaced ones; there may be none.
+    /// Returns the bytes to give hyper in place of the replaced ones; there may be none.
     pub(crate) fn take_replaced(&mut self) -> Vec<u8> {
         self.replaced.take().unwrap_or_default()
     }
 
-    /// Returns the bytes for hyper in place of the rest of a head that is too large. They end the
-    /// line and the head, and have the request turned away.
+    /// Returns the bytes to give hyper in place of the rest of a head that is too large. They end
+    /// the line and the head, and have the request refused.
     pub(crate) fn cut(&self) -> Vec<u8> {
         let PartialLine { start, more } = &self.line;
         let last = more.map_or(start.last().copied(), |(_, last)| Some(last));
@@ -158,29 +159,29 @@ impl Scanner {
         format!("{line_end}{CUT}: 1\r\n\r\n").into()
     }
 
-    /// Returns the most header lines of any head.
+    /// Returns the most header lines of any head so far.
     pub(crate) fn most_lines(&self) -> usize {
         self.most_lines.max(self.head.lines)
     }
 
-    /// Notes the answer to the call for another protocol.
+    /// Records the answer to a request for another protocol: `switched` if the upstream agreed.
     pub(crate) fn resolve(&mut self, switched: bool) {
         if self.at == At::Switching {
             self.at = if switched { At::Switched } else { At::Start };
         }
     }
 
-    /// True if a head has begun and not ended.
+    /// Returns true if a head has begun and not ended.
     pub(crate) fn is_in_head(&self) -> bool {
         self.at == At::Header || (self.at == At::Start && !self.line.is_empty())
     }
 
-    /// True if only whole requests came.
+    /// Returns true if no request is incomplete.
     pub(crate) fn is_between_requests(&self) -> bool {
         self.at == At::Start && self.line.is_empty()
     }
 
-    /// Takes some bytes; none if they are to be held.
+    /// Scans some bytes and returns how many; none if they must wait for the answer.
     fn step(&mut self, bytes: &[u8]) -> Result<usize, Fault> {
         match self.at {
             At::Switched => Ok(bytes.len()),
@@ -196,7 +197,7 @@ impl Scanner {
         }
     }
 
-    /// Takes bytes of a chunk's data, or of the line end after it.
+    /// Scans bytes of a chunk's data, or of the line end after it.
     fn chunk(&mut self, bytes: &[u8], left: u64) -> Result<usize, Fault> {
         if left > 2 {
             let taken = bytes.len().min(usize::try_from(left - 2).unwrap_or(usize::MAX));
@@ -211,7 +212,7 @@ impl Scanner {
         Ok(1)
     }
 
-    /// Takes a line, or a piece of one.
+    /// Scans a line, or a piece of one.
     fn line(&mut self, bytes: &[u8]) -> Result<usize, Fault> {
         let end = memchr(b'\n', bytes);
         let (piece, _) = bytes.split_at(end.map_or(bytes.len(), |end| end + 1));
@@ -230,8 +231,8 @@ impl Scanner {
         Ok(piece.len())
     }
 
-    /// Takes a piece of a request line. hyper gets nothing before the line is whole, and then one that
-    /// it can take.
+    /// Scans a piece of a request line. hyper gets nothing before the line is complete, and then a
+    /// line it can parse.
     fn start_line(&mut self, piece: &[u8]) -> Result<(), Fault> {
         self.replaced = Some(Vec::new());
         let Some((b'\n', end)) = piece.split_last() else { return self.line.push(piece) };
@@ -249,7 +250,7 @@ impl Scanner {
         Ok(())
     }
 
-    /// Reads a line, or a piece of one, with its LF if it has come.
+    /// Checks a line, or a piece of one, with its LF if it has come.
     fn piece(&mut self, piece: &[u8]) -> Result<(), Fault> {
         let line = piece.strip_suffix(b"\n");
         if let Some(line) = line.filter(|_| self.line.is_empty()) {
@@ -270,7 +271,7 @@ impl Scanner {
         }
     }
 
-    /// Reads a line without its LF.
+    /// Checks a complete line without its LF.
     fn whole_line(&mut self, line: &[u8]) -> Result<(), Fault> {
         let Some((b'\r', line)) = line.split_last() else {
             return Err(Fault::LineEnd);
@@ -278,7 +279,7 @@ impl Scanner {
         self.checked_line(checked(line)?)
     }
 
-    /// Reads a line without its end, or the first `KEPT` bytes of one.
+    /// Checks a line without its end, or the first `KEPT` bytes of one.
     fn checked_line(&mut self, line: &[u8]) -> Result<(), Fault> {
         let (line, is_cut) = line.get(..KEPT).map_or((line, false), |start| (start, true));
         self.at = match self.at {
@@ -305,7 +306,7 @@ impl Scanner {
         Ok(())
     }
 
-    /// Returns the place after a head.
+    /// Returns what follows after a head: a body, chunks or the next request.
     fn body(&self) -> Result<At, Fault> {
         match (self.head.length, self.head.chunked) {
             (Some(_), true) => Err(Fault::Length),
@@ -347,7 +348,7 @@ impl PartialLine {
 // === impl Head ===
 
 impl Head {
-    /// Notes a header; if it `is_cut`, only the beginning of its value is here.
+    /// Records what a header says; `is_cut` if only the beginning of its value is here.
     fn note(&mut self, Header { name, value }: Header<'_>, is_cut: bool) -> Result<(), Fault> {
         self.lines += 1;
         if name.eq_ignore_ascii_case(b"content-length") {

@@ -1,7 +1,7 @@
-//! A call as hyper makes it, for as long as its client is there.
+//! A call as hyper handles it, for as long as its client is connected.
 //!
-//! When hyper drops either half, everything below learns that the client has left: a waiting call is
-//! never sent (P6), and the upstream ends what nobody reads.
+//! When hyper drops either half, everything below learns that the client has left: a waiting call
+//! is never sent (P6), and the upstream ends what nobody reads.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -22,19 +22,19 @@ use crate::proxy::stack::{BoxBody, Path};
 use crate::proxy::tunnel::UpgradeSlot;
 use crate::upstream::{Inbound, UnreadBody};
 
-/// The request path as hyper calls it.
+/// The service hyper calls for each request of a connection.
 #[derive(Clone)]
 pub(super) struct Calls {
     pub(super) path: Path,
-    /// The connection, to watch an HTTP/1 client; HTTP/2 tells by itself.
+    /// The connection, to notice that an HTTP/1 client leaves; HTTP/2 notices by itself.
     pub(super) handle: Option<WireHandle>,
-    /// The place for the connection's later tunnel; only over HTTP/1.
+    /// The place where a call leaves a tunnel after switching protocols; only over HTTP/1.
     pub(super) upgrade_slot: Option<UpgradeSlot>,
     pub(super) place: Option<Arc<Place>>,
 }
 
 pin_project! {
-    /// A call up to the head of its answer.
+    /// The future of a call's response head.
     pub(super) struct ClientCall {
         #[pin]
         call: <Path as Service<Request<Inbound>>>::Future,
@@ -52,14 +52,14 @@ pin_project! {
     }
 }
 
-/// The body of an answer. It watches for the client itself: a silent watch writes nothing that
-/// would find out.
+/// The body of a response. It notices by itself that the client leaves: a silent watch writes
+/// nothing, so no write would fail.
 pub(super) struct ClientBody {
     body: BoxBody,
     client: Option<ActiveCall>,
-    /// A part of it was given to hyper.
+    /// Set once hyper has some of the body.
     begun: bool,
-    /// The rest of the request's body, not needed once the answer has ended.
+    /// The rest of the request's body. It is dropped once the response has ended.
     _unread: Option<UnreadBody>,
     _busy: Option<Busy>,
 }
@@ -132,7 +132,7 @@ impl Future for ClientCall {
     }
 }
 
-/// True if hyper sends a body of this answer without a length.
+/// Returns true if hyper sends the body of this response without a length.
 fn is_open(response: &Response<BoxBody>) -> bool {
     let is_bodiless = [StatusCode::NO_CONTENT, StatusCode::NOT_MODIFIED].contains(&response.status());
     let has_length = response.body().size_hint().exact().is_some(); // of a body that declares it, without a search for it

@@ -30,7 +30,8 @@ use crate::upstream::{CorkedConnection, CorkedStream};
 // === impl Server ===
 
 impl Server {
-    /// Serves a connection to its end. `http2` if ALPN agreed on it; otherwise the preface decides.
+    /// Serves a connection to its end. `http2` is set if ALPN agreed on it; otherwise the first
+    /// bytes decide.
     pub(in crate::proxy) async fn serve(&self, stream: Box<dyn Stream>, peer: Peer, http2: bool) {
         let handle = WireHandle::new(stream, &self.section.buffers, peer.place.clone());
         let speaks_http2 = http2
@@ -51,7 +52,8 @@ impl Server {
     }
 }
 
-/// Serves the calls of an HTTP/2 connection to its end. It takes no more calls once `over` is set.
+/// Serves the calls of an HTTP/2 connection to its end. It accepts no more calls once `over` is
+/// set.
 pub(in crate::proxy) async fn serve_calls_of_http2(
     handle: &WireHandle,
     path: Path,
@@ -104,8 +106,8 @@ async fn serve_http1(handle: &WireHandle, calls: Calls, closing: &CancellationTo
     until_closing(connection, over, |connection| connection.graceful_shutdown()).await
 }
 
-/// Returns when the connection has not been used for [`IDLE`] or longer: it is looked at once in
-/// that time.
+/// Waits until the connection has not been used for [`IDLE`] or longer: it is checked once in that
+/// time.
 async fn idle(handle: &WireHandle) {
     loop {
         timer(IDLE).await;
@@ -153,7 +155,8 @@ where
     }
 }
 
-/// Begins HTTP/1. Not part of the future that serves it, or the builder would stay in it.
+/// Begins HTTP/1. This is not done in the future serving the connection, as the builder would take
+/// memory there all the time.
 fn begin_http1(handle: &WireHandle, calls: Calls) -> UpgradeableConnection<TokioIo<Wire>, Calls> {
     http1::Builder::new()
         .preserve_header_case(true) // names reach the upstream as they were written (P10)
@@ -166,26 +169,29 @@ fn begin_http1(handle: &WireHandle, calls: Calls) -> UpgradeableConnection<Tokio
         .with_upgrades()
 }
 
-/// An error with its causes: hyper's errors say little without them.
+/// Returns an error with its causes: hyper's errors say little without them.
 fn error_chain(error: &dyn std::error::Error) -> String {
     let chain = successors(Some(error), |error| error.source());
     chain.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
-/// The time for the first bytes: kube-apiserver waits 32 s for a head.
+/// The time for a client's first bytes: kube-apiserver waits 32 s for a head.
 const FIRST_BYTES: Duration = Duration::from_secs(30);
 /// The least idle time before a connection is closed. Clients keep connections for 90 s and must be
 /// first to close.
 const IDLE: Duration = Duration::from_secs(120);
 const HEADER_LIST: u32 = 1 << 20;
-/// The streams offered: past these Go's client opens another connection; others queue.
+/// The most concurrent streams offered to a client: past these Go's client opens another
+/// connection; others queue.
 const STREAMS: u32 = 1000;
-/// The bytes held for a stream with a large window and a slow client; hyper's own limit is 400 KiB.
+/// The most bytes held for a stream with a large window and a slow client; hyper's own limit is 400
+/// KiB.
 const SEND_BUFFER: usize = 64 << 10;
-/// The bound on one stalled upload; the connection's window must hold many.
+/// The HTTP/2 window of one stream, and so the memory for one stalled upload; the connection's
+/// window must hold many.
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 16 << 20;
-/// As client-go pings its server.
+/// The interval of HTTP/2 pings, the same as client-go's.
 const PING_EVERY: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(15);
 

@@ -1,5 +1,5 @@
-//! Early answers over HTTP/1.1: the answer comes before the request's body was read, and its client
-//! gets it (P10).
+//! Early answers over HTTP/1.1: a client gets an answer given before its request body was read
+//! (P10).
 //!
 //! A connection that is closed with bytes unread is reset, and the client loses the answer if it
 //! has not read it yet. Left open, the rest of the body would stand in the way of the next call. So
@@ -18,11 +18,11 @@ use crate::clock::timer;
 use crate::proxy::stack::BoxBody;
 use crate::upstream::{Remainder, UnreadBody};
 
-/// An answer, waiting for the end of its request's body.
+/// An answer waiting for the end of its request's body.
 pub(super) struct EarlyAnswer {
     response: Option<Response<BoxBody>>,
     patience: Pin<Box<Sleep>>,
-    /// The last possible byte of the body.
+    /// The most bytes the body may still have.
     most: u64,
 }
 
@@ -44,7 +44,7 @@ pub(super) fn answer(
 }
 
 impl EarlyAnswer {
-    /// Returns the answer once it is known if the connection can serve another call.
+    /// Returns the answer once it is known whether the connection can serve another call.
     pub(super) fn poll(&mut self, unread: &UnreadBody, cx: &mut Context<'_>) -> Poll<Response<BoxBody>> {
         let ended = match unread.poll_end(cx, self.most) {
             Poll::Ready(ended) => ended,
@@ -66,6 +66,6 @@ fn closing(mut response: Response<BoxBody>) -> Response<BoxBody> {
 /// The most bytes of a body to read and discard, so that its connection can serve another call:
 /// `maxPostHandlerReadBytes` of Go's net/http server.
 const MOST: u64 = 256 << 10;
-/// The time to wait for the end of the body: Go's `rstAvoidanceDelay`. Whatever is on its way is here
-/// long before.
+/// The longest wait for the end of the body: Go's `rstAvoidanceDelay`. Whatever is on its way is
+/// here long before.
 const PATIENCE: Duration = Duration::from_millis(500);

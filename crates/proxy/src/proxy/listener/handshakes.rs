@@ -1,4 +1,4 @@
-//! TLS handshakes. Failures over certificates are logged, but not once per attempt.
+//! TLS handshakes with clients. Failures over certificates are logged, but not once per attempt.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -22,7 +22,7 @@ pub(crate) struct Handshakes {
 // === impl Handshakes ===
 
 impl Handshakes {
-    /// Does the handshake of a client. A failure is logged.
+    /// Does the TLS handshake with a client; `None` if it fails, which is logged.
     pub(crate) async fn accept(
         &self,
         config: Arc<ServerConfig>,
@@ -55,7 +55,7 @@ impl Handshakes {
     }
 }
 
-/// Returns the complaint about a certificate in a handshake's error.
+/// Returns what a handshake's error says about a certificate, if it does.
 fn about_certificates(error: &Error) -> Option<&'static str> {
     match error {
         Error::NoCertificatesPresented => Some("it showed no certificate, and tls.client_ca asks for one"),
@@ -76,7 +76,7 @@ fn about_certificates(error: &Error) -> Option<&'static str> {
     }
 }
 
-/// As long as Go's and kube-apiserver's.
+/// The time for a handshake: as long as Go's and kube-apiserver's.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// The time between two lines.
+/// The time between two log lines.
 const AGAIN: Duration = Duration::from_secs(60);

@@ -21,7 +21,7 @@ pub(in crate::proxy) async fn linger(handle: &WireHandle) {
 
 /// The longest silence of a client before it is cut off: Go's `rstAvoidanceDelay`.
 const SILENCE: Duration = Duration::from_millis(500);
-/// The longest time for all of it: the client had as long to read the answer.
+/// The longest time for lingering in all: the client had as long to read the answer.
 const TOGETHER: Duration = Duration::from_secs(5);
 /// The bytes read at once: a TLS record.
 const ROOM: usize = 16 << 10;

@@ -19,17 +19,17 @@ use crate::proxy::share::Share;
 
 /// The reading half of a connection.
 pub(super) struct ReadAhead {
-    /// Limited to [`READ`] bytes for each read.
+    /// The connection, limited to [`READ`] bytes for each read.
     stream: Take<Box<dyn Stream>>,
-    /// Read, and not yet given to hyper.
+    /// Bytes read and not given to hyper yet.
     bytes: BytesMut,
-    /// This connection's share of the memory for reading ahead, beyond one [`STEP`].
+    /// This connection's part of the memory for reading ahead, beyond one [`STEP`].
     share: Share,
-    /// Set at the end of the input, with an error if hyper has yet to see it.
+    /// Set at the end of the input; with the error, until hyper has seen it.
     end: Option<io::Result<()>>,
-    /// Watches for the end of a client with more bytes than may be read ahead.
+    /// Notices that a client leaves that has sent more than may be read ahead.
     pub(super) hang_up: Option<HangUp>,
-    /// hyper, waiting to read.
+    /// Wakes hyper waiting to read.
     reader: Option<Waker>,
 }
 
@@ -40,7 +40,7 @@ impl ReadAhead {
         Self { stream: stream.take(0), bytes: BytesMut::new(), share, end: None, hang_up: None, reader: None }
     }
 
-    /// Returns the connection, to write to.
+    /// Returns the connection, for writing.
     pub(super) fn stream(&mut self) -> Pin<&mut Box<dyn Stream>> {
         Pin::new(self.stream.get_mut())
     }
@@ -50,12 +50,12 @@ impl ReadAhead {
         &self.bytes
     }
 
-    /// True once nothing more will come than was read ahead.
+    /// Returns true once nothing more will come than was read ahead.
     pub(super) fn has_ended(&self) -> bool {
         self.end.is_some()
     }
 
-    /// Copies bytes read ahead to `buf`, or else reads. [`Self::consume`] must follow.
+    /// Copies bytes read ahead to `buf`, or reads if there are none. [`Self::consume`] must follow.
     pub(super) fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if !self.bytes.is_empty() {
             let some = self.bytes.len().min(buf.remaining()).min(READ);
@@ -73,8 +73,8 @@ impl ReadAhead {
         Poll::Ready(read)
     }
 
-    /// Drops the first `taken` of the bytes just `read`; the others are read again. `is_ahead` if
-    /// they had been read ahead.
+    /// Drops the first `taken` of the bytes just `read`; the others are read again. `is_ahead` is
+    /// set if they had been read ahead.
     pub(super) fn consume(&mut self, is_ahead: bool, read: &[u8], taken: usize) {
         if !is_ahead {
             self.bytes.extend_from_slice(read.get(taken..).unwrap_or_default());
@@ -103,10 +103,8 @@ impl ReadAhead {
     }
 
     /// Becomes ready when the client has closed, half-closed or reset the connection. Only the
-    /// connection's own task may poll this: there is one waker for reading. For a client with more
-    /// bytes unread than may be read ahead the kernel is asked, which knows what has arrived:
-    /// whatever a client that closes had still to send must fit into the socket's buffer, while a
-    /// reset overtakes it.
+    /// connection's own task may poll this: there is one waker for reading. If a client has sent
+    /// more than may be read ahead, the kernel is asked instead.
     pub(super) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while self.end.is_none() {
             if !self.may_read_ahead() {
@@ -120,7 +118,7 @@ impl ReadAhead {
         Poll::Ready(())
     }
 
-    /// True if more may be read ahead: always one step, and more while there is room.
+    /// Returns true if more may be read ahead: always one step, and more while there is room.
     fn may_read_ahead(&self) -> bool {
         self.bytes.len() < STEP || (self.bytes.len() < AHEAD && self.share.total() < ALL_AHEAD)
     }
@@ -129,7 +127,7 @@ impl ReadAhead {
         self.share.set(self.bytes.len().saturating_sub(STEP));
     }
 
-    /// Reads and discards bytes; ready with true if there were any.
+    /// Reads and discards bytes. Returns true if there were any.
     pub(super) fn poll_discard(&mut self, cx: &mut Context<'_>, room: &mut [u8]) -> Poll<bool> {
         take(&mut self.bytes);
         self.count();
@@ -138,7 +136,7 @@ impl ReadAhead {
         Poll::Ready(polled.is_ok() && !read.filled().is_empty())
     }
 
-    /// Wakes hyper once there is something to read.
+    /// Returns pending, and has hyper woken once there is something to read.
     pub(super) fn park<T>(&mut self, cx: &Context<'_>) -> Poll<T> {
         if !self.reader.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
             self.reader = Some(cx.waker().clone());
@@ -146,7 +144,7 @@ impl ReadAhead {
         Poll::Pending
     }
 
-    /// Wakes hyper if it waits.
+    /// Wakes hyper if it waits to read.
     pub(super) fn wake_reader(&mut self) {
         if let Some(reader) = self.reader.take() {
             reader.wake();
@@ -165,9 +163,9 @@ const READ: usize = 16 * 1024;
 /// The most bytes read ahead for one client: enough for whatever it pipelines, little beside the
 /// 3 MiB of a waiting body.
 pub(super) const AHEAD: usize = 64 * 1024;
-/// The bound on the bytes read ahead for all clients.
+/// The most bytes read ahead for all clients.
 const ALL_AHEAD: usize = 8 << 20;
-/// The most bytes read ahead at once: a request's head fits.
+/// The most bytes read ahead at once: the head of a request fits.
 pub(super) const STEP: usize = 4096;
 
 #[cfg(test)]

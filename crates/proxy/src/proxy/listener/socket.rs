@@ -18,11 +18,11 @@ use super::stream::Stream;
 use crate::bind::{self, SocketFile};
 use crate::spec::Listen;
 
-/// A socket that clients connect to.
+/// A socket that accepts clients.
 #[derive(Debug)]
 pub(crate) enum ListenSocket {
     Tcp(TcpListener),
-    /// The file is removed with the listener.
+    /// A Unix socket. Its file is removed with the listener.
     Unix {
         listener: UnixListener,
         _file: SocketFile,
@@ -32,7 +32,7 @@ pub(crate) enum ListenSocket {
 /// A new client.
 pub(crate) struct NewClient {
     pub(crate) stream: Box<dyn Stream>,
-    /// The client's address of this machine; `None` over a Unix socket.
+    /// The address of this machine the client connected to; `None` over a Unix socket.
     pub(crate) local: Option<IpAddr>,
 }
 
@@ -46,7 +46,7 @@ impl ListenSocket {
         }
     }
 
-    /// Returns the address, with the real port instead of 0.
+    /// Returns the TCP address, with the real port instead of 0.
     pub(crate) fn address(&self) -> Option<SocketAddr> {
         match self {
             Self::Tcp(listener) => listener.local_addr().ok(),
@@ -54,12 +54,12 @@ impl ListenSocket {
         }
     }
 
-    /// True if clients on other machines can reach it.
+    /// Returns true if clients on other machines can reach the socket.
     pub(crate) fn is_reached_from_elsewhere(&self) -> bool {
         self.address().is_some_and(|address| !address.ip().to_canonical().is_loopback())
     }
 
-    /// Returns the next client.
+    /// Waits for the next client.
     pub(crate) async fn accept(&self) -> io::Result<NewClient> {
         match self {
             Self::Tcp(listener) => {
@@ -76,7 +76,8 @@ impl ListenSocket {
     }
 }
 
-/// Binds beside the path and renames into it, so that the socket is never there with another mode.
+/// Binds at another path and renames the socket into place, so that it never has another mode
+/// there.
 async fn bind_unix(path: &Path) -> io::Result<ListenSocket> {
     bind::check_place(path).await?;
     let mut beside = path.as_os_str().to_owned();
@@ -96,7 +97,7 @@ fn remove_socket(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The gate's user and group may connect.
+/// The mode of the socket's file: the gate's user and group may connect.
 const MODE: u32 = 0o660;
-/// The interval of keepalive: a vanished peer is noticed within a few minutes.
+/// The interval of TCP keepalive: a vanished client is noticed within a few minutes.
 const KEEPALIVE: Duration = Duration::from_secs(30);

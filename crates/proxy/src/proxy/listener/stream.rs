@@ -1,4 +1,4 @@
-//! A client's connection of any kind, and the detection of its end while it has more bytes than are
+//! A client's connection of any kind, and how to notice its end while more bytes have come than are
 //! read.
 
 use std::pin::Pin;
@@ -11,17 +11,17 @@ use tokio::io::{AsyncRead, AsyncWrite, Join, ReadHalf, WriteHalf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
 
-/// A client's connection. It is behind a box, so that the code above it exists once and not once
-/// for each kind.
+/// A client's connection of any kind. It is used in a box, so that the code above it exists once
+/// and not for each kind.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {
-    /// Becomes ready when the client has closed, half-closed or reset the connection, however much
-    /// it has sent before that. `None` where that cannot be told without reading.
+    /// Returns a future ending when the client has closed, half-closed or reset the connection,
+    /// however much it has sent before that. `None` where that cannot be known without reading.
     fn hang_up(&self) -> Option<HangUp> {
         None
     }
 }
 
-/// See [`Stream::hang_up`].
+/// A future ending when the client hangs up ([`Stream::hang_up`]).
 pub(super) type HangUp = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Stream for TcpStream {
@@ -51,7 +51,7 @@ impl Stream for TlsStream<Box<dyn Stream>> {
     }
 }
 
-/// A connection accepted elsewhere.
+/// A connection that was accepted elsewhere.
 impl<S: AsyncRead + AsyncWrite + Send> Stream for Join<ReadHalf<S>, WriteHalf<S>> {}
 
 #[cfg(test)]

@@ -1,12 +1,14 @@
-//! A client's connection in three hands: hyper, its task, and its call.
+//! A client's connection as three users share it: hyper, the connection's task, and the current
+//! call.
 //!
-//! hyper reads and writes a [`Wire`] from the first byte to the last. Three promises need what
-//! stands between hyper and the socket:
+//! hyper reads and writes a [`Wire`] from the first byte to the last. Three promises need something
+//! between hyper and the socket:
 //!
-//! - P10: over HTTP/1 the scanner of the guard decides on every byte that comes in ([`Filter`]), and
-//!   a client that may still be sending gets its answer before the connection goes
+//! - P10: over HTTP/1 the guard's scanner decides on every byte that comes in ([`Filter`]), and a
+//!   client that may still be sending gets its answer before the connection is closed
 //!   ([`WireHandle::has_unread`]).
-//! - P6: reading ahead of hyper ([`ReadAhead`]) notices a client that hangs up while its call waits.
+//! - P6: reading ahead of hyper ([`ReadAhead`]) notices a client that hangs up while its call
+//!   waits.
 //! - P9: answers that clients do not read are bounded ([`AnswerShare`]).
 
 mod filter;
@@ -34,54 +36,54 @@ use crate::proxy::share::Share;
 /// The connection as hyper reads and writes it.
 pub(crate) struct Wire {
     state: Arc<Mutex<WireState>>,
-    /// Scans the input; `None` for HTTP/2, with frames for everything.
+    /// Scans the input; `None` for HTTP/2, because its frames leave nothing ambiguous.
     filter: Option<Filter>,
 }
 
-/// The common state of hyper, the connection's task and its call.
+/// What hyper, the connection's task and its call share.
 struct WireState {
     input: ReadAhead,
-    /// Answers given to hyper and not written yet.
+    /// Counts the bytes of answers given to hyper and not written yet.
     answers: AnswerShare,
     write_half: WriteHalf,
-    /// Why the last bytes were refused.
+    /// Why the last bytes were refused, if they were.
     fault: Option<Fault>,
-    /// A large head came: the connection ends with the answer, and hyper's buffer with it.
+    /// Set once a large head came: the connection ends with the answer, to free hyper's buffer.
     large_head: bool,
-    /// The answer to a call for another protocol, until the scanner knows of it.
+    /// Whether a request for another protocol was granted, until the scanner is told.
     switched: Option<bool>,
-    /// A call is under way.
+    /// Set while a call is under way.
     busy: bool,
-    /// Something came, or a call ended, since `take_used`.
+    /// Set if something came, or a call ended, since the last `take_used`.
     used: bool,
 }
 
-/// The writing half of a connection.
+/// The state of the direction to the client.
 #[derive(Clone, Copy)]
 enum WriteHalf {
     Open,
-    /// Shut down by hyper, perhaps after the client had sent a part of a request.
+    /// hyper has shut down writing, perhaps after the client had sent a part of a request.
     Closed {
         mid_request: bool,
     },
 }
 
-/// The error of a call without a client.
+/// The error of a call after its client has left.
 #[derive(Debug, thiserror::Error)]
 #[error("the client has left")]
 pub(super) struct ClientGoneError;
 
-/// A connection for its task.
+/// A connection as its task and its calls use it, beside hyper. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct WireHandle {
     state: Arc<Mutex<WireState>>,
-    /// The bytes of all large heads.
+    /// The bytes of large heads of all clients.
     heads: Arc<AtomicUsize>,
-    /// The connection's place at its door.
+    /// Counts the connection against the limit of its listener, if there is one.
     pub(crate) place: Option<Arc<Place>>,
 }
 
-/// A connection for its call, until that is dropped.
+/// Marks the connection as having a call under way, until dropped.
 pub(crate) struct ActiveCall {
     state: Arc<Mutex<WireState>>,
 }
@@ -89,12 +91,12 @@ pub(crate) struct ActiveCall {
 // === impl Wire ===
 
 impl Wire {
-    /// Returns the connection for HTTP/1: every incoming byte is scanned.
+    /// Returns the connection for hyper over HTTP/1: every incoming byte is scanned.
     pub(super) fn scanned(handle: &WireHandle) -> Self {
         Self { state: Arc::clone(&handle.state), filter: Some(Filter::new(&handle.heads)) }
     }
 
-    /// Returns the connection for HTTP/2, or for a tunnel.
+    /// Returns the connection for hyper over HTTP/2, or for a tunnel.
     pub(crate) fn unscanned(handle: &WireHandle) -> Self {
         Self { state: Arc::clone(&handle.state), filter: None }
     }
@@ -158,7 +160,7 @@ impl Stream for TlsStream<Wire> {
 // === impl WireHandle ===
 
 impl WireHandle {
-    /// Takes a connection with its place. What it holds for its client is counted in `buffers`.
+    /// Wraps a connection. What it holds for its client is counted in `buffers`.
     pub(crate) fn new(stream: Box<dyn Stream>, buffers: &Buffers, place: Option<Arc<Place>>) -> Self {
         let state = WireState {
             input: ReadAhead::new(stream, Share::of(&buffers.ahead)),
@@ -173,7 +175,8 @@ impl WireHandle {
         Self { state: Arc::new(Mutex::new(state)), heads: Arc::clone(&buffers.heads), place }
     }
 
-    /// True if the client begins with HTTP/2's preface. Decides at the first byte that differs.
+    /// Returns true if the client begins with HTTP/2's first bytes. Decides at the first byte that
+    /// differs.
     pub(crate) async fn speaks_http2(&self) -> bool {
         let decide = |bytes: &[u8]| match bytes.starts_with(PREFACE) {
             true => Some(true),
@@ -182,8 +185,8 @@ impl WireHandle {
         self.peek(decide).await == Some(true)
     }
 
-    /// Reads ahead until `decide` has decided by what has come; `None` if the client ends before.
-    /// Nothing that was read is lost.
+    /// Reads ahead until `decide` returns a result from what has come; `None` if the client ends
+    /// before. Nothing that was read is lost.
     pub(crate) async fn peek<T>(&self, mut decide: impl FnMut(&[u8]) -> Option<T>) -> Option<T> {
         poll_fn(|cx| {
             let input = &mut lock(&self.state).input;
@@ -198,7 +201,7 @@ impl WireHandle {
         .await
     }
 
-    /// Takes bytes from those read ahead.
+    /// Takes this many bytes from those read ahead.
     pub(crate) fn take(&self, bytes: usize) -> Vec<u8> {
         let input = &mut lock(&self.state).input;
         let taken = input.bytes().get(..bytes).unwrap_or_default().to_vec();
@@ -206,39 +209,40 @@ impl WireHandle {
         taken
     }
 
-    /// Begins a call.
+    /// Marks the beginning of a call.
     pub(crate) fn begin(&self) -> ActiveCall {
         lock(&self.state).busy = true;
         ActiveCall { state: Arc::clone(&self.state) }
     }
 
-    /// True if a call is under way, or something came or a call ended since the last time.
+    /// Returns true if a call is under way, or if something came or a call ended since the last
+    /// time.
     pub(super) fn take_used(&self) -> bool {
         let WireState { busy, used, .. } = &mut *lock(&self.state);
         mem::take(used) || *busy
     }
 
-    /// Ends the connection as hyper would, over TLS with `close_notify`.
+    /// Closes the connection as hyper would, over TLS with `close_notify`.
     pub(crate) async fn close(&self) {
         if let Err(error) = poll_fn(|cx| lock(&self.state).input.stream().poll_shutdown(cx)).await {
             tracing::debug!(%error, "a client had left before its connection was closed");
         }
     }
 
-    /// True if hyper has shut down writing and the client may still be sending: its last request
-    /// has not come whole, or there are more bytes.
+    /// Returns true if hyper has shut down writing but the client may still be sending: its last
+    /// request has not come whole, or there are more bytes.
     pub(crate) fn has_unread(&self) -> bool {
         let WireState { input, write_half, fault, .. } = &*lock(&self.state);
         let WriteHalf::Closed { mid_request } = *write_half else { return false };
         (mid_request || fault.is_some() || !input.bytes().is_empty()) && !input.has_ended()
     }
 
-    /// Reads and discards bytes; true if there were any.
+    /// Reads and discards bytes. Returns true if there were any.
     pub(crate) async fn discard(&self, room: &mut [u8]) -> bool {
         poll_fn(|cx| lock(&self.state).input.poll_discard(cx, room)).await
     }
 
-    /// Returns why bytes were refused.
+    /// Returns why bytes were refused, if they were.
     pub(crate) fn fault(&self) -> Option<Fault> {
         lock(&self.state).fault
     }
@@ -252,26 +256,27 @@ impl ActiveCall {
         lock(&self.state).input.poll_gone(cx)
     }
 
-    /// Notes the answer to a call for another protocol: the bytes held back behind it are that
-    /// protocol, or the next request.
+    /// Records whether a request for another protocol was granted: the bytes held back behind it
+    /// belong to that protocol, or to the next request.
     pub(crate) fn resolve(&self, switched: bool) {
         let mut state = lock(&self.state);
         state.switched = Some(switched);
         state.input.wake_reader();
     }
 
-    /// True if a large head came: the connection should end with the answer, and hyper's buffer
-    /// with it.
+    /// Returns true if a large head came: the connection should end with the answer, to free
+    /// hyper's buffer.
     pub(super) fn had_large_head(&self) -> bool {
         lock(&self.state).large_head
     }
 
-    /// Becomes ready when hyper may be given more of an answer; before, it must write what it has.
+    /// Becomes ready when hyper may be given more of an answer; before that, it must write what it
+    /// has.
     pub(crate) fn poll_room(&self, cx: &Context<'_>) -> Poll<()> {
         lock(&self.state).answers.poll_room(cx)
     }
 
-    /// Counts bytes given to hyper.
+    /// Counts bytes of an answer given to hyper.
     pub(crate) fn give(&self, bytes: usize) {
         lock(&self.state).answers.give(bytes);
     }

@@ -1,4 +1,4 @@
-//! The context of one call while it is under way.
+//! What is known of one call while it is under way.
 
 mod object;
 
@@ -26,53 +26,54 @@ use crate::proxy::tally::{CallerRow, Tally, Twin, TwinAnswer, TwinCall};
 use crate::telemetry::meters::FailureKind;
 use crate::telemetry::{CallClass, CallRecord, CallTarget, CallTimes, Trace, table};
 
-/// The state of one call: its classification, its configuration to the end, and its fate so far. If
-/// it is dropped before it is closed, the caller left.
+/// The state of one call: its classification, its configuration to the end, and what has happened
+/// to it. Dropping it before it is closed means that the caller left.
 #[derive(Debug)]
 pub(crate) struct CallContext {
     pub(crate) config: Arc<GateConfig>,
     pub(crate) method: Method,
     pub(crate) call: ClassifiedCall,
-    /// The key of the call, as soon as it is known.
+    /// The key of the call, once it is known.
     pub(crate) key: Option<Key>,
     tally: Arc<Tally>,
     caller: CallerRow,
     clock: Clock,
     in_flight: Option<InFlight>,
-    /// Fields for the log alone; `None` if there is no log.
+    /// What only the call log needs; `None` if there is no log.
     noted: Option<RequestNotes>,
     times: CallMoments,
     waited: Option<(Reason, Duration)>,
     refused: Option<Reason>,
-    /// The upstream's Retry-After.
+    /// The time in the upstream's Retry-After header.
     retry_after: Option<Duration>,
-    /// The findings of its body, where its object is worth a closer look.
+    /// What was found in the call's body, if its object is called too often or could not be
+    /// created.
     looked: Option<Box<BodyFindings>>,
     closed: bool,
 }
 
-/// The moments of a call.
+/// The moments in the life of a call.
 #[derive(Debug)]
 struct CallMoments {
     arrived: Moment,
-    /// The question to the limiter, if there is a log.
+    /// The moment the limiter was asked, if there is a call log.
     asked: Option<Moment>,
     left: Option<Departure>,
-    /// The time to the response head.
+    /// The time from sending to the response head.
     upstream: Option<Duration>,
 }
 
-/// The moments of a call's tokens and of its permit's claim.
+/// When a call took its tokens and claimed its permit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Departure {
     pub(crate) granted: Moment,
     pub(crate) sent: Moment,
 }
 
-/// A request's header fields, as the log has them.
+/// Header fields of a request for the call log.
 #[derive(Debug)]
 struct RequestNotes {
-    /// The first word of the header.
+    /// The first word of the User-Agent header.
     user_agent: Box<str>,
     trace: Option<Box<Trace>>,
 }
@@ -109,7 +110,8 @@ impl CallContext {
         }
     }
 
-    /// Replaces the configuration, before the call is admitted.
+    /// Replaces the configuration and classification, because of a reload before the call was
+    /// admitted.
     pub(crate) fn reread(&mut self, config: Arc<GateConfig>, call: ClassifiedCall, headers: &HeaderMap) {
         self.in_flight = config.meters.in_flight(call.class).map(InFlight::new);
         self.noted = config.options.call_log.as_ref().map(|_| RequestNotes::of(headers));
@@ -168,12 +170,12 @@ impl CallContext {
         meters.limited(class, waited.map_or(Duration::ZERO, |(_, wait)| wait), self.method.as_str());
     }
 
-    /// Returns the time since the call left.
+    /// Returns the time since the call was sent.
     pub(crate) fn upstream_for(&self) -> Option<Duration> {
         self.times.left.map(|left| self.clock.now() - left.sent)
     }
 
-    /// Notes the response head.
+    /// Records that the response head came.
     pub(crate) fn head_came(&mut self) {
         self.times.upstream = self.upstream_for();
         if let Some(took) = self.times.upstream.filter(|_| !self.call.call.is_long_running) {
@@ -182,13 +184,13 @@ impl CallContext {
         }
     }
 
-    /// Notes an answer from a kept answer that has not changed.
+    /// Counts a call answered from a kept answer that has not changed.
     pub(crate) fn revalidated(&self) {
         self.config.meters.count(&table::REVALIDATED, self.call.class, &[]);
         self.tally.revalidated();
     }
 
-    /// Notes the meaning of the upstream's answer.
+    /// Records what the upstream's response means.
     pub(crate) fn learned(&mut self, told: &AnswerDetails) {
         let meters = &self.config.meters;
         let class = self.call.class;
@@ -210,7 +212,7 @@ impl CallContext {
         self.retry_after = of_key.max(of_others);
     }
 
-    /// Notes a call without an upstream response.
+    /// Records why a call got no upstream response.
     pub(crate) fn failed(&mut self, failure: &CallFailure) {
         let kind = match failure {
             CallFailure::Refused(refusal) => return self.refused(refusal),
@@ -241,20 +243,21 @@ impl CallContext {
         }
     }
 
-    /// Returns the rest of the upstream's quota, if a pause until `ends` only keeps it.
+    /// Returns what is left of the upstream's quota, if a pause until `ends` only keeps a reserve
+    /// of it.
     pub(crate) fn kept(&self, ends: Moment) -> Option<QuotaReserve> {
         let reserve = self.config.options.gate.answers.throttling.reserve;
         let of = QuotaId { holder: self.call.quota.holder, resource: ResourceId::ALL };
         self.tally.quotas.kept(of, reserve, ends, self.clock.now())
     }
 
-    /// Returns the limit behind the call's wait, and its length.
+    /// Returns what the call waited for, and how long.
     pub(crate) fn held(&self) -> Option<(&'static str, Duration)> {
         let (reason, wait) = self.waited.filter(|_| self.times.left.is_some())?;
         (reason != Reason::Slot || self.config.limits_slots).then_some((reason.word(), wait))
     }
 
-    /// Closes the context: the client is answered. The call counts as in flight for as long as the
+    /// Records that the client is answered. The call counts as in flight for as long as the
     /// returned value lives.
     pub(crate) fn close(&mut self, status: StatusCode) -> Option<InFlight> {
         self.closed = true;
@@ -276,8 +279,8 @@ impl CallContext {
         in_flight
     }
 
-    /// Returns the call's line, if there is a log and it has not been returned before. Without a
-    /// status the caller has left.
+    /// Returns the call's line for the log, if there is a log and it was not returned before.
+    /// Without a status the caller has left.
     fn record(&mut self, status: Option<u16>) -> Option<CallRecord> {
         let RequestNotes { user_agent, trace } = self.noted.take()?;
         let meters = &self.config.meters;
@@ -342,14 +345,14 @@ impl Drop for CallContext {
     }
 }
 
-/// Returns the first word of the user agent.
+/// Returns the name of the calling program: the first word of the User-Agent.
 fn program(headers: &HeaderMap) -> &str {
     let agent = headers.get(USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
     agent.split(' ').next().filter(|word| word.len() <= LONGEST_AGENT).unwrap_or_default()
 }
 
-/// Returns the identity of a named object and of what is done to it, for the log, where nothing is
-/// remembered of it. Like that of a key it means something only within this process.
+/// Returns a hash of a named object and of the operation on it, for the call log, where no failures
+/// are remembered. Like that of a key it means something only within this process.
 fn object(call: &Call) -> Option<Key> {
     static SALT: LazyLock<Salt> = LazyLock::new(Salt::random);
     let collection = (call.group(), call.resource(), call.namespace());
@@ -361,5 +364,5 @@ fn object(call: &Call) -> Option<Key> {
     })
 }
 
-/// A longer word is not the name of a program.
+/// The longest name of a program; a longer word is something else.
 const LONGEST_AGENT: usize = 128;

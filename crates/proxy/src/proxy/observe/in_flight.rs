@@ -1,5 +1,5 @@
-//! The end of a call: its gauge goes down, and its line is written, when its response body has
-//! ended.
+//! The end of a call: when its response body has ended, it no longer counts as in flight, and its
+//! log line is written.
 
 use crate::clock::Clock;
 use crate::moment::Moment;
@@ -7,7 +7,7 @@ use crate::proxy::driver::HeldSlot;
 use crate::proxy::tally::TwinCall;
 use crate::telemetry::{CallLog, CallRecord};
 
-/// The resources of a call until its response body has ended. They are only ever dropped.
+/// What a call holds until its response body has ended. Only dropping it matters.
 pub(crate) type CallHold = (Option<HeldSlot>, Option<InFlight>);
 
 /// Counts a call as in flight until dropped, and then writes its line in the log.
@@ -19,13 +19,13 @@ pub(crate) struct InFlight {
     pub(super) twin: Option<Box<TwinCall>>,
 }
 
-/// A line of the log before the end of the body.
+/// A log line of a call not ended yet.
 #[derive(Debug)]
 struct PendingRecord {
     log: CallLog,
     record: CallRecord,
     clock: Clock,
-    /// The moment of the answer.
+    /// The moment the client was answered.
     answered: Moment,
 }
 
@@ -35,7 +35,7 @@ impl InFlight {
         Self { gauge, line: None, twin: None }
     }
 
-    /// Has this line written when the call ends.
+    /// Keeps a line, to be written when the call ends.
     pub(super) fn write(&mut self, log: CallLog, record: CallRecord, clock: Clock) {
         self.line = Some(Box::new(PendingRecord { log, record, clock, answered: clock.now() }));
     }

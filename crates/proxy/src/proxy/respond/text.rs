@@ -1,4 +1,4 @@
-//! The words of the gate's own answers.
+//! The texts of the gate's own answers.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use crate::moment::Moment;
 use crate::proxy::quotas::QuotaReserve;
 use crate::status;
 
-/// One of the gate's own answers.
+/// An answer of the gate itself.
 #[derive(Debug)]
 pub(super) struct OwnAnswer {
     pub(super) status: StatusCode,
-    /// The reason, if it is a refusal.
+    /// The limiter's reason, if it is a refusal.
     pub(super) reason: Option<Reason>,
-    /// Whole seconds until coming back makes sense, for the body.
+    /// Seconds until a retry makes sense, for the body.
     pub(super) retry_after: Option<u64>,
-    /// True if the header says them too.
+    /// True if these seconds are in the Retry-After header too.
     pub(super) in_header: bool,
     pub(super) message: String,
 }
@@ -31,7 +31,7 @@ impl OwnAnswer {
         Self { status, reason: None, retry_after: None, in_header: false, message }
     }
 
-    /// Returns it as a Kubernetes client expects it.
+    /// Returns the body for a Kubernetes client: a `Status`.
     #[expect(clippy::indexing_slicing, reason = "an object made three lines above takes any field")]
     pub(super) fn status_object(&self) -> String {
         let mut status = json!({
@@ -49,7 +49,7 @@ impl OwnAnswer {
         status.to_string()
     }
 
-    /// Returns it as RFC 9457 describes it.
+    /// Returns the body for other clients: a problem as RFC 9457 describes it.
     #[expect(clippy::indexing_slicing, reason = "an object made three lines above takes any field")]
     pub(super) fn problem(&self, gate: &str) -> String {
         let mut problem = json!({
@@ -69,8 +69,8 @@ impl OwnAnswer {
     }
 }
 
-/// Returns the reason of a refusal as a sentence, with what is `kept` of the upstream's quota, and never in the upstream's words (they may hold
-/// anything).
+/// Returns a refusal as a sentence. `kept` is what is left of the upstream's quota, if that is the
+/// reason. The upstream's own words are not in it, as they may contain anything.
 pub(super) fn message(gate: &str, class: &str, refusal: &Refusal, kept: Option<QuotaReserve>, now: Moment) -> String {
     let mut text = format!("tidegate: gate {gate:?}, class {class:?} refused this call ({}): ", refusal.reason);
     match kept {
@@ -124,7 +124,7 @@ const fn sentence(reason: Reason) -> &'static str {
     }
 }
 
-/// Returns the `reason` that client-go's helpers look for.
+/// Returns the `reason` field client-go's helpers look for.
 fn status_reason(status: StatusCode) -> &'static str {
     match status {
         StatusCode::TOO_MANY_REQUESTS => "TooManyRequests",
@@ -138,8 +138,8 @@ fn status_reason(status: StatusCode) -> &'static str {
     }
 }
 
-/// Returns a duration for people, with two digits. It is rounded up: a retry after it is not too
-/// early.
+/// Returns a duration for people, with two digits. It is rounded up, so that a retry after it is
+/// not too early.
 fn short(time: Duration) -> String {
     let up = time.as_secs() + u64::from(time.subsec_nanos() > 0);
     match (time.as_secs(), up) {

@@ -1,13 +1,13 @@
-//! The identity of a request: whatever its answer can depend on.
+//! The identity of a request for revalidation: whatever its response can depend on.
 
 use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, DATE, PRAGMA, USER_AGENT};
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, Method, Uri};
 
-/// Whatever an answer can depend on: method, target and every header of the request, except those
-/// in `SAYS_NOTHING`. (An answer that varies by one of them says so in `Vary`, which is checked
-/// apart.) So a credential in an unknown header still tells clients apart. Compared whole: equal
-/// hashes are not enough.
+/// Whatever a response can depend on: method, target and every header of the request, except those
+/// in `SAYS_NOTHING`. (A response that varies by one of them says so in `Vary`, which is checked
+/// apart.) So a credential in an unknown header still tells clients apart. It is compared whole:
+/// equal hashes are not enough.
 #[derive(PartialEq, Eq, Hash)]
 pub(super) struct Identity {
     method: Method,
@@ -29,7 +29,7 @@ impl Identity {
         Self { method: parts.method.clone(), uri: parts.uri.clone(), headers, version }
     }
 
-    /// Returns a copy without references to the buffers of the request.
+    /// Returns a copy that does not keep the buffers of the request in memory.
     pub(super) fn detached(&self) -> Self {
         let target = |uri: &Uri| uri.to_string().parse().unwrap_or_else(|_| uri.clone());
         let headers = self.headers.iter().map(|(name, value)| (name.clone(), detached(value))).collect();
@@ -40,21 +40,22 @@ impl Identity {
         &self.method
     }
 
-    /// Returns roughly its memory.
+    /// Returns roughly the memory an identity takes.
     pub(super) fn bytes(&self) -> usize {
         let headers = self.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + HEADER);
         headers.sum::<usize>() + self.uri.path().len() + self.uri.query().map_or(0, str::len) + size_of::<Self>()
     }
 }
 
-/// Copies a value out of its buffer.
+/// Copies a value so that it does not keep its buffer in memory.
 pub(super) fn detached(value: &HeaderValue) -> HeaderValue {
     let mut copy = HeaderValue::from_bytes(value.as_bytes()).unwrap_or_else(|_| value.clone());
     copy.set_sensitive(value.is_sensitive());
     copy
 }
 
-/// Headers about the origin and the making of a call, not about its question or its client.
+/// Request headers that differ from call to call without a different response: tracing, connection
+/// and the like.
 static SAYS_NOTHING: [HeaderName; 16] = [
     CACHE_CONTROL,
     CONNECTION,

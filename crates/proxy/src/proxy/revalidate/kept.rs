@@ -1,4 +1,4 @@
-//! Kept answers, and drafts of them.
+//! Answers kept for revalidation, complete and incomplete.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::identity::{HEADER, Identity, detached};
 use super::rules::Rules;
 use crate::proxy::share::Share;
 
-/// A complete answer with its rules.
+/// A complete kept answer, with the rules for using it.
 pub(super) struct KeptAnswer {
     pub(super) rules: Rules,
     body: Box<[u8]>,
@@ -23,10 +23,10 @@ pub(super) struct KeptAnswer {
     _share: Share,
 }
 
-/// A kept answer as the owner of a client's body.
+/// Keeps an answer in memory while a client still reads its body.
 struct BodyOwner(Arc<KeptAnswer>);
 
-/// An answer in the making.
+/// An answer not completely received yet.
 pub(super) struct Draft {
     rules: Rules,
     head: Parts,
@@ -43,8 +43,8 @@ pub(super) struct Draft {
 // === impl KeptAnswer ===
 
 impl KeptAnswer {
-    /// Returns the head of the answer to the next client: as it was kept, with what the 304 tells
-    /// (RFC 9111, section 3.2), except of the body, which is the one that is kept.
+    /// Returns the head for the next client: the kept one, with the headers of the 304 (RFC 9111,
+    /// section 3.2) except those about the body, which is the kept one.
     pub(super) fn head(&self, told: &HeaderMap) -> Parts {
         let mut head = copy(&self.head, HeaderValue::clone);
         let is_news = |name: &&HeaderName| told.get_all(*name) != self.head.headers.get_all(*name);
@@ -84,7 +84,7 @@ impl Draft {
         fits.then(|| Self { rules, head: copy(head, detached), body: Vec::new(), share, declared, overhead, most })
     }
 
-    /// True if the answer may have `bytes` more.
+    /// Returns true if the answer may have `bytes` more.
     pub(super) fn has_room(&self, bytes: usize) -> bool {
         self.body.len() + bytes + self.overhead <= self.most
     }
@@ -105,7 +105,7 @@ impl Draft {
     }
 }
 
-/// True for headers about a body or a connection, and for the validators.
+/// Returns true for headers about a body or a connection, and for ETag and Last-Modified.
 fn is_of_body(name: &HeaderName) -> bool {
     let is_policy = [CONTENT_SECURITY_POLICY, CONTENT_SECURITY_POLICY_REPORT_ONLY].contains(name);
     (name.as_str().starts_with("content-") && !is_policy)
@@ -121,5 +121,5 @@ fn copy(head: &Parts, value: fn(&HeaderValue) -> HeaderValue) -> Parts {
     copied
 }
 
-/// The memory of an answer's place in the store.
+/// The memory of an answer's entry in the store.
 const ENTRY: usize = 256;

@@ -1,9 +1,9 @@
-//! RFC 9111, in the words of `http-cache-semantics`: what may be kept, for which requests it holds,
-//! and what a 304 confirms.
+//! RFC 9111 through `http-cache-semantics`: what may be kept, for which requests it holds, and what
+//! a 304 confirms.
 //!
-//! The library is told only what it needs, so that nothing is kept twice, and so that what it reads
-//! less strictly than it could never matters: directives in capitals, a second line of a header,
-//! freshness (nothing here is answered without asking).
+//! The library gets only what it needs, so that nothing is kept twice, and so that it does not
+//! matter where it reads less strictly than it could: directives in capitals, a second line of a
+//! header, freshness (here the upstream is asked each time).
 
 use std::time::SystemTime;
 
@@ -15,38 +15,39 @@ use http::header::{
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use http_cache_semantics::{AfterResponse, BeforeRequest, CacheOptions, CachePolicy, RequestLike, ResponseLike};
 
-/// The rules that hold for one answer.
+/// The rules for using one kept answer.
 pub(super) struct Rules {
     policy: CachePolicy,
-    /// The answer's own name or date, by which the upstream is asked.
+    /// The answer's ETag or Last-Modified, to ask the upstream with.
     validator: (HeaderName, HeaderValue),
-    /// The headers of the request that its answer varies by.
+    /// The request headers the answer depends on (`Vary`).
     varies: Vec<HeaderName>,
 }
 
-/// The proof in a 304.
+/// What a 304 confirms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Proof {
-    /// The answer that is kept is the one.
+    /// The kept answer still holds.
     Same,
-    /// The same, but it must not be kept any longer.
+    /// The kept answer holds for this request, but must not be kept any longer.
     SameOnce,
-    /// None: the answer may be another.
+    /// The 304 confirms nothing: the right answer may be another.
     None,
 }
 
-/// A request as the library sees it. A HEAD is a GET without a body: the library would not ask by
-/// weak names for a HEAD, as HTTP forbade it before RFC 9110.
+/// A request in the form that `http-cache-semantics` reads. A HEAD is presented as a GET without a
+/// body, as the library would not revalidate a HEAD by a weak ETag, which HTTP forbade before RFC
+/// 9110.
 struct PolicyRequest(HeaderMap);
 
-/// An answer as the library sees it.
+/// An answer in the form that `http-cache-semantics` reads.
 struct PolicyAnswer(StatusCode, HeaderMap);
 
 // === impl Rules ===
 
 impl Rules {
-    /// Returns the rules for the 200 to a request with these headers; `None` if it may not be kept,
-    /// or has nothing to ask by.
+    /// Returns the rules for the 200 to a request with these headers. `None` if it may not be kept,
+    /// or has no ETag and no usable date.
     pub(super) fn of(request: &HeaderMap, answer: &HeaderMap) -> Option<Self> {
         // What is for one session, or only a part, or has more to come after its body.
         if [SET_COOKIE, CONTENT_RANGE, TRAILER].iter().any(|name| answer.contains_key(name)) {
@@ -63,7 +64,7 @@ impl Rules {
         policy.is_storable().then_some(Self { policy, validator, varies })
     }
 
-    /// Returns the conditions to ask with; `None` if the answer is not for such a request.
+    /// Returns the conditions to add to a request; `None` if the kept answer does not fit it.
     pub(super) fn conditions(&self, request: &HeaderMap) -> Option<HeaderMap> {
         let BeforeRequest::Stale { request, matches: true } =
             self.policy.before_request(&self.asked(request), SystemTime::UNIX_EPOCH)
@@ -75,7 +76,7 @@ impl Rules {
         (!conditions.is_empty()).then_some(conditions)
     }
 
-    /// Reads the 304 to a request that went with the conditions.
+    /// Decides what the 304 to a request with these conditions confirms.
     pub(super) fn confirmed(&self, request: &HeaderMap, answer: &HeaderMap) -> Proof {
         let mut told = HeaderMap::new();
         let (name, own) = &self.validator;
@@ -99,17 +100,17 @@ impl Rules {
         }
     }
 
-    /// True if the upstream is asked by the date of the answer.
+    /// Returns true if the condition is a date (Last-Modified).
     pub(super) fn is_by_date(&self) -> bool {
         self.validator.0 == LAST_MODIFIED
     }
 
-    /// Returns about the memory that they take.
+    /// Returns roughly the memory the rules take.
     pub(super) fn bytes(&self) -> usize {
         size_of::<Self>() + 2 * self.validator.1.len() + self.varies.len() * 300 + 600
     }
 
-    /// Returns a request as the library is to see it: one that is never answered without asking.
+    /// Presents a request to `http-cache-semantics` as always to be revalidated.
     fn asked(&self, request: &HeaderMap) -> PolicyRequest {
         let mut headers = chosen(request, &self.varies);
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
@@ -117,15 +118,15 @@ impl Rules {
     }
 }
 
-/// Returns the library's rules for an answer that is one client's.
+/// Returns the rules of `http-cache-semantics` for an answer kept for a single client.
 fn policy(asked: &PolicyRequest, answered: &PolicyAnswer) -> CachePolicy {
     let options = CacheOptions { shared: false, ..CacheOptions::default() };
     CachePolicy::new_options(asked, answered, SystemTime::UNIX_EPOCH, options)
 }
 
-/// Returns what the upstream can be asked by. A date serves only if the answer was given a second
-/// or more after it: before that, a change within the same second would not show (RFC 9110, section
-/// 8.8.2.2).
+/// Returns the ETag or date to ask the upstream with. A date serves only if the answer was given a
+/// second or more after it: before that, a change within the same second would not show (RFC 9110,
+/// section 8.8.2.2).
 fn validator(answer: &HeaderMap) -> Option<(HeaderName, HeaderValue)> {
     let only = |name: &HeaderName| {
         let mut values = answer.get_all(name).iter();
@@ -139,15 +140,15 @@ fn validator(answer: &HeaderMap) -> Option<(HeaderName, HeaderValue)> {
     (age.as_secs() >= 1).then_some((LAST_MODIFIED, detached(only(&LAST_MODIFIED)?)))
 }
 
-/// Returns the directives of an answer in small letters; `None` if they cannot be read: they may
-/// say anything.
+/// Returns the Cache-Control directives of an answer in small letters; `None` if they cannot be
+/// read, as they may say anything.
 fn directives(answer: &HeaderMap) -> Option<impl Iterator<Item = HeaderValue>> {
     let small = |value: &HeaderValue| HeaderValue::from_str(&value.to_str().ok()?.to_ascii_lowercase()).ok();
     let values: Option<Vec<HeaderValue>> = answer.get_all(CACHE_CONTROL).iter().map(small).collect();
     Some(values?.into_iter())
 }
 
-/// Returns the names that an answer varies by; `None` if it varies by what no request shows.
+/// Returns the header names in Vary; `None` if the answer varies by something else (`*`).
 fn names<'a>(values: impl Iterator<Item = &'a HeaderValue>) -> Option<Vec<HeaderName>> {
     let mut names = Vec::new();
     for value in values {
@@ -161,7 +162,8 @@ fn names<'a>(values: impl Iterator<Item = &'a HeaderValue>) -> Option<Vec<Header
     Some(names)
 }
 
-/// Returns the headers of these names, each as one line: the library compares the first.
+/// Returns the headers of these names, each joined into one line: `http-cache-semantics` compares
+/// only the first.
 fn chosen(headers: &HeaderMap, names: &[HeaderName]) -> HeaderMap {
     let one = |name: &HeaderName| {
         let lines: Vec<&[u8]> = headers.get_all(name).iter().map(HeaderValue::as_bytes).collect();
@@ -176,7 +178,7 @@ impl RequestLike for PolicyRequest {
         Uri::default()
     }
 
-    /// The identity has the target.
+    /// Returns true always: the target is part of the identity, which was compared before.
     fn is_same_uri(&self, _: &Uri) -> bool {
         true
     }

@@ -1,4 +1,4 @@
-//! The kept answers, within a number of bytes: the least recently asked goes first.
+//! The kept answers, within a number of bytes: the least recently requested is dropped first.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -9,13 +9,13 @@ use super::identity::Identity;
 use super::kept::KeptAnswer;
 use crate::proxy::share::Share;
 
-/// The answers of one gate.
+/// The kept answers of one gate.
 #[derive(Default)]
 pub(super) struct AnswerStore {
     answers: HashMap<Arc<Identity>, StoredAnswer>,
-    /// The requests by their last question.
+    /// The requests, ordered by when they were last made.
     order: BTreeMap<u64, Arc<Identity>>,
-    /// The number of questions so far.
+    /// The number of requests so far, to put them in order.
     questions: u64,
     /// The bytes of all answers, of those in the making, and of those that are no longer kept but
     /// still read.
@@ -40,7 +40,7 @@ impl AnswerStore {
         self.make_room(0);
     }
 
-    /// Returns the most bytes of one answer: a few of them must not push out all others.
+    /// Returns the most bytes of one answer, so that a few of them do not push out all others.
     pub(super) fn longest(&self) -> usize {
         self.max_bytes / 4
     }
@@ -72,7 +72,7 @@ impl AnswerStore {
         fits
     }
 
-    /// Keeps an answer in place of the one before.
+    /// Keeps an answer, and drops an earlier one to the same request.
     pub(super) fn keep(&mut self, identity: Arc<Identity>, answer: KeptAnswer) {
         self.forget(&identity);
         self.questions += 1;
@@ -86,8 +86,8 @@ impl AnswerStore {
         }
     }
 
-    /// Forgets answers until there is room for `bytes`. False if there cannot be: the rest is being
-    /// made, or read.
+    /// Drops answers until there is room for `bytes`. Returns false if there cannot be, because the
+    /// rest is being received or read.
     fn make_room(&mut self, bytes: usize) -> bool {
         while self.bytes().saturating_add(bytes) > self.max_bytes {
             let Some((_, oldest)) = self.order.pop_first() else { return false };

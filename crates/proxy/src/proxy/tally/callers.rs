@@ -1,4 +1,4 @@
-//! Counts calls by program (user agent), for the status page.
+//! Counts calls by program (User-Agent), for the status page.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Mutex;
@@ -8,8 +8,8 @@ use crate::lock;
 use crate::moment::Moment;
 use crate::status;
 
-/// The calling programs. The first few have a row each and all others share one, because a client
-/// may send any text.
+/// The calling programs. The first few are counted separately and all others together, because a
+/// client may send any text.
 #[derive(Debug, Default)]
 pub(crate) struct Callers {
     rows: Mutex<Vec<CallerTotals>>,
@@ -19,23 +19,23 @@ pub(crate) struct Callers {
 #[derive(Debug)]
 struct CallerTotals {
     agent: Box<str>,
-    /// The action in its provider's words, on a gate with a dialect.
+    /// The cloud provider's name of the action, if the gate is configured for a provider.
     action: Box<str>,
-    /// The client's name, where clients are known.
+    /// The client's name, if clients are known by name.
     client: Box<str>,
     calls: u64,
     refused: u64,
     last: Moment,
 }
 
-/// The row of a program, or a larger number for one of the last row.
+/// The row of a program, or a larger number if it is counted among all others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CallerRow(u64);
 
 // === impl CallerRow ===
 
 impl CallerRow {
-    /// Returns a number for the program, distinct even within the last row.
+    /// Returns a number for the program, distinct even among all others.
     pub(crate) fn number(self) -> u64 {
         self.0
     }
@@ -48,8 +48,7 @@ impl CallerRow {
 // === impl Callers ===
 
 impl Callers {
-    /// Counts a call of a program, with its action and its client; these are empty where a gate
-    /// reads none, or knows none.
+    /// Counts a call of a program, with its action and its client; these are empty if unknown.
     pub(crate) fn called(&self, [agent, action, client]: [&str; 3], now: Moment) -> CallerRow {
         let mut rows = lock(&self.rows);
         let is = |row: &CallerTotals| *row.agent == *agent && *row.action == *action && *row.client == *client;
@@ -82,7 +81,7 @@ impl Callers {
         }
     }
 
-    /// Returns all rows, those with most calls first.
+    /// Returns all rows for the status page, those with most calls first.
     pub(super) fn tell(&self, clock: Clock) -> Vec<status::CallerStatus> {
         let row = |caller: &CallerTotals| status::CallerStatus {
             user_agent: caller.agent.to_string(),
@@ -98,11 +97,11 @@ impl Callers {
     }
 }
 
-/// The most programs with a row of their own.
+/// The most programs counted separately.
 const ROWS: usize = 20;
-/// The row of all others.
+/// The name of the row for all others.
 const OTHERS: &str = "all others";
-/// The name of one in that row; its own is not kept.
+/// The name to show for one program among all others; its own is not kept.
 const ANOTHER: &str = "another program";
 
 #[cfg(test)]

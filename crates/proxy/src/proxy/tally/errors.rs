@@ -1,6 +1,7 @@
 //! The last errors of failing keys, in the upstream's own words, for people.
 //!
-//! Beside the limiter and not in it: a text may be longer than all else that is remembered of a key.
+//! They are not kept in the limiter, because a text may be longer than all else that is remembered
+//! of a key.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -26,26 +27,26 @@ struct KeyError {
     words: ErrorWords,
 }
 
-/// A failing answer while its body flows to the client. Its error is noted when it is dropped.
+/// An error response while its body flows to the client. It is recorded when dropped.
 pub(crate) struct FailingAnswer {
     pub(crate) tally: Arc<Tally>,
     pub(crate) key: Key,
     pub(crate) status: Option<u16>,
-    /// `None` if the body cannot be read.
+    /// The beginning of the body; `None` if it cannot be read.
     pub(crate) body: Option<ErrorBody>,
 }
 
 // === impl LastErrors ===
 
 impl LastErrors {
-    /// Returns the error of a key's last failing answer, if it had this status.
+    /// Returns the error in the last failing response of a key, if it had this status.
     pub(crate) fn find(&self, key: &Key, status: Option<u16>) -> Option<ErrorWords> {
         let errors = lock(&self.0);
         let error = errors.iter().rev().find(|error| error.key == *key).filter(|error| error.status == status)?;
         Some(error.words.clone())
     }
 
-    /// Every second: drops the errors of recovered keys.
+    /// Drops the errors of keys that no longer fail. Called every second.
     pub(crate) fn sweep(&self, keys: &Keys, now: Moment) {
         lock(&self.0).retain(|error| keys.find(&error.key, now).is_some());
     }
@@ -63,7 +64,7 @@ impl LastErrors {
 // === impl FailingAnswer ===
 
 impl FailingAnswer {
-    /// Keeps the beginning of the body. Returns false once there is enough of it.
+    /// Adds to the beginning of the body. Returns false once there is enough of it.
     pub(crate) fn keep(&mut self, frame: &Frame<Bytes>) -> bool {
         self.body.as_mut().zip(frame.data_ref()).is_some_and(|(body, data)| body.add(data))
     }

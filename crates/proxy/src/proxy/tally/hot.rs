@@ -1,5 +1,5 @@
-//! Hot objects: called too often or in vain. They are counted at each answer and shown in the
-//! status and the log, for people, not for decisions.
+//! Hot objects: those called too often or in vain. They are counted at each response and shown in
+//! the status and the log. They decide nothing.
 
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
@@ -15,17 +15,17 @@ use crate::status;
 #[derive(Debug, Default)]
 pub(crate) struct Hot {
     loops: Mutex<Loops>,
-    /// The number of watched objects: without any, no lock is taken.
+    /// The number of objects with inspected calls: without any, no lock is taken.
     watched: AtomicUsize,
-    /// True if a call may have to be looked at though it comes at its pace and is not denied.
+    /// True if a call may have to be inspected even if it is not too frequent and not denied.
     is_busy: AtomicBool,
 }
 
 // === impl Hot ===
 
 impl Hot {
-    /// Counts a call of an object. Returns if it came too soon, or `None` if there is nothing to
-    /// learn from it.
+    /// Counts a call of an object. Returns whether it came too soon, or `None` if the call need not
+    /// be inspected.
     #[inline]
     pub(crate) fn count(
         &self,
@@ -43,21 +43,21 @@ impl Hot {
         (too_soon || is_denied || !loops.is_calm()).then_some(too_soon)
     }
 
-    /// Learns of a call, if [`Self::count`] found it worth it.
+    /// Records a call, if [`Self::count`] said so.
     pub(crate) fn learn(&self, seen: &ObjectCall<'_>, too_soon: bool) {
         let mut loops = lock(&self.loops);
         loops.learn(seen, too_soon);
         self.note(&loops);
     }
 
-    /// True if the bodies of an object's calls are worth a digest.
+    /// Returns true if the bodies of an object's calls are to be compared.
     #[inline]
     pub(crate) fn watches(&self, object: u64, reads: bool) -> bool {
         self.watched.load(Relaxed) > 0 && lock(&self.loops).watches(object, reads)
     }
 
-    /// Runs every second: logs objects that became hot, and returns the loops of updates found since the
-    /// last run.
+    /// Logs objects that became hot, and returns the loops of updates found since the last run.
+    /// Called every second.
     pub(crate) fn second(&self, gate: &str, now: Moment) -> Vec<Report> {
         let news = {
             let mut loops = lock(&self.loops);
@@ -102,7 +102,7 @@ impl Hot {
         list.iter().take(SHOWN).map(|report| told(report, clock, names)).collect()
     }
 
-    /// Notes what others need not take the lock for.
+    /// Copies the values that other threads read without the lock.
     fn note(&self, loops: &Loops) {
         self.watched.store(loops.watched(), Relaxed);
         self.is_busy.store(!loops.is_calm(), Relaxed);
@@ -125,7 +125,7 @@ fn told(report: &Report, clock: Clock, names: bool) -> status::HotObject {
     }
 }
 
-/// The lines of the log about one second.
+/// The most log lines about hot objects in one second.
 const FEW: usize = 5;
-/// The most objects in the status.
+/// The most objects on the status page.
 const SHOWN: usize = 100;

@@ -6,21 +6,21 @@ use std::time::Duration;
 
 use crate::status;
 
-/// Counts of answers by response time: this minute's, and the last minute's.
+/// The number of responses by response time: of this minute, and of the last minute.
 #[derive(Debug)]
 pub(crate) struct Latency([[AtomicU32; STEPS]; 2]);
 
 // === impl Latency ===
 
 impl Latency {
-    /// Counts an answer.
+    /// Counts a response.
     pub(crate) fn took(&self, took: Duration) {
         if let Some(count) = self.0[0].get(step(took)) {
             count.fetch_add(1, Relaxed);
         }
     }
 
-    /// A minute is over.
+    /// Begins a new minute.
     pub(super) fn turn(&self) {
         let [now, before] = &self.0;
         now.iter().zip(before).for_each(|(now, before)| before.store(now.swap(0, Relaxed), Relaxed));
@@ -45,7 +45,7 @@ impl Default for Latency {
     }
 }
 
-/// Returns a percentile in seconds, of counts by step; `None` without counts.
+/// Returns a percentile in seconds; `counts` has the number of responses in each step of time.
 pub(super) fn quantile(counts: &[u64], percent: u64) -> Option<f64> {
     let all: u64 = counts.iter().sum();
     let mut rest = (all * percent).div_ceil(100);
@@ -56,7 +56,7 @@ pub(super) fn quantile(counts: &[u64], percent: u64) -> Option<f64> {
     last.filter(|_| all > 0).map(end)
 }
 
-/// Returns the step of a time: four steps double it.
+/// Returns the step of a response time: four steps double it.
 pub(super) fn step(took: Duration) -> usize {
     let octaves = (took.as_secs_f64() / FIRST).max(1.0).log2();
     whole(octaves * 4.0).min(STEPS - 1)
@@ -74,7 +74,7 @@ fn whole(number: f64) -> usize {
 
 /// The end of the first step, in seconds.
 const FIRST: f64 = 0.0005;
-/// Up to half an hour.
+/// The number of steps: they reach up to half an hour.
 pub(super) const STEPS: usize = 88;
 
 #[cfg(test)]

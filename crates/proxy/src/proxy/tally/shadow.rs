@@ -10,14 +10,14 @@ use crate::limit::Reason;
 use crate::lock;
 use crate::status::{self, ShadowCalls};
 
-/// Counts of calls by class and reason.
+/// The number of calls by class and reason.
 #[derive(Debug, Default)]
 pub(crate) struct Shadow(Mutex<BTreeMap<(String, Reason), Counts>>);
 
 #[derive(Clone, Debug)]
 struct Counts {
     refused: u64,
-    /// Calls that would have waited, by the length of the wait.
+    /// Calls that would have waited, by the step of their wait's length.
     waited: [u64; STEPS],
 }
 
@@ -81,7 +81,7 @@ impl Default for Counts {
     }
 }
 
-/// The most pairs of class and reason to count apart.
+/// The most pairs of class and reason to count.
 const MOST: usize = 200;
 
 #[cfg(test)]

@@ -1,27 +1,28 @@
-//! Faults of the input.
+//! What can be wrong with the bytes a client sends.
 
 sentences! {
-    /// A fault of the input.
+    /// What is wrong with the bytes a client sends.
     pub(crate) enum Fault {
-        /// A chunk without a size, or with another end.
+        /// A chunk has no size, or does not end as it should.
         Chunk = "chunk": "a chunk of the body is malformed",
-        /// All clients together have more in large heads than there is room for.
+        /// The large heads of all clients together take all the room there is.
         Crowded = "crowded": "a large head came while there is no room for another",
-        /// A control character.
+        /// There is a control character in a head.
         Control = "control": "a head has a control character in it",
-        /// `#` in the target.
+        /// The target has a `#`.
         Fragment = "fragment": "the request target has a fragment",
-        /// More than one length, one that is not a number, or one beside `Transfer-Encoding`.
+        /// There is more than one length, one that is not a number, or one beside
+        /// `Transfer-Encoding`.
         Length = "length": "the length of the body is not said once and clearly",
-        /// A line with a bare LF at the end, or with a CR inside.
+        /// A line has a bare LF at the end, or a CR inside.
         LineEnd = "line_end": "a line does not end in CRLF",
-        /// A request line or header that is not formed as one.
+        /// A request line or header is malformed.
         Malformed = "malformed": "a line of the head is malformed",
-        /// A head without its end in time.
+        /// A head did not end in time.
         Slow = "slow": "a head did not come to its end in time",
-        /// A head with too many bytes or lines; the request half answers it.
+        /// A head has too many bytes or lines; [`super::super::request`] answers it.
         TooLarge = "too_large": "the head is too large",
-        /// A line without an end.
+        /// A line does not end within the longest length of a head.
         TooLong = "too_long": "a line of the head is too long",
     }
 }

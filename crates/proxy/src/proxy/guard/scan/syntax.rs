@@ -1,18 +1,18 @@
-//! One line of HTTP/1 by itself: what it may be made of, and what it says.
+//! The syntax of one line of HTTP/1.
 
 use http::Method;
 use memchr::memchr;
 
 use super::Fault;
 
-/// A header line.
+/// A header line, split in two.
 pub(super) struct Header<'a> {
     pub(super) name: &'a [u8],
     pub(super) value: &'a [u8],
 }
 
 /// Returns the line if it has no control character except tabs. A token of a kilobyte is in nearly
-/// every head: since the loop has no way out, the compiler takes many bytes at a time.
+/// every head: the loop has no early exit, so the compiler checks many bytes at a time.
 pub(super) fn checked(line: &[u8]) -> Result<&[u8], Fault> {
     let is_control = |byte: u8| (byte < b' ') & (byte != b'\t') | (byte == 0x7f);
     let has_control = line.iter().fold(false, |found, byte| found | is_control(*byte));
@@ -23,7 +23,7 @@ pub(super) fn checked(line: &[u8]) -> Result<&[u8], Fault> {
     }
 }
 
-/// Checks a request line; true if it is of HTTP/1.0.
+/// Checks a request line. Returns true if it is of HTTP/1.0.
 pub(super) fn request_line(line: &[u8]) -> Result<bool, Fault> {
     let (method, rest) = split_at_space(line)?;
     let (target, version) = split_at_space(rest)?;
@@ -50,7 +50,7 @@ fn split_at_space(line: &[u8]) -> Result<(&[u8], &[u8]), Fault> {
     Ok((before, rest.get(1..).unwrap_or_default()))
 }
 
-/// Splits a header into its name, and its value without the white space around it.
+/// Splits a header into its name and its value, without the white space around the value.
 pub(super) fn header(line: &[u8]) -> Result<Header<'_>, Fault> {
     let end = line.iter().position(|byte| !is_token(*byte));
     let (name, rest) = line.split_at(end.unwrap_or(line.len()));
@@ -61,7 +61,7 @@ pub(super) fn header(line: &[u8]) -> Result<Header<'_>, Fault> {
     }
 }
 
-/// Reads the size in a chunk's first line.
+/// Reads the size in the first line of a chunk.
 pub(super) fn chunk_size(line: &[u8]) -> Result<u64, Fault> {
     let size = line.split(|byte| *byte == b';').next().unwrap_or_default();
     number(size.trim_ascii_end(), 16).ok_or(Fault::Chunk)
@@ -75,8 +75,8 @@ pub(super) fn number(text: &[u8], radix: u32) -> Option<u64> {
     u64::from_str_radix(text, radix).ok().filter(|number| is_plain && i64::try_from(*number).is_ok())
 }
 
-/// True for the bytes of a token (RFC 9110, 5.6.2). A table, because every name of every head is
-/// looked at.
+/// Returns true for the bytes of a token (RFC 9110, 5.6.2). Uses a table, because every name of
+/// every head is checked.
 fn is_token(byte: u8) -> bool {
     TOKEN.get(usize::from(byte)).is_some_and(|is_token| *is_token)
 }

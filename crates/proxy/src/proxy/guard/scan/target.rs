@@ -1,14 +1,15 @@
-//! Request lines that hyper cannot take as they came.
+//! Request lines hyper cannot take as they came.
 //!
 //! `http::Uri` carries 65,534 bytes at most, no `"`, `<` or `>` in a query, no `<`, `>` or backtick
 //! in a path, and only UTF-8. A target longer than [`LONGEST`] reaches hyper cut, but still longer
 //! than that, so that [`super::super::request`] answers 414. Other bytes are percent-encoded, which
 //! means the same to the server.
 
-/// The gate's limit for a target. hyper takes a little more, so a cut target can be told.
+/// The longest target the gate accepts. hyper takes a little more, so that a cut target is
+/// recognized.
 pub(in crate::proxy::guard) const LONGEST: usize = 65_500;
 
-/// True if hyper can take a whole request line as it is.
+/// Returns true if hyper can parse a complete request line unchanged.
 pub(super) fn is_plain(line: &[u8]) -> bool {
     let is_special = |byte: u8| (byte == b'"') | (byte == b'<') | (byte == b'>') | (byte == b'`');
     let found = line
@@ -17,7 +18,7 @@ pub(super) fn is_plain(line: &[u8]) -> bool {
     line.len() <= LONGEST && (found == (false, false) || (found == (false, true) && str::from_utf8(line).is_ok()))
 }
 
-/// Returns a whole request line as hyper can take it.
+/// Returns a complete request line in a form hyper can parse.
 pub(super) fn carried(line: &[u8]) -> Vec<u8> {
     let mut words = line.splitn(3, |byte| *byte == b' ');
     let (Some(method), Some(target), Some(version)) = (words.next(), words.next(), words.next()) else {

@@ -1,10 +1,10 @@
-//! The filter between a client and hyper: passes on what the scanner lets pass, in bounds of time
+//! The filter between a client and hyper: passes on what the scanner allows, within bounds of time
 //! and memory (P9, P10).
 //!
-//! If the scanner finds a fault, hyper gets a line that no parser takes and the end of a head,
+//! If the scanner finds a fault, hyper gets a line that no parser accepts and the end of a head,
 //! without which it would not look at the line. It then answers 400 in its turn, after the answers
-//! that are still owed, and closes. A head that is too large is cut instead, and the request half
-//! of the guard turns it away.
+//! still to be sent, and closes. A head that is too large is cut instead, and the guard refuses the
+//! request.
 
 use std::io;
 use std::pin::Pin;
@@ -25,11 +25,11 @@ use crate::proxy::guard::scan::{Fault, Rest, ScanResult, Scanner};
 /// The scanner of a connection, with bounds on the incoming head.
 pub(super) struct Filter {
     pub(super) scanner: Scanner,
-    /// Scanned and changed bytes: hyper gets them before anything else.
+    /// Bytes scanned and changed. hyper gets them before anything else.
     replaced: Bytes,
-    /// This connection's share of the memory for large heads.
+    /// This connection's part of the memory for large heads.
     share: HeadShare,
-    /// The deadline of an incomplete head.
+    /// The deadline of the head coming in, if one is incomplete.
     patience: Option<Pin<Box<Sleep>>>,
 }
 
@@ -40,7 +40,7 @@ impl Filter {
         Self { scanner: Scanner::default(), replaced: Bytes::new(), share: HeadShare::of(heads), patience: None }
     }
 
-    /// Gives hyper what was read ahead, then what comes, as far as it passes.
+    /// Gives hyper what was read ahead, then what comes, as far as the scanner lets it pass.
     pub(super) fn poll_read(
         &mut self,
         state: &mut WireState,
@@ -85,8 +85,8 @@ impl Filter {
         }
     }
 
-    /// Takes back from the buffer whatever must not pass, not yet, or not as it is. True if some of
-    /// it is replaced, perhaps by nothing.
+    /// Removes from the buffer the bytes hyper must not get, not yet, or not unchanged.
+    /// Returns true if some are replaced, perhaps by nothing.
     fn pass(&mut self, state: &mut WireState, buf: &mut ReadBuf<'_>, before: usize, is_ahead: bool) -> bool {
         let read = buf.filled().get(before..).unwrap_or_default();
         let ScanResult { passed, rest } = self.scan(state, read);
@@ -129,14 +129,14 @@ impl Filter {
         scanned
     }
 
-    /// Gives hyper the changed bytes; true if there were any.
+    /// Gives hyper the changed bytes. Returns true if there were any.
     fn give_replaced(&mut self, buf: &mut ReadBuf<'_>) -> bool {
         let had_some = !self.replaced.is_empty();
         buf.put_slice(&self.replaced.split_to(self.replaced.len().min(buf.remaining())));
         had_some
     }
 
-    /// True if a head takes too long. This ends the connection.
+    /// Returns true if a head takes too long, which ends the connection.
     fn is_late(&mut self, state: &mut WireState, cx: &mut Context<'_>) -> bool {
         let is_late = self.patience.get_or_insert_with(|| timer(HEAD)).as_mut().poll(cx).is_ready();
         if is_late {
@@ -146,7 +146,7 @@ impl Filter {
     }
 }
 
-/// Ends a head, and is not valid in a head or a chunk's size.
+/// Bytes no parser accepts in a head or a chunk's size, and the end of a head.
 const REFUSED: &[u8] = b"\0\r\n\r\n";
 /// The time from the first byte of a head to its last; kube-apiserver waits 32 s.
 pub(super) const HEAD: Duration = Duration::from_secs(30);

@@ -1,4 +1,4 @@
-//! A call's object and body, as the search for loops sees them.
+//! A call's object and body, for finding controllers calling the same object in a loop.
 
 use http::StatusCode;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -9,40 +9,40 @@ use crate::hot::{CallNames, ObjectCall, PerKey, RefusalKind};
 use crate::limit::Reason;
 use crate::proxy::tally::shortened;
 
-/// Findings in the body of a call to a hot object.
+/// What was found in the body of a call to an object called too often or not created.
 #[derive(Debug, Default)]
 pub(super) struct BodyFindings {
-    /// The salted digest of the body.
+    /// The salted digest of the body, to see whether the same body is sent again.
     digest: Option<u64>,
-    /// The key and the name of an object that was not created.
+    /// The key and the name of the object that the call did not create.
     made: Option<(Key, String)>,
 }
 
 // === impl CallContext ===
 
 impl CallContext {
-    /// Returns the pace of one object for this class, if that is counted.
+    /// Returns the allowed rate of calls of one object in this class, if they are counted.
     #[inline]
     fn per_key(&self) -> Option<&PerKey> {
         self.config.options.gate.policy.classes.get(usize::from(self.call.class.0))?.per_key.as_ref()
     }
 
-    /// True if the object is hot enough to compare the bodies of its calls.
+    /// Returns true if the object is called so often that the bodies of its calls are compared.
     pub(crate) fn is_watched(&self) -> bool {
         self.key.is_some_and(|key| self.tally.hot.watches(key.object, self.call.reads()))
     }
 
-    /// Notes the digest of the body.
+    /// Records the digest of the body.
     pub(crate) fn digested(&mut self, digest: Option<u64>) {
         self.looked.get_or_insert_default().digest = digest;
     }
 
-    /// True if the answer is a 4xx to a call with its object in the body.
+    /// Returns true if the response is a 4xx to a call naming its object in the body.
     pub(crate) fn made_nothing(&self, status: StatusCode) -> bool {
         status.is_client_error() && self.key.is_none() && self.call.key.needs_body() && self.per_key().is_some()
     }
 
-    /// Notes the object that was not created, from the beginning of the body.
+    /// Records the object that was not created, from the beginning of the body.
     pub(crate) fn would_have_made(&mut self, key: Option<Key>, body: &[u8]) {
         let name = self.call.object_name(Some(body));
         self.looked.get_or_insert_default().made = key.map(|key| (key, name));
@@ -62,7 +62,7 @@ impl CallContext {
         }
     }
 
-    /// Inspects an object that is called too often, or in vain.
+    /// Inspects a call of an object called too often, or in vain.
     #[cold]
     fn look_at_object(&self, key: Key, status: StatusCode, too_soon: bool) {
         let seen = ObjectCall {
@@ -107,7 +107,7 @@ impl CallContext {
         }
     }
 
-    /// Returns the path of the object in its API; empty if it is not certain.
+    /// Returns the path of the object in its API; empty if it is not known for sure.
     fn object_path(&self) -> String {
         let call = &self.call.call;
         if !call.is_resource || call.is_ambiguous || call.name().is_empty() || call.path().len() > LONGEST_PATH {
@@ -120,7 +120,7 @@ impl CallContext {
     }
 }
 
-/// The escaped characters of a path: all but slashes and the unreserved ones of RFC 3986.
+/// The characters to escape in a path: all but slashes and the unreserved ones of RFC 3986.
 const NOT_IN_PATHS: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'.').remove(b'_').remove(b'~');
-/// No object of Kubernetes has a longer path.
+/// The most bytes of an object's path to record: more than any in Kubernetes has.
 const LONGEST_PATH: usize = 1024;
