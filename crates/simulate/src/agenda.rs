@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::moment::Moment;
 
-/// A queue of future events.
+/// A queue of future events, in order of time.
 #[derive(Debug)]
 pub(crate) struct Agenda<T> {
     events: BTreeMap<(Moment, u64), T>,
@@ -30,7 +30,7 @@ impl<T> Agenda<T> {
         self.events.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// Takes the next event by `end`.
+    /// Removes and returns the next event, if it is due by `end`.
     pub(crate) fn take(&mut self, end: Moment) -> Option<(Moment, T)> {
         let first = self.events.first_entry().filter(|first| first.key().0 <= end)?;
         let ((at, _), event) = first.remove_entry();

@@ -13,37 +13,38 @@ use self::axis::Scale;
 pub use self::figures::{short, thousands};
 pub use self::terminal::ChartLook;
 
-/// A chart.
+/// A chart of numbers over time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Chart {
-    /// The title.
+    /// The title of the chart.
     pub title: String,
-    /// One line below the title: the quantity measured, and the method.
+    /// A line below the title: what was measured, and how.
     pub note: String,
     /// The horizontal axis, from zero.
     pub x: Axis,
     /// The vertical axis, from zero, or from a power of ten if each step is tenfold.
     pub y: Axis,
-    /// The division of the vertical axis.
+    /// Whether the vertical axis has even or tenfold steps.
     pub steps: Steps,
     /// The series, in the order of drawing.
     pub series: Vec<Series>,
-    /// Stretches of the horizontal axis with other conditions.
+    /// Named parts of the horizontal axis, such as a time of failures.
     pub bands: Vec<Band>,
-    /// Heights to compare with.
+    /// Named heights to compare with, such as a limit.
     pub levels: Vec<Level>,
 }
 
-/// One axis.
+/// An axis of a chart.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Axis {
-    /// The quantity, with its unit.
+    /// The quantity on the axis, with the unit.
     pub name: String,
-    /// The least end of the axis, and if each step is tenfold the greatest start.
+    /// The end the axis reaches at least; with tenfold steps also the start that it has at
+    /// most.
     pub at_least: f64,
 }
 
-/// The division of an axis.
+/// How an axis is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Steps {
     /// Each step adds the same amount.
@@ -52,18 +53,18 @@ pub enum Steps {
     Tenfold,
 }
 
-/// One line of the chart.
+/// A line of numbers in a chart.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
-    /// Its name in the legend.
+    /// The name in the legend.
     pub name: String,
-    /// Its style.
+    /// The mark to draw the series with.
     pub mark: Mark,
-    /// The points from left to right. Points that are not finite are left out.
+    /// The points from left to right: time and value. Points that are not finite are left out.
     pub points: Vec<(f64, f64)>,
 }
 
-/// The style of a series. The two differ without colour, too.
+/// How a series is drawn. The two differ without colour, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
     /// A thin line with everything below it shaded.
@@ -72,30 +73,30 @@ pub enum Mark {
     Line,
 }
 
-/// A stretch of the horizontal axis with other conditions.
+/// A named part of the horizontal axis, such as a time of failures.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Band {
-    /// The difference.
+    /// The name of what is different in this part.
     pub name: String,
-    /// Its start.
+    /// The start of the part.
     pub from: f64,
-    /// Its end.
+    /// The end of the part.
     pub to: f64,
 }
 
 /// A height to compare with, drawn as a dashed line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Level {
-    /// Its name.
+    /// What the height means.
     pub name: String,
-    /// Its height.
+    /// The height, in units of the vertical axis.
     pub y: f64,
 }
 
 // === impl Series ===
 
 impl Series {
-    /// Returns the height at `x`, between its points in proportion.
+    /// Returns the value at `x`, interpolated between points.
     fn at(&self, x: f64) -> Option<f64> {
         let after = self.points.iter().position(|point| point.0 >= x)?;
         let (x0, y0) = *self.points.get(after.checked_sub(1)?)?;
@@ -127,7 +128,7 @@ impl Chart {
         terminal::draw(&self.without_gaps(), look)
     }
 
-    /// Returns a copy without undrawable numbers.
+    /// Returns a copy without numbers that cannot be drawn.
     fn without_gaps(&self) -> Self {
         let mut chart = self.clone();
         let is_drawn = |y: f64| y.is_finite() && (self.steps == Steps::Even || y > 0.0);
@@ -151,7 +152,7 @@ impl Chart {
         }
     }
 
-    /// Returns the entries of the legend: series by index and mark, then levels.
+    /// Returns the entries of the legend: series with index and style, then levels.
     fn legend(&self) -> impl Iterator<Item = (Option<(usize, Mark)>, &str)> {
         let series = self.series.iter().enumerate().map(|(index, it)| (Some((index, it.mark)), it.name.as_str()));
         series.chain(self.levels.iter().map(|level| (None, level.name.as_str())))

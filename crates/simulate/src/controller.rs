@@ -10,7 +10,7 @@ pub use self::lease::LeaseHolder;
 pub use self::workqueue::{Item, Overall, RateLimiter, WorkQueue};
 use crate::moment::Moment;
 
-/// The most repetitions of a call by client-go after a Retry-After (`maxRetries`).
+/// How often client-go repeats a call after a Retry-After (`maxRetries`).
 pub const MAX_RETRIES: u32 = 10;
 
 /// The result of a reconcile, as a reconciler returns it to controller-runtime.
@@ -27,7 +27,7 @@ pub enum ReconcileResult {
 /// A work queue and its workers.
 #[derive(Debug)]
 pub struct Controller {
-    /// Its workqueue.
+    /// The queue of objects to reconcile.
     pub queue: WorkQueue,
     idle_workers: usize,
 }
@@ -40,10 +40,10 @@ impl Controller {
         Self { queue: WorkQueue::new(limiter, objects), idle_workers: workers }
     }
 
-    /// Gives the next object to an idle worker. The worker must call [`Self::finish`].
+    /// Returns the next object, for an idle worker. The worker must call [`Self::finish`].
     ///
     /// # Errors
-    /// The next moment at which an object is due, if there is one.
+    /// The moment at which the next object is due, if there is one.
     pub fn start(&mut self, now: Moment) -> Result<Item, Option<Moment>> {
         if self.idle_workers == 0 {
             return Err(None);

@@ -1,6 +1,6 @@
 //! A seeded random generator (SplitMix64), so that runs of a demo or simulation are repeatable.
 
-/// A random sequence of a seed.
+/// A sequence of random numbers, the same for each seed.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 

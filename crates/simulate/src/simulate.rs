@@ -25,11 +25,11 @@ pub use self::picture::Picture;
 pub use self::play::{ScenarioRun, Together, play};
 pub use self::tally::{LeaseRow, Row};
 
-/// Limits with a name.
+/// Limits to simulate, with a name.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Their name in the results.
+    /// The name of the limits in the results.
     pub name: String,
-    /// Their gate.
+    /// The settings of a gate with these limits.
     pub gate: spec::Gate,
 }

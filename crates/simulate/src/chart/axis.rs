@@ -2,19 +2,19 @@
 
 use super::figures::grouped;
 
-/// An axis.
+/// An axis, as it is drawn.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Scale {
-    /// Its end; never zero.
+    /// The value at the end of the axis; never zero.
     pub(super) end: f64,
-    /// The start if each step is tenfold; otherwise the axis starts at zero.
+    /// The value at the start if each step is tenfold; otherwise the axis starts at zero.
     from: Option<f64>,
-    /// The marked values, the lowest first.
+    /// The values with marks, the lowest first.
     pub(super) ticks: Vec<f64>,
 }
 
 impl Scale {
-    /// Creates a vertical axis, from zero to the first tick at or past `highest`.
+    /// Creates a vertical axis, from zero to the first mark at or past `highest`.
     pub(super) fn past(highest: f64, wanted: u32) -> Self {
         let step = step(highest, wanted);
         let count = (highest / step).ceil().max(1.0);
@@ -38,7 +38,7 @@ impl Scale {
         Self { end: 10_f64.powf(last), from: Some(10_f64.powf(first)), ticks }
     }
 
-    /// Returns `value` as a fraction of the axis, limited to its ends.
+    /// Returns where `value` is on the axis, as a fraction of its length.
     pub(super) fn fraction(&self, value: f64) -> f64 {
         let fraction = match self.from {
             None => value / self.end,

@@ -1,25 +1,26 @@
 //! The chart as an SVG file. It prints in black on white, and follows dark mode.
 //!
-//! Colours are values in classes, overridden by media queries. Some viewers do not support CSS
+//! Colours are values in CSS classes, which media queries override. Some viewers do not support CSS
 //! variables and would paint everything black.
 
 use super::axis::{Scale, label};
 use super::{Band, Chart, Mark, Series};
 
-/// The width of the chart, in its own units.
+/// The width of the picture, in SVG units.
 const WIDTH: f64 = 960.0;
-/// The height: title, note and legend above, the axis below.
+/// The height of the picture: title, note and legend above, the axis below.
 const HEIGHT: f64 = 480.0;
-/// The plot's edges.
+/// The distance from the picture's left edge to the plot.
 const LEFT: f64 = 78.0;
 const RIGHT: f64 = WIDTH - 24.0;
 const TOP: f64 = 118.0;
 const BOTTOM: f64 = HEIGHT - 56.0;
 
-/// The number of different styles.
+/// The number of different series styles.
 const STYLES: usize = 5;
 
-/// Colours for any colour vision (Okabe and Ito), on white, on black and in print.
+/// The style sheet, with colours for any colour vision (Okabe and Ito), on white, on black and in
+/// print.
 const STYLE: &str = include_str!("svg.css");
 
 /// Draws the whole file.
@@ -36,7 +37,7 @@ pub(super) fn draw(chart: &Chart) -> String {
     parts.concat()
 }
 
-/// Maps numbers to places on the paper.
+/// Maps the numbers of a chart to positions in the picture.
 struct Plot {
     x: Scale,
     y: Scale,
@@ -163,7 +164,7 @@ fn legend(chart: &Chart) -> String {
     out
 }
 
-/// The width of a legend's sample, and of the space around its name.
+/// The width of a line sample in the legend, and of the space around its name.
 const SAMPLE: f64 = 60.0;
 
 /// Estimates the width of a legend's text, because the file has no fonts.

@@ -6,9 +6,9 @@ use super::{Band, Chart, Level, Series};
 /// The size and colours of a chart in the terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChartLook {
-    /// The columns; fewer than 40 are taken as 40.
+    /// The width in columns; fewer than 40 are taken as 40.
     pub width: usize,
-    /// The lines of all bars; each series has at least 3.
+    /// The height in lines of all bars; each series has at least 3.
     pub height: usize,
     /// True if colours may be used (a terminal, and no `NO_COLOR`).
     pub colour: bool,
@@ -41,9 +41,9 @@ struct Plot {
     look: ChartLook,
     x: Scale,
     y: Scale,
-    /// The numbers at the ends of the vertical axis, the higher first.
+    /// The labels at the two ends of the vertical axis, the higher first.
     numbers: [String; 2],
-    /// The width of these numbers.
+    /// The width of the labels of the vertical axis.
     gutter: usize,
     width: usize,
     rows: usize,
@@ -91,7 +91,7 @@ impl Plot {
         format!("{:gutter$} └{}", "", line.into_iter().collect::<String>(), gutter = self.gutter)
     }
 
-    /// Writes the numbers of the horizontal axis.
+    /// Writes the labels of the horizontal axis.
     fn numbers(&self) -> String {
         let mut line = vec![' '; self.width];
         for tick in &self.x.ticks {
@@ -121,7 +121,7 @@ impl Plot {
 
 /// The colour of each series: orange, blue, green, purple, brown, as in the SVG.
 const COLOURS: [&str; 5] = ["\x1b[38;5;208m", "\x1b[38;5;39m", "\x1b[38;5;35m", "\x1b[38;5;175m", "\x1b[38;5;136m"];
-/// Bars of growing height, the last of them full.
+/// The characters for bars of growing height, the last of them full.
 const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 const BOLD: &str = "\x1b[1m";
 const PLAIN: &str = "\x1b[0m";
@@ -132,7 +132,7 @@ impl ChartLook {
     }
 }
 
-/// Returns the index of a fraction among `count` places, the last one included.
+/// Returns which of `count` places a fraction of the axis falls into.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small and not negative")]
 fn place(fraction: f64, count: usize) -> usize {
     ((fraction.clamp(0.0, 1.0) * float(count - 1)).round() as usize).min(count - 1)

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::moment::Moment;
 
-/// The holder of one lease.
+/// A leader with a lease to renew.
 #[derive(Debug)]
 pub struct LeaseHolder {
     every: Duration,
@@ -15,16 +15,16 @@ pub struct LeaseHolder {
     attempt: u64,
 }
 
-/// The result of an attempt to renew.
+/// The result of an attempt to renew a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attempt {
-    /// The time between the renewal before and the end of this attempt.
+    /// The time from the last renewal to the end of this attempt.
     pub age: Duration,
-    /// True if it was renewed after its deadline, so that leadership was lost.
+    /// True if the deadline had passed, so that leadership was lost.
     pub lost: bool,
     /// True if the attempt failed, or ended after the next one was due.
     pub late: bool,
-    /// The moment of the next attempt.
+    /// When the next attempt is due.
     pub next: Moment,
 }
 

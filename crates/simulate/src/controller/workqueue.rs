@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::agenda::Agenda;
 use crate::moment::Moment;
 
-/// An object, by its index in the informer's store.
+/// An object, by its index among the controller's objects.
 pub type Item = usize;
 
 /// The delay after each failure of an object in a row: `base`, twice that, ... up to `max`, as
@@ -18,7 +18,7 @@ pub struct RateLimiter {
     pub base: Duration,
     /// The longest delay.
     pub max: Duration,
-    /// The bucket of all failures together, if there is one.
+    /// The bucket for the retries of all objects together, if there is one.
     pub overall: Option<Overall>,
 }
 
@@ -34,8 +34,8 @@ pub struct Overall {
 // === impl RateLimiter ===
 
 impl RateLimiter {
-    /// The per-item part of client-go's `DefaultTypedControllerRateLimiter`: controller-runtime uses no
-    /// more since v0.23.
+    /// The per-item part of client-go's `DefaultTypedControllerRateLimiter`, which is all that
+    /// controller-runtime uses since v0.23.
     pub const DEFAULT: Self = Self { base: Duration::from_millis(5), max: Duration::from_secs(1000), overall: None };
 
     fn delay(self, failures_before: u32) -> Duration {
@@ -49,22 +49,24 @@ impl RateLimiter {
 pub struct WorkQueue {
     limiter: RateLimiter,
     items: Vec<ItemState>,
-    /// The time of the next token of the overall bucket, a whole burst ago.
+    /// The time of the next token of the bucket for all objects together, less the time to fill its
+    /// burst.
     next_token: Moment,
     ready: VecDeque<Item>,
-    /// The delayed objects by due time. An entry replaced by an earlier one stays until its time.
+    /// The delayed objects by the time they are due. If a delay is replaced by an earlier one, its
+    /// entry stays until its time.
     later: Agenda<Item>,
 }
 
-/// The state of an object.
+/// The state of an object in the queue.
 #[derive(Clone, Copy, Debug, Default)]
 struct ItemState {
-    /// True if it was added since a worker got it.
+    /// True if the object was added again since a worker got it.
     dirty: bool,
-    /// True while a worker has it.
+    /// True while a worker processes the object.
     processing: bool,
     failures: u32,
-    /// The earliest of its pending delays.
+    /// The earliest time to put the object in the queue again.
     due: Option<Moment>,
 }
 
@@ -90,7 +92,7 @@ impl WorkQueue {
         self.mark_dirty(item);
     }
 
-    /// Adds an object at the time `at`, and returns when it is due: of two pending delays the earlier
+    /// Adds an object at the time `at`, and returns when it is due: of two delays the earlier
     /// counts.
     pub fn add_at(&mut self, item: Item, at: Moment, now: Moment) -> Moment {
         if at <= now {
@@ -106,7 +108,7 @@ impl WorkQueue {
         at
     }
 
-    /// Adds a failed object after its backoff, and returns when it is due.
+    /// Adds an object that has failed, after its backoff, and returns when it is due.
     pub fn add_rate_limited(&mut self, item: Item, now: Moment) -> Moment {
         let failures = &mut self.items[item].failures;
         let at = now + self.limiter.delay(*failures);
@@ -128,7 +130,7 @@ impl WorkQueue {
         self.items[item].failures = 0;
     }
 
-    /// True if the object was added since a worker got it.
+    /// Returns true if the object was added again since a worker got it.
     pub fn is_dirty(&mut self, item: Item, now: Moment) -> bool {
         self.add_due(now);
         self.items[item].dirty
@@ -137,7 +139,7 @@ impl WorkQueue {
     /// Returns the next object. The caller must call [`Self::done`].
     ///
     /// # Errors
-    /// The next moment at which an object is due, if there is one.
+    /// The moment at which the next object is due, if there is one.
     pub fn get(&mut self, now: Moment) -> Result<Item, Option<Moment>> {
         self.add_due(now);
         let item = self.ready.pop_front().ok_or_else(|| self.later.next())?;
@@ -162,7 +164,7 @@ impl WorkQueue {
         self.items.iter().filter(|item| item.due.is_some()).count()
     }
 
-    /// Adds the objects that are due by now.
+    /// Adds the delayed objects due now.
     fn add_due(&mut self, now: Moment) {
         while let Some((at, item)) = self.later.take(now) {
             let due = &mut self.items[item].due;

@@ -15,14 +15,14 @@ use crate::config::scenario::{
     Changes, ControllerModel, FailureSpan, Lease, Outage, Requeue, Scenario, StoreModel, Upstream, UpstreamQuota,
 };
 
-/// A scenario with a name.
+/// A built-in scenario.
 #[derive(Debug)]
 pub struct Builtin {
-    /// Its name.
+    /// The name of the scenario.
     pub name: &'static str,
-    /// A sentence about what it shows.
+    /// A sentence about what the scenario shows.
     pub about: &'static str,
-    /// Its numbers with their defaults: `key=value`, separated by spaces.
+    /// The settable numbers, with their defaults: `key=value`, separated by spaces.
     pub parameters: &'static str,
     set_up: fn(&Parameters) -> Result<Setup, WrongParameter>,
 }
@@ -32,7 +32,7 @@ pub struct Builtin {
 pub struct Setup {
     /// The scenario to play.
     pub scenario: Scenario,
-    /// The limits to play it under, the usual ones first.
+    /// The limits to compare, the usual ones first.
     pub limits: Vec<Limits>,
     /// The picture to draw.
     pub picture: Picture,
@@ -84,7 +84,7 @@ pub const ALL: &[Builtin] = &[
     },
 ];
 
-/// Finds the scenario of this name.
+/// Returns the scenario of this name.
 #[must_use]
 pub fn find(name: &str) -> Option<&'static Builtin> {
     ALL.iter().find(|builtin| builtin.name == name)
@@ -99,7 +99,7 @@ pub fn usual() -> Limits {
 // === impl Builtin ===
 
 impl Builtin {
-    /// Sets the scenario up with these numbers, given as `key=value`.
+    /// Makes the scenario with these numbers, given as `key=value`.
     ///
     /// # Errors
     /// A key that the scenario does not have, or a value of the wrong type or range.
@@ -237,7 +237,7 @@ fn shared_outage(numbers: &Parameters) -> Result<Setup, WrongParameter> {
 }
 
 /// Returns a scenario of one busy and some quiet replicas of a controller, each with its own gate,
-/// that together want a fifth more than their account allows.
+/// that together need a fifth more than their account's quota.
 fn account(title: &str, numbers: &Parameters) -> Scenario {
     let rate = numbers.number("rate");
     let burst = numbers.count("burst");
@@ -255,7 +255,7 @@ fn account(title: &str, numbers: &Parameters) -> Scenario {
     Scenario { upstream, store, controllers, ..scenario(title, numbers) }
 }
 
-/// Returns the limits of a bucket alone.
+/// Returns limits of a bucket alone.
 fn of_bucket(name: &str, bucket: &str) -> Result<Limits, WrongParameter> {
     let bucket = format!("bucket = {{ {bucket} }}\n[gates.it.queue]");
     limits(name, &format!("{}{STORE}", UNLIMITED.replace("[gates.it.queue]", &bucket)))
@@ -275,7 +275,7 @@ fn scenario(title: &str, numbers: &Parameters) -> Scenario {
     }
 }
 
-/// Returns a controller with changes of all objects at the start, and a worker for each.
+/// Returns a controller with a worker for each object; all objects change at the start.
 fn controller(name: &str, objects: usize) -> ControllerModel {
     ControllerModel {
         name: name.to_owned(),
@@ -293,36 +293,37 @@ fn controller(name: &str, objects: usize) -> ControllerModel {
     }
 }
 
-/// Returns an API with answers of 503 up to a time.
+/// Returns an API answering 503 up to a time.
 fn failing(to: Duration, latency: Duration) -> Upstream {
     let failure = FailureSpan { from: Duration::ZERO, to, status: 503, controllers: Vec::new(), share: 1.0 };
     Upstream { latency, failures: vec![failure], ..Upstream::default() }
 }
 
-/// Returns the lines of a backoff inside the gate.
+/// Returns configuration lines setting a backoff in the gate.
 fn backoff(base: &str, max: &str) -> String {
     let delays = format!("base = \"{base}\"\nmax = \"{max}\"\n");
     format!("[gates.it.backoff]\n{delays}strategy = \"exponential\"\nhold = \"8760h\"\n")
 }
 
-/// Returns the limits of a gate with this configuration, which reports numbers that are wrong together.
+/// Returns the limits of a gate with these configuration lines, or an error if they do not fit
+/// together.
 fn limits(name: &str, lines: &str) -> Result<Limits, WrongParameter> {
     let text = format!("[gates.it]\nupstream = \"http://simulated\"\n{lines}");
     let loaded = config::load_text("limits".to_owned(), text, &[]).map_err(|problems| {
         let first = problems.first().map(ToString::to_string).unwrap_or_default();
         let what = first.split_once(": ").map_or(&*first, |(_, what)| what);
-        WrongParameter(format!("the limits {name:?} cannot be: {what}"))
+        WrongParameter(format!("the limits {name:?} cannot be used: {what}"))
     })?;
     let gate = loaded.settings.gates.into_values().next();
     Ok(Limits { name: name.to_owned(), gate: gate.expect("there is one above") })
 }
 
-/// A store, never dialled: the scenario has its own.
+/// The configuration of a store that is never connected to: the scenario simulates its own.
 const STORE: &str = "[stores.simulated]\nurl = \"unix:/simulated\"\n";
-/// The demand of the busy gate, as a share of the account's rate.
+/// How much the busy gate needs, as a share of the account's rate.
 const BUSY: f64 = 0.9;
 const QUIET: f64 = 0.3;
-/// Turns all limits off, and lets calls wait as long as it takes.
+/// Configuration lines that turn all limits off, and let calls wait as long as it takes.
 const UNLIMITED: &str = "preset = \"none\"\n[gates.it.queue]\nmax_wait = \"8760h\"\nmax_waiting = 1000000000\n";
 
 #[cfg(test)]
@@ -361,22 +362,22 @@ mod tests {
             (
                 "one-failing-object",
                 "base=2000s",
-                "the limits \"2000s to 1000s\" cannot be: gates.it.backoff.max: max 1000s is less than base 2000s",
+                "the limits \"2000s to 1000s\" cannot be used: gates.it.backoff.max: max 1000s is less than base 2000s",
             ),
             (
                 "one-failing-object",
                 "base=10s max=1s",
-                "the limits \"10s to 1s\" cannot be: gates.it.backoff.max: max 1s is less than base 10s",
+                "the limits \"10s to 1s\" cannot be used: gates.it.backoff.max: max 1s is less than base 10s",
             ),
             (
                 "shared-account",
                 "rate=1000000",
-                "the limits \"shared\" cannot be: gates.it.bucket.rate: is 1000000.0, expected at most 10000.0 for a shared bucket",
+                "the limits \"shared\" cannot be used: gates.it.bucket.rate: is 1000000.0, expected at most 10000.0 for a shared bucket",
             ),
             (
                 "failing-together",
                 "max=1ms",
-                "the limits \"backoff only\" cannot be: gates.it.backoff.max: max 1ms is less than base 5ms",
+                "the limits \"backoff only\" cannot be used: gates.it.backoff.max: max 1ms is less than base 5ms",
             ),
         ] {
             let given: Vec<String> = given.split(' ').map(str::to_owned).collect();

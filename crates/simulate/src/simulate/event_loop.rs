@@ -11,7 +11,7 @@ use crate::limit::{Arrival, Claim, Limiter, Permit, Receipt, Refusal, Slot, Tick
 use crate::moment::Moment;
 use crate::spec;
 
-/// Gates without connections, their store, and the events to come.
+/// Simulated gates without connections, their store, and the events to come.
 #[derive(Debug)]
 pub(super) struct EventLoop<E> {
     /// The present moment.
@@ -30,18 +30,18 @@ struct SimulatedGate {
     tickets: HashMap<usize, Ticket>,
 }
 
-/// A decision of a gate, or an event of the agenda.
+/// What happens next: a gate decides, or an event of the scenario is due.
 #[derive(Debug)]
 pub(super) enum LoopEvent<E> {
     /// A call is sent upstream.
     Sent(usize, SentCall),
     /// The gate refused a call.
     Refused(usize, Refusal),
-    /// An event of the agenda is due.
+    /// An event of the scenario is due.
     Due(E),
 }
 
-/// The receipt and slot of a sent call.
+/// What is needed to report the end of a call that was sent.
 #[derive(Debug)]
 pub(super) struct SentCall {
     pub(super) receipt: Receipt,
@@ -51,7 +51,7 @@ pub(super) struct SentCall {
 // === impl EventLoop ===
 
 impl<E> EventLoop<E> {
-    /// Creates gates at rest with the same limits, and the store between them.
+    /// Creates gates with the same limits and no calls, and the store that they share.
     pub(super) fn new(limits: &spec::Gate, seed: u64, gates: usize, store: &scenario::StoreModel) -> Self {
         let gates = (seed..).take(gates.max(1)).map(|seed| SimulatedGate::new(limits, seed)).collect();
         let decided = VecDeque::new();
@@ -59,13 +59,13 @@ impl<E> EventLoop<E> {
         Self { now: Moment::ZERO, gates, store: SimulatedStore::new(store), decided, agenda }
     }
 
-    /// Adds an event to the agenda.
+    /// Adds a future event of the scenario.
     pub(super) fn schedule(&mut self, at: Moment, event: E) {
         self.agenda.add(at, event);
     }
 
-    /// Returns the next event by `end`. At the same moment the gates' decisions come first, then
-    /// their timers, the store, and the agenda.
+    /// Returns what happens next, if it happens by `end`. At the same moment the gates' decisions
+    /// come first, then their timers, the store, and the events of the scenario.
     pub(super) fn next(&mut self, end: Moment) -> Option<LoopEvent<E>> {
         loop {
             if let Some(decision) = self.decided.pop_front() {
@@ -110,7 +110,7 @@ impl<E> EventLoop<E> {
         self.claim(gate);
     }
 
-    /// Plays the next event of the store.
+    /// Simulates the next event of the store.
     fn play_store(&mut self) {
         if let Some(StoreReply { gate, asked, answer, sent }) = self.store.advance() {
             self.gates[gate].limiter.answered(asked, answer, sent, self.now);
@@ -118,7 +118,7 @@ impl<E> EventLoop<E> {
         }
     }
 
-    /// Plays the arrival of call number `call` at a gate.
+    /// Lets call number `call` arrive at a gate.
     pub(super) fn arrive(&mut self, gate: usize, call: usize, arrival: &Arrival<'_>) {
         let at = &mut self.gates[gate];
         match at.limiter.arrive(arrival, self.now) {
@@ -164,7 +164,7 @@ impl<E> EventLoop<E> {
         });
     }
 
-    /// Takes a gate's decisions about waiting calls.
+    /// Collects a gate's decisions about waiting calls.
     fn claim(&mut self, gate: usize) {
         while let Some((call, decision)) = self.gates[gate].claim(self.now) {
             self.decide(call, decision);
@@ -175,7 +175,7 @@ impl<E> EventLoop<E> {
 // === impl SimulatedGate ===
 
 impl SimulatedGate {
-    /// Creates a gate at rest, with room on every connection.
+    /// Creates a gate without calls, with room on every connection.
     fn new(limits: &spec::Gate, seed: u64) -> Self {
         let now = Moment::ZERO;
         let mut limiter = Limiter::new(limits.policy.clone(), seed, now);
@@ -185,7 +185,7 @@ impl SimulatedGate {
         Self { limiter, calls: HashMap::new(), tickets: HashMap::new() }
     }
 
-    /// Takes the next decision about a waiting call.
+    /// Returns the next decision about a waiting call.
     fn claim(&mut self, now: Moment) -> Option<(usize, Result<Permit, Refusal>)> {
         while let Some(ticket) = self.limiter.next_event() {
             let decision = match self.limiter.claim(ticket, now) {
@@ -205,5 +205,5 @@ impl SimulatedGate {
 
 /// The index of the only gate.
 pub(super) const ONLY: usize = 0;
-/// The room on connections: a simulation does not limit it.
+/// The room on connections: so much that a simulation does not limit it.
 const ROOM: i64 = 1 << 40;

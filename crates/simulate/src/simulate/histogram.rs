@@ -9,7 +9,7 @@ const STEPS: u64 = 128;
 /// A histogram of durations.
 #[derive(Clone, Debug, Default)]
 pub struct Histogram {
-    /// The count in each step, by its highest number of microseconds.
+    /// The count in each step, by the highest number of microseconds in it.
     counts: BTreeMap<u64, u64>,
     pub(super) count: u64,
     /// The longest duration, exactly.
@@ -45,8 +45,8 @@ impl Histogram {
     }
 }
 
-/// Returns the highest number in the same step: itself up to `2 * STEPS`, then there are `STEPS` to
-/// a doubling.
+/// Returns the highest number in the same step: itself up to `2 * STEPS`, then there are `STEPS` in
+/// each doubling.
 fn step(number: u64) -> u64 {
     let doublings = (number / STEPS).checked_ilog2().unwrap_or(0);
     number | ((1 << doublings) - 1)

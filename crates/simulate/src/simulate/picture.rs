@@ -29,7 +29,7 @@ pub enum Picture {
 // === impl Picture ===
 
 impl Picture {
-    /// Draws a scenario under different limits.
+    /// Draws the results of a scenario under different limits.
     pub fn chart(&self, scenario: &Scenario, runs: &[ScenarioRun]) -> Chart {
         let length = scenario.length.as_secs_f64();
         let objects: usize = scenario.controllers.iter().map(|controller| controller.objects).sum();
@@ -69,7 +69,7 @@ impl Picture {
         chart
     }
 
-    /// Returns the height to compare with.
+    /// Returns a level to compare the numbers with, if the picture has one.
     fn level(&self, scenario: &Scenario) -> Option<Level> {
         let (name, y) = match self {
             Self::Calls => {
@@ -147,7 +147,7 @@ fn waits(row: &Row) -> Vec<(f64, f64)> {
     row.counts.steps().filter_map(mean).collect()
 }
 
-/// Returns a sawtooth: up to the age at a renewal, then down to zero.
+/// Returns the age of a lease as a line: it rises to the age at a renewal, then falls to zero.
 fn ages(renewals: &[(Duration, Duration)]) -> Vec<(f64, f64)> {
     let mut points = vec![(0.0, 0.0)];
     for (at, age) in renewals {
@@ -164,7 +164,7 @@ fn count(number: u64) -> f64 {
     number as f64
 }
 
-/// The least step of a readable line.
+/// The shortest step making a readable line.
 const SECOND: Duration = Duration::from_secs(1);
 /// The most delays in a picture. The longest delay of client-go's default is the 19th.
 const MOST_DELAYS: usize = 24;

@@ -1,4 +1,4 @@
-//! Plays a scenario event by event in virtual time: controllers, leases and an API around one
+//! Simulates a scenario event by event in virtual time: controllers, leases and an API around one
 //! limiter, or around several that share buckets.
 //!
 //! Nothing really waits. The result depends only on the scenario, its seed and the limits.
@@ -26,28 +26,28 @@ use crate::limit::Refusal;
 use crate::moment::Moment;
 use crate::random::Random;
 
-/// The result of a scenario under some limits.
+/// The result of simulating a scenario under some limits.
 #[derive(Clone, Debug)]
 pub struct ScenarioRun {
     /// The name of the limits.
     pub limits: String,
-    /// The length of the run.
+    /// The simulated time.
     pub length: Duration,
     /// The counts of each controller.
     pub rows: Vec<Row>,
     /// The counts of each lease.
     pub leases: Vec<LeaseRow>,
-    /// The calls of all gates.
+    /// The counts of all gates together.
     pub together: Together,
-    /// The moments of the first retries.
+    /// When the first retries were sent.
     pub retries: Vec<Moment>,
-    /// The number of retries at the moment of the first.
+    /// How many retries were sent at the moment of the first.
     pub first_retries: u64,
-    /// The moment of a stop because of too many calls: the limits hold nothing back.
+    /// When the run was stopped because of too many calls: the limits held nothing back.
     pub stopped: Option<Moment>,
 }
 
-/// The simulated world at one moment.
+/// The state of the simulation.
 struct World<'a> {
     scenario: &'a Scenario,
     limits: &'a Limits,
@@ -67,15 +67,15 @@ struct World<'a> {
 /// A future event.
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    /// Objects of a controller change.
+    /// An object of this controller changes.
     Change(usize),
-    /// An object of a controller is due again after a failure.
+    /// An object of this controller is due again after a failure.
     Requeue(usize),
     /// A client repeats a call after its Retry-After.
     Repeat(usize),
     /// The upstream answers a call.
     Answer(usize),
-    /// A lease is to be renewed.
+    /// A lease must be renewed.
     Renew(usize),
     /// The holder of a lease stops waiting for an answer.
     Timeout { lease: usize, attempt: u64 },
@@ -89,20 +89,21 @@ struct SimulatedCall {
     arrived: Moment,
     /// True if it repeats a failed call.
     is_retry: bool,
-    /// The number of its repetitions after a Retry-After.
+    /// The number of repeats after a Retry-After.
     retries: u32,
-    /// Set once it is sent, with its coming answer; past a gate there is no receipt.
+    /// Set once the call is sent, with the answer that will come. A call without a gate has no
+    /// receipt.
     sent: Option<(Option<SentCall>, ServerAnswer)>,
 }
 
-/// The maker of a call.
+/// Who makes a call: a controller or the leader of a lease.
 #[derive(Clone, Copy, Debug)]
 enum Maker {
     Worker { controller: usize, object: usize },
     LeaseHolder(usize),
 }
 
-/// Plays a scenario under some limits.
+/// Simulates a scenario under some limits.
 #[must_use]
 pub fn play(scenario: &Scenario, limits: &Limits) -> ScenarioRun {
     let mut world = World::new(scenario, limits);
@@ -161,7 +162,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Makes a new call. It arrives at the gate.
+    /// Makes a new call, which arrives at its gate.
     fn call(&mut self, maker: Maker, read: ReadRequest, is_retry: bool) -> usize {
         let arrived = self.events.now;
         let index = self.calls.insert(SimulatedCall { maker, read, arrived, is_retry, retries: 0, sent: None });
@@ -182,7 +183,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Returns the gate of calls, if they pass one.
+    /// Returns the gate a caller's calls go through, if any.
     fn gate_of(&self, maker: Maker) -> Option<usize> {
         match maker {
             Maker::Worker { controller, .. } => self.controllers[controller].gate,
@@ -292,7 +293,7 @@ fn controllers(scenario: &Scenario, step: Duration) -> Vec<SimulatedController<'
     all
 }
 
-/// Returns the step of the counts: short enough for a picture.
+/// Returns the length of one step of the counts: short enough for a picture.
 fn step(length: Duration) -> Duration {
     let wanted = length.as_secs_f64() / 250.0;
     let steps = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5];
@@ -300,7 +301,7 @@ fn step(length: Duration) -> Duration {
     Duration::from_secs_f64(step)
 }
 
-/// The most calls of a run, in case the limits hold nothing back.
+/// The most calls in a run, in case the limits hold nothing back.
 const MOST_CALLS: u64 = 5_000_000;
 /// The most recorded moments of retries.
 const MOST_RETRIES: usize = 2000;

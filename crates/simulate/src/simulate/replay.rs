@@ -1,9 +1,9 @@
-//! Replays of recorded calls under hypothetical limits, with the waits and refusals to expect.
+//! Replays recorded calls under hypothetical limits, to predict waits and refusals.
 //!
-//! Calls arrive as they did, and the upstream answers as it did, after the same time. Clients cannot
-//! react: a refused call does not come back, and a call that is admitted earlier does not bring the
-//! next one forward. A call that was refused when it was recorded has no answer. If a candidate
-//! admits it, it gets the last answer of its key, in the usual time of its class.
+//! Calls arrive as they did, and the upstream answers as it did, after the same time. Clients
+//! cannot react: a refused call does not come back, and a call that is admitted earlier does not
+//! make the next one come earlier. A call that was refused when it was recorded has no answer. If
+//! other limits admit it, it gets the last answer of its key, in the usual time of its class.
 
 mod candidate;
 mod log_entry;
@@ -26,14 +26,14 @@ use crate::moment::Moment;
 /// A call log, or an audit log.
 #[derive(derive_more::Debug)]
 pub struct RecordedLog<'a> {
-    /// Its name in messages.
+    /// The name to use in messages.
     pub name: String,
-    /// Its lines.
+    /// The lines of the log.
     #[debug(skip)]
     pub input: Box<dyn io::BufRead + 'a>,
 }
 
-/// An error of a replay.
+/// Why a replay failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
     /// The log has none of the selected calls.
@@ -97,12 +97,12 @@ impl ReplayResult {
     }
 }
 
-/// The result of a replay.
+/// The results of a replay.
 #[derive(Clone, Debug)]
 pub struct Replays {
-    /// The calls as recorded, then under each of the limits.
+    /// The calls as recorded, then the calls under each of the limits.
     pub replayed: Vec<ReplayResult>,
-    /// Counts of the read lines.
+    /// How many lines were read, and how many were not used.
     pub read: ReadCounts,
 }
 
@@ -158,7 +158,7 @@ impl RecordedCalls {
     }
 }
 
-/// The renewals of each lease.
+/// The renewals of each lease in the log.
 #[derive(Debug, Default)]
 struct Leases {
     renewed: HashMap<u64, Moment>,
@@ -168,7 +168,7 @@ struct Leases {
 // === impl Leases ===
 
 impl Leases {
-    /// Records an answer, perhaps to the renewal of a lease.
+    /// Records an answer; it may be that to the renewal of a lease.
     fn answered(&mut self, record: &Record, status: u16, at: Moment) {
         let request = &record.request;
         let is_renewal =
@@ -189,9 +189,9 @@ impl Leases {
     }
 }
 
-/// The initial step of the series; it grows if the log is long.
+/// The length of one step of the counts at first; it grows if the log is long.
 const STEP: Duration = Duration::from_millis(100);
-/// The most leases counted apart. A process holds a few.
+/// The most leases counted separately. A process has a few.
 const MOST_LEASES: usize = 10_000;
 /// The logs that can be read.
 const LOGS: &str = "the call log of a gate (log.calls), or an audit log of kube-apiserver (audit.k8s.io/v1 JSON lines)";

@@ -61,7 +61,7 @@ pub fn table(played: &[ScenarioRun]) -> String {
     text
 }
 
-/// Returns the remarkable findings about each of the limits, in sentences.
+/// Returns what is remarkable about the results, in sentences.
 #[must_use]
 pub fn findings(picture: &Picture, played: &[ScenarioRun]) -> Vec<String> {
     let findings = played.iter().filter_map(|one| Some(format!("{}: {}.", one.limits, finding(picture, one)?)));
@@ -124,7 +124,7 @@ fn finding(picture: &Picture, one: &ScenarioRun) -> Option<String> {
     })
 }
 
-/// Describes the use of the shared quota.
+/// Describes how the shared quota was used.
 fn together(one: &ScenarioRun) -> Option<String> {
     let Together { quota, sent, over, asks, .. } = one.together;
     let quota = quota?;
@@ -147,7 +147,8 @@ pub fn csv(played: &[ScenarioRun]) -> String {
     csv_of("name", played.iter().map(|one| (one.limits.as_str(), one.rows.as_slice())))
 }
 
-/// Writes the rows of each of the limits over time; `name` is the heading of their names.
+/// Writes the rows of each of the limits over time; `name` is the heading of the column with their
+/// names.
 pub(super) fn csv_of<'a>(name: &str, all: impl Iterator<Item = (&'a str, &'a [Row])>) -> String {
     let mut text = format!("limits,{name},seconds,step_seconds,{}\n", Column::NAMES.join(","));
     for (limits, row) in all.flat_map(|(limits, rows)| rows.iter().map(move |row| (limits, row))) {
@@ -162,7 +163,7 @@ pub(super) fn csv_of<'a>(name: &str, all: impl Iterator<Item = (&'a str, &'a [Ro
     text
 }
 
-/// Returns the content of the table for programs. Durations are seconds.
+/// Returns what the table shows, for programs. Durations are seconds.
 #[must_use]
 pub fn json(played: &[ScenarioRun]) -> Value {
     let one = |one: &ScenarioRun| {

@@ -13,7 +13,7 @@ use crate::classify::{ApiKind, ClassifiedCall, Salt};
 use crate::limit::{Arrival, ClassId};
 use crate::spec::Gate;
 
-/// A request, described in words.
+/// A request to simulate, described by its parts.
 #[derive(Clone, Copy, Debug, Default, Hash)]
 pub(super) struct Request<'a> {
     pub(super) verb: Verb,
@@ -23,7 +23,7 @@ pub(super) struct Request<'a> {
     pub(super) name: &'a str,
     pub(super) subresource: &'a str,
     pub(super) user_agent: &'a str,
-    /// True for a followed log; verb or subresource shows other long-running calls.
+    /// True if the call follows a log; other long-running calls are known by verb or subresource.
     pub(super) follows: bool,
     pub(super) dry_run: bool,
 }
@@ -38,7 +38,7 @@ pub(super) struct ReadRequest {
     pub(super) flow_name: Rc<str>,
 }
 
-/// Reads requests under a gate's rules. Its hashes are the same in every run.
+/// Reads simulated requests under a gate's rules. Its hashes are the same in every run.
 #[derive(Debug)]
 pub(super) struct RequestReader {
     salt: Salt,
@@ -111,7 +111,7 @@ impl RequestReader {
         Self { salt: Salt::of([0, 1]), known: HashMap::new() }
     }
 
-    /// Reads a request as the gate does.
+    /// Returns a request as the gate reads it.
     pub(super) fn read(&mut self, request: &Request<'_>, gate: &Gate) -> ReadRequest {
         let read = || {
             let (method, uri, headers) = request.head(gate.kind);
@@ -131,14 +131,14 @@ impl RequestReader {
 // === impl ReadRequest ===
 
 impl ReadRequest {
-    /// Returns the call as it arrives.
+    /// Returns the call in the form for the limiter.
     pub(super) fn arrival(&self) -> Arrival<'_> {
         let arrival = self.classified.arrival(self.key, &self.flow_name);
         Arrival { class: self.class, group: self.group, ..arrival }
     }
 
-    /// Returns the meaning of an answer under a gate's settings; `by_apf` is true for a refusal of
-    /// API priority and fairness.
+    /// Returns what an answer means under a gate's settings; `by_apf` is true for a refusal by API
+    /// priority and fairness.
     pub(super) fn answer(&self, gate: &Gate, status: u16, retry_after: Option<Duration>, by_apf: bool) -> Answer {
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
         let seconds = retry_after.map(|after| (header::RETRY_AFTER, HeaderValue::from(whole_seconds(after))));
@@ -152,12 +152,12 @@ impl ReadRequest {
         })
     }
 
-    /// Returns the meaning of a client's departure, `upstream_for` after the call was sent.
+    /// Returns what it means that the client left, `upstream_for` after the call was sent.
     pub(super) fn left(&self, gate: &Gate, upstream_for: Duration) -> Answer {
         self.judge(gate, |failures| outcome::left(failures, &self.classified.call, upstream_for))
     }
 
-    /// Returns the meaning of a missing answer.
+    /// Returns what it means that no answer came.
     pub(super) fn lost(&self, gate: &Gate) -> Answer {
         self.judge(gate, |failures| outcome::lost(failures, &self.classified.call))
     }
@@ -172,7 +172,7 @@ pub(super) fn whole_seconds(duration: Duration) -> u64 {
     duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
 }
 
-/// An answer without meaning for the limiter.
+/// An answer that teaches the limiter nothing.
 pub(super) const NOTHING: Answer = Answer::new(Outcome::Abandoned, None);
-/// The header of answers of priority and fairness.
+/// A header in answers from API priority and fairness.
 const FLOW_SCHEMA: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");

@@ -1,4 +1,4 @@
-//! Numbers over time with bounded memory: of too many steps, each two become one.
+//! Counts over time in bounded memory: if there are too many steps, each two become one.
 
 use std::time::Duration;
 
@@ -7,20 +7,20 @@ use crate::moment::Moment;
 /// The most steps.
 const MOST: usize = 2000;
 
-/// The columns of a series.
+/// What is counted in each step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Column {
-    /// Calls on arrival.
+    /// Arrived calls.
     Arrived,
     /// Calls sent upstream.
     Sent,
-    /// Repetitions of failed calls, sent upstream.
+    /// Retries of failed calls sent upstream.
     Retries,
-    /// Failures answered by the upstream.
+    /// Calls the upstream answered with a failure.
     Failed,
-    /// Calls refused by the gate.
+    /// Calls the gate refused.
     Refused,
-    /// Waits of the sent calls in microseconds.
+    /// The waits of the sent calls, in microseconds.
     Waited,
 }
 
@@ -43,7 +43,7 @@ pub(super) struct Series {
 // === impl Series ===
 
 impl Series {
-    /// Creates a series with steps of `step`, for as long as they fit.
+    /// Creates a series with steps of this length, until they no longer fit.
     pub(super) fn new(step: Duration) -> Self {
         Self { step: step.max(Duration::from_millis(1)), counts: Vec::new() }
     }
@@ -62,12 +62,12 @@ impl Series {
         self.counts[index][column as usize] += many;
     }
 
-    /// Returns every step with its start.
+    /// Returns every step: its start and its counts.
     pub(super) fn steps(&self) -> impl Iterator<Item = (Duration, &Counts)> {
         (0_u32..).zip(&self.counts).map(|(index, counts)| (self.step * index, counts))
     }
 
-    /// Merges steps until they are at least as long as `step`.
+    /// Merges steps until they are at least this long.
     fn at_least(&mut self, step: Duration) {
         while self.step < step {
             self.halve();

@@ -9,17 +9,17 @@ use crate::config::scenario::{self, Jump};
 use crate::limit::{Ask, AskId, BucketPart, Ledger, StoreAnswer, StoreFailure};
 use crate::moment::Moment;
 
-/// The buckets, and the network between them and the gates.
+/// The simulated buckets, and the network between them and the gates.
 #[derive(Debug)]
 pub(super) struct SimulatedStore {
     spec: scenario::StoreModel,
     buckets: Buckets,
-    /// The copies for coming losses, by their places in the scenario.
+    /// Copies of the buckets, to return to when the scenario loses data; by the index of the loss.
     copies: BTreeMap<usize, Buckets>,
-    /// Added to the clock, in microseconds.
+    /// How far the store's clock has jumped, in microseconds.
     clock: i64,
     agenda: Agenda<Event>,
-    /// The requests received from all gates.
+    /// The number of requests from all gates.
     pub(super) asks: u64,
 }
 
@@ -29,15 +29,15 @@ type Buckets = BTreeMap<(Arc<str>, Option<BucketPart>), Ledger>;
 enum Event {
     /// A request reaches the store.
     Request(usize, Box<Ask>, Moment),
-    /// Its reply reaches the gate.
+    /// The store's reply reaches the gate.
     Reply(StoreReply),
-    /// A copy is made for a later loss.
+    /// A copy is made, for a later loss of data.
     Copy(usize),
     Loss(usize),
     ClockJump(usize),
 }
 
-/// A reply of the store, or a timeout.
+/// A reply of the store to a gate, or a timeout.
 #[derive(Debug)]
 pub(super) struct StoreReply {
     pub(super) gate: usize,
@@ -76,7 +76,7 @@ impl SimulatedStore {
         self.agenda.next()
     }
 
-    /// Plays the next event, and returns a reply to a gate.
+    /// Simulates the next event. Returns a reply, if one reaches a gate.
     pub(super) fn advance(&mut self) -> Option<StoreReply> {
         let (now, event) = self.agenda.take(Moment::MAX)?;
         match event {

@@ -10,24 +10,24 @@ use crate::moment::Moment;
 /// The counts of one controller, or one class.
 #[derive(Clone, Debug, Default)]
 pub struct Row {
-    /// Its name.
+    /// The name of the controller or class.
     pub name: String,
-    /// Calls on arrival.
+    /// The number of arrived calls.
     pub arrived: u64,
-    /// Calls sent upstream.
+    /// The number of calls sent upstream.
     pub sent: u64,
-    /// Repetitions of failed calls, sent upstream.
+    /// The number of retries sent upstream.
     pub retries: u64,
-    /// Changed objects without a reconcile by the end.
+    /// How many objects had changed and not been reconciled at the end.
     pub unreconciled: u64,
     pub(super) failed: u64,
     pub(super) gave_up: u64,
     refusals: [u64; Reason::ALL.len()],
-    /// The waits of the sent calls; no wait counts as zero.
+    /// How long the sent calls had waited; zero if they had not.
     pub waits: Histogram,
-    /// The times from an object's change to its reconcile.
+    /// The times from an object's change to the end of its reconcile.
     pub reconciled: Histogram,
-    /// Calls and retries sent in the first second.
+    /// The numbers of calls and of retries sent in the first second.
     pub(super) early: [u64; 2],
     pub(super) counts: Series,
 }
@@ -35,15 +35,15 @@ pub struct Row {
 /// The counts of one lease.
 #[derive(Clone, Debug, Default)]
 pub struct LeaseRow {
-    /// Its name.
+    /// The name of the lease.
     pub name: String,
-    /// Successful renewals.
+    /// The number of successful renewals.
     pub renewals: u64,
     /// The longest time without a renewal.
     pub longest: Duration,
-    /// The number of missed deadlines.
+    /// How often the deadline was missed.
     pub lost: u64,
-    /// The moments of renewals, each with the age of the lease.
+    /// The times of renewals, each with the time since the renewal before.
     pub(super) ages: Vec<(Duration, Duration)>,
 }
 
@@ -83,7 +83,7 @@ impl Row {
         self.counts.add(Column::Refused, at, 1);
     }
 
-    /// Returns the sent calls, by the start of each step.
+    /// Returns the number of sent calls in each step.
     pub fn counts_sent(&self) -> impl Iterator<Item = (Duration, u64)> {
         self.counts.steps().map(|(at, counts)| (at, counts[Column::Sent as usize]))
     }
@@ -112,5 +112,5 @@ impl LeaseRow {
     }
 }
 
-/// The most ages kept: more than a picture shows.
+/// The most renewals to remember: more than a picture shows.
 const MOST_AGES: usize = 2000;

@@ -9,7 +9,7 @@ use crate::config::did_you_mean;
 #[derive(Clone, Debug)]
 pub(super) struct Parameters(Vec<(&'static str, String)>);
 
-/// An error in a number of a scenario.
+/// What is wrong with a number given for a scenario.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct WrongParameter(pub(super) String);
@@ -17,7 +17,7 @@ pub struct WrongParameter(pub(super) String);
 // === impl Parameters ===
 
 impl Parameters {
-    /// Reads the given numbers; `known` has all with their defaults.
+    /// Reads the numbers given; `known` lists all with their defaults.
     pub(super) fn read(scenario: &str, known: &'static str, given: &[String]) -> Result<Self, WrongParameter> {
         let known = known.split(' ').filter_map(|one| one.split_once('='));
         let mut all: Vec<_> = known.map(|(key, value)| (key, value.to_owned())).collect();
@@ -55,7 +55,7 @@ impl Parameters {
     }
 }
 
-/// Returns the value as a configuration takes it.
+/// Returns a value in the form the configuration takes.
 ///
 /// # Errors
 /// The expected form, if the value has another.
@@ -80,5 +80,5 @@ fn checked(key: &str, value: &str) -> Result<String, &'static str> {
     read.ok_or(expected)
 }
 
-/// One year.
+/// The longest simulated time: one year.
 const LONGEST: Duration = Duration::from_secs(8760 * 3600);

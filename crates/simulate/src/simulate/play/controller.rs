@@ -9,29 +9,29 @@ use crate::moment::Moment;
 use crate::simulate::request::Request;
 use crate::simulate::tally::Row;
 
-/// A controller at work.
+/// A simulated controller: its queue, its objects and their calls.
 pub(super) struct SimulatedController<'a> {
     pub(super) row: Row,
-    /// Its settings.
+    /// The settings from the scenario.
     pub(super) spec: &'a scenario::ControllerModel,
-    /// Its gate; `None`: it calls the API itself.
+    /// The index of the gate for the controller's calls; `None` for calls to the API itself.
     pub(super) gate: Option<usize>,
-    /// The controller whose queue and workers it uses, usually itself.
+    /// The index of the controller whose queue and workers this one uses, usually its own.
     owner: usize,
-    /// Its first object in that queue.
+    /// The index of the controller's first object in that queue.
     first: usize,
     workers: Controller,
     objects: Vec<Object>,
 }
 
-/// An object at one moment.
+/// The state of a controller's object.
 #[derive(Clone, Copy, Debug, Default)]
 struct Object {
-    /// The number of the call under way, in its reconcile.
+    /// The index of the call under way among those of its reconcile.
     call: usize,
-    /// True if its last call was answered with a failure.
+    /// True if the object's last call was answered with a failure.
     has_failed: bool,
-    /// When it changed, if it waits to be reconciled.
+    /// The time of the object's last change; `None` once it is reconciled.
     changed: Option<Moment>,
 }
 
@@ -88,7 +88,7 @@ impl World<'_> {
         self.events.schedule(Moment::ZERO + at, Event::Change(index));
     }
 
-    /// Draws the time to the next of independent events at `rate`.
+    /// Returns a random time to the next of independent events at `rate`.
     fn gap(&mut self, rate: f64) -> Duration {
         let gap = -(1.0 - self.random.fraction()).ln() / rate;
         Duration::try_from_secs_f64(gap).unwrap_or(Duration::MAX)
@@ -120,7 +120,7 @@ impl World<'_> {
         self.controllers[owner].workers.queue.add(item, now);
     }
 
-    /// Gives every idle worker an object.
+    /// Gives an object to every idle worker.
     pub(super) fn start_reconciles(&mut self, index: usize) {
         let owner = self.controllers[index].owner;
         while let Ok(item) = self.controllers[owner].workers.start(self.events.now) {
@@ -170,7 +170,7 @@ impl World<'_> {
         self.finish(index, object, ReconcileResult::Done);
     }
 
-    /// Ends a reconcile by a failure of the upstream.
+    /// Ends a reconcile because the upstream answered with a failure.
     pub(super) fn failed(&mut self, index: usize, object: usize) {
         let controller = &mut self.controllers[index];
         controller.row.failed(self.events.now);
@@ -178,7 +178,7 @@ impl World<'_> {
         self.finish(index, object, ReconcileResult::Failed);
     }
 
-    /// Ends a reconcile by a refusal of the gate.
+    /// Ends a reconcile because the gate refused a call.
     pub(super) fn refused_at(&mut self, index: usize, object: usize, retry_at: Moment) {
         let at_once = self.controllers[index].spec.requeue == Requeue::AtOnce;
         self.finish(

@@ -1,4 +1,4 @@
-//! The holder of a lease in virtual time.
+//! The leader of a lease, in virtual time.
 
 use super::{Event, Maker, ONLY, World};
 use crate::api::Verb;
@@ -8,12 +8,12 @@ use crate::moment::Moment;
 use crate::simulate::request::Request;
 use crate::simulate::tally::LeaseRow;
 
-/// A lease at one moment.
+/// The state of a simulated lease.
 #[derive(Debug)]
 pub(super) struct Lease {
     row: LeaseRow,
     holder: LeaseHolder,
-    /// The call under way.
+    /// The number of the call under way.
     call: usize,
 }
 
@@ -37,7 +37,7 @@ impl Lease {
 // === impl World ===
 
 impl World<'_> {
-    /// Begins an attempt to renew.
+    /// Begins an attempt to renew a lease.
     pub(super) fn renew(&mut self, index: usize) {
         let spec = &self.scenario.leases[index];
         let request = Request {
@@ -56,7 +56,7 @@ impl World<'_> {
         self.leases[index].call = self.call(Maker::LeaseHolder(index), read, false);
     }
 
-    /// Ends an attempt to renew.
+    /// Ends an attempt to renew a lease.
     pub(super) fn attempted(&mut self, index: usize, renewed: bool) {
         let lease = &mut self.leases[index];
         let attempt = lease.holder.end(renewed, self.events.now);

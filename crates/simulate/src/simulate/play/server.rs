@@ -6,34 +6,34 @@ use std::time::Duration;
 use crate::config::scenario::{ControllerModel, FailureSpan, Upstream};
 use crate::moment::Moment;
 
-/// The API at work.
+/// The simulated API.
 #[derive(Debug)]
 pub(super) struct Server<'a> {
     spec: &'a Upstream,
-    /// The time between two calls at full capacity.
+    /// The time between two calls at full load.
     gap: Option<Duration>,
-    /// When all accepted calls will have been served.
+    /// When all calls accepted so far will have been served.
     free: Moment,
-    /// The calls in its seats.
+    /// The number of calls being served (in seats).
     seated: u32,
     /// The flows with waiting calls, in the order of their turns.
     waiting: VecDeque<WaitingFlow>,
 }
 
-/// A flow of priority and fairness: a controller, and its waiting calls.
+/// The waiting calls of one controller, a flow in API priority and fairness.
 #[derive(Debug)]
 struct WaitingFlow {
     controller: usize,
     calls: VecDeque<usize>,
 }
 
-/// A coming answer.
+/// A coming answer: its status and its moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ServerAnswer {
     pub(super) at: Moment,
     pub(super) status: u16,
     pub(super) retry_after: Option<Duration>,
-    /// True if it frees a seat.
+    /// True if the end of the call frees a seat.
     pub(super) seated: bool,
 }
 
@@ -62,7 +62,7 @@ impl<'a> Server<'a> {
         None
     }
 
-    /// Frees a seat. Returns the call whose turn it is.
+    /// Frees a seat. Returns the waiting call to have it, if any.
     pub(super) fn next_call(&mut self) -> Option<usize> {
         let Some(mut flow) = self.waiting.pop_front() else {
             self.seated -= 1;
@@ -75,17 +75,17 @@ impl<'a> Server<'a> {
         call
     }
 
-    /// Answers a call in a seat.
+    /// Returns the answer to a call in a seat.
     pub(super) fn seat(&self, now: Moment, status: u16) -> ServerAnswer {
         ServerAnswer { at: now + self.spec.latency, status, retry_after: None, seated: true }
     }
 
-    /// True if it has seats.
+    /// Returns true if the number of calls served at a time is limited (seats).
     pub(super) fn has_seats(&self) -> bool {
         self.spec.seats.is_some()
     }
 
-    /// Answers a call of a controller's object, or of a lease.
+    /// Accepts a call, to a controller's object or to a lease (`None`), and returns its answer.
     pub(super) fn answer(&mut self, now: Moment, object: Option<(&ControllerModel, usize)>) -> ServerAnswer {
         let status = object.map_or(200, |(controller, object)| self.status(now, controller, object));
         let Some(gap) = self.gap else {
@@ -113,7 +113,7 @@ impl<'a> Server<'a> {
 // === impl ServerAnswer ===
 
 impl ServerAnswer {
-    /// Returns the answer of flow control.
+    /// Returns the answer to a call beyond the capacity.
     const fn rejection() -> Self {
         Self { at: Moment::ZERO, status: 429, retry_after: Some(Duration::from_secs(1)), seated: false }
     }
@@ -124,9 +124,10 @@ fn float(objects: usize) -> f64 {
     u32::try_from(objects).unwrap_or(u32::MAX).into()
 }
 
-/// The longest wait inside the API; it rejects further calls, as its own flow control does.
+/// The longest wait inside the API; it rejects further calls, as kube-apiserver's flow control
+/// does.
 const FULL: Duration = Duration::from_secs(1);
-/// The waiting calls of a flow: kube-apiserver deals it six queues of fifty.
+/// The most waiting calls of a flow: kube-apiserver gives a flow six queues of fifty.
 const MOST_WAITING: usize = 300;
 /// The time to reject a call.
 const REJECTED: Duration = Duration::from_millis(1);

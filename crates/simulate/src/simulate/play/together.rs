@@ -1,4 +1,4 @@
-//! The calls of all gates together, against the quota of the upstream.
+//! The calls of all gates together, compared with the quota of the upstream.
 
 use crate::config::scenario::UpstreamQuota;
 use crate::moment::Moment;
@@ -10,13 +10,14 @@ pub struct Together {
     pub gates: usize,
     /// The quota of the upstream.
     pub quota: Option<UpstreamQuota>,
-    /// The calls sent, without those of leases.
+    /// The number of calls sent, without those of leases.
     pub sent: u64,
-    /// The most calls in any window of time beyond the quota's burst and rate.
+    /// The most calls beyond the quota's burst and rate in any time window.
     pub over: f64,
-    /// The requests to the store.
+    /// The number of requests to the store.
     pub asks: u64,
-    /// The least by which calls were ahead of the quota's rate.
+    /// The least difference so far between the calls sent and those allowed by the quota's rate:
+    /// the busiest time window begins there.
     pub(super) least: f64,
 }
 

@@ -1,4 +1,4 @@
-//! A gate for the replay of recorded calls.
+//! A gate with other limits, for a replay of recorded calls.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -37,11 +37,11 @@ pub(in crate::simulate) struct Candidate<'a> {
 
 #[derive(Debug)]
 enum Event {
-    /// The upstream's answer to a call comes, or the call is lost.
+    /// The upstream answers this call, or the call is lost.
     Ended(usize),
-    /// The body of an answer ends.
+    /// The body of an answer ends, which frees this slot.
     BodyEnded(Slot),
-    /// The client leaves.
+    /// The client of this call leaves.
     GivesUp(usize),
 }
 
@@ -52,7 +52,7 @@ struct ReplayedCall {
     key: Option<Key>,
     sent: Option<SentCall>,
     sent_at: Moment,
-    /// How it ends, once it is sent.
+    /// The end of the call, if it is sent.
     ending: CallEnd,
 }
 
@@ -74,7 +74,7 @@ impl<'a> Candidate<'a> {
         }
     }
 
-    /// Runs the events up to a call's arrival, then lets the call arrive.
+    /// Simulates everything up to a call's arrival, then lets the call arrive.
     pub(super) fn arrive(&mut self, record: &Record) {
         self.play(record.at);
         let now = self.events.now.max(record.at);
@@ -111,14 +111,14 @@ impl<'a> Candidate<'a> {
         self.play(now);
     }
 
-    /// Runs all remaining events.
+    /// Simulates everything that remains, and returns the counts.
     pub(super) fn end(mut self, length: Duration) -> ReplayResult {
         self.play(Moment::MAX);
         self.rows.retain(|row| row.arrived > 0);
         ReplayResult::new(&self.limits.name, self.rows, self.leases, length)
     }
 
-    /// Runs all events up to `until`, each at its own time.
+    /// Simulates everything up to `until`, each event at its own time.
     fn play(&mut self, until: Moment) {
         while let Some(happening) = self.events.next(until) {
             match happening {
@@ -192,7 +192,7 @@ impl<'a> Candidate<'a> {
         }
     }
 
-    /// Counts an answer, and remembers it if it is a failure.
+    /// Counts an answer, and remembers it for later calls of its key if it is a failure.
     fn count(&mut self, call: &ReplayedCall, status: u16, retry_after: Option<Duration>) {
         self.leases.answered(&call.record, status, self.events.now);
         let failed = is_failure(status);
@@ -268,12 +268,12 @@ impl ReplayedCall {
     }
 }
 
-/// Returns true for an answer counted as a failure.
+/// Returns true for a status counting as a failure.
 pub(super) fn is_failure(status: u16) -> bool {
     status >= 500 || status == 429
 }
 
-/// The upstream's assumed time, before any is known.
+/// How long the upstream is assumed to take, before any time is known.
 const USUAL: Duration = Duration::from_millis(10);
 /// The most keys with a remembered failure.
 const MOST_KEYS: usize = 1_000_000;

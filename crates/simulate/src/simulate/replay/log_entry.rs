@@ -48,17 +48,17 @@ pub(super) struct LogEntry {
 pub(in crate::simulate) enum CallEnd {
     /// The upstream answered, `after` the call was sent.
     Answered { after: Duration, body: Duration, status: u16, retry_after: Option<Duration> },
-    /// It was sent, and no answer came.
+    /// The call was sent, but no answer came.
     Lost,
-    /// The gate refused it.
+    /// The gate refused the call.
     Refused(Reason),
-    /// The client left, `after` the call came to the limiter.
+    /// The client left, this long after the call came to the limiter.
     GaveUp { after: Duration },
-    /// It never came to the limiter, or was answered without being sent.
+    /// The call never came to the limiter, or was answered without being sent.
     NotReplayed,
 }
 
-/// The hashes of an entry, comparable within one process only.
+/// The hashes in a line, which can be compared within one process only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Hashes {
     pub(super) key: Option<Key>,
@@ -113,7 +113,7 @@ impl LogEntry {
         }
     }
 
-    /// Returns when the call came to the limiter, on the clock of the process.
+    /// Returns when the call came to the limiter, in nanoseconds on the clock of its process.
     pub(super) fn decided_ns(&self) -> u64 {
         self.door_ns.unwrap_or(self.arrived_ns)
     }

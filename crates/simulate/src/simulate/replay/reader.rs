@@ -33,7 +33,7 @@ pub(in crate::simulate) struct Record {
     pub(super) request: Rc<RecordedRequest>,
     pub(super) hashes: Hashes,
     pub(super) timeout: Option<Duration>,
-    /// How long it waited, if it was sent.
+    /// The time that the call had waited, if it was sent.
     pub(super) waited: Option<Duration>,
     /// The main reason of its wait.
     pub(in crate::simulate) waited_for: Option<Reason>,
@@ -42,10 +42,10 @@ pub(in crate::simulate) struct Record {
     pub(in crate::simulate) ending: CallEnd,
 }
 
-/// The request of recorded calls; equal requests are kept once.
+/// A recorded request. Equal requests are kept once.
 #[derive(Debug, Hash)]
 pub(super) struct RecordedRequest {
-    /// A unique number.
+    /// A number different for each request.
     pub(super) number: usize,
     pub(super) class: String,
     pub(super) verb: Verb,
@@ -58,10 +58,10 @@ pub(super) struct RecordedRequest {
     pub(super) dry_run: bool,
 }
 
-/// Counts of the read lines.
+/// How many lines were read, and how many were not used.
 #[derive(Clone, Debug, Default)]
 pub struct ReadCounts {
-    /// All lines.
+    /// The number of all lines.
     pub lines: u64,
     /// The time from the first call to the last, of all callers of the gate.
     pub length: Duration,
@@ -71,7 +71,7 @@ pub struct ReadCounts {
     pub other_callers: u64,
     /// Calls without the limiter, or with an answer that is not the upstream's.
     pub aside: u64,
-    /// Calls replayed later than they arrived: their lines were too far out of order.
+    /// How many calls are replayed later than they arrived: their lines were too far out of order.
     pub late: u64,
     /// Unreadable lines, and files that break off.
     pub unreadable: u64,
@@ -79,15 +79,16 @@ pub struct ReadCounts {
     pub examples: Vec<String>,
 }
 
-/// Reads records in order.
+/// Reads records, and returns them in order of arrival.
 #[derive(Default)]
 pub(in crate::simulate) struct LogReader {
     pub(in crate::simulate) selection: LogSelection,
     hasher: RandomState,
     requests: HashMap<u64, Rc<RecordedRequest>>,
-    /// The start of each process in the log, in milliseconds of the wall clock.
+    /// When each process in the log started, in milliseconds of the wall clock.
     starts: Vec<u64>,
-    /// The records held back, ordered on one timeline for all processes.
+    /// Records that are held back until earlier ones can no longer come, on one timeline for all
+    /// processes.
     held: Agenda<Record>,
     /// The first and the last arrival of any caller so far.
     first: Option<Moment>,
@@ -233,11 +234,12 @@ impl LogReader {
     }
 }
 
-/// The records held back to be sorted: a minute of a busy gate, some 12 MiB.
+/// How many records are held back to be sorted: a minute of a busy gate, some 12 MiB.
 const HELD: usize = 1 << 16;
-/// The most named unreadable lines.
+/// The most unreadable lines to name.
 const EXAMPLES: usize = 3;
-/// The tolerance of starts in milliseconds: the wall clock of a process may have been adjusted.
+/// How far two start times of the same process may differ, in milliseconds: the wall clock may have
+/// been adjusted.
 const SAME_START: u64 = 5000;
 const NANOS_PER_MILLI: u64 = 1_000_000;
 

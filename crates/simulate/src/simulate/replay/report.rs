@@ -117,7 +117,7 @@ pub fn csv(replays: &Replays) -> String {
     csv_of("class", replays.replayed.iter().map(|one| (one.limits.as_str(), one.rows.as_slice())))
 }
 
-/// Returns the content of the table for programs. Durations are seconds.
+/// Returns what the table shows, for programs. Durations are seconds.
 #[must_use]
 pub fn json(replays: &Replays) -> Value {
     let one = |one: &ReplayResult| {
@@ -143,5 +143,5 @@ pub fn json(replays: &Replays) -> Value {
     })
 }
 
-/// The width of a column.
+/// The width of a table column.
 const WIDTH: usize = 17;
