@@ -8,20 +8,20 @@ pub struct Config {
     /// The hash of the effective configuration: twelve hexadecimal digits, equal if the
     /// configuration is equal.
     pub hash: String,
-    /// The moment it came into force.
+    /// The time when the configuration came into force.
     pub since_ms: u64,
-    /// The last attempt to change it.
+    /// The last attempt to change the configuration.
     pub last_reload: Option<Reload>,
 }
 
 /// An attempt to change the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Reload {
-    /// `applied`, `unchanged`, `invalid` or `restart_needed`; with the last two nothing was
-    /// changed.
+    /// The result: `applied`, `unchanged`, `invalid` or `restart_needed`; with the last two nothing
+    /// was changed.
     pub result: String,
-    /// The moment of the attempt.
+    /// The time of the attempt.
     pub at_ms: u64,
-    /// The reasons why it was not applied.
+    /// The reasons why the configuration was not applied.
     pub reasons: Vec<String>,
 }

@@ -1,40 +1,41 @@
-//! The state of the egress listener as data.
+//! The state of the egress listener, as data.
 
 use serde::{Deserialize, Serialize};
 
 use super::text::count;
 
-/// The egress listener. The origins of the gates behind it are in the list of gates.
+/// The egress listener. The gates made for its hosts are in the list of gates.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EgressStatus {
-    /// Its own address.
+    /// The address of the listener.
     pub listen: String,
-    /// Connections of clients.
+    /// The number of clients' connections.
     pub connections: usize,
-    /// Origins with limits or connections of their own.
+    /// The number of hosts (with port) that have limits and connections of their own.
     pub origins: usize,
     /// The number of hosts with tunnels; `tunnels` may have fewer.
     pub tunnel_hosts: usize,
     /// Tunnels by host, those with most tunnels first; not more than 20.
     pub tunnels: Vec<Tunnels>,
-    /// Refusals since the start, by reason.
+    /// The number of refusals since the start, by reason.
     pub refusals: Vec<EgressRefusals>,
-    /// Failed handshakes of intercepted TLS, by gate, host and reason; not more than 20.
+    /// Failed handshakes of decrypted TLS with clients, by gate, host and reason; not
+    /// more than 20.
     pub handshakes: Vec<EgressHandshakes>,
-    /// The SHA-256 of the egress CA's root; empty if no TLS is opened.
+    /// The SHA-256 of the egress CA's root; empty if no TLS is decrypted.
     pub ca: String,
 }
 
 /// The failed handshakes for one host and one reason.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EgressHandshakes {
-    /// The gate of the host.
+    /// The gate listing the host.
     pub gate: String,
-    /// The host.
+    /// The host the client wanted.
     pub host: String,
     /// The reason, as in the metric.
     pub why: String,
-    /// The first client's name for itself, if any.
+    /// The User-Agent of the first client, if any.
     pub client: String,
     /// The number of handshakes.
     pub count: u64,
@@ -45,15 +46,15 @@ pub struct EgressHandshakes {
 pub struct Tunnels {
     /// The host with its port.
     pub host: String,
-    /// The gate of the host, if any: its limits do not hold for calls in a tunnel.
+    /// The gate listing the host, if any: its limits do not apply to calls in a tunnel.
     pub gate: String,
-    /// The open tunnels.
+    /// The number of open tunnels.
     pub open: usize,
-    /// All tunnels.
+    /// The number of all tunnels.
     pub total: u64,
-    /// Bytes to the host.
+    /// Bytes sent to the host.
     pub bytes_up: u64,
-    /// Bytes from the host.
+    /// Bytes received from the host.
     pub bytes_down: u64,
 }
 
@@ -62,14 +63,14 @@ pub struct Tunnels {
 pub struct EgressRefusals {
     /// The reason, as in the metric.
     pub why: String,
-    /// The number of tunnels and requests.
+    /// The number of tunnels and requests refused.
     pub count: u64,
 }
 
 // === impl EgressStatus ===
 
 impl EgressStatus {
-    /// Describes it in a sentence.
+    /// Describes the listener in a sentence.
     pub(super) fn summary(&self) -> String {
         let open: usize = self.tunnels.iter().map(|tunnels| tunnels.open).sum();
         let connections = count(self.connections, "connection", "connections");

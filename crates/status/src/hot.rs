@@ -1,4 +1,4 @@
-//! Hot objects as data.
+//! Objects called too often or in vain, as data.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,35 +7,35 @@ use super::GateStatus;
 /// An object called too often, or again and again in vain.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HotObject {
-    /// Its name; empty if names are not shown.
+    /// The name of the object; empty if names are not shown.
     pub object: String,
-    /// Its kind.
+    /// The kind of the object.
     pub kind: String,
-    /// A description after its name: `written 1,210 times in 10 minutes by manager/1.2, the same body
-    /// each time`.
+    /// A description to put after the name: `written 1,210 times in 10 minutes by manager/1.2, the
+    /// same body each time`.
     pub says: String,
-    /// The calls of the last ten minutes; if in vain, the calls in a row.
+    /// The number of calls in the last ten minutes; if they are in vain, in a row.
     pub calls: u64,
-    /// The time of these calls.
+    /// The seconds from the first of these calls to the last.
     pub seconds: f64,
-    /// The status of every call, if they are in vain.
+    /// The status that every call got, if they are in vain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
-    /// True if the gate refuses calls that come too soon.
+    /// True if the gate refuses calls coming too soon.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub enforced: bool,
-    /// The calling programs; empty if names are not shown.
+    /// The programs calling the object; empty if names are not shown.
     pub callers: Vec<String>,
-    /// The moment of the first call.
+    /// The time of the first call.
     pub since_ms: u64,
-    /// The moment of the last one.
+    /// The time of the last call.
     pub last_ms: u64,
 }
 
 // === impl HotObject ===
 
 impl HotObject {
-    /// Returns its name, or its kind if names are not shown.
+    /// Returns the object's name, or its kind if names are not shown.
     pub fn title(&self) -> &str {
         if self.object.is_empty() { &self.kind } else { &self.object }
     }
@@ -52,7 +52,7 @@ impl GateStatus {
     }
 }
 
-/// The objects with a sentence each.
+/// The number of objects described in a sentence each.
 const DESCRIBED: usize = 3;
 
 #[cfg(test)]

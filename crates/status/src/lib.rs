@@ -1,8 +1,8 @@
-//! The state of a process as data: the JSON of `/status`, and the source of the page and of
-//! `tidegate top`.
+//! The state of a process as data: the JSON of `/status`, from which the status page and `tidegate
+//! top` are made.
 //!
-//! The shape is stable: fields may be added, but none is renamed or given another meaning. Times
-//! are milliseconds since 1970, durations are seconds. It has no secrets (P12), and names of objects
+//! The JSON is stable: fields may be added, but none is renamed or given another meaning. Times are
+//! milliseconds since 1970, durations are seconds. It has no secrets (P12), and names of objects
 //! only if [`Status::names_shown`] is true.
 
 mod config;
@@ -29,22 +29,22 @@ pub use self::pause::kept;
 pub use self::shadow::{Candidate, Shadow, ShadowCalls};
 pub use self::stores::StoreStatus;
 
-/// The whole process at one moment.
+/// The state of the whole process at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// The version of tidegate.
     pub version: String,
     /// The id of the process.
     pub pid: u32,
-    /// The moment of this status.
+    /// When this status was made.
     pub now_ms: u64,
     /// The time since the process started.
     pub uptime_seconds: f64,
-    /// The unfinished tasks before the process is ready; empty once it is.
+    /// What must still happen before the process is ready; empty once it is.
     pub waiting_for: Vec<String>,
-    /// True if names of objects are in here.
+    /// True if this status contains names of objects.
     pub names_shown: bool,
-    /// The configuration.
+    /// The configuration in force.
     pub config: Config,
     /// The gates, by name.
     pub gates: Vec<GateStatus>,
@@ -56,21 +56,22 @@ pub struct Status {
     pub stores: Vec<StoreStatus>,
 }
 
-/// A gate.
+/// The state of one gate.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct GateStatus {
-    /// Its name.
+    /// The name of the gate.
     pub name: String,
-    /// `kubernetes` or `http`.
+    /// The kind of API: `kubernetes` or `http`.
     pub kind: String,
-    /// Its own addresses.
+    /// The addresses of the gate's listeners.
     pub listen: Vec<String>,
-    /// The upstream of its calls.
+    /// The URL that calls are sent to.
     pub upstream: String,
-    /// The host, if the gate is one of several behind the egress listener; else empty.
+    /// The upstream's host, if the gate is one of several behind the egress listener; otherwise
+    /// empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub host: String,
-    /// The bypass, while everything is admitted.
+    /// Set while an operator lets every call pass without limits.
     pub bypass: Option<Bypass>,
     /// The decisions about calls in shadow: all, or those of some classes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -82,47 +83,48 @@ pub struct GateStatus {
     pub admitted: u64,
     /// The calls refused since the start.
     pub refused: u64,
-    /// The calls admitted by a bypass since the start.
+    /// The calls that passed without limits since the start, let through by an operator.
     pub bypassed: u64,
-    /// The responses since the start with links past the gate.
+    /// The responses since the start with links leading past the gate.
     pub links_passed: u64,
-    /// The calls since the start with an unchanged, cached response.
+    /// The calls since the start answered from a kept response, after the upstream
+    /// confirmed it.
     pub revalidated: u64,
-    /// The bytes of the cached responses.
+    /// The bytes of responses kept to be confirmed by the upstream.
     pub kept_bytes: usize,
-    /// The waiting calls, in queues or for their keys.
+    /// The number of waiting calls, in queues or for their keys.
     pub waiting: usize,
-    /// The bytes of the waiting calls' bodies.
+    /// The bytes held for waiting calls.
     pub waiting_bytes: usize,
-    /// The waiting calls held by their keys.
+    /// The number of calls waiting because their keys fail.
     pub held: usize,
-    /// The gate's slots.
+    /// The calls in flight, and their limit.
     pub slots: Slots,
-    /// Every bucket.
+    /// Every bucket of the gate.
     pub buckets: Vec<Bucket>,
-    /// Every class.
+    /// Every class of the gate.
     pub classes: Vec<Class>,
     /// The queues with waiting calls, longest first; not more than a hundred.
     pub queues: Vec<Queue>,
     /// The number of failing keys; `keys` may have fewer.
     pub keys_failing: usize,
-    /// The failing keys with a trial on its way.
+    /// The number of failing keys with a call testing them, waiting or upstream.
     pub trials: usize,
     /// The failing keys, the next to be tried first; not more than a hundred.
     pub keys: Vec<FailingKey>,
     /// The objects called too often or in vain; not more than a hundred.
     pub hot: Vec<HotObject>,
-    /// The pauses.
+    /// The pauses asked for by the upstream, or kept for a reserve of its quota.
     pub pauses: Vec<Pause>,
     /// The upstream's own quotas, by its last responses.
     pub quotas: Vec<UpstreamQuota>,
-    /// Connections to the upstream, by group.
+    /// The connections to the upstream, by group.
     pub connections: Vec<Connections>,
     /// The last refusals, latest first; equal ones are counted together.
     pub refusals: Vec<Refusal>,
-    /// The calls rejected by the upstream itself since the start, by the part of it.
+    /// The calls the upstream itself rejected since the start, by kind of rejection.
     pub rejections: Vec<Rejection>,
-    /// The latency of the upstream; absent if it has not answered lately.
+    /// The upstream's response times; absent if it has not answered lately.
     pub latency: Option<Latency>,
     /// The calling programs, those with most calls first; not more than 21. Empty if names are not
     /// shown.
@@ -131,55 +133,55 @@ pub struct GateStatus {
     pub history: History,
 }
 
-/// A bypass: everything is admitted.
+/// A bypass: an operator lets every call pass without limits for a time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Bypass {
-    /// Its end.
+    /// The end of the bypass.
     pub until_ms: u64,
 }
 
 /// A quota of the upstream, by its last response.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct UpstreamQuota {
-    /// The part of the API, in the upstream's words.
+    /// The part of the API the quota is for, in the upstream's words.
     pub resource: String,
-    /// The hash of the credential or account; empty if the gate does not tell callers apart.
+    /// A hash of the credential or account; empty if the gate does not tell callers apart.
     pub account: String,
-    /// Its size, if known.
+    /// The number of calls in the whole quota, if known.
     pub limit: Option<u64>,
-    /// The calls left.
+    /// The number of calls left.
     pub remaining: u64,
-    /// The moment of its reset, if known.
+    /// When the quota is full again, if known.
     pub resets_ms: Option<u64>,
-    /// The moment of the response.
+    /// The time of the response with these figures.
     pub seen_ms: u64,
 }
 
-/// Places among the calls in flight.
+/// Calls in flight, and their limit.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Slots {
-    /// The slots taken.
+    /// The number of calls in flight.
     pub used: u32,
-    /// The most slots; absent if there is no limit.
+    /// The most calls in flight; absent if there is no limit.
     pub max: Option<u32>,
 }
 
 /// A bucket, or one part of a split bucket.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Bucket {
-    /// `gate`, `retry`, or `class NAME`.
+    /// The owner of the bucket: `gate`, `retry`, or `class NAME`.
     pub name: String,
-    /// The part of a bucket split by flow or credential: 1 and up; otherwise 0.
+    /// The number of the part, if the bucket is split by flow or credential: 1 and up; otherwise 0.
     pub part: usize,
     /// Tokens per second now.
     pub rate: f64,
-    /// Tokens per second if nothing slows it down.
+    /// Tokens per second when throttling by the upstream does not slow it down.
     pub full_rate: f64,
-    /// The most tokens.
+    /// The most tokens in the bucket.
     pub burst: u32,
     /// Tokens now; below zero if some are promised.
     pub level: f64,
-    /// Its state at the other gates, if it is shared.
+    /// The state of the bucket at the other gates, if it is shared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared: Option<SharedBucket>,
 }
@@ -187,9 +189,9 @@ pub struct Bucket {
 /// A bucket shared with other gates, as seen by this gate.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SharedBucket {
-    /// Its name at all gates.
+    /// The name, the same at all its gates.
     pub name: String,
-    /// Its store; empty for the memory of this process.
+    /// The name of the bucket's store; empty for the memory of this process.
     pub store: String,
     /// `shared`; while the store is away, `fallback` (at this gate's part of the rate) or
     /// `stopped`.
@@ -197,53 +199,54 @@ pub struct SharedBucket {
     /// The number of parts, if it is split by account, action or credential.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parts: Option<usize>,
-    /// The gates of its most used part, by the last answer of the store.
+    /// The number of gates sharing the bucket, by the store's last answer; of a split bucket, its
+    /// most used part.
     pub members: u32,
-    /// The tokens in the store after its last answer, of the part with the fewest; below zero if some
+    /// The tokens in the store by its last answer, of the part with the fewest; below zero if some
     /// are promised.
     pub level: f64,
-    /// The tokens held by this gate, of all parts.
+    /// The number of tokens this gate holds, of all parts.
     pub held: usize,
-    /// Tokens per second of the slowest part now: of this gate alone while the store is away, else of
-    /// all gates together.
+    /// Tokens per second now, of the slowest part: of this gate alone while the store is away,
+    /// otherwise of all gates together.
     pub rate: f64,
     /// The milliseconds until a call can have a token, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_ms: Option<u64>,
-    /// True if another gate has stricter limits; they hold for all.
+    /// True if another gate is configured with stricter limits, which apply to all.
     pub differs: bool,
 }
 
-/// A class.
+/// The state of one class.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Class {
-    /// Its name.
+    /// The name of the class.
     pub name: String,
-    /// `exempt`, `high`, `normal` or `low`.
+    /// The rank of the class: `exempt`, `high`, `normal` or `low`.
     pub lane: String,
     /// True if its calls pass at once, and are only counted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shadow: bool,
     /// Calls since these limits came into force, of all hosts.
     pub calls: u64,
-    /// Calls in its queues.
+    /// The number of calls in its queues.
     pub waiting: usize,
-    /// Its slots.
+    /// The calls of the class in flight, and their limit.
     pub slots: Slots,
 }
 
 /// A queue with waiting calls.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Queue {
-    /// Its class.
+    /// The class of the queue's calls.
     pub class: String,
-    /// Its flow; empty if it could be a name and names are not shown.
+    /// The flow of the queue's calls; empty if it could be a name and names are not shown.
     pub flow: String,
-    /// True for the queue of retries.
+    /// True if the queue's calls test failing keys.
     pub retry: bool,
-    /// Calls in it.
+    /// The number of calls in the queue.
     pub waiting: usize,
-    /// The wait of its first call.
+    /// The time that the first call of the queue has waited.
     pub oldest_seconds: f64,
     /// The reason for the wait: one of the reasons of refusals.
     pub reason: String,
@@ -252,38 +255,39 @@ pub struct Queue {
 /// A failing key.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FailingKey {
-    /// Its name for `tidegate forget`; empty if names are not shown.
+    /// The name of the key, as `tidegate forget` takes it; empty if names are not shown.
     pub key: String,
-    /// Failures in a row.
+    /// The number of failures in a row.
     pub failures: u32,
-    /// The status of the last failure; absent if the call was sent and lost.
+    /// The HTTP status of the last failure; absent if the call was sent and no response came.
     pub status: Option<u16>,
-    /// The upstream's own code for it, such as `InternalError`; empty if it gave none.
+    /// The upstream's own code for the failure, such as `InternalError`; empty if it gave none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub error: String,
     /// The upstream's own message; empty if it gave none, or if names are not shown.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// The moment of the last failure.
+    /// The time of the last failure.
     pub failed_at_ms: u64,
-    /// The earliest moment of the next try.
+    /// The earliest time for a call to test the key again.
     pub next_at_ms: u64,
 }
 
 /// A pause: the upstream asked for it, or it keeps a reserve of a quota.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Pause {
-    /// The scope of the pause: `gate`, `class NAME` or `credential HASH`.
+    /// The waiting calls: `gate`, `class NAME` or `credential HASH`.
     pub who: String,
-    /// Its end.
+    /// When the pause ends.
     pub until_ms: u64,
     /// `shared` if the upstream asked another gate; empty if it asked this one.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub from: String,
-    /// The calls left of the upstream's quota, if the pause keeps a reserve (`signals.reserve`).
+    /// How many calls are left of the upstream's quota, if the pause keeps a reserve of it
+    /// (`signals.reserve`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left: Option<u64>,
-    /// The size of the quota.
+    /// The number of calls in the whole quota.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
 }
@@ -291,90 +295,92 @@ pub struct Pause {
 /// Connections to the upstream of one group.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Connections {
-    /// `leases`, `short` or `long_running`.
+    /// The group of connections: `leases`, `short` or `long_running`.
     pub group: String,
-    /// Connections for calls.
+    /// The number of open connections.
     pub connections: usize,
-    /// Calls on them.
+    /// The number of calls on the connections.
     pub used: usize,
-    /// Room for more calls on them.
+    /// How many more calls the connections can take.
     pub free: usize,
-    /// The reason why there is no connection.
+    /// Why no connection can be made, if so.
     pub down: Option<String>,
 }
 
-/// Equal refusals.
+/// Refusals for the same reason, counted together.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Refusal {
-    /// The moment of the last one.
+    /// The time of the last of these refusals.
     pub at_ms: u64,
     /// The number of calls.
     pub count: u64,
-    /// Their class.
+    /// The class of the refused calls.
     pub class: String,
-    /// One of the reasons of refusals.
+    /// The reason: one of the reasons of refusals.
     pub reason: String,
-    /// Their key if names are shown, else verb and resource.
+    /// The key of the calls if names are shown, otherwise verb and resource.
     pub call: String,
-    /// The Retry-After of the last one, sent or not.
+    /// The Retry-After of the last of these refusals, sent or not.
     pub retry_in_seconds: f64,
 }
 
-/// Calls rejected by the upstream, not by the gate.
+/// Calls the upstream rejected, and not the gate.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Rejection {
-    /// `priority_and_fairness`, `rate_limit`, `disruption_budget` or `credentials`.
+    /// The kind of rejection: `priority_and_fairness`, `rate_limit`, `disruption_budget` or
+    /// `credentials`.
     pub by: String,
     /// The number of calls.
     pub count: u64,
-    /// The moment of the last one.
+    /// The time of the last rejection.
     pub at_ms: u64,
 }
 
-/// The time until the head of a response, over the last minute or two, without watches and the like.
+/// The time until the response head, over the last minute or two, without watches and the like.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
-    /// The number of calls.
+    /// The number of calls measured.
     pub calls: u64,
-    /// The median.
+    /// The median time.
     pub median_seconds: f64,
-    /// The 99th percentile.
+    /// The 99th percentile of the times.
     pub p99_seconds: f64,
 }
 
-/// A calling program.
+/// A program making calls, and how many.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CallerStatus {
-    /// The first word of its user agent; empty if it sends none, `all others` for those without a
-    /// row of their own.
+    /// The first word of the program's User-Agent; empty if it sends none, `all others` for
+    /// programs that are not counted separately.
     pub user_agent: String,
-    /// The action of the calls in their provider's words, on a gate with a dialect; else empty.
+    /// The action of the calls in their cloud provider's words, or empty if the gate is not
+    /// configured for a provider.
     pub action: String,
-    /// The name of the client, on a gate with known clients; else empty.
+    /// The name of the client, if the gate authenticates clients; otherwise empty.
     pub client: String,
-    /// Its calls since the start.
+    /// The number of calls since the start.
     pub calls: u64,
-    /// Its refused calls.
+    /// The number of refused calls among these.
     pub refused: u64,
-    /// The moment of the last one.
+    /// The time of the last call.
     pub last_ms: u64,
 }
 
-/// The recent past, oldest first; all lists are equally long.
+/// The last ten minutes in steps, oldest first; all lists are equally long.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct History {
-    /// The time between two values.
+    /// The seconds of one step.
     pub step_seconds: u32,
-    /// Calls sent in each step.
+    /// The number of calls sent in each step of the history.
     pub admitted: Vec<u64>,
-    /// Calls refused in each step.
+    /// The number of calls refused in each step of the history.
     pub refused: Vec<u64>,
-    /// The most waiting calls in each step.
+    /// The most calls that waited at a time in each step of the history.
     pub waiting: Vec<u64>,
 }
 
 impl History {
-    /// Returns a value as calls per second, for readers.
+    /// Formats a value as calls per second.
     #[expect(clippy::cast_precision_loss, reason = "calls of a few seconds are exact in a double")]
     fn rate(&self, value: Option<&u64>) -> String {
         text::number(value.copied().unwrap_or_default() as f64 / f64::from(self.step_seconds.max(1)))

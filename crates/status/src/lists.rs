@@ -1,36 +1,36 @@
-//! The lists of a gate, as data for the page and the terminal.
+//! The lists about a gate, as data for the status page and the terminal.
 
 use super::text::{ago, bytes, count, duration, number, rejected_by, until};
 use super::{Bucket, Class, EgressStatus, FailingKey, GateStatus, ShadowCalls, SharedBucket, Status};
 
-/// A list with headings.
+/// A table with a title and headings.
 pub(super) struct List {
     pub(super) heading: &'static str,
     pub(super) columns: Columns,
     pub(super) rows: Vec<Vec<TableCell>>,
-    /// A remark below it; commands and keys are in backticks.
+    /// A remark below the table; commands and keys in it are in backticks.
     pub(super) note: String,
 }
 
 /// The headings of columns.
 type Columns = &'static [&'static str];
 
-/// One value in a list.
+/// A cell of a table.
 pub(super) enum TableCell {
     Text(String),
-    /// A name for commands.
+    /// A name that can be used in commands.
     Code(String),
-    /// A meaning and its word of a closed set.
+    /// What a word means to a reader, and the word itself.
     Word(&'static str, String),
-    /// A level in numbers, and as a fraction.
+    /// A fill level as text, and as a fraction.
     Level(String, f64),
-    /// A moment relative to now, and the moment.
+    /// A time as text relative to now, and the time itself.
     Time(String, u64),
-    /// A state of a gate, with the class of its colour.
+    /// The state of a gate in words, with the CSS class of its colour.
     State(&'static str, String),
-    /// A link to a place on the page.
+    /// A text that links to a place on the page.
     Link(String, String),
-    /// The reason of an outage.
+    /// The reason why something is down.
     Down(String),
 }
 
@@ -97,7 +97,7 @@ fn refusals(gate: &GateStatus, now_ms: u64) -> List {
     })
 }
 
-/// Returns the decisions of a shadow.
+/// Lists what the limits would have done in shadow mode.
 fn shadow(gate: &GateStatus) -> List {
     let by = gate.shadow.as_ref().map_or(&[][..], |shadow| &shadow.by);
     let columns = &["Class", "Because", "Would have waited", "p50", "p99", "Would have been refused"];
@@ -150,7 +150,7 @@ fn callers(gate: &GateStatus, now_ms: u64) -> List {
     })
 }
 
-/// Returns the classes with calls; the others are only counted.
+/// Lists the classes with calls; the others are only counted.
 fn classes(gate: &GateStatus) -> List {
     let used: Vec<_> = gate.classes.iter().filter(|class| !class.is_idle()).collect();
     let slots = |class: &&Class| {
@@ -171,7 +171,7 @@ fn classes(gate: &GateStatus) -> List {
     list
 }
 
-/// Describes the number of omitted classes.
+/// Says how many classes are left out because they had no calls.
 fn without_calls(classes: usize) -> String {
     match classes {
         0 => String::new(),
@@ -214,14 +214,14 @@ pub(super) fn egress_lists(egress: &EgressStatus) -> impl Iterator<Item = List> 
     [tunnels, refusals, handshakes].into_iter().filter(|list| !list.rows.is_empty())
 }
 
-/// Returns the stores of shared buckets.
+/// Lists the stores of shared buckets.
 pub(super) fn store_list(status: &Status) -> List {
     list("Stores of shared buckets", &["Store", "Address", "State"], &status.stores, |store| {
         vec![text(&store.name), TableCell::Code(store.address.clone()), text(&store.summary(status.now_ms))]
     })
 }
 
-/// Returns the summary of several gates, in this order; each is at `#gate` and its place.
+/// Lists several gates, in this order, with a link to each (`#gate` and its index).
 pub(super) fn overview(gates: &[&GateStatus], now_ms: u64) -> List {
     let columns = &["Gate", "State", "Waiting", "Failing keys", "Admitted", "Refused", "Upstream answers"];
     let row = |(place, gate): (usize, &&GateStatus)| {
@@ -296,7 +296,7 @@ impl FailingKey {
 }
 
 impl SharedBucket {
-    /// Describes the sharing gates and the state; `place` follows the gates.
+    /// Describes the gates sharing a bucket and the bucket's state; `place` follows the gates.
     pub fn says(&self, place: &str) -> String {
         let Self { name, level, held, .. } = self;
         let others = match self.members.saturating_sub(1) {
@@ -381,13 +381,13 @@ fn text(value: &impl ToString) -> TableCell {
     TableCell::Text(value.to_string())
 }
 
-/// The text for an absent value.
+/// The text shown for a missing value.
 const NONE: &str = "\u{2013}";
-/// The advice about failing keys, beyond the repair itself.
+/// A hint shown below failing keys.
 const HEALED: &str = "Once the cause is healed, `tidegate forget --all` has them tried at once.";
 
 impl GateStatus {
-    /// Returns its name, with its host if there are several.
+    /// Returns the gate's name, with its host if there are several.
     pub(super) fn title(&self) -> String {
         if self.host.is_empty() { self.name.clone() } else { format!("{} {}", self.name, self.host) }
     }

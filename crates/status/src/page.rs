@@ -1,8 +1,8 @@
-//! The status as a page: HTML without scripts and without anything from other servers, for eyes and
+//! The status page: HTML without scripts and without anything from other servers, for eyes and
 //! screen readers.
 //!
-//! The first question at night is "who is held back, and why". So problems come first, then numbers,
-//! then lists.
+//! The first question at night is "who is held back, and why". So problems come first, then
+//! numbers, then lists.
 
 use super::lists::{List, TableCell, egress_lists, lists, overview, store_list};
 use super::text::{ago, clock, count, duration, escaped, until};
@@ -12,7 +12,7 @@ use super::{EgressStatus, GateStatus, Status, spark};
 pub const STYLE_PATH: &str = "/status.css";
 /// The style sheet.
 pub const STYLE: &str = include_str!("page/style.css");
-/// The content security policy: only the style sheet may be loaded.
+/// The content security policy: the browser may load nothing but the style sheet.
 pub const POLICY: &str =
     "default-src 'none'; style-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -43,7 +43,7 @@ pub fn page(status: &Status, refresh: bool) -> String {
     )
 }
 
-/// Returns the page's title, with the most important facts.
+/// Returns the page's title, which has the most important facts.
 fn title(status: &Status) -> String {
     let waiting: usize = status.gates.iter().map(|gate| gate.waiting).sum();
     let failing: usize = status.gates.iter().map(|gate| gate.keys_failing).sum();
@@ -69,7 +69,7 @@ fn header(status: &Status, link: &str) -> String {
     )
 }
 
-/// Returns the notices for every reader.
+/// Returns the warnings at the top of the page.
 fn notices(status: &Status) -> String {
     let mut out = String::new();
     for gate in &status.gates {
@@ -116,7 +116,7 @@ fn gate(gate: &GateStatus, now_ms: u64, place: usize) -> String {
     )
 }
 
-/// Returns the part of the egress listener.
+/// Returns the section about the egress listener.
 fn egress(egress: &EgressStatus) -> String {
     format!(
         "<section class=\"gate\" aria-labelledby=\"egress\">\n<h2 id=\"egress\">Egress listener</h2>\n\
@@ -127,7 +127,7 @@ fn egress(egress: &EgressStatus) -> String {
     )
 }
 
-/// Draws a list as a section of its own, if it has rows.
+/// Renders a table as a section of its own, if it has rows.
 fn section(list: &List) -> String {
     match list.rows.as_slice() {
         [] => String::new(),
@@ -135,7 +135,7 @@ fn section(list: &List) -> String {
     }
 }
 
-/// Returns the numbers of a gate, three of them with their last ten minutes.
+/// Renders the main numbers of a gate, three of them with their last ten minutes.
 fn figures(gate: &GateStatus) -> String {
     let history = &gate.history;
     let rates = |name: &str, class: &str, values: &[u64], total: u64| {
@@ -172,7 +172,7 @@ fn figures(gate: &GateStatus) -> String {
     )
 }
 
-/// Returns the latency of the upstream.
+/// Renders the upstream's response times.
 fn answers(gate: &GateStatus) -> String {
     let (median, more) = gate.latency.as_ref().map_or_else(
         || ("\u{2013}".to_owned(), "no answer lately".to_owned()),
@@ -185,7 +185,7 @@ fn answers(gate: &GateStatus) -> String {
     figure("Upstream answers within", "calm", &median, &more, "")
 }
 
-/// Draws the last ten minutes with their scale.
+/// Draws the last ten minutes of a number, with their scale.
 fn picture(values: &[u64], top: &str, says: &str) -> String {
     let spark = spark::svg(values, POINTS, says);
     // The text of the picture says the same.
@@ -200,8 +200,8 @@ fn figure(name: &str, class: &str, value: &str, more: &str, picture: &str) -> St
     )
 }
 
-/// Draws a list as a table with its heading. Roles are explicit: the narrow layout removes a table's
-/// own.
+/// Renders a table with its heading. ARIA roles are written out, because the narrow layout removes
+/// a table's own.
 fn table(list: &List, level: &str) -> String {
     let heading = list.heading;
     let mut out = format!("<{level}>{heading}</{level}>\n");
@@ -224,7 +224,7 @@ fn table(list: &List, level: &str) -> String {
     out
 }
 
-/// Draws one row. Its first cell is its heading.
+/// Renders one row. The first cell is its heading.
 fn row(cells: &[TableCell], columns: &[&str]) -> String {
     let cell = |(place, (cell, column)): (usize, (&TableCell, &&str))| {
         let (tag, end) = match place {
@@ -272,15 +272,15 @@ fn footer(status: &Status) -> String {
 }
 
 const CONFIG_LINK: &str = " <a href=\"/config\">See all of it</a>.";
-/// The other pages here.
+/// Links to the other pages of the admin port.
 const MORE: &str = "<nav aria-label=\"More\"><p><a href=\"/metrics\">Metrics</a> <a href=\"/docs/operations.md\">Operations</a> \
                     <a href=\"/docs/alerts.md\">Alerts</a> <a href=\"/docs/troubleshooting.md\">Troubleshooting</a> \
                     <a href=\"/docs/configuration.md\">Every setting</a></p></nav>\n";
-/// Makes the browser load the page again.
+/// Makes the browser load the page again every few seconds.
 const RELOAD: &str = "<meta http-equiv=\"refresh\" content=\"5\">\n";
 const NAMELESS: &str = "<p>Names of objects are shown on loopback only (<code>kubectl port-forward</code>, <code>tidegate top</code>), \
                         unless <code>admin.show_names</code> says otherwise.</p>\n";
-/// The steps of ten minutes.
+/// The number of steps in ten minutes.
 const POINTS: usize = 120;
 
 #[cfg(test)]

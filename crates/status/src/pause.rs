@@ -1,4 +1,4 @@
-//! The reason of a pause, in words.
+//! The reason for a pause, in words.
 
 use super::text::meaning;
 use super::{Class, GateStatus, Pause};
@@ -6,7 +6,7 @@ use super::{Class, GateStatus, Pause};
 // === impl Pause ===
 
 impl Pause {
-    /// Returns the reason of the pause: a request of the upstream, or a reserve of its quota.
+    /// Returns why calls pause: the upstream asked for it, or to keep a reserve of its quota.
     pub fn because(&self) -> String {
         match (self.left, self.limit) {
             (Some(left), Some(limit)) => kept(left, limit),
@@ -19,7 +19,7 @@ impl Pause {
 // === impl Class ===
 
 impl Class {
-    /// True if it had no call.
+    /// Returns true if the class or gate had no calls.
     pub(super) fn is_idle(&self) -> bool {
         self.calls == 0 && self.waiting == 0 && self.slots.used == 0
     }
@@ -28,14 +28,14 @@ impl Class {
 // === impl GateStatus ===
 
 impl GateStatus {
-    /// Returns the meaning of a reason at this gate.
+    /// Returns what a reason for waiting means at this gate.
     pub(super) fn meaning(&self, reason: &str) -> &'static str {
         let keeps = !self.pauses.is_empty() && self.pauses.iter().all(|pause| pause.left.is_some());
         if reason == "pause" && keeps { KEEPS } else { meaning(reason) }
     }
 }
 
-/// Describes the reserve of a quota.
+/// Describes that a reserve of a quota is kept.
 pub fn kept(left: u64, limit: u64) -> String {
     format!("{left} of {limit} left; `signals.reserve` keeps them")
 }

@@ -5,32 +5,32 @@ use serde::{Deserialize, Serialize};
 use super::GateStatus;
 use super::text::{count, duration};
 
-/// The decisions of a shadow since the start. It holds and refuses nothing.
+/// What the limits would have done since the start. In shadow mode no call is held or refused.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Shadow {
-    /// All calls together.
+    /// The counts of all calls together.
     #[serde(flatten)]
     pub calls: ShadowCalls,
-    /// The same by class and reason, most calls first.
+    /// The counts by class and reason, most calls first.
     pub by: Vec<ShadowCalls>,
 }
 
-/// The decisions of a shadow about some calls.
+/// What the limits would have done to some calls.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ShadowCalls {
-    /// Their class; left out for all together.
+    /// The class of the calls; left out for all together.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub class: String,
-    /// One of the reasons of refusals; left out for all together.
+    /// The reason: one of the reasons of refusals; left out for all together.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// The calls that would have waited and left by now.
+    /// The number of calls that would have waited and left by now.
     pub would_have_waited: u64,
-    /// The median of their waits; absent if there are none.
+    /// The median of the calls' waits; absent if there are none.
     pub median_seconds: Option<f64>,
-    /// The 99th percentile of their waits.
+    /// The 99th percentile of the calls' waits; absent if there are none.
     pub p99_seconds: Option<f64>,
-    /// The calls that would have been refused.
+    /// The number of calls that would have been refused.
     pub would_have_been_refused: u64,
 }
 

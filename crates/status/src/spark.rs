@@ -2,7 +2,8 @@
 
 use super::text::escaped;
 
-/// Draws values as SVG, oldest first, with space for `room` of them; `says` is the text alternative.
+/// Draws values as SVG, oldest first, with space for `room` of them; `says` is the text for screen
+/// readers.
 pub(super) fn svg(values: &[u64], room: usize, says: &str) -> String {
     let most = values.iter().max().copied().unwrap_or_default().max(1);
     let width = room.max(2) - 1;

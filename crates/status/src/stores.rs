@@ -1,28 +1,28 @@
-//! The stores of shared buckets as data.
+//! The stores of shared buckets, as data.
 
 use serde::{Deserialize, Serialize};
 
 use super::text::{ago, duration};
 
-/// A store, by its last answers.
+/// The state of a store, by its last answers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StoreStatus {
-    /// Its name.
+    /// The name of the store.
     pub name: String,
-    /// Its URL, without a password.
+    /// The URL of the store, without a password.
     pub address: String,
-    /// Its servers: the primary, or the nodes of a cluster with buckets. Empty before the first
-    /// request.
+    /// The servers of the store: the primary, or the nodes of a cluster with buckets. Empty before
+    /// the first request.
     pub servers: Vec<String>,
-    /// True while it answers.
+    /// True while the store answers.
     pub up: bool,
-    /// The moment of its last change; absent before the first request.
+    /// The time since when the store has answered, or not; absent before the first request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since_ms: Option<u64>,
-    /// The duration of its last answer.
+    /// The time that the store's last answer took.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rtt_seconds: Option<f64>,
-    /// The code of its last error, or a word for it.
+    /// The code of the store's last error, or a word for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
@@ -30,7 +30,7 @@ pub struct StoreStatus {
 // === impl StoreStatus ===
 
 impl StoreStatus {
-    /// Describes it in a sentence.
+    /// Describes the store in a sentence.
     pub(super) fn summary(&self, now_ms: u64) -> String {
         let at = if self.servers.is_empty() { String::new() } else { format!(" ({})", self.servers.join(", ")) };
         let error = self.error.as_deref().unwrap_or("unknown");

@@ -5,15 +5,15 @@ use std::cmp::Reverse;
 use super::text::{ago, bytes, count, duration, rejected_by, until};
 use super::{GateStatus, Status};
 
-/// The longest age of a recent event.
+/// The greatest age of a recent event, in milliseconds.
 const LATELY_MS: u64 = 60_000;
-/// The steps of the history in a minute.
+/// The number of history steps in a minute.
 const LATELY_STEPS: usize = 12;
 
-/// The seriousness of a state: its class on the page, and its colour in the terminal.
+/// How serious a state is: its CSS class on the page, and its colour in the terminal.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Severity {
-    /// The higher, the worse.
+    /// The rank; the higher, the worse.
     rank: u8,
     pub(super) class: &'static str,
     pub(super) colour: &'static str,
@@ -34,7 +34,7 @@ pub(super) const BAD: Severity = Severity { rank: 2, class: "bad", colour: "\u{1
 // === impl Status ===
 
 impl Status {
-    /// Returns the gates, the one in the worst state first; of equals the busiest.
+    /// Returns the gates, those in the worst state first; of equals the busiest.
     pub(super) fn worst_first(&self) -> Vec<&GateStatus> {
         let mut gates: Vec<&GateStatus> = self.gates.iter().collect();
         gates.sort_by_key(|gate| {
@@ -48,17 +48,18 @@ impl Status {
 // === impl GateStatus ===
 
 impl GateStatus {
-    /// True if connections of a group cannot be made.
+    /// Returns true if connections of a group cannot be made.
     fn is_cut_off(&self) -> bool {
         self.connections.iter().any(|group| group.down.is_some())
     }
 
-    /// Returns the calls rejected by the upstream within the last minute.
+    /// Returns the calls the upstream rejected within the last minute, by kind of rejection.
     pub fn rejected_lately(&self, now_ms: u64) -> impl Iterator<Item = &super::Rejection> {
         self.rejections.iter().filter(move |rejection| now_ms.saturating_sub(rejection.at_ms) < LATELY_MS)
     }
 
-    /// Returns sentences about conditions other than waits, refusals and keys, the worst first.
+    /// Returns sentences about what is wrong besides waits, refusals and failing keys, the worst
+    /// first.
     pub fn remarks(&self, now_ms: u64) -> Vec<String> {
         let mut says = Vec::new();
         for group in &self.connections {
@@ -98,15 +99,15 @@ impl GateStatus {
         says
     }
 
-    /// Returns the reason of a healthy call's refusal within the last minute. Refusals for a failing
-    /// key are the key's state, not the gate's.
+    /// Returns why calls of healthy keys were refused within the last minute, if they were.
+    /// Refusals for a failing key are the key's state, not the gate's.
     fn refuses(&self, now_ms: u64) -> Option<&str> {
         let lately = |refusal: &&super::Refusal| now_ms.saturating_sub(refusal.at_ms) < LATELY_MS;
         let mut reasons = self.refusals.iter().filter(lately).map(|refusal| refusal.reason.as_str());
         reasons.find(|reason| !matches!(*reason, "backoff" | "one_at_a_time" | "per_key" | "retry_bucket" | "trial"))
     }
 
-    /// Returns the state in a word or two.
+    /// Returns the state of the gate in a word or two.
     pub(super) fn state(&self, now_ms: u64) -> GateState {
         let state = |word: &str, severity| GateState { word: word.to_owned(), severity };
         match self.refuses(now_ms) {
@@ -123,7 +124,7 @@ impl GateStatus {
         }
     }
 
-    /// Describes the state in a sentence or two.
+    /// Describes the state of the gate in a sentence or two.
     pub(super) fn summary(&self, now_ms: u64) -> Vec<String> {
         let mut says = self.shadow_sentence().into_iter().collect::<Vec<_>>();
         says.extend(self.remarks(now_ms));
@@ -155,13 +156,13 @@ impl GateStatus {
         says
     }
 
-    /// Describes the decisions of a shadow.
+    /// Describes what the limits would have done in shadow mode.
     fn shadow_sentence(&self) -> Option<String> {
         let says = self.shadow_says()?;
         Some(format!("S{}.", says.strip_prefix('s')?))
     }
 
-    /// Describes the reasons of waits, the most common first, and a flow with most of the calls.
+    /// Describes why calls wait, the most common reason first, and a flow that has most of them.
     fn waits(&self) -> Vec<String> {
         let sentence = |(reason, waiting): (&str, usize)| {
             let queues = || self.queues.iter().filter(|queue| queue.reason == *reason);
@@ -183,7 +184,7 @@ impl GateStatus {
         reasons.into_iter().map(sentence).collect()
     }
 
-    /// Describes the last responses to the failing keys: a repair begins with their status.
+    /// Describes the last responses to the failing keys, because a repair begins with their status.
     fn last_answers(&self) -> String {
         let word = |status: Option<u16>| status.map_or_else(|| "no answer".to_owned(), |status| status.to_string());
         match most_common(self.keys.iter().map(|key| (key.status, 1))).as_slice() {

@@ -5,22 +5,22 @@ use super::summary::BAD;
 use super::text::{ago, clock, count, cut, duration, printable, until};
 use super::{GateStatus, Status};
 
-/// The width and colours of the text.
+/// The width and colours to write the text with.
 #[derive(Clone, Copy, Debug)]
 pub struct Look {
-    /// Columns.
+    /// The width in columns.
     pub width: usize,
     /// True if colours may be used.
     pub colour: bool,
 }
 
-/// The lines of the text.
+/// The lines written so far.
 struct Lines {
     look: Look,
     text: String,
 }
 
-/// Renders the whole status.
+/// Writes the whole status as text.
 pub fn text(status: &Status, look: Look) -> String {
     let mut lines = Lines { look, text: String::new() };
     let ready = match status.waiting_for.as_slice() {
@@ -96,7 +96,7 @@ impl Lines {
         };
     }
 
-    /// Adds a table, with its heading in the place of the first column's.
+    /// Adds a table, with its title instead of the first column's heading.
     fn table(&mut self, list: List) {
         let heads = list.columns.iter().enumerate();
         let heads = heads.map(|(place, column)| if place == 0 { list.heading } else { column }.to_owned());

@@ -1,4 +1,4 @@
-//! Words and numbers for readers: times, rates, reasons, and text from outside made harmless.
+//! Texts for readers: times, rates, reasons, and text from outside made harmless.
 
 use std::fmt::Display;
 
@@ -64,7 +64,7 @@ pub fn count<N: Copy + Display + PartialEq + From<u8>>(count: N, one: &str, many
     format!("{count} {}", if count == N::from(1) { one } else { many })
 }
 
-/// Returns the meaning of a reason, after "they wait because" or "refused because".
+/// Returns what a reason means, to follow "they wait because" or "refused because".
 pub fn meaning(reason: &str) -> &'static str {
     match reason {
         "backoff" => "the key failed, and its delay is not over",
@@ -83,7 +83,7 @@ pub fn meaning(reason: &str) -> &'static str {
     }
 }
 
-/// Returns the rejecting part of the upstream, after "turned away by".
+/// Returns which part of the upstream rejected calls, to follow "turned away by".
 pub fn rejected_by(by: &str) -> &'static str {
     match by {
         "credentials" => "it does not take the credentials",
