@@ -1,7 +1,7 @@
 //! The stores of shared buckets, for gates of one process or of many.
 //!
-//! A gate sends asks with a function that receives the answers. Nothing of a call is ever in a
-//! store: only random numbers of members, the pod's name, counts, times and limits. A store is
+//! A gate sends requests with a function that receives the answers. Nothing about a call is ever in
+//! a store: only random numbers of gates, the pod's name, counts, times and limits. A store is
 //! trusted with tokens and pauses only: whatever it answers, the gate's own bucket bounds what the
 //! gate sends.
 
@@ -38,19 +38,19 @@ use tidegate_upstream::lock;
 #[derive(derive_more::Debug)]
 pub struct Stores {
     memory: Memory,
-    /// The name of the pod, for readers of a store.
+    /// The name of the pod, to be found in the store by people.
     label: String,
     links: Mutex<BTreeMap<Arc<str>, Link>>,
-    /// Reports if each store answers.
+    /// Updates the metrics of the stores, for as long as they exist.
     #[debug(skip)]
     _sampler: Arc<Sampler>,
 }
 
-/// A store with its files read, not yet connected.
+/// A store with its files read, not connected yet.
 #[derive(Debug)]
 pub struct PreparedStore(Arc<Dialer>);
 
-/// An error in the settings of a store.
+/// What is wrong in the settings of a store.
 #[derive(Debug, thiserror::Error)]
 #[error("{key}: {what}")]
 pub struct StoreSettingsError {
@@ -58,7 +58,7 @@ pub struct StoreSettingsError {
     what: String,
 }
 
-/// Receives an answer for each ask.
+/// Receives an answer for each request of a batch.
 pub type OnAnswers = Box<dyn FnOnce(Vec<Result<StoreAnswer, StoreFailure>>) + Send>;
 
 // === impl Stores ===
@@ -81,14 +81,16 @@ impl Stores {
         })
     }
 
-    /// Sets the gauges of the stores asked so far. A store removed by a reload is not down.
+    /// Updates the gauges of the stores asked so far. A store a reload removed is not reported
+    /// as down.
     fn sample(&self, passing: &mut ScrapeGauges) {
         for (store, health) in self.health().into_iter().filter(|(_, health)| health.since.is_some()) {
             passing.set(&table::STORE_UP, &[&store.name], f64::from(u8::from(health.is_up)));
         }
     }
 
-    /// Replaces the stores by those of a new configuration. Unchanged ones keep their connections.
+    /// Replaces the stores with those of a new configuration. Unchanged ones keep their
+    /// connections.
     pub fn adopt(&self, stores: Vec<PreparedStore>) {
         let mut links = lock(&self.links);
         let mut before = std::mem::take(&mut *links);
@@ -100,7 +102,7 @@ impl Stores {
         }
     }
 
-    /// Connects to these stores before the first ask.
+    /// Connects to these stores before the first request.
     pub fn connect(&self, names: &BTreeSet<Arc<str>>) {
         let links = lock(&self.links);
         let named = links.iter().filter(|(name, _)| names.contains(*name));
@@ -112,7 +114,7 @@ impl Stores {
         lock(&self.links).values().map(|link| (link.store().clone(), link.health())).collect()
     }
 
-    /// Sends the asks of several members to their store. `on_answers` is called once, here or later.
+    /// Sends a gate's requests to their store. `on_answers` is called once, here or later.
     pub fn ask(&self, asks: Vec<Ask>, on_answers: OnAnswers) {
         let Some(store) = asks.first().map(|ask| Arc::clone(&ask.shared.store)) else { return on_answers(Vec::new()) };
         if store.is_empty() {
@@ -129,7 +131,7 @@ impl Stores {
     }
 }
 
-/// Reads an answer from a server's bytes; `None` if the script does not write such bytes.
+/// Parses an answer from a server's bytes; `None` if the script would not write such bytes.
 #[must_use]
 pub fn reply(bytes: &[u8]) -> Option<StoreAnswer> {
     redis::parse_redis_value(bytes).ok().and_then(|value| script::read(&value))
@@ -138,7 +140,7 @@ pub fn reply(bytes: &[u8]) -> Option<StoreAnswer> {
 // === impl PreparedStore ===
 
 impl PreparedStore {
-    /// Reads the files of a store's settings.
+    /// Reads the files a store's settings name.
     ///
     /// # Errors
     /// One of them cannot be used.
@@ -165,14 +167,14 @@ fn client(store: &Store) -> Result<tls::Client, tls::TlsError> {
     tls::Client::new(roots, identity.transpose()?)
 }
 
-/// Returns an address named by a server; `None` if it has no usable host.
+/// Returns an address a server named; `None` if it has no usable host.
 fn endpoint(host: &str, port: u16) -> Option<Endpoint> {
     let fits = !host.is_empty() && host.len() <= LONGEST_HOST && host.bytes().all(|byte| byte.is_ascii_graphic());
     fits.then(|| Endpoint { host: host.to_owned(), port })
 }
 
 const LONGEST_HOST: usize = 255;
-/// The longest name of a pod.
+/// The longest pod name to send.
 const LONGEST_LABEL: usize = 63;
 
 #[cfg(test)]

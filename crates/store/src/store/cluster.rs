@@ -1,9 +1,9 @@
-//! The nodes of a cluster as one store.
+//! The nodes of a Redis cluster as one store.
 //!
-//! All keys of one bucket are in one slot, so a bucket has one node. The gate learns it from the
+//! All keys of one bucket are in one slot, so a bucket is on one node. The gate learns it from the
 //! nodes: any of them redirects a command to the right one, by `MOVED`, which is remembered, or by
-//! `ASK` while a slot moves, which is followed once. No topology is read. After a node fails, its
-//! buckets are looked for at the next one.
+//! `ASK` while a slot moves, which is followed once. The cluster's topology is not read. After a
+//! node fails, its buckets are looked for at the next one.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -28,37 +28,38 @@ pub(super) struct Cluster {
     layout: Mutex<Layout>,
 }
 
-/// A command for the node of a bucket.
+/// A command for a bucket.
 pub(super) struct BucketCommand {
     pub(super) bucket: Arc<str>,
     pub(super) command: Cmd,
 }
 
-/// The nodes and their buckets, as far as they are known.
+/// The nodes of a cluster and their buckets, as far as they are known.
 #[derive(Debug, Default)]
 struct Layout {
-    /// The nodes asked so far, with the moment of the last request.
+    /// The nodes asked so far, each with the moment of its last request.
     nodes: BTreeMap<Endpoint, (Arc<Node>, Moment)>,
-    /// The node of each bucket.
+    /// For each bucket, the node it is on.
     homes: BTreeMap<Arc<str>, Endpoint>,
-    /// The index of the node to ask for an unknown bucket.
+    /// The index of the node to ask about a bucket on an unknown node.
     guide: usize,
 }
 
-/// The connection to a node.
+/// A node of a cluster, with the connection to it.
 #[derive(Debug, Default)]
 struct Node {
     connection: tokio::sync::Mutex<Option<StoreConnection>>,
-    /// Set by a failed request: its connection must not be used again.
+    /// Set after a failed request: the connection must not be used again.
     is_broken: AtomicBool,
-    /// Counts failed dials. Requests waiting for a dial do not repeat it.
+    /// The number of failed connection attempts, so that requests which waited for one do not
+    /// repeat it.
     failures: AtomicU64,
 }
 
-/// A node's redirection of a command.
+/// A node's answer that another node has the bucket.
 struct Redirection {
     to: Endpoint,
-    /// True for `ASK`: only this command, while its slot moves.
+    /// True for `ASK`: the other node is for this command only, while its slot moves.
     is_once: bool,
 }
 
@@ -154,7 +155,7 @@ impl Cluster {
 // === impl Layout ===
 
 impl Layout {
-    /// Returns the node of a bucket, or the one to ask for it.
+    /// Returns the node of a bucket, or the one to ask about it.
     fn node_of(&self, bucket: &str, seeds: &[Endpoint]) -> Endpoint {
         self.homes.get(bucket).cloned().unwrap_or_else(|| self.guide(seeds))
     }
@@ -172,7 +173,7 @@ impl Layout {
         Arc::clone(node)
     }
 
-    /// Forgets the buckets of a failed node, and asks the next one for them.
+    /// Forgets the buckets of a failed node, and asks the next one about them.
     fn pass_over(&mut self, at: &Endpoint, seeds: &[Endpoint]) {
         self.homes.retain(|_, home| home != at);
         // Of several requests that failed at a node, the first moves on.
@@ -185,7 +186,7 @@ impl Layout {
 // === impl Node ===
 
 impl Node {
-    /// Returns the connection, dialled if needed, with the password in force.
+    /// Returns a node's connection, made if necessary, logged in with the present password.
     async fn connection(&self, dialer: &Dialer, at: &Endpoint) -> Result<MultiplexedConnection, Fault> {
         let failures = self.failures.load(Ordering::SeqCst);
         let mut connection = self.connection.lock().await;
@@ -211,7 +212,7 @@ fn redirection(error: &RedisError, from: &Endpoint) -> Option<Redirection> {
     Some(Redirection { to, is_once: error.kind() == ErrorKind::Server(ServerErrorKind::Ask) })
 }
 
-/// The most redirections of a command.
+/// The most redirections to follow for one command.
 const REDIRECTIONS: u32 = 5;
-/// The timeout of an idle connection to a node without buckets.
+/// How long a connection to a node without buckets is kept.
 const UNUSED: Duration = Duration::from_secs(60);

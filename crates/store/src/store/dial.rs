@@ -1,4 +1,4 @@
-//! Dials a store: from its address to a connection with an accepted password.
+//! Connects to a store: from its address to a connection with an accepted password.
 
 use std::path::Path;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::credentials::Secret;
 use crate::spec::{Endpoint, Store};
 use crate::tls;
 
-/// Connects to the servers of a store.
+/// Makes connections to the servers of a store.
 #[derive(Debug)]
 pub(super) struct Dialer {
     pub(super) store: Store,
@@ -29,19 +29,19 @@ pub(super) struct Dialer {
     pub(super) clock: Clock,
 }
 
-/// A connection to a store; closed when dropped.
+/// A connection to a server of a store; closed when dropped.
 #[derive(Debug)]
 pub(super) struct StoreConnection {
     pub(super) redis: MultiplexedConnection,
-    /// Its server; `None` for a Unix socket.
+    /// The server at the other end; `None` for a Unix socket.
     pub(super) at: Option<Endpoint>,
     /// The password sent last.
     password: Option<String>,
-    /// The reading and writing task.
+    /// The task reading from and writing to the connection.
     driver: AbortOnDropHandle<()>,
 }
 
-/// A user and its password.
+/// A user and a password for a store.
 struct Login {
     user: Option<String>,
     password: Option<String>,
@@ -68,12 +68,12 @@ impl Dialer {
         self.in_time(self.connect(at, (&*at.host, at.port), Login { user, password })).await
     }
 
-    /// Gives up at the timeout.
+    /// Runs `work`, and gives up at the timeout.
     pub(super) async fn in_time<T>(&self, work: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
         tokio::time::timeout(self.store.timeout, work).await.unwrap_or(Err(Fault::Timeout))
     }
 
-    /// Connects to an address of a server with a certificate for `at`.
+    /// Connects to an address of a server; its certificate must be for `at`.
     async fn connect(&self, at: &Endpoint, to: impl ToSocketAddrs, login: Login) -> Result<StoreConnection, Fault> {
         // The address may come from a sentinel or a node of a cluster.
         if login.password.is_some() && self.tls.is_none() && !at.is_local() {
@@ -100,8 +100,8 @@ impl Dialer {
         Ok(StoreConnection { at: Some(at.clone()), ..connection })
     }
 
-    /// Connects to the first accepting address. Each gets a share of the timeout: a silent address must
-    /// not use up the time of the others.
+    /// Connects to the first address accepting. Each gets a share of the timeout: a silent
+    /// address must not use up the time of the others.
     pub(super) async fn first(&self, to: impl ToSocketAddrs) -> Result<TcpStream, Fault> {
         let addresses: Vec<_> = lookup_host(to).await?.collect();
         let share = self.store.timeout / (u32::try_from(addresses.len()).unwrap_or(u32::MAX - 1) + 1);
@@ -116,7 +116,7 @@ impl Dialer {
         Err(last)
     }
 
-    /// Sends the password, if there is one.
+    /// Sends the password on a new connection, if there is one.
     async fn greet<S>(&self, stream: S, login: Login) -> Result<StoreConnection, Fault>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -140,12 +140,12 @@ impl Dialer {
         Login { user: self.store.user.clone(), password: self.password() }
     }
 
-    /// Returns the password. Its file is read again when it is time to.
+    /// Returns the password. Its file is read again if that is due.
     fn password(&self) -> Option<String> {
         self.password.as_ref().and_then(|secret| secret.reveal(self.clock.now()))
     }
 
-    /// Returns the open connection, or else dials one, and sends it the password in force.
+    /// Returns the open connection, or makes one with `dial`, logged in with the present password.
     pub(super) async fn current(
         &self,
         open: Option<StoreConnection>,
@@ -168,8 +168,8 @@ impl Dialer {
         })
     }
 
-    /// Sends a changed password on an open connection. A server keeps open connections after it revokes
-    /// their password, so that a mistake would show only much later.
+    /// Sends a changed password on an open connection. A server keeps open connections after it
+    /// revokes their password, so that a mistake would show only much later.
     pub(super) async fn renew(&self, connection: &mut StoreConnection) -> Result<(), Fault> {
         let password = self.password();
         if password == connection.password {
@@ -188,11 +188,11 @@ impl Dialer {
 // === impl StoreConnection ===
 
 impl StoreConnection {
-    /// True once it has ended, as when the server closed it while it was idle.
+    /// Returns true once the connection has ended, for example closed by the server while idle.
     pub(super) fn has_ended(&self) -> bool {
         self.driver.is_finished()
     }
 }
 
-/// The interval of keepalive probes.
+/// The interval of TCP keepalive probes.
 const KEEPALIVE: Duration = Duration::from_secs(15);

@@ -1,4 +1,4 @@
-//! The faults of a store, each with its remedy.
+//! What can go wrong with a store, each with its remedy.
 
 use std::{fmt, io};
 
@@ -6,7 +6,7 @@ use redis::{ErrorKind, RedisError};
 
 use crate::limit::StoreFailure;
 
-/// The reason why a store did not answer.
+/// Why a store did not answer.
 #[derive(Clone, Debug)]
 pub(super) enum Fault {
     /// There was no answer within the timeout.
@@ -19,25 +19,25 @@ pub(super) enum Fault {
     WrongName(String),
     /// The server answered with this error code.
     Code {
-        /// The first word of the error.
+        /// The code: the first word of the error.
         code: String,
     },
-    /// The answer was not one of the script's.
+    /// The answer was not one the script gives.
     Nonsense,
-    /// The settings of its TLS or password cannot be used.
+    /// The settings of the store's TLS or password cannot be used.
     Settings(String),
-    /// The sentinels did not name the primary.
+    /// The sentinels did not name the primary, for this reason.
     Sentinels(Box<Self>),
-    /// The sentinels watch no primary of this name.
+    /// The sentinels know no primary of this name.
     NoPrimary(String),
-    /// The nodes of a cluster redirected the command too often.
+    /// The nodes of a cluster redirected a command too often.
     Redirected,
 }
 
 // === impl Fault ===
 
 impl Fault {
-    /// Returns what it means to a member.
+    /// Returns whether gates can hope that the store answers soon.
     pub(super) fn away(&self) -> StoreFailure {
         match self {
             Self::Timeout | Self::Io(_) | Self::UnknownIssuer(_) | Self::WrongName(_) | Self::Redirected => {
@@ -49,7 +49,7 @@ impl Fault {
         }
     }
 
-    /// Describes the fault.
+    /// Describes the fault in words.
     pub(super) fn what(&self) -> String {
         match self {
             Self::Code { code } => format!("the server answers {code}"),
@@ -66,7 +66,7 @@ impl Fault {
         }
     }
 
-    /// Returns what to do about it.
+    /// Returns what a person should do about it.
     pub(super) fn remedy(&self) -> &'static str {
         match self {
             Self::Code { code } => advice(code),
@@ -89,7 +89,7 @@ impl Fault {
         }
     }
 
-    /// Returns the label of its metrics.
+    /// Returns the fault's label in the metrics.
     pub(super) fn word(&self) -> &'static str {
         match (self, self.away()) {
             (Self::Timeout, _) => "timeout",
@@ -98,12 +98,12 @@ impl Fault {
         }
     }
 
-    /// True if another node of a cluster may be ready.
+    /// Returns true if another node of a cluster may be ready to answer.
     pub(super) fn is_not_ready(&self) -> bool {
         matches!(self, Self::Code { code } if NOT_READY.contains(&code.as_str()))
     }
 
-    /// True if the password may have changed.
+    /// Returns true if the password may have changed.
     pub(super) fn is_of_password(&self) -> bool {
         match self {
             Self::Code { code } => code == "WRONGPASS" || code == "NOAUTH",
@@ -112,7 +112,7 @@ impl Fault {
         }
     }
 
-    /// Returns the server's error code, or a word of its own for the status.
+    /// Returns the server's error code, or for other faults a word of our own, for the status page.
     pub(super) fn code(&self) -> &str {
         match self {
             Self::Code { code } => code,
@@ -135,7 +135,7 @@ impl fmt::Display for Fault {
 }
 
 impl From<RedisError> for Fault {
-    /// Keeps only the code of the server's error: its text may repeat the request.
+    /// Keeps only the code of the server's error: the text may repeat the request.
     fn from(error: RedisError) -> Self {
         if error.is_timeout() {
             return Self::Timeout;
@@ -178,7 +178,7 @@ fn meant(detail: &str) -> &'static str {
     }
 }
 
-/// Returns the remedy for an error code.
+/// Returns the remedy for a server's error code.
 fn advice(code: &str) -> &'static str {
     match code {
         "LOADING" | "BUSY" | "TRYAGAIN" | "CLUSTERDOWN" | "MASTERDOWN" => "it is not ready, and is asked again",
@@ -201,7 +201,7 @@ fn advice(code: &str) -> &'static str {
     }
 }
 
-/// Returns the remedy for an error code of a sentinel.
+/// Returns the remedy for a sentinel's error code.
 fn sentinel_advice(code: &str) -> &'static str {
     match code {
         "NOAUTH" => "they want a password; set sentinel.password_file, and sentinel.user if it is not the default one",
@@ -211,9 +211,9 @@ fn sentinel_advice(code: &str) -> &'static str {
     }
 }
 
-/// The error codes of a node, when another node of its cluster may answer.
+/// The error codes of a node not ready to answer; another node of its cluster may be.
 const NOT_READY: &[&str] = &["CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY"];
-/// The transient error codes of a server.
+/// A server's temporary error codes.
 const TRANSIENT: &[&str] =
     &["LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "NOREPLICAS", "OOM", "MAXCLIENTS"];
 /// The description of a broken connection.

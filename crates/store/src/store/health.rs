@@ -13,30 +13,30 @@ use crate::spec::Endpoint;
 use crate::telemetry::table;
 use tidegate_upstream::lock;
 
-/// Records if a store answers, for the log, the metrics and the status.
+/// Records whether a store answers, for the log, the metrics and the status page.
 #[derive(Debug)]
 pub(super) struct HealthRecorder {
     store: Arc<str>,
     clock: Clock,
-    /// Set by a failed request: its connection must not be used again.
+    /// Set after a failed request: the connection must not be used again.
     is_broken: AtomicBool,
-    /// True once the log has warned of a bucket with too many members.
+    /// Set once the log has warned that too many gates share a bucket.
     is_crowded: AtomicBool,
     health: Mutex<StoreHealth>,
 }
 
-/// The health of a store.
+/// Whether a store answers, and since when.
 #[derive(Clone, Debug, Default)]
 pub struct StoreHealth {
-    /// The moment of its last change; `None` before the first request.
+    /// The moment since when the store has answered, or not; `None` before the first request.
     pub since: Option<Moment>,
-    /// True if it answers.
+    /// True if the store answers.
     pub is_up: bool,
-    /// The duration of its last answer.
+    /// The time that the store's last answer took.
     pub took: Option<Duration>,
-    /// The code of its last error.
+    /// The code of the store's last error.
     pub error: Option<String>,
-    /// The server of the connection; of a cluster, the nodes with buckets.
+    /// The server of the store in use; of a cluster, the nodes with buckets.
     pub servers: Vec<Endpoint>,
 }
 
@@ -47,7 +47,7 @@ impl HealthRecorder {
         Self { store, clock, is_broken: false.into(), is_crowded: false.into(), health: Mutex::default() }
     }
 
-    /// Records an answered request.
+    /// Records that a batch of requests was answered.
     pub(super) fn answered(&self, asks: &[Ask], answers: &[StoreAnswer], took: Duration) {
         let before = self.record(true, "ok", took, |health| health.took = Some(took));
         if let Some(since) = before.since.filter(|_| !before.is_up) {
@@ -74,7 +74,7 @@ impl HealthRecorder {
         }
     }
 
-    /// Records a failed request.
+    /// Records that a batch of requests failed.
     pub(super) fn failed(&self, fault: &Fault, asks: &[Ask], took: Duration) {
         self.is_broken.store(true, Ordering::SeqCst);
         let before = self.record(false, fault.word(), took, |health| health.error = Some(fault.code().to_owned()));
@@ -89,12 +89,12 @@ impl HealthRecorder {
         }
     }
 
-    /// Records the server of a new connection.
+    /// Records which server a new connection leads to.
     pub(super) fn connected(&self, server: Option<Endpoint>) {
         lock(&self.health).servers = server.into_iter().collect();
     }
 
-    /// True once after a request has failed.
+    /// Returns true once after a request has failed, so that the connection is replaced.
     pub(super) fn take_broken(&self) -> bool {
         self.is_broken.swap(false, Ordering::SeqCst)
     }
@@ -103,7 +103,7 @@ impl HealthRecorder {
         lock(&self.health).clone()
     }
 
-    /// Counts a request, and updates the health. Returns the health before it.
+    /// Counts a batch of requests, and updates the health. Returns the health before it.
     fn record(&self, is_up: bool, result: &str, took: Duration, update: impl FnOnce(&mut StoreHealth)) -> StoreHealth {
         table::STORE_SECONDS.histogram(&[&self.store]).record(took);
         table::STORE_ASKS.counter(&[&self.store, result]).increment(1);
@@ -118,8 +118,8 @@ impl HealthRecorder {
     }
 }
 
-/// Describes the rate of each shared bucket while the gate is alone; of a split bucket, the slowest
-/// part's rate.
+/// Describes at what rate each shared bucket continues without the store; of a split bucket, the
+/// slowest part's rate.
 fn rates_alone(asks: &[Ask]) -> String {
     let mut rates = BTreeMap::<&str, f64>::new();
     for ask in asks {
@@ -137,7 +137,7 @@ fn rates_alone(asks: &[Ask]) -> String {
     all.join(", ")
 }
 
-/// With more members, the script takes a good part of a millisecond.
+/// The number of gates that make the script take a good part of a millisecond.
 const MANY: u32 = 100;
-/// The most shared buckets in a log line.
+/// The most shared buckets to name in a log line.
 const NAMED: usize = 8;

@@ -1,8 +1,8 @@
 //! The link to a store: a task with one connection for all requests at once.
 //!
-//! A request has an ask for each member that is due. One that is not answered in time ends the
-//! connection, so that no late answer is used. The next request dials again; when it comes is up to
-//! the members. A cluster has a connection for each node in use.
+//! A batch has a request for each shared bucket that is due. One that is not answered in time ends
+//! the connection, so that no late answer is used. The next batch connects again; when it comes is
+//! up to the gates. A cluster has a connection for each node in use.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::limit::{Ask, StoreFailure};
 use crate::moment::Moment;
 use crate::spec::{Store, StoreAddress};
 
-/// Sends requests to the task; dropping it ends the task.
+/// Sends batches of requests to the task of a store; dropping it ends the task.
 #[derive(Debug)]
 pub(super) struct Link {
     requests: mpsc::Sender<StoreRequest>,
@@ -29,22 +29,22 @@ pub(super) struct Link {
     cluster: Option<Arc<Cluster>>,
 }
 
-/// A request, and the receiver of its answers.
+/// A batch of requests, and the receiver of its answers.
 struct StoreRequest {
     asks: Vec<Ask>,
     on_answers: OnAnswers,
     sent: Moment,
 }
 
-/// The task.
+/// The task of a store, with its connection.
 struct Worker {
     dialer: Arc<Dialer>,
     label: String,
-    /// The cluster, if the store is one.
+    /// The nodes, if the store is a cluster.
     cluster: Option<Arc<Cluster>>,
-    /// The connection, otherwise.
+    /// The connection, if the store is not a cluster.
     connection: Option<StoreConnection>,
-    /// True if the last request found no connection.
+    /// True if the last batch found no connection.
     is_unreached: bool,
     recorder: Arc<HealthRecorder>,
 }
@@ -90,7 +90,7 @@ impl Link {
 // === impl StoreRequest ===
 
 impl StoreRequest {
-    /// Answers every ask with the same failure.
+    /// Answers every request of a batch with the same failure.
     fn fail(self, away: StoreFailure) {
         (self.on_answers)(vec![Err(away); self.asks.len()]);
     }
@@ -123,8 +123,8 @@ impl Worker {
         }
     }
 
-    /// Returns the next request. While the store cannot be reached, an empty one comes every few
-    /// seconds: so a gate without calls learns that the store is back.
+    /// Returns the next batch. While the store cannot be reached, an empty one comes every few
+    /// seconds, so that a gate without calls notices that the store is back.
     async fn next(&self, requests: &mut mpsc::Receiver<StoreRequest>) -> Option<StoreRequest> {
         if !self.is_unreached {
             return requests.recv().await;
@@ -135,7 +135,7 @@ impl Worker {
         })
     }
 
-    /// Returns the servers, on a connection with the password in force.
+    /// Returns the connected servers, logged in with the present password.
     async fn connect(&mut self) -> Result<Servers, Fault> {
         if let Some(cluster) = &self.cluster {
             return Ok(Servers::Cluster(Arc::clone(cluster)));
@@ -158,7 +158,7 @@ impl Worker {
         Ok(connection)
     }
 
-    /// Sends a request beside the others.
+    /// Sends a batch without waiting for the others.
     fn send(&self, servers: Servers, request: StoreRequest) {
         let mut timeout = self.dialer.store.timeout;
         let clock = self.dialer.clock;
@@ -182,9 +182,9 @@ impl Worker {
     }
 }
 
-/// The most dials and replies of a cluster for one request.
+/// The most connections and replies of a cluster one batch may wait for.
 const STEPS: u32 = 4;
-/// The interval of dials while a store cannot be reached and no gate asks.
+/// The interval of connection attempts while a store cannot be reached and no gate asks.
 const REDIAL: Duration = Duration::from_secs(5);
-/// The most waiting requests: each member has one at a time.
+/// The most waiting batches: each shared bucket has one request at a time.
 const MOST: usize = 1024;

@@ -7,14 +7,14 @@ use crate::clock::Clock;
 use crate::limit::{Ask, BucketPart, Ledger, StoreAnswer};
 use tidegate_upstream::lock;
 
-/// The shared buckets of this process.
+/// The buckets shared by gates of this process.
 #[derive(Debug)]
 pub(super) struct Memory {
     clock: Clock,
     ledgers: Mutex<Ledgers>,
 }
 
-/// The buckets by name and part.
+/// The shared buckets by name and part.
 type Ledgers = HashMap<(Arc<str>, Option<BucketPart>), Ledger>;
 
 // === impl Memory ===
@@ -24,7 +24,7 @@ impl Memory {
         Self { clock, ledgers: Mutex::default() }
     }
 
-    /// Answers an ask at once.
+    /// Answers a request at once.
     pub(super) fn ask(&self, ask: &Ask) -> StoreAnswer {
         let mut ledgers = lock(&self.ledgers);
         let name = Arc::clone(&ask.shared.name);
@@ -37,5 +37,5 @@ impl Memory {
     }
 }
 
-/// With this many buckets, full parts without members are dropped.
+/// From this many buckets on, full parts no gate uses are dropped.
 const MOST: usize = 1000;

@@ -16,36 +16,36 @@ use crate::limit::policy::{BucketPolicy, SharedPolicy};
 use crate::limit::{Ask, SharedLimits};
 use crate::spec::{Endpoint, StoreAddress};
 
-/// The findings of a probe.
+/// What a probe found out about a store.
 #[derive(Clone, Debug, Default)]
 pub struct ProbeReport {
-    /// The time from an ask to its answer.
+    /// The time from a request to its answer.
     pub took: Duration,
-    /// The difference between the server's clock and this machine's.
+    /// How far the server's clock and this machine's are apart.
     pub clock_off: Duration,
-    /// The gates of each shared bucket, by the names of their pods.
+    /// The gates sharing each bucket, by the names of their pods.
     pub members: BTreeMap<Arc<str>, Vec<String>>,
-    /// The shared buckets of gates with different limits.
+    /// The buckets of gates with different limits.
     pub differ: Vec<Arc<str>>,
-    /// The server's policy for dropping keys, if it tells and may drop some.
+    /// The server's policy for dropping keys, if it says that it may drop some.
     pub evicts: Option<String>,
-    /// The servers of the buckets; empty for a Unix socket.
+    /// The servers the buckets are on; empty for a Unix socket.
     pub at: Vec<Endpoint>,
 }
 
-/// The fault of a store, and its remedy.
+/// Why a store does not answer, and what to do.
 #[derive(Clone, Debug)]
 pub struct ProbeFailure {
-    /// The fault.
+    /// The fault in words.
     pub what: String,
-    /// The remedy.
+    /// What a person should do about it.
     pub remedy: &'static str,
 }
 
 // === impl PreparedStore ===
 
 impl PreparedStore {
-    /// Connects, runs the script for a temporary bucket, and inspects these shared buckets.
+    /// Connects, runs the script for a temporary bucket, and looks up these shared buckets.
     ///
     /// # Errors
     /// A gate would get no answer.
@@ -94,13 +94,13 @@ impl PreparedStore {
     }
 }
 
-/// A gate in the store's records.
+/// A gate, as the store has recorded it.
 struct Member {
     label: String,
     limits: [String; 2],
 }
 
-/// Returns the members of the last minute.
+/// Returns the gates of the last minute.
 fn living(fields: &BTreeMap<String, String>) -> Vec<Member> {
     let last: u64 = fields.get("n").and_then(|last| last.parse().ok()).unwrap_or_default();
     let member = |(name, value): (&String, &String)| {
@@ -114,7 +114,7 @@ fn living(fields: &BTreeMap<String, String>) -> Vec<Member> {
     fields.iter().filter_map(member).collect()
 }
 
-/// Returns the server's policy for dropping keys. Most users may not ask.
+/// Returns the server's policy for dropping keys. Most users are not allowed to ask.
 async fn evicts(redis: &Servers, name: &Arc<str>) -> Option<String> {
     let get = redis::cmd("CONFIG").arg("GET").arg("maxmemory-policy").to_owned();
     let settings = redis.query::<BTreeMap<String, String>>(name, &get).await.ok()?;
@@ -122,7 +122,7 @@ async fn evicts(redis: &Servers, name: &Arc<str>) -> Option<String> {
     (policy != "noeviction").then_some(policy)
 }
 
-/// Returns an ask for no tokens.
+/// Makes a request for no tokens.
 fn ask(name: &str) -> Ask {
     let bucket = BucketPolicy::new(1.0, NonZeroU32::MIN);
     let shared = SharedPolicy::new(name);

@@ -1,8 +1,8 @@
-//! A limit to the bytes from a server.
+//! A limit on the bytes a server may send.
 //!
 //! A store's replies are shorter than its requests. But another server may send without end, and
-//! its bytes are kept until they are a whole reply. So a connection receives [`MOST`] bytes, and one
-//! more for each byte sent, and ends at the next.
+//! its bytes are kept until they are a whole reply. So a connection receives [`MOST`] bytes, and
+//! one more for each byte sent, and ends at the next.
 
 use std::io;
 use std::pin::Pin;
@@ -10,11 +10,11 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// A stream with a limit to its received bytes.
+/// A stream failing when it has received too many bytes.
 #[derive(Debug)]
 pub(super) struct ReceiveLimit<S> {
     stream: S,
-    /// The bytes left to receive.
+    /// How many more bytes may be received.
     left: usize,
 }
 
@@ -54,7 +54,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ReceiveLimit<S> {
     }
 }
 
-/// The most bytes beyond those sent. `doctor` reads as many of a bucket of ten thousand gates.
+/// How many more bytes may be received than were sent. `doctor` reads as many of a bucket of ten
+/// thousand gates.
 const MOST: usize = 1 << 20;
 
 #[cfg(test)]

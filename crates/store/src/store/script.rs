@@ -1,4 +1,4 @@
-//! The script of a store, its arguments and its answer.
+//! The script running in a store, its arguments and its answer.
 //!
 //! Its arithmetic is that of `limit::Ledger`; a test compares the two on real servers. It is called
 //! by its hash, and by its text if the server does not know the hash.
@@ -17,13 +17,14 @@ use super::servers::Servers;
 use crate::limit::quota::{QuotaId, ResourceId};
 use crate::limit::{Ask, BucketPart, MOST_PAUSES, PauseNotice, StoreAnswer};
 
-/// The script. It uses the server's clock and one key.
+/// The text of the script. It uses the server's clock and one key.
 const SCRIPT: &str = include_str!("ask.lua");
 
-/// The hash of the script.
+/// The hash of the script, as servers know it.
 static HASH: LazyLock<String> = LazyLock::new(|| Script::new(SCRIPT).get_hash().to_owned());
 
-/// The key of a shared bucket. The braces make a cluster place it by its name; `1` is the layout.
+/// Returns the key of a shared bucket. The braces make a cluster place it by its name; `1` is the
+/// version of the layout.
 pub(super) fn key(prefix: &str, name: &str, part: Option<&BucketPart>) -> String {
     let whole = format!("{prefix}:1:{{{name}}}");
     match part {
@@ -32,7 +33,8 @@ pub(super) fn key(prefix: &str, name: &str, part: Option<&BucketPart>) -> String
     }
 }
 
-/// Returns the digest of a part. It is the same in every gate and differs between buckets.
+/// Returns the digest of a part's identity. It is the same in every gate and differs between
+/// buckets.
 fn digest(name: &str, part: &BucketPart) -> u128 {
     let key = hmac::Key::new(hmac::HMAC_SHA256, name.as_bytes());
     let mut digest = hmac::Context::with_key(&key);
@@ -44,7 +46,7 @@ fn digest(name: &str, part: &BucketPart) -> u128 {
     tag.as_ref().iter().take(16).fold(0, |digest, byte| digest << 8 | u128::from(*byte))
 }
 
-/// The label of a process, and the prefix of its keys.
+/// Sends requests to a store: with the process's label, and the prefix of its keys.
 #[derive(Clone, Copy)]
 pub(super) struct Asker<'a> {
     pub(super) prefix: &'a str,
@@ -54,7 +56,7 @@ pub(super) struct Asker<'a> {
 // === impl Asker ===
 
 impl Asker<'_> {
-    /// Sends all asks at once. Returns an answer for each.
+    /// Sends all requests at once. Returns an answer for each.
     pub(super) async fn ask_all(self, servers: &Servers, asks: &[Ask]) -> Vec<Result<StoreAnswer, Fault>> {
         let by_hash: Vec<_> = asks.iter().map(|ask| self.command("EVALSHA", &HASH, ask)).collect();
         let mut replies = servers.send(&by_hash).await;
@@ -67,7 +69,7 @@ impl Asker<'_> {
         asks.iter().zip(replies).map(|(ask, reply)| answer(ask, reply)).collect()
     }
 
-    /// Sends one ask.
+    /// Sends one request.
     ///
     /// # Errors
     /// The server's error, or the reason why there is no answer.
@@ -76,7 +78,7 @@ impl Asker<'_> {
         answers.pop().unwrap_or(Err(Fault::Nonsense))
     }
 
-    /// Removes a bucket.
+    /// Removes a bucket from the store.
     ///
     /// # Errors
     /// The server's error, or the reason why there is no reply.
@@ -85,7 +87,7 @@ impl Asker<'_> {
         servers.query::<i64>(bucket, &expire).await.map(drop)
     }
 
-    /// Sends one ask, and returns the server's time with the answer.
+    /// Sends one request, and returns the server's time with the answer.
     #[cfg(test)]
     pub(super) async fn ask_at(
         self,
@@ -126,7 +128,7 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX).min(LONGEST)
 }
 
-/// Reads an answer; `None` if anything in it is not as expected.
+/// Parses an answer; `None` if anything in it is not as expected.
 pub(super) fn read(value: &Value) -> Option<StoreAnswer> {
     let Value::Array(values) = value else { return None };
     let [granted, first, period, level, epoch, _now, members, rivals, pause, quotas] = values.as_slice() else {
@@ -196,7 +198,7 @@ fn text(value: &Value) -> Option<&str> {
     }
 }
 
-/// The lifetime of a silent member, in microseconds.
+/// How long a gate sending no request is remembered, in microseconds.
 pub(super) const MEMBER: u64 = 60_000_000;
-/// The longest time in an ask: a year.
+/// The longest time in a request: a year.
 const LONGEST: u64 = 365 * 86_400 * 1_000_000;

@@ -1,4 +1,4 @@
-//! Finds the server of a store, by its sentinels if it has any.
+//! Finds the server of a store, through its sentinels if it has any.
 //!
 //! All sentinels are asked at once, and the primary is the server that most of them name. So a
 //! sentinel that is gone costs no time, and one that was cut off from the others is outvoted. After
@@ -18,10 +18,10 @@ use crate::spec::{Endpoint, StoreAddress};
 // === impl Dialer ===
 
 impl Dialer {
-    /// Connects to the server of every bucket. Sentinels are asked for it each time.
+    /// Connects to the server with all buckets. Sentinels are asked for it each time.
     ///
     /// # Errors
-    /// There is no connection within the timeout.
+    /// No connection could be made within the timeout.
     pub(super) async fn dial(&self) -> Result<StoreConnection, Fault> {
         match &self.store.address {
             StoreAddress::Unix(path) => self.dial_socket(path).await,
@@ -34,7 +34,7 @@ impl Dialer {
     }
 }
 
-/// Returns the server named by most sentinels.
+/// Returns the server most sentinels name as primary.
 async fn primary(dialer: &Dialer, sentinels: &[Endpoint], name: &str) -> Result<Endpoint, Fault> {
     let mut answers: FuturesUnordered<_> = sentinels.iter().map(|at| ask(dialer, at, name)).collect();
     let mut half = pin!(dialer.clock.sleep(dialer.store.timeout / 2));

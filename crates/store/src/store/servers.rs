@@ -9,7 +9,7 @@ use redis::{Cmd, FromRedisValue, Value};
 use super::cluster::{BucketCommand, Cluster};
 use super::fault::Fault;
 
-/// Sends commands to the server of their bucket. Cheap to clone.
+/// Sends commands to the server with their bucket. Cheap to clone.
 #[derive(Clone)]
 pub(super) enum Servers {
     One(MultiplexedConnection),
@@ -30,7 +30,7 @@ impl Servers {
         }
     }
 
-    /// Sends one command to the server of a bucket.
+    /// Sends one command to the server with a bucket.
     ///
     /// # Errors
     /// The server's error, or the reason why there is no reply.
