@@ -1,7 +1,7 @@
 //! The clock of the process: nothing else reads the time or sleeps.
 //!
-//! It is tokio's, so that a test with paused time moves everything at once. Two clocks in one process
-//! would give wrong waits.
+//! It uses tokio's time, so that a test that pauses it stops everything at once. Two clocks in one
+//! process would give wrong waits.
 
 use std::pin::Pin;
 use std::time::{Duration, SystemTime};
@@ -10,21 +10,22 @@ use tokio::time::{Instant, Sleep};
 
 use crate::moment::Moment;
 
-/// Returns the time of day, for display, and for upstreams' times of day without a `Date`.
+/// Returns the time of day, for display, and for responses giving a time of day without a
+/// `Date`.
 #[must_use]
 #[expect(clippy::disallowed_methods, reason = "this is the one clock")]
 pub fn wall_clock() -> SystemTime {
     SystemTime::now()
 }
 
-/// A clock of [`Moment`]s since its start. Cheap to copy.
+/// A clock giving [`Moment`]s since its start. Cheap to copy.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     began: Instant,
 }
 
-/// Returns a timer to poll by hand, for connections. Decisions about calls need a
-/// [`Clock`].
+/// Returns a timer to be polled by hand, for connections. Decisions about calls need a [`Clock`]
+/// instead.
 #[expect(clippy::disallowed_methods, reason = "this is the one place that sleeps")]
 pub fn timer(duration: Duration) -> Pin<Box<Sleep>> {
     Box::pin(tokio::time::sleep(duration))
@@ -45,7 +46,7 @@ impl Clock {
         Moment::ZERO + Instant::now().duration_since(self.began)
     }
 
-    /// Returns the time of day of a moment, in milliseconds since 1970, for display only.
+    /// Returns a moment as time of day, in milliseconds since 1970, for display only.
     pub fn wall(&self, moment: Moment) -> u64 {
         let wall = wall_clock().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let now = self.now();
@@ -61,8 +62,8 @@ impl Clock {
         }
     }
 
-    /// Sleeps until the next multiple of `interval` since the clock's start. So all work without a
-    /// moment of its own wakes an idle process only once.
+    /// Sleeps until the next multiple of `interval` since the clock's start. So all periodic work
+    /// wakes an idle process at the same time.
     pub async fn tick(&self, interval: Duration) {
         let now = self.now().since_start();
         let interval = interval.max(Duration::from_millis(1));

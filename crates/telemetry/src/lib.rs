@@ -1,7 +1,7 @@
 //! Metrics, logs and the clock of tidegate.
 //!
-//! [`telemetry`] has every metric in one table, the form of the log, and the call log. Only [`clock`]
-//! reads the time or sleeps. [`controls`] finds characters that steer a terminal.
+//! [`telemetry`] has every metric in one table, the format of the log, and the call log. Only
+//! [`clock`] reads the time or sleeps. [`controls`] finds characters that would control a terminal.
 
 #[macro_use]
 pub extern crate tidegate_limit as limit;

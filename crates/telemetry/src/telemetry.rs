@@ -1,8 +1,8 @@
-//! Metrics, the log, and the log of calls.
+//! Metrics, the log, and the call log.
 //!
-//! Every metric and its labels are in [`table`]. Values of labels are from closed sets or capped, and
-//! are never the name of an object or a path (P9, P12). Handles are looked up once: a registry lookup
-//! per call would cost more than the limiter.
+//! Every metric and its labels are in [`table`]. Values of labels are from closed sets or capped,
+//! and are never the name of an object or a path (P9, P12). Metric handles are looked up once: a
+//! registry lookup per call would cost more than the limiter.
 
 // In the path of a call nothing may panic; every exception states its reason.
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unreachable))]
@@ -25,7 +25,7 @@ pub use self::meters::{GateMeters, UpstreamMeters};
 pub use self::passing::ScrapeGauges;
 pub use self::trace::Trace;
 
-/// Sets gauges just before they are read, in the recorder or for one rendering.
+/// A function updating gauges just before they are read.
 pub type Sampler = dyn Fn(&mut ScrapeGauges) + Send + Sync;
 
 /// The process's metrics.
@@ -35,13 +35,13 @@ pub struct Metrics {
     samplers: Mutex<Vec<Weak<Sampler>>>,
 }
 
-/// There can be only one recorder in a process.
+/// The process's metrics. A process can have only one recorder.
 static METRICS: OnceLock<Metrics> = OnceLock::new();
 
 /// Returns the process's metrics; the first call installs the recorder.
 ///
 /// # Panics
-/// Another recorder was installed before, by a program with two of them.
+/// Another recorder was installed before, by a program that uses two.
 pub fn metrics() -> &'static Metrics {
     METRICS.get_or_init(Metrics::install)
 }
@@ -66,12 +66,12 @@ impl Metrics {
         Self { handle, samplers: Mutex::new(Vec::new()) }
     }
 
-    /// Calls `sampler` before every rendering while it lives.
+    /// Calls `sampler` before every reading of the metrics, for as long as it exists.
     pub fn sample_by(&self, sampler: &Arc<Sampler>) {
         self.samplers.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(sampler));
     }
 
-    /// Renders all metrics in Prometheus' text format.
+    /// Writes all metrics in Prometheus' text format.
     pub fn render(&self) -> String {
         table::BUILD_INFO.gauge(&[env!("CARGO_PKG_VERSION")]).set(1.0);
         table::CALL_LOG_DROPPED.counter(&[]).increment(0);
@@ -89,14 +89,14 @@ impl Metrics {
         text
     }
 
-    /// Moves samples into their buckets. Call it every second: until then each sample takes 16 bytes
-    /// (10 MiB in a busy minute).
+    /// Moves recorded values into histogram buckets. Call it every second: until then each value
+    /// takes 16 bytes (10 MiB in a busy minute).
     pub fn upkeep(&self) {
         self.handle.run_upkeep();
     }
 }
 
-/// The interval of [`Metrics::upkeep`].
+/// The interval for calling [`Metrics::upkeep`].
 pub const UPKEEP: std::time::Duration = std::time::Duration::from_secs(1);
 
 #[cfg(test)]

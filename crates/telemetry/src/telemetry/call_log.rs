@@ -1,5 +1,5 @@
-//! The log of calls: one JSON line each, without secrets, for `simulate --replay` and for audits of
-//! the limits. Spans are made of the same records, by the same thread.
+//! The call log: one JSON line per call, without secrets, for `simulate --replay` and for audits of
+//! the limits. Trace spans are made from the same records, by the same thread.
 //!
 //! A call sends its record to a writer thread and goes on. If the disk is slow or full, lines are
 //! dropped and counted, and the log goes on once there is space again. At the end of the process,
@@ -7,8 +7,9 @@
 //! long-running call, after its head), so that lines are not in order of arrival.
 //!
 //! A line has no query, no body and no object name, and of the headers only the first word of the
-//! user agent. Keys and credentials are salted hashes, which can be compared within one process. The
-//! names of groups, resources, subresources and namespaces are in it, because classes match them.
+//! User-Agent. Keys and credentials are salted hashes, which can be compared within one process.
+//! The names of groups, resources, subresources and namespaces are in it, because classes match
+//! them.
 
 use std::fmt;
 use std::fs::OpenOptions;
@@ -30,63 +31,64 @@ use crate::controls::json_in_clear;
 use crate::limit::Reason;
 use crate::moment::Moment;
 
-/// The sender of records to the log. Cheap to clone.
+/// Sends records to the call log. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct CallLog {
     lines: mpsc::Sender<Entry>,
-    /// True for every record, false for those of sampled traces.
+    /// True if every call is recorded; false if only calls with a recorded trace are.
     takes_all: bool,
 }
 
-/// The maker of spans.
+/// Makes trace spans from records.
 #[derive(Clone)]
 pub struct Spans {
-    /// True if a call without a trace may get one.
+    /// True if a trace can be begun for a call that has none.
     pub begins: bool,
-    /// Makes the span of a record, and adds a new trace to it.
+    /// Makes the span of a record, and begins a trace in the record if it has none.
     pub take: Arc<dyn Fn(&mut CallRecord) + Send + Sync>,
 }
 
-/// An entry for the writer.
+/// What the writer thread receives.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "all but a handful are calls; in a box each would cost an allocation")]
 pub enum Entry {
-    /// An answered call.
+    /// The record of a call.
     Call(CallRecord),
-    /// A mark, dropped once every entry before it is in the file.
+    /// A mark in the queue of lines: dropped when all before it are in the file, which tells the
+    /// sender.
     Flush(oneshot::Sender<()>),
 }
 
-/// The facts about an answered call.
+/// What is recorded about a call.
 #[derive(Clone, Debug)]
 pub struct CallRecord {
-    /// The gate's name.
+    /// The name of the gate.
     pub gate: Arc<str>,
-    /// Its host, behind the egress listener.
+    /// The upstream's host, if the gate is behind the egress listener.
     pub host: Option<Arc<str>>,
     /// Its class.
     pub class: CallClass,
     /// The hash of its flow (salted).
     pub flow: u64,
-    /// Its verb.
+    /// The verb of the call.
     pub verb: &'static str,
-    /// Its method.
+    /// The HTTP method.
     pub method: Method,
-    /// Its trace.
+    /// The trace the call belongs to.
     pub trace: Option<Box<Trace>>,
-    /// Its target.
+    /// What the call is for.
     pub asked: CallTarget,
-    /// Its key (salted).
+    /// The call's key, as salted hashes.
     pub key: Option<Key>,
-    /// Its wait, by the main reason.
+    /// How long the call waited, and the main reason.
     pub waited: Option<(Reason, Duration)>,
-    /// The status for the client; `None` if the client had left.
+    /// The status the client got; `None` if the client had left.
     pub status: Option<u16>,
-    /// The reason of a refusal.
+    /// Why the gate refused the call, if it did.
     pub refused: Option<Reason>,
-    /// The upstream's time to wait, by Retry-After or another honoured signal.
+    /// How long the upstream asked to wait, in Retry-After or another signal the gate obeys.
     pub retry_after: Option<Duration>,
-    /// Its course.
+    /// When each step of the call happened.
     pub times: CallTimes,
 }
 
@@ -104,45 +106,46 @@ pub struct CallClass {
 /// The moments and times of a call.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CallTimes {
-    /// Its arrival.
+    /// When the call arrived.
     pub arrived: Moment,
-    /// Its arrival at the limiter: later if the start of a body was read first, or if the machine is
-    /// busy.
+    /// When the limiter was asked: later than the arrival if the start of a body was read first, or
+    /// if the machine is busy.
     pub at_door: Option<Moment>,
-    /// The grant of its tokens, for P1. On a busy machine the call leaves later.
+    /// When the call got its tokens, to check P1. On a busy machine the call leaves later.
     pub granted: Option<Moment>,
-    /// The claim of its permit: it left.
+    /// When the call was sent.
     pub sent: Option<Moment>,
-    /// The time from there to the response head.
+    /// The time from the start of sending to the response head.
     pub upstream: Option<Duration>,
-    /// The time from the response head to the end of its body, if it is known.
+    /// The time from the response head to the end of the body, if it is known.
     pub body: Option<Duration>,
-    /// The end of the record.
+    /// When the record was completed.
     pub ended: Moment,
 }
 
-/// The target of a call, without secrets.
+/// What a call is for, without secrets.
 #[derive(Clone, Debug, Default)]
 pub struct CallTarget {
-    /// API group, or empty.
+    /// The API group; empty if there is none.
     pub group: Box<str>,
-    /// Resource, or empty.
+    /// The resource; empty if there is none.
     pub resource: Box<str>,
-    /// Subresource, or empty.
+    /// The subresource; empty if there is none.
     pub subresource: Box<str>,
-    /// Namespace, or empty.
+    /// The namespace; empty if there is none.
     pub namespace: Box<str>,
-    /// The first word of the user agent.
+    /// The first word of the User-Agent.
     pub user_agent: Box<str>,
-    /// The salted hash of the credential, written in part; 0 if nothing is split by it.
+    /// The salted hash of the credential; a part of it is written; 0 if no limits are split by
+    /// it.
     pub credential: u64,
-    /// The name of the client, if the gate knows its clients.
+    /// The name of the client, if the gate authenticates clients.
     pub client: Option<Arc<str>>,
-    /// True if the call goes on until the client ends it.
+    /// True if the call goes on until the client ends it, as a watch does.
     pub long_running: bool,
-    /// True for a dry run.
+    /// True for a call with `?dryRun=`.
     pub dry_run: bool,
-    /// The client's own deadline.
+    /// The client's own deadline, from its request.
     pub timeout: Option<Duration>,
 }
 
@@ -157,8 +160,8 @@ impl fmt::Debug for Spans {
 // === impl CallLog ===
 
 impl CallLog {
-    /// Opens `path`, if there is one, to append to it. A thread writes to it and makes the spans,
-    /// because files cannot be written asynchronously.
+    /// Opens the file `path` to append to it, if one is given. A thread writes to it and makes the
+    /// spans, because files cannot be written asynchronously.
     ///
     /// # Errors
     /// The file cannot be opened.
@@ -171,13 +174,13 @@ impl CallLog {
         Ok(Self { lines, takes_all })
     }
 
-    /// Creates a log of entries to `lines`, in place of a file.
+    /// Creates a call log sending its entries to a channel instead of a file.
     #[must_use]
     pub fn to(lines: mpsc::Sender<Entry>) -> Self {
         Self { lines, takes_all: true }
     }
 
-    /// Sends a record to the writer.
+    /// Sends a record to the writer thread.
     pub fn record(&self, record: CallRecord) {
         let is_wanted = self.takes_all || record.trace.as_ref().is_some_and(|trace| trace.is_sampled);
         if is_wanted && self.lines.try_send(Entry::Call(record)).is_err() {
@@ -194,13 +197,13 @@ impl CallLog {
             }
         };
         if tokio::time::timeout(PATIENCE, flush).await.is_err() {
-            tracing::error!("the call log's disk does not take its last lines; they are lost");
+            tracing::error!("the last lines of the call log could not be written and are lost");
         }
     }
 }
 
-/// Writes until the last sender is gone, and flushes when no entry is left. Lines are written whole or
-/// not at all.
+/// Writes entries until the last sender is gone, and flushes when no entry is left. Lines are
+/// written whole or not at all.
 fn write(mut entries: mpsc::Receiver<Entry>, to: Option<impl Write>, spans: Option<&Spans>, clock: Clock) {
     let mut out = to.map(BufWriter::new);
     let mut fails = false;
@@ -236,7 +239,8 @@ fn write(mut entries: mpsc::Receiver<Entry>, to: Option<impl Write>, spans: Opti
     }
 }
 
-/// A record as one JSON object, without facts that are not known. The clock is for the time of day.
+/// A record to be written as one JSON object, without what is not known. The clock gives the time
+/// of day.
 struct LogLine<'a>(&'a CallRecord, &'a Clock);
 
 impl Serialize for LogLine<'_> {
@@ -286,7 +290,7 @@ impl Serialize for LogLine<'_> {
     }
 }
 
-/// Renders a record as a line.
+/// Writes a record as a line of JSON.
 fn json_line(record: &CallRecord, clock: &Clock) -> io::Result<Vec<u8>> {
     let mut bytes = json_in_clear(serde_json::to_vec(&LogLine(record, clock))?);
     bytes.push(b'\n');
@@ -305,7 +309,7 @@ fn hash(hash: u64) -> String {
     format!("{hash:016x}")
 }
 
-/// The most entries for the disk: a second of a busy gate, 2 MiB.
+/// The most entries that may wait for the disk: a second of a busy gate, 2 MiB.
 const PENDING: usize = 8192;
 
 /// The longest wait for the disk at the end of the process.

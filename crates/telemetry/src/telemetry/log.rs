@@ -1,8 +1,8 @@
-//! The form and level of the log.
+//! The format and level of the log.
 //!
 //! There is one line per change of state, and nothing per call above `debug`. Facts are fields, so
-//! that a JSON reader needs no parsing. No client can forge a line or steer a terminal: the writer
-//! escapes every control character from outside.
+//! that a JSON reader needs no parsing. No client can forge a line or control a terminal: the
+//! writer escapes every control character from outside.
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
@@ -15,7 +15,7 @@ use tracing_subscriber::{Registry, reload};
 
 use crate::controls::{json_escape, steers};
 
-/// An error in the setup of the log.
+/// Why the log could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     /// The level is invalid.
@@ -23,18 +23,18 @@ pub enum LogError {
         "log level {level:?} is not error, warn, info, debug, trace or a filter such as \"info,tidegate::proxy=debug\""
     )]
     Level {
-        /// The level as given.
+        /// The level given.
         level: String,
-        /// The error in it.
+        /// The error in the level.
         #[source]
         source: ParseError,
     },
-    /// A log is set up already.
+    /// The log was set up before.
     #[error("a log is set up already")]
     Twice(#[source] tracing_subscriber::util::TryInitError),
 }
 
-/// The level of the log. It can change at run time.
+/// The level of the log. It can be changed at run time.
 #[derive(Debug)]
 pub struct Level(reload::Handle<Targets, Registry>);
 
@@ -74,7 +74,7 @@ impl Level {
     }
 }
 
-/// A writer to standard error. It escapes steering characters. An event is one write.
+/// Writes to standard error, with control characters escaped. An event is one write.
 #[derive(Clone, Copy, Debug)]
 struct LogWriter {
     json: bool,
@@ -95,8 +95,8 @@ impl Write for LogWriter {
     }
 }
 
-/// Returns an event as one line without steering characters, except for the formatter's own
-/// colours. JSON stays JSON.
+/// Returns an event as one line without control characters, except for the formatter's own colours.
+/// JSON stays JSON.
 fn escaped(event: &str, form: LogWriter) -> Cow<'_, str> {
     let line = event.strip_suffix('\n').unwrap_or(event);
     if !line.contains(steers) {

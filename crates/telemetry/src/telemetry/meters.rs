@@ -1,4 +1,4 @@
-//! Handles of the metrics of one gate, looked up once.
+//! The metrics of one gate, looked up once and stored as handles.
 //!
 //! A lookup by three strings costs 184 ns, a stored handle 9 (measured); the usual call uses one
 //! counter, one gauge and one histogram. Handles are made at their first use, so that a scrape does
@@ -22,21 +22,22 @@ use crate::limit::{ClassId, Policy, Reason};
 pub struct GateMeters {
     /// The gate's name.
     pub gate: Arc<str>,
-    /// The upstream's authority, client-go's `host`.
+    /// The upstream's host and port, as the label `host` of client-go's metrics.
     host: Arc<str>,
-    /// client-go's metric, by method.
+    /// The same metric as client-go's, by HTTP method.
     client_go: [OnceLock<Histogram>; METHODS.len()],
     classes: Vec<ClassMeters>,
-    /// The label pairs, shared with the meters after a reload, so that they have one limit.
+    /// The pairs of group and resource used as labels so far. They are kept over a reload, so that
+    /// there is one limit.
     resources: Arc<LabelCap>,
 }
 
-/// The meters of one class.
+/// The metrics of one class.
 #[derive(Debug)]
 struct ClassMeters {
     name: Arc<str>,
     lane: &'static str,
-    /// Calls, for the status page.
+    /// The number of calls, for the status page.
     came: AtomicU64,
     decisions: [Counter; Decision::ALL.len()],
     calls: [[OnceLock<Counter>; CODES.len()]; Verb::ALL.len()],
@@ -46,11 +47,11 @@ struct ClassMeters {
 }
 
 words! {
-    /// The gate's decision about a call at its arrival.
+    /// What the gate decided about a call on arrival.
     pub enum Decision {
         /// The call goes at once.
         Go = "go",
-        /// The call waits for its turn, or until it is too late.
+        /// The call waits for its turn, until it goes or is refused.
         Wait = "wait",
         /// The call is refused.
         Refuse = "refuse",
@@ -58,18 +59,18 @@ words! {
 }
 
 words! {
-    /// The kind of a failed call.
+    /// How a call failed.
     pub enum FailureKind {
-        /// The call was sent, and lost before the response head.
+        /// The call was sent, and the connection lost before the response head.
         Lost = "lost",
         /// No answer came in time.
         Timeout = "timeout",
-        /// There was no connection.
+        /// No connection could be made.
         Unconnected = "unconnected",
     }
 }
 
-/// The metrics about the upstream's pool, by connection group.
+/// The metrics about the connections to the upstream, by connection group.
 #[derive(Debug)]
 pub struct UpstreamMeters {
     gate: Arc<str>,
@@ -85,7 +86,7 @@ pub struct LabelCap {
 // === impl GateMeters ===
 
 impl GateMeters {
-    /// Creates the meters of a gate with these classes.
+    /// Creates the metrics of a gate with these classes.
     pub fn new(gate: Arc<str>, host: Arc<str>, policy: &Policy) -> Self {
         table::FORGOTTEN.counter(&[&gate]).increment(0);
         table::LIFTED.counter(&[&gate]).increment(0);
@@ -93,7 +94,7 @@ impl GateMeters {
         Self::with(gate, host, policy, Arc::new(LabelCap::new(RESOURCES)))
     }
 
-    /// Creates the meters of the same gate with other classes.
+    /// Creates the metrics of the same gate with other classes, after a reload.
     pub fn renewed(&self, policy: &Policy) -> Self {
         self.classes.iter().for_each(|class| table::SHADOW.gauge(&[&self.gate, &class.name]).set(0.0));
         Self::with(Arc::clone(&self.gate), Arc::clone(&self.host), policy, Arc::clone(&self.resources))
@@ -104,19 +105,19 @@ impl GateMeters {
         Self { gate, host, client_go: Default::default(), classes, resources }
     }
 
-    /// Counts a call.
+    /// Counts an arrived call.
     pub fn came(&self, class: ClassId) {
         if let Some(meters) = self.class(class) {
             meters.came.fetch_add(1, Relaxed);
         }
     }
 
-    /// Returns the number of calls of a class since these meters were made.
+    /// Returns the number of calls of a class since these metrics were created.
     pub fn calls(&self, class: ClassId) -> u64 {
         self.class(class).map_or(0, |meters| meters.came.load(Relaxed))
     }
 
-    /// Counts a decision of the limiter.
+    /// Counts what the limiter decided about a call.
     pub fn decided(&self, class: ClassId, decision: Decision) {
         if let Some(counter) = self.class(class).and_then(|meters| meters.decisions.get(decision as usize)) {
             counter.increment(1);
@@ -145,7 +146,7 @@ impl GateMeters {
         }
     }
 
-    /// Counts the wait of a call under limits. As in client-go, zero counts too: otherwise every
+    /// Counts how long limits made a call wait. As in client-go, zero counts too: otherwise every
     /// quantile on its dashboards would differ.
     pub fn limited(&self, class: ClassId, wait: Duration, method: &str) {
         if self.class(class).is_some_and(|meters| meters.lane != Lane::Exempt.word()) {
@@ -165,14 +166,14 @@ impl GateMeters {
         }
     }
 
-    /// Counts a refused call. `group` and `resource` are the API's, or empty.
+    /// Counts a refused call. `group` and `resource` are those of its API; empty if it has none.
     pub fn refused(&self, class: ClassId, reason: Reason, group: &str, resource: &str) {
         let (group, resource) = self.resources.pair(group, resource);
         let class = self.class_name(class);
         table::REFUSALS.counter(&[&self.gate, class, reason.word(), group, resource]).increment(1);
     }
 
-    /// Counts a call in a metric of gate, class and `words`.
+    /// Counts a call in a metric with the labels gate, class and `words`.
     pub fn count(&self, metric: &Metric, class: ClassId, words: &[&str]) {
         metric.counter(&[&[&self.gate, self.class_name(class)], words].concat()).increment(1);
     }
@@ -183,7 +184,7 @@ impl GateMeters {
         table::SHADOW_WAIT_SECONDS.histogram(&labels).record(wait.as_secs_f64());
     }
 
-    /// Returns the gauge of calls inside the gate.
+    /// Returns the gauge of calls in flight.
     pub fn in_flight(&self, class: ClassId) -> Option<Gauge> {
         let meters = self.class(class)?;
         Some(meters.in_flight.get_or_init(|| table::IN_FLIGHT.gauge(&[&self.gate, &meters.name])).clone())
@@ -194,7 +195,7 @@ impl GateMeters {
         self.class(class).map_or("other", |meters| &meters.name)
     }
 
-    /// Returns a class's lane.
+    /// Returns the rank of a class.
     pub fn lane(&self, class: ClassId) -> &'static str {
         self.class(class).map_or("other", |meters| meters.lane)
     }
@@ -207,7 +208,7 @@ impl GateMeters {
 // === impl ClassMeters ===
 
 impl ClassMeters {
-    /// Creates the meters. Those with closed sets of labels begin at zero.
+    /// Creates the metrics. Those with closed sets of labels begin at zero.
     fn new(gate: &str, class: &ClassPolicy) -> Self {
         for kind in FailureKind::ALL {
             table::FAILURES.counter(&[gate, &class.name, kind.word()]).increment(0);
@@ -234,7 +235,7 @@ impl ClassMeters {
 // === impl UpstreamMeters ===
 
 impl UpstreamMeters {
-    /// Creates the meters of a gate's upstream, at zero.
+    /// Creates the metrics of a gate's connections, at zero.
     pub fn new(gate: Arc<str>) -> Self {
         for group in Group::ALL {
             table::REPLAYS.counter(&[&gate, group.word()]).increment(0);
@@ -253,17 +254,17 @@ impl UpstreamMeters {
         table::CONNECTIONS.gauge(&[&self.gate, group.word()]).set(as_f64(count));
     }
 
-    /// Sets the number of calls out on the connections of a group.
+    /// Sets the number of calls under way on the connections of a group.
     pub fn streams(&self, group: Group, count: usize) {
         table::STREAMS.gauge(&[&self.gate, group.word()]).set(as_f64(count));
     }
 
-    /// Counts the replay of a call on another connection.
+    /// Counts a call sent again on another connection.
     pub fn replayed(&self, group: Group) {
         table::REPLAYS.counter(&[&self.gate, group.word()]).increment(1);
     }
 
-    /// Counts a failed dial.
+    /// Counts a failed connection attempt.
     pub fn dial_failed(&self, group: Group) {
         table::DIAL_FAILURES.counter(&[&self.gate, group.word()]).increment(1);
     }
@@ -277,12 +278,12 @@ impl LabelCap {
         Self { limit, known: Mutex::new(HashSet::new()) }
     }
 
-    /// Returns the value itself while there is room for it, then `other`.
+    /// Returns the value itself if there is room for it, or else `other`.
     pub fn value<'a>(&self, value: &'a str) -> &'a str {
         self.pair("", value).1
     }
 
-    /// Returns the pair itself while there is room for it, then `other`.
+    /// Returns the pair itself if there is room for it, or else `other`.
     fn pair<'a>(&self, group: &'a str, resource: &'a str) -> (&'a str, &'a str) {
         if resource.is_empty() {
             return ("", "");
@@ -297,16 +298,16 @@ impl LabelCap {
     }
 }
 
-/// Returns a count as a gauge's value.
+/// Returns a count as the value of a gauge.
 #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^52")]
 pub fn as_f64(count: usize) -> f64 {
     count as f64
 }
 
 const CODES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
-/// The methods with series; the last is for all others.
+/// The methods counted separately; the last stands for all others.
 const METHODS: [&str; 8] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "other"];
-/// The most resources with series of their own: a large cluster has some 150 (P9).
+/// The most resources counted separately: a large cluster has some 150 (P9).
 pub const RESOURCES: usize = 300;
 
 #[cfg(test)]

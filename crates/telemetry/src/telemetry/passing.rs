@@ -1,5 +1,5 @@
-//! Gauges of short-lived things, such as hourly credentials. The recorder keeps a series until the
-//! process ends; these are only in one scrape.
+//! Gauges of things that come and go, such as hourly credentials. The recorder keeps a series until
+//! the process ends; these are written only while the thing exists.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use metrics_exporter_prometheus::formatting;
 
 use super::table::Metric;
 
-/// The gauges of one rendering, by metric and labels.
+/// The gauges of one reading of the metrics, by metric and labels.
 #[derive(Debug, Default)]
 pub struct ScrapeGauges(BTreeMap<&'static str, Family>);
 
@@ -21,7 +21,7 @@ struct Family {
 // === impl ScrapeGauges ===
 
 impl ScrapeGauges {
-    /// Sets the gauge with these label values, for this rendering.
+    /// Sets the gauge with these label values, for this reading of the metrics.
     pub fn set(&mut self, metric: &'static Metric, values: &[&str], value: f64) {
         debug_assert_eq!(values.len(), metric.labels.len(), "{}", metric.name);
         let label = |(name, value)| format!("{name}=\"{}\"", formatting::sanitize_label_value(value));

@@ -9,40 +9,40 @@ use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Level, Metadata, S
 
 use self::Since::{Later, Start};
 
-/// One metric.
+/// The definition of one metric.
 #[derive(Debug)]
 pub struct Metric {
-    /// Its name in a scrape.
+    /// The name in a scrape.
     pub name: &'static str,
-    /// Its kind.
+    /// The kind of the metric.
     pub kind: MetricKind,
-    /// Its help text.
+    /// The help text in a scrape.
     pub help: &'static str,
-    /// Its labels, in the order of values.
+    /// The names of the labels, in the order of their values.
     pub labels: &'static [&'static str],
-    /// Its first appearance.
+    /// The time from which a scrape of the metrics contains this one.
     pub since: Since,
 }
 
-/// The first appearance of a metric in a scrape. A counter that is created by its first event hides
-/// that event from `rate` and `increase`; so every metric with labels from closed sets exists, at
-/// zero, before anything has happened.
+/// From when on a metric is in a scrape. A counter created by its first event hides that
+/// event from `rate` and `increase`; so every metric with labels from closed sets exists, at zero,
+/// before anything has happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Since {
-    /// From the start of its gate.
+    /// The metric is in a scrape from the start of its gate on.
     Start,
-    /// From its first value.
+    /// The metric is in a scrape from its first value on.
     Later,
 }
 
-/// Kinds of metric.
+/// The kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum MetricKind {
-    /// Only rises.
+    /// A rising number.
     Counter,
-    /// Rises and falls.
+    /// A rising and falling number.
     Gauge,
-    /// Seconds, in these buckets.
+    /// A histogram of seconds, with these buckets.
     Histogram(&'static [f64]),
 }
 
@@ -194,17 +194,19 @@ metrics_table! {
         "What is running";
 }
 
-/// From a millisecond (the timer's grain) to half an hour (`max_wait` may be that long).
+/// Buckets for waits: from a millisecond (the timer's grain) to half an hour (`max_wait` may be
+/// that long).
 const WAITS: &[f64] =
     &[0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0];
-/// From a store on the same machine to a timeout.
+/// Buckets for answers of stores: from one on the same machine to a timeout.
 const STORES: &[f64] = &[0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5];
-/// From a cached read on the same node to kube-apiserver's own limit of a minute.
+/// Buckets for response times: from a cached read on the same node to kube-apiserver's own limit of
+/// a minute.
 const ANSWERS: &[f64] = &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
-/// client-go's buckets, so that existing dashboards fit.
+/// Buckets as client-go has them, so that existing dashboards fit.
 const CLIENT_GO: &[f64] = &[0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
 
-/// The metadata of each metric for the recorder.
+/// The metadata the recorder gets for every metric.
 static METADATA: Metadata<'static> = Metadata::new("tidegate", Level::INFO, None);
 
 // === impl Metric ===

@@ -1,25 +1,25 @@
 //! The trace of a call, from its client's `traceparent` and `tracestate` (W3C Trace Context). The
-//! gate never changes these fields: client and upstream are in one trace with or without the gate.
+//! gate never changes these headers: client and upstream are in one trace with or without the gate.
 
 use http::HeaderMap;
 
-/// The trace of a call, with its client's span.
+/// The trace of a call, and its client's span in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
-    /// The trace's id; never zero.
+    /// The id of the trace; never zero.
     pub id: u128,
-    /// The client's span; zero if the gate began the trace.
+    /// The id of the client's span; zero if the gate began the trace.
     pub parent: u64,
     /// True if the trace is being recorded.
     pub is_sampled: bool,
-    /// The `tracestate`.
+    /// The value of `tracestate`.
     pub state: Box<str>,
 }
 
 // === impl Trace ===
 
 impl Trace {
-    /// Reads the fields of a request; `None` if they are absent or malformed.
+    /// Reads the trace headers of a request; `None` if they are absent or malformed.
     #[must_use]
     pub fn of(headers: &HeaderMap) -> Option<Self> {
         let mut lines = headers.get_all(PARENT).iter();
