@@ -1,4 +1,4 @@
-//! Identification of the clients of a shared gate, by certificate or by TokenReview.
+//! Authentication of the clients of a shared gate, by certificate or by TokenReview.
 //!
 //! An unknown client is refused, and learns nothing of others. Tokens are not stored: the cache
 //! knows them by a digest under a key of this process.
@@ -25,14 +25,14 @@ use crate::moment::Moment;
 use crate::telemetry::table;
 use crate::{lock, spec};
 
-/// The identification of a gate's clients.
+/// Authenticates a gate's clients.
 #[derive(derive_more::Debug)]
 #[debug("Clients of {gate:?}")]
 pub struct Clients {
     gate: Arc<str>,
     reviewer: Option<Arc<Reviewer>>,
     certificates: bool,
-    /// The header with the token.
+    /// The request header carrying the client's token.
     header: HeaderName,
     allowed: Option<Vec<Glob>>,
     clock: Clock,
@@ -43,8 +43,8 @@ pub struct Clients {
 // === impl Clients ===
 
 impl Clients {
-    /// Creates the identification for a gate, with `api` to review tokens; `None` without a
-    /// required `api`, or without randomness.
+    /// Creates the authentication for a gate, with `api` to review tokens. `None` if `api` is
+    /// required and missing, or if the system gives no random numbers.
     pub fn new(gate: &spec::Gate, clients: &spec::Clients, api: Option<Api>, clock: Clock) -> Option<Self> {
         let header = match gate.kind {
             ApiKind::Kubernetes => AUTHORIZATION,
@@ -53,7 +53,7 @@ impl Clients {
         Self::by(header, Arc::clone(&gate.name), clients, api, clock)
     }
 
-    /// Creates the identification for a forward proxy, in the same way.
+    /// Creates the authentication for a forward proxy, as [`Self::new`] does for a gate.
     pub fn of_proxy(name: &str, clients: &spec::Clients, api: Option<Api>, clock: Clock) -> Option<Self> {
         Self::by(TO_PROXY, name.into(), clients, api, clock)
     }
@@ -72,7 +72,7 @@ impl Clients {
         Some(Self { gate: name, reviewer, certificates: clients.certificates, header, allowed, clock, logged })
     }
 
-    /// True if clients may show certificates.
+    /// Returns true if clients may authenticate with certificates.
     pub fn takes_certificates(&self) -> bool {
         self.certificates
     }
@@ -81,7 +81,7 @@ impl Clients {
     /// a certificate, empty if it has no name. Removes the gate's own token header.
     ///
     /// # Errors
-    /// It is not let in.
+    /// The client is refused.
     pub async fn identify(&self, named: Option<&Arc<str>>, headers: &mut HeaderMap) -> Result<Arc<str>, ClientRefusal> {
         let known = self.let_in(named, shown::in_header(&self.header, headers)).await;
         if self.header != AUTHORIZATION {
@@ -94,7 +94,7 @@ impl Clients {
     /// `named` is as for [`Self::identify`].
     ///
     /// # Errors
-    /// It is not let in.
+    /// The client is refused.
     pub async fn identify_by(&self, named: Option<&Arc<str>>, shown: &[&[u8]]) -> Result<Arc<str>, ClientRefusal> {
         self.let_in(named, shown::to_proxy(shown)).await
     }
@@ -113,8 +113,8 @@ impl Clients {
         allowed.inspect_err(|denied| self.note(denied))
     }
 
-    /// Reviews an invalid token, to test whether the API server can be asked; `None` if tokens are
-    /// not reviewed.
+    /// Reviews an invalid token, to test whether the API server answers reviews; `None` if tokens
+    /// are not reviewed.
     pub async fn probe(&self) -> Option<Result<(), ClientRefusal>> {
         match self.reviewer.as_ref()?.review("of nobody").await {
             Ok(_) | Err(ClientRefusal::WrongToken) => Some(Ok(())),
@@ -157,7 +157,7 @@ impl Clients {
     }
 }
 
-/// Far more than any token has.
+/// The longest token accepted, far longer than any real one.
 const LONGEST: usize = 32 << 10;
 /// The time between two log lines about refused clients.
 const AGAIN: Duration = Duration::from_secs(60);

@@ -38,20 +38,21 @@ use crate::tls::{self, Identity, Pem, Roots, TlsError};
 pub struct Target {
     /// `http` or `https`.
     pub scheme: Scheme,
-    /// Host and, if it is not the scheme's own, port.
+    /// The host, and the port if it is not the scheme's default.
     pub authority: Authority,
-    /// The path put before every other, as it is: empty, or begins with `/` and does not end with
-    /// it.
+    /// The path put before the path of each request, unchanged: empty, or begins with `/` and does
+    /// not end with it.
     pub base_path: String,
-    /// The name to verify and to send as SNI; `None` for the authority's host.
+    /// The name to verify in the server's certificate and to send as SNI; `None` for the host.
     pub server_name: Option<String>,
-    /// The proxy on the way, if there is one.
+    /// The proxy through which to connect, if there is one.
     pub proxy: Option<Proxy>,
-    /// The environment variable of an unused proxy, a hint for unreachable upstreams.
+    /// A proxy variable of the environment (such as `HTTPS_PROXY`) that the gate ignores, to
+    /// mention if the upstream cannot be reached.
     pub unused_proxy: Option<&'static str>,
 }
 
-/// The environment of the process, as far as sources read it.
+/// What the process's environment says about the upstream: variables and files.
 #[derive(Clone, Debug)]
 pub struct Environment {
     /// Environment variables.
@@ -60,60 +61,62 @@ pub struct Environment {
     pub service_account: PathBuf,
 }
 
-/// An upstream with its credentials and roots.
+/// An upstream with its credentials and trusted CAs, as read from its source.
 #[derive(Clone, Debug)]
 pub struct ResolvedUpstream {
     /// The address.
     pub target: Target,
-    /// The injected credential, if the source has one.
+    /// The credential to add to requests, if the source has one.
     pub credential: Option<Credential>,
-    /// The namespace of the credential.
+    /// The Kubernetes namespace belonging to the credential.
     pub namespace: Option<String>,
-    /// The injected Impersonate-* headers: the credential acts as this identity.
+    /// The Impersonate-* headers to add: the credential acts as this identity.
     pub acting_as: Vec<(HeaderName, HeaderValue)>,
-    /// Warnings, collected because the log may not have begun yet.
+    /// Warnings for the log, collected because logging may not have started yet.
     pub warnings: Vec<String>,
     roots: Roots,
-    /// The source's own client certificate, never lent to clients with their own credentials.
+    /// The client certificate from the source. It is not used for clients sending their own
+    /// credentials.
     own_identity: Option<Identity>,
-    /// The configuration's client certificate, shown for every caller.
+    /// The client certificate from the configuration, used for every caller.
     connection_identity: Option<Identity>,
-    /// The source's exec plugin. It may provide a client certificate.
+    /// The exec plugin from the source. It may provide a client certificate.
     exec: Option<Arc<Exec>>,
 }
 
-/// An injected header.
+/// A header with a secret, to add to requests.
 #[derive(Clone, derive_more::Debug)]
 #[debug("{header}: {prefix}{secret:?}")]
 pub struct Credential {
-    /// Its name.
+    /// The name of the header.
     pub header: HeaderName,
-    /// The text before the secret.
+    /// The text before the secret, such as `Bearer `.
     pub prefix: String,
     /// The secret.
     pub secret: Secret,
 }
 
-/// An error in the source of an upstream.
+/// Why an upstream's address or credentials cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialsError {
-    /// Not in a pod: this is missing.
+    /// This process is not in a pod: the text says what is missing.
     #[error("upstream = \"in_cluster\" needs {0}, which a pod has; outside a cluster use \"kubeconfig\" or a URL")]
     NotInCluster(String),
-    /// This URL, found there, is not one.
+    /// This text, found at this place, is not a valid URL.
     #[error("`{0}` ({1}) is not an upstream; expected http(s)://host[:port][/base]")]
     Url(String, String),
-    /// No kubeconfig file.
+    /// There is no kubeconfig file.
     #[error("no kubeconfig: {0}; set KUBECONFIG or write ~/.kube/config")]
     NoKubeconfig(String),
-    /// This file cannot be read as a kubeconfig: after it `:LINE`, or `` , at `KEY`, ``, where
-    /// known. The text is not shown: it holds secrets.
+    /// This file cannot be read as a kubeconfig. The text says where, if known: `:LINE`, or `` , at
+    /// `KEY`, ``. The content is not shown: it holds secrets.
     #[error("{path}{1} is not a kubeconfig", path = .0.display())]
     NotKubeconfig(PathBuf, String),
-    /// The kubeconfig has no `context`, `cluster` or `user` of this name; it has those.
+    /// The kubeconfig has no `context`, `cluster` or `user` of this name; the last text lists those
+    /// it has.
     #[error("the kubeconfig has no {0} `{1}`; it has: {2}")]
     Missing(&'static str, String, String),
-    /// In this file, this name stands twice in the list of this kind.
+    /// In this file, two entries of a list have this name.
     #[error("{path} has the {1} `{2}` twice; kubectl takes no such file: remove one of them", path = .0.display())]
     Twice(PathBuf, &'static str, String),
     /// This user of the kubeconfig has an unsupported `auth-provider`.
@@ -122,13 +125,13 @@ pub enum CredentialsError {
          tokenFile or a client certificate"
     )]
     AuthProvider(String, String, &'static str),
-    /// At this place of the kubeconfig, this field is not as expected. Its content is not shown.
+    /// At this place of the kubeconfig, this field is not as expected. The content is not shown.
     #[error("`{1}` of {0} in the kubeconfig is not {2}")]
     Field(String, &'static str, &'static str),
-    /// `cert` without `key`, or the reverse.
+    /// `cert` is set without `key`, or the reverse.
     #[error("upstream_tls.cert and upstream_tls.key go together: only one of them is set")]
     HalfIdentity,
-    /// TLS material cannot be used.
+    /// A certificate, key or CA cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
     /// This token file cannot be read.
@@ -139,7 +142,7 @@ pub enum CredentialsError {
     InvalidToken(String, &'static str),
 }
 
-/// Reads an upstream and what goes with it.
+/// Reads where an upstream is, and the credentials and CAs for it.
 ///
 /// # Errors
 /// Names what is missing or wrong, where, and what was expected.
@@ -221,7 +224,7 @@ fn target(url: &str, from: &str) -> Result<Target, CredentialsError> {
     })
 }
 
-/// Returns a URL to be shown: without the password in it.
+/// Returns a URL without the user and password in it, to be shown.
 fn without_userinfo(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let end = rest.find('/').unwrap_or(rest.len());
@@ -256,7 +259,8 @@ impl ResolvedUpstream {
         }
     }
 
-    /// True if the source has a token, a client certificate or a plugin to inject.
+    /// Returns true if the source has a token, a client certificate or a plugin to authenticate
+    /// with.
     pub fn has_credentials(&self) -> bool {
         self.credential.is_some() || self.own_identity.is_some()
     }
@@ -294,7 +298,7 @@ impl Environment {
     /// The folder where pods find their service account.
     pub const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-    /// Returns a variable unless it is empty.
+    /// Returns a variable of the environment, unless it is empty.
     fn variable(&self, name: &str) -> Option<&str> {
         let found = self.variables.iter().find(|(key, _)| key == name);
         found.map(|(_, value)| value.as_str()).filter(|value| !value.is_empty())

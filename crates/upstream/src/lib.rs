@@ -1,8 +1,8 @@
 //! The connections of tidegate to an API.
 //!
-//! [`tls`] has rustls configurations that follow their files. [`credentials`] resolves an upstream
-//! and its credentials. [`own_client`] makes the process's own calls. [`clients`] identifies a
-//! gate's clients. [`upstream`] accounts for every stream of a connection, and sends requests.
+//! [`tls`] has rustls configurations that follow their files. [`credentials`] reads an upstream's
+//! address and credentials. [`own_client`] makes the process's own calls. [`clients`] authenticates
+//! a gate's clients. [`upstream`] counts every stream of a connection, and sends requests.
 
 pub mod clients;
 pub mod credentials;

@@ -1,5 +1,5 @@
-//! The HTTP/1.1 client of the process's own calls: to the API server, to a collector, and in the
-//! demo. Idle connections are reused.
+//! The HTTP/1.1 client for the process's own requests: to the API server, to a telemetry collector,
+//! and in the demo. Idle connections are reused.
 
 use std::error::Error;
 use std::io;
@@ -21,14 +21,14 @@ use tokio_rustls::TlsConnector;
 use crate::clock::Clock;
 use crate::{lock, tls};
 
-/// A client of one server.
+/// An HTTP/1.1 client of one server, for the process's own requests.
 #[derive(derive_more::Debug)]
 #[debug("OwnClient({authority})")]
 pub struct OwnClient {
     authority: Authority,
     host: String,
     port: u16,
-    /// The name in the server's certificate.
+    /// The name expected in the server's certificate.
     server_name: String,
     tls: Option<Arc<tls::Client>>,
     clock: Clock,
@@ -36,10 +36,10 @@ pub struct OwnClient {
     idle: Mutex<Vec<Sender>>,
 }
 
-/// A call without a response.
+/// Why a request of the process itself got no response.
 #[derive(Debug, thiserror::Error)]
 pub enum OwnCallError {
-    /// There is no connection, or no TLS on it.
+    /// No connection could be made, or TLS failed.
     #[error("{0}")]
     Connection(#[from] io::Error),
     /// The connection broke.
@@ -48,7 +48,7 @@ pub enum OwnCallError {
     /// The response is too long, or broke off.
     #[error("{0}")]
     Response(Box<dyn Error + Send + Sync>),
-    /// The server's name is no value for a header.
+    /// The server's name cannot be written as a Host header.
     #[error(transparent)]
     Host(#[from] InvalidHeaderValue),
 }
@@ -58,7 +58,8 @@ type Sender = SendRequest<Full<Bytes>>;
 // === impl OwnClient ===
 
 impl OwnClient {
-    /// Creates a client. The server's certificate must be for `server_name`, or else for the host.
+    /// Creates a client. The server's certificate must be for `server_name`, or for the host if it
+    /// is `None`.
     pub fn new(authority: Authority, server_name: Option<String>, tls: Option<Arc<tls::Client>>, clock: Clock) -> Self {
         let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
         Self {
@@ -72,7 +73,7 @@ impl OwnClient {
         }
     }
 
-    /// Returns the host and port as a URL has them.
+    /// Returns host and port, as in a URL.
     pub const fn authority(&self) -> &Authority {
         &self.authority
     }
@@ -83,7 +84,7 @@ impl OwnClient {
     /// it. So only `is_repeatable` requests use one, with one retry on a new connection.
     ///
     /// # Errors
-    /// No response came, or it is longer.
+    /// No response came, or it is too long.
     pub async fn send(
         &self,
         request: Request<Bytes>,
@@ -153,6 +154,6 @@ where
     Ok(sender)
 }
 
-/// The most idle connections: enough for a controller's workers, or for many clients that come at
-/// once.
+/// The most idle connections to keep: enough for a controller's workers, or for many clients that
+/// come at once.
 const MOST_IDLE: usize = 16;

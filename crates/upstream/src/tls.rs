@@ -31,44 +31,46 @@ pub use self::server_verifier::is_ca_itself;
 pub use self::subject::{client_name, common_name};
 pub use self::trust::{Trust, extra_roots, fingerprint, first_certificate, holds, lives};
 
-/// An error in a TLS configuration.
+/// Why certificates, keys or CAs cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// This file could not be read.
+    /// The file cannot be read.
     #[error("cannot read {path}: {1}", path = .0.display())]
     Unreadable(PathBuf, #[source] std::io::Error),
-    /// This file does not have the expected content.
+    /// The file does not have the expected content.
     #[error("{0} holds no {1} in PEM form")]
     NotPem(String, &'static str),
-    /// The certificate from this file is unusable.
+    /// The certificate from this file cannot be used.
     #[error("the certificate in {0} cannot be used: {fault}", fault = fault(.1))]
     Certificate(String, #[source] rustls::Error),
-    /// The private key from this file is unusable.
+    /// The private key from this file cannot be used.
     #[error(
         "the private key in {0} cannot be used: {1}; expected RSA of 2048 to 4096 bits, ECDSA P-256 or P-384, or Ed25519"
     )]
     Key(String, String),
-    /// The system has no roots, as in an image from scratch.
+    /// The system has no CA certificates, as in an image from scratch.
     #[error("the system has no trusted CA certificates ({0}); set upstream_tls.ca, or SSL_CERT_FILE, to a CA file")]
     NoRoots(String),
-    /// This name cannot be in a certificate.
+    /// The name cannot be in a certificate.
     #[error("`{0}` cannot be a name in a certificate; expected a host name or an IP address")]
     Name(String),
-    /// The egress CA may sign no certificate for this name.
-    #[error("the egress CA is not for `{0}`; restart the pod, or list the name in egress.ca.names from the beginning")]
+    /// The egress CA may not sign a certificate for this name.
+    #[error(
+        "the egress CA may not sign for `{0}`; restart the pod, or list the name in egress.ca.names from the beginning"
+    )]
     NotPermitted(String),
-    /// Making the pod-local CA failed.
+    /// The pod-local CA could not be made.
     #[error("cannot make a certificate: {0}")]
     Authority(#[from] rcgen::Error),
-    /// The system has no randomness to offer.
+    /// The system gives no random numbers.
     #[error("the system offers no randomness")]
     Randomness,
-    /// The parts do not fit together.
+    /// The certificates, keys and CAs do not fit together.
     #[error("these TLS settings do not go together: {fault}", fault = fault(.0))]
     Rustls(#[from] rustls::Error),
 }
 
-/// Returns the text of a rustls error, in terms of a user's files.
+/// Words a rustls error for a user with wrong files.
 fn fault(error: &rustls::Error) -> String {
     match error {
         rustls::Error::InconsistentKeys(rustls::InconsistentKeys::KeyMismatch) => {
@@ -78,12 +80,13 @@ fn fault(error: &rustls::Error) -> String {
     }
 }
 
-/// The last fault of TLS files, logged once and not at every check of the files.
+/// The last error in TLS files, logged once and not at every check of the files.
 #[derive(Default)]
 struct FileFault(Option<String>);
 
 impl FileFault {
-    /// Returns the result of a check. Logs a new error with its consequence, and the recovery.
+    /// Returns the result of a check of files. Logs a new error with its consequence, and later
+    /// that the files are good again.
     fn report<T>(&mut self, check: Result<T, TlsError>, consequence: &str) -> Option<T> {
         match check {
             Ok(result) => {
@@ -107,7 +110,7 @@ impl FileFault {
 /// Returns 256 random bits as text for a header.
 ///
 /// # Errors
-/// The system has no randomness to offer.
+/// The system gives no random numbers.
 pub fn random_text() -> Result<String, TlsError> {
     let mut bytes = [0_u8; 32];
     provider().secure_random.fill(&mut bytes).map_err(|_| TlsError::Randomness)?;

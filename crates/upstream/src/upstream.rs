@@ -1,9 +1,10 @@
-//! The upstream: our own connections, by group, with accounts of every stream.
+//! The upstream: connections made here, by group, with a count of every stream.
 //!
-//! Not hyper-util's legacy client: that keeps one HTTP/2 connection per authority, so the 101st
-//! watch hangs every other call behind it. Takes only [`Admitted`] requests. Never parks a call: a
-//! granted call either has a stream or goes back to the limiter. The sum of [`Rooms::add_room`]
-//! less the limiter's own grants is at every moment the number of free streams.
+//! hyper-util's legacy client is not used: it keeps one HTTP/2 connection per authority, so the
+//! 101st watch hangs every other call behind it. Only [`Admitted`] requests are sent. A call is
+//! never kept waiting here: an admitted call either has a stream or goes back to the limiter. The
+//! sum of [`Rooms::add_room`] less the calls that the limiter has let go is at every moment the
+//! number of free streams.
 
 // In the path of a call nothing may panic: what could is written down with its reason.
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unreachable))]
@@ -63,15 +64,17 @@ pub use crate::spec::Host;
 use crate::telemetry::meters::UpstreamMeters;
 use crate::tls;
 
-/// The receiver of changes in free streams, implemented by the proxy's driver.
+/// The receiver of changes in the number of free streams (the room), implemented by the proxy's
+/// driver.
 ///
-/// Called without any lock of the pool held, from any task; also from the drop of a [`StreamLease`]
-/// or [`ResponseBody`]. So neither may be dropped under a lock that these methods take.
+/// It is called without any lock of the pool held, from any task; also from the drop of a
+/// [`StreamLease`] or [`ResponseBody`]. So neither may be dropped under a lock that these methods
+/// take.
 pub trait Rooms: Send + Sync + 'static {
-    /// Reports room for `change` more calls of `group` (fewer when negative) than before. Sums may
-    /// pass below zero for a moment.
+    /// Reports that `change` more streams of `group` are free (fewer when negative). The sum may be
+    /// below zero for a moment.
     fn add_room(&self, group: Group, change: i64);
-    /// Reports a failed dial: waiting calls of `group` need not wait on.
+    /// Reports that no connection could be made: waiting calls of `group` need not wait longer.
     fn unreachable(&self, group: Group);
 }
 
@@ -82,32 +85,32 @@ pub struct Options {
     pub target: Target,
     /// TLS towards the target; `None` speaks plain HTTP/1.1.
     pub tls: Option<Arc<tls::Client>>,
-    /// The Host sent upstream.
+    /// What to send as Host to the upstream.
     pub host: Host,
-    /// The scheme of the gate's own URL, to rewrite links to the upstream in response headers;
-    /// `None` leaves them.
+    /// The scheme of the gate's own URL, for links to the upstream in response headers to be
+    /// rewritten; `None` leaves them unchanged.
     pub rewrite_links: Option<Scheme>,
-    /// The credentials of requests.
+    /// Sets the credentials of requests.
     pub injector: Arc<Injector>,
-    /// The gate's own addresses, never dialled.
+    /// The gate's own addresses; they are never connected to.
     pub own: Vec<SocketAddr>,
-    /// The name servers, for a target that the hosts file points at the gate.
+    /// The name servers to use if the hosts file points the target's name at the gate.
     pub dns: Dns,
-    /// The timeout of a connection: name, TCP, TLS, first SETTINGS.
+    /// The timeout of a connection attempt: name lookup, TCP, TLS, first HTTP/2 SETTINGS.
     pub connect_timeout: Duration,
     /// The timeout from the request to the response head, never for long-running calls; `None` for
     /// no timeout.
     pub response_timeout: Option<Duration>,
 }
 
-/// The use of a group's connections.
+/// How many connections and streams of a group are open and in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Occupancy {
     /// Open connections.
     pub connections: usize,
-    /// Streams in use on them.
+    /// The number of streams in use.
     pub used: usize,
-    /// Streams free on them.
+    /// The number of free streams.
     pub free: usize,
 }
 
@@ -118,7 +121,7 @@ pub struct Upstream {
     inner: Arc<Inner>,
 }
 
-/// The meters, once they are known.
+/// The metrics to count in, once they are set.
 type Meters = OnceLock<UpstreamMeters>;
 
 struct Inner {
@@ -127,21 +130,22 @@ struct Inner {
     injector: Arc<Injector>,
     clock: Clock,
     budget: Budget,
-    /// The number of TLS changes, as of the last check.
+    /// The number of changes to TLS files, at the last check.
     tls_changes: AtomicU64,
-    /// The upstream refuses the gate's certificate, as the log says.
+    /// Set while the upstream refuses the gate's client certificate, so that this is logged once.
     certificate_refused: AtomicBool,
     dialer: Arc<Dialer>,
-    /// In the order of [`Group`]; the connections of upgrades are not pooled.
+    /// The connections, in the order of [`Group`]. Those of upgrades are not pooled.
     pools: [Arc<Pool>; 3],
-    /// Its reference count is one more than the number of upgrades' connections.
+    /// Counts the connections of upgrades: its reference count is one more than their number.
     upgrades: Arc<()>,
-    /// The last failure of [`Self::speaks_http2`] to connect.
+    /// The last connection error of [`Self::speaks_http2`], and its moment.
     ahead: tokio::sync::Mutex<Option<(Moment, Arc<DialError>)>>,
 }
 
 impl Upstream {
-    /// Starts with no connection; the first call dials. Must be called inside a tokio runtime.
+    /// Starts without a connection; the first call makes one. Must be called inside a tokio
+    /// runtime.
     pub fn start(options: Options, clock: Clock, rooms: Arc<dyn Rooms>) -> Self {
         let dialer = Arc::new(Dialer::new(&options, clock));
         let pool = |group, rooms| Pool::new(group, Arc::clone(&dialer), clock, rooms);
@@ -170,37 +174,38 @@ impl Upstream {
         *self.inner.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(RequestSettings::of(options));
     }
 
-    /// Sets the number of `group`'s calls that wait for room alone, and dials if necessary. A
-    /// level, not an increment.
+    /// Sets how many calls of `group` wait only for a connection, and makes connections if
+    /// necessary. `calls` is the total, not an increment.
     pub fn want(&self, group: Group, calls: usize) {
         if let Some(pool) = self.inner.pool(group) {
             pool.want(calls);
         }
     }
 
-    /// Returns the error for new calls of `group`: the last dial failed, the next is not due yet
-    /// and no stream is free.
+    /// Returns the error for new calls of `group`, if the last connection attempt failed, the next
+    /// is not due yet and no stream is free.
     pub fn down(&self, group: Group) -> Option<Arc<DialError>> {
         self.inner.pool(group)?.down()
     }
 
-    /// Returns the error of the last dial of `group` if none has succeeded since and no stream is
-    /// free. Unlike [`Self::down`] it stays when the next dial is due: it is for status pages.
+    /// Returns the error of the last connection attempt of `group`, if none has succeeded since and
+    /// no stream is free. Unlike [`Self::down`] it stays when the next attempt is due: it is for
+    /// status pages.
     pub fn unreachable(&self, group: Group) -> Option<Arc<DialError>> {
         self.inner.pool(group)?.unreachable()
     }
 
-    /// Returns the stream of a limiter's grant. `None` if the connection is gone meanwhile: the
-    /// grant's unit of room is returned here, and the caller requeues.
+    /// Returns a stream for a call the limiter let go. `None` if its connection has closed
+    /// meanwhile: the stream is counted as given back here, and the caller must requeue the call.
     pub fn checkout(&self, group: Group) -> Option<StreamLease> {
         self.inner.pool(group)?.checkout()
     }
 
-    /// Returns a stream for an exempt call: a free one, or the first from its own dial or any
-    /// other.
+    /// Returns a stream for an exempt call: a free one, or the first from a new connection, whoever
+    /// it is made for.
     ///
     /// # Errors
-    /// Its own dial failed.
+    /// The connection made for this call failed.
     pub async fn checkout_exempt(&self, group: Group) -> Result<StreamLease, Arc<DialError>> {
         let [exempt, ..] = &self.inner.pools;
         self.inner.pool(group).unwrap_or(exempt).take_exempt().await
@@ -212,7 +217,7 @@ impl Upstream {
     /// ever is. Dropping the future resets the stream.
     ///
     /// # Errors
-    /// The fate of the request; see [`SendError`].
+    /// Says what happened to the request; see [`SendError`].
     pub fn send(
         &self,
         lease: StreamLease,
@@ -233,14 +238,14 @@ impl Upstream {
         }
     }
 
-    /// Sets the meters. To be called once.
+    /// Sets the metrics to count in. Call it once.
     pub fn measure(&self, meters: UpstreamMeters) {
         let first = self.inner.dialer.meters.set(meters).is_ok();
         debug_assert!(first, "an upstream has one set of meters");
     }
 
-    /// Returns the use of a group's connections. An upgrade's connection has one use, and is never
-    /// free.
+    /// Returns the connections and streams of a group. An upgrade's connection counts as one stream
+    /// in use.
     pub fn occupancy(&self, group: Group) -> Occupancy {
         self.inner.pool(group).map_or_else(
             || {
@@ -251,11 +256,11 @@ impl Upstream {
         )
     }
 
-    /// True if the upstream speaks HTTP/2. Connects to find out, if it is not known yet; calls use
-    /// that connection later.
+    /// Returns true if the upstream speaks HTTP/2. Connects to find out, if it is not known yet;
+    /// calls use that connection later.
     ///
     /// # Errors
-    /// There is no connection.
+    /// No connection could be made.
     pub async fn speaks_http2(&self) -> Result<bool, Arc<DialError>> {
         let [_, short, _] = &self.inner.pools;
         if let Some(known) = short.is_multiplexed() {
@@ -277,24 +282,24 @@ impl Upstream {
         Ok(short.is_multiplexed().unwrap_or_default())
     }
 
-    /// True if the response's headers have a link to the upstream past the gate.
+    /// Returns true if the response's headers have a link leading past the gate to the upstream.
     pub fn leads_past(&self, headers: &HeaderMap) -> bool {
         links::are_in(headers) && links::lead_past(headers, &self.inner.target, &self.inner.settings().host)
     }
 
-    /// Returns the injector, for its checks of requests.
+    /// Returns what sets credentials, for its checks of requests.
     pub fn injector(&self) -> &Injector {
         &self.inner.injector
     }
 
-    /// Returns the number of changes of the client certificate or the roots. Calls under one number
+    /// Returns how often the client certificate or the CAs were replaced. Calls under one number
     /// have the same certificate.
     pub fn certificate_changes(&self) -> u64 {
         self.inner.tls_changes.load(Ordering::SeqCst)
     }
 }
 
-/// The settings of requests that a reload may change.
+/// The settings for sending requests, as a reload may change them.
 #[derive(Clone, Debug)]
 struct RequestSettings {
     host: Host,
@@ -314,13 +319,13 @@ impl Inner {
         Arc::clone(&self.settings.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Returns the connections of a group; upgrades share none.
+    /// Returns the pool of a group; `None` for upgrades, which share no connections.
     fn pool(&self, group: Group) -> Option<&Arc<Pool>> {
         self.pools.get(group as usize)
     }
 
-    /// Takes over changed TLS files. Earlier connections take no more calls once they have
-    /// successors; their streams run on.
+    /// Uses changed TLS files. Earlier connections take no more calls once new ones replace them;
+    /// their streams run on.
     fn refresh_tls(&self) {
         let Some(tls) = &self.dialer.tls else { return };
         tls.refresh(self.clock.now());
@@ -334,7 +339,7 @@ impl Inner {
 /// Connects to the target's port for a tunnel, without TLS.
 ///
 /// # Errors
-/// There is no connection.
+/// No connection could be made.
 pub async fn connect(options: &Options, clock: Clock) -> Result<Bare, DialError> {
     Dialer::new(options, clock).connect_bare().await
 }
@@ -349,7 +354,7 @@ async fn maintain(upstream: Weak<Inner>, clock: Clock) {
     }
 }
 
-/// The time between two tries of [`Upstream::speaks_http2`] to connect.
+/// The time between two connection attempts of [`Upstream::speaks_http2`].
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// The time between two rounds, short beside the 75 s of idle connections.
+/// The time between two rounds of closing connections, short beside the 75 s of idle connections.
 const MAINTAIN_EVERY: Duration = Duration::from_secs(5);

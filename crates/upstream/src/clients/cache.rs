@@ -12,23 +12,23 @@ use crate::moment::Moment;
 /// The keyed digest of a token.
 pub(super) type Digest = [u8; 32];
 
-/// The cache's verdict on a token.
+/// What the cache knows of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum CachedVerdict {
-    /// It is this client's. If `due`, it should be reviewed again.
+    /// The token is a valid one of this client. If `due`, it should be reviewed again.
     Right { client: Arc<str>, due: bool },
-    /// It is nobody's.
+    /// The token is not valid.
     Wrong,
-    /// It was not reviewed, or too long ago.
+    /// The token was not reviewed, or too long ago.
     Unknown,
 }
 
-/// The verdicts of recent reviews, each with the time of its question.
+/// The results of recent reviews, each with the time it was requested.
 #[derive(Debug)]
 pub(super) struct VerdictCache {
     right: HashMap<Digest, (Moment, Arc<str>)>,
     wrong: HashMap<Digest, Moment>,
-    /// The time to live of right tokens.
+    /// How long a valid token is cached.
     lasts: Duration,
 }
 
@@ -39,7 +39,7 @@ impl VerdictCache {
         Self { right: HashMap::new(), wrong: HashMap::new(), lasts }
     }
 
-    /// Returns the verdict on a token.
+    /// Returns what is known of a token.
     pub(super) fn look(&self, token: &Digest, now: Moment) -> CachedVerdict {
         if let Some((asked, client)) = self.right.get(token).filter(|(asked, _)| now < *asked + self.lasts) {
             return CachedVerdict::Right { client: Arc::clone(client), due: now >= *asked + self.lasts / 2 };
@@ -50,7 +50,8 @@ impl VerdictCache {
         }
     }
 
-    /// Records the answer to a question of `asked`: the token's client, if it is right.
+    /// Records the result of a review requested at `asked`: the token's client, if the token is
+    /// valid.
     pub(super) fn learn(&mut self, token: Digest, client: Option<Arc<str>>, asked: Moment) {
         self.right.remove(&token);
         self.wrong.remove(&token);
@@ -71,11 +72,11 @@ impl VerdictCache {
     }
 }
 
-/// One for each pod of a large cluster: 2 MiB.
+/// The most valid tokens to cache: one for each pod of a large cluster, 2 MiB.
 const MOST_RIGHT: usize = 16_384;
 const MOST_WRONG: usize = 2_048;
-/// The time to live of wrong tokens. It is short because one API server of several may not know a
-/// new token yet.
+/// How long an invalid token is cached. It is short because one API server of several may not know
+/// a new token yet.
 const WRONG_LASTS: Duration = Duration::from_secs(2);
 
 #[cfg(test)]

@@ -6,28 +6,28 @@ use http::StatusCode;
 
 use crate::credentials::ApiError;
 
-/// The reason to refuse a client. It names no other client, and no token.
+/// Why a client is refused. It names no other client, and no token.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ClientRefusal {
-    /// It shows no token or certificate.
+    /// The client sent no token or certificate.
     #[error("this gate asks its clients who they are, and this call does not say: {0}")]
     NothingShown(&'static str),
-    /// It shows several tokens.
+    /// The client sent several tokens.
     #[error("this call shows more than one token; expected one")]
     Ambiguous,
-    /// Its token is nobody's.
+    /// The client's token is invalid.
     #[error("TokenReview rejected this call's token: it has expired, was revoked, or is for another audience")]
     WrongToken,
-    /// Its certificate has no name.
+    /// The client's certificate has no name.
     #[error("the client's certificate has no common name (CN), by which this gate would know it")]
     NoName,
-    /// Its name is not in `clients.allowed`.
+    /// The client's name is not in `clients.allowed`.
     #[error("client {0:?} is not one of those that this gate lets in (clients.allowed)")]
     NotAllowed(Arc<str>),
-    /// The API server cannot be asked.
-    #[error("the gate cannot find out who calls, because its TokenReview fails, and lets nobody in unknown: {0}")]
+    /// The API server cannot review the token.
+    #[error("the gate cannot find out who calls, because its TokenReview fails, and refuses unknown callers: {0}")]
     Unreviewed(Arc<ApiError>),
-    /// Too many reviews are under way.
+    /// Too many token reviews are under way.
     #[error("the gate cannot find out who calls: too many TokenReviews are under way")]
     Busy,
 }
@@ -35,7 +35,7 @@ pub enum ClientRefusal {
 // === impl ClientRefusal ===
 
 impl ClientRefusal {
-    /// Returns the status of the refusal, and the seconds until a retry makes sense.
+    /// Returns the HTTP status of the refusal, and the seconds until a retry makes sense.
     pub fn status(&self) -> (StatusCode, Option<u64>) {
         match self {
             Self::NothingShown(_) | Self::Ambiguous | Self::WrongToken | Self::NoName => {

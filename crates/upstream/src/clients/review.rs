@@ -1,7 +1,7 @@
-//! Token reviews (`TokenReview`), one for all calls that wait for the same token.
+//! Token reviews (`TokenReview`), one for all calls waiting for the same token.
 //!
-//! A token in use is reviewed again in the background before its verdict expires, so only its first
-//! call waits. Without a response, unknown clients are refused.
+//! A token in use is reviewed again in the background before its cached result expires, so only its
+//! first call waits. If the API server does not answer, clients not in the cache are refused.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -33,26 +33,26 @@ pub(super) struct Reviewer {
 
 struct ReviewState {
     cache: VerdictCache,
-    /// The reviews under way.
+    /// The reviews under way, to wait for.
     asked: HashMap<Digest, watch::Receiver<Option<ReviewAnswer>>>,
-    /// The number of reviews of unknown tokens.
+    /// The number of reviews under way for tokens not in the cache.
     first: usize,
 }
 
-/// The client of a token; `None` for a wrong token.
+/// The client of a token; `None` for an invalid token.
 type ReviewAnswer = Result<Option<Arc<str>>, Arc<ApiError>>;
 
 // === impl Reviewer ===
 
 impl Reviewer {
-    /// Creates a reviewer; right tokens are cached for `lasts`.
+    /// Creates a reviewer; valid tokens are cached for `lasts`.
     pub(super) fn new(api: Api, gate: Arc<str>, audiences: Vec<String>, lasts: Duration, clock: Clock) -> Option<Self> {
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new()).ok()?;
         let state = ReviewState { cache: VerdictCache::new(lasts), asked: HashMap::new(), first: 0 };
         Some(Self { api, gate, audiences, key, clock, state: Mutex::new(state) })
     }
 
-    /// Returns the client of a token.
+    /// Returns the client of a token, from the cache or from a review.
     pub(super) async fn review(self: &Arc<Self>, token: &str) -> Result<Arc<str>, ClientRefusal> {
         let mut told = match self.look(token)? {
             ReviewLookup::Known(client) => return Ok(client),
@@ -90,7 +90,7 @@ impl Reviewer {
         }
     }
 
-    /// Starts a review in its own task: others may wait for it after the call is gone.
+    /// Starts a review in a task of its own: others may wait for it after the call is gone.
     fn ask(
         self: &Arc<Self>,
         state: &mut ReviewState,
@@ -141,14 +141,15 @@ impl Reviewer {
     }
 }
 
-/// A cached client, or a review under way.
+/// The result of a cache lookup: a client, or a review to wait for.
 enum ReviewLookup {
     Known(Arc<str>),
     Asked(watch::Receiver<Option<ReviewAnswer>>),
 }
 
-/// Returns the client's name from a response, if the token is right and for one of the expected
-/// audiences. An API server without audiences names none; then the token is for none.
+/// Returns the client's name from the API server's response, if the token is valid and for one of
+/// the expected audiences. An API server that does not know audiences names none; then the token is
+/// for none.
 fn client(answer: &Value, audiences: &[String]) -> Result<Option<Arc<str>>, ApiError> {
     let status = answer.get("status").filter(|_| answer.get("kind").and_then(Value::as_str) == Some("TokenReview"));
     let status = status.ok_or_else(|| ApiError::Answer("it is not a TokenReview with a status".to_owned()))?;
@@ -170,7 +171,7 @@ fn client(answer: &Value, audiences: &[String]) -> Result<Option<Arc<str>>, ApiE
 const PATH: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
 /// The timeout of a review, below the response timeout of Go's clients.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The most reviews of unknown tokens at once.
+/// The most reviews at once for tokens not in the cache.
 const MOST_FIRST: usize = 256;
 /// The most reviews at once.
 const MOST_ASKED: usize = 512;

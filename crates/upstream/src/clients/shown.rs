@@ -1,4 +1,4 @@
-//! The token in a request, by kind of listener.
+//! The token in a request: where each kind of listener finds it.
 
 use std::borrow::Cow;
 
@@ -36,7 +36,7 @@ pub(super) fn to_proxy<'a>(shown: &[&'a [u8]]) -> Result<Cow<'a, str>, ClientRef
     token.map(|token| Cow::Owned(token.to_owned())).ok_or(ClientRefusal::NothingShown(EXPECTED_LOGIN))
 }
 
-/// Returns the only value.
+/// Returns the only value; none or several are refused.
 fn only<'a>(shown: &[&'a [u8]], expected: &'static str) -> Result<&'a str, ClientRefusal> {
     match shown {
         [] => Err(ClientRefusal::NothingShown(expected)),
@@ -53,9 +53,9 @@ fn bearer(value: &str) -> Option<&str> {
     words.next()
 }
 
-/// The token's header for APIs other than Kubernetes. It never goes upstream.
+/// The header with the token for APIs other than Kubernetes. It is never sent upstream.
 pub(super) const TOKEN: HeaderName = HeaderName::from_static("tidegate-client-token");
-/// The token's header for forward proxies.
+/// The header with the token for forward proxies.
 pub(super) const TO_PROXY: HeaderName = PROXY_AUTHORIZATION;
 const EXPECTED_BEARER: &str = "expected its service account's token as Authorization: Bearer";
 const EXPECTED_TOKEN: &str = "expected its service account's token in the header Tidegate-Client-Token";

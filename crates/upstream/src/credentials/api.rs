@@ -1,5 +1,5 @@
-//! The process's own calls of the API server: the webhook keeps its certificate, and gates review
-//! tokens.
+//! The process's own requests to the API server: the webhook stores its certificate, and gates
+//! review tokens.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::clock::Clock;
 use crate::own_client::{OwnCallError, OwnClient};
 use crate::tls::TlsError;
 
-/// A failed call of the API server.
+/// Why a request of the process to the API server failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
     /// No response came from this address, or it broke off.
@@ -25,16 +25,16 @@ pub enum ApiError {
     /// The API server took too long.
     #[error("the API server did not answer within {} s", .0.as_secs())]
     Late(Duration),
-    /// It said no.
+    /// The API server answered with an error.
     #[error("the API server answers {status} to {method} {path}: {message}")]
     Status {
-        /// The status.
+        /// The HTTP status.
         status: StatusCode,
-        /// The method of the call.
+        /// The method of the request.
         method: Method,
-        /// The path of the call.
+        /// The path of the request.
         path: String,
-        /// Its own words.
+        /// The message in the API server's answer.
         message: String,
     },
     /// The gate's own credential is not available.
@@ -43,7 +43,7 @@ pub enum ApiError {
     /// The request is malformed.
     #[error("the request cannot be made")]
     Request(#[from] http::Error),
-    /// TLS to it cannot be set up.
+    /// TLS to the API server cannot be set up.
     #[error(transparent)]
     Tls(#[from] TlsError),
 }
@@ -53,10 +53,10 @@ pub enum ApiError {
 #[debug("Api({client:?})")]
 pub struct Api {
     client: OwnClient,
-    /// The prefix of every path.
+    /// The path put before the path of each request.
     base_path: String,
     credential: Option<Credential>,
-    /// The User-Agent.
+    /// The User-Agent to send.
     agent: &'static str,
     clock: Clock,
 }
@@ -90,7 +90,7 @@ impl Api {
         self.call(Method::PATCH, path, kind, Bytes::from(patch.to_string())).await
     }
 
-    /// Posts a review; it changes nothing.
+    /// Posts a review object, which changes nothing, and returns the answer.
     pub async fn post(&self, path: &str, object: &Value) -> Result<Value, ApiError> {
         self.call(Method::POST, path, "application/json", Bytes::from(object.to_string())).await
     }
@@ -134,12 +134,12 @@ impl Api {
 // === impl ApiError ===
 
 impl ApiError {
-    /// True if another client has changed the object meanwhile.
+    /// Returns true if another client has changed the object meanwhile (409).
     pub const fn is_conflict(&self) -> bool {
         matches!(self, Self::Status { status: StatusCode::CONFLICT, .. })
     }
 }
 
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The objects read here are a few KiB.
+/// The largest response: the objects read here are a few KiB.
 const LARGEST: usize = 4 << 20;

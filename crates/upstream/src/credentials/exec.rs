@@ -1,14 +1,14 @@
-//! Exec plugins of a kubeconfig, as client-go runs them: a program prints an `ExecCredential` with
-//! a token, a client certificate, or both.
+//! Exec plugins of a kubeconfig, run as client-go does: a program prints an `ExecCredential` with a
+//! token, a client certificate, or both.
 //!
-//! One run at a time, in its own task. The credential is renewed in the background before it ends.
-//! Calls wait for a run only without a usable credential: at first, and after its end. After a 401
-//! they wait for at most 2 s, and exempt calls do not wait: one API may refuse a credential that
-//! all others accept. A failed plugin runs again after 1 s, doubling to a minute; a valid
-//! credential stays in use meanwhile.
+//! The plugin runs once at a time, in its own task. The credential is renewed in the background
+//! before it expires. Calls wait for a run only without a usable credential: at first, and after it
+//! has expired. After a 401 they wait for at most 2 s, and exempt calls do not wait: one API may
+//! refuse a credential that all others accept. A failed plugin runs again after 1 s, doubling to a
+//! minute; a valid credential stays in use meanwhile.
 //!
-//! As with client-go, the server judges a credential that was expired when the plugin printed it:
-//! the plugin may want to run each time, or this machine's clock is ahead.
+//! As with client-go, a credential that was already expired when the plugin printed it is sent, and
+//! the server decides: the plugin may want to run each time, or this machine's clock is ahead.
 
 mod plugin;
 
@@ -23,7 +23,7 @@ use crate::clock::Clock;
 use crate::moment::Moment;
 use crate::{lock, tls};
 
-/// The gate's own credentials are not available. Shows no credential.
+/// Why the gate's own credentials are not available. Shows no credential.
 #[derive(Debug, thiserror::Error)]
 #[error("the exec plugin `{command}` {failure}")]
 pub struct ExecPluginError {
@@ -31,54 +31,54 @@ pub struct ExecPluginError {
     failure: PluginFailure,
 }
 
-/// A plugin and its last credential.
+/// An exec plugin and its last credential.
 #[derive(derive_more::Debug)]
 #[debug("*** of the exec plugin {}", plugin.command)]
 pub(super) struct Exec {
     plugin: Plugin,
-    /// The TLS client for the plugin's client certificates.
+    /// The TLS client to use the plugin's client certificates with.
     client: OnceLock<Arc<tls::Client>>,
     state: Mutex<ExecState>,
-    /// Ticks when a run has ended.
+    /// Notifies waiting calls of the end of a run.
     ended: watch::Sender<()>,
 }
 
 #[derive(Default)]
 struct ExecState {
     held: Option<HeldCredential>,
-    /// The start of the current run.
+    /// When the run under way started, if there is one.
     running: Option<Moment>,
-    /// The upstream refused the credential.
+    /// Set if the upstream refused the credential.
     refused: bool,
-    /// The number of fresh credentials refused in a row.
+    /// How many fresh credentials were refused in a row.
     refusals: u32,
     failure: Option<RunFailure>,
-    /// The expired credential is logged.
+    /// Set once the log says that the credential has expired.
     is_reported: bool,
 }
 
-/// A credential from the plugin.
+/// The credential the plugin printed last.
 struct HeldCredential {
     token: Option<String>,
     since: Moment,
-    /// `None`: when it is refused.
+    /// The end of the credential's validity; `None` if it is valid until the upstream refuses it.
     ends: Option<Moment>,
     refresh_at: Moment,
-    /// From this time on, a call waits a little for a renewal.
+    /// From when on a call waits a little for a renewal before it uses this credential.
     doubtful_at: Moment,
     number: u64,
 }
 
-/// The availability of a credential to a call.
+/// Whether a call can use a credential now.
 enum Availability {
     Usable,
-    /// A run may bring a better one: worth a wait until this time.
+    /// There is a credential, but the run under way may bring a better one: wait until this moment.
     Doubtful(Moment),
-    /// None until a run has ended.
+    /// There is no credential until a run has ended.
     Nothing,
 }
 
-/// The failure of the last run.
+/// Why the last run failed, and when to run again.
 struct RunFailure {
     error: Arc<ExecPluginError>,
     times: u32,
@@ -92,13 +92,13 @@ impl Exec {
         Self { plugin, client: OnceLock::new(), state: Mutex::default(), ended: watch::Sender::new(()) }
     }
 
-    /// Sets the TLS client for the plugin's client certificates.
+    /// Sets the TLS client to use the plugin's client certificates with.
     pub(super) fn shows_on(&self, client: &Arc<tls::Client>) {
         // the first stays: one gate has one upstream
         self.client.get_or_init(|| Arc::clone(client));
     }
 
-    /// Waits for a credential. An exempt call takes the current one, if any, at once.
+    /// Waits for a credential. An exempt call takes the present one, if any, at once.
     pub(super) async fn ready(self: &Arc<Self>, is_exempt: bool, clock: Clock) -> Result<(), Arc<ExecPluginError>> {
         let mut ended = self.ended.subscribe();
         loop {
@@ -115,12 +115,12 @@ impl Exec {
         }
     }
 
-    /// Returns the token, and the generation of its credential: each new credential has the next.
+    /// Returns the token and the number of its credential; each new credential has the next number.
     pub(super) fn token(&self) -> (Option<String>, u64) {
         lock(&self.state).held.as_ref().map_or((None, 0), |held| (held.token.clone(), held.number))
     }
 
-    /// Records a 401 to the credential of this number.
+    /// Records that the upstream answered 401 to the credential of this number.
     pub(super) fn refused(self: &Arc<Self>, number: u64, clock: Clock) {
         let mut state = lock(&self.state);
         let ExecState { held: Some(held), refusals, refused, .. } = &mut *state else { return };
@@ -135,7 +135,7 @@ impl Exec {
         let _started = self.look(clock);
     }
 
-    /// Returns the availability of a credential. Starts a run if one is due.
+    /// Returns whether a credential can be used. Starts a run of the plugin if one is due.
     fn look(self: &Arc<Self>, clock: Clock) -> Result<Availability, Arc<ExecPluginError>> {
         let now = clock.now();
         let mut state = lock(&self.state);
@@ -171,7 +171,7 @@ impl Exec {
 }
 
 impl ExecState {
-    /// Records the result of a run: a token and its remaining life.
+    /// Records the result of a run: the token and how long it is still valid.
     fn ended(&mut self, answer: Result<(Option<String>, Option<Duration>), PluginFailure>, command: &str, now: Moment) {
         self.running = None;
         match answer {
@@ -214,20 +214,22 @@ impl ExecState {
     }
 }
 
-/// The time from a renewal to the credential's end; a fifth of its life if that is shorter.
+/// How long before a credential expires it is renewed; a fifth of its life if that is shorter.
 const AHEAD: Duration = Duration::from_secs(300);
-/// The minimum age of a second refused credential. The first 401 starts a run at once; if that does
-/// not help, the next credential must be this old, the one after it three times, and so on.
+/// The age a second credential must have before a 401 to it starts another run. The first 401
+/// starts a run at once; if that does not help, the next credential must be this old, the one after
+/// it three times, and so on.
 const AFTER_REFUSAL: Duration = Duration::from_secs(2);
-/// The longest wait for a run despite a valid credential.
+/// The longest wait of a call for a run while a valid credential exists.
 const A_LITTLE: Duration = Duration::from_secs(2);
-/// The time between renewals of a credential that expires within this time; client-go runs the
-/// plugin at each call.
+/// The time between renewals of a credential that expires this soon; client-go runs the plugin at
+/// each call.
 const RENEW_ENDED: Duration = Duration::from_secs(10);
-/// The age at which such a credential is probably useless: no call has come for that long.
+/// A credential that had expired when it came is probably useless at this age: for that long no
+/// call has come to renew it.
 const DOUBT_ENDED: Duration = Duration::from_secs(60);
 const MOST_REFUSALS: u32 = 7;
-/// The minimum age of a good credential.
+/// A refused credential of at least this age is new trouble: refusals before it are forgotten.
 const CALM: Duration = Duration::from_secs(600);
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);

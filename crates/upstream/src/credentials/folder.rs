@@ -1,7 +1,7 @@
-//! The controller's files: `ca.crt`, `token`, `namespace` and a `kubeconfig` in a folder that both
+//! The controller's files: `ca.crt`, `token`, `namespace` and a `kubeconfig` in a folder both
 //! containers mount, or the text of a kubeconfig alone.
 //!
-//! Beside them, for the gate alone (0600): `ca.key`. A gate that restarts in the same pod goes on
+//! Beside them, for the gate alone (0600): `ca.key`. A gate that restarts in the same pod continues
 //! with the CA and the token of its predecessor. Otherwise the controller, which reads its
 //! kubeconfig once, would trust no gate until it restarts too.
 //!
@@ -19,19 +19,19 @@ use std::path::{Path, PathBuf};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-/// The content of the files. A file with `None` is left as it is.
+/// The files to write for the controller. A file with `None` is left as it is.
 #[derive(Clone, derive_more::Debug)]
 #[debug("Contents for {server:?}")]
 pub struct Contents<'a> {
-    /// PEM of the CA for the controller to trust.
+    /// The certificate of the CA the controller is to trust, as PEM.
     pub ca: &'a str,
-    /// PEM of that CA's key, for this gate's successor.
+    /// The CA's key as PEM, for this gate after a restart.
     pub ca_key: Option<&'a str>,
-    /// The controller's token.
+    /// The token the controller must send.
     pub token: Option<&'a str>,
-    /// The namespace it runs in.
+    /// The namespace the controller runs in.
     pub namespace: Option<&'a str>,
-    /// `https://host:port` of the gate; without it no kubeconfig is written.
+    /// The gate's address, `https://host:port`; without it no kubeconfig is written.
     pub server: Option<&'a str>,
 }
 
@@ -46,7 +46,7 @@ pub struct FolderError {
 /// Writes the files, and creates the folder if necessary.
 ///
 /// # Errors
-/// Which file could not be written.
+/// Names the file that could not be written.
 pub fn write(folder: &Path, contents: &Contents<'_>) -> Result<(), FolderError> {
     make(folder, FOLDER_MODE)?;
     let token = folder.join(TOKEN);
@@ -70,13 +70,13 @@ pub fn write(folder: &Path, contents: &Contents<'_>) -> Result<(), FolderError> 
 /// Writes world-readable files, and creates the folder if necessary.
 ///
 /// # Errors
-/// Which file could not be written.
+/// Names the file that could not be written.
 pub fn write_public(folder: &Path, files: &[(&str, &[u8])]) -> Result<(), FolderError> {
     make(folder, PUBLIC_FOLDER_MODE)?;
     files.iter().try_for_each(|(name, content)| replace(folder, name, content, MODE))
 }
 
-/// Stores the CA of interception in the gate's own folder, for its successor.
+/// Stores the CA for decrypting TLS in the gate's own folder, for after a restart.
 ///
 /// # Errors
 /// The file could not be written.
@@ -85,13 +85,13 @@ pub fn keep_egress_ca(folder: &Path, kept: &str) -> Result<(), FolderError> {
     replace(folder, EGRESS_CA, kept.as_bytes(), MODE_OF_KEYS)
 }
 
-/// Returns the predecessor's CA of interception from the folder, unless others could have written
-/// or read it.
+/// Returns the CA for decrypting TLS from before a restart, unless others could have written or
+/// read its file.
 pub fn left_egress_ca(folder: &Path) -> Option<String> {
     left(&folder.join(EGRESS_CA), 0o077)
 }
 
-/// Creates a folder of this mode, unless it exists.
+/// Creates a folder with this mode, unless it exists.
 fn make(folder: &Path, mode: u32) -> Result<(), FolderError> {
     let is_new = !folder.exists();
     let made = DirBuilder::new().recursive(true).mode(mode).create(folder);
@@ -100,7 +100,7 @@ fn make(folder: &Path, mode: u32) -> Result<(), FolderError> {
     made.and_then(|()| set()).map_err(|error| FolderError { path: folder.to_owned(), error })
 }
 
-/// Writes a file beside its place and renames it into it.
+/// Writes a file under another name and renames it, so that readers never see a part of it.
 fn replace(folder: &Path, name: &str, content: &[u8], mode: u32) -> Result<(), FolderError> {
     let path = folder.join(name);
     let beside = folder.join(format!(".{name}.new"));
@@ -108,17 +108,18 @@ fn replace(folder: &Path, name: &str, content: &[u8], mode: u32) -> Result<(), F
     written.map_err(|error| FolderError { path, error })
 }
 
-/// Returns the predecessor's CA key from the folder, unless others could have written or read it.
+/// Returns the CA key from before a restart, unless others could have written or read its file.
 pub fn left_ca_key(folder: &Path) -> Option<String> {
     left(&folder.join(CA_KEY), 0o077)
 }
 
-/// Returns the predecessor's token from the folder, unless others could have written it.
+/// Returns the controller's token from before a restart, unless others could have written its file.
 pub fn left_token(folder: &Path) -> Option<String> {
     left(&folder.join(TOKEN), 0o022)
 }
 
-/// Reads a small regular file of this user's own, unless others have any of the rights in `mask`.
+/// Reads a small regular file of this user's own, unless others have any of the permissions in
+/// `mask`.
 fn left(path: &Path, mask: u32) -> Option<String> {
     let own = fs::metadata("/proc/self").ok()?.uid();
     let listed = fs::symlink_metadata(path).ok()?;
@@ -133,8 +134,8 @@ fn left(path: &Path, mask: u32) -> Option<String> {
     Some(text)
 }
 
-/// Returns a kubeconfig for a gate, with the identity of the token in `token_file`; without one if
-/// the gate injects its own.
+/// Returns a kubeconfig for a gate, with the token in `token_file`; without one if the gate uses
+/// its own credentials.
 pub fn kubeconfig(server: &str, ca: Option<&str>, namespace: Option<&str>, token_file: Option<&Path>) -> String {
     let ca = ca.map_or_else(String::new, |pem| format!("\n    certificate-authority-data: {}", STANDARD.encode(pem)));
     let namespace = namespace.map_or_else(String::new, |name| format!("\n    namespace: {}", quoted(name)));
@@ -167,17 +168,17 @@ fn write_beside(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Readable to everyone in the pod.
+/// The mode of files for the controller: readable to everyone in the pod.
 const MODE: u32 = 0o644;
-/// Readable to the gate's own user.
+/// The mode of key files: readable to the gate's own user.
 const MODE_OF_KEYS: u32 = 0o600;
 const CA_KEY: &str = "ca.key";
-/// The key of the CA of interception, and its certificates: one file, so that they fit together.
+/// The file with the egress CA's key and certificates: one file, so that they fit together.
 const EGRESS_CA: &str = "egress-ca.pem";
 const TOKEN: &str = "token";
 /// The largest file to read; keys and tokens are smaller.
 const LARGEST: u64 = 64 << 10;
-/// The mode of a new folder. It is no volume of a pod, so no other user needs it.
+/// The mode of a new folder. It is not a volume of a pod, so no other user needs it.
 const FOLDER_MODE: u32 = 0o700;
-/// The mode of a folder with public files.
+/// The mode of a folder with world-readable files.
 const PUBLIC_FOLDER_MODE: u32 = 0o755;

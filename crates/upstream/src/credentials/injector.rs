@@ -1,6 +1,6 @@
-//! Credentials of a request: the client's own, or the gate's instead of them.
+//! The credentials of a request: the client's own, or the gate's instead of them.
 //!
-//! Never "inject only if missing": the credentials must not depend on what the client happens to
+//! They are never added only if missing, because they must not depend on what the client happens to
 //! send.
 
 use std::hash::{BuildHasher, RandomState};
@@ -13,42 +13,42 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use super::{Credential, ExecPluginError, PodToken};
 use crate::clock::Clock;
 
-/// Sets the credentials of a request. Pass-through leaves the client's; inject replaces them with
-/// the gate's.
+/// Sets the credentials of a request. Either the client's are passed through, or the gate's replace
+/// them.
 #[derive(Debug)]
 pub struct Injector(Option<Inject>);
 
-/// The gate's credentials, a replacement for the client's.
+/// The gate's own credentials; they replace the client's.
 #[derive(Debug)]
 pub struct Inject {
     /// The header to add; `None` if the gate's credential is its client certificate.
     pub credential: Option<Credential>,
-    /// Clients may act as others, by Impersonate-* headers.
+    /// True if clients may act as other users, by Impersonate-* headers.
     pub impersonation: bool,
-    /// The gate's own Impersonate-* headers.
+    /// The gate's own Impersonate-* headers, which it adds.
     pub acting_as: Vec<(HeaderName, HeaderValue)>,
-    /// The token required of clients.
+    /// The token clients must send to use the gate's credentials.
     pub required_token: Option<PodToken>,
-    /// The clock for renewals.
+    /// The clock for renewing credentials.
     pub clock: Clock,
 }
 
-/// The number of a request's credential.
+/// The number of a credential, to compare it with the present one when its request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CredentialVersion(u64);
 
-/// The reason to refuse a request with the gate's credentials.
+/// Why a request may not be sent with the gate's credentials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CredentialRefusal {
-    /// It would act as another user with the gate's rights.
+    /// The client asks to act as another user with the gate's rights.
     #[error(
         "impersonation is off at this gate: Impersonate-* headers would act with the gate's own rights; impersonation = \"allow\" permits it"
     )]
     Impersonation,
-    /// The gate acts as another user already.
+    /// The client asks to act as another user, but the gate already acts as one itself.
     #[error("this gate's own identity is an impersonated one already: Impersonate-* headers cannot go on top of it")]
     ActsAlready,
-    /// The client may not use the gate's credentials.
+    /// The client did not send the required token.
     #[error(
         "this gate lends its own identity, and only to clients that send the bearer token in the folder that it writes (tls.write_to)"
     )]
@@ -56,12 +56,12 @@ pub enum CredentialRefusal {
 }
 
 impl Injector {
-    /// Lets the client's own credentials through.
+    /// Leaves the client's own credentials.
     pub const fn pass_through() -> Self {
         Self(None)
     }
 
-    /// Replaces the client's credentials by these.
+    /// Replaces the client's credentials with these.
     pub const fn inject(inject: Inject) -> Self {
         Self(Some(inject))
     }
@@ -69,7 +69,7 @@ impl Injector {
     /// Checks a request's headers before it waits.
     ///
     /// # Errors
-    /// Says why not; a 401 or 403 to the client.
+    /// Says why it is refused, with a 401 or 403 to the client.
     pub fn check(&self, headers: &HeaderMap) -> Result<(), CredentialRefusal> {
         let Some(inject) = &self.0 else { return Ok(()) };
         if inject.required_token.as_ref().is_some_and(|token| !token.is_shown(headers)) {
@@ -84,11 +84,11 @@ impl Injector {
         }
     }
 
-    /// Waits for credentials to inject; only an exec plugin makes it wait. An exempt call does not
+    /// Waits for the gate's credentials; only an exec plugin makes it wait. An exempt call does not
     /// wait for a renewal. `Upstream` calls this.
     ///
     /// # Errors
-    /// There are none to be had.
+    /// No credentials are available.
     pub async fn ready(&self, is_exempt: bool) -> Result<(), Arc<ExecPluginError>> {
         match &self.0 {
             Some(Inject { credential: Some(credential), clock, .. }) => {
@@ -98,7 +98,7 @@ impl Injector {
         }
     }
 
-    /// Replaces the client's credentials by the gate's, if this is inject. `Upstream::send` calls
+    /// Replaces the client's credentials with the gate's, if so configured. `Upstream::send` calls
     /// this.
     pub fn authorize(&self, headers: &mut HeaderMap) -> CredentialVersion {
         let Some(inject) = &self.0 else { return CredentialVersion(0) };
@@ -115,7 +115,7 @@ impl Injector {
         CredentialVersion(number)
     }
 
-    /// Returns a salted hash of the gate's credential, to compare it with other versions; `None` if
+    /// Returns a salted hash of the gate's credential, to see whether it has changed; `None` if
     /// clients send their own.
     pub fn mark(&self) -> Option<u64> {
         static SALT: LazyLock<RandomState> = LazyLock::new(RandomState::new);
@@ -131,8 +131,8 @@ impl Injector {
         inject.credential.as_ref()?.secret.age(inject.clock.now())
     }
 
-    /// Records a 401 to this credential: it is read again before its next use. `Upstream::send`
-    /// calls this.
+    /// Records a 401 to this credential, so that it is read again before its next use.
+    /// `Upstream::send` calls this.
     pub fn upstream_said_unauthorized(&self, version: CredentialVersion) {
         if let Some(Inject { credential: Some(credential), clock, .. }) = &self.0 {
             credential.secret.refused(version.0, *clock);
@@ -140,7 +140,7 @@ impl Injector {
     }
 }
 
-/// Removes every client credential.
+/// Removes every credential of the client.
 fn strip(headers: &mut HeaderMap, impersonation: bool) {
     headers.remove(AUTHORIZATION);
     let others: Vec<HeaderName> = headers.keys().filter(|name| is_identity(name, impersonation)).cloned().collect();
@@ -152,7 +152,7 @@ fn strip(headers: &mut HeaderMap, impersonation: bool) {
     }
 }
 
-/// True for headers with the caller's identity.
+/// Returns true for headers identifying the caller.
 fn is_identity(name: &HeaderName, impersonation: bool) -> bool {
     let name = name.as_str();
     name.starts_with("x-remote-")
@@ -179,10 +179,10 @@ fn strip_websocket_bearer(headers: &mut HeaderMap) {
     }
 }
 
-/// Headers of proxies with a client's certificate.
+/// Headers of other proxies, to pass on a client's certificate.
 const CLIENT_CERTIFICATES: &str =
     "x-forwarded-client-cert x-client-cert x-ssl-client-cert ssl-client-cert client-cert client-cert-chain";
-/// The prefix of a subprotocol with a token for kube-apiserver.
+/// The prefix of a WebSocket subprotocol carrying a token for kube-apiserver.
 const BEARER: &[u8] = b"base64url.bearer.authorization.k8s.io.";
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! kubeconfig files: found, merged and read as client-go does.
 //!
 //! `KUBECONFIG` is a list of files: the first that names a cluster, user, context or the current
-//! context wins. Paths in a file are relative to it. What cannot be used is an error, never
-//! silently another identity. Fields with secrets never appear in an error.
+//! context wins. Paths in a file are relative to it. What cannot be used is an error; another
+//! identity is never used silently. Fields with secrets never appear in an error.
 
 mod user;
 
@@ -20,8 +20,8 @@ use super::{CredentialsError, Environment, Proxy, ResolvedUpstream, target};
 use crate::tls::{Pem, Roots};
 use crate::yaml;
 
-/// One file, or several merged. Other fields are ignored, as by client-go; an empty text is the
-/// same as none.
+/// One kubeconfig file, or several merged. Other fields are ignored, as by client-go; an empty text
+/// is the same as none.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 struct Kubeconfig {
@@ -31,13 +31,13 @@ struct Kubeconfig {
     users: Vec<ListEntry<User>>,
 }
 
-/// An entry of one of the lists.
+/// An entry in the list of clusters, users or contexts.
 #[derive(Deserialize)]
 struct ListEntry<T> {
     name: String,
     #[serde(default, alias = "context", alias = "cluster", alias = "user", alias = "extension")]
     item: T,
-    /// The folder of its file; relative paths start there.
+    /// The folder of the entry's file; relative paths start there.
     #[serde(skip)]
     folder: PathBuf,
 }
@@ -62,7 +62,7 @@ struct Cluster {
     extensions: Vec<ListEntry<Value>>,
 }
 
-/// Resolves a context; `None` for the current one.
+/// Reads the upstream and credentials of a context; `None` for the current context.
 pub(super) fn resolve(context: Option<&str>, environment: &Environment) -> Result<ResolvedUpstream, CredentialsError> {
     let config = Kubeconfig::load(environment)?;
     let name = context.or_else(|| given(&config.current_context)).ok_or_else(|| {
@@ -78,7 +78,7 @@ pub(super) fn resolve(context: Option<&str>, environment: &Environment) -> Resul
     Ok(resolved)
 }
 
-/// Returns the first entry of this name.
+/// Returns the first entry with this name.
 fn find<'a, T>(kind: &'static str, name: &str, list: &'a [ListEntry<T>]) -> Result<&'a ListEntry<T>, CredentialsError> {
     let found = list.iter().find(|entry| entry.name == name);
     found.ok_or_else(|| CredentialsError::Missing(kind, name.to_owned(), names(list)))
@@ -92,7 +92,8 @@ fn names<T>(list: &[ListEntry<T>]) -> String {
 // === impl Kubeconfig ===
 
 impl Kubeconfig {
-    /// Reads and merges the files. Missing files of a list are skipped.
+    /// Reads and merges the files in `KUBECONFIG`, or the default one. Missing files of a list are
+    /// skipped.
     fn load(environment: &Environment) -> Result<Self, CredentialsError> {
         let home = || environment.variable("HOME").map(|home| Path::new(home).join(".kube").join("config"));
         let paths: Vec<PathBuf> = match environment.variable("KUBECONFIG") {
@@ -118,7 +119,7 @@ impl Kubeconfig {
         })
     }
 
-    /// Adds a file. What an earlier file names comes first.
+    /// Adds the entries of another file. Entries of earlier files win.
     fn merge(&mut self, file: Self) {
         if self.current_context.is_empty() {
             self.current_context = file.current_context;
@@ -129,7 +130,7 @@ impl Kubeconfig {
     }
 }
 
-/// Parses a file. An error keeps only its place: the text may quote a secret.
+/// Parses a file. An error shows only the place in it, because the text may quote a secret.
 fn parse(path: &Path, text: &str) -> Result<Kubeconfig, CredentialsError> {
     let mut read: Kubeconfig =
         yaml::from_str(text).map_err(|misfit| CredentialsError::NotKubeconfig(path.to_owned(), misfit.to_string()))?;
@@ -176,7 +177,7 @@ fn read_cluster(entry: &ListEntry<Cluster>) -> Result<ResolvedUpstream, Credenti
     Ok(resolved)
 }
 
-/// Returns the description of the cluster for an exec plugin.
+/// Returns the description of the cluster to pass to an exec plugin.
 fn about(entry: &ListEntry<Cluster>) -> Value {
     let cluster = &entry.item;
     let from_file = || {
@@ -222,5 +223,5 @@ fn given(text: &str) -> Option<&str> {
     Some(text).filter(|text| !text.is_empty())
 }
 
-/// The extension of a cluster for exec plugins.
+/// The name of the cluster's extension passed to exec plugins.
 const EXEC_EXTENSION: &str = "client.authentication.k8s.io/exec";

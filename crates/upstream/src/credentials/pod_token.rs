@@ -1,5 +1,5 @@
-//! The token required of clients by a gate with its own identity: random, made when the pod begins,
-//! in a folder mounted by the controller alone. Access to the port alone is not enough.
+//! The token clients must send to a gate with its own identity: random, made when the pod
+//! starts, in a folder that only the controller mounts. Access to the port alone is not enough.
 
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
@@ -7,7 +7,7 @@ use subtle::ConstantTimeEq;
 
 use crate::tls::{self, TlsError};
 
-/// A token required of clients. Shows nothing of itself.
+/// The token clients must send. `Debug` does not show it.
 #[derive(Clone, derive_more::Debug)]
 #[debug("***")]
 pub struct PodToken(String);
@@ -16,23 +16,23 @@ impl PodToken {
     /// Creates a random token.
     ///
     /// # Errors
-    /// The system has no randomness to give.
+    /// The system gives no random numbers.
     pub fn random() -> Result<Self, TlsError> {
         tls::random_text().map(Self)
     }
 
-    /// Returns the token of this pod's earlier gate, if the text is one.
+    /// Returns the token from before a restart, if the text is one.
     pub fn again(text: &str) -> Option<Self> {
         let is_ours = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
         (text.len() == LENGTH && text.bytes().all(is_ours)).then(|| Self(text.to_owned()))
     }
 
-    /// Returns its text, for the controller's folder.
+    /// Returns the token's text, for the controller's folder.
     pub fn reveal(&self) -> &str {
         &self.0
     }
 
-    /// True if a request sends it, once and as a bearer token.
+    /// Returns true if a request sends the token, once and as a bearer token.
     pub(super) fn is_shown(&self, headers: &HeaderMap) -> bool {
         let mut lines = headers.get_all(AUTHORIZATION).iter();
         let (Some(line), None) = (lines.next(), lines.next()) else { return false };
@@ -43,7 +43,7 @@ impl PodToken {
 }
 
 const BEARER: &[u8] = b"bearer ";
-/// The length of 32 bytes in base64. No token of a service account is so short.
+/// The length of a token: 32 bytes in base64. No token of a service account is so short.
 const LENGTH: usize = 43;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! The proxy before an upstream: a kubeconfig's `proxy-url`. Shows its host, and never its
-//! password.
+//! The proxy before an upstream: a kubeconfig's `proxy-url`. It is shown by its host, never with
+//! its password.
 
 use std::net::IpAddr;
 
@@ -17,17 +17,17 @@ use crate::spec::has_valid_port;
 #[derive(Clone, PartialEq, Eq, derive_more::Debug)]
 #[debug("{kind:?} proxy {host}:{port}")]
 pub struct Proxy {
-    /// The protocol towards it.
+    /// The protocol to speak with the proxy.
     pub kind: ProxyKind,
-    /// Its name or address, without brackets.
+    /// The name or address of the proxy, without brackets.
     pub host: String,
-    /// Its port.
+    /// The port of the proxy.
     pub port: u16,
-    /// User and password, if it wants them.
+    /// User and password for the proxy, if it needs them.
     pub login: Option<(String, String)>,
 }
 
-/// The protocol towards a proxy.
+/// The protocol to speak with a proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProxyKind {
     /// HTTP CONNECT.
@@ -38,8 +38,8 @@ pub enum ProxyKind {
     Socks5,
 }
 
-/// Returns the environment variable of an unused proxy: client-go and most other programs would use
-/// it for this upstream. A gate does not: its environment is often meant for the pod's own traffic,
+/// Returns the proxy variable of the environment client-go and most other programs would use
+/// for this upstream. A gate ignores it: its environment is often meant for the pod's own traffic,
 /// and the proxy may be this process.
 pub(super) fn unused(environment: &Environment, target: &Target) -> Option<&'static str> {
     let names =
@@ -80,7 +80,7 @@ impl Proxy {
         Some(Self { kind, host, port: authority.port_u16().unwrap_or(port), login })
     }
 
-    /// Returns the login as `Proxy-Authorization` has it.
+    /// Returns the value of `Proxy-Authorization` for the proxy, if it needs a login.
     pub fn basic(&self) -> Option<String> {
         self.login.as_ref().map(|(user, password)| format!("Basic {}", STANDARD.encode(format!("{user}:{password}"))))
     }

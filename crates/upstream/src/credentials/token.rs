@@ -1,4 +1,4 @@
-//! A secret: fixed, from a rotated file, or from an exec plugin.
+//! A secret: a fixed text, the content of a file that is rotated, or from an exec plugin.
 //!
 //! A file is read again every 30 s, and at once after a 401; after a failed read the last good
 //! content stays. The content must be one line of at most 64 KiB: a line break would end its
@@ -18,7 +18,7 @@ use crate::clock::Clock;
 use crate::lock;
 use crate::moment::Moment;
 
-/// A secret. Shows nothing of itself.
+/// A secret. `Debug` does not show it.
 #[derive(Clone, derive_more::Debug)]
 #[debug("{_0:?}")]
 pub struct Secret(SecretKind);
@@ -33,7 +33,7 @@ enum SecretKind {
     Exec(Arc<Exec>),
 }
 
-/// A file with a secret.
+/// A file containing a secret.
 struct TokenFile {
     path: PathBuf,
     state: Mutex<TokenState>,
@@ -45,31 +45,31 @@ struct TokenState {
     read_at: Moment,
     /// The time of the last successful read.
     good_at: Moment,
-    /// The upstream refused the content.
+    /// Set if the upstream refused the content.
     refused: bool,
-    /// The last read failed, as the log says.
+    /// Set while reads fail, so that this is logged once.
     failing: bool,
 }
 
 impl Secret {
-    /// Creates a fixed secret; `from` names it in errors.
+    /// Creates a fixed secret; `from` names its source in errors.
     ///
     /// # Errors
-    /// It is empty, too long, or holds control characters.
+    /// The text is empty, too long, or contains control characters.
     pub fn fixed(text: &str, from: &str) -> Result<Self, CredentialsError> {
         check(text, from).map(|text| Self(SecretKind::Fixed(text)))
     }
 
-    /// Creates a secret from a file, and follows its changes.
+    /// Creates a secret following the content of a file.
     ///
     /// # Errors
-    /// It cannot be read now, or is not a valid secret.
+    /// The file cannot be read now, or does not contain a valid secret.
     pub fn file(path: &Path) -> Result<Self, CredentialsError> {
         let state = TokenState { content: read(path)?, ..TokenState::default() };
         Ok(Self(SecretKind::File(Arc::new(TokenFile { path: path.to_owned(), state: Mutex::new(state) }))))
     }
 
-    /// Creates a secret from a plugin.
+    /// Creates a secret from an exec plugin.
     pub(super) const fn exec(exec: Arc<Exec>) -> Self {
         Self(SecretKind::Exec(exec))
     }
@@ -78,7 +78,7 @@ impl Secret {
     /// credential.
     ///
     /// # Errors
-    /// The plugin fails.
+    /// The plugin failed.
     pub(super) async fn ready(&self, is_exempt: bool, clock: Clock) -> Result<(), Arc<ExecPluginError>> {
         let SecretKind::Exec(exec) = &self.0 else { return Ok(()) };
         exec.ready(is_exempt, clock).await
@@ -98,7 +98,8 @@ impl Secret {
         (value, number)
     }
 
-    /// Records a refusal of this version: the secret is read again before its next use.
+    /// Records that the upstream refused this version, so that the secret is read again before its
+    /// next use.
     pub fn refused(&self, number: u64, clock: Clock) {
         match &self.0 {
             SecretKind::Fixed(_) => {}
@@ -107,14 +108,14 @@ impl Secret {
         }
     }
 
-    /// Returns the time since the last successful read of its file; `None` without a file. Reads it
-    /// if it is time to.
+    /// Returns the time since the file was last read successfully; `None` without a file. Reads it
+    /// first if that is due.
     pub(super) fn age(&self, now: Moment) -> Option<Duration> {
         let SecretKind::File(file) = &self.0 else { return None };
         Some(now.since(file.current(now).good_at))
     }
 
-    /// Returns its text, for the controller's folder; `None` for a plugin.
+    /// Returns the secret's text, for the controller's folder; `None` for a plugin.
     pub fn reveal(&self, now: Moment) -> Option<String> {
         match &self.0 {
             SecretKind::Fixed(text) => Some(text.clone()),
@@ -125,7 +126,7 @@ impl Secret {
 }
 
 impl TokenFile {
-    /// Returns the last good content. Reads the file if it is time to.
+    /// Returns the last good content. Reads the file first if that is due.
     fn current(&self, now: Moment) -> MutexGuard<'_, TokenState> {
         let mut state = lock(&self.state);
         let age = now.since(state.read_at);
@@ -171,12 +172,13 @@ fn check(text: &str, from: &str) -> Result<String, CredentialsError> {
     }
 }
 
-/// The time between two reads: a new token is used well within a minute; kubelet rotates at 80% of
-/// a token's life.
+/// The time between two reads of the file: a new token is used well within a minute; kubelet
+/// rotates at 80% of a token's life.
 const READ_EVERY: Duration = Duration::from_secs(30);
-/// The shortest time between two reads, so that a refused client does not cause one at every call.
+/// The shortest time between two reads after refusals, so that a refused client does not cause one
+/// at every call.
 const AFTER_REFUSAL: Duration = Duration::from_millis(100);
-/// The longest content; real tokens are a few KiB.
+/// The longest secret in bytes; real tokens are a few KiB.
 const LONGEST: u64 = 64 << 10;
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
-//! The pod-local CA. It lasts as long as its key, so that clients can go on trusting the
-//! certificate they were given; the certificates it issues last a day and are renewed after two
-//! thirds of it. The key is made at start, or taken over from the gate that ran here before.
+//! The pod-local CA. It is valid as long as its key exists, so that clients can continue to trust
+//! the certificate they were given; the certificates it issues last a day and are renewed after two
+//! thirds of it. The key is made at the start, or taken over from the gate that ran here before.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -18,9 +18,9 @@ use super::{TlsError, provider};
 /// The pod-local CA.
 pub(super) struct Authority {
     pub(super) issuer: Issuer<'static, KeyPair>,
-    /// The certificate for clients to trust.
+    /// The CA's certificate, for clients to trust.
     pub(super) pem: String,
-    /// The names in its certificates.
+    /// The names in the certificates issued by the CA.
     names: Vec<String>,
 }
 
@@ -73,8 +73,8 @@ impl LeafCertificate {
         Self { key: Arc::new(key), begins: begins(wall), renew_at: wall + LIFE * 2 / 3 }
     }
 
-    /// True if the next certificate is due, or if the clock was set back to before the start of
-    /// this one.
+    /// Returns true if it is time for the next certificate, or if the clock was set back to before
+    /// the start of this one.
     pub(super) fn is_due(&self, wall: SystemTime) -> bool {
         wall >= self.renew_at || wall < self.begins
     }
@@ -82,7 +82,7 @@ impl LeafCertificate {
 
 // === helpers ===
 
-/// Returns the parameters of a CA with at most this many CAs below it.
+/// Returns the parameters of a CA certificate with at most this many CAs below it.
 pub(super) fn ca_params(name: &str, others: u8) -> Result<CertificateParams, TlsError> {
     let mut params = CertificateParams::new(Vec::new())?;
     params.distinguished_name.push(DnType::CommonName, name);
@@ -95,7 +95,7 @@ pub(super) fn ca_params(name: &str, others: u8) -> Result<CertificateParams, Tls
     Ok(params)
 }
 
-/// Returns the parameters of a server's certificate for these names, for a day from now.
+/// Returns the parameters of a server's certificate for these names, valid for a day from now.
 pub(super) fn leaf_params(names: Vec<String>, wall: SystemTime) -> Result<CertificateParams, TlsError> {
     let mut params = CertificateParams::new(names)?;
     params.distinguished_name.push(DnType::CommonName, "tidegate");
@@ -111,12 +111,12 @@ fn begins(wall: SystemTime) -> SystemTime {
     wall.checked_sub(EARLIER).unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
-/// The usual names of an API server in a pod.
+/// The names in every certificate: loopback, and the usual names of an API server in a pod.
 const ALWAYS: &str = "127.0.0.1 ::1 localhost kubernetes kubernetes.default kubernetes.default.svc \
                       kubernetes.default.svc.cluster.local";
-/// The validity of a certificate: so long that only a machine that slept over a weekend meets its
-/// end, and then only until the next check.
+/// The validity of a certificate. Only a machine that slept over a weekend can meet its end, and
+/// then only until the next check.
 const LIFE: Duration = Duration::from_secs(24 * 3600);
-/// The start of the validity, in the past. Clients in the pod share the clock, but it may be set
+/// How far in the past the validity begins. Clients in the pod share the clock, but it may be set
 /// back while they run.
 const EARLIER: Duration = Duration::from_secs(3600);

@@ -10,10 +10,10 @@ use yasna::tags::{
 };
 use yasna::{PCBit, Tag, construct_der, parse_der};
 
-/// The fields of a certificate.
+/// What was read from a certificate.
 #[derive(Debug)]
 pub(super) struct CertificateFields {
-    /// True if it is its own issuer.
+    /// True if the certificate has signed itself.
     pub(super) is_root: bool,
     /// The subject: sets of attributes.
     pub(super) subject: Vec<Vec<NameAttribute>>,
@@ -63,7 +63,7 @@ impl CertificateFields {
         })
     }
 
-    /// True for a CA with the right to sign certificates.
+    /// Returns true for a CA that may sign certificates.
     pub(super) fn is_ca(&self) -> bool {
         let constraints = self.extension(&BASIC_CONSTRAINTS).and_then(items).unwrap_or_default();
         let says_so = constraints.first().is_some_and(|ca| ca.tag() == TAG_BOOLEAN && ca.value() == [0xff]);
@@ -75,14 +75,14 @@ impl CertificateFields {
         says_so && self.extension(&KEY_USAGE).is_none_or(may_sign)
     }
 
-    /// True if a server may use it as its own.
+    /// Returns true if a server may use the certificate as its own.
     pub(super) fn may_serve(&self) -> bool {
         let serves = |usage: &ObjectIdentifier| [&SERVER_AUTH[..], &ANY_USAGE].contains(&&usage.components()[..]);
         let usages = self.extension(&EXTENDED_KEY_USAGE).map(|usages| items(usages).unwrap_or_default());
         usages.is_none_or(|usages| usages.iter().filter_map(identifier).any(|usage| serves(&usage)))
     }
 
-    /// Returns the names of its constraints; `None` if it may sign for any name.
+    /// Returns the names allowed by the CA's name constraints; `None` if it may sign for any name.
     pub(super) fn permitted(&self) -> Option<Vec<String>> {
         let constraints = items(self.extension(&NAME_CONSTRAINTS)?)?;
         let permitted = constraints.iter().find(|subtrees| subtrees.tag() == Tag::context(PERMITTED))?;
@@ -98,15 +98,15 @@ impl CertificateFields {
         (!names.is_empty() && names.iter().all(|name| !name.is_empty())).then_some(names)
     }
 
-    /// Returns the identifier of its key, repeated by the certificates it signs; empty if it has
-    /// none.
+    /// Returns the identifier of the certificate's key, repeated by the certificates it signs;
+    /// empty if it has none.
     pub(super) fn key_identifier(&self) -> Vec<u8> {
         let identifier = self.extension(&SUBJECT_KEY_IDENTIFIER).and_then(elements).unwrap_or_default();
         identifier.first().map(|identifier| identifier.value().to_vec()).unwrap_or_default()
     }
 
-    /// Returns its subject as the issuer of the certificates it signs; `None` if it cannot be
-    /// repeated byte for byte.
+    /// Returns the certificate's subject in the form for the issuer of certificates it signs;
+    /// `None` if it cannot be repeated byte for byte.
     pub(super) fn issuer_name(&self) -> Option<DistinguishedName> {
         let mut name = DistinguishedName::new();
         for attributes in &self.subject {
@@ -161,7 +161,7 @@ fn attribute(of: &TaggedDerValue) -> Option<NameAttribute> {
     Some(NameAttribute { kind: identifier(&kind)?, value })
 }
 
-/// Reads an extension: its kind, a flag or none, and its value.
+/// Reads an extension: its kind, an optional flag, and its value.
 fn extension(of: &TaggedDerValue) -> Option<Extension> {
     let parts = elements(of.value())?;
     Some(Extension { kind: identifier(parts.first()?)?, value: parts.last()?.value().to_vec() })
@@ -186,7 +186,7 @@ const SERVER_AUTH: [u64; 9] = [1, 3, 6, 1, 5, 5, 7, 3, 1];
 const KEY_CERT_SIGN: u8 = 0b100;
 /// The number of fields between version and issuer.
 const SERIAL_AND_SIGNATURE: usize = 2;
-/// Tags: of a version, of permitted subtrees, of a host name, and of extensions.
+/// DER tags: of a version, of permitted subtrees, of a host name, and of extensions.
 const VERSION: u64 = 0;
 const PERMITTED: u64 = 0;
 const DNS_NAME: u64 = 2;

@@ -1,9 +1,8 @@
-//! TLS towards an upstream: the trusted roots and the client certificate can change under open
-//! connections.
+//! TLS towards an upstream: CAs and client certificate can be replaced while connections are open.
 //!
-//! Files are read again every 30 s, and sooner after a hint; the last good ones stay in use. Each
-//! change makes a new configuration, so that no old session ticket is ever used again: a resumed
-//! session would skip verification and keep the old client certificate.
+//! Files are read again every 30 s, and sooner after a connection error; the last good ones stay in
+//! use. Each change makes a new configuration, so that no old session ticket is ever used again: a
+//! resumed session would skip verification and keep the old client certificate.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -16,12 +15,12 @@ use super::{FileFault, Identity, Pem, TlsError, provider};
 use crate::lock;
 use crate::moment::Moment;
 
-/// The certificates to trust.
+/// The CA certificates to trust.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Roots {
-    /// The system's roots; `SSL_CERT_FILE` and `SSL_CERT_DIR` are honoured.
+    /// The system's CAs; `SSL_CERT_FILE` and `SSL_CERT_DIR` are honoured.
     System,
-    /// These certificates and no others.
+    /// Trust these certificates and no others.
     Only(Pem),
     /// Any certificate: no verification at all.
     Unverified,
@@ -40,13 +39,13 @@ pub struct Client {
 struct ClientConfigs {
     roots: Roots,
     identity: Option<Identity>,
-    /// Offers h2 and HTTP/1.1.
+    /// A configuration offering HTTP/2 and HTTP/1.1.
     any: Arc<ClientConfig>,
-    /// Offers HTTP/1.1 only, for upgrades.
+    /// A configuration offering HTTP/1.1 only, for upgrades.
     http1: Arc<ClientConfig>,
 }
 
-/// The last check of the files.
+/// When the files were checked last.
 #[derive(Default)]
 struct FileCheck {
     at: Moment,
@@ -54,10 +53,10 @@ struct FileCheck {
     fault: FileFault,
 }
 
-/// Makes the configuration towards an upstream; it offers h2 and HTTP/1.1.
+/// Makes the configuration for connections to an upstream; it offers HTTP/2 and HTTP/1.1.
 ///
 /// # Errors
-/// The roots or the client certificate cannot be used; see [`TlsError`].
+/// A CA or the client certificate cannot be used; see [`TlsError`].
 pub fn client(roots: &Roots, identity: Option<&Identity>) -> Result<Arc<ClientConfig>, TlsError> {
     ClientConfigs::new(roots.clone(), identity.cloned()).map(|configs| configs.any)
 }
@@ -65,37 +64,38 @@ pub fn client(roots: &Roots, identity: Option<&Identity>) -> Result<Arc<ClientCo
 // === impl Client ===
 
 impl Client {
-    /// Creates a client with these roots and, if given, a client certificate.
+    /// Creates a client trusting these CAs, with a client certificate if given.
     ///
     /// # Errors
-    /// The roots or the certificate cannot be used.
+    /// A CA or the certificate cannot be used.
     pub fn new(roots: Roots, identity: Option<Identity>) -> Result<Self, TlsError> {
         let current = RwLock::new(Arc::new(ClientConfigs::new(roots, identity)?));
         Ok(Self { current, changes: AtomicU64::new(0), last_check: Mutex::default() })
     }
 
-    /// Returns the configuration of new connections; it offers h2 and HTTP/1.1.
+    /// Returns the configuration of new connections; it offers HTTP/2 and HTTP/1.1.
     pub fn config(&self) -> Arc<ClientConfig> {
         Arc::clone(&self.current().any)
     }
 
-    /// Returns the same configuration, offering HTTP/1.1 only.
+    /// Returns the configuration of new connections offering HTTP/1.1 only.
     pub fn http1_config(&self) -> Arc<ClientConfig> {
         Arc::clone(&self.current().http1)
     }
 
-    /// Returns the number of changes. A connection made under another number is outdated.
+    /// Returns the number of changes to the configuration. A connection made under another number
+    /// is outdated.
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::SeqCst)
     }
 
-    /// Marks the files as possibly outdated, after an error with this explanation. They are read
-    /// again soon.
+    /// Marks the files as possibly outdated, after a connection error for such a reason. They are
+    /// read again soon.
     pub fn invalidate(&self) {
         lock(&self.last_check).invalidated = true;
     }
 
-    /// Reads the files again if it is time to. The owner calls this often.
+    /// Reads the files again if that is due. The owner calls this often.
     pub fn refresh(&self, now: Moment) {
         let mut last = lock(&self.last_check);
         let age = now.since(last.at);
@@ -185,5 +185,6 @@ fn system_roots() -> Result<RootCertStore, TlsError> {
 /// The time between two checks. With the few seconds until old connections close, it is well within
 /// a minute.
 const CHECK_EVERY: Duration = Duration::from_secs(30);
-/// The shortest time between two checks after hints: not every failing call may cause one.
+/// The shortest time between two checks after connection errors, so that not every failing call
+/// causes one.
 const AFTER_INVALIDATION: Duration = Duration::from_secs(1);

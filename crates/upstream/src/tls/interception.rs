@@ -1,10 +1,10 @@
-//! The CA of interception: it signs certificates for the hosts of intercepting gates, and for no
-//! others.
+//! The egress CA: it signs certificates for the hosts of gates decrypting TLS (interception), and
+//! for no others.
 //!
 //! It has two certificates. The root's key signs the intermediate and is dropped; the intermediate
-//! signs the certificates for clients. Both carry critical name constraints, because some clients
-//! (Java) check only an intermediate's. All certificates for clients share one key, which is not
-//! the CA's. A CA `given` in files replaces the generated one.
+//! signs the certificates shown to clients. Both carry critical name constraints, because some
+//! clients (Java) check only an intermediate's. All certificates shown to clients share one key,
+//! which is not the CA's. A CA `given` in files replaces the generated one.
 
 mod given;
 
@@ -31,7 +31,7 @@ use super::pem::armoured;
 use super::{TlsError, provider};
 use crate::lock;
 
-/// The CA of interception, with its certificates.
+/// The CA for decrypting TLS, with the certificates it has signed.
 #[derive(derive_more::Debug)]
 #[debug("Interception for {permitted:?}")]
 pub struct Interception {
@@ -40,27 +40,27 @@ pub struct Interception {
     chain: Vec<CertificateDer<'static>>,
     issuer: Issuer<'static, KeyPair>,
     permitted: Vec<String>,
-    /// The key of every certificate for clients.
+    /// The key of every certificate shown to clients.
     leaf_key: KeyPair,
-    /// The configuration of a handshake, still without a certificate.
+    /// The configuration of a handshake; only a certificate must be added.
     base: ServerConfig,
     leaves: Mutex<HashMap<String, Leaf>>,
-    /// The end of a CA given in files.
+    /// The end of validity of a CA given in files.
     end: Option<CaEnd>,
 }
 
-/// The end of a CA, and the time to renew it.
+/// The end of validity of a CA, and when to begin to warn about it.
 #[derive(Clone, Copy, Debug)]
 struct CaEnd {
     at: SystemTime,
     near_from: SystemTime,
 }
 
-/// The current CA of interception, replaceable at run time.
+/// The CA in use. It can be replaced at run time.
 #[derive(Debug)]
 pub struct CurrentCa(RwLock<Arc<Interception>>);
 
-/// A certificate for one name, with its configurations.
+/// A certificate for one host name, with its TLS configurations.
 struct Leaf {
     certificate: LeafCertificate,
     http1: Arc<ServerConfig>,
@@ -88,7 +88,7 @@ impl Interception {
         Self::with(root, chain, Issuer::new(intermediate_params()?, key), permitted)
     }
 
-    /// Restores a CA [kept](Self::kept) by an earlier process, if it may sign for all of these
+    /// Restores a CA an earlier process [kept](Self::kept), if it may sign for all of these
     /// names.
     ///
     /// # Errors
@@ -125,21 +125,21 @@ impl Interception {
         Ok(Self { root, chain, issuer, permitted, leaf_key, base, leaves: Mutex::default(), end: None })
     }
 
-    /// Returns the permitted names; names below them are permitted too.
+    /// Returns the names for which the CA may sign; names below them are permitted too.
     pub fn permitted(&self) -> &[String] {
         &self.permitted
     }
 
-    /// True if it may sign for a name.
+    /// Returns true if the CA may sign for a name.
     pub fn permits(&self, name: &str) -> bool {
         self.permitted.iter().any(|permitted| is_below(name, permitted))
     }
 
     /// Returns the configuration of a handshake with a certificate for this lower-case name. It
-    /// offers HTTP/1.1, and HTTP/2 before it if asked to.
+    /// offers HTTP/1.1 and, if `http2`, HTTP/2 before it.
     ///
     /// # Errors
-    /// The CA is not for this name.
+    /// The CA may not sign for this name.
     pub fn config(&self, name: &str, http2: bool, wall: SystemTime) -> Result<Arc<ServerConfig>, TlsError> {
         if !self.permits(name) {
             return Err(TlsError::NotPermitted(name.to_owned()));
@@ -174,7 +174,7 @@ impl Interception {
         Ok(Leaf { certificate, http1: Arc::new(http1), any: Arc::new(any) })
     }
 
-    /// Checks a certificate for this name as a client would, with only the root trusted.
+    /// Signs a certificate for this name and checks it as a client would that trusts only the root.
     fn verifies(&self, name: &str, wall: SystemTime) -> Result<(), TlsError> {
         let mut roots = RootCertStore::empty();
         roots.add(self.root.clone())?;
@@ -188,19 +188,19 @@ impl Interception {
         Ok(())
     }
 
-    /// Returns the CA for this process's successor, as PEM: secret.
+    /// Returns the CA with its key as PEM, to be restored after a restart. It is secret.
     pub fn kept(&self) -> String {
         let [certificate, key, root] = self.files();
         key + &certificate + &root
     }
 
-    /// Returns the files of the CA for other processes: the signing certificate, its key, which is
-    /// secret, and the root.
+    /// Returns the CA as three files for other processes: the signing certificate, its key, which
+    /// is secret, and the root.
     pub fn files(&self) -> [String; 3] {
         [self.chain.iter().map(armoured).collect(), self.issuer.key().serialize_pem(), armoured(&self.root)]
     }
 
-    /// Returns its end, if that is near. A generated CA outlives its pod.
+    /// Returns the end of the CA's validity, if that is near. A generated CA outlives its pod.
     pub fn ends_soon(&self, wall: SystemTime) -> Option<SystemTime> {
         self.end.filter(|end| end.near_from <= wall).map(|end| end.at)
     }
@@ -245,7 +245,7 @@ impl Leaf {
 
 // === helpers ===
 
-/// True if a name equals `permitted` or is below it, as in name constraints.
+/// Returns true if a name equals `permitted` or is below it, as in name constraints.
 fn is_below(name: &str, permitted: &str) -> bool {
     name.strip_suffix(permitted).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
 }
@@ -277,10 +277,10 @@ fn serial(provider: &CryptoProvider) -> Result<[u8; 16], TlsError> {
     Ok(bytes)
 }
 
-/// The root's name. Clients find the root by its hash; see [`super::trust`].
+/// The subject name of the root. Clients find the root by the hash of it; see [`super::trust`].
 const ROOT: &str = "tidegate egress root";
 const INTERMEDIATE: &str = "tidegate egress";
-/// The most certificates kept.
+/// The most certificates to keep for reuse.
 const LEAVES: usize = 256;
 
 #[cfg(test)]

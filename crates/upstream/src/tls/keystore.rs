@@ -1,4 +1,4 @@
-//! A Java trust store (JKS), readable by every Java, also without its password.
+//! A Java trust store (JKS), which every Java can read, also without its password.
 
 use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY};
 use rustls::pki_types::CertificateDer;
@@ -40,7 +40,8 @@ fn length(length: usize) -> [u8; 4] {
 const MAGIC: [u8; 4] = [0xfe, 0xed, 0xfe, 0xed];
 const VERSION: u32 = 2;
 const TRUSTED: u32 = 2;
-/// The start of 2020 in milliseconds: the same roots make the same store.
+/// When the certificates were added, as the store says: the start of 2020 in milliseconds, always
+/// the same, so that the same CAs make the same store.
 const ADDED: u64 = 1_577_836_800_000;
-/// The password of Java's own store. It protects nothing here.
+/// The password of the store, the same as of Java's own. It protects nothing here.
 const PASSWORD: &str = "changeit";

@@ -1,4 +1,5 @@
-//! TLS of a listener: its certificate and its client CA can change under open connections.
+//! TLS of a listener: its certificate and the CA of its clients can be replaced while connections
+//! are open.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -15,7 +16,7 @@ use super::authority::{Authority, LeafCertificate};
 use super::{FileFault, Identity, Pem, TlsError, provider};
 use crate::lock;
 
-/// The TLS of a listener, with the certificate for its clients to trust.
+/// The TLS of a listener, with the certificate its clients must trust.
 #[derive(derive_more::Debug)]
 #[debug("Listener")]
 pub struct Listener {
@@ -23,11 +24,11 @@ pub struct Listener {
     fault: Mutex<FileFault>,
 }
 
-/// The configuration of the next handshake, and its sources.
+/// The configuration of the next handshake, and where it comes from.
 struct ListenerConfig {
     source: CertificateSource,
     clients: Option<Pem>,
-    /// Clients may connect without a certificate, because they may show something else.
+    /// True if clients may connect without a certificate, because they may authenticate otherwise.
     may_come_without: bool,
     config: Arc<ServerConfig>,
     ca: Arc<str>,
@@ -35,12 +36,12 @@ struct ListenerConfig {
 
 #[derive(Clone)]
 enum CertificateSource {
-    /// The pod-local CA, and its current certificate.
+    /// The pod-local CA, and the certificate it issued last.
     Own(Arc<Authority>, LeafCertificate),
     Files(Identity),
 }
 
-/// Creates a listener with a certificate by a new CA: for the loopback addresses, the in-cluster
+/// Creates a listener with a certificate from a new CA: for the loopback addresses, the in-cluster
 /// names of an API server, `names`, and `addresses`.
 ///
 /// # Errors
@@ -49,8 +50,8 @@ pub fn self_signed(names: &[String], addresses: &[IpAddr], client_ca: Option<&Pa
     self_signed_by(&KeyPair::generate()?.serialize_pem(), names, addresses, client_ca)
 }
 
-/// Creates a listener with a certificate by the CA of this key ([`Listener::ca_key`]): clients of
-/// that CA trust this listener.
+/// Creates a listener with a certificate from the CA with this key ([`Listener::ca_key`]): clients
+/// that trust this CA trust the listener.
 ///
 /// # Errors
 /// The key is not valid, a name cannot be in a certificate, or the client CA cannot be used.
@@ -73,7 +74,7 @@ pub fn from_files(cert: &Path, key: &Path, client_ca: Option<&Path>) -> Result<L
     Listener::new(CertificateSource::Files(Identity::read(cert, key)?), client_ca)
 }
 
-/// Returns the wall time, for the validity of certificates.
+/// Returns the time of day, for the validity of certificates.
 #[expect(clippy::disallowed_methods, reason = "certificates are valid by wall time")]
 pub fn wall() -> SystemTime {
     SystemTime::now()
@@ -87,8 +88,7 @@ impl Listener {
         Ok(Self { current: RwLock::new(Arc::new(current)), fault: Mutex::default() })
     }
 
-    /// Returns the listener with optional client certificates. A certificate must still be by the
-    /// client CA.
+    /// Makes client certificates optional. A certificate must still be signed by the client CA.
     ///
     /// # Errors
     /// The client CA cannot be used.
@@ -99,12 +99,13 @@ impl Listener {
     }
 
     /// Returns the configuration of the next handshake, for `tokio_rustls::TlsAcceptor`; it offers
-    /// h2 and HTTP/1.1.
+    /// HTTP/2 and HTTP/1.1.
     pub fn config(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.current().config)
     }
 
-    /// Returns the same configuration for HTTP/1.1 alone, as for clients of a forward proxy.
+    /// Returns the configuration of the next handshake with HTTP/1.1 alone, as for clients of a
+    /// forward proxy.
     pub fn http1_config(&self) -> Arc<ServerConfig> {
         let mut config = (*self.config()).clone();
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
@@ -125,7 +126,7 @@ impl Listener {
         }
     }
 
-    /// Renews a pod-local certificate well before its end, and takes over changed files. The owner
+    /// Renews a pod-local certificate well before it expires, and uses changed files. The owner
     /// calls this every few seconds. Unusable files are logged once, and the last good ones stay in
     /// use. Connections stay open.
     pub fn refresh(&self, wall: SystemTime) {
@@ -152,7 +153,7 @@ impl Listener {
 // === impl ListenerConfig ===
 
 impl ListenerConfig {
-    /// Makes a new configuration, so that no session from before a change is resumed.
+    /// Makes a new configuration, so that no TLS session from before a change is resumed.
     fn new(source: CertificateSource, clients: Option<Pem>, may_come_without: bool) -> Result<Self, TlsError> {
         let verifier: Arc<dyn ClientCertVerifier> = match &clients {
             None => Arc::new(NoClientAuth),
@@ -176,7 +177,7 @@ impl ListenerConfig {
         Ok(Self { source, clients, may_come_without, config: Arc::new(config), ca })
     }
 
-    /// Returns the new configuration, if anything has changed.
+    /// Returns a new configuration, if anything has changed.
     fn renewed(&self, wall: SystemTime) -> Result<Option<Self>, TlsError> {
         let clients = self.clients.as_ref().map(Pem::again).transpose()?;
         let source = match &self.source {

@@ -1,4 +1,5 @@
-//! PEM text and its source. Text from a file can be read again. `Debug` shows only the source.
+//! PEM text, and where it came from. Text from a file can be read again. `Debug` shows only the
+//! source.
 
 use std::path::{Path, PathBuf};
 
@@ -11,23 +12,23 @@ use rustls::sign::CertifiedKey;
 
 use super::{TlsError, provider};
 
-/// PEM text and its source. `Debug` shows only the source.
+/// PEM text, and where it came from. `Debug` shows only the source.
 #[derive(Clone, PartialEq, Eq, derive_more::Debug)]
 #[debug("PEM of {from}")]
 pub struct Pem {
     pub(super) text: Vec<u8>,
-    /// Names the source in errors.
+    /// The source to name in errors.
     pub(super) from: String,
     /// The file; `None` for text from another source.
     path: Option<PathBuf>,
 }
 
-/// A certificate chain and its key.
+/// A certificate chain and its private key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The certificates, leaf first.
     pub chain: Pem,
-    /// Its private key.
+    /// The private key of the certificate.
     pub key: Pem,
 }
 
@@ -48,7 +49,7 @@ impl Pem {
         Ok(Self { text, from: path.display().to_string(), path: Some(path.to_owned()) })
     }
 
-    /// Reads the file again; other text stays as it was.
+    /// Reads the file again; text from another source stays as it was.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -66,12 +67,12 @@ impl Pem {
         PrivateKeyDer::from_pem_slice(&self.text).map_err(|_| TlsError::NotPem(self.from.clone(), "private key"))
     }
 
-    /// Returns the readable certificates; skips others, as Go does.
+    /// Returns the parsable certificates; skips others, as Go does.
     pub(super) fn readable(&self) -> Vec<CertificateDer<'static>> {
         CertificateDer::pem_slice_iter(&self.text).flatten().collect()
     }
 
-    /// Returns the readable certificates as roots.
+    /// Returns the parsable certificates, as trusted CAs.
     pub(super) fn roots(&self) -> Result<RootCertStore, TlsError> {
         let mut store = RootCertStore::empty();
         let mut wrong = None;
@@ -114,7 +115,7 @@ impl Identity {
             .map_err(|error| self.unusable(error))
     }
 
-    /// Names the faulty file.
+    /// Returns an error naming the file at fault: chain or key.
     pub(super) fn unusable(&self, error: rustls::Error) -> TlsError {
         match error {
             rustls::Error::General(why) => TlsError::Key(self.key.from.clone(), why), // it is of another kind

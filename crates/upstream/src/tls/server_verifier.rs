@@ -19,19 +19,20 @@ use super::{TlsError, provider};
 /// Verifies servers' certificates.
 #[derive(Debug)]
 pub(super) struct ServerVerifier {
-    /// `None` accepts any certificate (`insecure = true`). Resolving the settings warns about it.
+    /// What to trust; `None` accepts any certificate (`insecure = true`). A warning is logged when
+    /// the settings are read.
     trust: Option<TrustedKeys>,
 }
 
-/// The keys to trust a server by.
+/// The certificates and keys to trust a server by.
 #[derive(Debug)]
 struct TrustedKeys {
     roots: Arc<WebPkiServerVerifier>,
-    /// Certificates of servers, trusted themselves.
+    /// Certificates of servers trusted without a CA.
     servers: Vec<CertificateDer<'static>>,
 }
 
-/// True if a certificate was refused as one of a CA.
+/// Returns true if a certificate was refused because it is that of a CA.
 pub fn is_ca_itself(error: &CertificateError) -> bool {
     // The type of this error is not rustls's own; it says no more than its name.
     matches!(error, CertificateError::Other(other) if other.0.to_string() == "CaUsedAsEndEntity")

@@ -9,7 +9,7 @@ use yasna::tags::{TAG_IA5STRING, TAG_PRINTABLESTRING, TAG_UTF8STRING};
 
 use super::certificate::CertificateFields;
 
-/// Returns the common name of a certificate with a verified signature; `None` if it has no
+/// Returns the common name in a certificate with a verified signature; `None` if it has no
 /// printable one.
 pub fn common_name(certificate: &CertificateDer<'_>) -> Option<String> {
     let subject = CertificateFields::read(certificate)?.subject;
@@ -27,7 +27,7 @@ pub fn client_name(session: &ServerConnection) -> Option<Arc<str>> {
 }
 
 const COMMON_NAME: [u64; 4] = [2, 5, 4, 3];
-/// More than X.509's own limit of 64.
+/// The longest name to accept; X.509's own limit is 64.
 const LONGEST: usize = 256;
 
 #[cfg(test)]

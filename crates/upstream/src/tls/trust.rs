@@ -1,7 +1,7 @@
-//! Trust files for clients of the CA of interception, in every form.
+//! Files with the egress CA, for clients to trust, in every format.
 //!
-//! Most clients can only replace their roots, so the bundle and the Java store hold the system's
-//! too.
+//! Most clients can only replace their trusted CAs, so the bundle and the Java store contain the
+//! system's too.
 
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -19,25 +19,26 @@ use super::keystore::keystore;
 use super::pem::armoured;
 use super::{Pem, TlsError};
 
-/// The trust files of a client.
+/// Files for a client that must trust the egress CA.
 #[derive(Clone, PartialEq, Eq, derive_more::Debug)]
 #[debug("Trust")]
 pub struct Trust {
     /// The CA alone, as PEM.
     pub ca: String,
-    /// The CA, further roots and the system's, as PEM.
+    /// The CA, further CAs and the system's, as PEM.
     pub bundle: String,
-    /// The same as a Java trust store.
+    /// The CAs of the bundle as a Java trust store.
     pub keystore: Vec<u8>,
 }
 
 // === impl Trust ===
 
 impl Trust {
-    /// OpenSSL's file name for the CA in a folder: the hash of its subject, always the same.
+    /// The file name of the CA in a folder, for OpenSSL to find it: the hash of its subject, always the
+    /// same.
     pub const HASHED: &str = "0fd89f02.0";
 
-    /// Collects the roots of the system, further ones, and the CA.
+    /// Collects the CAs of the system, further ones, and the egress CA.
     pub fn new(ca: &Interception, extra: &[CertificateDer<'static>]) -> Self {
         let mut roots = vec![ca.root().clone()];
         roots.extend_from_slice(extra);
@@ -48,7 +49,7 @@ impl Trust {
     }
 }
 
-/// Returns a short identifier of a CA, to compare it with others.
+/// Returns a short fingerprint of a CA, to compare it with others.
 pub fn fingerprint(ca: &CertificateDer<'_>) -> String {
     STANDARD.encode(digest(&SHA256, ca))
 }
@@ -65,16 +66,16 @@ pub fn lives(text: &[u8]) -> Vec<RangeInclusive<SystemTime>> {
     read.map(|read| read.begins..=read.ends).collect()
 }
 
-/// True if a certificate is among those of a text, or of a Java trust store.
+/// Returns true if a PEM text or a Java trust store contains a certificate.
 pub fn holds(content: &[u8], ca: &CertificateDer<'_>) -> bool {
     CertificateDer::pem_slice_iter(content).any(|found| found.is_ok_and(|found| found == *ca))
         || memchr::memmem::find(content, ca).is_some()
 }
 
-/// Reads roots from a file.
+/// Reads CA certificates from a file.
 ///
 /// # Errors
-/// It cannot be read, or holds none.
+/// The file cannot be read, or contains none.
 pub fn extra_roots(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     Pem::read(path)?.certificates()
 }

@@ -1,7 +1,7 @@
-//! The request body, with its beginning kept for replays.
+//! The request body. Its beginning is kept, to send it again.
 //!
 //! The first 1 MiB is kept until the response head (16 MiB for all bodies of an upstream together);
-//! a longer body cannot be replayed. All attempts share the client's body behind a lock, because
+//! a longer body cannot be sent again. All attempts share the client's body behind a lock, because
 //! hyper may hold on to a failed attempt's body for a while: only the newest attempt can read. The
 //! framing is the client's: a declared length stays declared, a chunked body stays chunked.
 
@@ -18,67 +18,68 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::inbound::{Inbound, InboundError};
 use super::lock;
 
-/// A request body: the part read while the call waited, then the rest as the client sends it.
-/// Absent by default.
+/// A request body: the part read while the call waited, then the rest as the client sends it. By
+/// default there is none.
 #[derive(Debug, Default)]
 pub struct OutgoingBody {
-    /// `None` without a body.
+    /// The body and what is kept of it; `None` without a body.
     shared: Option<Arc<Mutex<OutgoingState>>>,
 }
 
-/// The beginning of a sent body, for names and digests after a failure.
+/// The beginning of a sent body, to find the object's name or to compare bodies after a failure.
 #[derive(Debug)]
 pub struct BodyPrefix(Option<Arc<Mutex<OutgoingState>>>);
 
-/// The body of one attempt. `S` is its stream.
+/// The body for one attempt to send a request. `S` is the stream it is sent on.
 #[derive(Debug)]
 pub(super) struct AttemptBody<S> {
     shared: Option<Arc<Mutex<OutgoingState>>>,
     /// The number of this attempt.
     attempt: u32,
-    /// The next of the kept frames.
+    /// The index of the next kept frame to send.
     at: usize,
-    /// This attempt has sent its last frame.
+    /// Set once this attempt has sent its last frame.
     ended: bool,
-    /// The stream, busy until the body is dropped.
+    /// The stream; it counts as in use until the body is dropped.
     _stream: Option<Arc<S>>,
 }
 
 /// The body could not be read to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum OutgoingBodyError {
-    /// The client broke off.
+    /// The client's body broke off.
     #[error("the client's body broke off")]
     Client(#[source] Arc<InboundError>),
-    /// The request is being sent again elsewhere.
+    /// The request is being sent again on another connection, which reads the body now.
     #[error("the request is being sent again on another connection")]
     Superseded,
 }
 
-/// The bytes for all kept bodies of an upstream: a permit each.
+/// The bytes all kept bodies of an upstream may take: a permit each.
 pub(super) type Budget = Arc<Semaphore>;
 
 #[derive(Debug, Default)]
 struct OutgoingState {
     /// The number of the newest attempt.
     attempt: u32,
-    /// That attempt's body has been polled.
+    /// Set once the newest attempt's body was polled.
     asked: bool,
     /// All bytes read so far; only the beginning if `partial`.
     kept: Vec<Bytes>,
     kept_bytes: usize,
-    /// Not everything read is kept, so there is no replay.
+    /// Set if not everything read is kept, so that the request cannot be sent again.
     partial: bool,
     budget: Option<Budget>,
-    /// The part of the budget taken for `kept`.
+    /// The part of the budget that `kept` takes.
     charge: Option<OwnedSemaphorePermit>,
-    /// The response head is there: nothing more is kept.
+    /// Set once the response head has come: nothing more is kept.
     answered: bool,
-    /// A [`BodyPrefix`] exists, so the beginning stays even without room for a replay.
+    /// Set if a [`BodyPrefix`] exists, so that the beginning stays even without room for sending it
+    /// again.
     named: bool,
     rest: Option<Inbound>,
     trailers: Option<HeaderMap>,
-    /// The client declared a length.
+    /// Set if the client declared a length.
     declared: bool,
     broken: Option<Arc<InboundError>>,
 }
@@ -103,7 +104,7 @@ impl OutgoingBody {
         BodyPrefix(self.shared.clone())
     }
 
-    /// Charges the kept part to `budget`, and records whether the client declared a length
+    /// Counts the kept part against `budget`, and records whether the client declared a length
     /// (evaluated only with a body).
     pub(super) fn begin(&self, budget: &Budget, is_declared: impl FnOnce() -> bool) {
         let Some(mut state) = self.state() else { return };
@@ -115,7 +116,8 @@ impl OutgoingBody {
         state.charge(bytes);
     }
 
-    /// Returns the body for one attempt, with its HTTP/2 stream. Earlier attempts can read no more.
+    /// Returns the body for one attempt, with its HTTP/2 stream. Earlier attempts cannot read any
+    /// more.
     pub(super) fn attempt<S>(&self, stream: Option<Arc<S>>) -> AttemptBody<S> {
         let attempt = self.state().map_or(0, |mut state| {
             state.attempt += 1;
@@ -125,29 +127,30 @@ impl OutgoingBody {
         AttemptBody { shared: self.shared.clone(), attempt, at: 0, ended: false, _stream: stream }
     }
 
-    /// True if everything read so far is kept.
+    /// Returns true if everything read so far is kept, so that it can be sent again.
     pub(super) fn can_replay(&self) -> bool {
         self.state().is_none_or(|state| !state.partial && state.broken.is_none())
     }
 
-    /// True if there is a body, and the newest attempt's was never polled: then it cannot be whole
-    /// upstream.
+    /// Returns true if there is a body, and the newest attempt's was never polled: then the
+    /// upstream cannot have all of it.
     pub(super) fn is_unasked(&self) -> bool {
         self.state().is_some_and(|state| !state.asked)
     }
 
-    /// Returns the error of the client's own body, if it broke off.
+    /// Returns the error of the client's own body, if that broke off.
     pub(super) fn broken(&self) -> Option<Arc<InboundError>> {
         self.state().and_then(|state| state.broken.clone())
     }
 
-    /// Delays `100 Continue` to a client that waits for it, until `patience` is over or the
+    /// Delays `100 Continue` to a client waiting for it, until `patience` is over or the
     /// upstream sends one.
     pub(super) fn hold_back(&self, patience: Duration) -> Option<impl Fn() + Send + Sync + use<>> {
         self.state()?.rest.as_ref()?.hold_back(patience)
     }
 
-    /// Records the response head: there will be no replay, and only names and digests keep bytes.
+    /// Records that the response head has come: the request is not sent again, and only a
+    /// [`BodyPrefix`] keeps bytes.
     pub(super) fn answered(&self) {
         let Some(mut state) = self.state() else { return };
         state.answered = true;
@@ -162,7 +165,7 @@ impl OutgoingBody {
 // === impl AttemptBody ===
 
 impl<S> AttemptBody<S> {
-    /// True without a body.
+    /// Returns true if there is no body.
     pub(super) fn is_absent(&self) -> bool {
         self.shared.is_none()
     }
@@ -210,7 +213,7 @@ impl<S> Body for AttemptBody<S> {
 // === impl OutgoingState ===
 
 impl OutgoingState {
-    /// Reads the next frame.
+    /// Reads the next frame from the client.
     fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, OutgoingBodyError>>> {
         if let Some(error) = &self.broken {
             return Poll::Ready(Some(Err(OutgoingBodyError::Client(Arc::clone(error)))));
@@ -231,8 +234,8 @@ impl OutgoingState {
         }))
     }
 
-    /// Keeps a frame for replay if there is room. Otherwise there will be no replay, and only the
-    /// beginning stays until the response head, if a name is wanted.
+    /// Keeps a frame if there is room. Otherwise the request cannot be sent again, and only the
+    /// beginning stays until the response head, if a [`BodyPrefix`] exists.
     fn keep(&mut self, frame: &Frame<Bytes>) {
         if let Some(trailers) = frame.trailers_ref() {
             self.trailers = Some(trailers.clone());
@@ -280,7 +283,7 @@ impl BodyPrefix {
         self.0.as_deref().map_or_else(Vec::new, |shared| beginning(&lock(shared).kept, KEPT_FOR_NAMES))
     }
 
-    /// True if [`bytes`](Self::bytes) is the whole body.
+    /// Returns true if [`bytes`](Self::bytes) is the whole body.
     pub fn is_whole(&self) -> bool {
         self.0.as_deref().map(lock).is_none_or(|state| {
             !state.partial && state.kept_bytes <= KEPT_FOR_NAMES && state.rest.as_ref().is_none_or(Body::is_end_stream)
@@ -306,12 +309,12 @@ fn beginning(chunks: &[Bytes], most: usize) -> Vec<Bytes> {
 /// The most bytes kept of one body: kube-apiserver takes 3 MiB, and nearly all objects are far
 /// smaller than this.
 const KEPT_FOR_REPLAY: usize = 1 << 20;
-/// The most pieces kept of one body: 64 frames of 16 KiB are the usual 1 MiB; a million of one byte
-/// would cost forty times as much.
+/// The most pieces to keep of one body: 64 frames of 16 KiB are the usual 1 MiB; a million of one
+/// byte would cost forty times as much.
 const PIECES_FOR_REPLAY: usize = 1024;
 /// The most bytes kept of all bodies together.
 pub(super) const KEPT_TOGETHER: usize = 16 << 20;
-/// The most bytes for names and digests.
+/// The most bytes to keep for an object's name or a digest.
 const KEPT_FOR_NAMES: usize = 64 << 10;
 
 #[cfg(test)]

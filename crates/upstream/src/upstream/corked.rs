@@ -27,9 +27,10 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 #[derive(Debug)]
 pub struct CorkedStream<S> {
     stream: S,
-    /// At most a record's bytes; unallocated while empty.
+    /// The bytes held back: at most a TLS record; unallocated while empty.
     held: BytesMut,
-    /// A DATA frame was written, in whole or in part, and not flushed: h2 will flush twice.
+    /// Set while a DATA frame was written, in whole or in part, and not flushed: h2 will flush
+    /// twice.
     in_data: bool,
     cork: Cork,
 }
@@ -51,7 +52,7 @@ pin_project! {
 // === impl CorkedStream ===
 
 impl<S> CorkedStream<S> {
-    /// Wraps a stream; the second part is for [`CorkedConnection::new`].
+    /// Wraps a stream; the second value is for [`CorkedConnection::new`].
     pub fn new(stream: S) -> (Self, Cork) {
         let cork = Cork::default();
         (Self { stream, held: BytesMut::new(), in_data: false, cork: cork.clone() }, cork)
@@ -72,7 +73,7 @@ impl<S: AsyncWrite + Unpin> CorkedStream<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Holds as much as there is room for, and returns that length.
+    /// Holds as many bytes as there is room for, and returns how many.
     fn hold(&mut self, slices: &[IoSlice<'_>]) -> usize {
         if self.held.capacity() == 0 {
             self.held.reserve(RECORD);
@@ -142,7 +143,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for CorkedStream<S> {
 // === impl CorkedConnection ===
 
 impl<C> CorkedConnection<C> {
-    /// Wraps a connection, with the cork of its stream.
+    /// Wraps a connection, with the `Cork` of its stream.
     pub fn new(connection: C, cork: Cork) -> Self {
         Self { connection, cork }
     }
@@ -168,7 +169,7 @@ impl<C: Future> Future for CorkedConnection<C> {
 
 /// The largest payload of a TLS record (RFC 8446, 5.1).
 const RECORD: usize = 1 << 14;
-/// The size of a frame that goes out at once if nothing is held: a copy would cost more than it
+/// The least size of a frame that goes out at once if nothing is held: a copy would cost more than it
 /// saves.
 const LARGE: usize = 1 << 13;
 

@@ -1,4 +1,4 @@
-//! Dials: DNS every time, TCP, TLS, and the negotiated HTTP version.
+//! Making connections: name lookup every time, TCP, TLS, and the negotiated HTTP version.
 //!
 //! Every socket gets `TCP_NODELAY` (without it a small window costs 40 ms a turn) and TCP
 //! keepalive.
@@ -29,27 +29,27 @@ use crate::moment::Moment;
 use crate::telemetry::UpstreamMeters;
 use crate::tls;
 
-/// The dialer of one upstream.
+/// Makes the connections to one upstream.
 #[derive(Debug)]
 pub(super) struct Dialer {
     host: String,
     port: u16,
-    /// The addresses of the upstream, or of its proxy.
+    /// Looks up the addresses of the upstream, or of its proxy.
     names: NameLookup,
     server_name: Option<ServerName<'static>>,
     proxy: Option<Proxy>,
     unused_proxy: Option<&'static str>,
     pub(super) tls: Option<Arc<tls::Client>>,
     injector: Arc<Injector>,
-    /// The connect timeout; a reload may change it.
+    /// The timeout of a connection attempt; a reload may change it.
     timeout: Mutex<Duration>,
     /// The flow-control windows of the HTTP/2 connections.
     pub(super) windows: Windows,
-    /// The meters to count into, once they are known.
+    /// The metrics to count in, once they are set.
     pub(super) meters: Meters,
 }
 
-/// A connected byte stream: plain, or with TLS to the upstream.
+/// A connected byte stream to the upstream: plain, or with TLS.
 pub(super) type Socket = Either<Wire, Box<TlsStream<Wire>>>;
 
 impl Dialer {
@@ -92,11 +92,11 @@ impl Dialer {
         *lock(&self.timeout)
     }
 
-    /// Dials by `connect`, bounded by the connect timeout. Returns its result and the number of TLS
-    /// changes before it.
+    /// Runs `connect` within the connect timeout. Returns its result, and how often the TLS
+    /// settings had changed before it.
     ///
     /// Before that it waits for credentials that the handshake may need, and reads TLS files again
-    /// if it is time to. This is not part of the timeout: an exec plugin takes its own time.
+    /// if that is due. This is not part of the timeout: an exec plugin takes its own time.
     pub(super) async fn dial<T>(
         &self,
         group: Group,
@@ -121,12 +121,12 @@ impl Dialer {
         })
     }
 
-    /// Returns the number of changes of the TLS settings so far.
+    /// Returns how often the TLS settings have changed so far.
     pub(super) fn tls_changes(&self) -> u64 {
         self.tls.as_ref().map_or(0, |tls| tls.changes())
     }
 
-    /// NameLookup the address in a failure.
+    /// Adds the address to a failure.
     pub(super) fn failure(&self, what: DialFailure) -> DialError {
         DialError { at: self.address(), what, unused_proxy: self.unused_proxy }
     }
@@ -154,7 +154,8 @@ impl Dialer {
         }
     }
 
-    /// Connects a socket; with TLS it speaks h2 or, if `only_http1`, HTTP/1.1.
+    /// Connects a socket; with TLS it offers HTTP/2 and HTTP/1.1 or, if `only_http1`, the latter
+    /// alone.
     pub(super) async fn connect(&self, only_http1: bool) -> Result<Socket, DialFailure> {
         let config = |tls: &tls::Client| if only_http1 { tls.http1_config() } else { tls.config() };
         let tls = self.tls.as_ref().map(|tls| (tls, config(tls)));
@@ -177,7 +178,7 @@ impl Dialer {
     }
 }
 
-/// Classifies TLS failures by their remedy.
+/// Sorts TLS errors by what a user can do about them.
 fn tls_failure(error: io::Error) -> DialFailure {
     if let Some(alert) = certificate_alert(&error) {
         return DialFailure::ClientCertificate(alert);
@@ -206,8 +207,8 @@ fn tls_failure(error: io::Error) -> DialFailure {
     sort(certificate.clone())
 }
 
-/// Returns the server's alert about the gate's certificate, if that ended the connection. In TLS
-/// 1.3 the alert comes only after the handshake.
+/// Returns the server's TLS alert about the gate's certificate, if that ended the connection. In
+/// TLS 1.3 the alert comes only after the handshake.
 pub(super) fn certificate_alert(error: &(dyn StdError + 'static)) -> Option<AlertDescription> {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -223,7 +224,7 @@ pub(super) fn certificate_alert(error: &(dyn StdError + 'static)) -> Option<Aler
     None
 }
 
-/// Alerts about a client certificate, or the lack of one.
+/// TLS alerts about a client certificate, or about the lack of one.
 const ABOUT_CERTIFICATES: [AlertDescription; 9] = [
     AlertDescription::AccessDenied,
     AlertDescription::BadCertificate,

@@ -1,10 +1,11 @@
-//! Direct queries of name servers, past the hosts file, for a name that the hosts file points at
-//! the gate itself.
+//! Queries to name servers that ignore the hosts file, for a name the hosts file points at the
+//! gate itself.
 //!
-//! A client that signs its Host is brought to the gate so: the pod's `hostAliases` give the API's
-//! real name to the gate. The file is the whole pod's, so the machine's resolver sends every
-//! program to the gate, the gate included. `resolv.conf` is honoured with its search list and
-//! `ndots`, answers are cached for their TTL, and the file is read again when it has changed.
+//! A client that signs its Host must call the gate by the API's real name, so the pod's
+//! `hostAliases` point that name at the gate. The hosts file is the whole pod's, so the machine's
+//! resolver sends every program to the gate, the gate included. `resolv.conf` is honoured with its
+//! search list and `ndots`, answers are cached for their TTL, and the file is read again when it
+//! has changed.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -19,26 +20,26 @@ use hickory_resolver::{Resolver, TokioResolver, system_conf};
 use super::error::ForbiddenAddress;
 use super::lock;
 
-/// The resolver's files and port.
+/// Where names are looked up: the resolver's files and port.
 #[derive(Clone, Debug)]
 pub struct Dns {
-    /// Names with fixed addresses.
+    /// The hosts file, with fixed addresses of names.
     pub hosts: PathBuf,
-    /// Name servers and their options.
+    /// The `resolv.conf` file, with name servers and their options.
     pub resolv_conf: PathBuf,
     /// The port of the name servers.
     pub port: u16,
-    /// Judges each address before a dial, unless a proxy looks the name up.
+    /// Allows or refuses each address before a connection to it, unless a proxy looks the name up.
     pub judge: Option<Judge>,
 }
 
-/// Returns the reason not to dial an address.
+/// A function that returns an error for an address that must not be connected to.
 pub type Judge = fn(IpAddr) -> Result<(), ForbiddenAddress>;
 
-/// A failed lookup.
+/// Why a lookup failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LookupError {
-    /// The name servers say so.
+    /// The name servers say that the name does not exist.
     #[error("the name servers know no such name ({0})")]
     NoSuchName(NetError),
     /// No name server has answered.
@@ -46,7 +47,7 @@ pub(super) enum LookupError {
     Unanswered(io::Error),
 }
 
-/// A resolver with its `resolv.conf`.
+/// A resolver with the `resolv.conf` it was made from.
 #[derive(Debug)]
 struct CachedResolver {
     resolv_conf: Vec<u8>,
@@ -82,7 +83,7 @@ impl NameServers {
         text.lines().filter_map(of_line).collect()
     }
 
-    /// Looks every address of a name up.
+    /// Looks up every address of a name.
     pub(super) async fn lookup(&self, name: &str) -> Result<Vec<IpAddr>, LookupError> {
         let resolver = self.resolver().map_err(|error| {
             let text = format!("{}: {error}", self.dns.resolv_conf.display());
@@ -95,7 +96,7 @@ impl NameServers {
         }
     }
 
-    /// Returns the resolver for the current `resolv.conf`.
+    /// Returns the resolver for `resolv.conf` as it is now.
     fn resolver(&self) -> io::Result<Arc<TokioResolver>> {
         let text = fs::read(&self.dns.resolv_conf)?;
         let mut cached = lock(&self.cached);

@@ -1,4 +1,4 @@
-//! Errors of calls to the upstream, each with its remedy.
+//! Errors of calls to the upstream, each with what a user can do.
 
 use std::error::Error as StdError;
 use std::sync::Arc;
@@ -8,22 +8,22 @@ use rustls::{AlertDescription, CertificateError};
 
 use crate::credentials::ExecPluginError;
 
-/// A failed dial. All calls that waited for it share the error.
+/// Why a connection could not be made. All calls that waited for it share the error.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot connect to {at}: {what}{}", self.hint())]
 pub struct DialError {
-    /// `host:port`.
+    /// The address, as `host:port`.
     pub at: String,
-    /// The reason, and the remedy.
+    /// The reason, and what to do.
     pub what: DialFailure,
-    /// The environment variable of an unused proxy.
+    /// A proxy variable of the environment the gate ignores.
     pub unused_proxy: Option<&'static str>,
 }
 
-/// The reason of a failed dial.
+/// Why a connection could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum DialFailure {
-    /// The name does not resolve.
+    /// The name could not be looked up.
     #[error("the name does not resolve ({0}); check the upstream's host and the pod's DNS")]
     Name(std::io::Error),
     /// The address is the gate's own.
@@ -34,13 +34,13 @@ pub enum DialFailure {
     /// Every address of the name is forbidden.
     #[error("its address is {0}")]
     Forbidden(ForbiddenAddress),
-    /// No process listens there.
+    /// No process listens at the address.
     #[error("connection refused; is the upstream running, and is the port right?")]
     Refused,
-    /// Another error of the network.
+    /// Another network error.
     #[error("{0}")]
     Network(std::io::Error),
-    /// The connect timeout is over.
+    /// The connection took longer than the connect timeout.
     #[error("no connection within {0:?}; check the address and network policies, or raise timeouts.connect")]
     Timeout(Duration),
     /// The upstream's certificate is not for this name.
@@ -59,7 +59,7 @@ pub enum DialFailure {
         "its certificate is a CA's own; issue one for the server, with CA:FALSE, or set upstream_tls.ca to that very certificate"
     )]
     CaItself(CertificateError),
-    /// A signature in the upstream's chain, or its handshake, cannot be verified.
+    /// A signature in the upstream's certificate chain or handshake cannot be verified.
     #[error(
         "its certificate is signed by an unknown authority of a known name, or has a key that the gate does not support; set upstream_tls.ca to \
          the right CA file, and use keys that are {SUPPORTED_KEYS}"
@@ -78,51 +78,51 @@ pub enum DialFailure {
     /// The gate's own credentials are not available. The cause is for the log only.
     #[error("the gate cannot get its own credentials; its log says why")]
     Credentials(#[source] Arc<ExecPluginError>),
-    /// The proxy refuses the connection.
+    /// The proxy refused the connection.
     #[error("the proxy on the way does not let calls through: {0}; check the kubeconfig's proxy-url, or egress.via")]
     Proxy(String),
     /// Another TLS failure.
     #[error("TLS failed: {0}")]
     Tls(std::io::Error),
-    /// TCP and TLS succeeded, HTTP did not.
+    /// TCP and TLS succeeded, but HTTP failed.
     #[error("the connection succeeded, but HTTP on it failed: {0}")]
     Http(hyper::Error),
     /// The connection closed before it could take a call.
-    #[error("it closed the connection at once")]
+    #[error("the server closed the connection at once")]
     ClosedAtOnce,
 }
 
-/// The reason to refuse an address named by a client.
+/// Why an address named by a client must not be connected to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ForbiddenAddress {
-    /// It leads to this pod.
+    /// The address leads back to this pod.
     #[error("a loopback address, which clients reach without a proxy")]
     Loopback,
-    /// It leads to the machine's metadata service.
+    /// The address leads to the machine's metadata service.
     #[error("metadata, which gives out credentials; put it in NO_PROXY")]
     Metadata,
-    /// It is no host's.
+    /// The address is not that of a host (but multicast, for example).
     #[error("an address that no host has")]
     Special,
 }
 
-/// The keys supported by ring.
+/// The key types ring supports.
 const SUPPORTED_KEYS: &str = "RSA of 2048 to 8192 bits, ECDSA P-256 and P-384, and Ed25519";
 
-/// A request without a response head.
+/// Why a request got no response head.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum SendError {
-    /// Nothing of it was processed upstream.
+    /// The request was not processed by the upstream.
     #[error("not sent: {0}")]
     Unsent(#[source] Arc<dyn StdError + Send + Sync>),
-    /// It was not sent: there was no connection, or no credential.
+    /// The request was not sent: there was no connection, or no credential.
     #[error("not sent: {0}")]
     Unconnected(#[source] Arc<DialError>),
-    /// It was sent, and then the connection or the stream was lost: the upstream may have acted on
-    /// it.
+    /// The request was sent, and then the connection or the stream was lost: the upstream may have
+    /// acted on it.
     #[error("sent, then lost before an answer: {0}")]
     Lost(#[source] Arc<dyn StdError + Send + Sync>),
-    /// It was sent, and no response began in time.
+    /// The request was sent, and no response began in time.
     #[error("no answer within {0:?}")]
     Timeout(Duration),
     /// The client's own body broke off.
@@ -133,7 +133,7 @@ pub enum SendError {
 // === impl DialError ===
 
 impl DialError {
-    /// Returns a hint at the proxy for other programs, where it might have helped.
+    /// Returns a hint at the proxy other programs would use, if it might have helped.
     fn hint(&self) -> String {
         let is_network = matches!(
             self.what,
@@ -146,7 +146,7 @@ impl DialError {
         })
     }
 
-    /// Returns the underlying cause, for the log and not for clients.
+    /// Returns the underlying error, for the log and not for clients.
     pub fn cause(&self) -> Option<String> {
         match &self.what {
             DialFailure::WrongHost(cause)

@@ -1,4 +1,4 @@
-//! HTTP/1.1 towards an upstream: its limits, and a socket with byte counts.
+//! HTTP/1.1 towards an upstream: its limits, and a socket that counts bytes.
 
 use std::io;
 use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
@@ -16,29 +16,30 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf, Take};
 use super::dial::Socket;
 use super::error::DialFailure;
 
-/// The driver of a connection.
+/// The future driving a connection.
 pub(super) type ConnectionDriver<B> = http1::Connection<TokioIo<CountedSocket>, B>;
 
-/// The traffic of a connection. Its byte counts tell an unsent or unanswered request from others.
+/// What has passed on a connection. The byte counts show whether a request was sent or answered at
+/// all.
 #[derive(Debug, Default)]
 pub(super) struct Traffic {
     pub(super) read: AtomicU64,
     pub(super) written: AtomicU64,
-    /// The connection's call is over; the next may have it once hyper is ready.
+    /// Set when the connection's call is over; the next may have it once hyper is ready.
     pub(super) releasing: AtomicBool,
-    /// For an upgrade's connection: its share in their count.
+    /// Counts the connection among those for upgrades, if it is one.
     pub(super) upgrade: Option<Arc<()>>,
-    /// The connection has ended, and its driver is dropped.
+    /// Set when the connection has ended, and its driver is dropped.
     pub(super) over: AtomicBool,
-    /// The call in wait of a response.
+    /// Wakes the call waiting for a response.
     pub(super) waiting: AtomicWaker,
 }
 
-/// A socket with byte counts, read by [`READ`] bytes at a time.
+/// A socket that counts bytes. It reads at most [`READ`] bytes at a time.
 pub(super) struct CountedSocket {
     socket: Take<Socket>,
     traffic: Arc<Traffic>,
-    /// A write has failed.
+    /// Set once a write has failed.
     write_failed: bool,
 }
 
@@ -67,7 +68,7 @@ impl Traffic {
         self.waiting.wake();
     }
 
-    /// True if the connection has ended. If not, its end wakes the task.
+    /// Returns true if the connection has ended. If not, its end wakes the task.
     pub(super) fn poll_over(&self, cx: &Context<'_>) -> bool {
         self.waiting.register(cx.waker());
         self.over.load(Ordering::Acquire)
@@ -87,7 +88,7 @@ impl AsyncRead for CountedSocket {
 }
 
 impl CountedSocket {
-    /// Writes by `send`, and counts.
+    /// Writes with `send`, and counts the bytes.
     fn write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

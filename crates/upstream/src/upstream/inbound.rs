@@ -1,6 +1,6 @@
 //! The body of a client's request, shared with its connection.
 //!
-//! A call may be answered from its head alone: by the upstream, by a refusal of the gate's, or
+//! A call may be answered before its body is read: by the upstream, by a refusal of the gate's, or
 //! because something failed. The rest of the body is then still in the client's connection, and
 //! only that connection can decide about it. So two share the body: [`Inbound`] reads it for the
 //! upstream. [`UnreadBody`] tells the connection whether it has ended, reads on after the call, and
@@ -24,32 +24,33 @@ use tokio::time::Sleep;
 use super::lock;
 use crate::clock::timer;
 
-/// A request body from a client; `None` without one.
+/// A request body from a client; `None` if there is none.
 #[derive(Debug, Default)]
 pub struct Inbound(Option<Arc<Mutex<InboundState>>>);
 
-/// The same body, for its connection. When dropped, it removes the body from its reader.
+/// The client's request body for its connection. Dropping it takes the body away from its reader.
 #[derive(Debug)]
 pub struct UnreadBody(Arc<Mutex<InboundState>>);
 
-/// The rest of a body when its call is answered.
+/// What is left of a request body when its call is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remainder {
-    /// It was read to its end.
+    /// The body was read to its end.
     None,
-    /// It may be read to its end, by at most so many bytes in all.
+    /// The rest can be read to its end, at no more than this many bytes in all.
     Some(u64),
-    /// It is longer than the bound, it broke off, or the client waits for `100 Continue`.
+    /// The rest is too much: it is longer than the bound, it broke off, or the client waits for
+    /// `100 Continue`.
     TooMuch,
 }
 
 /// The body could not be read to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum InboundError {
-    /// The client broke off.
+    /// The client's body broke off.
     #[error(transparent)]
     Client(#[from] hyper::Error),
-    /// Its call was answered.
+    /// The call was answered already.
     #[error("the call was answered before its body was read")]
     Answered,
 }
@@ -59,14 +60,14 @@ struct InboundState {
     body: Progress,
     /// Bytes read so far.
     read: u64,
-    /// The client waits for `100 Continue`.
+    /// Set while the client waits for `100 Continue`.
     expects: bool,
-    /// `100 Continue` is delayed until then.
+    /// Until when `100 Continue` is delayed.
     held: Option<Pin<Box<Sleep>>>,
-    /// The call does not read it any more.
+    /// Set once the call no longer reads the body.
     is_left: bool,
     reader: Option<Waker>,
-    /// The connection's waker, and its bound in bytes.
+    /// Wakes the connection, at the end or after this many bytes.
     watcher: Option<(u64, Waker)>,
 }
 
@@ -81,7 +82,7 @@ enum Progress {
 // === impl Inbound ===
 
 impl Inbound {
-    /// Shares a request's body with its connection; `None` without a body.
+    /// Shares a request's body with its connection; `None` if there is no body.
     pub fn of(request: Request<Incoming>) -> (Request<Self>, Option<UnreadBody>) {
         if request.body().is_end_stream() {
             return (request.map(|_| Self(None)), None);
@@ -94,7 +95,7 @@ impl Inbound {
         (Request::from_parts(head, body), Some(UnreadBody(shared)))
     }
 
-    /// True if the client still waits for `100 Continue`.
+    /// Returns true if the client still waits for `100 Continue`.
     pub fn is_awaited(&self) -> bool {
         self.0.as_ref().is_some_and(|shared| lock(shared).expects)
     }
@@ -156,7 +157,7 @@ impl Drop for Inbound {
 // === impl UnreadBody ===
 
 impl UnreadBody {
-    /// Returns the rest of the body, if it is worth reading by at most `most` bytes.
+    /// Returns what is left of the body, if it can be read within `most` bytes in all.
     pub fn remainder(&self, most: u64) -> Remainder {
         let state = lock(&self.0);
         match &state.body {
@@ -206,7 +207,7 @@ impl InboundState {
         Arc::new(Mutex::new(state))
     }
 
-    /// Wakes the reader.
+    /// Wakes the reader of the body.
     fn release(&mut self) {
         self.held = None;
         if let Some(reader) = self.reader.take() {
@@ -214,7 +215,7 @@ impl InboundState {
         }
     }
 
-    /// Ready when `100 Continue` may be sent.
+    /// Becomes ready when `100 Continue` may be sent.
     fn poll_held(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let Some(held) = &mut self.held {
             ready!(held.as_mut().poll(cx));

@@ -1,5 +1,5 @@
-//! Links in response headers, pointed back at the gate, so that page 2 of a list and the status of
-//! an operation do not escape its limits.
+//! Links in response headers, changed to lead to the gate, so that page 2 of a list and the status
+//! of an operation do not bypass its limits.
 //!
 //! A path without a host always loses the base path, because the gate adds it again. The rest is
 //! optional: only URLs of the upstream's own origin and below its base path, only in headers with
@@ -16,12 +16,13 @@ use http::{HeaderMap, HeaderName, HeaderValue, request};
 
 use super::{Host, Target};
 
-/// A rewriter of one response's links, to the address used by its client.
+/// Rewrites the links of one response to the address its client used.
 #[derive(Clone, Debug)]
 pub(super) struct Links<'a> {
     target: &'a Target,
     host: Host,
-    /// `http://localhost:8001`, if URLs with a host are to be rewritten.
+    /// The gate's address, such as `http://localhost:8001`, if URLs with a host are to be
+    /// rewritten.
     gate: Option<String>,
 }
 
@@ -55,7 +56,7 @@ impl<'a> Links<'a> {
         each(headers, &LINK, |links| self.links(links));
     }
 
-    /// Rewrites every target of a Link field; `None` if none changes.
+    /// Rewrites every target of a Link header; `None` if none changes.
     fn links(&self, field: &str) -> Option<String> {
         let mut rewritten = field.to_owned();
         for target in targets(field)?.into_iter().rev() {
@@ -101,7 +102,7 @@ impl<'a> Links<'a> {
     }
 }
 
-/// Returns the gate's URL, as known to the client.
+/// Returns the gate's URL, as the client knows it.
 fn gate(scheme: &Scheme, parts: &request::Parts) -> Option<String> {
     let of_uri = parts.uri.authority().map(Authority::as_str);
     let of_head = parts.headers.get(HOST).and_then(|host| host.to_str().ok());
@@ -111,7 +112,7 @@ fn gate(scheme: &Scheme, parts: &request::Parts) -> Option<String> {
     Some(format!("{scheme}://{}", name.strip_suffix(usual).unwrap_or(name)))
 }
 
-/// True if response headers have a link to the upstream itself, past the gate.
+/// Returns true if response headers have a link to the upstream itself, past the gate.
 pub(super) fn lead_past(headers: &HeaderMap, target: &Target, host: &Host) -> bool {
     let is_own = |url: &str| absolute(url.trim_matches([' ', '\t'])).is_some_and(|url| is_own(&url, target, host));
     let lines = |name| headers.get_all(name).into_iter().filter_map(|line| line.to_str().ok());
@@ -120,12 +121,12 @@ pub(super) fn lead_past(headers: &HeaderMap, target: &Target, host: &Host) -> bo
     URLS.iter().flat_map(lines).any(is_own) || lines(&LINK).any(has_own)
 }
 
-/// True if response headers may have links at all.
+/// Returns true if response headers may have links at all.
 pub(super) fn are_in(headers: &HeaderMap) -> bool {
     headers.contains_key(LINK) || URLS.iter().any(|name| headers.contains_key(name))
 }
 
-/// Returns the places of the targets in a Link field; `None` if it is malformed.
+/// Returns where the targets are in a Link header; `None` if it is malformed.
 fn targets(field: &str) -> Option<Vec<Range<usize>>> {
     let mut targets = Vec::new();
     let mut at = 0;
@@ -141,7 +142,7 @@ fn targets(field: &str) -> Option<Vec<Range<usize>>> {
     }
 }
 
-/// True if a URL has the upstream's own origin.
+/// Returns true if a URL has the upstream's own scheme, host and port.
 fn is_own(url: &Absolute<'_>, target: &Target, host: &Host) -> bool {
     let scheme = url.scheme.unwrap_or(target.scheme.as_str());
     if !scheme.eq_ignore_ascii_case(target.scheme.as_str()) {
@@ -160,7 +161,7 @@ fn is_own(url: &Absolute<'_>, target: &Target, host: &Host) -> bool {
     !authority.as_str().contains('@') && std::iter::once(&target.authority).chain(&literal).any(is_same)
 }
 
-/// Splits a URL with an authority. Every other one names no host and does not lead past the gate.
+/// Splits a URL with a host; `None` for any other, which cannot lead past the gate.
 fn absolute(url: &str) -> Option<Absolute<'_>> {
     let (scheme, rest) = match url.strip_prefix("//") {
         Some(rest) => (None, rest),
@@ -191,7 +192,7 @@ fn parameters_end(text: &str) -> Option<usize> {
     (!quoted).then_some(text.len())
 }
 
-/// Changes the lines of a header in place; their order stays.
+/// Changes the values of a header in place; their order stays.
 fn each(headers: &mut HeaderMap, name: &HeaderName, change: impl Fn(&str) -> Option<String>) {
     let http::header::Entry::Occupied(mut lines) = headers.entry(name) else { return };
     for line in lines.iter_mut() {
@@ -204,7 +205,7 @@ fn each(headers: &mut HeaderMap, name: &HeaderName, change: impl Fn(&str) -> Opt
 
 const AZURE_ASYNC_OPERATION: HeaderName = HeaderName::from_static("azure-asyncoperation");
 const OPERATION_LOCATION: HeaderName = HeaderName::from_static("operation-location");
-/// Headers with a URL.
+/// Headers with a URL as value.
 static URLS: [HeaderName; 4] = [LOCATION, CONTENT_LOCATION, AZURE_ASYNC_OPERATION, OPERATION_LOCATION];
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! Lookup of the upstream's addresses.
 //!
-//! The machine's resolver is asked at every dial: the hosts file and split DNS hold for the gate as
-//! for any program. Only if the hosts file points the upstream's name at the gate itself, name
-//! servers are asked instead (see [`dns`](super::dns)). If none answers, the last good answer stays
-//! in use.
+//! The machine's resolver is asked for every connection: the hosts file and split DNS hold for the
+//! gate as for any program. Only if the hosts file points the upstream's name at the gate itself,
+//! name servers are asked instead (see [`dns`](super::dns)). If none answers, the last good answer
+//! stays in use.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -16,7 +16,7 @@ use super::lock;
 use crate::clock::Clock;
 use crate::moment::Moment;
 
-/// The lookup of one name.
+/// Looks up the addresses of one name.
 #[derive(Debug)]
 pub(super) struct NameLookup {
     host: String,
@@ -36,8 +36,9 @@ impl NameLookup {
         Self { host, port, own, judge, name_servers: NameServers::new(dns), clock, known: Mutex::new(None) }
     }
 
-    /// Returns at least one address to dial, none of them the gate's own. `limit` is for the whole
-    /// dial; with an old answer to fall back on, the lookup may take half of it.
+    /// Returns at least one address to connect to, none of them the gate's own. `limit` is for the
+    /// whole connection attempt; with an old answer to fall back on, the lookup may take half of
+    /// it.
     pub(super) async fn addresses(&self, limit: Duration) -> Result<Vec<SocketAddr>, DialFailure> {
         let limit = if self.last_good().is_some() { limit / 2 } else { limit };
         let failure = match tokio::time::timeout(limit, self.ask()).await {
@@ -64,7 +65,7 @@ impl NameLookup {
         }
     }
 
-    /// Removes forbidden addresses.
+    /// Removes addresses that must not be connected to; an error if none is left.
     fn judge(&self, found: &mut Vec<SocketAddr>) -> Result<(), DialFailure> {
         let Some(judge) = self.judge else { return Ok(()) };
         let mut fault = None;
@@ -93,7 +94,7 @@ impl NameLookup {
         })
     }
 
-    /// True if a connection between these two ends leads to the gate's own listener.
+    /// Returns true if a connection between these two ends leads to the gate's own listener.
     ///
     /// A listener on every address has all those of the machine, known only now: a connection to
     /// one of the machine's own addresses comes from that address.
@@ -108,8 +109,8 @@ impl NameLookup {
     }
 }
 
-/// The longest use of an old answer, as in RFC 8767: after that the address is more likely another
-/// host's.
+/// How long an old answer may be used, as in RFC 8767: after that the address is more likely
+/// another host's.
 const STALE: Duration = Duration::from_secs(24 * 3600);
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! The pace of a group's dials: many at a time normally, one at a time and ever more slowly after a
-//! failure.
+//! The pace of connection attempts: many at a time normally, one at a time and ever more slowly
+//! after a failure.
 //!
-//! Pure. An outage must neither hold callers nor be met with a storm of dials; the first success
-//! ends it.
+//! This does no I/O. An outage must neither keep callers waiting nor cause a storm of attempts; the
+//! first success ends it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,20 +10,20 @@ use std::time::Duration;
 use super::error::DialError;
 use crate::moment::Moment;
 
-/// The dials of one group.
+/// The connection attempts of one group.
 #[derive(Debug, Default)]
 pub(super) struct DialPace {
-    /// Dials under way.
+    /// The number of attempts under way.
     pub(super) under_way: usize,
-    /// Calls in wait for room, as last set; never adjusted here.
+    /// The number of calls waiting for a connection, as last set; never adjusted here.
     pub(super) wanted: usize,
-    /// One more connection is wanted in advance.
+    /// Set if one more connection is wanted in advance.
     pub(super) ahead: bool,
-    /// The last dial's failure, until one succeeds.
+    /// Why the last attempt failed, until one succeeds.
     failing: Option<DialOutage>,
 }
 
-/// A failed dial, and the time of the next one.
+/// A failed attempt, and the time of the next one.
 #[derive(Debug)]
 struct DialOutage {
     error: Arc<DialError>,
@@ -33,9 +33,9 @@ struct DialOutage {
 }
 
 impl DialPace {
-    /// Returns the number of dials to start now, and counts them as begun. At most `at_once` may be
-    /// under way together. They are for the calls in wait for room and `more` that wait here, less
-    /// the `free` streams.
+    /// Returns how many attempts to start now, and counts them as begun. At most `at_once` may be
+    /// under way together. They are for the calls that wait at the limiter and `more` that wait
+    /// here, less the `free` streams.
     pub(super) fn begin(&mut self, at_once: usize, more: usize, free: usize, now: Moment) -> usize {
         let need = (self.wanted + more).saturating_sub(free).max(usize::from(self.ahead));
         let allowed = match &self.failing {
@@ -48,20 +48,20 @@ impl DialPace {
         start
     }
 
-    /// Records a successful dial. Returns the failure that it ends.
+    /// Records a successful attempt. Returns the failure that is over now.
     pub(super) fn succeeded(&mut self) -> Option<Arc<DialError>> {
         self.under_way = self.under_way.saturating_sub(1);
         self.ahead = false;
         self.recovered()
     }
 
-    /// Records a connection, by whichever dial. Returns the failure that it ends.
+    /// Records that some connection was made. Returns the failure that is over now.
     pub(super) fn recovered(&mut self) -> Option<Arc<DialError>> {
         self.failing.take().map(|failing| failing.error)
     }
 
-    /// Records a failed dial, begun at `begun`. Returns true for the first failure of a streak, to
-    /// log.
+    /// Records a failed attempt that began at `begun`. Returns true if it is the first in a row, to
+    /// be logged.
     pub(super) fn failed(&mut self, error: Arc<DialError>, begun: Moment, now: Moment) -> bool {
         self.under_way = self.under_way.saturating_sub(1);
         self.ahead = false;
@@ -73,17 +73,17 @@ impl DialPace {
         self.failing.replace(DialOutage { error, since: now, delay, due: now + delay }).is_none()
     }
 
-    /// Returns the failure for new calls, while the next dial is not due.
+    /// Returns the failure to report to new calls, while the next attempt is not due.
     pub(super) fn down(&self, now: Moment) -> Option<&Arc<DialError>> {
         self.failing.as_ref().filter(|failing| now < failing.due).map(|failing| &failing.error)
     }
 
-    /// Returns the failure of the last dial, until one succeeds.
+    /// Returns why the last attempt failed, until one succeeds.
     pub(super) fn failing(&self) -> Option<&Arc<DialError>> {
         self.failing.as_ref().map(|failing| &failing.error)
     }
 
-    /// Returns the time of the next dial, if one is wanted but not due.
+    /// Returns when the next attempt is due, if one is wanted but must wait.
     pub(super) fn due(&self, more: usize) -> Option<Moment> {
         let waiting = self.under_way == 0 && (self.wanted + more > 0 || self.ahead);
         self.failing.as_ref().filter(|_| waiting).map(|failing| failing.due)

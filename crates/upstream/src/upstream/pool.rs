@@ -1,7 +1,8 @@
-//! The connections of one group: their streams, their dials, and the room for the limiter.
+//! The connections of one group: their streams, the making of more, and how many calls they can
+//! take.
 //!
-//! One std Mutex around the [`PoolState`]; no operation awaits under it, and everything that calls out
-//! (rooms, dials, drops) happens after it is released.
+//! One std Mutex is around the [`PoolState`]; nothing is awaited under it, and everything that
+//! calls other parts happens after it is released.
 
 mod connection;
 mod state;
@@ -60,7 +61,7 @@ impl Pool {
         state.pacing.failing().filter(|_| state.accounts.free() == 0).cloned()
     }
 
-    /// Returns the stream of a grant.
+    /// Returns a stream for a call the limiter let go.
     pub(super) fn checkout(self: &Arc<Self>) -> Option<StreamLease> {
         self.with(|state, deferred, _| {
             state.accounts.return_grant();
@@ -68,7 +69,8 @@ impl Pool {
         })
     }
 
-    /// Returns the first available stream: a free one, one of its own dial, or one of another dial.
+    /// Returns the first available stream: a free one, or one of a new connection, whoever it is
+    /// made for.
     pub(super) async fn take_exempt(self: &Arc<Self>) -> Result<StreamLease, Arc<DialError>> {
         let found = self.with(|state, deferred, _| match state.open(self, deferred) {
             Some(lease) => Ok(lease),
@@ -93,7 +95,8 @@ impl Pool {
         }
     }
 
-    /// Returns another stream for an unprocessed call; `fresh` requires a new connection.
+    /// Returns another stream for a call the upstream did not process; `fresh` requires a new
+    /// connection.
     pub(super) async fn take_again(self: &Arc<Self>, fresh: bool) -> Result<StreamLease, Arc<DialError>> {
         if fresh {
             return self.dial_for_itself().await;
@@ -117,7 +120,7 @@ impl Pool {
         lease.ok_or_else(|| self.closed_at_once())
     }
 
-    /// True if the upstream speaks HTTP/2, as of the last connection.
+    /// Returns true if the last connection speaks HTTP/2; `None` before the first.
     pub(super) fn is_multiplexed(&self) -> Option<bool> {
         lock(&self.state).multiplexed
     }
@@ -127,7 +130,7 @@ impl Pool {
         self.dial_for_itself().await.map(drop)
     }
 
-    /// Connects. Returns with the connection the number of TLS changes before it.
+    /// Connects. Returns the connection, and how often the TLS settings had changed before it.
     async fn connect(&self) -> Result<(NewConnection, u64), Arc<DialError>> {
         // boxed: it is large, and rare, and would make every call's future large
         let connecting = Box::pin(connection::connect(&self.dialer, self.group));
@@ -138,7 +141,7 @@ impl Pool {
         Arc::new(self.dialer.failure(DialFailure::ClosedAtOnce))
     }
 
-    /// Runs a planned dial.
+    /// Makes a planned connection.
     async fn dial(self: Arc<Self>) {
         let begun = self.clock.now();
         let error = match self.connect().await {
@@ -157,8 +160,8 @@ impl Pool {
         waiters.fail(&error);
     }
 
-    /// Registers a connection made under this number of TLS changes, and starts its driver. With
-    /// `own`, the caller takes its first stream.
+    /// Adds a connection and starts its driver. `tls` is how often the TLS settings had changed
+    /// before it. With `own`, the caller takes its first stream.
     fn register(self: &Arc<Self>, connection: NewConnection, tls: u64, own: bool) -> Option<StreamLease> {
         self.with(|state, deferred, now| {
             let failure = if own { state.pacing.recovered() } else { state.pacing.succeeded() };
@@ -190,7 +193,7 @@ impl Pool {
         self.with(|state, deferred, _| state.close(id, deferred));
     }
 
-    /// Closes an HTTP/1.1 connection after a call cut short.
+    /// Closes an HTTP/1.1 connection after a call that did not end properly.
     pub(super) fn discard(self: &Arc<Self>, id: ConnectionId) {
         self.with(|state, deferred, _| {
             if let Some(Handle::Http1 { driver, .. }) = state.accounts.handle(id) {
@@ -213,12 +216,12 @@ impl Pool {
         });
     }
 
-    /// Frees an HTTP/1.1 connection if hyper is ready for its next call.
+    /// Makes an HTTP/1.1 connection available if hyper is ready for its next call.
     pub(super) fn released(self: &Arc<Self>, id: ConnectionId) {
         self.with(|state, _, now| state.release(id, now));
     }
 
-    /// Retires idle and old connections. To be called every few seconds.
+    /// Closes idle and old connections. Call it every few seconds.
     pub(super) fn maintain(self: &Arc<Self>) {
         self.with(|state, deferred, now| {
             state.retire(now, deferred);
@@ -228,8 +231,8 @@ impl Pool {
         });
     }
 
-    /// Retires all connections after a change of the TLS settings: idle ones now, the others as
-    /// soon as they have successors. Their calls run on.
+    /// Replaces all connections after a change of the TLS settings: idle ones are closed now, the
+    /// others as soon as there are new ones. Their calls run on.
     pub(super) fn outdate(self: &Arc<Self>) {
         self.with(|state, _, now| state.accounts.expire(now));
         self.maintain();
@@ -271,13 +274,14 @@ impl Pool {
     }
 }
 
-/// Returns a fraction below a fifth, so that connections made together do not age together.
+/// Returns a random fraction below a fifth, so that connections made together do not expire
+/// together.
 fn jitter() -> f64 {
     f64::from(u32::try_from(RandomState::new().hash_one(0_u8) % 1_000).unwrap_or(0)) / 5_000.0
 }
 
-/// The maximum age of a connection: then names are resolved again, and load spreads over new
+/// The maximum age of a connection: a new one looks the name up again, and load spreads over new
 /// servers.
 const MAX_AGE: Duration = Duration::from_secs(600);
-/// The head start of an earlier dial before an exempt call's own.
+/// How long an exempt call waits for a connection being made before it starts its own.
 const HEAD_START: Duration = Duration::from_millis(250);

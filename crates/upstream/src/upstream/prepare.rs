@@ -1,6 +1,6 @@
 //! Request heads for the upstream, and response heads for the client.
 //!
-//! Strips hop-by-hop fields, sets the authority, and joins the base path. Everything else passes
+//! Removes hop-by-hop fields, sets the authority, and joins the base path. Everything else passes
 //! byte for byte, path and query above all: RBAC names carry `:` and `%3A`, and proxied paths `..`
 //! and `//`, which mean what the API server takes them for.
 
@@ -15,22 +15,22 @@ use super::body::AttemptBody;
 use super::protocol::{Protocol, tokens};
 use super::{Host, Target};
 
-/// A request head for the upstream, in either HTTP version and for every try.
+/// A request head for the upstream, in either HTTP version and for every attempt.
 #[derive(Debug)]
 pub(super) struct Head {
     pub(super) method: Method,
     pub(super) headers: HeaderMap,
-    /// hyper's record of the case of field names.
+    /// hyper's record of the upper and lower case of field names.
     extensions: Extensions,
     target: PathAndQuery,
     authority: Authority,
-    /// The Host field of HTTP/1.1.
+    /// The value of Host for HTTP/1.1.
     host: HeaderValue,
-    /// The request came by HTTP/2, so each cookie may be in its own field.
+    /// True if the request came by HTTP/2, where each cookie may be in a header of its own.
     splits_cookies: bool,
 }
 
-/// An invalid request to this upstream.
+/// Why a request cannot be sent to this upstream.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum InvalidRequest {
     #[error(
@@ -42,7 +42,7 @@ pub(super) enum InvalidRequest {
 }
 
 impl Head {
-    /// Converts a client's request. The `upgrade` fields stay.
+    /// Converts a client's request. The headers for an `upgrade` stay.
     pub(super) fn new(
         mut parts: request::Parts,
         target: &Target,
@@ -66,8 +66,8 @@ impl Head {
         self.headers.contains_key(CONTENT_LENGTH)
     }
 
-    /// Returns an HTTP/1.1 request: origin form, Host, and chunked framing if the client declared
-    /// no length.
+    /// Returns an HTTP/1.1 request: the target is a path, with Host, and chunked if the client
+    /// declared no length.
     pub(super) fn http1<S>(&self, body: AttemptBody<S>) -> Request<AttemptBody<S>> {
         let is_chunked = !body.is_absent() && !self.declares_length();
         let mut request = self.request(Uri::from(self.target.clone()), Version::HTTP_11, body);
@@ -95,7 +95,7 @@ impl Head {
         request
     }
 
-    /// Returns a copy for one try.
+    /// Returns a copy for one attempt.
     fn request<B>(&self, uri: Uri, version: Version, body: B) -> Request<B> {
         let mut request = Request::new(body);
         *request.method_mut() = self.method.clone();
@@ -114,7 +114,7 @@ pub(super) fn answer<B>(response: &mut Response<B>) {
     *response.version_mut() = Version::HTTP_11;
 }
 
-/// Adapts the head of a protocol switch to the client.
+/// Adapts the response head of a protocol switch to the client.
 pub(super) fn switched(response: &mut Response<()>) {
     let protocol = response.headers().get(UPGRADE).cloned();
     answer(response);
@@ -145,7 +145,7 @@ fn join(base: &str, path: Option<&PathAndQuery>) -> Result<PathAndQuery, http::u
     PathAndQuery::from_maybe_shared(Bytes::from(joined))
 }
 
-/// Returns the value of `:authority` and Host.
+/// Returns the values of `:authority` and Host.
 fn authority(parts: &request::Parts, target: &Target, host: &Host) -> Result<(Authority, HeaderValue), InvalidRequest> {
     let clients = || {
         let of_uri = parts.uri.authority().map(|authority| HeaderValue::from_str(authority.as_str()));
@@ -163,7 +163,7 @@ fn authority(parts: &request::Parts, target: &Target, host: &Host) -> Result<(Au
     Ok((Authority::try_from(value.as_bytes()).map_err(InvalidRequest::Authority)?, value))
 }
 
-/// Merges equal lengths into one, as RFC 9110, 8.6 demands of a forwarded response.
+/// Merges equal Content-Length headers into one, as RFC 9110, 8.6 demands of a forwarded response.
 fn join_lengths(headers: &mut HeaderMap) {
     let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
     let Some(first) = lengths.next() else { return };
@@ -193,7 +193,7 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-/// Removes hop-by-hop fields. Trailer stays, and `trailers` of TE.
+/// Removes hop-by-hop headers. `Trailer` stays, and `trailers` in TE.
 fn strip_hop_by_hop(headers: &mut HeaderMap) {
     if !headers.keys().any(|name| HOP_BY_HOP.contains(name)) {
         return; // as nearly always: to compare a few names costs less than to hash all of these
@@ -211,7 +211,8 @@ fn strip_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// True if `Connection` names a field of the request: the upstream does not see that one.
+/// Returns true if `Connection` names a header of the request, which is then not sent to the
+/// upstream.
 pub fn hides_fields(headers: &HeaderMap) -> bool {
     let is_hidden = |name: &[u8]| HeaderName::from_bytes(name).is_ok_and(|name| headers.contains_key(&name));
     let is_usual = |name: &[u8]| [b"keep-alive".as_slice(), b"te"].iter().any(|usual| name.eq_ignore_ascii_case(usual));

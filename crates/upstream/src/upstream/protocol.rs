@@ -1,15 +1,15 @@
-//! Protocols for upgrades.
+//! Protocols a request can switch to.
 
 use http::header::{CONNECTION, UPGRADE};
 use http::{HeaderMap, HeaderName, Version, request};
 
-/// A protocol to upgrade to. Others are never requested of the upstream: above all `h2c`, which
-/// Java's client offers with every first request.
+/// A protocol a request can switch to. Others are never requested of the upstream: above all
+/// `h2c`, which Java's client offers with every first request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// kubectl until 1.30, and whenever WebSockets fail.
+    /// SPDY, used by kubectl until 1.30, and whenever WebSockets fail.
     Spdy,
-    /// RFC 6455.
+    /// WebSocket (RFC 6455).
     WebSocket,
 }
 
@@ -20,7 +20,7 @@ impl Protocol {
         if asks && parts.version == Version::HTTP_11 { Self::named(&parts.headers) } else { None }
     }
 
-    /// Returns the protocol in the Upgrade field, if it is exactly one.
+    /// Returns the protocol in the Upgrade header, if it is exactly one.
     pub(super) fn named(headers: &HeaderMap) -> Option<Self> {
         let mut lines = headers.get_all(UPGRADE).iter();
         let (Some(line), None) = (lines.next(), lines.next()) else { return None };
@@ -30,7 +30,7 @@ impl Protocol {
     }
 }
 
-/// Returns the elements of a comma-separated header field, over all of its lines.
+/// Returns the elements of a comma-separated header, over all of its lines.
 pub(super) fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a [u8]> {
     let lines = headers.get_all(name).iter();
     lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii)

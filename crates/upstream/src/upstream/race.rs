@@ -13,7 +13,8 @@ use tokio::net::TcpStream;
 use super::error::DialFailure;
 use super::names::NameLookup;
 
-/// Connects to the fastest address, unless it is the gate's own. Fails with the last failure.
+/// Connects to the fastest address, unless it is the gate's own. Returns the last error if all
+/// fail.
 pub(super) async fn connect(addresses: Vec<SocketAddr>, names: &NameLookup) -> Result<TcpStream, DialFailure> {
     let mut rest = alternating(addresses).into_iter();
     let mut attempts = FuturesUnordered::new();
@@ -35,8 +36,8 @@ pub(super) async fn connect(addresses: Vec<SocketAddr>, names: &NameLookup) -> R
     }
 }
 
-/// Alternates the families, beginning with that of the first address: an unreachable family costs
-/// one head start, not one per address.
+/// Alternates IPv4 and IPv6, beginning with the family of the first address: if one family cannot
+/// be reached, that costs one head start, not one per address.
 fn alternating(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     let first = addresses.first().is_some_and(SocketAddr::is_ipv6);
     let (mut same, other): (Vec<_>, Vec<_>) = addresses.into_iter().partition(|address| address.is_ipv6() == first);
@@ -62,9 +63,9 @@ async fn attempt(address: SocketAddr, names: &NameLookup) -> Result<TcpStream, D
     Ok(stream)
 }
 
-/// The "connection attempt delay" of RFC 8305.
+/// The head start of an address: the "connection attempt delay" of RFC 8305.
 const HEAD_START: Duration = Duration::from_millis(250);
-/// The interval of client-go's and Go's dialers.
+/// The interval of TCP keepalive, the same as Go's.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The response body, with its stream.
+//! The response body; it holds its stream until it ends.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,15 +10,15 @@ use hyper::body::Incoming;
 
 use super::pool::{Exclusive, StreamUnit};
 
-/// A response body. Returns its stream at the end, at an error, or when dropped. An error stays an
-/// error, so that a truncated response never ends cleanly.
+/// A response body. It gives its stream back at the end, at an error, or when dropped. An error
+/// stays an error, so that a truncated response never ends cleanly.
 #[derive(Debug)]
 pub struct ResponseBody {
     body: Incoming,
     stream: Hold,
 }
 
-/// A truncated response.
+/// Why a response body is incomplete.
 #[derive(Debug, thiserror::Error)]
 pub enum ResponseBodyError {
     /// The connection or the stream was lost.
@@ -29,7 +29,7 @@ pub enum ResponseBodyError {
     Truncated,
 }
 
-/// The response's stream or connection.
+/// The stream or connection the response comes on.
 #[derive(Debug)]
 pub(super) enum Hold {
     Nothing,
@@ -44,14 +44,14 @@ impl ResponseBody {
         streaming
     }
 
-    /// Returns the stream after a proper end.
+    /// Gives the stream back after a proper end.
     fn ended(&mut self) {
         if let Hold::Connection(mut exclusive) = std::mem::replace(&mut self.stream, Hold::Nothing) {
             exclusive.ended();
         }
     }
 
-    /// Returns the stream if the end is known already.
+    /// Gives the stream back if the end is known already.
     fn release_if_over(&mut self) {
         if self.body.is_end_stream() {
             self.ended();

@@ -1,10 +1,10 @@
-//! Requests, and their replays if the upstream provably has not processed them.
+//! Sends requests, and sends them again if the upstream provably has not processed them.
 //!
 //! The proofs: hyper gives the request back (it never left), a GOAWAY whose last stream is below
 //! ours, `RST_STREAM(REFUSED_STREAM)`, a stream that hyper gave up while it waited to be opened, if
 //! the body was not begun or the method is safe, or an HTTP/1.1 connection that had been idle and
 //! closed without a byte of an answer, if no byte of the request was written or the method is safe.
-//! (Not for PUT and DELETE: the server may have acted on them.) Everything else that is lost is
+//! (Not for PUT and DELETE: the server may have acted on them.) Everything else that is lost stays
 //! lost.
 
 use std::error::Error as StdError;
@@ -32,33 +32,33 @@ use super::{RequestSettings, Upstream};
 use crate::api::Group;
 use crate::credentials::CredentialVersion;
 
-/// The fate of a request without a response.
+/// What happened to a request without a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
-    /// It never left.
+    /// The request was not sent.
     Unsent,
-    /// It left, and was not processed, as the upstream says or as follows. `fresh`: only a new
-    /// connection is worth another try.
+    /// The request was sent, but the upstream did not process it. `fresh`: the next attempt must be
+    /// on a new connection.
     Unprocessed { fresh: bool },
-    /// The upstream refused the stream, most likely under load.
+    /// The upstream refused the stream, most likely because it has too much to do.
     Refused,
-    /// It was not processed, because of the gate's client certificate.
+    /// The request was not processed, because the upstream refused the gate's client certificate.
     CertificateRefused(AlertDescription),
-    /// Its fate is unknown.
+    /// It is unknown what happened to the request.
     Lost,
 }
 
-/// A failed try.
+/// A failed attempt: the error, and whether the request can be sent again.
 struct FailedTry {
     fate: Fate,
     source: Arc<dyn StdError + Send + Sync>,
 }
 
-/// A request with all its parts, in one place, so that the futures around it hold a reference and
-/// not a copy each.
+/// A request with everything needed to send it, in one place, so that the futures around it hold a
+/// reference and not a copy each.
 pub(super) struct Attempt<'a> {
     pool: Arc<Pool>,
-    /// The stream for the next try.
+    /// The stream for the next attempt.
     stream: Option<Stream>,
     head: Head,
     body: OutgoingBody,
@@ -117,7 +117,7 @@ impl Upstream {
         }
     }
 
-    /// Returns the rewriter of links in the response, if any can change.
+    /// Returns what rewrites the response's links, if any can change.
     pub(super) fn links(&self, settings: &RequestSettings, parts: &request::Parts) -> Option<Links<'_>> {
         Links::new(settings.rewrite_links.as_ref(), parts, &self.inner.target, &settings.host)
     }
@@ -140,7 +140,7 @@ impl Upstream {
         response
     }
 
-    /// Injects the gate's credentials, if this gate does, and waits for a plugin if necessary.
+    /// Adds the gate's credentials, if this gate does so, and waits for a plugin if necessary.
     pub(super) async fn authorize(&self, head: &mut Head, group: Group) -> Result<CredentialVersion, SendError> {
         let Err(error) = self.inner.injector.ready(group == Group::Exempt).await else {
             return Ok(self.inner.injector.authorize(&mut head.headers));
@@ -149,7 +149,7 @@ impl Upstream {
         Err(SendError::Unconnected(Arc::new(error)))
     }
 
-    /// Looks for renewed credentials after a 401 to this version, in a header or in the handshake.
+    /// Has credentials read again after a 401 to this version, in a header or in the handshake.
     fn unauthorized(&self, version: CredentialVersion) {
         self.inner.injector.upstream_said_unauthorized(version);
         if let Some(tls) = &self.inner.dialer.tls {
@@ -158,7 +158,8 @@ impl Upstream {
         }
     }
 
-    /// Reports a refusal of the gate's certificate; over HTTP/1.1 it shows at the first call only.
+    /// Reports that the upstream refused the gate's certificate; over HTTP/1.1 this shows only at
+    /// the first call.
     fn certificate_refused(&self, alert: AlertDescription) -> SendError {
         if let Some(tls) = &self.inner.dialer.tls {
             tls.invalidate();
@@ -171,7 +172,7 @@ impl Upstream {
     }
 }
 
-/// An HTTP/1.1 response that must not be forwarded.
+/// Why an HTTP/1.1 response must not be forwarded.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum BrokenAnswer {
     #[error("the upstream answered with both Content-Length and Transfer-Encoding, so its end is unknown")]
@@ -187,7 +188,7 @@ pub(super) enum BrokenAnswer {
 }
 
 impl BrokenAnswer {
-    /// Returns the fault of a response. `asked` is the requested protocol.
+    /// Returns what is wrong with a response, if anything. `asked` is the requested protocol.
     pub(super) fn find<B>(response: &Response<B>, asked: Option<Protocol>) -> Option<Self> {
         let headers = response.headers();
         match (response.status(), asked) {
@@ -202,8 +203,8 @@ impl BrokenAnswer {
     }
 }
 
-/// True for a length that is not a number, and for lengths that differ. hyper checks only with a
-/// body.
+/// Returns true for a Content-Length that is not a number, and for several different ones. hyper
+/// checks only with a body.
 fn is_unclear(headers: &HeaderMap) -> bool {
     let mut lengths =
         headers.get_all(CONTENT_LENGTH).iter().flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
@@ -212,9 +213,9 @@ fn is_unclear(headers: &HeaderMap) -> bool {
     !is_number || !lengths.all(|length| length.trim_ascii() == first)
 }
 
-/// True if the body has another coding than chunks, or chunks twice. The header field goes no
-/// further than here, so the client would take the coded bytes for the body. Go's client refuses
-/// the same responses, and a gate sends no TE that would ask for one.
+/// Returns true if the body has another transfer coding than chunks, or chunks twice. The header is
+/// not forwarded, so the client would take the coded bytes for the body. Go's client refuses the
+/// same responses, and a gate sends no TE that would ask for one.
 fn is_coded(headers: &HeaderMap) -> bool {
     let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
     let chunked = |coding: &HeaderValue| coding.as_bytes().eq_ignore_ascii_case(b"chunked");
@@ -222,7 +223,7 @@ fn is_coded(headers: &HeaderMap) -> bool {
 }
 
 impl Attempt<'_> {
-    /// Tries once, on one stream. Dropped during the try, it resets the stream or closes the
+    /// Makes one attempt, on one stream. If dropped meanwhile, it resets the stream or closes the
     /// connection.
     async fn send(&mut self) -> Result<Response<ResponseBody>, FailedTry> {
         let safe = self.head.method.is_safe();
@@ -256,7 +257,7 @@ impl Attempt<'_> {
     }
 }
 
-/// Sends at once; the future is the response.
+/// Sends the request at once; the returned future waits for the response.
 fn send_http1(
     mut exclusive: Exclusive,
     request: Request<SentBody>,
@@ -278,8 +279,9 @@ fn send_http1(
     }
 }
 
-/// Waits for the response. If another thread ends the connection during the handover, hyper returns
-/// the request only once no sender is left. So the sender goes when the connection has ended.
+/// Waits for the response. If another thread ends the connection while hyper takes the request
+/// over, hyper returns the request only once no sender is left. So the sender is dropped when the
+/// connection has ended.
 async fn until_answered<T>(sending: impl Future<Output = T>, exclusive: &mut Exclusive) -> T {
     let mut sending = pin!(sending);
     poll_fn(|cx| {
@@ -293,7 +295,7 @@ async fn until_answered<T>(sending: impl Future<Output = T>, exclusive: &mut Exc
     .await
 }
 
-/// Returns what an HTTP/1.1 error proves. `before` are the byte counts before the request.
+/// Returns what an HTTP/1.1 error proves about the request. `before` are the byte counts before it.
 fn judge_http1(
     mut error: TrySendError<Request<SentBody>>,
     exclusive: &Exclusive,
@@ -319,8 +321,8 @@ fn closed_at_once() -> FailedTry {
     FailedTry { fate: Fate::Unsent, source: Arc::new(DialFailure::ClosedAtOnce) }
 }
 
-/// Returns what an HTTP/2 error proves. With `repeatable`, another try is safe even if the head did
-/// arrive.
+/// Returns what an HTTP/2 error proves about the request. With `repeatable`, another attempt is
+/// safe even if the head did arrive.
 fn judge_http2(mut error: TrySendError<Request<SentBody>>, repeatable: bool) -> FailedTry {
     let returned = error.take_message().is_some();
     let source = error.into_error();
@@ -339,15 +341,15 @@ fn judge_http2(mut error: TrySendError<Request<SentBody>>, repeatable: bool) -> 
     FailedTry { fate, source: Arc::new(source) }
 }
 
-/// The longest delay of `100 Continue` to the client without one from the upstream. After a final
-/// response it is not sent at all, and an upstream need not know of it. As `ExpectContinueTimeout`
+/// How long the client waits for `100 Continue` if the upstream sends none. After a final response
+/// it is not sent at all, and an upstream need not know of it. The same as `ExpectContinueTimeout`
 /// of Go's default transport and curl's own.
 const CONTINUE_HTTP1: Duration = Duration::from_secs(1);
-/// The same over HTTP/2, where the upstream's `100 Continue` is not visible: long enough for a
-/// response from the head alone.
+/// How long the client waits for `100 Continue` over HTTP/2, where the upstream's is not visible:
+/// long enough for a response to the head alone.
 const CONTINUE_HTTP2: Duration = Duration::from_millis(100);
-/// The most replays after a refused stream: more would add to the upstream's load.
+/// The most repeats after a refused stream: more would add to the upstream's load.
 const MAX_REFUSALS: u32 = 2;
-/// The most replays, as in Go's client. For a server that sends GOAWAY on every fiftieth response
-/// to 200 calls at once, two are not enough.
+/// The most repeats of a request, as in Go's client. For a server sending GOAWAY on every
+/// fiftieth response to 200 calls at once, two are not enough.
 const MAX_REPLAYS: u32 = 6;

@@ -1,20 +1,21 @@
-//! The stream accounts of one group: its connections, the free streams of each, and the room.
+//! The stream accounts of one group: its connections, the free streams of each, and the room
+//! reported to the limiter.
 //!
-//! Pure. Every operation adds to [`StreamAccounts::take_room`], the change of room for the limiter.
-//! The sum of these changes, less the limiter's own grants, is at every moment the number of free
-//! streams. An HTTP/1.1 connection has a single stream.
+//! This does no I/O. Every operation adds to [`StreamAccounts::take_room`], the change of room for
+//! the limiter. The sum of these changes, less the calls that the limiter has let go, is at every
+//! moment the number of free streams. An HTTP/1.1 connection has a single stream.
 
 use std::time::Duration;
 
 use super::Occupancy;
 use crate::moment::Moment;
 
-/// The connections of one group. An `H` opens their streams.
+/// The connections of one group, with their streams. An `H` opens streams.
 #[derive(Debug)]
 pub(super) struct StreamAccounts<H> {
     connections: Vec<ConnectionAccount<H>>,
     next: u64,
-    /// The change of room since the limiter was last told.
+    /// The number of streams that became free since the limiter was last told.
     room: i64,
 }
 
@@ -22,7 +23,7 @@ pub(super) struct StreamAccounts<H> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ConnectionId(u64);
 
-/// One live connection.
+/// One open connection and its streams.
 #[derive(Debug)]
 struct ConnectionAccount<H> {
     id: ConnectionId,
@@ -55,7 +56,7 @@ impl<H> StreamAccounts<H> {
         id
     }
 
-    /// Returns a grant of the limiter, counted there as a taken stream.
+    /// Gives back a stream the limiter counts as taken, because its call got none.
     pub(super) fn return_grant(&mut self) {
         self.room += 1;
     }
@@ -79,12 +80,12 @@ impl<H> StreamAccounts<H> {
         });
     }
 
-    /// Sets the far side's limit of streams.
+    /// Sets how many streams the server allows on a connection.
     pub(super) fn set_limit(&mut self, id: ConnectionId, limit: usize) {
         self.change(id, |connection| connection.limit = limit);
     }
 
-    /// Removes a connection: it closed, or is too old. Its open streams run on.
+    /// Removes a connection: it has closed, or is too old. Its open streams run on.
     pub(super) fn remove(&mut self, id: ConnectionId) -> Option<H> {
         let at = self.connections.iter().position(|connection| connection.id == id)?;
         let connection = self.connections.swap_remove(at);
@@ -92,17 +93,18 @@ impl<H> StreamAccounts<H> {
         Some(connection.handle)
     }
 
-    /// Returns the change of room since the last call, for the limiter.
+    /// Returns by how much the number of free streams has changed since the last call, for the
+    /// limiter.
     pub(super) fn take_room(&mut self) -> i64 {
         std::mem::take(&mut self.room)
     }
 
-    /// Returns the handle of a connection.
+    /// Returns what opens streams on a connection.
     pub(super) fn handle(&mut self, id: ConnectionId) -> Option<&mut H> {
         self.get(id).map(|connection| &mut connection.handle)
     }
 
-    /// Returns the connections to retire: idle for `idle`, or expired and either unused, full, or
+    /// Returns the connections to close: unused for `idle`, or expired and either unused, full, or
     /// replaceable by another.
     pub(super) fn stale(&self, now: Moment, idle: Duration) -> Vec<ConnectionId> {
         let fresh_room = self.connections.iter().any(|connection| connection.expires > now && connection.free() > 0);
@@ -115,14 +117,14 @@ impl<H> StreamAccounts<H> {
         self.connections.iter().filter(stale).map(|connection| connection.id).collect()
     }
 
-    /// Expires all connections.
+    /// Marks all connections as expired.
     pub(super) fn expire(&mut self, now: Moment) {
         for connection in &mut self.connections {
             connection.expires = connection.expires.min(now);
         }
     }
 
-    /// True if a connection has expired and needs a successor.
+    /// Returns true if a connection has expired and must be replaced.
     pub(super) fn has_expired(&self, now: Moment) -> bool {
         self.connections.iter().any(|connection| connection.expires <= now)
     }
@@ -132,14 +134,14 @@ impl<H> StreamAccounts<H> {
         self.connections.iter().map(ConnectionAccount::free).sum()
     }
 
-    /// True if less than a fifth of a connection's streams is free: then the next connection should
-    /// be dialled ahead.
+    /// Returns true if less than a fifth of a connection's streams is free: then another connection
+    /// should be made in advance.
     pub(super) fn nearly_full(&self) -> bool {
         let largest = self.connections.iter().map(|connection| connection.limit).max();
         largest.is_some_and(|largest| self.free() * 5 < largest)
     }
 
-    /// Returns the sums.
+    /// Returns the number of connections and streams.
     pub(super) fn occupancy(&self) -> Occupancy {
         let used = self.connections.iter().map(|connection| connection.used).sum();
         Occupancy { connections: self.connections.len(), used, free: self.free() }

@@ -23,14 +23,14 @@ use crate::tls;
 /// A connection to the upstream's own port: TCP, or TLS to a proxy before it.
 pub type Wire = Either<TcpStream, Box<TlsStream<TcpStream>>>;
 
-/// A connection to a proxy, read byte by byte until its response.
+/// A connection to a proxy, read byte by byte until its response has ended.
 ///
 /// hyper-util drops what it has read past the response. That is the upstream's already, if the
 /// upstream speaks first (SSH, SMTP, MySQL; RFC 9110, section 9.3.6).
 struct OneByteReader<S>(S);
 
-/// Asks the proxy at the other end of `tcp` for a connection to this host. The proxy looks its name
-/// up.
+/// Asks the proxy at the other end of `tcp` for a connection to this address. The proxy looks the
+/// name up.
 pub(super) async fn proxy(
     proxy: &Proxy,
     tcp: TcpStream,
@@ -77,8 +77,7 @@ async fn ask<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     Ok(read.0.unsplit(write))
 }
 
-/// Starts TLS with the proxy. As in Go's client, the upstream's roots are trusted for the proxy
-/// too.
+/// Starts TLS with the proxy. As in Go's client, the upstream's CAs are trusted for the proxy too.
 async fn encrypt(
     proxy: &Proxy,
     tcp: TcpStream,

@@ -23,24 +23,24 @@ use super::send::BrokenAnswer;
 use crate::api::Group;
 use crate::limit::Admitted;
 
-/// An HTTP/1.1 connection for one call.
+/// An HTTP/1.1 connection for one call that switches protocols.
 #[derive(Debug)]
 pub struct DedicatedConnection(http1::SendRequest<SentBody>);
 
 /// The response to an upgrade request.
 #[derive(Debug)]
 pub enum UpgradeAnswer {
-    /// A switch: the head, and the tunnel after it.
+    /// The upstream has switched: the response head, and the tunnel after it.
     Switched(Response<()>, OnUpgrade),
     /// An ordinary response.
     Answered(Response<ResponseBody>),
 }
 
 impl Upstream {
-    /// Dials an HTTP/1.1 connection for one upgrade. It serves nothing else, whatever the response.
+    /// Makes an HTTP/1.1 connection for one upgrade. It serves nothing else, whatever the response.
     ///
     /// # Errors
-    /// Its dial failed.
+    /// No connection could be made.
     pub async fn dedicate(&self) -> Result<DedicatedConnection, Arc<DialError>> {
         let dialing = async {
             let dialer = &self.inner.dialer;
@@ -63,7 +63,7 @@ impl Upstream {
     /// [`Upstream::send`], but nothing is sent twice. Long-running calls have no timeout.
     ///
     /// # Errors
-    /// The fate of the request. A switch to another protocol is an error.
+    /// Says what happened to the request. A switch to another protocol is an error.
     pub async fn upgrade(
         &self,
         mut connection: DedicatedConnection,

@@ -10,21 +10,23 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::api::Group;
 
-/// The sum of all connections' windows.
+/// The sum of the flow-control windows of all connections.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Windows(Arc<AtomicU32>);
 
-/// The part of one connection, returned when dropped.
+/// The windows of one connection, given back when dropped.
 #[derive(Debug)]
 pub(super) struct Window {
     windows: Windows,
-    /// The window of the connection. All of its streams can stall without blocking each other.
+    /// The HTTP/2 flow-control window of the connection. All of its streams can stall without
+    /// blocking each other.
     pub(super) connection: u32,
 }
 
 impl Windows {
-    /// Takes the part of a new connection: half of the rest of [`TOGETHER`], and an eighth once one
-    /// has the most. Exempt calls, which often come first, have short responses.
+    /// Takes windows for a new connection: half of what is left of [`TOGETHER`] or, once there are
+    /// large windows, an eighth. A connection for exempt calls gets at most [`EXEMPT`]: it often
+    /// comes first, and its responses are short.
     pub(super) fn open(&self, group: Group) -> Window {
         let taken = self.0.load(Ordering::Relaxed);
         let part = TOGETHER.saturating_sub(taken) / if taken < MOST { 2 } else { 8 };
@@ -36,7 +38,7 @@ impl Windows {
 }
 
 impl Window {
-    /// Returns the window of each stream: a stalled reader holds up one.
+    /// Returns the HTTP/2 window of each stream: a client that does not read holds up one stream.
     pub(super) fn stream(&self) -> u32 {
         self.connection / STREAMS
     }
@@ -49,15 +51,16 @@ impl Drop for Window {
 }
 
 /// The most streams on one connection, however many the server allows (kube-apiserver allows 100):
-/// there is window for no more.
+/// its HTTP/2 window has no room for more.
 pub(super) const STREAMS: u32 = 128;
-/// 256 KiB for each stream. kube-apiserver uses the same.
+/// The largest HTTP/2 window of a connection: 256 KiB for each stream. kube-apiserver uses the
+/// same.
 const MOST: u32 = STREAMS * (256 << 10);
-/// 16 KiB for each stream: a frame.
+/// The smallest HTTP/2 window of a connection: 16 KiB for each stream, one frame.
 const LEAST: u32 = STREAMS * (16 << 10);
-/// 64 KiB for each stream.
+/// The HTTP/2 window of a connection for exempt calls: 64 KiB for each stream.
 const EXEMPT: u32 = STREAMS * (64 << 10);
-/// For all connections: past this each has the least.
+/// The sum of all windows; past this each connection has the smallest.
 const TOGETHER: u32 = 72 << 20;
 
 #[cfg(test)]

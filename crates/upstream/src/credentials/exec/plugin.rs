@@ -1,7 +1,7 @@
 //! One run of an exec plugin: its input and its output.
 //!
-//! Its standard input is closed: the gate has no terminal. The last line of its standard error is
-//! shown if it fails.
+//! The program's standard input is closed: the gate has no terminal. If it fails, the last line of
+//! its standard error is shown.
 
 use std::io;
 use std::process::{ExitStatus, Stdio};
@@ -18,43 +18,45 @@ use tokio::process::{Child, Command};
 use crate::clock::Clock;
 use crate::tls::{self, Identity, Pem, TlsError};
 
-/// An exec plugin's program and arguments.
+/// The command line of an exec plugin.
 #[derive(derive_more::Debug)]
 #[debug("Plugin({command})")]
 pub(in crate::credentials) struct Plugin {
     pub(in crate::credentials) api_version: String,
-    /// A name in PATH, or a path. The arguments are never shown: they may hold secrets.
+    /// The program's name in PATH, or its path. The arguments are never shown: they may hold
+    /// secrets.
     pub(in crate::credentials) command: String,
     pub(in crate::credentials) args: Vec<String>,
     pub(in crate::credentials) env: Vec<(String, String)>,
     pub(in crate::credentials) install_hint: String,
-    /// The description of the cluster, if `provideClusterInfo` is set.
+    /// The description of the cluster to pass, if `provideClusterInfo` is set.
     pub(in crate::credentials) cluster: Option<Value>,
 }
 
-/// A plugin's output.
+/// What a plugin printed.
 #[derive(Debug)]
 pub(super) struct PluginAnswer {
     pub(super) token: Option<String>,
     pub(super) identity: Option<Identity>,
-    /// The remaining life, zero if it has ended; `None` if it has no end.
+    /// How long the credential is still valid, zero if it has expired; `None` if it does not
+    /// expire.
     pub(super) life: Option<Duration>,
 }
 
-/// The failure of a run. Of the plugin's output it shows only the last line of standard error.
+/// Why a run failed. Of the plugin's output it shows only the last line of standard error.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PluginFailure {
-    /// The program is missing. The kubeconfig's hint follows, after a colon.
+    /// The program is not installed. The text is the kubeconfig's hint, after a colon.
     #[error("is not installed, or not in PATH{0}")]
     NotInstalled(String),
     #[error("cannot be run: {0}")]
     NotRun(#[from] io::Error),
-    /// It failed. The last line of its standard error follows, after a colon.
-    #[error("failed, {0}{1}")]
+    /// The program failed. The text is the last line of its standard error, after a colon.
+    #[error("failed with {0}{1}")]
     Failed(ExitStatus, String),
     #[error("was stopped: it had not answered within {:?}", PATIENCE)]
     TooSlow,
-    /// Its output is malformed.
+    /// The program's output is malformed.
     #[error("did not print a valid ExecCredential: {0}")]
     Answer(&'static str),
     #[error("gave a client certificate that cannot be used: {0}")]
@@ -78,7 +80,7 @@ struct Status {
     client_key_data: Option<String>,
 }
 
-/// A process that leads its own group. The group is killed when this is dropped.
+/// A process leading its own group. The group is killed when this is dropped.
 struct ProcessGroup(Child);
 
 impl Drop for ProcessGroup {
@@ -93,7 +95,7 @@ impl Drop for ProcessGroup {
 }
 
 impl Plugin {
-    /// Runs it.
+    /// Runs the plugin and returns its credential.
     pub(super) async fn ask(&self, clock: Clock) -> Result<PluginAnswer, PluginFailure> {
         let answer = tokio::select! {
             answer = self.run() => answer?,
@@ -102,7 +104,8 @@ impl Plugin {
         self.read(&answer, tls::wall())
     }
 
-    /// Returns its standard output. When dropped before, it kills the program and its children.
+    /// Runs the program and returns its standard output. If dropped before, it kills the program
+    /// and its children.
     async fn run(&self) -> Result<Vec<u8>, PluginFailure> {
         let mut group = ProcessGroup(self.spawn()?);
         let child = &mut group.0;
@@ -139,7 +142,7 @@ impl Plugin {
         })
     }
 
-    /// Parses the output at this wall time.
+    /// Parses the plugin's output; `wall` is the time of day.
     fn read(&self, answer: &[u8], wall: SystemTime) -> Result<PluginAnswer, PluginFailure> {
         let wrong = PluginFailure::Answer;
         let credential: ExecCredential =
@@ -189,15 +192,15 @@ fn filled(text: Option<String>) -> Option<String> {
     text.filter(|text| !text.is_empty())
 }
 
-/// Returns a text as one line after a colon; empty if it is.
+/// Returns a text as one line with a colon before it; empty if the text is.
 fn after_colon(text: &str) -> String {
     let line: String = text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).take(300).collect();
     if line.is_empty() { line } else { format!(": {line}") }
 }
 
-/// The timeout of a run. A plugin that asks a server needs a second or two.
+/// The timeout of one run. A plugin asking a server needs a second or two.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The longest answer. Certificates and a token are a few KiB.
+/// The longest output. Certificates and a token are a few KiB.
 const LONGEST: u64 = 1 << 20;
 
 #[cfg(test)]

@@ -151,7 +151,7 @@ async fn a_plugin_that_fails_is_asked_again_after_pauses_that_grow() {
         Stage::new("test -e \"$COUNT.works\" || { echo first >&2; echo 'not logged in' >&2; exit 3; }", &in_an_hour());
     for run in 1..=4 {
         let error = stage.ready().await.expect_err("it fails").to_string();
-        assert_eq!(error, "the exec plugin `sh` failed, exit status: 3: not logged in");
+        assert_eq!(error, "the exec plugin `sh` failed with exit status: 3: not logged in");
         assert_eq!(stage.ready().await.expect_err("still").to_string(), error);
         assert_eq!(stage.runs(), run, "nobody waits for what has just failed");
         pass(FIRST_PAUSE * 2_u32.pow(run - 1)).await;

@@ -60,7 +60,7 @@ struct Variable {
     value: String,
 }
 
-/// Reads a user's credentials.
+/// Reads a user's credentials into `resolved`.
 pub(super) fn read(
     entry: &ListEntry<User>,
     cluster: &ListEntry<Cluster>,
@@ -164,7 +164,7 @@ fn plugin(
     })
 }
 
-/// Returns the headers of the user's impersonation.
+/// Returns the Impersonate-* headers for the user's `as` fields.
 fn acting_as(user: &User, place: &str) -> Result<Vec<(HeaderName, HeaderValue)>, CredentialsError> {
     let mut fields: Vec<(String, &str)> = Vec::new();
     fields.extend(given(&user.act_as).map(|name| ("impersonate-user".to_owned(), name)));
@@ -182,8 +182,8 @@ fn acting_as(user: &User, place: &str) -> Result<Vec<(HeaderName, HeaderValue)>,
     headers.collect::<Option<Vec<_>>>().ok_or_else(|| wrong(place, "as", "text that can go into a header"))
 }
 
-/// Escapes a byte of an extra's key, as client-go does: all but what a header's name can hold, and
-/// the escape character itself.
+/// Escapes a byte of an extra's key for a header name, as client-go does: all that a header name
+/// cannot contain, and the escape character itself.
 fn escaped(byte: u8) -> String {
     let is_plain = byte.is_ascii_alphanumeric() || b"!#$&'*+-.^_`|~".contains(&byte);
     if is_plain { char::from(byte).to_ascii_lowercase().to_string() } else { format!("%{byte:02x}") }

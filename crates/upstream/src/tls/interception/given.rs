@@ -1,4 +1,4 @@
-//! A CA of interception given in files, as by cert-manager, instead of a new one.
+//! An egress CA given in files, as by cert-manager, instead of a generated one.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -18,11 +18,11 @@ pub struct GivenCa {
     root: Pem,
 }
 
-/// A fault of a given CA.
+/// What is wrong with a CA given in files.
 #[derive(Debug, thiserror::Error)]
 #[error("{why}")]
 pub struct GivenCaError {
-    /// The key, below `egress`.
+    /// The configuration key, below `egress`.
     pub key: &'static str,
     /// What is wrong, and what was expected.
     pub why: String,
@@ -31,7 +31,7 @@ pub struct GivenCaError {
 // === impl GivenCa ===
 
 impl GivenCa {
-    /// Reads the files: the signing CA's chain, its key, and the root for clients.
+    /// Reads the files: the signing CA's chain, its key, and the root for clients to trust.
     ///
     /// # Errors
     /// One of them cannot be read.
@@ -40,7 +40,7 @@ impl GivenCa {
         Ok(Self { cert: read(CERT, cert)?, key: read(KEY, key)?, root: read(ROOT, root)? })
     }
 
-    /// Makes the CA, if it may sign for these names and all below.
+    /// Makes the CA, if it may sign for these names and all names below them.
     ///
     /// # Errors
     /// Says which file does not fit, and why.
@@ -83,7 +83,7 @@ impl GivenCa {
         Ok(made)
     }
 
-    /// Reads a CA's certificate and checks it.
+    /// Reads the certificate of a CA and checks it.
     fn checked(
         from: &Pem,
         name: &'static str,
@@ -99,7 +99,7 @@ impl GivenCa {
         }
         let date = |time: SystemTime| httpdate::fmt_http_date(time.max(SystemTime::UNIX_EPOCH));
         if ca.ends <= wall {
-            return Err(from.unfit(name, &format!("has ended at {}; expected one that is valid", date(ca.ends))));
+            return Err(from.unfit(name, &format!("expired at {}; expected one that is valid", date(ca.ends))));
         }
         if ca.begins > wall {
             return Err(from.unfit(name, &format!("begins only at {}; is the clock right?", date(ca.begins))));
@@ -154,9 +154,8 @@ impl GivenCaError {
     }
 }
 
-/// Returns the end of a CA. It is near when renewal has failed: certificates are renewed with a
-/// third of their life left, or more, so half of that is late. A long life is near its end only in
-/// the last month.
+/// Returns when a CA expires and from when to warn. Certificates are renewed with a third of their
+/// life left, or more, so half of that is late. A long life is near its end only in the last month.
 fn end(ca: &CertificateFields) -> CaEnd {
     let near = (ca.ends.duration_since(ca.begins).unwrap_or_default() / 6).min(MONTH);
     CaEnd { at: ca.ends, near_from: ca.ends.checked_sub(near).unwrap_or(ca.begins) }
@@ -293,7 +292,7 @@ mod tests {
                 "ca.cert",
                 "may not sign for a.example: its name constraints permit b.example",
             ),
-            (&years(2020, 2021), &key_text, &root.pem, "ca.cert", "has ended at Fri, 01 Jan 2021"),
+            (&years(2020, 2021), &key_text, &root.pem, "ca.cert", "expired at Fri, 01 Jan 2021"),
             (&years(2048, 2049), &key_text, &root.pem, "ca.cert", "begins only at Wed, 01 Jan 2048"),
             (&good, &key_text, &other.pem, "ca.cert", "does not lead to egress.ca.root"),
             (&good, &key_text, &good, "ca.root", "is signed by another CA"),

@@ -1,8 +1,8 @@
-//! An HTTP connection, and its driver task.
+//! An HTTP connection, and the task driving it.
 //!
 //! hyper's HTTP/2 connection is two futures: one reads frames, the other hands out requests and is
 //! not woken when SETTINGS or a GOAWAY arrive. [`WakingExecutor`] wakes the second whenever the
-//! first has run. So the number of streams is exact, and a connection that is going away is retired
+//! first has run. So the number of streams is exact, and a connection that is going away is closed
 //! at once, not at the next call that fails on it.
 
 use std::future::poll_fn;
@@ -27,9 +27,9 @@ use crate::upstream::http1::{ConnectionDriver, Traffic, handshake};
 use crate::upstream::stream_accounts::ConnectionId;
 use crate::upstream::windows::{STREAMS, Window};
 
-/// A new connection, not yet registered.
+/// A new connection that is not in the pool yet.
 pub(super) struct NewConnection {
-    /// The number of streams that it may have open.
+    /// The most streams of the connection.
     pub(super) limit: usize,
     pub(super) is_http2: bool,
     start: Box<DriverStart>,
@@ -37,17 +37,17 @@ pub(super) struct NewConnection {
 
 type DriverStart = dyn FnOnce(&Arc<Pool>, ConnectionId) -> Handle + Send;
 
-/// The request half of an HTTP/2 connection, and its waker.
+/// What sends requests on an HTTP/2 connection, and the waker of its task.
 pub(super) struct Http2 {
     connection: http2::Connection<TokioIo<CorkedStream<Socket>>, SentBody, WakingExecutor>,
     waker: Arc<AtomicWaker>,
     _window: Window,
 }
 
-/// A registered connection.
+/// A connection in the pool.
 pub(super) enum Handle {
     Http1 {
-        /// `None` while it serves a call.
+        /// Sends requests; `None` while a call is under way.
         sender: Option<http1::SendRequest<SentBody>>,
         traffic: Arc<Traffic>,
         driver: AbortHandle,
@@ -56,17 +56,18 @@ pub(super) enum Handle {
     Http2(http2::SendRequest<SentBody>),
 }
 
-/// Spawns the tasks of one HTTP/2 connection.
+/// Spawns the tasks of one HTTP/2 connection, and wakes the task writing to the connection after
+/// the one reading from it.
 #[derive(Clone)]
 struct WakingExecutor {
     waker: Arc<AtomicWaker>,
-    /// The cork of the stream, written by the first task.
+    /// The [`Cork`] of the stream, which the first task writes.
     cork: Cork,
-    /// The first task, the reader of frames, is spawned.
+    /// Set once the first task, the reader of frames, is spawned.
     reader_spawned: Arc<AtomicBool>,
 }
 
-/// Dials, and starts HTTP in the negotiated version.
+/// Connects, and starts HTTP in the negotiated version.
 pub(super) async fn connect(dialer: &Dialer, group: Group) -> Result<NewConnection, DialFailure> {
     let socket = dialer.connect(false).await?;
     if matches!(&socket, Socket::Right(tls) if tls.get_ref().1.alpn_protocol() == Some(b"h2")) {
@@ -113,8 +114,8 @@ async fn handshake_http2(socket: Socket, window: Window) -> Result<NewConnection
     Ok(NewConnection { limit, is_http2: true, start: Box::new(start) })
 }
 
-/// Classifies a failure. A refused client certificate shows only here: in TLS 1.3 the server
-/// answers it after the handshake.
+/// Sorts HTTP errors by what a user can do. A refused client certificate shows only here: in TLS
+/// 1.3 the server answers it after the handshake.
 fn http_failure(error: hyper::Error) -> DialFailure {
     certificate_alert(&error).map_or_else(|| DialFailure::Http(error), DialFailure::ClientCertificate)
 }
@@ -122,7 +123,7 @@ fn http_failure(error: hyper::Error) -> DialFailure {
 // === impl NewConnection ===
 
 impl NewConnection {
-    /// Starts its driver task, which reports changes to `pool`.
+    /// Starts the task that drives the connection and reports changes to `pool`.
     pub(super) fn start(self, pool: &Arc<Pool>, id: ConnectionId) -> Handle {
         (self.start)(pool, id)
     }
@@ -175,7 +176,7 @@ impl Http2 {
         pin!(&mut self.connection).poll(cx)
     }
 
-    /// Returns the number of streams that it may have open.
+    /// Returns the most streams of the connection.
     fn limit(&self) -> usize {
         self.connection.current_max_send_streams().min(STREAMS as usize)
     }
@@ -204,7 +205,7 @@ async fn drive_http1(
     ended(end, &pool, id);
 }
 
-/// Removes an ended connection from the accounts.
+/// Removes a connection from the pool at its end.
 fn ended(end: hyper::Result<()>, pool: &Weak<Pool>, id: ConnectionId) {
     if let Err(error) = end {
         tracing::debug!(%error, "upstream connection ended");
@@ -238,10 +239,10 @@ impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for WakingE
     }
 }
 
-/// The longest headers. kube-apiserver has the same limit; hyper's 16 KiB would reset streams with
-/// long headers.
+/// The longest list of headers. kube-apiserver has the same limit; hyper's 16 KiB would reset
+/// streams with long headers.
 const MAX_HEADER_LIST: u32 = 1 << 20;
 /// The time between pings. As with client-go, a dead connection is found within 45 s.
 const PING_EVERY: Duration = Duration::from_secs(30);
-/// The timeout of a ping.
+/// How long to wait for the answer to a ping before the connection is closed.
 const PING_TIMEOUT: Duration = Duration::from_secs(15);

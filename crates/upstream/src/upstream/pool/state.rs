@@ -1,4 +1,4 @@
-//! The state under a pool's lock: which call gets a stream, and which dials to start.
+//! The state under a pool's lock: who gets a stream, and how many connections to make.
 //!
 //! Nothing here calls out; actions without the lock are collected in [`Deferred`].
 
@@ -17,26 +17,26 @@ use crate::upstream::error::DialError;
 use crate::upstream::pacing::DialPace;
 use crate::upstream::stream_accounts::{ConnectionId, StreamAccounts};
 
-/// The connections, dials and waiters of one group.
+/// The connections of one group, with the attempts to make more and the calls waiting.
 #[derive(Default)]
 pub(super) struct PoolState {
     pub(super) accounts: StreamAccounts<Handle>,
     pub(super) pacing: DialPace,
-    /// Exempt calls in wait of the first stream, each with its own dial.
+    /// Exempt calls waiting for the first free stream; a connection is being made for each.
     pub(super) exempt: Waiters,
-    /// Unprocessed calls in wait of another stream.
+    /// Calls waiting for another stream, because the upstream did not process them.
     pub(super) replays: Waiters,
-    /// True if the upstream speaks h2; `None` before the first connection.
+    /// True if the upstream speaks HTTP/2; `None` before the first connection.
     pub(super) multiplexed: Option<bool>,
-    /// A timer for the next dial is set.
+    /// Set while a timer for the next connection attempt runs.
     pub(super) alarm: bool,
 }
 
-/// Calls in wait of a stream here, first come first served.
+/// Calls waiting for a stream here, first come first served.
 #[derive(Default)]
 pub(super) struct Waiters(pub(super) VecDeque<oneshot::Sender<Result<StreamLease, Arc<DialError>>>>);
 
-/// Actions to do without the lock.
+/// What to do once the lock is released.
 #[derive(Default)]
 pub(super) struct Deferred {
     pub(super) unreachable: bool,
@@ -49,7 +49,7 @@ pub(super) struct Deferred {
 // === impl PoolState ===
 
 impl PoolState {
-    /// Opens a stream. Removes connections found closed.
+    /// Opens a stream. Removes connections that turn out to be closed.
     pub(super) fn open(&mut self, pool: &Arc<Pool>, deferred: &mut Deferred) -> Option<StreamLease> {
         while let Some((id, handle)) = self.accounts.take() {
             if let Some(stream) = handle.open(pool, id) {
@@ -60,7 +60,7 @@ impl PoolState {
         None
     }
 
-    /// Closes idle and old connections, as far as they can be spared.
+    /// Closes idle and old connections, as far as others can replace them.
     pub(super) fn retire(&mut self, now: Moment, deferred: &mut Deferred) {
         for id in self.accounts.stale(now, MAX_IDLE) {
             self.close(id, deferred);
@@ -71,7 +71,7 @@ impl PoolState {
         deferred.handles.extend(self.accounts.remove(id));
     }
 
-    /// Frees a connection after its call, if hyper is ready for the next.
+    /// Makes a connection available after its call, if hyper is ready for the next.
     pub(super) fn release(&mut self, id: ConnectionId, now: Moment) {
         let Some(Handle::Http1 { sender: Some(sender), traffic, .. }) = self.accounts.handle(id) else { return };
         if sender.is_ready() && traffic.releasing.swap(false, Ordering::SeqCst) {
@@ -92,7 +92,7 @@ impl PoolState {
         }
     }
 
-    /// Plans dials.
+    /// Decides how many connection attempts to start.
     pub(super) fn plan(&mut self, now: Moment, deferred: &mut Deferred) {
         if self.multiplexed == Some(true) && self.accounts.nearly_full() {
             self.pacing.ahead = true;
@@ -112,7 +112,7 @@ impl PoolState {
 // === impl Waiters ===
 
 impl Waiters {
-    /// Adds a call. Removes those that have given up.
+    /// Adds a waiting call. Removes those that have given up.
     pub(super) fn add(&mut self) -> oneshot::Receiver<Result<StreamLease, Arc<DialError>>> {
         let (waiter, coming) = oneshot::channel();
         self.0.retain(|waiter| !waiter.is_closed());
@@ -120,7 +120,7 @@ impl Waiters {
         coming
     }
 
-    /// True if a call waits. Removes those in front that have given up.
+    /// Returns true if a call waits. Removes those in front that have given up.
     fn any(&mut self) -> bool {
         while self.0.front().is_some_and(oneshot::Sender::is_closed) {
             self.0.pop_front();
@@ -128,7 +128,7 @@ impl Waiters {
         !self.0.is_empty()
     }
 
-    /// Fails all of them.
+    /// Reports an error to all waiting calls.
     pub(super) fn fail(self, error: &Arc<DialError>) {
         for waiter in self.0 {
             // a call that has given up needs no answer
@@ -140,5 +140,6 @@ impl Waiters {
 /// The longest a connection may be idle. kube-apiserver closes idle connections after 90 s: this is
 /// well before it, so as not to send into a closing one.
 const MAX_IDLE: Duration = Duration::from_secs(75);
-/// The most dials at once to an HTTP/1.1 upstream, where every call needs a connection.
+/// The most connection attempts at once to an HTTP/1.1 upstream, where every call needs a
+/// connection.
 const HTTP1_DIALS: usize = 16;

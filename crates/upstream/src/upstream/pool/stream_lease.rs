@@ -1,4 +1,4 @@
-//! A lease of a stream, returned to its pool when dropped.
+//! The right to use a stream, given back to its pool when dropped.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::upstream::body::AttemptBody;
 use crate::upstream::http1::Traffic;
 use crate::upstream::stream_accounts::ConnectionId;
 
-/// A lease of one stream of a live connection. Returned when dropped.
+/// The right to use one stream of an open connection, given back when dropped.
 #[derive(derive_more::Debug)]
 #[debug("StreamLease({:?})", pool.group)]
 #[must_use = "a lease is a stream: send on it, or drop it"]
@@ -28,7 +28,8 @@ pub(in crate::upstream) enum Stream {
 /// A request body as connections send it.
 pub(in crate::upstream) type SentBody = AttemptBody<StreamUnit>;
 
-/// A counted HTTP/2 stream, shared by its request and response bodies: free when both are dropped.
+/// An HTTP/2 stream in use, shared by its request and response bodies: it is free when both are
+/// dropped.
 #[derive(derive_more::Debug)]
 #[debug("{id:?}")]
 pub(in crate::upstream) struct StreamUnit {
@@ -43,19 +44,19 @@ pub(in crate::upstream) struct StreamUnit {
 pub(in crate::upstream) struct Exclusive {
     pub(super) pool: Arc<Pool>,
     pub(super) id: ConnectionId,
-    /// `None` once it was given back.
+    /// Sends requests; `None` once it was given back.
     pub(in crate::upstream) sender: Option<http1::SendRequest<SentBody>>,
     pub(in crate::upstream) traffic: Arc<Traffic>,
-    /// The connection has served a call before.
+    /// True if the connection has served a call before.
     pub(in crate::upstream) reused: bool,
-    /// A request is out on it.
+    /// Set while a request is under way on the connection.
     pub(in crate::upstream) busy: bool,
 }
 
 // === impl StreamLease ===
 
 impl StreamLease {
-    /// Returns the group of its connection.
+    /// Returns the connection group of the stream.
     pub fn group(&self) -> Group {
         self.pool.group
     }
@@ -72,7 +73,7 @@ impl Drop for StreamUnit {
 // === impl Exclusive ===
 
 impl Exclusive {
-    /// Returns the connection after a complete response. It may serve the next call, if it stays
+    /// Gives the connection back after a complete response. It may serve the next call, if it stays
     /// open.
     pub(in crate::upstream) fn ended(&mut self) {
         if let Some(sender) = self.sender.take() {
