@@ -1,8 +1,8 @@
 //! The admin port and the control socket: `/metrics`, `/livez`, `/readyz`, `/status`; the socket
-//! also accepts orders. No secret is shown, and nothing depends on the upstream.
+//! also accepts commands. No secret is shown, and nothing depends on the upstream.
 //!
-//! Readiness is a set of latches: each task to finish first holds one, and the port says "ready"
-//! when the last is dropped. An outage of the upstream never shows there, because it must not take
+//! Each task to finish before the process is ready holds a latch, and the port says "ready" when
+//! the last latch is dropped. An outage of the upstream never shows there, because it must not take
 //! the pod's webhooks out of service.
 
 // In the path of a call nothing may panic; every exception states its reason.
@@ -40,7 +40,7 @@ use crate::places::{self, Door, Place};
 pub use self::readiness::{Latch, Readiness};
 pub use self::socket::SocketError;
 
-/// An error in opening the admin port.
+/// The admin port could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[error("admin port {address} cannot be opened; {}", bind::reason(source))]
 pub struct AdminError {
@@ -65,7 +65,7 @@ pub struct Admin {
 // === impl Admin ===
 
 impl Admin {
-    /// Creates a server without listeners; `stop` ends it.
+    /// Creates a server listening nowhere yet; `stop` ends it.
     pub fn new(readiness: Readiness, clock: Clock, stop: CancellationToken) -> Self {
         let door = |name: &str, most| Door::new(name, places::few(most), clock);
         Self {
@@ -78,7 +78,8 @@ impl Admin {
         }
     }
 
-    /// Sets the operator, once. Before, there are only metrics and health.
+    /// Sets the source of status and the receiver of commands, once. Before that, only metrics and
+    /// health are served.
     pub fn set_operator(&self, operator: Arc<dyn Operator>) {
         let first = self.handler.operator.set(operator).is_ok();
         debug_assert!(first, "there is one operator");
@@ -119,7 +120,8 @@ impl Admin {
         self.tasks.wait().await;
     }
 
-    /// Accepts connections until it must stop, and serves each in a task of its own.
+    /// Accepts connections until it must stop, and serves each in a task of its own. `origin` tells
+    /// where a connection comes from.
     async fn accept<S, F>(&self, door: &Door, origin: impl Fn(&S) -> Origin, accept: impl Fn() -> F)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -174,8 +176,8 @@ impl Admin {
     }
 }
 
-/// Returns the origin of a connection to the port: loopback only if both ends are. A mesh's proxy in
-/// the pod forwards calls from elsewhere with an address like 127.0.0.6.
+/// Returns whether a connection comes over loopback: only if both ends are. A mesh's proxy in the
+/// pod forwards calls from elsewhere with an address like 127.0.0.6.
 fn origin(stream: &TcpStream) -> Origin {
     let ip = |end: io::Result<SocketAddr>| end.ok().map(|end| end.ip().to_canonical());
     match (ip(stream.peer_addr()), ip(stream.local_addr())) {
@@ -184,11 +186,11 @@ fn origin(stream: &TcpStream) -> Origin {
     }
 }
 
-/// The connections from other machines and pods, probes and scrapers among them.
+/// The most connections from other machines and pods, such as probes and scrapers.
 const FROM_ELSEWHERE: usize = 48;
-/// The connections from this machine: over loopback, and again at the control socket.
+/// The most connections from this machine: over loopback, and as many again at the control socket.
 const FROM_HERE: usize = 16;
-/// The timeout of a head, and of an idle connection. A scraper connects again.
+/// How long to wait for a request head, and to keep an idle connection. A scraper connects again.
 const IDLE: Duration = Duration::from_secs(10);
 /// The size of a connection's buffer. Requests here are one line, a few headers and a short body.
 const SMALL: usize = 16 * 1024;

@@ -1,5 +1,5 @@
-//! The application behind the commands: a configuration becomes gates, which serve calls, take
-//! reloads and orders, and shut down.
+//! The application behind the commands: builds gates from a configuration, serves calls, reloads,
+//! obeys operators, and shuts down.
 //!
 //! `source` finds the configuration. `prepare` and `gate` build from it, for `check`, `run` and the
 //! demo, everything that can be built without starting. `serve` runs the result.

@@ -173,7 +173,8 @@ fn definition() -> clap::Command {
 // === impl Failure ===
 
 impl Failure {
-    /// Prints the failure and returns the exit code.
+    /// Prints the failure and returns the exit code. `is_question` is set for commands such as
+    /// `check` whose failure is their answer.
     fn report(&self, is_question: bool) -> ExitCode {
         match self {
             Self::Config(problems) => {

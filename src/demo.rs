@@ -1,9 +1,9 @@
-//! The demo: an embedded API server with a temporary failure, a herd of controllers, and a gate between
+//! The demo: an embedded API server failing for a while, many controllers, and a gate between
 //! them, over HTTP on loopback.
 //!
-//! The same herd runs twice, without the gate and with it, and the API counts. The gate is passed in,
-//! so that this module does not depend on the proxy. Times are real; the seed decides which objects
-//! change, and in which order.
+//! The same controllers run twice, without the gate and with it, and the API counts their calls.
+//! The gate is passed in, so that this module does not depend on the proxy. Times are real; the
+//! seed decides which objects change, and in which order.
 
 mod controller;
 mod record;
@@ -31,19 +31,19 @@ use crate::clock::Clock;
 use crate::own_client::OwnClient;
 use crate::random::Random;
 
-/// The time between two measurements of the backlog.
+/// The time between two measurements of how many objects wait.
 const SAMPLE: Duration = Duration::from_millis(100);
 
 /// The longest wait before an object is overdue.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The longest delay to catch up with: more than the timer's granularity.
+/// The longest delay of changes to be made up for: more than the timer's granularity.
 const CATCH_UP: Duration = Duration::from_millis(20);
 
-/// An error of the gate's start.
+/// Why the demo's gate could not be started.
 pub(crate) type GateError = Box<dyn std::error::Error + Send + Sync>;
 
-/// An error of the demo.
+/// Why the demo failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DemoError {
     /// No port of loopback was available for the API.
@@ -57,12 +57,12 @@ pub(crate) enum DemoError {
     Show(#[source] io::Error),
 }
 
-/// The herd's way to the API.
+/// Where the demo's controllers send their calls: to the API itself or to the gate.
 #[derive(Debug)]
 pub(crate) struct Entrance<Handle> {
     /// The address to call.
     pub(crate) address: SocketAddr,
-    /// Stops the listener there when dropped.
+    /// Stops the gate when dropped, if there is one.
     pub(crate) handle: Handle,
 }
 
@@ -81,7 +81,7 @@ pub(crate) async fn play<Handle>(
     Ok(DemoResult { scene, without, with })
 }
 
-/// Plays one run against a new API.
+/// Runs one part of the demo against a new API; `between` starts the gate, or nothing.
 async fn play_once<Handle>(
     scene: Scene,
     print: fn(&str) -> io::Result<()>,

@@ -1,4 +1,4 @@
-//! Spans for an OpenTelemetry collector: OTLP over HTTP, in protobuf.
+//! Trace spans for an OpenTelemetry collector: OTLP over HTTP, in protobuf.
 //!
 //! Nothing here is on the path of a call. The thread of the call log passes each call's record to
 //! the `spans::Tracer`, and OpenTelemetry's SDK sends spans in batches. If the collector is away or
@@ -22,10 +22,10 @@ pub(crate) use self::absent::{Exporter, PreparedOtlp};
 pub(crate) use self::exporter::{Exporter, PreparedOtlp};
 use crate::tls::TlsError;
 
-/// An error in `[otlp]`.
+/// What is wrong with the settings in `[otlp]`.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OtlpSettingsError {
-    /// Its CA cannot be read.
+    /// The CA for the collector cannot be read.
     #[cfg_attr(not(feature = "otlp"), expect(dead_code, reason = "nothing is read without the feature"))]
     #[error("otlp.ca: {0}")]
     Ca(TlsError),

@@ -3,7 +3,8 @@
 //! For a release, `.ci/release/stamp` replaces the name of the image below and in `deploy/`. So all
 //! builds of the released sources, also of the package on crates.io, name an image that exists.
 
-/// The image without its tag. Names below `registry.example` are reserved, so that they never exist.
+/// The name of the image without its tag. Names below `registry.example` are reserved, so that none
+/// ever exists.
 macro_rules! repository {
     () => {
         "registry.example/tidegate"
@@ -18,7 +19,7 @@ pub fn is_development() -> bool {
     is_reserved(IMAGE)
 }
 
-/// Returns the version for people, with a mark if the build is not a release.
+/// Returns the version to show, with a mark if the build is not a release.
 pub fn version() -> &'static str {
     const VERSION: &str = env!("CARGO_PKG_VERSION");
     const DEVELOPMENT: &str = concat!(env!("CARGO_PKG_VERSION"), " (development build)");

@@ -1,10 +1,10 @@
-//! The memory of a process's gates, in one small file for the next process.
+//! What a process's gates remember, in one small file for the next process.
 //!
-//! A controller that outlives its gate goes on calling, and failing, at once. Without the file, each
-//! crash in a loop would retry every failing object, call an upstream that asked for a pause, and
-//! fill every bucket. The file has hashes, numbers, times, and the names of gates and classes, and
-//! nothing of a call in the clear. It also has the secret of the hashes. So only the gate's own user
-//! can read it, and a file that others could have written is rejected.
+//! A controller that outlives its gate goes on calling, and failing, at once. Without the file,
+//! each crash in a loop would retry every failing object, call an upstream that asked for a pause,
+//! and fill every bucket. The file has hashes, numbers, times, and the names of gates and classes,
+//! and nothing of a call in the clear. It also has the secret of the hashes. So only the gate's own
+//! user can read it, and a file that others could have written is rejected.
 
 mod file;
 mod format;
@@ -20,42 +20,42 @@ pub use self::format::{decode, encode};
 pub use self::stamp::Stamp;
 use crate::limit::snapshot::FrozenLimiter;
 
-/// The memory of a process's gates at one moment.
+/// What a process's gates remembered at one moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProcessState {
-    /// The moment.
+    /// The moment, by clocks the next process can read.
     pub stamp: Stamp,
-    /// True if no call was let through after it.
+    /// True if no call was let through after that moment.
     pub is_last: bool,
-    /// The secret of the hashes.
+    /// The secret used to make the hashes.
     pub secret: [u64; 2],
-    /// The gates by name.
+    /// What to restore of each gate after a restart (such as failing keys), by the gate's name.
     #[serde(with = "format::gates")]
     pub gates: Gates,
 }
 
-/// What is kept of each gate, by name.
+/// What each gate remembers, by name.
 type Gates = BTreeMap<Arc<str>, FrozenLimiter>;
 
-/// The reason why a state file cannot be used.
+/// Why a state file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
     /// The file is something else.
     #[error("is not a state file")]
     Foreign,
-    /// Another version may hash differently.
+    /// The file is from another version, whose hashes of keys may differ.
     #[error("was written by tidegate {0}, not by this version")]
     OtherVersion(String),
-    /// It is cut off, or was changed.
+    /// The file is cut off, or was changed.
     #[error("is damaged")]
     Damaged,
-    /// Others could have written or read it.
+    /// Other users could have written or read the file.
     #[error("is not a regular file of this user that others can neither read nor write")]
     Unsafe,
-    /// No state is so large.
+    /// The file is larger than any state.
     #[error("is larger than a state can be")]
     TooLarge,
-    /// It cannot be read or written.
+    /// The file cannot be read or written.
     #[error("{0}")]
     Io(#[from] std::io::Error),
 }

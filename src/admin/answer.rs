@@ -1,4 +1,4 @@
-//! The responses of the port and the socket.
+//! The answers of the admin port and the control socket.
 
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
@@ -21,14 +21,15 @@ use crate::spec::ShowNames;
 use crate::status::page;
 use crate::telemetry;
 
-/// The origin of a request.
+/// Where a request comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// The admin port, from another machine or pod, at this own address.
+    /// A connection from another machine or pod, to the admin port at this address of the process.
     Network(Option<IpAddr>),
-    /// The admin port, over loopback: a client in this pod, or `kubectl port-forward`.
+    /// A connection over loopback, to the admin port: from a client in this pod, or `kubectl
+    /// port-forward`.
     Loopback,
-    /// The control socket: the process's own user.
+    /// A connection through the control socket: from the process's own user.
     Socket,
 }
 
@@ -36,16 +37,16 @@ pub(super) enum Origin {
 #[derive(Clone)]
 pub(super) struct Handler {
     readiness: Readiness,
-    /// The operator, set once the gates are open.
+    /// Gives the status and obeys commands; set once the gates are open.
     pub(super) operator: Arc<OnceLock<Arc<dyn Operator>>>,
-    /// Held while a large response is made, and never during a wait for a client. So calls have
-    /// their turns in between.
+    /// Held while a large answer is made, and never while waiting for a client. So calls get
+    /// processing time in between.
     turn: Arc<Mutex<()>>,
 }
 
 type AdminResponse = Response<Full<Bytes>>;
 
-/// A refusal of a request, with its text.
+/// The refusal of a request to the admin port, with its text.
 struct AdminRefusal {
     status: StatusCode,
     why: String,
@@ -128,7 +129,8 @@ impl Handler {
     }
 }
 
-/// Answers `/config`. Its classes may name objects.
+/// Answers `/config` with the configuration in force. Its classes may name objects, so not every
+/// client may see it.
 fn configuration(operator: &dyn Operator, head: &Parts, from: Origin) -> AdminResponse {
     if !shows_names(operator, &head.headers, from) {
         return text(StatusCode::FORBIDDEN, "only shown over loopback (admin.show_names), or on the control socket\n");
@@ -139,10 +141,10 @@ fn configuration(operator: &dyn Operator, head: &Parts, from: Origin) -> AdminRe
     }
 }
 
-/// Sends an order, or `/explain`'s request, to the operator.
+/// Executes a command, or answers `/explain`.
 ///
 /// # Errors
-/// It is refused.
+/// The request is refused.
 async fn order(
     operator: &dyn Operator,
     head: &Parts,
@@ -176,8 +178,8 @@ fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {
     serde_json::from_slice(body).map_err(|error| format!("this is not such a request: {error}"))
 }
 
-/// True if the client may see names of objects. By default a client on loopback may, unless it is a
-/// proxy for another client.
+/// Returns true if the client may see names of objects. By default a client on loopback may, unless
+/// it is a proxy for another client.
 fn shows_names(operator: &dyn Operator, headers: &HeaderMap, from: Origin) -> bool {
     match (operator.show_names(), from) {
         (ShowNames::Always, _) | (_, Origin::Socket) => true,
@@ -186,7 +188,8 @@ fn shows_names(operator: &dyn Operator, headers: &HeaderMap, from: Origin) -> bo
     }
 }
 
-/// Refuses pages of other sites. Without this check, a page could read names after DNS rebinding.
+/// Refuses requests made by web pages of other sites, which could otherwise read names after DNS
+/// rebinding.
 ///
 /// # Errors
 /// The client did not address this machine, or is such a page.
@@ -248,7 +251,7 @@ fn text(status: StatusCode, body: impl Into<Bytes>) -> AdminResponse {
     response
 }
 
-/// Redirects to another path.
+/// Answers with a redirect to another path.
 fn moved(to: &'static str) -> AdminResponse {
     let mut response = text(StatusCode::TEMPORARY_REDIRECT, format!("it is at {to}\n"));
     response.headers_mut().insert(header::LOCATION, HeaderValue::from_static(to));
@@ -264,15 +267,15 @@ fn typed(kind: &'static str, body: impl Into<Bytes>) -> AdminResponse {
     response
 }
 
-/// The headers of forwarding proxies.
+/// The headers forwarding proxies add.
 const FORWARDED: [&str; 4] = ["forwarded", "via", "x-forwarded-for", "x-forwarded-proto"];
-/// The paths with large responses.
+/// The paths with possibly large answers.
 const LARGE: [&str; 3] = ["/metrics", "/status", "/config"];
-/// The path of the egress CA's root.
+/// The path of the egress CA's root certificate.
 const EGRESS_CA_PATH: &str = "/egress/ca.pem";
-/// Prometheus' text format.
+/// The media type of Prometheus' text format.
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
-/// The longest body: a request with a few headers.
+/// The longest request body: an `/explain` request with a few headers.
 const LONGEST: usize = 64 * 1024;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! The client of commands for a running process: one request, by hand. An exec probe runs every
-//! second, and a client library would be most of it.
+//! The client that commands use to ask a running process: one HTTP request, written by hand. An
+//! exec probe runs every second, and a client library would be most of it.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -11,44 +11,44 @@ use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 
-/// The address of a running process.
+/// Where a running process can be asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum At {
-    /// Its admin port.
+    /// The process's admin port.
     Port(SocketAddr),
-    /// Its control socket.
+    /// The process's control socket.
     Socket(PathBuf),
 }
 
-/// The reason why there is no answer.
+/// Why a running process gave no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum NoAnswer {
-    /// No process answers there.
+    /// Nothing answers at the address.
     #[error("nothing answers at {at}; is tidegate running with this configuration?")]
     Unreachable {
-        /// The place.
+        /// The port or socket that was asked.
         at: At,
-        /// The cause.
+        /// The operating system's error.
         #[source]
         source: io::Error,
     },
     /// The process refused the request.
     #[error("{said}")]
     Refused {
-        /// The status.
+        /// The HTTP status of the response.
         status: u16,
         /// The text of the answer.
         said: String,
     },
-    /// The process is not ready.
+    /// The process is not ready, for this reason.
     #[error("not ready: {0}")]
     NotReady(String),
-    /// Another program, or another version of tidegate, answers there.
+    /// Another program, or another version of tidegate, answers at the address.
     #[error("what answers at {at} is not what this tidegate understands; is it another version?")]
     Strange {
-        /// The place.
+        /// The port or socket that was asked.
         at: At,
-        /// The cause.
+        /// What is wrong with the answer.
         #[source]
         source: serde_json::Error,
     },
@@ -57,7 +57,7 @@ pub enum NoAnswer {
 // === impl At ===
 
 impl At {
-    /// Returns the body of a GET.
+    /// Sends a GET and returns the body of the answer.
     ///
     /// # Errors
     /// No answer comes in time, or its status is not 200.
@@ -65,7 +65,7 @@ impl At {
         self.exchange("GET", path, "", patience).await
     }
 
-    /// Asks `/readyz`, for a probe.
+    /// Asks `/readyz` whether the process is ready, for a probe.
     ///
     /// # Errors
     /// No answer comes within a second, or the process is not ready.
@@ -76,7 +76,7 @@ impl At {
         }
     }
 
-    /// Sends a GET, and reads its response as data.
+    /// Sends a GET, and parses the answer.
     ///
     /// # Errors
     /// No answer comes in time, its status is not 200, or its body is not as expected.
@@ -84,7 +84,7 @@ impl At {
         self.parse(&self.get(path, PATIENCE).await?)
     }
 
-    /// Sends an order, and reads its response as data.
+    /// Sends a command, and parses the answer.
     ///
     /// # Errors
     /// No answer comes in time, its status is not 200, or its body is not as expected.
@@ -135,7 +135,7 @@ impl fmt::Display for At {
     }
 }
 
-/// Sends one request, and reads its response to the end, `longest` bytes at most.
+/// Sends one request, and reads the answer to its end, `longest` bytes at most.
 pub(crate) async fn ask(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     request: &str,
@@ -147,9 +147,9 @@ pub(crate) async fn ask(
     Ok(answer)
 }
 
-/// The timeout of a probe. The kubelet's default is a second.
+/// The timeout of a probe; the kubelet's default is a second.
 const PROBE: Duration = Duration::from_millis(900);
-/// The timeout for a person.
+/// The timeout of a command a person waits for.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The longest response: the server there need not be tidegate.
+/// The longest answer to read: the server there need not be tidegate.
 const LONGEST: u64 = 16 << 20;

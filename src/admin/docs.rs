@@ -1,5 +1,5 @@
-//! The pages of the manual for a person on call. The gate serves them itself, for its own version,
-//! even when nothing else works.
+//! The pages of the manual a person on call needs. The gate serves them itself, for its own
+//! version, even when nothing else works.
 
 /// Returns a page by its path. Markdown is shown as it is written: a browser needs nothing else.
 pub(super) fn page(path: &str) -> Option<&'static str> {

@@ -1,4 +1,4 @@
-//! Readiness by dropped latches: a task need not say "ready", only finish.
+//! Readiness, tracked by latches that tasks drop: a task need not say "ready", only finish.
 
 use std::sync::{Arc, Mutex, Weak};
 
@@ -9,7 +9,7 @@ pub struct Readiness {
     latches: Arc<Mutex<Vec<Weak<str>>>>,
 }
 
-/// Held by a task until it is done.
+/// Held by a task that must finish before the process is ready.
 #[derive(Debug)]
 #[must_use = "dropping the latch says that this part is ready"]
 pub struct Latch {
@@ -24,14 +24,14 @@ impl Readiness {
         Self::default()
     }
 
-    /// Adds a task to wait for.
+    /// Adds a task that must finish first.
     pub fn latch(&self, name: &str) -> Latch {
         let name: Arc<str> = name.into();
         lock(&self.latches).push(Arc::downgrade(&name));
         Latch { _name: name }
     }
 
-    /// Returns the unfinished tasks.
+    /// Returns the names of unfinished tasks.
     pub fn waiting_for(&self) -> Vec<String> {
         let mut latches = lock(&self.latches);
         latches.retain(|latch| latch.strong_count() > 0);

@@ -1,5 +1,5 @@
-//! The control socket: it serves the same as the port, and accepts orders. Only the process's own
-//! user can open it (0600).
+//! The control socket: it serves the same as the admin port, and accepts commands. Only the
+//! process's own user can open it (0600).
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -10,24 +10,24 @@ use tokio::net::{UnixListener, UnixStream};
 
 use crate::bind::{self, SocketFile};
 
-/// The reason why the control socket could not be opened.
+/// Why the control socket could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// Another process answers there.
+    /// Another process uses the socket at this path.
     #[error("the control socket {path} is in use; is another tidegate running? set admin.socket to another path, or to \"off\"", path = .0.display())]
     Taken(PathBuf),
-    /// The socket cannot be made.
+    /// The socket could not be made.
     #[error("the control socket {path} cannot be made; {reason}; see admin.socket", path = path.display(), reason = bind::reason(source))]
     Unmade {
-        /// The path.
+        /// The path of the socket.
         path: PathBuf,
-        /// The cause.
+        /// The operating system's error.
         #[source]
         source: io::Error,
     },
 }
 
-/// The control socket; removed when dropped.
+/// The control socket; its file is removed when dropped.
 #[derive(Debug)]
 pub(super) struct Socket {
     listener: UnixListener,
@@ -51,7 +51,7 @@ impl Socket {
 }
 
 /// Binds in a private folder, and moves the socket into its place once its mode is right. So other
-/// users can connect at no moment. Only the socket of a dead process is replaced.
+/// users can never connect. Only the socket of a dead process is replaced.
 async fn bind(path: &Path) -> io::Result<UnixListener> {
     bind::check_place(path).await?;
     let folder = path.parent().ok_or(io::ErrorKind::InvalidInput)?;

@@ -1,8 +1,8 @@
-//! The place of the control socket: where a process makes it, and where commands look for it.
+//! Where the control socket is: where a process makes it, and where commands look for it.
 //!
-//! Without `admin.socket` it is in the folder that the pod's containers share, else in a folder that
-//! only this user can enter, so that orders work with any configuration. There its name is an address
-//! of the process, because one user may run several.
+//! Without `admin.socket` it is in the folder that the pod's containers share, or else in a folder
+//! that only this user can enter, so that commands work with any configuration. There its name is
+//! an address of the process, because one user may run several.
 
 use std::fs::{self, DirBuilder, Metadata};
 use std::io;
@@ -12,22 +12,22 @@ use std::path::{Path, PathBuf};
 
 use crate::spec::{Listen, OwnFile, Settings};
 
-/// A place for the control socket.
+/// A possible path of the control socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SocketPlace {
-    /// The path.
+    /// The path of the socket.
     pub(crate) path: PathBuf,
-    /// True if its folder is this user's own, not a configured one.
+    /// True if the folder is this user's own, and not configured.
     pub(crate) is_private: bool,
 }
 
 // === impl SocketPlace ===
 
 impl SocketPlace {
-    /// Makes its folder if it is the user's own.
+    /// Makes the folder, if it is the user's own.
     ///
     /// # Errors
-    /// Other users could put something else into its place.
+    /// Other users could replace the socket with something else.
     pub(crate) fn prepare(&self) -> io::Result<()> {
         let (true, Some(folder)) = (self.is_private, self.path.parent()) else { return Ok(()) };
         match DirBuilder::new().mode(0o700).create(folder) {
@@ -43,7 +43,7 @@ impl SocketPlace {
     }
 }
 
-/// Returns the possible places of a process's socket, best first.
+/// Returns the possible paths of a process's socket, best first.
 pub(crate) fn places(settings: &Settings) -> Vec<SocketPlace> {
     let named = |path| vec![SocketPlace { path, is_private: false }];
     let volume = || settings.gates.values().find_map(|gate| gate.access.tls.as_ref()?.write_to.as_ref());
@@ -55,14 +55,14 @@ pub(crate) fn places(settings: &Settings) -> Vec<SocketPlace> {
     }
 }
 
-/// Returns the first place with a socket, else the best place.
+/// Returns the first of these paths with a socket, or else the best path.
 pub(crate) fn place_to_ask(settings: &Settings) -> Option<PathBuf> {
     let places = places(settings);
     places.iter().find(|place| place.is_there()).or_else(|| places.first()).map(|place| place.path.clone())
 }
 
-/// Returns the folders of this user, best first: that of the session, and one beside those of other
-/// users, as terminal multiplexers have.
+/// Returns folders for this user's sockets, best first: that of the session, and one beside those
+/// of other users, as terminal multiplexers have.
 fn folders() -> Vec<PathBuf> {
     let user = rustix::process::geteuid().as_raw();
     let session = std::env::var_os("XDG_RUNTIME_DIR").map(|folder| PathBuf::from(folder).join("tidegate"));

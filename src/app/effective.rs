@@ -2,8 +2,8 @@
 
 use toml::{Table, Value};
 
-/// Returns the configuration without secrets. Settings name files with secrets, but a class may match
-/// by a secret header or query parameter, and a URL may have a password.
+/// Returns the configuration without secrets. Settings name files with secrets, but a class may
+/// match by a secret header or query parameter, and a URL may have a password.
 pub(super) fn shown(effective: &str) -> String {
     let Ok(mut settings) = effective.parse::<Table>() else {
         return "the configuration cannot be shown\n".to_owned(); // it was written as TOML
@@ -33,7 +33,7 @@ fn hide(name: &str, value: &mut Value) {
     }
 }
 
-/// Returns a URL without user and password, if it has them.
+/// Returns a URL without the user and password, if it has them.
 fn without_user(text: &str) -> Option<String> {
     let (scheme, rest) = text.split_once("://")?;
     let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));

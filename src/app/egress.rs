@@ -17,11 +17,11 @@ use crate::proxy::{self, Directory, EgressListener, EgressOptions};
 use crate::spec::{self, Settings};
 use crate::tls;
 
-/// The listener before it has its socket and its gates.
+/// The egress listener with everything it needs, before it listens.
 #[derive(Debug)]
 pub(crate) struct PreparedEgress {
     pub(crate) directory: Directory,
-    /// The gate of calls in clear to unlisted hosts.
+    /// The gate for unencrypted calls to hosts of no gate.
     clear: PreparedGate,
     token: Option<Secret>,
     tls: Option<Arc<tls::Listener>>,
@@ -33,13 +33,13 @@ pub(crate) struct PreparedEgress {
 // === impl PreparedEgress ===
 
 impl PreparedEgress {
-    /// Returns warnings about its CA and the reviews of its clients.
+    /// Returns warnings about its CA and about the authentication of its clients.
     pub(crate) fn warnings(&self) -> impl Iterator<Item = String> {
         self.warnings.iter().cloned().chain(self.ca.as_ref().and_then(PreparedCa::warning))
     }
 }
 
-/// Builds the listener, if there is one.
+/// Prepares the egress listener, if one is configured.
 pub(crate) fn prepare_egress(
     settings: &Settings,
     around: &Environment,
@@ -61,7 +61,7 @@ pub(crate) fn prepare_egress(
     Ok(Some(PreparedEgress { directory, clear, token, tls, clients, ca, warnings }))
 }
 
-/// Builds the judge of the listener's clients.
+/// Prepares the authentication of the egress listener's clients.
 pub(crate) fn judge(
     clients: &spec::Clients,
     around: &Environment,
@@ -73,7 +73,7 @@ pub(crate) fn judge(
     judge.ok_or_else(|| Trouble::Missing(anyhow!(tls::TlsError::Randomness)))
 }
 
-/// Builds the gate without limits.
+/// Prepares the gate for unencrypted calls to hosts of no gate, which has no limits.
 fn clear(drain: Duration, around: &Environment, clock: Clock) -> Result<PreparedGate, Trouble> {
     let loaded = config::load_text("egress".to_owned(), CLEAR.to_owned(), &[]);
     let gate = loaded.ok().and_then(|loaded| loaded.settings.gates.into_values().next());
@@ -83,7 +83,8 @@ fn clear(drain: Duration, around: &Environment, clock: Clock) -> Result<Prepared
     prepare_gate(gate, around, drain, clock)
 }
 
-/// Starts the listener with its gates; `own` are the addresses of the others.
+/// Starts the egress listener with its gates; `own` are the other addresses this process listens
+/// otherwise.
 pub(crate) async fn start(
     prepared: PreparedEgress,
     gates: Vec<PreparedGate>,
@@ -105,7 +106,7 @@ pub(crate) async fn start(
     Ok(egress)
 }
 
-/// A gate without limits or memory; calls leave unchanged.
+/// The configuration of a gate without limits or memory; calls leave it unchanged.
 const CLEAR: &str = "[gates.others]
 kind = \"http\"
 upstream = \"http://egress.invalid\"

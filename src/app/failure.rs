@@ -1,11 +1,11 @@
-//! The failure of a command: the problems of a configuration, or another error.
+//! The failure of a command: problems of the configuration, or another error.
 
 use crate::config::Problem;
 
-/// The reason why a command failed.
+/// Why a command failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The problems of the configuration.
+    /// The configuration has these problems.
     Config(Vec<String>),
     /// Any other error.
     Other(anyhow::Error),
@@ -14,12 +14,12 @@ pub(crate) enum Failure {
 // === impl Failure ===
 
 impl Failure {
-    /// Returns the failure of a configuration.
+    /// Makes the failure for problems of the configuration.
     pub(crate) fn of_config(problems: &[Problem]) -> Self {
         Self::Config(problems.iter().map(Problem::to_string).collect())
     }
 
-    /// Returns every reason, one line each.
+    /// Returns the reasons, one line each.
     pub(crate) fn problems(self) -> Vec<String> {
         match self {
             Self::Config(problems) => problems,

@@ -1,5 +1,6 @@
-//! The folder of a TLS gate for the controller. It and the listener's certificate are kept up to date.
-//! Kubelet renews a pod's token, and the controller reads the copy.
+//! The folder of files that a gate with TLS writes for the controller. It and the listener's
+//! certificate are kept up to date. Kubelet renews a pod's token, and the controller reads the
+//! copy.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -15,7 +16,7 @@ use crate::credentials::{PodToken, Secret};
 use crate::moment::Moment;
 use crate::tls::{self, Listener};
 
-/// The folder, and its content.
+/// The folder to write for the controller, and what goes into it.
 #[derive(Debug)]
 pub(crate) struct Folder {
     pub(crate) path: PathBuf,
@@ -24,16 +25,16 @@ pub(crate) struct Folder {
     pub(crate) namespace: Option<String>,
 }
 
-/// The token of the controller.
+/// The token the controller finds in the folder.
 #[derive(Debug)]
 pub(crate) enum ControllerToken {
-    /// The pod's own token, passed through by the gate.
+    /// The pod's own token, which the gate passes on to the upstream.
     Passed(Secret),
-    /// The token required by a gate with its own credentials.
+    /// The token a gate with its own credentials requires.
     Pods(PodToken),
 }
 
-/// The changing content of the folder.
+/// What is written into the folder, and changes with time.
 #[derive(PartialEq)]
 struct FolderContents {
     ca: Arc<str>,
@@ -41,8 +42,8 @@ struct FolderContents {
     token: Option<String>,
 }
 
-/// The interval of refreshes. Certificates and tokens are renewed hours before they end; files of
-/// others must be loaded well within a minute.
+/// How often the folder is updated. Certificates and tokens are renewed hours before they expire;
+/// changed files of others must be loaded well within a minute.
 const REFRESH: Duration = Duration::from_secs(10);
 
 /// Writes the folder, if there is one, and keeps it and the listener's certificate up to date until

@@ -1,4 +1,4 @@
-//! How a gate is built from its configuration: upstream, credentials and TLS.
+//! Builds a gate from its configuration: upstream, credentials and TLS.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -18,15 +18,16 @@ use crate::{proxy, tls};
 use anyhow::anyhow;
 use http::uri::Scheme;
 
-/// A gate before it listens.
+/// A gate with everything it needs, before it listens.
 #[derive(Debug)]
 pub(crate) struct PreparedGate {
     pub(crate) options: proxy::Options,
-    /// `inject` or `pass_through`, as resolved.
+    /// Whose credentials go to the upstream: `inject` (the gate's) or `pass_through` (the
+    /// client's).
     pub(crate) credentials: &'static str,
-    /// Notes for the user, logged once at start.
+    /// Notes for the user, logged once at the start.
     pub(crate) notes: Vec<String>,
-    /// The warning about clients without credentials.
+    /// A warning that clients will send no credentials, if so.
     anonymous: Option<String>,
     /// Warnings for the user.
     warnings: Vec<String>,
@@ -34,16 +35,16 @@ pub(crate) struct PreparedGate {
     pub(crate) folder: Option<Folder>,
 }
 
-/// The reason why a gate cannot be built.
+/// Why a gate cannot be built.
 #[derive(Debug)]
 pub(crate) enum Trouble {
     /// The configuration is wrong at this key.
     Wrong { key: &'static str, what: anyhow::Error },
-    /// Something that the configuration needs does not exist here.
+    /// Something that the configuration needs does not exist on this machine.
     Missing(anyhow::Error),
 }
 
-/// Builds a gate.
+/// Prepares a gate.
 pub(crate) fn prepare_gate(
     gate: Gate,
     around: &Environment,
@@ -104,7 +105,7 @@ impl PreparedGate {
     }
 }
 
-/// Returns the folder with the controller's files, if a TLS gate has one.
+/// Returns the folder with the controller's files, if the gate has TLS and such a folder.
 fn folder(
     gate: &Gate,
     listener: &Arc<tls::Listener>,
@@ -124,8 +125,8 @@ fn folder(
     Some(Folder { path, listener: Arc::clone(listener), token, namespace: resolved.namespace.clone() })
 }
 
-/// Returns the token for the folder if the gate lends its own identity: in-cluster clients do not
-/// start without one, and off loopback the gate requires it.
+/// Returns the token to write if the gate lets clients use its own credentials: in-cluster clients
+/// do not start without one, and off loopback the gate requires it.
 fn pod_token(gate: &Gate, injects: bool) -> Result<Option<PodToken>, Trouble> {
     let folder = gate.access.tls.as_ref().and_then(|tls| tls.write_to.as_deref());
     let Some(folder) = folder.filter(|_| injects) else { return Ok(None) };
@@ -134,7 +135,8 @@ fn pod_token(gate: &Gate, injects: bool) -> Result<Option<PodToken>, Trouble> {
     token.map(Some).map_err(|error| Trouble::Missing(error.into()))
 }
 
-/// Returns the trouble of an upstream or API server; `of` is what needs it, and `key` its place.
+/// Makes an error of an upstream or API server; `of` is what needs it, and `key` its place in the
+/// configuration.
 fn unresolved(error: CredentialsError, of: String, key: &'static str) -> Trouble {
     match error {
         CredentialsError::NotInCluster(_) | CredentialsError::NoKubeconfig(_) => {
@@ -147,7 +149,7 @@ fn unresolved(error: CredentialsError, of: String, key: &'static str) -> Trouble
     }
 }
 
-/// Rejects an upstream address of the gate itself. Names are checked with each connection.
+/// Rejects an upstream address that is the gate's own. Names are checked with each connection.
 fn not_itself(gate: &Gate, target: &upstream::Target) -> Result<(), Trouble> {
     let host = target.authority.host().trim_start_matches('[').trim_end_matches(']');
     let is_localhost = host.eq_ignore_ascii_case("localhost");
@@ -172,7 +174,7 @@ fn not_itself(gate: &Gate, target: &upstream::Target) -> Result<(), Trouble> {
     }
 }
 
-/// Builds the check of who may use the gate; `None` if every client may.
+/// Prepares the authentication of the gate's clients; `None` if every client may use it.
 fn clients(
     gate: &Gate,
     around: &Environment,
@@ -187,7 +189,7 @@ fn clients(
     judge.map(Some).ok_or_else(|| Trouble::Missing(anyhow!(tls::TlsError::Randomness)))
 }
 
-/// Returns the API server for reviews of tokens, if clients have tokens.
+/// Returns the API server reviewing clients' tokens, if clients have tokens.
 pub(super) fn reviewer(
     clients: &Clients,
     tls: &UpstreamTls,
@@ -210,7 +212,7 @@ pub(super) fn reviewer(
     Api::new(&resolved, "tidegate", clock).map(Some).map_err(|error| Trouble::wrong(key, error))
 }
 
-/// Returns the TLS of the listener. With a client CA, clients need a certificate if `must_show`.
+/// Prepares the TLS of the listener. With a client CA, clients need a certificate if `must_show`.
 pub(super) fn listener(tls: &ListenerTls, listen: &[Listen], must_show: bool) -> Result<tls::Listener, Trouble> {
     let client_ca = tls.client_ca.as_deref();
     let made = match &tls.mode {
@@ -221,8 +223,8 @@ pub(super) fn listener(tls: &ListenerTls, listen: &[Listen], must_show: bool) ->
     made.map_err(|error| Trouble::wrong("tls", error))
 }
 
-/// Signs by the CA of an earlier gate of this pod, so that a running controller trusts the next gate;
-/// otherwise by a new CA.
+/// Prepares TLS with a certificate from the CA of an earlier gate in this pod, so that a running
+/// controller trusts the next gate; or else from a new CA.
 fn self_signed(tls: &ListenerTls, addresses: &[IpAddr]) -> Result<tls::Listener, tls::TlsError> {
     let client_ca = tls.client_ca.as_deref();
     let left = tls.write_to.as_deref().and_then(credentials::folder::left_ca_key);
@@ -232,7 +234,7 @@ fn self_signed(tls: &ListenerTls, addresses: &[IpAddr]) -> Result<tls::Listener,
     }
 }
 
-/// Returns the addresses of a certificate. A listener on every address adds none.
+/// Returns the addresses to put into a certificate. A listener on every address adds none.
 fn addresses(listen: &[Listen]) -> Vec<IpAddr> {
     let tcp = listen.iter().filter_map(|listen| match listen {
         Listen::Tcp(address) => Some(address.ip()),
@@ -241,7 +243,7 @@ fn addresses(listen: &[Listen]) -> Vec<IpAddr> {
     tcp.filter(|ip| !ip.is_unspecified()).collect()
 }
 
-/// Returns the injector of the credentials for the upstream.
+/// Prepares what sets the credentials for the upstream.
 fn injector(
     gate: &Gate,
     resolved: &ResolvedUpstream,
@@ -268,7 +270,7 @@ fn injector(
     }))
 }
 
-/// Returns the notes for the user, logged once at start.
+/// Returns the notes for the user, logged once at the start.
 fn notes(gate: &Gate, injects: bool, is_warned: bool) -> Vec<String> {
     let mut notes = Vec::new();
     if gate.identity.credentials == Credentials::Auto && injects {
@@ -292,8 +294,9 @@ fn notes(gate: &Gate, injects: bool, is_warned: bool) -> Vec<String> {
     notes
 }
 
-/// Returns a warning of a plain listener if clients need their own credentials: client-go and kubectl
-/// send none over plain HTTP. An upstream without TLS would not get them directly either.
+/// Returns a warning if clients need their own credentials but the listener has no TLS: client-go
+/// and kubectl send none over plain HTTP. An upstream without TLS would not get them directly
+/// either.
 fn anonymous(gate: &Gate, injects: bool, scheme: &Scheme) -> Option<String> {
     let is_plain = gate.kind == ApiKind::Kubernetes && gate.access.tls.is_none() && *scheme == Scheme::HTTPS;
     (is_plain && !injects).then(|| {
@@ -309,7 +312,7 @@ fn anonymous(gate: &Gate, injects: bool, scheme: &Scheme) -> Option<String> {
 // === impl Trouble ===
 
 impl Trouble {
-    /// Returns an error of this key, with the text of its cause.
+    /// Makes an error about this key, with the text of its cause.
     fn wrong(key: &'static str, error: impl std::fmt::Display) -> Self {
         Self::Wrong { key, what: anyhow!("{error}") }
     }

@@ -1,4 +1,5 @@
-//! The limits of an injected gate, checked as a configuration is, for `inject` and the webhook.
+//! The limits given when a sidecar is added, checked as strictly as a configuration, for `inject`
+//! and the webhook.
 
 use super::failure::Failure;
 use super::source;
@@ -17,12 +18,12 @@ pub(crate) fn with_limits(mut options: Options, sets: &[String]) -> Result<Optio
     Ok(options)
 }
 
-/// Does the same, with the problems as text.
+/// Does the same as [`with_limits`], with the problems as text.
 pub(crate) fn checked(options: Options, sets: &[String]) -> Result<Options, Vec<String>> {
     with_limits(options, sets).map_err(Failure::problems)
 }
 
-/// Replaces the variables in problems by the limits as typed.
+/// Replaces environment variables in problems with the limits as typed.
 fn of_sets(failure: Failure, sets: &[String], limits: &[(String, String)]) -> Failure {
     let Failure::Config(problems) = failure else { return failure };
     let named = |problem: String| {
@@ -36,7 +37,7 @@ fn of_sets(failure: Failure, sets: &[String], limits: &[(String, String)]) -> Fa
     Failure::Config(problems.into_iter().map(named).collect())
 }
 
-/// Turns `bucket.rate=20` into its variable.
+/// Turns a limit such as `bucket.rate=20` into the environment variable setting it.
 fn variable(set: &str) -> Result<(String, String), String> {
     let Some((key, value)) = set.split_once('=') else {
         return Err(format!("--set {set}: expected KEY=VALUE, as in --set bucket.rate=20"));

@@ -1,5 +1,5 @@
-//! The CA of interception: given in files, or left by the process before, or made and kept for the
-//! next one. It is written to a folder for the clients that trust it.
+//! The egress CA, with which TLS is decrypted: given in files, or left by the process before, or
+//! made and kept for the next one. It is written to a folder for the clients that trust it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,19 +13,19 @@ use crate::credentials::folder::{self, FolderError};
 use crate::spec::{EgressCa, Settings};
 use crate::tls::{self, CurrentCa, GivenCa, GivenCaError, Interception, Trust};
 
-/// The CA before it is made or read.
+/// The egress CA, before it is made or read.
 #[derive(Debug)]
 pub(crate) struct PreparedCa {
     settings: EgressCa,
     permitted: Vec<String>,
-    /// A given CA, with its files.
+    /// The CA from the operator's files, with these files.
     given: Option<(GivenCa, Interception)>,
 }
 
 // === impl PreparedCa ===
 
 impl PreparedCa {
-    /// Checks the files of the CA; `None` if no gate intercepts.
+    /// Checks the files of the CA; `None` if no gate decrypts TLS.
     pub(crate) fn new(settings: &Settings) -> Result<Option<Self>, Trouble> {
         let permitted = settings.intercepted_names();
         let Some(egress) = settings.egress.as_ref().filter(|_| !permitted.is_empty()) else { return Ok(None) };
@@ -38,7 +38,7 @@ impl PreparedCa {
         Ok(Some(Self { settings, permitted, given: given.flatten() }))
     }
 
-    /// Returns a warning if the CA ends soon.
+    /// Returns a warning if the CA expires soon.
     pub(crate) fn warning(&self) -> Option<String> {
         ending(&self.given.as_ref()?.1)
     }
@@ -61,7 +61,7 @@ impl PreparedCa {
         Ok(ca)
     }
 
-    /// Returns the kept CA, or makes one.
+    /// Returns the CA of an earlier process, or makes one.
     fn make(&self) -> anyhow::Result<Interception> {
         let ca = self.take_over().map_or_else(|| Interception::new(&self.permitted), Ok)?;
         if let Some(keep) = &self.settings.keep {
@@ -70,7 +70,7 @@ impl PreparedCa {
         Ok(ca)
     }
 
-    /// Returns the CA of an earlier gate of this pod.
+    /// Returns the CA of an earlier gate in this pod, if it can be used.
     fn take_over(&self) -> Option<Interception> {
         let left = folder::left_egress_ca(self.settings.keep.as_deref()?)?;
         match Interception::again(&left, &self.permitted, tls::wall()) {
@@ -78,7 +78,7 @@ impl PreparedCa {
             Err(why) => {
                 tracing::warn!(
                     why,
-                    "the egress CA that was kept is replaced by a new one: restart the pod's other containers, which do not trust that"
+                    "the egress CA that was kept is replaced by a new one: restart the pod's other containers, which do not trust the new one"
                 );
                 None
             }
@@ -99,8 +99,8 @@ impl PreparedCa {
         folder::write_public(&folder.join("certs"), &[(Trust::HASHED, trust.ca.as_bytes())])
     }
 
-    /// Loads the files of a given CA when they change. Writes the files for clients again when the CA
-    /// or the roots change, or when someone has removed them.
+    /// Loads the operator's files when they change. Writes the files for clients again when the CA
+    /// or the system's CAs change, or when someone has removed them.
     async fn keep_fresh(self, ca: Arc<CurrentCa>, mut known: TrustState, clock: Clock, stop: CancellationToken) {
         let this = Arc::new(self);
         loop {
@@ -158,12 +158,12 @@ impl PreparedCa {
     }
 }
 
-/// The files at the last refresh.
+/// What the files contained at the last check.
 struct TrustState {
-    /// The files of a given CA.
+    /// The files of the operator's own CA, at the last check.
     files: Option<GivenCa>,
     trust: Trust,
-    /// The last logged problem of the CA; each is logged once.
+    /// The last problem logged about the CA, so that each is logged once.
     logged: Option<String>,
 }
 
@@ -183,8 +183,8 @@ impl TrustState {
 
 // === helpers ===
 
-/// Reads the given CA, if there is one. Its files are not replaced at the same moment, so a mismatch is
-/// read again.
+/// Reads the operator's CA, if one is configured. Its files are not replaced at the same moment, so
+/// a mismatch is read again.
 fn read_given(settings: &EgressCa, permitted: &[String]) -> Result<Option<(GivenCa, Interception)>, GivenCaError> {
     let Some(given) = &settings.given else { return Ok(None) };
     let once = || {
@@ -195,7 +195,7 @@ fn read_given(settings: &EgressCa, permitted: &[String]) -> Result<Option<(Given
     once().or_else(|_: GivenCaError| once())
 }
 
-/// Returns a warning if a CA ends soon.
+/// Returns a warning if a CA expires soon.
 fn ending(ca: &Interception) -> Option<String> {
     let ends = httpdate::fmt_http_date(ca.ends_soon(tls::wall())?);
     Some(format!(
@@ -204,7 +204,7 @@ fn ending(ca: &Interception) -> Option<String> {
 }
 
 const CA: &str = "ca.crt";
-/// The interval of refreshes. Roots change with the image or a mounted file.
+/// How often the files are checked. The system's CAs change with the image or a mounted file.
 const REFRESH: Duration = Duration::from_secs(60);
 
 #[cfg(test)]

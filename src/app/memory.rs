@@ -1,4 +1,4 @@
-//! The memory limit of this process, and settings beyond it.
+//! The memory limit of this process, and settings that exceed it.
 
 use std::fs;
 use std::path::Path;
@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use crate::spec::Gate;
 
-/// Returns the limit of this process's control group, if it has one.
+/// Returns the memory limit of this process's control group, if it has one.
 pub(super) fn limit() -> Option<usize> {
     limit_in(Path::new("/sys/fs/cgroup"))
 }
 
-/// Reads the limit of control groups v2, else v1, where no limit is a huge number.
+/// Reads the limit of control groups v2, or else of v1, where a huge number means no limit.
 fn limit_in(folder: &Path) -> Option<usize> {
     let read = |file: &str| fs::read_to_string(folder.join(file)).ok()?.trim().parse().ok();
     read("memory.max").or_else(|| read("memory/memory.limit_in_bytes")).filter(|limit| *limit < MOST)
@@ -32,7 +32,7 @@ pub(super) fn problem<'a>(gates: impl Iterator<Item = &'a Gate>, limit: usize) -
     ))
 }
 
-/// A larger number means no limit.
+/// A limit of this number or more means no limit.
 const MOST: usize = 1 << 50;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The status of all gates of the process, and the orders to them.
+//! The status of all gates of the process, and the commands to them.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -16,21 +16,22 @@ use crate::spec::{Settings, ShowNames, Store};
 use crate::status;
 use crate::store::{StoreHealth, Stores};
 
-/// The gates of the process, in order of names.
+/// The running gates, in order of names.
 pub(super) struct RunningGates {
     pub(super) gates: Vec<Arc<Gate>>,
     pub(super) egress: Option<Arc<EgressListener>>,
 }
 
-/// The gates of the process, with its reloads and stores.
+/// The running gates, with the reloads and the stores of the process.
 pub(crate) struct Operations {
-    /// The configured gates. Calls of a gate with hosts go through the gates of its origins.
+    /// The configured gates. Calls of a gate with hosts go through gates made for each host and
+    /// port.
     pub(super) gates: Vec<Arc<Gate>>,
     pub(super) egress: Option<Arc<EgressListener>>,
     pub(super) reloads: Reloads,
     stores: Arc<Stores>,
     clock: Clock,
-    /// The readers of names on the admin port; a reload may change it.
+    /// Who may see names of objects on the admin port; a reload may change it.
     names: RwLock<ShowNames>,
 }
 
@@ -50,12 +51,12 @@ impl Operations {
         Self { gates, egress, reloads: Reloads::new(clock, effective), stores, clock, names }
     }
 
-    /// Applies changed settings.
+    /// Applies settings a reload has changed.
     pub(crate) fn adopt(&self, settings: &Settings) {
         *self.names.write().unwrap_or_else(PoisonError::into_inner) = settings.admin.show_names;
     }
 
-    /// Returns the gates of an order, each followed by those of its origins.
+    /// Returns the gates a command is for, each followed by those made for its hosts.
     fn meant(&self, name: Option<&str>) -> Result<Vec<Arc<Gate>>, String> {
         let meant: Vec<_> = self.gates.iter().filter(|gate| name.is_none_or(|name| **gate.name() == *name)).collect();
         if meant.is_empty() {
@@ -68,12 +69,12 @@ impl Operations {
         Ok(meant.into_iter().flat_map(with_origins).collect())
     }
 
-    /// Returns the gates of the origins of a gate.
+    /// Returns the gates made for the hosts of a gate, with host and port.
     fn origins(&self, gate: &Arc<Gate>) -> Vec<(Origin, Arc<Gate>)> {
         self.egress.as_ref().map(|egress| egress.origins(gate.name())).unwrap_or_default()
     }
 
-    /// Returns the gate of a call: that of its origin, if there is one.
+    /// Returns the gate a call goes through: the one made for its host, if there is one.
     fn carrier(&self, gate: Arc<Gate>, headers: &HeaderMap) -> Arc<Gate> {
         let host = headers.get(http::header::HOST).and_then(|host| host.to_str().ok());
         let origin = host.and_then(|host| Origin::read(host, Some(443)).ok());
@@ -191,7 +192,7 @@ impl Operator for Operations {
     }
 }
 
-/// Returns the status of a store.
+/// Returns the status of a store, for the status page.
 fn shown(store: &Store, health: StoreHealth, clock: Clock) -> status::StoreStatus {
     status::StoreStatus {
         name: store.name.to_string(),
@@ -204,7 +205,7 @@ fn shown(store: &Store, health: StoreHealth, clock: Clock) -> status::StoreStatu
     }
 }
 
-/// Returns the error of an unknown gate, with the names of the others.
+/// Makes the error for an unknown gate, with the names of those there are.
 pub(crate) fn no_such_gate<'a>(name: &str, gates: impl Iterator<Item = &'a str>) -> String {
     format!("there is no gate {name:?}; there is: {}", gates.collect::<Vec<_>>().join(", "))
 }

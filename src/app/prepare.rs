@@ -1,4 +1,4 @@
-//! Builds a process from a configuration, for `check`, `run` and the demo.
+//! Prepares a process from a configuration, for `check`, `run` and the demo.
 //!
 //! All problems are collected. Nothing listens, nothing is sent and nothing is written yet.
 
@@ -19,7 +19,7 @@ use crate::store::PreparedStore;
 use crate::telemetry::{CallLog, Spans};
 use crate::tls;
 
-/// A process before it starts.
+/// A process with everything it needs, before it starts.
 #[derive(Debug)]
 pub(crate) struct PreparedProcess {
     pub(crate) settings: Settings,
@@ -31,11 +31,12 @@ pub(crate) struct PreparedProcess {
     pub(crate) effective: String,
     /// Warnings for the user.
     pub(crate) warnings: Vec<String>,
-    /// Things missing here, but perhaps not where it will run, such as a pod's files or a kubeconfig.
+    /// Files missing on this machine, but perhaps not where the process will run, such as a pod's
+    /// or a kubeconfig.
     pub(crate) missing: Vec<anyhow::Error>,
 }
 
-/// The problems of a configuration, and the missing things.
+/// The problems found so far, and the files missing on this machine.
 struct Problems<'a> {
     origins: &'a Origins,
     /// The name of the configuration.
@@ -54,7 +55,7 @@ impl Problems<'_> {
         }
     }
 
-    /// Returns the part at `place`, or adds its problem.
+    /// Returns what was prepared for `place`, or adds its problem.
     fn part<T>(&mut self, place: &str, part: Result<T, Trouble>) -> Option<T> {
         match part {
             Ok(part) => return Some(part),
@@ -67,7 +68,7 @@ impl Problems<'_> {
     }
 }
 
-/// Builds the process of a configuration; `from` names it in problems.
+/// Prepares a process; `from` names the configuration in problems.
 pub(crate) fn prepare(
     loaded: Configuration,
     from: &str,
@@ -116,10 +117,10 @@ fn call_log_problem(log: &Log) -> Option<String> {
     let path = log.calls.as_ref()?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty())?;
     let is_there = folder.is_dir() && !path.is_dir();
-    (!is_there).then(|| format!("{} cannot be a file, expected a path in a folder that is there", path.display()))
+    (!is_there).then(|| format!("{} cannot be a file, expected a path in an existing folder", path.display()))
 }
 
-/// Opens the call log, for a file or for spans.
+/// Opens the call log, if lines or trace spans are wanted.
 pub(crate) fn call_log(path: Option<&Path>, spans: Option<Spans>, clock: Clock) -> anyhow::Result<Option<CallLog>> {
     if path.is_none() && spans.is_none() {
         return Ok(None);

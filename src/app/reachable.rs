@@ -1,10 +1,10 @@
-//! The local addresses of listeners.
+//! The addresses of listeners, as seen from this machine.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::spec::Listen;
 
-/// Returns the local addresses of the TCP listeners.
+/// Returns the addresses of the TCP listeners, as seen from this machine.
 pub(crate) fn tcp_addresses(listen: &[Listen]) -> impl Iterator<Item = SocketAddr> {
     listen.iter().filter_map(|listen| match listen {
         Listen::Tcp(address) => Some(reachable(*address)),
@@ -12,7 +12,8 @@ pub(crate) fn tcp_addresses(listen: &[Listen]) -> impl Iterator<Item = SocketAdd
     })
 }
 
-/// Returns the local address of a listener: loopback for a listener on every address.
+/// Returns the address of a listener, as seen from this machine: loopback for a listener on every
+/// address.
 pub(crate) fn reachable(listen: SocketAddr) -> SocketAddr {
     let ip = match listen.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),

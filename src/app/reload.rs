@@ -28,7 +28,7 @@ use crate::store::Stores;
 use crate::telemetry::log::Level;
 use crate::telemetry::{CallLog, Spans};
 
-/// The state changed by reloads.
+/// Watches the configuration file and applies changes.
 pub(crate) struct Reloader {
     pub(crate) sources: Sources,
     pub(crate) clock: Clock,
@@ -39,23 +39,23 @@ pub(crate) struct Reloader {
     pub(crate) running: Settings,
     pub(crate) operations: Arc<Operations>,
     pub(crate) stores: Arc<Stores>,
-    /// The content of the last reload.
+    /// The content of the file at the last reload.
     pub(crate) judged: Content,
 }
 
-/// The content of a configuration file, or the reason why it cannot be read.
+/// The content of a configuration file, or why it cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Content {
     path: Option<PathBuf>,
     bytes: Result<Vec<u8>, ErrorKind>,
 }
 
-/// The checks since the last reload.
+/// What the checks since the last reload have found.
 #[derive(Debug, Default)]
 struct FileChecks {
-    /// The content at the last check, if it differs from the last reload.
+    /// The content at the last check, if it differs from that of the last reload.
     changed: Option<Content>,
-    /// The number of checks without a change.
+    /// The number of checks in a row with the same result.
     unchanged: u32,
 }
 
@@ -72,7 +72,7 @@ impl Content {
 // === impl FileChecks ===
 
 impl FileChecks {
-    /// Returns true if the content `found` needs a reload: it has changed and is whole, or it
+    /// Returns true if the content `found` must be loaded: it has changed and is whole, or it
     /// `was_invalid` some time ago.
     fn is_due(&mut self, found: &Content, judged: &Content, was_invalid: bool) -> bool {
         if found == judged {
@@ -89,7 +89,7 @@ impl FileChecks {
 // === impl Reloader ===
 
 impl Reloader {
-    /// Reloads on every hangup signal and whenever the file has changed, until `stop`.
+    /// Reloads on every SIGHUP and whenever the file has changed, until `stop`.
     pub(crate) async fn watch(mut self, mut hangup: Signal, stop: CancellationToken) {
         let mut checks = FileChecks::default();
         loop {
@@ -135,7 +135,7 @@ impl Reloader {
         }
     }
 
-    /// Opens the call log, the last fallible step.
+    /// Opens the call log; no later step can fail.
     fn call_log(&self, mut prepared: PreparedProcess) -> Result<(PreparedProcess, Option<CallLog>), Failure> {
         if let Some(missing) = prepared.missing.pop() {
             return Err(Failure::Other(missing));
@@ -149,7 +149,7 @@ impl Reloader {
         Ok((prepared, calls))
     }
 
-    /// Returns the changes beyond a reload.
+    /// Returns the changes only a restart can apply.
     fn needs_a_restart(&self, new: &Settings) -> Vec<String> {
         let mut reasons = restart::needed(&self.running, new);
         let ca = self.operations.egress.as_ref().and_then(|egress| egress.ca());
@@ -199,10 +199,10 @@ impl Reloader {
     }
 }
 
-/// The interval of checks. Two in a row must agree, so a change is in force after four seconds, or
-/// eight at worst; kubelet itself takes up to a minute.
+/// How often the file is checked. Two checks in a row must agree, so a change is in force after
+/// four seconds, or eight at worst; kubelet itself takes up to a minute.
 const INTERVAL: Duration = Duration::from_secs(2);
-/// The number of checks between attempts with an invalid configuration.
+/// The number of checks before an invalid configuration is tried again.
 const AGAIN: u32 = 5;
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ words! {
     }
 }
 
-/// The configuration in force, and the last attempt to change it.
+/// The results of reloads, and the configuration in force.
 #[derive(Debug)]
 pub(crate) struct Reloads {
     clock: Clock,
@@ -63,7 +63,7 @@ impl Reloads {
         lock(&self.state).config.last_reload.as_ref().is_some_and(|last| last.result == outcome.word())
     }
 
-    /// Returns the reasons of the last reload's result.
+    /// Returns why the last reload had this result.
     pub(crate) fn last_reasons(&self) -> Vec<String> {
         lock(&self.state).config.last_reload.as_ref().map(|last| last.reasons.clone()).unwrap_or_default()
     }
@@ -75,7 +75,7 @@ impl Reloads {
         lock(&self.state).config.last_reload = Some(Reload { result: outcome.to_string(), at_ms, reasons });
     }
 
-    /// Records the new configuration in force, and returns its hash.
+    /// Records that a new configuration is in force, and returns its hash.
     pub(crate) fn take_over(&self, effective: &str) -> String {
         self.record(Outcome::Applied, Vec::new());
         self.set(effective)
@@ -96,8 +96,8 @@ impl Reloads {
     }
 }
 
-/// Returns FNV-1a, folded to 48 bits for an exact metric. It distinguishes configurations, and does not
-/// resist an attacker.
+/// Returns an FNV-1a hash, cut to 48 bits, which a metric can hold exactly. It distinguishes
+/// configurations, but not against an attacker.
 fn hash(text: &str) -> u64 {
     let full = text
         .bytes()

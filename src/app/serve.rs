@@ -43,8 +43,8 @@ pub(crate) fn serve(sources: &Sources) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns the builder of the runtime. One thread costs less CPU for this work than several, because
-/// no task moves between threads.
+/// Returns the builder of the async runtime. One thread costs less CPU for this work than several,
+/// because no task moves between threads.
 fn runtime(threads: NonZeroU32) -> Builder {
     if threads.get() == 1 {
         return Builder::new_current_thread();
@@ -124,12 +124,12 @@ async fn until_stopped(prepared: PreparedProcess, sources: &Sources, level: Leve
     Ok(())
 }
 
-/// The parts of the process shared by its gates.
+/// What all gates of the process are started with.
 struct GateStarter<'a> {
     state: &'a StateFile,
     calls: Option<&'a CallLog>,
     stores: &'a Arc<Stores>,
-    /// The admin port: not to be dialled as an upstream.
+    /// The address of the admin port; it is never an upstream.
     admin: Option<SocketAddr>,
     clock: Clock,
     stop: &'a CancellationToken,
@@ -138,7 +138,7 @@ struct GateStarter<'a> {
 // === impl GateStarter ===
 
 impl GateStarter<'_> {
-    /// Starts all gates, and the egress listener with those behind it.
+    /// Starts all gates, and the egress listener with the gates behind it.
     async fn start(&self, prepared: Vec<PreparedGate>, egress: Option<PreparedEgress>) -> anyhow::Result<RunningGates> {
         let mut gates = Vec::new();
         let mut behind = Vec::new();

@@ -1,4 +1,4 @@
-//! The signals for the end of the process.
+//! The signals ending the process.
 
 use anyhow::Context as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};

@@ -9,10 +9,11 @@ use crate::config::{self, Configuration, Input};
 use crate::credentials::Environment;
 use crate::spec::Settings;
 
-/// The sources of the configuration. They are read at each use, so that a reload sees changes.
+/// Where the configuration comes from: a file and the environment. They are read at each use, so
+/// that a reload sees changes.
 #[derive(Clone, Debug)]
 pub(crate) struct Sources {
-    /// The path of `--config`.
+    /// The path given with `--config`.
     pub(crate) config: Option<PathBuf>,
 }
 
@@ -24,20 +25,21 @@ impl Sources {
         load(&self.input())
     }
 
-    /// Reads and checks them, and builds the process.
+    /// Reads and checks the sources, and prepares the process.
     pub(crate) fn prepare(&self, clock: Clock) -> Result<PreparedProcess, Failure> {
         let input = self.input();
         let from = input.file.as_ref().map_or_else(|| "defaults".to_owned(), |file| file.display().to_string());
         prepare(load(&input)?, &from, &self.environment(), clock)
     }
 
-    /// Reads both as far as possible, to find the running process, and returns their problems.
+    /// Reads the sources even if there are problems, to find the running process, and returns the
+    /// problems.
     pub(crate) fn load_as_far_as_it_goes(&self) -> (Settings, Vec<String>) {
         let (settings, problems) = config::load_as_far_as_it_goes(&self.input());
         (settings, problems.iter().map(ToString::to_string).collect())
     }
 
-    /// Returns the environment for upstreams and credentials.
+    /// Returns the environment, to read upstreams and credentials from.
     pub(crate) fn environment(&self) -> Environment {
         Environment { variables: self.input().env, service_account: Environment::SERVICE_ACCOUNT.into() }
     }
@@ -54,8 +56,8 @@ pub(crate) fn of_file(file: &Path) -> Result<Configuration, Failure> {
     load(&Input { file: Some(file.to_owned()), env: environment() })
 }
 
-/// Returns the environment. A value that is not UTF-8 has marks in it, so that it becomes a problem
-/// and is not ignored.
+/// Returns the environment. Bytes that are not UTF-8 are replaced by a mark, so that the value
+/// becomes a problem and is not ignored.
 fn environment() -> Vec<(String, String)> {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.to_string_lossy().into_owned())))

@@ -1,4 +1,4 @@
-//! The state file: the state of the process before this one, and of this one.
+//! The state file: what the process before this one remembered, and this one.
 
 use std::fs::{DirBuilder, File};
 use std::io;
@@ -20,15 +20,15 @@ use crate::state::{self, ProcessState, Stamp, StateError};
 
 /// The state file of this process.
 pub(crate) struct StateFile {
-    /// The path; `None` if no state is kept.
+    /// The path of the file; `None` if no state is kept.
     path: Option<PathBuf>,
-    /// Locked while this process keeps its state there.
+    /// The folder, locked while this process keeps its state there.
     _folder: Option<File>,
     salt: Salt,
     previous: Option<ProcessState>,
 }
 
-/// The writer of the state.
+/// The task writing the state.
 pub(crate) struct StateKeeper {
     task: JoinHandle<()>,
     over: CancellationToken,
@@ -37,7 +37,7 @@ pub(crate) struct StateKeeper {
 // === impl StateFile ===
 
 impl StateFile {
-    /// Reads the state file. The process starts whatever it holds.
+    /// Reads the state file. The process starts even if it is unusable.
     pub(crate) fn open(settings: &Settings) -> Self {
         let mut this = Self { path: None, _folder: None, salt: Salt::random(), previous: None };
         let Some((path, is_asked_for)) = place(settings) else { return this };
@@ -69,7 +69,7 @@ impl StateFile {
         this
     }
 
-    /// Returns the past of a gate.
+    /// Returns what a gate remembered before the restart.
     pub(crate) fn past(&self, gate: &str) -> Past {
         let previous = self.previous.as_ref().and_then(|previous| Some((previous, previous.gates.get(gate)?)));
         let gap = |previous: &ProcessState| Gap {
@@ -79,7 +79,7 @@ impl StateFile {
         Past { salt: self.salt.clone(), frozen: previous.map(|(previous, frozen)| (frozen.clone(), gap(previous))) }
     }
 
-    /// Starts to write the state of these gates.
+    /// Starts to write what these gates remember.
     pub(crate) fn keep(mut self, operations: Arc<Operations>, clock: Clock) -> StateKeeper {
         self.previous = None;
         let over = CancellationToken::new();
@@ -140,7 +140,7 @@ impl StateKeeper {
     }
 }
 
-/// Logs, once each, write errors and their end.
+/// Logs once that the state cannot be written, and once that it can again.
 fn report(path: &Path, error: Option<&StateError>, is_failing: &mut bool) {
     let file = path.display();
     match error {
@@ -153,7 +153,7 @@ fn report(path: &Path, error: Option<&StateError>, is_failing: &mut bool) {
     *is_failing = error.is_some();
 }
 
-/// Returns the path of the state file, and true if it was asked for.
+/// Returns the path of the state file, and whether it is configured.
 fn place(settings: &Settings) -> Option<(PathBuf, bool)> {
     let volume = || settings.gates.values().find_map(|gate| gate.access.tls.as_ref()?.write_to.clone());
     let pod = || Some(PathBuf::from(POD)).filter(|folder| folder.is_dir());
@@ -164,7 +164,8 @@ fn place(settings: &Settings) -> Option<(PathBuf, bool)> {
     }
 }
 
-/// Makes and locks the folder of the state file: two processes would overwrite each other's.
+/// Makes and locks the folder of the state file, because two processes would overwrite each
+/// other's.
 fn lock(path: &Path) -> io::Result<File> {
     let folder = path.parent().unwrap_or(path);
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
@@ -176,15 +177,15 @@ fn lock(path: &Path) -> io::Result<File> {
     Ok(folder)
 }
 
-/// The folder mounted by `inject`.
+/// The folder that `inject` mounts for the sidecar.
 const POD: &str = "/run/tidegate";
-/// The interval of checks for changes.
+/// How often to check whether the state has changed.
 const LOOK: Duration = Duration::from_secs(2);
-/// The least interval of writes for bucket levels alone: they change with each call.
+/// The least time between two writes if only bucket levels have changed, as they do with each call.
 const LEVELS_EVERY: Duration = Duration::from_secs(5);
-/// The longest time missing from the file after a crash.
+/// The longest time before a crash to be missing in the file.
 const UNSEEN: Duration = Duration::from_secs(8);
-/// The most keys: a file of less than a megabyte.
+/// The most keys to write: a file of less than a megabyte.
 const KEYS: usize = 8000;
-/// The most keys of each gate, if there are many.
+/// The most keys to write of each gate, if there are many gates.
 const LEAST_KEYS: usize = 500;

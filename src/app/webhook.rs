@@ -1,4 +1,4 @@
-//! `webhook`: the webhook runs until a signal ends it.
+//! Runs the webhook until a signal ends it.
 
 use std::io::IsTerminal as _;
 use std::path::PathBuf;
@@ -14,12 +14,13 @@ use crate::credentials::{self, Api, Source, UpstreamTls};
 use crate::telemetry::log;
 use crate::webhook::{Certificate, ObjectNames, Server, Settings};
 
-/// The source of the webhook's certificate.
+/// Where the webhook's certificate comes from.
 #[derive(Clone, Debug)]
 pub(crate) enum CertificateSource {
     /// Files renewed by someone else.
     Files { cert: PathBuf, key: PathBuf },
-    /// The webhook's own certificate, kept in these objects.
+    /// A certificate of the webhook's own. Its CA is kept in a Secret of this name, and published
+    /// in this webhook configuration.
     Own { name: String, configuration: String },
 }
 

@@ -1,4 +1,5 @@
-//! `tidegate bypass`: stops limiting for a while, to find out if the gate is the cause of a problem.
+//! `tidegate bypass`: stops limiting for a while, to find out whether the gate is the cause of a
+//! problem.
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ Example:
 Every call goes at once; failures are remembered and buckets fill as ever, so
 that all limits hold again when it ends: by itself, or with `bypass off`.";
 
-/// The switch, and the duration of a bypass.
+/// The arguments: on or off, and for how long.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Options {
     #[command(flatten)]
@@ -31,7 +32,7 @@ pub(super) struct Options {
     gate: Option<String>,
 }
 
-/// The two positions of the switch.
+/// Whether to let everything through or to limit again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Switch {
     On,

@@ -1,4 +1,4 @@
-//! `tidegate ca`: prints the CA of the egress listener, or makes one for several.
+//! `tidegate ca`: prints the CA of the egress listener, or makes one for several listeners.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
@@ -23,7 +23,7 @@ Examples:
 It makes a root (ca.crt), whose key is dropped, and a CA below it (tls.crt, tls.key): egress.ca.root,
 egress.ca.cert and egress.ca.key. Both sign for these hosts only, and end in 2049.";
 
-/// The configuration, and the folder of a new CA.
+/// The arguments: the configuration, and the folder for a new CA.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Options {
     #[command(flatten)]

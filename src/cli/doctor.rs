@@ -1,6 +1,6 @@
 //! `tidegate doctor`: finds what is wrong, with advice.
 //!
-//! Every check looks at the real thing: the port, the upstream with the real credentials through a
+//! Every check tests the real thing: the port, the upstream with the real credentials through a
 //! gate of its own, the kernel's table of connections. The report says what cannot be seen from
 //! here, and never guesses.
 
@@ -43,7 +43,7 @@ pub(super) struct Options {
     configured: ConfigOption,
 }
 
-/// The severity of a finding.
+/// How serious a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Fine,
@@ -52,14 +52,14 @@ enum Verdict {
     Wrong,
 }
 
-/// One result of a check.
+/// A finding: the result of one check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Finding {
     verdict: Verdict,
-    /// The subject of the check.
+    /// What was checked.
     about: String,
     says: String,
-    /// The advice.
+    /// What to do about it.
     remedy: String,
 }
 
@@ -131,7 +131,7 @@ impl Finding {
         Self { verdict: Verdict::Wrong, remedy: remedy.into(), ..Self::fine(about, says) }
     }
 
-    /// Returns a finding about something that cannot be put together; `table` is its place in the
+    /// Makes a finding about something that cannot be prepared; `table` is its place in the
     /// configuration.
     fn of_trouble(about: &str, trouble: Trouble, table: &str) -> Self {
         let (what, advice) = match trouble {
@@ -141,13 +141,13 @@ impl Finding {
         Self::wrong(about, format!("{what:#}"), advice)
     }
 
-    /// Returns a finding of an error text, perhaps with advice after a semicolon.
+    /// Makes a finding from an error text, perhaps with advice after a semicolon.
     fn of_error(about: &str, prefix: &str, error: &str, advice: &str) -> Self {
         let (what, advice) = error.split_once("; ").unwrap_or((error, advice));
         Self::wrong(about, format!("{prefix}{what}"), advice)
     }
 
-    /// Connects to a listener; `key` is its place in the configuration.
+    /// Connects to a listener, and returns a finding; `key` is its place in the configuration.
     async fn of_listener(about: &str, listen: &Listen, key: &str) -> Self {
         let at = match listen {
             Listen::Tcp(address) => reachable(*address).to_string(),
@@ -162,7 +162,7 @@ impl Finding {
         }
     }
 
-    /// Returns the finding as a line, with its advice below.
+    /// Formats the finding as a line, with its advice below.
     fn text(&self, screen: Screen) -> String {
         let (word, colour) = match self.verdict {
             Verdict::Fine => ("ok   ", "\u{1b}[32m"),

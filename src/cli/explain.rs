@@ -1,4 +1,5 @@
-//! `tidegate explain`: the limits of a call, with their lines in the configuration, and its fate now.
+//! `tidegate explain`: the limits of a call, with their lines in the configuration, and what would
+//! happen to the call now.
 
 mod egress;
 mod limits;
@@ -90,7 +91,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     Ok(show::text(&text)?)
 }
 
-/// Returns the text of one gate.
+/// Returns the explanation for one gate, as text.
 fn explained(
     loaded: &Configuration,
     gate: &Gate,
@@ -118,7 +119,7 @@ fn explained(
     rows.text()
 }
 
-/// Describes the call as the gate reads it.
+/// Describes how the gate reads the call.
 fn read_as(call: &ClassifiedCall, kind: ApiKind) -> String {
     let read = &call.call;
     let verb = read.verb;
@@ -184,11 +185,11 @@ fn decided(now: &str, reason: &str, seconds: f64) -> String {
 
 const SHADOW: &str = "it would go at once (shadow: nothing is held)";
 
-/// The lines of one gate.
+/// The lines about one gate.
 #[derive(Default)]
 struct Rows(Vec<ExplainRow>);
 
-/// A line: a name, a value, and its place in the configuration.
+/// A line: a name, a value, and where in the configuration it is set.
 struct ExplainRow {
     name: &'static str,
     value: String,

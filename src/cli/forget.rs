@@ -16,7 +16,7 @@ Keys are named as on the status page and in the log. What is forgotten is tried
 at once; if it fails again, its backoff starts over. A pause is what the upstream
 asked for: lift it only when you know that it takes calls again.";
 
-/// The keys and pauses to forget.
+/// The arguments: which keys and pauses to forget.
 #[derive(Clone, Debug, Args)]
 #[group(id = "which", required = true, multiple = true, args = ["key", "all", "pauses"])]
 pub(super) struct Options {
@@ -52,7 +52,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Describes the result of the order at one gate.
+/// Describes what one gate has forgotten.
 fn described(order: &Forget, one: &ForgetReport) -> String {
     let mut said = Vec::new();
     if order.keys.is_some() {

@@ -1,4 +1,4 @@
-//! `tidegate health`: asks the admin port if the process is ready, for images without a shell.
+//! `tidegate health`: asks the admin port whether the process is ready, for images without a shell.
 
 use anyhow::anyhow;
 

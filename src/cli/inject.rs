@@ -18,7 +18,7 @@ Examples:
   tidegate inject -f op.yaml --mode in-cluster --set bucket.rate=20
   tidegate inject -f op.yaml --uninject";
 
-/// The parts to add, and the workloads to add them to.
+/// The arguments: what to add, and where.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Options {
     /// Read this file instead of standard input
@@ -42,7 +42,7 @@ pub(super) struct Options {
     uninject: bool,
 }
 
-/// The parts to add to a pod.
+/// Arguments: what to add to a pod.
 #[derive(Clone, Debug, Args)]
 pub(super) struct SidecarArgs {
     /// The sidecar's image [default: that of this release]
@@ -65,7 +65,7 @@ pub(super) struct SidecarArgs {
     admin_port: u16,
 }
 
-/// The forward proxy to add.
+/// Arguments: the forward proxy to add.
 #[derive(Clone, Debug, Args)]
 pub(super) struct EgressArgs {
     /// Add a forward proxy: aws, azure_arm, gcp, github
@@ -108,7 +108,7 @@ pub(super) struct EgressArgs {
     cluster_domain: Option<String>,
 }
 
-/// The ways to point a container at the gate.
+/// How containers are made to use the gate.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Way {
     /// KUBECONFIG
@@ -139,7 +139,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     Ok(show::text(&edited.text)?)
 }
 
-/// Returns the text, and the name of its source.
+/// Reads the manifests. Returns the text, and the name of its source.
 fn read(file: Option<&Path>) -> anyhow::Result<(String, String)> {
     let (text, from) = match file.filter(|path| *path != Path::new("-")) {
         Some(path) => (fs::read_to_string(path), path.display().to_string()),
@@ -223,7 +223,7 @@ impl SidecarArgs {
         injection::with_limits(options, &self.set)
     }
 
-    /// Returns the given image, or the image of this release. A development build has none.
+    /// Returns the image given, or the image of this release. A development build has none.
     fn image(&self) -> anyhow::Result<String> {
         let Some(image) = &self.image else {
             if release::is_development() {
@@ -247,5 +247,5 @@ fn is_object_name(name: &str) -> bool {
         && name.chars().all(|c| is_ordinary(c) || matches!(c, '-' | '.'))
 }
 
-/// The presets with hosts.
+/// The presets with hosts, for the forward proxy.
 const PRESETS: [&str; 4] = ["aws", "azure_arm", "gcp", "github"];

@@ -64,7 +64,7 @@ fn chosen<'a>(settings: &'a Settings, name: Option<&str>) -> anyhow::Result<&'a 
     }
 }
 
-/// Returns the text of a kubeconfig for the gate.
+/// Returns a kubeconfig for the gate, as text.
 fn pointing_at(gate: &Gate) -> anyhow::Result<String> {
     let name = &gate.name;
     let address = tcp_addresses(&gate.listen).next().ok_or_else(|| {

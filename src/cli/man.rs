@@ -15,7 +15,7 @@ Examples:
   tidegate man | man -l -
   tidegate man --output /usr/local/share/man/man1";
 
-/// The destination.
+/// The arguments: where to write the pages.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Options {
     /// Write tidegate.1 and a page for each command into this folder

@@ -1,4 +1,4 @@
-//! Requests and orders to the running process.
+//! Requests and commands to the running process.
 
 use anyhow::anyhow;
 use serde::Serialize;
@@ -11,17 +11,17 @@ use crate::app::reachable::reachable;
 use crate::spec::Settings;
 use crate::status::Status;
 
-/// Returns the places of the running process, best first.
+/// Returns where the running process can be asked, best first.
 fn places(settings: &Settings) -> Vec<At> {
     let socket = place_to_ask(settings).map(At::Socket);
     let port = settings.admin.listen.map(|listen| At::Port(reachable(listen)));
     socket.into_iter().chain(port).collect()
 }
 
-/// Asks the process at each place until one answers.
+/// Asks the process at each port or socket until one answers.
 ///
 /// # Errors
-/// The failure at the best place, or the reason why there is no place.
+/// The failure at the best one, or why there is none.
 pub(super) async fn ask<T>(
     settings: &Settings,
     ask: impl AsyncFn(&At) -> Result<T, NoAnswer>,
@@ -36,12 +36,12 @@ pub(super) async fn ask<T>(
     Err(first_error.map_or_else(|| anyhow!(NOWHERE), anyhow::Error::new))
 }
 
-/// Returns the status of the process, and its place.
+/// Returns the status of the process, and where it answered.
 pub(super) async fn status(settings: &Settings) -> anyhow::Result<(At, Status)> {
     ask(settings, async |at| at.read("/status").await).await
 }
 
-/// Sends an order to the control socket of the process, and returns the answer of each gate.
+/// Sends a command to the control socket of the process, and returns the answer of each gate.
 pub(super) fn order<T: DeserializeOwned>(
     configured: &ConfigOption,
     path: &str,

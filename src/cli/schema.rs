@@ -14,7 +14,7 @@ Then let the first line of tidegate.toml be
 Editors with taplo (VS Code: Even Better TOML) complete keys, show what they mean,
 and mark what is wrong. What keys mean together, tidegate check knows.";
 
-/// The kind of file.
+/// The arguments: which schema.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Options {
     /// Of a scenario for tidegate simulate instead

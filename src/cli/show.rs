@@ -23,16 +23,16 @@ pub(super) fn error(line: &str) {
 /// Writes a file.
 ///
 /// # Errors
-/// The file and the cause.
+/// Names the file and the cause.
 pub(super) fn file(path: &Path, content: &str) -> anyhow::Result<()> {
     use anyhow::Context as _;
     std::fs::write(path, content).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// The terminal of standard output.
+/// What standard output can show.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Screen {
-    /// The columns, if it is a terminal.
+    /// The number of columns, if it is a terminal.
     pub(super) terminal: Option<usize>,
     /// True if colours may be used.
     pub(super) colour: bool,
@@ -49,7 +49,7 @@ impl Screen {
         Self { terminal, colour: terminal.is_some() && !unwelcome }
     }
 
-    /// Returns the width of a picture.
+    /// Returns the width to draw pictures with.
     pub(super) fn width(&self) -> usize {
         self.terminal.unwrap_or(80).min(132)
     }

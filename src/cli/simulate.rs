@@ -22,7 +22,7 @@ Examples:
   tidegate simulate failing-together objects=500 --svg together.svg
   tidegate simulate --replay calls.jsonl --config candidate.toml";
 
-/// The scenario or log, the limits, and the output files.
+/// The arguments: the scenario or log, the limits, and the files to write.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Options {
     /// A built-in scenario, or a scenario file
@@ -190,7 +190,7 @@ fn list() -> String {
     )
 }
 
-/// Writes the files of the options.
+/// Writes the files the arguments ask for.
 fn write(options: &Options, chart: &Chart, csv: &str, json: &serde_json::Value) -> anyhow::Result<()> {
     let files = [(&options.svg, chart.svg()), (&options.csv, csv.to_owned()), (&options.json, format!("{json:#}\n"))];
     files

@@ -24,7 +24,7 @@ The gate in the worst state comes first, and the screen has as much as fits;
 --once prints all. It asks the control socket, else the admin port of this
 configuration.";
 
-/// The options of the display.
+/// The arguments: which gate to show, and how often.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Options {
     #[command(flatten)]
@@ -55,7 +55,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     })?
 }
 
-/// The process and gate to show.
+/// Which process and gate to show.
 struct StatusQuery<'a> {
     settings: Settings,
     gate: Option<&'a str>,
@@ -109,5 +109,5 @@ fn size() -> (usize, usize) {
     terminal_size::terminal_size().map_or((80, 24), |(width, height)| (width.0.into(), height.0.into()))
 }
 
-/// The number of columns if there is no screen.
+/// The width of the text if there is no terminal.
 const WIDE: usize = 240;

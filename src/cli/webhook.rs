@@ -1,4 +1,4 @@
-//! `tidegate webhook`: an admission webhook for the sidecar of new pods.
+//! `tidegate webhook`: runs an admission webhook adding the sidecar to new pods.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ pub(super) const EXAMPLES: &str = "\
 Example:
   kubectl apply -k deploy/examples/webhook     runs it; docs/webhook.md has all";
 
-/// The parts to add, and the certificate.
+/// The arguments: what to add, and the webhook's certificate.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Options {
     /// The address to listen on, over TLS
@@ -43,7 +43,7 @@ pub(super) struct Options {
     configuration: String,
 }
 
-/// The policy for a pod without room for the sidecar.
+/// What to do with a pod that cannot have the sidecar.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum PolicyArg {
     /// It is made without

@@ -1,4 +1,4 @@
-//! A controller over HTTP: workers for the changed objects, and the lease of its leader.
+//! A controller over HTTP: workers that reconcile changed objects, and a leader's lease.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -17,26 +17,26 @@ use crate::controller::{Controller, Item, LeaseHolder, MAX_RETRIES, RateLimiter,
 use crate::lock;
 use crate::own_client::OwnClient;
 
-/// The controller of one kind.
+/// The demo's controller for one kind of object.
 #[derive(Debug)]
 pub(super) struct HttpController {
     kind: usize,
     client: OwnClient,
     clock: Clock,
     state: Mutex<WorkerState>,
-    /// Wakes a worker for an object.
+    /// Wakes a worker when an object is in the queue.
     changed: Notify,
 }
 
-/// The shared state of the workers.
+/// What the workers share.
 #[derive(Debug)]
 struct WorkerState {
     controller: Controller,
-    /// The informer's cache.
+    /// For each object, what the controller knows of it.
     cache: Vec<Generations>,
 }
 
-/// The generation of an object, and the last one reported.
+/// The generation of an object, and the last one reported in its status.
 #[derive(Clone, Copy, Debug, Default)]
 struct Generations {
     generation: u64,
@@ -46,7 +46,8 @@ struct Generations {
 // === impl HttpController ===
 
 impl HttpController {
-    /// Starts the workers, and after `offset` the lease, because controllers do not start together.
+    /// Starts the workers, and after `offset` the renewals of the lease, because controllers do not
+    /// start together.
     pub(super) fn start(
         kind: usize,
         client: OwnClient,
@@ -165,5 +166,5 @@ impl HttpController {
     }
 }
 
-/// The longest response; they have a few hundred bytes.
+/// The longest response to read; they have a few hundred bytes.
 const LONGEST: usize = 64 * 1024;

@@ -1,10 +1,10 @@
-//! The record of a run: calls at the API, converged objects, and lease renewals.
+//! What happened in a run: calls at the API, objects reconciled, and lease renewals.
 
 use std::time::Duration;
 
 use crate::moment::Moment;
 
-/// A call at the API.
+/// A call the API received.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ApiCall {
     pub(super) at: Moment,
@@ -12,36 +12,36 @@ pub(super) struct ApiCall {
     pub(super) is_error: bool,
 }
 
-/// The end of an object's change: its controller has reached the wanted state.
+/// A change of an object, reconciled by now.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Convergence {
     pub(super) at: Moment,
-    /// The time since the change.
+    /// The time from the change to the end of the reconcile.
     pub(super) took: Duration,
-    /// True if its writes pass the failing webhook.
+    /// True if writes of the object must pass the failing webhook.
     pub(super) guarded: bool,
 }
 
-/// The backlog of the controllers.
+/// How many objects wait for the controllers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Backlog {
     pub(super) at: Moment,
-    /// Objects with a wait of more than a second.
+    /// The number of objects waiting for more than a second.
     pub(super) overdue: usize,
 }
 
-/// The record of one run.
+/// What happened in one run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RunRecord {
     /// The calls in order of arrival, except for those under way.
     pub(super) arrived: Vec<ApiCall>,
-    /// The converged objects, in order.
+    /// The changes reconciled, in order.
     pub(super) converged: Vec<Convergence>,
     /// The attempts to renew a lease: true if one failed, or took so long that the next was due.
     pub(super) renewals: Vec<bool>,
-    /// The backlog, ten times a second.
+    /// How many objects waited, measured ten times a second.
     pub(super) backlog: Vec<Backlog>,
-    /// The most by which the run's own timer was late because the machine was busy.
+    /// The longest lateness of the run's own timer, because the machine was busy.
     pub(super) stalled: Duration,
 }
 
@@ -56,19 +56,19 @@ impl RunRecord {
         times.iter().enumerate().map(in_window).max().unwrap_or(0)
     }
 
-    /// Returns a quantile of the times from change to convergence of the `wanted` objects.
+    /// Returns a quantile of the times from change to reconcile, for the `wanted` objects.
     pub(super) fn convergence(&self, permille: usize, wanted: impl Fn(&Convergence) -> bool) -> Option<Duration> {
         let mut times: Vec<Duration> = self.converged.iter().filter(|it| wanted(it)).map(|it| it.took).collect();
         times.sort_unstable();
         times.get((times.len() * permille).div_ceil(1000).saturating_sub(1)).copied()
     }
 
-    /// Returns the number of late renewals, and of all.
+    /// Returns the number of late renewals, and of all renewals.
     pub(super) fn renewals(&self) -> (usize, usize) {
         (self.renewals.iter().filter(|late| **late).count(), self.renewals.len())
     }
 
-    /// Returns the first moment after `from` without any later overdue object.
+    /// Returns the first moment after `from` without an overdue object from then on.
     pub(super) fn reconciled_after(&self, from: Moment) -> Option<Moment> {
         let samples = &self.backlog[self.backlog.partition_point(|sample| sample.at < from)..];
         let last_overdue = samples.iter().rposition(|sample| sample.overdue > 0);

@@ -1,4 +1,4 @@
-//! The numbers of the demo: objects, the capacity of the API, and the time of the failure.
+//! The numbers of the demo: objects, the capacity of the API, and when it fails.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crate::moment::Moment;
 /// A kind of object, with its controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ObjectKind {
-    /// The name in the path.
+    /// The plural name in the path.
     pub(super) resource: &'static str,
     /// True if its writes pass the failing admission webhook.
     pub(super) guarded: bool,
@@ -35,22 +35,22 @@ pub(super) const OBJECTS: usize = 400;
 /// The concurrent reconciles of a controller: a common setting of `MaxConcurrentReconciles`.
 pub(super) const WORKERS: usize = 10;
 
-/// The objects changed by users per second. Each change costs its controller two calls.
+/// How many objects users change per second. Each change costs its controller two calls.
 pub(super) const CHANGES_PER_SECOND: u32 = 250;
 
-/// The capacity of the API in calls per second: twice the need of the herd without failures.
+/// How many calls per second the API can serve: twice what the controllers need without failures.
 pub(super) const CAPACITY: u32 = 800;
 
-/// The gate's rate in the demo: below what the API can serve, well above what the herd needs.
+/// The gate's rate in the demo: below what the API can serve, well above what the controllers need.
 pub const RATE: u32 = 650;
 
-/// The rate of the gate's retry bucket in the demo: the share of failing objects.
+/// The rate of the gate's retry bucket in the demo, in proportion to the failing objects.
 pub(crate) const RETRY_RATE: u32 = 150;
 
 /// The gate's burst in the demo.
 pub const BURST: u32 = 50;
 
-/// The service time of the API.
+/// How long the API takes to serve a call.
 pub(super) const SERVICE_TIME: Duration = Duration::from_millis(2);
 
 /// The renewal interval of a lease, as in client-go's leader election.
@@ -71,12 +71,12 @@ pub(crate) struct Scene {
 // === impl Scene ===
 
 impl Scene {
-    /// Returns the time of the failure.
+    /// Returns when the webhook fails.
     pub(super) fn trouble(&self) -> Range<Moment> {
         Moment::ZERO + self.length.mul_f64(0.15)..Moment::ZERO + self.length.mul_f64(0.5)
     }
 
-    /// Returns the start and end of the failure in seconds.
+    /// Returns when the webhook fails, as seconds of start and end.
     pub(super) fn trouble_seconds(&self) -> [f64; 2] {
         [self.trouble().start, self.trouble().end].map(|moment| moment.since_start().as_secs_f64())
     }

@@ -25,7 +25,7 @@ use crate::clock::Clock;
 use crate::lock;
 use crate::places::{self, Door, Place};
 
-/// The API, shared by its connections and its observers.
+/// The embedded API server, shared by its connections and the measurements.
 #[derive(Debug)]
 pub(super) struct Api {
     scene: Scene,
@@ -36,7 +36,7 @@ pub(super) struct Api {
 // === impl Api ===
 
 impl Api {
-    /// Creates an API whose run begins when `clock` began.
+    /// Creates an API; its run begins with `clock`.
     pub(super) fn new(scene: Scene, clock: Clock) -> Arc<Self> {
         Arc::new(Self { scene, clock, world: Mutex::new(World::new()) })
     }
@@ -91,7 +91,7 @@ impl Api {
         fault.map_or_else(|| Response::new(Full::new(Bytes::from_static(b"{}"))), failure)
     }
 
-    /// Makes a change, or returns the reason why it cannot be made.
+    /// Changes an object, or returns why that is refused.
     async fn perform(&self, request: Request<Incoming>) -> Result<(), &'static str> {
         let is_patch = request.method() == Method::PATCH;
         let object = ObjectId::of(request.uri().path());

@@ -7,7 +7,7 @@ use super::scene::{BURST, CAPACITY, KINDS, OBJECTS, RATE, Scene};
 use crate::chart::{Axis, Band, Chart, Level, Mark, Series, short, thousands};
 use crate::moment::Moment;
 
-/// The two runs.
+/// The results of the two runs.
 #[derive(Clone, Debug)]
 pub(crate) struct DemoResult {
     /// The options of both runs.
@@ -23,7 +23,7 @@ const SECOND: Duration = Duration::from_secs(1);
 /// The number of points of each line in the picture.
 const POINTS: u32 = 50;
 
-/// The least reported stall.
+/// The shortest stall of the machine to report.
 const STALLED: Duration = Duration::from_millis(250);
 
 // === impl DemoResult ===
@@ -111,7 +111,7 @@ impl DemoResult {
         sentences
     }
 
-    /// Describes the failures of a run, and how long they outlived their cause.
+    /// Describes the failures in a run, and how long they outlived their cause.
     fn trouble(&self, record: &RunRecord) -> String {
         let healed = self.scene.trouble().end;
         let recovery = match record.reconciled_after(healed) {

@@ -14,17 +14,17 @@ pub(super) struct World {
     pub(super) record: RunRecord,
 }
 
-/// An object.
+/// An object in the embedded API.
 #[derive(Clone, Copy, Debug, Default)]
 struct Object {
-    /// The number of changes of its wanted state.
+    /// The number of changes of the wanted state.
     generation: u64,
-    /// Since when its status is behind.
+    /// The moment since when the object's status has been outdated.
     behind: Option<Moment>,
 }
 
-/// A capacity in calls per second. A rejected call costs something, too: real servers stay overloaded
-/// after the cause is gone, because they are busy rejecting calls.
+/// A capacity in calls per second. A rejected call costs something, too: real servers stay
+/// overloaded after the cause is gone, because they are busy rejecting calls.
 #[derive(Debug)]
 pub(super) struct Capacity {
     per_second: f64,
@@ -49,14 +49,14 @@ impl World {
         object.generation
     }
 
-    /// Records a controller's report of the generation of an object.
+    /// Records a controller's report on an object: it has observed this generation.
     pub(super) fn report(&mut self, id: ObjectId, observed: u64, now: Moment) {
         let since = self.object(id).filter(|object| observed >= object.generation).and_then(|it| it.behind.take());
         let guarded = KINDS[id.kind].guarded;
         self.record.converged.extend(since.map(|since| Convergence { at: now, took: now - since, guarded }));
     }
 
-    /// Returns the number of objects with a wait of more than `patience`.
+    /// Returns the number of objects waiting for longer than `patience`.
     pub(super) fn overdue(&self, now: Moment, patience: Duration) -> usize {
         self.objects.iter().flatten().filter(|it| it.behind.is_some_and(|since| now - since > patience)).count()
     }
@@ -84,7 +84,7 @@ impl Capacity {
     }
 }
 
-/// The cost of a rejection, in calls: connection, parsing and authentication are done by then.
+/// What a rejection costs, in calls: connection, parsing and authentication are done by then.
 const REJECTION_COST: f64 = 0.4;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The stand-ins for the exporter in a program without OpenTelemetry. They have no values.
+//! The types that replace the exporter in a program without OpenTelemetry. They have no values.
 
 use std::convert::Infallible;
 
@@ -7,11 +7,11 @@ use crate::clock::Clock;
 use crate::spec::Otlp;
 use crate::telemetry::Spans;
 
-/// A prepared exporter.
+/// A prepared exporter; none can exist.
 #[derive(Debug)]
 pub(crate) enum PreparedOtlp {}
 
-/// A running exporter.
+/// A running exporter; none can exist.
 #[derive(Debug)]
 pub(crate) enum Exporter {}
 
@@ -26,7 +26,7 @@ impl PreparedOtlp {
         Err(OtlpSettingsError::Absent)
     }
 
-    /// Is never called.
+    /// Is never called, because no exporter exists.
     ///
     /// # Errors
     /// None.
@@ -38,12 +38,12 @@ impl PreparedOtlp {
 // === impl Exporter ===
 
 impl Exporter {
-    /// Is never called.
+    /// Is never called, because no exporter exists.
     pub(crate) fn spans(&self) -> Spans {
         match *self {}
     }
 
-    /// Is never called.
+    /// Is never called, because no exporter exists.
     pub(crate) async fn finish(self) {
         match self {}
     }

@@ -1,4 +1,4 @@
-//! The collector, over connections of the gate's own.
+//! The OpenTelemetry collector, reached over connections of the gate's own.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,13 +16,13 @@ use crate::own_client::OwnClient;
 use crate::telemetry::table;
 use crate::tls;
 
-/// A collector, as the client of OpenTelemetry's exporter.
+/// A collector, in the form of a client for OpenTelemetry's exporter.
 #[derive(Clone, Debug)]
 pub(super) struct Collector {
-    /// Its URL without a slash at the end.
+    /// The URL of the collector, without a slash at the end.
     url: String,
     client: Arc<OwnClient>,
-    /// The runtime of its connections; the exporter has a thread of its own.
+    /// The async runtime for its connections; the exporter has a thread of its own.
     runtime: Handle,
     is_away: Arc<AtomicBool>,
 }
@@ -41,12 +41,13 @@ impl Collector {
         Self { url, client, runtime, is_away: Arc::default() }
     }
 
-    /// Returns its URL without a slash at the end.
+    /// Returns the URL of the collector, without a slash at the end.
     pub(super) fn url(&self) -> &str {
         &self.url
     }
 
-    /// Sends a request, and counts its result. Logs when the collector goes away and when it is back.
+    /// Sends a request, and counts its result. Logs when the collector stops answering and when it
+    /// answers again.
     async fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         let sent = tokio::time::timeout(TIMEOUT, self.client.send(request, true, LONGEST_ANSWER)).await;
         let late = |_| Err(HttpError::from(format!("no answer within {} s", TIMEOUT.as_secs())));
@@ -66,10 +67,10 @@ impl Collector {
                     collector,
                     signal = SIGNAL,
                     error,
-                    "the OpenTelemetry collector does not take what it is sent; calls go on, spans are dropped until it does"
+                    "the OpenTelemetry collector does not accept spans; calls go on, and spans are dropped until it does"
                 );
             }
-            None if was_away => tracing::info!(collector, "the OpenTelemetry collector takes what it is sent again"),
+            None if was_away => tracing::info!(collector, "the OpenTelemetry collector accepts spans again"),
             Some(_) | None => {}
         }
         answer
@@ -84,7 +85,7 @@ impl HttpClient for Collector {
     }
 }
 
-/// The label of the metric and the log.
+/// The signal's label in the metric and the log.
 const SIGNAL: &str = "traces";
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest response: it names the refused spans in few words.

@@ -1,4 +1,4 @@
-//! The exporter of spans, from its settings to its end.
+//! The exporter of trace spans, from its settings to its end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,18 +15,18 @@ use crate::spec::Otlp;
 use crate::telemetry::Spans;
 use crate::tls::{self, Pem, Roots};
 
-/// A prepared exporter.
+/// An exporter with checked settings, not started yet.
 #[derive(Debug)]
 pub(crate) struct PreparedOtlp {
     settings: Otlp,
     tls: Option<tls::Client>,
 }
 
-/// The running exporter.
+/// The exporter while it runs.
 #[derive(Debug)]
 pub(crate) struct Exporter {
     tracer: Arc<Tracer>,
-    /// True if calls without a trace may get one.
+    /// True if a trace can be begun for a call that has none.
     begins: bool,
 }
 
@@ -44,7 +44,7 @@ impl PreparedOtlp {
         Ok(Self { settings, tls })
     }
 
-    /// Starts to send. Call it on the runtime.
+    /// Starts to send spans. Must be called on the async runtime.
     ///
     /// # Errors
     /// OpenTelemetry's exporter does not take the endpoint.
@@ -59,7 +59,7 @@ impl PreparedOtlp {
 // === impl Exporter ===
 
 impl Exporter {
-    /// Returns the receiver of the call log's records.
+    /// Returns what makes spans from the call log's records.
     pub(crate) fn spans(&self) -> Spans {
         let tracer = Arc::clone(&self.tracer);
         Spans { begins: self.begins, take: Arc::new(move |record| tracer.take(record)) }

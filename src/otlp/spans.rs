@@ -1,4 +1,4 @@
-//! Spans of sampled calls, made from their records for the log.
+//! Spans of sampled calls, made from their records for the call log.
 
 use std::borrow::Cow;
 use std::time::{Duration, SystemTime};
@@ -23,7 +23,7 @@ pub(super) struct Tracer {
     batches: BatchSpanProcessor,
     ids: RandomIdGenerator,
     scope: InstrumentationScope,
-    /// Decides about calls without a trace of their client.
+    /// Decides whether a trace is begun for a call that has none.
     sampler: Sampler,
     clock: Clock,
 }
@@ -56,7 +56,8 @@ impl Tracer {
         })
     }
 
-    /// Exports the record of a call, and begins a trace for it if its client did not.
+    /// Makes the span of a call's record, and begins a trace in the record if the client began
+    /// none.
     pub(super) fn take(&self, record: &mut CallRecord) {
         if record.trace.is_none() {
             record.trace = self.begun().map(Box::new);
@@ -66,13 +67,13 @@ impl Tracer {
         }
     }
 
-    /// Sends what is left.
+    /// Sends the remaining spans.
     pub(super) fn finish(&self, patience: Duration) {
         // What could not be sent is counted as a failed sending.
         drop(self.batches.shutdown_with_timeout(patience));
     }
 
-    /// Returns a new trace, for a share of the calls.
+    /// Returns a new trace for some calls, and `None` for the others.
     fn begun(&self) -> Option<Trace> {
         let id = self.ids.new_trace_id();
         let judged = self.sampler.should_sample(None, id, "", &SpanKind::Server, &[], &[]);
@@ -115,7 +116,7 @@ impl Tracer {
     }
 }
 
-/// Returns the name of a span; it must have few values.
+/// Returns the name of a span; it must have few different values.
 fn name(record: &CallRecord) -> Cow<'static, str> {
     match &*record.asked.resource {
         "" => record.verb.into(),
@@ -123,7 +124,7 @@ fn name(record: &CallRecord) -> Cow<'static, str> {
     }
 }
 
-/// Returns the facts of a call, as in its line in the log.
+/// Returns what the call log says of a call, as attributes of its span.
 fn attributes(record: &CallRecord) -> Vec<KeyValue> {
     let mut all = vec![
         KeyValue::new("http.request.method", record.method.to_string()),

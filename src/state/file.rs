@@ -1,4 +1,4 @@
-//! The state file: read once, and replaced as a whole.
+//! The state file: read once, and always replaced as a whole.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -35,8 +35,8 @@ pub fn read(path: &Path) -> Result<Option<ProcessState>, StateError> {
     format::decode(&bytes).map(Some)
 }
 
-/// True if a state may be written at a path: nothing is there, or a state, even a broken one or of
-/// another version. Any other file is somebody else's.
+/// Returns true if the state may be written at a path: nothing is there, or a state, even a broken
+/// one or of another version. Any other file is somebody else's.
 pub fn is_free(path: &Path) -> bool {
     match fs::metadata(path) {
         Err(_) => fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound),
@@ -49,10 +49,10 @@ pub fn is_free(path: &Path) -> bool {
     }
 }
 
-/// Writes a state beside its place and renames it. With `is_synced` it survives a loss of power.
+/// Writes a state under another name and renames it. With `is_synced` it survives a loss of power.
 ///
 /// # Errors
-/// It cannot be written. The file is as it was.
+/// It cannot be written. The file is unchanged.
 pub fn write(path: &Path, state: &ProcessState, is_synced: bool) -> Result<(), StateError> {
     let bytes = format::encode(state)?;
     let beside = beside(path);
@@ -81,5 +81,5 @@ fn beside(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// The largest state file. That of ten full gates is smaller.
+/// The largest state file to read. That of ten full gates is smaller.
 const LARGEST: u64 = 16 << 20;

@@ -21,8 +21,9 @@ struct GateText {
     buckets: Vec<BucketText>,
 }
 
-/// Object, collection and facet; failures and status; milliseconds to the trial, of the upstream's
-/// own time, and to oblivion.
+/// A failing key as written: object, collection and operation (as hashes); failures and status;
+/// milliseconds until the key may be tried, until the time that the upstream named, and until it is
+/// forgotten.
 #[derive(Serialize, Deserialize)]
 struct KeyText([u64; 3], u32, Option<u16>, [u64; 3]);
 
@@ -30,7 +31,8 @@ struct KeyText([u64; 3], u32, Option<u16>, [u64; 3]);
 #[derive(Serialize, Deserialize)]
 struct PauseText([u64; 2], u64, u64);
 
-/// The part of the gate, the levels of the whole and of the parts, and the number of members.
+/// Buckets as written: the part of the gate, the level of the common bucket and of those per flow
+/// or credential, and the number of gates that share it.
 #[derive(Serialize, Deserialize)]
 struct BucketText(#[serde(with = "PartText")] FrozenPart, f64, Vec<(u64, f64)>, u32);
 
@@ -56,7 +58,7 @@ pub fn encode(state: &ProcessState) -> Result<Vec<u8>, StateError> {
 /// Reads a state from bytes.
 ///
 /// # Errors
-/// They are not a state, or of another version.
+/// They are not a state, or that of another version.
 pub fn decode(bytes: &[u8]) -> Result<ProcessState, StateError> {
     let end = bytes.iter().take(LONGEST_LINE).position(|byte| *byte == b'\n').ok_or(StateError::Foreign)?;
     let (line, body) = bytes.split_at(end);
@@ -79,7 +81,7 @@ fn checksum(bytes: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// Returns whole milliseconds, never less than the time.
+/// Returns whole milliseconds, rounded up.
 fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
@@ -145,6 +147,6 @@ impl From<GateText> for FrozenLimiter {
 /// The first bytes of every state, of whatever version.
 pub(super) const MARK: &[u8] = b"tidegate-state-";
 const NAME: &str = "tidegate-state-1";
-/// Another version may make other hashes of the same call.
+/// The version written with a state: another may make other hashes of the same call.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 const LONGEST_LINE: usize = 200;

@@ -1,19 +1,19 @@
-//! A moment for another process, to find out how long ago it was at least.
+//! A moment another process can read, to find out how long ago it was at least.
 //!
-//! On the same boot of a machine, the uptime tells, whatever the wall clock does. Otherwise the wall
-//! clock tells; if it has gone back, at least the uptime of the new boot has passed.
+//! On the same boot of a machine, the uptime tells, whatever the wall clock does. Otherwise the
+//! wall clock tells; if it has gone back, at least the uptime of the new boot has passed.
 
 use std::fs;
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
-/// A moment by the clocks of the machine.
+/// A moment, by all clocks of the machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stamp {
-    /// The name of the machine's boot; empty if it has none.
+    /// The id of the machine's boot; empty if it has none.
     pub boot: String,
-    /// The time since then, where it is known.
+    /// The time since the boot, where it is known.
     pub uptime: Option<Duration>,
     /// The time of day since 1970.
     pub wall: Duration,
@@ -35,7 +35,7 @@ impl Stamp {
         }
     }
 
-    /// Returns the time since `earlier`, or less.
+    /// Returns the time since `earlier`, or less if it is uncertain.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Duration {
         let wall = self.wall.saturating_sub(earlier.wall);
@@ -49,7 +49,7 @@ impl Stamp {
     }
 }
 
-/// The unit of an uptime.
+/// The resolution of an uptime.
 const GRAIN: Duration = Duration::from_millis(10);
 
 #[cfg(test)]

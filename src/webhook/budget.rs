@@ -1,6 +1,6 @@
-//! One budget for the bodies of all reviews, and the memory for the JSON of one.
+//! One limit on the memory for the bodies of all reviews.
 //!
-//! When it is used up, the largest body is dropped. A pod has some kilobytes, so bodies that are
+//! When it is reached, the largest body is dropped. A pod has some kilobytes, so bodies that are
 //! larger, or never end, make room for it.
 
 use std::collections::BTreeMap;
@@ -9,21 +9,21 @@ use std::sync::{Arc, Mutex};
 use crate::lock;
 use tokio_util::sync::CancellationToken;
 
-/// The most bytes of all reviews together.
+/// The memory all reviews share.
 #[derive(Debug)]
 pub(super) struct Budget {
     most: usize,
     shares: Mutex<Shares>,
 }
 
-/// The shares by number, with their sizes.
+/// The parts of the memory in use, each with its size.
 #[derive(Debug, Default)]
 struct Shares {
     next: u64,
     taken: BTreeMap<u64, (usize, CancellationToken)>,
 }
 
-/// The part of one review.
+/// The part of the memory one review uses.
 #[derive(Debug)]
 pub(super) struct Share {
     budget: Arc<Budget>,
@@ -52,8 +52,8 @@ impl Budget {
 // === impl Share ===
 
 impl Share {
-    /// Sets the size. While all together are too large, the largest is lost; false if that is this
-    /// one.
+    /// Sets the size. While all together are too large, the largest part is dropped. Returns false
+    /// if that is this one.
     pub(super) fn set(&self, bytes: usize) -> bool {
         let mut shares = lock(&self.budget.shares);
         match shares.taken.get_mut(&self.number) {
@@ -68,7 +68,7 @@ impl Share {
         shares.taken.contains_key(&self.number)
     }
 
-    /// Waits until the share is lost.
+    /// Waits until this part is dropped to make room.
     pub(super) async fn lost(&self) {
         self.is_lost.cancelled().await;
     }
@@ -80,7 +80,7 @@ impl Drop for Share {
     }
 }
 
-/// Returns the memory for the review of a body: the text some times over, and every value of its
+/// Returns the memory needed to review a body: some copies of the text, and every value of its
 /// JSON. An object is large even if it is empty.
 pub(super) fn cost(body: &[u8]) -> usize {
     let mut objects = 0;
@@ -101,9 +101,9 @@ pub(super) fn cost(body: &[u8]) -> usize {
     TEXT * body.len() + OBJECT * objects + VALUE * values
 }
 
-/// The copies of the text, as received and in the trees.
+/// How many copies of the text exist, as received and in the trees.
 const TEXT: usize = 2;
-/// A map of `serde_json` makes room for eleven entries at once.
+/// The memory of a JSON object: a map of `serde_json` makes room for eleven entries at once.
 const OBJECT: usize = 1024;
 const VALUE: usize = 256;
 

@@ -1,7 +1,7 @@
-//! The webhook's certificate: from files, or by a CA of its own.
+//! The webhook's certificate: from files, or from a CA of its own.
 //!
 //! The key of the CA is in a Secret. The first replica makes it; all replicas issue their
-//! certificates by it, each for a day. The Secret must exist: so the webhook needs no right to
+//! certificates with it, each for a day. The Secret must exist: so the webhook needs no right to
 //! create Secrets. The CA's certificate goes into `caBundle` of the webhook's configuration, and
 //! again whenever it has been removed there.
 
@@ -18,27 +18,27 @@ use crate::clock::Clock;
 use crate::credentials::{Api, ApiError};
 use crate::tls::{self, Listener, TlsError};
 
-/// The certificate in force; it may change while the webhook serves.
+/// The certificate in use; it may change while the webhook serves.
 #[derive(Debug)]
 pub struct Certificate {
-    /// The API server and the names, for a CA of its own.
+    /// The API server and the names of the objects there, if the CA is the webhook's own.
     own: Option<(Box<Api>, ObjectNames)>,
     current: RwLock<Arc<Listener>>,
     clock: Clock,
 }
 
-/// The names of the objects for a certificate of the webhook's own.
+/// The names of the objects in the cluster that a certificate of the webhook's own needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectNames {
     /// The namespace of the Secret and the Service.
     pub namespace: Arc<str>,
     /// The name of the Service, and of the Secret with the CA.
     pub name: String,
-    /// The `MutatingWebhookConfiguration`.
+    /// The name of the `MutatingWebhookConfiguration`.
     pub configuration: String,
 }
 
-/// The CA in the Secret.
+/// The CA as it is kept in the Secret.
 struct Ca {
     key: String,
     pem: String,
@@ -56,7 +56,7 @@ impl Certificate {
         Ok(Self { own: None, current: RwLock::new(listener), clock })
     }
 
-    /// Makes its own. Retries until the API server can verify it.
+    /// Makes a certificate from a CA of its own. Retries until the API server can verify it.
     ///
     /// # Errors
     /// A name cannot be in a certificate.
@@ -93,7 +93,7 @@ impl Certificate {
         }
     }
 
-    /// Makes Secret, certificate and configuration agree.
+    /// Makes the Secret, the certificate and the webhook configuration agree.
     async fn agree(&self) -> Result<(), ApiError> {
         let Some((api, names)) = &self.own else { return Ok(()) };
         let ca = match names.read_ca(api).await? {
@@ -116,7 +116,7 @@ impl Certificate {
 // === impl ObjectNames ===
 
 impl ObjectNames {
-    /// Returns the names of the Service for the API server.
+    /// Returns the Service's names, as the API server calls them.
     fn server_names(&self) -> Vec<String> {
         let Self { name, namespace, .. } = self;
         vec![format!("{name}.{namespace}.svc"), format!("{name}.{namespace}.svc.cluster.local")]
@@ -126,7 +126,7 @@ impl ObjectNames {
         format!("/api/v1/namespaces/{}/secrets/{}", self.namespace, self.name)
     }
 
-    /// Reads the CA; `None` if there is no usable one.
+    /// Reads the CA; `None` if the Secret has no usable one.
     async fn read_ca(&self, api: &Api) -> Result<Option<Ca>, ApiError> {
         let secret = api.get(&self.secret_path()).await?;
         let text = |key: &str| {
@@ -161,7 +161,7 @@ impl ObjectNames {
         }
     }
 
-    /// Writes the CA into the configuration if it is missing there.
+    /// Writes the CA into the webhook configuration if it is missing there.
     async fn show_ca(&self, api: &Api, pem: &str) -> Result<(), ApiError> {
         let path =
             format!("/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{}", self.configuration);
@@ -182,7 +182,7 @@ impl ObjectNames {
     }
 }
 
-/// Describes an error with its causes.
+/// Formats an error with its causes.
 fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
@@ -190,6 +190,7 @@ fn chain(error: &dyn std::error::Error) -> String {
 
 const KEY: &str = "ca.key";
 const CERTIFICATE: &str = "ca.crt";
-/// The interval of checks. A reapplied configuration is without a CA for as long.
+/// How often this is checked. A webhook configuration applied again lacks the CA for as
+/// long.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
 const TRY_AGAIN: Duration = Duration::from_secs(2);

@@ -1,15 +1,15 @@
-//! The options of one pod: the webhook's own, and over them the pod's annotations. Annotations have
-//! the names of `tidegate inject`'s options.
+//! The options for one pod: those of the webhook, and over them the pod's annotations. Annotations
+//! have the names of `tidegate inject`'s options.
 
 use serde_json::Value;
 
 use crate::inject::{Mode, Options};
 
-/// Adds limits (`KEY=VALUE`) to options, checked as strictly as a configuration. An error is a list
-/// of problems.
+/// A function adding limits (`KEY=VALUE`) to options, checked as strictly as a configuration. An
+/// error is a list of problems.
 pub type Check = fn(Options, &[String]) -> Result<Options, Vec<String>>;
 
-/// The annotations, without their prefix.
+/// The names of the annotations, without their prefix.
 const KNOWN: [&str; 8] = ["mode", "container", "config-map", "set", "port", "admin-port", "egress-port", "replace"];
 const PREFIX: &str = "tidegate.io/";
 
@@ -35,7 +35,7 @@ pub(super) fn of(pod: &Value, defaults: &Options, check: Check) -> Result<Option
     if sets.is_empty() { Ok(options) } else { check(options, &sets) }
 }
 
-/// Applies one annotation; an error is what was expected.
+/// Applies one annotation. An error says what was expected.
 fn apply(name: &str, value: &str, options: &mut Options, sets: &mut Vec<String>) -> Result<(), String> {
     let port = || value.parse().ok().filter(|port| *port > 0).ok_or_else(|| "a port".to_owned());
     match name {

@@ -8,18 +8,18 @@ use super::{Policy, Settings, options};
 use crate::credentials::Environment;
 use crate::inject::{self, LABEL};
 
-/// An error in the form of a request.
+/// What is wrong with the form of a request.
 #[derive(Debug, thiserror::Error)]
 pub enum NotReview {
-    /// It is not JSON.
+    /// The body is not JSON.
     #[error("the body is not JSON: {0}; expected an AdmissionReview")]
     Json(#[from] serde_json::Error),
-    /// It is another object, or of another version.
+    /// The body is another object, or of another version.
     #[error("the body is not an AdmissionReview of admission.k8s.io/v1 with a request and its uid")]
     Kind,
 }
 
-/// The change of a pod.
+/// What to change in a pod.
 struct PodPatch {
     operations: Value,
     warnings: Vec<String>,
@@ -63,15 +63,16 @@ pub fn review(body: &[u8], settings: &Settings) -> Result<Value, NotReview> {
     Ok(json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}))
 }
 
-/// True for namespaces out of the configuration's reach: without their pods, no cluster comes up.
+/// Returns true for namespaces with pods never to be changed, because no cluster comes up without
+/// them.
 fn is_left_alone(namespace: &str, settings: &Settings) -> bool {
     SYSTEM.contains(&namespace) || settings.namespace.as_deref() == Some(namespace)
 }
 
-/// Returns the change of a pod; `None` if it stays as it is.
+/// Returns what to change in a pod; `None` if it stays as it is.
 ///
 /// # Errors
-/// The reasons why it cannot have the sidecar.
+/// Why it cannot have the sidecar.
 fn patch(pod: &Value, settings: &Settings) -> Result<Option<PodPatch>, Vec<String>> {
     let label = pod.pointer("/metadata/labels").and_then(|labels| labels.get(LABEL)).and_then(Value::as_str);
     if matches!(label, Some("disabled" | "false")) || has_sidecar(pod) || is_annotated(pod, MIRROR) {
@@ -102,7 +103,7 @@ fn patch(pod: &Value, settings: &Settings) -> Result<Option<PodPatch>, Vec<Strin
     Ok(Some(PodPatch { operations: json!(json_patch::diff(&document, &after)), warnings: edit.notes }))
 }
 
-/// True if a pod already has a sidecar: from `inject`, a chart, or a component.
+/// Returns true if a pod already has a sidecar: from `inject`, a chart, or a component.
 fn has_sidecar(pod: &Value) -> bool {
     let containers = ["/spec/initContainers", "/spec/containers"];
     let mut containers = containers.iter().filter_map(|list| pod.pointer(list)?.as_array()).flatten();
@@ -124,7 +125,7 @@ fn without_token(pod: &Value) -> Option<String> {
     })
 }
 
-/// Refuses a pod on the host's network without annotations for its ports.
+/// Refuses a pod on the host's network if no annotations give it ports of its own.
 fn with_ports_of_the_host(pod: &Value, settings: &Settings) -> Option<String> {
     let is_on_host = pod.pointer("/spec/hostNetwork").and_then(Value::as_bool) == Some(true);
     let egress = settings.options.egress.as_ref().map(|_| "tidegate.io/egress-port");
@@ -146,7 +147,7 @@ fn name(pod: &Value) -> &str {
     name.and_then(Value::as_str).unwrap_or_default()
 }
 
-/// The annotation of a kubelet's mirrors of its static pods; they must stay unchanged.
+/// The annotation of pods that mirror a kubelet's static pods; they must stay unchanged.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 /// The namespaces of Kubernetes itself.
 const SYSTEM: [&str; 3] = ["kube-system", "kube-public", "kube-node-lease"];

@@ -1,4 +1,4 @@
-//! The HTTPS server for the API server.
+//! The HTTPS server the API server calls.
 
 use std::convert::Infallible;
 use std::io;
@@ -29,7 +29,7 @@ use crate::body;
 use crate::clock::Clock;
 use crate::places::{self, Door, Place};
 
-/// An error in opening the port.
+/// The port could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[error("the webhook cannot listen on {address}; choose another address with --listen")]
 pub struct ListenError {
@@ -50,7 +50,7 @@ pub struct Server {
     bodies: Arc<Budget>,
     clock: Clock,
     tasks: TaskTracker,
-    /// Set while readiness says no.
+    /// Set while the readiness probe is answered with no.
     stopping: AtomicBool,
     /// Cancelled when connections must close.
     closing: CancellationToken,
@@ -85,8 +85,8 @@ impl Server {
         self.address
     }
 
-    /// Serves until `stop`, and a few seconds longer, until the Service knows. Then waits for the last
-    /// answers.
+    /// Serves until `stop`, and a few seconds longer, until the Service knows. Then waits for the
+    /// last answers.
     pub async fn serve(self: &Arc<Self>, stop: CancellationToken) {
         tokio::select! {
             () = self.accept() => {}
@@ -192,18 +192,18 @@ fn text(status: StatusCode, text: &str) -> Response<Full<Bytes>> {
 }
 
 const JSON: http::HeaderValue = http::HeaderValue::from_static("application/json");
-/// A cluster has few API servers, each with few connections.
+/// The most connections: a cluster has few API servers, each with few connections.
 const MOST_CONNECTIONS: usize = 64;
 const MOST_STREAMS: u32 = 8;
-/// The window of an HTTP/2 connection.
+/// The flow-control window of an HTTP/2 connection.
 const WINDOW: u32 = 64 << 10;
-/// The longest head.
+/// The longest request head.
 const BUFFER: usize = 16 << 10;
-/// The longest body. The API server accepts objects of 3 MiB, and JSON may be longer.
+/// The longest request body. The API server accepts objects of 3 MiB, and JSON may be longer.
 const LARGEST: usize = 4 << 20;
-/// The bytes of all bodies together. With those of one review they are 16 MiB.
+/// The most bytes of all bodies together. With the memory to review one they are 16 MiB.
 const BODIES: usize = 6 << 20;
 const REVIEWED: usize = 10 << 20;
 const IDLE: Duration = Duration::from_secs(120);
-/// The time for kube-proxy to learn of the stop.
+/// How long to serve on after `stop`, until kube-proxy knows.
 const LEAVING: Duration = Duration::from_secs(5);

@@ -324,7 +324,7 @@ fn clients_of_the_egress_listener_are_asked_over_tls_and_in_one_way() {
     egress(
         "clients = { tokens = \"review\" }\nnames = [\"127.0.0.1:443\"]",
         &[
-            "f.toml:3:9: egress.names: leads clients here that show nothing, but [egress.clients] asks each who it is; expected one of the two",
+            "f.toml:3:9: egress.names: brings clients here that cannot authenticate, but [egress.clients] requires it; expected one of the two",
         ],
     );
 }
@@ -741,7 +741,7 @@ fn the_parts_of_a_key_must_exist_and_be_named_once() {
              clients apart: per = \"credential\" on a bucket"
                 .to_owned(),
         ),
-        ("[\"body\", \"path\", \"body\"]", "f.toml:3:24: gates.kubernetes.key[2]: is there already".to_owned()),
+        ("[\"body\", \"path\", \"body\"]", "f.toml:3:24: gates.kubernetes.key[2]: is in the list already".to_owned()),
     ] {
         in_gate(&format!("key = {key}"), &[&problem]);
     }
@@ -1152,7 +1152,7 @@ fn a_bucket_is_shared_by_name_under_one_limit() {
     let twice = "[gates.a]\nupstream = \"https://x\"\nbucket = { rate = 1, burst = 5, shared = \"a\" }\n\
                  classes = [{ name = \"default\", bucket = { rate = 1, burst = 5, shared = \"a\" } }]\n";
     let problems = load(twice, &[]).unwrap_err();
-    assert!(problems[0].contains("which another bucket of this gate is"), "{problems:?}");
+    assert!(problems[0].contains("the name of another bucket of this gate too"), "{problems:?}");
     let warnings = load(&gates("rate = 50, burst = 2, shared = \"a\"", "rate = 1"), &[]).unwrap().warnings;
     assert!(
         warnings[0].contains("less than 1 + rate * lease: all gates together may send 6.0 at once; expected 6 or more"),

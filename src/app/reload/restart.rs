@@ -1,13 +1,13 @@
-//! The keys beyond a reload, such as sockets, the upstream and credentials.
+//! The keys only a restart can change, such as sockets, the upstream and credentials.
 
 use std::collections::BTreeSet;
 
 use crate::spec::{Egress, Gate, Settings};
 
-/// A key beyond a reload, and true if it has changed.
+/// A key only a restart can change, and whether it has changed.
 type RestartKey = (&'static str, bool);
 
-/// Returns the changes beyond a reload, one sentence for each key.
+/// Returns the changes needing a restart, one sentence for each key.
 pub(super) fn needed(running: &Settings, new: &Settings) -> Vec<String> {
     let mut keys: Vec<String> = changed(of_process(running, new)).map(str::to_owned).collect();
     keys.extend(of_egress(running.egress.as_ref(), new.egress.as_ref()).into_iter().map(|key| format!("egress{key}")));
@@ -56,7 +56,7 @@ fn of_listener(running: &Egress, new: &Egress) -> [RestartKey; 8] {
     ]
 }
 
-/// Returns the problems of hosts not permitted by the CA of interception, made at the start.
+/// Returns a problem for each host the egress CA, made at the start, may not sign for.
 pub(super) fn not_permitted(new: &Settings, is_permitted: impl Fn(&str) -> bool) -> Vec<String> {
     let gates = new.gates.values().filter_map(|gate| Some((&gate.name, gate.hosts.as_ref()?)));
     let patterns = gates

@@ -6,7 +6,7 @@ use crate::limit::policy::{ClassPolicy, Lane};
 use crate::spec::{Gate, Settings};
 use crate::status::text::{number, printable};
 
-/// The most gates with all their lines.
+/// Up to this many gates are summarized in full.
 const FEW: usize = 2;
 
 /// Returns the summary as TOML comments, so that the whole output is a configuration.
@@ -40,7 +40,7 @@ fn row(name: &str, says: &str) -> String {
     format!("  {name:<8} {says}")
 }
 
-/// Describes the rate of all calls, its adaptive floor, and the number of classes with own rates.
+/// Describes the rate of all calls, how far it may fall, and the number of classes with own rates.
 fn rate(gate: &Gate) -> String {
     let bucket = gate.policy.bucket.as_ref();
     let size = bucket.map_or_else(|| "none for all calls together".to_owned(), size);
@@ -54,7 +54,7 @@ fn rate(gate: &Gate) -> String {
     format!("{size}{}{own}", adapts.unwrap_or_default())
 }
 
-/// Describes the calls refused at once, or soon.
+/// Describes which calls are refused at once, or soon.
 fn refuses(gate: &Gate) -> impl Iterator<Item = String> {
     let queue = gate.policy.queue;
     let healthy = match queue.max_wait.is_zero() {

@@ -1,4 +1,4 @@
-//! Checks the kernel's table for connections to upstreams past the gate.
+//! Checks the kernel's table for connections leading past the gate to its upstream.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -22,12 +22,12 @@ struct Socket {
     inode: u64,
 }
 
-/// The sockets of this network namespace, and their processes.
+/// The sockets of this network namespace, and the processes they belong to.
 struct Sockets {
     all: Vec<Socket>,
-    /// The visible processes by inode.
+    /// For each socket's inode, the processes that have it, as far as visible.
     owners: BTreeMap<u64, BTreeSet<u32>>,
-    /// The running gate, if its sockets are visible.
+    /// The id of the running gate, if its sockets are visible.
     gate: Option<u32>,
 }
 
@@ -36,13 +36,13 @@ struct Sockets {
 struct Beside {
     gates: BTreeSet<String>,
     others: BTreeSet<String>,
-    /// The connections of `others`.
+    /// How many connections these processes have.
     count: usize,
-    /// The connections perhaps of the gate or the server.
+    /// How many connections may be the gate's or the server's.
     unknown: usize,
 }
 
-/// Reports connections to a gate's upstream from other processes.
+/// Reports connections of other processes to a gate's upstream.
 pub(super) async fn findings(gate: &Gate, around: &Environment, status: Option<&Status>) -> Vec<Finding> {
     let about = format!("past gate {}", gate.name);
     let Some(url) = upstream::url(gate, around, status).and_then(|url| url.parse::<Uri>().ok()) else {
@@ -56,7 +56,7 @@ pub(super) async fn findings(gate: &Gate, around: &Environment, status: Option<&
     vec![Sockets::read(status).judge(&about, &format!("{host}:{port}"), &found.collect(), advice)]
 }
 
-/// Reports connections from other processes to the hosts of a gate behind the egress listener: the
+/// Reports connections of other processes to the hosts of a gate behind the egress listener: the
 /// hosts that its configuration names in full, and those that were called.
 pub(super) async fn past_hosts(gate: &Gate, egress: &Egress, status: Option<&Status>) -> Vec<Finding> {
     let Some(hosts) = &gate.hosts else { return Vec::new() };
@@ -108,7 +108,7 @@ impl Sockets {
         self.all.iter().filter(|it| !it.is_listening && addresses.contains(&it.remote))
     }
 
-    /// Reports other processes with connections to these addresses.
+    /// Reports whether other processes have connections to these addresses.
     fn judge(&self, about: &str, to: &str, addresses: &BTreeSet<SocketAddr>, advice: &str) -> Finding {
         let Beside { gates, others, count: number, unknown } = self.beside(addresses);
         if number > 0 {
@@ -123,7 +123,7 @@ impl Sockets {
         }
         if unknown > 0 || self.gate.is_none() {
             let says = format!(
-                "not known: {} to {to}, and it cannot be seen whose",
+                "not known: {} to {to}, and their owner cannot be seen",
                 count(unknown, "connection", "connections")
             );
             return Finding::note(about, says, "run doctor beside the gate, as the same user");
@@ -155,8 +155,8 @@ impl Sockets {
         beside
     }
 
-    /// Returns the local servers at these addresses, `None` for an invisible one. A server's connection
-    /// to itself does not bypass the gate.
+    /// Returns the local servers at these addresses, `None` for an invisible one. A server's
+    /// connection to itself does not bypass the gate.
     fn servers(&self, addresses: &BTreeSet<SocketAddr>) -> BTreeSet<Option<u32>> {
         let local: Vec<_> = addresses.iter().copied().filter(|it| UdpSocket::bind((it.ip(), 0)).is_ok()).collect();
         let is_there = |socket: &&Socket| {
@@ -254,7 +254,7 @@ fn is_tidegate(pid: u32) -> bool {
 
 const TO_THE_NAMES: &str = "lead the names of its hosts to egress.names by hostAliases, and set what makes it trust the CA (docs/egress.md, Interception)";
 const TO_THE_PROXY: &str = "set HTTPS_PROXY in its container, and what makes it trust the CA; a client that takes no proxy (the AWS SDK for JavaScript, google-api-python-client without PySocks) comes by egress.names (docs/egress.md, Interception)";
-/// The timeout of a name server, so that the other findings do not wait.
+/// The longest wait for a name server, so that the other findings do not wait.
 const LOOKUP: Duration = Duration::from_secs(2);
 
 #[cfg(test)]

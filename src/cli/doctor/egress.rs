@@ -35,7 +35,7 @@ pub(super) async fn findings(
     findings
 }
 
-/// Checks the reviews of the tokens of the listener's clients.
+/// Checks that the tokens of the listener's clients can be reviewed.
 async fn clients(egress: &Egress, around: &Environment, clock: Clock) -> Vec<Finding> {
     let Some(clients) = &egress.clients else { return Vec::new() };
     let mut warnings = Vec::new();
@@ -53,8 +53,8 @@ async fn listener(egress: &Egress) -> Finding {
     }
 }
 
-/// Checks the files of the interception CA for clients; `in_use` is the fingerprint of the running
-/// gate's CA.
+/// Checks the files that make clients trust the egress CA; `in_use` is the fingerprint of the
+/// running gate's CA.
 fn trust(folder: &Path, in_use: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     let read = |name: &str| {
@@ -87,7 +87,7 @@ fn trust(folder: &Path, in_use: &str) -> Vec<Finding> {
     findings
 }
 
-/// Checks a CA given in files.
+/// Checks a CA the operator provides in files.
 fn of_given(given: &GivenCa, names: &[String]) -> Finding {
     let read = tls::GivenCa::read(&given.cert, &given.key, &given.root);
     match read.and_then(|files| files.interception(names, tls::wall())) {
@@ -103,7 +103,7 @@ fn of_given(given: &GivenCa, names: &[String]) -> Finding {
     }
 }
 
-/// Returns the CA variable of a client by its name.
+/// Returns the environment variable that tells a client where CAs are.
 fn variable_of(client: &str) -> &'static str {
     let known = [
         ("boto", "AWS_CA_BUNDLE"),
@@ -122,7 +122,7 @@ fn variable_of(client: &str) -> &'static str {
     known.iter().find(|(name, _)| client.contains(name)).map_or("the variable of its kind", |(_, variable)| variable)
 }
 
-/// Reports failed handshakes.
+/// Reports failed TLS handshakes.
 fn handshake(failed: &status::EgressHandshakes) -> Finding {
     let client = if failed.client.is_empty() { "a client" } else { failed.client.as_str() };
     let times = count(failed.count, "handshake", "handshakes");
@@ -141,7 +141,7 @@ fn handshake(failed: &status::EgressHandshakes) -> Finding {
     Finding::note("egress", format!("{times} of {client} for {} {says}", failed.host), advice)
 }
 
-/// Reports the requests to the listener.
+/// Reports what the running listener has seen: tunnels and refusals.
 fn seen(egress: &status::EgressStatus) -> Vec<Finding> {
     let mut findings: Vec<Finding> = egress.handshakes.iter().map(handshake).collect();
     for tunnels in egress.tunnels.iter().filter(|tunnels| !tunnels.gate.is_empty()) {

@@ -1,4 +1,4 @@
-//! Checks the folders of the configuration for write access.
+//! Checks that the folders in the configuration can be written.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -8,7 +8,7 @@ use super::Finding;
 use crate::app::control_socket;
 use crate::spec::Settings;
 
-/// Checks every folder with files of tidegate. The first use of a folder decides the advice.
+/// Checks every folder tidegate writes files to. The first use of a folder decides the advice.
 pub(super) fn findings(settings: &Settings) -> Vec<Finding> {
     let mut folders: Vec<(&Path, String)> = Vec::new();
     for gate in settings.gates.values() {
@@ -34,14 +34,14 @@ pub(super) fn findings(settings: &Settings) -> Vec<Finding> {
     permissions.chain(given.into_iter().filter_map(written)).collect()
 }
 
-/// Tries to write, so that permissions, read-only mounts and full disks show.
+/// Tries to write, which shows permissions, read-only mounts and full disks.
 fn writable(folder: &Path) -> io::Result<()> {
     let probe = folder.join(format!(".tidegate-doctor-{}", std::process::id()));
     fs::OpenOptions::new().write(true).create_new(true).open(&probe)?;
     fs::remove_file(&probe)
 }
 
-/// Checks the folder for the kubeconfig of the controller.
+/// Checks the folder with the controller's kubeconfig.
 fn written(folder: &Path) -> Option<Finding> {
     let path = folder.join("kubeconfig");
     let advice = "the gate writes it when it starts; is it running, and is this its volume?";

@@ -32,7 +32,7 @@ pub(super) async fn findings(settings: &Settings) -> (Option<Status>, Vec<Findin
     (status, findings)
 }
 
-/// Reports a change of the file that is not in force.
+/// Reports that the configuration file was changed, but the change is not in force.
 fn configuration(status: &Status) -> Option<Finding> {
     let reload = status.config.last_reload.as_ref().filter(|reload| !reload.reasons.is_empty())?;
     let says = format!(
@@ -49,7 +49,7 @@ fn configuration(status: &Status) -> Option<Finding> {
     Some(Finding::wrong("reload", says, remedy))
 }
 
-/// Reports the present state of a gate.
+/// Reports what is wrong at a gate now.
 fn gate_findings(gate: &status::GateStatus, now_ms: u64) -> Vec<Finding> {
     let about = format!("gate {}", gate.name);
     let mut findings = Vec::new();
@@ -131,7 +131,7 @@ fn gate_findings(gate: &status::GateStatus, now_ms: u64) -> Vec<Finding> {
     findings
 }
 
-/// Maps a symptom to the configuration key to change.
+/// Returns the configuration key to change if calls wait or are refused for this reason.
 fn knob(reason: &str) -> &'static str {
     match reason {
         "bucket" => {
@@ -149,7 +149,7 @@ fn knob(reason: &str) -> &'static str {
     }
 }
 
-/// Returns the advice against a hot object.
+/// Returns advice about an object that is called too often.
 fn remedy(hot: &status::HotObject) -> String {
     match hot.status {
         Some(401) => "renew its credentials".to_owned(),
@@ -165,11 +165,11 @@ fn remedy(hot: &status::HotObject) -> String {
     }
 }
 
-/// The most reported hot objects.
+/// The most hot objects to report.
 const FEW: usize = 5;
-/// The seconds of waiting beyond a burst.
+/// The seconds of waiting a burst alone cannot cause.
 const LONG: f64 = 1.0;
-/// The steps of the history in one minute.
+/// The number of history steps in one minute.
 const MINUTE: usize = 12;
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ pub(super) async fn findings(settings: &Settings, clock: Clock) -> Vec<Finding> 
     findings
 }
 
-/// Returns the names of the buckets with one key in a store.
+/// Returns the names of the buckets in a store that are not split.
 fn whole_buckets(settings: &Settings, store: &Store) -> Vec<Arc<str>> {
     let split = split_buckets(settings, store);
     let all = settings.gates.values().flat_map(|gate| &gate.policy.shared);
@@ -32,7 +32,7 @@ fn whole_buckets(settings: &Settings, store: &Store) -> Vec<Arc<str>> {
     here.into_iter().filter(|name| !split.contains(*name)).cloned().collect()
 }
 
-/// Returns the names of the buckets with a key for each part in a store.
+/// Returns the names of the buckets in a store that are split into parts.
 fn split_buckets(settings: &Settings, store: &Store) -> BTreeSet<Arc<str>> {
     let of_gate = |gate: &Gate| {
         let split = gate.policy.shared_buckets().filter(|(bucket, _)| bucket.per != Per::Gate || gate.hosts.is_some());

@@ -1,5 +1,5 @@
-//! Checks the upstream and the credentials by a call through a gate of its own, so that the check tries
-//! what runs.
+//! Checks the upstream and the credentials with a real call through a gate of its own, so that the
+//! check tests the code that runs.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -61,7 +61,7 @@ pub(super) async fn findings(gate: &Gate, around: &Environment, status: Option<&
     found
 }
 
-/// Returns the upstream's URL: that of the running gate, else that of the configuration.
+/// Returns the upstream's URL: that of the running gate, or else that of the configuration.
 pub(super) fn url(gate: &Gate, around: &Environment, status: Option<&Status>) -> Option<String> {
     let by_configuration = || {
         let prepared = prepare_gate(gate.clone(), around, Duration::ZERO, Clock::start()).ok()?;
@@ -70,12 +70,12 @@ pub(super) fn url(gate: &Gate, around: &Environment, status: Option<&Status>) ->
     running(gate, status).map(|running| running.upstream.clone()).or_else(by_configuration)
 }
 
-/// Returns the status of a gate.
+/// Returns the status of a gate in the running process.
 fn running<'a>(gate: &Gate, status: Option<&'a Status>) -> Option<&'a status::GateStatus> {
     status?.gates.iter().find(|running| *running.name == *gate.name && running.host.is_empty())
 }
 
-/// Reports on the upstream of the running gate, where this configuration and environment lead
+/// Reports on the upstream of the running gate, if this configuration and environment lead
 /// elsewhere: a shell with the gate's own KUBECONFIG would take the gate for the upstream.
 fn elsewhere(about: &str, running: &status::GateStatus, here: &str) -> Vec<Finding> {
     let says = format!(
@@ -89,7 +89,7 @@ fn elsewhere(about: &str, running: &status::GateStatus, here: &str) -> Vec<Findi
     std::iter::once(Finding::note(about, says, advice)).chain(wrong).collect()
 }
 
-/// Checks the reviews of the tokens of clients.
+/// Checks that clients' tokens can be reviewed.
 pub(super) async fn reviews(of: &str, clients: &Clients) -> Option<Finding> {
     let about = format!("clients of {of}");
     Some(match clients.probe().await? {
@@ -103,7 +103,7 @@ pub(super) async fn reviews(of: &str, clients: &Clients) -> Option<Finding> {
     })
 }
 
-/// Returns the same gate with a listener on loopback, and with its credentials if it has some.
+/// Returns the same gate with a listener on loopback, and with its own credentials if it has some.
 fn probe(gate: &Gate) -> Gate {
     let listen = vec![Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 0)))];
     let mut gate = Gate { listen, ..gate.clone() };
@@ -145,7 +145,7 @@ fn judge(gate: &Gate, about: &str, answer: &str, injects: bool, clock: Clock) ->
     std::iter::once(finding).chain(skew(gate, head, clock)).collect()
 }
 
-/// Compares this machine's clock with the upstream's.
+/// Reports if this machine's clock and the upstream's differ too much.
 fn skew(gate: &Gate, head: &str, clock: Clock) -> Option<Finding> {
     let about = "clock";
     let line = head.lines().find(|line| line.to_ascii_lowercase().starts_with("date:"))?;
@@ -162,10 +162,10 @@ fn skew(gate: &Gate, head: &str, clock: Clock) -> Option<Finding> {
 }
 
 const NOT_REACHED: &str = "check the upstream's address, and that it runs";
-/// The timeout of the call. Connecting has its own, shorter limit.
+/// The longest wait for the answer. Connecting has its own, shorter limit.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The most bytes read of an answer.
 const LONGEST: u64 = 64 * 1024;
-/// The seconds of difference before tokens are rejected: kube-apiserver allows little, and
-/// Date has whole seconds.
+/// The seconds of difference to report: kube-apiserver tolerates little before it rejects tokens,
+/// and Date has whole seconds.
 const APART: f64 = 30.0;

@@ -1,4 +1,4 @@
-//! The way of a tunnel or a URL through the egress listener.
+//! Where the egress listener would send a tunnel or a URL.
 
 use anyhow::{anyhow, bail};
 use http::Uri;
@@ -7,15 +7,15 @@ use http::uri::Scheme;
 use crate::config::Configuration;
 use crate::proxy::{Directory, Fate};
 
-/// The way of a request through the egress listener.
+/// Where the egress listener would send a request.
 pub(super) enum Way {
-    /// Through a gate: its path, and its host.
+    /// The request goes through a gate, with this path and host.
     Gate { name: String, says: String, path: String, host: String },
-    /// Past all gates, or nowhere.
+    /// The request passes all gates by, or goes nowhere; the text says why.
     Past(String),
 }
 
-/// Returns the way of a CONNECT, or of a call to a URL; `None` for a path.
+/// Returns where a CONNECT, or a call to a URL, would be sent; `None` for a path.
 pub(super) fn way(loaded: &Configuration, method: &str, target: &str) -> anyhow::Result<Option<Way>> {
     let is_connect = method.eq_ignore_ascii_case("connect");
     if !is_connect && !target.contains("://") {
@@ -67,7 +67,7 @@ pub(super) fn way(loaded: &Configuration, method: &str, target: &str) -> anyhow:
     }))
 }
 
-/// Reads a URL, and returns true if it needs a tunnel: with https.
+/// Reads a URL, and returns whether it needs a tunnel, as https does.
 fn url(text: &str) -> anyhow::Result<(Option<Uri>, bool)> {
     let uri: Uri = text.parse().map_err(|error| anyhow!("{text:?} is not a URL: {error}"))?;
     match uri.scheme() {

@@ -1,4 +1,4 @@
-//! The limits of a call, each with its place in the configuration.
+//! The limits of a call, with the places in the configuration setting them.
 
 use http::HeaderMap;
 
@@ -11,17 +11,17 @@ use crate::spec::Gate;
 use crate::status::SharedBucket;
 use crate::status::text::number;
 
-/// A call at a gate.
+/// A call to be explained at one gate.
 pub(super) struct ExplainedCall<'a> {
     pub(super) loaded: &'a Configuration,
     pub(super) gate: &'a Gate,
     pub(super) call: &'a ClassifiedCall,
     pub(super) headers: &'a HeaderMap,
-    /// The shared buckets of the running gate.
+    /// The state of the gate's shared buckets, from the running process.
     pub(super) now: &'a [SharedBucket],
 }
 
-/// Adds the rows of class, flow, key and every limit.
+/// Adds the lines about class, flow, key and every limit.
 pub(super) fn add(rows: &mut Rows, explained: &ExplainedCall<'_>) {
     let ExplainedCall { loaded, gate, call, headers, .. } = *explained;
     let Some(class) = gate.policy.classes.get(usize::from(call.class.0)) else { return };
@@ -69,7 +69,7 @@ pub(super) fn add(rows: &mut Rows, explained: &ExplainedCall<'_>) {
     }
 }
 
-/// The places of a gate's keys in the configuration.
+/// Where in the configuration a gate's keys are set.
 struct From<'a> {
     loaded: &'a Configuration,
     gate: &'a str,
@@ -141,7 +141,7 @@ fn add_buckets(rows: &mut Rows, explained: &ExplainedCall<'_>, class: &ClassPoli
     rows.add("retry bucket", retry.unwrap_or_else(|| "none".to_owned()), from.gate(&["retry_bucket"]));
 }
 
-/// Returns the place of a class's bucket, perhaps the preset.
+/// Returns where a class's bucket is set; it may be the preset.
 fn place_of_bucket(from: &From<'_>, class: &ClassPolicy, is_of_preset: bool) -> String {
     let set = from.loaded.origins.of_class(from.gate, &class.name, Some("bucket"));
     set.unwrap_or_else(
