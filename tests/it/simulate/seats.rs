@@ -54,7 +54,7 @@ fn the_default_uses_what_the_api_bears_and_nobody_beside_it_waits() {
     assert!(done(&default) >= 0.95 * best, "{} of {best}", done(&default));
     let operator = &default["controllers"][0];
     assert!(number(&operator["failed"]) <= 0.02 * number(&operator["sent"]), "{operator}");
-    let mut alone = scenario.clone();
+    let mut alone = scenario;
     alone.controllers.remove(0);
     let alone = neighbour(&play(&alone, ""));
     assert!(neighbour(&default) <= 1.2 * alone, "{}, alone {alone}", neighbour(&default));
