@@ -116,8 +116,7 @@ enum Command {
     Man(man::Options),
 }
 
-const EXAMPLES: &str =
-    "Example: tidegate demo needs no cluster. More: tidegate promote, ca, webhook, schema, completions, man";
+const EXAMPLES: &str = "Example: tidegate demo needs no cluster. More: promote, ca, webhook, schema, completions, man";
 
 const USAGE: u8 = 64;
 const CONFIG: u8 = 78;

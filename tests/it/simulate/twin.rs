@@ -17,11 +17,12 @@ use super::live::{gate_of, whole};
 use super::replayed::{limits, replayed_of};
 use crate::support::{Backend, Proxy, reply};
 
-/// A candidate with every kind of limit, stricter than limits that hardly bind.
+/// A candidate that is stricter than limits that hardly bind. It has no slots: a log has the length of a
+/// body from the moment that the client was answered, which is a little later on a busy machine.
 const STRICT: &str = "bucket = { rate = 1000, burst = 1000, adapt = \"off\" }\nretry_bucket = \"off\"\n\
                       backoff = \"off\"\n\
                       [gates.api.candidate]\nbucket = { rate = 40, burst = 10 }\nretry_bucket = { rate = 4, burst = 2 }\n\
-                      queue = { max_wait = \"300ms\" }\nin_flight = { max = 3 }\nbackoff = { strategy = \"exponential\", base = \"200ms\", max = \"2s\" }\n";
+                      queue = { max_wait = \"300ms\" }\nbackoff = { strategy = \"exponential\", base = \"200ms\", max = \"2s\" }\n";
 /// A candidate that is wider than limits that refuse. What a refused call would have met is not known,
 /// so nothing depends on it.
 const WIDE: &str = "bucket = { rate = 1, burst = 20, adapt = \"off\" }\nqueue = { max_wait = \"0s\" }\nretry_bucket = \"off\"\n\
