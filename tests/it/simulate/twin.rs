@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use tidegate::clock::Clock;
+use tidegate::limit::Policy;
 use tidegate::simulate::replay::ReplayResult;
 use tidegate::simulate::{Limits, Row};
 use tidegate::spec::Gate;
@@ -15,11 +16,11 @@ use tidegate::telemetry::CallLog;
 
 use super::live::{gate_of, whole};
 use super::replayed::{limits, replayed_of};
-use crate::support::{Backend, Proxy, reply};
+use crate::support::{Backend, Proxy, ProxyBuilder, reply};
 
-/// A candidate that is stricter than limits that hardly bind. It has no slots: a log has the length of a
+/// A candidate that is stricter than no limits. It has no slots: a log has the length of a
 /// body from the moment that the client was answered, which is a little later on a busy machine.
-const STRICT: &str = "bucket = { rate = 1000, burst = 1000, adapt = \"off\" }\nretry_bucket = \"off\"\n\
+const STRICT: &str = "bucket = \"off\"\nretry_bucket = \"off\"\n\
                       backoff = \"off\"\n\
                       [gates.api.candidate]\nbucket = { rate = 40, burst = 10 }\nretry_bucket = { rate = 4, burst = 2 }\n\
                       queue = { max_wait = \"300ms\" }\nbackoff = { strategy = \"exponential\", base = \"200ms\", max = \"2s\" }\n";
@@ -62,9 +63,18 @@ async fn compared(lines: &str) -> Compared {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("calls.jsonl");
     let live = limits("live", lines);
-    let proxy = proxy(&live.gate, &path).await;
-    let calls = send(&proxy).await;
-    let log = whole(&path, calls).await;
+    let backend = backend().await;
+    let log = CallLog::open(Some(&path), None, Clock::start()).expect("opens");
+    let unlimited =
+        Gate { policy: Policy { bucket: None, ..live.gate.policy.clone() }, candidate: None, ..live.gate.clone() };
+    let proxy = before(&backend, &unlimited, &log).start().await;
+    // A replay has no connections to make.
+    let warm = send(&proxy, (0..60).map(|number| (0, format!("/api/v1/namespaces/n/pods/slow-{number}")))).await;
+    whole(&path, warm).await;
+    proxy.gate.reconfigure(before(&backend, &live.gate, &log).options());
+    let calls = send(&proxy, schedule()).await;
+    let log = whole(&path, warm + calls).await;
+    let log: String = log.split_inclusive('\n').skip(warm).collect();
     let candidate = live.gate.candidate.as_deref().cloned().expect("it has one");
     let gate = Gate { policy: candidate, candidate: None, ..live.gate };
     let replays = replayed_of(&log, &gate_of(&log), &[Limits { name: "candidate".to_owned(), gate }]);
@@ -112,32 +122,33 @@ fn waited(row: &Row) -> u64 {
     row.sent - at_once.unwrap_or(0).min(row.sent)
 }
 
-/// A gate with these limits, their candidate, and a log.
-async fn proxy(gate: &Gate, path: &std::path::Path) -> Proxy {
-    let backend = Backend::start(|seen| async move {
+async fn backend() -> Backend {
+    Backend::start(|seen| async move {
         let slow = if seen.target.contains("/slow-") { 60 } else { 7 };
         Clock::start().sleep(Duration::from_millis(slow)).await;
         if seen.target.contains("/failing-") { reply(503, "no") } else { reply(200, "ok") }
     })
-    .await;
-    let log = CallLog::open(Some(path), None, Clock::start()).expect("opens");
-    let proxy = Proxy::before(backend.address).with(|options| {
-        options.gate.rules = Arc::clone(&gate.rules);
-        options.gate.policy = gate.policy.clone();
-        options.gate.candidate = gate.candidate.clone();
-        options.gate.answers.failures.clone_from(&gate.answers.failures);
-        options.gate.answers.throttling = gate.answers.throttling;
-        options.call_log = Some(log);
-    });
-    proxy.start().await
+    .await
 }
 
-/// Sends the calls, and returns their number.
-async fn send(proxy: &Proxy) -> usize {
+/// A gate with these limits, their candidate, and a log.
+fn before(backend: &Backend, gate: &Gate, log: &CallLog) -> ProxyBuilder {
+    Proxy::before(backend.address).with(|options| {
+        options.gate.rules = Arc::clone(&gate.rules);
+        options.gate.policy = gate.policy.clone();
+        options.gate.candidate.clone_from(&gate.candidate);
+        options.gate.answers.failures.clone_from(&gate.answers.failures);
+        options.gate.answers.throttling = gate.answers.throttling;
+        options.call_log = Some(log.clone());
+    })
+}
+
+/// Sends calls at their milliseconds, and returns their number.
+async fn send(proxy: &Proxy, calls: impl Iterator<Item = (u64, String)>) -> usize {
     let sender = proxy.connect_http2().await;
     let clock = Clock::start();
     let mut clients = tokio::task::JoinSet::new();
-    for (at, target) in schedule() {
+    for (at, target) in calls {
         let mut sender = sender.clone();
         clients.spawn(async move {
             clock.sleep(Duration::from_millis(at)).await;
