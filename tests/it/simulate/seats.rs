@@ -12,7 +12,7 @@ fn scenario(operators: usize) -> Scenario {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let file = folder.path().join("seats.toml");
     let text = format!(
-        "length = \"3m\"\n[upstream]\nlatency = \"50ms\"\nseats = 20\n\
+        "length = \"10m\"\n[upstream]\nlatency = \"50ms\"\nseats = 20\n\
          [[controllers]]\nname = \"operator\"\nresource = \"widgets\"\nobjects = 20000\nworkers = 1000\nchanges = 500\n\
          replicas = {operators}\n\
          [[controllers]]\nname = \"neighbour\"\nresource = \"secrets\"\nobjects = 100\nworkers = 5\nchanges = 5\ngate = 0\n\
