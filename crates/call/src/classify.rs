@@ -94,7 +94,7 @@ pub struct Traits {
 pub struct Rule {
     /// The class of calls matched by the rule.
     pub class: ClassId,
-    /// The conditions that a call must fulfil.
+    /// The conditions for a call.
     pub matching: RuleMatch,
 }
 

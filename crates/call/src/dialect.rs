@@ -60,7 +60,7 @@ pub struct Words {
     pub service: String,
     /// The region; empty if there is none.
     pub region: String,
-    /// The account behind the quota that the call uses. It may name a customer: do not show it by default.
+    /// The account behind the call's quota. It may name a customer: do not show it by default.
     pub account: String,
     /// The action, such as `DescribeInstances`, `writes/virtualmachines`, `instances.insert`.
     pub action: String,
@@ -186,7 +186,7 @@ impl fmt::Display for Words {
     }
 }
 
-/// Returns true for a method that changes nothing.
+/// Returns true for a read-only method.
 fn is_read(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
 }

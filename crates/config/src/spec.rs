@@ -40,7 +40,7 @@ pub struct Settings {
     pub log: Log,
     /// The longest time to wait for calls under way after SIGTERM.
     pub drain: Duration,
-    /// The number of threads that handle calls.
+    /// The number of threads for calls.
     pub threads: NonZeroU32,
     /// The file keeping failing keys, pauses and bucket levels for the next start. By default it
     /// is `state` in the first gate's `tls.write_to`, or else in `/run/tidegate`, if either exists.
@@ -81,7 +81,7 @@ pub enum OwnFile {
 words! {
     /// The readers allowed to see the names of objects on the status page.
     pub enum ShowNames {
-        /// Only readers that connect over loopback.
+        /// Only readers over loopback.
         Auto = "auto",
         /// Everybody.
         Always = "always",
@@ -106,7 +106,7 @@ pub struct Log {
 pub struct Figures {
     /// The name of the preset.
     pub preset: &'static str,
-    /// The share of the provider's limits that the gate takes, at most 1.
+    /// The gate's share of the provider's limits, at most 1.
     pub share: f64,
     /// The published limits: those for the gate's own bucket, then those for its classes in their
     /// order.
@@ -116,7 +116,7 @@ pub struct Figures {
 /// A published limit of a provider.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Figure {
-    /// The class that the limit is for; `None` for the whole gate.
+    /// The class under the limit; `None` for the whole gate.
     pub class: Option<String>,
     /// The limit in words: `20/s, burst 100 for each account, region and action`.
     pub says: String,

@@ -65,7 +65,7 @@ pub struct Pause {
     pub length: PauseLength,
 }
 
-/// The resource that an answer speaks of.
+/// The resource named by an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Charged {
     /// The whole API.

@@ -196,7 +196,7 @@ pub enum Strategy {
 pub struct QueuePolicy {
     /// The longest wait of a call of a healthy key.
     pub max_wait: Duration,
-    /// The most calls that may wait at a time.
+    /// The most calls allowed to wait at a time.
     pub max_waiting: usize,
     /// The most bytes of waiting calls, counting bodies and large heads.
     pub max_waiting_bytes: usize,

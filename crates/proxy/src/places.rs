@@ -172,7 +172,7 @@ impl Door {
         Self::to(Arc::default(), name, most, clock)
     }
 
-    /// Makes a listener that shares the places of a pool.
+    /// Makes a listener sharing the places of a pool.
     pub fn to(pool: Arc<Pool>, name: impl Into<Arc<str>>, most: usize, clock: Clock) -> Arc<Self> {
         let row = lock(&pool.state).doors.insert(DoorPlaces::default());
         Arc::new(Self { name: name.into(), pool, row, most, clock, warnings: Warnings::default() })

@@ -18,7 +18,7 @@ pub struct HotObject {
     pub calls: u64,
     /// The seconds from the first of these calls to the last.
     pub seconds: f64,
-    /// The status that every call got, if they are in vain.
+    /// The common status of all calls, if they are in vain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
     /// True if the gate refuses calls coming too soon.

@@ -65,7 +65,7 @@ pub struct GateStatus {
     pub kind: String,
     /// The addresses of the gate's listeners.
     pub listen: Vec<String>,
-    /// The URL that calls are sent to.
+    /// The upstream's URL.
     pub upstream: String,
     /// The upstream's host, if the gate is one of several behind the egress listener; otherwise
     /// empty.
@@ -246,7 +246,7 @@ pub struct Queue {
     pub retry: bool,
     /// The number of calls in the queue.
     pub waiting: usize,
-    /// The time that the first call of the queue has waited.
+    /// The wait so far of the queue's first call.
     pub oldest_seconds: f64,
     /// The reason for the wait: one of the reasons of refusals.
     pub reason: String,

@@ -18,7 +18,7 @@ type Columns = &'static [&'static str];
 /// A cell of a table.
 pub(super) enum TableCell {
     Text(String),
-    /// A name that can be used in commands.
+    /// A name for use in commands.
     Code(String),
     /// What a word means to a reader, and the word itself.
     Word(&'static str, String),
@@ -28,7 +28,7 @@ pub(super) enum TableCell {
     Time(String, u64),
     /// The state of a gate in words, with the CSS class of its colour.
     State(&'static str, String),
-    /// A text that links to a place on the page.
+    /// A text linking to a place on the page.
     Link(String, String),
     /// The reason why something is down.
     Down(String),

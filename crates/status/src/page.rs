@@ -43,7 +43,7 @@ pub fn page(status: &Status, refresh: bool) -> String {
     )
 }
 
-/// Returns the page's title, which has the most important facts.
+/// Returns the page's title, with the most important facts.
 fn title(status: &Status) -> String {
     let waiting: usize = status.gates.iter().map(|gate| gate.waiting).sum();
     let failing: usize = status.gates.iter().map(|gate| gate.keys_failing).sum();

@@ -19,7 +19,7 @@ pub struct StoreStatus {
     /// The time since when the store has answered, or not; absent before the first request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since_ms: Option<u64>,
-    /// The time that the store's last answer took.
+    /// The duration of the store's last answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rtt_seconds: Option<f64>,
     /// The code of the store's last error, or a word for it.

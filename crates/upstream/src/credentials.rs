@@ -45,7 +45,7 @@ pub struct Target {
     pub base_path: String,
     /// The name to verify in the server's certificate and to send as SNI; `None` for the host.
     pub server_name: Option<String>,
-    /// The proxy through which to connect, if there is one.
+    /// The proxy to connect through, if there is one.
     pub proxy: Option<Proxy>,
     /// A proxy variable of the environment (such as `HTTPS_PROXY`) that the gate ignores, to
     /// mention if the upstream cannot be reached.

@@ -62,7 +62,7 @@ words! {
 pub struct AnswerDetails {
     /// What the response means for the limiter.
     pub answer: Answer,
-    /// The rate-limit signal that took effect, for metrics and logs; `None` if there was none.
+    /// The effective rate-limit signal, for metrics and logs; `None` if there was none.
     pub signal: Option<Signal>,
     /// Why the upstream rejected the call, for metrics and the status page.
     pub rejection: Option<Rejection>,

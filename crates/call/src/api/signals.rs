@@ -227,19 +227,18 @@ impl Response<'_> {
 // === impl LimitRefusal ===
 
 impl LimitRefusal {
-    /// Makes a refusal that concerns all calls, for this time.
+    /// Makes a refusal of all calls, for this time.
     const fn all(wait: Duration) -> Self {
         Self { wait: PauseLength::Known(wait), reach: Reach::All, overload: true }
     }
 
-    /// Makes a refusal that concerns all calls, for a growing time, because the upstream named
-    /// none.
+    /// Makes a refusal of all calls, for a growing time, because the upstream named none.
     const fn growing(first: Duration, most: Duration) -> Self {
         Self { wait: PauseLength::Growing { first, most }, reach: Reach::All, overload: true }
     }
 
-    /// Makes a refusal that concerns all calls: for the upstream's time or, if it named none, for a
-    /// growing time.
+    /// Makes a refusal of all calls: for the upstream's time or, if it named none, for a growing
+    /// time.
     fn told(wait: Option<Duration>, first: Duration, most: Duration) -> Self {
         wait.map_or_else(|| Self::growing(first, most), Self::all)
     }

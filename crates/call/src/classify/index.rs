@@ -10,7 +10,7 @@ use std::iter;
 
 use super::matcher::{CompiledRule, PatternList, Subject};
 
-/// For each name, the indexes of the rules that have it, in order.
+/// For each name, the indexes of its rules, in order.
 type Places = HashMap<Box<str>, Vec<usize>>;
 
 /// Finds rules by the names in them.

@@ -20,7 +20,7 @@ pub(super) fn routes(table: &'static str) -> Vec<Route> {
     cells.filter_map(route).collect()
 }
 
-/// Returns the action of the first route that fits. Slashes at the path's ends do not count.
+/// Returns the action of the first matching route. Slashes at the path's ends do not count.
 pub(super) fn action_of(routes: &[Route], method: &Method, path: &str) -> Option<&'static str> {
     let path = path.trim_matches('/');
     let fits = |pattern: &str| {

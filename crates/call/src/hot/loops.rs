@@ -18,7 +18,7 @@ pub struct Loops {
     sketch: Sketch,
     watched: Vec<WatchedObject>,
     denied: DenialRuns,
-    /// Loops that began or ended, to be returned by the next `tick`.
+    /// Loops begun or ended, to be returned by the next `tick`.
     news: Vec<News>,
 }
 
@@ -72,8 +72,7 @@ impl Loops {
         }
     }
 
-    /// Returns the loops that began or ended since the last call, to be logged. Call it every
-    /// second.
+    /// Returns the loops begun or ended since the last call, to be logged. Call it every second.
     pub fn tick(&mut self, now: Moment) -> Vec<News> {
         let news = &mut self.news;
         let denied = &mut self.denied;

@@ -62,7 +62,7 @@ pub(super) struct CallCounts {
     pub(super) failed: u64,
     /// Calls the gate refused.
     pub(super) refused: u64,
-    /// Refused calls that came too soon.
+    /// Calls refused because they came too soon.
     pub(super) too_soon: u64,
     /// Refused calls with a failing key.
     pub(super) failing: u64,
@@ -95,7 +95,7 @@ impl Bodies {
 // === impl Report ===
 
 impl Report {
-    /// Returns the status that every call got, if that makes it a loop.
+    /// Returns the common status of all calls, if that makes it a loop.
     pub fn status(&self) -> Option<u16> {
         match self.habit {
             Habit::Denied { status } => Some(status),

@@ -189,5 +189,5 @@ const MINUTE: u32 = (1 << 12) - 1;
 /// How many of the last minute's twelve steps must have too many calls in a loop; a burst has
 /// fewer.
 const BUSY: u32 = 8;
-/// The longest time that a report covers.
+/// The longest time covered by a report.
 const MEMORY: Duration = Duration::from_secs(600);

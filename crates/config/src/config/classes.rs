@@ -322,7 +322,7 @@ pub(super) fn traits(classes: &[Class<'_>], gate: &Policy) -> Vec<Traits> {
     classes.iter().zip(strictness(classes, gate.bucket)).map(traits).collect()
 }
 
-/// Returns the rules of the classes, each with the calls that match.
+/// Returns the rules of the classes, each with its matching calls.
 pub(super) fn rules(classes: &[Class<'_>]) -> Vec<Rule> {
     let rule =
         |class: &Class<'_>| Some(Rule { class: id_of(classes, class.name())?, matching: class.matching.clone()? });

@@ -248,7 +248,7 @@ impl<'a> Cursor<'a> {
         Some(path)
     }
 
-    /// Records the value in force of a key, if it is not the value that was read.
+    /// Records the value in force of a key, if it is not the value read.
     pub(super) fn in_force<T: TomlValue>(&self, name: &str, value: &T) {
         if self.has_effect() {
             self.report.record().set(&self.path, name, T::SHAPE, value.write());

@@ -49,7 +49,7 @@ pub(super) fn listeners(
     Some(texts.iter().enumerate().filter_map(read).collect())
 }
 
-/// Returns true for a name that keys and environment variables can contain.
+/// Returns true for a name usable in keys and environment variables.
 pub(super) fn is_snake_case(name: &str) -> bool {
     let word =
         |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());

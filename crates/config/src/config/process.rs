@@ -128,7 +128,7 @@ fn check_addresses(settings: &Settings, root: &Cursor<'_>) {
     check_taken(admin.into_iter().chain(addresses), collide, is_taken);
 }
 
-/// Reports each value that collides with an earlier one.
+/// Reports each value colliding with an earlier one.
 fn check_taken<'a, T: Copy>(
     all: impl Iterator<Item = (T, Cursor<'a>)>,
     collide: impl Fn(T, T) -> bool,

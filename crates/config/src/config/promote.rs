@@ -6,7 +6,7 @@ use toml::{Table, Value};
 
 use super::candidate::{CANDIDATE, put_in_force};
 
-/// A file in which there is no candidate to promote.
+/// A file without a candidate to promote.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PromoteError {
     /// There is no such candidate.

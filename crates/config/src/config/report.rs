@@ -75,7 +75,7 @@ impl<'a> Report<'a> {
         self.text.place(path)
     }
 
-    /// Reports something that works, but that a user should know.
+    /// Reports something a user should know, although it works.
     pub(super) fn warn(&self, path: &Path, message: impl Into<String>) {
         self.findings.borrow_mut().warnings.push(self.locate(path, message.into(), true).to_string());
     }

@@ -1,4 +1,4 @@
-//! The forms that values can have in TOML.
+//! The forms of values in TOML.
 
 use toml::Value;
 

@@ -44,7 +44,7 @@ pub struct Egress {
     pub ca: EgressCa,
 }
 
-/// The settings of the CA that signs certificates for decrypted hosts.
+/// The settings of the CA for decrypted hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EgressCa {
     /// The folder to keep the CA in for the next start; `None` keeps it in memory.

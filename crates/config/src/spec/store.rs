@@ -47,7 +47,7 @@ pub enum StoreAddress {
     Tcp(Endpoint),
     /// A single server, at a Unix socket.
     Unix(PathBuf),
-    /// The primary that Redis sentinels name.
+    /// The primary named by Redis sentinels.
     Sentinel {
         /// The addresses of the sentinels.
         sentinels: Vec<Endpoint>,

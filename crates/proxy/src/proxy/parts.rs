@@ -46,7 +46,7 @@ pub(crate) struct ShadowLimiter {
 // === impl GateParts ===
 
 impl GateParts {
-    /// Returns the limiter that decides about a call.
+    /// Returns the limiter for a call.
     pub(crate) fn decider(&self, is_in_shadow: bool) -> &driver::Driver {
         let beside = self.shadow_limiter.get().filter(|_| is_in_shadow);
         beside.map_or(&self.driver, |limiter| &limiter.driver)

@@ -162,7 +162,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Makes a new call, which arrives at its gate.
+    /// Makes a new call and lets it arrive at its gate.
     fn call(&mut self, maker: Maker, read: ReadRequest, is_retry: bool) -> usize {
         let arrived = self.events.now;
         let index = self.calls.insert(SimulatedCall { maker, read, arrived, is_retry, retries: 0, sent: None });

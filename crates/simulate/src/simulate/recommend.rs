@@ -34,7 +34,7 @@ pub struct Goal {
 /// A recommended bucket.
 #[derive(Clone, Debug)]
 pub struct Recommendation {
-    /// The calls that it is for.
+    /// The calls considered.
     pub selection: LogSelection,
     /// The recommended point of the curve.
     pub knee: CurvePoint,

@@ -193,5 +193,5 @@ impl Leases {
 const STEP: Duration = Duration::from_millis(100);
 /// The most leases counted separately. A process has a few.
 const MOST_LEASES: usize = 10_000;
-/// The logs that can be read.
+/// The readable logs.
 const LOGS: &str = "the call log of a gate (log.calls), or an audit log of kube-apiserver (audit.k8s.io/v1 JSON lines)";

@@ -32,7 +32,7 @@ pub struct StoreHealth {
     pub since: Option<Moment>,
     /// True if the store answers.
     pub is_up: bool,
-    /// The time that the store's last answer took.
+    /// The duration of the store's last answer.
     pub took: Option<Duration>,
     /// The code of the store's last error.
     pub error: Option<String>,

@@ -90,7 +90,7 @@ impl Api {
         self.call(Method::PATCH, path, kind, Bytes::from(patch.to_string())).await
     }
 
-    /// Posts a review object, which changes nothing, and returns the answer.
+    /// Posts a review object and returns the answer. A review changes nothing.
     pub async fn post(&self, path: &str, object: &Value) -> Result<Value, ApiError> {
         self.call(Method::POST, path, "application/json", Bytes::from(object.to_string())).await
     }

@@ -63,7 +63,7 @@ impl CertificateFields {
         })
     }
 
-    /// Returns true for a CA that may sign certificates.
+    /// Returns true for a CA permitted to sign certificates.
     pub(super) fn is_ca(&self) -> bool {
         let constraints = self.extension(&BASIC_CONSTRAINTS).and_then(items).unwrap_or_default();
         let says_so = constraints.first().is_some_and(|ca| ca.tag() == TAG_BOOLEAN && ca.value() == [0xff]);

@@ -1,4 +1,4 @@
-//! A Java trust store (JKS), which every Java can read, also without its password.
+//! A Java trust store (JKS): every Java can read it, also without its password.
 
 use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY};
 use rustls::pki_types::CertificateDer;

@@ -161,7 +161,7 @@ fn is_own(url: &Absolute<'_>, target: &Target, host: &Host) -> bool {
     !authority.as_str().contains('@') && std::iter::once(&target.authority).chain(&literal).any(is_same)
 }
 
-/// Splits a URL with a host; `None` for any other, which cannot lead past the gate.
+/// Splits a URL with a host; `None` for any other: it cannot lead past the gate.
 fn absolute(url: &str) -> Option<Absolute<'_>> {
     let (scheme, rest) = match url.strip_prefix("//") {
         Some(rest) => (None, rest),

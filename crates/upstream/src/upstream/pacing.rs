@@ -48,14 +48,14 @@ impl DialPace {
         start
     }
 
-    /// Records a successful attempt. Returns the failure that is over now.
+    /// Records a successful attempt. Returns the failure it ends.
     pub(super) fn succeeded(&mut self) -> Option<Arc<DialError>> {
         self.under_way = self.under_way.saturating_sub(1);
         self.ahead = false;
         self.recovered()
     }
 
-    /// Records that some connection was made. Returns the failure that is over now.
+    /// Records that some connection was made. Returns the failure it ends.
     pub(super) fn recovered(&mut self) -> Option<Arc<DialError>> {
         self.failing.take().map(|failing| failing.error)
     }

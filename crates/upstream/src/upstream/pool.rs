@@ -193,7 +193,7 @@ impl Pool {
         self.with(|state, deferred, _| state.close(id, deferred));
     }
 
-    /// Closes an HTTP/1.1 connection after a call that did not end properly.
+    /// Closes an HTTP/1.1 connection after a call without a proper end.
     pub(super) fn discard(self: &Arc<Self>, id: ConnectionId) {
         self.with(|state, deferred, _| {
             if let Some(Handle::Http1 { driver, .. }) = state.accounts.handle(id) {

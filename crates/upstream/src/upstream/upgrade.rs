@@ -1,4 +1,4 @@
-//! Upgrades: calls that switch protocols, each on its own HTTP/1.1 connection.
+//! Upgrades: calls switching protocols, each on its own HTTP/1.1 connection.
 //!
 //! The connection serves nothing else, whatever the response: nothing of one client's session can
 //! be read as another's response. It becomes a tunnel only at a 101 with the requested protocol.
@@ -23,7 +23,7 @@ use super::send::BrokenAnswer;
 use crate::api::Group;
 use crate::limit::Admitted;
 
-/// An HTTP/1.1 connection for one call that switches protocols.
+/// An HTTP/1.1 connection for one call switching protocols.
 #[derive(Debug)]
 pub struct DedicatedConnection(http1::SendRequest<SentBody>);
 

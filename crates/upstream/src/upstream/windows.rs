@@ -38,7 +38,7 @@ impl Windows {
 }
 
 impl Window {
-    /// Returns the HTTP/2 window of each stream: a client that does not read holds up one stream.
+    /// Returns the HTTP/2 window of each stream: a stalled client holds up one stream.
     pub(super) fn stream(&self) -> u32 {
         self.connection / STREAMS
     }

@@ -117,7 +117,7 @@ const KINDS: [&str; 3] = ["json", "xml", "vnd.kubernetes.protobuf"];
 const CODES: [&str; 6] = ["reason", "__type", "code", "Code", "errorCode", "status"];
 /// The JSON keys of a message: of most, AWS, OAuth, Okta, and RFC 9457.
 const MESSAGES: [&str; 6] = ["message", "Message", "error_description", "errorSummary", "detail", "title"];
-/// The `status` of a Kubernetes Status that has no reason.
+/// The `status` of a Kubernetes Status without a reason.
 const NO_REASON: &str = "Failure";
 const LONGEST_CODE: usize = 64;
 const LONGEST_MESSAGE: usize = 160;

@@ -78,9 +78,9 @@ pub(super) fn resource_word(name: &str) -> Cow<'static, str> {
     Cow::Owned(name.chars().take(LONGEST_NAME).map(shown).collect())
 }
 
-/// The least reset that is a time of day in seconds (2001).
+/// The least reset read as a time of day in seconds (2001).
 const EPOCHS: u64 = 1_000_000_000;
-/// The least time of day that is in milliseconds.
+/// The least time of day read as milliseconds.
 const MILLIS: u64 = 100_000_000_000;
 
 /// The longest name of a resource.

@@ -34,7 +34,7 @@ impl Cursor<'_> {
         }
     }
 
-    /// Reports something that works, but that a user should know.
+    /// Reports something a user should know, although it works.
     pub(in crate::config) fn warn(&self, message: impl Into<String>) {
         self.report.warn(&self.path, message);
     }

@@ -10,7 +10,7 @@ use crate::config::report::Findings;
 use crate::config::shape::Shape;
 
 impl<'a> Cursor<'a> {
-    /// Returns a table that is read by [`read_as`](Self::read_as), if it is there.
+    /// Returns a table read by [`read_as`](Self::read_as), if it is there.
     pub(in crate::config) fn table_alone(&self, name: &str) -> Option<Self> {
         self.report.record().key(&self.path, name, Shape::Table);
         let at = self.at(name);

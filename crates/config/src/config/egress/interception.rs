@@ -6,7 +6,7 @@ use crate::config::cursor::Cursor;
 use crate::config::files::FileContent;
 use crate::spec::{EgressCa, GivenCa, HostPattern, Settings};
 
-/// Reads the settings of the CA that signs certificates for decrypted hosts.
+/// Reads the settings of the CA for decrypted hosts.
 pub(super) fn ca(at: &Cursor<'_>) -> EgressCa {
     let keep: Option<PathBuf> = at.get("keep", None);
     let write_to = at.get("write_to", Some(PathBuf::from(WRITE_TO)));

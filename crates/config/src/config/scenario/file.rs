@@ -253,7 +253,7 @@ fn positive(at: &Cursor<'_>, name: &str) -> Option<f64> {
     fits.then_some(number)
 }
 
-/// Checks a text that becomes a segment of a path.
+/// Checks a text for use as a segment of a path.
 fn check_segment(at: &Cursor<'_>, name: &str, text: &str) {
     let is_good = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.');
     if text.is_empty() || !text.bytes().all(is_good) {

@@ -51,7 +51,7 @@ impl Stream for TlsStream<Box<dyn Stream>> {
     }
 }
 
-/// A connection that was accepted elsewhere.
+/// A connection accepted elsewhere.
 impl<S: AsyncRead + AsyncWrite + Send> Stream for Join<ReadHalf<S>, WriteHalf<S>> {}
 
 #[cfg(test)]

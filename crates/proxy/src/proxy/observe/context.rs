@@ -184,7 +184,7 @@ impl CallContext {
         }
     }
 
-    /// Counts a call answered from a kept answer that has not changed.
+    /// Counts a call answered from an unchanged kept answer.
     pub(crate) fn revalidated(&self) {
         self.config.meters.count(&table::REVALIDATED, self.call.class, &[]);
         self.tally.revalidated();

@@ -31,9 +31,9 @@ pub(super) struct Draft {
     rules: Rules,
     head: Parts,
     body: Vec<u8>,
-    /// The room that was taken.
+    /// The room taken.
     pub(super) share: Share,
-    /// The length that its head declares.
+    /// The length declared by its head.
     declared: Option<usize>,
     /// The memory besides the body.
     pub(super) overhead: usize,

@@ -81,13 +81,13 @@ impl CurvePoint {
         f64::from(self.rate) / 100.0
     }
 
-    /// Returns the most calls that can leave in one second.
+    /// Returns the most calls possible in one second.
     pub(super) fn most(self) -> u64 {
         self.burst.saturating_add(u64::from(self.rate.div_ceil(100)))
     }
 }
 
-/// Returns rates that people write, ten to each power of ten: 0.1 to 80,000 a second.
+/// Returns round rates, ten to each power of ten: 0.1 to 80,000 a second.
 pub(super) fn usual_rates() -> impl Iterator<Item = u32> {
     (0..6).flat_map(|power| [10, 12, 15, 20, 25, 30, 40, 50, 60, 80].map(|rate| rate * 10_u32.pow(power)))
 }

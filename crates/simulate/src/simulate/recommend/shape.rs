@@ -16,7 +16,7 @@ pub(super) struct Shape {
     /// By the limit.
     shaped: BTreeMap<String, u64>,
     last: Moment,
-    /// The gap between calls that come evenly, and their number.
+    /// The gap between evenly spaced calls, and their number.
     gap: Duration,
     run: u64,
 }
@@ -41,7 +41,7 @@ impl Shape {
         limit.into_iter().for_each(|limit| *self.shaped.entry(limit).or_insert(0) += 1);
     }
 
-    /// Returns the limit that most calls met, if they are too many.
+    /// Returns the limit met by most calls, if they are too many.
     pub(super) fn limit(&self) -> Option<String> {
         let (limit, count) = self.shaped.iter().max_by_key(|(_, count)| **count)?;
         let is_too_much = count.saturating_mul(ONE_IN) > self.calls;

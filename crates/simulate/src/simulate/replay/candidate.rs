@@ -39,7 +39,7 @@ pub(in crate::simulate) struct Candidate<'a> {
 enum Event {
     /// The upstream answers this call, or the call is lost.
     Ended(usize),
-    /// The body of an answer ends, which frees this slot.
+    /// The body of an answer ends and frees this slot.
     BodyEnded(Slot),
     /// The client of this call leaves.
     GivesUp(usize),

@@ -58,7 +58,7 @@ pub(in crate::simulate) enum CallEnd {
     NotReplayed,
 }
 
-/// The hashes in a line, which can be compared within one process only.
+/// The hashes in a line, comparable within one process only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Hashes {
     pub(super) key: Option<Key>,

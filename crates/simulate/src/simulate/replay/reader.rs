@@ -33,7 +33,7 @@ pub(in crate::simulate) struct Record {
     pub(super) request: Rc<RecordedRequest>,
     pub(super) hashes: Hashes,
     pub(super) timeout: Option<Duration>,
-    /// The time that the call had waited, if it was sent.
+    /// The call's wait, if it was sent.
     pub(super) waited: Option<Duration>,
     /// The main reason of its wait.
     pub(in crate::simulate) waited_for: Option<Reason>,
@@ -73,7 +73,7 @@ pub struct ReadCounts {
     pub aside: u64,
     /// How many calls are replayed later than they arrived: their lines were too far out of order.
     pub late: u64,
-    /// Unreadable lines, and files that break off.
+    /// Unreadable lines, and files cut short.
     pub unreadable: u64,
     /// The first unreadable lines: place and reason.
     pub examples: Vec<String>,

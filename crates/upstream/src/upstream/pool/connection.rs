@@ -61,7 +61,7 @@ pub(super) enum Handle {
 #[derive(Clone)]
 struct WakingExecutor {
     waker: Arc<AtomicWaker>,
-    /// The [`Cork`] of the stream, which the first task writes.
+    /// The [`Cork`] of the stream, written by the first task.
     cork: Cork,
     /// Set once the first task, the reader of frames, is spawned.
     reader_spawned: Arc<AtomicBool>,
@@ -123,7 +123,7 @@ fn http_failure(error: hyper::Error) -> DialFailure {
 // === impl NewConnection ===
 
 impl NewConnection {
-    /// Starts the task that drives the connection and reports changes to `pool`.
+    /// Starts a task to drive the connection and report changes to `pool`.
     pub(super) fn start(self, pool: &Arc<Pool>, id: ConnectionId) -> Handle {
         (self.start)(pool, id)
     }

@@ -49,7 +49,7 @@ pub(super) struct Deferred {
 // === impl PoolState ===
 
 impl PoolState {
-    /// Opens a stream. Removes connections that turn out to be closed.
+    /// Opens a stream. Removes connections found closed.
     pub(super) fn open(&mut self, pool: &Arc<Pool>, deferred: &mut Deferred) -> Option<StreamLease> {
         while let Some((id, handle)) = self.accounts.take() {
             if let Some(stream) = handle.open(pool, id) {

@@ -25,7 +25,7 @@ pub(super) struct TwinLimiter {
     pub(super) generation: u64,
     pub(super) since: Moment,
     pub(super) calls: u64,
-    /// Calls that were listed, ever.
+    /// Calls listed, ever.
     listed: u64,
     entries: Vec<TwinEntry>,
     /// The free places among the entries.
@@ -118,7 +118,7 @@ impl TwinLimiter {
         stage
     }
 
-    /// Lists a call that was sent when it came.
+    /// Lists a call sent when it came.
     pub(super) fn list(&mut self, call: SentCall) -> TwinNumber {
         self.enlist(call.class, call.key, Stage::Sent(call))
     }
@@ -134,7 +134,7 @@ impl TwinLimiter {
         number
     }
 
-    /// Learns the answer to a call that was sent when it came.
+    /// Learns the answer to a call sent when it came.
     pub(super) fn learned(&mut self, call: &mut SentCall, answer: &TwinAnswer) {
         self.play(answer.head);
         self.took(call.class, answer.after);
@@ -144,7 +144,7 @@ impl TwinLimiter {
         self.claim(answer.head);
     }
 
-    /// Ends a call that was sent when it came.
+    /// Ends a call sent when it came.
     pub(super) fn over(&mut self, mut call: SentCall, now: impl FnOnce() -> Moment) {
         let is_idle = self.tickets.is_empty() && self.later.is_empty();
         let now = if is_idle { Moment::ZERO } else { now() };
@@ -319,7 +319,7 @@ impl TwinLimiter {
         self.entries.len()
     }
 
-    /// Returns the calls that hold a slot.
+    /// Returns the calls with a slot.
     #[cfg(test)]
     pub(super) fn slots(&self, now: Moment) -> u32 {
         self.limiter.overview(now).slots.used
@@ -369,5 +369,5 @@ const USUAL: Duration = Duration::from_millis(10);
 const AT_ONCE: usize = 80;
 /// Nothing was learned.
 const NOTHING: Answer = Answer::new(Outcome::Abandoned, None);
-/// The fate of a call that ended without an answer.
+/// The fate of a call ended without an answer.
 const LEFT: Fate = Fate::Answered(TwinAnswer { answer: NOTHING, key: None, after: Duration::ZERO, head: Moment::ZERO });
