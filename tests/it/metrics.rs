@@ -231,6 +231,7 @@ fn a_prometheus_scrapes_what_the_manual_says_and_nothing_else() {
     let config = format!(
         "[admin]\nlisten = \"{admin}\"\nsocket = {socket:?}\n[log]\ncalls = {calls:?}\n\
          [gates.main]\nupstream = \"http://127.0.0.1:{upstream}\"\nlisten = \"127.0.0.1:{}\"\n{tight}\
+         [gates.main.candidate]\nbucket = {{ rate = 20, burst = 1 }}\n\
          [gates.shadow]\nupstream = \"http://127.0.0.1:{upstream}\"\nlisten = \"127.0.0.1:{}\"\nshadow = true\n{tight}\
          [gates.file]\nkind = \"http\"\nupstream = \"http://127.0.0.1:{upstream}\"\nlisten = \"127.0.0.1:{}\"\ncredential = {{ file = {token:?} }}\nsignals.honour = [\"ietf\"]\n\
          bucket = {{ rate = 1000, burst = 1000, adapt = \"off\", shared = {{ name = \"account\", members = 1 }} }}\n\

@@ -84,10 +84,11 @@ fn key(gate: &Gate, token: &str, hasher: &Salt) -> Key {
 }
 
 #[test]
-fn failures_are_each_callers_own_only_where_denials_count() {
+fn failures_are_each_callers_own_where_denials_count_or_a_signal_is_honoured() {
     let hasher = Salt::random();
-    for (more, are_apart) in [("", true), ("backoff.failures = [\"500\"]\n", false), ("one_at_a_time = true\n", false)]
-    {
+    let failures = "backoff.failures = [\"500\"]\n";
+    let neither = format!("{failures}signals.honour = []\n");
+    for (more, are_apart) in [("", true), (failures, true), (&*neither, false), ("one_at_a_time = true\n", false)] {
         let gate = gate("github", more);
         let keys = ["one", "two", "one"].map(|token| key(&gate, token, &hasher));
         assert_eq!((keys[0] == keys[1], keys[0] == keys[2]), (!are_apart, true), "{more}");
