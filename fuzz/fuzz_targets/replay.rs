@@ -8,7 +8,7 @@ use tidegate::{
     config,
     simulate::{
         Limits,
-        replay::{RecordedLog, replay, report},
+        replay::{LogSelection, RecordedLog, replay, report},
     },
 };
 
@@ -21,7 +21,8 @@ static LIMITS: LazyLock<Vec<Limits>> = LazyLock::new(|| {
 
 fuzz_target!(|log: &[u8]| {
     let recorded = RecordedLog { name: "calls.jsonl".to_owned(), input: Box::new(log) };
-    if let Ok(replays) = replay(vec![recorded], "api", &LIMITS) {
+    let calls = LogSelection { gate: "api".to_owned(), caller: None };
+    if let Ok(replays) = replay(vec![recorded], &calls, &LIMITS) {
         assert!(!report::table(&replays).is_empty() && !report::csv(&replays).is_empty());
         let _chart = report::chart(&replays, "calls.jsonl");
         let _json = report::json(&replays);
