@@ -167,9 +167,9 @@ impl Rules {
 
     /// Returns when to refuse a call of a failing key that arrives now, if not at once.
     pub(crate) fn refused_at(&self, call: &CallFacts, now: Moment) -> Option<Moment> {
-        let hold = self.class(call).backoff.hold;
-        let at = now + self.failing_for.unwrap_or_default().min(hold);
-        (at > now && self.policy.slow_refusals).then_some(at)
+        let usual = self.failing_for.filter(|usual| self.policy.slow_refusals && !usual.is_zero())?;
+        let at = now + usual.min(self.class(call).backoff.hold);
+        (at > now).then_some(at)
     }
 
     /// Returns true if a call is not refused before its key has held it as long as allowed.
