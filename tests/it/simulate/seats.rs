@@ -1,5 +1,5 @@
 //! The default gate before an API server of 20 seats with a webhook of 50 ms: it finds what the API
-//! bears, and nobody beside it waits.
+//! bears, and nobody beside it waits. Before a quick API a thousand writes take no longer than without it.
 
 use serde_json::Value;
 use tidegate::config;
@@ -9,15 +9,18 @@ use tidegate::simulate::{self, Limits};
 /// More workers than the API has seats and places for waiting calls, so that without a limit most of
 /// their calls are rejected.
 fn scenario(operators: usize) -> Scenario {
-    let folder = tempfile::tempdir().expect("a temporary folder can be made");
-    let file = folder.path().join("seats.toml");
-    let text = format!(
+    load(&format!(
         "length = \"10m\"\n[upstream]\nlatency = \"50ms\"\nseats = 20\n\
          [[controllers]]\nname = \"operator\"\nresource = \"widgets\"\nobjects = 20000\nworkers = 1000\nchanges = 500\n\
          replicas = {operators}\n\
          [[controllers]]\nname = \"neighbour\"\nresource = \"secrets\"\nobjects = 100\nworkers = 5\nchanges = 5\ngate = 0\n\
          [[leases]]\n"
-    );
+    ))
+}
+
+fn load(text: &str) -> Scenario {
+    let folder = tempfile::tempdir().expect("a temporary folder can be made");
+    let file = folder.path().join("seats.toml");
     std::fs::write(&file, text).expect("the folder is ours");
     scenario::load(&file).expect("it has no problems")
 }
@@ -72,4 +75,19 @@ fn three_default_gates_get_equal_parts() {
     assert!(jain >= 0.95, "{done:?}");
     let of = |key: &str| operators.iter().map(|row| number(&row[key])).sum::<f64>();
     assert!(of("failed") <= 0.02 * of("sent"), "{operators:?}");
+}
+
+#[test]
+fn a_thousand_writes_take_no_longer_and_hold_up_no_new_object() {
+    let scenario = load(
+        "length = \"30s\"\n[upstream]\nlatency = \"5ms\"\n\
+         [[controllers]]\nname = \"many\"\nresource = \"widgets\"\nobjects = 1000\nworkers = 20\nfrom = \"1s\"\n\
+         [[controllers]]\nname = \"new\"\nresource = \"widgets\"\nnamespace = \"new\"\nobjects = 100\nworkers = 20\n\
+         changes = 100\n",
+    );
+    let slowest = |run: &Value, row: usize| number(&run["controllers"][row]["reconciled"]["max"]);
+    let [direct, gate] =
+        ["preset = \"none\"\nbucket = { rate = 100000, burst = 100000 }\n", ""].map(|limits| play(&scenario, limits));
+    assert!(slowest(&gate, 0) <= 1.2 * slowest(&direct, 0), "{gate}, {direct}");
+    assert!(slowest(&gate, 1) <= 0.1, "{gate}");
 }
