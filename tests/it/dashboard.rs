@@ -70,6 +70,7 @@ fn every_panel_of_the_dashboard_shows_the_series_of_a_gate_that_works() {
     let config = format!(
         "[admin]\nlisten = \"127.0.0.1:{admin}\"\nsocket = \"off\"\n\
          [gates.main]\nupstream = \"http://127.0.0.1:{upstream}\"\nlisten = \"127.0.0.1:{}\"\n{tight}\
+         [gates.main.candidate]\n{tight}\
          [gates.shadow]\nupstream = \"http://127.0.0.1:{upstream}\"\nlisten = \"127.0.0.1:{}\"\nshadow = true\n{tight}\
          [stores.account]\nurl = \"redis://127.0.0.1:{}\"\n\
          [gates.file]\nkind = \"http\"\nbucket = {{ rate = 1000, burst = 1000, shared = \"account\" }}\nupstream = \"http://127.0.0.1:{upstream}\"\nlisten = \"127.0.0.1:{}\"\nsignals = {{ honour = [\"ietf\"], scope = \"credential\" }}\nrewrite_links = true\n",
