@@ -100,7 +100,8 @@ impl Cell {
         let gate = Gate::start(plane, "");
         let sides = [("direct", Way::Direct(plane)), ("through", Way::Gate(&gate))]
             .map(|(name, way)| Side::start(plane, &format!("{name}-{number}"), way, self));
-        sides.iter().for_each(Side::fail);
+        // At once, because to change a thousand objects takes many seconds.
+        std::thread::scope(|scope| sides.iter().for_each(|side| drop(scope.spawn(|| side.fail()))));
         let begun = now();
         for nth in 0.. {
             if begun.elapsed() >= self.down {
