@@ -4,6 +4,7 @@
 //! Exit codes: 0; 64 for wrong usage; 78 for a wrong configuration; 1 for everything else. An error
 //! is one chain on standard error that names the input, what was expected, and what to do.
 
+mod audit;
 mod bypass;
 mod ca;
 mod check;
@@ -66,6 +67,9 @@ enum Command {
     /// Try limits under a virtual clock: on a scenario, or on recorded calls
     #[command(after_help = simulate::EXAMPLES)]
     Simulate(simulate::Options),
+    /// Say who calls most and who goes in circles, from an audit log
+    #[command(after_help = audit::EXAMPLES)]
+    Audit(audit::Options),
     /// Find the smallest rate and burst under which recorded calls would not have waited
     #[command(after_help = recommend::EXAMPLES)]
     Recommend(recommend::Options),
@@ -73,7 +77,7 @@ enum Command {
     #[command(hide = true, after_help = promote::EXAMPLES)]
     Promote(promote::Options),
     /// Ask a running tidegate whether it is ready, for an exec probe
-    #[command(after_help = health::EXAMPLES)]
+    #[command(hide = true, after_help = health::EXAMPLES)]
     Health(ConfigOption),
     /// Show what a running tidegate is doing: who waits, what fails, and why
     #[command(after_help = top::EXAMPLES)]
@@ -116,7 +120,7 @@ enum Command {
     Man(man::Options),
 }
 
-const EXAMPLES: &str = "Example: tidegate demo needs no cluster. More: promote, ca, webhook, schema, completions, man";
+const EXAMPLES: &str = "Example: tidegate demo. More: health, promote, ca, webhook, schema, completions, man";
 
 const USAGE: u8 = 64;
 const CONFIG: u8 = 78;
@@ -139,6 +143,7 @@ pub fn main() -> ExitCode {
         Command::Check(options) => check::run(&options),
         Command::Demo(options) => demo::run(&options),
         Command::Simulate(options) => simulate::run(&options),
+        Command::Audit(options) => audit::run(&options),
         Command::Recommend(options) => recommend::run(&options),
         Command::Promote(options) => promote::run(&options),
         Command::Health(configured) => health::run(&configured),

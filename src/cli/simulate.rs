@@ -1,7 +1,7 @@
 //! `tidegate simulate`: tries limits on scenarios and recorded calls, in virtual time.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow};
@@ -101,8 +101,13 @@ fn replay(options: &Options, config: &Path) -> Result<(), Failure> {
 pub(super) fn open(paths: &[PathBuf]) -> anyhow::Result<Vec<RecordedLog<'static>>> {
     let open = |path: &PathBuf| {
         let name = path.display().to_string();
-        let file = File::open(path)
-            .with_context(|| format!("cannot read {name}, expected a log of calls (log.calls) or an audit log"))?;
+        let file: Box<dyn Read> =
+            match &*name {
+                "-" => Box::new(io::stdin()),
+                _ => Box::new(File::open(path).with_context(|| {
+                    format!("cannot read {name}, expected a log of calls (log.calls) or an audit log")
+                })?),
+            };
         let mut file = BufReader::with_capacity(1 << 16, file);
         let is_gzip = file.fill_buf().is_ok_and(|start| start.starts_with(b"\x1f\x8b"));
         let input: Box<dyn BufRead> =

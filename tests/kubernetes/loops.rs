@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::support::control_plane::{ControlPlane, User};
 use crate::support::gate::{Gate, Way};
+use crate::support::process::command;
 use crate::support::programs::Program;
 use crate::support::{now, pause, say, turn, wait_for, widgets};
 
@@ -45,6 +46,29 @@ fn named(gate: &Gate) -> Vec<String> {
     hot.iter().map(|hot| format!("{}: {}", text(hot, "object"), text(hot, "says"))).collect()
 }
 
+/// The loops that `tidegate audit` finds in the API server's log, in these namespaces.
+fn audited(plane: &ControlPlane, namespaces: &[&str]) -> Vec<String> {
+    let found = plane.audit_log().with_extension("json");
+    let mut run = command(env!("CARGO_BIN_EXE_tidegate"), ["audit"]);
+    let out = run.arg(plane.audit_log()).arg("--json").arg(&found).output().expect("it runs");
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let found = std::fs::read_to_string(&found).expect("it is written");
+    let found: Value = serde_json::from_str(&found).expect("JSON");
+    let mut loops: Vec<String> = found["loops"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter_map(|found| {
+            let object = found["object"].as_str()?;
+            let status = found["status"].as_u64().map(|status| format!(" {status}")).unwrap_or_default();
+            let is_ours = namespaces.iter().any(|namespace| object.split('/').next() == Some(namespace));
+            is_ours.then(|| format!("{} {object}{status}", found["kind"].as_str().unwrap_or_default()))
+        })
+        .collect();
+    loops.sort();
+    loops
+}
+
 #[test]
 fn each_loop_is_named_within_a_minute_beside_two_hundred_healthy_objects() {
     let Some(plane) = ControlPlane::shared("each_loop_is_named_within_a_minute_beside_two_hundred_healthy_objects")
@@ -81,6 +105,10 @@ fn each_loop_is_named_within_a_minute_beside_two_hundred_healthy_objects() {
     assert!(line("fights").contains(": two writers take turns, kustomize-controller/1 and my-operator/2"));
     assert!(line("denied").starts_with("403 for ever: every update of its status by denied/1 got it, "));
     assert_eq!(says.len(), 3, "and no healthy one: {says:#?}");
+    assert_eq!(
+        audited(plane, &["feeds", "fights", "denied", "calm"]),
+        ["denied denied/looped 403", "fast feeds/looped", "two_writers fights/looped"]
+    );
 
     // They are written again, and are no loop.
     widgets::set(plane, "calm", &healthy, 2);

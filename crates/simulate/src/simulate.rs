@@ -1,10 +1,12 @@
 //! `tidegate simulate`: the limiter of the proxy, under a virtual clock.
 //!
 //! `play` runs the controllers, leases and API of a scenario against a gate; [`replay`] sends a call
-//! log through a hypothetical gate, and [`recommend`] finds a bucket for it. All drive [`crate::limit::Limiter`] and read calls and answers
+//! log through a hypothetical gate, [`recommend`] finds a bucket for it, and [`audit`] says who is loud
+//! in it. All drive [`crate::limit::Limiter`] and read calls and answers
 //! as the proxy does, so the simulated code is the code that runs. A run depends only on its input
 //! and its seed.
 
+pub mod audit;
 mod builtin;
 mod event_loop;
 mod histogram;

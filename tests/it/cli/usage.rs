@@ -11,6 +11,7 @@ fn help_fits_a_screen_and_is_no_failure() {
         &["check", "-h"],
         &["demo", "--help"],
         &["simulate", "--help"],
+        &["audit", "--help"],
         &["recommend", "--help"],
         &["health", "-h"],
         &["kubeconfig", "-h"],

@@ -182,7 +182,12 @@ impl ControlPlane {
 
     /// Everything in the audit log so far.
     pub fn audit(&self) -> Audit {
-        Audit::read(&self.dir.path().join("audit.log"))
+        Audit::read(&self.audit_log())
+    }
+
+    /// The file with the audit log.
+    pub fn audit_log(&self) -> PathBuf {
+        self.dir.path().join("audit.log")
     }
 
     /// Runs kubectl as the harness, straight to the API server. Returns its standard output, or

@@ -12,7 +12,6 @@ use std::collections::VecDeque;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use self::backlogs::{Backlogs, usual_rates};
 use self::shape::Shape;
 use super::Limits;
 use super::replay::{Candidate, LogReader, LogSelection, ReadCounts, RecordedLog, ReplayError};
@@ -21,6 +20,7 @@ use crate::moment::Moment;
 use crate::status::text::duration;
 
 pub use self::backlogs::CurvePoint;
+pub(super) use self::backlogs::{Backlogs, knee, usual_rates};
 
 /// The demands on a recommended bucket.
 #[derive(Clone, Copy, Debug)]
@@ -100,17 +100,16 @@ pub fn recommend(
     if let Some(limit) = shape.limit() {
         return Err(RecommendError::Shaped(limit));
     }
-    // At a rate below the mean the backlog grows for as long as calls come.
+    // Tokens in 100 seconds.
     let mean = traffic.tokens.saturating_mul(100 + u64::from(goal.headroom)) / read.length.as_secs();
-    let curve: Vec<_> = backlogs.curve(goal.wait).into_iter().filter(|point| u64::from(point.rate) > mean).collect();
-    let least = curve.iter().map(|point| point.most()).min().unwrap_or_default();
-    let knee = curve.iter().find(|point| point.most() * 10 <= least * 11).copied().ok_or(too_little)?;
+    let curve = backlogs.curve_above(mean, goal.wait);
+    let knee = knee(&curve).ok_or(too_little)?;
     Ok(Recommendation { selection, knee, curve, goal, traffic, read })
 }
 
 /// The counts of the calls.
 #[derive(Clone, Debug, Default)]
-struct Traffic {
+pub(super) struct Traffic {
     /// The calls that take tokens.
     calls: u64,
     tokens: u64,
@@ -125,7 +124,16 @@ struct Traffic {
 // === impl Traffic ===
 
 impl Traffic {
-    fn count(&mut self, at: Moment, cost: u16) {
+    pub(super) fn tokens(&self) -> u64 {
+        self.tokens
+    }
+
+    /// Returns the most calls in one second.
+    pub(super) fn peak(&self) -> usize {
+        self.peak
+    }
+
+    pub(super) fn count(&mut self, at: Moment, cost: u16) {
         self.calls += 1;
         self.tokens += u64::from(cost);
         while self.second.front().is_some_and(|first| at.since(*first) >= Duration::from_secs(1)) {

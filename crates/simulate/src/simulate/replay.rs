@@ -16,8 +16,8 @@ use std::time::Duration;
 
 pub(super) use self::candidate::Candidate;
 use self::candidate::is_failure;
-pub(super) use self::log_entry::CallEnd;
-pub(super) use self::reader::{LogReader, Record};
+pub(super) use self::log_entry::{CallEnd, ObjectFacts};
+pub(super) use self::reader::{LogReader, Record, RecordedRequest};
 pub use self::reader::{LogSelection, ReadCounts};
 use super::Limits;
 use super::tally::{LeaseRow, Row};
@@ -58,6 +58,10 @@ impl ReplayError {
                 format!(", only {} of others; expected a user or a program", counts.other_callers)
             }
             (ReadCounts { lines: 0, .. }, _) => format!(", which is empty; expected {LOGS}"),
+            (ReadCounts { other_stages: 1.., .. }, []) => format!(
+                "; {} events are of another stage than ResponseComplete; take that one out of the audit policy's omitStages",
+                counts.other_stages
+            ),
             (ReadCounts { unreadable: 1.., .. }, []) => {
                 let examples = counts.examples.join("; ");
                 format!("; {} lines cannot be read, the first at {examples}; expected {LOGS}", counts.unreadable)

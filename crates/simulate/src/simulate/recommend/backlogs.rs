@@ -11,7 +11,7 @@ use crate::moment::Moment;
 
 /// The highest backlogs so far.
 #[derive(Debug)]
-pub(super) struct Backlogs {
+pub(in crate::simulate) struct Backlogs {
     /// The units of one token, headroom included.
     token: u64,
     /// The most tokens of one call. Every call waits until as many are there.
@@ -43,14 +43,14 @@ pub struct CurvePoint {
 impl Backlogs {
     /// Starts with empty backlogs. Each call counts `headroom` percent more, and takes `largest`
     /// tokens at most.
-    pub(super) fn new(rates: impl Iterator<Item = u32>, headroom: u32, largest: u16) -> Self {
+    pub(in crate::simulate) fn new(rates: impl Iterator<Item = u32>, headroom: u32, largest: u16) -> Self {
         let rates = rates.map(|rate| RateBacklog { rate, level: 0, highest: 0 }).collect();
         let token = TOKEN / 100 * (100 + u64::from(headroom));
         Self { token, largest: u64::from(largest), last: Moment::ZERO, rates }
     }
 
     /// Adds a call of `cost` tokens, in the order of arrival.
-    pub(super) fn arrive(&mut self, at: Moment, cost: u16) {
+    pub(in crate::simulate) fn arrive(&mut self, at: Moment, cost: u16) {
         let passed = at.as_nanos().saturating_sub(self.last.as_nanos());
         self.last = at;
         let needed = self.largest * self.token;
@@ -62,8 +62,14 @@ impl Backlogs {
         }
     }
 
-    /// Returns the smallest burst for each rate under which no call waits longer than `wait`.
-    pub(super) fn curve(&self, wait: Duration) -> Vec<CurvePoint> {
+    /// Returns the smallest burst under which no call waits longer than `wait`, for each rate above
+    /// the mean: below it the backlog grows for as long as calls come. The mean is in tokens in 100
+    /// seconds.
+    pub(in crate::simulate) fn curve_above(&self, mean: u64, wait: Duration) -> Vec<CurvePoint> {
+        self.curve(wait).into_iter().filter(|point| u64::from(point.rate) > mean).collect()
+    }
+
+    fn curve(&self, wait: Duration) -> Vec<CurvePoint> {
         let wait = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
         let burst =
             |one: &RateBacklog| one.highest.saturating_sub(wait.saturating_mul(one.rate.into())).div_ceil(TOKEN);
@@ -82,13 +88,19 @@ impl CurvePoint {
     }
 
     /// Returns the most calls possible in one second.
-    pub(super) fn most(self) -> u64 {
+    pub(in crate::simulate) fn most(self) -> u64 {
         self.burst.saturating_add(u64::from(self.rate.div_ceil(100)))
     }
 }
 
+/// Returns the lowest rate at which the most calls in one second are within a tenth of the least.
+pub(in crate::simulate) fn knee(curve: &[CurvePoint]) -> Option<CurvePoint> {
+    let least = curve.iter().map(|point| point.most()).min()?;
+    curve.iter().find(|point| point.most() * 10 <= least * 11).copied()
+}
+
 /// Returns round rates, ten to each power of ten: 0.1 to 80,000 a second.
-pub(super) fn usual_rates() -> impl Iterator<Item = u32> {
+pub(in crate::simulate) fn usual_rates() -> impl Iterator<Item = u32> {
     (0..6).flat_map(|power| [10, 12, 15, 20, 25, 30, 40, 50, 60, 80].map(|rate| rate * 10_u32.pow(power)))
 }
 

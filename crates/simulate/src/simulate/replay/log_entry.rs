@@ -2,6 +2,7 @@
 
 mod audit;
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -24,7 +25,7 @@ pub(super) struct LogEntry {
     pub(super) subresource: Option<String>,
     pub(super) namespace: Option<String>,
     pub(super) user_agent: Option<String>,
-    client: Option<String>,
+    pub(super) client: Option<String>,
     credential: Option<String>,
     pub(super) long_running: Option<bool>,
     pub(super) dry_run: Option<bool>,
@@ -41,6 +42,21 @@ pub(super) struct LogEntry {
     retry_after_ns: Option<u64>,
     body_ns: Option<u64>,
     gave_up_ns: Option<u64>,
+    /// In an audit log only.
+    #[serde(skip)]
+    pub(super) object: ObjectFacts,
+}
+
+/// What an audit event says of an object: its name, and hashes by which two calls are compared.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::simulate) struct ObjectFacts {
+    pub(in crate::simulate) name: Rc<str>,
+    /// The version that a write was based on.
+    pub(in crate::simulate) base: Option<u64>,
+    /// The version in the answer.
+    pub(in crate::simulate) version: Option<u64>,
+    /// The object of a write, without its version.
+    pub(in crate::simulate) body: Option<u64>,
 }
 
 /// How a recorded call ended.
@@ -60,8 +76,8 @@ pub(in crate::simulate) enum CallEnd {
 
 /// The hashes in a line, comparable within one process only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Hashes {
-    pub(super) key: Option<Key>,
+pub(in crate::simulate) struct Hashes {
+    pub(in crate::simulate) key: Option<Key>,
     pub(super) flow: u64,
     pub(super) credential: u64,
 }

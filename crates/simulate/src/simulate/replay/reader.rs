@@ -9,7 +9,7 @@ use std::io::BufRead;
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::log_entry::{CallEnd, Hashes, LogEntry};
+use super::log_entry::{CallEnd, Hashes, LogEntry, ObjectFacts};
 use super::{RecordedLog, ReplayError};
 use crate::agenda::Agenda;
 use crate::api::Verb;
@@ -30,8 +30,11 @@ pub struct LogSelection {
 pub(in crate::simulate) struct Record {
     /// When it came to the limiter, counted from the first call.
     pub(in crate::simulate) at: Moment,
-    pub(super) request: Rc<RecordedRequest>,
-    pub(super) hashes: Hashes,
+    pub(in crate::simulate) request: Rc<RecordedRequest>,
+    pub(in crate::simulate) object: ObjectFacts,
+    /// The length of its line.
+    pub(in crate::simulate) bytes: usize,
+    pub(in crate::simulate) hashes: Hashes,
     pub(super) timeout: Option<Duration>,
     /// The call's wait, if it was sent.
     pub(super) waited: Option<Duration>,
@@ -44,18 +47,20 @@ pub(in crate::simulate) struct Record {
 
 /// A recorded request. Equal requests are kept once.
 #[derive(Debug, Hash)]
-pub(super) struct RecordedRequest {
+pub(in crate::simulate) struct RecordedRequest {
     /// A number different for each request.
-    pub(super) number: usize,
+    pub(in crate::simulate) number: usize,
     pub(super) class: String,
-    pub(super) verb: Verb,
-    pub(super) group: String,
-    pub(super) resource: String,
-    pub(super) subresource: String,
-    pub(super) namespace: String,
-    pub(super) user_agent: String,
+    pub(in crate::simulate) verb: Verb,
+    pub(in crate::simulate) group: String,
+    pub(in crate::simulate) resource: String,
+    pub(in crate::simulate) subresource: String,
+    pub(in crate::simulate) namespace: String,
+    pub(in crate::simulate) user_agent: String,
+    /// The user, if it is known.
+    pub(in crate::simulate) client: String,
     pub(super) long_running: bool,
-    pub(super) dry_run: bool,
+    pub(in crate::simulate) dry_run: bool,
 }
 
 /// How many lines were read, and how many were not used.
@@ -73,6 +78,8 @@ pub struct ReadCounts {
     pub aside: u64,
     /// How many calls are replayed later than they arrived: their lines were too far out of order.
     pub late: u64,
+    /// Events of an audit log at another stage of a call than its answer.
+    pub other_stages: u64,
     /// Unreadable lines, and files cut short.
     pub unreadable: u64,
     /// The first unreadable lines: place and reason.
@@ -120,6 +127,11 @@ impl LogReader {
         if self.origin.is_none() { Err(ReplayError::nothing(&self.selection, &self.counts)) } else { Ok(()) }
     }
 
+    /// Returns the first arrival, counted from the Unix epoch; `None` before any call is passed on.
+    pub(in crate::simulate) fn origin(&self) -> Option<Moment> {
+        self.origin
+    }
+
     /// Reads a file; `each` gets the records in order of arrival.
     fn file(&mut self, name: &str, input: &mut dyn BufRead, each: &mut dyn FnMut(&Record)) {
         let mut text = Vec::new();
@@ -137,7 +149,8 @@ impl LogReader {
             }
             self.counts.lines += 1;
             match LogEntry::read(&text) {
-                Ok(entry) => entry.into_iter().for_each(|entry| self.take(entry)),
+                Ok(Some(entry)) => self.take(entry, text.len()),
+                Ok(None) => self.counts.other_stages += 1,
                 Err(error) => {
                     let cut = if text.ends_with(b"\n") { "" } else { " (the file ends here)" };
                     self.unreadable(format!("{name}:{number}: {error}{cut}"));
@@ -154,7 +167,7 @@ impl LogReader {
         }
     }
 
-    fn take(&mut self, entry: LogEntry) {
+    fn take(&mut self, mut entry: LogEntry, bytes: usize) {
         if self.selection.gate.is_empty() {
             self.selection.gate.clone_from(&entry.gate);
         }
@@ -178,6 +191,8 @@ impl LogReader {
         }
         let record = Record {
             at: Moment::ZERO,
+            object: std::mem::take(&mut entry.object),
+            bytes,
             hashes: entry.hashes(),
             timeout: entry.timeout_ns.map(Duration::from_nanos),
             waited: entry.sent_ns.map(|_| Duration::from_nanos(entry.waited_ns.unwrap_or(0))),
@@ -225,6 +240,7 @@ impl LogReader {
             subresource: entry.subresource.unwrap_or_default(),
             namespace: entry.namespace.unwrap_or_default(),
             user_agent: entry.user_agent.unwrap_or_default(),
+            client: entry.client.unwrap_or_default(),
             long_running: entry.long_running.unwrap_or_default(),
             dry_run: entry.dry_run.unwrap_or_default(),
         };

@@ -1,17 +1,18 @@
 //! An event of kube-apiserver's audit log (`audit.k8s.io/v1`), as an entry of the call log.
 
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::hash::{DefaultHasher, Hash, Hasher as _};
 
 use serde_json::Value;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use super::LogEntry;
+use super::{LogEntry, ObjectFacts};
 
 /// Returns the call of an event of level Metadata or above: `None` if it is not one, `Some(None)` at
 /// another stage than the answer.
 pub(super) fn read(line: &[u8]) -> Option<Option<LogEntry>> {
-    let event: Value = serde_json::from_slice(line).ok()?;
+    let mut event: Value = serde_json::from_slice(line).ok()?;
+    let body = event.pointer_mut("/requestObject").map(Value::take).and_then(body);
     let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let nanos = |pointer: &str| {
         let time = OffsetDateTime::parse(text(pointer), &Rfc3339).ok()?;
@@ -27,8 +28,7 @@ pub(super) fn read(line: &[u8]) -> Option<Option<LogEntry>> {
     }
     let object = ["apiGroup", "resource", "subresource", "namespace", "name"];
     let object = object.map(|part| text(&format!("/objectRef/{part}")).to_owned());
-    let mut hasher = DefaultHasher::new();
-    object.hash(&mut hasher);
+    let key = hash(&object);
     let [group, resource, subresource, namespace, name] = object;
     let reads_and_deletes = ["get list watch", "deletecollection"];
     let facet = reads_and_deletes.iter().position(|verbs| verbs.contains(verb)).unwrap_or(reads_and_deletes.len());
@@ -42,7 +42,7 @@ pub(super) fn read(line: &[u8]) -> Option<Option<LogEntry>> {
         resource: Some(resource),
         subresource: Some(subresource),
         namespace: Some(namespace),
-        key: (!name.is_empty()).then(|| format!("{:x}", hasher.finish())),
+        key: (!name.is_empty()).then(|| format!("{key:x}")),
         facet: Some(facet.to_string()),
         user_agent: text("/userAgent").split_whitespace().next().map(str::to_owned),
         client: Some(text("/user/username").to_owned()),
@@ -50,8 +50,34 @@ pub(super) fn read(line: &[u8]) -> Option<Option<LogEntry>> {
         sent_ns: Some(at),
         upstream_ns: Some(answered.saturating_sub(at)),
         status: status.map_or(Some(200), |status| u16::try_from(status).ok()),
+        object: ObjectFacts {
+            name: name.into(),
+            base: version(text("/objectRef/resourceVersion")),
+            version: version(text("/responseObject/metadata/resourceVersion")),
+            body,
+        },
         ..LogEntry::default()
     }))
+}
+
+/// Returns the hash of a written object. Its version and the record of its fields' owners differ
+/// from write to write.
+fn body(mut object: Value) -> Option<u64> {
+    let metadata = object.get_mut("metadata").and_then(Value::as_object_mut);
+    metadata.into_iter().for_each(|metadata| {
+        ["resourceVersion", "managedFields"].iter().for_each(|field| drop(metadata.remove(*field)))
+    });
+    (!object.is_null()).then(|| hash(&object))
+}
+
+fn version(text: &str) -> Option<u64> {
+    (!text.is_empty()).then(|| hash(text))
+}
+
+fn hash(value: &(impl Hash + ?Sized)) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
 }
 
 #[cfg(test)]

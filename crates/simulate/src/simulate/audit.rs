@@ -1,0 +1,61 @@
+//! `tidegate audit`: who calls most, who goes in circles, and which bucket each caller needs.
+//!
+//! One pass over a log, in order of arrival and in bounded memory. `callers` counts each caller's
+//! calls, `loops` finds calls repeated in vain, and `renewals` finds leases that were renewed late.
+
+mod callers;
+mod loops;
+mod renewals;
+pub mod report;
+
+use std::time::Duration;
+
+use self::callers::Callers;
+use self::loops::Loops;
+use self::renewals::Renewals;
+use super::replay::{Candidate, LogReader, LogSelection, ReadCounts, RecordedLog, ReplayError};
+use crate::moment::Moment;
+
+pub use self::callers::{CallerTotals, WorstSecond};
+pub use self::loops::{FoundLoop, LoopKind};
+pub use self::renewals::LateRenewal;
+
+/// The findings of a log.
+#[derive(Debug)]
+pub struct Audit {
+    /// All callers, the loudest first.
+    pub callers: Vec<CallerTotals>,
+    /// The loops, those with the most calls first.
+    pub loops: Vec<FoundLoop>,
+    /// The second with the most calls.
+    pub worst: WorstSecond,
+    /// The leases renewed late, the latest first.
+    pub late: Vec<LateRenewal>,
+    /// The time of the first call since the Unix epoch.
+    pub begins: Duration,
+    /// Counts of the read lines.
+    pub read: ReadCounts,
+}
+
+/// Finds the loud callers, the loops, and the late leases of a log.
+///
+/// # Errors
+/// The log has no call, or none of the selected caller.
+pub fn audit(logs: Vec<RecordedLog<'_>>, selection: &LogSelection) -> Result<Audit, ReplayError> {
+    let limits = super::usual();
+    let mut gate = Candidate::new(&limits);
+    let mut reader = LogReader::new(selection);
+    let mut callers = Callers::default();
+    let mut loops = Loops::default();
+    let mut renewals = Renewals::default();
+    reader.files(logs, &mut |record| {
+        let caller = callers.count(record, gate.tokens(record));
+        loops.count(record, caller);
+        renewals.count(record);
+    })?;
+    let begins = reader.origin().unwrap_or(Moment::ZERO).since_start();
+    let read = reader.counts;
+    let loops = loops.found(&callers);
+    let worst = callers.worst();
+    Ok(Audit { loops, worst, late: renewals.late(), begins, callers: callers.loudest(read.length), read })
+}

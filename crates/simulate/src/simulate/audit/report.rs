@@ -1,0 +1,230 @@
+//! The findings of an audit, as text and as JSON.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::callers::WAIT;
+use super::{Audit, CallerTotals, FoundLoop, LoopKind};
+use crate::chart::{short, thousands};
+use crate::simulate::replay;
+use crate::status::text::{bytes, clock, duration, number};
+
+/// Writes the table of the loudest callers.
+#[must_use]
+pub fn callers(found: &Audit) -> String {
+    let mut text = String::from(HEADER);
+    let all: u64 = found.callers.iter().map(|caller| caller.calls).sum();
+    for caller in found.callers.iter().take(LOUDEST) {
+        let a_day = caller.calls.saturating_mul(DAY) / seconds(found);
+        text += &format!(
+            "{:>9}{:>6}{:>9}{:>7}{:>7}{:>7}{:>7}{:>7}{:>13}{:>10}  {}\n",
+            thousands(caller.calls),
+            percent(caller.calls, all),
+            number(caller.calls as f64 / found.read.length.as_secs_f64().max(1.0)),
+            caller.peak,
+            percent(caller.writes, caller.calls),
+            percent(caller.rejected, caller.calls),
+            percent(caller.failed, caller.calls),
+            thousands(caller.throttled),
+            thousands(a_day),
+            bytes(usize::try_from(caller.bytes).unwrap_or(usize::MAX)),
+            caller.name,
+        );
+    }
+    let others = found.callers.len().saturating_sub(LOUDEST);
+    if others > 0 {
+        text += &format!("and {} more\n", thousands(others));
+    }
+    text
+}
+
+/// Returns everything else, each finding as a sentence.
+#[must_use]
+pub fn sentences(found: &Audit) -> Vec<String> {
+    let mut said: Vec<String> = found.loops.iter().take(MOST_LOOPS).map(FoundLoop::says).collect();
+    match found.loops.len() {
+        0 => said.push("No loops: nothing is repeated in vain.".to_owned()),
+        loops if loops > MOST_LOOPS => said.push(format!("{} more loops: see --json.", thousands(loops - MOST_LOOPS))),
+        _ => {}
+    }
+    let time = |after: Duration| clock(u64::try_from((found.begins + after).as_millis()).unwrap_or(u64::MAX));
+    let worst = &found.worst;
+    let callers: Vec<_> =
+        worst.callers.iter().map(|(name, calls)| format!("{} of {name}", thousands(*calls))).collect();
+    said.push(format!(
+        "Worst second, {}: {} calls, {} of them lists and new watches; {}.",
+        time(worst.at),
+        thousands(worst.calls),
+        thousands(worst.lists),
+        callers.join(", ")
+    ));
+    said.extend(found.late.iter().take(MOST_LEASES).map(|late| {
+        format!(
+            "Lease {} was not renewed for {} until {}; after 15 s without a renewal a leader is usually replaced.",
+            late.lease,
+            short(late.gap),
+            time(late.at)
+        )
+    }));
+    said.extend(found.callers.iter().take(BUCKETS).filter_map(|caller| caller.limited(found)));
+    said.extend(replay::report::remarks(&found.read));
+    said
+}
+
+/// Returns all findings, for programs. Durations are seconds.
+#[must_use]
+pub fn json(found: &Audit) -> Value {
+    let caller = |caller: &CallerTotals| {
+        json!({
+            "name": caller.name,
+            "calls": caller.calls,
+            "writes": caller.writes,
+            "rejected": caller.rejected,
+            "throttled": caller.throttled,
+            "failed": caller.failed,
+            "bytes": caller.bytes,
+            "peak": caller.peak,
+            "bucket": caller.bucket.map(|bucket| json!({ "rate": bucket.in_a_second(), "burst": bucket.burst })),
+        })
+    };
+    let one = |found: &FoundLoop| {
+        json!({
+            "kind": found.kind.word(),
+            "callers": found.callers,
+            "verb": found.verb.word(),
+            "resource": found.resource,
+            "object": found.object,
+            "objects": found.objects,
+            "calls": found.calls,
+            "within": found.within.as_secs_f64(),
+            "judged": found.judged,
+            "in_vain": found.in_vain,
+            "status": found.status,
+        })
+    };
+    let worst = &found.worst;
+    json!({
+        "begins": found.begins.as_secs_f64(),
+        "length": found.read.length.as_secs_f64(),
+        "lines": found.read.lines,
+        "unreadable": found.read.unreadable,
+        "callers": found.callers.iter().map(caller).collect::<Vec<_>>(),
+        "loops": found.loops.iter().map(one).collect::<Vec<_>>(),
+        "worst_second": {
+            "at": worst.at.as_secs(),
+            "calls": worst.calls,
+            "lists": worst.lists,
+            "callers": worst.callers.iter().map(|(name, calls)| json!({ "name": name, "calls": calls })).collect::<Vec<_>>(),
+        },
+        "late_leases": found.late.iter().map(|late| json!({
+            "lease": late.lease,
+            "gap": late.gap.as_secs_f64(),
+            "at": late.at.as_secs_f64(),
+        })).collect::<Vec<_>>(),
+    })
+}
+
+// === impl CallerTotals ===
+
+impl CallerTotals {
+    /// Says what a bucket would have done to this caller, if it would have done anything.
+    fn limited(&self, found: &Audit) -> Option<String> {
+        let bucket = self.bucket.filter(|bucket| bucket.most() < self.peak as u64)?;
+        Some(format!(
+            "A gate before {} with bucket = {{ rate = {}, burst = {} }} would have made its worst second {} calls in place of {}, \
+             and no call of these {} would have waited over {}.",
+            self.name,
+            number(bucket.in_a_second()),
+            bucket.burst,
+            thousands(bucket.most()),
+            thousands(self.peak),
+            duration(found.read.length.as_secs_f64()),
+            short(WAIT),
+        ))
+    }
+}
+
+// === impl FoundLoop ===
+
+impl FoundLoop {
+    /// Describes the loop, with the usual cause.
+    fn says(&self) -> String {
+        let Self { resource, verb, .. } = self;
+        let object = if self.object.is_empty() { "one object".to_owned() } else { self.object.clone() };
+        let by = self.callers.join(" and ");
+        let times = format!("{} times in {}", thousands(self.calls), duration(self.within.as_secs_f64()));
+        let vain = percent(self.in_vain, self.judged);
+        match self.kind {
+            LoopKind::Unchanged => format!(
+                "Loop: {by} wrote {object} ({resource}) {times}, and {vain} of the writes changed nothing. \
+                 Usually the operator writes a status on each reconcile without comparing it, and its own write wakes it."
+            ),
+            LoopKind::Fast if self.judged > 0 => {
+                format!("Loop: {by} wrote {object} ({resource}) {times}. Most writes changed it.")
+            }
+            LoopKind::Fast => format!(
+                "Loop: {by} wrote {object} ({resource}) {times}. The log does not say whether that changed anything; \
+                 an audit level of Request would."
+            ),
+            LoopKind::Spread => format!(
+                "Loop: {by} wrote {} objects ({resource}) in turn, {times}, and {vain} of the writes changed nothing.",
+                thousands(self.objects)
+            ),
+            LoopKind::TwoWriters => format!(
+                "Loop: {by} wrote {object} ({resource}) in turn, {times}. Each undoes what the other wrote: two owners of one field."
+            ),
+            LoopKind::Denied => format!(
+                "Loop: each {verb} of {object} ({resource}) by {by} got a {}, {times}. Trying again does not help: \
+                 give the right that is missing, or mend the object.",
+                self.status.unwrap_or_default()
+            ),
+            LoopKind::AlreadyThere => format!(
+                "Loop: {by} created {resource} {times}, and {vain} of the creates got 409: the object is there. \
+                 Usually a program creates without looking."
+            ),
+            LoopKind::AlreadyGone => format!(
+                "Loop: {by} deleted {resource} {times}, and {vain} of the deletes got 404: the object is gone. \
+                 Usually two programs delete the same objects."
+            ),
+            LoopKind::EventFlood => format!(
+                "Loop: {by} created Events {times}, many more than others. Usually one per reconcile, each with a new name."
+            ),
+        }
+    }
+}
+
+// === impl LoopKind ===
+
+impl LoopKind {
+    /// Returns the word for programs.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Unchanged => "unchanged",
+            Self::Fast => "fast",
+            Self::Spread => "spread",
+            Self::TwoWriters => "two_writers",
+            Self::Denied => "denied",
+            Self::AlreadyThere => "already_there",
+            Self::AlreadyGone => "already_gone",
+            Self::EventFlood => "event_flood",
+        }
+    }
+}
+
+fn seconds(found: &Audit) -> u64 {
+    found.read.length.as_secs().max(1)
+}
+
+fn percent(part: u64, whole: u64) -> String {
+    format!("{}%", part.saturating_mul(100) / whole.max(1))
+}
+
+const HEADER: &str = "    calls share  calls/s   peak writes    4xx    5xx    429  entries/day  log size  caller\n";
+const LOUDEST: usize = 10;
+const MOST_LOOPS: usize = 20;
+const MOST_LEASES: usize = 5;
+/// The callers for which a bucket is named.
+const BUCKETS: usize = 3;
+const DAY: u64 = 86_400;
