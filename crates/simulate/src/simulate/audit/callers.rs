@@ -135,6 +135,9 @@ impl Callers {
         if caller == next {
             self.totals.push(CallerTotals::new(name));
         }
+        if self.by_request.len() >= MOST_CALLERS {
+            self.by_request.clear();
+        }
         self.by_request.insert(record.request.number, caller);
         caller
     }

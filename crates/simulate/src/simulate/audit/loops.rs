@@ -161,16 +161,11 @@ impl Loops {
         denied.repeats.count(record.at, Some(true));
     }
 
-    /// Forgets what has not been repeated, if there is too much.
+    /// Forgets calls that have not been repeated, if there are too many.
     fn forget(&mut self) {
-        if self.objects.len() > MOST {
-            self.objects.retain(|_, object| object.writers.iter().any(|writer| writer.writes.calls >= REPEATED));
-            self.objects.retain(rarely(self.objects.len()));
-        }
-        if self.denied.len() > MOST {
-            self.denied.retain(|_, denied| denied.repeats.calls >= REPEATED);
-            self.denied.retain(rarely(self.denied.len()));
-        }
+        shrink(&mut self.objects, |object| object.writers.iter().any(|writer| writer.writes.is_repeated()));
+        shrink(&mut self.denied, |denied| denied.repeats.is_repeated());
+        shrink(&mut self.collections, Repeats::is_repeated);
     }
 
     fn id(&self, parts: impl Hash) -> u64 {
@@ -178,9 +173,13 @@ impl Loops {
     }
 }
 
-/// Returns a filter for a map of this size: it keeps one in two if that is still too much.
-fn rarely<T>(len: usize) -> impl FnMut(&u64, &mut T) -> bool {
-    move |id, _| len < MOST / 4 * 3 || id.is_multiple_of(2)
+/// Keeps what is repeated in a map that is too large, and one in two of that if it is still much.
+fn shrink<T>(map: &mut HashMap<u64, T>, is_repeated: impl Fn(&T) -> bool) {
+    if map.len() > MOST {
+        map.retain(|_, calls| is_repeated(calls));
+        let is_much = map.len() > MOST / 4 * 3;
+        map.retain(|id, _| !is_much || id.is_multiple_of(2));
+    }
 }
 
 /// Returns what calls about one collection have in common.
@@ -226,9 +225,8 @@ fn is_of_events(calls: &Repeats) -> bool {
     calls.request.resource == "events" && calls.request.verb == Verb::Create
 }
 
-/// The most objects to know. Past that, those that were written once are forgotten.
+/// The most objects, and the most collections, to know.
 const MOST: usize = 200_000;
-const REPEATED: u64 = 3;
 /// Fewer objects are named each.
 const MANY_OBJECTS: usize = 5;
 /// Fewer Events, or slower ones, are no flood.

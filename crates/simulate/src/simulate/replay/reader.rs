@@ -92,6 +92,8 @@ pub(in crate::simulate) struct LogReader {
     pub(in crate::simulate) selection: LogSelection,
     hasher: RandomState,
     requests: HashMap<u64, Rc<RecordedRequest>>,
+    /// The number of the last request.
+    distinct: usize,
     /// When each process in the log started, in milliseconds of the wall clock.
     starts: Vec<u64>,
     /// Records that are held back until earlier ones can no longer come, on one timeline for all
@@ -244,14 +246,20 @@ impl LogReader {
             long_running: entry.long_running.unwrap_or_default(),
             dry_run: entry.dry_run.unwrap_or_default(),
         };
-        let number = self.requests.len();
         let hash = self.hasher.hash_one(&request);
+        if self.requests.len() >= MOST_REQUESTS {
+            self.requests.clear();
+        }
+        self.distinct += 1;
+        let number = self.distinct;
         Rc::clone(self.requests.entry(hash).or_insert_with(|| Rc::new(RecordedRequest { number, ..request })))
     }
 }
 
 /// How many records are held back to be sorted: a minute of a busy gate, some 12 MiB.
 const HELD: usize = 1 << 16;
+/// The most different requests to know at once.
+const MOST_REQUESTS: usize = 1 << 16;
 /// The most unreadable lines to name.
 const EXAMPLES: usize = 3;
 /// How far two start times of the same process may differ, in milliseconds: the wall clock may have

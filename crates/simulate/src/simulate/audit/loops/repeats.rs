@@ -62,6 +62,11 @@ impl Repeats {
         self.most_in_a_minute = self.most_in_a_minute.max(self.in_minute);
     }
 
+    /// Returns true for calls to remember.
+    pub(super) fn is_repeated(&self) -> bool {
+        self.calls >= REPEATED
+    }
+
     /// Returns true for calls that come often enough to be a loop.
     pub(super) fn is_often(&self) -> bool {
         self.calls >= LEAST && self.an_hour() >= AN_HOUR
@@ -121,6 +126,8 @@ impl Repeats {
 
 /// Fewer calls are no loop.
 pub(super) const LEAST: u64 = 10;
+/// Fewer calls are forgotten if there are too many objects.
+const REPEATED: u64 = 3;
 /// Fewer calls in an hour are no loop.
 const AN_HOUR: u64 = 30;
 /// So many calls in a minute are a fast loop.
