@@ -161,7 +161,7 @@ impl Rules {
     pub(crate) fn note_failure(&mut self, after: Duration) {
         if self.policy.slow_refusals {
             let usual = self.failing_for.unwrap_or(after);
-            self.failing_for = Some(after.min(usual + after.saturating_sub(usual) / 8));
+            self.failing_for = Some(after.min(usual + after.saturating_sub(usual) / SLOWLY));
         }
     }
 
@@ -203,3 +203,7 @@ impl Rules {
         QueueKey { class, flow, mode: Mode { group, lasts, retry }, credential, quota }
     }
 }
+
+/// A failure that takes longer than usual lengthens the usual time by one part in this many. The
+/// usual time is then that of quick failures: a client also waits for the gate itself.
+const SLOWLY: u32 = 64;
