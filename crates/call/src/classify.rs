@@ -14,7 +14,6 @@ use std::sync::Arc;
 use http::{HeaderMap, Method, Uri};
 
 use self::caller::CallerFacts;
-use self::index::Index;
 use self::matcher::Subject;
 use crate::api::{Call, Group, Verb, apply, external, kubernetes};
 use crate::dialect::{Dialect, Form, Head, Words};
@@ -28,7 +27,6 @@ mod cost;
 mod everywhere;
 mod flow;
 mod glob;
-mod index;
 mod key;
 mod matcher;
 mod parts;
@@ -60,8 +58,6 @@ pub struct Rules {
     /// The keys configured for each class (`key = [...]`).
     keys: Vec<Option<KeyParts>>,
     rules: Vec<(ClassId, matcher::CompiledRule)>,
-    /// Finds the rules to try, if there are many.
-    index: Option<Index>,
     strictest: ClassId,
 }
 
@@ -153,7 +149,6 @@ impl Rules {
     pub fn new(kind: ApiKind, fair_by: FairBy, classes: Vec<Traits>, rules: Vec<Rule>) -> Self {
         let rules: Vec<_> =
             rules.into_iter().map(|rule| (rule.class, matcher::CompiledRule::new(rule.matching))).collect();
-        let index = Index::new(rules.iter().map(|(_, compiled)| compiled));
         let strictest = strictest(&classes);
         Self {
             kind,
@@ -164,7 +159,6 @@ impl Rules {
             classes,
             keys: Vec::new(),
             rules,
-            index,
             strictest,
         }
     }
@@ -325,11 +319,7 @@ impl Rules {
     }
 
     fn first_match(&self, subject: &Subject<'_>) -> ClassId {
-        let matches = |(_, compiled): &&(ClassId, matcher::CompiledRule)| compiled.matches(subject);
-        let found = match &self.index {
-            None => self.rules.iter().find(matches),
-            Some(index) => index.places(subject).filter_map(|place| self.rules.get(place)).find(matches),
-        };
+        let found = self.rules.iter().find(|(_, compiled)| compiled.matches(subject));
         found.map_or_else(|| last(&self.classes), |(class, _)| *class)
     }
 

@@ -22,11 +22,6 @@ impl Glob {
         Self { head, rest }
     }
 
-    /// Returns the only text matching, if the pattern has no star.
-    pub(super) fn name(&self) -> Option<&str> {
-        self.rest.is_none().then_some(&*self.head)
-    }
-
     /// Returns true if the pattern matches the whole text.
     pub fn matches(&self, text: &str) -> bool {
         let Some((middle, tail)) = &self.rest else { return text == &*self.head };

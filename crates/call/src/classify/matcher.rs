@@ -110,22 +110,6 @@ pub(super) struct Patterns {
     unfiltered: Option<bool>,
 }
 
-// === impl PatternList ===
-
-impl PatternList {
-    /// The lists used to index rules, the most distinctive first.
-    pub(super) const INDEXED: [Self; 8] = [
-        Self::Names,
-        Self::Paths,
-        Self::Accounts,
-        Self::Actions,
-        Self::Namespaces,
-        Self::Resources,
-        Self::Services,
-        Self::Groups,
-    ];
-}
-
 // === impl Matcher ===
 
 impl Matcher {
@@ -195,17 +179,6 @@ impl CompiledRule {
         }
     }
 
-    /// Returns a list of names without a star, to index the rule by: it matches no call with
-    /// another text.
-    pub(super) fn named(&self) -> Option<(PatternList, impl Iterator<Item = &str>)> {
-        let Self::Patterns(patterns) = self else { return None };
-        PatternList::INDEXED.into_iter().find_map(|list| {
-            let globs = patterns.get(list);
-            let all_are_names = !globs.is_empty() && globs.iter().all(|glob| glob.name().is_some());
-            all_are_names.then(|| (list, globs.iter().filter_map(Glob::name)))
-        })
-    }
-
     pub(super) fn matches(&self, subject: &Subject<'_>) -> bool {
         match self {
             Self::Builtin(builtin) => matches_builtin(builtin, subject),
@@ -270,14 +243,6 @@ impl Patterns {
             headers: headers.into_iter().map(|(name, pattern)| (name, Glob::new(&pattern))).collect(),
             query: query.into_iter().map(|(name, pattern)| (name, Glob::new(&pattern))).collect(),
             unfiltered,
-        }
-    }
-
-    /// Returns the patterns of a list; a call must match one of them.
-    fn get(&self, list: PatternList) -> &[Glob] {
-        match list {
-            PatternList::Paths if self.spelled_paths.is_empty() => &self.paths,
-            list => self.lists.iter().find(|(known, _)| *known == list).map_or(&[], |(_, globs)| globs),
         }
     }
 

@@ -34,8 +34,7 @@ proptest! {
         prop_assert_eq!(usize::from(classified.class.0), obvious.unwrap_or(matchers.len()), "{} {:?}", line, matchers);
     }
 
-    /// By a provider's words. Each rule alone is tried without an index, and tells the first that
-    /// matches.
+    /// By a provider's words. Each rule alone tells whether it matches.
     #[test]
     fn the_first_of_many_rules_by_a_providers_words_gives_the_class(
         matchers in prop::collection::vec(any_matcher_of_words(), 17..40),
