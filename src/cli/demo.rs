@@ -44,12 +44,11 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     show::file(&options.svg, "")?;
     show::text(&format!("{}\n", show::wrapped(&DemoResult::prologue(&scene), screen.width())))?;
     let result = block_on(demo::play(scene, show::text, gate))??;
-    let chart = result.chart();
-    let mut end = format!("\n{}", screen.drawn(&chart));
+    let mut end = String::new();
     for sentence in result.sentences() {
         end.push_str(&format!("\n{}\n", show::wrapped(&sentence, screen.width())));
     }
-    show::file(&options.svg, &chart.svg())?;
+    show::file(&options.svg, &result.chart().svg())?;
     end.push_str(&format!("\nThe picture is in {}.\n", options.svg.display()));
     Ok(show::text(&end)?)
 }

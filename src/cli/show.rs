@@ -3,8 +3,6 @@
 use std::io::{self, ErrorKind, IsTerminal as _, Write as _};
 use std::path::Path;
 
-use crate::chart::{Chart, ChartLook};
-
 /// Prints `text` unchanged.
 pub(super) fn text(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
@@ -49,14 +47,9 @@ impl Screen {
         Self { terminal, colour: terminal.is_some() && !unwelcome }
     }
 
-    /// Returns the width to draw pictures with.
+    /// Returns the width of text.
     pub(super) fn width(&self) -> usize {
         self.terminal.unwrap_or(80).min(132)
-    }
-
-    /// Draws a chart as text.
-    pub(super) fn drawn(&self, chart: &Chart) -> String {
-        chart.terminal(ChartLook { width: self.width(), height: 14, colour: self.colour })
     }
 }
 

@@ -68,7 +68,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     for sentence in simulate::report::findings(&picture, &runs) {
         text.push_str(&format!("\n{}", show::wrapped(&sentence, screen.width())));
     }
-    text.push_str(&format!("\n\n{}", screen.drawn(&chart)));
+    text.push('\n');
     write(options, &chart, &simulate::report::csv(&runs), &simulate::report::json(&runs))?;
     Ok(show::text(&text)?)
 }
@@ -92,7 +92,7 @@ fn replay(options: &Options, config: &Path) -> Result<(), Failure> {
     for remark in report::remarks(&replays.read) {
         text.push_str(&format!("\n{}", show::wrapped(&remark, screen.width())));
     }
-    text.push_str(&format!("\n{}", screen.drawn(&chart)));
+    text.push('\n');
     write(options, &chart, &report::csv(&replays), &report::json(&replays))?;
     Ok(show::text(&text)?)
 }

@@ -1,17 +1,14 @@
-//! Charts of numbers over time: a few series on one pair of axes, in the terminal and as SVG.
+//! Charts of numbers over time: a few series on one pair of axes, as SVG.
 //!
-//! It is written by hand, because a plotting library would bring a font stack into a sidecar. One
-//! [`Chart`] gives both pictures. The SVG has no scripts and no fonts, and follows print and dark
-//! mode.
+//! It is written by hand, because a plotting library would bring a font stack into a sidecar. The
+//! SVG has no scripts and no fonts, and follows print and dark mode.
 
 mod axis;
 mod figures;
 mod svg;
-mod terminal;
 
 use self::axis::Scale;
 pub use self::figures::{short, thousands};
-pub use self::terminal::ChartLook;
 
 /// A chart of numbers over time.
 #[derive(Clone, Debug, PartialEq)]
@@ -93,18 +90,6 @@ pub struct Level {
     pub y: f64,
 }
 
-// === impl Series ===
-
-impl Series {
-    /// Returns the value at `x`, interpolated between points.
-    fn at(&self, x: f64) -> Option<f64> {
-        let after = self.points.iter().position(|point| point.0 >= x)?;
-        let (x0, y0) = *self.points.get(after.checked_sub(1)?)?;
-        let (x1, y1) = self.points[after];
-        Some(if x1 > x0 { y0 + (y1 - y0) * (x - x0) / (x1 - x0) } else { y1 })
-    }
-}
-
 // === impl Chart ===
 
 impl Chart {
@@ -121,11 +106,6 @@ impl Chart {
     /// Draws the chart as a complete SVG file.
     pub fn svg(&self) -> String {
         svg::draw(&self.without_gaps())
-    }
-
-    /// Draws the chart as lines of text, each at most as wide as `look` allows.
-    pub fn terminal(&self, look: ChartLook) -> String {
-        terminal::draw(&self.without_gaps(), look)
     }
 
     /// Returns a copy without numbers that cannot be drawn.
@@ -211,7 +191,6 @@ mod tests {
         chart.levels[0].y = f64::NAN;
         assert!(!chart.svg().contains("NaN"));
         assert!(!chart.svg().contains("inf"));
-        assert!(!chart.terminal(ChartLook { width: 60, height: 8, colour: false }).is_empty());
     }
 
     #[test]
@@ -224,7 +203,6 @@ mod tests {
             assert!(svg.contains(tick), "no {tick} in {svg}");
         }
         assert!(!svg.contains("NaN") && !svg.contains("inf"));
-        assert!(chart.terminal(ChartLook { width: 60, height: 8, colour: false }).contains("100,000"));
         chart.series.clear();
         chart.levels.clear();
         assert!(chart.svg().ends_with("</svg>\n"));
@@ -237,6 +215,5 @@ mod tests {
         chart.bands.clear();
         chart.levels.clear();
         assert!(chart.svg().ends_with("</svg>\n"));
-        assert!(chart.terminal(ChartLook { width: 60, height: 8, colour: true }).contains("seconds"));
     }
 }

@@ -1,8 +1,7 @@
 //! Simulations of a gate: controllers and an API under a virtual clock, and charts of the results.
 //!
 //! [`simulate`] runs scenarios and replays logs through the limiter that the proxy runs.
-//! [`controller`] has a controller's workqueue and lease. [`chart`] draws the result in a terminal
-//! and as SVG.
+//! [`controller`] has a controller's workqueue and lease. [`chart`] draws the result.
 
 mod agenda;
 pub mod chart;
