@@ -11,6 +11,7 @@ mod fault;
 mod health;
 mod link;
 mod memory;
+mod node;
 mod probe;
 mod receive_limit;
 mod script;

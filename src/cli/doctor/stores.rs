@@ -71,10 +71,6 @@ fn of_probe(about: &str, probed: &ProbeReport, store: &Store) -> Vec<Finding> {
         let advice = "calls wait for it only while tokens are short; a store nearer by makes those waits shorter";
         findings.push(Finding::note(about, format!("takes {took} to answer"), advice));
     }
-    if probed.clock_off > CLOCK_OFF {
-        let off = format!("its clock differs from this machine's by {:.0} s", probed.clock_off.as_secs_f64());
-        findings.push(Finding::note(about, off, "gates do not mind; set one of the two for the logs"));
-    }
     if let Some(policy) = &probed.evicts {
         let advice = "set maxmemory-policy noeviction: a bucket that is dropped begins empty";
         findings.push(Finding::note(about, format!("may drop buckets ({policy})"), advice));
@@ -93,4 +89,3 @@ fn of_probe(about: &str, probed: &ProbeReport, store: &Store) -> Vec<Finding> {
 
 /// The least reported time of an answer.
 const SLOW: Duration = Duration::from_millis(20);
-const CLOCK_OFF: Duration = Duration::from_secs(1);

@@ -6,17 +6,16 @@
 //! node fails, its buckets are looked for at the next one.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
 use tidegate_upstream::lock;
 
-use super::dial::{Dialer, StoreConnection};
+use super::dial::Dialer;
 use super::fault::Fault;
+use super::node::Node;
 use crate::moment::Moment;
 use crate::spec::Endpoint;
 
@@ -43,17 +42,6 @@ struct Layout {
     homes: BTreeMap<Arc<str>, Endpoint>,
     /// The index of the node to ask about a bucket on an unknown node.
     guide: usize,
-}
-
-/// A node of a cluster, with the connection to it.
-#[derive(Debug, Default)]
-struct Node {
-    connection: tokio::sync::Mutex<Option<StoreConnection>>,
-    /// Set after a failed request: the connection must not be used again.
-    is_broken: AtomicBool,
-    /// The number of failed connection attempts, so that requests which waited for one do not
-    /// repeat it.
-    failures: AtomicU64,
 }
 
 /// A node's answer that another node has the bucket.
@@ -124,16 +112,14 @@ impl Cluster {
     /// node's reply.
     async fn exchange(&self, at: &Endpoint, command: &Cmd, is_asking: bool) -> Result<RedisResult<Value>, Fault> {
         let node = lock(&self.layout).node(at, self.dialer.clock.now());
-        let mut connection = node.connection(&self.dialer, at).await?;
+        let mut connection = node.connection(&self.dialer, self.dialer.dial_at(at)).await?;
         let mut pipeline = Pipeline::new();
         if is_asking {
             pipeline.cmd("ASKING");
         }
         pipeline.add_command(command.clone()).ignore_errors();
         let replies = async { Ok(pipeline.query_async::<Vec<RedisResult<Value>>>(&mut connection).await?) };
-        let replies = self.dialer.in_time(replies).await.inspect_err(|_| {
-            node.is_broken.store(true, Ordering::SeqCst); // no late reply is used
-        })?;
+        let replies = self.dialer.in_time(replies).await.inspect_err(|_| node.break_off())?;
         replies.into_iter().reduce(RedisResult::and).ok_or(Fault::Nonsense)
     }
 
@@ -180,26 +166,6 @@ impl Layout {
         if self.guide(seeds) == *at {
             self.guide = self.guide.wrapping_add(1);
         }
-    }
-}
-
-// === impl Node ===
-
-impl Node {
-    /// Returns a node's connection, made if necessary, logged in with the present password.
-    async fn connection(&self, dialer: &Dialer, at: &Endpoint) -> Result<MultiplexedConnection, Fault> {
-        let failures = self.failures.load(Ordering::SeqCst);
-        let mut connection = self.connection.lock().await;
-        let is_broken = self.is_broken.swap(false, Ordering::SeqCst);
-        let open = connection.take().filter(|open| !is_broken && !open.has_ended());
-        if open.is_none() && self.failures.load(Ordering::SeqCst) != failures {
-            return Err(Fault::Timeout);
-        }
-        let current = dialer.current(open, dialer.dial_at(at)).await;
-        if current.is_err() {
-            self.failures.fetch_add(1, Ordering::SeqCst);
-        }
-        Ok(connection.insert(current?).redis.clone())
     }
 }
 

@@ -18,8 +18,6 @@ use tidegate_upstream::lock;
 pub(super) struct HealthRecorder {
     store: Arc<str>,
     clock: Clock,
-    /// Set after a failed request: the connection must not be used again.
-    is_broken: AtomicBool,
     /// Set once the log has warned that too many gates share a bucket.
     is_crowded: AtomicBool,
     health: Mutex<StoreHealth>,
@@ -44,7 +42,7 @@ pub struct StoreHealth {
 
 impl HealthRecorder {
     pub(super) fn new(store: Arc<str>, clock: Clock) -> Self {
-        Self { store, clock, is_broken: false.into(), is_crowded: false.into(), health: Mutex::default() }
+        Self { store, clock, is_crowded: false.into(), health: Mutex::default() }
     }
 
     /// Records that a batch of requests was answered.
@@ -76,7 +74,6 @@ impl HealthRecorder {
 
     /// Records that a batch of requests failed.
     pub(super) fn failed(&self, fault: &Fault, asks: &[Ask], took: Duration) {
-        self.is_broken.store(true, Ordering::SeqCst);
         let before = self.record(false, fault.word(), took, |health| health.error = Some(fault.code().to_owned()));
         if before.is_up || before.since.is_none() {
             let why = fault.to_string();
@@ -87,16 +84,6 @@ impl HealthRecorder {
                 "the store does not answer: each gate goes on as `outage` of its shared buckets says"
             );
         }
-    }
-
-    /// Records which server a new connection leads to.
-    pub(super) fn connected(&self, server: Option<Endpoint>) {
-        lock(&self.health).servers = server.into_iter().collect();
-    }
-
-    /// Returns true once after a request has failed, so that the connection is replaced.
-    pub(super) fn take_broken(&self) -> bool {
-        self.is_broken.swap(false, Ordering::SeqCst)
     }
 
     pub(super) fn health(&self) -> StoreHealth {

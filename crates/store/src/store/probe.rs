@@ -7,22 +7,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::PreparedStore;
-use super::cluster::Cluster;
 use super::fault::Fault;
 use super::script::{self, Asker, key};
 use super::servers::Servers;
-use crate::clock::wall_clock;
 use crate::limit::policy::{BucketPolicy, SharedPolicy};
 use crate::limit::{Ask, SharedLimits};
-use crate::spec::{Endpoint, StoreAddress};
+use crate::spec::Endpoint;
 
 /// What a probe found out about a store.
 #[derive(Clone, Debug, Default)]
 pub struct ProbeReport {
     /// The time from a request to its answer.
     pub took: Duration,
-    /// How far the server's clock and this machine's are apart.
-    pub clock_off: Duration,
     /// The gates sharing each bucket, by the names of their pods.
     pub members: BTreeMap<Arc<str>, Vec<String>>,
     /// The buckets of gates with different limits.
@@ -55,13 +51,7 @@ impl PreparedStore {
 
     async fn look(&self, buckets: &[Arc<str>]) -> Result<ProbeReport, Fault> {
         let store = &self.0.store;
-        let mut connection = None;
-        let redis = match &store.address {
-            StoreAddress::Cluster { seeds } => {
-                Servers::Cluster(Arc::new(Cluster::new(Arc::clone(&self.0), seeds.clone())))
-            }
-            _ => Servers::One(connection.insert(self.0.dial().await?).redis.clone()),
-        };
+        let redis = Servers::of(&self.0);
         let name: Arc<str> = format!("doctor-{:016x}", RandomState::new().hash_one(())).into();
         let asker = Asker { prefix: &store.prefix, label: "doctor" };
         let ask = ask(&name);
@@ -70,10 +60,6 @@ impl PreparedStore {
         asker.ask(&redis, &Ask { leave: true, ..ask }).await?;
         let mut probed = ProbeReport { took: self.0.clock.now() - began, ..ProbeReport::default() };
         asker.forget(&redis, &name).await?;
-        let (seconds, micros) = redis.query::<(u64, u32)>(&name, &redis::cmd("TIME")).await?;
-        let theirs = Duration::new(seconds, 0) + Duration::from_micros(micros.into());
-        let ours = wall_clock().duration_since(std::time::SystemTime::UNIX_EPOCH).unwrap_or_default();
-        probed.clock_off = theirs.abs_diff(ours);
         for bucket in buckets {
             let get = redis::cmd("HGETALL").arg(key(&store.prefix, bucket, None)).to_owned();
             let fields = redis.query::<BTreeMap<String, String>>(bucket, &get).await?;
@@ -86,10 +72,7 @@ impl PreparedStore {
             probed.members.insert(Arc::clone(bucket), labels);
         }
         probed.evicts = evicts(&redis, &name).await;
-        probed.at = match &redis {
-            Servers::Cluster(cluster) => cluster.homes(),
-            Servers::One(_) => connection.and_then(|connection| connection.at).into_iter().collect(),
-        };
+        probed.at = redis.at();
         Ok(probed)
     }
 }

@@ -27,7 +27,10 @@ impl Dialer {
             StoreAddress::Unix(path) => self.dial_socket(path).await,
             StoreAddress::Tcp(at) => self.dial_at(at).await,
             StoreAddress::Sentinel { sentinels, primary: name } => {
-                self.dial_at(&primary(self, sentinels, name).await?).await
+                let at = primary(self, sentinels, name).await?;
+                let connection = self.dial_at(&at).await?;
+                tracing::info!(store = &*self.store.name, primary = %at, "the sentinels have named the primary");
+                Ok(connection)
             }
             StoreAddress::Cluster { .. } => Err(Fault::Redirected), // each bucket has a node of its own
         }

@@ -8,17 +8,12 @@ use crate::store::fault::Fault;
 
 /// Returns what a question to this store comes to, in words, and what it means to a member.
 async fn comes_of(store: Store) -> (String, StoreFailure) {
-    let dialer = dialer(store);
-    let fault = match dialer.dial().await {
-        Err(fault) => fault,
-        Ok(connection) => {
-            let ask = ask(1, 1);
-            let server = Servers::One(connection.redis.clone());
-            let asked = asker(&dialer.store.prefix).ask(&server, &ask);
-            let answer = tokio::time::timeout(dialer.store.timeout, asked).await;
-            answer.unwrap_or(Err(Fault::Timeout)).expect_err("it cannot answer")
-        }
-    };
+    let dialer = Arc::new(dialer(store));
+    let ask = ask(1, 1);
+    let servers = Servers::of(&dialer);
+    let asked = asker(&dialer.store.prefix).ask(&servers, &ask);
+    let answer = tokio::time::timeout(dialer.store.timeout, asked).await;
+    let fault = answer.unwrap_or(Err(Fault::Timeout)).expect_err("it cannot answer");
     (fault.to_string(), fault.away())
 }
 
@@ -170,8 +165,7 @@ async fn a_password_that_rotates_is_sent_on_the_open_connection() {
     let later = Dialer { store: Store { user: Some("gate".into()), ..server.store() }, ..later };
     server.run(&["ACL", "SETUSER", "gate", "<old"]).await;
     later.renew(&mut connection).await.expect("it takes the new one");
-    let server = Servers::One(connection.redis.clone());
-    asker("tidegate").ask(&server, &ask(1, 1)).await.expect("it answers");
+    asker("tidegate").ask_at(&mut connection.redis, &ask(1, 1)).await.expect("it answers");
 }
 
 #[tokio::test]
