@@ -10,9 +10,9 @@ mod store;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use self::file::load;
 #[cfg(test)]
 pub(super) use self::file::schema;
+pub use self::file::{load, load_text};
 use crate::api::Verb;
 
 /// A scenario: what is simulated, and for how long.

@@ -160,7 +160,8 @@ impl WorkQueue {
     }
 
     /// Returns the number of delayed objects.
-    pub fn delayed(&self) -> usize {
+    #[cfg(test)]
+    pub(super) fn delayed(&self) -> usize {
         self.items.iter().filter(|item| item.due.is_some()).count()
     }
 

@@ -19,7 +19,7 @@ pub enum Picture {
     /// The number of retries so far.
     TotalRetries,
     /// The waits of this controller's calls.
-    Waits(String),
+    Waits(&'static str),
     /// The time since a lease was renewed.
     LeaseAge,
     /// Calls per second of all gates, and their shared quota.

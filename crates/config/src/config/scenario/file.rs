@@ -24,6 +24,14 @@ use crate::config::values::one_of;
 /// All problems, from the top of the file.
 pub fn load(file: &Path) -> Result<Scenario, Vec<Problem>> {
     let (name, text) = crate::config::read(file)?;
+    load_text(name, text, file)
+}
+
+/// Reads and checks the text of a scenario file.
+///
+/// # Errors
+/// All problems, from the top of the file.
+pub fn load_text(name: String, text: String, file: &Path) -> Result<Scenario, Vec<Problem>> {
     let (text, syntax) = Text::new(name, text);
     if let Some(foreign) = foreign::scenario(&text, !syntax.is_empty()) {
         return Err(vec![foreign]);

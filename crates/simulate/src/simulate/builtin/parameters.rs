@@ -38,7 +38,11 @@ impl Parameters {
         Ok(Self(all))
     }
 
-    pub(super) fn text(&self, key: &str) -> &str {
+    pub(super) fn all(&self) -> impl Iterator<Item = (&'static str, String)> {
+        self.0.iter().cloned()
+    }
+
+    fn text(&self, key: &str) -> &str {
         self.0.iter().find(|(known, _)| *known == key).map_or("1", |(_, value)| value)
     }
 
