@@ -4,12 +4,10 @@
 //! A client that signs its Host must call the gate by the API's real name, so the pod's
 //! `hostAliases` point that name at the gate. The hosts file is the whole pod's, so the machine's
 //! resolver sends every program to the gate, the gate included. `resolv.conf` is honoured with its
-//! search list and `ndots`, answers are cached for their TTL, and the file is read again when it
-//! has changed.
+//! search list and `ndots`, as it is at each lookup.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
 use std::{fs, io};
 
 use hickory_resolver::config::{ResolveHosts, ResolverConfig, ResolverOpts};
@@ -18,7 +16,6 @@ use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::{Resolver, TokioResolver, system_conf};
 
 use super::error::ForbiddenAddress;
-use super::lock;
 
 /// Where names are looked up: the resolver's files and port.
 #[derive(Clone, Debug)]
@@ -47,34 +44,16 @@ pub(super) enum LookupError {
     Unanswered(io::Error),
 }
 
-/// A resolver with the `resolv.conf` it was made from.
-#[derive(Debug)]
-struct CachedResolver {
-    resolv_conf: Vec<u8>,
-    resolver: Arc<TokioResolver>,
-}
-
-/// The name servers of this machine, with a cache of their answers.
-#[derive(Debug)]
-pub(super) struct NameServers {
-    dns: Dns,
-    cached: Mutex<Option<CachedResolver>>,
-}
-
 impl Default for Dns {
     fn default() -> Self {
         Self { hosts: "/etc/hosts".into(), resolv_conf: "/etc/resolv.conf".into(), port: 53, judge: None }
     }
 }
 
-impl NameServers {
-    pub(super) fn new(dns: Dns) -> Self {
-        Self { dns, cached: Mutex::new(None) }
-    }
-
+impl Dns {
     /// Returns the addresses of a name in the hosts file; none if it cannot be read.
     pub(super) fn in_hosts(&self, name: &str) -> Vec<IpAddr> {
-        let Ok(text) = fs::read_to_string(&self.dns.hosts) else { return Vec::new() };
+        let Ok(text) = fs::read_to_string(&self.hosts) else { return Vec::new() };
         let of_line = |line: &str| {
             let mut words = line.split('#').next().unwrap_or_default().split_ascii_whitespace();
             let address = words.next()?.parse().ok()?;
@@ -86,7 +65,7 @@ impl NameServers {
     /// Looks up every address of a name.
     pub(super) async fn lookup(&self, name: &str) -> Result<Vec<IpAddr>, LookupError> {
         let resolver = self.resolver().map_err(|error| {
-            let text = format!("{}: {error}", self.dns.resolv_conf.display());
+            let text = format!("{}: {error}", self.resolv_conf.display());
             LookupError::Unanswered(io::Error::other(text))
         })?;
         match resolver.lookup_ip(name).await {
@@ -97,26 +76,16 @@ impl NameServers {
     }
 
     /// Returns the resolver for `resolv.conf` as it is now.
-    fn resolver(&self) -> io::Result<Arc<TokioResolver>> {
-        let text = fs::read(&self.dns.resolv_conf)?;
-        let mut cached = lock(&self.cached);
-        if let Some(cached) = cached.as_ref().filter(|cached| cached.resolv_conf == text) {
-            return Ok(Arc::clone(&cached.resolver));
-        }
-        let resolver = Arc::new(self.configure(&text).map_err(io::Error::other)?);
-        *cached = Some(CachedResolver { resolv_conf: text, resolver: Arc::clone(&resolver) });
-        Ok(resolver)
-    }
-
-    fn configure(&self, text: &[u8]) -> Result<TokioResolver, NetError> {
-        let (config, mut options) = name_servers(text)?;
+    fn resolver(&self) -> io::Result<TokioResolver> {
+        let (config, mut options) = name_servers(&fs::read(&self.resolv_conf)?).map_err(io::Error::other)?;
         let (domain, search, mut servers) = config.into_parts();
         for connection in servers.iter_mut().flat_map(|server| &mut server.connections) {
-            connection.port = self.dns.port;
+            connection.port = self.port;
         }
         options.use_hosts_file = ResolveHosts::Never;
         let config = ResolverConfig::from_parts(domain, search, servers);
-        Resolver::builder_with_config(config, TokioRuntimeProvider::default()).with_options(options).build()
+        let resolver = Resolver::builder_with_config(config, TokioRuntimeProvider::default()).with_options(options);
+        resolver.build().map_err(io::Error::other)
     }
 }
 

@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use super::dns::{Dns, Judge, LookupError, NameServers};
+use super::dns::{Dns, LookupError};
 use super::error::DialFailure;
 use super::lock;
 use crate::clock::Clock;
@@ -23,8 +23,7 @@ pub(super) struct NameLookup {
     port: u16,
     /// The gate's own addresses.
     own: Vec<SocketAddr>,
-    judge: Option<Judge>,
-    name_servers: NameServers,
+    dns: Dns,
     pub(super) clock: Clock,
     /// The last good answer, with its time.
     known: Mutex<Option<(Vec<SocketAddr>, Moment)>>,
@@ -32,8 +31,7 @@ pub(super) struct NameLookup {
 
 impl NameLookup {
     pub(super) fn new(host: String, port: u16, own: Vec<SocketAddr>, dns: Dns, clock: Clock) -> Self {
-        let judge = dns.judge;
-        Self { host, port, own, judge, name_servers: NameServers::new(dns), clock, known: Mutex::new(None) }
+        Self { host, port, own, dns, clock, known: Mutex::new(None) }
     }
 
     /// Returns at least one address to connect to, none of them the gate's own. `limit` is for the
@@ -67,7 +65,7 @@ impl NameLookup {
 
     /// Removes addresses that must not be connected to; an error if none is left.
     fn judge(&self, found: &mut Vec<SocketAddr>) -> Result<(), DialFailure> {
-        let Some(judge) = self.judge else { return Ok(()) };
+        let Some(judge) = self.dns.judge else { return Ok(()) };
         let mut fault = None;
         found.retain(|address| judge(address.ip()).map_err(|why| fault = Some(why)).is_ok());
         fault.filter(|_| found.is_empty()).map_or(Ok(()), |why| Err(DialFailure::Forbidden(why)))
@@ -78,8 +76,8 @@ impl NameLookup {
             return Ok(vec![(address, self.port).into()]);
         }
         let with_port = |address: IpAddr| SocketAddr::new(address, self.port);
-        if self.name_servers.in_hosts(&self.host).into_iter().map(with_port).any(|address| self.is_own(address)) {
-            return Ok(self.name_servers.lookup(&self.host).await?.into_iter().map(with_port).collect());
+        if self.dns.in_hosts(&self.host).into_iter().map(with_port).any(|address| self.is_own(address)) {
+            return Ok(self.dns.lookup(&self.host).await?.into_iter().map(with_port).collect());
         }
         // It does not tell "no answer" from "no such name", so the last answer holds for both.
         let found = tokio::net::lookup_host((self.host.as_str(), self.port)).await;

@@ -16,7 +16,7 @@ use super::names::NameLookup;
 /// Connects to the fastest address, unless it is the gate's own. Returns the last error if all
 /// fail.
 pub(super) async fn connect(addresses: Vec<SocketAddr>, names: &NameLookup) -> Result<TcpStream, DialFailure> {
-    let mut rest = alternating(addresses).into_iter();
+    let mut rest = addresses.into_iter();
     let mut attempts = FuturesUnordered::new();
     let mut last = DialFailure::Name(io::Error::new(io::ErrorKind::NotFound, "it has no address"));
     loop {
@@ -34,17 +34,6 @@ pub(super) async fn connect(addresses: Vec<SocketAddr>, names: &NameLookup) -> R
             () = names.clock.sleep(HEAD_START), if others_wait => {}
         }
     }
-}
-
-/// Alternates IPv4 and IPv6, beginning with the family of the first address: if one family cannot
-/// be reached, that costs one head start, not one per address.
-fn alternating(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
-    let first = addresses.first().is_some_and(SocketAddr::is_ipv6);
-    let (mut same, other): (Vec<_>, Vec<_>) = addresses.into_iter().partition(|address| address.is_ipv6() == first);
-    for (at, address) in other.into_iter().enumerate() {
-        same.insert((2 * at + 1).min(same.len()), address);
-    }
-    same
 }
 
 async fn attempt(address: SocketAddr, names: &NameLookup) -> Result<TcpStream, DialFailure> {
@@ -67,21 +56,3 @@ async fn attempt(address: SocketAddr, names: &NameLookup) -> Result<TcpStream, D
 const HEAD_START: Duration = Duration::from_millis(250);
 /// The interval of TCP keepalive, the same as Go's.
 const KEEPALIVE: Duration = Duration::from_secs(30);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn families_take_turns_and_each_keeps_its_order() {
-        let addresses = |texts: &[&str]| texts.iter().map(|text| text.parse().expect("an address")).collect::<Vec<_>>();
-        for (given, tried) in [
-            (&["[::1]:1", "[::2]:1", "[::3]:1", "1.1.1.1:1"][..], &["[::1]:1", "1.1.1.1:1", "[::2]:1", "[::3]:1"][..]),
-            (&["1.1.1.1:1", "2.2.2.2:1", "[::1]:1"], &["1.1.1.1:1", "[::1]:1", "2.2.2.2:1"]),
-            (&["1.1.1.1:1", "2.2.2.2:1"], &["1.1.1.1:1", "2.2.2.2:1"]),
-            (&[], &[]),
-        ] {
-            assert_eq!(alternating(addresses(given)), addresses(tried));
-        }
-    }
-}
