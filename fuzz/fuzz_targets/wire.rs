@@ -41,7 +41,6 @@ static GATE: LazyLock<(Runtime, Gate)> = LazyLock::new(|| {
                     base_path: String::new(),
                     server_name: None,
                     proxy: None,
-                    unused_proxy: None,
                 },
                 tls: None,
                 host: upstream::Host::Rewrite,

@@ -35,7 +35,6 @@ pub async fn gate(to: SocketAddr, ca: Option<&str>) -> Gate {
                 base_path: String::new(),
                 server_name: None,
                 proxy: None,
-                unused_proxy: None,
             },
             tls: roots.map(|roots| Arc::new(tls::Client::new(roots, None).expect("TLS"))),
             host: upstream::Host::Rewrite,

@@ -111,7 +111,6 @@ pub(super) async fn listener(text: &str, around: Around) -> Listener {
                 base_path: String::new(),
                 server_name: None,
                 proxy: proxy.clone(),
-                unused_proxy: None,
             },
             tls,
             host: gate.forwarding.host.clone(),

@@ -313,7 +313,6 @@ fn options(name: Arc<str>, upstream: SocketAddr) -> Options {
                 base_path: String::new(),
                 server_name: None,
                 proxy: None,
-                unused_proxy: None,
             },
             tls: None,
             host: upstream::Host::Rewrite,

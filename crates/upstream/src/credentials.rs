@@ -47,9 +47,6 @@ pub struct Target {
     pub server_name: Option<String>,
     /// The proxy to connect through, if there is one.
     pub proxy: Option<Proxy>,
-    /// A proxy variable of the environment (such as `HTTPS_PROXY`) that the gate ignores, to
-    /// mention if the upstream cannot be reached.
-    pub unused_proxy: Option<&'static str>,
 }
 
 /// What the process's environment says about the upstream: variables and files.
@@ -177,7 +174,6 @@ pub fn resolve(
             resolved.target.authority
         ));
     }
-    resolved.target.unused_proxy = proxy::unused(environment, &resolved.target);
     Ok(resolved)
 }
 
@@ -220,7 +216,6 @@ fn target(url: &str, from: &str) -> Result<Target, CredentialsError> {
         base_path: uri.path().trim_end_matches('/').to_owned(),
         server_name: None,
         proxy: None,
-        unused_proxy: None,
     })
 }
 

@@ -22,14 +22,6 @@ fn nowhere() -> SocketAddr {
 }
 
 #[tokio::test]
-async fn an_unused_proxy_is_named_where_nothing_is_reached() {
-    let mut options = options(nowhere(), None);
-    options.target.unused_proxy = Some("HTTPS_PROXY");
-    let error = soon(Caller::start(options).lease(Group::Short)).await.expect_err("nobody listens").to_string();
-    assert!(error.contains("HTTPS_PROXY is set here, and a gate does not use it"), "{error}");
-}
-
-#[tokio::test]
 async fn an_outage_fails_those_who_wait_and_ends_by_itself() {
     let address = nowhere();
     let caller = Caller::start(options(address, None));

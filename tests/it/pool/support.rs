@@ -195,7 +195,6 @@ pub(crate) fn options(address: SocketAddr, ca: Option<&str>) -> Options {
         base_path: String::new(),
         server_name: None,
         proxy: None,
-        unused_proxy: None,
     };
     Options {
         target,

@@ -338,7 +338,6 @@ mod tests {
             base_path: String::new(),
             server_name: None,
             proxy: None,
-            unused_proxy: None,
         };
         assert_eq!(call(&gate, 0).await, "one");
         let waiting_bytes = || gate.section.waiting_bytes.load(Ordering::Relaxed);

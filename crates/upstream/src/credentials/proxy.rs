@@ -1,16 +1,11 @@
 //! The proxy before an upstream: a kubeconfig's `proxy-url`. It is shown by its host, never with
 //! its password.
 
-use std::net::IpAddr;
-
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::Uri;
-use http::uri::Scheme;
-use hyper_util::client::proxy::matcher::Matcher;
 use percent_encoding::percent_decode_str;
 
-use super::{Environment, Target};
 use crate::spec::has_valid_port;
 
 /// A proxy before an upstream.
@@ -36,24 +31,6 @@ pub enum ProxyKind {
     Https,
     /// SOCKS5; the proxy looks names up.
     Socks5,
-}
-
-/// Returns the proxy variable of the environment client-go and most other programs would use
-/// for this upstream. A gate ignores it: its environment is often meant for the pod's own traffic,
-/// and the proxy may be this process.
-pub(super) fn unused(environment: &Environment, target: &Target) -> Option<&'static str> {
-    let names =
-        if target.scheme == Scheme::HTTPS { ["HTTPS_PROXY", "https_proxy"] } else { ["HTTP_PROXY", "http_proxy"] };
-    let name = names.into_iter().find(|name| environment.variable(name).is_some())?;
-    let value = |name| environment.variable(name).unwrap_or_default().to_owned();
-    let no = environment.variable("NO_PROXY").or_else(|| environment.variable("no_proxy")).unwrap_or_default();
-    let matcher = Matcher::builder().http(value(name)).https(value(name)).no(no.to_owned()).build();
-    let uri = Uri::builder().scheme(target.scheme.clone()).authority(target.authority.clone()).path_and_query("/");
-    let host = target.authority.host().trim_start_matches('[').trim_end_matches(']');
-    // as Go: never to this machine
-    let is_here = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
-    let is_direct = is_here || no.trim() == "*" || target.proxy.is_some();
-    matcher.intercept(&uri.build().ok()?).filter(|_| !is_direct).map(|_| name)
 }
 
 impl Proxy {
@@ -89,26 +66,6 @@ impl Proxy {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_proxy_of_the_environment_is_named_where_it_would_be_used() {
-        let variable = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-        let named = |server: &str, variables: &[(String, String)]| {
-            let environment = Environment { variables: variables.to_vec(), service_account: "/none".into() };
-            unused(&environment, &super::super::target(server, "upstream").expect("a URL"))
-        };
-        let https = variable("HTTPS_PROXY", "http://proxy.example:3128");
-        assert_eq!(named("https://10.0.0.1:6443", std::slice::from_ref(&https)), Some("HTTPS_PROXY"));
-        assert_eq!(named("https://a.example", &[variable("https_proxy", "proxy.example")]), Some("https_proxy"));
-        assert_eq!(named("http://a.example", std::slice::from_ref(&https)), None);
-        assert_eq!(named("https://a.example", &[variable("HTTPS_PROXY", "")]), None);
-        for here in ["https://127.0.0.1:6443", "https://localhost:6443", "https://[::1]:6443"] {
-            assert_eq!(named(here, std::slice::from_ref(&https)), None, "{here}");
-        }
-        for not in ["10.0.0.0/8", "*", "10.0.0.1, a"] {
-            assert_eq!(named("https://10.0.0.1:6443", &[https.clone(), variable("NO_PROXY", not)]), None, "{not}");
-        }
-    }
 
     #[test]
     fn a_proxy_url_is_read_and_its_password_not_shown() {

@@ -38,7 +38,6 @@ pub(super) struct Dialer {
     names: NameLookup,
     server_name: Option<ServerName<'static>>,
     proxy: Option<Proxy>,
-    unused_proxy: Option<&'static str>,
     pub(super) tls: Option<Arc<tls::Client>>,
     injector: Arc<Injector>,
     /// The timeout of a connection attempt; a reload may change it.
@@ -70,7 +69,6 @@ impl Dialer {
             names: NameLookup::new(next_host, next_port, own.clone(), Dns { judge, ..dns.clone() }, clock),
             server_name: ServerName::try_from(name).ok(),
             proxy: target.proxy.clone(),
-            unused_proxy: target.unused_proxy.filter(|_| target.proxy.is_none() && dns.judge.is_none()),
             tls: tls.clone(),
             injector: Arc::clone(injector),
             timeout: Mutex::new(options.connect_timeout),
@@ -128,7 +126,7 @@ impl Dialer {
 
     /// Adds the address to a failure.
     pub(super) fn failure(&self, what: DialFailure) -> DialError {
-        DialError { at: self.address(), what, unused_proxy: self.unused_proxy }
+        DialError { at: self.address(), what }
     }
 
     /// Returns `host:port`.

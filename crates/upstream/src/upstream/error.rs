@@ -10,14 +10,12 @@ use crate::credentials::ExecPluginError;
 
 /// Why a connection could not be made. All calls that waited for it share the error.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot connect to {at}: {what}{}", self.hint())]
+#[error("cannot connect to {at}: {what}")]
 pub struct DialError {
     /// The address, as `host:port`.
     pub at: String,
     /// The reason, and what to do.
     pub what: DialFailure,
-    /// A proxy variable of the environment the gate ignores.
-    pub unused_proxy: Option<&'static str>,
 }
 
 /// Why a connection could not be made.
@@ -133,19 +131,6 @@ pub enum SendError {
 // === impl DialError ===
 
 impl DialError {
-    /// Returns a hint at the proxy other programs would use, if it might have helped.
-    fn hint(&self) -> String {
-        let is_network = matches!(
-            self.what,
-            DialFailure::Name(_) | DialFailure::Refused | DialFailure::Network(_) | DialFailure::Timeout(_)
-        );
-        self.unused_proxy.filter(|_| is_network).map_or_else(String::new, |variable| {
-            format!(
-                "; {variable} is set here, and a gate does not use it: name the proxy in a kubeconfig's `proxy-url`"
-            )
-        })
-    }
-
     /// Returns the underlying error, for the log and not for clients.
     pub fn cause(&self) -> Option<String> {
         match &self.what {

@@ -222,7 +222,6 @@ mod tests {
             base_path: base.into(),
             server_name: None,
             proxy: None,
-            unused_proxy: None,
         }
     }
 
@@ -355,7 +354,8 @@ mod tests {
 
     #[test]
     fn a_link_that_is_left_to_the_upstream_leads_past_the_gate() {
-        let (target, rewrite) = (target("/api/v3"), Host::Rewrite);
+        let target = target("/api/v3");
+        let rewrite = Host::Rewrite;
         for (name, value, leads) in [
             ("link", "<https://api.test/api/v3/items?page=2>; rel=next", true),
             ("link", "<https://cdn.test/x>; rel=a, <https://api.test/uploads>; rel=b", true),

@@ -102,7 +102,7 @@ mod tests {
     use crate::upstream::error::DialFailure;
 
     fn refused() -> Arc<DialError> {
-        Arc::new(DialError { at: "localhost:1".into(), what: DialFailure::Refused, unused_proxy: None })
+        Arc::new(DialError { at: "localhost:1".into(), what: DialFailure::Refused })
     }
 
     #[test]

@@ -244,7 +244,6 @@ mod tests {
             base_path: base.into(),
             server_name: None,
             proxy: None,
-            unused_proxy: None,
         }
     }
 

@@ -101,7 +101,7 @@ impl Origins {
         let server_name = connect_to.map(|_| origin.name());
         let base_path = String::new();
         let proxy = self.via.clone();
-        Ok(Target { scheme, authority, base_path, server_name, proxy, unused_proxy: None })
+        Ok(Target { scheme, authority, base_path, server_name, proxy })
     }
 
     /// Drops the least recently used gate, if it is idle and `is_over` returns true for the time it

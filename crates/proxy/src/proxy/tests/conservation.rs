@@ -76,7 +76,6 @@ pub(super) fn options(seed: u64, address: std::net::SocketAddr, log: CallLog) ->
                 base_path: String::new(),
                 server_name: None,
                 proxy: None,
-                unused_proxy: None,
             },
             tls: None,
             host: pool::Host::Rewrite,
