@@ -5,19 +5,15 @@ use std::sync::Arc;
 
 use rustls::ServerConnection;
 use rustls::pki_types::CertificateDer;
-use yasna::tags::{TAG_IA5STRING, TAG_PRINTABLESTRING, TAG_UTF8STRING};
 
 use super::certificate::CertificateFields;
 
 /// Returns the common name in a certificate with a verified signature; `None` if it has no
 /// printable one.
 pub fn common_name(certificate: &CertificateDer<'_>) -> Option<String> {
-    let subject = CertificateFields::read(certificate)?.subject;
-    let mut common = subject.into_iter().flatten().filter(|attribute| attribute.kind.components() == &COMMON_NAME[..]);
-    let name = common.next_back()?.value;
-    let is_text = [TAG_UTF8STRING, TAG_PRINTABLESTRING, TAG_IA5STRING].contains(&name.tag());
-    let name = String::from_utf8(name.value().to_vec()).ok().filter(|_| is_text)?;
-    (!name.is_empty() && name.len() <= LONGEST && !name.chars().any(char::is_control)).then_some(name)
+    let fields = CertificateFields::read(certificate)?;
+    let name = fields.common_name()?;
+    (!name.is_empty() && name.len() <= LONGEST && !name.chars().any(char::is_control)).then(|| name.to_owned())
 }
 
 /// Returns the name in a client's certificate, empty if it has none; `None` without a certificate.
@@ -26,7 +22,6 @@ pub fn client_name(session: &ServerConnection) -> Option<Arc<str>> {
     Some(common_name(shown).unwrap_or_default().into())
 }
 
-const COMMON_NAME: [u64; 4] = [2, 5, 4, 3];
 /// The longest name to accept; X.509's own limit is 64.
 const LONGEST: usize = 256;
 

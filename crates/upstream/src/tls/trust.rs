@@ -62,8 +62,8 @@ pub fn first_certificate(text: &[u8]) -> Option<CertificateDer<'static>> {
 /// Returns the validity of each certificate in a text.
 pub fn lives(text: &[u8]) -> Vec<RangeInclusive<SystemTime>> {
     let certificates = CertificateDer::pem_slice_iter(text).filter_map(Result::ok);
-    let read = certificates.filter_map(|certificate| CertificateFields::read(&certificate));
-    read.map(|read| read.begins..=read.ends).collect()
+    let life = |certificate| CertificateFields::read(&certificate).map(|read| read.begins()..=read.ends());
+    certificates.filter_map(life).collect()
 }
 
 /// Returns true if a PEM text or a Java trust store contains a certificate.

@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use rcgen::{Issuer, KeyIdMethod, KeyPair, PublicKeyData as _};
+use rcgen::{Issuer, KeyPair, PublicKeyData as _};
 use rustls::pki_types::CertificateDer;
 
-use super::{CaEnd, Interception, intermediate_params};
+use super::{CaEnd, Interception};
 use crate::tls::certificate::CertificateFields;
 use crate::tls::{Pem, TlsError};
 
@@ -52,7 +52,7 @@ impl GivenCa {
         };
         let ca = Self::checked(&self.cert, CERT, chain.first(), wall)?;
         let of_root = Self::checked(&self.root, ROOT, Some(&root), wall)?;
-        if !of_root.is_root {
+        if !of_root.is_root() {
             let why = "is signed by another CA, and not every client takes such a one; expected the root above it";
             return Err(self.root.unfit(ROOT, why));
         }
@@ -60,12 +60,13 @@ impl GivenCa {
             let why = "may sign for any host: it has no name constraints that permit some; expected a CA with critical name constraints for the hosts of gates with intercept = true, as `tidegate ca --new` makes one";
             self.cert.unfit(CERT, why)
         })?;
-        let issuer = self.issuer(&ca)?;
+        let issuer = self.issuer(&ca, chain.first())?;
+        let end = end(&ca).earlier(end(&of_root));
         // The root is with the clients.
         let above: Vec<_> = chain.into_iter().filter(|certificate| *certificate != root).collect();
         let made =
             Interception::with(root, above, issuer, &permitted).map_err(|error| GivenCaError::of(CERT, &error))?;
-        let made = Interception { end: Some(end(&ca).earlier(end(&of_root))), ..made };
+        let made = Interception { end: Some(end), ..made };
         for name in names {
             if !made.permits(name) {
                 let why = format!(
@@ -84,12 +85,12 @@ impl GivenCa {
     }
 
     /// Reads the certificate of a CA and checks it.
-    fn checked(
+    fn checked<'a>(
         from: &Pem,
         name: &'static str,
-        certificate: Option<&CertificateDer<'_>>,
+        certificate: Option<&'a CertificateDer<'_>>,
         wall: SystemTime,
-    ) -> Result<CertificateFields, GivenCaError> {
+    ) -> Result<CertificateFields<'a>, GivenCaError> {
         let ca = certificate.and_then(CertificateFields::read);
         let ca = ca.ok_or_else(|| from.unfit(name, "holds a certificate that cannot be read"))?;
         if !ca.is_ca() {
@@ -98,37 +99,34 @@ impl GivenCa {
             );
         }
         let date = |time: SystemTime| httpdate::fmt_http_date(time.max(SystemTime::UNIX_EPOCH));
-        if ca.ends <= wall {
-            return Err(from.unfit(name, &format!("expired at {}; expected one that is valid", date(ca.ends))));
+        if ca.ends() <= wall {
+            return Err(from.unfit(name, &format!("expired at {}; expected one that is valid", date(ca.ends()))));
         }
-        if ca.begins > wall {
-            return Err(from.unfit(name, &format!("begins only at {}; is the clock right?", date(ca.begins))));
+        if ca.begins() > wall {
+            return Err(from.unfit(name, &format!("begins only at {}; is the clock right?", date(ca.begins()))));
         }
         Ok(ca)
     }
 
-    fn issuer(&self, ca: &CertificateFields) -> Result<Issuer<'static, KeyPair>, GivenCaError> {
+    fn issuer(
+        &self,
+        ca: &CertificateFields<'_>,
+        certificate: Option<&CertificateDer<'_>>,
+    ) -> Result<Issuer<'static, KeyPair>, GivenCaError> {
         let text = String::from_utf8_lossy(&self.key.text);
         let key = KeyPair::from_pem(&text).map_err(|error| {
             let why = format!("cannot be used ({error}); expected one key in PKCS#8, as \"BEGIN PRIVATE KEY\" begins it (cert-manager: privateKey.encoding: PKCS8)");
             self.key.unfit(KEY, &why)
         })?;
-        if key.subject_public_key_info() != ca.public_key {
+        if key.subject_public_key_info() != ca.public_key() {
             let why = format!("is not the key of the first certificate in {}", self.cert.from);
             return Err(self.key.unfit(KEY, &why));
         }
-        let mut params = intermediate_params().map_err(|error| GivenCaError::of(CERT, &error))?;
-        let subject = ca.issuer_name();
-        params.distinguished_name = subject.ok_or_else(|| {
+        let issuer = certificate.filter(|_| ca.has_plain_subject());
+        issuer.and_then(|ca| Issuer::from_ca_cert_der(ca, key).ok()).ok_or_else(|| {
             self.cert
                 .unfit(CERT, "has a subject of an unusual form; expected one value of each kind, such as CN=egress")
-        })?;
-        // OpenSSL takes a certificate for another CA's if this is not the CA's own.
-        let identifier = ca.key_identifier();
-        if !identifier.is_empty() {
-            params.key_identifier_method = KeyIdMethod::PreSpecified(identifier);
-        }
-        Ok(Issuer::new(params, key))
+        })
     }
 }
 
@@ -156,9 +154,11 @@ impl GivenCaError {
 
 /// Returns when a CA expires and from when to warn. Certificates are renewed with a third of their
 /// life left, or more, so half of that is late. A long life is near its end only in the last month.
-fn end(ca: &CertificateFields) -> CaEnd {
-    let near = (ca.ends.duration_since(ca.begins).unwrap_or_default() / 6).min(MONTH);
-    CaEnd { at: ca.ends, near_from: ca.ends.checked_sub(near).unwrap_or(ca.begins) }
+fn end(ca: &CertificateFields<'_>) -> CaEnd {
+    let begins = ca.begins();
+    let at = ca.ends();
+    let near = (at.duration_since(begins).unwrap_or_default() / 6).min(MONTH);
+    CaEnd { at, near_from: at.checked_sub(near).unwrap_or(begins) }
 }
 
 const MONTH: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -171,7 +171,7 @@ mod tests {
     use std::fs;
     use std::process::Command;
 
-    use rcgen::{CertificateParams, DnType, KeyUsagePurpose, NameConstraints};
+    use rcgen::{CertificateParams, DnType, KeyIdMethod, KeyUsagePurpose, NameConstraints};
 
     use super::*;
     use crate::tls::authority::ca_params;
@@ -187,7 +187,8 @@ mod tests {
     }
 
     fn root() -> Root {
-        let (key, params) = (KeyPair::generate().expect("a key"), ca_params("company root", 2).expect("a name"));
+        let key = KeyPair::generate().expect("a key");
+        let params = ca_params("company root", 2).expect("a name");
         let pem = params.self_signed(&key).expect("signed").pem();
         Root { key, params, pem }
     }
@@ -223,7 +224,8 @@ mod tests {
 
     #[test]
     fn a_ca_by_another_program_signs_and_openssl_accepts_it_by_its_strict_checks() {
-        let (root, key) = (root(), KeyPair::generate().expect("a key"));
+        let root = root();
+        let key = KeyPair::generate().expect("a key");
         let cert = signed(&below(Some(constraints(&names(&["a.example", "b.example"])).expect("names"))), &key, &root);
         // cert-manager writes the chain with the root at its end.
         let ca = given(&(cert.clone() + &root.pem), &key.serialize_pem(), &root.pem).expect("it fits");
@@ -257,7 +259,8 @@ mod tests {
     #[test]
     fn files_that_do_not_fit_are_refused_with_the_reason() {
         let [root, other] = [root(), root()];
-        let (key, wrong) = (KeyPair::generate().expect("a key"), KeyPair::generate().expect("a key"));
+        let key = KeyPair::generate().expect("a key");
+        let wrong = KeyPair::generate().expect("a key");
         let permitted = || Some(constraints(&names(&["a.example"])).expect("names"));
         let make = |change: &dyn Fn(&mut CertificateParams)| {
             let mut params = below(permitted());
@@ -306,7 +309,8 @@ mod tests {
 
     #[test]
     fn a_ca_is_near_its_end_in_the_last_sixth_of_its_life_and_never_before_the_last_month() {
-        let (root, key) = (root(), KeyPair::generate().expect("a key"));
+        let root = root();
+        let key = KeyPair::generate().expect("a key");
         let day = Duration::from_secs(24 * 3600);
         for (days, left, is_near) in [(6, 2, false), (12, 1, true), (3_000, 40, false), (3_000, 29, true)] {
             let mut params = below(Some(constraints(&names(&["a.example"])).expect("names")));
