@@ -127,7 +127,7 @@ impl PreparedCa {
         if known.files.is_some() {
             match read_given(&self.settings, &self.permitted) {
                 Ok(Some((files, found))) if known.files.as_ref() != Some(&files) => {
-                    ca.replace(found);
+                    ca.set(found);
                     known.files = Some(files);
                     tracing::info!("the changed egress CA is loaded, and signs from now on");
                 }

@@ -10,7 +10,7 @@ pub mod own_client;
 pub mod tls;
 pub mod upstream;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use tidegate_call::{api, classify};
 use tidegate_config::{spec, yaml};
@@ -20,4 +20,25 @@ use tidegate_telemetry::{clock, telemetry};
 /// Locks a mutex. Nothing panics under these locks, so the data behind a poisoned one is whole.
 pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A value that is replaced as a whole, while others use the one before.
+#[derive(Debug)]
+pub struct Current<T>(RwLock<Arc<T>>);
+
+impl<T> Current<T> {
+    /// Starts with this value.
+    pub fn new(value: T) -> Self {
+        Self(RwLock::new(Arc::new(value)))
+    }
+
+    /// Returns the present value.
+    pub fn get(&self) -> Arc<T> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Replaces the value for later users.
+    pub fn set(&self, value: T) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(value);
+    }
 }

@@ -32,7 +32,7 @@ mod windows;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use http::uri::Scheme;
@@ -58,11 +58,10 @@ use crate::clock::Clock;
 use crate::credentials::Injector;
 pub use crate::credentials::Target;
 use crate::limit::Admitted;
-use crate::lock;
 use crate::moment::Moment;
 pub use crate::spec::Host;
 use crate::telemetry::meters::UpstreamMeters;
-use crate::tls;
+use crate::{Current, lock, tls};
 
 /// The receiver of changes in the number of free streams (the room), implemented by the proxy's
 /// driver.
@@ -126,7 +125,7 @@ type Meters = OnceLock<UpstreamMeters>;
 
 struct Inner {
     target: Target,
-    settings: RwLock<Arc<RequestSettings>>,
+    settings: Current<RequestSettings>,
     injector: Arc<Injector>,
     clock: Clock,
     budget: Budget,
@@ -155,7 +154,7 @@ impl Upstream {
             pools: [exempt, short, pool(Group::LongRunning, rooms)],
             upgrades: Arc::default(),
             ahead: tokio::sync::Mutex::default(),
-            settings: RwLock::new(Arc::new(RequestSettings::of(&options))),
+            settings: Current::new(RequestSettings::of(&options)),
             target: options.target,
             injector: options.injector,
             clock,
@@ -171,7 +170,7 @@ impl Upstream {
     /// Applies changed settings: Host, timeouts and rewriting of links. Everything else stays.
     pub fn adjust(&self, options: &Options) {
         self.inner.dialer.set_timeout(options.connect_timeout);
-        *self.inner.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(RequestSettings::of(options));
+        self.inner.settings.set(RequestSettings::of(options));
     }
 
     /// Sets how many calls of `group` wait only for a connection, and makes connections if
@@ -223,19 +222,10 @@ impl Upstream {
         lease: StreamLease,
         request: Admitted<Request<OutgoingBody>>,
     ) -> impl Future<Output = Result<Response<ResponseBody>, SendError>> + Send {
-        let settings = self.inner.settings();
+        let settings = self.inner.settings.get();
         let limit = settings.response_timeout.filter(|_| lease.group() != Group::LongRunning);
         let mut attempt = self.attempt(&settings, lease, request.into_inner()); // kept where it is made: it is large
-        async move {
-            let answer = match &mut attempt {
-                Ok(attempt) => self.transmit(attempt),
-                Err(error) => return Err(error.clone()),
-            };
-            match limit {
-                None => answer.await,
-                Some(after) => tokio::time::timeout(after, answer).await.unwrap_or(Err(SendError::Timeout(after))),
-            }
-        }
+        async move { within(limit, self.transmit(attempt.as_mut().map_err(|error| error.clone())?)).await }
     }
 
     /// Sets the metrics to count in. Call it once.
@@ -275,16 +265,16 @@ impl Upstream {
             return Err(Arc::clone(error));
         }
         if short.is_multiplexed().is_none() {
-            let connected = short.connect_ahead().await;
+            let connected = short.dial_for_itself().await;
             *failed = connected.as_ref().err().map(|error| (self.inner.clock.now(), Arc::clone(error)));
-            connected?;
+            drop(connected?);
         }
         Ok(short.is_multiplexed().unwrap_or_default())
     }
 
     /// Returns true if the response's headers have a link leading past the gate to the upstream.
     pub fn leads_past(&self, headers: &HeaderMap) -> bool {
-        links::are_in(headers) && links::lead_past(headers, &self.inner.target, &self.inner.settings().host)
+        links::are_in(headers) && links::lead_past(headers, &self.inner.target, &self.inner.settings.get().host)
     }
 
     /// Returns what sets credentials, for its checks of requests.
@@ -315,10 +305,6 @@ impl RequestSettings {
 }
 
 impl Inner {
-    fn settings(&self) -> Arc<RequestSettings> {
-        Arc::clone(&self.settings.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
     /// Returns the pool of a group; `None` for upgrades, which share no connections.
     fn pool(&self, group: Group) -> Option<&Arc<Pool>> {
         self.pools.get(group as usize)
@@ -333,6 +319,17 @@ impl Inner {
         if self.tls_changes.swap(changes, Ordering::SeqCst) != changes {
             self.pools.iter().for_each(Pool::outdate);
         }
+    }
+}
+
+/// Waits for an answer, for this long at most.
+async fn within<T>(
+    limit: Option<Duration>,
+    answer: impl Future<Output = Result<T, SendError>>,
+) -> Result<T, SendError> {
+    match limit {
+        None => answer.await,
+        Some(after) => tokio::time::timeout(after, answer).await.unwrap_or(Err(SendError::Timeout(after))),
     }
 }
 

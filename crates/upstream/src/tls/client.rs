@@ -5,15 +5,15 @@
 //! resumed session would skip verification and keep the old client certificate.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rustls::{ClientConfig, RootCertStore};
 
 use super::server_verifier::ServerVerifier;
 use super::{FileFault, Identity, Pem, TlsError, provider};
-use crate::lock;
 use crate::moment::Moment;
+use crate::{Current, lock};
 
 /// The CA certificates to trust.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,9 +28,9 @@ pub enum Roots {
 
 /// TLS towards one upstream.
 #[derive(derive_more::Debug)]
-#[debug("Client({:?}, {:?})", self.current().roots, self.current().identity)]
+#[debug("Client({:?}, {:?})", self.current.get().roots, self.current.get().identity)]
 pub struct Client {
-    current: RwLock<Arc<ClientConfigs>>,
+    current: Current<ClientConfigs>,
     changes: AtomicU64,
     last_check: Mutex<FileCheck>,
 }
@@ -69,18 +69,18 @@ impl Client {
     /// # Errors
     /// A CA or the certificate cannot be used.
     pub fn new(roots: Roots, identity: Option<Identity>) -> Result<Self, TlsError> {
-        let current = RwLock::new(Arc::new(ClientConfigs::new(roots, identity)?));
+        let current = Current::new(ClientConfigs::new(roots, identity)?);
         Ok(Self { current, changes: AtomicU64::new(0), last_check: Mutex::default() })
     }
 
     /// Returns the configuration of new connections; it offers HTTP/2 and HTTP/1.1.
     pub fn config(&self) -> Arc<ClientConfig> {
-        Arc::clone(&self.current().any)
+        Arc::clone(&self.current.get().any)
     }
 
     /// Returns the configuration of new connections offering HTTP/1.1 only.
     pub fn http1_config(&self) -> Arc<ClientConfig> {
-        Arc::clone(&self.current().http1)
+        Arc::clone(&self.current.get().http1)
     }
 
     /// Returns the number of changes to the configuration. A connection made under another number
@@ -114,12 +114,12 @@ impl Client {
     /// # Errors
     /// The certificate cannot be used; the old one is kept.
     pub fn show(&self, identity: Option<Identity>) -> Result<(), TlsError> {
-        let roots = self.current().roots.clone();
+        let roots = self.current.get().roots.clone();
         self.change(roots, identity).map(drop)
     }
 
     fn read_again(&self) -> Result<bool, TlsError> {
-        let current = self.current();
+        let current = self.current.get();
         let roots = match &current.roots {
             Roots::Only(pem) => Roots::Only(pem.again()?),
             other => other.clone(),
@@ -129,18 +129,13 @@ impl Client {
     }
 
     fn change(&self, roots: Roots, identity: Option<Identity>) -> Result<bool, TlsError> {
-        let current = self.current();
+        let current = self.current.get();
         if current.roots == roots && current.identity == identity {
             return Ok(false);
         }
-        let next = Arc::new(ClientConfigs::new(roots, identity)?);
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = next;
+        self.current.set(ClientConfigs::new(roots, identity)?);
         self.changes.fetch_add(1, Ordering::SeqCst);
         Ok(true)
-    }
-
-    fn current(&self) -> Arc<ClientConfigs> {
-        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
 

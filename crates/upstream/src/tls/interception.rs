@@ -9,7 +9,7 @@
 mod given;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use rcgen::{
@@ -29,7 +29,7 @@ pub use self::given::{GivenCa, GivenCaError};
 use super::authority::{LeafCertificate, ca_params, leaf_params};
 use super::pem::armoured;
 use super::{TlsError, provider};
-use crate::lock;
+use crate::{Current, lock};
 
 /// The CA for decrypting TLS, with the certificates it has signed.
 #[derive(derive_more::Debug)]
@@ -57,8 +57,7 @@ struct CaEnd {
 }
 
 /// The CA in use. It can be replaced at run time.
-#[derive(Debug)]
-pub struct CurrentCa(RwLock<Arc<Interception>>);
+pub type CurrentCa = Current<Interception>;
 
 /// A certificate for one host name, with its TLS configurations.
 struct Leaf {
@@ -213,25 +212,6 @@ impl Interception {
     /// Returns the certificate for clients to trust.
     pub fn root(&self) -> &CertificateDer<'static> {
         &self.root
-    }
-}
-
-// === impl CurrentCa ===
-
-impl CurrentCa {
-    /// Starts with this CA.
-    pub fn new(ca: Interception) -> Self {
-        Self(RwLock::new(Arc::new(ca)))
-    }
-
-    /// Returns the current CA.
-    pub fn get(&self) -> Arc<Interception> {
-        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Replaces the CA for later handshakes.
-    pub fn replace(&self, ca: Interception) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(ca);
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use rcgen::KeyPair;
@@ -14,13 +14,13 @@ use rustls::sign::SingleCertAndKey;
 
 use super::authority::{Authority, LeafCertificate};
 use super::{FileFault, Identity, Pem, TlsError, provider};
-use crate::lock;
+use crate::{Current, lock};
 
 /// The TLS of a listener, with the certificate its clients must trust.
 #[derive(derive_more::Debug)]
 #[debug("Listener")]
 pub struct Listener {
-    current: RwLock<Arc<ListenerConfig>>,
+    current: Current<ListenerConfig>,
     fault: Mutex<FileFault>,
 }
 
@@ -85,7 +85,7 @@ pub fn wall() -> SystemTime {
 impl Listener {
     fn new(source: CertificateSource, client_ca: Option<&Path>) -> Result<Self, TlsError> {
         let current = ListenerConfig::new(source, client_ca.map(Pem::read).transpose()?, false)?;
-        Ok(Self { current: RwLock::new(Arc::new(current)), fault: Mutex::default() })
+        Ok(Self { current: Current::new(current), fault: Mutex::default() })
     }
 
     /// Makes client certificates optional. A certificate must still be signed by the client CA.
@@ -93,15 +93,15 @@ impl Listener {
     /// # Errors
     /// The client CA cannot be used.
     pub fn with_optional_certificates(self) -> Result<Self, TlsError> {
-        let current = self.current();
+        let current = self.current.get();
         let current = ListenerConfig::new(current.source.clone(), current.clients.clone(), true)?;
-        Ok(Self { current: RwLock::new(Arc::new(current)), ..self })
+        Ok(Self { current: Current::new(current), ..self })
     }
 
     /// Returns the configuration of the next handshake, for `tokio_rustls::TlsAcceptor`; it offers
     /// HTTP/2 and HTTP/1.1.
     pub fn config(&self) -> Arc<ServerConfig> {
-        Arc::clone(&self.current().config)
+        Arc::clone(&self.current.get().config)
     }
 
     /// Returns the configuration of the next handshake with HTTP/1.1 alone, as for clients of a
@@ -115,12 +115,12 @@ impl Listener {
     /// Returns the certificates for clients to trust, as PEM: the pod-local CA, or the chain from
     /// the files.
     pub fn ca(&self) -> Arc<str> {
-        Arc::clone(&self.current().ca)
+        Arc::clone(&self.current.get().ca)
     }
 
     /// Returns the key of the pod-local CA, as PEM: secret.
     pub fn ca_key(&self) -> Option<String> {
-        match &self.current().source {
+        match &self.current.get().source {
             CertificateSource::Own(authority, _) => Some(authority.issuer.key().serialize_pem()),
             CertificateSource::Files(_) => None,
         }
@@ -131,7 +131,7 @@ impl Listener {
     /// use. Connections stay open.
     pub fn refresh(&self, wall: SystemTime) {
         let mut fault = lock(&self.fault);
-        let current = self.current();
+        let current = self.current.get();
         // Two files are not swapped at one moment: a pair that does not match may do so on a second
         // look.
         let renewed = current.renewed(wall).or_else(|_| current.renewed(wall));
@@ -141,12 +141,8 @@ impl Listener {
                 CertificateSource::Files(identity) => identity.chain.from.as_str(),
             };
             tracing::info!(certificate, "the listener's certificate was renewed; open connections stay");
-            *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(next);
+            self.current.set(next);
         }
-    }
-
-    fn current(&self) -> Arc<ListenerConfig> {
-        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
 

@@ -8,7 +8,6 @@ mod connection;
 mod state;
 mod stream_lease;
 
-use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -114,7 +113,8 @@ impl Pool {
         }
     }
 
-    async fn dial_for_itself(self: &Arc<Self>) -> Result<StreamLease, Arc<DialError>> {
+    /// Makes a connection, whoever else makes one, and returns its first stream.
+    pub(super) async fn dial_for_itself(self: &Arc<Self>) -> Result<StreamLease, Arc<DialError>> {
         let (connection, tls) = self.connect().await?;
         let lease = self.register(connection, tls, true);
         lease.ok_or_else(|| self.closed_at_once())
@@ -123,11 +123,6 @@ impl Pool {
     /// Returns true if the last connection speaks HTTP/2; `None` before the first.
     pub(super) fn is_multiplexed(&self) -> Option<bool> {
         lock(&self.state).multiplexed
-    }
-
-    /// Connects in advance of a call.
-    pub(super) async fn connect_ahead(self: &Arc<Self>) -> Result<(), Arc<DialError>> {
-        self.dial_for_itself().await.map(drop)
     }
 
     /// Connects. Returns the connection, and how often the TLS settings had changed before it.
@@ -169,9 +164,9 @@ impl Pool {
                 tracing::info!(gate = self.dialer.gate(), group = self.group.word(), at = %failure.at, "the upstream can be reached again");
             }
             let outdated = self.dialer.tls_changes() != tls;
-            let expires = if outdated { now } else { now + MAX_AGE + MAX_AGE.mul_f64(jitter()) };
+            let expires = if outdated { now } else { now + MAX_AGE };
             state.multiplexed = Some(connection.is_http2);
-            state.accounts.add(connection.limit, now, expires, |id| connection.start(self, id));
+            state.accounts.add(connection.limit, now, expires, |id| (connection.start)(self, id));
             let lease = if own { state.open(self, deferred) } else { None };
             state.retire(now, deferred);
             lease
@@ -272,12 +267,6 @@ impl Pool {
             self.rooms.unreachable(self.group);
         }
     }
-}
-
-/// Returns a random fraction below a fifth, so that connections made together do not expire
-/// together.
-fn jitter() -> f64 {
-    f64::from(u32::try_from(RandomState::new().hash_one(0_u8) % 1_000).unwrap_or(0)) / 5_000.0
 }
 
 /// The maximum age of a connection: a new one looks the name up again, and load spreads over new

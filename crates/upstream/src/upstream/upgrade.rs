@@ -11,7 +11,6 @@ use http::{Request, Response, StatusCode};
 use hyper::client::conn::http1;
 use hyper::upgrade::OnUpgrade;
 
-use super::Upstream;
 use super::body::OutgoingBody;
 use super::error::{DialError, SendError};
 use super::http1::{Traffic, handshake};
@@ -20,6 +19,7 @@ use super::prepare::{self, Head};
 use super::protocol::Protocol;
 use super::response_body::{Hold, ResponseBody};
 use super::send::BrokenAnswer;
+use super::{Upstream, within};
 use crate::api::Group;
 use crate::limit::Admitted;
 
@@ -71,7 +71,7 @@ impl Upstream {
         is_long_running: bool,
         request: Admitted<Request<OutgoingBody>>,
     ) -> Result<UpgradeAnswer, SendError> {
-        let settings = self.inner.settings();
+        let settings = self.inner.settings.get();
         let limit = settings.response_timeout.filter(|_| !is_long_running);
         let switching = async {
             let (parts, body) = request.into_inner().into_parts();
@@ -98,10 +98,6 @@ impl Upstream {
             let response = response.map(|body| ResponseBody::new(body, Hold::Nothing));
             Ok(UpgradeAnswer::Answered(self.answered(response, version, links.as_ref())))
         };
-        let switching = Box::pin(switching); // it is large and rare
-        match limit {
-            None => switching.await,
-            Some(after) => tokio::time::timeout(after, switching).await.unwrap_or(Err(SendError::Timeout(after))),
-        }
+        within(limit, Box::pin(switching)).await // it is large and rare
     }
 }

@@ -32,7 +32,8 @@ pub(super) struct NewConnection {
     /// The most streams of the connection.
     pub(super) limit: usize,
     pub(super) is_http2: bool,
-    start: Box<DriverStart>,
+    /// Starts a task to drive the connection and report changes to the pool.
+    pub(super) start: Box<DriverStart>,
 }
 
 type DriverStart = dyn FnOnce(&Arc<Pool>, ConnectionId) -> Handle + Send;
@@ -118,15 +119,6 @@ async fn handshake_http2(socket: Socket, window: Window) -> Result<NewConnection
 /// 1.3 the server answers it after the handshake.
 fn http_failure(error: hyper::Error) -> DialFailure {
     certificate_alert(&error).map_or_else(|| DialFailure::Http(error), DialFailure::ClientCertificate)
-}
-
-// === impl NewConnection ===
-
-impl NewConnection {
-    /// Starts a task to drive the connection and report changes to `pool`.
-    pub(super) fn start(self, pool: &Arc<Pool>, id: ConnectionId) -> Handle {
-        (self.start)(pool, id)
-    }
 }
 
 // === impl Handle ===
