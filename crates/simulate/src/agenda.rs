@@ -49,7 +49,8 @@ mod tests {
     #[test]
     fn things_happen_in_order_and_those_of_one_moment_as_they_were_added() {
         let mut agenda = Agenda::default();
-        let (soon, late) = (Moment::from_millis(1), Moment::from_millis(2));
+        let soon = Moment::from_millis(1);
+        let late = Moment::from_millis(2);
         for (at, event) in [(late, 'c'), (soon, 'a'), (soon, 'b')] {
             agenda.add(at, event);
         }

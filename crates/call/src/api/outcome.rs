@@ -541,7 +541,8 @@ mod tests {
         let mut patch = call("PATCH /apis/apps/v1/namespaces/a/deployments/d");
         let read = |call: &Call, status: u16, message: &str| {
             let body = format!(r#"{{"kind":"Status","message":"{message}","code":{status}}}"#);
-            let (status, headers) = (StatusCode::from_u16(status).unwrap(), HeaderMap::new());
+            let status = StatusCode::from_u16(status).unwrap();
+            let headers = HeaderMap::new();
             let response = Response { status, headers: &headers, body: body.as_bytes(), wall: None };
             let told = answer(&failures(), &most(), call, &response);
             (wants_body(&most(), call, status, &headers), told.answer.outcome)

@@ -258,7 +258,8 @@ mod tests {
                     bytes
                 }).collect::<Vec<_>>()
             };
-            let (first, second) = (decode_segments(&one), decode_segments(&other));
+            let first = decode_segments(&one);
+            let second = decode_segments(&other);
             if !first.ambiguous && !second.ambiguous {
                 prop_assert_eq!(first.text == second.text, segments(&one) == segments(&other), "{} {}", one, other);
             } else if first.text == second.text {

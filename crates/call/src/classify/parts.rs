@@ -271,7 +271,8 @@ mod tests {
 
     #[test]
     fn values_of_different_number_or_place_are_different_keys() {
-        let (hasher, none) = (Salt::random(), HeaderMap::new());
+        let hasher = Salt::random();
+        let none = HeaderMap::new();
         let both = parts(&["query:a", "query:b"]);
         let targets = ["/", "/?a", "/?a=1", "/?a=1&a=2", "/?a=12", "/?b=1", "/?a=1&b=1", "/?a=2&a=1", "/?a=%31%00"];
         for (place, one) in targets.iter().enumerate() {
@@ -285,7 +286,8 @@ mod tests {
     #[test]
     fn a_key_of_nothing_but_the_body_has_a_name_too() {
         let uri = Uri::from_static("/a");
-        let (call, headers) = (external::read(&Method::POST, &uri), HeaderMap::new());
+        let call = external::read(&Method::POST, &uri);
+        let headers = HeaderMap::new();
         let head = subject(&call, None, &headers);
         assert_eq!(parts(&["body"]).label(&head), "any");
     }

@@ -59,7 +59,8 @@ mod tests {
 
     #[test]
     fn the_same_secret_gives_the_same_hashes_and_another_gives_others() {
-        let (one, other) = (Salt::random(), Salt::random());
+        let one = Salt::random();
+        let other = Salt::random();
         assert_eq!(one.hash_one("a"), Salt::of(one.secret()).hash_one("a"));
         assert_ne!(one.hash_one("a"), other.hash_one("a"));
         assert!(!format!("{one:?}").contains(&one.secret()[0].to_string()));

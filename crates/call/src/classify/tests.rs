@@ -53,7 +53,8 @@ fn classify(rules: &Rules, line: &str, hasher: &Salt) -> ClassifiedCall {
 
 fn request(line: &str) -> (Method, Uri, HeaderMap) {
     let mut words = line.split(' ');
-    let (method, target) = (words.next().unwrap(), words.next().unwrap());
+    let method = words.next().unwrap();
+    let target = words.next().unwrap();
     let mut headers = HeaderMap::new();
     for word in words {
         let (name, value) = word.split_once(':').unwrap();
@@ -273,7 +274,8 @@ fn an_operation_of_an_external_api_is_keyed_by_its_body() {
     let get = |line: &str| classify(&rules, line, &hasher).key.known().unwrap();
     assert_eq!(get("GET /repos/a?page=1"), get("HEAD /repos/a?page=2"), "the query is left out");
     assert_ne!(get("GET /repos/a"), get("PUT /repos/a"));
-    let (put, delete) = (get("PUT /repos/a"), get("DELETE /repos/a"));
+    let put = get("PUT /repos/a");
+    let delete = get("DELETE /repos/a");
     assert_eq!((put, put.object), (get("PATCH /repos/a"), delete.object));
     assert_ne!(put.facet, delete.facet, "what cannot be written can still be deleted");
     assert!(!get("GET /repos/a").is_collection_read());

@@ -55,7 +55,8 @@ struct Watch {
 impl Watch {
     fn call(&mut self, call: &Call, now: Moment) {
         self.go_on(now);
-        let (object, reads) = (hash(call.object), call.verb == "get");
+        let object = hash(call.object);
+        let reads = call.verb == "get";
         let too_soon = !reads && self.loops.is_too_soon(object, reads, writes(), now);
         let denied = (400..500).contains(&call.status);
         if too_soon || denied || !self.loops.is_calm() {
@@ -161,7 +162,8 @@ fn each_pace_counts_its_own_calls_and_an_object_that_exceeds_two_has_one_name() 
     let (slow, fast) =
         (Pace::new(0.01, NonZeroU32::new(2).expect("two")), Pace::new(5.0, NonZeroU32::new(10).expect("ten")));
     for (per_second, wanted) in [(1, 0), (20, 1)] {
-        let (mut watch, call) = (Watch::default(), write(1, "manager/1.2"));
+        let mut watch = Watch::default();
+        let call = write(1, "manager/1.2");
         for number in 0..per_second * 120 {
             let now = at(f64::from(number) / f64::from(per_second));
             watch.go_on(now);
@@ -186,7 +188,8 @@ fn queue(failures: u32) -> f64 {
 #[test]
 fn a_call_that_is_denied_for_ever_is_named_within_a_minute_however_slowly_it_is_retried() {
     for (status, verb) in [(403, "update"), (404, "patch"), (403, "get"), (422, "update"), (409, "update")] {
-        let (mut watch, mut now) = (Watch::default(), 0.0);
+        let mut watch = Watch::default();
+        let mut now = 0.0;
         for failures in 0..30 {
             watch.call(&Call { status, verb, ..write(1, "manager/1.2") }, at(now));
             now += queue(failures);
@@ -245,7 +248,8 @@ fn one_that_is_denied_is_named_though_another_succeeds_and_a_fast_one_is_named_o
 #[test]
 fn a_read_that_polls_a_404_is_a_loop_only_if_it_does_so_in_a_hurry() {
     for (every, is_loop) in [(5.0, false), (3.0, false), (1.0, true), (0.2, true)] {
-        let (mut watch, mut now) = (Watch::default(), 0.0);
+        let mut watch = Watch::default();
+        let mut now = 0.0;
         while now < 240.0 {
             watch.call(&Call { status: 404, verb: "get", ..write(1, "manager/1.2") }, at(now));
             now += every;
@@ -275,7 +279,9 @@ enum Does {
 
 #[test]
 fn an_hour_of_ten_healthy_operators_names_nobody() {
-    let (mut watch, mut agenda, mut seed) = (Watch::default(), BTreeMap::new(), 1_u64);
+    let mut watch = Watch::default();
+    let mut agenda = BTreeMap::new();
+    let mut seed = 1_u64;
     let mut random = move |below: u32| {
         seed = hash(seed);
         u32::try_from(seed % u64::from(below)).expect("small")
@@ -345,7 +351,8 @@ fn an_hour_of_ten_healthy_operators_names_nobody() {
 
 #[test]
 fn of_a_million_objects_the_ten_hottest_are_right_and_a_mebibyte_is_enough() {
-    let (mut watch, mut others) = (Watch::default(), 1_000..1_001_000_u64);
+    let mut watch = Watch::default();
+    let mut others = 1_000..1_001_000_u64;
     // A thousand other objects in each second, and ten that are written two to eleven times.
     for second in 0..1000_u64 {
         for part in 0..1000_u32 {

@@ -75,7 +75,8 @@ mod tests {
             histogram.add(Duration::from_millis(millis));
         }
         for (permille, millis) in [(500, 500), (990, 990), (1000, 1000), (1, 1)] {
-            let (found, exact) = (histogram.quantile(permille).as_secs_f64(), f64::from(millis) / 1000.0);
+            let found = histogram.quantile(permille).as_secs_f64();
+            let exact = f64::from(millis) / 1000.0;
             assert!((found / exact - 1.0).abs() < 0.01, "{permille}: {found} and not {exact}");
         }
         assert_eq!((histogram.max, histogram.count), (Duration::from_secs(1), 1000));

@@ -153,7 +153,8 @@ async fn parts_are_asked_as_one_question_and_their_keys_do_not_say_whose_they_ar
         stores.ask(asks, Box::new(move |answers| sender.send(answers).expect("it is awaited")));
         receiver.await.expect("each question gets something")
     };
-    let (one, other) = (stores(server.store()), stores(server.store()));
+    let one = stores(server.store());
+    let other = stores(server.store());
     assert!(all(&one, asks(1)).await.iter().all(|answer| answer.as_ref().is_ok_and(|answer| answer.members == 1)));
     server.run(&["SCRIPT", "FLUSH"]).await;
     let answers = all(&other, asks(2)).await;
@@ -199,7 +200,8 @@ async fn a_store_that_a_reload_takes_away_is_not_down() {
 #[tokio::test]
 async fn two_processes_share_a_bucket_through_a_server() {
     let Some(server) = Server::start(&[]) else { return };
-    let (one, other) = (stores(server.store()), stores(server.store()));
+    let one = stores(server.store());
+    let other = stores(server.store());
     let first = asked(&one, &ask(1, 3)).await.expect("it answers");
     assert_eq!((first.granted, first.members, first.rivals), (3, 1, 0));
     let second = asked(&other, &ask(2, 3)).await.expect("it answers");

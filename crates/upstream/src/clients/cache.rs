@@ -119,7 +119,8 @@ mod tests {
         /// and never older than it may be.
         #[test]
         fn an_identity_is_never_another_s(steps in vec((0_u16..6, 0_u64..4_000, any::<bool>(), any::<bool>()), 0..200)) {
-            let (mut cache, mut now) = (VerdictCache::new(LASTS), Moment::ZERO);
+            let mut cache = VerdictCache::new(LASTS);
+            let mut now = Moment::ZERO;
             let mut said: HashMap<u16, (Moment, Option<String>)> = HashMap::new();
             for (number, (token, millis, learns, is_right)) in steps.into_iter().enumerate() {
                 now += Duration::from_millis(millis);

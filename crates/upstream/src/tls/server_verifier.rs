@@ -171,7 +171,8 @@ mod tests {
 
     #[test]
     fn a_leaf_is_trusted_without_its_ca() {
-        let (ca_key, key) = (KeyPair::generate().expect("a key"), KeyPair::generate().expect("a key"));
+        let ca_key = KeyPair::generate().expect("a key");
+        let key = KeyPair::generate().expect("a key");
         let issuer = Issuer::new(ca_params("ca", 0).expect("a CA"), ca_key);
         let leaf = leaf_params(vec!["a.example".to_owned()], wall()).expect("a name");
         let leaf = leaf.signed_by(&key, &issuer).expect("signed");
@@ -196,7 +197,8 @@ mod tests {
 
     #[test]
     fn another_certificate_of_that_name_is_not_trusted() {
-        let (trusted, other) = (own(|_| {}), own(|_| {}));
+        let trusted = own(|_| {});
+        let other = own(|_| {});
         assert!(verdict(&trusted, &other, "a.example", wall()).is_err());
     }
 }

@@ -249,7 +249,8 @@ mod tests {
         let (sender, connection) = client::handshake(executor, TokioIo::new(near)).await.expect("speaks h2");
         tokio::spawn(connection);
         let calls = bodies.iter().map(|body| {
-            let (mut sender, request) = (sender.clone(), Request::post("http://a/").body(Full::new(body.clone())));
+            let mut sender = sender.clone();
+            let request = Request::post("http://a/").body(Full::new(body.clone()));
             async move {
                 let answer = sender.send_request(request.expect("valid")).await.expect("answered");
                 answer.into_body().collect().await.expect("whole").to_bytes()

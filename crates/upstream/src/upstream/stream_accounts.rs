@@ -203,7 +203,8 @@ mod tests {
         #[test]
         fn room_told_less_grants_is_what_is_free(steps in steps()) {
             let mut accounts = StreamAccounts::default();
-            let (mut ids, mut open) = (Vec::new(), Vec::new());
+            let mut ids = Vec::new();
+            let mut open = Vec::new();
             let mut room = 0_i64;
             for step in steps {
                 match step {
@@ -254,7 +255,8 @@ mod tests {
 
     #[test]
     fn an_expired_connection_serves_on_until_it_has_a_successor() {
-        let (start, later) = (Moment::ZERO, Moment::from_millis(600_000));
+        let start = Moment::ZERO;
+        let later = Moment::from_millis(600_000);
         let idle = Duration::from_secs(75);
         let mut accounts = StreamAccounts::default();
         let old = accounts.add(3, start, later, |_| ());

@@ -123,7 +123,8 @@ mod tests {
         let proxy = Proxy::parse(proxy).expect("a proxy");
         let (gate, theirs) = tokio::io::duplex(size);
         let (mut asked, mut answers) = tokio::io::split(theirs);
-        let (says, length) = (says.to_vec(), BANNER.len());
+        let says = says.to_vec();
+        let length = BANNER.len();
         // What it is asked is nothing to it.
         tokio::spawn(async move { tokio::io::copy(&mut asked, &mut tokio::io::sink()).await });
         tokio::spawn(async move { answers.write_all(&says).await });

@@ -233,7 +233,8 @@ proptest! {
                 PauseLength::Growing { first, .. } => first,
             })
         };
-        let (sooner, later) = (one.min(other), one.max(other));
+        let sooner = one.min(other);
+        let later = one.max(other);
         for signal in [Signal::Ietf, Signal::Github, Signal::Gitlab, Signal::Okta] {
             prop_assert!(wait(signal, sooner) <= wait(signal, later), "{signal:?}");
         }

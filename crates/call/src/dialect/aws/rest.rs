@@ -74,7 +74,8 @@ mod tests {
 
     #[test]
     fn s3_is_read_by_bucket_key_and_query() {
-        let (path_style, in_host) = ("s3.eu-west-1.amazonaws.com", "b.s3.eu-west-1.amazonaws.com");
+        let path_style = "s3.eu-west-1.amazonaws.com";
+        let in_host = "b.s3.eu-west-1.amazonaws.com";
         for (method, host, target, expected) in [
             (Method::GET, path_style, "/", "ListBuckets"),
             (Method::GET, path_style, "/b", "ListObjects"),

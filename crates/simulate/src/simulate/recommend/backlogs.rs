@@ -129,7 +129,9 @@ mod tests {
     /// order, at the first moment at which the bucket has `largest` tokens.
     fn longest_wait(trace: &[(u64, u16)], rate: u32, burst: u64, token: i128, largest: i128) -> i128 {
         let full = i128::from(burst) * i128::from(TOKEN);
-        let (mut tokens, mut now, mut longest) = (full, 0, 0);
+        let mut tokens = full;
+        let mut now = 0;
+        let mut longest = 0;
         for (at, cost) in trace {
             // Time is counted in units of the bucket, so that no division is needed.
             let arrived = i128::from(*at) * i128::from(rate);

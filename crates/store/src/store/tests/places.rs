@@ -53,7 +53,8 @@ async fn sentinels_are_asked_for_the_primary_at_each_dial_and_after_it_is_read_o
     assert!(said.away() == StoreFailure::Wrong && said.to_string().contains("know no primary \"acount\""), "{said}");
 
     // The two change places. The open connection is to a replica then, which is found out once.
-    let (old, new) = (watched.primary.port.to_string(), watched.replica.port.to_string());
+    let old = watched.primary.port.to_string();
+    let new = watched.replica.port.to_string();
     watched.replica.must::<()>(&["REPLICAOF", "NO", "ONE"]);
     watched.primary.must::<()>(&["REPLICAOF", "127.0.0.1", &new]);
     assert_eq!(asked(&stores, &ask(1, 1)).await, Err(StoreFailure::Unreachable), "it is read only");
@@ -137,7 +138,8 @@ async fn the_replica_of_a_node_that_dies_is_found_and_the_other_nodes_answer_mea
         let names = ["a", "b", "c", "d", "e", "f", "g", "h"];
         names.into_iter().find(|name| nodes.home(&format!("tidegate:1:{{{name}}}")) == node).expect("one of them")
     };
-    let (dies, lives) = (at(0), at(1));
+    let dies = at(0);
+    let lives = at(1);
     asked(&stores, &ask_of(dies)).await.expect("it answers");
     asked(&stores, &ask_of(lives)).await.expect("it answers");
     // One that swallows everything is away for its own buckets.

@@ -52,7 +52,8 @@ fn with_tls(address: StoreAddress, folder: &Path, ca: Option<PathBuf>, server_na
 async fn the_primary_that_sentinels_name_is_reached_over_tls_as_they_are() {
     let folder = tempfile::tempdir().expect("a folder");
     let (cert, key) = certificate(folder.path());
-    let (cert_text, key_text) = (cert.display().to_string(), key.display().to_string());
+    let cert_text = cert.display().to_string();
+    let key_text = key.display().to_string();
     let options = options(&cert_text, &key_text);
     let of_sentinels = format!(
         "tls-cert-file {cert_text}\ntls-key-file {key_text}\ntls-ca-cert-file {cert_text}\n\
@@ -75,7 +76,8 @@ async fn the_primary_that_sentinels_name_is_reached_over_tls_as_they_are() {
 async fn the_nodes_that_a_cluster_names_are_reached_over_tls_and_told_the_password() {
     let folder = tempfile::tempdir().expect("a folder");
     let (cert, key) = certificate(folder.path());
-    let (cert_text, key_text) = (cert.display().to_string(), key.display().to_string());
+    let cert_text = cert.display().to_string();
+    let key_text = key.display().to_string();
     let more = [options(&cert_text, &key_text), vec!["--tls-cluster", "yes"], user()].concat();
     let Some(nodes) = Nodes::start(folder.path(), &more) else { return };
     // One seed, which sends most questions on: the ports that it names are those for TLS.
@@ -100,7 +102,9 @@ async fn a_server_is_reached_over_tls_and_only_with_its_own_ca() {
     let folder = tempfile::tempdir().expect("a folder");
     let (cert, key) = certificate(folder.path());
     let port = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound").port();
-    let (port_text, cert_text, key_text) = (port.to_string(), cert.display().to_string(), key.display().to_string());
+    let port_text = port.to_string();
+    let cert_text = cert.display().to_string();
+    let key_text = key.display().to_string();
     let more = [
         "--tls-port",
         &port_text,

@@ -83,7 +83,8 @@ fn a_minute_ago() -> String {
 }
 
 fn ends(ends: time::OffsetDateTime) -> String {
-    let (date, time) = (ends.date(), ends.time());
+    let date = ends.date();
+    let time = ends.time();
     format!(
         "\"expirationTimestamp\":\"{date}T{:02}:{:02}:{:02}Z\",\"token\":\"token-$n\"",
         time.hour(),
@@ -202,7 +203,8 @@ async fn a_plugin_that_is_not_there_says_how_to_get_it() {
 async fn its_client_certificate_is_shown_from_the_next_connection_on() {
     let made = rcgen::generate_simple_self_signed(vec!["admin".to_owned()]).expect("a certificate");
     let pem = |text: String| text.trim().replace('\n', "\\\\n");
-    let (cert, key) = (pem(made.cert.pem()), pem(made.signing_key.serialize_pem()));
+    let cert = pem(made.cert.pem());
+    let key = pem(made.signing_key.serialize_pem());
     let stage = Stage::new("", &format!("\"clientCertificateData\":\"{cert}\",\"clientKeyData\":\"{key}\""));
     let client = Arc::new(tls::Client::new(tls::Roots::Unverified, None).expect("TLS"));
     stage.exec.shows_on(&client);

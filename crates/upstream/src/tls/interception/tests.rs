@@ -95,7 +95,8 @@ fn no_certificate_is_good_for_an_address() {
 
 #[test]
 fn certificates_last_a_day_are_renewed_after_16_hours_and_differ_in_their_serials() {
-    let (ca, now) = (ca(&["a.example"]), wall());
+    let ca = ca(&["a.example"]);
+    let now = wall();
     let hours = |hours: u64| Duration::from_secs(hours * 3600);
     let same = |one: &Arc<ServerConfig>, other: &Arc<ServerConfig>| Arc::ptr_eq(one, other);
     let first = ca.config("a.example", true, now).expect("made");
@@ -113,7 +114,8 @@ fn certificates_last_a_day_are_renewed_after_16_hours_and_differ_in_their_serial
 
 #[test]
 fn the_names_that_are_kept_are_bounded() {
-    let (ca, now) = (ca(&["example.com"]), wall());
+    let ca = ca(&["example.com"]);
+    let now = wall();
     for number in 0..LEAVES + 20 {
         let at = now + Duration::from_secs(number as u64);
         ca.config(&format!("n{number}.example.com"), true, at).expect("made");
@@ -143,20 +145,23 @@ fn a_ca_that_was_kept_goes_on_if_it_covers_the_hosts() {
     // The key of one with the certificates of another.
     let other = ca(&["amazonaws.com", "api.github.com"]).kept();
     let begin = "-----BEGIN CERTIFICATE";
-    let (key, certificates) = (kept.split_once(begin).expect("there").0, other.split_once(begin).expect("there").1);
+    let key = kept.split_once(begin).expect("there").0;
+    let certificates = other.split_once(begin).expect("there").1;
     let mixed = format!("{key}{begin}{certificates}");
     assert!(Interception::again(&mixed, &names(&["amazonaws.com"]), wall()).is_err());
 }
 
 #[test]
 fn openssl_accepts_the_chain_by_its_strict_checks_for_permitted_names_and_no_others() {
-    let (ca, folder) = (ca(&["amazonaws.com", "api.github.com"]), tempfile::tempdir().expect("a folder"));
+    let ca = ca(&["amazonaws.com", "api.github.com"]);
+    let folder = tempfile::tempdir().expect("a folder");
     let file = |name: &str, certificate: &CertificateDer<'_>| {
         let path = folder.path().join(name);
         fs::write(&path, armoured(certificate)).expect("written");
         path.display().to_string()
     };
-    let (root, intermediate) = (file("root.pem", &ca.root), file("between.pem", &ca.chain[0]));
+    let root = file("root.pem", &ca.root);
+    let intermediate = file("between.pem", &ca.chain[0]);
     let Some(hash) = run("openssl", &["x509", "-in", &root, "-noout", "-subject_hash"]) else { return };
     assert_eq!(format!("{}.0", String::from_utf8_lossy(&hash.stdout).trim()), Trust::HASHED);
     let name = "ec2.eu-central-1.amazonaws.com";

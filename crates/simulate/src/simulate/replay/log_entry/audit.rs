@@ -100,7 +100,8 @@ mod tests {
     fn the_answer_of_an_audit_event_is_a_call() {
         let entry =
             LogEntry::read(event("ResponseComplete", "update").as_bytes()).expect("it is read").expect("a call");
-        let (after, body) = (Duration::from_millis(7), Duration::ZERO);
+        let after = Duration::from_millis(7);
+        let body = Duration::ZERO;
         assert_eq!(entry.ending(), CallEnd::Answered { after, body, status: 409, retry_after: None });
         assert_eq!(entry.arrived_ns, 1_795_773_600_250_000_000);
         for caller in ["operator", "operator/v1", "system:serviceaccount:n:operator"] {
