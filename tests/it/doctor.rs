@@ -85,8 +85,9 @@ fn an_expired_token_is_told_from_an_upstream_that_is_away() {
     let gate = format!("[gates.k]\nupstream = \"kubeconfig\"\nlisten = \"127.0.0.1:{}\"\n", free_port());
     let ended = with_a_token(upstream, &gate);
     let found = wrong(&ended);
-    let token = found.iter().find(|found| found.contains("401")).unwrap_or_else(|| panic!("{}", ended.out));
-    assert!(token.contains("does not take the gate's credentials") && token.contains("renew the token"), "{token}");
+    let token = found.iter().find(|found| found.contains("does not take the gate's credentials"));
+    let token = token.unwrap_or_else(|| panic!("{}", ended.out));
+    assert!(token.contains("401") && token.contains("renew the token"), "{token}");
     assert!(found.iter().any(|found| found.contains("nothing listens on")), "no gate runs: {}", ended.out);
     assert!(!format!("{}{}", ended.out, ended.err).contains("hunter2"), "no secret is told");
 }
