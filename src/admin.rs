@@ -1,9 +1,9 @@
 //! The admin port and the control socket: `/metrics`, `/livez`, `/readyz`, `/status`; the socket
 //! also accepts commands. No secret is shown, and nothing depends on the upstream.
 //!
-//! Each task to finish before the process is ready holds a latch, and the port says "ready" when
-//! the last latch is dropped. An outage of the upstream never shows there, because it must not take
-//! the pod's webhooks out of service.
+//! The port says "ready" once all listeners are open. An outage of the upstream never shows there,
+//! because it must not take the pod's webhooks out of service. Only the process's own user can open
+//! the socket (0600).
 
 // In the path of a call nothing may panic; every exception states its reason.
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unreachable))]
@@ -12,15 +12,14 @@ mod answer;
 pub mod client;
 pub mod control;
 mod docs;
-mod readiness;
-mod socket;
 
 use std::convert::Infallible;
-use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fs, io};
 
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -32,19 +31,16 @@ use tokio_util::task::TaskTracker;
 
 use self::answer::{Handler, Origin};
 use self::control::Operator;
-use self::socket::Socket;
-use crate::bind;
+use crate::bind::{self, UnixSocket};
 use crate::clock::Clock;
 use crate::places::{self, Door, Place};
 
-pub use self::readiness::{Latch, Readiness};
-pub use self::socket::SocketError;
-
-/// The admin port could not be opened.
+/// The admin port or the control socket could not be opened.
 #[derive(Debug, thiserror::Error)]
-#[error("admin port {address} cannot be opened; {}", bind::reason(source))]
+#[error("{what} cannot be opened; {}", bind::reason(source))]
 pub struct AdminError {
-    address: SocketAddr,
+    /// Which of the two, and where.
+    what: String,
     #[source]
     source: io::Error,
 }
@@ -66,10 +62,10 @@ pub struct Admin {
 
 impl Admin {
     /// Creates a server listening nowhere yet; `stop` ends it.
-    pub fn new(readiness: Readiness, clock: Clock, stop: CancellationToken) -> Self {
+    pub fn new(clock: Clock, stop: CancellationToken) -> Self {
         let door = |name: &str, most| Door::new(name, places::few(most), clock);
         Self {
-            handler: Handler::new(readiness),
+            handler: Handler::default(),
             network: door("admin", FROM_ELSEWHERE),
             loopback: door("admin over loopback", FROM_HERE),
             socket: door("control socket", FROM_HERE),
@@ -78,8 +74,8 @@ impl Admin {
         }
     }
 
-    /// Sets the source of status and the receiver of commands, once. Before that, only metrics and
-    /// health are served.
+    /// Sets the source of status and the receiver of commands, once all listeners are open. Before
+    /// that, only metrics and health are served, and the process is not ready.
     pub fn set_operator(&self, operator: Arc<dyn Operator>) {
         let first = self.handler.operator.set(operator).is_ok();
         debug_assert!(first, "there is one operator");
@@ -90,7 +86,7 @@ impl Admin {
     /// # Errors
     /// The port cannot be opened.
     pub async fn listen(&self, listen: SocketAddr) -> Result<SocketAddr, AdminError> {
-        let failed = |source| AdminError { address: listen, source };
+        let failed = |source| AdminError { what: format!("admin port {listen}"), source };
         let listener = bind::tcp("admin", listen).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let admin = self.clone();
@@ -104,8 +100,13 @@ impl Admin {
     ///
     /// # Errors
     /// The socket cannot be made.
-    pub async fn listen_at(&self, path: &Path) -> Result<(), SocketError> {
-        let socket = Socket::bind(path).await?;
+    pub async fn listen_at(&self, path: &Path) -> Result<(), AdminError> {
+        let bound = async {
+            path.parent().map_or(Ok(()), fs::create_dir_all)?;
+            UnixSocket::bind(path, 0o600).await
+        };
+        let failed = |source| AdminError { what: format!("control socket {} (admin.socket)", path.display()), source };
+        let socket = bound.await.map_err(failed)?;
         let admin = self.clone();
         self.tasks.spawn(async move {
             let origin = |_: &UnixStream| Origin::Socket;
@@ -162,15 +163,10 @@ impl Admin {
             .header_read_timeout(IDLE)
             .max_buf_size(SMALL)
             .serve_connection(TokioIo::new(stream), answer);
-        let mut connection = std::pin::pin!(connection);
-        let served = tokio::select! {
-            served = connection.as_mut() => served,
-            () = self.stop.cancelled() => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
-            }
-        };
-        if let Err(error) = served {
+        let connection = pin!(connection);
+        let goodbye = self.stop.cancelled();
+        let served = places::until_closing(connection, goodbye, |connection| connection.graceful_shutdown());
+        if let Err(error) = served.await {
             tracing::debug!(%error, "an admin connection ended");
         }
     }
@@ -202,19 +198,12 @@ mod tests {
 
     #[tokio::test]
     async fn health_asks_the_port_and_believes_it() {
-        let readiness = Readiness::new();
-        let (listeners, upstream) = (readiness.latch("listeners"), readiness.latch("upstream"));
         let stop = CancellationToken::new();
-        let admin = Admin::new(readiness, Clock::start(), stop.clone());
+        let admin = Admin::new(Clock::start(), stop.clone());
         let address = admin.listen(SocketAddr::from(([127, 0, 0, 1], 0))).await.expect("a port");
         let port = At::Port(address);
         let refused = port.health().await.expect_err("not ready");
-        assert!(refused.to_string().contains("waiting for listeners, upstream"), "{refused}");
-        drop(listeners);
-        let refused = port.health().await.expect_err("not ready");
-        assert!(refused.to_string().contains("waiting for upstream"), "{refused}");
-        drop(upstream);
-        port.health().await.expect("ready");
+        assert!(refused.to_string().contains("waiting for listeners"), "{refused}");
         let status = port.get("/status", Duration::from_secs(5)).await;
         assert!(matches!(status, Err(NoAnswer::Refused { status: 404, .. })), "there is no operator: {status:?}");
         stop.cancel();

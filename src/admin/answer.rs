@@ -11,10 +11,9 @@ use http_body::Body;
 use http_body_util::Full;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::sync::Mutex;
 
 use super::control::Operator;
-use super::{Readiness, docs};
+use super::docs;
 use crate::body;
 use crate::controls::json_in_clear;
 use crate::spec::ShowNames;
@@ -34,14 +33,10 @@ pub(super) enum Origin {
 }
 
 /// Answers requests. Cheap to clone.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(super) struct Handler {
-    readiness: Readiness,
-    /// Gives the status and obeys commands; set once the gates are open.
+    /// Gives the status and obeys commands; set once all listeners are open.
     pub(super) operator: Arc<OnceLock<Arc<dyn Operator>>>,
-    /// Held while a large answer is made, and never while waiting for a client. So calls get
-    /// processing time in between.
-    turn: Arc<Mutex<()>>,
 }
 
 type AdminResponse = Response<Full<Bytes>>;
@@ -55,17 +50,12 @@ struct AdminRefusal {
 // === impl Handler ===
 
 impl Handler {
-    pub(super) fn new(readiness: Readiness) -> Self {
-        Self { readiness, operator: Arc::default(), turn: Arc::default() }
-    }
-
     pub(super) async fn answer<B>(&self, request: Request<B>, from: Origin) -> AdminResponse
     where
         B: Body<Data = Bytes>,
     {
         let (head, body) = request.into_parts();
         let path = head.uri.path();
-        let _turn = if LARGE.contains(&path) { Some(self.turn.lock().await) } else { None };
         let operator = self.operator.get().map(|operator| &**operator);
         match (path, operator) {
             ("/explain" | "/forget" | "/bypass", Some(operator)) if head.method == Method::POST => {
@@ -78,8 +68,8 @@ impl Handler {
             }
             ("/livez", _) => text(StatusCode::OK, "ok\n"),
             ("/metrics", _) => typed(PROMETHEUS, telemetry::metrics().render()),
-            ("/readyz", operator) => self.ready(operator),
-            ("/status", Some(operator)) => self.status(operator, &head, from).await,
+            ("/readyz", operator) => ready(operator),
+            ("/status", Some(operator)) => status(operator, &head, from).await,
             ("/config", Some(operator)) => configuration(operator, &head, from),
             (EGRESS_CA_PATH, Some(operator)) => match operator.egress_ca() {
                 Some(ca) => typed("application/pem-certificate-chain", ca),
@@ -96,37 +86,35 @@ impl Handler {
             },
         }
     }
+}
 
-    fn ready(&self, operator: Option<&dyn Operator>) -> AdminResponse {
-        let waiting = self.readiness.waiting_for();
-        if !waiting.is_empty() {
-            return text(StatusCode::SERVICE_UNAVAILABLE, format!("waiting for {}\n", waiting.join(", ")));
-        }
-        let remark = operator.and_then(Operator::remark).map(|remark| format!(" ({remark})"));
-        text(StatusCode::OK, format!("ok{}\n", remark.unwrap_or_default()))
+fn ready(operator: Option<&dyn Operator>) -> AdminResponse {
+    let Some(operator) = operator else {
+        return text(StatusCode::SERVICE_UNAVAILABLE, "waiting for listeners\n");
+    };
+    let remark = operator.remark().map(|remark| format!(" ({remark})"));
+    text(StatusCode::OK, format!("ok{}\n", remark.unwrap_or_default()))
+}
+
+/// Answers `/status`: the page for browsers, JSON for all other clients.
+async fn status(operator: &dyn Operator, head: &Parts, from: Origin) -> AdminResponse {
+    let names = shows_names(operator, &head.headers, from);
+    if names && let Err(refusal) = check_site(head, from) {
+        return refusal.response();
     }
-
-    /// Answers `/status`: the page for browsers, JSON for all other clients.
-    async fn status(&self, operator: &dyn Operator, head: &Parts, from: Origin) -> AdminResponse {
-        let names = shows_names(operator, &head.headers, from);
-        if names && let Err(refusal) = check_site(head, from) {
-            return refusal.response();
-        }
-        let mut status = operator.status(names).await;
-        status.waiting_for = self.readiness.waiting_for();
-        let mut accepts = head.headers.get_all(header::ACCEPT).iter().filter_map(|accept| accept.to_str().ok());
-        let mut answer = if accepts.any(|accept| accept.to_ascii_lowercase().contains("text/html")) {
-            let refresh = head.uri.query().is_none_or(|query| query.split('&').all(|pair| pair != "refresh=off"));
-            let mut answer = typed("text/html; charset=utf-8", page::page(&status, refresh));
-            answer.headers_mut().insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(page::POLICY));
-            answer.headers_mut().insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
-            answer
-        } else {
-            json(&status)
-        };
-        answer.headers_mut().insert(header::VARY, HeaderValue::from_static("accept"));
+    let status = operator.status(names).await;
+    let mut accepts = head.headers.get_all(header::ACCEPT).iter().filter_map(|accept| accept.to_str().ok());
+    let mut answer = if accepts.any(|accept| accept.to_ascii_lowercase().contains("text/html")) {
+        let refresh = head.uri.query().is_none_or(|query| query.split('&').all(|pair| pair != "refresh=off"));
+        let mut answer = typed("text/html; charset=utf-8", page::page(&status, refresh));
+        answer.headers_mut().insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(page::POLICY));
+        answer.headers_mut().insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
         answer
-    }
+    } else {
+        json(&status)
+    };
+    answer.headers_mut().insert(header::VARY, HeaderValue::from_static("accept"));
+    answer
 }
 
 /// Answers `/config` with the configuration in force. Its classes may name objects, so not every
@@ -269,8 +257,6 @@ fn typed(kind: &'static str, body: impl Into<Bytes>) -> AdminResponse {
 
 /// The headers forwarding proxies add.
 const FORWARDED: [&str; 4] = ["forwarded", "via", "x-forwarded-for", "x-forwarded-proto"];
-/// The paths with possibly large answers.
-const LARGE: [&str; 3] = ["/metrics", "/status", "/config"];
 /// The path of the egress CA's root certificate.
 const EGRESS_CA_PATH: &str = "/egress/ca.pem";
 /// The media type of Prometheus' text format.

@@ -114,7 +114,6 @@ impl Operator for Operations {
                 pid: std::process::id(),
                 now_ms: self.clock.wall(now),
                 uptime_seconds: (now - Moment::ZERO).as_secs_f64(),
-                waiting_for: Vec::new(),
                 names_shown: names,
                 config: self.reloads.config(),
                 gates,

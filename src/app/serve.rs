@@ -17,7 +17,7 @@ use super::signals::{self, StopSignals};
 use super::source::Sources;
 use super::state_file::StateFile;
 use super::{Failure, control_socket, egress, folder};
-use crate::admin::{Admin, Readiness};
+use crate::admin::Admin;
 use crate::clock::Clock;
 use crate::credentials::Target;
 use crate::otlp::Exporter;
@@ -64,9 +64,7 @@ async fn until_stopped(prepared: PreparedProcess, sources: &Sources, level: Leve
     }
     let stop = CancellationToken::new();
     let stop_admin = CancellationToken::new();
-    let readiness = Readiness::new();
-    let starting = readiness.latch("listeners");
-    let admin = Admin::new(readiness, clock, stop_admin.clone());
+    let admin = Admin::new(clock, stop_admin.clone());
     let (port, socket) = open(&admin, &prepared.settings).await?;
     let otlp = prepared.otlp.map(|otlp| otlp.start(clock)).transpose()?;
     let spans = otlp.as_ref().map(Exporter::spans);
@@ -87,7 +85,6 @@ async fn until_stopped(prepared: PreparedProcess, sources: &Sources, level: Leve
     let operations = Operations::new(running, Arc::clone(&stores), &prepared.settings, &prepared.effective, clock);
     let operations = Arc::new(operations);
     admin.set_operator(Arc::clone(&operations) as _);
-    drop(starting);
     let gates = &operations.gates;
     tracing::info!(gates = gates.len(), admin = port, socket, "ready");
     let kept = state.keep(Arc::clone(&operations), clock);

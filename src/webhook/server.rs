@@ -139,15 +139,10 @@ impl Server {
         builder.http1().timer(TokioTimer::new()).header_read_timeout(IDLE).max_buf_size(BUFFER);
         builder.http2().timer(TokioTimer::new()).keep_alive_interval(IDLE).max_concurrent_streams(MOST_STREAMS);
         builder.http2().initial_stream_window_size(WINDOW).initial_connection_window_size(WINDOW);
-        let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
-        let served = tokio::select! {
-            served = connection.as_mut() => served,
-            () = closing.cancelled() => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
-            }
-        };
-        if let Err(error) = served {
+        let connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+        let goodbye = closing.cancelled();
+        let served = places::until_closing(connection, goodbye, |connection| connection.graceful_shutdown());
+        if let Err(error) = served.await {
             tracing::debug!(%error, "a connection ended");
         }
     }

@@ -1,32 +1,61 @@
-//! Binding sockets: checks whether the path of a Unix socket is free, removes its file at the end,
-//! and explains a failed bind with its remedy.
+//! Binding sockets: TCP ports, Unix sockets at a path that is free, and the remedy of a failed bind.
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::{Error, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use tokio::net::{TcpListener, UnixStream};
+use tokio::net::{TcpListener, UnixListener, UnixStream};
 
-/// The file of a Unix socket; removed when dropped, unless another socket has taken its place.
+/// A Unix socket that accepts clients. Its file is removed when dropped, unless another socket has
+/// taken its place.
 #[derive(Debug)]
-pub struct SocketFile {
+pub struct UnixSocket {
+    listener: UnixListener,
     path: PathBuf,
     /// Device and inode of the file, to recognize it later.
     id: Option<(u64, u64)>,
 }
 
-// === impl SocketFile ===
+// === impl UnixSocket ===
 
-impl SocketFile {
-    /// Takes ownership of the file at a path.
-    pub fn at(path: &Path) -> Self {
-        Self { path: path.to_owned(), id: id(path) }
+impl UnixSocket {
+    /// Binds in a private folder, and moves the socket to its path once its mode is right. So other
+    /// users can never connect. Only the socket of an ended process is replaced.
+    ///
+    /// # Errors
+    /// Something else is at the path, or the socket cannot be made.
+    pub async fn bind(path: &Path, mode: u32) -> Result<Self, Error> {
+        check_place(path).await?;
+        let private = path.with_file_name(format!(".{}", std::process::id()));
+        let inside = private.join("s");
+        // A process that died in here had the same number: 1, in a container.
+        drop(fs::remove_file(&inside));
+        drop(fs::remove_dir(&private));
+        fs::DirBuilder::new().mode(0o700).create(&private)?;
+        let bound = UnixListener::bind(&inside).and_then(|listener| {
+            fs::set_permissions(&inside, Permissions::from_mode(mode))?;
+            fs::rename(&inside, path)?;
+            Ok(Self { listener, path: path.to_owned(), id: id(path) })
+        });
+        if bound.is_err() {
+            drop(fs::remove_file(&inside));
+        }
+        fs::remove_dir(&private)?;
+        bound
+    }
+
+    /// Waits for the next client.
+    ///
+    /// # Errors
+    /// None can be accepted now.
+    pub async fn accept(&self) -> Result<UnixStream, Error> {
+        Ok(self.listener.accept().await?.0)
     }
 }
 
-impl Drop for SocketFile {
+impl Drop for UnixSocket {
     fn drop(&mut self) {
         // another process may have taken the path over
         if self.id.is_some()
@@ -68,7 +97,7 @@ pub fn in_ipv4(address: SocketAddr) -> Option<SocketAddr> {
 
 /// Fails if something else already uses the path of a Unix socket. A socket without a listener may
 /// be replaced; one with a listener, or any other file, may not.
-pub async fn check_place(path: &Path) -> Result<(), Error> {
+async fn check_place(path: &Path) -> Result<(), Error> {
     let Ok(found) = fs::symlink_metadata(path) else { return Ok(()) };
     if !found.file_type().is_socket() {
         return Err(Error::new(ErrorKind::AlreadyExists, "there is a file that is no socket"));
@@ -98,3 +127,56 @@ pub fn reason(error: &Error) -> &'static str {
 
 /// The error number of Linux and macOS for an address family switched off, such as IPv6.
 const AFNOSUPPORT: i32 = if cfg!(target_os = "macos") { 47 } else { 97 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn only_its_own_user_can_open_it_and_only_one_process_has_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("tidegate.sock");
+        let socket = UnixSocket::bind(&path, 0o600).await.expect("it can be made");
+        assert_eq!(fs::metadata(&path).expect("it is there").permissions().mode() & 0o777, 0o600);
+        let taken = UnixSocket::bind(&path, 0o600).await.expect_err("it is in use");
+        assert_eq!(taken.kind(), ErrorKind::AddrInUse);
+        drop(socket);
+        assert!(!path.exists());
+        let stale = std::os::unix::net::UnixListener::bind(&path).expect("it can be made");
+        drop(stale);
+        drop(UnixSocket::bind(&path, 0o600).await.expect("what a dead process left is replaced"));
+        assert_eq!(fs::read_dir(path.parent().expect("one")).expect("readable").count(), 0);
+    }
+
+    #[tokio::test]
+    async fn nothing_but_a_socket_is_replaced_or_removed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("s");
+        let elsewhere = folder.path().join("elsewhere");
+        let refused = async || reason(&UnixSocket::bind(&path, 0o600).await.expect_err("it is not ours"));
+        fs::write(&path, "mine").expect("it can be written");
+        assert!(refused().await.contains("something else is at that path"));
+        fs::rename(&path, &elsewhere).expect("ours");
+        std::os::unix::fs::symlink(&elsewhere, &path).expect("it can be made");
+        assert!(refused().await.contains("something else is at that path"));
+        assert_eq!(fs::read_to_string(&path).expect("it is still there"), "mine");
+        fs::remove_file(&path).expect("ours");
+        fs::create_dir(&path).expect("it can be made");
+        assert!(refused().await.contains("something else is at that path"));
+        fs::remove_dir(&path).expect("ours");
+        let socket = UnixSocket::bind(&path, 0o600).await.expect("it is free");
+        fs::rename(&elsewhere, &path).expect("ours");
+        drop(socket);
+        assert_eq!(fs::read_to_string(&path).expect("it is another's"), "mine");
+    }
+
+    #[tokio::test]
+    async fn what_a_process_of_the_same_number_left_half_made_is_cleared_away() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let private = folder.path().join(format!(".{}", std::process::id()));
+        fs::create_dir(&private).expect("it can be made");
+        drop(std::os::unix::net::UnixListener::bind(private.join("s")).expect("it can be made"));
+        drop(UnixSocket::bind(&folder.path().join("s"), 0o600).await.expect("it can be made"));
+        assert_eq!(fs::read_dir(folder.path()).expect("readable").count(), 0);
+    }
+}

@@ -10,6 +10,7 @@ mod warnings;
 
 use std::collections::BTreeMap;
 use std::io;
+use std::pin::Pin;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
@@ -97,6 +98,22 @@ pub struct Busy {
 pub fn of_process() -> Arc<Pool> {
     static POOL: LazyLock<Arc<Pool>> = LazyLock::new(Arc::default);
     Arc::clone(&POOL)
+}
+
+/// Serves a connection to its end, and has it say goodbye when `closing` ends.
+pub async fn until_closing<C: Future>(
+    mut connection: Pin<&mut C>,
+    closing: impl Future<Output = ()>,
+    say_goodbye: fn(Pin<&mut C>),
+) -> C::Output {
+    tokio::select! {
+        biased; // no dice for each poll
+        served = connection.as_mut() => served,
+        () = closing => {
+            say_goodbye(connection.as_mut());
+            connection.await
+        }
+    }
 }
 
 // === impl PoolPlaces ===

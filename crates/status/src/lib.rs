@@ -40,8 +40,6 @@ pub struct Status {
     pub now_ms: u64,
     /// The time since the process started.
     pub uptime_seconds: f64,
-    /// What must still happen before the process is ready; empty once it is.
-    pub waiting_for: Vec<String>,
     /// True if this status contains names of objects.
     pub names_shown: bool,
     /// The configuration in force.

@@ -56,12 +56,8 @@ fn title(status: &Status) -> String {
 }
 
 fn header(status: &Status, link: &str) -> String {
-    let ready = match status.waiting_for.as_slice() {
-        [] => "ready".to_owned(),
-        waiting => escaped(&format!("not ready: waiting for {}", waiting.join(", "))),
-    };
     format!(
-        "<header>\n<h1>tidegate</h1>\n<p>{} <span>up {}</span> <span>{ready}</span> <span>at {}</span> \
+        "<header>\n<h1>tidegate</h1>\n<p>{} <span>up {}</span> <span>at {}</span> \
          <span>{link}</span></p>\n</header>\n",
         escaped(&status.version),
         duration(status.uptime_seconds),

@@ -23,12 +23,8 @@ struct Lines {
 /// Writes the whole status as text.
 pub fn text(status: &Status, look: Look) -> String {
     let mut lines = Lines { look, text: String::new() };
-    let ready = match status.waiting_for.as_slice() {
-        [] => "ready".to_owned(),
-        waiting => format!("waiting for {}", waiting.join(", ")),
-    };
     let head = format!(
-        "tidegate {}  up {}  {ready}  {}  config {} for {}",
+        "tidegate {}  up {}  {}  config {} for {}",
         status.version,
         duration(status.uptime_seconds),
         clock(status.now_ms),

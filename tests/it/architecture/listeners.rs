@@ -8,12 +8,11 @@ use super::sources;
 
 /// The files that open sockets, how many, and the rows of their listeners.
 const OPENED: &[(&str, usize, &[&str])] = &[
-    ("src/admin/socket.rs", 1, &["control socket"]),
-    ("crates/proxy/src/bind.rs", 2, &["admin port", "webhook"]),
+    ("crates/proxy/src/bind.rs", 3, &["admin port", "control socket", "webhook"]),
     ("src/demo/server.rs", 1, &["`demo`"]),
     ("crates/proxy/src/proxy/egress.rs", 1, &["egress", "egress.names"]),
     ("crates/proxy/src/proxy/gate.rs", 1, &["gates"]),
-    ("crates/proxy/src/proxy/listener/socket.rs", 2, &[]),
+    ("crates/proxy/src/proxy/listener/socket.rs", 1, &[]),
 ];
 
 /// The text of all files in a folder.

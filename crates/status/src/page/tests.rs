@@ -60,7 +60,6 @@ fn incident(name: &str) -> Status {
         version: name(),
         now_ms: 10_000,
         names_shown: true,
-        waiting_for: vec![name()],
         config: Config { hash: name(), since_ms: 0, last_reload },
         gates: vec![gate],
         ..Status::default()

@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::iter::successors;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::Poll;
@@ -19,7 +19,7 @@ use super::linger::linger;
 use super::stream::Stream;
 use super::wire::{Wire, WireHandle};
 use crate::clock::timer;
-use crate::places::Place;
+use crate::places::{Place, until_closing};
 use crate::proxy::guard::scan::{Fault, HEAD_BYTES, MOST_LINES};
 use crate::proxy::peer::Peer;
 use crate::proxy::stack::{self, Path};
@@ -134,25 +134,6 @@ async fn serve_http2(handle: &WireHandle, calls: Calls, closing: impl Future<Out
         cork
     ));
     until_closing(connection, closing, |connection| connection.connection().graceful_shutdown()).await
-}
-
-/// Serves a connection to its end, and has it say goodbye when the gate closes.
-async fn until_closing<C>(
-    mut connection: Pin<&mut C>,
-    closing: impl Future<Output = ()>,
-    say_goodbye: fn(Pin<&mut C>),
-) -> hyper::Result<()>
-where
-    C: Future<Output = hyper::Result<()>>,
-{
-    tokio::select! {
-        biased; // no dice for each poll
-        served = connection.as_mut() => served,
-        () = closing => {
-            say_goodbye(connection.as_mut());
-            connection.await
-        }
-    }
 }
 
 /// Begins HTTP/1. This is not done in the future serving the connection, as the builder would take

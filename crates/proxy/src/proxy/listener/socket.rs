@@ -4,29 +4,22 @@
 //! pod's `fsGroup` shares between containers). It replaces the socket of an ended process, but not
 //! one on which a process listens. At the end the gate removes its own socket and no other.
 
-use std::fs::{self, Permissions};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::TcpListener;
 
 use super::stream::Stream;
-use crate::bind::{self, SocketFile};
+use crate::bind::UnixSocket;
 use crate::spec::Listen;
 
 /// A socket that accepts clients.
 #[derive(Debug)]
 pub(crate) enum ListenSocket {
     Tcp(TcpListener),
-    /// A Unix socket. Its file is removed with the listener.
-    Unix {
-        listener: UnixListener,
-        _file: SocketFile,
-    },
+    Unix(UnixSocket),
 }
 
 /// A new client.
@@ -42,7 +35,7 @@ impl ListenSocket {
     pub(crate) async fn bind(listen: &Listen) -> io::Result<Self> {
         match listen {
             Listen::Tcp(address) => TcpListener::bind(address).await.map(Self::Tcp),
-            Listen::Unix(path) => bind_unix(path).await,
+            Listen::Unix(path) => UnixSocket::bind(path, MODE).await.map(Self::Unix),
         }
     }
 
@@ -50,7 +43,7 @@ impl ListenSocket {
     pub(crate) fn address(&self) -> Option<SocketAddr> {
         match self {
             Self::Tcp(listener) => listener.local_addr().ok(),
-            Self::Unix { .. } => None,
+            Self::Unix(_) => None,
         }
     }
 
@@ -71,29 +64,8 @@ impl ListenSocket {
                 let local = stream.local_addr()?.ip();
                 Ok(NewClient { stream: Box::new(stream), local: Some(local) })
             }
-            Self::Unix { listener, .. } => Ok(NewClient { stream: Box::new(listener.accept().await?.0), local: None }),
+            Self::Unix(socket) => Ok(NewClient { stream: Box::new(socket.accept().await?), local: None }),
         }
-    }
-}
-
-/// Binds at another path and renames the socket into place, so that it never has another mode
-/// there.
-async fn bind_unix(path: &Path) -> io::Result<ListenSocket> {
-    bind::check_place(path).await?;
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".new");
-    let beside = PathBuf::from(beside);
-    remove_socket(&beside)?;
-    let listener = UnixListener::bind(&beside)?;
-    fs::set_permissions(&beside, Permissions::from_mode(MODE))?;
-    fs::rename(&beside, path)?;
-    Ok(ListenSocket::Unix { listener, _file: SocketFile::at(path) })
-}
-
-fn remove_socket(path: &Path) -> io::Result<()> {
-    match fs::symlink_metadata(path) {
-        Ok(found) if found.file_type().is_socket() => fs::remove_file(path),
-        _ => Ok(()),
     }
 }
 
