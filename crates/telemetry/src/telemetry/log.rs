@@ -5,7 +5,7 @@
 //! writer escapes every control character from outside.
 
 use std::borrow::Cow;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 
 use tracing_subscriber::filter::{ParseError, Targets};
 use tracing_subscriber::fmt;
@@ -43,10 +43,9 @@ pub struct Level(reload::Handle<Targets, Registry>);
 /// # Errors
 /// The level is invalid, or a log is set up already.
 pub fn start(json: bool, level: &str) -> Result<Level, LogError> {
-    let colours = !json && io::stderr().is_terminal();
     let (filter, handle) = reload::Layer::new(filter(level)?);
     let process = tracing_subscriber::registry().with(filter);
-    let lines = fmt::layer().with_writer(move || LogWriter { json, colours }).with_ansi(colours);
+    let lines = fmt::layer().with_writer(move || LogWriter { json }).with_ansi(false);
     let started = if json {
         process.with(lines.json().flatten_event(true).with_current_span(false).with_span_list(false)).try_init()
     } else {
@@ -78,7 +77,6 @@ impl Level {
 #[derive(Clone, Copy, Debug)]
 struct LogWriter {
     json: bool,
-    colours: bool,
 }
 
 // === impl LogWriter ===
@@ -86,7 +84,7 @@ struct LogWriter {
 impl Write for LogWriter {
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(event);
-        io::stderr().lock().write_all(escaped(&text, *self).as_bytes())?;
+        io::stderr().lock().write_all(escaped(&text, self.json).as_bytes())?;
         Ok(event.len())
     }
 
@@ -95,38 +93,18 @@ impl Write for LogWriter {
     }
 }
 
-/// Returns an event as one line without control characters, except for the formatter's own colours.
-/// JSON stays JSON.
-fn escaped(event: &str, form: LogWriter) -> Cow<'_, str> {
+/// Returns an event as one line without control characters. JSON stays JSON.
+fn escaped(event: &str, is_json: bool) -> Cow<'_, str> {
     let line = event.strip_suffix('\n').unwrap_or(event);
     if !line.contains(steers) {
         return Cow::Borrowed(event);
     }
-    let mut out = String::with_capacity(event.len() + 16);
-    let mut colour_ends = 0;
-    for (at, c) in line.char_indices() {
-        if form.colours
-            && let Some(length) = line.get(at..).and_then(colour_at)
-        {
-            colour_ends = at + length;
-        }
-        if at < colour_ends || !steers(c) {
-            out.push(c);
-        } else if form.json {
-            out.push_str(&json_escape(c));
-        } else {
-            out.extend(c.escape_default());
-        }
-    }
-    out.push('\n');
-    Cow::Owned(out)
-}
-
-/// Returns the length of the colour sequence at the start of a text.
-fn colour_at(text: &str) -> Option<usize> {
-    let numbers = text.strip_prefix("\u{1b}[")?;
-    let end = numbers.find(|c: char| !c.is_ascii_digit() && c != ';')?;
-    numbers.get(end..)?.starts_with('m').then_some(2 + end + 1)
+    let escaped = |c: char| match c {
+        c if !steers(c) => c.to_string(),
+        c if is_json => json_escape(c),
+        c => c.escape_default().to_string(),
+    };
+    Cow::Owned(line.chars().map(escaped).chain(["\n".to_owned()]).collect())
 }
 
 #[cfg(test)]
@@ -139,21 +117,13 @@ mod tests {
         assert!(error.to_string().contains("info,tidegate=loud"), "{error}");
     }
 
-    const TEXT: LogWriter = LogWriter { json: false, colours: false };
-    const COLOURED: LogWriter = LogWriter { json: false, colours: true };
-    const JSON: LogWriter = LogWriter { json: true, colours: false };
-
     #[test]
     fn nothing_that_steers_gets_into_a_line() {
-        assert_eq!(escaped("a line\n", TEXT), "a line\n");
-        assert_eq!(escaped("one\r\nINFO forged\n", TEXT), "one\\r\\nINFO forged\n");
-        assert_eq!(
-            escaped("bell\u{7} clear\u{1b}[2J \u{85}next", COLOURED),
-            "bell\\u{7} clear\\u{1b}[2J \\u{85}next\n"
-        );
-        assert_eq!(escaped("\u{1b}[31mred\u{1b}[0m", COLOURED), "\u{1b}[31mred\u{1b}[0m\n".to_owned());
-        assert_eq!(escaped("\u{1b}[31mred", TEXT), "\\u{1b}[31mred\n");
-        assert_eq!(escaped("pod\u{202e}\u{2028}", TEXT), "pod\\u{202e}\\u{2028}\n");
+        assert_eq!(escaped("a line\n", false), "a line\n");
+        assert_eq!(escaped("one\r\nINFO forged\n", false), "one\\r\\nINFO forged\n");
+        assert_eq!(escaped("bell\u{7} clear\u{1b}[2J \u{85}next", false), "bell\\u{7} clear\\u{1b}[2J \\u{85}next\n");
+        assert_eq!(escaped("\u{1b}[31mred", false), "\\u{1b}[31mred\n");
+        assert_eq!(escaped("pod\u{202e}\u{2028}", false), "pod\\u{202e}\\u{2028}\n");
     }
 
     #[test]
@@ -161,7 +131,7 @@ mod tests {
         // serde escapes what JSON forbids. DEL, C1 and characters that change the direction of text
         // are allowed in it, and steer a terminal all the same.
         let name = "web\u{7f}\u{85}\u{9b}2J\u{202e}\u{2028}";
-        let line = escaped(&format!("{}\n", serde_json::json!({ "key": name })), JSON).into_owned();
+        let line = escaped(&format!("{}\n", serde_json::json!({ "key": name })), true).into_owned();
         assert!(!line.trim_end().contains(steers), "{line}");
         let read: serde_json::Value = serde_json::from_str(&line).expect("JSON");
         assert_eq!(read["key"], name);
