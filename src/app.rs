@@ -21,7 +21,6 @@ pub(crate) mod source;
 mod state_file;
 pub(crate) mod webhook;
 
-mod memory;
 mod reload;
 mod reloads;
 

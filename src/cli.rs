@@ -136,8 +136,6 @@ pub fn main() -> ExitCode {
             return if error.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS };
         }
     };
-    // The question may be about a process that runs with another configuration.
-    let is_question = matches!(line.command, Command::Explain(_));
     let done = match line.command {
         Command::Run(configured) => run::run(&configured),
         Command::Check(options) => check::run(&options),
@@ -162,7 +160,7 @@ pub fn main() -> ExitCode {
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report(is_question),
+        Err(failure) => failure.report(),
     }
 }
 
@@ -177,17 +175,15 @@ fn definition() -> clap::Command {
 // === impl Failure ===
 
 impl Failure {
-    /// Prints the failure and returns the exit code. `is_question` is set for commands such as
-    /// `check` whose failure is their answer.
-    fn report(&self, is_question: bool) -> ExitCode {
+    /// Prints the failure and returns the exit code.
+    fn report(&self) -> ExitCode {
         match self {
             Self::Config(problems) => {
                 for problem in problems {
                     show::error(problem);
                 }
                 let count = count(problems.len(), "problem", "problems");
-                let rest = if is_question { "" } else { "; nothing was started" };
-                show::error(&format!("tidegate: {count} in the configuration{rest}"));
+                show::error(&format!("tidegate: {count} in the configuration"));
                 ExitCode::from(CONFIG)
             }
             Self::Other(error) => {

@@ -17,7 +17,7 @@ mod exporter;
 mod spans;
 
 #[cfg(not(feature = "otlp"))]
-pub(crate) use self::absent::{Exporter, PreparedOtlp};
+pub(crate) use self::absent::{Exporter, Exporter as PreparedOtlp};
 #[cfg(feature = "otlp")]
 pub(crate) use self::exporter::{Exporter, PreparedOtlp};
 use crate::tls::TlsError;

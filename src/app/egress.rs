@@ -20,12 +20,8 @@ use crate::tls;
 /// The egress listener with everything it needs, before it listens.
 #[derive(Debug)]
 pub(crate) struct PreparedEgress {
-    pub(crate) directory: Directory,
-    /// The gate for unencrypted calls to hosts of no gate.
-    clear: PreparedGate,
-    token: Option<Secret>,
-    tls: Option<Arc<tls::Listener>>,
-    clients: Option<Arc<Clients>>,
+    /// Its settings. Its gates, CA and own addresses are known when it starts.
+    pub(crate) options: EgressOptions,
     ca: Option<PreparedCa>,
     warnings: Vec<String>,
 }
@@ -56,9 +52,12 @@ pub(crate) fn prepare_egress(
     let mut warnings = Vec::new();
     let clients = egress.clients.as_ref().map(|clients| judge(clients, around, clock, &mut warnings)).transpose()?;
     let ca = PreparedCa::new(settings)?;
-    let mut clear = clear(settings.drain, around, clock)?;
-    clear.options.upstream.target.proxy = via;
-    Ok(Some(PreparedEgress { directory, clear, token, tls, clients, ca, warnings }))
+    let mut clear = clear(settings.drain, around, clock)?.options;
+    clear.upstream.target.proxy = via;
+    let gates = Vec::new();
+    let own = Vec::new();
+    let options = EgressOptions { directory, gates, clear, token, tls, clients, ca: None, own, judge: None };
+    Ok(Some(PreparedEgress { options, ca, warnings }))
 }
 
 /// Prepares the authentication of the egress listener's clients.
@@ -92,12 +91,12 @@ pub(crate) async fn start(
     clock: Clock,
     stop: CancellationToken,
 ) -> anyhow::Result<Arc<EgressListener>> {
-    let PreparedEgress { directory, clear, token, tls, clients, ca, warnings: _ } = prepared;
+    let PreparedEgress { mut options, ca, .. } = prepared;
     // Before anything listens: a client that connects finds what it needs to trust.
-    let ca = ca.map(|ca| ca.open(clock, stop.clone())).transpose()?;
+    options.ca = ca.map(|ca| ca.open(clock, stop.clone())).transpose()?;
+    options.own = own;
     let notes: Vec<_> = gates.iter().map(|gate| (Arc::clone(&gate.options.gate.name), gate.notes.clone())).collect();
-    let gates = gates.into_iter().map(|gate| gate.options).collect();
-    let options = EgressOptions { directory, gates, clear: clear.options, token, tls, clients, ca, own, judge: None };
+    options.gates = gates.into_iter().map(|gate| gate.options).collect();
     let egress = EgressListener::start(options, clock, stop).await?;
     tracing::info!(listen = egress.status().listen, gates = notes.len(), "egress listener open");
     for (gate, notes) in notes {

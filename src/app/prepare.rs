@@ -9,7 +9,6 @@ use anyhow::Context as _;
 use super::egress::{PreparedEgress, prepare_egress};
 use super::failure::Failure;
 use super::gate::{PreparedGate, Trouble, prepare_gate};
-use super::memory;
 use crate::clock::Clock;
 use crate::config::{Configuration, Origins, Problem};
 use crate::credentials::Environment;
@@ -81,8 +80,6 @@ pub(crate) fn prepare(
     warnings.extend(files.iter().map(Problem::to_string));
     let mut problems = Problems { origins: &origins, from, texts, missing: Vec::new() };
     problems.texts.extend(call_log_problem(&settings.log).map(|what| origins.located(from, "log.calls", &what)));
-    let too_much = memory::limit().and_then(|limit| memory::problem(settings.gates.values(), limit));
-    problems.texts.extend(too_much.map(|what| format!("{from}: {what}")));
     let egress = prepare_egress(&settings, around, clock).map_err(|trouble| match trouble {
         Trouble::Missing(what) => Trouble::Missing(what.context("egress")),
         wrong @ Trouble::Wrong { .. } => wrong,

@@ -189,7 +189,7 @@ impl Reloader {
             }
         }
         if let (Some(egress), Some(new)) = (&self.operations.egress, prepared.egress) {
-            egress.reconfigure(new.directory);
+            egress.reconfigure(new.options.directory);
         }
         self.operations.adopt(&prepared.settings);
         self.calls = calls;

@@ -11,12 +11,10 @@ mod running;
 mod stores;
 mod upstream;
 
-use std::io;
 use std::time::Duration;
 
 use anyhow::anyhow;
 use clap::Args;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
 use super::running::block_on;
@@ -153,8 +151,12 @@ impl Finding {
             Listen::Tcp(address) => reachable(*address).to_string(),
             Listen::Unix(_) => listen.to_string(),
         };
-        match connect(listen).await {
-            Ok(_) => Self::fine(about, format!("listens on {at}")),
+        let connected = match listen {
+            Listen::Tcp(address) => TcpStream::connect(reachable(*address)).await.map(drop),
+            Listen::Unix(path) => UnixStream::connect(path).await.map(drop),
+        };
+        match connected {
+            Ok(()) => Self::fine(about, format!("listens on {at}")),
             Err(error) => {
                 let says = format!("nothing listens on {at}: {error}");
                 Self::wrong(about, says, format!("start tidegate run, or correct {key}"))
@@ -176,17 +178,4 @@ impl Finding {
         }
         lines
     }
-}
-
-/// A connection to a listener.
-trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
-
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
-
-/// Connects to a listener of this machine.
-async fn connect(listen: &Listen) -> io::Result<Box<dyn Stream>> {
-    Ok(match listen {
-        Listen::Tcp(address) => Box::new(TcpStream::connect(reachable(*address)).await?),
-        Listen::Unix(path) => Box::new(UnixStream::connect(path).await?),
-    })
 }

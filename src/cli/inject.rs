@@ -240,7 +240,7 @@ impl SidecarArgs {
 }
 
 /// Returns true for a valid name of a Kubernetes object.
-fn is_object_name(name: &str) -> bool {
+pub(super) fn is_object_name(name: &str) -> bool {
     let is_ordinary = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     name.starts_with(is_ordinary)
         && name.ends_with(is_ordinary)

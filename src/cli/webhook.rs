@@ -7,7 +7,7 @@ use anyhow::anyhow;
 use clap::{Args, ValueEnum};
 
 use super::Failure;
-use super::inject::{EgressArgs, SidecarArgs};
+use super::inject::{EgressArgs, SidecarArgs, is_object_name};
 use crate::app::injection;
 use crate::app::webhook::{self, CertificateSource};
 use crate::webhook::{Policy, Settings};
@@ -54,8 +54,7 @@ enum PolicyArg {
 
 pub(super) fn run(options: &Options) -> Result<(), Failure> {
     for (option, name) in [("--name", &options.name), ("--configuration", &options.configuration)] {
-        let is_usual = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
-        if name.is_empty() || !name.chars().all(is_usual) {
+        if !is_object_name(name) {
             return Err(anyhow!("{option} is {name:?}, expected the name of an object").into());
         }
     }

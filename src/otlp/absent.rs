@@ -7,17 +7,13 @@ use crate::clock::Clock;
 use crate::spec::Otlp;
 use crate::telemetry::Spans;
 
-/// A prepared exporter; none can exist.
-#[derive(Debug)]
-pub(crate) enum PreparedOtlp {}
-
-/// A running exporter; none can exist.
+/// An exporter; none can exist.
 #[derive(Debug)]
 pub(crate) enum Exporter {}
 
-// === impl PreparedOtlp ===
+// === impl Exporter ===
 
-impl PreparedOtlp {
+impl Exporter {
     /// Rejects the settings.
     ///
     /// # Errors
@@ -30,14 +26,10 @@ impl PreparedOtlp {
     ///
     /// # Errors
     /// None.
-    pub(crate) fn start(self, _: Clock) -> Result<Exporter, Infallible> {
+    pub(crate) fn start(self, _: Clock) -> Result<Self, Infallible> {
         match self {}
     }
-}
 
-// === impl Exporter ===
-
-impl Exporter {
     /// Is never called, because no exporter exists.
     pub(crate) fn spans(&self) -> Spans {
         match *self {}

@@ -64,17 +64,17 @@ pub fn count<N: Copy + Display + PartialEq + From<u8>>(count: N, one: &str, many
     format!("{count} {}", if count == N::from(1) { one } else { many })
 }
 
-/// Returns what a reason means, to follow "they wait because" or "refused because".
+/// Returns what a reason means, to follow "waits because" or "refused because".
 pub fn meaning(reason: &str) -> &'static str {
     match reason {
         "backoff" => "the key failed, and its delay is not over",
         "bucket" => "the gate's bucket is empty",
         "bytes_full" => "the bodies of waiting calls fill the room",
         "class_bucket" => "the class's bucket is empty",
-        "deadline" => "they could not make their client's own deadline",
-        "one_at_a_time" => "another write of the key is out",
+        "deadline" => "the turn would come too late for the client's own deadline",
+        "one_at_a_time" => "another write of the same object is under way",
         "pause" => "the upstream asked for a pause",
-        "per_key" => "their object is called again and again",
+        "per_key" => "the same object is called again and again",
         "queue_full" => "too many calls wait already",
         "retry_bucket" => "there is no token for a retry",
         "slot" => "there is no free slot, or no room on a connection",

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::Finding;
 use crate::clock::Clock;
 use crate::limit::policy::Per;
-use crate::spec::{Endpoint, Gate, Settings, Store, StoreAddress};
+use crate::spec::{Endpoint, Settings, Store, StoreAddress};
 use crate::status::text::count;
 use crate::store::{PreparedStore, ProbeReport};
 
@@ -16,30 +16,22 @@ pub(super) async fn findings(settings: &Settings, clock: Clock) -> Vec<Finding> 
     let mut findings = Vec::new();
     for store in &settings.stores {
         findings.extend(of_store(store, &whole_buckets(settings, store), clock).await);
-        for name in split_buckets(settings, store) {
-            let says = format!("{name} is split: each part has a key of its own, which does not say whose it is");
-            findings.push(Finding::fine(&format!("store {}", store.name), says));
-        }
     }
     findings
 }
 
-/// Returns the names of the buckets in a store that are not split.
+/// Returns the names of the buckets in a store that are not split: each part has a key of its own,
+/// which does not say whose it is.
 fn whole_buckets(settings: &Settings, store: &Store) -> Vec<Arc<str>> {
-    let split = split_buckets(settings, store);
-    let all = settings.gates.values().flat_map(|gate| &gate.policy.shared);
-    let here: BTreeSet<_> = all.filter(|shared| shared.store == store.name).map(|shared| &shared.name).collect();
-    here.into_iter().filter(|name| !split.contains(*name)).cloned().collect()
-}
-
-/// Returns the names of the buckets in a store that are split into parts.
-fn split_buckets(settings: &Settings, store: &Store) -> BTreeSet<Arc<str>> {
-    let of_gate = |gate: &Gate| {
-        let split = gate.policy.shared_buckets().filter(|(bucket, _)| bucket.per != Per::Gate || gate.hosts.is_some());
-        let here = split.filter(|(_, shared)| shared.store == store.name);
-        here.map(|(_, shared)| Arc::clone(&shared.name)).collect::<Vec<_>>()
-    };
-    settings.gates.values().flat_map(of_gate).collect()
+    let mut whole = BTreeSet::new();
+    let mut split = BTreeSet::new();
+    for gate in settings.gates.values() {
+        for (bucket, shared) in gate.policy.shared_buckets().filter(|(_, shared)| shared.store == store.name) {
+            let is_whole = bucket.per == Per::Gate && gate.hosts.is_none();
+            if is_whole { &mut whole } else { &mut split }.insert(Arc::clone(&shared.name));
+        }
+    }
+    whole.difference(&split).cloned().collect()
 }
 
 async fn of_store(store: &Store, buckets: &[Arc<str>], clock: Clock) -> Vec<Finding> {

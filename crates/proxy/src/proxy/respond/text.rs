@@ -9,6 +9,7 @@ use crate::limit::{KeyState, Reason, Refusal};
 use crate::moment::Moment;
 use crate::proxy::quotas::QuotaReserve;
 use crate::status;
+use crate::status::text::{count, meaning};
 
 /// An answer of the gate itself.
 #[derive(Debug)]
@@ -77,7 +78,7 @@ pub(super) fn message(gate: &str, class: &str, refusal: &Refusal, kept: Option<Q
         Some(QuotaReserve { left, limit }) => {
             text.push_str(&format!("of the upstream's quota {}", status::kept(left, limit)))
         }
-        None => text.push_str(sentence(refusal.reason)),
+        None => text.push_str(meaning(refusal.reason.word())),
     }
     if let Some(key) = &refusal.key {
         text.push_str(&failures(key, now));
@@ -101,27 +102,10 @@ pub(crate) fn add_timing(headers: &mut HeaderMap, held: Option<(&str, Duration)>
 }
 
 fn failures(key: &KeyState, now: Moment) -> String {
-    let times = if key.failures == 1 { "time" } else { "times" };
+    let times = count(key.failures, "time", "times");
     let status = key.last_status.map_or_else(|| "no answer".to_owned(), |status| format!("status {status}"));
     let ago = short(now - key.last_failure);
-    format!(" ({} {times} in a row, last with {status}, {ago} ago)", key.failures)
-}
-
-const fn sentence(reason: Reason) -> &'static str {
-    match reason {
-        Reason::Backoff => "the same call has failed and its delay is not over",
-        Reason::Bucket => "the gate's bucket is empty",
-        Reason::BytesFull => "the bodies of waiting calls fill the room there is for them",
-        Reason::ClassBucket => "the class's bucket is empty",
-        Reason::Deadline => "its turn would come too late for the timeout it asks for",
-        Reason::OneAtATime => "another write of the same object is under way",
-        Reason::Pause => "the upstream asked for a pause",
-        Reason::PerKey => "the same object is called again and again",
-        Reason::QueueFull => "too many calls wait already",
-        Reason::RetryBucket => "too many retries at once",
-        Reason::Slot => "too many calls are in flight",
-        Reason::Trial => "the same call has failed and another one is finding out whether it still does",
-    }
+    format!(" ({times} in a row, last with {status}, {ago} ago)")
 }
 
 /// Returns the `reason` field client-go's helpers look for.
@@ -172,7 +156,7 @@ mod tests {
         };
         assert_eq!(
             message("kubernetes", "default", &refusal, None, Moment::from_millis(4_500)),
-            "tidegate: gate \"kubernetes\", class \"default\" refused this call (backoff): the same call has failed and its delay is not \
+            "tidegate: gate \"kubernetes\", class \"default\" refused this call (backoff): the key failed, and its delay is not \
              over (4 times in a row, last with status 503, 3.5 s ago); the next attempt can make sense in 4.5 s; it waited 100 ms here"
         );
     }
