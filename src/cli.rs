@@ -87,7 +87,7 @@ enum Command {
     Explain(explain::Options),
     /// Find out what is wrong, and what to do about it
     #[command(after_help = doctor::EXAMPLES)]
-    Doctor(doctor::Options),
+    Doctor(ConfigOption),
     /// Forget failing keys, so that they are tried at once
     #[command(after_help = forget::EXAMPLES)]
     Forget(forget::Options),
@@ -147,7 +147,7 @@ pub fn main() -> ExitCode {
         Command::Health(configured) => health::run(&configured),
         Command::Top(options) => top::run(&options),
         Command::Explain(options) => explain::run(&options),
-        Command::Doctor(options) => doctor::run(&options),
+        Command::Doctor(configured) => doctor::run(&configured),
         Command::Forget(options) => forget::run(&options),
         Command::Bypass(options) => bypass::run(&options),
         Command::Kubeconfig(options) => kubeconfig::run(&options),

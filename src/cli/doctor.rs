@@ -14,7 +14,6 @@ mod upstream;
 use std::time::Duration;
 
 use anyhow::anyhow;
-use clap::Args;
 use tokio::net::{TcpStream, UnixStream};
 
 use super::running::block_on;
@@ -22,8 +21,10 @@ use super::show::{self, Screen};
 use super::{ConfigOption, Failure};
 use crate::app::gate::{Trouble, prepare_gate};
 use crate::app::reachable::reachable;
+use crate::app::source::Sources;
 use crate::clock::Clock;
 use crate::spec::Listen;
+use crate::status::Fact;
 use crate::status::text::{count, printable};
 use crate::tls;
 
@@ -33,13 +34,6 @@ Example:
 
 Checks configuration, gate, upstream, credentials, clock, permissions, and
 whether anything goes past the gate. Exit code 1 when something is wrong.";
-
-/// The options of the checks.
-#[derive(Clone, Debug, Args)]
-pub(super) struct Options {
-    #[command(flatten)]
-    configured: ConfigOption,
-}
 
 /// How serious a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,8 +55,8 @@ struct Finding {
     remedy: String,
 }
 
-pub(super) fn run(options: &Options) -> Result<(), Failure> {
-    let findings = block_on(examine(options))??;
+pub(super) fn run(configured: &ConfigOption) -> Result<(), Failure> {
+    let findings = block_on(examine(&configured.sources()))??;
     let screen = Screen::of_stdout();
     let text: String = findings.iter().map(|finding| finding.text(screen)).collect();
     show::text(&text)?;
@@ -72,14 +66,14 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     }
 }
 
-async fn examine(options: &Options) -> Result<Vec<Finding>, Failure> {
-    let loaded = match options.configured.sources().load() {
+async fn examine(sources: &Sources) -> Result<Vec<Finding>, Failure> {
+    let loaded = match sources.load() {
         Ok(loaded) => loaded,
         Err(Failure::Config(problems)) => {
             let advice = "correct that line; tidegate check lists all problems";
             let problems = problems.into_iter().map(|problem| Finding::wrong("configuration", problem, advice));
             // A process that refused this configuration runs on with the one before.
-            let (mut settings, _) = options.configured.sources().load_as_far_as_it_goes();
+            let (mut settings, _) = sources.load_as_far_as_it_goes();
             settings.gates.clear();
             let (_, running) = running::findings(&settings).await;
             return Ok(problems.chain(running).collect());
@@ -87,7 +81,7 @@ async fn examine(options: &Options) -> Result<Vec<Finding>, Failure> {
         Err(other) => return Err(other),
     };
     let clock = Clock::start();
-    let environment = options.configured.sources().environment();
+    let environment = sources.environment();
     let unreadable = loaded.unreadable_files();
     let expired = loaded.expired_files(tls::wall(), tls::lives);
     let settings = loaded.settings;
@@ -127,6 +121,11 @@ impl Finding {
 
     fn wrong(about: &str, says: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { verdict: Verdict::Wrong, remedy: remedy.into(), ..Self::fine(about, says) }
+    }
+
+    /// Makes a finding from what a running gate says of itself.
+    fn of_fact(about: &str, Fact { says, remedy, is_wrong }: Fact) -> Self {
+        if is_wrong { Self::wrong(about, says, remedy) } else { Self::note(about, says, remedy) }
     }
 
     /// Makes a finding about something that cannot be prepared; `table` is its place in the

@@ -547,7 +547,7 @@ fn a_pause_is_lifted_by_hand_and_nothing_else_is() {
     let paused = process.until(|gate| gate["pauses"][0]["who"] == "gate");
     assert_eq!(paused["keys_failing"], 2);
     let doctor = process.command(&["doctor"]);
-    assert!(doctor.out.contains("the upstream asked for a pause: gate pauses; that ends in"), "{}", doctor.out);
+    assert!(doctor.out.contains("Paused (gate): the upstream asked for it; that ends in"), "{}", doctor.out);
     assert!(
         doctor.out.contains("-> wait; if it takes calls again already, tidegate forget --pauses"),
         "{}",

@@ -71,7 +71,7 @@ fn a_saturated_gate_is_told_with_whom_it_holds_back_and_for_what() {
     Said::by(&process).expect(
         &["3 calls wait, the longest for", "the gate's bucket is empty", "pods", "0 of 1", "0.01/s"],
         &["it would wait for", "(bucket: the gate's bucket is empty)", "0.01/s, burst 1", "tidegate.toml:8:1"],
-        &["WRONG  gate k: is saturated: 3 calls wait", "raise bucket.rate"],
+        &["WRONG  gate k: 3 calls wait", "raise bucket.rate"],
     );
     drop(process);
     drop(waiting);

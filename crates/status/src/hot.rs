@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::GateStatus;
+use super::{Fact, GateStatus};
 
 /// An object called too often, or again and again in vain.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -39,16 +39,31 @@ impl HotObject {
     pub fn title(&self) -> &str {
         if self.object.is_empty() { &self.kind } else { &self.object }
     }
+
+    fn remedy(&self) -> String {
+        match self.status {
+            Some(401) => "renew its credentials".to_owned(),
+            Some(403) => "give it the right that it lacks, or take the call out of the controller".to_owned(),
+            Some(404) => "make what it looks for, or let the controller stop looking: the name may be wrong".to_owned(),
+            Some(status) => format!("correct what it sends: no retry changes a {status}"),
+            None if self.enforced => {
+                "mend the loop in the controller; until then the gate holds the object to its pace".to_owned()
+            }
+            None => "mend the loop in the controller; until then per_key.enforce = true holds the object to its pace"
+                .to_owned(),
+        }
+    }
 }
 
 // === impl GateStatus ===
 
 impl GateStatus {
-    /// Returns sentences about the hottest objects.
-    pub(super) fn hot_sentences(&self) -> impl Iterator<Item = String> {
+    /// Returns facts about the hottest objects.
+    pub(super) fn hot_facts(&self) -> impl Iterator<Item = Fact> {
         let more = self.hot.len().saturating_sub(DESCRIBED);
-        let more = (more > 0).then(|| format!("{more} more objects are hot."));
-        self.hot.iter().take(DESCRIBED).map(|hot| format!("{}: {}.", hot.title(), hot.says)).chain(more)
+        let more = (more > 0).then(|| Fact::note(format!("{more} more objects are hot"), ""));
+        let fact = |hot: &HotObject| Fact::note(format!("{} is hot: {}", hot.title(), hot.says), hot.remedy());
+        self.hot.iter().take(DESCRIBED).map(fact).chain(more)
     }
 }
 
@@ -68,14 +83,14 @@ mod tests {
             ..HotObject::default()
         };
         let mut gate = GateStatus { hot: vec![hot("configmaps default/a"), hot("")], ..GateStatus::default() };
-        let says: Vec<_> = gate.hot_sentences().collect();
+        let says: Vec<_> = gate.hot_facts().map(|fact| fact.says).collect();
         let wanted = [
-            "configmaps default/a: written 1,210 times in 10 minutes.",
-            "configmaps: written 1,210 times in 10 minutes.",
+            "configmaps default/a is hot: written 1,210 times in 10 minutes",
+            "configmaps is hot: written 1,210 times in 10 minutes",
         ];
         assert_eq!(says, wanted);
         assert_eq!(gate.state(0).word, "hot objects");
         gate.hot.resize(10, hot(""));
-        assert_eq!(gate.hot_sentences().last().as_deref(), Some("7 more objects are hot."));
+        assert_eq!(gate.hot_facts().last().map(|fact| fact.says).as_deref(), Some("7 more objects are hot"));
     }
 }

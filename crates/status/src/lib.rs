@@ -8,6 +8,7 @@
 mod config;
 mod egress;
 mod explained;
+mod facts;
 mod hot;
 mod lists;
 pub mod page;
@@ -24,6 +25,7 @@ use serde::{Deserialize, Serialize};
 pub use self::config::{Config, Reload};
 pub use self::egress::{EgressHandshakes, EgressRefusals, EgressStatus, Tunnels};
 pub use self::explained::{Decided, Explanation};
+pub use self::facts::Fact;
 pub use self::hot::HotObject;
 pub use self::pause::kept;
 pub use self::shadow::{Candidate, Shadow, ShadowCalls};

@@ -26,12 +26,10 @@ pub(super) enum TableCell {
     Level(String, f64),
     /// A time as text relative to now, and the time itself.
     Time(String, u64),
-    /// The state of a gate in words, with the CSS class of its colour.
+    /// A state in words, with the CSS class of its colour.
     State(&'static str, String),
     /// A text linking to a place on the page.
     Link(String, String),
-    /// The reason why something is down.
-    Down(String),
 }
 
 /// Returns the non-empty lists, those about problems first.
@@ -351,7 +349,7 @@ fn connections(gate: &GateStatus) -> List {
     let columns = &["Calls of", "Connections", "Under way", "Room for", "State"];
     list("Upstream connections", columns, &gate.connections, |group| {
         let state = match &group.down {
-            Some(why) => TableCell::Down(why.clone()),
+            Some(why) => TableCell::State("bad", format!("down: {why}")),
             None if group.connections == 0 => text(&"none needed yet"),
             None => text(&"up"),
         };
@@ -402,9 +400,7 @@ mod tests {
             TableCell::Text(text) | TableCell::Code(text) | TableCell::Word(_, text) | TableCell::Level(text, _) => {
                 text.clone()
             }
-            TableCell::Time(text, _) | TableCell::State(_, text) | TableCell::Link(_, text) | TableCell::Down(text) => {
-                text.clone()
-            }
+            TableCell::Time(text, _) | TableCell::State(_, text) | TableCell::Link(_, text) => text.clone(),
         };
         list.rows.iter().map(|row| row.iter().map(cell).collect()).collect()
     }

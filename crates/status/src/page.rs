@@ -5,7 +5,7 @@
 //! numbers, then lists.
 
 use super::lists::{List, TableCell, egress_lists, lists, overview, store_list};
-use super::text::{ago, clock, count, duration, escaped, until};
+use super::text::{ago, clock, count, duration, escaped};
 use super::{EgressStatus, GateStatus, Status, spark};
 
 /// The path of the style sheet. As a file, it needs no exception for inline styles.
@@ -34,7 +34,7 @@ pub fn page(status: &Status, refresh: bool) -> String {
         title(status),
         reload,
         header(status, link),
-        notices(status),
+        notice(status),
         if worst_first.len() > 1 { section(&overview(&worst_first, status.now_ms)) } else { String::new() },
         gates.collect::<String>(),
         status.egress.as_ref().map(egress).unwrap_or_default(),
@@ -65,31 +65,10 @@ fn header(status: &Status, link: &str) -> String {
     )
 }
 
-/// Returns the warnings at the top of the page.
-fn notices(status: &Status) -> String {
-    let mut out = String::new();
-    for gate in &status.gates {
-        let Some(bypass) = &gate.bypass else { continue };
-        out += &format!(
-            "<p class=\"notice bad\" role=\"status\"><strong>Bypass.</strong> Gate {} lets everything through; \
-             that ends by itself {} ({}), or with <code>tidegate bypass off</code>. {} so far.</p>\n",
-            escaped(&gate.name),
-            until(bypass.until_ms, status.now_ms),
-            clock(bypass.until_ms),
-            count(gate.bypassed, "call", "calls"),
-        );
-    }
-    if let Some(reload) = status.config.last_reload.as_ref().filter(|reload| !reload.reasons.is_empty()) {
-        let what = if reload.result == "restart_needed" { "needs a restart" } else { "cannot work" };
-        let reasons = reload.reasons.iter().map(|reason| format!("<li><code>{}</code></li>\n", escaped(reason)));
-        out += &format!(
-            "<div class=\"notice bad\" role=\"status\"><p><strong>The new configuration {what}.</strong> \
-             The old one is in force. It was judged {}:</p>\n<ul>\n{}</ul></div>\n",
-            ago(reload.at_ms, status.now_ms),
-            reasons.collect::<String>(),
-        );
-    }
-    out
+/// Returns the warning about a configuration that is not in force.
+fn notice(status: &Status) -> String {
+    let notice = |says: &str| format!("<p class=\"notice bad\" role=\"status\">{}.</p>\n", escaped(says));
+    status.reload_fact().map(|fact| notice(&fact.says)).unwrap_or_default()
 }
 
 fn gate(gate: &GateStatus, now_ms: u64, place: usize) -> String {
@@ -240,7 +219,6 @@ fn html(cell: &TableCell) -> String {
         TableCell::Link(to, text) => format!("<a href=\"{to}\">{}</a>", escaped(text)),
         TableCell::Code(name) => format!("<code>{}</code>", escaped(name)),
         TableCell::Word(meaning, word) => format!("{meaning} <code>{}</code>", escaped(word)),
-        TableCell::Down(why) => format!("<span class=\"state bad\">down</span> {}", escaped(why)),
         // The numbers beside the bar say the same.
         TableCell::Level(text, full) => format!(
             "<svg class=\"bar {class}\" viewBox=\"0 0 100 8\" preserveAspectRatio=\"none\" aria-hidden=\"true\">\

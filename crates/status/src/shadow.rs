@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::GateStatus;
 use super::text::{count, duration};
+use super::{Fact, GateStatus};
 
 /// What the limits would have done since the start. In shadow mode no call is held or refused.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -73,11 +73,16 @@ impl GateStatus {
         self.shadow.is_some() && self.classes.iter().all(|class| class.shadow)
     }
 
-    /// Describes the decisions of the shadow in a sentence.
-    pub fn shadow_says(&self) -> Option<String> {
+    /// Describes the decisions of the shadow.
+    pub(super) fn shadow_fact(&self) -> Option<Fact> {
+        let says = self.shadow.as_ref()?.says();
+        if self.is_shadow() {
+            let remedy = format!("when that is what you want, set gates.{}.shadow = false and restart", self.name);
+            return Some(Fact::note(format!("Shadow: {says}"), remedy));
+        }
         let names: Vec<&str> = self.classes.iter().filter(|class| class.shadow).map(|class| &*class.name).collect();
-        let of = if self.is_shadow() { String::new() } else { format!(" of {}", names.join(", ")) };
-        Some(format!("shadow{of}: {}", self.shadow.as_ref()?.says()))
+        let remedy = "when that is what you want, set shadow = false in these classes";
+        Some(Fact::note(format!("Shadow of {}: {says}", names.join(", ")), remedy))
     }
 }
 

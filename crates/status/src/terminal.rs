@@ -2,7 +2,7 @@
 
 use super::lists::{List, TableCell, egress_lists, lists, store_list};
 use super::summary::BAD;
-use super::text::{ago, clock, count, cut, duration, printable, until};
+use super::text::{ago, clock, cut, duration, printable};
 use super::{GateStatus, Status};
 
 /// The width and colours to write the text with.
@@ -32,11 +32,7 @@ pub fn text(status: &Status, look: Look) -> String {
         ago(status.config.since_ms, status.now_ms).trim_end_matches(" ago"),
     );
     lines.add("", &head);
-    if let Some(reload) = status.config.last_reload.as_ref().filter(|reload| !reload.reasons.is_empty()) {
-        let when = ago(reload.at_ms, status.now_ms);
-        let reasons = reload.reasons.join("; ");
-        lines.add(BAD.colour, &format!("the configuration was not taken over {when} ({}): {reasons}", reload.result));
-    }
+    status.reload_fact().iter().for_each(|fact| lines.add(BAD.colour, &fact.says));
     status.worst_first().into_iter().for_each(|gate| lines.gate(gate, status.now_ms));
     if let Some(egress) = &status.egress {
         lines.add("", "");
@@ -56,11 +52,6 @@ impl Lines {
     fn gate(&mut self, gate: &GateStatus, now_ms: u64) {
         self.add("", "");
         self.add(STRONG, &format!("{}  {} -> {}", gate.name, gate.listen.join(" "), gate.upstream));
-        if let Some(bypass) = &gate.bypass {
-            let ends = until(bypass.until_ms, now_ms);
-            let calls = count(gate.bypassed, "call", "calls");
-            self.add(BAD.colour, &format!("  BYPASS: everything is let through; ends {ends} ({calls} so far)"));
-        }
         let colour = gate.state(now_ms).severity.colour;
         for says in gate.summary(now_ms) {
             self.add(colour, &format!("  {says}"));
@@ -128,7 +119,6 @@ fn text_of(cell: TableCell) -> String {
     match cell {
         TableCell::Text(text) | TableCell::Code(text) | TableCell::Word(_, text) | TableCell::Level(text, _) => text,
         TableCell::Time(text, _) | TableCell::State(_, text) | TableCell::Link(_, text) => text,
-        TableCell::Down(why) => format!("down: {why}"),
     }
 }
 

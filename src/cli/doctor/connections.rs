@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use http::Uri;
@@ -13,11 +13,9 @@ use crate::spec::{Egress, Gate, HostPattern, Listen};
 use crate::status::text::count;
 use crate::status::{self, Status};
 
-/// An established connection, or a listening socket.
+/// An established connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Socket {
-    is_listening: bool,
-    local: SocketAddr,
     remote: SocketAddr,
     inode: u64,
 }
@@ -31,14 +29,14 @@ struct Sockets {
     gate: Option<u32>,
 }
 
-/// The processes connected to an address, without the gate and the server there.
+/// The processes connected to an address, without the gate.
 #[derive(Default)]
 struct Beside {
     gates: BTreeSet<String>,
     others: BTreeSet<String>,
     /// How many connections these processes have.
     count: usize,
-    /// How many connections may be the gate's or the server's.
+    /// How many connections may be the gate's.
     unknown: usize,
 }
 
@@ -105,7 +103,7 @@ impl Sockets {
     }
 
     fn connected_to(&self, addresses: &BTreeSet<SocketAddr>) -> impl Iterator<Item = &Socket> {
-        self.all.iter().filter(|it| !it.is_listening && addresses.contains(&it.remote))
+        self.all.iter().filter(|it| addresses.contains(&it.remote))
     }
 
     /// Reports whether other processes have connections to these addresses.
@@ -133,16 +131,15 @@ impl Sockets {
     }
 
     fn beside(&self, addresses: &BTreeSet<SocketAddr>) -> Beside {
-        let servers = self.servers(addresses);
         let mut beside = Beside::default();
         let known = [self.gate, Some(std::process::id())];
         for it in self.connected_to(addresses) {
             let owners: Vec<u32> = self.owners.get(&it.inode).into_iter().flatten().copied().collect();
             let title = joined(owners.iter().map(|pid| format!("{} (pid {pid})", name_of(*pid))));
-            if owners.iter().any(|pid| known.contains(&Some(*pid)) || servers.contains(&Some(*pid))) {
+            if owners.iter().any(|pid| known.contains(&Some(*pid))) {
                 continue;
             }
-            if self.gate.is_none() || owners.is_empty() && servers.contains(&None) {
+            if self.gate.is_none() {
                 beside.unknown += 1;
             } else if owners.iter().any(|pid| is_tidegate(*pid)) {
                 beside.gates.insert(title);
@@ -154,29 +151,13 @@ impl Sockets {
         }
         beside
     }
-
-    /// Returns the local servers at these addresses, `None` for an invisible one. A server's
-    /// connection to itself does not bypass the gate.
-    fn servers(&self, addresses: &BTreeSet<SocketAddr>) -> BTreeSet<Option<u32>> {
-        let local: Vec<_> = addresses.iter().copied().filter(|it| UdpSocket::bind((it.ip(), 0)).is_ok()).collect();
-        let is_there = |socket: &&Socket| {
-            let at = socket.local;
-            let serves = |it: &SocketAddr| at.port() == it.port() && (at.ip() == it.ip() || at.ip().is_unspecified());
-            socket.is_listening && local.iter().any(serves)
-        };
-        let owners = |socket: &Socket| match self.owners.get(&socket.inode) {
-            Some(pids) => pids.iter().copied().map(Some).collect(),
-            None => vec![None],
-        };
-        self.all.iter().filter(is_there).flat_map(owners).collect()
-    }
 }
 
 fn joined(texts: impl IntoIterator<Item = String>) -> String {
     texts.into_iter().collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the established connections and the listening sockets of this network namespace.
+/// Returns the established connections of this network namespace.
 fn table() -> Vec<Socket> {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|path| fs::read_to_string(path).unwrap_or_default());
     tables.iter().flat_map(|table| table.lines().skip(1)).filter_map(read).collect()
@@ -185,15 +166,9 @@ fn table() -> Vec<Socket> {
 /// Parses one line of the kernel's table; `None` for a socket in any other state.
 fn read(line: &str) -> Option<Socket> {
     let fields: Vec<&str> = line.split_whitespace().collect();
-    let local = address(fields.get(1)?)?;
     let remote = address(fields.get(2)?)?;
     let inode = fields.get(9)?.parse().ok()?;
-    let is_listening = match *fields.get(3)? {
-        "01" => false,
-        "0A" => true,
-        _ => return None,
-    };
-    Some(Socket { is_listening, local, remote, inode })
+    (*fields.get(3)? == "01").then_some(Socket { remote, inode })
 }
 
 /// Parses an address such as `0100007F:1F90`: words of four bytes in this machine's byte order. An
@@ -265,10 +240,8 @@ mod tests {
     fn the_kernel_s_table_is_read() {
         let line = "   0: 0100007F:1F90 0200000A:01BB 01 00000000:00000000 00:00000000 00000000  1000        0 12345 1 0000000000000000";
         let read_line = read(line).expect("an established connection");
-        assert_eq!((read_line.local.to_string().as_str(), read_line.inode), ("127.0.0.1:8080", 12345));
-        assert_eq!(read_line.remote.to_string(), "10.0.0.2:443");
-        assert!(!read_line.is_listening);
-        assert!(read(&line.replace(" 01 ", " 0A ")).expect("a listener").is_listening);
+        assert_eq!((read_line.remote.to_string().as_str(), read_line.inode), ("10.0.0.2:443", 12345));
+        assert_eq!(read(&line.replace(" 01 ", " 0A ")), None, "it listens");
         assert_eq!(read(&line.replace(" 01 ", " 06 ")), None, "it has ended");
         let mapped = address("0000000000000000FFFF00000100007F:0050").expect("an address");
         assert_eq!(mapped.to_string(), "127.0.0.1:80");
@@ -280,9 +253,8 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("bound");
         let stream = std::net::TcpStream::connect(address).expect("it listens");
-        let found =
-            table().into_iter().find(|it| it.remote == address && it.local == stream.local_addr().expect("bound"));
-        let found = found.expect("the kernel knows it");
+        let found = table().into_iter().find(|it| it.remote == address).expect("the kernel knows it");
         assert!(sockets_of(std::process::id()).expect("its own").contains(&found.inode));
+        drop(stream);
     }
 }

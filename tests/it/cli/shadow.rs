@@ -78,7 +78,7 @@ fn explain_says_that_a_shadow_lets_the_call_go() {
 fn doctor_says_what_a_shadow_would_have_done() {
     let process = shadow();
     let doctor = process.command(&["doctor"]);
-    let wanted = ["note   gate k: shadow: nothing is held", "would have been refused", "gates.k.shadow = false"];
+    let wanted = ["note   gate k: Shadow: nothing is held", "would have been refused", "gates.k.shadow = false"];
     says_that_nothing_is_held(&doctor.out, &wanted);
 }
 
@@ -119,7 +119,7 @@ fn a_class_in_shadow_is_told_wherever_its_gate_is() {
     let rest = explain("/api/v1/namespaces/n/pods/p");
     assert!(!rest.contains("shadow") && rest.contains("it would go at once"), "{rest}");
     let doctor = process.command(&["doctor"]).out;
-    for wanted in ["note   gate k: shadow of bulk: nothing is held", "set shadow = false in these classes"] {
+    for wanted in ["note   gate k: Shadow of bulk: nothing is held", "set shadow = false in these classes"] {
         assert!(doctor.contains(wanted), "{wanted}\n{doctor}");
     }
     let check = process.command(&["check"]).out;

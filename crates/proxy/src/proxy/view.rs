@@ -43,7 +43,7 @@ impl Gate {
             kind: self.section.kind.to_string(),
             listen: self.listen.clone(),
             upstream: self.target.clone(),
-            bypass: own.driver.bypassed_until().map(|until| status::Bypass { until_ms: clock.wall(until) }),
+            bypass: self.bypass_status(),
             waiting: now.waiting,
             waiting_bytes: now.waiting_bytes,
             kept_bytes: own.answers.bytes(),
@@ -62,6 +62,11 @@ impl Gate {
         own.tally.tell(&mut gate, names);
         gate.shadow = config.has_shadow.then(|| own.tally.shadow.tell());
         gate
+    }
+
+    fn bypass_status(&self) -> Option<status::Bypass> {
+        let until = self.own().driver.bypassed_until()?;
+        Some(status::Bypass { until_ms: self.section.clock.wall(until) })
     }
 
     fn classes(&self, now: &Snapshot) -> Vec<status::Class> {
@@ -222,14 +227,11 @@ impl Gate {
         let now = self.own().driver.look(|limiter, now| limiter.overview(now));
         let connections = vec![self.connections(call.group)];
         let classes = self.classes(&now);
-        let mut gate = status::GateStatus { connections, classes, ..status::GateStatus::default() };
+        let bypass = self.bypass_status();
+        let mut gate = status::GateStatus { bypass, connections, classes, ..status::GateStatus::default() };
         self.own().tally.tell(&mut gate, false);
-        let mut notes = gate.remarks(self.section.clock.wall(self.section.clock.now()));
-        notes.extend(self.paused_credentials());
-        if self.is_bypassed() {
-            notes.push("Everything is let through: a bypass is on.".to_owned());
-        }
-        notes
+        let remarks = gate.remarks(self.section.clock.wall(self.section.clock.now()));
+        remarks.into_iter().map(|fact| format!("{}.", fact.says)).chain(self.paused_credentials()).collect()
     }
 
     fn connections(&self, group: Group) -> status::Connections {

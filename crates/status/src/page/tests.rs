@@ -71,9 +71,9 @@ fn an_incident_is_told_from_the_top() {
     let page = page(&incident("web"), true);
     let wanted = [
         "3 waiting, 7 failing",
-        "Bypass.",
+        "Bypass: everything is let through",
         "ends by itself in 1 m (00:01:10 UTC)",
-        "The new configuration cannot work.",
+        "The file has changed, and the change is not in force (invalid, 9.0 s ago): web.",
         "3 calls wait, the longest for 2.5 s: the gate&#39;s bucket is empty; all of the flow web.",
         "7 keys are backing off (last answer 500); the next may be tried in 8.0 s.",
         "web (retries)",
@@ -82,12 +82,12 @@ fn an_incident_is_told_from_the_top() {
         "50<small>/s</small>",
         "5 of 50/s: slowed down",
         "And 6 more.",
-        "state bad\">down",
+        "state bad\">down: web",
     ];
     for wanted in wanted {
         assert!(page.contains(wanted), "{wanted}\n{page}");
     }
-    assert!(page.find("Bypass.") < page.find("<h2"), "what is wrong comes first");
+    assert!(page.find("The file has changed") < page.find("<h2"), "what is wrong comes first");
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn what_calls_wait_for_is_told_by_number_and_with_the_flow_of_most_of_them() {
         GateStatus { waiting: 45, keys_failing: 3, admitted: 1, queues, keys, rejections, ..GateStatus::default() };
     let told = gate.summary(5_000);
     let wanted = [
-        "The upstream does not take the credentials: 2 calls got 401, the last 1.0 s ago. tidegate doctor says whose they are.",
+        "The upstream does not take the credentials: 2 calls got 401, the last 1.0 s ago.",
         "43 calls wait, the longest for 6.0 s: the gate's bucket is empty; 40 of them of the flow configmaps.",
         "2 calls wait, the longest for 9.0 s: the upstream asked for a pause; all of the flow secrets.",
         "3 keys are backing off (2 with 500, 1 with no answer); the next may be tried in 4.0 s.",
