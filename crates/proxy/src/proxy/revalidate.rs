@@ -1,8 +1,7 @@
 //! Revalidation: answers are kept, and a client gets the kept one after a 304 from the upstream.
 //!
-//! An answer with an ETag or a Last-Modified is kept in memory for the client that asked. When it
-//! asks again, the call goes upstream as always, with If-None-Match or If-Modified-Since. If the
-//! upstream answers 304, the client gets the kept answer, byte for byte. Every request goes to the
+//! An answer with an ETag is kept in memory for the client that asked. When it asks again, the call
+//! goes upstream as always, with If-None-Match. If the upstream answers 304, the client gets the kept answer, byte for byte. Every request goes to the
 //! upstream, so nothing is out of date. RFC 9111 decides what may be kept, for which requests it
 //! holds, and what a 304 confirms, through `http-cache-semantics`. If a 304 does not confirm the
 //! kept answer, the call is made again without a condition. A client that sends its own conditions
@@ -40,9 +39,6 @@ struct AnswersState {
     /// Set once a 304 named an ETag other than the one asked about, so that ETags of this upstream
     /// are not used.
     names_mislead: AtomicBool,
-    /// Set once a 304 did not repeat the date asked about, so that dates of this upstream are not
-    /// used.
-    dates_mislead: AtomicBool,
 }
 
 /// A request to be revalidated, with the kept answer if there is one.
@@ -77,12 +73,11 @@ pub(crate) struct AnswerRecorder {
 // === impl Answers ===
 
 impl Answers {
-    /// Sets the bound on bytes. Because the configuration has changed, ETags and dates of the
-    /// upstream are tried again.
+    /// Sets the bound on bytes. Because the configuration has changed, ETags of the upstream are tried
+    /// again.
     pub(crate) fn resize(&self, max_bytes: usize) {
         lock(&self.shared.store).resize(max_bytes);
         self.shared.names_mislead.store(false, Ordering::Relaxed);
-        self.shared.dates_mislead.store(false, Ordering::Relaxed);
     }
 
     /// Returns the bytes of kept answers, and of kept bodies still being sent to clients.
@@ -97,20 +92,16 @@ impl Answers {
             return None;
         }
         let identity = Arc::new(Identity::of(parts, version));
-        let kept = lock(&self.shared.store).find(&identity).filter(|kept| self.may_ask_by(&kept.rules));
-        let conditions = kept.as_ref().and_then(|kept| kept.rules.conditions(&parts.headers));
+        let kept = lock(&self.shared.store).find(&identity);
+        let condition = kept.as_ref().and_then(|kept| kept.rules.condition(&parts.headers));
         let question = Question {
             answers: self.clone(),
             identity,
             request: parts.clone(),
-            kept: kept.filter(|_| conditions.is_some()),
+            kept: kept.filter(|_| condition.is_some()),
         };
-        parts.headers.extend(conditions.into_iter().flatten());
+        parts.headers.extend(condition.map(|etag| (http::header::IF_NONE_MATCH, etag)));
         Some(question)
-    }
-
-    fn may_ask_by(&self, rules: &Rules) -> bool {
-        !(rules.is_by_date() && self.shared.dates_mislead.load(Ordering::Relaxed))
     }
 }
 
@@ -127,15 +118,12 @@ impl Question {
                         lock(&self.answers.shared.store).forget(&self.identity);
                         Reply::Unchanged(Box::new(kept.head(&head.headers)), KeptAnswer::body(kept))
                     }
-                    Proof::None => {
-                        let is_by_date = kept.rules.is_by_date();
-                        self.unproven(is_by_date)
-                    }
+                    Proof::None => self.unproven(),
                 }
             }
             (StatusCode::OK, _) => match Rules::of(&self.request.headers, &head.headers) {
-                Some(rules) if self.answers.may_ask_by(&rules) => self.keep(head, rules),
-                _ => self.forget(),
+                Some(rules) => self.keep(head, rules),
+                None => self.forget(),
             },
             // A failure says nothing of the object.
             (status, Some(_)) if !status.is_server_error() && status != StatusCode::TOO_MANY_REQUESTS => self.forget(),
@@ -155,28 +143,15 @@ impl Question {
         }
     }
 
-    /// Keeps fewer answers, as the upstream's 304 proved nothing. If the upstream confirmed an ETag
-    /// nobody asked about, nothing is kept any more. If the 304 only lacked a date, answers with an
-    /// ETag are still kept: RFC 9111 allows such a 304.
-    fn unproven(self, is_by_date: bool) -> Reply {
-        let Self { answers, identity, request, .. } = self;
-        let shared = &answers.shared;
-        if is_by_date {
-            lock(&answers.shared.store).forget(&identity);
-            if !shared.dates_mislead.swap(true, Ordering::Relaxed) {
-                tracing::info!(
-                    path = request.uri.path(),
-                    "the upstream answered 304 without a date: until a reload, only answers with an ETag are kept"
-                );
-            }
-        } else {
-            lock(&answers.shared.store).resize(0);
-            if !shared.names_mislead.swap(true, Ordering::Relaxed) {
-                tracing::warn!(
-                    path = request.uri.path(),
-                    "the upstream confirmed another answer than the one it was asked about: answers are not kept until the configuration changes"
-                );
-            }
+    /// Keeps nothing any more, as the upstream confirmed an ETag nobody asked about.
+    fn unproven(self) -> Reply {
+        let Self { answers, request, .. } = self;
+        lock(&answers.shared.store).resize(0);
+        if !answers.shared.names_mislead.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                path = request.uri.path(),
+                "the upstream confirmed another answer than the one it was asked about: answers are not kept until the configuration changes"
+            );
         }
         Reply::Unproven(Box::new(request))
     }

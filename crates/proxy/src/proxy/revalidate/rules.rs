@@ -8,18 +8,15 @@
 use std::time::SystemTime;
 
 use super::identity::detached;
-use http::header::{
-    CACHE_CONTROL, CONTENT_RANGE, DATE, ETAG, IF_MODIFIED_SINCE, IF_NONE_MATCH, LAST_MODIFIED, SET_COOKIE, TRAILER,
-    VARY,
-};
+use http::header::{CACHE_CONTROL, CONTENT_RANGE, ETAG, IF_NONE_MATCH, SET_COOKIE, TRAILER, VARY};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use http_cache_semantics::{AfterResponse, BeforeRequest, CacheOptions, CachePolicy, RequestLike, ResponseLike};
 
 /// The rules for using one kept answer.
 pub(super) struct Rules {
     policy: CachePolicy,
-    /// The answer's ETag or Last-Modified, to ask the upstream with.
-    validator: (HeaderName, HeaderValue),
+    /// The answer's ETag, to ask the upstream with.
+    etag: HeaderValue,
     /// The request headers the answer depends on (`Vary`).
     varies: Vec<HeaderName>,
 }
@@ -47,45 +44,38 @@ struct PolicyAnswer(StatusCode, HeaderMap);
 
 impl Rules {
     /// Returns the rules for the 200 to a request with these headers. `None` if it may not be kept,
-    /// or has no ETag and no usable date.
+    /// or has not one ETag.
     pub(super) fn of(request: &HeaderMap, answer: &HeaderMap) -> Option<Self> {
         // What is for one session, or only a part, or has more to come after its body.
         if [SET_COOKIE, CONTENT_RANGE, TRAILER].iter().any(|name| answer.contains_key(name)) {
             return None;
         }
         let varies = names(answer.get_all(VARY).iter())?;
-        let validator = validator(answer)?;
-        let mut told = HeaderMap::from_iter([validator.clone()]);
+        let etag = etag(answer)?;
+        let mut told = HeaderMap::from_iter([(ETAG, etag.clone())]);
         told.extend(directives(answer)?.map(|value| (CACHE_CONTROL, value)));
         for name in &varies {
             told.append(VARY, HeaderValue::from_name(name.clone()));
         }
         let policy = policy(&PolicyRequest(chosen(request, &varies)), &PolicyAnswer(StatusCode::OK, told));
-        policy.is_storable().then_some(Self { policy, validator, varies })
+        policy.is_storable().then_some(Self { policy, etag, varies })
     }
 
-    /// Returns the conditions to add to a request; `None` if the kept answer does not fit it.
-    pub(super) fn conditions(&self, request: &HeaderMap) -> Option<HeaderMap> {
-        let BeforeRequest::Stale { request, matches: true } =
+    /// Returns the `If-None-Match` to add to a request; `None` if the kept answer does not fit it.
+    pub(super) fn condition(&self, request: &HeaderMap) -> Option<HeaderValue> {
+        let BeforeRequest::Stale { mut request, matches: true } =
             self.policy.before_request(&self.asked(request), SystemTime::UNIX_EPOCH)
         else {
             return None;
         };
-        let conditions = request.headers.into_iter().filter_map(|(name, value)| Some((name?, value)));
-        let conditions: HeaderMap = conditions.filter(|(name, _)| CONDITIONS.contains(name)).collect();
-        (!conditions.is_empty()).then_some(conditions)
+        request.headers.remove(IF_NONE_MATCH)
     }
 
-    /// Decides what the 304 to a request with these conditions confirms.
+    /// Decides what the 304 to a request with this condition confirms.
     pub(super) fn confirmed(&self, request: &HeaderMap, answer: &HeaderMap) -> Proof {
-        let mut told = HeaderMap::new();
-        let (name, own) = &self.validator;
-        // Only one name was asked about, so a 304 without one means that one. A date stands for all
-        // before it: an answer that was put back to an earlier one was "not modified since" either
-        // (RFC 9110, section 13.1.3), so that only the same date says that it is the same answer
-        // (RFC 9111, section 4.3.4).
-        let Some(named) = answer.get(name).or_else(|| (!self.is_by_date()).then_some(own)) else { return Proof::None };
-        told.insert(name.clone(), named.clone());
+        // Only one ETag was asked about, so a 304 without one means that one.
+        let named = answer.get(ETAG).unwrap_or(&self.etag);
+        let mut told = HeaderMap::from_iter([(ETAG, named.clone())]);
         let directives = directives(answer);
         let is_readable = directives.is_some();
         told.extend(directives.into_iter().flatten().map(|value| (CACHE_CONTROL, value)));
@@ -100,14 +90,9 @@ impl Rules {
         }
     }
 
-    /// Returns true if the condition is a date (Last-Modified).
-    pub(super) fn is_by_date(&self) -> bool {
-        self.validator.0 == LAST_MODIFIED
-    }
-
     /// Returns roughly the memory the rules take.
     pub(super) fn bytes(&self) -> usize {
-        size_of::<Self>() + 2 * self.validator.1.len() + self.varies.len() * 300 + 600
+        size_of::<Self>() + 2 * self.etag.len() + self.varies.len() * 300 + 600
     }
 
     /// Presents a request to `http-cache-semantics` as always to be revalidated.
@@ -124,20 +109,11 @@ fn policy(asked: &PolicyRequest, answered: &PolicyAnswer) -> CachePolicy {
     CachePolicy::new_options(asked, answered, SystemTime::UNIX_EPOCH, options)
 }
 
-/// Returns the ETag or date to ask the upstream with. A date serves only if the answer was given a
-/// second or more after it: before that, a change within the same second would not show (RFC 9110,
-/// section 8.8.2.2).
-fn validator(answer: &HeaderMap) -> Option<(HeaderName, HeaderValue)> {
-    let only = |name: &HeaderName| {
-        let mut values = answer.get_all(name).iter();
-        values.next().filter(|value| values.next().is_none() && value.to_str().is_ok_and(|text| !text.is_empty()))
-    };
-    if answer.contains_key(ETAG) {
-        return Some((ETAG, detached(only(&ETAG)?)));
-    }
-    let time = |name| httpdate::parse_http_date(only(name)?.to_str().ok()?).ok();
-    let age = time(&DATE)?.duration_since(time(&LAST_MODIFIED)?).ok()?;
-    (age.as_secs() >= 1).then_some((LAST_MODIFIED, detached(only(&LAST_MODIFIED)?)))
+/// Returns the ETag of an answer, if it has one and no other.
+fn etag(answer: &HeaderMap) -> Option<HeaderValue> {
+    let mut etags = answer.get_all(ETAG).iter();
+    let etag = etags.next().filter(|etag| etag.to_str().is_ok_and(|text| !text.is_empty()))?;
+    etags.next().is_none().then(|| detached(etag))
 }
 
 /// Returns the Cache-Control directives of an answer in small letters; `None` if they cannot be
@@ -201,5 +177,3 @@ impl ResponseLike for PolicyAnswer {
         &self.1
     }
 }
-
-const CONDITIONS: [HeaderName; 2] = [IF_MODIFIED_SINCE, IF_NONE_MATCH];
