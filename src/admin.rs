@@ -31,19 +31,9 @@ use tokio_util::task::TaskTracker;
 
 use self::answer::{Handler, Origin};
 use self::control::Operator;
-use crate::bind::{self, UnixSocket};
+use crate::bind::{self, BindError, UnixSocket};
 use crate::clock::Clock;
 use crate::places::{self, Door, Place};
-
-/// The admin port or the control socket could not be opened.
-#[derive(Debug, thiserror::Error)]
-#[error("{what} cannot be opened; {}", bind::reason(source))]
-pub struct AdminError {
-    /// Which of the two, and where.
-    what: String,
-    #[source]
-    source: io::Error,
-}
 
 /// The server of the admin port and the control socket.
 #[derive(Clone, derive_more::Debug)]
@@ -85,8 +75,8 @@ impl Admin {
     ///
     /// # Errors
     /// The port cannot be opened.
-    pub async fn listen(&self, listen: SocketAddr) -> Result<SocketAddr, AdminError> {
-        let failed = |source| AdminError { what: format!("admin port {listen}"), source };
+    pub async fn listen(&self, listen: SocketAddr) -> Result<SocketAddr, BindError> {
+        let failed = |error| BindError::new("the admin port", &listen, error);
         let listener = bind::tcp("admin", listen).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let admin = self.clone();
@@ -100,12 +90,12 @@ impl Admin {
     ///
     /// # Errors
     /// The socket cannot be made.
-    pub async fn listen_at(&self, path: &Path) -> Result<(), AdminError> {
+    pub async fn listen_at(&self, path: &Path) -> Result<(), BindError> {
         let bound = async {
             path.parent().map_or(Ok(()), fs::create_dir_all)?;
             UnixSocket::bind(path, 0o600).await
         };
-        let failed = |source| AdminError { what: format!("control socket {} (admin.socket)", path.display()), source };
+        let failed = |error| BindError::new("the control socket (admin.socket)", &path.display(), error);
         let socket = bound.await.map_err(failed)?;
         let admin = self.clone();
         self.tasks.spawn(async move {

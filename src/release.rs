@@ -3,16 +3,8 @@
 //! For a release, `.ci/release/stamp` replaces the name of the image below and in `deploy/`. So all
 //! builds of the released sources, also of the package on crates.io, name an image that exists.
 
-/// The name of the image without its tag. Names below `registry.example` are reserved, so that none
-/// ever exists.
-macro_rules! repository {
-    () => {
-        "registry.example/tidegate"
-    };
-}
-
-/// The image of this version.
-pub const IMAGE: &str = concat!(repository!(), ":", env!("CARGO_PKG_VERSION"));
+/// The image of this version. Names below `registry.example` are reserved, so that none ever exists.
+pub const IMAGE: &str = concat!("registry.example/tidegate:", env!("CARGO_PKG_VERSION"));
 
 /// Returns true for a build that is not a release: its image does not exist.
 pub fn is_development() -> bool {

@@ -21,7 +21,7 @@ use std::sync::Arc;
 pub use self::certificate::{Certificate, ObjectNames};
 pub use self::options::Check;
 pub use self::review::{NotReview, review};
-pub use self::server::{ListenError, Server};
+pub use self::server::Server;
 
 use crate::inject;
 

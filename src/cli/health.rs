@@ -1,6 +1,6 @@
 //! `tidegate health`: asks the admin port whether the process is ready, for images without a shell.
 
-use anyhow::anyhow;
+use anyhow::{Context as _, anyhow};
 
 use super::ConfigOption;
 use super::running::block_on;
@@ -20,5 +20,5 @@ pub(super) fn run(configured: &ConfigOption) -> Result<(), Failure> {
     let listen = settings.admin.listen.ok_or_else(|| {
         anyhow!("admin.listen is \"off\": there is no port to ask; set it, e.g. to \"127.0.0.1:9464\"")
     })?;
-    Ok(block_on(At::Port(reachable(listen)).health())??)
+    Ok(block_on(At::Port(reachable(listen)).health())?.context("not ready")?)
 }

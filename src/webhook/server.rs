@@ -1,7 +1,6 @@
 //! The HTTPS server the API server calls.
 
 use std::convert::Infallible;
-use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
@@ -24,19 +23,10 @@ use tokio_util::task::TaskTracker;
 use super::budget::{self, Budget};
 use super::certificate::Certificate;
 use super::{Settings, review};
-use crate::bind;
+use crate::bind::{self, BindError};
 use crate::body;
 use crate::clock::Clock;
 use crate::places::{self, Door, Place};
-
-/// The port could not be opened.
-#[derive(Debug, thiserror::Error)]
-#[error("the webhook cannot listen on {address}; choose another address with --listen")]
-pub struct ListenError {
-    address: SocketAddr,
-    #[source]
-    source: io::Error,
-}
 
 /// The webhook's server.
 #[derive(derive_more::Debug)]
@@ -63,8 +53,8 @@ impl Server {
     ///
     /// # Errors
     /// It cannot be opened.
-    pub async fn bind(settings: Settings, certificate: Certificate, clock: Clock) -> Result<Arc<Self>, ListenError> {
-        let failed = |source| ListenError { address: settings.listen, source };
+    pub async fn bind(settings: Settings, certificate: Certificate, clock: Clock) -> Result<Arc<Self>, BindError> {
+        let failed = |error| BindError::new("the webhook (--listen)", &settings.listen, error);
         let listener = bind::tcp("webhook", settings.listen).await.map_err(failed)?;
         Ok(Arc::new(Self {
             address: listener.local_addr().map_err(failed)?,

@@ -118,8 +118,8 @@ fn a_queue_and_a_bucket_that_a_reload_took_away_do_not_go_on_saying_what_was() {
     process.running.signal("-HUP");
     process.running.line("the new configuration is in force");
     let page = crate::cli::input::get(process.admin, "/metrics");
-    assert!(page.contains("tidegate_bucket_tokens{gate=\"k\",bucket=\"class maps\"} NaN"), "{page}");
-    assert!(page.contains("tidegate_queue_length{gate=\"k\",class=\"maps\"} 0"), "{page}");
+    assert!(!page.contains("bucket=\"class maps\""), "{page}");
+    assert!(!page.contains("tidegate_queue_length{gate=\"k\",class=\"maps\"}"), "{page}");
     assert!(page.contains("tidegate_bucket_rate{gate=\"k\",bucket=\"gate\"} 50"), "{page}");
 }
 

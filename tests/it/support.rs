@@ -22,7 +22,7 @@ use tidegate::clock::Clock;
 use tidegate::credentials::Injector;
 use tidegate::limit::policy::{Backoff, BucketPolicy, ClassPolicy, InFlight, Lane, QueuePolicy, Strategy};
 use tidegate::limit::{ClassId, Policy};
-use tidegate::proxy::{Gate, GateError, Listen, Options, RetryAfter};
+use tidegate::proxy::{BindError, Gate, Listen, Options, RetryAfter};
 use tidegate::{spec, telemetry, upstream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -270,7 +270,7 @@ impl ProxyBuilder {
         self.try_start().await.expect("starts")
     }
 
-    pub(crate) async fn try_start(mut self) -> Result<Proxy, GateError> {
+    pub(crate) async fn try_start(mut self) -> Result<Proxy, BindError> {
         let stop = CancellationToken::new();
         let gate = &mut self.options.gate;
         gate.policy.classes.iter_mut().for_each(|class| class.shadow |= gate.shadow);

@@ -56,7 +56,7 @@ fn a_healthy_gate_is_called_so_by_all_three() {
     let said = Said::by(&process);
     said.is_calm();
     said.expect(
-        &["ready", "Nothing waits and nothing fails.", "admitted", "1 in all"],
+        &["Nothing waits and nothing fails.", "admitted", "1 in all"],
         &["read as       get pods, namespace n, name good", "now           it would go at once"],
         &["ok     configuration: has no problems", "is reached"],
     );

@@ -101,8 +101,6 @@ pub struct ClassifiedCall {
     pub call: Call,
     /// The class of the call.
     pub class: ClassId,
-    /// The hash of the call's flow.
-    pub flow: u64,
     /// The salted hash of the credential, account or action that limits are split by; 0 if they are
     /// not.
     pub credential: u64,
@@ -133,12 +131,14 @@ pub struct ClassifiedCall {
     label: Option<Box<str>>,
 }
 
-/// The owner of a flow: a credential, account or client.
+/// A flow and its owner: a credential, account or client.
 #[derive(Clone, Copy, Debug)]
 struct FlowParty {
     by: FairBy,
     /// The hash of the credential, account or client; 0 if flows are not divided by these.
     identity: u64,
+    /// The hash of the flow.
+    flow: u64,
 }
 
 // === impl Rules ===
@@ -240,8 +240,8 @@ impl Rules {
         let quota = self.splits.quota(class, &caller);
         let cost = traits.cost.of(&subject);
         let form = words.as_deref().and_then(|words| self.dialect.form(head, words));
-        let fair = FlowParty { by: self.fair_by, identity: caller.fair_to(self.fair_by) };
-        let flow = match fair.identity {
+        let identity = caller.fair_to(self.fair_by);
+        let flow = match identity {
             0 => hasher.hash_one(FlowName::new(self.fair_by, self.kind, &call, words.as_deref(), headers, 0)),
             flow => flow,
         };
@@ -275,7 +275,6 @@ impl Rules {
         ClassifiedCall {
             call,
             class,
-            flow,
             credential,
             quota,
             client: None,
@@ -287,7 +286,7 @@ impl Rules {
             key_is_of_object: own.is_none_or(KeyParts::is_of_object),
             group,
             exempt: traits.exempt,
-            fair,
+            fair: FlowParty { by: self.fair_by, identity, flow },
             label,
         }
     }

@@ -8,6 +8,25 @@ use std::path::{Path, PathBuf};
 
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 
+/// A socket that could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[error("{what} cannot listen on {listen}; {}", reason(source))]
+pub struct BindError {
+    what: String,
+    listen: String,
+    #[source]
+    source: Error,
+}
+
+// === impl BindError ===
+
+impl BindError {
+    /// Makes the error of a listener, `what`, at the address or path `listen`.
+    pub fn new(what: impl Into<String>, listen: &impl ToString, source: Error) -> Self {
+        Self { what: what.into(), listen: listen.to_string(), source }
+    }
+}
+
 /// A Unix socket that accepts clients. Its file is removed when dropped, unless another socket has
 /// taken its place.
 #[derive(Debug)]
@@ -109,7 +128,7 @@ async fn check_place(path: &Path) -> Result<(), Error> {
 }
 
 /// Explains a failed bind and its remedy, from the kernel's error.
-pub fn reason(error: &Error) -> &'static str {
+fn reason(error: &Error) -> &'static str {
     match error.kind() {
         ErrorKind::AddrInUse => "is another process there? end that, or take another port or path",
         ErrorKind::AddrNotAvailable => "no network interface of this machine has that address",

@@ -8,12 +8,11 @@
 mod descriptors;
 mod warnings;
 
-use std::collections::BTreeMap;
 use std::io;
 use std::pin::Pin;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use slab::Slab;
@@ -38,23 +37,20 @@ pub struct Pool {
 struct PoolPlaces {
     /// The most connections, if there is a limit.
     most: Option<usize>,
-    taken: usize,
-    doors: Slab<DoorPlaces>,
-    stamps: u64,
+    /// The connections of each listener.
+    doors: Slab<Slab<Connection>>,
+    /// The number of uses of all connections, to put them in order.
+    uses: u64,
 }
 
-/// The connections of one listener.
-#[derive(Debug, Default)]
-struct DoorPlaces {
-    taken: usize,
-    /// The idle connections, the longest idle first.
-    idle: BTreeMap<u64, IdleConnection>,
-}
-
-/// A connection without a request under way.
+/// An open connection.
 #[derive(Debug)]
-struct IdleConnection {
+struct Connection {
     lost: CancellationToken,
+    /// The number of its requests under way.
+    busy: usize,
+    /// The number of its last use.
+    used: u64,
     /// The end of its protection: its last answer is on its way.
     until: Moment,
 }
@@ -74,17 +70,12 @@ pub struct Door {
 #[derive(Debug)]
 pub struct Place {
     door: Arc<Door>,
+    /// The connection among those of its door, until it is lost.
+    id: usize,
     /// Cancelled when the place is given to another connection.
     lost: CancellationToken,
-    hold: Mutex<Hold>,
     /// Set once a request has come.
     has_spoken: AtomicBool,
-}
-
-#[derive(Debug)]
-struct Hold {
-    busy: usize,
-    stamp: u64,
 }
 
 /// Keeps a connection from counting as idle, and for a while after that.
@@ -121,12 +112,9 @@ pub async fn until_closing<C: Future>(
 impl PoolPlaces {
     /// Closes the longest idle connection of a listener. Returns false if none may be closed.
     fn close_idlest(&mut self, door: usize, now: Moment) -> bool {
-        let Some(row) = self.doors.get_mut(door) else { return false };
-        let Some(stamp) = row.idlest(now) else { return false };
-        let Some(IdleConnection { lost, .. }) = row.idle.remove(&stamp) else { return false };
-        row.taken -= 1;
-        self.taken -= 1;
-        lost.cancel();
+        let Some(connections) = self.doors.get_mut(door) else { return false };
+        let Some(id) = idlest(connections, now) else { return false };
+        connections.remove(id).lost.cancel();
         true
     }
 
@@ -141,44 +129,30 @@ impl PoolPlaces {
     fn is_full_for(&self, door: usize) -> bool {
         let Some(most) = self.most else { return false };
         let share = self.share(most);
-        let others = self.doors.iter().filter(|(other, _)| *other != door);
-        let kept: usize = others.map(|(_, row)| share.saturating_sub(row.taken)).sum();
-        self.taken + kept >= most
+        let taken_or_kept = |(other, connections): (usize, &Slab<Connection>)| match other == door {
+            true => connections.len(),
+            false => connections.len().max(share),
+        };
+        self.doors.iter().map(taken_or_kept).sum::<usize>() >= most
     }
 
     /// Closes an idle connection of the listener with most connections, or of the listener `own`.
     /// Returns false if none is idle.
     fn close_at_fullest(&mut self, own: usize, now: Moment) -> bool {
         let share = self.most.map_or(usize::MAX, |most| self.share(most));
-        let may_give = |door: usize, row: &DoorPlaces| row.idlest(now).is_some() && (door == own || row.taken > share);
-        let giving = self.doors.iter().filter(|(door, row)| may_give(*door, row));
-        let fullest = giving.max_by_key(|(_, row)| row.taken).map(|(door, _)| door);
+        let may_give = |door: usize, connections: &Slab<Connection>| {
+            (door == own || connections.len() > share) && idlest(connections, now).is_some()
+        };
+        let giving = self.doors.iter().filter(|(door, connections)| may_give(*door, connections));
+        let fullest = giving.max_by_key(|(_, connections)| connections.len()).map(|(door, _)| door);
         fullest.is_some_and(|door| self.close_idlest(door, now))
-    }
-
-    /// Makes a connection the most recently idle one of its door.
-    fn rest(&mut self, door: usize, lost: &CancellationToken, until: Moment) -> u64 {
-        self.stamps += 1;
-        if let Some(row) = self.doors.get_mut(door) {
-            row.idle.insert(self.stamps, IdleConnection { lost: lost.clone(), until });
-        }
-        self.stamps
-    }
-
-    fn wake_up(&mut self, door: usize, stamp: u64) {
-        if let Some(row) = self.doors.get_mut(door) {
-            row.idle.remove(&stamp);
-        }
     }
 }
 
-// === impl DoorPlaces ===
-
-impl DoorPlaces {
-    /// Returns the longest idle connection, except those with an answer still on its way.
-    fn idlest(&self, now: Moment) -> Option<u64> {
-        self.idle.iter().find(|(_, resting)| resting.until <= now).map(|(stamp, _)| *stamp)
-    }
+/// Returns the longest idle connection, except those with an answer still on its way.
+fn idlest(connections: &Slab<Connection>, now: Moment) -> Option<usize> {
+    let idle = connections.iter().filter(|(_, connection)| connection.busy == 0 && connection.until <= now);
+    idle.min_by_key(|(_, connection)| connection.used).map(|(id, _)| id)
 }
 
 // === impl Door ===
@@ -191,7 +165,7 @@ impl Door {
 
     /// Makes a listener sharing the places of a pool.
     pub fn to(pool: Arc<Pool>, name: impl Into<Arc<str>>, most: usize, clock: Clock) -> Arc<Self> {
-        let row = lock(&pool.state).doors.insert(DoorPlaces::default());
+        let row = lock(&pool.state).doors.insert(Slab::new());
         Arc::new(Self { name: name.into(), pool, row, most, clock, warnings: Warnings::default() })
     }
 
@@ -242,7 +216,7 @@ impl Door {
         let now = self.clock.now();
         let mut state = lock(&self.pool.state);
         let mut closed = false;
-        while state.doors.get(self.row)?.taken >= most {
+        while state.doors.get(self.row)?.len() >= most {
             closed = true;
             if !state.close_idlest(self.row, now) {
                 return None;
@@ -254,10 +228,10 @@ impl Door {
                 return None;
             }
         }
-        state.doors.get_mut(self.row)?.taken += 1;
-        state.taken += 1;
+        state.uses += 1;
         let lost = CancellationToken::new();
-        let stamp = state.rest(self.row, &lost, now);
+        let connection = Connection { lost: lost.clone(), busy: 0, used: state.uses, until: now };
+        let id = state.doors.get_mut(self.row)?.insert(connection);
         drop(state);
         if closed && self.may_warn("full") {
             tracing::warn!(
@@ -265,14 +239,7 @@ impl Door {
                 "there are too many connections: for each new one, that which has been idle longest is closed"
             );
         }
-        let hold = Mutex::new(Hold { busy: 0, stamp });
-        Some(Arc::new(Place { door: Arc::clone(self), lost, hold, has_spoken: AtomicBool::new(false) }))
-    }
-
-    /// Returns true if this listener's own `most` places are taken, rather than those of the
-    /// process.
-    pub fn is_full(&self, most: usize) -> bool {
-        lock(&self.pool.state).doors.get(self.row).is_some_and(|row| row.taken >= most)
+        Some(Arc::new(Place { door: Arc::clone(self), id, lost, has_spoken: AtomicBool::new(false) }))
     }
 
     fn may_warn(&self, kind: &'static str) -> bool {
@@ -297,7 +264,7 @@ impl Place {
 
     /// Keeps the connection from counting as idle until the result is dropped.
     pub fn busy(self: &Arc<Self>) -> Busy {
-        self.change(Duration::ZERO, |hold| hold.busy += 1);
+        self.change(Duration::ZERO, |busy| *busy += 1);
         Busy { place: Arc::clone(self), rest: ANSWERED }
     }
 
@@ -326,34 +293,30 @@ impl Place {
         self.lost.is_cancelled()
     }
 
-    /// Applies `change`, and makes the connection the most recently idle one if it is not busy
-    /// then. It is not closed within `rest`.
-    fn change(&self, rest: Duration, change: impl FnOnce(&mut Hold)) {
+    /// Applies `change` to the number of requests under way, and makes the connection the most
+    /// recently used one. It is not closed within `rest`.
+    fn change(&self, rest: Duration, change: impl FnOnce(&mut usize)) {
         let until = self.door.clock.now() + rest;
-        let mut hold = lock(&self.hold);
         let mut state = lock(&self.door.pool.state);
-        change(&mut hold);
-        if !self.is_lost() {
-            state.wake_up(self.door.row, hold.stamp);
-            if hold.busy == 0 {
-                hold.stamp = state.rest(self.door.row, &self.lost, until);
-                drop(state);
-                self.door.pool.room.notify_waiters();
-            }
+        state.uses += 1;
+        let used = state.uses;
+        let connections = state.doors.get_mut(self.door.row).filter(|_| !self.is_lost());
+        let Some(connection) = connections.and_then(|connections| connections.get_mut(self.id)) else { return };
+        change(&mut connection.busy);
+        connection.used = used;
+        connection.until = until;
+        if connection.busy == 0 {
+            drop(state);
+            self.door.pool.room.notify_waiters();
         }
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let hold = self.hold.get_mut().unwrap_or_else(PoisonError::into_inner);
         let mut state = lock(&self.door.pool.state);
-        if !self.lost.is_cancelled() {
-            state.wake_up(self.door.row, hold.stamp);
-            state.taken -= 1;
-            if let Some(row) = state.doors.get_mut(self.door.row) {
-                row.taken -= 1;
-            }
+        if let Some(connections) = state.doors.get_mut(self.door.row).filter(|_| !self.is_lost()) {
+            connections.try_remove(self.id);
         }
         drop(state);
         self.door.pool.room.notify_waiters();
@@ -377,7 +340,7 @@ impl Busy {
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        self.place.change(self.rest, |hold| hold.busy -= 1);
+        self.place.change(self.rest, |busy| *busy -= 1);
     }
 }
 
@@ -441,7 +404,6 @@ mod tests {
         drop((busy, first));
         let busy = [(); 3].map(|()| crowded.take().expect("free").busy());
         assert!(crowded.take().is_none(), "one is kept for the other door");
-        assert!(crowded.is_full(3) && !crowded.is_full(9));
         let first = quiet.take().expect("it is kept");
         drop(busy);
         let others = [(); 3].map(|()| crowded.take().expect("free"));

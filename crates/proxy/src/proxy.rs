@@ -39,12 +39,12 @@ mod view;
 
 pub use self::egress::CLEAR;
 pub use self::egress::{
-    Directory, EgressError, EgressListener, EgressOptions, Fate, First, Host, Origin, TargetError, connect_in, first,
-    judge,
+    Directory, EgressListener, EgressOptions, Fate, First, Host, Origin, TargetError, connect_in, first, judge,
 };
-pub use self::gate::{Gate, GateError};
+pub use self::gate::Gate;
 pub use self::options::{Options, Past};
 pub use self::stores::{Done, Stores};
+pub use crate::bind::BindError;
 pub use crate::limit::snapshot::{Changes, Gap};
 pub use crate::spec::{Listen, RetryAfter};
 

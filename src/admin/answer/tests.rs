@@ -59,8 +59,7 @@ impl Operator for Fake {
 
 /// Returns status, headers and body of an answer.
 async fn ask(names: ShowNames, from: Origin, request: http::request::Builder, body: &str) -> (u16, HeaderMap, String) {
-    let mut handler = Handler::default();
-    handler.operator = Arc::new(OnceLock::from(Arc::new(Fake { names }) as Arc<dyn Operator>));
+    let handler = Handler { operator: Arc::new(OnceLock::from(Arc::new(Fake { names }) as Arc<dyn Operator>)) };
     let request = request.body(Full::new(Bytes::from(body.to_owned()))).expect("valid");
     let (parts, body) = handler.answer(request, from).await.into_parts();
     let body = body.collect().await.expect("whole").to_bytes();
@@ -209,8 +208,7 @@ impl Body for Unread {
 
 #[tokio::test]
 async fn bodies_are_read_only_from_where_orders_may_come() {
-    let mut handler = Handler::default();
-    handler.operator = Arc::new(OnceLock::from(Arc::new(Fake { names: Auto }) as Arc<dyn Operator>));
+    let handler = Handler { operator: Arc::new(OnceLock::from(Arc::new(Fake { names: Auto }) as Arc<dyn Operator>)) };
     for (path, from) in [
         ("/explain", NETWORK),
         ("/forget", Origin::Loopback),
@@ -226,8 +224,7 @@ async fn bodies_are_read_only_from_where_orders_may_come() {
 /// A body that does not come to its end.
 #[tokio::test(start_paused = true)]
 async fn an_order_that_is_not_whole_keeps_nobody_waiting() {
-    let mut handler = Handler::default();
-    handler.operator = Arc::new(OnceLock::from(Arc::new(Fake { names: Auto }) as Arc<dyn Operator>));
+    let handler = Handler { operator: Arc::new(OnceLock::from(Arc::new(Fake { names: Auto }) as Arc<dyn Operator>)) };
     let never = http_body_util::StreamBody::new(futures_util::stream::pending::<Result<http_body::Frame<Bytes>, ()>>());
     let order = post("/explain").body(never).expect("valid");
     let order = handler.answer(order, Origin::Loopback);

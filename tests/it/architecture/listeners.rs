@@ -10,7 +10,7 @@ use super::sources;
 const OPENED: &[(&str, usize, &[&str])] = &[
     ("crates/proxy/src/bind.rs", 3, &["admin port", "control socket", "webhook"]),
     ("src/demo/server.rs", 1, &["`demo`"]),
-    ("crates/proxy/src/proxy/egress.rs", 1, &["egress", "egress.names"]),
+    ("crates/proxy/src/proxy/egress.rs", 2, &["egress", "egress.names"]),
     ("crates/proxy/src/proxy/gate.rs", 1, &["gates"]),
     ("crates/proxy/src/proxy/listener/socket.rs", 1, &[]),
 ];

@@ -228,7 +228,7 @@ fn the_reason_of_a_failed_bind_is_the_kernels() {
     let said = failed("off", "192.0.2.1:8001");
     assert!(said.contains("no network interface of this machine has that address: Cannot assign"), "{said}");
     let said = failed("192.0.2.1:9464", "127.0.0.1:0");
-    assert!(said.contains("admin port 192.0.2.1:9464 cannot be opened; no network interface"), "{said}");
+    assert!(said.contains("the admin port cannot listen on 192.0.2.1:9464; no network interface"), "{said}");
     let folder = tempfile::tempdir().expect("a folder");
     let said = failed("off", &format!("unix:{}/none/x.sock", folder.path().display()));
     assert!(said.contains("/none/x.sock; its folder is not there: No such file"), "{said}");

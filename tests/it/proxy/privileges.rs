@@ -449,7 +449,7 @@ fn load(text: &str) -> spec::Gate {
 fn arrival<'a>(call: &ClassifiedCall, key: Option<Key>) -> Arrival<'a> {
     Arrival {
         class: call.class,
-        flow: Flow { id: call.flow, name: &"a flow" },
+        flow: Flow { id: call.flow(), name: &"a flow" },
         key,
         key_in_body: call.key.needs_body(),
         credential: call.credential,

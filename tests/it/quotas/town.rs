@@ -248,7 +248,7 @@ impl<P: Provider> Town<P> {
             reads: call.reads(),
             cost: call.cost,
             group: call.group,
-            ..Arrival::new(call.class, Flow { id: call.flow, name: &"flow" })
+            ..Arrival::new(call.class, Flow { id: call.flow(), name: &"flow" })
         };
         match limiter.arrive(&arrival, self.now) {
             Verdict::Admit(permit) => return self.send(worker, Some(permit)),

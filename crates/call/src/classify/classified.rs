@@ -11,6 +11,11 @@ use crate::api::{Group, Key};
 use crate::limit::{Arrival, Flow};
 
 impl ClassifiedCall {
+    /// Returns the hash of the call's flow.
+    pub fn flow(&self) -> u64 {
+        self.fair.flow
+    }
+
     /// Returns true if the call changes nothing.
     pub fn reads(&self) -> bool {
         super::reads(&self.call, self.words.as_deref())
@@ -31,7 +36,7 @@ impl ClassifiedCall {
         }
         if self.fair.by == FairBy::Client {
             self.fair.identity = number;
-            self.flow = number;
+            self.fair.flow = number;
         }
         if rules.splits.are_clients_apart(self.words.as_deref()) {
             self.key = self.key.of_caller(number, hasher);
@@ -49,7 +54,7 @@ impl ClassifiedCall {
     pub fn arrival<'a>(&self, key: Option<Key>, flow_name: &'a dyn fmt::Display) -> Arrival<'a> {
         Arrival {
             class: self.class,
-            flow: Flow { id: self.flow, name: flow_name },
+            flow: Flow { id: self.flow(), name: flow_name },
             key,
             key_in_body: self.key.needs_body(),
             credential: self.credential,

@@ -195,7 +195,7 @@ fn flows_follow_fair_by() {
 
     let hasher = Salt::random();
     let rules = rules_with(FairBy::Credential, ec2());
-    let flow = |line: &str| classify(&rules, line, &hasher).flow;
+    let flow = |line: &str| classify(&rules, line, &hasher).flow();
     assert_eq!(flow("GET /api/v1/pods authorization:a"), flow("GET /api/v1/nodes authorization:a"));
     assert_ne!(flow("GET /api/v1/pods authorization:a"), flow("GET /api/v1/pods authorization:b"));
 }

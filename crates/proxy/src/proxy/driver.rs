@@ -16,7 +16,7 @@ mod tell;
 
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::task::Waker;
 
 use tokio::sync::Notify;
@@ -51,7 +51,7 @@ struct DriverCore {
     /// The events of failing keys to log.
     key_log: KeyLog,
     /// Sends requests to the stores of shared buckets.
-    stores: OnceLock<Stores>,
+    stores: Stores,
 }
 
 struct DriverState {
@@ -83,10 +83,12 @@ pub(crate) enum Verdict {
 // === impl Driver ===
 
 impl Driver {
-    pub(crate) fn new(gate: Arc<str>, limiter: Limiter, clock: Clock) -> Self {
+    /// Creates the driver of a gate's limiter; `generation` is the number of the configuration with its
+    /// limits.
+    pub(crate) fn new(gate: Arc<str>, limiter: Limiter, generation: u64, stores: Stores, clock: Clock) -> Self {
         let keys = Arc::clone(limiter.keys());
         let state =
-            DriverState { limiter, wakers: HashMap::new(), alarm: Moment::ZERO, generation: 0, bypass_until: None };
+            DriverState { limiter, wakers: HashMap::new(), alarm: Moment::ZERO, generation, bypass_until: None };
         let shared = DriverCore {
             gate,
             state: Mutex::new(state),
@@ -95,7 +97,7 @@ impl Driver {
             sooner: Notify::new(),
             teller: Teller::default(),
             key_log: KeyLog::default(),
-            stores: OnceLock::new(),
+            stores,
         };
         Self { shared: Arc::new(shared) }
     }

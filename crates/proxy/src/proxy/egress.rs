@@ -26,7 +26,6 @@ use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
-use http::StatusCode;
 use tokio::io::AsyncWriteExt as _;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -36,7 +35,7 @@ pub use self::address::judge;
 use self::calls::Entry;
 pub use self::directory::{Directory, Fate};
 pub use self::head::connect_in;
-pub use self::options::{EgressError, EgressOptions};
+pub use self::options::EgressOptions;
 use self::origins::Origins;
 use self::reason::{EgressRefusal, Why};
 use self::tally::Tally;
@@ -46,10 +45,10 @@ use super::gate::Gate;
 use super::guard::buffers::Buffers;
 use super::listener::{self, ClientTasks, Handshakes, ListenSocket, Stream, Wire, WireHandle};
 use super::respond::Responder;
+use crate::bind::BindError;
 use crate::classify::ApiKind;
 use crate::clock::Clock;
 use crate::places::{self, Door, Place};
-use crate::spec::Listen;
 use crate::status;
 use crate::telemetry::{self, Sampler};
 use crate::tls;
@@ -86,8 +85,6 @@ struct TunnelDial {
 /// The limits on the number of clients and on the memory for them.
 struct EgressClients {
     door: Arc<Door>,
-    /// The places for clients beyond `max_connections`, to answer them with a refusal.
-    crowd: Arc<Door>,
     tasks: ClientTasks,
     buffers: Buffers,
 }
@@ -100,20 +97,16 @@ impl EgressListener {
     ///
     /// # Errors
     /// The socket could not be bound.
-    pub async fn start(
-        options: EgressOptions,
-        clock: Clock,
-        stop: CancellationToken,
-    ) -> Result<Arc<Self>, EgressError> {
+    pub async fn start(options: EgressOptions, clock: Clock, stop: CancellationToken) -> Result<Arc<Self>, BindError> {
         let EgressOptions { directory, gates, clear, token, tls, clients, ca, mut own, judge } = options;
         let listen = directory.egress.listen.clone();
         let mut socket = None;
         let mut names = Vec::new();
         if let Some(listen) = &listen {
-            socket = Some(bind(listen).await?);
+            socket = Some(ListenSocket::bind(LISTENER, listen).await?);
         }
         for listen in &directory.egress.names {
-            names.push(bind(listen).await?);
+            names.push(ListenSocket::bind(LISTENER, listen).await?);
         }
         own.extend(socket.iter().chain(&names).filter_map(ListenSocket::address));
         let judge = judge.unwrap_or_else(|| directory.judge());
@@ -146,7 +139,6 @@ impl EgressListener {
             tally: Tally::new(),
             clients: EgressClients {
                 door: Door::to(places::of_process(), NAME, usize::MAX, clock),
-                crowd: Door::to(places::of_process(), "egress crowd", TURNED_AWAY, clock),
                 tasks: ClientTasks::default(),
                 buffers: Buffers::default(),
             },
@@ -190,24 +182,30 @@ impl EgressListener {
                 client = self.clients.door.accept(|| socket.accept()) => client,
                 () = self.clients.tasks.closing.cancelled() => return,
             };
-            // When all are busy, some are told so. The others are closed before TLS: a handshake
-            // holds a connection for as long as it may take.
-            let served = self.clients.door.take_of(self.directory().egress.max_connections);
-            let is_served = served.is_some();
-            let Some(place) = served.or_else(|| self.clients.crowd.take()) else {
-                self.tally.became("refused");
+            let Some(place) = self.clients.door.take_of(self.directory().egress.max_connections) else {
+                self.turn_off();
                 continue;
             };
             let egress = Arc::clone(self);
             self.clients.tasks.tasks.spawn(async move {
-                let _connection = egress.tally.connected();
                 tokio::select! {
                     biased; // an idle connection that is lost begins no call
                     () = place.lost() => {}
-                    () = egress.receive(client.stream, kind, is_served.then(|| Arc::clone(&place))) => {}
+                    () = egress.receive(client.stream, kind, Arc::clone(&place)) => {}
                     () = egress.clients.tasks.ending.cancelled() => {}
                 }
             });
+        }
+    }
+
+    /// Counts a client that is closed because all others are busy.
+    fn turn_off(&self) {
+        self.tally.became("refused");
+        self.tally.refused(&EgressRefusal::new(Why::Crowded, "too many connections"));
+        if self.tally.warnings.is_due("crowded", self.clock.now()) {
+            tracing::warn!(
+                "too many connections of clients are busy, and more are closed; raise egress.max_connections, or the limit of open files (ulimit -n)"
+            );
         }
     }
 
@@ -220,53 +218,34 @@ impl EgressListener {
         }
     }
 
-    /// Serves a new client, or refuses it if it has no place.
-    async fn receive(self: &Arc<Self>, stream: Box<dyn Stream>, kind: ListenerKind, place: Option<Arc<Place>>) {
+    /// Serves a new client.
+    async fn receive(self: &Arc<Self>, stream: Box<dyn Stream>, kind: ListenerKind, place: Arc<Place>) {
         let opened = match kind {
             ListenerKind::Proxy => Box::pin(self.access.open(stream)).await,
             ListenerKind::Name(_) => Some((stream, None)),
         };
         let Some((stream, named)) = opened else { return };
-        let is_served = place.is_some();
-        let handle = WireHandle::new(stream, &self.clients.buffers, place);
-        if is_served {
-            return match kind {
-                ListenerKind::Proxy => self.serve(&handle, named).await,
-                ListenerKind::Name(port) => Box::pin(self.serve_named(&handle, port)).await,
-            };
-        }
-        let is_full = self.clients.door.is_full(self.directory().egress.max_connections);
-        let crowded = EgressRefusal::new(Why::Crowded, if is_full { MANY } else { MANY_FOR_PROCESS });
+        let handle = WireHandle::new(stream, &self.clients.buffers, Some(place));
         match kind {
-            ListenerKind::Proxy => self.turn_away(&handle, &crowded).await,
-            ListenerKind::Name(_) => Box::pin(self.turn_away_named(&handle, &crowded)).await,
+            ListenerKind::Proxy => self.serve(&handle, named).await,
+            ListenerKind::Name(port) => Box::pin(self.serve_named(&handle, port)).await,
         }
     }
 
     /// Serves a client until its connection ends.
     async fn serve(self: &Arc<Self>, handle: &WireHandle, named: Option<Arc<str>>) {
-        let begins = handle.peek(|bytes| match bytes {
+        let begins = self.begins(handle, |bytes| match bytes {
             [] => None,
             [intercept::TLS, ..] => Some(Begins::Tls),
             bytes if bytes.starts_with(CONNECT) => Some(Begins::Connect),
             bytes if CONNECT.starts_with(bytes) => None,
-            bytes if bytes.starts_with(HTTP2) => Some(Begins::Http2),
-            bytes if HTTP2.starts_with(bytes) => None,
             _ => Some(Begins::Http),
         });
-        let begins = tokio::select! {
-            begins = tokio::time::timeout(FIRST_BYTES, begins) => begins.ok().flatten(),
-            () = self.clients.tasks.closing.cancelled() => return, // it has not said a word yet
-        };
-        match begins {
+        match begins.await {
             Some(Begins::Connect) => Box::pin(self.connect(handle, named.as_ref())).await,
             Some(Begins::Http) => {
                 self.tally.became("plain");
                 Box::pin(self.serve_calls(handle, Entry::Proxy(named), false)).await;
-            }
-            Some(Begins::Http2) => {
-                let refused = EgressRefusal::new(Why::Malformed, "HTTP/2 is not spoken to this proxy");
-                self.turn_away(handle, &refused.with(StatusCode::HTTP_VERSION_NOT_SUPPORTED)).await;
             }
             Some(Begins::Tls) => {
                 self.tally.became("refused");
@@ -278,6 +257,15 @@ impl EgressListener {
                 handle.close().await;
             }
             None => {}
+        }
+    }
+
+    /// Returns what the first bytes of a client decide; `None` if they do not come in time, or if the
+    /// listener closes before.
+    async fn begins<T>(&self, handle: &WireHandle, decide: impl FnMut(&[u8]) -> Option<T>) -> Option<T> {
+        tokio::select! {
+            begins = tokio::time::timeout(FIRST_BYTES, handle.peek(decide)) => begins.ok().flatten(),
+            () = self.clients.tasks.closing.cancelled() => None,
         }
     }
 
@@ -328,6 +316,7 @@ impl EgressListener {
     /// Returns the state of the listener for the status page.
     pub fn status(&self) -> status::EgressStatus {
         let mut egress = status::EgressStatus { listen: self.listen.clone(), ..Default::default() };
+        egress.connections = self.clients.tasks.tasks.len();
         egress.origins = self.origins.len();
         egress.ca = self.ca().map(|ca| tls::fingerprint(ca.root())).unwrap_or_default();
         self.tally.tell(&mut egress);
@@ -353,10 +342,6 @@ fn sampler(egress: Weak<EgressListener>) -> Arc<Sampler> {
     })
 }
 
-async fn bind(listen: &Listen) -> Result<ListenSocket, EgressError> {
-    ListenSocket::bind(listen).await.map_err(|source| EgressError::Bind { listen: listen.clone(), source })
-}
-
 /// How a client reached the listener.
 #[derive(Clone, Copy)]
 enum ListenerKind {
@@ -371,21 +356,16 @@ enum ListenerKind {
 enum Begins {
     Connect,
     Http,
-    Http2,
     Tls,
 }
 
+/// The listener's name in errors.
+const LISTENER: &str = "the egress listener";
 /// The listener's name in logs.
 const NAME: &str = "egress";
 /// The name of the gate for unencrypted calls to hosts of no gate. No configured gate can have it.
 pub const CLEAR: &str = "egress.others";
 const CONNECT: &[u8] = b"CONNECT ";
-const HTTP2: &[u8] = b"PRI * HTTP/2.0\r\n";
 /// The time for a client's first bytes, and for a request head; as at every listener.
 const FIRST_BYTES: Duration = Duration::from_secs(30);
 const TIDY_EVERY: Duration = Duration::from_secs(10);
-/// The refusal of a connection beyond `max_connections`.
-const MANY: &str = "too many connections; raise egress.max_connections";
-const MANY_FOR_PROCESS: &str = "too many connections for the process; raise its limit of open files (ulimit -n)";
-/// The most clients beyond `max_connections` that get an answer; others are closed.
-const TURNED_AWAY: usize = 100;

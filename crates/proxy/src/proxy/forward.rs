@@ -14,7 +14,7 @@ use super::admission::{Admission, PendingCall, Route};
 use super::body::{Body, BodyCopy, PeekBody};
 use super::driver::{HeldSlot, OwedReceipt};
 use super::failure::CallFailure;
-use super::observe::{CallContext, Departure};
+use super::observe::CallContext;
 use super::parts::GateParts;
 use super::revalidate::{Question, Reply};
 use super::tally::FailingAnswer;
@@ -67,8 +67,8 @@ pub(crate) fn send<'a>(
     let compared = context.is_watched().then(|| request.body().kept());
     let (request, owed, slot) = permit.admit(request);
     let receipt = owed.receipt();
-    let left = Departure { granted: receipt.map_or(claimed, Receipt::granted), sent: claimed };
-    context.left(left, receipt.and_then(Receipt::waited));
+    let granted = receipt.map_or(claimed, Receipt::granted);
+    context.left(granted, claimed, receipt.and_then(Receipt::waited));
     let owed = Some(owed);
     let mut sent = SentCall { gate, context, owed, kept, compared, so_far: None, is_free_unchanged, ends_quietly };
     async move {

@@ -1,6 +1,5 @@
 //! A gate at work, from its start to its stop.
 
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -15,22 +14,11 @@ use super::parts::GateParts;
 use super::peer::Peer;
 use super::section::Section;
 use crate::api::Group;
-use crate::bind;
+use crate::bind::BindError;
 use crate::clock::Clock;
 use crate::limit::snapshot::{Changes, FreezeWalk, FrozenLimiter};
-use crate::spec::Listen;
 use crate::telemetry::{self, Sampler};
 use crate::upstream::{Dns, Target, Upstream};
-
-/// A gate that could not start, and why.
-#[derive(Debug, thiserror::Error)]
-#[error("gate {gate:?} cannot listen on {listen}; {}", bind::reason(source))]
-pub struct GateError {
-    gate: Arc<str>,
-    listen: Listen,
-    #[source]
-    source: io::Error,
-}
 
 /// A running gate.
 #[derive(derive_more::Debug)]
@@ -57,7 +45,7 @@ impl Gate {
     ///
     /// # Errors
     /// A socket could not be bound.
-    pub async fn start(options: Options, clock: Clock, stop: CancellationToken) -> Result<Self, GateError> {
+    pub async fn start(options: Options, clock: Clock, stop: CancellationToken) -> Result<Self, BindError> {
         Self::go_on(options, Past::default(), clock, stop).await
     }
 
@@ -70,13 +58,11 @@ impl Gate {
         past: Past,
         clock: Clock,
         stop: CancellationToken,
-    ) -> Result<Self, GateError> {
+    ) -> Result<Self, BindError> {
         let mut sockets = Vec::new();
         let mut listen = Vec::new();
         for wanted in &options.gate.listen {
-            let gate = Arc::clone(&options.gate.name);
-            let failed = |source| GateError { gate, listen: wanted.clone(), source };
-            let bound = ListenSocket::bind(wanted).await.map_err(failed)?;
+            let bound = ListenSocket::bind(&format!("gate {:?}", options.gate.name), wanted).await?;
             listen.push(bound.address().map_or_else(|| wanted.to_string(), |address| address.to_string()));
             sockets.push(bound);
         }
@@ -250,6 +236,7 @@ mod tests {
 
     use super::*;
     use crate::proxy::conservation;
+    use crate::spec::Listen;
     use crate::telemetry::CallLog;
 
     /// An API with its name as every answer, one for each read of a connection.

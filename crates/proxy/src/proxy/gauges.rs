@@ -1,9 +1,8 @@
 //! Updates gauges just before they are read, and logs when calls begin to wait or no longer wait.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use metrics::Gauge;
 use tokio_util::sync::CancellationToken;
 
 use super::events::Events;
@@ -16,7 +15,6 @@ use crate::clock::Clock;
 use crate::limit::Snapshot;
 use crate::limit::quota::QuotaId;
 use crate::limit::snapshot::{BucketView, SharedView};
-use crate::lock;
 use crate::moment::Moment;
 use crate::telemetry::table::Metric;
 use crate::telemetry::{self, Sampler, ScrapeGauges, UpstreamMeters, meters::as_f64, table};
@@ -27,7 +25,6 @@ pub(super) fn sampler(section: &Arc<Section>) -> Arc<Sampler> {
     let gate = Arc::clone(&section.name);
     let section = Arc::downgrade(section);
     let pool = UpstreamMeters::new(Arc::clone(&gate));
-    let shown = Mutex::<Vec<(Gauge, f64)>>::default();
     Arc::new(move |passing| {
         let gates = section.upgrade().map(|section| section.gates()).unwrap_or_default();
         if let Some(age) = gates.first().and_then(|gate| gate.upstream.injector().age()) {
@@ -58,20 +55,13 @@ pub(super) fn sampler(section: &Arc<Section>) -> Arc<Sampler> {
             table::PAUSES.gauge(&[&gate, scope]).set(sum(&pauses));
         }
         table::DROPPED_QUOTAS.counter(&[&gate]).absolute(now.iter().map(|now| now.dropped_quotas).sum());
-        show_parts(&gate, &now, &mut lock(&shown));
+        show_parts(&gate, &now, passing);
         gates.iter().for_each(|of| show_quotas(&gate, &of.tally.quotas, of.driver.clock().now(), passing));
     })
 }
 
-/// Updates the gauges of classes and buckets. A reload may remove classes and buckets, but their
-/// series stay: `shown` has the gauges of the last time, each with its value in case the class or
-/// bucket is gone.
-fn show_parts(gate: &str, now: &[Snapshot], shown: &mut Vec<(Gauge, f64)>) {
-    shown.drain(..).for_each(|(gauge, nothing)| gauge.set(nothing));
-    let mut show = |gauge: Gauge, nothing: f64, value: f64| {
-        gauge.set(value);
-        shown.push((gauge, nothing));
-    };
+/// Updates the gauges of classes and buckets, which a reload may remove.
+fn show_parts(gate: &str, now: &[Snapshot], passing: &mut ScrapeGauges) {
     let mut buckets = BTreeMap::new();
     for (name, views) in now.iter().flat_map(buckets_by_name) {
         for view in views {
@@ -80,16 +70,16 @@ fn show_parts(gate: &str, now: &[Snapshot], shown: &mut Vec<(Gauge, f64)>) {
         }
     }
     for (name, (level, rate)) in buckets {
-        show(table::BUCKET_TOKENS.gauge(&[gate, &name]), f64::NAN, level);
-        show(table::BUCKET_RATE.gauge(&[gate, &name]), f64::NAN, rate);
+        passing.set(&table::BUCKET_TOKENS, &[gate, &name], level);
+        passing.set(&table::BUCKET_RATE, &[gate, &name], rate);
     }
-    show_shared(gate, now, &mut show);
+    show_shared(gate, now, passing);
     let mut queues = BTreeMap::<&str, usize>::new();
     for class in now.iter().flat_map(|now| &now.classes) {
         *queues.entry(&class.name).or_default() += class.waiting;
     }
     for (class, waiting) in queues {
-        show(table::QUEUE_LENGTH.gauge(&[gate, class]), 0.0, as_f64(waiting));
+        passing.set(&table::QUEUE_LENGTH, &[gate, class], as_f64(waiting));
     }
 }
 
@@ -117,7 +107,7 @@ fn as_count(count: u64) -> f64 {
 
 /// Updates the metrics of shared buckets: sums over the gates, and what the last answer told one of
 /// them.
-fn show_shared(gate: &str, now: &[Snapshot], show: &mut impl FnMut(Gauge, f64, f64)) {
+fn show_shared(gate: &str, now: &[Snapshot], passing: &mut ScrapeGauges) {
     let mut by_name = BTreeMap::<String, Vec<&SharedView>>::new();
     for (name, view) in now.iter().flat_map(shared_by_name) {
         by_name.entry(name).or_default().push(view);
@@ -125,12 +115,12 @@ fn show_shared(gate: &str, now: &[Snapshot], show: &mut impl FnMut(Gauge, f64, f
     for (name, views) in by_name {
         let Some(last) = views.iter().max_by_key(|view| view.tally.granted) else { continue };
         let any = |is: fn(&SharedView) -> bool| f64::from(u8::from(views.iter().any(|view| is(view))));
-        let gauge = |metric: &Metric| metric.gauge(&[gate, &name]);
-        show(gauge(&table::SHARED_HELD), 0.0, as_f64(views.iter().map(|view| view.held).sum()));
-        show(gauge(&table::SHARED_LEVEL), f64::NAN, last.level);
-        show(gauge(&table::SHARED_MEMBERS), 0.0, f64::from(last.members));
-        show(gauge(&table::SHARED_AWAY), 0.0, any(|view| view.away));
-        show(gauge(&table::SHARED_DIFFERS), 0.0, any(|view| view.differs));
+        let mut show = |metric: &'static Metric, value: f64| passing.set(metric, &[gate, &name], value);
+        show(&table::SHARED_HELD, as_f64(views.iter().map(|view| view.held).sum()));
+        show(&table::SHARED_LEVEL, last.level);
+        show(&table::SHARED_MEMBERS, f64::from(last.members));
+        show(&table::SHARED_AWAY, any(|view| view.away));
+        show(&table::SHARED_DIFFERS, any(|view| view.differs));
         let count = |what: &str, count: fn(&SharedView) -> u64| {
             let sum = views.iter().map(|view| count(view)).sum();
             table::SHARED_TOKENS.counter(&[gate, &name, what]).absolute(sum);

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use super::stores::Stores;
 use super::{driver, gate_config, respond, revalidate, tally};
 use crate::api::Signal;
 use crate::classify::Salt;
@@ -68,7 +69,8 @@ impl GateParts {
                 let clock = self.driver.clock();
                 // No delay of it is real, so its jitter may be the same in each process.
                 let limiter = Limiter::new(policy.clone(), 0, clock.now());
-                let driver = driver::Driver::new(Arc::clone(&config.options.gate.name), limiter, clock);
+                let name = Arc::clone(&config.options.gate.name);
+                let driver = driver::Driver::new(name, limiter, config.generation, Stores::default(), clock);
                 driver.cast_shadow();
                 let over = CancellationToken::new();
                 // Bounded: one for each gate.

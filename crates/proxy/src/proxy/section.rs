@@ -84,9 +84,8 @@ impl Section {
         });
         let limiter = limiter.sharing_bytes(Arc::clone(&self.waiting_bytes));
         let limiter = limiter.of_origin(origin, self.questions.clone());
-        let driver = driver::Driver::new(Arc::clone(&self.name), limiter, self.clock);
-        driver.share(options.stores.clone());
-        driver.adopt(*generation);
+        let stores = options.stores.clone();
+        let driver = driver::Driver::new(Arc::clone(&self.name), limiter, *generation, stores, self.clock);
         let mut dialled = upstream::Options { target, ..options.upstream.clone() };
         dialled.dns = dns.unwrap_or(dialled.dns);
         let upstream = upstream::Upstream::start(dialled, self.clock, driver.rooms());

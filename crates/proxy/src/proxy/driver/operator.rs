@@ -24,11 +24,6 @@ impl Driver {
         self.operate(|state, now| state.limiter.thaw(frozen, gap, now));
     }
 
-    /// Sets the number of the configuration with the limits in force.
-    pub(crate) fn adopt(&self, generation: u64) {
-        self.operate(|state, _| state.generation = generation);
-    }
-
     /// Admits a call without asking a limit. Its outcome and end go to the shadow entry.
     pub(crate) fn admit_unmetered(&self, arrival: &Arrival<'_>, entry: ShadowEntry) -> HeldPermit {
         let (permit, now) = self.operate(|state, now| (state.limiter.admit_unmetered(arrival, now), now));

@@ -6,19 +6,13 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use super::{Done, Driver, Stores};
-use crate::limit::{Ask, StoreFailure};
+use super::{Done, Driver};
+use crate::limit::Ask;
 use crate::moment::Moment;
 
 // === impl Driver ===
 
 impl Driver {
-    /// Connects the stores. Call it once, before the first call.
-    pub(crate) fn share(&self, stores: Stores) {
-        let is_first = self.shared.stores.set(stores).is_ok();
-        debug_assert!(is_first, "a driver is connected once");
-    }
-
     /// Tells the stores that the gate stops, so that other gates count one less. Returns when they
     /// have answered, or after a short time.
     pub(crate) async fn take_leave(&self) {
@@ -53,10 +47,7 @@ impl Driver {
             }
             drop(heard);
         });
-        match self.shared.stores.get() {
-            Some(stores) => stores.ask(asks, done),
-            None => done(vec![Err(StoreFailure::Wrong); asks.len()]),
-        }
+        self.shared.stores.ask(asks, done);
     }
 }
 

@@ -31,7 +31,7 @@ fn policy(in_flight: u32, bucket: Option<(f64, u32)>) -> Policy {
 
 fn driver(policy: Policy) -> Driver {
     let clock = Clock::start();
-    Driver::new("tested".into(), Limiter::new(policy, 1, clock.now()), clock)
+    Driver::new("tested".into(), Limiter::new(policy, 1, clock.now()), 0, Stores::default(), clock)
 }
 
 fn arrive(driver: &Driver, flow: u64) -> Verdict {
@@ -249,9 +249,9 @@ async fn p13_gates_that_share_a_bucket_send_its_rate_together_and_in_order() {
             let mut policy = policy(1_000, Some((10.0, 5)));
             policy.bucket = policy.bucket.map(|bucket| BucketPolicy { shared: Some(SharedId(0)), ..bucket });
             policy.shared = vec![Arc::new(SharedPolicy::new("account"))];
-            let driver = Driver::new("sharing".into(), Limiter::new(policy, seed, clock.now()), clock);
+            let limiter = Limiter::new(policy, seed, clock.now());
+            let driver = Driver::new("sharing".into(), limiter, 0, stores.clone(), clock);
             driver.rooms().add_room(Group::Short, 1_000);
-            driver.share(stores.clone());
             tokio::spawn(driver.clone().tick(CancellationToken::new(), || ()));
             driver
         })

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use http::uri::Scheme;
 use tokio::io::AsyncWriteExt as _;
 
+use super::EgressListener;
 use super::calls::Entry;
 use super::directory::{Fate, Inside};
 use super::head::{self, ConnectHead};
@@ -15,7 +16,6 @@ use super::intercept::InterceptedTunnel;
 use super::reason::{EgressRefusal, Why};
 use super::target::{Host, Origin};
 use super::tunnel::{self, First};
-use super::{EgressListener, FIRST_BYTES};
 use crate::credentials::Target;
 use crate::places::Place;
 use crate::proxy::listener::{Wire, WireHandle};
@@ -83,8 +83,7 @@ impl EgressListener {
     ) -> Result<(Origin, String, Option<Arc<str>>), EgressRefusal> {
         let late = || EgressRefusal::new(Why::Malformed, "the head did not come to its end");
         let mut reading = ConnectHead::default();
-        let end = handle.peek(|bytes| reading.read(bytes).transpose());
-        let end = tokio::time::timeout(FIRST_BYTES, end).await.ok().flatten().ok_or_else(late)??;
+        let end = self.begins(handle, |bytes| reading.read(bytes).transpose()).await.ok_or_else(late)??;
         let head::Connect { origin, shown, agent } = head::connect(&handle.take(end))?;
         let shown: Vec<&[u8]> = shown.iter().map(Vec::as_slice).collect();
         let client = self.access.admit(named, &shown).await?;
@@ -107,8 +106,7 @@ impl EgressListener {
     /// Returns true if the client begins with TLS. Where other hosts are refused, its TLS must name
     /// the host of the tunnel.
     async fn is_tls(&self, handle: &WireHandle, origin: &Origin, others: HostFate) -> bool {
-        let first = tokio::time::timeout(FIRST_BYTES, handle.peek(tunnel::first)).await;
-        let Ok(Some(first)) = first else { return false };
+        let Some(first) = self.begins(handle, tunnel::first).await else { return false };
         let is_right = match others {
             HostFate::Tunnel => matches!(first, First::Tls(_)),
             HostFate::Refuse => tunnel::is_for(&first, origin),

@@ -15,11 +15,11 @@ use tokio::io::AsyncWriteExt as _;
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{LazyConfigAcceptor, StartHandshake};
 
+use super::EgressListener;
 use super::calls::Entry;
 use super::directory::{Fate, Inside};
 use super::reason::{EgressRefusal, HandshakeFailure, Why};
 use super::target::{Host, Origin};
-use super::{EgressListener, FIRST_BYTES};
 use crate::proxy::gate::Gate;
 use crate::proxy::listener::{Wire, WireHandle};
 use crate::tls;
@@ -84,24 +84,9 @@ impl EgressListener {
         }
     }
 
-    /// Refuses a client that a hosts file redirected here: with an answer over plain HTTP, without
-    /// one over TLS.
-    pub(super) async fn turn_away_named(&self, handle: &WireHandle, refused: &EgressRefusal) {
-        if matches!(self.first(handle).await, Some(first) if first != TLS) {
-            return self.turn_away(handle, refused).await;
-        }
-        self.tally.became("refused");
-        self.tally.refused(refused);
-        handle.close().await;
-    }
-
     /// Returns the first byte a client sends.
     async fn first(&self, handle: &WireHandle) -> Option<u8> {
-        let first = handle.peek(|bytes| bytes.first().copied());
-        tokio::select! {
-            first = tokio::time::timeout(FIRST_BYTES, first) => first.ok().flatten(),
-            () = self.clients.tasks.closing.cancelled() => None, // it has not said a word yet
-        }
+        self.begins(handle, |bytes| bytes.first().copied()).await
     }
 
     /// Returns the gate for the host name in a client's TLS.

@@ -1,16 +1,12 @@
-//! What an egress listener is started with, and why it may fail to start.
+//! What an egress listener is started with.
 
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::directory::Directory;
-use crate::bind;
 use crate::clients::Clients;
 use crate::credentials::Secret;
-use crate::proxy::gate::GateError;
 use crate::proxy::options::Options;
-use crate::spec::Listen;
 use crate::tls;
 use crate::upstream::Judge;
 
@@ -35,21 +31,4 @@ pub struct EgressOptions {
     pub own: Vec<SocketAddr>,
     /// Allows or refuses addresses to connect to; `None` for the usual rules.
     pub judge: Option<Judge>,
-}
-
-/// Why the egress listener could not start.
-#[derive(Debug, thiserror::Error)]
-pub enum EgressError {
-    /// The socket could not be bound.
-    #[error("the egress listener cannot listen on {listen}; {}", bind::reason(source))]
-    Bind {
-        /// The address or path to listen on.
-        listen: Listen,
-        /// The operating system's error.
-        #[source]
-        source: io::Error,
-    },
-    /// A gate behind the listener could not start.
-    #[error(transparent)]
-    Gate(#[from] GateError),
 }

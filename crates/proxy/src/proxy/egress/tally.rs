@@ -14,9 +14,8 @@ use crate::status;
 use crate::telemetry::meters::as_f64;
 use crate::telemetry::table;
 
-/// Counts connections, tunnels and refusals.
+/// Counts tunnels and refusals.
 pub(super) struct Tally {
-    connections: AtomicUsize,
     tunnels: Mutex<BTreeMap<String, Arc<HostTunnels>>>,
     refusals: [AtomicU64; Why::ALL.len()],
     meters: Arc<Meters>,
@@ -57,9 +56,6 @@ pub(super) struct OpenTunnel {
     pub(super) row: Arc<HostTunnels>,
 }
 
-/// Counts a client's connection until this value is dropped.
-pub(super) struct ConnectionCount<'a>(&'a Tally);
-
 // === impl Tally ===
 
 impl Tally {
@@ -78,19 +74,12 @@ impl Tally {
         let meters = Arc::new(Meters { up: bytes("up"), down: bytes("down") });
         let refusals = std::array::from_fn(|_| AtomicU64::new(0));
         Self {
-            connections: AtomicUsize::new(0),
             tunnels: Mutex::default(),
             refusals,
             meters,
             handshakes: Mutex::default(),
             warnings: Warnings::default(),
         }
-    }
-
-    /// Counts a client's connection until the result is dropped.
-    pub(super) fn connected(&self) -> ConnectionCount<'_> {
-        self.connections.fetch_add(1, Relaxed);
-        ConnectionCount(self)
     }
 
     /// Counts a connection by what it was used for.
@@ -150,7 +139,6 @@ impl Tally {
 
     /// Fills in the status: the hosts with most tunnels first.
     pub(super) fn tell(&self, egress: &mut status::EgressStatus) {
-        egress.connections = self.connections.load(Relaxed);
         let tunnels = lock(&self.tunnels);
         egress.tunnel_hosts = tunnels.len();
         let row = |(host, row): (&String, &Arc<HostTunnels>)| status::Tunnels {
@@ -184,12 +172,6 @@ impl Tally {
 impl Drop for OpenTunnel {
     fn drop(&mut self) {
         self.row.open.fetch_sub(1, Relaxed);
-    }
-}
-
-impl Drop for ConnectionCount<'_> {
-    fn drop(&mut self) {
-        self.0.connections.fetch_sub(1, Relaxed);
     }
 }
 

@@ -12,7 +12,7 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpListener;
 
 use super::stream::Stream;
-use crate::bind::UnixSocket;
+use crate::bind::{BindError, UnixSocket};
 use crate::spec::Listen;
 
 /// A socket that accepts clients.
@@ -32,11 +32,13 @@ pub(crate) struct NewClient {
 // === impl ListenSocket ===
 
 impl ListenSocket {
-    pub(crate) async fn bind(listen: &Listen) -> io::Result<Self> {
-        match listen {
+    /// Binds a socket of the listener `what`.
+    pub(crate) async fn bind(what: &str, listen: &Listen) -> Result<Self, BindError> {
+        let bound = match listen {
             Listen::Tcp(address) => TcpListener::bind(address).await.map(Self::Tcp),
             Listen::Unix(path) => UnixSocket::bind(path, MODE).await.map(Self::Unix),
-        }
+        };
+        bound.map_err(|error| BindError::new(what, listen, error))
     }
 
     /// Returns the TCP address, with the real port instead of 0.

@@ -41,7 +41,8 @@ pub(crate) struct CallContext {
     in_flight: Option<InFlight>,
     /// What only the call log needs; `None` if there is no log.
     noted: Option<RequestNotes>,
-    times: CallMoments,
+    /// The moments in the life of the call.
+    times: CallTimes,
     waited: Option<(Reason, Duration)>,
     refused: Option<Reason>,
     /// The time in the upstream's Retry-After header.
@@ -50,24 +51,6 @@ pub(crate) struct CallContext {
     /// created.
     looked: Option<Box<BodyFindings>>,
     closed: bool,
-}
-
-/// The moments in the life of a call.
-#[derive(Debug)]
-struct CallMoments {
-    arrived: Moment,
-    /// The moment the limiter was asked, if there is a call log.
-    asked: Option<Moment>,
-    left: Option<Departure>,
-    /// The time from sending to the response head.
-    upstream: Option<Duration>,
-}
-
-/// When a call took its tokens and claimed its permit.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Departure {
-    pub(crate) granted: Moment,
-    pub(crate) sent: Moment,
 }
 
 /// Header fields of a request for the call log.
@@ -100,7 +83,7 @@ impl CallContext {
             config,
             call,
             tally,
-            times: CallMoments { arrived, asked: None, left: None, upstream: None },
+            times: CallTimes { arrived, ..CallTimes::default() },
             clock,
             waited: None,
             refused: None,
@@ -127,13 +110,13 @@ impl CallContext {
 
     /// Notes the question to the limiter.
     pub(crate) fn asked(&mut self) {
-        self.times.asked = self.noted.as_ref().map(|_| self.clock.now());
+        self.times.at_door = self.noted.as_ref().map(|_| self.clock.now());
     }
 
     /// Lets the call arrive at the gate's twin, if there is one, at the moment that the log has.
     pub(crate) fn at_twin(&self, arrival: &Arrival<'_>) -> Option<Box<TwinCall>> {
         self.config.options.gate.candidate.as_ref()?;
-        Twin::arrive(&self.tally, &self.config, arrival, self.times.asked.unwrap_or(self.times.arrived))
+        Twin::arrive(&self.tally, &self.config, arrival, self.times.at_door.unwrap_or(self.times.arrived))
     }
 
     /// Keeps the call at the twin until this call ends; `None` ends it there now.
@@ -146,17 +129,18 @@ impl CallContext {
     /// Tells the twin what the call came to.
     pub(crate) fn answered(&mut self, answer: Answer, key: Option<Key>) {
         if let Some(twin) = self.in_flight.as_mut().and_then(|in_flight| in_flight.twin.as_mut())
-            && let Some(left) = self.times.left
+            && let Some(sent) = self.times.sent
         {
-            let after = self.times.upstream.unwrap_or_else(|| self.clock.now() - left.sent);
-            twin.answered(&TwinAnswer { answer, key, after, head: left.sent + after });
+            let after = self.times.upstream.unwrap_or_else(|| self.clock.now() - sent);
+            twin.answered(&TwinAnswer { answer, key, after, head: sent + after });
         }
     }
 
     /// Notes the departure of the call: the moments of its tokens and of its permit's claim, and
     /// its wait.
-    pub(crate) fn left(&mut self, at: Departure, waited: Option<(Reason, Duration)>) {
-        self.times.left = Some(at);
+    pub(crate) fn left(&mut self, granted: Moment, sent: Moment, waited: Option<(Reason, Duration)>) {
+        self.times.granted = Some(granted);
+        self.times.sent = Some(sent);
         self.waited = waited;
         self.tally.admitted();
         let meters = &self.config.meters;
@@ -172,7 +156,7 @@ impl CallContext {
 
     /// Returns the time since the call was sent.
     pub(crate) fn upstream_for(&self) -> Option<Duration> {
-        self.times.left.map(|left| self.clock.now() - left.sent)
+        self.times.sent.map(|sent| self.clock.now() - sent)
     }
 
     /// Records that the response head came.
@@ -253,7 +237,7 @@ impl CallContext {
 
     /// Returns what the call waited for, and how long.
     pub(crate) fn held(&self) -> Option<(&'static str, Duration)> {
-        let (reason, wait) = self.waited.filter(|_| self.times.left.is_some())?;
+        let (reason, wait) = self.waited.filter(|_| self.times.sent.is_some())?;
         (reason != Reason::Slot || self.config.limits_slots).then_some((reason.word(), wait))
     }
 
@@ -291,7 +275,7 @@ impl CallContext {
             gate: Arc::clone(&meters.gate),
             host: self.tally.host.clone(),
             class: CallClass { name: meters.class_name(class).into(), lane: meters.lane(class), shadow },
-            flow: self.call.flow,
+            flow: self.call.flow(),
             verb: call.verb.word(),
             method: self.method.clone(),
             trace,
@@ -312,15 +296,7 @@ impl CallContext {
             status,
             refused: self.refused,
             retry_after: self.retry_after,
-            times: CallTimes {
-                arrived: self.times.arrived,
-                at_door: self.times.asked,
-                granted: self.times.left.map(|left| left.granted),
-                sent: self.times.left.map(|left| left.sent),
-                upstream: self.times.upstream,
-                body: None,
-                ended: self.clock.now(),
-            },
+            times: CallTimes { ended: self.clock.now(), ..self.times },
         })
     }
 }
@@ -336,7 +312,7 @@ impl Drop for CallContext {
         if self.closed {
             return;
         }
-        if self.times.left.is_none() {
+        if self.times.sent.is_none() {
             self.config.meters.count(&table::HANGUPS, self.call.class, &[]);
         }
         if let (Some(record), Some(log)) = (self.record(None), &self.config.options.call_log) {

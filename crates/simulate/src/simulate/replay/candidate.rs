@@ -98,7 +98,7 @@ impl<'a> Candidate<'a> {
         let id = match (self.limits.gate.rules.fair_by, self.limits.gate.kind) {
             (FairBy::Account | FairBy::Action | FairBy::Client | FairBy::Credential, _)
             | (FairBy::Resource, ApiKind::Http) => record.hashes.flow,
-            _ => read.classified.flow,
+            _ => read.classified.flow(),
         };
         let flow = Flow { id, name: &read.flow_name };
         let arrival = read.arrival();

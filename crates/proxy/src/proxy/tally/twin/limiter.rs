@@ -101,7 +101,7 @@ impl TwinLimiter {
     pub(super) fn arrive(&mut self, arrival: &Arrival<'_>, now: Moment) -> Option<TwinStage> {
         self.play(now);
         self.calls += 1;
-        let (class, key) = (arrival.class, arrival.key);
+        let Arrival { class, key, .. } = *arrival;
         let stage = match self.limiter.arrive(arrival, now) {
             Verdict::Admit(permit) => Some(TwinStage::Sent(sent(permit, class, key, now))),
             Verdict::Wait(ticket) => {
@@ -280,7 +280,8 @@ impl TwinLimiter {
         match std::mem::replace(&mut entry.stage, Stage::Gone) {
             Stage::Sent(SentCall { receipt, slot, .. }) => {
                 entry.stage = Stage::Answered { at: now, slot };
-                let (fate, key) = (entry.fate, entry.key);
+                let fate = entry.fate;
+                let key = entry.key;
                 if let Some(receipt) = receipt {
                     self.learn(receipt, fate, key, now);
                 }
