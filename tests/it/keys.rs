@@ -16,6 +16,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use tidegate::api::{Answer, Call, Failures, PausePolicy, Scope, Signal, outcome, signals};
 use tidegate::classify::{ApiKind, Rules, Salt};
+use tidegate::limit::quota::QuotaKind;
 use tidegate::limit::{Reason, policy};
 use tidegate::moment::Moment;
 
@@ -433,6 +434,8 @@ impl Real {
                 scope: Scope::Key,
                 max_pause: secs(900),
                 reserve: 0.0,
+                quota: QuotaKind::Unknown,
+                pace: false,
             },
             world: World::new(limits),
             calls: Vec::new(),

@@ -21,6 +21,7 @@ use tidegate::classify::{ApiKind, FairBy, Rule, RuleMatch, Rules, Traits};
 use tidegate::clock::Clock;
 use tidegate::credentials::Injector;
 use tidegate::limit::policy::{Backoff, BucketPolicy, ClassPolicy, InFlight, Lane, QueuePolicy, Strategy};
+use tidegate::limit::quota::QuotaKind;
 use tidegate::limit::{ClassId, Policy};
 use tidegate::proxy::{BindError, Gate, Listen, Options, RetryAfter};
 use tidegate::{spec, telemetry, upstream};
@@ -362,6 +363,8 @@ fn gate(name: Arc<str>) -> spec::Gate {
                 scope: Scope::Key,
                 max_pause: Duration::from_secs(900),
                 reserve: 0.0,
+                quota: QuotaKind::Unknown,
+                pace: false,
             },
             revalidation: spec::Revalidation::default(),
         },

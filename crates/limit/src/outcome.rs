@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::quota::ResourceId;
+use crate::quota::{QuotaKind, ResourceId};
 
 /// The meaning of a response for its key (docs/internals/design.md, "Outcomes").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +40,8 @@ pub struct Answer {
     pub throttled: bool,
     /// A pause of other calls too, if the response asks for one.
     pub pause: Option<Pause>,
+    /// The quota it was charged to, by a response without Retry-After.
+    pub quota: Option<QuotaReading>,
 }
 
 /// The failures to forget because a response shows that an object was removed. Times that the
@@ -78,6 +80,25 @@ pub enum Charged {
     Named(ResourceId),
 }
 
+/// The state of a quota, by an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QuotaReading {
+    /// The resource.
+    pub charged: Charged,
+    /// The calls in the whole quota.
+    pub limit: u64,
+    /// The calls left in it.
+    pub left: u64,
+    /// The calls of it to leave to others.
+    pub kept: u64,
+    /// The time until it is whole.
+    pub resets_in: Duration,
+    /// The way it comes back, if known in advance.
+    pub kind: QuotaKind,
+    /// True if its calls are to be spread over the time to its reset.
+    pub paces: bool,
+}
+
 /// The length of a pause, or of the wait of a single call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PauseLength {
@@ -107,12 +128,21 @@ impl Outcome {
 impl Answer {
     /// Creates an answer with an effect on the key of its call only.
     pub const fn new(outcome: Outcome, status: Option<u16>) -> Self {
-        Self { outcome, status, gone: Removal::Nothing, throttled: false, pause: None }
+        Self { outcome, status, gone: Removal::Nothing, throttled: false, pause: None, quota: None }
     }
 
     /// Returns the same answer without `gone`, for a call naming no single object.
     pub const fn of_no_object(self) -> Self {
         Self { gone: Removal::Nothing, ..self }
+    }
+}
+
+// === impl QuotaReading ===
+
+impl QuotaReading {
+    /// True if nothing but the reserve is left.
+    pub(crate) fn is_used_up(&self) -> bool {
+        self.left <= self.kept
     }
 }
 

@@ -3,6 +3,10 @@
 //! A pause belongs to a quota. A call waits for the pauses of its own holder and resource, and for
 //! those of all holders or resources.
 
+use std::time::Duration;
+
+use crate::moment::Moment;
+
 /// One number that the upstream keeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QuotaId {
@@ -16,6 +20,29 @@ pub struct QuotaId {
 /// (`core`, `search`), or a class. The hash is the same in every process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ResourceId(pub u64);
+
+crate::words! {
+    /// The way a quota comes back.
+    #[derive(Default)]
+    pub enum QuotaKind {
+        /// Not known in advance: two answers about it tell.
+        #[default]
+        Unknown = "told",
+        /// All of it at one moment.
+        Window = "window",
+        /// Steadily, up to its limit.
+        Refill = "refill",
+    }
+}
+
+/// A rate of use in events a second; older ones count less.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct UseRate {
+    /// The rate at `at` over an endless past.
+    rate: f64,
+    since: Moment,
+    at: Moment,
+}
 
 /// The quota of a call, as far as its request tells.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -71,6 +98,33 @@ impl ResourceId {
         Self(hash.clamp(1, u64::MAX - 1))
     }
 }
+
+// === impl UseRate ===
+
+impl UseRate {
+    /// Counts events; those of `over` ago count about a third.
+    pub fn add(&mut self, events: f64, over: Duration, now: Moment) {
+        if self.at == Moment::ZERO {
+            self.since = now;
+        }
+        self.rate = self.rate * self.faded(self.at, over, now) + events / over.as_secs_f64();
+        self.at = now;
+    }
+
+    /// Returns the events a second.
+    pub fn per_second(&self, over: Duration, now: Moment) -> f64 {
+        // Without this a young rate would be too low.
+        let known = 1.0 - self.faded(self.since, over, now);
+        self.rate * self.faded(self.at, over, now) / known.max(LEAST_KNOWN)
+    }
+
+    fn faded(&self, since: Moment, over: Duration, now: Moment) -> f64 {
+        (-(now - since).as_secs_f64() / over.as_secs_f64()).exp()
+    }
+}
+
+/// A younger rate counts as if it were a tenth of its time old.
+const LEAST_KNOWN: f64 = 0.1;
 
 // === impl CallQuota ===
 

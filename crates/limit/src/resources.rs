@@ -5,6 +5,7 @@ mod adaptive;
 mod bucket;
 mod buckets;
 mod demand;
+mod levels;
 mod opening;
 mod pauses;
 mod refund;
@@ -160,10 +161,11 @@ impl Resources {
         shared.or_else(|| (paused.own > now).then_some(own_pause)).or(own_slot).or(own)
     }
 
-    /// Returns since when a call could have left, as far as tokens and pauses go.
-    pub(super) fn there_since(&self, needs: &Requirements, class: ClassId, now: Moment) -> Moment {
+    /// Records the turn of a waiting call. Returns since when it could have left, as far as tokens and pauses
+    /// go.
+    pub(super) fn turn_since(&mut self, needs: &Requirements, class: ClassId, now: Moment) -> Moment {
         let tokens = needs.charges.iter().map(|charge| self.buckets.there_since(charge.bucket, now));
-        tokens.max().unwrap_or_default().max(self.pauses.ends(class, needs.quota).all())
+        tokens.max().unwrap_or_default().max(self.pauses.depart(class, needs.quota, now))
     }
 
     /// Takes everything a call needs. Returns the number that identifies it for refunds.

@@ -19,7 +19,9 @@ pub(crate) struct Rules {
     serials: PerClass<u32>,
     /// Set while an operator lets every call pass without limits.
     bypassed: bool,
-    /// Set if arriving calls must be checked for the bypass or for rates per object, which is rare.
+    /// Set once quotas are paced, so that departures must be reported.
+    slowed: bool,
+    /// Set if any of the two is so, or if classes enforce rates per object, which is rare.
     is_unusual: bool,
     /// The usual time from the departure of a failed call to its answer.
     failing_for: Option<Duration>,
@@ -34,6 +36,7 @@ impl Rules {
             serials: policy.per_class(|_| serials.next().unwrap_or(u32::MAX)),
             is_unusual: policy.enforces_per_key(),
             bypassed: false,
+            slowed: false,
             failing_for: None,
             policy,
         }
@@ -59,12 +62,21 @@ impl Rules {
     /// Puts a new policy in force, after [`Self::adopt_classes`].
     pub(crate) fn replace(&mut self, policy: Policy) {
         self.policy = policy;
-        self.is_unusual = self.bypassed || self.policy.enforces_per_key();
+        self.note_unusual();
+    }
+
+    fn note_unusual(&mut self) {
+        self.is_unusual = self.bypassed || self.slowed || self.policy.enforces_per_key();
     }
 
     pub(crate) fn set_bypass(&mut self, on: bool) {
         self.bypassed = on;
-        self.is_unusual = on || self.policy.enforces_per_key();
+        self.note_unusual();
+    }
+
+    pub(crate) fn set_slowed(&mut self, slowed: bool) {
+        self.slowed = slowed;
+        self.note_unusual();
     }
 
     pub(crate) fn is_bypassed(&self) -> bool {

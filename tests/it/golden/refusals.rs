@@ -11,6 +11,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use tidegate::api::outcome::{Failures, PausePolicy, answer, wants_body};
 use tidegate::api::signals::{Response, Signal};
 use tidegate::api::{Call, Outcome, Scope, kubernetes};
+use tidegate::limit::quota::QuotaKind;
 
 use crate::live::{self, or_skip};
 
@@ -70,6 +71,8 @@ impl Refusal {
             scope: Scope::Gate,
             max_pause: Duration::from_secs(900),
             reserve: 0.0,
+            quota: QuotaKind::Unknown,
+            pace: false,
         };
         // As the proxy does: the body is read where it could tell more.
         let is_read = wants_body(&throttling, &self.call, self.status, &self.headers);

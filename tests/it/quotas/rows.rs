@@ -218,7 +218,9 @@ fn what_github_does_not_count_waits_for_no_quota_and_spends_no_token() {
 
 #[test]
 fn a_holder_of_no_provider_waits_for_another() {
-    let honour = |word: &str| format!("signals = {{ honour = [\"{word}\"], scope = \"credential\" }}");
+    // What may refill is tried soon.
+    let honour =
+        |word: &str| format!("signals = {{ honour = [\"{word}\"], scope = \"credential\", quota = \"window\" }}");
     let one = "GET /subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/virtualMachines";
     let google = "GET /compute/v1/projects/p/zones/z/instances";
     let list = ("ratelimit", "\"default\";r=0;t=60");
@@ -293,4 +295,105 @@ fn retry_after_in_decimals_and_as_a_time_of_day_is_waited_for() {
     let mut door = Door::open("signals.scope = \"gate\"");
     door.told(Ask("A", "GET /a"), 429, &[("retry-after", "1.5s")]);
     door.goes(Ask("B", "GET /b"), "what is malformed says nothing");
+}
+
+const IETF: &str = "signals = { honour = [\"ietf\"], scope = \"gate\" }";
+
+/// The fields of an answer about a quota of 3,600 calls.
+fn hourly(left: u64, resets: u64) -> Vec<(&'static str, String)> {
+    let number = |value: u64| value.to_string();
+    vec![("ratelimit-limit", number(HOUR)), ("ratelimit-remaining", number(left)), ("ratelimit-reset", number(resets))]
+}
+
+// === impl Door ===
+
+impl Door {
+    /// The time until the end of the pause in force.
+    fn pauses_for(&self) -> u64 {
+        self.limiter.pauses(self.now).first().map_or(0, |pause| (pause.until - self.now).as_secs())
+    }
+
+    /// Moves time so that the next call arrives so many seconds after the last.
+    fn pass(&mut self, seconds: u64) {
+        self.now = Moment::from_millis((self.now.as_nanos() / 1_000_000) + seconds * 1000 - 8000);
+    }
+}
+
+const A: Ask<'_> = Ask("A", "GET /a");
+
+#[test]
+fn a_quota_that_refills_is_tried_a_second_later_and_then_goes_at_its_rate() {
+    let mut door = Door::open(IETF);
+    door.told(A, 429, &fields(&hourly(0, HOUR)));
+    assert_eq!(door.pauses_for(), 1);
+    door.pass(1);
+    let trial = door.call(A).expect("it is tried, though its key failed");
+    door.pass(0);
+    door.waits(Ask("B", "GET /b"), "one call is the trial");
+    door.answer(trial, 200, &fields(&hourly(0, HOUR)));
+    for _ in 0..10 {
+        assert_eq!(door.pauses_for(), 1, "one token");
+        door.pass(1);
+        door.told(A, 200, &fields(&hourly(0, HOUR)));
+    }
+}
+
+#[test]
+fn two_answers_of_a_quota_that_refills_are_enough() {
+    for config in [IETF, "signals = { honour = [\"ietf\"], scope = \"gate\", quota = \"refill\" }"] {
+        let mut door = Door::open(config);
+        door.told(A, 200, &fields(&hourly(3591, 9)));
+        door.told(A, 200, &fields(&hourly(3576, 19)));
+        door.told(A, 429, &fields(&hourly(0, HOUR)));
+        assert_eq!(door.pauses_for(), 1, "{config}");
+    }
+}
+
+#[test]
+fn a_used_up_window_is_waited_for() {
+    for config in [IETF, "signals = { honour = [\"ietf\"], scope = \"gate\", quota = \"window\" }"] {
+        let mut door = Door::open(config);
+        door.told(A, 200, &fields(&hourly(3000, 1800)));
+        door.told(A, 200, &fields(&hourly(2900, 1792)));
+        door.told(A, 429, &fields(&hourly(0, 600)));
+        assert_eq!(door.pauses_for(), 600, "{config}");
+    }
+}
+
+#[test]
+fn a_quota_of_neither_kind_is_tried_ever_more_seldom_up_to_its_reset() {
+    let mut door = Door::open(IETF);
+    let mut waits = Vec::new();
+    for _ in 0..9 {
+        door.told(A, 429, &fields(&hourly(0, 100 - waits.iter().sum::<u64>())));
+        waits.push(door.pauses_for());
+        door.pass(waits[waits.len() - 1]);
+        if waits.iter().sum::<u64>() >= 100 {
+            break;
+        }
+    }
+    assert_eq!(waits, [1, 2, 4, 8, 16, 32, 37]);
+}
+
+#[test]
+fn a_trial_that_takes_of_the_reserve_says_nothing_of_its_kind() {
+    let mut door = Door::open("signals = { honour = [\"ietf\"], scope = \"gate\", reserve = 0.1 }");
+    door.told(A, 200, &fields(&hourly(360, 1800)));
+    let mut waits = Vec::new();
+    for spent in 1..9 {
+        waits.push(door.pauses_for());
+        door.pass(1);
+        door.told(A, 200, &fields(&hourly(360 - spent, 1800 - spent)));
+    }
+    assert_eq!(waits[..5], [1; 5], "trials");
+    assert!(door.pauses_for() > 800, "two answers told that it is a window: {waits:?}");
+}
+
+#[test]
+fn retry_after_goes_before_a_guess() {
+    let mut door = Door::open(IETF);
+    let mut said = hourly(0, HOUR);
+    said.push(("retry-after", "30".to_owned()));
+    door.told(A, 429, &fields(&said));
+    assert_eq!(door.pauses_for(), 30);
 }

@@ -10,8 +10,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use super::signals::{self, LimitFacts, LimitRefusal, Reach, Response, Signal, Signals};
 use super::{Answer, Call, Outcome, Pause, PauseLength, Removal, Verb, apply};
-use crate::limit::outcome::Charged;
-use crate::limit::quota::ResourceId;
+use crate::limit::outcome::{Charged, QuotaReading};
+use crate::limit::quota::{QuotaKind, ResourceId};
 
 /// Which responses and events count as failures of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +39,10 @@ pub struct PausePolicy {
     pub max_pause: Duration,
     /// The fraction of an advertised quota to leave to others; from 0 to less than 1.
     pub reserve: f64,
+    /// The way the upstream's quotas come back, if known.
+    pub quota: QuotaKind,
+    /// True if a quota that would be used up too soon is spent evenly.
+    pub pace: bool,
 }
 
 words! {
@@ -121,7 +125,8 @@ pub fn answer(failures: &Failures, throttling: &PausePolicy, call: &Call, respon
     let (pause, by) = throttling.pause(&reading).unzip();
     let throttled = speaks && throttling.is_overload(response, &reading);
     let signal = by.or_else(|| refused.map(|(signal, _)| signal));
-    let answer = Answer { gone, throttled, pause, ..Answer::new(outcome, Some(status.as_u16())) };
+    let quota = if speaks { throttling.quota(response) } else { None };
+    let answer = Answer { gone, throttled, pause, quota, ..Answer::new(outcome, Some(status.as_u16())) };
     let rejection = Rejection::of(throttling, call, response, &reading);
     AnswerDetails { answer, signal, rejection, charged: reading.charged }
 }
@@ -206,6 +211,16 @@ impl PausePolicy {
         })
     }
 
+    /// Returns the scarcest quota in a response.
+    fn quota(&self, response: &Response<'_>) -> Option<QuotaReading> {
+        if self.scope == Scope::Key || !self.honour.tell_quotas() {
+            return None;
+        }
+        let reading = signals::scarcest(self.honour, self.reserve, response, |reach| self.charged(reach))?;
+        let kind = if self.quota == QuotaKind::Unknown { reading.kind } else { self.quota };
+        Some(QuotaReading { kind, paces: self.pace, ..reading })
+    }
+
     /// Returns the resource of a pause, if it is wider than the key.
     fn charged(&self, reach: Reach) -> Option<Charged> {
         match (self.scope, reach) {
@@ -269,6 +284,8 @@ mod tests {
             scope: Scope::Key,
             max_pause: Duration::from_secs(900),
             reserve: 0.0,
+            quota: QuotaKind::Unknown,
+            pace: false,
         }
     }
 

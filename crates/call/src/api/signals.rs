@@ -30,6 +30,7 @@ mod retry_after;
 pub use self::error::{ErrorBody, ErrorWords};
 pub use self::fields::Quota;
 pub use self::inflate::{in_clear, is_readable};
+pub(super) use self::quota::scarcest;
 pub use self::quota::{left, quotas};
 
 /// How many bytes of a body to read. All providers' codes and reasons are in them.

@@ -9,6 +9,7 @@ use super::problems::alternatives;
 use super::shape::Shape;
 use crate::api::{PausePolicy, Scope, Signal, Signals};
 use crate::classify::ApiKind;
+use crate::limit::quota::QuotaKind;
 
 /// Reads `signals` of a gate: what to obey, and how long to pause.
 pub(super) fn throttling(at: &Cursor<'_>, kind: ApiKind) -> PausePolicy {
@@ -19,7 +20,9 @@ pub(super) fn throttling(at: &Cursor<'_>, kind: ApiKind) -> PausePolicy {
     if at.has("reserve") {
         check_reserve(reserve, honour, scope, at);
     }
-    PausePolicy { kubernetes: kind == ApiKind::Kubernetes, honour, scope, max_pause, reserve }
+    let quota = at.get("quota", QuotaKind::default());
+    let pace = at.get("pace", false);
+    PausePolicy { kubernetes: kind == ApiKind::Kubernetes, honour, scope, max_pause, reserve, quota, pace }
 }
 
 /// Reports a reserve if no obeyed signal says how much of a quota is left.

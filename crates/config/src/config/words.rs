@@ -10,6 +10,7 @@ use crate::api::{Scope, Signal};
 use crate::classify::{ApiKind, FairBy};
 use crate::dialect::Dialect;
 use crate::limit::policy::{Combine, Lane, Outage, Per};
+use crate::limit::quota::QuotaKind;
 use crate::limit::words::Words;
 use crate::spec::{Credentials, HostFate, PlainHttp, RetryAfter, ShowNames, Tokens};
 
@@ -78,4 +79,4 @@ closed_lists!(
     FairBy,
     Outage
 );
-closed_lists!(Counts, Credentials, ShowNames, RetryAfter, Dialect, HostFate, PlainHttp, Tokens);
+closed_lists!(Counts, QuotaKind, Credentials, ShowNames, RetryAfter, Dialect, HostFate, PlainHttp, Tokens);

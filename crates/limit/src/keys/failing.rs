@@ -97,7 +97,7 @@ impl Keys {
             }
             Outcome::Success => self.holds(key, answer.gone == Removal::Object) || self.listening.load(Relaxed),
         };
-        counts || answer.throttled || answer.pause.is_some()
+        counts || answer.throttled || answer.pause.is_some() || answer.quota.is_some()
     }
 
     /// Returns true if any key of the collection is failing. Only then are bodies read for the

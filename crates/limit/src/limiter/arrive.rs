@@ -19,14 +19,34 @@ impl Parts {
     pub(crate) fn arrive(&mut self, arrival: &Arrival<'_>, now: Moment) -> Verdict {
         let call = self.rules.read(arrival, self.resources.pauses.predict(arrival.quota), now);
         // 5. An exempt call goes, and every call while a bypass is on.
-        if self.rules.class(&call).lane == Lane::Exempt || self.rules.is_unusual() && self.rules.is_bypassed() {
+        if self.rules.class(&call).lane == Lane::Exempt {
             return Verdict::Admit(Permit::new(call, self.exempt_grant()));
         }
-        if self.rules.is_unusual()
-            && let Err(cause) = self.stage.per_key(arrival, &self.rules, now)
-        {
+        if self.rules.is_unusual() {
+            self.arrive_unusually(call, arrival, now)
+        } else {
+            self.decide(call, arrival, now)
+        }
+    }
+
+    /// Decides at a gate with a bypass, rates per object or paced quotas.
+    #[inline(never)]
+    fn arrive_unusually(&mut self, call: CallFacts, arrival: &Arrival<'_>, now: Moment) -> Verdict {
+        if self.rules.is_bypassed() {
+            return Verdict::Admit(Permit::new(call, self.exempt_grant()));
+        }
+        if let Err(cause) = self.stage.per_key(arrival, &self.rules, now) {
             return Verdict::Refuse(cause.refusal(Duration::ZERO, None));
         }
+        let verdict = self.decide(call, arrival, now);
+        if matches!(verdict, Verdict::Admit(_)) && !self.work.supposes {
+            self.resources.pauses.depart(call.demand.class, call.demand.quota, now);
+        }
+        verdict
+    }
+
+    #[inline]
+    fn decide(&mut self, call: CallFacts, arrival: &Arrival<'_>, now: Moment) -> Verdict {
         let Self { rules, stage, queues, resources, .. } = self;
         let at_key = stage.at_key(&call, rules, queues, resources, now);
         if !at_key.passes(now) {

@@ -86,7 +86,7 @@ impl Parts {
         // tokens were there, before it entered the queue, or before anything else that held it was
         // over. Only a little lateness is made up for, or a driver that slept for a minute would
         // admit a minute's calls at once (P1).
-        let there = self.resources.there_since(&needs, class, now).max(waiter.entered);
+        let there = self.resources.turn_since(&needs, class, now).max(waiter.entered);
         let could_leave = there.max(self.work.idle_since);
         let at = could_leave.min(now).max(now.back(LATENESS));
         let turn = Turn { now, at, there_since: Some(could_leave) };

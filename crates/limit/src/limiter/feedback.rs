@@ -25,6 +25,7 @@ impl Parts {
         let call = receipt.call();
         let grant = receipt.grant();
         self.feed_back(receipt, answer, now);
+        let answer = self.resources.pauses.retimed(answer, self.origin_of(receipt), now);
         if answer.outcome == Outcome::Failure {
             self.rules.note_failure(now - receipt.granted());
         }
@@ -57,21 +58,29 @@ impl Parts {
 
     /// Applies an answer to everything except its key: pauses, and rates of buckets.
     pub(crate) fn feed_back(&mut self, of: &Receipt, answer: Answer, now: Moment) {
-        let class = self.rules.class_of(of.call());
-        let origin = Origin { class, quota: of.call().demand.quota, left: of.grant().number };
+        let origin = self.origin_of(of);
+        if let Some(told) = &answer.quota {
+            self.resources.pauses.observe(told, origin, answer.outcome, now);
+            self.rules.set_slowed(self.resources.pauses.levels.slows());
+        }
         if answer.throttled {
             self.slow_down(of, now);
         }
         // Such a call ignores every pause, so its success proves nothing.
-        let passes = self.rules.policy().class(class).lane == Lane::Exempt || origin.quota.is_free();
+        let passes = self.rules.policy().class(origin.class).lane == Lane::Exempt || origin.quota.is_free();
         if answer.outcome == Outcome::Success && !passes && self.resources.pauses.grows() {
             self.resources.pauses.succeeded(origin);
             self.stage.keys().listen(self.resources.pauses.grows());
         }
         // The last call of a quota may succeed and still ask for a pause.
         if let Some(pause) = answer.pause {
+            let pause = self.resources.pauses.fitted(pause, answer.quota, origin);
             self.begin_pause(pause, origin, of.call().demand.credential, now);
         }
+    }
+
+    fn origin_of(&self, of: &Receipt) -> Origin {
+        Origin { class: self.rules.class_of(of.call()), quota: of.call().demand.quota, left: of.grant().number }
     }
 
     /// Takes an unclaimed turn back, and returns the call to its queue, if a pause has begun
@@ -80,7 +89,7 @@ impl Parts {
         let Some(waiter) = self.queues.get(index) else { return };
         let call = waiter.call;
         let is_metered = matches!(&waiter.state, WaiterState::Granted(grant) if grant.needs.is_some());
-        if !is_metered || self.resources.paused_until(&call.demand, now).is_none() {
+        if !is_metered || self.resources.pauses.asked_until(call.demand.class, call.demand.quota) <= now {
             return;
         }
         let recalled = self.queues.recall(index, &mut self.resources);

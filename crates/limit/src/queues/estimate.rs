@@ -65,6 +65,10 @@ impl Scheduler {
         let reason = if pauses_end > now { Reason::Pause } else { Reason::Slot };
         let mut min_wait = MinWait { at: pauses_end, reason, retry_at: None };
         let own_turns = self.own_group_turns(id, needs);
+        let paced = resources.pauses.paced_after(own_turns, id.class, needs.quota, now);
+        if paced > min_wait.at {
+            min_wait = MinWait { at: paced, reason: Reason::Pause, ..min_wait };
+        }
         let least = self.classes.get(id.class).map_or(1, |class| class.cost.least);
         for charge in needs.charges.iter() {
             let is_of_retry = id.mode.retry && charge.reason.is_of_retry();

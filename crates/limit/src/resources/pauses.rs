@@ -7,8 +7,9 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use super::levels::{MOST, QuotaLevels};
 use crate::moment::Moment;
-use crate::outcome::{Charged, Pause, PauseLength};
+use crate::outcome::{Answer, Charged, Outcome, Pause, PauseLength, QuotaReading};
 use crate::quota::{CallQuota, QuotaHint, QuotaId, ResourceId};
 use crate::{ClassId, PerClass, Policy};
 
@@ -27,6 +28,7 @@ pub struct PauseView {
 #[derive(Debug, Default)]
 pub(crate) struct Pauses {
     quotas: HashMap<QuotaId, PauseState>,
+    pub(crate) levels: QuotaLevels,
     /// The words of answers, by class and action, where the request tells another word or none.
     learned: HashMap<u64, ResourceId>,
     /// The resource of each class.
@@ -122,14 +124,75 @@ impl Pauses {
         if self.last == Moment::ZERO || quota.is_free() {
             return Ends::default();
         }
-        let until = |quota: &QuotaId| self.quotas.get(quota).map_or(Moment::ZERO, |state| state.until);
+        let until = |quota: &QuotaId| self.until(*quota).max(self.levels.next(*quota));
         let own = self.of_call(class, quota).iter().map(until).max();
         Ends { shared: until(&QuotaId::ALL), own: own.unwrap_or_default() }
     }
 
+    /// Returns when the last pause of a call ends that the upstream asked for.
+    pub(crate) fn asked_until(&self, class: ClassId, quota: CallQuota) -> Moment {
+        let all = self.of_call(class, quota).into_iter().chain([QuotaId::ALL]).filter(|_| !quota.is_free());
+        all.map(|quota| self.until(quota)).max().unwrap_or_default()
+    }
+
+    fn until(&self, quota: QuotaId) -> Moment {
+        self.quotas.get(&quota).map_or(Moment::ZERO, |state| state.until)
+    }
+
+    /// Records the departure of a call. Returns when its last pause ended.
+    pub(crate) fn depart(&mut self, class: ClassId, quota: CallQuota, now: Moment) -> Moment {
+        let ends = self.ends(class, quota).all();
+        if self.levels.slows() && !quota.is_free() {
+            for quota in self.of_call(class, quota).into_iter().chain([QuotaId::ALL]) {
+                let grown = self.quotas.get(&quota).map_or(Duration::ZERO, |state| state.grown);
+                self.last = self.last.max(self.levels.depart(quota, grown, now));
+            }
+        }
+        ends
+    }
+
+    /// Returns when a call leaves at the earliest behind so many others of its quota.
+    pub(crate) fn paced_after(&self, turns: usize, class: ClassId, quota: CallQuota, now: Moment) -> Moment {
+        let all = self.of_call(class, quota).into_iter().chain([QuotaId::ALL]).filter(|_| self.levels.slows());
+        all.map(|quota| self.levels.after(quota, turns, now)).max().unwrap_or_default()
+    }
+
+    /// Records what an answer says of its quota.
+    pub(crate) fn observe(&mut self, told: &QuotaReading, origin: Origin, outcome: Outcome, now: Moment) {
+        let pause = Pause { charged: told.charged, length: PauseLength::Known(told.resets_in) };
+        let Some(quota) = self.quota_of(pause, origin).filter(|_| !origin.quota.is_free()) else { return };
+        let state = self.quotas.get(&quota).copied().unwrap_or_default();
+        let went = outcome == Outcome::Success && !state.grown.is_zero() && origin.left > state.left;
+        self.levels.observe(quota, told, went, now);
+        self.last = self.last.max(self.levels.next(quota));
+    }
+
+    /// Returns a pause as long as its quota needs.
+    pub(crate) fn fitted(&self, pause: Pause, told: Option<QuotaReading>, origin: Origin) -> Pause {
+        let told = told.filter(|told| told.is_used_up() && told.charged == pause.charged);
+        match (told.zip(self.quota_of(pause, origin)), pause.length) {
+            (Some((told, quota)), PauseLength::Known(most)) => {
+                Pause { length: self.levels.pause(quota, &told, most), ..pause }
+            }
+            _ => pause,
+        }
+    }
+
+    /// Returns an answer with the time of its quota's pause, if that ends before the quota is whole.
+    pub(crate) fn retimed(&self, answer: Answer, origin: Origin, now: Moment) -> Answer {
+        let pause = answer.quota.filter(QuotaReading::is_used_up).and(answer.pause);
+        match (answer.outcome, pause.and_then(|pause| self.quota_of(pause, origin))) {
+            (Outcome::Throttled { after }, Some(quota)) => {
+                let after = after.min(self.until(quota) - now);
+                Answer { outcome: Outcome::Throttled { after }, ..answer }
+            }
+            _ => answer,
+        }
+    }
+
     /// Returns when the pause of the whole gate ends.
     pub(crate) fn gate_ends(&self) -> Moment {
-        self.quotas.get(&QuotaId::ALL).map_or(Moment::ZERO, |state| state.until)
+        self.until(QuotaId::ALL).max(self.levels.next(QuotaId::ALL))
     }
 
     /// Returns the quotas whose pauses stop a call, without that of the whole gate.
@@ -220,6 +283,7 @@ impl Pauses {
     pub(crate) fn lift(&mut self, now: Moment) -> usize {
         let lifted = self.in_force(now).count();
         self.quotas.clear();
+        self.levels = QuotaLevels::default();
         // A call that leaves now could not have left before this moment.
         self.quotas.insert(QuotaId::ALL, PauseState { until: now, ..PauseState::default() });
         self.last = now;
@@ -325,9 +389,6 @@ impl Ends {
 fn resources(policy: &Policy) -> PerClass<ResourceId> {
     policy.per_class(|class| ResourceId::of_class(&class.name))
 }
-
-/// The most quotas with a pause, and the most learned words.
-const MOST: usize = 1024;
 
 #[cfg(test)]
 mod tests;

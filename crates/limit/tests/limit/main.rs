@@ -11,6 +11,7 @@ mod model;
 mod neighbours;
 mod one_by_one;
 mod opening;
+mod pace;
 mod pauses;
 mod per_key;
 mod promises;

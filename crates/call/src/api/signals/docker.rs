@@ -29,7 +29,7 @@ pub(super) fn spent(response: &Response<'_>, reserve: f64) -> Option<SpentQuota>
 }
 
 /// Returns the average time until one more pull is allowed.
-fn pace(response: &Response<'_>) -> Option<Duration> {
+pub(super) fn pace(response: &Response<'_>) -> Option<Duration> {
     let (limit, window) = ietf::counted(response.headers, "ratelimit-limit")?;
     let every = window?.as_secs().checked_div(limit)?;
     Some(Duration::from_secs(every.max(1)))

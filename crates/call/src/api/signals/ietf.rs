@@ -46,7 +46,7 @@ fn last<'q>(quotas: impl Iterator<Item = &'q Quota>) -> Option<&'q Quota> {
 }
 
 /// Returns the resource of a policy; an unnamed one is of everything.
-fn reach(quota: &Quota) -> Reach {
+pub(super) fn reach(quota: &Quota) -> Reach {
     if quota.resource == UNNAMED { Reach::All } else { Reach::Named(ResourceId::named(&quota.resource)) }
 }
 

@@ -3,9 +3,12 @@
 use std::borrow::Cow;
 
 use http::HeaderMap;
+use http::header::RETRY_AFTER;
 
 use super::fields::{Quota, resource_word};
-use super::{Response, Signal, Signals, fields, ietf};
+use super::{Reach, Response, Signal, Signals, docker, fields, github, ietf};
+use crate::limit::outcome::{Charged, QuotaReading};
+use crate::limit::quota::QuotaKind;
 
 /// Returns how many calls are left of the scarcest quota, without the reserve for others; `None` if
 /// no quota counts the calls of one bucket.
@@ -14,15 +17,73 @@ pub fn left(honoured: Signals, quotas: &[Quota], reserve: f64) -> Option<u32> {
     if honoured.contains(Signal::Azure) {
         return None;
     }
-    #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "calls")]
-    let kept = |quota: &Quota| (quota.limit.unwrap_or(0) as f64 * reserve).ceil() as u64;
-    let least = quotas.iter().map(|quota| quota.remaining.saturating_sub(kept(quota))).min()?;
+    let least = quotas.iter().map(|quota| quota.remaining.saturating_sub(kept(quota, reserve))).min()?;
     Some(u32::try_from(least).unwrap_or(u32::MAX))
 }
 
-/// Returns the quotas in a response. The first signal obeyed that has a quota counts.
+/// Returns the number of calls of a quota to leave to others.
+#[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "calls")]
+fn kept(quota: &Quota, reserve: f64) -> u64 {
+    (quota.limit.unwrap_or(0) as f64 * reserve).floor() as u64
+}
+
+/// Returns the quota in a response to be used up first, unless there is a Retry-After. `charged` returns
+/// the resource of a pause.
+pub(in crate::api) fn scarcest(
+    honoured: Signals,
+    reserve: f64,
+    response: &Response<'_>,
+    charged: impl Fn(Reach) -> Option<Charged>,
+) -> Option<QuotaReading> {
+    if response.headers.contains_key(RETRY_AFTER) {
+        return None;
+    }
+    let (signal, quotas) = told(honoured, response)?;
+    let kind = match signal {
+        Signal::Github | Signal::Gitlab | Signal::Okta => QuotaKind::Window,
+        Signal::Docker if docker::pace(response).is_some() => QuotaKind::Refill,
+        _ => QuotaKind::Unknown,
+    };
+    let reading = |quota: &Quota| {
+        let limit = quota.limit.filter(|limit| *limit > 0)?;
+        let reach = match signal {
+            Signal::Github => github::resource(response).map_or(Reach::Charged, Reach::Named),
+            Signal::Docker | Signal::Okta => Reach::Class,
+            _ => ietf::reach(quota),
+        };
+        let resets_in = quota.resets_in.filter(|wait| !wait.is_zero())?;
+        let kept = kept(quota, reserve);
+        Some(QuotaReading {
+            charged: charged(reach)?,
+            limit,
+            left: quota.remaining,
+            kept,
+            resets_in,
+            kind,
+            paces: false,
+        })
+    };
+    // Of those used up, the one that is whole last.
+    let order = |reading: &QuotaReading| match reading.left.saturating_sub(reading.kept) {
+        0 => (0, u64::MAX - reading.resets_in.as_secs()),
+        left => (left.saturating_mul(1 << 20) / reading.limit + 1, 0),
+    };
+    quotas.iter().filter_map(reading).min_by_key(order)
+}
+
+/// Returns the quotas in a response.
 pub fn quotas(honoured: Signals, response: &Response<'_>) -> Vec<Quota> {
-    let quotas = honoured.iter().map(|signal| match signal {
+    told(honoured, response).map(|(_, quotas)| quotas).unwrap_or_default()
+}
+
+/// Returns the quotas in a response. The first signal obeyed that has a quota counts.
+fn told(honoured: Signals, response: &Response<'_>) -> Option<(Signal, Vec<Quota>)> {
+    let quotas = honoured.iter().map(|signal| (signal, of_signal(signal, response)));
+    quotas.into_iter().find(|(_, found)| !found.is_empty())
+}
+
+fn of_signal(signal: Signal, response: &Response<'_>) -> Vec<Quota> {
+    match signal {
         Signal::Github => headed(response, &GITHUB).into_iter().collect(),
         Signal::Okta => headed(response, &OKTA).into_iter().collect(),
         Signal::Docker => {
@@ -32,8 +93,7 @@ pub fn quotas(honoured: Signals, response: &Response<'_>) -> Vec<Quota> {
         Signal::Gitlab | Signal::Ietf => ietf::quotas(response),
         Signal::Azure => azure(response.headers),
         Signal::Aws | Signal::Google | Signal::RetryAfter => Vec::new(),
-    });
-    quotas.into_iter().find(|found: &Vec<_>| !found.is_empty()).unwrap_or_default()
+    }
 }
 
 /// Reads a quota from four headers: limit, remaining, reset and resource.

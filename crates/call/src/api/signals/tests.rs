@@ -8,6 +8,7 @@ pub(super) use self::Told::{For, Growing};
 use super::*;
 use crate::api::{Failures, Outcome, PausePolicy, Scope, external, outcome};
 use crate::limit::outcome::Charged;
+use crate::limit::quota::QuotaKind;
 
 /// A header field.
 pub(super) type Key = (&'static str, &'static str);
@@ -182,7 +183,7 @@ proptest! {
         let headers = head(&fields);
         let response = Response { status: StatusCode::from_u16(status).unwrap(), headers: &headers, body: b"", wall: None };
         let max_pause = Duration::from_secs(most);
-        let throttling = PausePolicy { kubernetes, honour: all(), scope, max_pause, reserve: 0.5 };
+        let throttling = PausePolicy { kubernetes, honour: all(), scope, max_pause, reserve: 0.5, quota: QuotaKind::Unknown, pace: false };
         let failures = Failures { statuses: vec![429, 503], transport: true, left: true };
         let call = external::read(&Method::GET, &Uri::from_static("/a"));
         let answer = outcome::answer(&failures, &throttling, &call, &response).answer;

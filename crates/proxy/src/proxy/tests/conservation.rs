@@ -31,6 +31,7 @@ use crate::classify::{ApiKind, CostBy, FairBy, Rule, RuleMatch, Rules, Traits};
 use crate::clock::Clock;
 use crate::credentials::Injector;
 use crate::limit::policy::{Backoff, BucketPolicy, ClassPolicy, Combine, InFlight, Lane, QueuePolicy, Strategy};
+use crate::limit::quota::QuotaKind;
 use crate::limit::{ClassId, Policy};
 use crate::telemetry::call_log::Entry;
 use crate::telemetry::{CallLog, CallRecord};
@@ -114,6 +115,8 @@ fn gate(seed: u64) -> spec::Gate {
                 scope: Scope::Key,
                 max_pause: Duration::from_secs(60),
                 reserve: 0.0,
+                quota: QuotaKind::Unknown,
+                pace: false,
             },
             revalidation: spec::Revalidation::default(),
         },
