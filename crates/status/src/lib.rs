@@ -27,7 +27,7 @@ pub use self::egress::{EgressHandshakes, EgressRefusals, EgressStatus, Tunnels};
 pub use self::explained::{Decided, Explanation};
 pub use self::facts::Fact;
 pub use self::hot::HotObject;
-pub use self::pause::kept;
+pub use self::pause::{QuotaSpender, kept};
 pub use self::shadow::{Candidate, Shadow, ShadowCalls};
 pub use self::stores::StoreStatus;
 
@@ -153,6 +153,12 @@ pub struct UpstreamQuota {
     pub remaining: u64,
     /// When the quota is full again, if known.
     pub resets_ms: Option<u64>,
+    /// When the quota is used up at the present rate, if that is before it is full again.
+    pub runs_out_ms: Option<u64>,
+    /// The calls a second by which it falls.
+    pub per_second: f64,
+    /// The programs that spend most of it; none if names are hidden.
+    pub spenders: Vec<QuotaSpender>,
     /// The time of the response with these figures.
     pub seen_ms: u64,
 }

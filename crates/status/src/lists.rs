@@ -1,7 +1,7 @@
 //! The lists about a gate, as data for the status page and the terminal.
 
 use super::text::{ago, bytes, count, duration, number, rejected_by, until};
-use super::{Bucket, Class, EgressStatus, FailingKey, GateStatus, ShadowCalls, SharedBucket, Status};
+use super::{Bucket, Class, EgressStatus, FailingKey, GateStatus, QuotaSpender, ShadowCalls, SharedBucket, Status};
 
 /// A table with a title and headings.
 pub(super) struct List {
@@ -38,7 +38,7 @@ pub(super) fn lists(gate: &GateStatus, now_ms: u64) -> impl Iterator<Item = List
         let object = TableCell::Code(hot.title().to_owned());
         vec![object, text(&hot.says), past(hot.since_ms, now_ms), past(hot.last_ms, now_ms)]
     });
-    let columns = &["Quota", "Whose", "Left", "Whole again", "Told"];
+    let columns = &["Quota", "Whose", "Left", "Runs out", "Whole again", "Who spends it", "Told"];
     let quotas = list("The upstream's own quotas", columns, &gate.quotas, |quota| {
         let left = match quota.limit {
             Some(limit) => {
@@ -50,7 +50,11 @@ pub(super) fn lists(gate: &GateStatus, now_ms: u64) -> impl Iterator<Item = List
         };
         let resets = quota.resets_ms.map_or_else(|| text(&NONE), |at| future(at, now_ms));
         let whose = if quota.account.is_empty() { NONE } else { &quota.account };
-        vec![text(&quota.resource), text(&whose), left, resets, past(quota.seen_ms, now_ms)]
+        let runs_out = quota.runs_out_ms.map_or_else(|| text(&NONE), |at| future(at, now_ms));
+        let part = |spender: &QuotaSpender| format!("{} {:.0}%", spender.caller, spender.part * 100.0);
+        let spenders: Vec<_> = quota.spenders.iter().map(part).collect();
+        let seen = past(quota.seen_ms, now_ms);
+        vec![text(&quota.resource), text(&whose), left, runs_out, resets, text(&spenders.join(", ")), seen]
     });
     let columns = &["Turned away by", "Times", "Last"];
     let rejections = list("Turned away by the upstream, not by the gate", columns, &gate.rejections, |rejection| {

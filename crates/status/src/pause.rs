@@ -1,7 +1,18 @@
-//! The reason for a pause, in words.
+//! The reason for a pause, in words, and who spends a quota.
+
+use serde::{Deserialize, Serialize};
 
 use super::text::meaning;
 use super::{Class, GateStatus, Pause};
+
+/// A program that spends a quota.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct QuotaSpender {
+    /// Its user agent.
+    pub caller: String,
+    /// Its part of this gate's calls since the last reset, from 0 to 1.
+    pub part: f64,
+}
 
 // === impl Pause ===
 

@@ -228,7 +228,7 @@ impl SentCall<'_> {
                 self.owed.iter().for_each(|owed| owed.note_left(charged, left));
             }
             let whose = if call.quota.holder == 0 { call.credential } else { call.quota.holder };
-            self.gate.tally.quotas.note(quotas, whose, self.gate.driver.clock().now());
+            self.gate.tally.quotas.note(quotas, whose, self.context.caller.row(), self.gate.driver.clock().now());
         }
     }
 

@@ -92,6 +92,7 @@ fn show_quotas(gate: &str, quotas: &Quotas, now: Moment, passing: &mut ScrapeGau
             (&table::QUOTA_LIMIT, seen.limit.map(as_count)),
             (&table::QUOTA_REMAINING, Some(as_count(seen.remaining))),
             (&table::QUOTA_RESET, resets_in),
+            (&table::QUOTA_RUNS_OUT, seen.runs_out.map(|at| (at - now).as_secs_f64())),
         ] {
             if let Some(value) = value {
                 passing.set(metric, &labels, value);
@@ -228,7 +229,8 @@ mod tests {
         let gate = Gate::start(options, clock, CancellationToken::new()).await.expect("a port");
         let quota = |remaining| Quota { resource: "a \"b\" \\".into(), limit: Some(10), remaining, resets_in: None };
         for whose in 1..=1000 {
-            gate.own().tally.quotas.note(vec![quota(whose)], whose, clock.now() + Duration::from_millis(whose));
+            let at = clock.now() + Duration::from_millis(whose);
+            gate.own().tally.quotas.note(vec![quota(whose)], whose, 0, at);
             if whose % 50 == 0 {
                 assert!(quotas("rotating").len() <= 2 * 100, "{whose}");
             }

@@ -203,7 +203,8 @@ impl Tally {
         gate.admitted = self.admitted.load(Relaxed);
         gate.refused = self.refused.load(Relaxed);
         gate.bypassed = self.bypassed.calls.load(Relaxed);
-        gate.quotas = self.quotas.tell(self.clock.now(), |at| self.clock.wall(at));
+        let agent = |row| if names { self.callers.agent_at(row) } else { String::new() };
+        gate.quotas = self.quotas.tell(self.clock.now(), |at| self.clock.wall(at), agent);
         gate.links_passed = self.links_passed.load(Relaxed);
         gate.revalidated = self.revalidated.load(Relaxed);
         gate.hot = self.hot.tell(self.clock, names);

@@ -142,6 +142,8 @@ metrics_table! {
         "Calls left of an upstream quota, by the last response";
     QUOTA_RESET = MetricKind::Gauge, "tidegate_quota_reset_seconds", ["gate", "resource", "account"], Later,
         "Time until an upstream quota resets, by the last response";
+    QUOTA_RUNS_OUT = MetricKind::Gauge, "tidegate_quota_runs_out_seconds", ["gate", "resource", "account"], Later,
+        "Time until an upstream quota is used up at the present rate, if that is before its reset";
     SLOTS = MetricKind::Gauge, "tidegate_slots_in_use", ["gate"], Start,
         "Places taken among the calls in flight";
     CONNECTIONS = MetricKind::Gauge, "tidegate_upstream_connections", ["gate", "group"], Start,

@@ -36,7 +36,7 @@ pub(crate) struct CallContext {
     /// The key of the call, once it is known.
     pub(crate) key: Option<Key>,
     tally: Arc<Tally>,
-    caller: CallerRow,
+    pub(crate) caller: CallerRow,
     clock: Clock,
     in_flight: Option<InFlight>,
     /// What only the call log needs; `None` if there is no log.

@@ -40,7 +40,8 @@ impl CallerRow {
         self.0
     }
 
-    fn row(self) -> usize {
+    /// Returns the place of the program, or that of all others.
+    pub(crate) fn row(self) -> usize {
         usize::try_from(self.0).map_or(ROWS, |row| row.min(ROWS))
     }
 }
@@ -71,7 +72,11 @@ impl Callers {
         if of.row() == ROWS {
             return ANOTHER.to_owned();
         }
-        lock(&self.rows).get(of.row()).map(|row| row.agent.to_string()).unwrap_or_default()
+        self.agent_at(of.row())
+    }
+
+    pub(super) fn agent_at(&self, row: usize) -> String {
+        lock(&self.rows).get(row).map(|row| row.agent.to_string()).unwrap_or_default()
     }
 
     /// Counts a refused call.
