@@ -1,4 +1,4 @@
-//! QuotaLevels of quotas, as answers tell them: window or refill, how fast they are used, and their pace.
+//! Levels of quotas, as answers tell them: window or refill, how fast they are used, and their pace.
 //!
 //! A paced quota is used evenly: its calls leave one after another, each so long after the last as
 //! lets what is left last. Other tools may use the quota too: what answers say is left falls by more
