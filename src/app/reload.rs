@@ -23,6 +23,7 @@ use super::prepare::{PreparedProcess, call_log};
 use super::reloads::Outcome;
 use super::source::Sources;
 use crate::clock::Clock;
+use crate::config;
 use crate::spec::Settings;
 use crate::store::Stores;
 use crate::telemetry::log::Level;
@@ -43,7 +44,7 @@ pub(crate) struct Reloader {
     pub(crate) judged: Content,
 }
 
-/// The content of a configuration file, or why it cannot be read.
+/// The content of a configuration file and of its presets, or why it cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Content {
     path: Option<PathBuf>,
@@ -64,7 +65,11 @@ struct FileChecks {
 impl Content {
     pub(crate) fn of(sources: &Sources) -> Self {
         let path = sources.input().file;
-        let bytes = path.as_ref().map_or_else(|| Ok(Vec::new()), std::fs::read).map_err(|error| error.kind());
+        let mut bytes = path.as_ref().map_or_else(|| Ok(Vec::new()), std::fs::read).map_err(|error| error.kind());
+        if let (Some(path), Ok(bytes)) = (&path, &mut bytes) {
+            let presets = config::preset_files(path, &String::from_utf8_lossy(bytes)).into_iter();
+            bytes.extend(presets.flat_map(|file| std::fs::read(file).unwrap_or_default()));
+        }
         Self { path, bytes }
     }
 }

@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum, value_parser};
 
 use super::{Failure, show};
 use crate::app::injection;
+use crate::config::PRESETS;
 use crate::inject::{self, EgressOptions, Mode};
 use crate::release;
 use crate::spec::{HostPattern, HostSet};
@@ -68,7 +69,7 @@ pub(super) struct SidecarArgs {
 /// Arguments: the forward proxy to add.
 #[derive(Clone, Debug, Args)]
 pub(super) struct EgressArgs {
-    /// Add a forward proxy: aws, azure_arm, gcp, github
+    /// Add a forward proxy: aws, azure_arm, gcp, github, or another preset with hosts
     #[arg(long, value_name = "PRESETS", value_delimiter = ',')]
     egress: Vec<String>,
     /// The proxy's port on the pod's loopback
@@ -166,8 +167,9 @@ impl EgressArgs {
         if self.egress.is_empty() {
             return Ok(None);
         }
-        if let Some(unknown) = self.egress.iter().find(|preset| !PRESETS.contains(&preset.as_str())) {
-            bail!("--egress {unknown}: expected one of {}", PRESETS.join(", "));
+        let known: Vec<&str> = PRESETS.iter().filter(|it| it.text.contains("\nhosts = ")).map(|it| it.name).collect();
+        if let Some(unknown) = self.egress.iter().find(|preset| !known.contains(&preset.as_str())) {
+            bail!("--egress {unknown}: expected one of {}", known.join(", "));
         }
         let plain = |text: &String| {
             let (service, region) = text.split_once('=').unwrap_or((text, ""));
@@ -246,6 +248,3 @@ pub(super) fn is_object_name(name: &str) -> bool {
         && name.ends_with(is_ordinary)
         && name.chars().all(|c| is_ordinary(c) || matches!(c, '-' | '.'))
 }
-
-/// The presets with hosts, for the forward proxy.
-const PRESETS: [&str; 4] = ["aws", "azure_arm", "gcp", "github"];

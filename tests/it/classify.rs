@@ -148,7 +148,6 @@ fn github_meters_what_changes_things() {
     let in_an_hour = |rate: f64| f64::from(burst) + rate * 3600.0;
     assert!(in_an_hour(per_second) < 500.0 && in_an_hour(per_second + 0.001) > 500.0, "GitHub's 500 an hour");
     for (document, says) in [
-        (include_str!("../../docs/configuration.md"), "class `creates` 0.133/s, burst 20"),
         (include_str!("../../config/github.toml"), "class creates 0.133/s burst 20"),
         (include_str!("../../docs/external-apis.md"), "20 + 0.133 × 3,600 = 498.8"),
     ] {

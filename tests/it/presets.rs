@@ -1,14 +1,17 @@
 //! The presets of providers: what they read, what they limit, by what they split, and what is said
 //! of bad input.
 
+use std::fs;
+
 use http::{HeaderMap, HeaderValue, Method};
 use tidegate::classify::{ApiKind, ClassifiedCall, Salt};
-use tidegate::config::{Configuration, Problem, load_text};
+use tidegate::config::{Configuration, Input, PRESETS, Problem, load as load_file, load_text};
 use tidegate::dialect::Head;
 use tidegate::limit::policy::{BucketPolicy, Per};
 use tidegate::spec::Gate;
 
-use crate::command::{config, end, with_config};
+use crate::command::{config, end, tidegate, with_config};
+use crate::support::{Backend, Proxy, header, reply, status};
 
 pub(super) fn load(preset: &str, more: &str) -> Result<Configuration, Vec<String>> {
     let text = format!("[gates.g]\nupstream = \"https://api.example.com\"\npreset = \"{preset}\"\n{more}");
@@ -23,6 +26,12 @@ pub(super) fn gate(preset: &str, more: &str) -> Gate {
         .gates
         .remove("g")
         .expect("it is there")
+}
+
+/// The embedded presets of providers.
+pub(super) fn providers() -> impl Iterator<Item = &'static str> {
+    let has_figures = |name: &&str| gate(name, "kind = \"http\"\n").figures.is_some();
+    PRESETS.iter().map(|preset| preset.name).filter(has_figures)
 }
 
 fn problems(preset: &str, more: &str, expected: &[&str]) {
@@ -83,15 +92,14 @@ fn numbers(bucket: BucketPolicy) -> (f64, u32, Per) {
 
 #[test]
 fn a_preset_of_a_provider_implies_kind_and_dialect() {
-    for (preset, dialect) in [
-        ("aws", "aws"),
-        ("aws_ec2", "aws"),
-        ("aws_elb", "aws"),
-        ("aws_route53", "aws"),
-        ("azure_arm", "azure"),
-        ("gcp", "google"),
-        ("github", "github"),
-    ] {
+    for preset in providers() {
+        let dialect = match preset {
+            "azure_arm" => "azure",
+            "gcp" => "google",
+            "github" => preset,
+            _ if preset.starts_with("aws") => "aws",
+            _ => "plain",
+        };
         let loaded = load(preset, "").unwrap();
         let share = if preset == "github" { "share = 1.0" } else { "share = 0.5" };
         for line in ["kind = \"http\"", &format!("dialect = \"{dialect}\""), share] {
@@ -244,50 +252,6 @@ fn explain_prints_the_pace_of_an_object_where_it_is_enforced() {
 }
 
 #[test]
-fn the_document_has_every_figure() {
-    let document = include_str!("../../docs/external-apis.md");
-    for preset in ["aws", "azure_arm", "gcp", "github"] {
-        let figures = gate(preset, "").figures.expect("they are published").figures;
-        assert!(figures.len() > 1, "{preset}");
-        for figure in figures {
-            let says = figure.says.split([',', ' ']).next().unwrap_or_default();
-            let class = figure.class.as_ref().map_or_else(|| "all others".to_owned(), |class| format!("`{class}`"));
-            let is_row = |line: &&str| line.starts_with('|') && line.contains(&class) && line.contains(says);
-            let of_others = preset != "github" && figure.class.is_none();
-            assert!(of_others || document.lines().any(|line| is_row(&line)), "{preset}: {class} {}", figure.says);
-        }
-    }
-}
-
-#[test]
-fn the_reference_has_the_numbers_of_the_presets() {
-    let reference = include_str!("../../docs/configuration.md");
-    for preset in ["aws", "aws_ec2", "aws_elb", "aws_route53", "azure_arm", "gcp", "github"] {
-        let gate = gate(preset, "share = 1\n");
-        let row = reference.lines().rfind(|line| line.starts_with(&format!("| `{preset}` |"))).expect("a row");
-        let of_class = |class: &str| match preset {
-            "aws" => class == "credentials",
-            "aws_ec2" => NAMED.contains(&class),
-            _ => true,
-        };
-        let classes = gate.policy.classes.iter().filter(|class| of_class(&class.name)).filter_map(|class| class.bucket);
-        let others = gate.policy.bucket.filter(|_| !preset.starts_with("aws_"));
-        for bucket in classes.chain(others) {
-            let (rate, burst, _) = numbers(bucket);
-            let is_said = row.split("/s, burst ").collect::<Vec<_>>().windows(2).any(|around| {
-                let said: Option<f64> = around[0].rsplit([' ', '`']).next().and_then(|rate| rate.parse().ok());
-                let digits = around[1].split(|letter: char| !letter.is_ascii_digit()).next();
-                said.is_some_and(|said| (said / rate - 1.0).abs() < 0.03) && digits == Some(&burst.to_string())
-            });
-            assert!(is_said, "{preset}: {rate}/s, burst {burst}\n{row}");
-        }
-    }
-}
-
-/// The classes of EC2 that the reference names.
-const NAMED: [&str; 5] = ["ec2_reads", "ec2_unfiltered", "ec2_writes", "ec2_intensive", "ec2_launches"];
-
-#[test]
 fn a_service_that_nobody_knows_is_warned_of_and_the_near_one_named() {
     let class = |service: &str| format!("classes = [{{ name = \"a\", match = {{ services = [\"{service}\"] }} }}]\n");
     let warnings = |service: &str| load("aws", &class(service)).unwrap().warnings;
@@ -319,18 +283,16 @@ fn a_wait_that_outlives_a_signature_is_warned_of() {
 
 #[test]
 fn bad_presets_and_shares_are_named() {
-    let shares = "\"aws\", \"aws_ec2\", \"aws_elb\", \"aws_route53\", \"azure_arm\", \"gcp\" or \"github\"";
     let fraction = "expected a fraction above 0 and at most 1; 0.5 takes half of what the provider publishes";
     problems("aws", "share = 0\n", &[&format!("f.toml:4:9: gates.g.share: is 0.0, {fraction}")]);
     problems("aws", "share = 2\n", &[&format!("f.toml:4:9: gates.g.share: is 2.0, {fraction}")]);
     problems("github", "share = nan\n", &[&format!("f.toml:4:9: gates.g.share: is NaN, {fraction}")]);
-    let why = format!(
-        "f.toml:4:1: gates.g.share: has no effect: no provider publishes the numbers of preset = \"client_go\", of which it \
-         would take a share; it is for preset {shares}"
-    );
-    problems("client_go", "share = 0.5\n", &[&why]);
-    let all = "expected \"sidecar\", \"client_go\", \"controller_runtime\", \"crossplane\", \"aws\", \"aws_ec2\", \"aws_elb\", \
-               \"aws_route53\", \"azure_arm\", \"gcp\", \"github\" or \"none\"";
+    let why = "f.toml:4:1: gates.g.share: has no effect: preset = \"client_go\" has no figures of a provider, of which it would \
+               take a share";
+    problems("client_go", "share = 0.5\n", &[why]);
+    let names: Vec<String> = PRESETS.iter().map(|preset| format!("\"{}\"", preset.name)).collect();
+    let (last, others) = names.split_last().expect("there are some");
+    let all = format!("expected {} or {last}", others.join(", "));
     problems(
         "aws_ecs",
         "kind = \"http\"\n",
@@ -372,4 +334,76 @@ fn a_class_is_split_by_one_identity() {
     );
     let alone = class.replace(" } }]", " }, own_bucket_only = true }]");
     assert_eq!(bucket_of(&gate("aws", &alone), "a"), Some((1.0, 1, Per::Action)));
+}
+
+/// A provider of a user's own, in a file beside the configuration: one write, and checks that are
+/// free.
+const MINE: &str = r#"
+kind = "http"
+bucket = { rate = 0.001, burst = 9 }
+uncounted = [{ methods = ["HEAD"] }]
+[source]
+name = "Rate limits"
+read = "2026-11-27"
+url = "https://example.com/limits"
+each = "user"
+[queue]
+max_wait = "0s"
+[[classes]]
+name = "writes"
+match = { methods = ["POST"] }
+bucket = { rate = 0.001, burst = 1, published = { burst = 1, rate = 0.001 } }
+"#;
+
+#[tokio::test]
+async fn a_users_file_is_the_preset_of_a_gate() {
+    let (folder, path) =
+        config("[gates.g]\nupstream = \"https://x\"\npreset = \"./mine.toml\"\nrewrite_links = true\n");
+    fs::write(folder.path().join("mine.toml"), MINE).expect("written");
+    let loaded = load_file(&Input { file: Some(path), env: Vec::new() }).expect("it is right");
+    assert!(loaded.effective.contains("# Rate limits, read on 2026-11-27: https://example.com/limits\n"));
+    let backend = Backend::start(|_| async { reply(200, "ok") }).await;
+    let proxy = Proxy::before(backend.address).with(|options| {
+        let (name, listen) = (options.gate.name.clone(), options.gate.listen.clone());
+        options.gate = Gate { name, listen, ..loaded.settings.gates["g"].clone() };
+    });
+    let proxy = proxy.start().await;
+    let call = async |method: &str, path: &str| {
+        let head =
+            format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
+        let answer = proxy.exchange(&head).await;
+        (status(&answer), header(&answer, "tidegate-refusal").map(str::to_owned))
+    };
+    for path in ["/a", "/b"] {
+        let expected = if path == "/a" { (200, None) } else { (429, Some("class_bucket".to_owned())) };
+        assert_eq!(call("POST", path).await, expected);
+    }
+    for path in 0..20 {
+        assert_eq!(call("HEAD", &format!("/{path}")).await, (200, None), "it costs no token");
+    }
+    for path in 0..8 {
+        assert_eq!(call("GET", &format!("/{path}")).await, (200, None), "one of nine tokens is gone");
+    }
+    assert_eq!(call("GET", "/9").await, (429, Some("bucket".to_owned())));
+}
+
+#[test]
+fn check_prints_an_embedded_preset_or_names_all() {
+    let check = |preset: &str| end(tidegate(["check", "--preset", preset]));
+    for preset in PRESETS {
+        assert_eq!(check(preset.name).out, preset.text);
+    }
+    let unknown = check("githob");
+    assert_eq!(unknown.code, Some(64));
+    for name in PRESETS.iter().map(|preset| preset.name) {
+        assert!(unknown.err.contains(name), "{name}: {}", unknown.err);
+    }
+}
+
+#[test]
+fn the_chart_takes_every_preset_with_hosts() {
+    let schema = include_str!("../../deploy/helm/tidegate/values.schema.json");
+    let with_hosts = PRESETS.iter().filter(|preset| preset.text.contains("\nhosts = "));
+    let names: Vec<String> = with_hosts.map(|preset| format!("\"{}\"", preset.name)).collect();
+    assert!(schema.contains(&format!("\"enum\": [{}]", names.join(", "))), "{names:?}");
 }

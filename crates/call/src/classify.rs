@@ -19,7 +19,7 @@ use crate::api::{Call, Group, Verb, apply, external, kubernetes};
 use crate::dialect::{Dialect, Form, Head, Words};
 use crate::limit::ClassId;
 use crate::limit::policy::Per;
-use crate::limit::quota::QuotaHint;
+use crate::limit::quota::{QuotaHint, ResourceId};
 
 mod caller;
 mod classified;
@@ -58,6 +58,8 @@ pub struct Rules {
     /// The keys configured for each class (`key = [...]`).
     keys: Vec<Option<KeyParts>>,
     rules: Vec<(ClassId, matcher::CompiledRule)>,
+    /// The calls that the upstream never counts.
+    uncounted: Vec<matcher::CompiledRule>,
     strictest: ClassId,
 }
 
@@ -159,6 +161,7 @@ impl Rules {
             classes,
             keys: Vec::new(),
             rules,
+            uncounted: Vec::new(),
             strictest,
         }
     }
@@ -166,6 +169,12 @@ impl Rules {
     /// Sets the cloud provider whose terms are read from calls.
     pub fn with_dialect(self, dialect: Dialect) -> Self {
         Self { dialect, ..self }
+    }
+
+    /// Sets the calls that the upstream never counts.
+    pub fn with_uncounted(self, calls: Vec<Matcher>) -> Self {
+        let compiled = |calls| matcher::CompiledRule::new(RuleMatch::Patterns(Box::new(calls)));
+        Self { uncounted: calls.into_iter().map(compiled).collect(), ..self }
     }
 
     /// Sets how limits and failures are split among callers.
@@ -237,7 +246,10 @@ impl Rules {
         let traits = self.traits(class);
         let caller = CallerFacts { dialect: self.dialect, words: words.as_deref(), request: *head, hasher };
         let credential = self.splits.identity(class, &caller);
-        let quota = self.splits.quota(class, &caller);
+        let mut quota = self.splits.quota(class, &caller);
+        if self.uncounted.iter().any(|calls| calls.surely_matches(&subject)) {
+            quota.word = ResourceId::FREE;
+        }
         let cost = traits.cost.of(&subject);
         let form = words.as_deref().and_then(|words| self.dialect.form(head, words));
         let identity = caller.fair_to(self.fair_by);

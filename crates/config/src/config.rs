@@ -49,6 +49,7 @@ use self::cursor::Cursor;
 use self::files::NamedFile;
 pub use self::origins::Origins;
 use self::path::Path;
+pub use self::presets::{EmbeddedPreset, PRESETS, preset_files};
 pub use self::problems::Problem;
 use self::problems::Text;
 pub use self::problems::did_you_mean;

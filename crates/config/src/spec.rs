@@ -104,8 +104,8 @@ pub struct Log {
 /// The provider's published limits that a gate's preset makes its buckets from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Figures {
-    /// The name of the preset.
-    pub preset: &'static str,
+    /// The name of the preset, or the path of its file.
+    pub preset: String,
     /// The gate's share of the provider's limits, at most 1.
     pub share: f64,
     /// The published limits: those for the gate's own bucket, then those for its classes in their

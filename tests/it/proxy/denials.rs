@@ -6,10 +6,8 @@ use tidegate::api::Key;
 use tidegate::classify::Salt;
 use tidegate::spec::Gate;
 
-use crate::presets::{Signed, gate};
+use crate::presets::{Signed, gate, providers};
 use crate::support::{Backend, Proxy, header, reply, status};
-
-const PROVIDERS: [&str; 7] = ["aws", "aws_ec2", "aws_elb", "aws_route53", "azure_arm", "gcp", "github"];
 
 /// A gate with the preset of GitHub, whose upstream answers with the status in the path.
 async fn scene(more: &str) -> (Backend, Proxy) {
@@ -61,7 +59,7 @@ async fn what_is_part_of_the_usual_work_is_never_a_failure() {
 
 #[test]
 fn denials_count_in_the_presets_of_providers_except_where_they_hide_what_is_missing() {
-    for preset in PROVIDERS {
+    for preset in providers() {
         let gate = gate(preset, "");
         for (class, failures) in gate.policy.classes.iter().zip(&gate.answers.failures) {
             let wanted: &[u16] = if &*class.name == "s3" {

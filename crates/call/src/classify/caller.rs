@@ -81,10 +81,8 @@ impl CallerSplits {
         if scope != Scope::Credential && caller.dialect == Dialect::Plain && !honour.are_of_providers() {
             return QuotaHint::default();
         }
-        let word = caller.word(honour);
         if scope == Scope::Key {
-            let is_free = word == ResourceId::FREE;
-            return QuotaHint { word: if is_free { word } else { ResourceId::ALL }, ..QuotaHint::default() };
+            return QuotaHint::default();
         }
         let holder = match scope {
             Scope::Credential if self.agrees => caller.holder_everywhere(),
@@ -92,7 +90,7 @@ impl CallerSplits {
             Scope::Class | Scope::Gate | Scope::Key => 0,
         };
         let action = if honour.name_resources() { caller.action(class) } else { 0 };
-        QuotaHint { holder, word, action }
+        QuotaHint { holder, word: caller.word(honour), action }
     }
 
     /// Returns the identity of a client, for a class with limits split by client.
@@ -224,17 +222,12 @@ impl CallerFacts<'_> {
     /// Returns the resource of the call, by its provider's rules. GitHub's are known without its
     /// dialect, too.
     fn word(&self, honour: Signals) -> ResourceId {
-        let is_githubs = self.dialect == Dialect::Github || self.words.is_none() && honour.contains(Signal::Github);
         let word = match self.words {
             Some(words) => self.dialect.resource(&self.request, words),
-            None if is_githubs => github_resource(&self.request).to_owned(),
+            None if honour.contains(Signal::Github) => github_resource(&self.request).to_owned(),
             None => String::new(),
         };
-        match word.as_str() {
-            "" if is_githubs => ResourceId::FREE,
-            "" => ResourceId::ALL,
-            word => ResourceId::named(word),
-        }
+        if word.is_empty() { ResourceId::ALL } else { ResourceId::named(&word) }
     }
 
     /// Returns the call's class, method and path without its names, as a hash. The upstream charges

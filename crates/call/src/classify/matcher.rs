@@ -186,6 +186,11 @@ impl CompiledRule {
         }
     }
 
+    /// Returns true if it matches a call with a path that can be read in one way.
+    pub(super) fn surely_matches(&self, subject: &Subject<'_>) -> bool {
+        self.matches(subject) && !subject.call.is_ambiguous && subject.call.path_split_later().is_none()
+    }
+
     /// Returns true if it could match with another path.
     pub(super) fn matches_some_path(&self, subject: &Subject<'_>) -> bool {
         match self {

@@ -2,8 +2,6 @@
 
 use std::sync::LazyLock;
 
-use http::Method;
-
 use super::route::{Route, action_of, routes};
 use super::{Head, Words, form, is_read};
 
@@ -22,8 +20,7 @@ fn path<'a>(head: &Head<'a>) -> &'a str {
     path.strip_prefix("/api/v3").or_else(|| path.strip_prefix("/api")).unwrap_or(path)
 }
 
-/// Returns the resource of a call's quota; empty for the one call that is not counted, which tells
-/// what is left of all of them.
+/// Returns the resource of a call's quota.
 pub(crate) fn resource(head: &Head<'_>) -> &'static str {
     let path = path(head);
     match action_of(&RESOURCES, head.method, path) {
@@ -32,7 +29,6 @@ pub(crate) fn resource(head: &Head<'_>) -> &'static str {
         None if is_below(path, "/search/code") => "code_search",
         None if is_below(path, "/search") => "search",
         None if is_below(path, "/scim") => "scim",
-        None if path == "/rate_limit" && matches!(*head.method, Method::GET | Method::HEAD) => "",
         None => "core",
     }
 }
@@ -81,11 +77,6 @@ mod tests {
             (Method::POST, "/graphql", "graphql", "graphql"),
             (Method::POST, "/api/graphql", "graphql", "graphql"),
             (Method::GET, "/api/v3/search/users?q=x", "search", "reads"),
-            (Method::GET, "/rate_limit", "", "reads"),
-            (Method::HEAD, "/api/v3/rate_limit", "", "reads"),
-            (Method::POST, "/rate_limit", "core", "writes"),
-            (Method::GET, "/rate_limit/", "core", "reads"),
-            (Method::GET, "/rate_limit/../repos/o/r", "core", "reads"),
             (Method::POST, "/repos/o/r/actions/runners/registration-token", "actions_runner_registration", "writes"),
             (Method::POST, "/repos/o/r/code-scanning/sarifs", "code_scanning_upload", "writes"),
         ] {

@@ -11,8 +11,8 @@ use toml::Value;
 use super::classes::{self, GateLimits};
 use super::cursor::{Cursor, TextValue, TomlValue};
 use super::per_key::per_key;
-use super::presets::{Preset, PresetName};
-use super::problems::{alternatives, did_you_mean};
+use super::presets::{self, Preset, PresetName};
+use super::problems::did_you_mean;
 use super::shape::Shape;
 use super::unmet::{self, LimitsInUse};
 use super::values::{Bytes, OrOff};
@@ -34,7 +34,7 @@ pub(super) fn gate(at: &Cursor<'_>, name: Arc<str>, behind: Option<(usize, bool)
     let place = behind.map(|(place, _)| place);
     let proxy_knows = behind.is_some_and(|(_, knows)| knows);
     let name_of_preset = PresetName::of(at);
-    let mut preset = name_of_preset.load();
+    let mut preset = name_of_preset.load(at, &|at| drop(gate(at, Arc::from("preset"), None)));
     let keys = Value::Table(preset.gate.clone());
     let at = &at.with_preset(&keys);
     // A gate is reached through the egress listener if it has hosts, or the preset of a provider and
@@ -46,7 +46,6 @@ pub(super) fn gate(at: &Cursor<'_>, name: Arc<str>, behind: Option<(usize, bool)
     at.get("preset", name_of_preset);
     let share = share(at, kind, &mut preset);
     let figures = preset.take_share(share);
-    let uncounted = preset.uncounted(share);
     let keys = Value::Table(mem::take(&mut preset.gate));
     let at = &at.with_preset(&keys);
     let own = egress::beside_hosts(at, has_hosts, egress::NO_IDENTITY);
@@ -62,7 +61,7 @@ pub(super) fn gate(at: &Cursor<'_>, name: Arc<str>, behind: Option<(usize, bool)
     let usual = if is_signed || has_hosts { Host::Preserve } else { Host::Rewrite };
     let (allowed_hosts, host, rewrite_links) =
         own_names(&egress::beside_hosts(at, has_hosts, egress::REAL_NAMES), usual);
-    let limits = limits(at, kind, dialect, uncounted);
+    let limits = limits(at, kind, dialect, preset.unchanged(share));
     let (connect_timeout, response_timeout) = timeouts(&at.table("timeouts"));
     let asked = egress::beside_hosts(at, has_hosts, egress::LISTENER);
     let clients = clients::clients(&asked, upstream.as_ref()).filter(|_| !has_hosts);
@@ -137,16 +136,7 @@ fn share(at: &Cursor<'_>, kind: ApiKind, preset: &mut Preset) -> f64 {
         at.at("preset").given(&[&at.at("kind")]).problem(message);
     }
     let usual = preset.share();
-    let why = if usual.is_none() && at.has("share") {
-        let with_share = PresetName::ALL.iter().filter(|name| name.load().share().is_some());
-        format!(
-            "no provider publishes the numbers of preset = \"{}\", of which it would take a share; it is for preset {}",
-            preset.word,
-            alternatives(&with_share.map(|name| name.word).collect::<Vec<_>>())
-        )
-    } else {
-        String::new()
-    };
+    let why = format!("preset = \"{}\" has no figures of a provider, of which it would take a share", preset.word);
     let share = at.unused_if(usual.is_none(), why, &at.at("preset")).option("share", usual).unwrap_or(1.0);
     let fits = share > 0.0 && share <= 1.0;
     if !fits {
@@ -177,7 +167,7 @@ fn refusal_status(at: &Cursor<'_>, dialect: Dialect) -> u16 {
 }
 
 /// Reads the limits of a gate, without its classes.
-fn limits(at: &Cursor<'_>, kind: ApiKind, dialect: Dialect, uncounted: Option<BucketPolicy>) -> GateLimits {
+fn limits(at: &Cursor<'_>, kind: ApiKind, dialect: Dialect, unchanged: Option<BucketPolicy>) -> GateLimits {
     let key = at.get("key", None::<KeyParts>);
     let one_at_a_time = at.get("one_at_a_time", false);
     let per_key = per_key(at, None);
@@ -212,7 +202,7 @@ fn limits(at: &Cursor<'_>, kind: ApiKind, dialect: Dialect, uncounted: Option<Bu
         slow_refusals: kind == ApiKind::Kubernetes,
         classes: Vec::new(),
         shared: shared.map(Arc::new).into_iter().collect(),
-        uncounted,
+        uncounted: unchanged,
     };
     GateLimits { kind, dialect, policy, fair_by, throttling, backoff, key, per_key }
 }
@@ -228,6 +218,7 @@ struct ClassedLimits {
 /// Reads the classes of a gate, and adds them to its limits.
 fn with_classes(gate: GateLimits, at: &Cursor<'_>, preset: Preset, knows_clients: bool) -> ClassedLimits {
     let only_serial = preset.has_serial_writes() && !gate.policy.one_at_a_time;
+    let uncounted = presets::uncounted(&preset, gate.dialect, gate.throttling.honour);
     let mut classes = classes::classes(at, preset.classes, &gate);
     let GateLimits { kind, dialect, mut policy, fair_by, throttling, .. } = gate;
     classes::fit_costs(&mut classes, &mut policy.bucket);
@@ -246,6 +237,7 @@ fn with_classes(gate: GateLimits, at: &Cursor<'_>, preset: Preset, knows_clients
     let rules = Rules::new(kind, fair_by, traits, classes::rules(&classes))
         .with_keys(classes.iter().map(|class| class.key.clone()).collect())
         .with_dialect(dialect)
+        .with_uncounted(uncounted)
         .with_only_serial_writes(only_serial)
         .with_splits(CallerSplits {
             of_gate: identity,

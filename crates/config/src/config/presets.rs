@@ -1,12 +1,15 @@
 //! Presets: the keys of a gate for a provider or purpose, each in a file of config/presets/.
 //!
 //! A preset has the keys of a gate and of its classes, and these:
-//! - `source`: the document that states its provider's limits, and the day it was read
+//! - `source`, also in a class: the document that states its provider's limits, and the day it was
+//!   read
 //! - `published`, in a bucket: the provider's published limit. `rate` and `burst` are computed from
 //!   it, unless the bucket has them: then they are for the whole limit. The gate takes a share of
 //!   either
-//! - `uncounted`: the bucket of calls that the provider does not count if it answers 304. With it
+//! - `uncounted`: calls that the provider never counts, by `methods` and `paths`
+//! - `unchanged`: the bucket of calls that the provider does not count if it answers 304. With it
 //!   the classes keep answers
+//! - `tried`: how the preset was tried, for its document
 //! - `http`: the keys with other values for `kind = "http"`
 //! - `like`: the preset with the gate's other keys
 //! - `of`, in a class: the preset with the classes for this place
@@ -14,7 +17,9 @@
 //! - `serial_writes`, in a class: true if the provider takes its writes one at a time
 
 mod figures;
+mod user;
 
+use std::collections::BTreeMap;
 use std::mem;
 use std::num::NonZeroU32;
 
@@ -22,27 +27,35 @@ use serde::Deserialize;
 use toml::{Table, Value};
 
 use self::figures::{Figure, FigureSource, whole};
+pub use self::user::named as preset_files;
 use super::cursor::{Cursor, TomlValue};
 use super::layers::overlay;
 use super::shape::Shape;
 use super::values::one_of;
-use crate::classify::ApiKind;
+use crate::api::Signals;
+use crate::classify::{ApiKind, Matcher, PatternList};
 use crate::dialect::Dialect;
 use crate::limit::policy::BucketPolicy;
 use crate::spec;
 
-/// The name of a preset, and the text of its file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct PresetName {
-    pub(super) word: &'static str,
-    file: &'static str,
+/// A preset embedded in the program.
+#[derive(Clone, Copy, Debug)]
+pub struct EmbeddedPreset {
+    /// The name, as in `preset = "NAME"`.
+    pub name: &'static str,
+    /// The text of its file.
+    pub text: &'static str,
 }
+
+/// The preset of a gate: the name of an embedded one, or the path of a user's file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct PresetName(String);
 
 /// A preset, as read from its file.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Preset {
     #[serde(skip)]
-    pub(super) word: &'static str,
+    pub(super) word: String,
     like: Option<String>,
     source: Option<FigureSource>,
     /// The cloud provider of the preset's API.
@@ -50,7 +63,9 @@ pub(super) struct Preset {
     pub(super) dialect: Option<Dialect>,
     #[serde(default)]
     http: Table,
-    uncounted: Option<Table>,
+    #[serde(default)]
+    uncounted: Vec<BTreeMap<String, Vec<String>>>,
+    unchanged: Option<Table>,
     #[serde(default)]
     pub(super) classes: Vec<PresetClass>,
     /// The gate's keys set by the preset.
@@ -62,7 +77,6 @@ pub(super) struct Preset {
 #[derive(Debug, Deserialize)]
 pub(super) struct PresetClass {
     of: Option<String>,
-    #[serde(skip)]
     source: Option<FigureSource>,
     #[serde(default)]
     pub(super) hides_by_403: bool,
@@ -74,75 +88,87 @@ pub(super) struct PresetClass {
 
 /// Embeds the file of each preset in the program.
 macro_rules! embed {
-    ($($word:literal),+) => {
-        const WORDS: &[&str] = &[$($word),+];
+    ($($name:literal)+) => {
+        const NAMES: &[&str] = &[$($name),+];
 
-        impl PresetName {
-            /// All presets; the first is the default.
-            pub(super) const ALL: &[Self] = &[
-                $(Self { word: $word, file: include_str!(concat!("../../presets/", $word, ".toml")) }),+
-            ];
-        }
+        /// The embedded presets; the first is the default.
+        pub const PRESETS: &[EmbeddedPreset] = &[
+            $(EmbeddedPreset { name: $name, text: include_str!(concat!("../../presets/", $name, ".toml")) }),+
+        ];
     };
 }
 
-embed!(
-    "sidecar",
-    "client_go",
-    "controller_runtime",
-    "crossplane",
-    "aws",
-    "aws_ec2",
-    "aws_elb",
-    "aws_route53",
-    "azure_arm",
-    "gcp",
-    "github",
-    "none"
-);
+embed! {
+    "sidecar" "client_go" "controller_runtime" "crossplane" "aws" "aws_ec2" "aws_elb" "aws_route53" "azure_arm" "gcp"
+    "github" "none"
+}
+
+// === impl EmbeddedPreset ===
+
+impl EmbeddedPreset {
+    /// Returns the preset with this name.
+    pub(super) fn named(name: &str) -> Option<Self> {
+        PRESETS.iter().copied().find(|preset| preset.name == name)
+    }
+
+    /// Reads the file, with what it includes from other presets.
+    pub(super) fn load(self) -> Preset {
+        self.parse().completed(self.name)
+    }
+
+    /// Reads the file alone. A mistake in it is found by a test and cannot reach a user.
+    fn parse(self) -> Preset {
+        toml::from_str(self.text).unwrap_or_default()
+    }
+}
 
 // === impl PresetName ===
 
 impl PresetName {
     /// Returns the preset a gate names.
     pub(super) fn of(gate: &Cursor<'_>) -> Self {
-        gate.text("preset").and_then(Self::named).unwrap_or(Self::ALL[0])
+        Self(gate.text("preset").unwrap_or(NAMES[0]).to_owned())
     }
 
-    fn named(word: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|name| name.word == word)
-    }
-
-    /// Reads the file, with what it includes from other presets.
-    pub(super) fn load(self) -> Preset {
-        let mut preset = self.parse();
-        if let Some(other) = preset.like.as_deref().and_then(Self::named) {
-            let own = mem::replace(&mut preset.gate, other.parse().gate);
-            preset.gate.remove("hosts");
-            overlay(&mut preset.gate, own);
+    /// Reads the preset; `at` is the gate, and `read` reads one.
+    pub(super) fn load(&self, at: &Cursor<'_>, read: &dyn Fn(&Cursor<'_>)) -> Preset {
+        match EmbeddedPreset::named(&self.0) {
+            Some(embedded) => embedded.load(),
+            None if is_path(&self.0) => user::load(&self.0, at, read),
+            None => PRESETS[0].load(),
         }
-        let word = preset.gate.get("dialect").and_then(Value::as_str);
-        preset.dialect = Dialect::ALL.into_iter().find(|dialect| Some(dialect.word()) == word);
-        preset
     }
+}
 
-    /// Reads the file. A mistake in it is found by a test and cannot reach a user.
-    fn parse(self) -> Preset {
-        let file: Preset = toml::from_str(self.file).unwrap_or_default();
-        let classes = file.classes.into_iter().flat_map(|class| match class.of.as_deref().and_then(Self::named) {
-            Some(other) => other.parse().classes,
-            None => vec![PresetClass { source: file.source.clone(), ..class }],
-        });
-        Preset { word: self.word, classes: classes.collect(), ..file }
-    }
+/// Returns true for the path of a user's file.
+fn is_path(word: &str) -> bool {
+    word.contains('/') || word.ends_with(".toml")
 }
 
 // === impl Preset ===
 
 impl Preset {
+    /// Adds what the preset includes from embedded ones.
+    fn completed(mut self, word: &str) -> Self {
+        if let Some(other) = self.like.as_deref().and_then(EmbeddedPreset::named) {
+            let own = mem::replace(&mut self.gate, other.parse().gate);
+            self.gate.remove("hosts");
+            overlay(&mut self.gate, own);
+        }
+        self.gate.remove("tried");
+        let says = |key: &str, word: &str| self.gate.get(key).and_then(Value::as_str) == Some(word);
+        let dialect = Dialect::ALL.into_iter().find(|dialect| says("dialect", dialect.word()));
+        let dialect = dialect.or_else(|| says("kind", ApiKind::Http.word()).then_some(Dialect::Plain));
+        let classes = mem::take(&mut self.classes).into_iter().flat_map(|class| match class.included() {
+            Some(other) => other.load().classes,
+            None => vec![PresetClass { source: class.source.or_else(|| self.source.clone()), ..class }],
+        });
+        Self { word: word.to_owned(), dialect, classes: classes.collect(), ..self }
+    }
+
     /// Returns the share of its provider's limits to take by default.
     pub(super) fn share(&self) -> Option<f64> {
-        self.gate.get("share").and_then(number)
+        self.gate.get("share").and_then(number).or_else(|| self.dialect.map(|_| 1.0))
     }
 
     /// Returns true if a class has `serial_writes`.
@@ -167,24 +193,46 @@ impl Preset {
     /// Computes the rates and bursts of the preset's buckets from a share of its provider's
     /// published limits. Returns these limits, if there are any.
     pub(super) fn take_share(&mut self, share: f64) -> Option<spec::Figures> {
-        let dialect = self.dialect?;
-        let source = self.source.as_ref();
-        let of_gate = figure(&mut self.gate, None, share, dialect, source);
+        let of_gate = figure(&mut self.gate, None, share, self.source.as_ref());
         let of_classes = self.classes.iter_mut().filter_map(|PresetClass { keys, source, .. }| {
             let name = keys.get("name").and_then(Value::as_str).map(str::to_owned);
-            figure(keys, name, share, dialect, source.as_ref())
+            figure(keys, name, share, source.as_ref())
         });
-        let figures = of_gate.into_iter().chain(of_classes).collect();
-        Some(spec::Figures { preset: self.word, share, figures })
+        let figures: Vec<spec::Figure> = of_gate.into_iter().chain(of_classes).collect();
+        let preset = self.word.clone();
+        (self.dialect.is_some() || !figures.is_empty()).then_some(spec::Figures { preset, share, figures })
     }
 
     /// Returns the bucket bounding calls not counted because the answer is 304.
-    pub(super) fn uncounted(&self, share: f64) -> Option<BucketPolicy> {
-        let mut bucket = self.uncounted.clone()?;
+    pub(super) fn unchanged(&self, share: f64) -> Option<BucketPolicy> {
+        let mut bucket = self.unchanged.clone()?;
         take(&mut bucket, share, 1);
         let burst = u32::try_from(bucket.get("burst")?.as_integer()?).ok()?;
         Some(BucketPolicy::new(bucket.get("rate")?.as_float()?, NonZeroU32::new(burst)?))
     }
+}
+
+// === impl PresetClass ===
+
+impl PresetClass {
+    /// Returns the preset with the classes for its place.
+    fn included(&self) -> Option<EmbeddedPreset> {
+        self.of.as_deref().and_then(EmbeddedPreset::named)
+    }
+}
+
+/// Returns the calls of a gate that are never counted, by its preset, or by those named after its
+/// dialect and signals.
+pub(super) fn uncounted(preset: &Preset, dialect: Dialect, honour: Signals) -> Vec<Matcher> {
+    let words = honour.iter().map(|signal| signal.word()).chain([dialect.word()]);
+    let named = words.filter(|word| *word != preset.word).filter_map(EmbeddedPreset::named);
+    let calls = named.flat_map(|named| named.parse().uncounted).chain(preset.uncounted.iter().cloned());
+    let matcher = |mut calls: BTreeMap<String, Vec<String>>| {
+        let with =
+            |matcher: Matcher, list: PatternList| matcher.with(list, calls.remove(list.word()).unwrap_or_default());
+        [PatternList::Methods, PatternList::Paths].into_iter().fold(Matcher::default(), with)
+    };
+    calls.map(matcher).collect()
 }
 
 fn bucket_of(table: &mut Table) -> Option<&mut Table> {
@@ -193,27 +241,13 @@ fn bucket_of(table: &mut Table) -> Option<&mut Table> {
 
 /// Computes the bucket of a gate or class from a share of its published limit, and returns that
 /// limit in words.
-fn figure(
-    table: &mut Table,
-    class: Option<String>,
-    share: f64,
-    dialect: Dialect,
-    source: Option<&FigureSource>,
-) -> Option<spec::Figure> {
+fn figure(table: &mut Table, class: Option<String>, share: f64, source: Option<&FigureSource>) -> Option<spec::Figure> {
     let most_cost = table.get("most_cost").and_then(Value::as_integer);
     let dearest = most_cost.and_then(|cost| u16::try_from(cost).ok()).unwrap_or(1);
-    let bucket = bucket_of(table)?;
-    let figure = take(bucket, share, dearest)?;
-    let of = match (bucket.get("per").and_then(Value::as_str), dialect) {
-        (Some("account"), Dialect::Aws) => " for each account and region",
-        (Some("account"), Dialect::Azure) => " for each subscription",
-        (Some("account"), Dialect::Google) => " for each project",
-        (Some("account"), _) => " for each account",
-        (Some("action"), _) => " for each account, region and action",
-        _ => "",
-    };
+    let figure = take(bucket_of(table)?, share, dearest)?;
     let points = if dearest > 1 { format!(", of which a call costs up to {dearest}") } else { String::new() };
-    Some(spec::Figure { class, says: format!("{figure}{of}{points}"), source: source?.to_string() })
+    let source = source?;
+    Some(spec::Figure { class, says: format!("{figure} for each {}{points}", source.each), source: source.to_string() })
 }
 
 /// Replaces the published limit in a bucket's table with the rate and burst for a share of it. A
@@ -236,15 +270,28 @@ fn number(value: &Value) -> Option<f64> {
     value.clone().try_into().ok()
 }
 
-impl TomlValue for PresetName {
-    const SHAPE: Shape = Shape::Word(WORDS);
+impl TomlValue for EmbeddedPreset {
+    const SHAPE: Shape = Shape::Word(NAMES);
 
     fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
-        one_of(Self::ALL, |name| name.word, value, at)
+        one_of(PRESETS, |preset| preset.name, value, at)
     }
 
     fn write(&self) -> Value {
-        self.word.into()
+        self.name.into()
+    }
+}
+
+impl TomlValue for PresetName {
+    const SHAPE: Shape = Shape::WordOrFile(NAMES);
+
+    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
+        let path = value.as_str().filter(|text| is_path(text));
+        path.or_else(|| Some(EmbeddedPreset::read(value, at)?.name)).map(|word| Self(word.to_owned()))
+    }
+
+    fn write(&self) -> Value {
+        self.0.clone().into()
     }
 }
 

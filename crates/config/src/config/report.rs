@@ -70,6 +70,16 @@ impl<'a> Report<'a> {
         self.problems.borrow_mut().push((self.locate(path, message.into(), at_key), given.to_vec()));
     }
 
+    /// Adds problems of another file.
+    pub(super) fn add(&self, problems: Vec<Problem>) {
+        self.problems.borrow_mut().extend(problems.into_iter().map(|problem| (problem, Vec::new())));
+    }
+
+    /// Returns the folder of the text's file.
+    pub(super) fn folder(&self) -> &std::path::Path {
+        std::path::Path::new(&self.text.name).parent().unwrap_or_else(|| std::path::Path::new(""))
+    }
+
     /// Returns the position of a table or key in the text; `None` if only variables set it.
     pub(super) fn place(&self, path: &Path) -> Option<usize> {
         self.text.place(path)

@@ -21,6 +21,8 @@ pub(super) enum Shape {
     DurationOr(&'static str),
     Size,
     Word(&'static [&'static str]),
+    /// One of these words, or the path of a TOML file.
+    WordOrFile(&'static [&'static str]),
     /// A whole number of at least one, or one of these words.
     WholeOr(&'static [&'static str]),
     List(&'static Self),

@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 use proptest::prelude::*;
 
 use self::fits::Judge;
-use super::presets::PresetName;
+use super::presets::PRESETS;
 use super::record::Record;
 use super::*;
 use crate::classify::ApiKind;
@@ -283,11 +283,11 @@ fn a_preset_says_what_a_user_could_write() {
     let record = record();
     let in_table = |key: &str, value: toml::Value| toml::Value::Table([(key.to_owned(), value)].into_iter().collect());
     let unknown_of = |gate: toml::Value| record.unknown(&in_table("gates", in_table("name", gate)));
-    for (name, kind) in PresetName::ALL.iter().flat_map(|name| ApiKind::ALL.map(|kind| (name, kind))) {
-        let mut preset = name.load();
+    for (embedded, kind) in PRESETS.iter().flat_map(|preset| ApiKind::ALL.map(|kind| (preset, kind))) {
+        let mut preset = embedded.load();
         if preset.dialect.is_none() || kind == ApiKind::Http {
             let gate =
-                format!("kind = \"{kind}\"\npreset = \"{}\"\nrewrite_links = {}", name.word, kind == ApiKind::Http);
+                format!("kind = \"{kind}\"\npreset = \"{}\"\nrewrite_links = {}", embedded.name, kind == ApiKind::Http);
             good(&format!("[gates.k]\nupstream = \"https://x\"\n{gate}\n"));
         }
         preset.fit(kind, NonZeroU32::MIN);
@@ -296,6 +296,6 @@ fn a_preset_says_what_a_user_could_write() {
         for class in preset.classes {
             unknown.extend(unknown_of(in_table("classes", vec![toml::Value::Table(class.keys)].into())));
         }
-        assert!(unknown.is_empty(), "{}: {unknown:?}", name.word);
+        assert!(unknown.is_empty(), "{}: {unknown:?}", embedded.name);
     }
 }

@@ -3,6 +3,7 @@
 use toml::Value;
 
 use super::{Cursor, Effect};
+use crate::config::report::Report;
 use crate::config::shape::describe;
 
 impl Cursor<'_> {
@@ -26,6 +27,11 @@ impl Cursor<'_> {
             let at = Self { given: vec![because.clone()], ..self.clone() };
             at.key_problem(format!("has no effect: {why}"));
         }
+    }
+
+    /// Returns the report of the whole configuration.
+    pub(in crate::config) fn report(&self) -> &Report<'_> {
+        self.report
     }
 
     fn tell(&self, message: String, at_key: bool) {

@@ -29,6 +29,8 @@ pub(super) struct FigureSource {
     /// The day the provider's page was read.
     read: String,
     url: String,
+    /// Whose calls its limits count: `account and region`.
+    pub(super) each: String,
 }
 
 // === impl Figure ===

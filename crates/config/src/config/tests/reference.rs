@@ -147,6 +147,7 @@ fn kind(shape: Shape) -> String {
         Shape::DurationOr(word) => format!("duration or `\"{word}\"`"),
         Shape::Size => "size".to_owned(),
         Shape::Word(all) => words(all),
+        Shape::WordOrFile(all) => format!("{}, or a path", words(all)),
         Shape::WholeOr(all) => format!("integer, {}", words(all)),
         Shape::List(_) => "list".to_owned(),
         Shape::Addresses => "address or list".to_owned(),

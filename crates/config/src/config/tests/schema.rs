@@ -178,6 +178,9 @@ pub(in crate::config) fn of_value(shape: Shape) -> Value {
         Shape::DurationOr(word) => json!({ "type": "string", "pattern": format!("^({word}|{DURATION})$") }),
         Shape::Size => json!({ "type": "string", "pattern": "^[0-9]+(B|KiB|MiB|GiB|kB|KB|MB|GB)$" }),
         Shape::Word(words) => json!({ "enum": words }),
+        Shape::WordOrFile(words) => {
+            json!({ "anyOf": [{ "enum": words }, { "type": "string", "pattern": "/|\\.toml$" }] })
+        }
         Shape::WholeOr(words) => json!({ "anyOf": [{ "type": "integer", "minimum": 1 }, { "enum": words }] }),
         Shape::List(items) => json!({ "type": "array", "items": of_value(*items) }),
         Shape::Addresses => {
