@@ -407,3 +407,39 @@ fn the_chart_takes_every_preset_with_hosts() {
     let names: Vec<String> = with_hosts.map(|preset| format!("\"{}\"", preset.name)).collect();
     assert!(schema.contains(&format!("\"enum\": [{}]", names.join(", "))), "{names:?}");
 }
+
+#[test]
+fn the_calls_of_new_presets_have_the_classes_of_their_documents() {
+    let signed = |service, method, path| Signed { method, path, ..action(service, "") };
+    let (aws, salt) = (gate("aws", ""), Salt::random());
+    for (call, class) in [
+        (action("ses", "Action=SendEmail"), "ses_sends"),
+        (action("ses", "Action=GetSendQuota"), "ses"),
+        (signed("ses", Method::POST, "/v2/email/outbound-emails"), "default"),
+        (signed("lambda", Method::POST, "/2015-03-31/functions/f/invocations"), "lambda_calls"),
+        (signed("lambda", Method::GET, "/2015-03-31/functions/f/policy"), "lambda_policies"),
+        (signed("lambda", Method::GET, "/2015-03-31/functions/f"), "lambda_functions"),
+        (signed("lambda", Method::GET, "/2015-03-31/functions/f/aliases"), "lambda_parts"),
+        (signed("lambda", Method::PUT, "/2015-03-31/functions/f/code"), "lambda"),
+        (signed("lambda", Method::GET, "/2015-03-31/functions/"), "lambda_parts"),
+    ] {
+        assert_eq!(class_of(&aws, &call.classified(&aws, &salt)), class, "{}", call.path);
+    }
+    for (preset, method, path, class) in [
+        ("letsencrypt", Method::POST, "/acme/new-order", "orders"),
+        ("letsencrypt", Method::HEAD, "/acme/new-nonce", "nonces"),
+        ("letsencrypt", Method::POST, "/acme/authz/1/2", "default"),
+        ("gitlab", Method::GET, "/api/v4/projects/1/search", "searches"),
+        ("gitlab", Method::POST, "/api/v4/projects/1/merge_requests/2/notes", "notes"),
+        ("gitlab", Method::GET, "/api/v4/projects/1", "default"),
+        ("docker", Method::GET, "/v2/library/nginx/manifests/latest", "pulls"),
+        ("docker", Method::GET, "/v2/library/nginx/blobs/sha256:1", "default"),
+        ("cloudflare", Method::POST, "/client/v4/graphql", "graphql"),
+        ("digitalocean", Method::GET, "/v2/droplets", "minute"),
+        ("hetzner", Method::GET, "/v1/servers", "default"),
+    ] {
+        let gate = gate(preset, "");
+        let call = gate.rules.classify(&method, &path.parse().expect("a path"), &HeaderMap::new(), &salt);
+        assert_eq!(class_of(&gate, &call), class, "{preset}: {path}");
+    }
+}

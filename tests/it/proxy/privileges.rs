@@ -54,6 +54,7 @@ enum At {
     Aws,
     Google,
     Github,
+    Docker,
 }
 
 /// A request at a gate.
@@ -94,6 +95,7 @@ impl Asked {
             At::Http => "kind = \"http\"\nupstream = \"https://x\"",
             At::Aws => "kind = \"http\"\nupstream = \"https://x\"\npreset = \"aws\"",
             At::Google => "kind = \"http\"\nupstream = \"https://x\"\ndialect = \"google\"",
+            At::Docker => "upstream = \"https://x\"\npreset = \"docker\"",
             At::Github => "kind = \"http\"\nupstream = \"https://x\"\ndialect = \"github\"",
         })
     }
@@ -286,10 +288,17 @@ fn of_external_apis() -> Vec<Way> {
             ],
         ),
         way(
-            "GET or HEAD of GitHub's `/rate_limit`: no pause either",
+            "GET or HEAD of GitHub's `/rate_limit`, and HEAD at Docker Hub: no pause either",
             &[Unmetered],
-            vec![asked(At::Github, "GET /rate_limit"), asked(At::Github, "HEAD /api/v3/rate_limit?x=1")],
             vec![
+                asked(At::Github, "GET /rate_limit"),
+                asked(At::Github, "HEAD /api/v3/rate_limit?x=1"),
+                asked(At::Docker, "HEAD /v2/library/nginx/manifests/latest"),
+            ],
+            vec![
+                asked(At::Docker, "GET /v2/library/nginx/manifests/latest"),
+                asked(At::Docker, "HEAD /v2/library/../nginx/manifests/latest"),
+                asked(At::Http, "HEAD /v2/library/nginx/manifests/latest"),
                 asked(At::Http, "GET /rate_limit"),
                 asked(At::Github, "POST /rate_limit"),
                 asked(At::Github, "GET /rate_limit/"),
