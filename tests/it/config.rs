@@ -71,13 +71,16 @@ fn wrong_types_are_named() {
             "f.toml:4:45: gates.kubernetes.queue.max_waiting_bytes: is 5, expected a size such as \"16MiB\"",
             "f.toml:5:10: gates.kubernetes.listen: is 8001, expected text in quotes, or a list of such",
             "f.toml:6:10: gates.kubernetes.shadow: is \"no\", expected true or false",
-            "f.toml:7:17: gates.kubernetes.allowed_hosts: is \"a\", expected a list of texts, which only the file can give",
+            "f.toml:7:17: gates.kubernetes.allowed_hosts: is \"a\", expected a list of texts, which only the file can set",
         ],
     );
     expect(
         "gates = 5\nadmin = []\n",
         &[],
-        &["f.toml:1:9: gates: is 5, expected tables by name", "f.toml:2:9: admin: is a list, expected a table"],
+        &[
+            "f.toml:1:9: gates: is 5, expected tables with names, such as [gates.NAME]",
+            "f.toml:2:9: admin: is a list, expected a table",
+        ],
     );
 }
 
@@ -139,7 +142,7 @@ fn buckets_must_make_sense() {
         ),
         (
             "bucket = { rate = 1e-9, burst = 100 }",
-            "f.toml:3:19: gates.kubernetes.bucket.rate: is 0.000000001, too slow for a burst of 100: it would take centuries to fill",
+            "f.toml:3:19: gates.kubernetes.bucket.rate: is 0.000000001, too slow to ever fill a burst of 100; expected a higher rate",
         ),
         (
             "preset = \"none\"\nbucket.burst = 5",
@@ -157,7 +160,7 @@ fn buckets_must_make_sense() {
         ("in_flight.max = 0", "f.toml:3:17: gates.kubernetes.in_flight.max: is 0, expected at least 1"),
         (
             "in_flight.per = \"gate\"",
-            "f.toml:3:1: gates.kubernetes.in_flight.max: is missing, and the preset gives none: how many calls may be in flight",
+            "f.toml:3:1: gates.kubernetes.in_flight.max: is missing, and the preset gives none: expected how many calls may be in flight",
         ),
     ] {
         in_gate(more, &[expected]);
@@ -177,18 +180,20 @@ fn the_pace_of_an_object_must_make_sense() {
         ("per_key.reads = -1", format!("f.toml:3:17: {at}.reads: is -1.0, {range}")),
         (
             "per_key.writes = 1e-300",
-            format!("f.toml:3:18: {at}.writes: is 1e-300, too slow for a burst of 10: it would take centuries to fill"),
+            format!("f.toml:3:18: {at}.writes: is 1e-300, too slow to ever fill a burst of 10; expected a higher rate"),
         ),
         (
             "per_key = { reads = 1e-6, burst = 1000000 }",
-            format!("f.toml:3:21: {at}.reads: is 1e-6, too slow for a burst of 1000000: it would take centuries to fill"),
+            format!(
+                "f.toml:3:21: {at}.reads: is 1e-6, too slow to ever fill a burst of 1000000; expected a higher rate"
+            ),
         ),
         ("per_key.writes = \"often\"", format!("f.toml:3:18: {at}.writes: is \"often\", expected \"off\", {rate}")),
         ("per_key.burst = 0", format!("f.toml:3:17: {at}.burst: is 0, expected at least 1")),
         ("per_key = 0", format!("f.toml:3:11: {at}: is 0, expected a table, or \"off\"")),
         (
             "per_key.writes = \"off\"",
-            format!("f.toml:3:1: {at}: counts nothing: expected a rate of writes or reads, or per_key = \"off\""),
+            format!("f.toml:3:1: {at}: limits nothing, expected a rate of writes or reads, or per_key = \"off\""),
         ),
         (
             "classes = [{ name = \"default\", per_key = { writes = 0 } }]",
@@ -200,8 +205,7 @@ fn the_pace_of_an_object_must_make_sense() {
         ),
         (
             "classes = [{ name = \"leases\", per_key = { writes = 1 } }]",
-            "f.toml:3:31: gates.kubernetes.classes[0].per_key: has no effect: an exempt class is never held, and no key of it is \
-             remembered"
+            "f.toml:3:31: gates.kubernetes.classes[0].per_key: has no effect: calls of an exempt class are never held"
                 .to_owned(),
         ),
     ] {
@@ -218,8 +222,8 @@ fn events_need_an_identity_of_the_gates_own() {
     in_gate(
         "credentials = \"pass_through\"\nevents = true",
         &[
-            "f.toml:4:10: gates.kubernetes.events: is true, but with credentials = \"pass_through\" the gate has none of its own to write \
-           with; expected \"inject\"",
+            "f.toml:4:10: gates.kubernetes.events: is true, but with credentials = \"pass_through\" the gate has no credentials to write \
+           Events with; expected \"inject\"",
         ],
     );
     in_gate("events = true", &[]);
@@ -232,14 +236,14 @@ fn clients_must_have_a_way_to_show_who_they_are() {
     clients(
         "",
         &[
-            "f.toml:4:1: gates.kubernetes.clients: tells no client from another, expected tokens = \"review\", or certificates = true with \
+            "f.toml:4:1: gates.kubernetes.clients: authenticates no client, expected tokens = \"review\", or certificates = true with \
            tls.client_ca",
         ],
     );
     clients(
         "tokens = \"off\"",
         &[
-            "f.toml:4:22: gates.kubernetes.clients.tokens: is \"off\", and certificates is false: nothing tells one client from another; \
+            "f.toml:4:22: gates.kubernetes.clients.tokens: is \"off\", and certificates is false: no client is authenticated; \
            expected tokens = \"review\", or certificates = true",
         ],
     );
@@ -253,13 +257,13 @@ fn clients_must_have_a_way_to_show_who_they_are() {
     clients(
         "tokens = \"review\", cache = \"0s\"",
         &[
-            "f.toml:4:40: gates.kubernetes.clients.cache: is 0ns, expected a time from 1s to 5m: a token that was revoked is let in for as long",
+            "f.toml:4:40: gates.kubernetes.clients.cache: is 0ns, expected a time from 1s to 5m, for which a revoked token is still accepted",
         ],
     );
     clients(
         "tokens = \"review\", api = \"https://api:6443\"",
         &[
-            "f.toml:4:38: gates.kubernetes.clients.api: is a URL, but the gate needs an identity to ask for reviews; expected \
+            "f.toml:4:38: gates.kubernetes.clients.api: is a URL, but TokenReview needs an API server and an identity of the gate; expected \
            \"in_cluster\", \"kubeconfig\" or \"kubeconfig:CONTEXT\"",
         ],
     );
@@ -284,8 +288,8 @@ fn tokens_of_clients_do_not_cross_the_network_in_the_clear_and_lend_no_identity_
     in_gate(
         "listen = \"0.0.0.0:8443\"\ntls = {}\ncredentials = \"inject\"\nclients.tokens = \"review\"",
         &[
-            "f.toml:6:1: gates.kubernetes.clients.allowed: is missing, but with credentials = \"inject\" every client that is known, which may \
-           be every pod of the cluster, would act with the gate's identity; expected the names of those who may, such as \
+            "f.toml:6:1: gates.kubernetes.clients.allowed: is missing, but with credentials = \"inject\" every authenticated client, perhaps \
+           every pod of the cluster, would act with the gate's identity; expected the names of those who may, such as \
            [\"system:serviceaccount:NAMESPACE:*\"]",
         ],
     );
@@ -301,7 +305,9 @@ fn a_ca_is_given_whole_and_is_not_kept() {
     );
     ca(
         "cert = \"/c\"\nkey = \"/k\"\nroot = \"/r\"\nkeep = \"/keys\"",
-        &["f.toml:5:1: egress.ca.keep: has no effect: the CA that is given in files is there for the next process too"],
+        &[
+            "f.toml:5:1: egress.ca.keep: has no effect: a CA in files (cert, key, root) needs no other place to outlive the process",
+        ],
     );
 }
 
@@ -324,15 +330,15 @@ fn clients_of_the_egress_listener_are_asked_over_tls_and_in_one_way() {
     egress(
         "clients = { tokens = \"review\" }\nnames = [\"127.0.0.1:443\"]",
         &[
-            "f.toml:3:9: egress.names: brings clients here that cannot authenticate, but [egress.clients] requires it; expected one of the two",
+            "f.toml:3:9: egress.names: serves clients that cannot authenticate, but [egress.clients] requires it; expected only one of the two",
         ],
     );
 }
 
 #[test]
 fn limits_for_each_client_need_clients_that_are_known() {
-    const MISSING: &str = "gates.kubernetes.clients: is missing, but limits are split by client: the gate does not know its clients; \
-                           expected [clients] with tokens = \"review\" or certificates = true, or \"credential\" in place of \"client\"";
+    const MISSING: &str = "gates.kubernetes.clients: is missing, but limits have per = \"client\", and without it the gate does not \
+                           authenticate its clients; expected [clients] with tokens = \"review\" or certificates = true, or \"credential\" in place of \"client\"";
     for more in [
         "bucket = { rate = 1, burst = 1, per = \"client\" }",
         "queue.fair_by = \"client\"",
@@ -347,7 +353,7 @@ fn limits_for_each_client_need_clients_that_are_known() {
         &behind(""),
         &[],
         &[
-            "f.toml:4:9: gates.a.hosts: have limits that are split by client, but the egress listener does not know its clients; expected \
+            "f.toml:4:9: gates.a.hosts: have limits with per = \"client\", but the egress listener does not authenticate its clients; expected \
            [egress.clients] with tokens = \"review\" or certificates = true, or \"credential\" in place of \"client\"",
         ],
     );
@@ -361,7 +367,7 @@ fn a_backoff_must_make_sense() {
         ("backoff.max = \"1ms\"", "f.toml:3:15: gates.kubernetes.backoff.max: max 1ms is less than base 1s"),
         (
             "backoff.base = \"0s\"",
-            "f.toml:3:16: gates.kubernetes.backoff.base: is 0, expected a delay; for none: strategy = \"off\"",
+            "f.toml:3:16: gates.kubernetes.backoff.base: is 0, expected a delay; for no delay: strategy = \"off\"",
         ),
         (
             "backoff.jitter = 1.5",
@@ -418,7 +424,7 @@ fn classes_must_fit_together() {
         ),
         (
             class("name = \"a\""),
-            "f.toml:3:1: gates.kubernetes.classes[0].match: is missing: expected what belongs to the class (or another class `within` it)",
+            "f.toml:3:1: gates.kubernetes.classes[0].match: is missing, so no call belongs to the class; expected a table such as { verbs = [\"list\"] }, or another class `within` this one",
         ),
         (
             class("name = \"My-Class\"\nmatch = {}"),
@@ -430,19 +436,19 @@ fn classes_must_fit_together() {
         ),
         (
             class("name = \"a\"\nmatch = {}\nwithin = \"default\""),
-            "f.toml:6:10: gates.kubernetes.classes[0].within: is \"default\", a class without a bucket",
+            "f.toml:6:10: gates.kubernetes.classes[0].within: is \"default\", which must have a bucket",
         ),
         (
             class("name = \"a\"\nmatch = {}\nlane = \"exempt\"\nbucket = { rate = 1, burst = 1 }"),
-            "f.toml:7:1: gates.kubernetes.classes[0].bucket: has no effect: an exempt class never waits and never spends",
+            "f.toml:7:1: gates.kubernetes.classes[0].bucket: has no effect: calls of an exempt class wait for nothing and take no tokens",
         ),
         (
             class("name = \"a\"\nmatch = {}\nlane = \"exempt\"\nshadow = true"),
-            "f.toml:7:1: gates.kubernetes.classes[0].shadow: has no effect: an exempt class never waits; expected another lane",
+            "f.toml:7:1: gates.kubernetes.classes[0].shadow: has no effect: calls of an exempt class never wait; expected another lane",
         ),
         (
             class("name = \"leases\"\nshadow = true"),
-            "f.toml:5:1: gates.kubernetes.classes[0].shadow: has no effect: an exempt class never waits; expected another lane",
+            "f.toml:5:1: gates.kubernetes.classes[0].shadow: has no effect: calls of an exempt class never wait; expected another lane",
         ),
         (
             class("name = \"a\"\nmatch = {}\nshadow = \"yes\""),
@@ -450,7 +456,7 @@ fn classes_must_fit_together() {
         ),
         (
             "retry_bucket.counts = \"calls\"".to_owned(),
-            "f.toml:3:14: gates.kubernetes.retry_bucket.counts: has no effect: a retry bucket counts calls, whatever they cost",
+            "f.toml:3:14: gates.kubernetes.retry_bucket.counts: has no effect: a retry bucket counts calls, not tokens",
         ),
         (
             class("name = \"a\"\nmatch = {}\ncost = 0"),
@@ -462,24 +468,24 @@ fn classes_must_fit_together() {
         ),
         (
             class("name = \"a\"\nmatch = {}\ncost = \"graphql\""),
-            "f.toml:6:8: gates.kubernetes.classes[0].cost: is \"graphql\", which only a gate with dialect = \"github\" reads",
+            "f.toml:6:8: gates.kubernetes.classes[0].cost: is \"graphql\", which only works on a gate with dialect = \"github\"",
         ),
         (
             class("name = \"a\"\nmatch = {}\ncost = 1001"),
             "f.toml:6:8: gates.kubernetes.classes[0].cost: lets a call cost 1001 tokens, more than the burst of the gate's bucket, which is 1000, \
-             so that it would never leave; expected at most 1000, a larger burst, or counts = \"calls\" there",
+             so the call would never be sent; expected at most 1000, a larger burst, or counts = \"calls\" there",
         ),
         (
             class("name = \"a\"\nmatch = {}\ncost = 5\nmost_cost = 9"),
-            "f.toml:7:1: gates.kubernetes.classes[0].most_cost: has no effect: it bounds a cost that is read from the call, not a number",
+            "f.toml:7:1: gates.kubernetes.classes[0].most_cost: has no effect: cost is a number, not read from the call",
         ),
         (
             class("name = \"a\"\nmatch = {}\nlane = \"exempt\"\ncost = 5"),
-            "f.toml:7:1: gates.kubernetes.classes[0].cost: has no effect: an exempt class never spends",
+            "f.toml:7:1: gates.kubernetes.classes[0].cost: has no effect: calls of an exempt class take no tokens",
         ),
         (
             class("name = \"a\"\nmatch = {}\nown_bucket_only = true"),
-            "f.toml:6:1: gates.kubernetes.classes[0].own_bucket_only: needs a bucket of the class, or nothing limits it; for that: lane = \"exempt\"",
+            "f.toml:6:1: gates.kubernetes.classes[0].own_bucket_only: is true, but the class has no bucket, so nothing would limit it; expected a bucket, or lane = \"exempt\" for no limit",
         ),
         (
             class("name = \"a\"\nmatch = {}\nbucket = { rate = 1 }"),
@@ -487,7 +493,7 @@ fn classes_must_fit_together() {
         ),
         (
             class("name = \"default\"\nmatch = { verbs = [\"get\"] }"),
-            "f.toml:5:1: gates.kubernetes.classes[0].match: has no effect: the class \"default\" takes whatever no other class matches",
+            "f.toml:5:1: gates.kubernetes.classes[0].match: has no effect: the class \"default\" has all calls that no other class matches",
         ),
         (
             class("name = \"a\"\nmatch = { verbs = [\"gett\"] }"),
@@ -500,15 +506,15 @@ fn classes_must_fit_together() {
         ),
         (
             class("name = \"a\"\nmatch = { resources = [\"pods/status\"] }"),
-            "f.toml:5:24: gates.kubernetes.classes[0].match.resources[0]: is \"pods/status\", expected a resource; its part belongs into subresources",
+            "f.toml:5:24: gates.kubernetes.classes[0].match.resources[0]: is \"pods/status\", expected a resource without \"/\"; put the part after it into subresources",
         ),
         (
             class("name = \"a\"\nmatch = {}\nbackoff = { max_keys = 5 }"),
-            "f.toml:6:13: gates.kubernetes.classes[0].backoff.max_keys: is for the whole gate, expected in its own [backoff]",
+            "f.toml:6:13: gates.kubernetes.classes[0].backoff.max_keys: holds for the whole gate, expected it in the gate's own [backoff]",
         ),
         (
             class("name = \"a\"\nmatch = {}") + &class("name = \"a\"\nmatch = {}"),
-            "f.toml:7:8: gates.kubernetes.classes[1].name: is \"a\", which gates.kubernetes.classes[0] has already",
+            "f.toml:7:8: gates.kubernetes.classes[1].name: is \"a\", the name of gates.kubernetes.classes[0] too; expected another",
         ),
     ] {
         in_gate(&more, &[expected]);
@@ -517,8 +523,8 @@ fn classes_must_fit_together() {
         &(class("name = \"a\"\nmatch = {}\nbucket = { rate = 1, burst = 1 }\nwithin = \"b\"")
             + &class("name = \"b\"\nwithin = \"a\"")),
         &[
-            "f.toml:7:10: gates.kubernetes.classes[0].within: goes round in a circle: a within b within a",
-            "f.toml:10:10: gates.kubernetes.classes[1].within: goes round in a circle: b within a within b",
+            "f.toml:7:10: gates.kubernetes.classes[0].within: leads back to itself: a within b within a",
+            "f.toml:10:10: gates.kubernetes.classes[1].within: leads back to itself: b within a within b",
         ],
     );
     in_gate(
@@ -535,7 +541,7 @@ fn listeners_need_ports_of_their_own() {
         )
     };
     let taken =
-        ["f.toml:6:10: gates.b.listen: 127.0.0.1:8001 is taken by gates.a.listen already, expected another port"];
+        ["f.toml:6:10: gates.b.listen: 127.0.0.1:8001 is already that of gates.a.listen, expected another port"];
     expect(&two("127.0.0.1:8001", "127.0.0.1:8001"), &[], &taken);
     expect(&two("0.0.0.0:8001", "127.0.0.1:8001"), &[], &taken);
     expect(&two("[::]:8001", "127.0.0.1:8001"), &[], &taken);
@@ -544,7 +550,7 @@ fn listeners_need_ports_of_their_own() {
     in_gate(
         "listen = \"127.0.0.1:9464\"",
         &[
-            "f.toml:3:10: gates.kubernetes.listen: 127.0.0.1:9464 is taken by admin.listen already, expected another port",
+            "f.toml:3:10: gates.kubernetes.listen: 127.0.0.1:9464 is already that of admin.listen, expected another port",
         ],
     );
     in_gate(
@@ -582,12 +588,14 @@ fn sockets_and_folders_belong_to_one_gate() {
     expect(
         &two("listen = \"unix:/x.sock\"\n"),
         &[],
-        &["f.toml:6:10: gates.b.listen: is \"/x.sock\", which gates.a.listen has already, expected another"],
+        &["f.toml:6:10: gates.b.listen: is \"/x.sock\", which is already that of gates.a.listen, expected another"],
     );
     expect(
         &two("listen = \"127.0.0.1:0\"\ntls.write_to = \"/x\"\n"),
         &[],
-        &["f.toml:8:16: gates.b.tls.write_to: is \"/x\", which gates.a.tls.write_to has already, expected another"],
+        &[
+            "f.toml:8:16: gates.b.tls.write_to: is \"/x\", which is already that of gates.a.tls.write_to, expected another",
+        ],
     );
 }
 
@@ -635,7 +643,7 @@ fn upstreams_and_credentials_must_make_sense() {
         ("http", "https://", format!("is \"https://\", which is not a URL, expected {UPSTREAMS}")),
         ("http", "https://x/?a=b", format!("has a query or fragment, expected {UPSTREAMS}")),
         ("http", "http://x:99999", format!("is \"http://x:99999\", which has no port from 1 to 65535 behind its host, expected {UPSTREAMS}")),
-        ("http", "https://me:secret@x/", format!("has a user or password in it, which belong into [credential], expected {UPSTREAMS}")),
+        ("http", "https://me:secret@x/", format!("has a user or password in it, which must be in [credential] instead, expected {UPSTREAMS}")),
         ("http", "kubeconfig:a", "is \"kubeconfig:a\", which is for kind = \"kubernetes\"; expected a URL such as \"https://api.github.com\"".to_owned()),
     ] {
         expect(&upstream(kind, url), &[], &[&format!("f.toml:3:12: gates.g.upstream: {expected}")]);
@@ -644,7 +652,7 @@ fn upstreams_and_credentials_must_make_sense() {
     for (more, expected) in [
         (
             "credentials = \"inject\"",
-            "f.toml:4:15: gates.g.credentials: is \"inject\", but there is nothing to inject: expected an upstream with an identity, or [credential]",
+            "f.toml:4:15: gates.g.credentials: is \"inject\", but the gate has no credentials to inject; expected [credential], or upstream = \"in_cluster\" or \"kubeconfig\"",
         ),
         (
             "credential.file = \"\"",
@@ -660,7 +668,7 @@ fn upstreams_and_credentials_must_make_sense() {
         ),
         (
             "queue.fair_by = \"namespace\"",
-            "f.toml:4:17: gates.g.queue.fair_by: is \"namespace\", which an external API has none of",
+            "f.toml:4:17: gates.g.queue.fair_by: is \"namespace\", which external APIs do not have",
         ),
         (
             "host = \"preserv\"",
@@ -668,16 +676,19 @@ fn upstreams_and_credentials_must_make_sense() {
         ),
         (
             "upstream_tls.cert = \"/c\"",
-            "f.toml:4:1: gates.g.upstream_tls.key: is missing, expected a PEM file: cert is set",
+            "f.toml:4:1: gates.g.upstream_tls.key: is missing, but cert is set; expected a PEM file",
         ),
         (
             "upstream_tls.server_name = \"a:1\"",
             "f.toml:4:28: gates.g.upstream_tls.server_name: is \"a:1\", expected a host name",
         ),
-        ("tls.mode = \"files\"", "f.toml:4:1: gates.g.tls.cert: is missing, expected a PEM file: mode = \"files\""),
+        (
+            "tls.mode = \"files\"",
+            "f.toml:4:1: gates.g.tls.cert: is missing, but mode = \"files\" needs it; expected a PEM file",
+        ),
         (
             "tls.cert = \"/c\"",
-            "f.toml:4:5: gates.g.tls.cert: has no effect: mode = \"self_signed\" makes its own; expected mode = \"files\"",
+            "f.toml:4:5: gates.g.tls.cert: has no effect: mode = \"self_signed\" makes its own certificate; expected mode = \"files\"",
         ),
         (
             "max_reconcile_rate = 5",
@@ -685,7 +696,7 @@ fn upstreams_and_credentials_must_make_sense() {
         ),
         (
             "classes = [{ name = \"a\", match = { groups = [\"x\"] } }]",
-            "f.toml:4:36: gates.g.classes[0].match.groups: matches nothing on a gate of kind \"http\": use paths",
+            "f.toml:4:36: gates.g.classes[0].match.groups: matches nothing on a gate of kind \"http\"; expected paths",
         ),
     ] {
         expect(&format!("{http}{more}"), &[], &[expected]);
@@ -693,7 +704,8 @@ fn upstreams_and_credentials_must_make_sense() {
     let off_loopback =
         load(&format!("{SMALLEST}listen = \"0.0.0.0:8001\"\ncredentials = \"inject\""), &[]).unwrap_err();
     assert!(
-        off_loopback[0].starts_with("f.toml:4:15: gates.kubernetes.credentials: is \"inject\" off loopback"),
+        off_loopback[0]
+            .starts_with("f.toml:4:15: gates.kubernetes.credentials: is \"inject\" on a listener beyond loopback"),
         "{off_loopback:?}"
     );
     let guarded = |tls: &str| {
@@ -702,7 +714,7 @@ fn upstreams_and_credentials_must_make_sense() {
         load(&text, &[]).map(|loaded| loaded.settings.gates["kubernetes"].asks_for_a_token())
     };
     assert_eq!(guarded(""), Ok(true), "clients show the token in the folder");
-    assert_eq!(guarded("client_ca = \"/ca\""), Ok(false), "clients show certificates");
+    assert_eq!(guarded("client_ca = \"/ca\""), Ok(false), "clients need certificates");
     assert!(guarded("write_to = \"\"").is_err(), "clients could show nothing");
     let local = load(&format!("{SMALLEST}credentials = \"inject\"\n[gates.kubernetes.tls]\n"), &[]).unwrap();
     assert!(!local.settings.gates["kubernetes"].asks_for_a_token(), "loopback is its own guard");
@@ -729,7 +741,7 @@ fn the_parts_of_a_key_must_exist_and_be_named_once() {
         ),
         (
             "[\"path\", \"query:\"]",
-            "f.toml:3:16: gates.kubernetes.key[1]: is \"query:\", names nothing, expected a name after the colon".to_owned(),
+            "f.toml:3:16: gates.kubernetes.key[1]: is \"query:\", which has no name; expected one after the colon".to_owned(),
         ),
         (
             "[\"header:a b\"]",
@@ -737,11 +749,10 @@ fn the_parts_of_a_key_must_exist_and_be_named_once() {
         ),
         (
             "[\"header:Authorization\"]",
-            "f.toml:3:8: gates.kubernetes.key[0]: is \"header:Authorization\", carries a credential, which no key is made of; to tell \
-             clients apart: per = \"credential\" on a bucket"
+            "f.toml:3:8: gates.kubernetes.key[0]: is \"header:Authorization\", which is a credential, and cannot be part of a key; to limit each client: per = \"credential\" on a bucket"
                 .to_owned(),
         ),
-        ("[\"body\", \"path\", \"body\"]", "f.toml:3:24: gates.kubernetes.key[2]: is in the list already".to_owned()),
+        ("[\"body\", \"path\", \"body\"]", "f.toml:3:24: gates.kubernetes.key[2]: is in the list twice, expected it once".to_owned()),
     ] {
         in_gate(&format!("key = {key}"), &[&problem]);
     }
@@ -771,7 +782,7 @@ fn signals_must_be_known_and_a_reserve_must_be_one() {
             "f.toml:3:19: gates.kubernetes.signals.honour[0]: is \"retry-after\", expected {all} (did you mean \"retry_after\"?)"
         )],
     );
-    let no_quota = format!("has no effect: none of the signals in `honour` tells of a quota, expected {telling}");
+    let no_quota = format!("has no effect: no signal in `honour` says what is left of a quota; expected {telling}");
     let no_quota = format!("23: gates.kubernetes.signals.reserve: {no_quota}");
     for (more, problem) in [
         (
@@ -784,7 +795,7 @@ fn signals_must_be_known_and_a_reserve_must_be_one() {
         ),
         (
             "signals.reserve = 0.1",
-            "19: gates.kubernetes.signals.reserve: has no effect with scope = \"key\": a quota is everyone's, expected scope \"class\", \
+            "19: gates.kubernetes.signals.reserve: has no effect with scope = \"key\": a quota is for all keys together; expected scope \"class\", \
              \"credential\" or \"gate\"",
         ),
         ("signals = { reserve = 0.1, scope = \"gate\", honour = [\"aws\"] }", &*no_quota),
@@ -815,7 +826,7 @@ fn a_rate_gives_way_no_further_than_its_floor() {
     in_gate(
         "preset = \"none\"\nbucket = { rate = 9, burst = 9, adapt = {} }",
         &[
-            "f.toml:4:33: gates.kubernetes.bucket.adapt.floor: is missing, and the preset gives none: a rate that adapts needs one",
+            "f.toml:4:33: gates.kubernetes.bucket.adapt.floor: is missing, and the preset gives none: a rate that adapts needs a floor",
         ],
     );
     in_gate(
@@ -950,12 +961,12 @@ fn the_environment_wins_and_is_held_to_the_same() {
         (
             "GATES__KUBERNETES__ALLOWED_HOSTS",
             "a,b",
-            "gates.kubernetes.allowed_hosts: is \"a,b\", expected a list of texts, which only the file can give",
+            "gates.kubernetes.allowed_hosts: is \"a,b\", expected a list of texts, which only the file can set",
         ),
         (
             "GATES__KUBERNETES__CLASSES__0__NAME",
             "a",
-            "gates.kubernetes.classes.0.name: cannot be set by a variable: lists are only in the file",
+            "gates.kubernetes.classes.0.name: cannot be set by a variable, because a list of tables can only be in the file",
         ),
         (
             "LGO__LEVEL",
@@ -1128,7 +1139,7 @@ fn a_bucket_is_shared_by_name_under_one_limit() {
         &other,
         &[],
         &[
-            "f.toml:10:43: gates.b.bucket.shared: is \"acc\", which gates.a.bucket shares with other limits (2/s burst 20); expected the same rate and burst, or another name",
+            "f.toml:10:43: gates.b.bucket.shared: is \"acc\", but gates.a.bucket shares this name with other limits (2/s burst 20); expected the same rate and burst, or another name",
         ],
     );
     let of_bucket = |keys: &str, expected: &str| {
@@ -1143,12 +1154,15 @@ fn a_bucket_is_shared_by_name_under_one_limit() {
         "shared = { name = \"a\", lease = \"50ms\" }",
         "lease: is 50ms, expected \"auto\" or a duration from 100ms to 1m",
     );
-    of_bucket("shared = \"a\", per = \"flow\"", "per: is \"flow\", but flows of one gate are none of another's");
+    of_bucket("shared = \"a\", per = \"flow\"", "per: is \"flow\", but flows are those of one gate");
     of_bucket("shared = \"a\", start = \"full\"", "start: has no effect");
     of_bucket("shared = \"a\", rate = 20000, burst = 20000", "rate: is 20000.0, expected at most 10000.0");
     let retries = "[gates.a]\nupstream = \"https://x\"\nretry_bucket.shared = \"a\"\n";
     let problems = load(retries, &[]).unwrap_err();
-    assert!(problems[0].contains("retry_bucket.shared: is for the gate's bucket and those of classes"), "{problems:?}");
+    assert!(
+        problems[0].contains("retry_bucket.shared: can only be set for the bucket of the gate or of a class"),
+        "{problems:?}"
+    );
     let twice = "[gates.a]\nupstream = \"https://x\"\nbucket = { rate = 1, burst = 5, shared = \"a\" }\n\
                  classes = [{ name = \"default\", bucket = { rate = 1, burst = 5, shared = \"a\" } }]\n";
     let problems = load(twice, &[]).unwrap_err();
@@ -1170,8 +1184,8 @@ fn a_bucket_is_shared_by_name_under_one_limit() {
         assert!(!enough.contains("less than 1 + rate * lease"), "{rate} {lease}: {enough}");
     }
     let warnings = load(&gates("rate = 50, burst = 15, shared = \"a\"", "rate = 1"), &[]).unwrap().warnings;
-    assert!(warnings[0].contains("so that there is little to lend"), "{warnings:?}");
-    assert!(warnings.len() == 2 && warnings[1].contains("is shared with nobody"), "{warnings:?}");
+    assert!(warnings[0].contains("so many calls at once have to wait"), "{warnings:?}");
+    assert!(warnings.len() == 2 && warnings[1].contains("is shared with no other gate"), "{warnings:?}");
 }
 
 #[test]
@@ -1183,12 +1197,12 @@ fn it_is_said_what_a_shared_bucket_costs_and_how_slowly_a_gate_goes_on_alone() {
     let store = "[stores.main]\nurl = \"redis://valkey\"\n";
     let slow = "bucket = { rate = 0.5, burst = 20, shared = \"a\" }";
     let told = warnings(store, slow);
-    let expected = "gates.a.bucket.shared: lets a gate that has not met its store yet go on at 0.050/s for a, a call in 20 s; \
+    let expected = "gates.a.bucket.shared: lets a gate that has not reached its store yet send only 0.050/s for a, a call in 20 s; \
                     expected fewer members, or outage = \"full\"";
     assert!(told.len() == 1 && told[0].contains(expected), "{told:?}");
     let told = warnings("", slow);
     assert!(
-        told.len() == 1 && told[0].contains("is shared with nobody"),
+        told.len() == 1 && told[0].contains("is shared with no other gate"),
         "the gates of one process have no store that could be away: {told:?}"
     );
     for fine in ["members = 5", "outage = \"full\"", "outage = \"stop\""] {
@@ -1198,15 +1212,15 @@ fn it_is_said_what_a_shared_bucket_costs_and_how_slowly_a_gate_goes_on_alone() {
     // Of all that a preset has, the slowest is named, once.
     let told = warnings(store, "preset = \"aws\"\nkind = \"http\"\nshared = \"aws\"");
     let slow: Vec<_> =
-        told.iter().filter(|warning| warning.contains("lets a gate that has not met its store")).collect();
+        told.iter().filter(|warning| warning.contains("lets a gate that has not reached its store")).collect();
     assert!(slow.len() == 1 && slow[0].contains("gates.a.shared: ") && slow[0].contains(" for aws."), "{told:?}");
 
     let many = "bucket = { rate = 50, burst = 100, shared = { name = \"a\", members = 101 } }";
     let told = warnings(store, many);
-    assert!(told.len() == 1 && told[0].contains("members: is 101: with more than 100 gates each question"), "{told:?}");
+    assert!(told.len() == 1 && told[0].contains("members: is 101: with more than 100 gates each request"), "{told:?}");
     let told = warnings(store, "bucket = { rate = 50, burst = 100 }");
     assert!(
-        told.len() == 1 && told[0].contains("stores.main: is not used: no bucket is shared through it"),
+        told.len() == 1 && told[0].contains("stores.main: is not used, because no bucket is shared through it"),
         "{told:?}"
     );
     let late = "bucket = { rate = 50, burst = 100, shared = { name = \"a\", lease = \"200ms\" } }";
@@ -1237,7 +1251,10 @@ fn a_bucket_that_is_split_is_shared_part_by_part_and_a_gate_shares_all_that_it_h
     let flows = "[gates.a]\nupstream = \"https://x\"\nshared = \"a\"\nclasses = [\
                  { name = \"default\", bucket = { rate = 1, burst = 5, per = \"flow\" } }]\n";
     let warnings = load(flows, &[]).unwrap().warnings.join("\n");
-    assert!(warnings.contains("gates.a.shared: leaves out a.default: its bucket is split by flow"), "{warnings}");
+    assert!(
+        warnings.contains("gates.a.shared: does not share a.default, because its bucket has per = \"flow\""),
+        "{warnings}"
+    );
     let none = "[gates.a]\nupstream = \"https://x\"\nbucket = \"off\"\nretry_bucket = \"off\"\nshared = \"a\"\n";
     let problems = load(none, &[]).unwrap_err().join("\n");
     assert!(
@@ -1293,15 +1310,18 @@ fn stores_must_exist_and_be_reachable_without_showing_a_password() {
     wrong(&two, "\"acc\"", "needs a store, expected store = one of main, other");
     wrong("", "{ name = \"a\", outage = \"stop\" }", "outage: has no effect: there is no [stores.NAME]");
     let url = |url: &str, expected: &str| wrong(&format!("[stores.main]\nurl = \"{url}\"\n"), "\"acc\"", expected);
-    url("redis://gate:hunter2@valkey:6379", "has a user or password in it, which belong into user and password_file");
-    url("redis+sentinel://a:1,b:2", "which does not say which of the sentinels' primaries it is");
-    url("redis+sentinel://a:1,b:2/", "which does not say which of the sentinels' primaries it is");
-    url("redis+sentinel://a:1,b:2/x y", "whose name no sentinel takes");
+    url(
+        "redis://gate:hunter2@valkey:6379",
+        "has a user or password in it, which must be in user and password_file instead",
+    );
+    url("redis+sentinel://a:1,b:2", "which does not end with the primary's name");
+    url("redis+sentinel://a:1,b:2/", "which does not end with the primary's name");
+    url("redis+sentinel://a:1,b:2/x y", "whose name sentinels do not accept");
     url("redis+sentinel://a:1,,b:2/main", "which names no host");
     url("redis+cluster://a:1,b:x", "has no port in \"b:x\"");
     url("redis+cluster://a:1/3", "has a path: shared buckets are in database 0");
     url("redis+cluster://gate:hunter2@a:1", "has a user or password in it");
-    url("redis+cluser://a:1", "is for neither sentinels nor a cluster");
+    url("redis+cluser://a:1", "begins neither like that of sentinels nor like that of a cluster");
     url("redis://a:1,b:2", "names several hosts, which only sentinels and a cluster have");
     url("redis://", "names no host");
     url("http://valkey", "which is not a URL with redis:// or rediss://");
@@ -1309,7 +1329,7 @@ fn stores_must_exist_and_be_reachable_without_showing_a_password() {
     for query in
         ["redis://valkey:6379?password=hunter2", "redis://valkey/?password=hunter2", "unix:/x?password=hunter2"]
     {
-        url(query, "has a query or fragment, which no store has; a password belongs into password_file");
+        url(query, "has a query or fragment, which the URL of a store cannot have; put a password into password_file");
     }
     url("redis+sentinel://a:1/main#hunter2", "has a query or fragment");
     url("unix:run/x.sock", "which is not an absolute path");
@@ -1318,17 +1338,17 @@ fn stores_must_exist_and_be_reachable_without_showing_a_password() {
     wrong("[stores.main]\n", "\"acc\"", "stores.main.url: is missing, expected \"redis://HOST:PORT\"");
     let more = |keys: &str, expected: &str| wrong(&format!("{main}{keys}\n"), "\"acc\"", expected);
     more("password = \"hunter2\"", "password: is not a valid key");
-    more("user = \"gate\"", "user: has no password: expected password_file too");
+    more("user = \"gate\"", "user: is set without a password; expected password_file too");
     more(
         "password_file = \"/x\"",
-        "url: leads off this machine without TLS, so that the password would be sent in the clear; expected rediss://",
+        "url: leads to another machine without TLS, so the password would be sent unencrypted; expected rediss://",
     );
-    more("sentinel = { user = \"x\" }", "sentinel: has no effect: the url is not that of sentinels");
+    more("sentinel = { user = \"x\" }", "sentinel: has no effect: the url does not name sentinels");
     let watched = |keys: &str, expected: &str| {
         wrong(&format!("[stores.main]\nurl = \"redis+sentinel://a,b:2/main\"\n{keys}\n"), "\"acc\"", expected);
     };
-    watched("sentinel = { user = \"x\" }", "sentinel.user: has no password: expected password_file too");
-    watched("sentinel = { password_file = \"/x\" }", "url: leads off this machine without TLS");
+    watched("sentinel = { user = \"x\" }", "sentinel.user: is set without a password; expected password_file too");
+    watched("sentinel = { password_file = \"/x\" }", "url: leads to another machine without TLS");
     watched("sentinel = { password = \"hunter2\" }", "password: is not a valid key");
     let places = |url: &str| {
         let store = format!("[stores.main]\nurl = \"{url}\"\n");
@@ -1352,7 +1372,7 @@ fn warnings_say_what_works_but_should_be_known() {
     assert_eq!(
         loaded.warnings,
         [
-            "f.toml:3:14: gates.g.upstream_tls.insecure: the upstream's certificate is not verified: anyone on the way can read and change everything"
+            "f.toml:3:14: gates.g.upstream_tls.insecure: the upstream's certificate is not verified: anyone on the way can read and change every call"
         ]
     );
 }
@@ -1452,7 +1472,7 @@ fn revalidation_is_for_external_apis_and_needs_room() {
         "[gates.hub]\nupstream = \"https://api.github.com\"\npreset = \"github\"\nrevalidation = { max_bytes = \"0B\" }\n",
         &[],
         &[
-            "f.toml:4:30: gates.hub.revalidation.max_bytes: is 0, expected a size; to keep no answers: revalidate = false in each class",
+            "f.toml:4:30: gates.hub.revalidation.max_bytes: is 0, expected a size; to keep no responses, set revalidate = false in each class",
         ],
     );
 }
@@ -1471,9 +1491,9 @@ fn a_collector_is_reachable_by_http_and_is_sent_something() {
         ("", "otlp.endpoint: is missing, expected the URL of a collector, such as \"http://127.0.0.1:4318\""),
         ("endpoint = \"\"\n", "otlp.endpoint: is \"\", which is not a URL, expected a URL such as"),
         ("endpoint = \"localhost:4318\"\n", "is not a URL with http:// or https://, expected a URL such as"),
-        ("endpoint = \"http://x:4317\"\n", "whose port is that of gRPC; expected the one of HTTP, 4318"),
+        ("endpoint = \"http://x:4317\"\n", "whose port is for gRPC; expected that for HTTP, 4318"),
         ("endpoint = \"http://x/v1/traces\"\n", "expected it without /v1/traces, which the gate adds"),
-        ("endpoint = \"https://me:secret@x\"\n", "has a user or password in it, for which there is no key"),
+        ("endpoint = \"https://me:secret@x\"\n", "has a user or password in it, which cannot be set"),
         ("endpoint = \"http://x\"\nca = \"/ca.crt\"\n", "otlp.ca: has no effect: the endpoint is http://"),
         ("endpoint = \"http://x\"\nsample = 5\n", "otlp.sample: is 5, expected a share of the calls, from 0 to 1"),
         ("endpiont = \"http://x\"\n", "did you mean \"endpoint\"?"),

@@ -259,13 +259,14 @@ fn a_service_that_nobody_knows_is_warned_of_and_the_near_one_named() {
     assert_eq!(
         warnings("elasticloadbalancingv2"),
         [format!(
-            "{place}: is \"elasticloadbalancingv2\", which is not the name of a service in signatures that is known here (did \
+            "{place}: is \"elasticloadbalancingv2\", which is not the name of a known AWS service in signatures (did \
              you mean \"elasticloadbalancing\"?)"
         )]
     );
     assert!(warnings("ecs").is_empty() && warnings("e*").is_empty() && warnings("brand-new-service").is_empty());
-    let wrong =
-        format!("{place}: is \"Elastic Load Balancing v2\", expected the name in signatures: \"elasticloadbalancing\"");
+    let wrong = format!(
+        "{place}: is \"Elastic Load Balancing v2\", expected the name that AWS signatures have for it: \"elasticloadbalancing\""
+    );
     problems("aws", &class("Elastic Load Balancing v2"), &[&wrong]);
 }
 
@@ -302,14 +303,14 @@ fn bad_presets_and_shares_are_named() {
         "gcp",
         "dialect = \"aws\"\n",
         &[
-            "f.toml:4:11: gates.g.dialect: is \"aws\", but preset = \"gcp\" limits calls by what dialect = \"google\" reads of them",
+            "f.toml:4:11: gates.g.dialect: is \"aws\", but preset = \"gcp\" needs what dialect = \"google\" reads from calls",
         ],
     );
     problems(
         "github",
         "dialect = \"plain\"\n",
         &[
-            "f.toml:4:11: gates.g.dialect: is \"plain\", but preset = \"github\" limits calls by what dialect = \"github\" reads of them",
+            "f.toml:4:11: gates.g.dialect: is \"plain\", but preset = \"github\" needs what dialect = \"github\" reads from calls",
         ],
     );
     problems(
@@ -328,8 +329,8 @@ fn a_class_is_split_by_one_identity() {
         "aws",
         class,
         &[
-            "f.toml:1:1: gates.g: what meters class \"a\" is split by more than one of client, credential, account and action, expected the \
-          same per in its bucket, in those that it is within and in the gate's; to leave out the gate's: own_bucket_only = true",
+            "f.toml:1:1: gates.g: the limits of class \"a\" have different `per` (client, credential, account, action), expected the \
+          same in its bucket, in those that it is within and in the gate's; to leave out the gate's, set own_bucket_only = true",
         ],
     );
     let alone = class.replace(" } }]", " }, own_bucket_only = true }]");

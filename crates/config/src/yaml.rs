@@ -46,7 +46,7 @@ pub struct Shape {
 
 /// An error in YAML.
 #[derive(Debug, thiserror::Error)]
-#[error("line {line}: {what}")]
+#[error("line {line} of the YAML: {what}")]
 pub struct YamlError {
     /// The line in the stream, from 1.
     pub line: usize,
@@ -71,7 +71,7 @@ pub fn read_only(text: &str, line: usize) -> Result<Option<Node>, YamlError> {
     match reader.next()? {
         Some((Event::DocumentEnd, _)) if root.is_some() => match reader.next()? {
             Some((event, at)) if event != Event::StreamEnd => {
-                Err(reader.wrong(at, "begins another document, expected a line with --- before it"))
+                Err(reader.wrong(at, "another document begins here, expected a line with --- before it"))
             }
             _ => Ok(root),
         },
@@ -136,7 +136,7 @@ impl<'a> TreeReader<'a> {
         let before = self.nodes;
         self.grow(1, at)?;
         if depth > MOST_DEPTH {
-            return Err(self.wrong(at, format!("is nested deeper than {MOST_DEPTH} levels")));
+            return Err(self.wrong(at, format!("values are nested deeper than {MOST_DEPTH} levels")));
         }
         let (node, anchor) = match event {
             Event::Scalar(text, style, anchor, tag) => {
@@ -151,12 +151,12 @@ impl<'a> TreeReader<'a> {
             }
             Event::Alias(id) => {
                 let Some((node, size)) = self.anchors.get(&id).cloned() else {
-                    return Err(self.wrong(at, "refers to an anchor from inside of it, which no API object can mean"));
+                    return Err(self.wrong(at, "an alias (*) is inside the anchor (&) that it names"));
                 };
                 self.grow(size, at)?;
                 return Ok(node);
             }
-            other => return Err(self.wrong(at, format!("is not a value here: {other:?}"))),
+            other => return Err(self.wrong(at, format!("expected a value, found {other:?}"))),
         };
         if anchor != 0 {
             self.anchors.insert(anchor, (node.clone(), self.nodes - before));
@@ -210,7 +210,7 @@ impl<'a> TreeReader<'a> {
     fn grow(&mut self, nodes: usize, at: Span) -> Result<(), YamlError> {
         self.nodes = self.nodes.saturating_add(nodes);
         if self.nodes > MOST_NODES {
-            return Err(self.wrong(at, format!("stands for more than {MOST_NODES} values once its anchors are put in")));
+            return Err(self.wrong(at, format!("the document has more than {MOST_NODES} values with its aliases")));
         }
         Ok(())
     }

@@ -196,7 +196,7 @@ fn quotation_marks_of_running_text_are_named() {
         expect(
             &format!("[gates.k]\nupstream = {open}kubeconfig{close} # {open}\n"),
             &[],
-            &[&format!("f.toml:2:12: has the quotation mark {open}, expected straight ones: \"")],
+            &[&format!("f.toml:2:12: has the typographic quotation mark {open}, expected the straight one, \"")],
         );
     }
     // They are text where they are text.
@@ -209,7 +209,7 @@ fn numbers_that_toml_does_not_carry_are_named_as_such() {
         expect(
             &format!("[gates.k]\nupstream = \"kubeconfig\"\nbucket = {{ rate = 1, burst = {number} }}\n"),
             &[],
-            &["f.toml:3:30: is a number too far from zero, expected one of at most 18 digits"],
+            &["f.toml:3:30: is too large a number, expected at most 18 digits"],
         );
     }
 }
@@ -229,7 +229,7 @@ fn a_file_of_another_kind_is_recognised() {
         ),
         (
             "apiVersion: v1\nkind: ConfigMap\ndata:\n  tidegate.toml: |\n    [gates.kubernetes]\n    upstream = \"in_cluster\"\n",
-            format!("f.toml: is a manifest of a ConfigMap, expected what a container reads from its file: {GATES}"),
+            format!("f.toml: is a Kubernetes manifest (ConfigMap), expected the configuration file itself, in {GATES}"),
         ),
         (
             "apiVersion: v1\nkind: Config\nclusters: []\n",
@@ -237,7 +237,7 @@ fn a_file_of_another_kind_is_recognised() {
         ),
         (
             include_str!("../../../config/scenario.toml"),
-            "f.toml: is a scenario, expected a configuration with [gates.NAME]; to play it: tidegate simulate f.toml"
+            "f.toml: is a scenario, expected a configuration with [gates.NAME]; a scenario is for `tidegate simulate f.toml`"
                 .to_owned(),
         ),
     ] {
@@ -246,7 +246,7 @@ fn a_file_of_another_kind_is_recognised() {
     let (_folder, path) = config(SMALLEST);
     let ended = end(tidegate(["simulate".as_ref(), path.as_os_str()]));
     let expected = format!(
-        "{0}: is a configuration, expected a scenario with [[controllers]]; to try its limits: tidegate simulate SCENARIO --config {0}\n",
+        "{0}: is a configuration, expected a scenario with [[controllers]]; a configuration is for `tidegate simulate SCENARIO --config {0}`\n",
         path.display()
     );
     assert!(ended.code == Some(78) && ended.err.starts_with(&expected), "{}", ended.err);
@@ -273,7 +273,9 @@ fn a_variable_that_nothing_reads_is_named_with_the_nearest_that_exists() {
     let loaded = load(SMALLEST, &[("TIDEGATE_COLOUR_OF_THE_SKY", "blue")]).expect("it is no error by itself");
     assert_eq!(
         loaded.warnings,
-        ["TIDEGATE_COLOUR_OF_THE_SKY: nothing reads this variable; a key is set by one such as TIDEGATE__LOG__LEVEL"]
+        [
+            "TIDEGATE_COLOUR_OF_THE_SKY: nothing reads this variable; a variable that sets a key looks like TIDEGATE__LOG__LEVEL"
+        ]
     );
 }
 
@@ -317,7 +319,7 @@ fn a_secret_that_is_not_sent_is_told() {
     };
     let warned = |more: &str| load(&gate(more), &[]).expect("it can be run").warnings;
     assert!(warned("").is_empty() && warned("listen = \"unix:/x.sock\"").is_empty());
-    let rest = "credentials = \"auto\" passes the client's own on; expected credentials = \"inject\" (beyond loopback with tls.client_ca or \
+    let rest = "credentials = \"auto\" passes on the client's own; expected credentials = \"inject\" (beyond loopback with tls.client_ca or \
                 tls.write_to), or a plain loopback listener";
     for listen in ["0.0.0.0:8002", "[::]:8002", "10.0.0.1:8002"] {
         assert_eq!(
@@ -384,29 +386,26 @@ fn a_pattern_that_nothing_can_match_says_what_it_should_be() {
         )
     };
     for (pattern, expected) in [
-        ("resources = [\"deployments.apps\"]", "expected a resource such as \"pods\"; its group belongs into groups"),
-        ("resources = [\"*.apps\"]", "its group belongs into groups"),
-        ("resources = [\"Pods\"]", "expected a resource as in paths, in lower case and plural"),
+        ("resources = [\"deployments.apps\"]", "expected a resource such as \"pods\"; put its group into groups"),
+        ("resources = [\"*.apps\"]", "put its group into groups"),
+        ("resources = [\"Pods\"]", "expected a resource as paths have it, in lower case and plural"),
         ("groups = [\"apps\"], resources = [\"Deployment\"]", "in lower case and plural"),
         ("groups = [\"apps/v1\"]", "expected a group without its version, such as \"apps\""),
-        ("groups = [\"v1\"]", "which is a version; the core group is \"\""),
+        ("groups = [\"v1\"]", "which is a version, not a group; the core group is \"\""),
         ("groups = [\"Apps\"]", "expected a group in lower case"),
         ("namespaces = [\"Prod\"]", "expected a namespace: lower case letters, digits and \"-\""),
         ("namespaces = [\"prod/*\"]", "expected a namespace"),
         ("names = [\"a/b\"]", "expected the name of an object, which has no \"/\" and no \"%\""),
         ("subresources = [\"Status\"]", "(did you mean \"status\"?)"),
-        (
-            "subresources = [\"pods/log\"]",
-            "expected a subresource such as \"status\"; its resource belongs into resources",
-        ),
-        ("paths = [\"/a%20b\"]", "expected a path with its escapes undone"),
-        ("paths = [\"/a%2Fb\"]", "expected a path with its escapes undone"),
+        ("subresources = [\"pods/log\"]", "expected a subresource such as \"status\"; put its resource into resources"),
+        ("paths = [\"/a%20b\"]", "expected a path without %-escapes"),
+        ("paths = [\"/a%2Fb\"]", "expected a path without %-escapes"),
     ] {
         let said = one(&of("kubernetes", pattern));
         assert!(said.contains(expected), "{pattern}: {said}");
     }
     let said = one(&of("http", "paths = [\"/a%20b\"]"));
-    assert!(said.contains("expected a path with its escapes undone, and only %2F as it is"), "{said}");
+    assert!(said.contains("expected a path without %-escapes, except %2F"), "{said}");
     for pattern in [
         "resources = [\"*\", \"p*s\", \"x-1\"]",
         "groups = [\"\", \"*\", \"v1.example.com\", \"*.k8s.io\", \"v*\"]",
@@ -427,7 +426,7 @@ fn links_are_rewritten_of_external_apis_only() {
     in_gate(
         "rewrite_links = true",
         &[
-            "f.toml:3:17: gates.kubernetes.rewrite_links: is true, but a cluster's answers have no links; it is for kind = \"http\"",
+            "f.toml:3:17: gates.kubernetes.rewrite_links: is true, but responses of a cluster have no links; it is for kind = \"http\"",
         ],
     );
     in_gate("rewrite_links = false", &[]);

@@ -83,10 +83,10 @@ fn every_problem_of_a_scenario_file_is_listed_with_its_place() {
         "tidegate.toml:2:10: length: is 5, expected a duration",
         "tidegate.toml:4:12: upstream.capacity: is 0.0",
         "tidegate.toml:6:10: upstream.failures[0].status: is 200",
-        "tidegate.toml:7:16: upstream.failures[0].controllers[0]: is \"dbs\", which is not a controller here (did you mean \"db\"?)",
+        "tidegate.toml:7:16: upstream.failures[0].controllers[0]: is \"dbs\", which is not a controller of this file (did you mean \"db\"?)",
         "tidegate.toml:10:10: controllers[0].verbs[0]: is \"upddate\"",
         "tidegate.toml:11:11: controllers[0].requeue: is \"soon\"",
-        "tidegate.toml:12:1: leases[0]: is renewed every 20s",
+        "tidegate.toml:12:1: leases[0]: has every 20s",
         "tidegate.toml:14:1: limits[0].config: is missing",
     ] {
         assert!(ended.err.contains(problem), "no {problem:?} in\n{}", ended.err);
@@ -177,9 +177,12 @@ fn a_store_that_is_away_or_forgetful_brings_nobody_more_than_the_account_has() {
 fn what_befalls_a_store_must_make_sense() {
     for (store, said) in [
         ("outages = [{ from = \"10s\" }]", "store.outages[0].to: is missing, expected the end of the outage"),
-        ("outages = [{ to = \"1s\", gates = [4] }]", "store.outages[0].gates[0]: is 4, expected a gate from 1 to 3"),
+        (
+            "outages = [{ to = \"1s\", gates = [4] }]",
+            "store.outages[0].gates[0]: is 4, expected the number of a gate, from 1 to 3",
+        ),
         ("clock = [{ at = \"1s\" }]", "expected one of ahead and back"),
-        ("timeout = \"0s\"", "store.timeout: is 0, expected the time that a gate waits for an answer"),
+        ("timeout = \"0s\"", "store.timeout: is 0, expected how long a gate waits for an answer, such as \"250ms\""),
     ] {
         let ended = shared(store);
         assert!(ended.code != Some(0) && ended.err.contains(said), "{store}: {}", ended.err);

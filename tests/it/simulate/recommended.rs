@@ -115,8 +115,11 @@ fn from_too_little_nothing_is_recommended() {
             herds("").lines().take(300).map(|line| format!("{line}\n")).collect(),
             "300 calls that take tokens, in 16 m 30 s;",
         ),
-        (line(0, "") + &line(7_200_000, ""), "too little to recommend from: 2 calls that take tokens, in 2 h;"),
-        (String::new(), "no call is in the log, which is empty; expected the call log of a gate"),
+        (
+            line(0, "") + &line(7_200_000, ""),
+            "the log is too short to recommend limits from: 2 calls that take tokens, in 2 h;",
+        ),
+        (String::new(), "the log has no call: it is empty; expected the call log of a gate"),
         ("a: b\n".repeat(9), "9 lines cannot be read, the first at calls.jsonl:1: expected value"),
     ] {
         let ended = of(content, &[]);

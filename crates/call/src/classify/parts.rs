@@ -42,13 +42,15 @@ pub enum KeyPartError {
     #[error("expected \"verb\", \"path\", \"query:NAME\", \"header:NAME\" or \"body\"")]
     Unknown,
     /// The name after the colon is missing.
-    #[error("names nothing, expected a name after the colon")]
+    #[error("which has no name; expected one after the colon")]
     Unnamed,
     /// The name is not that of a header.
     #[error("expected the name of a header after the colon")]
     NoHeader,
     /// The part would contain a credential.
-    #[error("carries a credential, which no key is made of; to tell clients apart: per = \"credential\" on a bucket")]
+    #[error(
+        "which is a credential, and cannot be part of a key; to limit each client: per = \"credential\" on a bucket"
+    )]
     Credential,
 }
 
@@ -59,7 +61,7 @@ pub enum KeyPartsError {
     #[error("is an empty list, expected at least one part, or \"auto\"")]
     Empty,
     /// A part is in the list twice.
-    #[error("is in the list already")]
+    #[error("is in the list twice, expected it once")]
     Twice {
         /// The index of the second.
         index: usize,

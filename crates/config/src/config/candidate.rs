@@ -25,7 +25,7 @@ pub(super) fn compare(at: &Cursor<'_>, gate: &mut Gate, read: impl FnOnce(&Curso
     match gate.rules.joined(&other.rules) {
         Some(rules) => gate.rules = Arc::new(rules),
         None => own.problem(
-            "is split by another of client, credential, account and action than the limits in force, expected the same `per`: a call \
+            "has another `per` (client, credential, account or action) than the limits in force, expected the same: a call \
              arrives with one identity",
         ),
     }
@@ -40,7 +40,7 @@ fn limits(own: &Cursor<'_>) -> Table {
         if !is_limit {
             let near = did_you_mean(key, &LIMITS);
             own.at(key).key_problem(format!(
-                "is not a limit, expected one of {}{near}; the rest of the gate is the same for both",
+                "is not a limit, expected one of {}{near}; all other keys are the gate's, for its limits and the candidate alike",
                 LIMITS.join(", ")
             ));
         }
@@ -49,7 +49,7 @@ fn limits(own: &Cursor<'_>) -> Table {
     for [table, key] in COMMON {
         let given = limits.get_mut(table).and_then(Value::as_table_mut).and_then(|table| table.remove(key));
         if given.is_some() {
-            own.at(table).at(key).key_problem("is not for a candidate: it is the gate's, for both");
+            own.at(table).at(key).key_problem("cannot be set for a candidate: the gate's holds for it too");
         }
     }
     limits
@@ -157,7 +157,7 @@ mod tests {
         assert_eq!(told.lines().count(), 3, "{told}");
         let told = problems("candidate = { backoff = { failures = [] }, queue = { fair_by = \"none\" } }\n");
         assert!(
-            told.contains("candidate.backoff.failures: is not for a candidate: it is the gate's, for both"),
+            told.contains("candidate.backoff.failures: cannot be set for a candidate: the gate's holds for it too"),
             "{told}"
         );
         assert!(problems("candidate = 5\n").contains("gates.k.candidate: is 5, expected a table"));
@@ -187,7 +187,7 @@ mod tests {
             )
         };
         let told = load(&gate("account", "credential"), &[]).expect_err("one identity");
-        assert!(told.contains("gates.k.candidate: is split by another of client, credential"), "{told}");
+        assert!(told.contains("gates.k.candidate: has another `per` (client, credential"), "{told}");
         let rules = good(&gate("gate", "credential")).settings.gates["k"].candidate.clone();
         assert_eq!(rules.and_then(|policy| policy.bucket).map(|bucket| bucket.per), Some(Per::Credential));
     }

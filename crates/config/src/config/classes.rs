@@ -100,7 +100,7 @@ fn name(at: &Cursor<'_>, seen: &mut BTreeMap<String, String>) -> Option<String> 
         at_name.problem(format!("is {name:?}, expected {}", names::SNAKE_CASE));
     }
     if let Some(first) = seen.insert(name.clone(), at.path.to_string()) {
-        at_name.problem(format!("is {name:?}, which {first} has already"));
+        at_name.problem(format!("is {name:?}, the name of {first} too; expected another"));
     }
     Some(name)
 }
@@ -128,7 +128,7 @@ impl<'a> Class<'a> {
         let (backoff, failures) = limits::backoff(&backoff_at, &of_gate);
         backoff_at.read::<usize>("max_keys");
         if backoff_at.has("max_keys") {
-            backoff_at.at("max_keys").key_problem("is for the whole gate, expected in its own [backoff]");
+            backoff_at.at("max_keys").key_problem("holds for the whole gate, expected it in the gate's own [backoff]");
         }
         let in_flight = limits::in_flight(&keys.limit("in_flight"));
         let meter_long_running = keys.get("meter_long_running", false);
@@ -235,24 +235,24 @@ fn check_together(classes: &[Class<'_>]) {
         check_within(class, classes);
         let policy = &class.policy;
         if policy.lane == Lane::Exempt && policy.bucket.is_some() {
-            at("bucket").key_problem("has no effect: an exempt class never waits and never spends");
+            at("bucket").key_problem("has no effect: calls of an exempt class wait for nothing and take no tokens");
         }
         if policy.lane == Lane::Exempt && policy.cost != Cost::default() {
-            at("cost").key_problem("has no effect: an exempt class never spends");
+            at("cost").key_problem("has no effect: calls of an exempt class take no tokens");
         }
         if policy.lane == Lane::Exempt && at("per_key").is_table() {
-            at("per_key").key_problem("has no effect: an exempt class is never held, and no key of it is remembered");
+            at("per_key").key_problem("has no effect: calls of an exempt class are never held");
         }
         if policy.lane == Lane::Exempt && policy.in_flight.is_some() {
-            at("in_flight").key_problem("has no effect: an exempt class never waits");
+            at("in_flight").key_problem("has no effect: calls of an exempt class never wait");
         }
         if policy.lane == Lane::Exempt && policy.shadow {
-            at("shadow").key_problem("has no effect: an exempt class never waits; expected another lane");
+            at("shadow").key_problem("has no effect: calls of an exempt class never wait; expected another lane");
         }
         if policy.own_bucket_only && policy.bucket.is_none() && class.within.is_none() {
             at("own_bucket_only")
                 .given(&[&at("bucket"), &at("within")])
-                .key_problem("needs a bucket of the class, or nothing limits it; for that: lane = \"exempt\"");
+                .key_problem("is true, but the class has no bucket, so nothing would limit it; expected a bucket, or lane = \"exempt\" for no limit");
         }
         let is_charged = classes.iter().any(|other| other.within.as_deref() == Some(class.name()));
         if class.matching.is_none() && !is_charged {
@@ -261,7 +261,7 @@ fn check_together(classes: &[Class<'_>]) {
             let given: Vec<&Cursor<'_>> = within.iter().chain([&at_match]).collect();
             at_match
                 .given(&given)
-                .problem("is missing: expected what belongs to the class (or another class `within` it)");
+                .problem("is missing, so no call belongs to the class; expected a table such as { verbs = [\"list\"] }, or another class `within` this one");
         }
     }
 }
@@ -278,13 +278,13 @@ fn check_within(class: &Class<'_>, classes: &[Class<'_>]) {
     };
     if outer.policy.bucket.is_none() && outer.within.is_none() {
         let bucket = outer.at.at("bucket");
-        class.at.at("within").given(&[&bucket]).problem(format!("is {within:?}, a class without a bucket"));
+        class.at.at("within").given(&[&bucket]).problem(format!("is {within:?}, which must have a bucket"));
     }
     let mut chain = vec![class.name()];
     let mut next = Some(outer);
     while let Some(outer) = next {
         if chain.contains(&outer.name()) {
-            return problem(format!("goes round in a circle: {} within {}", chain.join(" within "), outer.name()));
+            return problem(format!("leads back to itself: {} within {}", chain.join(" within "), outer.name()));
         }
         chain.push(outer.name());
         next = outer.within.as_deref().and_then(find);

@@ -16,15 +16,15 @@ pub(super) fn clients(gate: &Cursor<'_>, upstream: Option<&Source>) -> Option<Cl
 pub(super) fn read(at: &Cursor<'_>, usual: &Source) -> Clients {
     let tokens = at.get("tokens", Tokens::Off);
     let certificates = at.get("certificates", false);
-    let reviewed = at.unused_if(tokens == Tokens::Off, "tokens = \"off\": none are asked for", &at.at("tokens"));
+    let reviewed = at.unused_if(tokens == Tokens::Off, "tokens = \"off\" asks for none", &at.at("tokens"));
     let audiences: Vec<String> = reviewed.get("audiences", Vec::new());
     at.check_each("audiences", &audiences, |audience| audience.is_empty().then(|| "expected an audience".to_owned()));
-    let expected = "a time from 1s to 5m: a token that was revoked is let in for as long";
+    let expected = "a time from 1s to 5m, for which a revoked token is still accepted";
     let cache = reviewed.get_if("cache", CACHE, |cache| CACHES.contains(cache), expected);
     let api = reviewed.get("api", usual.clone());
     if !api.has_identity() {
         at.at("api").problem(
-            "is a URL, but the gate needs an identity to ask for reviews; expected \"in_cluster\", \"kubeconfig\" or \"kubeconfig:CONTEXT\"",
+            "is a URL, but TokenReview needs an API server and an identity of the gate; expected \"in_cluster\", \"kubeconfig\" or \"kubeconfig:CONTEXT\"",
         );
     }
     let allowed: Option<Vec<String>> = at.read("allowed");
@@ -37,11 +37,11 @@ pub(super) fn read(at: &Cursor<'_>, usual: &Source) -> Clients {
     }
     if tokens == Tokens::Off && !certificates && !at.has("tokens") && !at.has("certificates") {
         at.key_problem(
-            "tells no client from another, expected tokens = \"review\", or certificates = true with tls.client_ca",
+            "authenticates no client, expected tokens = \"review\", or certificates = true with tls.client_ca",
         );
     } else if tokens == Tokens::Off && !certificates {
         at.at("tokens").given(&[&at.at("certificates")]).problem(
-            "is \"off\", and certificates is false: nothing tells one client from another; expected tokens = \"review\", or certificates = true",
+            "is \"off\", and certificates is false: no client is authenticated; expected tokens = \"review\", or certificates = true",
         );
     }
     Clients { tokens, audiences, certificates, cache, allowed, api }
@@ -60,7 +60,7 @@ pub(super) fn check(gate: &Gate, at: &Cursor<'_>) {
     }
     if gate.identity.credentials == Credentials::Inject && clients.allowed.is_none() {
         at_clients.at("allowed").given(&[&at.at("credentials")]).missing(
-            ", but with credentials = \"inject\" every client that is known, which may be every pod of the cluster, would act with the \
+            ", but with credentials = \"inject\" every authenticated client, perhaps every pod of the cluster, would act with the \
              gate's identity; expected the names of those who may, such as [\"system:serviceaccount:NAMESPACE:*\"]",
         );
     }

@@ -32,10 +32,9 @@ pub(super) fn cost(at: &Cursor<'_>, kind: ApiKind, dialect: Dialect) -> (CostBy,
     if let Some(reader) = reader
         && let Some(needed) = needed(reader, kind, dialect)
     {
-        at.at("cost").problem(format!("is {:?}, which only a gate with {needed} reads", reader.word()));
+        at.at("cost").problem(format!("is {:?}, which only works on a gate with {needed}", reader.word()));
     }
-    let most =
-        at.unused_if(reader.is_none(), "it bounds a cost that is read from the call, not a number", &at.at("cost"));
+    let most = at.unused_if(reader.is_none(), "cost is a number, not read from the call", &at.at("cost"));
     let usual = NonZeroU16::new(reader.map_or(1, most_of)).unwrap_or(NonZeroU16::MIN);
     let most: NonZeroU32 = most.get("most_cost", usual.into());
     let most = u16::try_from(most.get()).unwrap_or_else(|_| {
@@ -86,7 +85,7 @@ pub(super) fn fit<'c, 'a: 'c>(
             let burst = bucket.burst;
             let key = if cost.least == cost.most { "cost" } else { "most_cost" };
             at.at(key).problem(format!(
-                "lets a call cost {most} tokens, more than the burst of {name}, which is {burst}, so that it would never leave; \
+                "lets a call cost {most} tokens, more than the burst of {name}, which is {burst}, so the call would never be sent; \
                  expected at most {burst}, a larger burst, or counts = \"calls\" there"
             ));
         } else {
@@ -111,7 +110,7 @@ impl TomlValue for CostBy {
                 }
             },
             Value::String(_) => one_of(&CostReader::ALL, CostReader::word, value, at).map(Self::Read),
-            _ => at.expect(None, value, "a number of tokens, or the name of a reader"),
+            _ => at.expect(None, value, "a number of tokens, or a word such as \"list\""),
         }
     }
 

@@ -340,7 +340,7 @@ impl<'a> Cursor<'a> {
     pub(super) fn tables(&self, name: &str) -> Vec<(&'a str, Self)> {
         self.report.record().open(&self.path, name, Shape::TablesByName, true);
         let at = self.at(name);
-        at.must_be_table("tables by name");
+        at.must_be_table("tables with names, such as [gates.NAME]");
         let mut names: Vec<_> = at.value.and_then(Value::as_table).into_iter().flat_map(toml::Table::keys).collect();
         names.sort_by_key(|name| self.report.place(&at.path.key(name)).unwrap_or(usize::MAX));
         let names = names.into_iter();
@@ -353,7 +353,7 @@ impl<'a> Cursor<'a> {
         self.report.record().open(&self.path, name, Shape::ListOfTables, true);
         let at = self.at(name);
         let Some(value) = at.value else { return Vec::new() };
-        let items = at.expect(value.as_array(), value, "a list of tables, which only the file can give");
+        let items = at.expect(value.as_array(), value, "a list of tables, which only the file can set");
         let tables = items.into_iter().flatten().enumerate().map(|(index, _)| at.item(index));
         tables.inspect(|table| table.must_be_table("a table")).collect()
     }

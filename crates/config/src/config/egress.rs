@@ -29,7 +29,7 @@ pub(super) fn egress(root: &Cursor<'_>) -> Option<Egress> {
     let Listener(listen) = at.get("listen", Listener(Some(Listen::Tcp(LISTEN))));
     let NameListeners(names) = at.get("names", NameListeners(Vec::new()));
     let of_proxy =
-        at.unused_if(listen.is_none(), "clients show it to the proxy, of which there is none", &at.at("listen"));
+        at.unused_if(listen.is_none(), "it is for clients of the proxy, and listen is \"off\"", &at.at("listen"));
     let others = at.get("others", HostFate::Tunnel);
     let tunnel = at.get("tunnel", Vec::new());
     let ports: Vec<u32> = at.get("ports", vec![443]);
@@ -50,16 +50,16 @@ pub(super) fn egress(root: &Cursor<'_>) -> Option<Egress> {
         );
     }
     if idle_origin < Duration::from_secs(1) {
-        at.at("idle_origin").problem("expected at least \"1s\"");
+        at.at("idle_origin").problem(format!("is {idle_origin:?}, expected at least \"1s\""));
     }
     if metadata == HostFate::Tunnel {
         at.at("metadata").warn(
-            "is \"tunnel\": whatever reaches the listener gets at the credentials that the machine's metadata service gives out",
+            "is \"tunnel\": every client of the listener can get the credentials that the machine's metadata service gives out",
         );
     }
     if !is_local && token_file.is_none() && clients.is_none() {
         at.at("token_file").given(&[&at.at("listen")]).problem(
-            "is missing, but the listener is not on loopback: anyone who reaches it could use it as a proxy; \
+            "is missing, but the listener is not on loopback, so anyone who reaches it could use it as a proxy; \
              expected a file with a token that clients send as the password in their HTTPS_PROXY, or [egress.clients]",
         );
     }
@@ -84,12 +84,12 @@ pub(super) fn egress(root: &Cursor<'_>) -> Option<Egress> {
 
 fn check_ports(ports: &[u32], at: &Cursor<'_>) -> Vec<u16> {
     if ports.is_empty() {
-        at.problem("is an empty list, expected ports at which listed hosts speak TLS, such as [443]");
+        at.problem("is an empty list, expected the ports of the listed hosts for TLS, such as [443]");
     }
     let port = |(index, port): (usize, &u32)| {
         let port = u16::try_from(*port).ok().filter(|port| ![0, 80].contains(port));
         if port.is_none() {
-            at.item(index).problem("expected a port from 1 to 65535, and not 80, which is that of plain HTTP");
+            at.item(index).problem("expected a port from 1 to 65535 other than 80, which is for plain HTTP");
         }
         port
     };
@@ -107,14 +107,14 @@ fn check_via(via: &str, listen: Option<&Listen>, at: &Cursor<'_>) {
         && is_loopback
         && url.port_u16().unwrap_or(80) == own.port()
     {
-        at.given(&[at]).problem("is this listener itself, expected the next proxy on the way out");
+        at.given(&[at]).problem("is this listener's own address, expected that of the next proxy");
     }
 }
 
 /// Reads the URL of a proxy.
 fn proxy(via: &str) -> Result<http::Uri, String> {
     if let Some(fault) = url::secret(via, "which everyone would see who reads the configuration") {
-        return Err(format!("{fault}, expected a proxy that asks for none, such as {PROXY}"));
+        return Err(format!("{fault}, expected a proxy without a password, such as {PROXY}"));
     }
     let is_proxy = |url: &http::Uri| {
         matches!(url.scheme_str(), Some("http" | "https" | "socks5"))
@@ -133,7 +133,7 @@ fn proxy(via: &str) -> Result<http::Uri, String> {
 /// Reads the hosts of a gate without an upstream of its own. `place` is the gate's index in the
 /// file; `is_meant` is false if the gate has an upstream and hosts are a mistake.
 pub(super) fn hosts(at: &Cursor<'_>, kind: ApiKind, place: Option<usize>, is_meant: bool) -> Option<Hosts> {
-    let own = at.unused_if(!is_meant, "it is for a gate with hosts only", &at.at("hosts"));
+    let own = at.unused_if(!is_meant, "it is only for a gate with hosts", &at.at("hosts"));
     let patterns: Option<Vec<HostPattern>> = own.option("hosts", None);
     let except = own.get("except", Vec::new());
     let intercept = own.get("intercept", false);
@@ -149,7 +149,7 @@ pub(super) fn hosts(at: &Cursor<'_>, kind: ApiKind, place: Option<usize>, is_mea
     }
     if place.is_none() {
         at.at("hosts")
-            .problem("needs the listener of [egress], through which clients reach these hosts; expected such a table");
+            .problem("needs the egress listener, through which clients reach these hosts; expected a table [egress]");
     }
     if kind != ApiKind::Http {
         let at = at.at("kind").given(&[&at.at("hosts")]);
@@ -204,7 +204,7 @@ pub(super) fn warn_of_unreachable(settings: &Settings, root: &Cursor<'_>) {
         };
         if !hosts.patterns.is_empty() && hosts.patterns.iter().all(is_taken) {
             let at = root.at("gates").at(name).at("hosts");
-            at.warn("no call can come here: except, egress.tunnel and the gates before this one have all of its hosts");
+            at.warn("get no calls: each of these hosts is also in except, in egress.tunnel, or in the hosts of a gate before this one");
         }
     }
 }
@@ -231,7 +231,7 @@ fn pattern_fault(text: &str) -> Option<&'static str> {
     let rest = text.strip_prefix("**.").unwrap_or(text);
     let labels: Vec<&str> = rest.split('.').collect();
     if text.trim_matches(['[', ']']).parse::<IpAddr>().is_ok() {
-        return Some("an address, which has no name that could be verified; expected a host name");
+        return Some("an address, whose certificate cannot be verified by name; expected a host name");
     }
     let is_label = |label: &str| {
         label == "*"
@@ -243,7 +243,7 @@ fn pattern_fault(text: &str) -> Option<&'static str> {
     };
     if text.len() > 253 || !labels.iter().all(|label| is_label(label)) {
         return Some(
-            "expected a host name in lower case without a port; \"*\" stands for one whole label, and \"**.\" in front for any number",
+            "expected a host name in lower case without a port; \"*\" stands for one label, \"**.\" at the start for any number of labels",
         );
     }
     let literal = labels.iter().rev().take_while(|label| **label != "*").count();
@@ -295,13 +295,13 @@ impl TomlValue for NameListeners {
 /// Reads an address; it must be loopback.
 fn loopback(text: &str) -> Result<Listen, String> {
     let address = address(text, ", or \"off\"")?;
-    let expected = "expected an address of loopback, to which the pod's hosts file leads names";
+    let expected = "expected a loopback address, which the pod's hosts file gives to the names";
     if address.ip().is_loopback() { Ok(Listen::Tcp(address)) } else { Err(format!("is {text:?}, {expected}")) }
 }
 
 /// Reasons to report for keys that are useless in a gate with hosts.
-pub(super) const LISTENER: &str = "clients reach a gate with hosts through the listener of [egress]";
-pub(super) const NO_IDENTITY: &str = "a forward proxy lends no identity, as all who reach it would act with it";
+pub(super) const LISTENER: &str = "clients reach a gate with hosts through the egress listener";
+pub(super) const NO_IDENTITY: &str = "a forward proxy adds no credentials, as all its clients would act with them";
 pub(super) const REAL_NAMES: &str = "clients of a gate with hosts use the names of the APIs themselves";
 const PROXY: &str = "\"http://proxy.example:3128\"";
 /// A placeholder for the upstream of a gate with hosts: a reserved name of RFC 6761, never called.
@@ -328,14 +328,17 @@ mod tests {
             ("upstream = \"https://x\"", "gates.a.upstream: has no effect: a gate has hosts or an upstream, not both"),
             (
                 "listen = \"127.0.0.1:1\"",
-                "gates.a.listen: has no effect: clients reach a gate with hosts through the listener",
+                "gates.a.listen: has no effect: clients reach a gate with hosts through the egress listener",
             ),
             ("tls = {}", "gates.a.tls: has no effect: clients reach"),
             ("host = \"rewrite\"", "gates.a.host: has no effect: clients of a gate with hosts use the names"),
             ("allowed_hosts = [\"x\"]", "gates.a.allowed_hosts: has no effect: clients of a gate with hosts"),
             ("rewrite_links = true", "gates.a.rewrite_links: has no effect: clients of a gate with hosts"),
-            ("credentials = \"inject\"", "gates.a.credentials: has no effect: a forward proxy lends no identity"),
-            ("credential = { file = \"/x\" }", "gates.a.credential: has no effect: a forward proxy lends no identity"),
+            ("credentials = \"inject\"", "gates.a.credentials: has no effect: a forward proxy adds no credentials"),
+            (
+                "credential = { file = \"/x\" }",
+                "gates.a.credential: has no effect: a forward proxy adds no credentials",
+            ),
             ("kind = \"kubernetes\"", "gates.a.kind: is \"kubernetes\", but hosts are those of external APIs"),
             ("upstream_tls.server_name = \"x\"", "gates.a.upstream_tls.server_name: has no effect: each host"),
             (
@@ -352,12 +355,12 @@ mod tests {
             assert!(said.contains(expected) && said.lines().count() == 1, "{more}: {said}");
         }
         for (text, expected) in [
-            ("[gates.a]\nhosts = [\"a.example\"]\n", "gates.a.hosts: needs the listener of [egress]"),
+            ("[gates.a]\nhosts = [\"a.example\"]\n", "gates.a.hosts: needs the egress listener"),
             ("[egress]\n[gates.a]\nhosts = []\n", "gates.a.hosts: is an empty list"),
             ("[egress]\n[gates.a]\nhosts = \"a.example\"\n", "gates.a.hosts: is \"a.example\", expected a list"),
             (
                 "[egress]\n[gates.a]\nupstream = \"https://x\"\nkind = \"http\"\nrewrite_links = true\nplain = \"refuse\"\n",
-                "gates.a.plain: has no effect: it is for a gate with hosts only",
+                "gates.a.plain: has no effect: it is only for a gate with hosts",
             ),
         ] {
             let said = problems(text);
@@ -380,20 +383,20 @@ mod tests {
         for (text, expected) in [
             (
                 "names = [\"127.0.0.1:443\", \"0.0.0.0:80\"]",
-                "egress.names[1]: is \"0.0.0.0:80\", expected an address of loopback",
+                "egress.names[1]: is \"0.0.0.0:80\", expected a loopback address",
             ),
             ("names = \"on\"", "egress.names: is \"on\", expected an IP address with a port"),
-            ("names = \"127.0.0.1:8003\"", "127.0.0.1:8003 is taken by egress.listen already"),
+            ("names = \"127.0.0.1:8003\"", "127.0.0.1:8003 is already that of egress.listen"),
             ("ca.keep = \"keys\"", "egress.ca.keep: is \"keys\", expected the absolute path of a folder"),
             ("ca.write_to = \"\"", "egress.ca.write_to: is \"\", expected the absolute path of a folder"),
             ("ca.names = [\"*.com\"]", "egress.ca.names[0]: is \"*.com\", expected at least two labels"),
             (
                 "ca = { keep = \"/run/tidegate/egress/keys\" }",
-                "egress.ca.keep: lies in the folder of egress.ca.write_to, which clients mount, and would give them the CA's key",
+                "egress.ca.keep: lies in the folder of egress.ca.write_to, which clients mount, so they could read the CA's key",
             ),
             (
                 "[gates.k]\nupstream = \"https://x\"\ntls.write_to = \"/run/tidegate/egress\"",
-                "egress.ca.write_to: is \"/run/tidegate/egress\", which gates.k.tls.write_to has already",
+                "egress.ca.write_to: is \"/run/tidegate/egress\", the folder of gates.k.tls.write_to too",
             ),
             (
                 "[gates.b]\nhosts = [\"*.googleapis.com\"]\nintercept = true",
@@ -401,7 +404,7 @@ mod tests {
             ),
             (
                 "[gates.b]\nupstream = \"https://x\"\nkind = \"http\"\nintercept = true\nlisten = \"127.0.0.1:1\"",
-                "gates.b.intercept: has no effect: it is for a gate with hosts only",
+                "gates.b.intercept: has no effect: it is only for a gate with hosts",
             ),
         ] {
             let (egress, gates) = if !text.starts_with('[') { (text, "") } else { ("", text) };
@@ -428,8 +431,8 @@ mod tests {
             ("a.**.example.com", Some("expected a host name")),
             ("https://a.example", Some("expected a host name")),
             ("a.example:443", Some("expected a host name")),
-            ("127.0.0.1", Some("an address, which has no name")),
-            ("[::1]", Some("an address, which has no name")),
+            ("127.0.0.1", Some("an address, whose certificate")),
+            ("[::1]", Some("an address, whose certificate")),
             ("@amazon", Some("expected \"@aws\", \"@azure_arm\", \"@gcp\" or \"@github\"")),
         ] {
             let said = problems(&format!("[egress]\n[gates.a]\nhosts = [{pattern:?}]\n"));
@@ -449,36 +452,36 @@ mod tests {
             ("listen = \"off\"\nnames = \"127.0.0.1:443\"", "fine "),
             (
                 "listen = \"off\"\nnames = \"127.0.0.1:443\"\ntoken_file = \"/token\"",
-                "egress.token_file: has no effect: clients show it to the proxy, of which there is none",
+                "egress.token_file: has no effect: it is for clients of the proxy, and listen is \"off\"",
             ),
             (
                 "listen = \"off\"\nnames = \"127.0.0.1:443\"\ntls = { cert = \"/c\", key = \"/k\" }",
-                "egress.tls: has no effect: clients show it to the proxy, of which there is none",
+                "egress.tls: has no effect: it is for clients of the proxy, and listen is \"off\"",
             ),
             ("ports = []", "egress.ports: is an empty list"),
             ("ports = [443, 80]", "egress.ports[1]: expected a port"),
             ("ports = [65536]", "egress.ports[0]: expected a port"),
             ("max_connections = 0", "egress.max_connections: is 0, expected at least 1"),
             ("max_origins = 0", "egress.max_origins: is 0, expected at least 1"),
-            ("idle_origin = \"0s\"", "egress.idle_origin: expected at least"),
+            ("idle_origin = \"0s\"", "egress.idle_origin: is 0ns, expected at least"),
             ("others = \"pass\"", "egress.others: is \"pass\", expected \"tunnel\" or \"refuse\""),
-            ("via = \"http://127.0.0.1:8003\"", "egress.via: is this listener itself"),
+            ("via = \"http://127.0.0.1:8003\"", "egress.via: is this listener's own address"),
             ("via = \"http://me:secret@proxy:3128\"", "egress.via: has a user or password in it"),
             ("via = \"proxy:3128\"", "egress.via: is \"proxy:3128\", expected a proxy"),
-            ("metadata = \"tunnel\"", "fine f.toml:2:1: egress.metadata: is \"tunnel\": whatever reaches"),
+            ("metadata = \"tunnel\"", "fine f.toml:2:1: egress.metadata: is \"tunnel\": every client"),
         ] {
             let said = problems(&format!("[egress]\n{more}\n"));
             assert!(said.contains(expected) && !said.contains("secret"), "{more}: {said}");
         }
         let taken = "[egress]\nlisten = \"127.0.0.1:8001\"\n[gates.k]\nupstream = \"in_cluster\"\n";
-        assert!(problems(taken).contains("127.0.0.1:8001 is taken by"), "{}", problems(taken));
+        assert!(problems(taken).contains("127.0.0.1:8001 is already that of"), "{}", problems(taken));
         assert_eq!(problems("[egress]\n"), "fine ", "a blind proxy with metrics");
     }
 
     #[test]
     fn a_gate_that_no_call_can_reach_is_named() {
         let text = "[egress]\ntunnel = [\"b.example.com\"]\n[gates.z]\nhosts = [\"*.example.com\"]\n[gates.a]\nhosts = [\"a.example.com\", \"b.example.com\"]\n";
-        assert!(problems(text).contains("gates.a.hosts: no call can come here"), "{}", problems(text));
+        assert!(problems(text).contains("gates.a.hosts: get no calls"), "{}", problems(text));
         let preset = load_text("f.toml".to_owned(), "[egress]\n[gates.a]\npreset = \"aws\"\n".to_owned(), &[]);
         let settings = preset.expect("a provider's preset has hosts").settings;
         assert!(

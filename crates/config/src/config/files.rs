@@ -46,7 +46,7 @@ impl NamedFile {
         let shown = self.path.display();
         let message = match fs::read(&self.path) {
             Err(error) => format!("{shown} cannot be read: {error}; expected {expected}"),
-            Ok(content) if !is_in(&content) => format!("{shown} does not fit; expected {expected}"),
+            Ok(content) if !is_in(&content) => format!("{shown} has other content; expected {expected}"),
             Ok(_) => return None,
         };
         Some(self.problem.with_message(message))
@@ -71,7 +71,7 @@ impl NamedFile {
                 if is_early { ("is not valid before", life.start()) } else { ("has expired at", life.end()) };
             let when = httpdate::fmt_http_date((*when).max(SystemTime::UNIX_EPOCH));
             fault.get_or_insert_with(|| {
-                format!("the certificate in {shown} {what} {when}: TLS with it fails; expected one that is valid now")
+                format!("the certificate in {shown} {what} {when}, so TLS fails; expected one that is valid now")
             });
         }
         Some(self.problem.with_message(fault?))

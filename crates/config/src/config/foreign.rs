@@ -9,7 +9,7 @@ use crate::yaml::{self, Node};
 pub(super) fn configuration(text: &Text, is_broken: bool) -> Option<Problem> {
     let example = "[gates.kubernetes] on a line of its own, and keys such as upstream = \"in_cluster\" below it";
     let message = format!(
-        "is a scenario, expected a configuration with [gates.NAME]; to play it: tidegate simulate {}",
+        "is a scenario, expected a configuration with [gates.NAME]; a scenario is for `tidegate simulate {}`",
         text.name
     );
     if is_broken { other_language(text, example) } else { is_scenario(text).then(|| of_file(text, message)) }
@@ -19,7 +19,7 @@ pub(super) fn configuration(text: &Text, is_broken: bool) -> Option<Problem> {
 pub(super) fn scenario(text: &Text, is_broken: bool) -> Option<Problem> {
     let example = "[[controllers]] on a line of its own, and keys such as objects = 100 below it";
     let message = format!(
-        "is a configuration, expected a scenario with [[controllers]]; to try its limits: tidegate simulate SCENARIO --config {}",
+        "is a configuration, expected a scenario with [[controllers]]; a configuration is for `tidegate simulate SCENARIO --config {}`",
         text.name
     );
     let is_configuration = text.has("gates") && !SCENARIO.iter().any(|key| text.has(key));
@@ -44,7 +44,7 @@ fn other_language(text: &Text, expected: &str) -> Option<Problem> {
     let is_flow = matches!(&root, Node::Map(_, shape) if shape.flow);
     let is = match (kind, is_flow) {
         (Some("Config"), _) => "is a kubeconfig, which upstream = \"kubeconfig\" finds by itself; expected".to_owned(),
-        (Some(kind), _) => format!("is a manifest of a {kind}, expected what a container reads from its file:"),
+        (Some(kind), _) => format!("is a Kubernetes manifest ({kind}), expected the configuration file itself, in"),
         (None, true) => "is JSON, expected".to_owned(),
         (None, false) => "is YAML, expected".to_owned(),
     };

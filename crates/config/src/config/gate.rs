@@ -101,7 +101,7 @@ fn events(at: &Cursor<'_>, kind: ApiKind, credentials: Credentials) -> bool {
     let own = at.unused_if(is_other, "it is for kind = \"kubernetes\" only", &at.at("kind"));
     let events = own.get("events", false);
     if events && credentials == Credentials::PassThrough {
-        let message = "is true, but with credentials = \"pass_through\" the gate has none of its own to write with; expected \"inject\"";
+        let message = "is true, but with credentials = \"pass_through\" the gate has no credentials to write Events with; expected \"inject\"";
         at.at("events").given(&[&at.at("credentials")]).problem(message);
     }
     events
@@ -152,7 +152,7 @@ fn dialect(at: &Cursor<'_>, kind: ApiKind, preset: &Preset) -> Dialect {
     let dialect =
         at.unused_if(kind != ApiKind::Http, "it is for kind = \"http\" only", &at.at("kind")).get("dialect", usual);
     if usual != Dialect::Plain && dialect != usual {
-        let message = format!("preset = \"{}\" limits calls by what dialect = \"{usual}\" reads of them", preset.word);
+        let message = format!("preset = \"{}\" needs what dialect = \"{usual}\" reads from calls", preset.word);
         at.at("dialect").problem(format!("is \"{}\", but {message}", dialect.word()));
         return usual;
     }
@@ -258,7 +258,7 @@ fn revalidation(at: &Cursor<'_>, kind: ApiKind, classes: Vec<bool>) -> Revalidat
         at.unused_if(kind != ApiKind::Http, "it is for kind = \"http\" only", &at.at("kind")).table("revalidation");
     let Bytes(max_bytes) = at.get("max_bytes", Bytes(KEPT));
     if max_bytes == 0 {
-        at.at("max_bytes").problem("is 0, expected a size; to keep no answers: revalidate = false in each class");
+        at.at("max_bytes").problem("is 0, expected a size; to keep no responses, set revalidate = false in each class");
     }
     Revalidation { classes, max_bytes }
 }
@@ -269,13 +269,13 @@ fn check_links(gate: &Gate, dialect: Dialect, at: &Cursor<'_>) {
     let links = at.at("rewrite_links");
     let kind = at.at("kind");
     if gate.kind == ApiKind::Kubernetes && gate.forwarding.rewrite_links && links.is_present() {
-        links.given(&[&kind]).problem("is true, but a cluster's answers have no links; it is for kind = \"http\"");
+        links.given(&[&kind]).problem("is true, but responses of a cluster have no links; it is for kind = \"http\"");
     }
     let is_said = links.is_present() || gate.forwarding.host == Host::Preserve || dialect == Dialect::Aws;
     if gate.kind == ApiKind::Http && !gate.forwarding.rewrite_links && !is_said {
         links.warn(
-            "is false: a client that follows the links of an answer (Link, Location: the next page of a list) goes past the gate; expected \
-             true, or false in so many words if this API has none",
+            "is false: a client that follows links in responses (Link, Location: the next page of a list) bypasses the gate; expected \
+             true, or false set in the file if this API has no links",
         );
     }
 }
@@ -302,11 +302,11 @@ fn warn_of_signatures(at: &Cursor<'_>, host: &Host, max_wait: Duration) {
 fn timeouts(at: &Cursor<'_>) -> (Duration, Option<Duration>) {
     let connect = at.get("connect", CONNECT);
     if connect.is_zero() {
-        at.at("connect").problem("is 0, expected a time in which a connection can be made");
+        at.at("connect").problem("is 0, so no connection could be made; expected a time such as \"5s\"");
     }
     let OrOff(response) = at.get("response", OrOff(None));
     if response.is_some_and(|response| response.is_zero()) {
-        at.at("response").problem("is 0, expected a time; for none: \"off\"");
+        at.at("response").problem("is 0, expected a time; for no timeout: \"off\"");
     }
     (connect, response)
 }

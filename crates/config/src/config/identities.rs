@@ -23,8 +23,8 @@ pub(super) fn of(
     for (class, by) in policy.classes.iter().zip(&split) {
         if by.iter().any(|per| Some(per) != by.first()) {
             at.problem(format!(
-                "what meters class {:?} is split by more than one of client, credential, account and action, expected the same \
-                 per in its bucket, in those that it is within and in the gate's; to leave out the gate's: own_bucket_only = true",
+                "the limits of class {:?} have different `per` (client, credential, account, action), expected the same \
+                 in its bucket, in those that it is within and in the gate's; to leave out the gate's, set own_bucket_only = true",
                 class.name
             ));
         }
@@ -33,8 +33,9 @@ pub(super) fn of(
         || matches!(fair_by, FairBy::Account | FairBy::Action);
     if needs_words && dialect == Dialect::Plain {
         let known = "\"aws\", \"azure\", \"google\" or \"github\"";
-        at.at("dialect")
-            .key_problem(format!("knows no accounts or actions, but limits are split by them; expected {known}"));
+        at.at("dialect").key_problem(format!(
+            "knows no accounts or actions, but limits are per account or action; expected {known}"
+        ));
     }
     if !knows_clients && (fair_by == FairBy::Client || split.iter().flatten().any(|per| *per == Per::Client)) {
         report_unknown_clients(at);
@@ -52,13 +53,13 @@ pub(super) fn of(
 fn report_unknown_clients(at: &Cursor<'_>) {
     if at.has("hosts") {
         at.at("hosts").problem(
-            "have limits that are split by client, but the egress listener does not know its clients; expected [egress.clients] with \
+            "have limits with per = \"client\", but the egress listener does not authenticate its clients; expected [egress.clients] with \
              tokens = \"review\" or certificates = true, or \"credential\" in place of \"client\"",
         );
         return;
     }
     at.at("clients").missing(
-        ", but limits are split by client: the gate does not know its clients; expected [clients] with tokens = \"review\" or \
+        ", but limits have per = \"client\", and without it the gate does not authenticate its clients; expected [clients] with tokens = \"review\" or \
          certificates = true, or \"credential\" in place of \"client\"",
     );
 }

@@ -75,11 +75,11 @@ fn fault(path: &Path) -> Option<&'static str> {
     };
     if !steps.iter().all(is_word) {
         return Some(
-            "is not a valid key, expected words of letters, digits and single underscores between double ones",
+            "is not the name of a key, expected words of letters, digits and single underscores, with a double underscore between words",
         );
     }
     if steps.get(2).is_some_and(|step| step == "classes") && steps.len() > 3 {
-        return Some("cannot be set by a variable: lists are only in the file");
+        return Some("cannot be set by a variable, because a list of tables can only be in the file");
     }
     None
 }
@@ -95,7 +95,7 @@ fn clashes(variables: &[Variable], problems: &mut Vec<Problem>) {
     for pair in variables.windows(2) {
         let [one, other] = pair else { continue };
         if other.path.starts_with(&one.path) {
-            let message = format!("is set here and by {} at once, expected one of them", other.name);
+            let message = format!("is set by this variable and by {}, expected only one of them", other.name);
             problems.push(Problem::of_variable(&one.name, one.path.clone(), message));
         }
     }

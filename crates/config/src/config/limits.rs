@@ -35,7 +35,7 @@ pub(super) fn retry_bucket(at: &Cursor<'_>, bucket: Option<BucketPolicy>) -> Opt
         None => None,
     };
     let bucket = sized(at, rate, opens);
-    at.unused_if(true, "a retry bucket counts calls, whatever they cost", at).get("counts", Counts::Calls);
+    at.unused_if(true, "a retry bucket counts calls, not tokens", at).get("counts", Counts::Calls);
     bucket
 }
 
@@ -61,7 +61,7 @@ fn sized(at: &Cursor<'_>, rate: Option<f64>, opens: bool) -> Option<BucketPolicy
     let rate = rate?;
     let burst = burst?;
     if takes_centuries(rate, burst) {
-        let message = format!("is {rate}, too slow for a burst of {burst}: it would take centuries to fill");
+        let message = format!("is {rate}, too slow to ever fill a burst of {burst}; expected a higher rate");
         at.at("rate").given(&[&at.at("rate"), &at.at("burst")]).problem(message);
         return None;
     }
@@ -96,7 +96,7 @@ pub(super) fn is_rate(written: Rate, at: &Cursor<'_>) -> bool {
 
 /// Reads how far throttling may lower a rate. A preset's floor is at most the rate.
 fn adapt(at: &Cursor<'_>, rate: Option<f64>, rate_at: &Cursor<'_>) -> Option<Adapt> {
-    let written: Rate = at.needed("floor", None, "a rate that adapts needs one")?;
+    let written: Rate = at.needed("floor", None, "a rate that adapts needs a floor")?;
     let floor = written.in_a_second();
     let rate = rate?;
     if !at.has("floor") {
@@ -115,7 +115,7 @@ fn adapt(at: &Cursor<'_>, rate: Option<f64>, rate_at: &Cursor<'_>) -> Option<Ada
 
 /// Reads the limit on calls in flight.
 pub(super) fn in_flight(at: &Cursor<'_>) -> Option<InFlight> {
-    let max = at.needed("max", None, "how many calls may be in flight");
+    let max = at.needed("max", None, "expected how many calls may be in flight");
     let per = at.get("per", Per::Gate);
     Some(InFlight { max: max?, per })
 }
@@ -185,7 +185,7 @@ fn exponential(at: &Cursor<'_>, from: Strategy) -> Strategy {
         return Strategy::Exponential { base, max, jitter }; // as checked where it comes from
     }
     if base.is_zero() {
-        at.at("base").problem("is 0, expected a delay; for none: strategy = \"off\"");
+        at.at("base").problem("is 0, expected a delay; for no delay: strategy = \"off\"");
     }
     if max < base {
         let key = if at.has("max") { "max" } else { "base" };
@@ -211,7 +211,7 @@ fn fast_slow(at: &Cursor<'_>, from: Strategy) -> Option<Strategy> {
         at.at("slow").given(&[&at.at("fast"), &at.at("slow")]).problem(message);
     }
     if fast.is_zero() && at.is_present() {
-        at.at("fast").problem("is 0, expected a delay");
+        at.at("fast").problem("is 0, expected a delay such as \"1s\"");
     }
     Some(Strategy::FastSlow { fast, slow, fast_attempts })
 }
@@ -263,7 +263,7 @@ pub(super) fn queue(at: &Cursor<'_>, kind: ApiKind) -> (QueuePolicy, FairBy) {
     let Bytes(max_waiting_bytes) = at.get("max_waiting_bytes", Bytes(16 << 20));
     let fair_by = at.get("fair_by", FairBy::Resource);
     if kind == ApiKind::Http && fair_by == FairBy::Namespace {
-        at.at("fair_by").problem("is \"namespace\", which an external API has none of");
+        at.at("fair_by").problem("is \"namespace\", which external APIs do not have");
     }
     let combine = at.get("combine", Combine::Sequential);
     (QueuePolicy { max_wait, max_waiting, max_waiting_bytes, combine }, fair_by)

@@ -19,7 +19,7 @@ pub(super) fn matching(
     kind: ApiKind,
     dialect: Dialect,
 ) -> Option<RuleMatch> {
-    let why = "the class \"default\" takes whatever no other class matches";
+    let why = "the class \"default\" has all calls that no other class matches";
     let class = class.unused_if(usual == Some(RuleMatch::Everything), why, &class.at("name"));
     let at = match class.optional("match") {
         // The patterns of a preset are not added to those of the file.
@@ -41,13 +41,13 @@ pub(super) fn matching(
         for (name, pattern) in headers {
             match name.parse::<HeaderName>() {
                 Ok(name) => matcher.headers.push((name, pattern)),
-                Err(_) => at.at("headers").at(&name).key_problem("is not a valid name of a header"),
+                Err(_) => at.at("headers").at(&name).key_problem("is not the name of a header"),
             }
         }
     }
     matcher.unfiltered = at.option("unfiltered", None);
     if matcher.unfiltered.is_some() && dialect != Dialect::Aws {
-        at.at("unfiltered").key_problem("matches nothing but calls to AWS: set dialect = \"aws\" on the gate");
+        at.at("unfiltered").key_problem("only matches calls to AWS; set dialect = \"aws\" on the gate");
     }
     matcher.query.extend(at.option::<BTreeMap<_, _>>("query", None).unwrap_or_default());
     check(&matcher, &at, kind);
@@ -63,7 +63,7 @@ fn why_nothing_matches(list: PatternList, kind: ApiKind, dialect: Dialect) -> Op
     let (matches, problem) = match list {
         List::Verbs | List::Methods | List::Paths | List::UserAgents => return None,
         List::Groups | List::Resources | List::Namespaces | List::Names | List::Subresources => {
-            (kind == ApiKind::Kubernetes, "matches nothing on a gate of kind \"http\": use paths")
+            (kind == ApiKind::Kubernetes, "matches nothing on a gate of kind \"http\"; expected paths")
         }
         List::Services | List::Regions | List::Accounts | List::Actions => (dialect != Dialect::Plain, NO_DIALECT),
     };
@@ -83,7 +83,7 @@ fn check(matcher: &Matcher, at: &Cursor<'_>, kind: ApiKind) {
         (!is_method).then(|| "expected a method such as \"POST\"".to_owned())
     });
     at.check_each("paths", matcher.get(PatternList::Paths), |path| {
-        (!path.starts_with(['/', '*'])).then(|| "expected a path from its \"/\"".to_owned())
+        (!path.starts_with(['/', '*'])).then(|| "expected a path that begins with \"/\"".to_owned())
     });
     patterns::check_path_escapes(matcher.get(PatternList::Paths), at, kind);
     if kind == ApiKind::Kubernetes {
@@ -100,11 +100,14 @@ fn check_services(services: &[String], at: &Cursor<'_>) {
         let near = did_you_mean(service, &names);
         match service_names().find(|known| known.sdk == service) {
             _ if names.contains(&service.as_str()) => {}
-            Some(known) => at.problem(format!("is {service:?}, expected the name in signatures: {:?}", known.signed)),
-            None if near.is_empty() => {}
-            None => at.warn(format!(
-                "is {service:?}, which is not the name of a service in signatures that is known here{near}"
+            Some(known) => at.problem(format!(
+                "is {service:?}, expected the name that AWS signatures have for it: {:?}",
+                known.signed
             )),
+            None if near.is_empty() => {}
+            None => {
+                at.warn(format!("is {service:?}, which is not the name of a known AWS service in signatures{near}"))
+            }
         }
     }
 }
@@ -116,4 +119,4 @@ fn verbs(kind: ApiKind) -> Vec<&'static str> {
     all.filter(|verb| kind == ApiKind::Kubernetes || !kubernetes_only.contains(verb)).map(Verb::word).collect()
 }
 
-const NO_DIALECT: &str = "matches nothing on a gate without a dialect: set dialect = \"aws\", \"azure\", \"google\" or \"github\" on the gate";
+const NO_DIALECT: &str = "matches nothing on a gate without a dialect; set dialect = \"aws\", \"azure\", \"google\" or \"github\" on the gate";

@@ -26,11 +26,11 @@ struct Endpoint(http::Uri);
 
 impl TextValue for Endpoint {
     fn parse(text: &str) -> Result<Self, String> {
-        let secret = "for which there is no key; expected a collector beside the gate, which adds it";
+        let secret = "which cannot be set; expected a collector on this machine, which adds the password";
         let url = url::read(text, secret)
             .map_err(|fault| format!("{fault}, expected a URL such as \"http://127.0.0.1:4318\""))?;
         if url.port_u16() == Some(GRPC) {
-            return Err(format!("is {text:?}, whose port is that of gRPC; expected the one of HTTP, {HTTP}"));
+            return Err(format!("is {text:?}, whose port is for gRPC; expected that for HTTP, {HTTP}"));
         }
         if url.path().trim_end_matches('/').ends_with("/v1/traces") {
             return Err(format!("is {text:?}, expected it without /v1/traces, which the gate adds"));

@@ -42,7 +42,7 @@ pub(super) fn per_key(at: &Cursor<'_>, gate: Option<PerKey>) -> Option<PerKey> {
         let is_slow = takes_centuries(rate.in_a_second(), burst);
         if is_slow {
             let rate = rate.describe();
-            let message = format!("is {rate}, too slow for a burst of {burst}: it would take centuries to fill");
+            let message = format!("is {rate}, too slow to ever fill a burst of {burst}; expected a higher rate");
             at.at(name).given(&[&at.at(name), &at.at("burst")]).problem(message);
         }
         !is_slow
@@ -52,7 +52,7 @@ pub(super) fn per_key(at: &Cursor<'_>, gate: Option<PerKey>) -> Option<PerKey> {
     let enforce = at.get("enforce", usual.enforce);
     if at.is_table() && writes.is_none() && reads.is_none() {
         let given = [&at.at("writes"), &at.at("reads")];
-        at.given(&given).problem("counts nothing: expected a rate of writes or reads, or per_key = \"off\"");
+        at.given(&given).problem("limits nothing, expected a rate of writes or reads, or per_key = \"off\"");
     }
     at.has_effect().then_some(PerKey { writes, reads, burst, enforce })
 }

@@ -168,13 +168,13 @@ impl Text {
             return self.problem_at(
                 quote.0,
                 Path::default(),
-                format!("has the quotation mark {}, expected straight ones: \"", quote.1),
+                format!("has the typographic quotation mark {}, expected the straight one, \"", quote.1),
             );
         }
         // The parser tells what its own types are, or that one overflowed.
         let is_too_large = ["as i128", "as u128", "number overflowed"].iter().any(|it| error.message().contains(it));
         if is_too_large {
-            let message = "is a number too far from zero, expected one of at most 18 digits";
+            let message = "is too large a number, expected at most 18 digits";
             return self.problem_at(offset, Path::default(), message.to_owned());
         }
         let may_be_text = BARE.iter().any(|begins| error.message().starts_with(begins));

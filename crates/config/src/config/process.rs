@@ -111,7 +111,7 @@ fn log(at: &Cursor<'_>) -> Log {
         at.at("level")
             .problem(format!("is {level:?}, expected {expected}, or a filter such as \"info,tidegate=debug\"{near}"));
     } else if let Err(error) = level.parse::<tracing_subscriber::filter::Targets>() {
-        at.at("level").problem(format!("is {level:?}, which is not a filter: {error}"));
+        at.at("level").problem(format!("is {level:?}, which is not a valid filter of log lines: {error}"));
     }
     let calls: Option<PathBuf> = at.get("calls", None);
     Log { json, level, calls }
@@ -124,7 +124,7 @@ fn check_addresses(settings: &Settings, root: &Cursor<'_>) {
         Listen::Tcp(address) => Some((*address, at)),
         Listen::Unix(_) => None,
     });
-    let is_taken = |address, other: &Path| format!("{address} is taken by {other} already, expected another port");
+    let is_taken = |address, other: &Path| format!("{address} is already that of {other}, expected another port");
     check_taken(admin.into_iter().chain(addresses), collide, is_taken);
 }
 
@@ -167,7 +167,7 @@ fn check_paths(settings: &Settings, root: &Cursor<'_>) {
         let folder = gate.access.tls.as_ref()?.write_to.as_deref()?;
         Some((folder, root.at("gates").at(name).at("tls").at("write_to")))
     });
-    let is_taken = |path, other: &Path| format!("is {path:?}, which {other} has already, expected another");
+    let is_taken = |path, other: &Path| format!("is {path:?}, which is already that of {other}, expected another");
     check_taken(sockets.chain(folders), |one: &std::path::Path, other| one == other, is_taken);
 }
 

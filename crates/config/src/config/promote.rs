@@ -10,7 +10,7 @@ use super::candidate::{CANDIDATE, put_in_force};
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PromoteError {
     /// There is no such candidate.
-    #[error("gates.{0}.candidate is missing, expected the limits to put in force")]
+    #[error("gates.{0}.candidate is missing in the file, expected a table with the limits to put in force")]
     Missing(String),
     /// There is none at all.
     #[error("no gate of the file has a candidate, expected [gates.NAME.candidate] with the limits to put in force")]

@@ -135,7 +135,7 @@ impl<'a> Report<'a> {
         let found: Vec<_> = strays.iter().map(|name| (name, meant::by_variable(name, &record))).collect();
         let problem = |(name, meant): &(&String, Option<meant::Variable>)| {
             let near = meant.as_ref().map_or_else(
-                || "; a key is set by one such as TIDEGATE__LOG__LEVEL".to_owned(),
+                || "; a variable that sets a key looks like TIDEGATE__LOG__LEVEL".to_owned(),
                 |variable| format!(" (did you mean {}?)", variable.name),
             );
             Problem::of_variable(name, Path::default(), format!("nothing reads this variable{near}"))

@@ -41,13 +41,13 @@ pub(super) fn share_all(gate_at: &Cursor<'_>, policy: &mut Policy) {
         classes.filter_map(|class| Some((class.bucket.as_mut()?, format!("{}{OF}{}", shared.name, class.name))));
     for (bucket, name) in gate.chain(classes).filter(|(bucket, _)| bucket.shared.is_none()) {
         let why_not = match bucket.per {
-            Per::Flow => Some("is split by flow"),
+            Per::Flow => Some("has per = \"flow\""),
             _ if bucket.rate > FASTEST => Some("has a rate above 10,000/s"),
-            _ if bucket.largest_cost.get() > 1 => Some("counts tokens, of which calls cost several"),
+            _ if bucket.largest_cost.get() > 1 => Some("counts tokens, and calls cost several of them"),
             _ => None,
         };
         if let Some(why) = why_not {
-            at.warn(format!("leaves out {name}: its bucket {why}"));
+            at.warn(format!("does not share {name}, because its bucket {why}"));
             continue;
         }
         bucket.shared = u16::try_from(policy.shared.len()).ok().map(SharedId);
@@ -81,8 +81,8 @@ fn read(at: &Cursor<'_>) -> Option<SharedPolicy> {
     let members = members.unwrap_or(MEMBERS);
     if members.get() > MANY {
         at.at("members").warn(format!(
-            "is {members}: with more than {MANY} gates each question costs the store more than a quarter of a \
-             millisecond; fewer gates, such as one as a Service for each cluster, are less work for it"
+            "is {members}: with more than {MANY} gates each request costs the store more than a quarter of a \
+             millisecond; expected fewer gates, such as one for each cluster, run as a Service"
         ));
     }
     let name = name.into();
@@ -99,7 +99,7 @@ pub(super) fn has_parts(policy: &Policy) -> bool {
 /// Reports `shared` at a bucket that cannot be shared.
 pub(super) fn not_shared(bucket_at: &Cursor<'_>, bucket: Option<&BucketPolicy>) {
     if shared(bucket_at, bucket).is_some() {
-        let message = "is for the gate's bucket and those of classes; each gate meters its own retries";
+        let message = "can only be set for the bucket of the gate or of a class; each gate limits its own retries";
         bucket_at.at("shared").key_problem(message);
     }
 }
@@ -117,12 +117,12 @@ fn check_name(name: &str, at: &Cursor<'_>) {
 /// Checks a bucket's limits against how it is shared.
 fn check_bucket(at: &Cursor<'_>, bucket: &BucketPolicy, shared: &SharedPolicy) {
     if bucket.per == Per::Flow {
-        let message = "is \"flow\", but flows of one gate are none of another's, so that they cannot share a bucket; \
+        let message = "is \"flow\", but flows are those of one gate, so gates cannot share a bucket for each; \
                        expected \"gate\", \"credential\", \"client\", \"account\" or \"action\"";
         at.at("per").problem(message);
     }
     if at.has("start") {
-        at.at("start").key_problem("has no effect: a shared bucket is empty when it is new, and filled by time alone");
+        at.at("start").key_problem("has no effect: a new shared bucket is always empty");
     }
     if bucket.rate > FASTEST {
         at.at("rate").problem(format!("is {:?}, expected at most {FASTEST:?} for a shared bucket", bucket.rate));
@@ -140,7 +140,7 @@ fn check_bucket(at: &Cursor<'_>, bucket: &BucketPolicy, shared: &SharedPolicy) {
     } else if burst < bucket.rate / 2.0 {
         let least = (bucket.rate / 2.0).ceil();
         at.at("burst").warn(format!(
-            "is {burst}, less than half of the rate, so that there is little to lend and crowds wait for a round trip; \
+            "is {burst}, less than half of the rate, so many calls at once have to wait for an answer of the store; \
              expected {least} or more"
         ));
     }
@@ -187,7 +187,7 @@ pub(super) fn check_together(settings: &mut Settings, root: &Cursor<'_>) {
             let id = (Arc::clone(&shared.store), Arc::clone(&shared.name));
             if !of_gate.insert(id.clone()) {
                 at.problem(format!(
-                    "is {:?}, the name of another bucket of this gate too: a call would spend twice; expected another name",
+                    "is {:?}, the name of another bucket of this gate too, so a call would take its tokens twice; expected another name",
                     shared.name
                 ));
             }
@@ -200,9 +200,9 @@ pub(super) fn check_together(settings: &mut Settings, root: &Cursor<'_>) {
     warn_of_alone(&users);
     let is_used = |store: &&Store| seen.keys().any(|(used, _): &(Arc<str>, Arc<str>)| *used == store.name);
     for store in stores.iter().filter(|store| !is_used(store)) {
-        root.at("stores")
-            .at(&store.name)
-            .warn("is not used: no bucket is shared through it; expected bucket.shared at a gate, or no such store");
+        root.at("stores").at(&store.name).warn(
+            "is not used, because no bucket is shared through it; expected bucket.shared at a gate, or no such store",
+        );
     }
 }
 
@@ -216,7 +216,7 @@ fn warn_of_alone(users: &Users<'_>) {
     for at in alone {
         if done.insert(at.path.to_string()) {
             at.warn(
-                "is shared with nobody: there is no [stores.NAME], and no other gate of this process has this name; expected a store \
+                "is shared with no other gate: there is no [stores.NAME], and no other gate of this process has this name; expected a store \
                  that other processes use too, the same name at another gate, or no such key",
             );
         }
@@ -238,7 +238,7 @@ fn warn_of_slow(mut slow: Vec<(Cursor<'_>, Arc<str>, f64)>) {
     for (at, name, rate) in slow {
         if told.insert(at.path.to_string()) {
             at.warn(format!(
-                "lets a gate that has not met its store yet go on at {rate:.3}/s for {name}, a call in {:.0} s; expected \
+                "lets a gate that has not reached its store yet send only {rate:.3}/s for {name}, a call in {:.0} s; expected \
                  fewer members, or outage = \"full\" if calls matter more than the quota",
                 1.0 / rate
             ));
@@ -254,7 +254,7 @@ impl FirstBucket {
         let Self { rate, burst, per, at: first } = self;
         if (*rate, *burst) != (bucket.rate, bucket.burst) {
             at.problem(format!(
-                "is {name:?}, which {first} shares with other limits ({rate}/s burst {burst}); expected the same rate \
+                "is {name:?}, but {first} shares this name with other limits ({rate}/s burst {burst}); expected the same rate \
                  and burst, or another name"
             ));
         } else if *per != bucket.per {
@@ -288,7 +288,7 @@ fn resolve(shared: &mut SharedPolicy, stores: &[Store], at: &Cursor<'_>) {
     if let (Some(timeout), Some(lease)) = (timeout, shared.lease)
         && timeout > lease
     {
-        let message = format!("is {lease:?}, less than the store's timeout of {timeout:?}: late answers bring nothing");
+        let message = format!("is {lease:?}, less than the store's timeout of {timeout:?}: late answers are useless");
         at.at("lease").warn(message);
     }
 }

@@ -33,12 +33,12 @@ fn check_reserve(reserve: f64, honour: Signals, scope: Scope, signals: &Cursor<'
         at.problem(format!("is {reserve:?}, expected a fraction from 0 to less than 1"));
     } else if reserve > 0.0 && scope == Scope::Key {
         at.given(&[&signals.at("scope")]).problem(
-            "has no effect with scope = \"key\": a quota is everyone's, expected scope \"class\", \"credential\" or \"gate\"",
+            "has no effect with scope = \"key\": a quota is for all keys together; expected scope \"class\", \"credential\" or \"gate\"",
         );
     } else if reserve > 0.0 && !honour.iter().any(|signal| telling(&signal)) {
         let telling: Vec<&str> = Signal::ALL.into_iter().filter(telling).map(Signal::word).collect();
         at.given(&[&signals.at("honour")]).problem(format!(
-            "has no effect: none of the signals in `honour` tells of a quota, expected {}",
+            "has no effect: no signal in `honour` says what is left of a quota; expected {}",
             alternatives(&telling)
         ));
     }

@@ -51,7 +51,7 @@ pub(super) fn tls_and_credential(
     let credential = egress::beside_hosts(gate, has_hosts, egress::NO_IDENTITY);
     let passes = passes && !has_hosts;
     let credential = credential
-        .unused_if(has_identity, "the upstream brings its own identity", &at)
+        .unused_if(has_identity, "the upstream (a cluster) has credentials already", &at)
         .unused_if(passes, "credentials = \"pass_through\"", &gate.at("credentials"))
         .optional("credential");
     (tls, upstream_tls, credential.and_then(|at| self::credential(&at)))
@@ -65,7 +65,7 @@ pub(super) fn check_together(gate: &Gate, at: &Cursor<'_>) {
         let has_something = gate.upstream.has_identity() || at.has("credential") || at.at("upstream_tls").has("cert");
         if !has_something {
             credentials.given(&[&at.at("upstream"), &at.at("credential"), &at.at("upstream_tls")]).problem(
-                "is \"inject\", but there is nothing to inject: expected an upstream with an identity, or [credential]",
+                "is \"inject\", but the gate has no credentials to inject; expected [credential], or upstream = \"in_cluster\" or \"kubeconfig\"",
             );
         }
         if gate.access.clients.is_none()
@@ -73,20 +73,20 @@ pub(super) fn check_together(gate: &Gate, at: &Cursor<'_>) {
             && gate.access.tls.as_ref().is_none_or(|tls| tls.client_ca.is_none() && tls.write_to.is_none())
         {
             credentials.given(&[&at.at("listen"), &at.at("tls")]).problem(
-                "is \"inject\" off loopback: anyone who reaches the port gets the identity; expected a loopback listener, or [tls] with \
-                 client_ca (clients show certificates) or write_to (they show the token in that folder)",
+                "is \"inject\" on a listener beyond loopback, so anyone who reaches it would act with the gate's identity; expected a loopback \
+                 listener, or [tls] with client_ca (clients need certificates) or write_to (they need the token in that folder)",
             );
         }
     }
     if gate.identity.file.is_some() && !gate.injects() {
         let where_it_passes = if gate.is_local() { "with [tls]" } else { "beyond loopback" };
         at.at("credential").warn(format!(
-            "is not sent: {where_it_passes} credentials = \"auto\" passes the client's own on; expected credentials = \"inject\" (beyond \
+            "is not sent: {where_it_passes} credentials = \"auto\" passes on the client's own; expected credentials = \"inject\" (beyond \
              loopback with tls.client_ca or tls.write_to), or a plain loopback listener"
         ));
     }
     if gate.forwarding.tls.insecure {
-        let message = "the upstream's certificate is not verified: anyone on the way can read and change everything";
+        let message = "the upstream's certificate is not verified: anyone on the way can read and change every call";
         at.at("upstream_tls").at("insecure").warn(message);
     }
 }
@@ -102,7 +102,7 @@ impl TextValue for Source {
             _ => {}
         }
         let near = did_you_mean(text, &["in_cluster", "kubeconfig"]);
-        let url = url::read(text, "which belong into [credential]");
+        let url = url::read(text, "which must be in [credential] instead");
         url.map(Self::Url).map_err(|fault| format!("{fault}, expected {UPSTREAMS}{near}"))
     }
 
@@ -120,13 +120,13 @@ fn listener_tls(at: &Cursor<'_>) -> ListenerTls {
     let mode = at.get("mode", Mode::SelfSigned);
     let names: Vec<String> = at.get("names", Vec::new());
     if mode == Mode::Files && !names.is_empty() {
-        at.at("names").key_problem("has no effect: mode = \"files\" has the names of its certificate");
+        at.at("names").key_problem("has no effect: with mode = \"files\" the names are those in the certificate");
     }
     at.check_each("names", &names, |name| {
         let is_name = name.parse::<std::net::IpAddr>().is_ok() || is_host_name(name);
         (!is_name).then(|| "expected a host name or an IP address".to_owned())
     });
-    let why = "mode = \"self_signed\" makes its own; expected mode = \"files\"";
+    let why = "mode = \"self_signed\" makes its own certificate; expected mode = \"files\"";
     let files = at.unused_if(mode == Mode::SelfSigned, why, &at.at("mode"));
     let cert = files.file("cert", FileContent::Chain);
     let key = files.file("key", FileContent::Key);
@@ -135,7 +135,7 @@ fn listener_tls(at: &Cursor<'_>) -> ListenerTls {
         (Mode::SelfSigned, ..) => TlsMode::SelfSigned,
         (Mode::Files, Some(cert), Some(key)) => TlsMode::Files { cert, key },
         (Mode::Files, ..) => {
-            at.at(missing).missing(", expected a PEM file: mode = \"files\"");
+            at.at(missing).missing(", but mode = \"files\" needs it; expected a PEM file");
             TlsMode::SelfSigned
         }
     };
@@ -156,7 +156,7 @@ pub(super) fn upstream_tls(at: &Cursor<'_>) -> UpstreamTls {
     let key = at.file("key", FileContent::Key);
     if cert.is_some() != key.is_some() {
         let (missing, there) = if cert.is_some() { ("key", "cert") } else { ("cert", "key") };
-        at.at(missing).missing(format_args!(", expected a PEM file: {there} is set"));
+        at.at(missing).missing(format_args!(", but {there} is set; expected a PEM file"));
     }
     let server_name: Option<String> = at.get("server_name", None);
     if let Some(name) = server_name.as_ref().filter(|name| !is_host_name(name)) {
@@ -164,7 +164,7 @@ pub(super) fn upstream_tls(at: &Cursor<'_>) -> UpstreamTls {
     }
     let insecure = at.get("insecure", false);
     if insecure && ca.is_some() {
-        at.at("ca").key_problem("has no effect: insecure = true verifies nothing");
+        at.at("ca").key_problem("has no effect: with insecure = true no certificate is verified");
     }
     UpstreamTls { ca, cert, key, server_name, insecure }
 }

@@ -36,19 +36,19 @@ fn store(name: &str, at: &Cursor<'_>) -> Option<Store> {
     let prefix = at.get_if("prefix", "tidegate".to_owned(), is_prefix, &expected);
     let timeout = at.get_if("timeout", TIMEOUT, |timeout| TIMEOUTS.contains(timeout), "a time from 10ms to 10s");
     let others = url.as_ref().is_some_and(|url| !matches!(url.address, StoreAddress::Sentinel { .. }));
-    let sentinel = at.unused_if(others, "the url is not that of sentinels", &at.at("url")).table("sentinel");
+    let sentinel = at.unused_if(others, "the url does not name sentinels", &at.at("url")).table("sentinel");
     let sentinel = login(&sentinel);
     let is_plain = url.as_ref().is_some_and(|url| !url.has_tls);
     let tls = upstream_tls(&at.unused_if(is_plain, "the url is not rediss://", &at.at("url")).table("tls"));
     if tls.insecure {
         at.at("tls")
             .at("insecure")
-            .warn("the store's certificate is not verified: anyone on the way can answer for it");
+            .warn("the store's certificate is not verified: anyone between the gate and it can answer in its place");
     }
     let Url { address, has_tls } = url?;
     let has_password = password_file.is_some() || sentinel.password_file.is_some();
     if has_password && !has_tls && !address.is_local() {
-        let message = "leads off this machine without TLS, so that the password would be sent in the clear; expected rediss:// with TLS";
+        let message = "leads to another machine without TLS, so the password would be sent unencrypted; expected rediss:// with TLS";
         at.at("url").problem(message);
     }
     let name = Arc::from(name);
@@ -59,7 +59,7 @@ fn store(name: &str, at: &Cursor<'_>) -> Option<Store> {
 fn login(at: &Cursor<'_>) -> StoreLogin {
     let login = StoreLogin { user: at.get("user", None), password_file: at.file("password_file", FileContent::Secret) };
     if login.user.is_some() && login.password_file.is_none() {
-        at.at("user").problem("has no password: expected password_file too");
+        at.at("user").problem("is set without a password; expected password_file too");
     }
     login
 }
@@ -78,10 +78,10 @@ impl TextValue for Url {
 fn url(text: &str) -> Result<Url, String> {
     let is_path = text.starts_with("unix:/") && !text.starts_with("unix://");
     if text.contains('@') && !is_path {
-        return Err("has a user or password in it, which belong into user and password_file".to_owned());
+        return Err("has a user or password in it, which must be in user and password_file instead".to_owned());
     }
     if text.contains(['?', '#']) {
-        let fault = "has a query or fragment, which no store has; a password belongs into password_file";
+        let fault = "has a query or fragment, which the URL of a store cannot have; put a password into password_file";
         return Err(fault.to_owned());
     }
     if let Some(path) = text.strip_prefix("unix:") {
@@ -104,13 +104,17 @@ fn url(text: &str) -> Result<Url, String> {
         return Err(fault("has a path: shared buckets are in database 0"));
     }
     let address = match form {
-        "" if hosts.len() > 1 => return Err(fault("names several hosts, which only sentinels and a cluster have")),
+        "" if hosts.len() > 1 => {
+            return Err(fault("names several hosts, which only sentinels and a cluster have"));
+        }
         "" => StoreAddress::Tcp(hosts.into_iter().next().ok_or_else(|| fault("names no host"))?),
         "cluster" => StoreAddress::Cluster { seeds: hosts },
-        "sentinel" if path.is_empty() => return Err(fault("does not say which of the sentinels' primaries it is")),
-        "sentinel" if !is_name(path) => return Err(fault("has a primary whose name no sentinel takes")),
+        "sentinel" if path.is_empty() => {
+            return Err(fault("does not end with the primary's name"));
+        }
+        "sentinel" if !is_name(path) => return Err(fault("has a primary whose name sentinels do not accept")),
         "sentinel" => StoreAddress::Sentinel { sentinels: hosts, primary: path.to_owned() },
-        _ => return Err(fault("is for neither sentinels nor a cluster")),
+        _ => return Err(fault("begins neither like that of sentinels nor like that of a cluster")),
     };
     Ok(Url { address, has_tls })
 }

@@ -100,15 +100,15 @@ impl<'a> LimitsInUse<'a> {
                 at.warn(format!("has no effect: {why}"));
             }
         };
-        let exempt = "every call is of an exempt class; expected another lane for one of them";
+        let exempt = "all calls are in exempt classes; expected another lane for one of them";
         let has_calls = self.waiting().next().is_some();
         let remembers = self.waiting().any(|class| class.backoff.strategy != Strategy::Off);
-        let why = "no call spends from it: every class is exempt or has own_bucket_only = true; expected own_bucket_only = false in one of them";
+        let why = "no call takes tokens of it, because every class is exempt or has own_bucket_only = true; expected own_bucket_only = false in one of them";
         idle("bucket", self.waiting().any(|class| !class.own_bucket_only), why);
         let why =
-            "no call is a retry, because failures are remembered nowhere; expected a backoff of the gate or of a class";
+            "no failures are remembered, so no call counts as a retry; expected a backoff of the gate or of a class";
         idle("retry_bucket", remembers, why);
-        let why = "no class remembers a failure: the strategy is \"off\" by the preset, or in each class that is not exempt; expected strategy = \"exponential\"";
+        let why = "no class remembers failures: the strategy is \"off\" in the preset, or in each class that is not exempt; expected strategy = \"exponential\"";
         idle("backoff", remembers || self.at.at("backoff").at("strategy").is_off(), why);
         idle("in_flight", has_calls, exempt);
         idle("one_at_a_time", has_calls, exempt);
@@ -130,8 +130,8 @@ impl<'a> LimitsInUse<'a> {
         let listed = names.iter().take(FEW).copied().collect::<Vec<_>>().join(", ");
         let listed = if more > 0 { format!("{listed} and {more} more") } else { listed };
         at.warn(format!(
-            "does not meter every call: the preset's classes {listed} spend from buckets of their own alone; to lower those, set share; \
-             for this limit over them too, name each in [[classes]] with own_bucket_only = false, such as {{ name = {first:?}, own_bucket_only = false }}"
+            "does not limit every call: the preset's classes {listed} have buckets of their own; to lower those, set share; \
+             to put them under this limit too, name each in [[classes]] with own_bucket_only = false, such as {{ name = {first:?}, own_bucket_only = false }}"
         ));
     }
 
@@ -165,22 +165,22 @@ impl<'a> LimitsInUse<'a> {
         if at.at("bucket").is_table()
             && !self.waiting().any(|other| self.policy.outward(other).any(|outer| outer.name == class.name))
         {
-            idle("bucket", "no call spends from it; expected a class within it that calls are of");
+            idle("bucket", "no call takes tokens of it; expected a class with calls `within` this one");
         }
         if let Reach::Covered(by) = reach {
             let by = self.policy.classes.get(by).map_or("", |class| &class.name);
             let at = if at.has("match") { at.at("match") } else { at.at("name") };
-            at.warn(format!("no call is of this class: class {by:?} before it matches all of them; expected it before that one, or a narrower match there"));
+            at.warn(format!("is never used: class {by:?} comes first and matches all calls of this class; move this class before {by:?}, or give {by:?} a narrower match"));
         }
         if reach != Reach::Calls {
-            let why = "no call is of this class; of such a class only the bucket acts, for the classes within it; expected it in those";
+            let why = "no call is of this class, so only its bucket counts, for the classes within it; expected this key in those classes";
             ["in_flight", "backoff", "per_key", "key", "cost", "meter_long_running", "revalidate", "shadow"]
                 .iter()
                 .for_each(|key| idle(key, why));
             return;
         }
         if class.lane == Lane::Exempt {
-            let why = "an exempt class never waits, never spends, and no failure of its calls is remembered; expected another lane";
+            let why = "calls of an exempt class never wait and take no tokens, and their failures are not remembered; expected another lane";
             ["backoff", "key", "meter_long_running", "within", "own_bucket_only"].iter().for_each(|key| idle(key, why));
             return;
         }
@@ -192,7 +192,7 @@ impl<'a> LimitsInUse<'a> {
         }
         let charged = self.charged(class);
         if charged.is_empty() {
-            let why = "no bucket meters the class; expected a bucket of the gate or of the class";
+            let why = "no bucket limits the class; expected a bucket of the gate or of the class";
             idle("meter_long_running", why);
             idle("cost", why);
         } else if charged.iter().all(|bucket| !bucket.counts_costs) {
@@ -211,7 +211,7 @@ impl<'a> LimitsInUse<'a> {
         let outer = own.and_then(|own| charged.iter().find(|outer| is_stricter(outer, &own)));
         if let Some(outer) = outer {
             at.at("bucket").warn(format!(
-                "is never the limit: its calls also spend from a bucket of {}/s with burst {}, which is stricter; expected a lower rate or \
+                "never limits anything: its calls also need tokens of a stricter bucket ({}/s, burst {}); expected a lower rate or \
                  burst here, or own_bucket_only = true",
                 outer.rate, outer.burst
             ));
@@ -222,7 +222,7 @@ impl<'a> LimitsInUse<'a> {
             && is_coarser(gate.per, own.per)
         {
             at.at("in_flight").warn(format!(
-                "is never the limit: the gate has {} slots for all classes; expected fewer here",
+                "never limits anything: the gate has only {} slots for all classes; expected fewer here",
                 gate.max
             ));
         }
@@ -263,7 +263,7 @@ pub(super) fn warn_of_retries(
         let rate = retries.rate;
         let least = 2.0 * retries.rate;
         at.warn(format!(
-            "is {rate}, more than half of bucket.rate, which is {}: while many objects fail, retries leave healthy calls less than half of it; \
+            "is {rate}, more than half of bucket.rate, which is {}: while many objects fail, retries leave less than half of it to other calls; \
              expected bucket.rate to be {least} or more, or this to be lower",
             bucket.rate
         ));
@@ -275,7 +275,7 @@ pub(super) fn warn_of_idle(settings: &Settings, root: &Cursor<'_>) {
     for (name, gate) in &settings.gates {
         let at = root.at("gates").at(name);
         let keeps = gate.answers.revalidation.classes.iter().any(|keeps| *keeps);
-        let none = "no class keeps answers; expected revalidate = true in one of them";
+        let none = "no class keeps responses; expected revalidate = true in one of them";
         if !keeps && at.at("revalidation").is_table() {
             at.at("revalidation").warn(format!("has no effect: {none}"));
         } else if gate.shadow && at.at("revalidation").is_table() {
@@ -288,23 +288,23 @@ pub(super) fn warn_of_idle(settings: &Settings, root: &Cursor<'_>) {
         for key in ["scope", "max_pause"] {
             if gate.answers.throttling.honour.iter().next().is_none() && signals.has(key) {
                 signals.at(key).warn(
-                    "has no effect: honour is empty, so that no upstream can ask for a pause; expected a signal there",
+                    "has no effect: honour is empty, so the upstream cannot ask for a pause; expected a signal in it",
                 );
             }
         }
         let is_closed = |hosts: &Hosts| !hosts.intercept && hosts.plain == PlainHttp::Refuse;
         if gate.hosts.as_ref().is_some_and(is_closed) {
-            at.at("plain").warn("is \"refuse\", and without intercept TLS is not opened, so that no limit of this gate meets a call; expected intercept = true, or \"upgrade\"");
+            at.at("plain").warn("is \"refuse\", and without intercept the gate cannot read TLS, so its limits hold for no call; expected intercept = true, or \"upgrade\"");
         }
     }
     if settings.egress.is_some() && settings.intercepted_names().is_empty() && root.at("egress").at("ca").is_table() {
         root.at("egress")
             .at("ca")
-            .warn("has no effect: no gate has intercept = true; expected it at a gate with hosts, or no such table");
+            .warn("has no effect: no gate has intercept = true; expected that at a gate with hosts, or no such table");
     }
 }
 
 /// The most classes to name in a warning.
 const FEW: usize = 4;
 /// The reason why kept answers need limits in force.
-const IN_SHADOW: &str = "with shadow = true every call goes upstream as it came; expected it without shadow";
+const IN_SHADOW: &str = "with shadow = true calls are sent unchanged; expected shadow = false, or no such table";

@@ -146,7 +146,7 @@ impl<T: TomlValue> TomlValue for Vec<T> {
     const SHAPE: Shape = Shape::List(&T::SHAPE);
 
     fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
-        let items = at.expect(value.as_array(), value, "a list of texts, which only the file can give")?;
+        let items = at.expect(value.as_array(), value, "a list of texts, which only the file can set")?;
         let read: Vec<_> = items.iter().enumerate().map(|(index, item)| T::read(item, &at.item(index))).collect();
         read.into_iter().collect()
     }

@@ -12,20 +12,20 @@ use serde_json::{Map, Number, Value};
 
 use super::{Node, Scalar, read};
 
-/// The place of a wrong type in a document; its text can follow the name of the file.
+/// What is wrong with a document, and where. Its content is not shown.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Misfit {
     /// The document is not YAML, from this line on.
-    #[error(":{0}")]
+    #[error("line {0} is not valid YAML")]
     Line(usize),
     /// The type is wrong at this key, outermost first; the whole document if there is none.
-    #[error("")]
+    #[error("it is not a mapping of keys to values")]
     Whole,
     /// The type is wrong at this key; outer keys come first.
-    #[error(", at `{0}`,")]
+    #[error("the value at `{0}` has the wrong type")]
     Key(String),
     /// Text belongs there, and it is a number or a truth value.
-    #[error(", at `{0}`, where text belongs (put a number, or a word such as yes, in quotes),")]
+    #[error("the value at `{0}` is not text; put a number, or a word such as yes, in quotes")]
     Unquoted(String),
 }
 
@@ -193,16 +193,16 @@ mod tests {
     #[test]
     fn a_misfit_says_where_and_never_what() {
         for (text, says) in [
-            ("name: [a]", ", at `name`,"),
-            ("inner: hunter2", ", at `inner`,"),
-            ("inner: {text: [hunter2]}", ", at `inner.text`,"),
-            ("list: [a, {hunter2: b}]", ", at `list[1]`,"),
-            ("more: {a: [b, [c]]}", ", at `more.a[1]`,"),
-            ("flag: hunter2", ", at `flag`,"),
-            ("[a, b]", ""),
-            ("hunter2", ""),
-            ("{[a]: b}", ""),
-            ("name: a\nlist: [b\nflag: c: d", ":3"),
+            ("name: [a]", "the value at `name` has the wrong type"),
+            ("inner: hunter2", "the value at `inner` has the wrong type"),
+            ("inner: {text: [hunter2]}", "the value at `inner.text` has the wrong type"),
+            ("list: [a, {hunter2: b}]", "the value at `list[1]` has the wrong type"),
+            ("more: {a: [b, [c]]}", "the value at `more.a[1]` has the wrong type"),
+            ("flag: hunter2", "the value at `flag` has the wrong type"),
+            ("[a, b]", "it is not a mapping of keys to values"),
+            ("hunter2", "it is not a mapping of keys to values"),
+            ("{[a]: b}", "it is not a mapping of keys to values"),
+            ("name: a\nlist: [b\nflag: c: d", "line 3 is not valid YAML"),
         ] {
             assert_eq!(wanted(text).unwrap_err().to_string(), says, "{text}");
         }

@@ -208,7 +208,7 @@ mod tests {
             ("length=5", "a duration with a unit"),
             ("rate=-1", "\"-1\""),
             ("burst=0.5", "\"0.5\""),
-            ("length", "expected KEY=VALUE"),
+            ("length", "expected one such as"),
         ] {
             let wrong = together.set_up(&[given.to_owned()]).expect_err(given).to_string();
             assert!(wrong.contains(said), "{given}: {wrong}");

@@ -54,13 +54,13 @@ pub enum RecommendError {
     Log(#[from] ReplayError),
     /// The log is too short.
     #[error(
-        "too little to recommend from: {0}; expected at least {LEAST_CALLS}, and an hour with whatever brings the most \
+        "the log is too short to recommend limits from: {0}; expected at least {LEAST_CALLS}, and an hour with what causes the most \
          calls (a restart, a resync, a deployment)"
     )]
     TooLittle(String),
     /// A limit had shaped the log.
     #[error(
-        "a limit had shaped this log, so its peaks are not the clients' own: {0}; \
+        "a limit was in force during this log, so its peaks are not those of the clients: {0}; \
          record again without it (shadow = true at a gate, QPS = -1 in client-go)"
     )]
     Shaped(String),

@@ -37,7 +37,7 @@ pub struct RecordedLog<'a> {
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
     /// The log has none of the selected calls.
-    #[error("no call{of} is in the log{others}")]
+    #[error("the log has no call{of}{others}")]
     Nothing {
         /// The gate and the caller.
         of: String,
@@ -55,9 +55,9 @@ impl ReplayError {
         let names: Vec<&str> = counts.other_gates.keys().map(String::as_str).collect();
         let others = match (counts, &names[..]) {
             (ReadCounts { other_callers: 1.., .. }, _) => {
-                format!(", only {} of others; expected a user or a program", counts.other_callers)
+                format!(", only {} of other callers; expected a user or a program", counts.other_callers)
             }
-            (ReadCounts { lines: 0, .. }, _) => format!(", which is empty; expected {LOGS}"),
+            (ReadCounts { lines: 0, .. }, _) => format!(": it is empty; expected {LOGS}"),
             (ReadCounts { other_stages: 1.., .. }, []) => format!(
                 "; {} events are of another stage than ResponseComplete; take that one out of the audit policy's omitStages",
                 counts.other_stages
@@ -66,7 +66,7 @@ impl ReplayError {
                 let examples = counts.examples.join("; ");
                 format!("; {} lines cannot be read, the first at {examples}; expected {LOGS}", counts.unreadable)
             }
-            (_, []) => format!("; expected {LOGS}, with answered calls"),
+            (_, []) => format!("; expected {LOGS}, with calls that got a response"),
             (_, names) => {
                 format!(", only of {}; choose one with --gate, and a configuration that has it", names.join(", "))
             }

@@ -35,7 +35,7 @@ fn given(at: &Cursor<'_>) -> Option<GivenCa> {
     if !at.at("keep").is_absent_or_empty() {
         at.at("keep")
             .given(&[&at.at("cert")])
-            .key_problem("has no effect: the CA that is given in files is there for the next process too");
+            .key_problem("has no effect: a CA in files (cert, key, root) needs no other place to outlive the process");
     }
     let [(_, cert), (_, key), (_, root)] = found;
     Some(GivenCa { cert: cert?, key: key?, root: root? })
@@ -58,12 +58,12 @@ pub(in crate::config) fn check_interception(settings: &Settings, root: &Cursor<'
     for (folder, of) in of_gates.chain([(egress.ca.write_to.as_path(), at.at("write_to"))]) {
         if own.is_some_and(|own| own.starts_with(folder)) {
             at.at("keep").given(&[&at.at("keep"), &of]).problem(format!(
-                "lies in the folder of {}, which clients mount, and would give them the CA's key; expected a folder of the gate alone",
+                "lies in the folder of {}, which clients mount, so they could read the CA's key; expected a folder that only the gate mounts",
                 of.path
             ));
         }
         if folder == egress.ca.write_to && of.path != at.at("write_to").path {
-            let message = format!("is {folder:?}, which {} has already, expected another", of.path);
+            let message = format!("is {folder:?}, the folder of {} too; expected another", of.path);
             at.at("write_to").given(&[&of]).problem(message);
         }
     }
@@ -77,7 +77,7 @@ pub(in crate::config) fn check_interception(settings: &Settings, root: &Cursor<'
         };
         for pattern in patterns.filter(wide) {
             root.at("gates").at(&gate.name).at("hosts").warn(format!(
-                "has {pattern} with intercept = true: customers name hosts there, some with certificates of their own; \"@aws\" and the like leave those out"
+                "has {pattern} with intercept = true: its names include hosts of customers, which may have other certificates; expected a set such as \"@aws\", which leaves them out"
             ));
         }
     }

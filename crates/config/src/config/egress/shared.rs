@@ -37,7 +37,7 @@ pub(super) fn clients(
     }
     if !names.is_empty() {
         egress.at("names").problem(
-            "brings clients here that cannot authenticate, but [egress.clients] requires it; expected one of the two",
+            "serves clients that cannot authenticate, but [egress.clients] requires it; expected only one of the two",
         );
     }
     if egress.has("token_file") {

@@ -13,21 +13,21 @@ pub(super) fn check_resources(matcher: &Matcher, at: &Cursor<'_>) {
             return Some("expected a group without its version, such as \"apps\"".to_owned());
         }
         if is_version(group) {
-            return Some("which is a version; the core group is \"\"".to_owned());
+            return Some("which is a version, not a group; the core group is \"\"".to_owned());
         }
         has_upper(group).then(|| "expected a group in lower case".to_owned())
     });
     at.check_each("resources", matcher.get(PatternList::Resources), |resource| {
         if resource.contains('/') {
-            return Some("expected a resource; its part belongs into subresources".to_owned());
+            return Some("expected a resource without \"/\"; put the part after it into subresources".to_owned());
         }
         if names_metrics {
             return None;
         }
         if resource.contains('.') {
-            return Some(format!("expected a resource such as \"pods\"; its group belongs into groups{METRICS}"));
+            return Some(format!("expected a resource such as \"pods\"; put its group into groups{METRICS}"));
         }
-        has_upper(resource).then(|| format!("expected a resource as in paths, in lower case and plural{METRICS}"))
+        has_upper(resource).then(|| format!("expected a resource as paths have it, in lower case and plural{METRICS}"))
     });
     at.check_each("namespaces", matcher.get(PatternList::Namespaces), |namespace| {
         let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'*');
@@ -38,13 +38,12 @@ pub(super) fn check_resources(matcher: &Matcher, at: &Cursor<'_>) {
     });
     at.check_each("subresources", matcher.get(PatternList::Subresources), |subresource| {
         if subresource.contains('/') {
-            return Some("expected a subresource such as \"status\"; its resource belongs into resources".to_owned());
+            return Some("expected a subresource such as \"status\"; put its resource into resources".to_owned());
         }
         // Servers behind the aggregator may have others, in any case.
         let lower = subresource.to_lowercase();
         let is_slip = !names_metrics && has_upper(subresource) && SUBRESOURCES.contains(&lower.as_str());
-        is_slip
-            .then(|| format!("expected a subresource as it is written in paths{}", did_you_mean(&lower, SUBRESOURCES)))
+        is_slip.then(|| format!("expected a subresource as paths have it{}", did_you_mean(&lower, SUBRESOURCES)))
     });
 }
 
@@ -54,8 +53,8 @@ pub(super) fn check_path_escapes(paths: &[String], at: &Cursor<'_>, kind: ApiKin
     at.check_each("paths", paths, |path| {
         let mut escapes = path.split('%').skip(1).filter_map(|rest| rest.get(..2));
         let is_escaped = escapes.any(|two| two.bytes().all(|byte| byte.is_ascii_hexdigit()) && !keeps(two));
-        let but = if kind == ApiKind::Http { ", and only %2F as it is" } else { "" };
-        is_escaped.then(|| format!("expected a path with its escapes undone{but}"))
+        let but = if kind == ApiKind::Http { ", except %2F" } else { "" };
+        is_escaped.then(|| format!("expected a path without %-escapes{but}"))
     });
 }
 

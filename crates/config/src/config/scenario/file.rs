@@ -52,13 +52,13 @@ fn scenario(root: &Cursor<'_>, file: &Path) -> Scenario {
     let title = root.read("title").unwrap_or_else(stem);
     let length = root.get("length", LENGTH);
     if length.is_zero() {
-        root.at("length").problem("is 0, expected how long to play");
+        root.at("length").problem("is 0, expected how long to simulate, such as \"60s\"");
     }
     let seed = root.get("seed", 1);
     let mut controllers: Vec<ControllerModel> = root.list("controllers").iter().map(controller).collect();
     for (index, one) in controllers.iter().enumerate() {
         if controllers.iter().take(index).any(|other| other.name == one.name) {
-            let message = format!("is {:?}, which another controller has already", one.name);
+            let message = format!("is {:?}, the name of another controller too; expected another", one.name);
             root.at("controllers").item(index).at("name").problem(message);
         }
     }
@@ -87,7 +87,7 @@ fn scenario(root: &Cursor<'_>, file: &Path) -> Scenario {
 fn upstream(at: &Cursor<'_>, controllers: &[ControllerModel]) -> Upstream {
     let latency = at.get("latency", Upstream::default().latency);
     let capacity = positive(at, "capacity");
-    let why = "seats and the latency give a capacity";
+    let why = "capacity is set, and seats with the latency would give another";
     let seats: Option<u32> = at.unused_if(capacity.is_some(), why, &at.at("capacity")).option("seats", None);
     let seats = seats.filter(|seats| {
         if *seats == 0 {
@@ -110,14 +110,15 @@ fn failure(at: &Cursor<'_>, controllers: &[ControllerModel]) -> FailureSpan {
     let from = at.get("from", Duration::ZERO);
     let to = at.read("to").unwrap_or(Duration::MAX);
     if to <= from {
-        at.at("to").problem(format!("is {to:?}, expected an end after {from:?}"));
+        at.at("to").problem(format!("is {to:?}, expected a time after `from`, {from:?}"));
     }
     let fits = |status: &u32| (400..=599).contains(status);
     let status = u16::try_from(at.get_if("status", 503, fits, "a status from 400 to 599")).unwrap_or(503);
     let names: Vec<String> = at.get("controllers", Vec::new());
     let known: Vec<&str> = controllers.iter().map(|one| one.name.as_str()).collect();
     at.check_each("controllers", &names, |name| {
-        (!known.contains(&name)).then(|| format!("which is not a controller here{}", did_you_mean(name, &known)))
+        (!known.contains(&name))
+            .then(|| format!("which is not a controller of this file{}", did_you_mean(name, &known)))
     });
     let share = at.get_if("share", 1.0, |share| (0.0..=1.0).contains(share), "a fraction from 0 to 1");
     FailureSpan { from, to, status, controllers: names, share }
@@ -131,7 +132,7 @@ fn controller(at: &Cursor<'_>) -> ControllerModel {
     let namespace = at.get("namespace", "default".to_owned());
     check_segment(at, "namespace", &namespace);
     let objects = few(at, "objects", 100, MOST_OBJECTS);
-    let why = "the controller that `workers_of` names has them";
+    let why = "the workers are those of the controller in `workers_of`";
     let workers: u32 = at.unused_if(at.has("workers_of"), why, &at.at("workers_of")).get("workers", 1);
     let replicas = few(at, "replicas", 1, MOST_GATES);
     let gate = at.get_if("gate", 1, |gate| *gate <= MOST_GATES, &format!("0 (none) to {MOST_GATES}"));
@@ -176,7 +177,7 @@ fn changes(at: &Cursor<'_>) -> Changes {
     let to = at.unused_if(rate.is_none(), why, &at.at("changes")).option("to", None);
     let Some(rate) = rate else { return Changes::Together { at: from } };
     if to.is_some_and(|to| to <= from) {
-        at.at("to").problem(format!("is not an end after {from:?}"));
+        at.at("to").problem(format!("must be later than `from`, {from:?}"));
     }
     Changes::Steadily { rate, from, to }
 }
@@ -184,7 +185,7 @@ fn changes(at: &Cursor<'_>) -> Changes {
 fn verbs(at: &Cursor<'_>) -> Vec<Verb> {
     let verbs = at.get("verbs", vec![Verb::Update]);
     if verbs.is_empty() {
-        at.at("verbs").problem("is empty, expected the calls of a reconcile, such as [\"get\", \"update\"]");
+        at.at("verbs").problem("is an empty list, expected the calls of a reconcile, such as [\"get\", \"update\"]");
     }
     verbs
 }
@@ -232,7 +233,7 @@ fn lease(at: &Cursor<'_>) -> Lease {
     let every = at.get("every", Lease::EVERY);
     let deadline = at.get("deadline", Lease::DEADLINE);
     if every.is_zero() || deadline <= every {
-        at.problem(format!("is renewed every {every:?} and lost after {deadline:?}, expected 0 < every < deadline"));
+        at.problem(format!("has every {every:?} and deadline {deadline:?}, expected 0 < every < deadline"));
     }
     Lease { name, every, deadline }
 }

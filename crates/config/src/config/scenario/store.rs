@@ -10,7 +10,7 @@ pub(super) fn store(at: &Cursor<'_>, gates: usize) -> StoreModel {
     let rtt = at.get("rtt", usual.rtt);
     let timeout = at.get("timeout", usual.timeout);
     if timeout.is_zero() {
-        at.at("timeout").problem("is 0, expected the time that a gate waits for an answer");
+        at.at("timeout").problem("is 0, expected how long a gate waits for an answer, such as \"250ms\"");
     }
     StoreModel {
         rtt,
@@ -28,12 +28,12 @@ fn outage(at: &Cursor<'_>, most: usize) -> Outage {
     }
     let to = at.read("to").unwrap_or(Duration::MAX);
     if to <= from {
-        at.at("to").problem(format!("is {to:?}, expected an end after {from:?}"));
+        at.at("to").problem(format!("is {to:?}, expected a time after `from`, {from:?}"));
     }
     let gates: Vec<u32> = at.get("gates", Vec::new());
     for (index, gate) in gates.iter().enumerate() {
         if !usize::try_from(*gate).is_ok_and(|gate| (1..=most).contains(&gate)) {
-            at.at("gates").item(index).problem(format!("is {gate}, expected a gate from 1 to {most}"));
+            at.at("gates").item(index).problem(format!("is {gate}, expected the number of a gate, from 1 to {most}"));
         }
     }
     Outage { from, to, gates: gates.into_iter().filter_map(|gate| usize::try_from(gate).ok()).collect() }

@@ -28,9 +28,9 @@ fn a_bucket_that_a_preset_s_classes_pass_by_is_named() {
         "[gates.k]\nupstream = \"https://ec2.eu-central-1.amazonaws.com\"\npreset = \"aws\"\nbucket = { rate = 2 }\n";
     warned(
         text,
-        &["f.toml:4:1: gates.k.bucket: does not meter every call", "credentials, ", " more", "own_bucket_only = false"],
+        &["f.toml:4:1: gates.k.bucket: does not limit every call", "credentials, ", " more", "own_bucket_only = false"],
     );
-    let said = |text: &str| warnings(text).iter().any(|warning| warning.contains("does not meter"));
+    let said = |text: &str| warnings(text).iter().any(|warning| warning.contains("does not limit every call"));
     assert!(!said(&text.replace("bucket = { rate = 2 }\n", "")), "nothing was asked for");
     assert!(!said(&format!("{CLUSTER}bucket = {{ rate = 2 }}\n")), "discovery is known to have its own");
 }
@@ -38,8 +38,8 @@ fn a_bucket_that_a_preset_s_classes_pass_by_is_named() {
 #[test]
 fn a_bucket_that_is_shared_with_nobody_is_named() {
     let one = format!("{HTTP}shared = \"x\"\n");
-    warned(&one, &["f.toml:5:1: gates.k.shared: is shared with nobody", "[stores.NAME]"]);
-    warned(&format!("{HTTP}bucket.shared = \"x\"\n"), &["gates.k.bucket.shared: is shared with nobody"]);
+    warned(&one, &["f.toml:5:1: gates.k.shared: is shared with no other gate", "[stores.NAME]"]);
+    warned(&format!("{HTTP}bucket.shared = \"x\"\n"), &["gates.k.bucket.shared: is shared with no other gate"]);
     let other = one.replace("gates.k", "gates.other") + "listen = \"127.0.0.1:8002\"\n";
     assert_eq!(warnings(&format!("{one}{other}")), [""; 0], "two gates share");
     let store = "[stores.main]\nurl = \"redis://127.0.0.1\"\n";
@@ -83,7 +83,7 @@ fn keys_without_an_effect_in_the_whole_are_named() {
             format!(
                 "{HTTP}classes = [{{ name = \"a\", match = {{}} }}, {{ name = \"b\", match = {{ methods = [\"GET\"] }} }}]\n"
             ),
-            &["classes[1].match: no call is of this class", "\"a\""],
+            &["classes[1].match: is never used", "\"a\""],
         ),
         (
             format!(
@@ -95,13 +95,13 @@ fn keys_without_an_effect_in_the_whole_are_named() {
             format!(
                 "{HTTP}classes = [{{ name = \"a\", match = {{ methods = [\"GET\"] }}, bucket = {{ rate = 60, burst = 200 }} }}]\n"
             ),
-            &["classes[0].bucket: is never the limit", "50/s with burst 100"],
+            &["classes[0].bucket: never limits anything", "50/s, burst 100"],
         ),
         (
             format!(
                 "{HTTP}in_flight = {{ max = 2 }}\nclasses = [{{ name = \"a\", match = {{ methods = [\"GET\"] }}, in_flight = {{ max = 3 }} }}]\n"
             ),
-            &["classes[0].in_flight: is never the limit"],
+            &["classes[0].in_flight: never limits anything"],
         ),
         (
             format!("{HTTP}{none}classes = [{{ name = \"a\", match = {{ methods = [\"GET\"] }}, cost = 5 }}]\n"),

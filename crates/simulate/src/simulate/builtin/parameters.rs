@@ -25,15 +25,15 @@ impl Parameters {
         let example = all.first().map(|(key, value)| format!("{key}={value}")).unwrap_or_default();
         for one in given {
             let (key, value) = one.split_once('=').ok_or_else(|| {
-                WrongParameter(format!("{one:?} is no number of {scenario}, expected KEY=VALUE, such as {example}"))
+                WrongParameter(format!("{one:?} is not a setting of {scenario}, expected one such as {example}"))
             })?;
             let Some(place) = all.iter_mut().find(|(known, _)| *known == key) else {
                 let near = did_you_mean(key, &keys);
-                let what = format!("{key:?} is no number of {scenario}, expected one of {}{near}", keys.join(", "));
+                let what = format!("{key:?} is not a setting of {scenario}, expected one of {}{near}", keys.join(", "));
                 return Err(WrongParameter(what));
             };
             place.1 = checked(key, value)
-                .map_err(|expected| WrongParameter(format!("{key} is {value:?}, expected {expected}")))?;
+                .map_err(|expected| WrongParameter(format!("the setting {key} is {value:?}, expected {expected}")))?;
         }
         Ok(Self(all))
     }
