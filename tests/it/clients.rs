@@ -142,7 +142,7 @@ async fn a_client_without_a_token_or_with_a_wrong_one_gets_401_and_reaches_nothi
         (bearer("t-alic"), "TokenReview rejected this call's token"),
         (bearer("t-alicea"), "TokenReview rejected this call's token"),
         (bearer("T-ALICE"), "TokenReview rejected this call's token"),
-        (bearer("t-alice").repeat(2), "more than one token"),
+        (bearer("t-alice").repeat(2), "several tokens"),
         ("Tidegate-Client-Token: t-alice\r\n".to_owned(), "expected its service account's token"),
     ] {
         // A lease is exempt from limits, and not from this.

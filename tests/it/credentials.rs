@@ -229,11 +229,15 @@ fn a_wrong_kubeconfig_says_what_and_where() {
         (fine.replace("user: u,", "user: z,"), None, "no user `z`; it has: u"),
         (fine.replace("current-context: c\n", ""), None, "no current context"),
         (fine.replace("https://x", "x:6443"), None, "expected http(s)://host[:port][/base]"),
-        (format!("{fine}users: [{{name: {CANARY}"), None, "is not a kubeconfig"),
-        (format!("clusters: {CANARY}"), None, "config, at `clusters`, is not a kubeconfig"),
-        (fine.replace("token:", "client-key-data:"), None, "not base64"),
+        (format!("{fine}users: [{{name: {CANARY}"), None, "cannot be read as a kubeconfig"),
+        (
+            format!("clusters: {CANARY}"),
+            None,
+            "config cannot be read as a kubeconfig: the value at `clusters` has the wrong type",
+        ),
+        (fine.replace("token:", "client-key-data:"), None, "expected base64"),
         (format!("{fine}users: [{{name: v}}, {{name: v}}]\n"), None, "has the user `v` twice"),
-        (fine.replace(CANARY, "12345"), None, "at `users[0].user.token`, where text belongs (put a number"),
+        (fine.replace(CANARY, "12345"), None, "at `users[0].user.token` is not text; put a number"),
         (fine.replace(CANARY, &format!("\"{CANARY}\\nX: y\"")), None, "is not a valid token"),
     ] {
         let path = file(folder.path(), "config", &text);

@@ -294,7 +294,10 @@ async fn plain_http_in_a_tunnel_to_port_80_is_a_call_like_any_other() {
     stream.write_all(b"GET / HTTP/1.1\r\nHost: sts.eu-central-1.amazonaws.com\r\n\r\n").await.expect("sent");
     let mut rest = String::new();
     within(stream.read_to_string(&mut rest)).await.expect("reads");
-    assert!(rest.starts_with("HTTP/1.1 400 tidegate: Host and target are not the same\r\n"), "{rest}");
+    assert!(
+        rest.starts_with("HTTP/1.1 400 tidegate: the Host header and the request's target name different hosts\r\n"),
+        "{rest}"
+    );
     assert_eq!(backend.seen().len(), 1);
 }
 
@@ -324,41 +327,56 @@ async fn heads_that_are_not_for_a_forward_proxy_are_refused_with_their_reason() 
         listener("others = \"refuse\"\n[gates.g]\nhosts = [\"a.example\"]\nplain = \"refuse\"\n", Around::default())
             .await;
     for (head, expected) in [
-        ("CONNECT b.example:443 HTTP/1.1\r\n", "403 tidegate: b.example is not listed in [egress]"),
-        ("CONNECT 10.0.0.1:443 HTTP/1.1\r\n", "403 tidegate: 10.0.0.1 is not listed in [egress]"),
-        ("CONNECT a.example:8443 HTTP/1.1\r\n", "403 tidegate: a.example is not listed in [egress]"),
-        ("CONNECT a.example:25 HTTP/1.1\r\n", "403 tidegate: port 25 is that of a mail server"),
+        ("CONNECT b.example:443 HTTP/1.1\r\n", "403 tidegate: b.example is not listed by a gate"),
+        ("CONNECT 10.0.0.1:443 HTTP/1.1\r\n", "403 tidegate: 10.0.0.1 is not listed by a gate"),
+        ("CONNECT a.example:8443 HTTP/1.1\r\n", "403 tidegate: a.example is not listed by a gate"),
+        ("CONNECT a.example:25 HTTP/1.1\r\n", "403 tidegate: port 25 is a mail server's port"),
         ("CONNECT a.example:80 HTTP/1.1\r\n", "403 tidegate: plain HTTP to a.example is refused here; use https://"),
-        ("CONNECT a.example HTTP/1.1\r\n", "400 tidegate: the target has no valid port"),
-        ("CONNECT u:p@a.example:443 HTTP/1.1\r\n", "400 tidegate: the target has a user in it"),
-        ("CONNECT 0x7f.1:443 HTTP/1.1\r\n", "400 tidegate: the target is an address in an unusual form"),
-        ("CONNECT a.example:443 HTTP/1.1\r\nHost: b.example\r\n", "400 tidegate: Host and target are not the same"),
-        ("GET http://b.example/ HTTP/1.1\r\nHost: b.example\r\n", "403 tidegate: b.example is not listed in [egress]"),
+        ("CONNECT a.example HTTP/1.1\r\n", "400 tidegate: the request's target has no valid port"),
+        (
+            "CONNECT u:p@a.example:443 HTTP/1.1\r\n",
+            "400 tidegate: the request's target has a user or password in it; expected only a host and a port",
+        ),
+        (
+            "CONNECT 0x7f.1:443 HTTP/1.1\r\n",
+            "400 tidegate: the request's target is an address in an unusual form, which programs read differently",
+        ),
+        (
+            "CONNECT a.example:443 HTTP/1.1\r\nHost: b.example\r\n",
+            "400 tidegate: the Host header and the request's target name different hosts",
+        ),
+        ("GET http://b.example/ HTTP/1.1\r\nHost: b.example\r\n", "403 tidegate: b.example is not listed by a gate"),
         (
             "GET http://a.example/ HTTP/1.1\r\nHost: a.example\r\n",
             "403 tidegate: plain HTTP to a.example is refused here; use https://",
         ),
         (
             "GET http://a.example:8080/ HTTP/1.1\r\nHost: a.example:8080\r\n",
-            "403 tidegate: a.example:8080 would be called in clear; use https://, or list it in egress.tunnel",
+            "403 tidegate: a call to a.example:8080 would be sent unencrypted; use https://, or list it in egress.tunnel",
         ),
-        ("GET http://a.example/ HTTP/1.1\r\nHost: b.example\r\n", "400 tidegate: Host and target are not the same"),
+        (
+            "GET http://a.example/ HTTP/1.1\r\nHost: b.example\r\n",
+            "400 tidegate: the Host header and the request's target name different hosts",
+        ),
         (
             "GET https://a.example/ HTTP/1.1\r\nHost: a.example\r\n",
-            "400 tidegate: the target is not an http:// URL; https goes by CONNECT",
+            "400 tidegate: the target is not an http:// URL; for https use CONNECT",
         ),
-        ("GET http://u@a.example/ HTTP/1.1\r\nHost: a.example\r\n", "400 tidegate: the target has a user in it"),
+        (
+            "GET http://u@a.example/ HTTP/1.1\r\nHost: a.example\r\n",
+            "400 tidegate: the request's target has a user or password in it; expected only a host and a port",
+        ),
         (
             "GET / HTTP/1.1\r\nHost: a.example\r\n",
-            "421 tidegate: this is a forward proxy; it belongs into HTTPS_PROXY or HTTP_PROXY",
+            "421 tidegate: this is a forward proxy, not a server; set it in HTTPS_PROXY or HTTP_PROXY",
         ),
         (
             "TRACE http://a.example/ HTTP/1.1\r\nHost: a.example\r\n",
-            "405 tidegate: CONNECT comes first on its connection, and TRACE never",
+            "405 tidegate: CONNECT must be the first request of its connection, and TRACE is not allowed",
         ),
         (
             "GET http://a.example/ HTTP/1.1\r\nHost: a.example\r\nSec-Fetch-Site: same-origin\r\n",
-            "403 tidegate: a browser's page may not call through this proxy",
+            "403 tidegate: a page in a browser may not call through this proxy",
         ),
     ] {
         let answer = listener.exchange(&format!("{head}\r\n")).await;
@@ -407,7 +425,7 @@ async fn a_host_past_the_most_is_refused_until_one_is_idle() {
     assert_eq!(status, 503, "{answer}");
     assert_eq!(header(&answer, "retry-after"), Some("1"));
     assert!(
-        answer.starts_with("HTTP/1.1 503 tidegate: too many hosts at once; raise egress.max_origins\r\n"),
+        answer.starts_with("HTTP/1.1 503 tidegate: too many hosts are in use at once; raise egress.max_origins\r\n"),
         "{answer}"
     );
     answers.add_permits(1);

@@ -57,7 +57,7 @@ fn rehearse(process: &mut Process) -> Vec<String> {
     tell(&mut process.running, "it has not failed for backoff.forget_after");
     // One call gets a 429, and all calls wait.
     get(process.gate, "/api/v1/namespaces/n/secrets/wait");
-    let both = ["key is backing off", "upstream asked for a pause"];
+    let both = ["key is backing off", "pausing: the upstream asked for it"];
     let first = process.running.line_of(&both);
     // Keys and pauses are each looked at every second.
     tell(&mut process.running, both[usize::from(first.contains(both[0]))]);
@@ -65,11 +65,11 @@ fn rehearse(process: &mut Process) -> Vec<String> {
     // More calls come than may go, for longer than three looks after the one that a gate without
     // calls takes every other second.
     let waiting: Vec<_> = (0..9).map(|_| process.call("/api/v1/namespaces/n/endpoints/e")).collect();
-    tell(&mut process.running, "calls have to wait");
+    tell(&mut process.running, "calls have to wait for the limits");
     for answered in waiting {
         drop(answered.join().expect("it is answered"));
     }
-    tell(&mut process.running, "calls no longer wait");
+    tell(&mut process.running, "calls no longer wait for the limits");
     let text = std::fs::read_to_string(&process.config).expect("it is there");
     for (from, to, line) in
         [("burst = 3", "burst = 4", "the new configuration is in force"), ("burst = 3", "burst = 0", "stays in force")]
@@ -98,10 +98,10 @@ fn one_line_for_each_change(said: &[String]) {
     for (line, wanted) in [
         ("key is backing off", 3),
         ("its object is gone", 1),
-        ("upstream asked for a pause", 1),
+        ("pausing: the upstream asked for it", 1),
         ("the pause is over", 1),
-        ("calls have to wait", 1),
-        ("calls no longer wait", 1),
+        ("calls have to wait for the limits", 1),
+        ("calls no longer wait for the limits", 1),
         ("the new configuration is in force", 1),
         ("stays in force", 1),
         ("ready", 1),

@@ -145,7 +145,7 @@ fn the_log_s_level_and_file_of_calls_change_too() {
     get(ports.1, "/api/v1/namespaces/default/pods/web");
     let mut stream = TcpStream::connect(("127.0.0.1", ports.1)).expect("the gate listens");
     stream.write_all(b"GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n").expect("it is read");
-    gate.line("DEBUG a request was turned away");
+    gate.line("DEBUG refused an invalid request");
     assert_eq!(gate.terminate(), Some(0));
     assert!(std::fs::read_to_string(&calls).expect("it is there").contains("\"pods\""));
 }

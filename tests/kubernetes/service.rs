@@ -68,7 +68,7 @@ fn only_clients_that_the_api_server_knows_are_let_in_and_each_is_itself() {
                 assert_eq!(call(user, protocol).await.0, 200);
             }
             for (token, says) in [
-                (String::new(), "does not say"),
+                (String::new(), "has no token"),
                 ("wrong".to_owned(), "TokenReview rejected"),
                 (one.token.get(1..).expect("a token").to_owned(), "TokenReview rejected"),
                 (format!("{}x", one.token), "TokenReview rejected"),

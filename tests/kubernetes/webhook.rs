@@ -423,7 +423,7 @@ fn pods_of_a_labelled_namespace_come_up_behind_gates_and_nothing_needs_the_webho
     // The webhook's own pods came up, with the rights that deploy/ gives them, and share one CA.
     wait_for("a pod of the webhook is open", LONG, || {
         let out = kubectl(plane, &["-n", OWN, "logs", "deployment/tidegate-webhook"]);
-        String::from_utf8_lossy(&out.stdout).contains("webhook open").then_some(())
+        String::from_utf8_lossy(&out.stdout).contains("the webhook is listening").then_some(())
     });
 
     keeps_its_certificate(plane);

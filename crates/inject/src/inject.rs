@@ -54,7 +54,7 @@ pub fn inject(stream: &str, options: &Options) -> Result<Edit, YamlError> {
     let mut edited = edit(stream, |found, notes, beside| {
         let title = found.title.clone();
         if checks::is_left_out(found.pod) {
-            notes.push(format!("its pods are labelled {LABEL}: disabled; left as it is"));
+            notes.push(format!("its pods have the label {LABEL}: disabled, so it is not changed"));
             return false;
         }
         let before = found.pod.clone();
@@ -75,7 +75,7 @@ pub fn inject(stream: &str, options: &Options) -> Result<Edit, YamlError> {
         if options.pod_monitor {
             match monitor::of(found) {
                 Some(monitor) => beside.push(monitor),
-                None => notes.push("has no labels that a PodMonitor could find it by".to_owned()),
+                None => notes.push("its pods have no labels that a PodMonitor could select them by".to_owned()),
             }
         }
         true
@@ -84,7 +84,7 @@ pub fn inject(stream: &str, options: &Options) -> Result<Edit, YamlError> {
     if pointed.is_empty() {
         refused.extend(without);
     } else {
-        edited.notes.extend(without.into_iter().map(|note| format!("{note}; left as it is")));
+        edited.notes.extend(without.into_iter().map(|note| format!("{note}; not changed")));
         let unknown = options.containers.iter().filter(|name| !pointed.contains(name));
         refused.extend(unknown.map(|name| format!("--container {name}: no workload has a container of that name")));
     }

@@ -81,7 +81,7 @@ impl Drop for UnixSocket {
             && self.id == id(&self.path)
             && let Err(error) = fs::remove_file(&self.path)
         {
-            tracing::debug!(path = %self.path.display(), %error, "the socket's file stays behind");
+            tracing::debug!(path = %self.path.display(), %error, "cannot remove the file of a Unix socket: it stays behind");
         }
     }
 }
@@ -100,7 +100,7 @@ pub async fn tcp(listener: &str, listen: SocketAddr) -> Result<TcpListener, Erro
     let is_missing = error.raw_os_error() == Some(AFNOSUPPORT) || error.kind() == ErrorKind::AddrNotAvailable;
     let Some(instead) = in_ipv4(listen).filter(|_| is_missing) else { return Err(error) };
     let bound = TcpListener::bind(instead).await?;
-    tracing::warn!(listener, %error, %listen, %instead, "there is no IPv6 here; it listens on IPv4 instead");
+    tracing::warn!(listener, %error, %listen, %instead, "this machine has no IPv6: the listener uses the IPv4 address instead");
     Ok(bound)
 }
 
@@ -119,7 +119,7 @@ pub fn in_ipv4(address: SocketAddr) -> Option<SocketAddr> {
 async fn check_place(path: &Path) -> Result<(), Error> {
     let Ok(found) = fs::symlink_metadata(path) else { return Ok(()) };
     if !found.file_type().is_socket() {
-        return Err(Error::new(ErrorKind::AlreadyExists, "there is a file that is no socket"));
+        return Err(Error::new(ErrorKind::AlreadyExists, "there is a file that is not a socket"));
     }
     match UnixStream::connect(path).await {
         Ok(_) => Err(ErrorKind::AddrInUse.into()),
@@ -130,17 +130,17 @@ async fn check_place(path: &Path) -> Result<(), Error> {
 /// Explains a failed bind and its remedy, from the kernel's error.
 fn reason(error: &Error) -> &'static str {
     match error.kind() {
-        ErrorKind::AddrInUse => "is another process there? end that, or take another port or path",
+        ErrorKind::AddrInUse => "another process listens there; end that, or take another port or path",
         ErrorKind::AddrNotAvailable => "no network interface of this machine has that address",
         ErrorKind::PermissionDenied => {
-            "this user may not: a port below 1024 needs CAP_NET_BIND_SERVICE, a socket a folder that is writable"
+            "this user has no permission: a port below 1024 needs CAP_NET_BIND_SERVICE, a socket a writable folder"
         }
-        ErrorKind::NotFound | ErrorKind::NotADirectory => "its folder is not there",
+        ErrorKind::NotFound | ErrorKind::NotADirectory => "its folder does not exist",
         ErrorKind::ReadOnlyFilesystem => "its folder cannot be written; mount an emptyDir there",
-        ErrorKind::AlreadyExists => "something else is at that path; move it away, or take another path",
+        ErrorKind::AlreadyExists => "a file at that path is not a socket; move it away, or take another path",
         // The kind of EAFNOSUPPORT has no name.
         _ if error.raw_os_error() == Some(AFNOSUPPORT) => "this machine has no such addresses; is IPv6 off here?",
-        _ => "see the reason below",
+        _ => "the operating system refuses it",
     }
 }
 

@@ -180,7 +180,7 @@ impl Door {
                 Ok(stream) => return stream,
                 Err(error) => {
                     if self.may_warn("error") {
-                        tracing::warn!(listener = &*self.name, %error, "a connection cannot be accepted; it is tried again");
+                        tracing::warn!(listener = &*self.name, %error, "the listener cannot accept a connection: trying again");
                     }
                     self.clock.sleep(ACCEPT_AGAIN).await;
                 }
@@ -196,7 +196,7 @@ impl Door {
                 return place;
             }
             if self.may_warn("busy") {
-                tracing::warn!(listener = &*self.name, "all connections carry calls; more clients wait");
+                tracing::warn!(listener = &*self.name, "all allowed connections carry calls: new clients wait");
             }
             // Those whose answers are on their way may be closed before long.
             tokio::select! {
@@ -236,7 +236,7 @@ impl Door {
         if closed && self.may_warn("full") {
             tracing::warn!(
                 listener = &*self.name,
-                "there are too many connections: for each new one, that which has been idle longest is closed"
+                "the limit of client connections is reached: each new connection closes the one that was idle longest"
             );
         }
         Some(Arc::new(Place { door: Arc::clone(self), id, lost, has_spoken: AtomicBool::new(false) }))

@@ -151,7 +151,7 @@ impl Clients {
             Some((at, more)) if now.since(*at) < AGAIN => *more += 1,
             other => {
                 let more = other.replace((now, 0)).map_or(0, |(_, more)| more);
-                tracing::warn!(gate = &*self.gate, why = denied.word(), more, "a client was not let in: {denied}");
+                tracing::warn!(gate = &*self.gate, why = denied.word(), more, "a client was refused: {denied}");
             }
         }
     }

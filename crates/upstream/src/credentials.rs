@@ -97,24 +97,24 @@ pub struct Credential {
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialsError {
     /// This process is not in a pod: the text says what is missing.
-    #[error("upstream = \"in_cluster\" needs {0}, which a pod has; outside a cluster use \"kubeconfig\" or a URL")]
+    #[error("upstream = \"in_cluster\" needs {0}, which only a pod has; elsewhere use \"kubeconfig\" or a URL")]
     NotInCluster(String),
     /// This text, found at this place, is not a valid URL.
     #[error("`{0}` ({1}) is not an upstream; expected http(s)://host[:port][/base]")]
     Url(String, String),
     /// There is no kubeconfig file.
-    #[error("no kubeconfig: {0}; set KUBECONFIG or write ~/.kube/config")]
+    #[error("no kubeconfig found: {0}; set KUBECONFIG or write ~/.kube/config")]
     NoKubeconfig(String),
-    /// This file cannot be read as a kubeconfig. The text says where, if known: `:LINE`, or `` , at
-    /// `KEY`, ``. The content is not shown: it holds secrets.
-    #[error("{path}{1} is not a kubeconfig", path = .0.display())]
+    /// This file cannot be read as a kubeconfig. The text says what is wrong and where. The
+    /// content is not shown: it holds secrets.
+    #[error("{path} cannot be read as a kubeconfig: {1}", path = .0.display())]
     NotKubeconfig(PathBuf, String),
     /// The kubeconfig has no `context`, `cluster` or `user` of this name; the last text lists those
     /// it has.
     #[error("the kubeconfig has no {0} `{1}`; it has: {2}")]
     Missing(&'static str, String, String),
     /// In this file, two entries of a list have this name.
-    #[error("{path} has the {1} `{2}` twice; kubectl takes no such file: remove one of them", path = .0.display())]
+    #[error("{path} has the {1} `{2}` twice; remove one of them, as kubectl would not accept it either", path = .0.display())]
     Twice(PathBuf, &'static str, String),
     /// This user of the kubeconfig has an unsupported `auth-provider`.
     #[error(
@@ -123,7 +123,7 @@ pub enum CredentialsError {
     )]
     AuthProvider(String, String, &'static str),
     /// At this place of the kubeconfig, this field is not as expected. The content is not shown.
-    #[error("`{1}` of {0} in the kubeconfig is not {2}")]
+    #[error("`{1}` of {0} in the kubeconfig cannot be used: expected {2}")]
     Field(String, &'static str, &'static str),
     /// `cert` is set without `key`, or the reverse.
     #[error("upstream_tls.cert and upstream_tls.key go together: only one of them is set")]

@@ -60,13 +60,13 @@ pub enum TlsError {
     )]
     NotPermitted(String),
     /// The pod-local CA could not be made.
-    #[error("cannot make a certificate: {0}")]
+    #[error("cannot create a TLS certificate: {0}")]
     Authority(#[from] rcgen::Error),
     /// The system gives no random numbers.
-    #[error("the system offers no randomness")]
+    #[error("the operating system gives no random numbers, so no key can be made")]
     Randomness,
     /// The certificates, keys and CAs do not fit together.
-    #[error("these TLS settings do not go together: {fault}", fault = fault(.0))]
+    #[error("the certificates, keys and CAs of these TLS settings do not fit together: {fault}", fault = fault(.0))]
     Rustls(#[from] rustls::Error),
 }
 
@@ -74,7 +74,7 @@ pub enum TlsError {
 fn fault(error: &rustls::Error) -> String {
     match error {
         rustls::Error::InconsistentKeys(rustls::InconsistentKeys::KeyMismatch) => {
-            "the private key is that of another one; expected the two files of one pair".to_owned()
+            "the private key belongs to another certificate; expected the two files of one pair".to_owned()
         }
         error => error.to_string(),
     }
@@ -91,7 +91,7 @@ impl FileFault {
         match check {
             Ok(result) => {
                 if self.0.take().is_some() {
-                    tracing::info!("the TLS files can be used again");
+                    tracing::info!("the TLS files that could not be used are good again");
                 }
                 Some(result)
             }

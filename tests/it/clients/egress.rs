@@ -66,7 +66,7 @@ async fn the_calls_in_a_tunnel_are_those_of_the_client_that_asked_for_it() {
     let listener = listening(&backend, &judge, "clients = { tokens = \"review\" }\n", None).await;
     let connect = |line: &str| format!("CONNECT {EC2}:80 HTTP/1.1\r\nHost: {EC2}:80\r\n{line}\r\n");
     let refused = listener.exchange(&connect("")).await;
-    assert!(refused.starts_with("HTTP/1.1 407 tidegate: the token of a service account is asked for"), "{refused}");
+    assert!(refused.starts_with("HTTP/1.1 407 tidegate: send the token of a service account"), "{refused}");
     let refused = listener.exchange(&connect("Proxy-Authorization: Bearer x\r\n")).await;
     assert!(refused.starts_with("HTTP/1.1 407 tidegate: TokenReview rejected this token"), "{refused}");
     for expected in [[200, 200], [429, 429]] {
@@ -89,7 +89,10 @@ async fn without_a_review_the_proxy_lets_nobody_in_and_says_so() {
     judge.forbid();
     let listener = listening(&backend, &judge, "clients = { tokens = \"review\" }\n", None).await;
     let answer = listener.exchange(&call("Proxy-Authorization: Bearer t\r\n")).await;
-    assert!(answer.starts_with("HTTP/1.1 503 tidegate: its TokenReview fails"), "{answer}");
+    assert!(
+        answer.starts_with("HTTP/1.1 503 tidegate: the client cannot be authenticated: TokenReview fails"),
+        "{answer}"
+    );
     assert_eq!((header(&answer, "retry-after"), backend.seen().len()), (Some("1"), 0));
 }
 

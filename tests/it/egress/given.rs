@@ -31,7 +31,7 @@ fn replicas_that_are_given_one_ca_are_one_to_their_clients() {
     let made = make();
     assert!(made.code == Some(0) && made.out.contains("amazonaws.com"), "{}{}", made.out, made.err);
     let again = make();
-    assert!(again.code == Some(1) && again.err.contains("is there already"), "{}", again.err);
+    assert!(again.code == Some(1) && again.err.contains("exists already"), "{}", again.err);
     let root = std::fs::read_to_string(folder.join("ca.crt")).expect("it was made");
     let given = ["cert", "key", "root"].into_iter().zip(["tls.crt", "tls.key", "ca.crt"]);
     let given: String = given.map(|(key, name)| format!("{key} = {:?}\n", folder.join(name))).collect();

@@ -58,9 +58,9 @@ fn a_process_with_a_forward_proxy_is_checked_explained_seen_and_reloaded() {
         (&["CONNECT", "example.org:443"][..], "a tunnel, whose bytes are passed on unread: no gate lists this host"),
         (&["CONNECT", "sts.amazonaws.com:443"], "no gate lists this host"),
         (&["GET", "https://iam.amazonaws.com/"], "gate aws lists this host"),
-        (&["CONNECT", "169.254.169.254:80"], "refused: 169.254.169.254 is metadata"),
-        (&["CONNECT", "example.org:25"], "refused: port 25 is that of a mail server"),
-        (&["CONNECT", "example.org"], "refused: the target has no valid port"),
+        (&["CONNECT", "169.254.169.254:80"], "refused: 169.254.169.254: the address is a metadata service"),
+        (&["CONNECT", "example.org:25"], "refused: port 25 is a mail server's port"),
+        (&["CONNECT", "example.org"], "refused: the request's target has no valid port"),
         (&["GET", "http://example.org/"], "sent on in clear, without limits: no gate lists this host"),
         (
             &["CONNECT", "EC2.eu-central-1.amazonaws.com:80"],
@@ -91,7 +91,10 @@ fn a_process_with_a_forward_proxy_is_checked_explained_seen_and_reloaded() {
     let answer = exchange(egress, &call);
     assert!(answer.starts_with("HTTP/1.1 502 ") && answer.contains("ServiceUnavailable"), "{answer}");
     let answer = exchange(egress, "CONNECT 169.254.169.254:80 HTTP/1.1\r\n\r\n");
-    assert!(answer.starts_with("HTTP/1.1 403 tidegate: 169.254.169.254 is metadata"), "{answer}");
+    assert!(
+        answer.starts_with("HTTP/1.1 403 tidegate: 169.254.169.254: the address is a metadata service"),
+        "{answer}"
+    );
     if let Some(outer) = outer_address() {
         let there = std::net::TcpListener::bind((outer, 0)).expect("a port");
         let port = there.local_addr().expect("bound").port();
@@ -139,7 +142,7 @@ fn a_process_with_a_forward_proxy_is_checked_explained_seen_and_reloaded() {
     // Hosts and rules change while it runs; the listener does not.
     std::fs::write(&path, config(egress, admin, "refuse", EC2)).expect("written");
     running.line("the new configuration is in force");
-    assert!(exchange(egress, &call).starts_with(&format!("HTTP/1.1 403 tidegate: {EC2} is not listed in [egress]")));
+    assert!(exchange(egress, &call).starts_with(&format!("HTTP/1.1 403 tidegate: {EC2} is not listed by a gate")));
     std::fs::write(&path, config(free_port(), admin, "refuse", EC2)).expect("written");
     let said = running.line("the new configuration needs a restart");
     assert!(said.contains("egress.listen can only be changed by a restart"), "{said}");

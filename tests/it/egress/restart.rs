@@ -126,14 +126,14 @@ fn a_client_goes_on_over_a_restart_and_the_key_shows_nowhere() {
         assert!(!text.contains(secret) && !text.contains("PRIVATE KEY"), "{}", path.display());
     }
     let said = said.concat();
-    assert!(said.contains("TLS to hosts of gates with intercept = true is opened"), "{said}");
+    assert!(said.contains("the egress listener decrypts TLS to the hosts of gates with intercept = true"), "{said}");
     assert!(!said.contains(secret) && !said.contains("PRIVATE KEY"));
     assert!(!said.contains("Authorization: signed") && !said.contains("authorization: signed"));
 
     // Other hosts than the CA may sign for need another CA, and other clients.
     place.write("\"api.github.com\"", "");
     let mut running = place.run();
-    assert!(running.has_said("the egress CA that was kept is replaced by a new one"));
+    assert!(running.has_said("the egress CA in egress.ca.keep cannot be used: a new one replaces it"));
     assert_ne!(place.read("shared/ca.crt"), roots[0]);
     running.signal("-TERM");
     running.end();

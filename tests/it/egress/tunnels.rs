@@ -179,8 +179,7 @@ async fn no_text_leads_to_an_address_that_is_refused() {
         }
     }
     let answer = listener.exchange("CONNECT 169.254.169.254:80 HTTP/1.0\r\n\r\n").await;
-    let line =
-        "HTTP/1.1 403 tidegate: 169.254.169.254 is metadata, which gives out credentials; put it in NO_PROXY\r\n";
+    let line = "HTTP/1.1 403 tidegate: 169.254.169.254: the address is a metadata service, which gives out credentials; put it in NO_PROXY\r\n";
     assert!(answer.starts_with(line), "{answer}");
     assert_eq!(dialled.load(Ordering::SeqCst), 0);
 }
@@ -230,8 +229,8 @@ async fn the_address_that_was_judged_is_the_one_that_is_dialled() {
     let connect = format!("CONNECT rebind.test:{port} HTTP/1.1\r\n");
     for (addresses, expected) in [
         (vec![three], "200 "),
-        (vec![two], "403 tidegate: rebind.test is a loopback address"),
-        (vec![metadata], "403 tidegate: rebind.test is metadata"),
+        (vec![two], "403 tidegate: rebind.test: the address is loopback"),
+        (vec![metadata], "403 tidegate: rebind.test: the address is a metadata service"),
         (vec![two, three, metadata], "200 "),
         (vec![two, metadata], "403 "),
     ] {

@@ -55,7 +55,7 @@ fn calls_go_on_while_the_disk_of_the_call_log_is_full_and_lines_come_again_when_
     let mut asked = 0;
     // The log may still hold some lines in memory, which go first; then it reports that it cannot
     // write.
-    while !gate.has_said("the call log cannot be written") {
+    while !gate.has_said("cannot write the call log") {
         ask("while-full");
         asked += 1;
     }
@@ -63,7 +63,7 @@ fn calls_go_on_while_the_disk_of_the_call_log_is_full_and_lines_come_again_when_
         ask("while-full");
     }
     unfill(&disk);
-    while !gate.has_said("the call log is written again") {
+    while !gate.has_said("the call log can be written again") {
         ask("afterwards");
     }
     ask("last");
@@ -74,7 +74,7 @@ fn calls_go_on_while_the_disk_of_the_call_log_is_full_and_lines_come_again_when_
         written.lines().map(|line| serde_json::from_str(line).expect("whole lines only")).collect();
     let of = |name: &str| lines.iter().filter(|line| line["namespace"] == name).count();
     assert_eq!((of("before"), of("last")), (1, 1), "{written}");
-    let complaints = said.iter().filter(|line| line.contains("the call log cannot be written")).count();
+    let complaints = said.iter().filter(|line| line.contains("cannot write the call log")).count();
     assert_eq!(complaints, 1, "{said:#?}");
     say(format_args!(
         "disk full: {} calls answered meanwhile, {} of their lines kept, the log went on by itself",

@@ -78,7 +78,10 @@ impl Limited {
         let said = self.running.end();
         let warnings: Vec<&String> = said.iter().filter(|line| line.contains("onnection")).collect();
         let of = |what: &str| warnings.iter().filter(|line| line.contains(what)).count();
-        assert!(of("cannot be accepted") == 0 && of("too many connections") <= 8 * minutes, "{warnings:#?}");
+        assert!(
+            of("cannot accept a connection") == 0 && of("each new connection closes") <= 8 * minutes,
+            "{warnings:#?}"
+        );
         most
     }
 }

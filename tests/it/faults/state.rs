@@ -116,7 +116,7 @@ fn a_gate_killed_with_a_thousand_failing_keys_and_a_pause_tries_none_early_when_
     assert_eq!(before, KEYS + 1);
 
     let mut gate = start(with_config("run", &setup.path));
-    let line = gate.line("going on with the state before the restart");
+    let line = gate.line("loaded the state file");
     assert!(line.contains("keys=1001") && line.contains("pauses=1"), "{line}");
     gate.ready();
     let fails = |number: usize| get(setup.port, &format!("/fails/hidden-{number}"));
@@ -179,7 +179,7 @@ fn a_state_file_that_is_cut_of_another_version_or_unsafe_is_ignored_with_one_lin
     for (make, why) in cases {
         make();
         let mut gate = start(with_config("run", &setup.path));
-        let line = gate.line("the state file is ignored");
+        let line = gate.line("cannot use the state file");
         assert!(line.contains(why), "{line}");
         gate.ready();
         assert!(get(setup.port, "/healthy").starts_with("HTTP/1.1 200 "));
@@ -196,8 +196,8 @@ fn a_state_file_that_is_cut_of_another_version_or_unsafe_is_ignored_with_one_lin
     let (theirs, ours) = (other.state().display().to_string(), setup.state().display().to_string());
     fs::write(&other.path, text.replace(&theirs, &ours)).expect("ours");
     let mut second = start(with_config("run", &other.path));
-    let line = second.line("no state is kept over a restart");
-    assert!(line.contains("another process keeps its state in that folder"), "{line}");
+    let line = second.line("cannot use the folder of the state file");
+    assert!(line.contains("another process uses that folder for its state file"), "{line}");
     second.ready();
     other.port = setup.port;
     assert_eq!((second.terminate(), gate.terminate()), (Some(0), Some(0)));
@@ -213,7 +213,7 @@ fn a_file_that_is_no_state_is_left_as_it_is() {
         fs::write(setup.state(), MINE).expect("ours");
         fs::set_permissions(setup.state(), std::os::unix::fs::PermissionsExt::from_mode(mode)).expect("ours");
         let mut gate = start(with_config("run", &setup.path));
-        gate.line("the file is left as it is, and no state is kept over a restart; set state.file");
+        gate.line("the file at the state file's path is not overwritten");
         gate.ready();
         assert!(get(setup.port, "/fails/a").starts_with("HTTP/1.1 500 "));
         assert_eq!(gate.terminate(), Some(0));
@@ -237,7 +237,7 @@ fn calls_go_on_while_the_disk_of_the_state_file_is_full() {
     let before = setup.kept(|text| text.contains("],1,500,"));
     disk::fill(disk);
     get(setup.port, "/fails/b");
-    gate.line("the state file cannot be written");
+    gate.line("cannot write the state file");
     assert!(get(setup.port, "/healthy").starts_with("HTTP/1.1 200 "));
     assert_eq!(fs::read_to_string(setup.state()).expect("it is there"), before, "the last one stays whole");
     disk::unfill(disk);

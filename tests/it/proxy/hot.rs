@@ -163,7 +163,7 @@ async fn the_log_tells_of_a_loop_once_and_once_of_its_end() {
     let words = ["WARN", "gate=\"gate", "configmaps default/a", "by manager/1.2, the same body each time"];
     assert!(words.iter().all(|words| begun[0].contains(words)), "{begun:?}");
     Clock::start().sleep(3 * MINUTE).await;
-    assert_eq!((Log::lines("object is hot: ").len(), Log::lines("object is not hot any more: ").len()), (1, 1));
+    assert_eq!((Log::lines("object is hot: ").len(), Log::lines("object is no longer hot: ").len()), (1, 1));
 }
 
 #[tokio::test(start_paused = true)]

@@ -255,7 +255,7 @@ async fn a_gate_takes_no_socket_from_the_living_and_removes_none_but_its_own() {
     };
     let first = listen().start().await;
     let error = listen().try_start().await.err().expect("somebody is there").to_string();
-    assert!(error.contains("gate.sock") && error.contains("is another process there?"), "{error}");
+    assert!(error.contains("gate.sock") && error.contains("another process listens there"), "{error}");
     tokio::net::UnixStream::connect(&path).await.expect("the first one listens on");
 
     // the file is removed, and another gate takes the path

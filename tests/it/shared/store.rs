@@ -133,7 +133,7 @@ fn a_bucket_of_more_than_a_hundred_gates_is_noticed_once() {
         others.arg(format!("m:{other}")).arg(format!("0 {} 0 1 25000 15 pod", seconds * 1_000_000 + micros));
     }
     others.exec(&mut connection).expect("they are there");
-    while !gates[0].0.has_said("more than 100 gates share a bucket") {
+    while !gates[0].0.has_said("more than 100 gates share this bucket") {
         call(&gates, 1);
     }
     call(&gates, 40);
@@ -266,7 +266,7 @@ fn p19_a_pause_that_one_process_is_asked_for_is_kept_and_lifted_by_all() {
     gates.iter().for_each(|(_, port, _)| while !refused(*port) {});
     let spent = came.lock().expect("unpoisoned").len() - before;
     assert!(spent <= 6, "tokens from before the pause: {spent}");
-    gates[1].0.line("pausing: another gate that shares this bucket was told to wait");
+    gates[1].0.line("pausing: a gate that shares this bucket was asked for a pause");
     let ended = command("forget", &gates[2].2, &["--pauses", "--shared"]);
     assert!(ended.code == Some(0) && ended.out.contains("1 pause lifted"), "{}{}", ended.out, ended.err);
     gates.iter().for_each(|(_, port, _)| while refused(*port) {});

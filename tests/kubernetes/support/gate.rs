@@ -14,7 +14,7 @@ use super::process::{Process, command, scratch_dir};
 use super::{say, wait_for};
 use crate::ports::free_port;
 
-/// One of the debug messages: the reason why a call got no answer, which a test that fails over it
+/// One of the debug messages: the reason why a call got no response, which a test that fails over it
 /// needs.
 const LOG: &str = "info,tidegate::proxy::forward=debug";
 

@@ -18,7 +18,7 @@ pub(super) fn is_left_out(pod: &Node) -> bool {
 pub(super) fn namesake(spec: &Node, options: &Options) -> Option<String> {
     let find = |list: &'static str, what: &'static str, name: &'static str| {
         let found = spec.list_of(list).iter().any(|item| is_named(item, name));
-        found.then(|| format!("has {what} called {name} that was not injected; rename it, or take it out"))
+        found.then(|| format!("has {what} called {name} that `tidegate inject` did not add; rename or remove it"))
     };
     find("containers", "a container", NAME)
         .or_else(|| find("initContainers", "an init container", NAME))
@@ -33,7 +33,7 @@ pub(super) fn reasons(spec: &Node, options: &Options, chosen: &[String]) -> Vec<
     let system = [&["os", "name"][..], &["nodeSelector", "kubernetes.io/os"]].map(|path| spec.text_at(path));
     if system.contains(&Some("windows")) {
         reasons.push(format!(
-            "is for Windows nodes, where the gate does not run; label its pods {LABEL}: disabled to leave them out"
+            "has pods for Windows nodes, where the gate does not run; label its pods {LABEL}: disabled to leave them out"
         ));
     }
     for container in containers(spec) {
@@ -41,7 +41,7 @@ pub(super) fn reasons(spec: &Node, options: &Options, chosen: &[String]) -> Vec<
     }
     for container in chosen_of(spec, chosen) {
         reasons.extend(own_address(container, options).filter(|_| !options.replace).map(|own| {
-            format!("{own}, which may lead to another cluster; leave the container out by naming the others with --container, or replace it with --replace")
+            format!("{own}, which may be for another cluster; name only the other containers with --container, or replace the value with --replace")
         }));
         reasons.extend(mount_in_the_way(container, options));
     }

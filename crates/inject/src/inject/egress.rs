@@ -107,7 +107,7 @@ impl EgressOptions {
             if !service.is_known {
                 let of = container.text_at(&["name"]).unwrap_or_default();
                 variables.notes.push(format!(
-                    "container {of} is given AWS_ENDPOINT_URL_{}, which is a guess: {name} is not a service that is known here; expected its name in signatures",
+                    "container {of} is given AWS_ENDPOINT_URL_{}, which is a guess, as {name} is not a known AWS service; expected the name that AWS signatures have for it",
                     service.variables.concat()
                 ));
             }
@@ -205,12 +205,12 @@ impl EgressOptions {
                 }
                 if found.is_some_and(|found| found != own) {
                     return Err(format!(
-                        "container {name} has {variable} {own:?} and there is another one; the gate can go on through one proxy only"
+                        "container {name} has {variable} {own:?} but another container has another proxy; the gate can only use one"
                     ));
                 }
                 if !is_proxy(own) {
                     return Err(format!(
-                        "container {name} has its own {variable}, which is not a URL without a password and a path, of http, https or socks5; set egress.via in a ConfigMap, and take the variable out"
+                        "container {name} has its own {variable}, which is not a URL of http, https or socks5 without password and path; set egress.via in a ConfigMap, and remove the variable"
                     ));
                 }
                 found = Some(own);
@@ -274,7 +274,7 @@ impl Variables {
                 self.set.push((name.to_owned(), value(Some(text).filter(|text| !text.is_empty()))));
             }
             Own::Elsewhere => {
-                self.notes.push(format!("container {of} takes {name} from elsewhere (valueFrom); it is left as it is"));
+                self.notes.push(format!("container {of} takes {name} from elsewhere (valueFrom); it is not changed"));
             }
         }
     }
@@ -286,7 +286,7 @@ impl Variables {
 /// Says what was expected.
 pub fn client(name: &str) -> Result<Client, String> {
     let found = Client::ALL.into_iter().find(|client| client.word() == name);
-    found.ok_or_else(|| format!("{name:?}, expected some of {}", Client::ALL.map(Client::word).join(", ")))
+    found.ok_or_else(|| format!("{name:?} is unknown, expected some of {}", Client::ALL.map(Client::word).join(", ")))
 }
 
 /// Returns a container's own value of a variable.
@@ -327,8 +327,8 @@ fn host(name: &str, region: &str) -> String {
 
 /// The variables naming the proxy; those for plain HTTP are the last two.
 const PROXIES: [&str; 4] = ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"];
-const LEFT: &str = "it is left as it is";
-const OWN_ROOTS: &str = "it is left as it is, and must have the CA of ca.crt in the gate's folder; or take it out, and give its roots to egress.ca.extra_roots";
+const LEFT: &str = "it is not changed";
+const OWN_ROOTS: &str = "it is not changed, so its file must also have the CA in the gate's ca.crt; or remove it, and put its roots into egress.ca.extra_roots";
 /// The folders with CAs in images; clients skip missing ones.
 const SYSTEM_CERTS: &str = "/etc/ssl/certs:/etc/pki/tls/certs";
 /// The variables naming a file of CAs, with their kinds of clients.

@@ -11,7 +11,7 @@ pub(super) fn fault(pod: &Node) -> Option<String> {
     let is_map = |node: &Node| matches!(node, Node::Map(..));
     let fault = |parent: Option<&Node>, key: &str, fits: &dyn Fn(&Node) -> bool, shape| {
         let node = parent?.get(key)?;
-        (!node.is_null() && !fits(node)).then(|| format!("{key} is not {shape}"))
+        (!node.is_null() && !fits(node)).then(|| format!("`{key}` of the pod is not {shape}"))
     };
     let map = |parent, key| fault(parent, key, &is_map, "a mapping");
     let list = |parent, key| fault(parent, key, &is_list, "a list");

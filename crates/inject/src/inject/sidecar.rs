@@ -28,7 +28,7 @@ pub(super) fn add(
     notes: &mut Vec<String>,
 ) -> Result<Vec<String>, InjectError> {
     if let Some(fault) = shape::fault(found.pod) {
-        return Err(InjectError::Refused(vec![format!("{fault}, which no API server takes")]));
+        return Err(InjectError::Refused(vec![format!("{fault}, so no API server accepts this pod")]));
     }
     let mut record = Record::default();
     found.note_made(&mut record);
@@ -36,7 +36,7 @@ pub(super) fn add(
         ensure_package_runtime(found.pod, &mut record);
     }
     let Some(spec) = found.pod.get_mut("spec") else {
-        return Err(InjectError::Refused(vec!["has no spec".to_owned()]));
+        return Err(InjectError::Refused(vec!["its pod has no spec".to_owned()]));
     };
     let chosen = chosen(spec, &options.containers);
     if chosen.is_empty() {
@@ -127,10 +127,10 @@ fn chosen(spec: &Node, wanted: &[String]) -> Vec<String> {
 fn none_to_point(spec: &Node, wanted: &[String]) -> InjectError {
     let names: Vec<_> = spec.list_of("containers").iter().filter_map(|each| each.text_at(&["name"])).collect();
     if names.is_empty() {
-        return InjectError::Refused(vec!["has no container to point at the gate".to_owned()]);
+        return InjectError::Refused(vec!["its pod has no container that could use the gate".to_owned()]);
     }
     let wanted = wanted.join(" or --container ");
-    InjectError::NoneNamed(format!("has no container for --container {wanted}; there is: {}", names.join(", ")))
+    InjectError::NoneNamed(format!("has no container for --container {wanted}; its containers: {}", names.join(", ")))
 }
 
 /// Makes a container use the gate.
@@ -166,7 +166,7 @@ fn proxy(container: &mut Node, variables: Variables, record: &mut Record, notes:
     notes.extend(variables.notes);
     if !container.list_of("envFrom").is_empty() {
         notes.push(format!(
-            "container {name} takes variables from envFrom; a proxy among them is replaced, and not gone on through"
+            "container {name} takes variables from envFrom; a proxy among them is replaced, and the gate does not use it"
         ));
     }
     let Some(env) = record.open_list(container, "env", &format!("{name}/env")) else { return };

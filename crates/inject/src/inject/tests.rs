@@ -243,7 +243,7 @@ fn what_is_no_yaml_is_named_by_its_line() {
         .chain((1..12).map(|n| format!("a{n}: &a{n} [{}]\n", vec![format!("*a{}", n - 1); 10].join(","))))
         .collect();
     let error = inject(&bomb, &options()).unwrap_err();
-    assert!(error.what.contains("stands for more than"), "{error}");
+    assert!(error.what.contains("the document has more than"), "{error}");
     assert!(inject("a: &a [*a]\n", &options()).is_err());
 }
 

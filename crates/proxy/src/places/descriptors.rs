@@ -13,7 +13,7 @@ pub fn bound_by_descriptors() {
     if current.is_some_and(|current| current < raised) {
         let wanted = Rlimit { current: Some(raised), maximum };
         if let Err(error) = setrlimit(Resource::Nofile, wanted) {
-            tracing::debug!(%error, "the limit of descriptors stays as it is");
+            tracing::debug!(%error, "cannot raise the limit of open files: it stays as it is");
         }
     }
     lock(&of_process().state).most = Some(for_clients(descriptors()));

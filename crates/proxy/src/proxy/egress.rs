@@ -251,7 +251,7 @@ impl EgressListener {
                 self.tally.became("refused");
                 if self.tally.warnings.is_due("tls", self.clock.now()) {
                     tracing::warn!(
-                        "a client spoke TLS to the egress listener: its HTTPS_PROXY must begin with http://, as the proxy itself speaks no TLS"
+                        "closed a client's connection to the egress listener, because the client began it with TLS: its HTTPS_PROXY must begin with http://"
                     );
                 }
                 handle.close().await;

@@ -43,14 +43,14 @@ impl Events {
         tokio::spawn(async move {
             let written = tokio::select! {
                 written = write(&own, &report) => written,
-                () = clock.sleep(PATIENCE) => Err("no answer came in time".to_owned()),
+                () = clock.sleep(PATIENCE) => Err("the API server did not answer in time".to_owned()),
             };
             if let Err(error) = written {
                 tracing::warn!(
                     gate = &*gate,
                     object = &*report.names.object,
                     error,
-                    "no Event could be written about an object"
+                    "cannot write a Kubernetes Event about a hot object"
                 );
             }
         });
@@ -107,7 +107,7 @@ async fn call(own: &GateParts, method: Method, path: &str, body: Option<Bytes>) 
     let response = own.upstream.send(lease, request).await.map_err(|error| error.to_string())?;
     let status = response.status();
     if !status.is_success() {
-        return Err(format!("{method} {path} was answered with {status}"));
+        return Err(format!("the API server answered {status} to {method} {path}"));
     }
     let body = Limited::new(response.into_body(), LARGEST).collect().await.map_err(|error| error.to_string())?;
     serde_json::from_slice(&body.to_bytes()).map_err(|error| error.to_string())

@@ -14,7 +14,7 @@ use crate::upstream::DialError;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CallFailure {
     /// The client's request body broke off.
-    #[error("the request's body broke off")]
+    #[error("the client's request body ended too early")]
     Client,
     /// The client did not authenticate, or may not use the gate.
     #[error(transparent)]
@@ -23,9 +23,7 @@ pub(crate) enum CallFailure {
     #[error(transparent)]
     Forbidden(CredentialRefusal),
     /// The call was sent, but the connection was lost before the response head.
-    #[error(
-        "the request was sent, and then the connection to the upstream was lost: whether it was carried out is not known"
-    )]
+    #[error("the connection to the upstream broke after the request was sent: whether it was carried out is not known")]
     Lost,
     /// The limiter refused the call.
     #[error("{}", .0.reason)]
@@ -35,11 +33,11 @@ pub(crate) enum CallFailure {
     Timeout(Duration),
     /// The upstream answered 304 to the gate's own conditions, but it cannot be verified that the
     /// kept answer still holds. The request must be sent again without conditions.
-    #[error("the upstream's 304 does not say which answer is unchanged")]
+    #[error("the upstream answered 304, but it is not certain that the kept response is the one it means")]
     Unproven(Box<Parts>),
     /// No connection to the upstream could be made, so nothing was sent.
     #[error("the upstream cannot be reached, and nothing was sent: {}", .0.as_ref().map_or_else(|| CLOSED.to_owned(), ToString::to_string))]
     Unconnected(Option<Arc<DialError>>),
 }
 
-const CLOSED: &str = "it closed the connection";
+const CLOSED: &str = "the upstream closed the connection";

@@ -147,7 +147,7 @@ impl SentCall<'_> {
         if gate.kind == ApiKind::Http && self.gate.upstream.leads_past(headers) && self.gate.tally.passed_links() {
             tracing::warn!(
                 gate = &*gate.name,
-                "an answer has links to the upstream itself, which lead past this gate and its limits; see gates.{}.rewrite_links",
+                "a response has links to the upstream itself: clients that follow them bypass this gate and its limits; see gates.{}.rewrite_links",
                 gate.name
             );
         }
@@ -175,7 +175,7 @@ impl SentCall<'_> {
         }
         if let Some(signal) = told.signal {
             let call = &self.context.call.call;
-            tracing::debug!(?call, signal = signal.word(), answer = ?told.answer, "upstream signalled a limit");
+            tracing::debug!(?call, signal = signal.word(), answer = ?told.answer, "the upstream signalled a limit");
             if told.answer.pause.is_some() {
                 *lock(&self.gate.last_signal) = Some(signal);
             }
@@ -280,7 +280,7 @@ impl SentCall<'_> {
     /// Reports a call without a response head, and returns the failure for the client.
     fn failed(&mut self, error: &SendError) -> CallFailure {
         let CallContext { config, call, .. } = &*self.context;
-        tracing::debug!(call = ?call.call, %error, "a call got no answer");
+        tracing::debug!(call = ?call.call, %error, "a call got no response");
         let lost = || outcome::lost(config.failures(call.class), &call.call);
         let (failure, answer) = match error {
             SendError::Unsent { .. } => (CallFailure::Unconnected(None), NOTHING),

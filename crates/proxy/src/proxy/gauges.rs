@@ -186,9 +186,9 @@ pub(super) async fn upkeep(gate: Arc<str>, own: Arc<GateParts>, clock: Clock, ov
         }
         (saturated, seconds) = (!saturated, 0);
         if saturated {
-            tracing::info!(gate = &*gate, waiting, "calls have to wait");
+            tracing::info!(gate = &*gate, waiting, "calls have to wait for the limits");
         } else {
-            tracing::info!(gate = &*gate, "calls no longer wait");
+            tracing::info!(gate = &*gate, "calls no longer wait for the limits");
         }
     }
 }

@@ -24,7 +24,7 @@ pub(crate) fn turn_away<B>(gate: &GateParts, request: &Request<B>, local: Option
     // A connection outlives a reload, so the names are looked up again for each request.
     let violation = request::check(request, &gate.config.get().hosts, local).err()?;
     table::GUARDED.counter(&[&responder.gate, violation.word()]).increment(1);
-    tracing::debug!(gate = &*responder.gate, %violation, "a request was turned away");
+    tracing::debug!(gate = &*responder.gate, %violation, "refused an invalid request");
     let mut response = responder.turned_away(violation.status(), &violation, request.method());
     if request.version() < Version::HTTP_2 {
         // Whatever follows on this connection is as wrong.

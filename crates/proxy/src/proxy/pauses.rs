@@ -30,7 +30,7 @@ impl PauseLog {
             let who = name(quota);
             let lasts = duration((until - now).as_secs_f64());
             if heard {
-                tracing::info!(gate, who, lasts, "pausing: another gate that shares this bucket was told to wait");
+                tracing::info!(gate, who, lasts, "pausing: a gate that shares this bucket was asked for a pause");
             } else if let Some(QuotaReserve { left, limit }) = kept {
                 tracing::info!(
                     gate,
@@ -39,14 +39,14 @@ impl PauseLog {
                     lasts,
                     left,
                     limit,
-                    "pausing: signals.reserve keeps what is left of the quota"
+                    "pausing: what is left of the upstream's quota is reserved (signals.reserve)"
                 );
             } else {
-                tracing::info!(gate, signal, who, lasts, "upstream asked for a pause");
+                tracing::info!(gate, signal, who, lasts, "pausing: the upstream asked for it");
             }
         }
         for quota in over {
-            tracing::info!(gate, who = name(quota), "the pause is over");
+            tracing::info!(gate, who = name(quota), "the pause is over: calls go on");
         }
     }
 }

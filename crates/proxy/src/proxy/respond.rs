@@ -70,7 +70,7 @@ impl Responder {
 
     /// Answers a call after its handling has panicked.
     pub(crate) fn broken(&self) -> Response<Body> {
-        let message = format!("tidegate: gate {:?}: a fault of the gate; its log has more", self.gate);
+        let message = format!("tidegate: gate {:?}: a panic in the gate itself; its log has the cause", self.gate);
         let status = StatusCode::INTERNAL_SERVER_ERROR;
         self.build(&OwnAnswer::new(status, message), &Method::GET)
     }

@@ -149,7 +149,7 @@ impl ResponseForPanic for PanicAnswer {
     fn response_for_panic(&mut self, fault: Box<dyn Any + Send>) -> Response<Body> {
         let fault =
             fault.downcast_ref::<String>().map(String::as_str).or_else(|| fault.downcast_ref::<&str>().copied());
-        tracing::error!(gate = &*self.0.gate, fault, "a fault of the gate's own");
+        tracing::error!(gate = &*self.0.gate, fault, "a panic in the gate itself: the call got 500");
         self.0.broken()
     }
 }
@@ -174,6 +174,6 @@ mod tests {
         assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
         let body = http_body_util::BodyExt::collect(response.into_body()).await.expect("whole").to_bytes();
         let text = String::from_utf8_lossy(&body);
-        assert!(text.contains("a fault of the gate") && !text.contains("secret"), "{text}");
+        assert!(text.contains("a panic in the gate itself") && !text.contains("secret"), "{text}");
     }
 }

@@ -111,8 +111,8 @@ impl Tunnel {
             carry(TokioIo::new(client), TokioIo::new(upstream), busy, Counters { up: &|_| {}, down: &|_| {} }).await
         };
         match carried.await {
-            Ok((up, down)) => tracing::debug!(gate, up, down, "a tunnel ended"),
-            Err(error) => tracing::debug!(gate, %error, "a tunnel broke"),
+            Ok((up, down)) => tracing::debug!(gate, up, down, "an upgraded connection ended"),
+            Err(error) => tracing::debug!(gate, %error, "an upgraded connection broke"),
         }
         drop(in_flight);
     }
@@ -155,7 +155,7 @@ where
     tokio::select! {
         biased;
         carried = copy_bidirectional_with_sizes(&mut client, &mut upstream, BUFFER, BUFFER) => carried,
-        () = silent => Err(io::Error::new(io::ErrorKind::TimedOut, "one side ended, and the other was silent")),
+        () = silent => Err(io::Error::new(io::ErrorKind::TimedOut, "one side closed the connection, and the other sent nothing more")),
     }
 }
 

@@ -129,7 +129,7 @@ impl Gate {
             keys = keys.max(driver.forget(is_meant).await); // calls in force are known to both
         }
         table::FORGOTTEN.counter(&[self.name()]).increment(u64::try_from(keys).unwrap_or(u64::MAX));
-        tracing::warn!(gate = &**self.name(), keys, "failing keys were forgotten by hand");
+        tracing::warn!(gate = &**self.name(), keys, "failing keys forgotten by an operator: their delays are over");
         keys
     }
 
@@ -138,7 +138,7 @@ impl Gate {
     pub fn lift_pauses(&self, everywhere: bool) -> usize {
         let pauses = self.own().drivers().map(|driver| driver.lift_pauses(everywhere)).max().unwrap_or_default();
         table::LIFTED.counter(&[self.name()]).increment(u64::try_from(pauses).unwrap_or(u64::MAX));
-        tracing::warn!(gate = &**self.name(), pauses, "pauses were lifted by hand: the upstream had asked for them");
+        tracing::warn!(gate = &**self.name(), pauses, "an operator ended pauses that the upstream had asked for");
         pauses
     }
 
@@ -160,7 +160,7 @@ impl Gate {
         match how_long {
             Some(how_long) => {
                 let how_long = duration(how_long.as_secs_f64());
-                tracing::warn!(gate = &**self.name(), how_long, "bypass: everything is let through");
+                tracing::warn!(gate = &**self.name(), how_long, "bypass is on: every call is let through");
             }
             None if was_on => gauges::bypass_is_over(self.name()),
             None => {}

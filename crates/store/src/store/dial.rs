@@ -77,7 +77,7 @@ impl Dialer {
     async fn connect(&self, at: &Endpoint, to: impl ToSocketAddrs, login: Login) -> Result<StoreConnection, Fault> {
         // The address may come from a sentinel or a node of a cluster.
         if login.password.is_some() && self.tls.is_none() && !at.is_local() {
-            let why = format!("{at} is off this machine, and without TLS: its password would be sent in the clear");
+            let why = format!("{at} is on another machine, and without TLS the password would be sent unencrypted");
             return Err(Fault::Settings(why));
         }
         let stream = self.first(to).await?;
@@ -105,7 +105,7 @@ impl Dialer {
     pub(super) async fn first(&self, to: impl ToSocketAddrs) -> Result<TcpStream, Fault> {
         let addresses: Vec<_> = lookup_host(to).await?.collect();
         let share = self.store.timeout / (u32::try_from(addresses.len()).unwrap_or(u32::MAX - 1) + 1);
-        let mut last = Fault::Io("its name has no address".to_owned());
+        let mut last = Fault::Io("the server's name has no address".to_owned());
         for address in addresses {
             match tokio::time::timeout(share, TcpStream::connect(address)).await {
                 Ok(Ok(stream)) => return Ok(stream),

@@ -53,14 +53,14 @@ impl Fault {
     pub(super) fn what(&self) -> String {
         match self {
             Self::Code { code } => format!("the server answers {code}"),
-            Self::Timeout => "no answer within the timeout".to_owned(),
-            Self::Io(error) => format!("cannot be reached: {error}"),
+            Self::Timeout => "the store gave no answer within the timeout".to_owned(),
+            Self::Io(error) => format!("the store cannot be reached: {error}"),
             Self::UnknownIssuer(error) | Self::WrongName(error) => {
-                format!("its certificate is not trusted: {error}")
+                format!("the store's certificate is not trusted: {error}")
             }
-            Self::Nonsense => "the answer is not one of the script's".to_owned(),
+            Self::Nonsense => "the store's answer is not one that its script gives".to_owned(),
             Self::Settings(error) => error.clone(),
-            Self::Sentinels(fault) => format!("its sentinels: {}", fault.what()),
+            Self::Sentinels(fault) => format!("the store's sentinels: {}", fault.what()),
             Self::NoPrimary(name) => format!("the sentinels know no primary {name:?}"),
             Self::Redirected => "the nodes of the cluster redirect the request without end".to_owned(),
         }
@@ -70,22 +70,22 @@ impl Fault {
     pub(super) fn remedy(&self) -> &'static str {
         match self {
             Self::Code { code } => advice(code),
-            Self::Timeout => "see that it is not overloaded, and near enough for stores.NAME.timeout",
-            Self::Io(_) => "see that it runs, and that stores.NAME.url and its tls lead there",
+            Self::Timeout => "check that it is not overloaded, and near enough for stores.NAME.timeout",
+            Self::Io(_) => "check that it runs, and that stores.NAME.url and its tls are right",
             Self::UnknownIssuer(_) => {
                 "expected one of the CA in stores.NAME.tls.ca, or of the system's roots where that is not set"
             }
             Self::WrongName(_) => {
                 "set stores.NAME.tls.server_name to a name that it has, or give it a certificate for the name in the url"
             }
-            Self::Nonsense => "see that it is a Redis or Valkey, and that nothing else writes to its keys",
+            Self::Nonsense => "check that it is a Redis or Valkey, and that nothing else writes to its keys",
             Self::Settings(_) => "correct stores.NAME.tls",
             Self::Sentinels(fault) => match &**fault {
                 Self::Code { code } => sentinel_advice(code),
                 fault => fault.remedy(),
             },
             Self::NoPrimary(_) => "end stores.NAME.url with the name that `sentinel monitor` gives it",
-            Self::Redirected => "see that all nodes know the same slots (CLUSTER SLOTS)",
+            Self::Redirected => "check that all nodes know the same slots (CLUSTER SLOTS)",
         }
     }
 
@@ -181,19 +181,19 @@ fn meant(detail: &str) -> &'static str {
 /// Returns the remedy for a server's error code.
 fn advice(code: &str) -> &'static str {
     match code {
-        "LOADING" | "BUSY" | "TRYAGAIN" | "CLUSTERDOWN" | "MASTERDOWN" => "it is not ready, and is asked again",
+        "LOADING" | "BUSY" | "TRYAGAIN" | "CLUSTERDOWN" | "MASTERDOWN" => "it is not ready yet; the gate asks again",
         "READONLY" => "it is a replica; the url must lead to the primary, or to its sentinels",
-        "NOREPLICAS" => "min-replicas-to-write is not met; give it its replicas, or lower that",
+        "NOREPLICAS" => "it has fewer replicas than min-replicas-to-write; add some, or lower that",
         "OOM" => "its maxmemory is reached; raise it: a shared bucket takes a few KiB",
-        "MISCONF" => r#"it cannot save to its disk, and takes nothing until it can; mend that, or set `save ""` there"#,
+        "MISCONF" => r#"it cannot save to its disk, and takes nothing until it can; fix that, or set `save ""` there"#,
         "MAXCLIENTS" => "its maxclients is reached; raise it, or end what keeps so many connections",
         "DENIED" => {
-            "it is in protected mode, and takes only connections of its own machine; give it a password and set              password_file, or set `bind` there"
+            "it is in protected mode, and takes only connections of its own machine; give it a password and set password_file, or set `bind` there"
         }
-        "NOAUTH" => "it wants a password; set password_file, and user if it is not the default one",
-        "WRONGPASS" => "user or password is wrong; the file is read again, so that a new one is used at once",
+        "NOAUTH" => "it needs a password; set password_file, and user if it is not the default one",
+        "WRONGPASS" => "user or password is wrong; the file is read again, so a new one is used without a restart",
         "NOPERM" => {
-            "the user lacks rights; give it: resetkeys ~PREFIX:* resetchannels -@all +auth +ping +select +eval              +evalsha +time +hgetall +hset +hdel +pexpire, and +asking in a cluster"
+            "the user lacks rights; give it: resetkeys ~PREFIX:* resetchannels -@all +auth +ping +select +eval +evalsha +time +hgetall +hset +hdel +pexpire, and +asking in a cluster"
         }
         "WRONGTYPE" => "another program has a key of this name; choose another prefix",
         "MOVED" | "ASK" => "it is a cluster; begin its url with redis+cluster://, or rediss+cluster://",
@@ -204,10 +204,10 @@ fn advice(code: &str) -> &'static str {
 /// Returns the remedy for a sentinel's error code.
 fn sentinel_advice(code: &str) -> &'static str {
     match code {
-        "NOAUTH" => "they want a password; set sentinel.password_file, and sentinel.user if it is not the default one",
+        "NOAUTH" => "they need a password; set sentinel.password_file, and sentinel.user if it is not the default one",
         "WRONGPASS" => "sentinel.user or the password in sentinel.password_file is wrong",
         "NOPERM" => "the user lacks rights; give it on each sentinel: -@all +auth +sentinel|get-master-addr-by-name",
-        _ => "see that the url names sentinels, and that they watch the primary",
+        _ => "check that the url names sentinels, and that they watch the primary",
     }
 }
 

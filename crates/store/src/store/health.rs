@@ -55,7 +55,7 @@ impl HealthRecorder {
                 store = &*self.store,
                 after = format!("{:.1}s", after.as_secs_f64()),
                 calls,
-                "the store answers again: its shared buckets are shared again"
+                "the store answers again: gates share their buckets again"
             );
         }
         let most = asks.iter().zip(answers).max_by_key(|(_, answer)| answer.members);
@@ -67,7 +67,7 @@ impl HealthRecorder {
                 store = &*self.store,
                 bucket,
                 members,
-                "more than {MANY} gates share a bucket: each request costs its store more"
+                "more than {MANY} gates share this bucket: each request costs the store more time"
             );
         }
     }
@@ -81,7 +81,7 @@ impl HealthRecorder {
                 store = &*self.store,
                 why,
                 alone = rates_alone(asks),
-                "the store does not answer: each gate goes on as `outage` of its shared buckets says"
+                "the store does not answer: until it does, each gate limits alone, as `outage` of its shared buckets says"
             );
         }
     }

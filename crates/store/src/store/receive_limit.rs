@@ -33,7 +33,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for ReceiveLimit<S> {
         let received = buffer.filled().len() - before;
         let left = self.left.checked_sub(received);
         self.left = left.unwrap_or(0);
-        let too_much = || io::Error::new(io::ErrorKind::InvalidData, "it sends more than a store would");
+        let too_much = || io::Error::new(io::ErrorKind::InvalidData, "the server sends more than a store would");
         Poll::Ready(left.map(drop).ok_or_else(too_much))
     }
 }

@@ -197,7 +197,7 @@ impl CallLog {
             }
         };
         if tokio::time::timeout(PATIENCE, flush).await.is_err() {
-            tracing::error!("the last lines of the call log could not be written and are lost");
+            tracing::error!("the call log is too slow to write: its last lines are lost");
         }
     }
 }
@@ -230,9 +230,9 @@ fn write(mut entries: mpsc::Receiver<Entry>, to: Option<impl Write>, spans: Opti
         written = written.and_then(|()| out.as_mut().map_or(Ok(()), Write::flush));
         match &written {
             Err(error) if !fails => {
-                tracing::error!(%error, "the call log cannot be written: calls go on, lines are dropped until it can");
+                tracing::error!(%error, "cannot write the call log: calls go on, and lines are dropped until it can be written");
             }
-            Ok(()) if fails => tracing::info!("the call log is written again"),
+            Ok(()) if fails => tracing::info!("the call log can be written again: no more lines are dropped"),
             Ok(()) | Err(_) => {}
         }
         fails = written.is_err();

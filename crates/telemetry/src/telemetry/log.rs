@@ -30,7 +30,7 @@ pub enum LogError {
         source: ParseError,
     },
     /// The log was set up before.
-    #[error("a log is set up already")]
+    #[error("cannot set up the log: this process has set it up already")]
     Twice(#[source] tracing_subscriber::util::TryInitError),
 }
 

@@ -10,25 +10,25 @@ use crate::credentials::ApiError;
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ClientRefusal {
     /// The client sent no token or certificate.
-    #[error("this gate asks its clients who they are, and this call does not say: {0}")]
+    #[error("this gate authenticates its clients, and this call has no token or certificate: {0}")]
     NothingShown(&'static str),
     /// The client sent several tokens.
-    #[error("this call shows more than one token; expected one")]
+    #[error("this call has several tokens; expected one")]
     Ambiguous,
     /// The client's token is invalid.
     #[error("TokenReview rejected this call's token: it has expired, was revoked, or is for another audience")]
     WrongToken,
     /// The client's certificate has no name.
-    #[error("the client's certificate has no common name (CN), by which this gate would know it")]
+    #[error("the client's certificate has no common name (CN), which this gate needs as the client's name")]
     NoName,
     /// The client's name is not in `clients.allowed`.
-    #[error("client {0:?} is not one of those that this gate lets in (clients.allowed)")]
+    #[error("client {0:?} may not use this gate: clients.allowed does not list it")]
     NotAllowed(Arc<str>),
     /// The API server cannot review the token.
-    #[error("the gate cannot find out who calls, because its TokenReview fails, and refuses unknown callers: {0}")]
+    #[error("the gate cannot authenticate this call's client, because its TokenReview fails: {0}")]
     Unreviewed(Arc<ApiError>),
     /// Too many token reviews are under way.
-    #[error("the gate cannot find out who calls: too many TokenReviews are under way")]
+    #[error("the gate cannot authenticate this call's client: too many TokenReviews are under way")]
     Busy,
 }
 

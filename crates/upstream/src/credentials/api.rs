@@ -17,10 +17,10 @@ use crate::tls::TlsError;
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
     /// No response came from this address, or it broke off.
-    #[error("the call of the API server at {0} failed")]
+    #[error("the request to the API server at {0} failed")]
     Call(String, #[source] OwnCallError),
     /// The response is not what was expected.
-    #[error("the answer of the API server cannot be read: {0}")]
+    #[error("the response of the API server cannot be read: {0}")]
     Answer(String),
     /// The API server took too long.
     #[error("the API server did not answer within {} s", .0.as_secs())]
@@ -41,7 +41,7 @@ pub enum ApiError {
     #[error(transparent)]
     Credential(#[from] Arc<ExecPluginError>),
     /// The request is malformed.
-    #[error("the request cannot be made")]
+    #[error("the request to the API server is malformed")]
     Request(#[from] http::Error),
     /// TLS to the API server cannot be set up.
     #[error(transparent)]

@@ -25,7 +25,7 @@ use crate::{lock, tls};
 
 /// Why the gate's own credentials are not available. Shows no credential.
 #[derive(Debug, thiserror::Error)]
-#[error("the exec plugin `{command}` {failure}")]
+#[error("the exec plugin `{command}` gave no credential: {failure}")]
 pub struct ExecPluginError {
     command: String,
     failure: PluginFailure,
@@ -181,7 +181,7 @@ impl ExecState {
                 if has_ended && !std::mem::replace(&mut self.is_reported, true) {
                     tracing::warn!(
                         plugin = command,
-                        "the exec plugin's credential had ended when it came (expirationTimestamp); it is used all the same, and renewed \
+                        "the exec plugin's credential has expired already (expirationTimestamp); it is used all the same, and renewed \
                          every {RENEW_ENDED:?}; check this machine's clock"
                     );
                 }
@@ -198,14 +198,14 @@ impl ExecState {
                 self.held = Some(HeldCredential { token, since: now, ends, refresh_at, doubtful_at, number });
                 self.refused = false;
                 if self.failure.take().is_some() {
-                    tracing::info!(plugin = command, "the exec plugin gives credentials again");
+                    tracing::info!(plugin = command, "the exec plugin works again: its credential is renewed");
                 }
             }
             Err(failure) => {
                 let error = ExecPluginError { command: command.to_owned(), failure };
                 let times = self.failure.as_ref().map_or(0, |failure| failure.times);
                 if times == 0 {
-                    tracing::warn!(%error, "the gate's own credentials cannot be renewed");
+                    tracing::warn!(%error, "the gate's own credentials cannot be renewed: the last ones are used until they expire");
                 }
                 let pause = (FIRST_PAUSE * 2_u32.pow(times.min(10))).min(LONGEST_PAUSE);
                 self.failure = Some(RunFailure { error: Arc::new(error), times: times + 1, again_at: now + pause });

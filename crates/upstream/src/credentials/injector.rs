@@ -46,11 +46,11 @@ pub enum CredentialRefusal {
     )]
     Impersonation,
     /// The client asks to act as another user, but the gate already acts as one itself.
-    #[error("this gate's own identity is an impersonated one already: Impersonate-* headers cannot go on top of it")]
+    #[error("this gate impersonates a user already, so a call cannot have Impersonate-* headers too")]
     ActsAlready,
     /// The client did not send the required token.
     #[error(
-        "this gate lends its own identity, and only to clients that send the bearer token in the folder that it writes (tls.write_to)"
+        "this gate adds its own credentials, but only for clients that send the bearer token in the folder that it writes (tls.write_to)"
     )]
     Unauthenticated,
 }

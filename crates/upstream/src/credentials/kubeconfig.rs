@@ -155,7 +155,7 @@ fn read_cluster(entry: &ListEntry<Cluster>) -> Result<ResolvedUpstream, Credenti
     let place = format!("cluster `{}`", entry.name);
     let cluster = &entry.item;
     let server = given(&cluster.server);
-    let server = server.ok_or_else(|| wrong(&place, "server", "set; expected http(s)://host[:port][/base]"))?;
+    let server = server.ok_or_else(|| wrong(&place, "server", "http(s)://host[:port][/base]"))?;
     let mut resolved = ResolvedUpstream::at(target(server, &format!("server of {place}"))?);
     resolved.target.server_name = given(&cluster.tls_server_name).map(str::to_owned);
     if let Some(url) = given(&cluster.proxy_url) {
@@ -165,7 +165,7 @@ fn read_cluster(entry: &ListEntry<Cluster>) -> Result<ResolvedUpstream, Credenti
     let data = &cluster.certificate_authority_data;
     let file = &cluster.certificate_authority;
     if cluster.insecure_skip_tls_verify && (given(data), given(file)) != (None, None) {
-        let expected = "alone; a certificate-authority would not be used: remove one of them, as for kubectl";
+        let expected = "no certificate-authority beside it, which would not be used; remove one of them";
         return Err(wrong(&place, "insecure-skip-tls-verify", expected));
     }
     if let Some(pem) = pem(&place, "certificate-authority-data", data, file, &entry.folder)? {

@@ -136,7 +136,7 @@ impl TokenFile {
                 Err(error) => {
                     (state.read_at, state.refused) = (now, false);
                     if !std::mem::replace(&mut state.failing, true) {
-                        tracing::warn!(%error, "the last good token is kept");
+                        tracing::warn!(%error, "cannot read the token file: the last good token stays in use");
                     }
                 }
             }

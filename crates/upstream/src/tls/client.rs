@@ -104,8 +104,8 @@ impl Client {
         }
         last.at = now;
         last.invalidated = false;
-        if last.fault.report(self.read_again(), "the last good TLS files for the upstream are kept") == Some(true) {
-            tracing::info!("the upstream's CA or our client certificate has changed: new connections use it");
+        if last.fault.report(self.read_again(), "the last good TLS files for the upstream stay in use") == Some(true) {
+            tracing::info!("the upstream's CA or the gate's client certificate has changed: new connections use it");
         }
     }
 

@@ -94,16 +94,16 @@ impl Interception {
     /// Says why it cannot be used.
     pub fn again(kept: &str, permitted: &[String], wall: SystemTime) -> Result<Self, &'static str> {
         let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(kept.as_bytes()).collect();
-        let certificates = certificates.map_err(|_| "it is not a key and two certificates")?;
+        let certificates = certificates.map_err(|_| "its file does not hold one key and two certificates")?;
         let ([intermediate, root], Ok(key)) = (&certificates[..], KeyPair::from_pem(kept)) else {
-            return Err("it is not a key and two certificates");
+            return Err("its file does not hold one key and two certificates");
         };
         let made = intermediate_params().and_then(|params| {
             Self::with(root.clone(), vec![intermediate.clone()], Issuer::new(params, key), permitted)
         });
         let again = made.map_err(|_| "its certificates cannot be used")?;
         let covers = permitted.iter().all(|name| again.verifies(name, wall).is_ok());
-        if covers { Ok(again) } else { Err("it may not sign for all of the hosts") }
+        if covers { Ok(again) } else { Err("it may not sign for all hosts of gates with intercept = true") }
     }
 
     fn with(

@@ -135,7 +135,7 @@ impl Listener {
         // Two files are not swapped at one moment: a pair that does not match may do so on a second
         // look.
         let renewed = current.renewed(wall).or_else(|_| current.renewed(wall));
-        if let Some(Some(next)) = fault.report(renewed, "the listener's last good certificate is kept") {
+        if let Some(Some(next)) = fault.report(renewed, "the listener's last good certificate stays in use") {
             let certificate = match &next.source {
                 CertificateSource::Own(..) => "self_signed",
                 CertificateSource::Files(identity) => identity.chain.from.as_str(),

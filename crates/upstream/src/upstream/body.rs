@@ -48,10 +48,10 @@ pub(super) struct AttemptBody<S> {
 #[derive(Debug, thiserror::Error)]
 pub enum OutgoingBodyError {
     /// The client's body broke off.
-    #[error("the client's body broke off")]
+    #[error("the client's request body ended too early")]
     Client(#[source] Arc<InboundError>),
     /// The request is being sent again on another connection, which reads the body now.
-    #[error("the request is being sent again on another connection")]
+    #[error("this attempt is over: the request is being sent again on another connection")]
     Superseded,
 }
 

@@ -160,7 +160,7 @@ impl Dialer {
         let wire = self.wire().await?;
         let Some((tls, config)) = tls else { return Ok(Socket::Left(wire)) };
         let Some(name) = self.server_name.clone() else {
-            let text = format!("`{}` is not a name a certificate can be for; set upstream_tls.server_name", self.host);
+            let text = format!("no certificate can be for the name `{}`; set upstream_tls.server_name", self.host);
             return Err(DialFailure::Tls(io::Error::other(text)));
         };
         let stream = TlsConnector::from(config).connect(name, wire).await.map_err(|error| {

@@ -37,7 +37,7 @@ pub type Judge = fn(IpAddr) -> Result<(), ForbiddenAddress>;
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LookupError {
     /// The name servers say that the name does not exist.
-    #[error("the name servers know no such name ({0})")]
+    #[error("no name server knows this host name ({0})")]
     NoSuchName(NetError),
     /// No name server has answered.
     #[error("{0}")]

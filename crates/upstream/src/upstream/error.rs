@@ -26,11 +26,11 @@ pub enum DialFailure {
     Name(std::io::Error),
     /// The address is the gate's own.
     #[error(
-        "that is the gate itself; set the upstream to where the API is, or have the name servers know a name that the hosts file gives to the gate"
+        "this address is the gate itself; set the upstream to the address of the API; a name that the hosts file leads to the gate must be known to the name servers"
     )]
     Itself,
     /// Every address of the name is forbidden.
-    #[error("its address is {0}")]
+    #[error("{0}")]
     Forbidden(ForbiddenAddress),
     /// No process listens at the address.
     #[error("connection refused; is the upstream running, and is the port right?")]
@@ -43,34 +43,34 @@ pub enum DialFailure {
     Timeout(Duration),
     /// The upstream's certificate is not for this name.
     #[error(
-        "its certificate is for another name; check where the name leads, or, on a gate without `hosts`, set upstream_tls.server_name to the name in the certificate"
+        "the server's certificate is for another name; check where the name leads, or, on a gate without `hosts`, set upstream_tls.server_name to the name in the certificate"
     )]
     WrongHost(CertificateError),
     /// The upstream's certificate is not valid now.
-    #[error("its certificate is expired or not valid yet; renew it, or check the clocks")]
+    #[error("the server's certificate is expired or not valid yet; renew it, or check the clocks")]
     Expired(CertificateError),
     /// The upstream's certificate is not signed by a trusted authority.
-    #[error("its certificate is signed by an unknown authority; set upstream_tls.ca to the right CA file")]
+    #[error("the server's certificate is signed by an unknown authority; set upstream_tls.ca to the right CA file")]
     UnknownIssuer(CertificateError),
     /// The upstream's certificate is that of a CA.
     #[error(
-        "its certificate is a CA's own; issue one for the server, with CA:FALSE, or set upstream_tls.ca to that very certificate"
+        "the server's certificate is that of a CA; issue one for the server, with CA:FALSE, or set upstream_tls.ca to that very certificate"
     )]
     CaItself(CertificateError),
     /// A signature in the upstream's certificate chain or handshake cannot be verified.
     #[error(
-        "its certificate is signed by an unknown authority of a known name, or has a key that the gate does not support; set upstream_tls.ca to \
+        "the server's certificate is signed by an unknown authority of a known name, or has a key that the gate does not support; set upstream_tls.ca to \
          the right CA file, and use keys that are {SUPPORTED_KEYS}"
     )]
     Signature(CertificateError),
     /// The two sides support no common TLS parameters.
     #[error(
-        "it refuses TLS as the gate offers it; the gate supports TLS 1.2 and 1.3, and keys that are {SUPPORTED_KEYS}"
+        "the server and the gate have no TLS version, cipher or key in common; the gate supports TLS 1.2 and 1.3, and keys that are {SUPPORTED_KEYS}"
     )]
     NothingInCommon(std::io::Error),
     /// The upstream wants a client certificate, or another one.
     #[error(
-        "it refuses the gate's client certificate, or requires one ({0:?}); check upstream_tls.cert, or the kubeconfig's user"
+        "the server refuses the gate's client certificate, or requires one ({0:?}); check upstream_tls.cert, or the kubeconfig's user"
     )]
     ClientCertificate(AlertDescription),
     /// The gate's own credentials are not available. The cause is for the log only.
@@ -80,13 +80,13 @@ pub enum DialFailure {
     #[error("the proxy on the way does not let calls through: {0}; check the kubeconfig's proxy-url, or egress.via")]
     Proxy(String),
     /// Another TLS failure.
-    #[error("TLS failed: {0}")]
+    #[error("the TLS handshake failed: {0}")]
     Tls(std::io::Error),
     /// TCP and TLS succeeded, but HTTP failed.
-    #[error("the connection succeeded, but HTTP on it failed: {0}")]
+    #[error("TCP and TLS succeeded, but the server does not speak HTTP as expected: {0}")]
     Http(hyper::Error),
     /// The connection closed before it could take a call.
-    #[error("the server closed the connection at once")]
+    #[error("the server closed the new connection before it could take a call")]
     ClosedAtOnce,
 }
 
@@ -94,13 +94,13 @@ pub enum DialFailure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ForbiddenAddress {
     /// The address leads back to this pod.
-    #[error("a loopback address, which clients reach without a proxy")]
+    #[error("the address is loopback, which clients must reach without a proxy")]
     Loopback,
     /// The address leads to the machine's metadata service.
-    #[error("metadata, which gives out credentials; put it in NO_PROXY")]
+    #[error("the address is a metadata service, which gives out credentials; put it in NO_PROXY")]
     Metadata,
     /// The address is not that of a host (but multicast, for example).
-    #[error("an address that no host has")]
+    #[error("the address is reserved, and no host has it")]
     Special,
 }
 
@@ -111,20 +111,20 @@ const SUPPORTED_KEYS: &str = "RSA of 2048 to 8192 bits, ECDSA P-256 and P-384, a
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum SendError {
     /// The request was not processed by the upstream.
-    #[error("not sent: {0}")]
+    #[error("the request was not processed by the upstream: {0}")]
     Unsent(#[source] Arc<dyn StdError + Send + Sync>),
     /// The request was not sent: there was no connection, or no credential.
-    #[error("not sent: {0}")]
+    #[error("the request was not sent: {0}")]
     Unconnected(#[source] Arc<DialError>),
     /// The request was sent, and then the connection or the stream was lost: the upstream may have
     /// acted on it.
-    #[error("sent, then lost before an answer: {0}")]
+    #[error("the request was sent, but the connection broke before the response: {0}")]
     Lost(#[source] Arc<dyn StdError + Send + Sync>),
     /// The request was sent, and no response began in time.
-    #[error("no answer within {0:?}")]
+    #[error("the upstream did not answer within {0:?}")]
     Timeout(Duration),
     /// The client's own body broke off.
-    #[error("the client's body broke off: {0}")]
+    #[error("the client's request body ended too early: {0}")]
     Client(#[source] Arc<dyn StdError + Send + Sync>),
 }
 

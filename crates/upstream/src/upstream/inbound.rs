@@ -51,7 +51,7 @@ pub enum InboundError {
     #[error(transparent)]
     Client(#[from] hyper::Error),
     /// The call was answered already.
-    #[error("the call was answered before its body was read")]
+    #[error("the rest of the request body is not read, because the call is answered already")]
     Answered,
 }
 

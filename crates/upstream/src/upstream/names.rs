@@ -40,7 +40,7 @@ impl NameLookup {
     pub(super) async fn addresses(&self, limit: Duration) -> Result<Vec<SocketAddr>, DialFailure> {
         let limit = if self.last_good().is_some() { limit / 2 } else { limit };
         let failure = match tokio::time::timeout(limit, self.ask()).await {
-            Ok(Ok(found)) if found.is_empty() => LookupError::Unanswered(io::Error::other("it has no address")),
+            Ok(Ok(found)) if found.is_empty() => LookupError::Unanswered(io::Error::other("the name has no address")),
             Ok(Ok(mut found)) => {
                 // To dial the gate itself would go round in circles until something runs out.
                 found.retain(|address| !self.is_own(*address));
@@ -52,11 +52,11 @@ impl NameLookup {
                 return Ok(found);
             }
             Ok(Err(failure)) => failure,
-            Err(_elapsed) => LookupError::Unanswered(io::Error::other(format!("no answer within {limit:?}"))),
+            Err(_elapsed) => LookupError::Unanswered(io::Error::other(format!("no DNS answer within {limit:?}"))),
         };
         match (&failure, self.last_good()) {
             (LookupError::Unanswered(_), Some(known)) => {
-                tracing::warn!(name = self.host, %failure, addresses = ?known, "name lookup failed; the last answer is kept");
+                tracing::warn!(name = self.host, %failure, addresses = ?known, "cannot resolve this host name: its last known addresses stay in use");
                 Ok(known)
             }
             _ => Err(DialFailure::Name(io::Error::other(failure))),

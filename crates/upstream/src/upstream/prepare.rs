@@ -34,10 +34,10 @@ pub(super) struct Head {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum InvalidRequest {
     #[error(
-        "the target with the upstream's base path in front of it is not a valid request target ({0}); is it longer than 64 KiB?"
+        "the request target, with the upstream's base path before it, is not valid ({0}); is it longer than 64 KiB?"
     )]
     Target(#[from] http::uri::InvalidUri),
-    #[error("the Host header is not a valid authority ({0})")]
+    #[error("the request's Host header is not a valid host and port ({0})")]
     Authority(http::uri::InvalidUri),
 }
 

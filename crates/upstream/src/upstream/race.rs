@@ -18,7 +18,7 @@ use super::names::NameLookup;
 pub(super) async fn connect(addresses: Vec<SocketAddr>, names: &NameLookup) -> Result<TcpStream, DialFailure> {
     let mut rest = addresses.into_iter();
     let mut attempts = FuturesUnordered::new();
-    let mut last = DialFailure::Name(io::Error::new(io::ErrorKind::NotFound, "it has no address"));
+    let mut last = DialFailure::Name(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
     loop {
         match rest.next() {
             Some(address) => attempts.push(attempt(address, names)),

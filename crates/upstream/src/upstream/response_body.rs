@@ -22,10 +22,10 @@ pub struct ResponseBody {
 #[derive(Debug, thiserror::Error)]
 pub enum ResponseBodyError {
     /// The connection or the stream was lost.
-    #[error("the upstream broke off its response")]
+    #[error("the connection to the upstream broke in the middle of its response")]
     Lost(#[from] hyper::Error),
     /// The upstream reset the stream with `NO_ERROR` before its end; hyper takes that for the end.
-    #[error("the upstream gave up its response before its end")]
+    #[error("the upstream reset its response before the end")]
     Truncated,
 }
 

@@ -107,7 +107,7 @@ impl Upstream {
                 return Err(if fate == Fate::Unsent { SendError::Unsent(source) } else { SendError::Lost(source) });
             }
             replays += 1;
-            tracing::debug!(?fate, error = %source, "not processed upstream: sending it again");
+            tracing::debug!(?fate, error = %source, "the upstream did not process a request: sending it again");
             if let Some(meters) = self.inner.dialer.meters.get() {
                 meters.replayed(attempt.pool.group);
             }
@@ -181,9 +181,9 @@ pub(super) enum BrokenAnswer {
     UnclearLength,
     #[error("the upstream answered with a Transfer-Encoding other than chunked alone, so its content is unknown")]
     Coded,
-    #[error("the upstream switched protocols though it was not asked to")]
+    #[error("the upstream answered 101, but the request asked for no other protocol")]
     Unasked,
-    #[error("the upstream switched to another protocol than it was asked to")]
+    #[error("the upstream answered 101 with another protocol than the request asked for")]
     OtherProtocol,
 }
 

@@ -49,7 +49,7 @@ async fn ask<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     wire: S,
     address: &str,
 ) -> Result<S, DialFailure> {
-    let target: Uri = format!("https://{address}").parse().map_err(|_| failed("the upstream is not a host"))?;
+    let target: Uri = format!("https://{address}").parse().map_err(|_| failed("the upstream is not a host name"))?;
     let (read, write) = tokio::io::split(wire);
     let mut wire = Some(TokioIo::new(tokio::io::join(OneByteReader(read), write)));
     let connected = tower::service_fn(move |_: Uri| {
@@ -87,7 +87,7 @@ async fn encrypt(
         Some(tls) => tls.http1_config(),
         None => tls::client(&tls::Roots::System, None).map_err(failed)?,
     };
-    let name = ServerName::try_from(proxy.host.clone()).map_err(|_| failed("its name cannot be verified"))?;
+    let name = ServerName::try_from(proxy.host.clone()).map_err(|_| failed("its name cannot be in a certificate"))?;
     TlsConnector::from(config).connect(name, tcp).await.map_err(failed)
 }
 

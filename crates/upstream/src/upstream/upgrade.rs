@@ -51,7 +51,7 @@ impl Upstream {
             let ((sender, connection), _) = dialer.dial(Group::Upgrades, self.inner.clock.now(), connecting).await?;
             tokio::spawn(async move {
                 if let Err(error) = connection.with_upgrades().await {
-                    tracing::debug!(%error, "the upstream connection of an upgrade ended");
+                    tracing::debug!(%error, "the upstream connection of an upgraded call broke");
                 }
             });
             Ok(DedicatedConnection(sender))

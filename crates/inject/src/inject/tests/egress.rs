@@ -148,7 +148,7 @@ fn a_proxy_of_a_container_is_gone_on_through_if_a_gate_can_do_that() {
         assert!(refused.iter().any(|why| why.contains("has its own HTTP_PROXY")), "{wrong}: {refused:?}");
     }
     let both = own("HTTP_PROXY", "http://a:1\n        - name: HTTPS_PROXY\n          value: http://b:1");
-    assert!(inject(&both, &proxied(&ec2)).unwrap().refused[0].contains("one proxy only"));
+    assert!(inject(&both, &proxied(&ec2)).unwrap().refused[0].contains("the gate can only use one"));
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn a_proxy_with_a_password_and_a_port_that_is_taken_are_refused() {
     for (text, expected) in [
         (
             own("        env:\n        - name: HTTPS_PROXY\n          value: http://me:secret@proxy:3128\n"),
-            "has its own HTTPS_PROXY, which is not a URL without a password",
+            "has its own HTTPS_PROXY, which is not a URL of http",
         ),
         (own("        ports:\n        - containerPort: 8003\n"), "has port 8003, where the forward proxy listens"),
     ] {

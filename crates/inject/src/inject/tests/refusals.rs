@@ -52,7 +52,7 @@ fn a_container_with_its_own_api_server_is_not_sent_to_the_local_one() {
 #[test]
 fn a_container_that_is_not_there_is_named_with_those_that_are() {
     let wanted = |name: &str| Options { containers: vec![name.to_owned()], ..options() };
-    is_refused(DEPLOYMENT, &wanted("manger"), &["--container manger", "there is: manager"]);
+    is_refused(DEPLOYMENT, &wanted("manger"), &["--container manger", "its containers: manager"]);
     // Of several workloads, one must have it.
     let two = format!("{DEPLOYMENT}---\n{}", DEPLOYMENT.replace("manager", "server"));
     let edited = inject(&two, &wanted("server")).unwrap();

@@ -49,7 +49,7 @@ impl Access {
         if !token.is_empty() && head::shows(&token, shown) {
             return Ok(None);
         }
-        Err(EgressRefusal::new(Why::Authorization, "the token of egress.token_file is asked for, as a password"))
+        Err(EgressRefusal::new(Why::Authorization, "send the token of egress.token_file as the proxy's password"))
     }
 
     /// Loads the certificate again if it was renewed.
@@ -63,13 +63,13 @@ impl Access {
 /// Words the refusal of a client for the status line of the response.
 fn refused(denied: &ClientRefusal) -> EgressRefusal {
     let text = match denied {
-        ClientRefusal::NothingShown(_) => "the token of a service account is asked for, as a password in HTTPS_PROXY",
-        ClientRefusal::Ambiguous => "one Proxy-Authorization is expected",
+        ClientRefusal::NothingShown(_) => "send the token of a service account as the password in HTTPS_PROXY",
+        ClientRefusal::Ambiguous => "several Proxy-Authorization headers; expected one",
         ClientRefusal::WrongToken => "TokenReview rejected this token",
         ClientRefusal::NoName => "the client's certificate has no common name",
-        ClientRefusal::NotAllowed(_) => "this client is not one of egress.clients.allowed",
-        ClientRefusal::Unreviewed(_) => "its TokenReview fails, so it is not let in; the gate's log says why",
-        ClientRefusal::Busy => "too many TokenReviews are under way",
+        ClientRefusal::NotAllowed(_) => "egress.clients.allowed does not list this client",
+        ClientRefusal::Unreviewed(_) => "the client cannot be authenticated: TokenReview fails; see the gate's log",
+        ClientRefusal::Busy => "the client cannot be authenticated: too many TokenReviews are under way",
     };
     let refused = EgressRefusal::new(Why::Authorization, text);
     match denied.status().0 {

@@ -132,7 +132,7 @@ impl EgressListener {
                 let origin = head::named(request)?;
                 return match directory.call(&origin)? {
                     Fate::Gate(section, _) => self.gate(&directory, section, &origin),
-                    _ => Err(EgressRefusal::new(Why::NotListed, format!("{} is not listed by a gate", origin.host))),
+                    _ => Err(EgressRefusal::new(Why::NotListed, format!("no gate lists the host {}", origin.host))),
                 };
             }
         };

@@ -67,7 +67,7 @@ impl EgressListener {
             tracing::info!(
                 gate = &**gate,
                 host = %origin.host,
-                "calls to a listed host pass unread in a tunnel, and without its limits; the gate limits what comes as http://"
+                "a tunnel to a host of this gate carries encrypted calls, which its limits do not count: only calls with http:// URLs are limited, or all with intercept = true"
             );
         }
         tunnel::carry(Wire::unscanned(handle), host, open, busy).await;
@@ -81,7 +81,7 @@ impl EgressListener {
         handle: &WireHandle,
         named: Option<&Arc<str>>,
     ) -> Result<(Origin, String, Option<Arc<str>>), EgressRefusal> {
-        let late = || EgressRefusal::new(Why::Malformed, "the head did not come to its end");
+        let late = || EgressRefusal::new(Why::Malformed, "the request's head did not come to its end in time");
         let mut reading = ConnectHead::default();
         let end = self.begins(handle, |bytes| reading.read(bytes).transpose()).await.ok_or_else(late)??;
         let head::Connect { origin, shown, agent } = head::connect(&handle.take(end))?;
@@ -96,7 +96,8 @@ impl EgressListener {
             (self.dial.judge)(address).map_err(|why| EgressRefusal::address(&address.to_string(), why))?;
         }
         let authority = origin.to_string().parse();
-        let authority = authority.map_err(|_| EgressRefusal::new(Why::Malformed, "the target cannot be called"))?;
+        let authority =
+            authority.map_err(|_| EgressRefusal::new(Why::Malformed, "the target is not a host and port"))?;
         let target = Target { authority, scheme: Scheme::HTTP, ..self.dial.options.target.clone() };
         let options = upstream::Options { target, ..self.dial.options.clone() };
         let connected = upstream::connect(&options, self.clock).await;
@@ -112,11 +113,11 @@ impl EgressListener {
             HostFate::Refuse => tunnel::is_for(&first, origin),
         };
         if !is_right {
-            self.tally.refused(&EgressRefusal::new(Why::Sni, format!("what came is not TLS for {}", origin.host)));
+            self.tally.refused(&EgressRefusal::new(Why::Sni, format!("the tunnel has no TLS for {}", origin.host)));
             if self.tally.warnings.is_due("sni", self.clock.now()) {
                 tracing::warn!(
                     host = %origin.host,
-                    "a tunnel was closed: what the client said first is not TLS for the host that the tunnel is for"
+                    "a tunnel was closed: its client did not begin TLS for the host that it asked the tunnel for"
                 );
             }
         }

@@ -84,7 +84,7 @@ impl Directory {
             Some((gate, hosts, _)) if !is_tls => plain(origin, hosts).map(|()| gate),
             _ => Err(EgressRefusal::new(
                 Why::NotListed,
-                format!("{} is no longer read here; connect again", origin.host),
+                format!("the configuration of {} has changed; connect again", origin.host),
             )),
         }
     }
@@ -99,7 +99,7 @@ impl Directory {
             }
             Some(_) => Err(EgressRefusal::new(
                 Why::PlainHttp,
-                format!("{origin} would be called in clear; use https://, or list it in egress.tunnel"),
+                format!("a call to {origin} would be sent unencrypted; use https://, or list it in egress.tunnel"),
             )),
             None => self.other(origin),
         }
@@ -110,7 +110,7 @@ impl Directory {
         let is_named = matches!(&origin.host, Host::Name(name) if self.is_passed(name));
         match self.egress.others {
             HostFate::Refuse if !is_named => {
-                Err(EgressRefusal::new(Why::NotListed, format!("{} is not listed in [egress]", origin.host)))
+                Err(EgressRefusal::new(Why::NotListed, format!("{} is not listed by a gate", origin.host)))
             }
             _ => Ok(Fate::Passed(None)),
         }
@@ -137,7 +137,7 @@ impl Directory {
         let fate = fate.map_err(|refused| refused.to_string())?;
         match (&origin.host, &fate) {
             (Host::Address(address), Fate::Passed(_)) => {
-                self.judge()(*address).map(|()| fate).map_err(|why| format!("{address} is {why}"))
+                self.judge()(*address).map(|()| fate).map_err(|why| format!("{address}: {why}"))
             }
             _ => Ok(fate),
         }
@@ -166,7 +166,7 @@ fn plain(origin: &Origin, hosts: &Hosts) -> Result<(), EgressRefusal> {
 /// Refuses the ports of mail servers, because mail relays have always been abused through proxies.
 fn check_port(origin: &Origin) -> Result<(), EgressRefusal> {
     match origin.port {
-        25 | 465 | 587 => Err(EgressRefusal::new(Why::Port, format!("port {} is that of a mail server", origin.port))),
+        25 | 465 | 587 => Err(EgressRefusal::new(Why::Port, format!("port {} is a mail server's port", origin.port))),
         _ => Ok(()),
     }
 }

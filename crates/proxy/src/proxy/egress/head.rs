@@ -55,12 +55,12 @@ impl ConnectHead {
         }
         self.scanned += new.len();
         if end.is_none() && bytes.len() > LONGEST_HEAD {
-            let too_long = malformed("the head of a CONNECT has 64 KiB at most");
+            let too_long = malformed("the head of the CONNECT request is longer than 64 KiB");
             return Err(too_long.with(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE));
         }
         // A body, or another protocol, would be in the way of the tunnel.
         if end.is_some() && !self.scanner.is_between_requests() {
-            return Err(malformed("a CONNECT has no body"));
+            return Err(malformed("the CONNECT request has a body; expected none"));
         }
         Ok(end)
     }
@@ -98,7 +98,7 @@ pub(super) fn connect(head: &[u8]) -> Result<Connect, EgressRefusal> {
         same(host, &origin)?;
     }
     if hosts.next().is_some() {
-        return Err(malformed("more than one Host"));
+        return Err(malformed("the request has several Host headers; expected one"));
     }
     let shown = named("proxy-authorization").map(|value| value.as_bytes().to_vec()).collect();
     let agent = named("user-agent").next().unwrap_or_default();
@@ -119,7 +119,7 @@ pub(super) fn plain<B>(request: &Request<B>, inside: Option<&Inside>) -> Result<
         return Err(malformed(Violation::TargetLength.to_string()).with(StatusCode::URI_TOO_LONG));
     }
     if [Method::CONNECT, Method::TRACE].contains(request.method()) {
-        let text = "CONNECT comes first on its connection, and TRACE never";
+        let text = "CONNECT must be the first request of its connection, and TRACE is not allowed";
         return Err(malformed(text).with(StatusCode::METHOD_NOT_ALLOWED));
     }
     let origin = match (uri.scheme(), uri.authority(), inside) {
@@ -130,24 +130,26 @@ pub(super) fn plain<B>(request: &Request<B>, inside: Option<&Inside>) -> Result<
             inside.origin.clone()
         }
         (Some(scheme), Some(authority), None) if *scheme == Scheme::HTTP => read(authority.as_str(), Some(80))?,
-        (Some(_), _, None) => return Err(malformed("the target is not an http:// URL; https goes by CONNECT")),
+        (Some(_), _, None) => {
+            return Err(malformed("the target is not an http:// URL; for https use CONNECT"));
+        }
         (None, None, None) => {
             return Err(EgressRefusal::new(
                 Why::Direct,
-                "this is a forward proxy; it belongs into HTTPS_PROXY or HTTP_PROXY",
+                "this is a forward proxy, not a server; set it in HTTPS_PROXY or HTTP_PROXY",
             ));
         }
-        _ => return Err(malformed("the target is not a URL")),
+        _ => return Err(malformed("the request's target is not a URL")),
     };
     let mut hosts = headers.get_all(header::HOST).iter();
     match (hosts.next(), hosts.next()) {
         (Some(host), None) => same(host.to_str().unwrap_or_default(), &origin)
             .map_err(|refused| if is_tls { refused.with(StatusCode::MISDIRECTED_REQUEST) } else { refused })?,
         (None, None) if inside.is_none() || (is_tls && uri.authority().is_some()) => {}
-        _ => return Err(malformed("a request has one Host")),
+        _ => return Err(malformed("the request has no Host header, or several; expected one")),
     }
     if headers.contains_key("sec-fetch-site") && !is_tls {
-        return Err(EgressRefusal::new(Why::Browser, "a browser's page may not call through this proxy"));
+        return Err(EgressRefusal::new(Why::Browser, "a page in a browser may not call through this proxy"));
     }
     if drops_protected(headers) {
         return Err(malformed(Violation::Connection.to_string()));
@@ -195,7 +197,7 @@ fn same(host: &str, origin: &Origin) -> Result<(), EgressRefusal> {
     // Some clients leave the port of a CONNECT out of Host.
     let named = Origin::read(host, Some(origin.port)).ok();
     let is_same = named.is_some_and(|named| named == *origin);
-    if is_same { Ok(()) } else { Err(malformed("Host and target are not the same")) }
+    if is_same { Ok(()) } else { Err(malformed("the Host header and the request's target name different hosts")) }
 }
 
 fn malformed(text: impl Into<String>) -> EgressRefusal {
@@ -237,7 +239,11 @@ mod tests {
         for target in ["h<.example:443", "h.\u{e9}xample:443", "h\"example:443"] {
             for piece in [1, 7, 1000] {
                 let text = format!("CONNECT {target} HTTP/1.1\r\nHost: h.example:443\r\n\r\n");
-                assert_eq!(head(&text, piece), Err("the target is not a host name".to_owned()), "{text}");
+                assert_eq!(
+                    head(&text, piece),
+                    Err("the host in the request's target is not a valid name".to_owned()),
+                    "{text}"
+                );
             }
         }
     }
@@ -247,7 +253,7 @@ mod tests {
         for target in [&b"h.\xc3\xa9xample"[..], b"h.\xc3", b"h\xff", b"\x01\0\0+\xd0\xb5"] {
             let bytes = [b"CONNECT ", target].concat();
             for piece in 1..=bytes.len() {
-                let expected = Err("the target is not a host name".to_owned());
+                let expected = Err("the host in the request's target is not a valid name".to_owned());
                 assert_eq!(connect_in(&bytes, piece), expected, "{:?} in {piece}", bytes.escape_ascii().to_string());
             }
         }

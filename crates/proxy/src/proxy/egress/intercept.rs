@@ -62,7 +62,7 @@ impl EgressListener {
                 let found = match Box::pin(hello(handle)).await {
                     Ok(hello) => self.named(&hello, port).map(|opened| (hello, opened)),
                     Err(why) => {
-                        Err(EgressRefusal::new(Why::Malformed, format!("what came is not TLS that is read ({why})")))
+                        Err(EgressRefusal::new(Why::Malformed, format!("the client's TLS cannot be read ({why})")))
                     }
                 };
                 match found {
@@ -72,7 +72,7 @@ impl EgressListener {
                         self.tally.refused(&refused);
                         refuse_name(handle).await;
                         if self.tally.warnings.is_due("names", self.clock.now()) {
-                            tracing::warn!(%refused, "a client redirected here by a hosts file was refused");
+                            tracing::warn!(%refused, "refused a client whose hosts file leads a name to the egress listener");
                         }
                     }
                 }
@@ -96,7 +96,7 @@ impl EgressListener {
         let usual = if ports.contains(&port) { port } else { ports.first().copied().unwrap_or(443) };
         let hello = hello.client_hello();
         let name = hello.server_name();
-        let name = name.ok_or_else(|| EgressRefusal::new(Why::Sni, "what came is TLS without the name of a host"))?;
+        let name = name.ok_or_else(|| EgressRefusal::new(Why::Sni, "the client's TLS does not name a host (SNI)"))?;
         let origin =
             Origin::read(name, Some(usual)).map_err(|error| EgressRefusal::new(Why::Sni, error.to_string()))?;
         match directory.tunnel(&origin)? {
@@ -106,7 +106,7 @@ impl EgressListener {
             }
             _ => Err(EgressRefusal::new(
                 Why::Sni,
-                format!("{} is not listed by a gate with intercept = true", origin.host),
+                format!("no gate with intercept = true lists the host {}", origin.host),
             )),
         }
     }
@@ -153,7 +153,7 @@ impl EgressListener {
         let config = self.ca().and_then(|ca| match ca.config(name, http2, tls::wall()) {
             Ok(config) => Some(config),
             Err(error) => {
-                tracing::error!(%error, "a certificate for a client's tunnel cannot be made");
+                tracing::error!(%error, "cannot make a certificate for a client's tunnel: the tunnel is closed");
                 None
             }
         });
@@ -176,10 +176,10 @@ impl EgressListener {
             HandshakeFailure::Protocol => {
                 "it has no version, cipher or protocol in common with the gate or the upstream"
             }
-            HandshakeFailure::Sni => "its TLS is for another host than its tunnel",
+            HandshakeFailure::Sni => "its TLS names another host than its tunnel",
             HandshakeFailure::Timeout => "it took too long",
             HandshakeFailure::Untrusted => {
-                "it left when it saw the certificate; it must trust the egress CA, by one of the variables in docs/egress.md"
+                "it ended the handshake at the certificate; make it trust the egress CA, by one of the variables in docs/egress.md"
             }
         };
         if self.tally.warnings.is_due(why.word(), self.clock.now()) {
@@ -205,7 +205,7 @@ async fn refuse_name(handle: &WireHandle) -> HandshakeFailure {
         wire.shutdown().await
     };
     if let Err(error) = said.await {
-        tracing::debug!(%error, "a client had left before it was told that its host is another");
+        tracing::debug!(%error, "a client closed its tunnel before the refusal of its host was sent");
     }
     HandshakeFailure::Sni
 }

@@ -73,12 +73,12 @@ impl Origins {
                 gate = &*at.0,
                 host = %at.1.host,
                 origins = known.len(),
-                "a call was refused: too many hosts are in use; raise egress.max_origins"
+                "refused a call to another host: too many hosts are in use at once; raise egress.max_origins"
             );
-            return Err(EgressRefusal::new(Why::Crowded, "too many hosts at once; raise egress.max_origins"));
+            return Err(EgressRefusal::new(Why::Crowded, "too many hosts in use; raise egress.max_origins"));
         }
         let section = self.sections.get(way.section);
-        let section = section.ok_or_else(|| EgressRefusal::new(Why::Crowded, "the gate is being changed"))?;
+        let section = section.ok_or_else(|| EgressRefusal::new(Why::Crowded, "the gate is changing; try again"))?;
         let target = self.target(&at.1, way.scheme, way.connect_to)?;
         // The operator's own address is not judged.
         let dns = way.connect_to.map(|_| Dns { judge: None, ..section.dns() });
@@ -86,7 +86,7 @@ impl Origins {
         if let Some(until) = section.own().driver.bypassed_until() {
             gate.own().driver.bypass(Some(until));
         }
-        tracing::debug!(gate = &*at.0, host = %at.1, "an origin was met");
+        tracing::debug!(gate = &*at.0, host = %at.1, "first call to a host: it gets limits of its own");
         known.insert(at, KnownOrigin { gate: Arc::clone(&gate), used: self.clock.now(), counted: (0, 0) });
         Ok(gate)
     }
@@ -97,7 +97,7 @@ impl Origins {
         let authority: Authority = connect_to
             .unwrap_or(&own)
             .parse()
-            .map_err(|_| EgressRefusal::new(Why::Malformed, "the host cannot be called"))?;
+            .map_err(|_| EgressRefusal::new(Why::Malformed, "the target is not a host and port"))?;
         let server_name = connect_to.map(|_| origin.name());
         let base_path = String::new();
         let proxy = self.via.clone();
@@ -116,7 +116,7 @@ impl Origins {
         let Some(at) = idle.map(|(at, _)| at.clone()) else { return false };
         if let Some(mut gone) = known.remove(&at) {
             self.count(&at, &mut gone);
-            tracing::debug!(gate = &*at.0, host = %at.1, "an origin was not used for a while and is forgotten");
+            tracing::debug!(gate = &*at.0, host = %at.1, "a host was not called for a while: its limits are forgotten");
         }
         true
     }

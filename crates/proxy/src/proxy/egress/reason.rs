@@ -92,7 +92,7 @@ impl EgressRefusal {
     /// Makes the refusal of a host with a forbidden address.
     pub(crate) fn address(target: &str, why: ForbiddenAddress) -> Self {
         let word = if why == ForbiddenAddress::Metadata { Why::Metadata } else { Why::Address };
-        Self::new(word, format!("{target} is {why}"))
+        Self::new(word, format!("{target}: {why}"))
     }
 
     /// Makes the refusal of a host that could not be connected to.
@@ -105,13 +105,13 @@ impl EgressRefusal {
             }
             DialFailure::Refused => Self::new(Why::Unreachable, format!("{target} refused the connection")),
             DialFailure::Timeout(_) => {
-                let refused = Self::new(Why::Unreachable, format!("{target} took no connection in time"));
+                let refused = Self::new(Why::Unreachable, format!("{target} did not accept the connection in time"));
                 refused.with(StatusCode::GATEWAY_TIMEOUT)
             }
             DialFailure::Proxy(_) => {
                 Self::new(Why::Unreachable, format!("the proxy in egress.via did not connect to {target}"))
             }
-            _ => Self::new(Why::Unreachable, format!("{target} could not be connected to")),
+            _ => Self::new(Why::Unreachable, format!("cannot connect to {target}")),
         }
     }
 

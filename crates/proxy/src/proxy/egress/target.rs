@@ -28,16 +28,16 @@ pub enum Host {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TargetError {
     /// The text has a user or a password.
-    #[error("the target has a user in it")]
+    #[error("the request's target has a user or password in it; expected only a host and a port")]
     User,
     /// The port is missing or invalid.
-    #[error("the target has no valid port")]
+    #[error("the request's target has no valid port")]
     Port,
     /// The name is invalid.
-    #[error("the target is not a host name")]
+    #[error("the host in the request's target is not a valid name")]
     Name,
     /// The address is in an ambiguous form.
-    #[error("the target is an address in an unusual form")]
+    #[error("the request's target is an address in an unusual form, which programs read differently")]
     Address,
 }
 

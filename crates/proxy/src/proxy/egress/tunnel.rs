@@ -39,7 +39,7 @@ where
     };
     match tunnel::carry(client, host, busy, Counters { up: &up, down: &down }).await {
         Ok((up, down)) => tracing::debug!(host = open.host, up, down, "a tunnel ended"),
-        Err(error) => tracing::debug!(host = open.host, %error, "a tunnel broke"),
+        Err(error) => tracing::debug!(host = open.host, %error, "a tunnel broke off"),
     }
 }
 

@@ -17,21 +17,21 @@ sentences! {
     /// Why the guard refused a request.
     pub(crate) enum Violation {
         /// The `Connection` header names a header that must not be removed.
-        Connection = "connection": "the Connection header names a field that must not be dropped on the way",
+        Connection = "connection": "the request's Connection header names a header that must not be removed",
         /// The head has more bytes or lines than are accepted.
-        HeadSize = "head_size": "the head has more than 1 MiB or more than 24,000 lines",
+        HeadSize = "head_size": "the request's head has more than 1 MiB or more than 24,000 lines",
         /// The client uses the gate as a forward proxy.
-        Connect = "connect": "CONNECT is not for this gate: it is a reverse proxy",
+        Connect = "connect": "this gate is a reverse proxy and does not take CONNECT",
         /// A web page of another site made the request.
         CrossSite = "cross_site": "a page of another site may not call this gate",
         /// The request is addressed to a name that is not this gate's.
-        Host = "host": "this gate does not go by that name; add it to allowed_hosts if it should",
+        Host = "host": "the request's Host is not a name of this gate; add it to allowed_hosts if it should be",
         /// The request has no Host, more than one, or two different ones.
-        HostCount = "host_count": "a request has exactly one Host",
+        HostCount = "host_count": "the request has no Host header, or several; expected one",
         /// The target is not a path.
         Target = "target": "the request target must be a path",
         /// The target is longer than can be forwarded.
-        TargetLength = "target": "the request target is longer than 65,500 bytes, less the length of the upstream's base path",
+        TargetLength = "target": "the request target is longer than 65,500 bytes minus the length of the upstream's base path",
     }
 }
 

@@ -83,7 +83,7 @@ pub(in crate::proxy) async fn serve_calls(handle: &WireHandle, path: Path, closi
     // A head that is too large was counted when its request was turned away.
     if let Some(fault) = handle.fault().filter(|fault| *fault != Fault::TooLarge) {
         table::GUARDED.counter(&[gate, fault.word()]).increment(1);
-        tracing::debug!(gate, %fault, "a connection was turned away");
+        tracing::debug!(gate, %fault, "closed a connection after an invalid request");
     }
     if let Err(error) = served {
         tracing::debug!(gate, error = error_chain(&error), "a client's connection broke");

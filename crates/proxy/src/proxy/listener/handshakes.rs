@@ -33,7 +33,7 @@ impl Handshakes {
         match tokio::time::timeout(HANDSHAKE, TlsAcceptor::from(config).accept(stream)).await {
             Ok(Ok(stream)) => return Some(stream),
             Ok(Err(error)) => self.failed(gate, &error, now()),
-            Err(_) => tracing::debug!(gate, "a TLS handshake took too long"),
+            Err(_) => tracing::debug!(gate, "a client's TLS handshake took too long"),
         }
         None
     }
@@ -42,14 +42,14 @@ impl Handshakes {
     /// debugging.
     fn failed(&self, gate: &str, error: &io::Error, now: Moment) {
         let Some(what) = error.get_ref().and_then(|inner| inner.downcast_ref()).and_then(about_certificates) else {
-            tracing::debug!(gate, %error, "a TLS handshake failed");
+            tracing::debug!(gate, %error, "a client's TLS handshake failed");
             return;
         };
         match &mut *lock(&self.logged) {
             Some((at, more)) if now.since(*at) < AGAIN => *more += 1,
             other => {
                 let more = other.replace((now, 0)).map_or(0, |(_, more)| more);
-                tracing::warn!(gate, more, %error, "a client was turned away: {what}");
+                tracing::warn!(gate, more, %error, "a client's TLS handshake failed: {what}");
             }
         }
     }
@@ -58,7 +58,7 @@ impl Handshakes {
 /// Returns what a handshake's error says about a certificate, if it does.
 fn about_certificates(error: &Error) -> Option<&'static str> {
     match error {
-        Error::NoCertificatesPresented => Some("it showed no certificate, and tls.client_ca asks for one"),
+        Error::NoCertificatesPresented => Some("it sent no certificate, and tls.client_ca requires one"),
         Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
             Some("its certificate is signed by an unknown authority, not by tls.client_ca")
         }
@@ -68,9 +68,9 @@ fn about_certificates(error: &Error) -> Option<&'static str> {
         Error::InvalidCertificate(_) => Some("its certificate cannot be used"),
         Error::AlertReceived(
             AlertDescription::UnknownCA | AlertDescription::BadCertificate | AlertDescription::CertificateUnknown,
-        ) => Some("it does not trust this gate's certificate; does it use the gate's ca.crt as it is now?"),
+        ) => Some("it does not trust this gate's certificate; does it use the gate's present ca.crt?"),
         Error::AlertReceived(AlertDescription::CertificateExpired) => {
-            Some("it takes this gate's certificate for expired; do the clocks agree?")
+            Some("it says that this gate's certificate has expired; do the clocks agree?")
         }
         _ => None,
     }

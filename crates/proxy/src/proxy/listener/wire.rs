@@ -70,7 +70,7 @@ enum WriteHalf {
 
 /// The error of a call after its client has left.
 #[derive(Debug, thiserror::Error)]
-#[error("the client has left")]
+#[error("the client closed its connection")]
 pub(super) struct ClientGoneError;
 
 /// A connection as its task and its calls use it, beside hyper. Cheap to clone.
@@ -225,7 +225,7 @@ impl WireHandle {
     /// Closes the connection as hyper would, over TLS with `close_notify`.
     pub(crate) async fn close(&self) {
         if let Err(error) = poll_fn(|cx| lock(&self.state).input.stream().poll_shutdown(cx)).await {
-            tracing::debug!(%error, "a client had left before its connection was closed");
+            tracing::debug!(%error, "a client closed its connection before the gate did");
         }
     }
 

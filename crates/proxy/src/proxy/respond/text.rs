@@ -76,7 +76,7 @@ pub(super) fn message(gate: &str, class: &str, refusal: &Refusal, kept: Option<Q
     let mut text = format!("tidegate: gate {gate:?}, class {class:?} refused this call ({}): ", refusal.reason);
     match kept {
         Some(QuotaReserve { left, limit }) => {
-            text.push_str(&format!("of the upstream's quota {}", status::kept(left, limit)))
+            text.push_str(&format!("the upstream's quota is used up to its reserve: {}", status::kept(left, limit)))
         }
         None => text.push_str(meaning(refusal.reason.word())),
     }
@@ -84,7 +84,7 @@ pub(super) fn message(gate: &str, class: &str, refusal: &Refusal, kept: Option<Q
         text.push_str(&failures(key, now));
     }
     if refusal.retry_at != Moment::MAX {
-        text.push_str(&format!("; the next attempt can make sense in {}", short(refusal.retry_at - now)));
+        text.push_str(&format!("; try again in {}", short(refusal.retry_at - now)));
     }
     if !refusal.waited.is_zero() {
         text.push_str(&format!("; it waited {} here", short(refusal.waited)));

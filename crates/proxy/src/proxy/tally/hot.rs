@@ -75,14 +75,14 @@ impl Hot {
                     tracing::info!(
                         gate,
                         object = &*report.names.object,
-                        "object is not hot any more: {}",
+                        "object is no longer hot: {}",
                         report.says(true)
                     );
                 }
             }
         }
         if more > 0 {
-            tracing::warn!(gate, more, "more objects have become hot, or are not any more; the status page lists them");
+            tracing::warn!(gate, more, "more objects became hot or stopped being hot; the status page lists them");
         }
         let begun = news.into_iter().filter_map(|news| match news {
             News::Began(report) => Some(report),

@@ -54,7 +54,7 @@ async fn a_user_with_the_rights_that_are_asked_for_can_share_and_one_without_is_
 #[tokio::test]
 async fn a_server_that_wants_a_password_says_so() {
     let Some(server) = Server::start(&["--requirepass", "secret"]) else { return };
-    said(server.store(), StoreFailure::Wrong, "NOAUTH: it wants a password; set password_file").await;
+    said(server.store(), StoreFailure::Wrong, "NOAUTH: it needs a password; set password_file").await;
     let password_file = Some(server.file("password", "secret"));
     asked(&stores(Store { password_file, ..server.store() }), &ask(1, 1)).await.expect("it answers");
 }
@@ -62,7 +62,8 @@ async fn a_server_that_wants_a_password_says_so() {
 #[tokio::test]
 async fn servers_that_cannot_write_are_away_and_say_why() {
     let Some(mut server) = Server::start(&["--min-replicas-to-write", "2"]) else { return };
-    said(server.store(), StoreFailure::Unreachable, "NOREPLICAS: min-replicas-to-write is not met").await;
+    said(server.store(), StoreFailure::Unreachable, "NOREPLICAS: it has fewer replicas than min-replicas-to-write")
+        .await;
     server.restart(&["--replicaof", "127.0.0.1", "1"]);
     said(server.store(), StoreFailure::Unreachable, "READONLY: it is a replica").await;
     server.restart(&["--maxmemory", "1", "--maxmemory-policy", "noeviction"]);

@@ -44,10 +44,10 @@ async fn sentinels_are_asked_for_the_primary_at_each_dial_and_after_it_is_read_o
     let fault = async |store: Store| dialer(store).dial().await.expect_err("it cannot be found");
     let said = fault(behind(&watched, "account")).await;
     assert_eq!((said.away(), said.code()), (StoreFailure::Wrong, "NOAUTH"));
-    assert!(said.to_string().contains("they want a password; set sentinel.password_file"), "{said}");
+    assert!(said.to_string().contains("they need a password; set sentinel.password_file"), "{said}");
     std::fs::write(&file, "wrong").expect("ours");
     let said = fault(Store { sentinel: login(Some(file.clone())), ..behind(&watched, "account") }).await;
-    assert!(said.to_string().contains("its sentinels: the server answers WRONGPASS: sentinel.user"), "{said}");
+    assert!(said.to_string().contains("the store's sentinels: the server answers WRONGPASS: sentinel.user"), "{said}");
     std::fs::write(&file, "hush").expect("ours");
     let said = fault(Store { sentinel: store.sentinel.clone(), ..behind(&watched, "acount") }).await;
     assert!(said.away() == StoreFailure::Wrong && said.to_string().contains("know no primary \"acount\""), "{said}");
@@ -213,7 +213,7 @@ async fn no_password_is_sent_in_the_clear_to_where_a_node_points() {
     let fault = dialer.dial_at(&Endpoint { host: "192.0.2.1".to_owned(), port: 6379 }).await;
     let fault = fault.expect_err("it is not dialled");
     assert!(
-        fault.to_string().contains("192.0.2.1:6379 is off this machine") && fault.away() == StoreFailure::Wrong,
+        fault.to_string().contains("192.0.2.1:6379 is on another machine") && fault.away() == StoreFailure::Wrong,
         "{fault}"
     );
 }

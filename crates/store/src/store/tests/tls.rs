@@ -67,7 +67,7 @@ async fn the_primary_that_sentinels_name_is_reached_over_tls_as_they_are() {
     assert_eq!(Some(at.port), watched.primary.tls_port, "and not the port without TLS");
 
     let fault = dialer(store(None, None)).dial().await.expect_err("the system does not know its CA").to_string();
-    assert!(fault.contains("its sentinels: ") && fault.contains("stores.NAME.tls.ca"), "{fault}");
+    assert!(fault.contains("the store's sentinels: ") && fault.contains("stores.NAME.tls.ca"), "{fault}");
     let fault = dialer(store(Some(cert), Some("valkey.example"))).dial().await.expect_err("it has another name");
     assert!(fault.to_string().contains("stores.NAME.tls.server_name"), "{fault}");
 }

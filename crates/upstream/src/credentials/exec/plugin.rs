@@ -47,19 +47,19 @@ pub(super) struct PluginAnswer {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PluginFailure {
     /// The program is not installed. The text is the kubeconfig's hint, after a colon.
-    #[error("is not installed, or not in PATH{0}")]
+    #[error("the plugin is not installed, or not in PATH{0}")]
     NotInstalled(String),
-    #[error("cannot be run: {0}")]
+    #[error("the plugin cannot be started: {0}")]
     NotRun(#[from] io::Error),
     /// The program failed. The text is the last line of its standard error, after a colon.
-    #[error("failed with {0}{1}")]
+    #[error("the plugin failed with {0}{1}")]
     Failed(ExitStatus, String),
-    #[error("was stopped: it had not answered within {:?}", PATIENCE)]
+    #[error("the plugin was stopped, as it had not finished within {:?}", PATIENCE)]
     TooSlow,
     /// The program's output is malformed.
-    #[error("did not print a valid ExecCredential: {0}")]
+    #[error("the plugin printed no valid ExecCredential: {0}")]
     Answer(&'static str),
-    #[error("gave a client certificate that cannot be used: {0}")]
+    #[error("the plugin's client certificate cannot be used: {0}")]
     Certificate(#[from] TlsError),
 }
 
@@ -150,7 +150,7 @@ impl Plugin {
         if credential.kind != "ExecCredential" || credential.api_version != self.api_version {
             return Err(wrong("expected an ExecCredential of the kubeconfig's apiVersion"));
         }
-        let status = credential.status.ok_or_else(|| wrong("expected a status in it"))?;
+        let status = credential.status.ok_or_else(|| wrong("expected an ExecCredential with a status"))?;
         let life = match filled(status.expiration_timestamp) {
             None => None,
             Some(text) => {

@@ -268,7 +268,7 @@ async fn a_plugin_that_times_out_is_ended_with_its_children() {
     let child = eventually(|| fs::read_to_string(&path).ok().filter(|text| text.ends_with('\n'))).await;
     pass(Duration::from_secs(60)).await;
     let error = call.await.expect_err("it does not answer").to_string();
-    assert!(error.contains("had not answered within 60s"), "{error}");
+    assert!(error.contains("had not finished within 60s"), "{error}");
     let status = format!("/proc/{}/stat", child.trim());
     eventually(|| match fs::read_to_string(&status) {
         // where nobody collects orphans it stays as a zombie

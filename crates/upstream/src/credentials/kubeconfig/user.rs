@@ -84,7 +84,7 @@ pub(super) fn read(
         }
     }
     if basic && has_token {
-        return Err(wrong(&place, "username", "alone; a token, or username and password, not both"));
+        return Err(wrong(&place, "username", "either a token, or username and password, not both"));
     }
     let token = token(user, &place, &entry.folder, &mut resolved.warnings)?;
     resolved.credential = if let Some(token) = token {
@@ -116,7 +116,8 @@ fn token(
     let Some(path) = given(&user.token_file) else { return Ok(fixed) };
     match (Secret::file(&folder.join(path)), fixed) {
         (Err(error), Some(fixed)) => {
-            warnings.push(format!("the `tokenFile` of {place} cannot be used, so its `token` is: {error}"));
+            warnings
+                .push(format!("the `tokenFile` of {place} cannot be used, so its `token` is used instead: {error}"));
             Ok(Some(fixed))
         }
         (file, _) => file.map(Some),
@@ -129,8 +130,8 @@ fn certificate(user: &User, place: &str, folder: &Path) -> Result<Option<Identit
     match (chain, key) {
         (Some(chain), Some(key)) => Ok(Some(Identity { chain, key })),
         (None, None) => Ok(None),
-        (Some(_), None) => Err(wrong(place, "client-key", "set; it goes with client-certificate")),
-        (None, Some(_)) => Err(wrong(place, "client-certificate", "set; it goes with client-key")),
+        (Some(_), None) => Err(wrong(place, "client-key", "a key for the client-certificate that is set")),
+        (None, Some(_)) => Err(wrong(place, "client-certificate", "a certificate for the client-key that is set")),
     }
 }
 
@@ -142,14 +143,14 @@ fn plugin(
 ) -> Result<Plugin, CredentialsError> {
     let wrong = |field, expected| Err(wrong(place, field, expected));
     if config.command.is_empty() {
-        return wrong("exec.command", "set");
+        return wrong("exec.command", "the name of a program");
     }
     if !VERSIONS.contains(&config.api_version.as_str()) {
         return wrong("exec.apiVersion", "client.authentication.k8s.io/v1 or v1beta1");
     }
     match config.interactive_mode.as_str() {
         "" | "Never" | "IfAvailable" => {}
-        "Always" => return wrong("exec.interactiveMode", "Never or IfAvailable; the gate has no terminal"),
+        "Always" => return wrong("exec.interactiveMode", "Never or IfAvailable, because the gate has no terminal"),
         _ => return wrong("exec.interactiveMode", "Never, IfAvailable or Always"),
     }
     // a bare name is looked for in PATH, a path is meant from the file
@@ -175,7 +176,7 @@ fn acting_as(user: &User, place: &str) -> Result<Vec<(HeaderName, HeaderValue)>,
         fields.extend(values.iter().map(|value| (format!("impersonate-extra-{key}"), value.as_str())));
     }
     if !fields.is_empty() && user.act_as.is_empty() {
-        return Err(wrong(place, "as", "set; as-uid, as-groups and as-user-extra go with it"));
+        return Err(wrong(place, "as", "a user name, because as-uid, as-groups or as-user-extra is set"));
     }
     let headers =
         fields.into_iter().map(|(name, value)| Some((name.parse().ok()?, HeaderValue::try_from(value).ok()?)));

@@ -77,7 +77,7 @@ impl GivenCa {
             }
             if let Err(error) = made.verifies(name, wall) {
                 let why =
-                    format!("does not lead to egress.ca.root: a client that trusts that refuses {name} ({error})");
+                    format!("is not signed by egress.ca.root: clients that trust it would refuse {name} ({error})");
                 return Err(self.cert.unfit(CERT, &why));
             }
         }
@@ -94,9 +94,7 @@ impl GivenCa {
         let ca = certificate.and_then(CertificateFields::read);
         let ca = ca.ok_or_else(|| from.unfit(name, "holds a certificate that cannot be read"))?;
         if !ca.is_ca() {
-            return Err(
-                from.unfit(name, "is not that of a CA that may sign; expected isCA: true, as cert-manager calls it")
-            );
+            return Err(from.unfit(name, "holds no CA that may sign; expected isCA: true, as cert-manager calls it"));
         }
         let date = |time: SystemTime| httpdate::fmt_http_date(time.max(SystemTime::UNIX_EPOCH));
         if ca.ends() <= wall {
@@ -115,7 +113,7 @@ impl GivenCa {
     ) -> Result<Issuer<'static, KeyPair>, GivenCaError> {
         let text = String::from_utf8_lossy(&self.key.text);
         let key = KeyPair::from_pem(&text).map_err(|error| {
-            let why = format!("cannot be used ({error}); expected one key in PKCS#8, as \"BEGIN PRIVATE KEY\" begins it (cert-manager: privateKey.encoding: PKCS8)");
+            let why = format!("holds a private key that cannot be used ({error}); expected one in PKCS#8, which begins with \"BEGIN PRIVATE KEY\" (cert-manager: privateKey.encoding: PKCS8)");
             self.key.unfit(KEY, &why)
         })?;
         if key.subject_public_key_info() != ca.public_key() {
@@ -283,10 +281,10 @@ mod tests {
         let key_text = key.serialize_pem();
         for (cert, key, root, at, says) in [
             (&good, &wrong.serialize_pem(), &root.pem, "ca.key", "is not the key of the first certificate in"),
-            (&good, &"nothing".to_owned(), &root.pem, "ca.key", "expected one key in PKCS#8"),
+            (&good, &"nothing".to_owned(), &root.pem, "ca.key", "expected one in PKCS#8"),
             (&"nothing".to_owned(), &key_text, &root.pem, "ca.cert", "holds no certificate in PEM form"),
-            (&leaf, &key_text, &root.pem, "ca.cert", "is not that of a CA that may sign"),
-            (&may_not_sign, &key_text, &root.pem, "ca.cert", "is not that of a CA that may sign"),
+            (&leaf, &key_text, &root.pem, "ca.cert", "holds no CA that may sign"),
+            (&may_not_sign, &key_text, &root.pem, "ca.cert", "holds no CA that may sign"),
             (&open, &key_text, &root.pem, "ca.cert", "may sign for any host: it has no name constraints"),
             (
                 &elsewhere,
@@ -295,11 +293,11 @@ mod tests {
                 "ca.cert",
                 "may not sign for a.example: its name constraints permit b.example",
             ),
-            (&years(2020, 2021), &key_text, &root.pem, "ca.cert", "expired at Fri, 01 Jan 2021"),
-            (&years(2048, 2049), &key_text, &root.pem, "ca.cert", "begins only at Wed, 01 Jan 2048"),
-            (&good, &key_text, &other.pem, "ca.cert", "does not lead to egress.ca.root"),
-            (&good, &key_text, &good, "ca.root", "is signed by another CA"),
-            (&good, &key_text, &leaf, "ca.root", "is not that of a CA that may sign"),
+            (&years(2020, 2021), &key_text, &root.pem, "ca.cert", "has expired (Fri, 01 Jan 2021"),
+            (&years(2048, 2049), &key_text, &root.pem, "ca.cert", "is valid only from Wed, 01 Jan 2048"),
+            (&good, &key_text, &other.pem, "ca.cert", "is not signed by egress.ca.root"),
+            (&good, &key_text, &good, "ca.root", "another CA has signed it"),
+            (&good, &key_text, &leaf, "ca.root", "holds no CA that may sign"),
             (&good, &key_text, &format!("{}{}", root.pem, other.pem), "ca.root", "holds several certificates"),
         ] {
             let unfit = given(cert, key, root).expect_err(says);

@@ -135,9 +135,9 @@ fn a_ca_that_was_kept_goes_on_if_it_covers_the_hosts() {
     assert!(is_accepted(&first, &shown(&again, name), &ServerName::try_from(name).expect("a name")));
     assert!(!again.permits("sts.amazonaws.com"), "it signs for no more than is asked for now");
     for (kept, permitted, expected) in [
-        (kept.as_str(), "github.com", "it may not sign for all of the hosts"),
-        ("", "amazonaws.com", "it is not a key and two certificates"),
-        ("-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n", "x.com", "it is not a key"),
+        (kept.as_str(), "github.com", "it may not sign for all hosts of gates with intercept = true"),
+        ("", "amazonaws.com", "its file does not hold one key and two certificates"),
+        ("-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n", "x.com", "its file does not hold one key"),
     ] {
         let error = Interception::again(kept, &names(&[permitted]), wall()).expect_err("it is refused");
         assert!(error.starts_with(expected), "{error}");

@@ -200,7 +200,7 @@ async fn drive_http1(
 /// Removes a connection from the pool at its end.
 fn ended(end: hyper::Result<()>, pool: &Weak<Pool>, id: ConnectionId) {
     if let Err(error) = end {
-        tracing::debug!(%error, "upstream connection ended");
+        tracing::debug!(%error, "a connection to the upstream broke");
     }
     if let Some(pool) = pool.upgrade() {
         pool.gone(id);
