@@ -47,13 +47,13 @@ pub(crate) type GateError = Box<dyn std::error::Error + Send + Sync>;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DemoError {
     /// No port of loopback was available for the API.
-    #[error("cannot listen on loopback for the embedded API server")]
+    #[error("the demo cannot start: its API server cannot listen on 127.0.0.1")]
     Listen(#[source] io::Error),
     /// The gate did not start.
-    #[error("cannot start the gate of the demo")]
+    #[error("the demo cannot start: its gate does not start")]
     Gate(#[source] GateError),
     /// The progress could not be shown.
-    #[error("cannot write the progress")]
+    #[error("the demo stopped: its progress cannot be printed")]
     Show(#[source] io::Error),
 }
 

@@ -27,7 +27,7 @@ use crate::tls::TlsError;
 pub(crate) enum OtlpSettingsError {
     /// The CA for the collector cannot be read.
     #[cfg_attr(not(feature = "otlp"), expect(dead_code, reason = "nothing is read without the feature"))]
-    #[error("otlp.ca: {0}")]
+    #[error("otlp.ca: the CA for the collector cannot be used: {0}")]
     Ca(TlsError),
     /// The program was built without OpenTelemetry.
     #[cfg_attr(feature = "otlp", expect(dead_code, reason = "it can"))]

@@ -41,19 +41,19 @@ type Gates = BTreeMap<Arc<str>, FrozenLimiter>;
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
     /// The file is something else.
-    #[error("is not a state file")]
+    #[error("the file is not a state file of tidegate")]
     Foreign,
     /// The file is from another version, whose hashes of keys may differ.
-    #[error("was written by tidegate {0}, not by this version")]
+    #[error("the state file was written by tidegate {0}, and this version cannot read it")]
     OtherVersion(String),
     /// The file is cut off, or was changed.
-    #[error("is damaged")]
+    #[error("the state file is damaged: it was cut off or changed")]
     Damaged,
     /// Other users could have written or read the file.
-    #[error("is not a regular file of this user that others can neither read nor write")]
+    #[error("the state file is not a regular file of this user, or other users can read or write it")]
     Unsafe,
     /// The file is larger than any state.
-    #[error("is larger than a state can be")]
+    #[error("the state file is larger than any that tidegate writes")]
     TooLarge,
     /// The file cannot be read or written.
     #[error("{0}")]

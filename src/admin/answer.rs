@@ -62,7 +62,7 @@ impl Handler {
                 order(operator, &head, body, from).await.unwrap_or_else(AdminRefusal::response)
             }
             _ if !matches!(head.method, Method::GET | Method::HEAD) => {
-                let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD here\n");
+                let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "this path takes only GET and HEAD\n");
                 response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
                 response
             }
@@ -73,7 +73,7 @@ impl Handler {
             ("/config", Some(operator)) => configuration(operator, &head, from),
             (EGRESS_CA_PATH, Some(operator)) => match operator.egress_ca() {
                 Some(ca) => typed("application/pem-certificate-chain", ca),
-                None => text(StatusCode::NOT_FOUND, "no gate has intercept = true, so that there is no egress CA\n"),
+                None => text(StatusCode::NOT_FOUND, "there is no egress CA, because no gate has intercept = true\n"),
             },
             ("/", _) => moved("/status"),
             (page::STYLE_PATH, Some(_)) => typed("text/css; charset=utf-8", page::STYLE),
@@ -81,7 +81,7 @@ impl Handler {
                 Some(page) => text(StatusCode::OK, page),
                 None => text(
                     StatusCode::NOT_FOUND,
-                    "there are /status, /config, /metrics, /livez, /readyz, /egress/ca.pem and /docs/alerts.md here\n",
+                    "there is no such path; the paths are /status, /config, /metrics, /livez, /readyz, /egress/ca.pem and /docs/alerts.md\n",
                 ),
             },
         }
@@ -143,17 +143,17 @@ async fn order(
     if from != Origin::Socket {
         // The port has only `/explain`, if names are shown: its answer tells if an object fails.
         if path != "/explain" {
-            return refuse(StatusCode::FORBIDDEN, "orders are taken on the control socket only (admin.socket)");
+            return refuse(StatusCode::FORBIDDEN, "forget and bypass need the control socket (admin.socket)");
         }
         if !shows_names(operator, &head.headers, from) {
-            let why = "only asked on loopback (admin.show_names), or on the control socket";
+            let why = "explain is only possible over loopback (admin.show_names), or on the control socket";
             return refuse(StatusCode::FORBIDDEN, why);
         }
         check_site(head, from)?;
     }
     let bad_request = |why| AdminRefusal { status: StatusCode::BAD_REQUEST, why };
     let body = body::whole(body, LONGEST, |_| true).await;
-    let body = body.ok_or_else(|| bad_request("the body cannot be read, or is too long".to_owned()))?;
+    let body = body.ok_or_else(|| bad_request("the body cannot be read, or is longer than 64 KiB".to_owned()))?;
     match path {
         "/explain" => operator.explain(&read(&body).map_err(bad_request)?).map(|explained| json(&explained)),
         "/forget" => operator.forget(&read(&body).map_err(bad_request)?).await.map(|forgotten| json(&forgotten)),
@@ -163,7 +163,7 @@ async fn order(
 }
 
 fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {
-    serde_json::from_slice(body).map_err(|error| format!("this is not such a request: {error}"))
+    serde_json::from_slice(body).map_err(|error| format!("the body is not the JSON expected here: {error}"))
 }
 
 /// Returns true if the client may see names of objects. By default a client on loopback may, unless
@@ -196,10 +196,10 @@ fn check_site(head: &Parts, from: Origin) -> Result<(), AdminRefusal> {
     let mut hosts = head.headers.get_all(header::HOST).iter();
     let host = match (hosts.next(), hosts.next()) {
         (Some(host), None) => host.as_bytes().try_into().ok(),
-        _ => return refuse(StatusCode::BAD_REQUEST, "a request has exactly one Host"),
+        _ => return refuse(StatusCode::BAD_REQUEST, "the request has no Host header, or several; expected one"),
     };
     if !host.as_ref().is_some_and(is_own) || !head.uri.authority().is_none_or(is_own) {
-        let why = "names are shown here: ask for localhost, or for this machine's own address; \
+        let why = "this page shows names of objects: ask for localhost, or for this machine's own address; \
                    through a Service or a proxy send the header `Host: localhost`";
         return refuse(StatusCode::MISDIRECTED_REQUEST, why);
     }
@@ -209,7 +209,7 @@ fn check_site(head: &Parts, from: Origin) -> Result<(), AdminRefusal> {
     };
     let is_cross_site = head.headers.get_all("sec-fetch-site").iter().any(|site| site == "cross-site");
     if is_cross_site || !head.headers.get_all(header::ORIGIN).iter().all(is_own_page) {
-        return refuse(StatusCode::FORBIDDEN, "names are shown here: a page of another site may not ask");
+        return refuse(StatusCode::FORBIDDEN, "this page shows names: other sites' pages may not read it");
     }
     Ok(())
 }
@@ -229,7 +229,7 @@ impl AdminRefusal {
 fn json<T: Serialize>(value: &T) -> AdminResponse {
     match serde_json::to_vec(value) {
         Ok(bytes) => typed("application/json", json_in_clear(bytes)),
-        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("cannot be written as JSON: {error}\n")),
+        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("cannot write the answer as JSON: {error}\n")),
     }
 }
 
@@ -241,7 +241,7 @@ fn text(status: StatusCode, body: impl Into<Bytes>) -> AdminResponse {
 
 /// Answers with a redirect to another path.
 fn moved(to: &'static str) -> AdminResponse {
-    let mut response = text(StatusCode::TEMPORARY_REDIRECT, format!("it is at {to}\n"));
+    let mut response = text(StatusCode::TEMPORARY_REDIRECT, format!("this page is at {to}\n"));
     response.headers_mut().insert(header::LOCATION, HeaderValue::from_static(to));
     response
 }

@@ -41,7 +41,7 @@ pub enum NoAnswer {
         said: String,
     },
     /// Another program, or another version of tidegate, answers at the address.
-    #[error("what answers at {at} is not what this tidegate understands; is it another version?")]
+    #[error("the answer of {at} cannot be read; is another version of tidegate, or another program, running there?")]
     Strange {
         /// The port or socket that was asked.
         at: At,
@@ -115,7 +115,7 @@ impl At {
         match status.filter(|_| head.starts_with("HTTP/1.1 ")) {
             Some(200) => Ok(body.to_owned()),
             Some(status) => Err(NoAnswer::Refused { status, said: body.trim().to_owned() }),
-            None => Err(unreachable(io::Error::new(io::ErrorKind::InvalidData, "this is not HTTP"))),
+            None => Err(unreachable(io::Error::new(io::ErrorKind::InvalidData, "the answer is not HTTP/1.1"))),
         }
     }
 }

@@ -96,7 +96,7 @@ fn check(folder: &Path) -> io::Result<()> {
     if is_own && around.is_none_or(|around| keeps(&around, user)) {
         return Ok(());
     }
-    Err(io::Error::other(format!("{} can be entered or replaced by other users", folder.display())))
+    Err(io::Error::other(format!("other users can enter or replace the folder {}", folder.display())))
 }
 
 /// Returns true if only this user or root can rename this user's files in a folder.

@@ -77,7 +77,7 @@ fn clear(drain: Duration, around: &Environment, clock: Clock) -> Result<Prepared
     let loaded = config::load_text("egress".to_owned(), CLEAR.to_owned(), &[]);
     let gate = loaded.ok().and_then(|loaded| loaded.settings.gates.into_values().next());
     let mut gate =
-        gate.ok_or_else(|| Trouble::Missing(anyhow!("the gate for hosts that no gate lists cannot be made")))?;
+        gate.ok_or_else(|| Trouble::Missing(anyhow!("the egress listener's gate for other hosts cannot be created")))?;
     (gate.name, gate.listen) = (proxy::CLEAR.into(), Vec::new());
     prepare_gate(gate, around, drain, clock)
 }

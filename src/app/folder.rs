@@ -71,7 +71,9 @@ pub(crate) fn keep(
             }
             match folder.write(server.as_deref(), clock.now()) {
                 Ok(contents) => written = Some(contents),
-                Err(error) => tracing::warn!(%error, "cannot write the gate's folder: the controller reads old files"),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot write tls.write_to: clients keep the old CA and token")
+                }
             }
         }
     });

@@ -206,7 +206,7 @@ pub(super) fn reviewer(
     let news: Vec<_> = resolved.warnings.iter().filter(|warning| !warnings.contains(warning)).cloned().collect();
     warnings.extend(news);
     if !resolved.has_credentials() {
-        let why = "has no credentials with which the gate could ask for a TokenReview";
+        let why = "has no credentials, which the gate needs to ask for a TokenReview";
         return Err(Trouble::wrong(key, why));
     }
     Api::new(&resolved, "tidegate", clock).map(Some).map_err(|error| Trouble::wrong(key, error))
@@ -289,7 +289,7 @@ fn notes(gate: &Gate, injects: bool, is_warned: bool) -> Vec<String> {
         notes.push("Go clients send no credentials over plain HTTP; the gate adds its own".to_owned());
     }
     if gate.shadow {
-        notes.push("shadow = true: every call is decided about and counted, and every call is let through".to_owned());
+        notes.push("shadow = true: every call is judged and counted, but none is held or refused".to_owned());
     }
     notes
 }

@@ -54,7 +54,7 @@ impl PreparedCa {
         tracing::info!(
             names = ca.permitted().join(", "),
             folder = %self.settings.write_to.display(),
-            "TLS to hosts of gates with intercept = true is opened: their calls pass here in clear"
+            "the egress listener decrypts TLS to the hosts of gates with intercept = true, and limits the calls in it"
         );
         let ca = Arc::new(CurrentCa::new(ca));
         tokio::spawn(self.keep_fresh(Arc::clone(&ca), TrustState { files, trust, logged: None }, clock, stop));
@@ -78,7 +78,7 @@ impl PreparedCa {
             Err(why) => {
                 tracing::warn!(
                     why,
-                    "the egress CA that was kept is replaced by a new one: restart the pod's other containers, which do not trust the new one"
+                    "the egress CA in egress.ca.keep cannot be used: a new one replaces it; restart the pod's other containers, which do not trust the new one"
                 );
                 None
             }
@@ -129,11 +129,11 @@ impl PreparedCa {
                 Ok(Some((files, found))) if known.files.as_ref() != Some(&files) => {
                     ca.set(found);
                     known.files = Some(files);
-                    tracing::info!("the changed egress CA is loaded, and signs from now on");
+                    tracing::info!("the egress CA has changed: the new one signs from now on");
                 }
                 Ok(_) => {}
                 Err(GivenCaError { key, why }) => {
-                    problem = Some(format!("egress.{key}: {why}; the last good CA is kept"))
+                    problem = Some(format!("egress.{key}: {why}; the last good egress CA stays in use"))
                 }
             }
         }
@@ -142,7 +142,7 @@ impl PreparedCa {
         let found = match self.trust(&ca) {
             Ok(found) => found,
             Err(error) => {
-                tracing::warn!(%error, "cannot read egress.ca.extra_roots: clients of the egress listener keep the old roots");
+                tracing::warn!(%error, "cannot read egress.ca.extra_roots: clients of the egress listener keep trusting the old roots");
                 known.trust.clone()
             }
         };
@@ -152,7 +152,7 @@ impl PreparedCa {
         match self.write(&found) {
             Ok(()) => known.trust = found,
             Err(error) => {
-                tracing::warn!(%error, "cannot write the CA files: clients of the egress listener read old ones")
+                tracing::warn!(%error, "cannot write the egress CA's files for clients (egress.ca.write_to): they keep reading the old ones")
             }
         }
     }
@@ -174,7 +174,7 @@ impl TrustState {
         if problem != self.logged {
             match &problem {
                 Some(problem) => tracing::warn!("{problem}"),
-                None => tracing::info!("the egress CA is valid again"),
+                None => tracing::info!("the egress CA and its files are valid again"),
             }
             self.logged = problem;
         }
@@ -199,7 +199,7 @@ fn read_given(settings: &EgressCa, permitted: &[String]) -> Result<Option<(Given
 fn ending(ca: &Interception) -> Option<String> {
     let ends = httpdate::fmt_http_date(ca.ends_soon(tls::wall())?);
     Some(format!(
-        "egress.ca.cert: the CA, or its root, ends at {ends}, and no client trusts it from then on: renew it, and publish a new root before"
+        "egress.ca.cert: the CA or its root expires at {ends}, and clients reject it from then on: renew it, and give clients a new root before"
     ))
 }
 

@@ -206,7 +206,7 @@ fn shown(store: &Store, health: StoreHealth, clock: Clock) -> status::StoreStatu
 
 /// Makes the error for an unknown gate, with the names of those there are.
 pub(crate) fn no_such_gate<'a>(name: &str, gates: impl Iterator<Item = &'a str>) -> String {
-    format!("there is no gate {name:?}; there is: {}", gates.collect::<Vec<_>>().join(", "))
+    format!("there is no gate {name:?}; the gates are: {}", gates.collect::<Vec<_>>().join(", "))
 }
 
 /// Builds a call as the gate would receive it.
@@ -220,7 +220,7 @@ pub(crate) fn request(ask: &Ask) -> Result<(Method, Uri, HeaderMap), String> {
     let mut headers = HeaderMap::new();
     for (name, value) in &ask.headers {
         let name: HeaderName = name.parse().map_err(|_| format!("{name:?} is not a header name"))?;
-        let value: HeaderValue = value.parse().map_err(|_| format!("{value:?} is not a value of the header {name}"))?;
+        let value: HeaderValue = value.parse().map_err(|_| format!("{value:?} is not valid in the header {name}"))?;
         headers.append(name, value);
     }
     Ok((method, uri, headers))

@@ -114,7 +114,7 @@ fn call_log_problem(log: &Log) -> Option<String> {
     let path = log.calls.as_ref()?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty())?;
     let is_there = folder.is_dir() && !path.is_dir();
-    (!is_there).then(|| format!("{} cannot be a file, expected a path in an existing folder", path.display()))
+    (!is_there).then(|| format!("is {}, expected the path of a file in an existing folder", path.display()))
 }
 
 /// Opens the call log, if lines or trace spans are wanted.
@@ -124,5 +124,5 @@ pub(crate) fn call_log(path: Option<&Path>, spans: Option<Spans>, clock: Clock) 
     }
     let written = || path.map_or_else(|| "(no file)".to_owned(), |path| path.display().to_string());
     let log = CallLog::open(path, spans, clock);
-    log.map(Some).with_context(|| format!("log.calls: cannot write {}", written()))
+    log.map(Some).with_context(|| format!("log.calls: cannot write the call log {}", written()))
 }

@@ -115,7 +115,7 @@ impl Reloader {
     /// Checks the content, and applies it if it is valid.
     async fn reload(&mut self, found: Content, asked: bool) {
         if found == self.judged && self.operations.reloads.last_was_good() {
-            tracing::info!(asked, "the configuration has not changed");
+            tracing::info!(asked, "reload: the configuration has not changed");
             self.operations.reloads.record(Outcome::Unchanged, Vec::new());
             return;
         }
@@ -167,10 +167,10 @@ impl Reloader {
         let why = reasons.join("; ");
         match outcome {
             Outcome::RestartNeeded => {
-                tracing::error!(why, "the new configuration needs a restart; nothing was changed");
+                tracing::error!(why, "the new configuration needs a restart: the old one stays in force until then");
             }
             Outcome::Invalid | Outcome::Applied | Outcome::Unchanged => {
-                tracing::error!(problems = count, why, "the new configuration cannot work; the old one stays in force");
+                tracing::error!(problems = count, why, "the new configuration is invalid: the old one stays in force");
             }
         }
         self.operations.reloads.record(outcome, reasons);
@@ -182,7 +182,7 @@ impl Reloader {
             tracing::warn!("{warning}");
         }
         if let Err(error) = self.level.set(&prepared.settings.log.level) {
-            tracing::error!(%error, "cannot set the log level: it stays as it was"); // it was checked, so it can be set
+            tracing::error!(%error, "cannot change the log level: the old one stays in force"); // it was checked, so it can be set
         }
         self.stores.adopt(prepared.stores);
         for mut gate in prepared.gates {

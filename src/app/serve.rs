@@ -106,7 +106,7 @@ async fn until_stopped(prepared: PreparedProcess, sources: &Sources, level: Leve
                 egress.finished().await;
             }
         } => {}
-        signal = signals.next() => tracing::warn!(signal, "stopping at once"),
+        signal = signals.next() => tracing::warn!(signal, "stopping now: a second signal came, so open calls are cut off"),
     }
     for gate in gates {
         tokio::join!(gate.take_leave(), gate.logged());
@@ -184,7 +184,7 @@ async fn open(admin: &Admin, settings: &Settings) -> anyhow::Result<(Option<Stri
         Some(error) if settings.admin.socket == OwnFile::Auto => {
             tracing::warn!(
                 error = format!("{error:#}"),
-                "there is no control socket for forget and bypass; set admin.socket"
+                "running without a control socket: forget and bypass are not possible; set admin.socket to a writable path"
             );
             Ok((port, None))
         }
@@ -226,7 +226,7 @@ async fn look_up(gate: Arc<str>, target: Target) {
             gate = &*gate,
             host,
             %error,
-            "the {of}'s name cannot be looked up; is it spelled right, and is there DNS here?"
+            "the host name of the {of} cannot be resolved: calls fail until it can; is it spelled right, and does DNS work here?"
         );
     }
 }

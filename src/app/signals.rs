@@ -27,5 +27,5 @@ impl StopSignals {
 
 /// Starts to listen for a signal.
 pub(super) fn listen(kind: SignalKind) -> anyhow::Result<Signal> {
-    signal(kind).context("cannot listen for signals")
+    signal(kind).context("cannot listen for signals of the operating system")
 }

@@ -44,7 +44,7 @@ impl StateFile {
         match lock(&path) {
             Ok(folder) => this._folder = Some(folder),
             Err(error) if is_asked_for => {
-                tracing::warn!(file = %path.display(), %error, "no state is kept over a restart");
+                tracing::warn!(file = %path.display(), %error, "cannot use the folder of the state file: failing keys and pauses are lost at a restart; check state.file");
                 return this;
             }
             Err(_) => return this,
@@ -53,17 +53,19 @@ impl StateFile {
             Ok(previous) => this.previous = previous,
             Err(error) if !state::is_free(&path) => {
                 let file = path.display();
-                tracing::warn!(%file, %error, "the file is left as it is, and no state is kept over a restart; set state.file");
+                tracing::warn!(%file, %error, "the file at the state file's path is not overwritten: failing keys and pauses are lost at a restart; set state.file to another path");
                 return this;
             }
-            Err(error) => tracing::warn!(file = %path.display(), %error, "the state file is ignored"),
+            Err(error) => {
+                tracing::warn!(file = %path.display(), %error, "cannot use the state file: starting without the failing keys and pauses in it")
+            }
         }
         if let Some(previous) = &this.previous {
             this.salt = Salt::of(previous.secret);
             let keys: usize = previous.gates.values().map(|gate| gate.keys.len()).sum();
             let pauses: usize = previous.gates.values().map(|gate| gate.pauses.len()).sum();
             let ago = Stamp::new(wall_clock()).since(&previous.stamp);
-            tracing::info!(file = %path.display(), keys, pauses, seconds = ago.as_secs(), "going on with the state before the restart");
+            tracing::info!(file = %path.display(), keys, pauses, seconds = ago.as_secs(), "loaded the state file: failing keys and pauses of the last process go on");
         }
         this.path = Some(path);
         this
@@ -145,7 +147,7 @@ fn report(path: &Path, error: Option<&StateError>, is_failing: &mut bool) {
     let file = path.display();
     match error {
         Some(error) if !*is_failing => {
-            tracing::warn!(%file, %error, "the state file cannot be written; what is new would be lost in a restart");
+            tracing::warn!(%file, %error, "cannot write the state file: failing keys and pauses since the last write are lost at a restart");
         }
         None if *is_failing => tracing::info!(%file, "the state file can be written again"),
         _ => {}
@@ -171,7 +173,7 @@ fn lock(path: &Path) -> io::Result<File> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     let folder = File::open(folder)?;
     folder.try_lock().map_err(|error| match error {
-        std::fs::TryLockError::WouldBlock => io::Error::other("another process keeps its state in that folder"),
+        std::fs::TryLockError::WouldBlock => io::Error::other("another process uses that folder for its state file"),
         std::fs::TryLockError::Error(error) => error,
     })?;
     Ok(folder)

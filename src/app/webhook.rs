@@ -39,9 +39,9 @@ pub(crate) fn serve(mut settings: Settings, source: CertificateSource) -> Result
                 CertificateSource::Files { cert, key } => Ok(Certificate::files(&cert, &key, clock)?),
                 CertificateSource::Own { name, configuration } => {
                     let resolved =
-                        in_cluster.context("a certificate of its own needs an API server; set --cert and --key")?;
+                        in_cluster.context("the webhook can only make its own certificate in a pod of a cluster; elsewhere set --cert and --key")?;
                     let namespace =
-                        settings.namespace.clone().context("the pod's service account names no namespace")?;
+                        settings.namespace.clone().context("the webhook cannot find its namespace: the pod's service account has no namespace file")?;
                     let names = ObjectNames { namespace, name, configuration };
                     Ok(Certificate::own(Api::new(&resolved, "tidegate-webhook", clock)?, names, clock).await?)
                 }
@@ -54,9 +54,9 @@ pub(crate) fn serve(mut settings: Settings, source: CertificateSource) -> Result
             () = stop.cancelled() => return Ok(()),
         };
         let server = Server::bind(settings, certificate?, clock).await?;
-        tracing::info!(listen = %server.address(), "webhook open");
+        tracing::info!(listen = %server.address(), "the webhook is listening");
         server.serve(stop).await;
-        tracing::info!("webhook stopped");
+        tracing::info!("the webhook has stopped");
         Ok(())
     })
 }

@@ -48,20 +48,18 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
 fn make(settings: &Settings, folder: &Path) -> anyhow::Result<()> {
     let names = settings.intercepted_names();
     if names.is_empty() {
-        bail!(
-            "no gate of the configuration has intercept = true, so that no CA is needed; set it at a gate with hosts"
-        );
+        bail!("no CA is needed: no gate of the configuration has intercept = true; set it at a gate with hosts first");
     }
     let ca = Interception::new(&names)?;
-    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    fs::create_dir_all(folder).with_context(|| format!("cannot create the folder {} for the CA", folder.display()))?;
     let files = ["tls.crt", "tls.key", "ca.crt"].map(|name| folder.join(name));
     if let Some(there) = files.iter().find(|path| path.exists()) {
-        bail!("{} is there already, and a CA that clients trust is not replaced; name another folder", there.display());
+        bail!("{} exists already, and clients may trust it: it is not replaced; name another folder", there.display());
     }
     for ((path, text), mode) in files.iter().zip(ca.files()).zip([0o644, 0o600, 0o644]) {
         let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path);
         let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
-        written.with_context(|| format!("cannot write {}", path.display()))?;
+        written.with_context(|| format!("cannot write the file {} of the CA", path.display()))?;
     }
     let says = "tls.crt, tls.key (secret) and ca.crt, which clients trust";
     Ok(show::text(&format!("{}: {says}, for {} and all names below\n", folder.display(), names.join(", ")))?)

@@ -38,7 +38,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
         return Ok(show::text(preset.text)?);
     }
     let prepared = options.configured.or(options.file.as_ref()).sources().prepare(Clock::start())?;
-    let missing = prepared.missing.iter().map(|what| format!("not here: {what:#}"));
+    let missing = prepared.missing.iter().map(|what| format!("missing on this machine: {what:#}"));
     for warning in prepared.warnings.iter().cloned().chain(missing) {
         show::error(&format!("warning: {warning}"));
     }

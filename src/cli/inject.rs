@@ -130,11 +130,10 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     }
     // Nothing is printed, because the next command of a pipe would apply it.
     if !edited.refused.is_empty() {
-        return Err(anyhow!("{from}: not every workload can have the sidecar; nothing was written").into());
+        return Err(anyhow!("{from}: the sidecar cannot be added everywhere; nothing was written").into());
     }
     if edited.changed.is_empty() {
-        let done =
-            if options.uninject { "has no sidecar that was injected" } else { "has no workload to add the sidecar to" };
+        let done = if options.uninject { "has no injected sidecar" } else { "has no workload to add the sidecar to" };
         return Err(anyhow!("{from} {done}; nothing was written").into());
     }
     Ok(show::text(&edited.text)?)
@@ -146,7 +145,7 @@ fn read(file: Option<&Path>) -> anyhow::Result<(String, String)> {
         Some(path) => (fs::read_to_string(path), path.display().to_string()),
         None => (io::read_to_string(io::stdin()), "standard input".to_owned()),
     };
-    Ok((text.with_context(|| format!("cannot read {from}"))?, from))
+    Ok((text.with_context(|| format!("cannot read the manifests from {from}"))?, from))
 }
 
 /// Returns the options of the injection, checked as a configuration is.
@@ -191,7 +190,7 @@ impl EgressArgs {
         let apis = HostPattern::Set(HostSet::Aws);
         if let Some((service, region, host)) = egress.plain_hosts().find(|(_, _, host)| !apis.matches(host)) {
             bail!(
-                "--egress-plain {service}={region}: {host} is not among the hosts of @aws, so that calls to it would leave in clear"
+                "--egress-plain {service}={region}: {host} is not one of the hosts of @aws, so calls to it would be sent unencrypted"
             );
         }
         Ok(Some(egress))
@@ -220,7 +219,7 @@ impl SidecarArgs {
             ..inject::Options::default()
         };
         if let Some(([one, other], port)) = options.same_ports() {
-            return Err(anyhow!("--{one} and --{other} are both {port}, expected two ports").into());
+            return Err(anyhow!("--{one} and --{other} are both {port}, expected two different ports").into());
         }
         injection::with_limits(options, &self.set)
     }
@@ -235,7 +234,7 @@ impl SidecarArgs {
             return Ok(release::IMAGE.to_owned());
         };
         if image.trim().is_empty() || image.contains(char::is_whitespace) {
-            bail!("--image is {image:?}, expected the name of an image");
+            bail!("--image is {image:?}, expected the name of a container image");
         }
         Ok(image.clone())
     }

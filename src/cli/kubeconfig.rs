@@ -59,8 +59,8 @@ fn chosen<'a>(settings: &'a Settings, name: Option<&str>) -> anyhow::Result<&'a 
     let mut kubernetes = settings.gates.values().filter(|gate| gate.kind == ApiKind::Kubernetes);
     match (kubernetes.next(), kubernetes.next()) {
         (Some(gate), None) => Ok(gate),
-        (None, _) => bail!("no gate is of kind \"kubernetes\"; there is: {all}"),
-        (Some(_), Some(_)) => bail!("several gates are for Kubernetes; choose one with --gate: {all}"),
+        (None, _) => bail!("no gate is of kind \"kubernetes\"; the gates are: {all}"),
+        (Some(_), Some(_)) => bail!("several gates are of kind \"kubernetes\"; choose one with --gate: {all}"),
     }
 }
 
@@ -68,7 +68,7 @@ fn chosen<'a>(settings: &'a Settings, name: Option<&str>) -> anyhow::Result<&'a 
 fn pointing_at(gate: &Gate) -> anyhow::Result<String> {
     let name = &gate.name;
     let address = tcp_addresses(&gate.listen).next().ok_or_else(|| {
-        anyhow!("gate {name} listens on a Unix socket only, which a kubeconfig cannot say; add a TCP address to gates.{name}.listen")
+        anyhow!("gate {name} listens only on a Unix socket, and a kubeconfig can only name a TCP address; add a TCP address to gates.{name}.listen")
     })?;
     let Some(tls) = &gate.access.tls else {
         return Ok(folder::kubeconfig(&format!("http://{address}"), None, None, None));
@@ -77,7 +77,7 @@ fn pointing_at(gate: &Gate) -> anyhow::Result<String> {
         (Some(folder), _) => (folder.join("ca.crt"), "which the gate writes when it starts; is it running?"),
         (None, TlsMode::Files { cert, .. }) => (cert.clone(), "the gate's certificate"),
         (None, TlsMode::SelfSigned) => bail!(
-            "gate {name} makes its own CA at start and keeps it to itself, so no client can verify it; \
+            "gate {name} makes its own CA at each start and writes it nowhere, so no client can verify it; \
              set gates.{name}.tls.write_to to a folder that the client can read"
         ),
     };

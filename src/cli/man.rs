@@ -28,7 +28,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     let Some(folder) = &options.output else {
         return Ok(show::text(&page(&all)?)?);
     };
-    fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    fs::create_dir_all(folder).with_context(|| format!("cannot create the folder {}", folder.display()))?;
     show::file(&folder.join("tidegate.1"), &page(&all)?)?;
     for command in all.get_subcommands() {
         show::file(&folder.join(format!("tidegate-{}.1", command.get_name())), &page(command)?)?;

@@ -27,7 +27,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     let sources = options.configured.sources();
     sources.load()?;
     let Some(file) = sources.input().file else {
-        return Err(anyhow!("there is no configuration file, expected one with a candidate (--config FILE)").into());
+        return Err(anyhow!("promote needs a configuration file with a candidate (--config FILE)").into());
     };
     let name = file.display().to_string();
     let text = std::fs::read_to_string(&file).map_err(|error| anyhow!("cannot read {name}: {error}"))?;

@@ -51,11 +51,11 @@ pub(super) fn order<T: DeserializeOwned>(
     let socket = place_to_ask(&settings).map(At::Socket).ok_or_else(|| anyhow!(NO_SOCKET))?;
     block_on(socket.order(path, order))?.map_err(|error| match error {
         NoAnswer::Unreachable { at, source } if source.kind() == std::io::ErrorKind::PermissionDenied => {
-            let advice = "is open to its own user only; run this as the user that tidegate runs as";
+            let advice = "can only be opened by the user that tidegate runs as; run this command as that user";
             anyhow!("{at} {advice}: {source}").into()
         }
         NoAnswer::Unreachable { at, source } if source.kind() == std::io::ErrorKind::NotFound => {
-            anyhow!("{at} is not there; {NOT_THERE}").into()
+            anyhow!("{at} does not exist; {NOT_THERE}").into()
         }
         error => error.into(),
     })
@@ -66,6 +66,6 @@ pub(super) fn block_on<F: Future>(future: F) -> std::io::Result<F::Output> {
     Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(future))
 }
 
-const NOWHERE: &str = "there is no process to ask: admin.listen is \"off\" and there is no control socket; set admin.listen or admin.socket";
+const NOWHERE: &str = "cannot ask the running tidegate: admin.listen is \"off\" and there is no control socket; set admin.listen or admin.socket";
 const NOT_THERE: &str = "is tidegate running with this configuration, as this user? Its log says where its control socket is (\"ready\"); admin.socket sets a path";
-const NO_SOCKET: &str = "orders need a control socket, and there is none; set admin.socket to a path such as \"/run/tidegate/tidegate.sock\"";
+const NO_SOCKET: &str = "this command needs a control socket, and the configuration has none; set admin.socket to a path such as \"/run/tidegate/tidegate.sock\"";

@@ -24,7 +24,7 @@ pub(super) fn error(line: &str) {
 /// Names the file and the cause.
 pub(super) fn file(path: &Path, content: &str) -> anyhow::Result<()> {
     use anyhow::Context as _;
-    std::fs::write(path, content).with_context(|| format!("cannot write {}", path.display()))
+    std::fs::write(path, content).with_context(|| format!("cannot write the file {}", path.display()))
 }
 
 /// What standard output can show.

@@ -134,10 +134,10 @@ fn of_file(options: &Options, name: &str, mine: Option<Limits>) -> Result<Setup,
     if !path.exists() {
         let names: Vec<&str> = simulate::ALL.iter().map(|builtin| builtin.name).collect();
         let near = config::did_you_mean(name, &names);
-        return Err(anyhow!("{name:?} is no scenario and no file, expected one of {}{near}", names.join(", ")).into());
+        return Err(anyhow!("{name:?} is neither scenario nor file, expected one of {}{near}", names.join(", ")).into());
     }
     if let Some(number) = options.numbers.first() {
-        return Err(anyhow!("{number:?}: a scenario file has its own numbers; change them in {name}").into());
+        return Err(anyhow!("{number:?}: a scenario file has its own settings; change them in {name}").into());
     }
     let scenario = scenario::load(path).map_err(|problems| Failure::of_config(&problems))?;
     let mut limits = Vec::new();
@@ -189,7 +189,7 @@ fn list() -> String {
     };
     let scenarios: String = simulate::ALL.iter().map(line).collect();
     format!(
-        "Scenarios, with their numbers as they are if nothing else is said:\n\n{scenarios}\n\
+        "Scenarios, each with its settings and their defaults:\n\n{scenarios}\n\
          `tidegate simulate SCENARIO [KEY=VALUE]...` plays one. A file can be a scenario,\n\
          too: see config/scenario.toml.\n"
     )

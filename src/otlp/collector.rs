@@ -54,7 +54,7 @@ impl Collector {
         let answer = sent.map_or_else(late, |sent| sent.map_err(HttpError::from));
         let fault = match &answer {
             Ok(answer) if answer.status().is_success() => None,
-            Ok(answer) => Some(format!("it answered {}", answer.status())),
+            Ok(answer) => Some(format!("the collector answered {}", answer.status())),
             Err(error) => Some(error.to_string()),
         };
         let result = if fault.is_none() { "ok" } else { "failed" };
@@ -67,7 +67,7 @@ impl Collector {
                     collector,
                     signal = SIGNAL,
                     error,
-                    "the OpenTelemetry collector does not accept spans; calls go on, and spans are dropped until it does"
+                    "the OpenTelemetry collector does not accept spans: calls go on, and spans are dropped until it does"
                 );
             }
             None if was_away => tracing::info!(collector, "the OpenTelemetry collector accepts spans again"),

@@ -74,7 +74,7 @@ fn a_file_that_is_cut_off_or_changed_anywhere_is_refused() {
     let text = String::from_utf8(bytes).expect("text");
     let other = text.replacen(env!("CARGO_PKG_VERSION"), "99.0.0", 1);
     let error = decode(other.as_bytes()).expect_err("another version").to_string();
-    assert_eq!(error, "was written by tidegate 99.0.0, not by this version");
+    assert_eq!(error, "the state file was written by tidegate 99.0.0, and this version cannot read it");
 }
 
 #[test]

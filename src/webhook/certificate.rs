@@ -64,7 +64,7 @@ impl Certificate {
         let current = RwLock::new(Arc::new(tls::self_signed(&names.server_names(), &[], None)?));
         let certificate = Self { own: Some((Box::new(api), names)), current, clock };
         while let Err(error) = certificate.agree().await {
-            tracing::warn!(why = chain(&error), "the webhook's certificate is not in place; trying again");
+            tracing::warn!(why = chain(&error), "the webhook cannot start: it has no certificate yet; trying again");
             clock.sleep(TRY_AGAIN).await;
         }
         Ok(certificate)
@@ -86,7 +86,7 @@ impl Certificate {
                 Err(_) if is_failing => {}
                 Err(error) => {
                     let why = chain(&error);
-                    tracing::warn!(why, "the webhook's certificate cannot be renewed; the last one is kept");
+                    tracing::warn!(why, "cannot renew the webhook's certificate: the last one stays in use");
                     is_failing = true;
                 }
             }
@@ -103,7 +103,7 @@ impl Certificate {
         if self.listener().ca_key().as_ref() != Some(&ca.key) {
             let listener = tls::self_signed_by(&ca.key, &names.server_names(), &[], None)?;
             *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(listener);
-            tracing::info!(secret = names.name, "the webhook's certificate is signed by the CA in the Secret");
+            tracing::info!(secret = names.name, "the webhook has a new certificate, signed by the CA in its Secret");
         }
         names.show_ca(api, &ca.pem).await
     }
@@ -137,7 +137,7 @@ impl ObjectNames {
         match tls::self_signed_by(&key, &[], &[], None) {
             Ok(_) => Ok(Some(Ca { key, pem })),
             Err(error) => {
-                tracing::warn!(secret = self.name, %error, "the Secret's CA cannot be used; making another");
+                tracing::warn!(secret = self.name, %error, "the CA in the webhook's Secret cannot be used: making a new one");
                 Ok(None)
             }
         }
@@ -153,7 +153,7 @@ impl ObjectNames {
         let patch = json!({"metadata": {"resourceVersion": version}, "data": data});
         match api.patch(&path, "application/merge-patch+json", &patch).await {
             Ok(_) => {
-                tracing::info!(secret = self.name, "a CA for the webhook was made");
+                tracing::info!(secret = self.name, "made a new CA for the webhook and stored it in its Secret");
                 Ok(ca)
             }
             Err(error) if error.is_conflict() => self.read_ca(api).await?.ok_or(error),
@@ -177,7 +177,7 @@ impl ObjectNames {
         let bundles = without.iter().map(|name| json!({"name": name, "clientConfig": {"caBundle": bundle}}));
         let patch = json!({"webhooks": bundles.collect::<Vec<_>>()});
         api.patch(&path, "application/strategic-merge-patch+json", &patch).await?;
-        tracing::info!(configuration = self.configuration, "the webhook's CA was written into its configuration");
+        tracing::info!(configuration = self.configuration, "wrote the webhook's CA into this configuration");
         Ok(())
     }
 }

@@ -27,7 +27,7 @@ pub(super) fn of(pod: &Value, defaults: &Options, check: Check) -> Result<Option
         }
     }
     if let Some(([one, other], port)) = options.same_ports() {
-        wrong.push(format!("{PREFIX}{one} and {PREFIX}{other} are both {port}, expected two ports"));
+        wrong.push(format!("{PREFIX}{one} and {PREFIX}{other} are both {port}, expected two different ports"));
     }
     if !wrong.is_empty() {
         return Err(wrong);

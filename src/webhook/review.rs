@@ -44,17 +44,17 @@ pub fn review(body: &[u8], settings: &Settings) -> Result<Value, NotReview> {
     let response = match pod.map_or(Ok(None), |pod| patch(pod, settings)) {
         Ok(None) => json!({"uid": uid, "allowed": true}),
         Ok(Some(PodPatch { operations, warnings })) => {
-            tracing::info!(namespace, pod = pod.map(name), "pod gets the sidecar");
+            tracing::info!(namespace, pod = pod.map(name), "adding the sidecar to a new pod");
             let patch = STANDARD.encode(operations.to_string());
             json!({"uid": uid, "allowed": true, "patchType": "JSONPatch", "patch": patch, "warnings": warnings})
         }
         Err(reasons) => {
             let why = reasons.join("; ");
-            tracing::warn!(namespace, pod = pod.map(name), why, policy = ?settings.policy, "pod cannot have the sidecar");
+            tracing::warn!(namespace, pod = pod.map(name), why, policy = ?settings.policy, "cannot add the sidecar to a new pod");
             let message = format!("tidegate: {why}");
             match settings.policy {
                 Policy::Ignore => json!({"uid": uid, "allowed": true, "warnings": reasons.iter().map(|reason| {
-                    format!("tidegate: made without the sidecar: {reason}")
+                    format!("tidegate: this pod is created without the sidecar: {reason}")
                 }).collect::<Vec<_>>()}),
                 Policy::Fail => json!({"uid": uid, "allowed": false, "status": {"code": 403, "message": message}}),
             }
@@ -91,15 +91,15 @@ fn patch(pod: &Value, settings: &Settings) -> Result<Option<PodPatch>, Vec<Strin
         entries.insert("kind".to_owned(), "Pod".into());
     }
     let edit = inject::inject(&document.to_string(), &options);
-    let edit = edit.map_err(|error| vec![format!("pod cannot be read: {error}")])?;
+    let edit = edit.map_err(|error| vec![format!("the pod in this request cannot be read: {error}")])?;
     if !edit.refused.is_empty() {
         return Err(edit.refused);
     }
     if edit.changed.is_empty() {
         return Ok(None);
     }
-    let after: Value =
-        serde_json::from_str(&edit.text).map_err(|error| vec![format!("pod cannot be written: {error}")])?;
+    let after: Value = serde_json::from_str(&edit.text)
+        .map_err(|error| vec![format!("the pod with the sidecar cannot be written: {error}")])?;
     Ok(Some(PodPatch { operations: json!(json_patch::diff(&document, &after)), warnings: edit.notes }))
 }
 

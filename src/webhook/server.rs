@@ -114,7 +114,7 @@ impl Server {
         drop(stream.set_nodelay(true));
         match TlsAcceptor::from(self.certificate.config()).accept(stream).await {
             Ok(stream) => self.serve_connection(stream, Arc::clone(place)).await,
-            Err(error) => tracing::debug!(%error, "a TLS handshake failed"),
+            Err(error) => tracing::debug!(%error, "the API server's TLS handshake with the webhook failed"),
         }
     }
 
@@ -157,7 +157,7 @@ impl Server {
             () = share.lost() => None,
         };
         let Some(body) = body.filter(|body| budget::cost(body) <= REVIEWED) else {
-            return text(StatusCode::PAYLOAD_TOO_LARGE, "the body broke off, or is larger than any AdmissionReview");
+            return text(StatusCode::PAYLOAD_TOO_LARGE, "the body ended early, or is larger than any AdmissionReview");
         };
         match review(&body, &self.settings) {
             Ok(answer) => {

@@ -344,8 +344,8 @@ fn orders_work_with_the_readme_s_own_file() {
 fn a_folder_that_others_can_write_to_gets_no_control_socket() {
     let newcomer = Newcomer::new(api().0);
     let mut running = start(newcomer.command(&["run"], Some("open"), "open"));
-    let said = running.line("there is no control socket");
-    assert!(said.contains("can be entered or replaced by other users") && said.contains("admin.socket"), "{said}");
+    let said = running.line("running without a control socket");
+    assert!(said.contains("other users can enter or replace") && said.contains("admin.socket"), "{said}");
     running.ready();
     let forget = end(newcomer.command(&["forget", "--all"], Some("open"), "open"));
     assert!(forget.code == Some(1) && forget.err.contains("admin.socket sets a path"), "{}", forget.err);
@@ -374,7 +374,7 @@ fn a_node_without_ipv6_has_its_admin_port_on_ipv4_and_says_so_in_a_line() {
         without_ipv6();
         let process = Process::listening("[::]", &format!("http://127.0.0.1:{upstream}"), "", "");
         let said: Vec<_> = process.running.seen.iter().filter(|line| line.contains("IPv6")).cloned().collect();
-        assert!(said.len() == 1 && said[0].contains("listens on IPv4 instead"), "{:#?}", process.running.seen);
+        assert!(said.len() == 1 && said[0].contains("uses the IPv4 address instead"), "{:#?}", process.running.seen);
         assert!(get(process.admin, "/livez").starts_with("HTTP/1.1 200"));
         for command in [&["health"][..], &["top", "--once"]] {
             let ended = process.command(command);
@@ -518,13 +518,13 @@ fn what_is_forgotten_is_tried_at_once() {
     assert!(none.code == Some(1) && none.err.contains("no failing key is called"), "{}", none.err);
     let done = process.command(&["forget", "read pods/*"]);
     assert_eq!((done.code, done.out.as_str()), (Some(0), "k: 1 key forgotten\n"), "{}", done.err);
-    process.running.line("failing keys were forgotten by hand");
+    process.running.line("failing keys forgotten by an operator");
     assert!(get(process.gate, BAD).starts_with("HTTP/1.1 500"), "it was tried again");
     assert_eq!(calls.load(Ordering::Relaxed), 2);
     assert!(get(process.admin, "/metrics").contains("tidegate_forgotten_keys_total{gate=\"k\"} 1"));
     assert_eq!(process.command(&["forget"]).code, Some(64), "which one?");
     let other = process.command(&["forget", "--all", "--gate", "other"]);
-    assert!(other.code == Some(1) && other.err.contains("there is: k"), "{}", other.err);
+    assert!(other.code == Some(1) && other.err.contains("the gates are: k"), "{}", other.err);
 }
 
 #[test]
@@ -559,7 +559,7 @@ fn a_pause_is_lifted_by_hand_and_nothing_else_is() {
     assert_eq!((keys.code, keys.out.as_str()), (Some(0), said), "{}", keys.err);
     let lifted = process.command(&["forget", "--pauses"]);
     assert_eq!((lifted.code, lifted.out.as_str()), (Some(0), "k: 1 pause lifted\n"), "{}", lifted.err);
-    process.running.line("pauses were lifted by hand");
+    process.running.line("an operator ended pauses");
     assert!(get(process.gate, "/other").starts_with("HTTP/1.1 200"), "it goes at once");
     let after = process.status()["gates"][0].clone();
     assert_eq!((&after["pauses"], &after["keys_failing"]), (&Value::Array(Vec::new()), &1.into()), "a key is no pause");
@@ -598,7 +598,7 @@ fn a_bypass_lets_everything_go_is_shown_and_ends() {
     assert_eq!(calls.load(Ordering::Relaxed), before);
     assert_eq!(process.status()["gates"][0]["bypass"], Value::Null);
     process.command(&["bypass", "on", "--for", "1s"]);
-    process.running.line("everything is let through");
+    process.running.line("every call is let through");
     process.running.line("bypass is over");
 }
 

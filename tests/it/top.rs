@@ -60,5 +60,5 @@ fn top_fits_80_by_24() {
     }
     child.kill().and_then(|()| child.wait()).expect("it was started");
     let unknown = process.command(&["top", "--once", "--gate", "other"]);
-    assert!(unknown.code == Some(1) && unknown.err.contains("there is: k"), "{}", unknown.err);
+    assert!(unknown.code == Some(1) && unknown.err.contains("the gates are: k"), "{}", unknown.err);
 }

@@ -64,7 +64,7 @@ fn limited(limit: &str) -> (Webhook, Option<Group>) {
     if let Some(group) = &group {
         group.take(process.id());
     }
-    let line: Value = serde_json::from_str(&process.line("webhook open")).expect("JSON");
+    let line: Value = serde_json::from_str(&process.line("the webhook is listening")).expect("JSON");
     let address = line["listen"].as_str().expect("an address").parse().expect("an address");
     let roots = Roots::Only(Pem::new(made.cert.pem().into_bytes(), "the test"));
     (Webhook { process, address, roots, _folder: folder }, group)

@@ -17,7 +17,7 @@ pub(super) fn needed(running: &Settings, new: &Settings) -> Vec<String> {
             (Some(running), Some(new)) => {
                 keys.extend(changed(of_gate(running, new)).map(|key| format!("gates.{name}.{key}")));
             }
-            _ => keys.push(format!("gates.{name} (a gate more or less)")),
+            _ => keys.push(format!("gates.{name} (added or removed)")),
         }
     }
     keys.into_iter().map(|key| format!("{key} can only be changed by a restart")).collect()

@@ -121,7 +121,7 @@ impl Sockets {
         }
         if unknown > 0 || self.gate.is_none() {
             let says = format!(
-                "not known: {} to {to}, and their owner cannot be seen",
+                "cannot tell whether the gate is bypassed: {} to {to}, whose process cannot be seen from here",
                 count(unknown, "connection", "connections")
             );
             return Finding::note(about, says, "run doctor beside the gate, as the same user");

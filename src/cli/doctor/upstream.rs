@@ -37,7 +37,7 @@ pub(super) async fn findings(gate: &Gate, around: &Environment, status: Option<&
     }
     let injects = prepared.credentials == "inject";
     if let Err(error) = prepared.options.upstream.injector.ready(false).await {
-        let advice = format!("mend that plugin, or the user in the kubeconfig, for gates.{}.upstream", gate.name);
+        let advice = format!("fix that plugin, or the user in the kubeconfig, for gates.{}.upstream", gate.name);
         found.push(Finding::wrong(&about, format!("the gate cannot get its own credentials: {error}"), advice));
         return found;
     }
@@ -47,7 +47,7 @@ pub(super) async fn findings(gate: &Gate, around: &Environment, status: Option<&
         Ok(Err(error)) => {
             found.push(Finding::wrong(
                 &about,
-                format!("cannot be reached for a check: {error:#}"),
+                format!("the upstream cannot be reached for a check: {error:#}"),
                 "look at the gate's log",
             ));
             return found;
@@ -117,7 +117,7 @@ async fn ask(prepared: PreparedGate, path: &str, clock: Clock) -> anyhow::Result
     let stop = CancellationToken::new();
     let _ends = stop.clone().drop_guard();
     let gate = proxy::Gate::start(prepared.options, clock, stop).await?;
-    let address = gate.addresses().first().copied().ok_or_else(|| anyhow::anyhow!("it has no address"))?;
+    let address = gate.addresses().first().copied().ok_or_else(|| anyhow::anyhow!("the gate has no address"))?;
     let request =
         format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nUser-Agent: tidegate-doctor\r\nConnection: close\r\n\r\n");
     let answer = client::ask(TcpStream::connect(address).await?, &request, LONGEST).await?;

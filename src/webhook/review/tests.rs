@@ -106,7 +106,7 @@ fn a_wrong_annotation_is_named_and_the_policy_says_what_becomes_of_the_pod() {
         ("replace", "yes", "expected true or false"),
         ("modes", "x", "tidegate.io/admin-port"),
         ("set", "wrong", "--set wrong"),
-        ("container", "other", "there is: manager"),
+        ("container", "other", "its containers: manager"),
     ] {
         let pod = pod(&json!({"metadata": {"annotations": {format!("tidegate.io/{name}"): value}}}));
         let response = answer(&request("app", &pod), &settings(Policy::Fail));

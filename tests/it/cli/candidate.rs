@@ -103,5 +103,10 @@ fn promote_prints_a_file_that_has_the_candidate_in_force() {
     assert!(checked.out.contains("bucket = { rate = 0.000001, burst = 2,"), "{}", checked.out);
     let none = process.command(&["promote", "--gate", "other"]);
     assert_eq!(none.code, Some(1));
-    assert!(none.err.contains("gates.other.candidate is missing, expected the limits to put in force"), "{}", none.err);
+    assert!(
+        none.err
+            .contains("gates.other.candidate is missing in the file, expected a table with the limits to put in force"),
+        "{}",
+        none.err
+    );
 }

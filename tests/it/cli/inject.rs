@@ -37,12 +37,12 @@ fn a_workload_that_is_refused_leaves_nothing_to_apply() {
 fn a_container_that_there_is_not_is_an_error() {
     let ended = inject(DEPLOYMENT, &["--container", "manger"]);
     assert_eq!((ended.code, &*ended.out), (Some(1), ""), "{}", ended.err);
-    assert!(ended.err.contains("--container manger") && ended.err.contains("there is: manager"), "{}", ended.err);
+    assert!(ended.err.contains("--container manger") && ended.err.contains("its containers: manager"), "{}", ended.err);
 }
 
 #[test]
 fn a_stream_without_a_workload_is_an_error() {
-    for (arguments, reason) in [(&[][..], "no workload"), (&["--uninject"], "no sidecar that was injected")] {
+    for (arguments, reason) in [(&[][..], "no workload"), (&["--uninject"], "no injected sidecar")] {
         let ended = inject("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n", arguments);
         assert_eq!((ended.code, &*ended.out), (Some(1), ""), "{}", ended.err);
         assert!(ended.err.contains(reason), "{}", ended.err);
@@ -82,7 +82,7 @@ fn a_service_whose_calls_no_gate_would_take_is_not_called_in_clear() {
         let ended = inject(DEPLOYMENT, &["--egress", "aws", "--egress-plain", plain]);
         assert_eq!((ended.code, &*ended.out), (Some(1), ""), "{}", ended.err);
         assert!(ended.err.contains(&format!("--egress-plain {plain}: {host}")), "{}", ended.err);
-        assert!(ended.err.contains("in clear"), "{}", ended.err);
+        assert!(ended.err.contains("unencrypted"), "{}", ended.err);
     }
     for plain in ["ecr=eu-central-1", "route53=global", "iam=global", "ec2=cn-north-1"] {
         let ended = inject(DEPLOYMENT, &["--egress", "aws", "--egress-plain", plain]);

@@ -54,7 +54,7 @@ fn a_key_of_another_certificate_is_one_placed_problem() {
     let folder = tempfile::tempdir().expect("a folder");
     let tls = files(folder.path(), &certificate().cert.pem(), &certificate().signing_key.serialize_pem());
     let said = refused(&format!("{GATE}rewrite_links = true\n{tls}"));
-    assert_eq!(said.matches("the private key is that of another one").count(), 1, "{said}");
+    assert_eq!(said.matches("the private key belongs to another certificate").count(), 1, "{said}");
     line(&said, &["FILE:5:1: gates.api.tls: the certificate in "]);
     assert!(!said.contains("KeyMismatch"), "{said}");
 }
@@ -185,7 +185,7 @@ fn check_takes_a_file_and_every_example_passes_anywhere() {
         let ended = end(command);
         assert_eq!(ended.code, Some(0), "{file}\n{}", ended.err);
         assert!(ended.out.starts_with("# gate ") && ended.out.contains("\n\n[admin]\n"), "{}", ended.out);
-        assert!(ended.err.lines().all(|line| line.starts_with("warning: not here: ")), "{}", ended.err);
+        assert!(ended.err.lines().all(|line| line.starts_with("warning: missing on this machine: ")), "{}", ended.err);
     }
     let ended = end(tidegate(["check", "/nowhere/tidegate.toml"]));
     assert!(ended.code == Some(78) && ended.err.starts_with("/nowhere/tidegate.toml: cannot be read"), "{}", ended.err);
@@ -231,7 +231,7 @@ fn the_reason_of_a_failed_bind_is_the_kernels() {
     assert!(said.contains("the admin port cannot listen on 192.0.2.1:9464; no network interface"), "{said}");
     let folder = tempfile::tempdir().expect("a folder");
     let said = failed("off", &format!("unix:{}/none/x.sock", folder.path().display()));
-    assert!(said.contains("/none/x.sock; its folder is not there: No such file"), "{said}");
+    assert!(said.contains("/none/x.sock: its folder does not exist: No such file"), "{said}");
 }
 
 #[test]

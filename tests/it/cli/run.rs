@@ -107,7 +107,7 @@ fn an_upstream_name_that_nobody_knows_is_said_and_ends_nothing() {
         "[admin]\nlisten = \"off\"\n[gates.api]\nkind = \"http\"\n{line}listen = \"127.0.0.1:{port}\"\n"
     ));
     let mut gate = start(with_config("run", &path));
-    let said = gate.line("cannot be looked up");
+    let said = gate.line("cannot be resolved");
     assert!(said.contains("api.invalid"), "{said}");
     if !gate.seen.iter().any(|line| line.contains("ready")) {
         gate.ready();
@@ -128,9 +128,9 @@ fn behind_a_proxy_only_the_proxy_s_name_is_looked_up() {
     let mut command = with_config("run", &path);
     command.env("KUBECONFIG", &kubeconfig);
     let mut gate = start(command);
-    let said = gate.line("cannot be looked up");
-    assert!(said.contains("the proxy's name") && said.contains("proxy.invalid"), "{said}");
-    assert!(!gate.end().iter().any(|line| line.contains("upstream's name")), "the proxy looks that up");
+    let said = gate.line("cannot be resolved");
+    assert!(said.contains("the host name of the proxy") && said.contains("proxy.invalid"), "{said}");
+    assert!(!gate.end().iter().any(|line| line.contains("name of the upstream")), "the proxy looks that up");
 }
 
 #[test]
@@ -205,9 +205,9 @@ fn a_client_without_a_certificate_is_said_once_and_not_at_every_attempt() {
         assert!(ended.is_err_and(|error| error.to_string().contains("CertificateRequired")));
     }
     let said = gate.end();
-    let about: Vec<_> = said.iter().filter(|line| line.contains("turned away")).collect();
+    let about: Vec<_> = said.iter().filter(|line| line.contains("TLS handshake failed")).collect();
     assert_eq!(about.len(), 1, "{said:#?}");
-    assert!(about[0].contains("it showed no certificate, and tls.client_ca asks for one"), "{}", about[0]);
+    assert!(about[0].contains("it sent no certificate, and tls.client_ca requires one"), "{}", about[0]);
 }
 
 #[test]
@@ -257,7 +257,7 @@ fn a_kubeconfig_that_cannot_work_says_what_to_set() {
     assert!(refused(&path, &[]).contains("gates.kubernetes.tls.write_to"));
     let (_folder, path) = tls("/nowhere/tidegate");
     assert!(refused(&path, &[]).contains("/nowhere/tidegate/ca.crt"));
-    assert!(refused(&path, &["--gate", "kubernetse"]).contains("there is: kubernetes"));
+    assert!(refused(&path, &["--gate", "kubernetse"]).contains("the gates are: kubernetes"));
     let (_folder, path) = config("[gates.github]\nkind = \"http\"\nupstream = \"http://127.0.0.1:9\"\n");
     assert!(refused(&path, &[]).contains("github"));
 }
