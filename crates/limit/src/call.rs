@@ -1,4 +1,5 @@
-//! A call as the limiter sees it, the key of its queue, and what it takes when it leaves.
+//! A call as the limiter sees it, the identity of its queue, and the tokens, slots and permissions
+//! it takes before it is sent.
 
 use std::time::Duration;
 
@@ -19,13 +20,13 @@ pub(crate) struct CallFacts {
     /// Set if the call may always wait, and is never refused on arrival.
     pub(super) patient: bool,
     pub(super) arrived: Moment,
-    /// Half of the client's own deadline, because the gate waits no longer than that. `Moment::MAX`
-    /// without a deadline.
+    /// The moment after half of the time to the client's own deadline: the gate makes no call wait
+    /// longer. `Moment::MAX` without a deadline.
     pub(super) half_time: Moment,
 }
 
-/// The key of a queue. Calls with equal keys need the same tokens, slots and connections, so one
-/// queue holds them.
+/// The identity of a queue. Calls with equal identities need the same tokens, slots and
+/// connections, so one queue holds them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct QueueKey {
     pub(crate) class: ClassId,
@@ -36,7 +37,8 @@ pub(crate) struct QueueKey {
     pub(crate) quota: CallQuota,
 }
 
-/// The facts besides its class that decide what a call needs in order to leave.
+/// The properties of a call, besides its class, that decide which tokens, slots and connections it
+/// needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Mode {
     pub(crate) group: Group,
@@ -45,15 +47,15 @@ pub(crate) struct Mode {
     pub(crate) retry: bool,
 }
 
-/// What a call takes when it leaves: tokens, slots, room on a connection, and its key's permission.
+/// The tokens, slots, connection room and key permission of an admitted call.
 #[derive(Clone, Debug)]
 pub(crate) struct Grant {
     /// What the call took; `None` for exempt calls, which take nothing.
     pub(super) needs: Option<Requirements>,
     /// A number for the call's tokens, to refund exactly these.
     pub(super) number: u64,
-    /// How many failures the limiter had recorded when the call left. Its outcome is stale if its
-    /// key failed after that.
+    /// The number of failures the limiter had recorded when the call was admitted. If the call's
+    /// key has failed since, the call's outcome is stale.
     pub(super) left: u64,
     pub(super) key_grant: KeyGrant,
     /// The call's number in the order of its queue, to return it to the same place.
@@ -61,18 +63,18 @@ pub(crate) struct Grant {
     pub(super) waited: Option<(Reason, Duration)>,
 }
 
-/// What a call takes at its key, before it queues.
+/// The permission a call gets from its key before it enters a queue.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct KeyGrant {
     /// The number of the trial, if this call is the one testing a failing key; otherwise 0.
     pub(super) trial: u32,
     /// The retry token reserved when the call arrived (`combine = "max_of"`).
     pub(super) reserved: Option<Reservation>,
-    /// Set if writes of a key go one at a time, and this call is the one.
+    /// Set if only one write of the key may be in progress, and this call is that write.
     pub(super) alone: bool,
 }
 
-/// A retry token reserved before it is there.
+/// A retry token reserved for a call before the bucket has the token.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reservation {
     pub(super) bucket: BucketId,

@@ -1,5 +1,6 @@
-//! Indexes of waiting calls, of queues and of groups of queues, and the arenas that they index. A
-//! type each, so that none is used for another.
+//! Indexes of waiting calls, of queues and of groups of queues, and the arenas they point into.
+//! Each kind of index is a type of its own, so that the compiler rejects an index of the wrong
+//! kind.
 
 use std::marker::PhantomData;
 use std::num::NonZeroU32;
@@ -10,13 +11,13 @@ use slab::Slab;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Index<Kind>(NonZeroU32, PhantomData<Kind>);
 
-/// Tells a [`WaiterIndex`] from other indexes, by its type.
+/// The marker for the type of [`WaiterIndex`]; it has no values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum OfWaiter {}
-/// Tells a [`QueueIndex`] from other indexes, by its type.
+/// The marker for the type of [`QueueIndex`]; it has no values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum OfQueue {}
-/// Tells a [`GroupIndex`] from other indexes, by its type.
+/// The marker for the type of [`GroupIndex`]; it has no values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum OfGroup {}
 

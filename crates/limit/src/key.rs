@@ -46,13 +46,12 @@ pub const fn facet(hash: u64, deletes: bool) -> u64 {
     if deletes { hash | DELETES } else { hash & !DELETES }
 }
 
-/// Returns the hash of a write of any kind to an object, so that a DELETE has the same as other
-/// writes.
+/// Returns the `facet` shared by all writes of an object, DELETE included.
 pub const fn written_facet(facet: u64) -> u64 {
     facet & !DELETES
 }
 
-/// A bit in the hash of a key's operation (`facet`), different for a DELETE and other writes.
+/// The bit of a `facet` set for a DELETE and clear for all other operations.
 const DELETES: u64 = 1;
 
 // === impl Key ===

@@ -1,7 +1,7 @@
-//! The key stage: what each call passes before it queues. It holds calls of failing keys.
+//! The key stage: the check of each call before it enters a queue. Calls of failing keys wait here.
 //!
-//! Of a failing key at most one call, its trial, is past this stage (P3). Where writes go one at a
-//! time, one write of each key is past it, whether the key fails or not.
+//! At most one call of a failing key, its trial, is past this stage at a time (P3). Where writes go
+//! one at a time, at most one write of each key is past it, whether the key fails or not.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -32,8 +32,8 @@ pub(crate) struct KeyStage {
 pub(crate) struct KeyAnswer<'a> {
     pub(crate) key: Key,
     pub(crate) class: ClassId,
-    /// How many failures the limiter had recorded when the call left. The answer is stale if its
-    /// key failed after that.
+    /// The number of failures the limiter had recorded when the call was admitted. If the call's
+    /// key has failed since, the answer is stale.
     pub(crate) left: u64,
     pub(crate) answer: Answer,
     /// Makes the key's readable name. It is called only if the key starts to fail.
@@ -58,14 +58,14 @@ impl KeyStage {
         &self.table
     }
 
-    /// Returns the state of a call's key, if it is failing.
+    /// Returns the failure state of a call's key; `None` if the key's last call did not fail.
     #[inline]
     pub(crate) fn view(&self, call: &CallFacts, now: Moment) -> Option<KeyView> {
         self.keys().view(call.key.as_ref()?, now)
     }
 
-    /// Returns true if no trial of a failing key and no write that must be alone is queued or in
-    /// flight.
+    /// Returns true if no trial of a failing key is under way, and no write that excludes other
+    /// writes of its key.
     pub(crate) fn is_at_rest(&self) -> bool {
         self.writes.is_empty() && self.table.trials_out() == 0
     }
@@ -75,8 +75,7 @@ impl KeyStage {
         self.writes.len()
     }
 
-    /// Returns what the key of an arriving call says about it: whether, why and until when it must
-    /// wait.
+    /// Returns whether, why and until when an arriving call must wait for its key.
     pub(crate) fn at_key(
         &self,
         call: &CallFacts,
@@ -115,8 +114,8 @@ impl KeyStage {
         taken.map_err(|retry_at| Cause::new(Reason::PerKey, retry_at))
     }
 
-    /// Returns when an object has its full burst again; `None` if it has it now or
-    /// is not counted.
+    /// Returns the moment at which calls of an object have their full burst again; `None` if they
+    /// have it now or are not counted.
     pub(crate) fn object_full_at(&self, object: u64) -> Option<Moment> {
         self.objects.full_at(object)
     }
@@ -147,8 +146,8 @@ impl KeyStage {
         rules.goes_alone(call) && call.key_id().is_some_and(|key| self.writes.contains(&key.written()))
     }
 
-    /// Records a call as the only write of its key. Returns false if its class lets writes go at
-    /// the same time.
+    /// Records a call as the only write in progress of its key. Returns false, and records nothing,
+    /// if other calls of the key may be in progress at the same time.
     pub(crate) fn begin_write(&mut self, call: &CallFacts, rules: &Rules) -> bool {
         let key = call.key_id().filter(|_| rules.goes_alone(call));
         key.is_some_and(|key| {
@@ -158,14 +157,15 @@ impl KeyStage {
         })
     }
 
-    /// Makes a call the trial of its failing key and returns the trial's number; 0 if the key is
-    /// not failing.
+    /// Lets a call test its failing key. Returns the number of this test (the trial); 0 if the key
+    /// is not failing.
     pub(crate) fn begin_trial(&mut self, call: &CallFacts) -> u32 {
         call.key_id().map_or(0, |key| self.table.begin_trial(key))
     }
 
-    /// Lets a call pass its key: as the trial if the key fails, and as the only write where writes
-    /// go one at a time, with its reserved retry token.
+    /// Lets a call continue past its key, and reserves its retry token if configured. The call
+    /// becomes the trial of a failing key, and the only write of its key where writes go one at a
+    /// time.
     #[inline]
     pub(crate) fn begin_grant(
         &mut self,
@@ -194,8 +194,8 @@ impl KeyStage {
         KeyGrant { trial, reserved: reserve(at_key.reserve, resources, now), alone: self.begin_write(call, rules) }
     }
 
-    /// Takes back what [`Self::begin_grant`] gave. Keys that may let another call pass now are
-    /// marked for review in `work`.
+    /// Revokes the permission from [`Self::begin_grant`]. Keys whose waiting calls may now continue
+    /// are marked for review in `work`.
     pub(crate) fn end_grant(
         &mut self,
         key: Option<KeyId>,
@@ -248,12 +248,12 @@ impl KeyStage {
         self.table.record(&failure, name, now, &mut work.dirty_keys)
     }
 
-    /// Prolongs the memory of a key, as one of its calls was refused because there was no retry
+    /// Remembers a failing key for longer, because one of its calls was refused for lack of a retry
     /// token.
     ///
-    /// Its key cannot fail again without a call, so the time to forget it starts anew. Otherwise
-    /// objects that are tried rarely would count as healthy again, and no retry bucket would hold
-    /// them.
+    /// A key cannot fail again without a call, so the time until it is forgotten starts anew.
+    /// Otherwise rarely tried objects would count as healthy again, and the retry bucket would no
+    /// longer limit them.
     #[inline(never)]
     pub(crate) fn pass_over(&mut self, call: &CallFacts, rules: &Rules, resources: &mut Resources, now: Moment) {
         let Some((key, view)) = call.key_id().zip(self.view(call, now)) else { return };
@@ -269,8 +269,9 @@ impl KeyStage {
         self.table.expire(now, &mut work.dirty_keys);
     }
 
-    /// Forgets those of the next few failing keys that `is_meant` accepts, and marks them
-    /// for review. Returns how many it forgot. `place` is where to go on; `None` at the end.
+    /// Forgets those of the next few failing keys that `is_meant` accepts, and marks them for
+    /// review. Returns how many it forgot. `place` is the position to continue from; `None` at the
+    /// end.
     pub(crate) fn forget_some(
         &mut self,
         place: &mut Option<Position>,
@@ -297,15 +298,15 @@ impl KeyStage {
         self.table.set_max_keys(max_keys);
     }
 
-    /// Adds a failing key from before a restart. `named` is a time until which the upstream wants
-    /// no call of it.
+    /// Adds a failing key saved before a restart. Until `named`, the upstream wants no call of the
+    /// key.
     pub(crate) fn restore(&mut self, key: Key, state: KeyState, named: Moment, forget_at: Moment) {
         self.table.restore(key, state, named, forget_at);
     }
 }
 
-/// Returns when a held call may have a retry token: the token reserved for it, or
-/// one that is not kept for another key.
+/// Returns the moment at which a call waiting for its key can have a retry token: the reserved one,
+/// or one not kept for another key. `None` if nothing delays the token.
 pub(crate) fn token_at(
     call: &CallFacts,
     key: &KeyState,
@@ -317,11 +318,12 @@ pub(crate) fn token_at(
     reserved.map(|reserved| reserved.at).or_else(|| last_token_kept_until(call, key, rules, resources, now))
 }
 
-/// Returns until when the last token of the retry bucket is kept for another key tried
-/// less often and not for longer.
+/// Returns the moment until which the retry bucket's last token is kept for another key; `None` if
+/// it is not. The other key has been tried less often, and its last try is longer ago.
 ///
-/// Without it the order in which a controller tries its objects would decide: if the same objects
-/// come at each token, only they are tried, and the backoff of the others outlasts the outage.
+/// Without this rule the order in which a controller tries its objects would decide: if the same
+/// objects come at each token, only they are tried, and the backoff of all other objects outlasts
+/// the outage.
 #[inline]
 fn last_token_kept_until(
     call: &CallFacts,

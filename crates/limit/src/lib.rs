@@ -1,13 +1,13 @@
 //! A rate limiter with backoff and fair queues, for clients of an API.
 //!
-//! [`Limiter`] decides which calls may leave now, which wait, and which are refused. It is a value:
+//! [`Limiter`] decides which calls may be sent now, which wait, and which are refused. It is a value:
 //! it does no I/O, reads no clock and knows no HTTP. Its *driver* passes the time in and does the
 //! waiting. It is the core of tidegate, a rate-limiting proxy, and works as well inside a client:
 //! `examples/kube.rs` is a `tower::Layer` for kube-rs.
 //!
 //! # Example
 //!
-//! Two calls leave at once, and the third waits for a token:
+//! Two calls are sent at once, and the third waits for a token:
 //!
 //! ```
 //! use std::num::NonZeroU32;
@@ -52,12 +52,12 @@
 //!   a class. Its [`Key`](key::Key) names what it acts on: failures are remembered by key.
 //! - A *failing key* is one whose last call failed. The *key stage* holds its calls until the
 //!   backoff is over, and then lets one pass: the *trial*. A success forgets the key.
-//! - A call takes its *requirements* when it leaves: tokens of buckets, a *slot* of the gate and one
-//!   of its class, and room on a connection. A *pause* keeps calls waiting until a moment that the
-//!   upstream named.
+//! - A call takes its *requirements* before it is sent: tokens of buckets, a *slot* (a place among
+//!   the calls in flight) of the gate and one of its class, and room on a connection. A *pause* keeps
+//!   calls waiting until a moment that the upstream named.
 //! - A *queue* holds waiting calls, first come, first served. Queues with equal requirements form a
-//!   *queue group*; the queue groups of a class that share everything except their own buckets and
-//!   slots form a *shape group*. The *scheduler* decides whose turn it is.
+//!   *queue group*; the queue groups of a class that differ only in buckets and slots per flow or
+//!   credential form a *shape group*. The *scheduler* decides whose turn it is.
 //! - The *minimum wait* of a call is the time until its turn if everything goes well. A call that
 //!   cannot wait so long is refused on arrival.
 //! - A *shared bucket* is used by several gates. Each of them is a *member*, which requests tokens

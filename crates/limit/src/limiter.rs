@@ -1,8 +1,8 @@
 //! The limiter, and the operations its driver (the proxy, or a simulation) calls.
 //!
-//! Every operation first applies what time alone has brought about since the last one, then does
-//! its own work, then admits every call that may leave. What happens to waiting calls comes out as
-//! events, so this code calls nothing outside the core.
+//! Every operation first applies the changes due to time alone, then does its own work, and then
+//! admits all calls whose turn has come. Results for waiting calls are reported as events, so this
+//! code calls nothing outside the core.
 
 mod arrive;
 mod dispatch;
@@ -27,7 +27,7 @@ use crate::{
     Refusal, Resources, Rules, Slot, StoreFailure, SweepNews, Ticket, Verdict, Work, resources,
 };
 
-/// A rate limiter: lets each call leave now, makes it wait, or refuses it.
+/// A rate limiter: admits each call at once, makes it wait, or refuses it.
 ///
 /// The crate's documentation has an example, and the duties of a driver.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub struct Limiter {
     now: Moment,
 }
 
-/// The parts of a limiter. Each part reports what the others must do through `work`.
+/// The parts of a limiter. `work` collects the tasks that one part leaves for the other parts.
 #[derive(Debug)]
 struct Parts {
     rules: Rules,
@@ -64,8 +64,9 @@ impl Limiter {
         self
     }
 
-    /// Sends requests to the stores of shared buckets together with other limiters, through the
-    /// same `questions`. `origin` is this limiter's number, the same in every process.
+    /// Makes the limiter send its requests to the stores of shared buckets together with all other
+    /// limiters with the same `questions`. `origin` is this limiter's number, the same in every
+    /// process.
     #[must_use]
     pub fn of_origin(mut self, origin: u64, questions: Questions) -> Self {
         let sharing = &mut self.parts.resources.buckets.sharing;
@@ -90,7 +91,8 @@ impl Limiter {
         queues.is_empty() && stage.is_at_rest() && resources.gate_slots.used == 0
     }
 
-    /// Returns true if some work due now was put off. [`Limiter::advance`] does a part of it.
+    /// Returns true if some work due now was postponed. Each call of [`Limiter::advance`] does a
+    /// part of it.
     pub fn is_behind(&self) -> bool {
         self.parts.work.behind
     }
@@ -112,8 +114,7 @@ impl Limiter {
         self.now
     }
 
-    /// Runs an operation: first applies what time alone has changed, and afterwards lets waiting
-    /// calls go.
+    /// Applies the changes due to time alone, runs `operation`, and then admits waiting calls.
     #[inline]
     fn operate<T>(&mut self, now: Moment, operation: impl FnOnce(&mut Parts, Moment) -> T) -> T {
         let now = self.catch_up(now);
@@ -122,8 +123,8 @@ impl Limiter {
         result
     }
 
-    /// Lets waiting calls go when their turn comes, and ends overlong waits. Calling it too
-    /// often does no harm.
+    /// Admits waiting calls whose turn has come, and ends waits that have lasted too long. Calling
+    /// it too often does no harm.
     pub fn advance(&mut self, now: Moment) {
         let now = self.catch_up(now);
         if self.is_behind() {
@@ -156,19 +157,21 @@ impl Limiter {
         self.parts.stage.take_ended()
     }
 
-    /// Decides about an arriving call: it leaves now, waits, or is refused.
+    /// Decides whether an arriving call is sent at once, waits, or is refused.
     pub fn arrive(&mut self, arrival: &Arrival<'_>, now: Moment) -> Verdict {
         let now = self.catch_up(now);
         self.parts.arrive(arrival, now)
     }
 
-    /// Admits a call without any limit. It takes nothing, and nothing is remembered of it.
+    /// Admits a call without checking any limit. The call takes no token or slot, and its outcome
+    /// is not remembered.
     pub fn admit_unmetered(&mut self, arrival: &Arrival<'_>, now: Moment) -> Permit {
         let now = self.catch_up(now);
         self.parts.admit_unmetered(arrival, now)
     }
 
-    /// Takes the result of a call's wait.
+    /// Returns the result of a call's wait, or that the call still waits. A result is returned
+    /// once.
     pub fn claim(&mut self, ticket: Ticket, now: Moment) -> Claim {
         let now = self.catch_up(now);
         if self.parts.resources.pauses.any(now) && self.parts.queues.find(ticket).is_some() {
@@ -178,8 +181,8 @@ impl Limiter {
         self.parts.queues.take_verdict(ticket)
     }
 
-    /// Removes a waiting call, because its client hung up. A turn that it has not claimed goes to the
-    /// next call.
+    /// Removes a waiting call, because its client hung up. If the call was admitted and has not
+    /// claimed its permit, the next call is admitted in its place.
     pub fn leave(&mut self, ticket: Ticket, now: Moment) {
         self.operate(now, |parts, now| {
             if parts.queues.find(ticket).is_some() {
@@ -193,7 +196,8 @@ impl Limiter {
     /// Counts `bytes` more of a waiting call's body against the bound on waiting bytes.
     ///
     /// # Errors
-    /// A refusal with reason `BytesFull`, if that is too much. The call has left the limiter then.
+    /// A refusal with reason `BytesFull`, if the bound is exceeded. The call is then removed from
+    /// the limiter.
     pub fn hold_bytes(&mut self, ticket: Ticket, bytes: usize, now: Moment) -> Result<(), Refusal> {
         let now = self.catch_up(now);
         let waiter = self.parts.queues.find(ticket).filter(|waiter| waiter.is_waiting());
@@ -210,9 +214,9 @@ impl Limiter {
         self.operate(now, |parts, _| parts.retract(permit));
     }
 
-    /// Lets a call wait again because it found no connection: at the head of its queue, or for its
-    /// key if that has failed meanwhile. Everything that it took is given back, except for the room
-    /// on a connection.
+    /// Makes an admitted call wait again, because it found no connection: at the head of its queue,
+    /// or for its key if the key has failed meanwhile. The call's tokens and slots are given back,
+    /// but not its room on a connection.
     pub fn requeue(&mut self, permit: Permit, now: Moment) -> Ticket {
         self.operate(now, |parts, now| {
             let receipt = parts.take_back(permit);
@@ -311,16 +315,16 @@ impl Limiter {
         self.operate(now, |parts, now| parts.all_answered(answers, sent, now));
     }
 
-    /// Records how many calls are `left` of the upstream's quota, as the answer to a call says.
+    /// Records how many calls are left in the upstream's quota, as the answer to a call says.
     ///
-    /// If the call has spent a token of a shared bucket, its class's or the gate's, then the quota is
-    /// that bucket's, and the gates that share it learn of it.
+    /// If the call has spent a token of a shared bucket (its class's or the gate's), the quota
+    /// counts as that bucket's, and the other gates sharing the bucket are informed.
     pub fn note_left(&mut self, of: &Receipt, charged: Charged, left: u32, now: Moment) {
         let now = self.catch_up(now);
         self.parts.note_left(of, charged, left, now);
     }
 
-    /// Learns from an answer what the calls of this action are charged to
+    /// Records which quota the upstream charges calls of this action to, as an answer says
     /// ([`Receipt::was_predicted`]).
     pub fn learn_resource(&mut self, of: &Receipt, action: u64, word: ResourceId, now: Moment) {
         let now = self.catch_up(now);
@@ -341,8 +345,8 @@ impl Limiter {
         }
     }
 
-    /// Ends every pause now. With `everywhere` it also ends at the gates sharing buckets with this
-    /// one. Returns how many there were.
+    /// Ends every pause now; with `everywhere`, also at the other gates sharing a bucket with this
+    /// one. Returns the number of pauses ended at this gate.
     pub fn lift_pauses(&mut self, everywhere: bool, now: Moment) -> usize {
         let now = self.catch_up(now);
         let lifted = self.parts.lift_pauses(everywhere, now);
@@ -356,8 +360,9 @@ impl Limiter {
         self.parts.stage.table().has_expired(self.latest(now))
     }
 
-    /// Switches the bypass. While it is on, every call leaves at once and spends nothing. Buckets
-    /// fill and keys are remembered as usual, so that all limits hold again once it is off.
+    /// Switches the bypass of all limits on or off. While it is on, every call is admitted at once
+    /// and spends nothing. Buckets fill and keys are remembered as usual, so that all limits hold
+    /// again once it is off.
     pub fn set_bypass(&mut self, on: bool, now: Moment) {
         let now = self.catch_up(now);
         self.parts.rules.set_bypass(on);

@@ -1,6 +1,6 @@
 //! What a response means for later calls: for its key, and for the pauses it asks for.
 //!
-//! A refusal or a wait by the limiter itself never comes here: it is neither success nor failure
+//! A refusal or a wait by the limiter itself has no outcome: it is neither success nor failure
 //! (P4).
 
 use std::time::Duration;
@@ -10,8 +10,8 @@ use crate::quota::{QuotaKind, ResourceId};
 /// The meaning of a response for its key (docs/internals/design.md, "Outcomes").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Changes nothing: the client left less than 1 s after the call was sent, or the response says
-    /// nothing.
+    /// Changes nothing: the client hung up less than 1 s after the call was sent, or the response
+    /// says nothing about the key.
     Abandoned,
     /// Counts as a failure of the key, which starts or lengthens its backoff.
     Failure,
@@ -19,7 +19,7 @@ pub enum Outcome {
     Neutral,
     /// Forgets the failures of the key.
     Success,
-    /// Counts as a failure, and no call of the key leaves before `after` has passed.
+    /// Counts as a failure, and no call of the key is sent before `after` has passed.
     Throttled {
         /// The time from the upstream's Retry-After header.
         after: Duration,
@@ -38,7 +38,7 @@ pub struct Answer {
     /// True if the upstream turned the call away because it has too much to do (not for an error of
     /// its own or a PodDisruptionBudget). An adaptive bucket slows down for it.
     pub throttled: bool,
-    /// A pause of other calls too, if the response asks for one.
+    /// A pause of other calls too, not only of the call's key, if the response asks for one.
     pub pause: Option<Pause>,
     /// The quota it was charged to, by a response without Retry-After.
     pub quota: Option<QuotaReading>,
@@ -57,26 +57,27 @@ pub enum Removal {
     Object,
 }
 
-/// A pause of calls beyond the key, as the upstream asks for it: of the call's holder, for what the
-/// call was charged to.
+/// A pause the upstream asks for, beyond the call's key. It applies to calls of the same holder
+/// (credential or account) charged to the same resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pause {
-    /// The resource without more.
+    /// The resource with no calls left.
     pub charged: Charged,
-    /// Its length, from the response head on.
+    /// The length of the pause, from the response head on.
     pub length: PauseLength,
 }
 
-/// The resource named by an answer.
+/// The part of the upstream's API an answer or a pause applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Charged {
     /// The whole API.
     All,
     /// The class of the call.
     Class,
-    /// The resource of the call, as its request or earlier answers tell; else its class.
+    /// The resource the call was expected to be charged to, by its request or by earlier answers;
+    /// the call's class if there is none.
     Predicted,
-    /// This one, in the upstream's word.
+    /// The resource with this name in the upstream's responses.
     Named(ResourceId),
 }
 
@@ -104,8 +105,8 @@ pub struct QuotaReading {
 pub enum PauseLength {
     /// The length the upstream named.
     Known(Duration),
-    /// The upstream named none: `first`, then twice as long each time it happens again before a
-    /// success of the quota, up to `most`.
+    /// No length from the upstream. The first pause lasts `first`, and each repetition twice as
+    /// long, up to `most`, until a call of the quota succeeds.
     Growing {
         /// The length of the first pause.
         first: Duration,
@@ -156,7 +157,7 @@ impl PauseLength {
         }
     }
 
-    /// Returns the same with every length at most `cap`.
+    /// Returns the same pause length with every duration at most `cap`.
     pub fn capped(self, cap: Duration) -> Self {
         match self {
             Self::Known(length) => Self::Known(length.min(cap)),

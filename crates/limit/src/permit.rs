@@ -1,5 +1,5 @@
-//! Proofs that the limiter let a call go. Only the limiter makes these values, so that code that
-//! sends a call without admission does not compile.
+//! Proofs that the limiter admitted a call. Only the limiter makes these values, so that code
+//! sending a call without admission does not compile.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::moment::Moment;
 use crate::outcome::Answer;
 use crate::quota::ResourceId;
 
-/// The proof that a call may leave, until it is sent or given back.
+/// The proof that a call may be sent. It is used up by sending the call, or given back.
 #[derive(Debug)]
 #[must_use = "a permit holds tokens and a slot: admit a request with it, or retract it"]
 pub struct Permit {
@@ -39,7 +39,7 @@ pub struct Slot {
     /// The number of the call's class. Unlike `class`, it stays the same when the configuration is
     /// reloaded.
     pub(super) serial: u32,
-    /// The index of the class when the call left.
+    /// The index of the class when the call was admitted.
     pub(super) class: ClassId,
 }
 
@@ -56,8 +56,8 @@ impl Permit {
         Self { receipt: Receipt(Box::new(AdmittedCall { call, grant })), slot }
     }
 
-    /// Uses the permit up for its request. Returns the request, ready to be sent, with what must be
-    /// settled and released later.
+    /// Uses the permit up for `request`. Returns the request, ready to be sent, with the receipt to
+    /// settle and the slot to release later.
     pub fn admit<T>(self, request: T) -> (Admitted<T>, Receipt, Slot) {
         (Admitted(request), self.receipt, self.slot)
     }
@@ -92,7 +92,7 @@ impl Receipt {
         self.grant().waited
     }
 
-    /// True if the call was expected to be charged to this resource.
+    /// Returns true if the call was expected to be charged to this resource.
     pub fn was_predicted(&self, word: ResourceId) -> bool {
         self.call().demand.quota.word == word
     }

@@ -1,6 +1,6 @@
 //! The limits of a gate, as checked numbers.
 //!
-//! The crate `config` checks a file and builds one of these. Nothing here needs checking again, so
+//! The crate `config` checks a file and builds a [`Policy`]. Nothing here needs checking again, so
 //! `Limiter::reconfigure` cannot fail.
 
 use std::iter;
@@ -31,19 +31,20 @@ pub(crate) type Origins = PerClass<Option<ClassId>>;
 pub struct Policy {
     /// The bucket of the whole gate: every call that is not exempt takes a token of it.
     pub bucket: Option<BucketPolicy>,
-    /// The bucket only retries take a token of: the calls testing failing keys.
+    /// The bucket for retries only. A retry is a call testing a failing key.
     pub retry_bucket: Option<BucketPolicy>,
     /// The limits on waiting calls.
     pub queue: QueuePolicy,
     /// The limit on calls in flight at the gate.
     pub in_flight: Option<InFlight>,
-    /// The most failing keys remembered. Past it the key with the least left to wait is dropped.
+    /// The most failing keys remembered. Past this number the key with the shortest time left to
+    /// wait is dropped.
     pub max_keys: usize,
-    /// True if at most one write of a key may be past the key stage, failing or not.
+    /// True if at most one write of a key may be queued or in flight, whether the key fails or not.
     pub one_at_a_time: bool,
-    /// True if a retry is refused only after as long as failed calls take, at most its `hold`. A
-    /// controller's queue, which doubles a delay at each failure, then tries its objects when it
-    /// would without the gate.
+    /// True if a retry is refused only after the usual duration of failed calls, but after its
+    /// `hold` at most. So a controller's queue, with delays doubled at each failure, tries its
+    /// objects at the same times as without the gate.
     pub slow_refusals: bool,
     /// The classes, by [`ClassId`]; never empty.
     pub classes: Vec<ClassPolicy>,
@@ -78,7 +79,7 @@ pub struct ClassPolicy {
     pub cost: Cost,
     /// The allowed rates of calls to one object.
     pub per_key: Option<PerKey>,
-    /// For the driver: true if its calls pass at once, and its limits only count.
+    /// True for a class in shadow: the driver sends its calls at once, and its limits only count.
     pub shadow: bool,
 }
 
@@ -96,14 +97,14 @@ words! {
     /// The rank of a class.
     #[derive(Default)]
     pub enum Lane {
-        /// The calls never wait and use no tokens (P7).
+        /// Calls of this rank never wait and use no tokens (P7).
         Exempt = "exempt",
-        /// The calls leave before those of `Normal`.
+        /// Calls of this rank are sent before those of `Normal`.
         High = "high",
-        /// The rank of classes without another one.
+        /// The default rank.
         #[default]
         Normal = "normal",
-        /// The calls leave after those of `Normal`.
+        /// Calls of this rank are sent after those of `Normal`.
         Low = "low",
     }
 }
@@ -130,7 +131,7 @@ pub struct BucketPolicy {
     /// True if the retry bucket lets more through while its calls succeed: a success gives its
     /// token back and more, so that `rate` limits the failing calls alone.
     pub opens: bool,
-    /// The bucket shared with other gates this one is a part of, if it is shared.
+    /// The shared bucket behind this one, if other gates share it.
     pub shared: Option<SharedId>,
 }
 
@@ -155,8 +156,8 @@ pub struct InFlight {
 pub struct Backoff {
     /// The delay after the n-th consecutive failure.
     pub strategy: Strategy,
-    /// The longest time the gate itself holds such a call. Past it the call is refused, so that its
-    /// client can do something else.
+    /// The longest time for which such a call may wait for its key. After that the call is refused,
+    /// so that its client can do something else.
     pub hold: Duration,
     /// The time until a key is forgotten, after its last failure or its last refusal for want of a
     /// retry token.
@@ -211,8 +212,8 @@ words! {
         /// The backoff comes first, then a token: the retry bucket's bound always holds.
         #[default]
         Sequential = "sequential",
-        /// The token is reserved on arrival and the call leaves at the later of the two, as in
-        /// client-go's `MaxOfRateLimiter`.
+        /// The token is reserved on arrival. The call is sent when its backoff is over and its
+        /// token has come, as in client-go's `MaxOfRateLimiter`.
         MaxOf = "max_of",
     }
 }
@@ -275,8 +276,8 @@ impl Policy {
         iter::successors(Some(class), outer).take(self.classes.len() + 1)
     }
 
-    /// True if any bucket or slot of a class is split by an identity, so that its queues must
-    /// be split too.
+    /// Returns true if any bucket or slot of a class is split by an identity, so that the class's
+    /// queues must be split too.
     pub(crate) fn splits_by_credential(&self, class: ClassId) -> bool {
         let is_split = |per: Option<Per>| per.is_some_and(Per::is_by_identity);
         let bucket = |bucket: Option<BucketPolicy>| is_split(bucket.map(|bucket| bucket.per));

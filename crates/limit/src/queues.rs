@@ -58,26 +58,26 @@ pub(crate) struct Queues {
 struct KeyCalls {
     /// The calls waiting for the key, in order.
     held: List,
-    /// The calls not held for the key: they wait in a queue, or have an unclaimed permit.
+    /// The calls past the key: they wait in a queue, or have an unclaimed permit.
     passed: List,
 }
 
-/// The queue of a call, what the call needs to leave it, and what stops it.
+/// A call's queue, the resources the call needs, and the obstacle stopping it.
 #[derive(Debug)]
 pub(crate) struct QueuePlace {
     pub(crate) id: QueueKey,
     pub(crate) needs: Requirements,
-    /// The obstacle that stops the call; `None` if nothing is known to, or its queue is stopped
-    /// already.
+    /// The obstacle stopping the call; `None` if none is known, or if the queue's obstacle is
+    /// recorded already.
     pub(crate) stopped: Option<Reason>,
 }
 
-/// What a call had taken when it was removed from where it waited.
+/// The permissions and tokens of a call removed from its queue, or from waiting for its key.
 #[derive(Debug)]
 pub(crate) struct Withdrawal {
     pub(crate) key: Option<KeyId>,
     pub(crate) key_grant: KeyGrant,
-    /// What the call took to leave, if its turn had come.
+    /// The tokens and slots the call had taken, if it was admitted.
     pub(crate) grant: Option<Box<Grant>>,
 }
 
@@ -111,8 +111,8 @@ impl Queues {
         self.bytes = WaitingBytes::sharing(sum);
     }
 
-    /// Makes a call wait for its key: after the others, or before them if `first`. The key is
-    /// marked for review in `work`.
+    /// Makes a call wait for its key: behind the calls already waiting for the key, or ahead of
+    /// them if `first`. The key is marked for review in `work`.
     pub(crate) fn hold(&mut self, index: WaiterIndex, first: bool, rules: &Rules, work: &mut Work) {
         let key = self.join_key(index, KeyList::Held, first);
         self.set_timer(index, rules);
@@ -168,8 +168,8 @@ impl Queues {
         self.scheduler.join(queue, index, &mut self.waiters);
     }
 
-    /// Ends a call's wait for its key. `trial` and `alone` say whether it tests a failing key and
-    /// is the key's only write. Returns the name of its flow.
+    /// Ends a call's wait for its key, and returns the readable name of its flow. `trial` is the
+    /// number of its trial, or 0; `alone` is set if it is the key's only write.
     pub(crate) fn pass_key(&mut self, index: WaiterIndex, trial: u32, alone: bool) -> Option<Box<str>> {
         self.leave_key(index);
         if let Some(waiter) = self.waiters.get_mut(index) {
@@ -201,8 +201,8 @@ impl Queues {
         self.timers.set_waiter(at, index);
     }
 
-    /// Returns the buckets with tokens that a retry awaits for at most `hold`. `None` if the queue has
-    /// no retries, or retries take no token.
+    /// Returns the buckets a queue's retries take tokens from; a retry waits for these tokens for
+    /// at most `hold`. `None` if the queue has no retries, or retries take no token.
     pub(crate) fn retry_tokens(&self, queue: QueueIndex, rules: &Rules) -> Option<impl Iterator<Item = BucketId>> {
         rules.policy().retry_bucket?;
         let queue_group = self.scheduler.group_of(queue).filter(|queue_group| queue_group.mode.retry)?;
@@ -221,7 +221,7 @@ impl Queues {
         self.set_hold_end(index, now + STILL_OPEN, rules);
     }
 
-    /// Sets when a call has been held for its key as long as `hold` allows.
+    /// Sets the moment at which a call has waited for its key as long as `hold` allows.
     pub(crate) fn set_hold_end(&mut self, index: WaiterIndex, at: Moment, rules: &Rules) {
         if let Some(waiter) = self.waiters.get_mut(index) {
             waiter.hold_ends = at;
@@ -229,12 +229,12 @@ impl Queues {
         }
     }
 
-    /// Checks again whether calls of a queue group may leave, because what stopped it may be over.
+    /// Makes the scheduler check a queue group again, because the group's obstacle may be gone.
     pub(crate) fn unpark(&mut self, queue_group: GroupIndex) {
         self.scheduler.unpark(queue_group);
     }
 
-    /// Checks every queue group again before the next call leaves.
+    /// Makes the scheduler check every queue group again before it admits the next call.
     pub(crate) fn unpark_all(&mut self) {
         self.scheduler.recheck_parked = true;
     }
@@ -244,7 +244,7 @@ impl Queues {
         self.scheduler.next(resources, now).or_else(|| self.pop_timer(now))
     }
 
-    /// Takes the first call out of its queue to let it leave, and counts `cost` for the fairness
+    /// Takes an admitted call from the head of its queue, and counts `cost` for the fairness
     /// between queues.
     pub(crate) fn take_head(&mut self, queue: QueueIndex, index: WaiterIndex, cost: u16, resources: &mut Resources) {
         self.scheduler.had_turn(queue, cost);
@@ -252,7 +252,8 @@ impl Queues {
         self.count_out(index);
     }
 
-    /// Copies the flow name from a call's queue into the call, because the queue may go away first.
+    /// Copies the flow name from a call's queue into the call, because the queue may be removed
+    /// before the call.
     pub(crate) fn keep_queue_name(&mut self, index: WaiterIndex) {
         if let Some(WaiterState::Queued(queue)) = self.get(index).map(|waiter| &waiter.state) {
             let name = self.scheduler.queue(*queue).and_then(|queue| queue.name.clone());
@@ -260,12 +261,12 @@ impl Queues {
         }
     }
 
-    /// Takes from a waiting call what its key had granted it.
+    /// Takes the permission from the key out of the record of a waiting call.
     pub(crate) fn take_key_grant(&mut self, index: WaiterIndex) -> KeyGrant {
         self.waiters.get_mut(index).map(|waiter| std::mem::take(&mut waiter.key_grant)).unwrap_or_default()
     }
 
-    /// Ends a call's wait with a result, which its owner is to claim.
+    /// Ends a call's wait with a result for the call's owner to claim.
     pub(crate) fn conclude(&mut self, index: WaiterIndex, state: WaiterState, work: &mut Work) {
         if let Some(waiter) = self.waiters.get_mut(index) {
             waiter.state = state;
@@ -279,7 +280,8 @@ impl Queues {
         std::iter::from_fn(|| work.events.pop_front()).find(is_news)
     }
 
-    /// Takes the result of a call's wait.
+    /// Returns the result of a call's wait, or that the call still waits. A result is returned
+    /// once.
     pub(crate) fn take_verdict(&mut self, ticket: Ticket) -> Claim {
         match self.find(ticket).map(Waiter::is_waiting) {
             None => return Claim::Unconnected,
@@ -294,7 +296,8 @@ impl Queues {
         }
     }
 
-    /// Removes a call from where it waits. Its record stays, without a result.
+    /// Removes a call from its queue, or from waiting for its key. Its record stays, without a
+    /// result.
     pub(crate) fn withdraw(&mut self, index: WaiterIndex, resources: &mut Resources) -> Option<Withdrawal> {
         let withdrawn = self.recall(index, resources)?;
         self.count_out(index);
@@ -305,8 +308,8 @@ impl Queues {
         Some(withdrawn)
     }
 
-    /// Removes a call from its queue, or takes back a turn that it has not claimed. The call then
-    /// waits, but nowhere yet.
+    /// Removes a call from its queue, or revokes its unclaimed permit. The call still counts as
+    /// waiting, but its new place is yet to be chosen.
     pub(crate) fn recall(&mut self, index: WaiterIndex, resources: &mut Resources) -> Option<Withdrawal> {
         let waiter = self.waiters.get_mut(index)?;
         let key = waiter.call.key_id();
@@ -326,7 +329,7 @@ impl Queues {
         Some(Withdrawal { key, key_grant, grant: None })
     }
 
-    /// Makes a recalled call wait for its key again, before all others.
+    /// Makes a recalled call wait for its key again, ahead of all other calls of the key.
     pub(crate) fn hold_again(&mut self, index: WaiterIndex, hold_ends: Moment, rules: &Rules, work: &mut Work) {
         if let Some(waiter) = self.waiters.get_mut(index) {
             waiter.hold_ends = hold_ends;
@@ -337,7 +340,8 @@ impl Queues {
         self.hold(index, true, rules, work);
     }
 
-    /// Records that a retry has waited as long as `hold` allows, although a token is there.
+    /// Records a retry as waiting past its `hold`, while a token is available. It is refused once
+    /// there is none.
     pub(crate) fn note_expired_hold(&mut self, index: WaiterIndex, work: &mut Work) {
         let expired_holds = &mut work.expired_holds;
         if expired_holds.len() > 2 * self.waiters.store.len() + 16 {

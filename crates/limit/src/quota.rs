@@ -1,7 +1,8 @@
-//! Quotas: the numbers that an upstream keeps, by holder and resource.
+//! Quotas: the numbers of calls an upstream allows, by holder (credential or account) and resource
+//! (part of the API).
 //!
-//! A pause belongs to a quota. A call waits for the pauses of its own holder and resource, and for
-//! those of all holders or resources.
+//! A pause applies to a quota. A call waits for the pauses of its own holder and resource, and for
+//! those of all holders or all resources.
 
 use std::time::Duration;
 
@@ -16,8 +17,8 @@ pub struct QuotaId {
     pub resource: ResourceId,
 }
 
-/// A part of an API with a number of its own, by a hash of its name: the upstream's word for it
-/// (`core`, `search`), or a class. The hash is the same in every process.
+/// A part of an API with a quota of its own, as a hash of its name: the upstream's name for it
+/// (`core`, `search`), or the name of a class. The hash is the same in every process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ResourceId(pub u64);
 
@@ -47,27 +48,28 @@ pub struct UseRate {
 /// The quota of a call, as far as its request tells.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QuotaHint {
-    /// The holder; zero if the gate does not distinguish them.
+    /// The holder of the quota; zero if the gate does not distinguish holders.
     pub holder: u64,
-    /// The upstream's word for what is charged, [`ResourceId::ALL`] if it is not known, or
-    /// [`ResourceId::FREE`].
+    /// The resource the upstream charges the call to: [`ResourceId::ALL`] if it is not known,
+    /// [`ResourceId::FREE`] if the upstream does not count the call.
     pub word: ResourceId,
-    /// The class and action, as a hash. Answers tell the word of later calls with the same.
+    /// The class and action of the call, as a hash. An answer shows the resource of later calls
+    /// with the same hash.
     pub action: u64,
 }
 
-/// The quota of a call, as predicted.
+/// The quota a call will probably be charged to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct CallQuota {
     pub(crate) holder: u64,
-    /// The word beside its class, as in a [`QuotaHint`].
+    /// The resource besides the call's class, as in a [`QuotaHint`].
     pub(crate) word: ResourceId,
 }
 
 // === impl QuotaId ===
 
 impl QuotaId {
-    /// Everything of everybody.
+    /// The quota of the whole API and of all holders.
     pub const ALL: Self = Self { holder: 0, resource: ResourceId::ALL };
 }
 
@@ -79,7 +81,7 @@ impl ResourceId {
     /// No resource: the upstream does not count such calls.
     pub const FREE: Self = Self(u64::MAX);
 
-    /// Returns the resource of an upstream's word.
+    /// Returns the resource with this name in the upstream's responses.
     #[must_use]
     pub fn named(word: &str) -> Self {
         Self::hash(b'w', word)
@@ -91,7 +93,8 @@ impl ResourceId {
         Self::hash(b'c', name)
     }
 
-    /// FNV-1a: upstreams and configurations choose the names, not clients.
+    /// Returns the FNV-1a hash of a name. It needs no secret, because upstreams and configurations
+    /// choose the names, not clients.
     fn hash(kind: u8, name: &str) -> Self {
         let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
         let hash = std::iter::once(kind).chain(name.bytes()).fold(0xcbf2_9ce4_8422_2325, mix);
@@ -129,12 +132,12 @@ const LEAST_KNOWN: f64 = 0.1;
 // === impl CallQuota ===
 
 impl CallQuota {
-    /// True if its pauses stop every call of its class.
+    /// Returns true if the quota's pauses stop every call of the class.
     pub(crate) fn is_of_class(self) -> bool {
         self == Self::default()
     }
 
-    /// True if the upstream does not count the call.
+    /// Returns true if the upstream does not count the call.
     pub(crate) fn is_free(self) -> bool {
         self.word == ResourceId::FREE
     }

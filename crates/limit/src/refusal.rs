@@ -16,7 +16,7 @@ words! {
         BytesFull = "bytes_full",
         /// The bucket of the call's class, or of a class around it, is empty.
         ClassBucket = "class_bucket",
-        /// The call cannot leave before its client's own deadline.
+        /// The call cannot be sent before its client's own deadline.
         Deadline = "deadline",
         /// Another write of the key is queued or in flight, and writes go one at a time.
         OneAtATime = "one_at_a_time",
@@ -48,7 +48,7 @@ pub struct Refusal {
     pub key: Option<KeyState>,
 }
 
-/// The reason and retry time of a refusal, before the facts of the call are added.
+/// The reason and retry time of a refusal, before the data of the call are added.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cause {
     pub(super) reason: Reason,

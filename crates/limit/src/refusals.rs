@@ -5,8 +5,8 @@
 //! where the situation of a waiting call changes. A call is refused if its wait is certain to fail
 //! (P8).
 //!
-//! Some checks are elsewhere, because they count: step 5, `per_key`, is at the key stage, and the
-//! limits on waiting calls (`queue_full`, `bytes_full`) are beside their counters.
+//! Some checks are elsewhere, because they also count calls: step 5, `per_key`, is at the key
+//! stage, and the limits on waiting calls (`queue_full`, `bytes_full`) are beside their counters.
 
 use std::time::Duration;
 
@@ -30,9 +30,9 @@ impl<'a> Outlook<'a> {
         Self { rules, queues, resources, now }
     }
 
-    /// Step 6, `backoff`: refuses a call if the backoff of its key ends later than the gate may
-    /// hold it. The reason is `retry_bucket` if its reserved token comes too late, and `deadline`
-    /// if only the client's own deadline is too short.
+    /// Step 6, `backoff`: refuses a call if the backoff of its key ends later than the call may
+    /// wait for its key. The reason is `retry_bucket` if the call's reserved token comes too late,
+    /// and `deadline` if only the client's own deadline is too short.
     #[inline]
     pub(crate) fn backoff(&self, call: &CallFacts, at_key: &AtKey, hold_ends: Moment) -> Result<(), Cause> {
         let longest = hold_ends.min(self.rules.longest_wait(call));
@@ -43,14 +43,14 @@ impl<'a> Outlook<'a> {
         Err(Cause { of_key: true, ..Cause::new(reason, at_key.earliest) })
     }
 
-    /// Step 6 again, for a call held for its key. Where refusals are slow, the call is held to the end
-    /// first.
+    /// Step 6 again, for a call already waiting for its key. With `slow_refusals` it is not refused
+    /// before the end of its `hold`.
     pub(crate) fn held_backoff(&self, call: &CallFacts, at_key: &AtKey, hold_ends: Moment) -> Result<(), Cause> {
         if self.rules.holds_on(hold_ends, self.now) { Ok(()) } else { self.backoff(call, at_key, hold_ends) }
     }
 
-    /// Steps 7 and 15: returns why a call is refused that its key has held as long as allowed. The
-    /// reason is `trial` or `one_at_a_time` if another call of the key is in progress, otherwise
+    /// Steps 7 and 15: returns the reason to refuse a call after the longest allowed wait for its
+    /// key. It is `trial` or `one_at_a_time` if another call of the key is in progress, otherwise
     /// `retry_bucket` or `backoff`.
     pub(crate) fn hold_over(&self, call: &CallFacts, at_key: &AtKey) -> Cause {
         let reason = at_key.reason();
@@ -88,7 +88,7 @@ impl<'a> Outlook<'a> {
         self.too_late(call, &min_wait)
     }
 
-    /// Step 9, `retry_bucket`: refuses a retry if its token comes later than the gate may hold it.
+    /// Step 9, `retry_bucket`: refuses a retry if its token comes later than `token_by`.
     fn retry_bucket(
         &self,
         call: &CallFacts,
@@ -133,8 +133,8 @@ impl<'a> Outlook<'a> {
         Err(stop)
     }
 
-    /// Step 17: returns why a call is refused that has waited in its queue as long as allowed. It
-    /// may retry when it would leave from the end of that queue.
+    /// Step 17: returns the reason to refuse a call after the longest allowed wait in its queue.
+    /// The call may retry when a new call at the end of that queue would be sent.
     pub(crate) fn wait_over(&self, queue: QueueIndex) -> Cause {
         let scheduler = self.queues.scheduler();
         let Some((found, group)) = scheduler.queue(queue).zip(scheduler.group_of(queue)) else {
@@ -147,6 +147,6 @@ impl<'a> Outlook<'a> {
     }
 }
 
-/// The longest wait for a connection at a gate without other waits. A failed
-/// connection attempt ends it sooner.
+/// The longest wait for a connection where calls may wait for nothing else. A failed connection
+/// attempt ends it sooner.
 const CONNECTING: Duration = Duration::from_secs(10);

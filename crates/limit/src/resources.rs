@@ -1,5 +1,5 @@
-//! What a call needs to leave: room on a connection, slots, tokens of buckets, and no pause. All of
-//! it is checked and taken at once.
+//! The resources a call needs before it is sent: room on a connection, slots, tokens of buckets,
+//! and no pause in force. All of them are checked and taken at once.
 
 mod adaptive;
 mod bucket;
@@ -42,8 +42,8 @@ pub(crate) struct Resources {
     pub(super) pauses: Pauses,
     pub(super) gate_slots: Slots,
     pub(super) class_slots: PerClass<Slots>,
-    /// The queue groups to check again, because they got something back or their next token comes
-    /// at another time.
+    /// The queue groups to check again: a token or slot was given back to them, or the time of
+    /// their next token has changed.
     pub(super) unblocked: Vec<GroupIndex>,
     /// The limit on tokens given back for calls the upstream did not count.
     uncounted: Option<Bucket>,
@@ -64,7 +64,8 @@ impl Resources {
         }
     }
 
-    /// Returns what a call needs to leave. `retry` is true for the call testing a failing key.
+    /// Returns the tokens, slots and connection a call needs before it is sent. `retry` is true for
+    /// a call testing a failing key.
     pub(super) fn requirements(&mut self, policy: &Policy, demand: &Demand, retry: bool, now: Moment) -> Requirements {
         let class = policy.class(demand.class);
         let mut charges = Charges::default();
@@ -112,20 +113,21 @@ impl Resources {
         }
     }
 
-    /// Returns true if one of these is a retry bucket that lets more through because retries
-    /// succeed.
+    /// Returns true if one of the charged buckets is a retry bucket that lets more retries through,
+    /// because retries succeed.
     pub(super) fn retries_are_open(&self, charges: &Charges) -> bool {
         charges.of_retry().filter_map(|bucket| self.buckets.get(bucket)).any(|cell| cell.bucket.is_open())
     }
 
-    /// Returns what stops a call from leaving, if anything does. What stops its whole class comes
-    /// first. A lack of connections comes last, as one is made once nothing else stops the call.
+    /// Returns the obstacle to sending a call now; `None` if there is none. Obstacles for the
+    /// call's whole class come first. A missing connection comes last, as one is made once nothing
+    /// else stops the call.
     pub(super) fn blocked(&self, needs: &Requirements, class: ClassId, now: Moment) -> Option<Block> {
         let no_room = || (self.room(needs.group) <= 0).then_some(Block::slot(false));
         self.blocked_but_for_room(needs, class, now).or_else(no_room)
     }
 
-    /// Returns what stops a call from leaving, apart from a lack of connections.
+    /// Returns the obstacle to sending a call now, ignoring a missing connection.
     pub(super) fn blocked_but_for_room(&self, needs: &Requirements, class: ClassId, now: Moment) -> Option<Block> {
         let paused = self.pauses.ends(class, needs.quota);
         if paused.shared > now {
@@ -168,7 +170,8 @@ impl Resources {
         tokens.max().unwrap_or_default().max(self.pauses.depart(class, needs.quota, now))
     }
 
-    /// Takes everything a call needs. Returns the number that identifies it for refunds.
+    /// Takes the tokens, slots and room a call needs. Returns a number that identifies the tokens
+    /// for refunds.
     pub(super) fn take(&mut self, needs: &mut Requirements, class: ClassId, cost: u16, turn: Turn) -> u64 {
         let number = self.buckets.next_take();
         for charge in needs.charges.iter_mut() {
@@ -232,8 +235,7 @@ impl Resources {
         }
     }
 
-    /// Returns how many such calls could leave one after the other, if there were enough
-    /// connections.
+    /// Returns how many calls with these needs could be sent now, if there were enough connections.
     pub(super) fn enough_for(&self, needs: &Requirements, class: ClassId, now: Moment) -> usize {
         let slots = self.gate_slots.free(needs.shares[0]);
         let slots = self.class_slots.get(class).map_or(slots, |class| slots.min(class.free(needs.shares[1])));

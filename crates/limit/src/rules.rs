@@ -23,7 +23,7 @@ pub(crate) struct Rules {
     slowed: bool,
     /// Set if any of the two is so, or if classes enforce rates per object, which is rare.
     is_unusual: bool,
-    /// The usual time from the departure of a failed call to its answer.
+    /// The usual time from sending a call until its answer, for failed calls.
     failing_for: Option<Duration>,
 }
 
@@ -162,14 +162,15 @@ impl Rules {
         call.half_time.min(self.longest_wait(call))
     }
 
-    /// Returns until when the gate may hold a call for its key, from now on.
+    /// Returns the moment until which a call may wait for its key, if its wait begins now.
     #[inline]
     pub(crate) fn hold_ends(&self, call: &CallFacts, now: Moment) -> Moment {
         now + self.class(call).backoff.hold
     }
 
-    /// Records the time to the answer of a failed call. A short one counts at once and a long one
-    /// little, because a retry that is refused too late holds a worker for nothing.
+    /// Records the duration of a failed call. A shorter one than usual counts at once and a longer
+    /// one only a little, because a retry refused too late blocks a controller's worker for
+    /// nothing.
     pub(crate) fn note_failure(&mut self, after: Duration) {
         if self.policy.slow_refusals {
             let usual = self.failing_for.unwrap_or(after);
@@ -177,25 +178,27 @@ impl Rules {
         }
     }
 
-    /// Returns when to refuse a call of a failing key that arrives now, if not at once.
+    /// Returns the moment at which to refuse a call of a failing key arriving now; `None` to refuse
+    /// it at once.
     pub(crate) fn refused_at(&self, call: &CallFacts, now: Moment) -> Option<Moment> {
         let usual = self.failing_for.filter(|usual| self.policy.slow_refusals && !usual.is_zero())?;
         let at = now + usual.min(self.class(call).backoff.hold);
         (at > now).then_some(at)
     }
 
-    /// Returns true if a call is not refused before its key has held it as long as allowed.
+    /// Returns true if a call must wait until `hold_ends` before it may be refused.
     pub(crate) fn holds_on(&self, hold_ends: Moment, now: Moment) -> bool {
         self.policy.slow_refusals && hold_ends > now
     }
 
-    /// Returns true if the call is a write of a class where writes of a key go one at a time.
+    /// Returns true if the call is a write, and writes of its key go one at a time.
     #[inline]
     pub(crate) fn goes_alone(&self, call: &CallFacts) -> bool {
         self.policy.one_at_a_time && call.write && call.key.is_some()
     }
 
-    /// Returns true if a retry token is reserved when the call arrives, not taken when it leaves.
+    /// Returns true if a retry token is reserved when the call arrives, instead of taken when the
+    /// call is sent.
     #[inline]
     pub(crate) fn reserves(&self, call: &CallFacts) -> bool {
         self.is_metered(call) && self.policy.queue.combine == Combine::MaxOf
@@ -207,8 +210,8 @@ impl Rules {
         call.demand.lasts != Lasts::Long || self.class(call).meter_long_running
     }
 
-    /// Returns the key of the queue a call belongs in. Queues are kept per credential where
-    /// buckets, slots or pauses are.
+    /// Returns the identity of a call's queue. It contains the credential only where buckets or
+    /// slots are split by it.
     pub(crate) fn queue_key(&self, call: &CallFacts, retry: bool) -> QueueKey {
         let Demand { class, flow, credential, quota, group, lasts, .. } = call.demand;
         let credential = if self.policy.splits_by_credential(class) { credential } else { 0 };

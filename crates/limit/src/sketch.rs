@@ -1,17 +1,17 @@
 //! Counts the calls of each object to find those called too often, in bounded memory (a sketch of
 //! heavy hitters).
 //!
-//! Each object has a bucket of tokens. A full bucket says nothing, so it need not be kept: an
-//! object that is called less often than its pace costs nothing a moment later. Only buckets that
-//! are not full are kept. As long as these fit, every object is counted exactly. If they do not,
-//! the one that is nearest to full makes room, and its object starts again with a full bucket.
+//! Each object has a bucket of tokens. A full bucket says nothing, so only buckets that are not
+//! full are kept: an object called less often than its pace needs no memory a moment later. As long
+//! as all buckets fit, every object is counted exactly. If they do not fit, the bucket nearest to
+//! full is dropped, and its object starts again with a full bucket.
 //!
 //! This is the large-flow detection of Wu, Hsiao and Hu (*Efficient Large Flow Detection over
-//! Arbitrary Windows*, IMC 2014) with the replacement of Metwally's Space-Saving (ICDT 2005), but
-//! the newcomer does not inherit the count of what it replaces. So every error is to the good of
-//! the object: none is found that was not called too often (except where two salted hashes of at
-//! least 48 bits are equal). And one that makes more than its part of all calls, one in `PLACES`,
-//! is found in the end, because it is never the nearest to full among its neighbours.
+//! Arbitrary Windows*, IMC 2014) with the replacement of Metwally's Space-Saving (ICDT 2005), but a
+//! new object does not inherit the count of the object it replaces. So every error is in favour of
+//! the objects: none is found without having been called too often (except where two salted hashes
+//! of at least 48 bits are equal). An object with more than its part of all calls, one in `PLACES`,
+//! is found in the end, because its bucket is never the nearest to full among its neighbours.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -38,7 +38,7 @@ pub struct PerKey {
     pub enforce: bool,
 }
 
-/// The token buckets of the objects called most lately.
+/// The token buckets of recently called objects, as many as fit.
 #[derive(Debug, Default)]
 pub struct Sketch {
     /// The buckets in groups of neighbours; empty until the first call. The hash of an object
@@ -84,8 +84,8 @@ impl Pace {
         object ^ self.interval ^ self.whole.rotate_left(32)
     }
 
-    /// Returns how long a bucket of this rate takes to fill, if it has as many tokens as a bucket
-    /// of rate `other` that takes `missing` to fill.
+    /// Converts the time until a bucket is full from the rate `other` to this rate, for the same
+    /// number of tokens. With the rate `other` it takes `missing`.
     fn missing(self, missing: Duration, other: Self) -> Duration {
         let interval = u128::from(self.interval);
         let whole = u128::from(self.whole);

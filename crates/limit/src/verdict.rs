@@ -31,7 +31,7 @@ pub struct Arrival<'a> {
     pub key_in_body: bool,
     /// The client's credential as a salted hash, for limits per credential.
     pub credential: u64,
-    /// Its quota, for pauses.
+    /// The upstream quota the call will probably be charged to, for pauses.
     pub quota: QuotaHint,
     /// Set if the call changes something. Such calls of a key can be made to go one at a time.
     pub write: bool,
@@ -80,7 +80,7 @@ impl<'a> Arrival<'a> {
 /// The result of [`Limiter::arrive`](crate::Limiter::arrive).
 #[derive(Debug)]
 pub enum Verdict {
-    /// The call may leave.
+    /// The call may be sent.
     Admit(Permit),
     /// The call has to wait. An event tells when to claim its result.
     Wait(Ticket),
@@ -91,7 +91,7 @@ pub enum Verdict {
 /// The result of [`Limiter::claim`](crate::Limiter::claim).
 #[derive(Debug)]
 pub enum Claim {
-    /// The call may leave now.
+    /// The call may be sent now.
     Permit(Permit),
     /// The call still waits.
     Waiting,

@@ -6,7 +6,8 @@ use std::time::Duration;
 use crate::key::Key;
 use crate::{Backoff, Strategy};
 
-/// A generator of random numbers (splitmix64): enough for jitter, and a seed repeats a run.
+/// A generator of random numbers (splitmix64). It is good enough for jitter, and the same seed
+/// gives the same numbers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Dice(pub(super) u64);
 

@@ -1,5 +1,5 @@
-//! The readable half of the key table: failing keys can be looked up, and calls of other keys
-//! settled, without the limiter's lock.
+//! The shared, readable half of the key table. It looks up failing keys, and applies answers to
+//! calls of healthy keys, without the limiter's lock.
 //!
 //! Only failing keys are stored, so a healthy key costs one lookup and no memory (P4). All changes
 //! are made by [`Table`](super::Table), under the limiter's lock; this half is shared with the
@@ -45,14 +45,14 @@ pub(crate) struct FailingKey {
     /// earlier.
     pub(crate) named: Moment,
     pub(crate) forget_at: Moment,
-    /// The number of the key's last failure among all failures. The outcome of a call that left
-    /// before it is stale.
+    /// The number of the key's last failure, counted over all keys. The outcome of a call sent
+    /// before this failure is stale.
     pub(crate) number: u64,
     /// The number of the call testing the key now (its trial); 0 for none.
     pub(crate) trial: u32,
 }
 
-/// A failing key, as it concerns one call.
+/// The state of a failing key, copied for one call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeyView {
     pub(crate) state: KeyState,
@@ -75,7 +75,7 @@ pub(crate) struct ObjectChange<T> {
     pub(crate) after: Option<ObjectTimes>,
 }
 
-/// A hasher that only mixes bits, as the keys are secret hashes already. Mixing protects against
+/// A hasher for keys, which are secret hashes already: it only mixes bits. Mixing protects against
 /// numbers made by hand in tests and simulations.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Mixer(u64);
@@ -86,7 +86,7 @@ pub(crate) type Spread = BuildHasherDefault<Mixer>;
 // === impl Keys ===
 
 impl Keys {
-    /// Returns true if the limiter must be told of the answer to a call of this key. A success of a
+    /// Returns true if the limiter must process the answer to a call of this key. A success of a
     /// healthy key, the usual case, changes nothing.
     #[inline]
     pub(crate) fn learns_from(&self, key: Option<&Key>, answer: Answer) -> bool {
@@ -155,7 +155,7 @@ impl Keys {
         self.listening.store(listening, Relaxed);
     }
 
-    /// Returns the state of a key, if it is failing.
+    /// Returns the state of a key; `None` if the key is not failing.
     #[inline]
     pub(crate) fn view(&self, key: &Key, now: Moment) -> Option<KeyView> {
         let view =
@@ -163,13 +163,13 @@ impl Keys {
         self.read(key, now, view)
     }
 
-    /// Changes a failing key, but none of the times that order keys.
+    /// Applies `change` to a failing key. The times that order the keys must stay as they are.
     pub(super) fn change<T>(&self, id: KeyId, change: impl FnOnce(&mut FailingKey) -> T) -> Option<T> {
         let mut keys = self.objects.get_mut(&id.object)?;
         keys.iter_mut().find(|failing| failing.facet == id.facet).map(change)
     }
 
-    /// Changes the keys of an object.
+    /// Applies `change` to the failing keys of an object.
     pub(super) fn change_object<T>(
         &self,
         object: u64,
@@ -191,7 +191,7 @@ impl Keys {
         ObjectChange { result, before, after }
     }
 
-    /// Adds a key that is not there yet.
+    /// Adds a failing key not yet in the table.
     pub(super) fn add(&self, object: u64, failing: FailingKey) -> ObjectChange<()> {
         *self.collections.entry(failing.collection).or_insert(0) += 1;
         self.len.fetch_add(1, Relaxed);

@@ -18,14 +18,14 @@ impl From<&Key> for KeyId {
 }
 
 impl KeyId {
-    /// Returns the key all writes of an object share, DELETE included, for when only one may
-    /// go at a time.
+    /// Returns one common key for all writes of the object, DELETE included, to let only one of
+    /// them be in progress.
     pub(crate) fn written(self) -> Self {
         Self { facet: written_facet(self.facet), ..self }
     }
 
-    /// Returns the key of the same object's DELETE for the key of its other writes, and the
-    /// reverse. For a read it returns a key that no call has.
+    /// Returns the key of the object's DELETE if this is the key of its other writes, and the
+    /// reverse. For a read the result is a key that no call has.
     pub(crate) fn neighbour(self) -> Self {
         Self { facet: facet(self.facet, self == self.written()), ..self }
     }

@@ -19,7 +19,7 @@ pub(crate) struct Table {
     keys: Arc<Keys>,
     by_ready: Order,
     by_forget: Order,
-    /// When the next object is forgotten; zero while there are too many.
+    /// The moment at which the next object is forgotten; zero while there are too many keys.
     next_expiry: Moment,
     max_keys: usize,
     /// The number of failures recorded so far.
@@ -42,8 +42,8 @@ pub(crate) struct KeyFailure<'a> {
     /// The time from the upstream's Retry-After header.
     pub(crate) after: Option<Duration>,
     pub(crate) status: Option<u16>,
-    /// How many failures the limiter had recorded when the call left. The failure is stale if its
-    /// key failed after that.
+    /// The number of failures the limiter had recorded when the call was admitted. If the call's
+    /// key has failed since, this failure is stale.
     pub(crate) left: u64,
 }
 
@@ -71,8 +71,8 @@ impl Table {
         &self.keys
     }
 
-    /// Returns the number of failures recorded so far. A leaving call keeps it, to tell later
-    /// whether its outcome is stale.
+    /// Returns the number of failures recorded so far. Each call keeps this number when it is
+    /// admitted, to tell later whether its outcome is stale.
     #[inline]
     pub(crate) fn failures(&self) -> u64 {
         self.failures
@@ -113,9 +113,9 @@ impl Table {
         trial != 0 && self.keys.change(key, |failing| failing.trial == trial) == Some(true)
     }
 
-    /// Records a failure. Returns true if the waiting calls of the key must return from their
-    /// queues to the key: if the failure counts, or brings a later time for the next trial. Keys
-    /// dropped to make room are added to `dropped`.
+    /// Records a failure of a key, and adds keys dropped to make room to `dropped`. Returns true if
+    /// the failure counts or delays the next trial: then the key's queued calls must wait for the
+    /// key again.
     #[must_use]
     pub(crate) fn record(
         &mut self,
@@ -208,7 +208,7 @@ impl Table {
     /// Forgets the failures of a key, because its object is gone, and adds it to `dirty_keys`.
     ///
     /// A time that the upstream named stays: otherwise a controller that deletes and creates again
-    /// would come before it each time (P2).
+    /// would call too early again and again (P2).
     pub(crate) fn forget_gone(&mut self, id: KeyId, now: Moment, dirty_keys: &mut Vec<KeyId>) {
         let known = self.keys.change(id, |failing| (failing.state, failing.named, failing.forget_at));
         let Some((state, named, forget_at)) = known else { return };
@@ -228,8 +228,8 @@ impl Table {
         }
     }
 
-    /// Forgets expired keys, and drops keys past the limit: a few at a time, so that no
-    /// operation pays for all of them. They are added to `dropped`.
+    /// Forgets expired keys, drops keys past the limit, and adds all of these to `dropped`. Each
+    /// call of this function handles only a few, so that no operation takes long.
     pub(crate) fn expire(&mut self, now: Moment, dropped: &mut Vec<KeyId>) {
         for _ in 0..EXPIRED_AT_ONCE {
             if self.by_forget.first().is_none_or(|first| first.at > now) {
@@ -287,8 +287,8 @@ impl Table {
         positions.last().copied().filter(|_| positions.len() == WALKED_AT_ONCE)
     }
 
-    /// Adds a failing key from before a restart, unless it is there or there is no room for it. Its
-    /// name is not known.
+    /// Adds a failing key saved before a restart, unless it is in the table already or the table is
+    /// full. The key's name is not known.
     pub(crate) fn restore(&mut self, key: Key, state: KeyState, named: Moment, forget_at: Moment) {
         let is_there = self.keys.change(KeyId::from(&key), |_| ()).is_some();
         if is_there || self.keys.len() >= self.max_keys {

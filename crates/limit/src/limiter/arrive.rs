@@ -1,7 +1,7 @@
-//! Arrivals: decides whether a call leaves at once, waits or is refused.
+//! Arrivals: decides whether a call is sent at once, waits or is refused.
 //!
-//! No call passes those that wait already (P5). The checks in `refusals` decide which calls may not
-//! wait.
+//! No call overtakes a waiting call of its own queue (P5). The checks in `refusals` decide which
+//! calls may not wait.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::{
 // === impl Parts ===
 
 impl Parts {
-    /// Decides whether an arriving call leaves, waits or is refused.
+    /// Decides whether an arriving call is sent at once, waits or is refused.
     pub(crate) fn arrive(&mut self, arrival: &Arrival<'_>, now: Moment) -> Verdict {
         let call = self.rules.read(arrival, self.resources.pauses.predict(arrival.quota), now);
         // 5. An exempt call goes, and every call while a bypass is on.
@@ -64,15 +64,16 @@ impl Parts {
         self.pass_or_queue(call, arrival, &at_key, needs, blocked, now)
     }
 
-    /// Admits a call without checking any limit: it takes nothing, and nothing is remembered of it.
+    /// Admits a call without checking any limit. The call takes no token or slot, and its outcome
+    /// is not remembered.
     pub(crate) fn admit_unmetered(&mut self, arrival: &Arrival<'_>, now: Moment) -> Permit {
         let call =
             CallFacts { key: None, ..self.rules.read(arrival, self.resources.pauses.predict(arrival.quota), now) };
         Permit::new(call, self.exempt_grant())
     }
 
-    /// Steps 6 to 8 of the order of refusals: refuses a call that would wait too long for its key, or
-    /// returns until when the key may hold it.
+    /// Steps 6 to 8 of the order of refusals: refuses a call that would wait too long for its key,
+    /// or returns the moment until which it may wait for its key.
     #[inline]
     fn may_hold(&mut self, call: &CallFacts, at_key: &AtKey, now: Moment) -> Result<Moment, Cause> {
         let mut hold_ends = self.rules.hold_ends(call, now);
@@ -108,8 +109,8 @@ impl Parts {
         ticket
     }
 
-    /// Lets a call go before waiting calls needing something else, queues it, or refuses it. A
-    /// function of its own, because it would slow down the calls that need not wait.
+    /// Admits a call ahead of waiting calls with other needs, queues it, or refuses it. This is a
+    /// separate function, so that it does not slow down calls that need not wait.
     #[inline(never)]
     fn pass_or_queue(
         &mut self,
@@ -172,7 +173,8 @@ impl Parts {
         self.outlook(now).may_wait(call, needs, stop)
     }
 
-    /// Admits a call while others wait, and refuses retries if it took their last token.
+    /// Admits a call while other calls wait, and refuses the retries waiting past their `hold` if
+    /// the call took their last token.
     fn admit_past(&mut self, call: CallFacts, needs: Requirements, at_key: &AtKey, now: Moment) -> Permit {
         let taken = if self.work.expired_holds.is_empty() { None } else { Some(needs.charges.clone()) };
         let permit = self.admit(call, needs, at_key, now);
@@ -183,7 +185,7 @@ impl Parts {
         permit
     }
 
-    /// Admits a call that nothing stops, whatever stops the waiting calls.
+    /// Admits a call and takes the resources it needs, whatever stops the waiting calls.
     fn admit(&mut self, call: CallFacts, mut needs: Requirements, at_key: &AtKey, now: Moment) -> Permit {
         let key_grant = self.stage.begin_grant(&call, at_key, &self.rules, &mut self.resources, now);
         let sequence = self.queues.next_sequence();
@@ -195,7 +197,8 @@ impl Parts {
         Permit::new(call, grant)
     }
 
-    /// Returns when to refuse a call of a failing key, if not at once. A preview does not wait.
+    /// Returns the moment at which to refuse a call of a failing key; `None` to refuse it at once,
+    /// as in a preview.
     fn refused_at(&self, call: &CallFacts, now: Moment) -> Option<Moment> {
         if self.work.supposes { None } else { self.rules.refused_at(call, now) }
     }

@@ -1,5 +1,5 @@
-//! The dispatch loop: lets waiting calls go, ends waits that are too long, and reviews the calls
-//! held for changed keys, until nothing more can happen at this moment.
+//! The dispatch loop: admits waiting calls, ends waits that are too long, and reviews the calls
+//! waiting for changed keys, until nothing more can happen at this moment.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use crate::{Cause, DueWork, Grant, QueueIndex, Reason, STEPS, Turn, Waiter, Wait
 // === impl Parts ===
 
 impl Parts {
-    /// Lets waiting calls go and ends waits that are too long, until nothing more can happen at
-    /// this moment.
+    /// Admits waiting calls and ends waits that are too long, until nothing more can happen at this
+    /// moment.
     #[inline]
     pub(crate) fn dispatch(&mut self, now: Moment) {
         // By far the most frequent case: no call waits.
@@ -40,7 +40,7 @@ impl Parts {
         self.work.behind = true;
     }
 
-    /// Does the next thing due at this moment. Returns false if nothing is.
+    /// Does the next thing due at this moment. Returns false if nothing is due.
     fn step(&mut self, now: Moment) -> bool {
         if self.queues.is_moving() {
             self.move_some(now);
@@ -73,7 +73,7 @@ impl Parts {
         }
     }
 
-    /// Lets the first call of a queue go.
+    /// Admits the first call of a queue.
     fn grant_head(&mut self, queue: QueueIndex, now: Moment) {
         let scheduler = self.queues.scheduler();
         let Some((found, group)) = scheduler.queue(queue).zip(scheduler.group_of(queue)) else { return };
@@ -116,8 +116,9 @@ impl Parts {
 
     /// Refuses a call that has waited in a queue as long as allowed.
     ///
-    /// A retry at the end of its `hold` waits on while a retry token is there, or while its bucket
-    /// lets more through because retries succeed, which is checked again from time to time.
+    /// A retry at the end of its `hold` keeps waiting while a retry token is available, or while
+    /// retries succeed and their bucket lets more through. The latter is checked again at
+    /// intervals.
     fn queueing_is_over(&mut self, queue: QueueIndex, index: WaiterIndex, now: Moment) {
         let Some(waiter) = self.queues.get(index).filter(|waiter| waiter.hold_ends <= now) else {
             return self.refuse(index, self.outlook(now).wait_over(queue), now);
@@ -143,8 +144,8 @@ impl Parts {
 // === impl Waiter ===
 
 impl Waiter {
-    /// Returns the main reason for a call's wait, and the length of the wait for it, when the wait
-    /// is over.
+    /// Returns the main reason for a call's wait and the length of the whole wait, at its end;
+    /// `None` if the call did not wait.
     fn waited(&self, stopped: Reason, now: Moment) -> Option<(Reason, Duration)> {
         let total = now - self.call.arrived;
         let queued = now - self.entered;

@@ -104,7 +104,7 @@ impl Parts {
         self.dispatch(now);
     }
 
-    /// Makes the retry bucket let more or less through, by the outcome of a retry.
+    /// Makes the retry bucket let more or fewer retries through, depending on the outcome of one.
     fn open_or_close(&mut self, of: &Receipt, outcome: Outcome, now: Moment) {
         for bucket in of.grant().needs.iter().flat_map(|needs| needs.charges.of_retry()) {
             match outcome {
@@ -135,8 +135,8 @@ impl Parts {
         self.sweep_paused(until);
     }
 
-    /// Sends a pause to the gates of its shared buckets: the gate's, and its class's for a part of
-    /// the API.
+    /// Reports a pause to the other gates sharing a bucket: the gate's bucket and, if the pause is
+    /// for a part of the API only, the bucket of the call's class.
     fn tell_of_pause(&mut self, news: News, resource: ResourceId, class: ClassId, credential: u64, now: Moment) {
         let buckets = &mut self.resources.buckets;
         let of_class = Some(Owner::Class(class)).filter(|_| resource != ResourceId::ALL);
@@ -148,7 +148,7 @@ impl Parts {
         }
     }
 
-    /// Records what an answer says is left of the upstream's quota
+    /// Records the number of calls left in the upstream's quota, as an answer says
     /// ([`Limiter::note_left`](super::Limiter::note_left)).
     pub(crate) fn note_left(&mut self, of: &Receipt, charged: Charged, left: u32, now: Moment) {
         let call = of.call();
@@ -189,7 +189,7 @@ impl Parts {
         self.resources.buckets.set_member_timer(now);
     }
 
-    /// Begins or ends a pause of another gate.
+    /// Begins or ends a pause reported by another gate.
     fn hear_pause(&mut self, asked: AskId, news: News, now: Moment) {
         let Resources { buckets, pauses, .. } = &mut self.resources;
         let of_bucket = match buckets.owner_of(asked.bucket()) {
@@ -212,7 +212,7 @@ impl Parts {
         }
     }
 
-    /// Begins to refuse the waiting calls a pause would hold longer than they may wait.
+    /// Begins to refuse the waiting calls with too little time to wait for the end of a pause.
     fn sweep_paused(&mut self, until: Option<Moment>) {
         let first = self.queues.first_timer();
         if until.zip(first).is_some_and(|(until, first)| first < until) {

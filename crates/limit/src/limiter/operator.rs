@@ -7,13 +7,13 @@ use crate::{Arrival, AtKey, KeyGrant, KeyState, Position, Reason, Refusal, Ticke
 /// The preview of a call: what would happen if it arrived now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preview {
-    /// The call would leave at once.
+    /// The call would be sent at once.
     Goes,
     /// The call would wait.
     Waits {
         /// The reason for the wait.
         reason: Reason,
-        /// The earliest moment for the call to leave.
+        /// The earliest moment for the call to be sent.
         until: Moment,
     },
     /// The call would be refused.
@@ -28,7 +28,7 @@ pub struct Walk {
     is_over: bool,
 }
 
-/// The state to restore after a preview; it must change nothing.
+/// The state to restore after a preview, because a preview must change nothing.
 #[derive(Debug)]
 pub(crate) struct Supposition {
     object: u64,
@@ -38,7 +38,7 @@ pub(crate) struct Supposition {
 // === impl Walk ===
 
 impl Walk {
-    /// Returns true if the walk has been to every key.
+    /// Returns true if the walk has visited every key.
     pub fn is_over(&self) -> bool {
         self.is_over
     }
@@ -50,8 +50,8 @@ impl Limiter {
     /// Forgets those of the next few failing keys with a name that `is_meant` accepts, and
     /// releases their calls.
     ///
-    /// Returns how many it forgot. Repeat it until the walk is over. Keys that fail after the walk
-    /// began stay.
+    /// Returns how many were forgotten. Call it again until the walk is over. Keys that fail after
+    /// the walk began stay.
     pub fn forget_some(&mut self, is_meant: &dyn Fn(&str) -> bool, walk: &mut Walk, now: Moment) -> usize {
         self.operate(now, |parts, now| parts.forget_some(is_meant, walk, now))
     }

@@ -41,7 +41,7 @@ impl Parts {
         asks
     }
 
-    /// Returns a call's queue and what the call needs to leave it.
+    /// Returns a call's queue, and the tokens, slots and connection the call needs.
     pub(crate) fn place_of(&mut self, call: &CallFacts, retry: bool, now: Moment) -> QueuePlace {
         let needs = self.resources.requirements(self.rules.policy(), &call.demand, retry, now);
         QueuePlace { id: self.rules.queue_key(call, retry), needs, stopped: None }
@@ -53,19 +53,20 @@ impl Parts {
         self.queues.join(index, &place, || name, &self.rules, &mut self.resources, now);
     }
 
-    /// Makes a call wait for its key: after the others, or before them if `first`.
+    /// Makes a call wait for its key: behind the calls already waiting for the key, or ahead of
+    /// them if `first`.
     pub(crate) fn hold(&mut self, index: WaiterIndex, first: bool) {
         self.queues.hold(index, first, &self.rules, &mut self.work);
     }
 
-    /// Returns the grant of an exempt call: it takes nothing.
+    /// Returns an empty grant, for an exempt call.
     pub(crate) fn exempt_grant(&mut self) -> Grant {
         let left = self.stage.table().failures();
         let number = self.resources.buckets.next_take();
         Grant { needs: None, number, left, key_grant: KeyGrant::default(), sequence: 0, waited: None }
     }
 
-    /// Ends a call's wait with a result, which its owner is to claim.
+    /// Ends a call's wait with a result for the call's owner to claim.
     pub(crate) fn conclude(&mut self, index: WaiterIndex, state: WaiterState) {
         self.queues.conclude(index, state, &mut self.work);
     }
@@ -81,8 +82,8 @@ impl Parts {
         self.conclude(index, WaiterState::Refused(Box::new(refusal)));
     }
 
-    /// Records at its key that a call was refused because there was no retry token, so that the key
-    /// is not forgotten too early.
+    /// Records the refusal of a call for lack of a retry token, if that is the cause. Then the
+    /// call's key is not forgotten too early.
     #[inline]
     pub(crate) fn note_passed_over(&mut self, call: &CallFacts, cause: &Cause, now: Moment) {
         if cause.reason == Reason::RetryBucket && !self.work.supposes {
@@ -90,7 +91,8 @@ impl Parts {
         }
     }
 
-    /// Removes a call from where it waits and gives back what it took. Its record stays.
+    /// Removes a call from its queue, or from waiting for its key, and gives back its tokens and
+    /// permissions. The call's record stays.
     pub(crate) fn withdraw(&mut self, index: WaiterIndex) {
         let withdrawn = self.queues.withdraw(index, &mut self.resources);
         let Some(Withdrawal { key, key_grant, grant }) = withdrawn else { return };
@@ -100,7 +102,7 @@ impl Parts {
         self.end_key_grant(key, key_grant);
     }
 
-    /// Gives back what a granted call took, because the call was not sent.
+    /// Gives back the tokens, slots and room of an admitted but unsent call.
     pub(crate) fn undo(&mut self, index: WaiterIndex, grant: &Grant) {
         let Some(needs) = &grant.needs else { return };
         let class = self.queues.get(index).map(|waiter| waiter.call.demand.class);
@@ -109,7 +111,7 @@ impl Parts {
         self.resources.give_back_slot(needs.shares, class);
     }
 
-    /// Gives back what a call took at its key.
+    /// Revokes the permission a call got from its key.
     pub(crate) fn end_key_grant(&mut self, key: Option<KeyId>, key_grant: KeyGrant) {
         self.stage.end_grant(key, key_grant, &mut self.resources, &mut self.work);
     }
@@ -124,7 +126,7 @@ impl Parts {
         receipt
     }
 
-    /// Gives back a permit with everything the call took: it will not be sent.
+    /// Gives back a permit with everything the call took, because the call will not be sent.
     pub(crate) fn retract(&mut self, permit: Permit) {
         let receipt = self.take_back(permit);
         let grant = receipt.grant();
@@ -139,7 +141,7 @@ impl Parts {
         self.resources.give_back_slot(slot.shares, class);
     }
 
-    /// Lets a waiting call go as if it were exempt.
+    /// Admits a waiting call as if it were exempt.
     pub(crate) fn release_as_exempt(&mut self, index: WaiterIndex, now: Moment) {
         self.withdraw(index);
         let mut grant = self.exempt_grant();
@@ -149,8 +151,8 @@ impl Parts {
         self.conclude(index, WaiterState::Granted(Box::new(grant)));
     }
 
-    /// Refuses the retries that have waited longer than `hold`, if the tokens just taken were the
-    /// last.
+    /// Refuses the retries waiting for longer than `hold`, if a call has just `taken` their last
+    /// token.
     pub(crate) fn refuse_expired_holds(&mut self, taken: &Charges, now: Moment) {
         for bucket in taken.of_retry() {
             let ready_at = self.resources.buckets.ready_at(bucket, now);

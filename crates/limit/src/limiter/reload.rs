@@ -2,10 +2,11 @@
 //! their places (P11).
 //!
 //! Waiting calls hold a place, not a time, so there is nothing to convert. The new limits apply at
-//! once. The queues are then rebuilt in the order in which calls entered them, under the keys that
-//! the new policy gives them, a few calls at a time. No call leaves before all have moved, so that
-//! none passes another; a call that arrives meanwhile, and that anything limits, queues behind
-//! them. If a call hangs up or its key fails before it has moved, it is moved first.
+//! once. The queues are then rebuilt, a few calls at a time, in the order in which the calls
+//! entered them; the new policy decides which queue a call is moved to. No call is sent before all
+//! have been moved, so that none overtakes another. A call that arrives meanwhile waits behind them
+//! if anything limits it. If a call hangs up or its key fails before the call has been moved, it is
+//! moved first.
 
 use super::Parts;
 use crate::moment::Moment;
@@ -44,8 +45,9 @@ impl Parts {
         }
     }
 
-    /// Brings a waiting call under the new limits, unless done already: its class, the end of its
-    /// wait, and its queue. A reserved retry token goes back where none is reserved any more.
+    /// Applies the new limits to a waiting call, unless done already: updates its class, the end of
+    /// its wait, and its queue. A reserved retry token is given back if the new policy reserves
+    /// none.
     pub(crate) fn carry_over(&mut self, index: WaiterIndex, now: Moment) {
         let Some(waiter) = self.queues.unmoved(index) else { return };
         let is_waiting = waiter.is_waiting();
@@ -73,8 +75,8 @@ impl Parts {
         self.queues.set_timer(index, &self.rules);
     }
 
-    /// Puts a call into its queue if it arrived while others were being moved, unless it has left
-    /// or its key holds it.
+    /// Puts a late call into its queue: it arrived while other calls were being moved. Does nothing
+    /// if the call's client has hung up or the call waits for its key.
     fn place_late(&mut self, late: LateCall, now: Moment) {
         let LateCall { ticket, flow_name } = late;
         let Some(waiter) = self.queues.find(ticket).filter(|waiter| waiter.is_unplaced()) else { return };
@@ -87,8 +89,8 @@ impl Parts {
         self.queue_up(ticket.index, place, Some(flow_name), now);
     }
 
-    /// Takes back the calls of a key from queues, because the key has failed. They wait for the key
-    /// before the calls that came later.
+    /// Makes the queued calls of a key wait for the key again, because the key has failed. They
+    /// wait ahead of the calls that came later.
     pub(crate) fn recall(&mut self, key: KeyId, now: Moment) {
         for index in self.queues.passed(key).into_iter().rev() {
             self.carry_over(index, now);

@@ -1,5 +1,5 @@
-//! The review of the calls held for a key: lets them go on after the backoff, in turn, and refuses
-//! those that have waited too long.
+//! The review of the calls waiting for a key: lets them continue one after another once the backoff
+//! is over, and refuses those that have waited too long.
 
 use super::Parts;
 use crate::moment::Moment;
@@ -11,8 +11,8 @@ use crate::{
 // === impl Parts ===
 
 impl Parts {
-    /// Reviews the calls held for a key: lets a call go on if nothing blocks it any more, and
-    /// refuses those that have waited too long.
+    /// Reviews the calls waiting for a key: lets a call continue if nothing blocks it any more, and
+    /// refuses the calls that have waited too long.
     pub(crate) fn review_held_calls(&mut self, key: KeyId, now: Moment) {
         self.queues.set_key_timer(key, Moment::MAX);
         let Some(first) = self.queues.first_held(key) else { return };
@@ -49,8 +49,8 @@ impl Parts {
         }
     }
 
-    /// Lets the calls of a key go on because it is not failing (any more): in order, except writes
-    /// behind a write, and at most a few at a time.
+    /// Lets a few of the calls waiting for a key continue, in order, because the key is not failing
+    /// (any more). A write stays if another write of its key is in progress.
     fn release_held_calls(&mut self, key: KeyId, now: Moment) {
         let first = self.queues.held(key, LOOKED_AT_ONCE);
         let mut entered = 0;
@@ -63,8 +63,8 @@ impl Parts {
         self.review_more(key, entered, first.len());
     }
 
-    /// Refuses held calls that cannot wait until their key lets them go. The first to come can wait
-    /// least, so only the beginning of a long list is looked at.
+    /// Refuses calls that cannot wait until the backoff of their key ends. The calls that came
+    /// first can wait least, so only the beginning of a long list is checked.
     fn refuse_late_held_calls(&mut self, key: KeyId, at_key: &AtKey, now: Moment) {
         let first = self.queues.held(key, LOOKED_AT_ONCE);
         let before = self.queues.waiting();
@@ -78,8 +78,8 @@ impl Parts {
         self.review_more(key, before.saturating_sub(self.queues.waiting()), first.len());
     }
 
-    /// Counts the calls released or refused as steps of work. If more calls of the key are held, it
-    /// is reviewed again later.
+    /// Counts the released or refused calls as steps of the dispatch. If more calls wait for the
+    /// key, marks the key for another review.
     fn review_more(&mut self, key: KeyId, over: usize, looked_at: usize) {
         self.work.count_steps(over);
         if over > 0 && looked_at == LOOKED_AT_ONCE {
@@ -87,8 +87,8 @@ impl Parts {
         }
     }
 
-    /// Moves a call from its key into its queue, unless its wait there is certain to fail. `retry`
-    /// is set if it tests a failing key.
+    /// Moves a call from waiting for its key to its queue, unless its wait there is certain to be
+    /// too long. `retry` is set if the call tests a failing key.
     fn enter_queue(&mut self, index: WaiterIndex, retry: bool, now: Moment) {
         let Some(waiter) = self.queues.get(index) else { return };
         let call = waiter.call;
@@ -109,7 +109,8 @@ impl Parts {
         self.queue_up(index, place, name, now);
     }
 
-    /// Lets a call wait again that was not sent. Its tokens and its slot have been given back.
+    /// Makes an admitted but unsent call wait again. Its tokens and its slot have been given back
+    /// already.
     pub(crate) fn come_back(&mut self, call: CallFacts, grant: &Grant, now: Moment) -> Ticket {
         let hold_ends = self.rules.hold_ends(&call, now);
         let mut waiter = Waiter::new(call, grant.key_grant, self.rules.ends(&call), hold_ends);
@@ -144,7 +145,7 @@ impl Parts {
         self.queues.ticket(index)
     }
 
-    /// Refuses a call its key has held as long as allowed.
+    /// Refuses a call at the end of the longest allowed wait for its key.
     pub(crate) fn hold_is_over(&mut self, index: WaiterIndex, now: Moment) {
         let Some(waiter) = self.queues.get(index) else { return };
         let call = waiter.call;
@@ -163,15 +164,15 @@ impl Parts {
         self.refuse(index, cause, now);
     }
 
-    /// Returns true if a retry waits as long as its key may hold it, because the retries under way
-    /// may succeed.
+    /// Returns true if a retry must wait until `hold_ends` before a refusal, because the retries in
+    /// progress may succeed.
     pub(crate) fn waits_for_trials(&self, needs: &Requirements, hold_ends: Moment, now: Moment) -> bool {
         let policy = self.rules.policy();
         let is_metered = policy.retry_bucket.is_some() && policy.queue.combine == Combine::Sequential;
         is_metered && self.rules.holds_on(hold_ends, now) && !self.resources.retries_are_open(&needs.charges)
     }
 
-    /// Returns true if a held call is a write, and must wait because another write of its key is in
+    /// Returns true if a call waiting for its key is a write, and another write of the key is in
     /// progress.
     fn waits_for_write(&self, index: WaiterIndex) -> bool {
         let waiter = self.queues.get(index);

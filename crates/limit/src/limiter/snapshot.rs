@@ -41,13 +41,13 @@ pub struct Snapshot {
     pub pauses: Vec<PauseView>,
     /// The quotas dropped so far because too many had a pause.
     pub dropped_quotas: u64,
-    /// The number of keys with a write past the key stage, where only one may be.
+    /// The number of keys with a write queued or in flight, where writes of a key go one at a time.
     pub writes: usize,
     /// The classes, indexed by [`ClassId`].
     pub classes: Vec<ClassView>,
     /// The buckets shared with other gates.
     pub shared: Vec<SharedView>,
-    /// The longest queues first, at most a hundred.
+    /// The longest queues, the longest first; at most a hundred.
     pub queues: Vec<QueueView>,
 }
 

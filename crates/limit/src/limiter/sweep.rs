@@ -49,7 +49,7 @@ impl Parts {
         true
     }
 
-    /// Refuses a queued call if a pause holds it longer than it may wait.
+    /// Refuses a queued call if a pause lasts longer than the call may wait.
     fn refuse_paused(&mut self, index: WaiterIndex, now: Moment) {
         let Some(waiter) = self.queues.get(index) else { return };
         let WaiterState::Queued(queue) = waiter.state else { return };

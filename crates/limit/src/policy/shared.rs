@@ -26,8 +26,8 @@ pub struct SharedPolicy {
     pub outage: Outage,
     /// The number of gates to assume until the store's first answer.
     pub members: NonZeroU32,
-    /// The longest pause to accept from other gates; this gate tells them of its own. `None` if
-    /// pauses are not shared.
+    /// The longest pause to accept from other gates; this gate reports its own pauses to them.
+    /// `None` if the gates do not share pauses.
     pub pauses: Option<Duration>,
 }
 

@@ -1,8 +1,8 @@
-//! Estimates: how many calls could leave, and how long a call must wait at least.
+//! Estimates: how many waiting calls could be sent, and how long a call must wait at least.
 //!
-//! The minimum wait of a call is the time to its turn if no call before it leaves, no further call
-//! joins, and slots and room come free at once (P8). It is a lower bound, never a guess: a call
-//! before it that might be stopped by something else is not counted. Where all calls of a class
+//! The minimum wait of a call is the time to its turn if no call ahead of it hangs up, no further
+//! call joins, and slots and room become free at once (P8). It is a lower bound, never a guess: a
+//! call ahead that might be stopped by something else is not counted. Where all calls of a class
 //! have the same requirements, it is exact except for one turn of each other flow.
 
 #![expect(clippy::indexing_slicing, reason = "lanes are numbered from zero to the number of lanes with queues")]
@@ -16,7 +16,7 @@ use crate::moment::Moment;
 use crate::quota::CallQuota;
 use crate::{BucketId, ClassId, Pauses, QueueKey, Reason, Requirements, Resources, WaiterIndex, Want};
 
-/// The earliest moment for a call to leave, and what it would wait for until then.
+/// The earliest moment at which a call could be sent, and the reason for its wait until then.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MinWait {
     pub(crate) at: Moment,
@@ -25,13 +25,13 @@ pub(crate) struct MinWait {
     pub(crate) retry_at: Option<Moment>,
 }
 
-/// Waiting calls of a class or a lane, counted for the estimate of another call.
+/// Counts of the waiting calls of a class or a lane, for the estimate of a call outside it.
 #[derive(Clone, Copy, Debug, Default)]
 struct OtherCalls {
     all: usize,
-    /// How many of the other calls could leave at any moment when the estimated call could.
+    /// How many of the calls could be sent at any moment at which the estimated call could.
     first: usize,
-    /// How many of these take a token of the bucket in question.
+    /// How many of the calls counted in `first` take a token of the bucket in question.
     metered: usize,
 }
 
@@ -93,8 +93,7 @@ impl Scheduler {
         min_wait
     }
 
-    /// Returns the earliest moment for a waiting call to leave, if nothing else
-    /// happens.
+    /// Returns the earliest moment at which a waiting call may be sent, if nothing else happens.
     pub(crate) fn next_wakeup(&self, resources: &Resources, now: Moment) -> Option<Moment> {
         if self.waiting == 0 {
             return None;
@@ -112,7 +111,7 @@ impl Scheduler {
         self.shape_groups().filter_map(until).filter(|until| *until < Moment::MAX).chain(parked).min()
     }
 
-    /// Returns the number of waiting calls of a connection group that could leave if there were a
+    /// Returns the number of waiting calls of a connection group that could be sent if there were a
     /// connection.
     pub(crate) fn would_go(&self, group: Group, resources: &Resources, now: Moment) -> usize {
         if self.waiting == 0 {
@@ -133,7 +132,7 @@ impl Scheduler {
 
     /// Counts the waiting calls of each shared bucket, without those under a pause. `ends` returns
     /// the end of a call's wait. With very many queue groups the number is too low; with many
-    /// queues in one group the time is too short.
+    /// queues in one group the longest remaining wait is too short.
     pub(crate) fn waiting_for_shared(
         &self,
         pauses: &Pauses,
@@ -171,7 +170,7 @@ impl Scheduler {
         shape_group.ready.iter().filter_map(|(_, queue_group)| self.queue_groups.get(*queue_group))
     }
 
-    /// Returns the number of calls leaving before a call from the queues with the same
+    /// Returns the number of calls to be sent before a call, from the queues with the same
     /// requirements.
     fn own_group_turns(&self, id: &QueueKey, needs: &Requirements) -> usize {
         // Queues whose calls cost more have fewer turns, which is not known before.
@@ -217,7 +216,7 @@ impl Scheduler {
         counted.saturating_add(higher.metered_in(turns))
     }
 
-    /// Returns the number of calls of a class with requirements unlike those of the estimated call.
+    /// Returns how many calls of a class could be sent while the estimated call is stopped.
     fn slips(&self, class: ClassId, call: &EstimatedCall<'_>) -> usize {
         let turns = self.classes.of(class);
         if call.pauses_end_of(class) < call.pauses_end {
@@ -228,7 +227,7 @@ impl Scheduler {
         turns.waiting.saturating_sub(later.map(|queue_group| queue_group.waiting).sum())
     }
 
-    /// Counts the waiting calls of a class, and those of them that could leave whenever the
+    /// Counts the waiting calls of a class, and those of them that could be sent whenever the
     /// estimated call could.
     fn others(&self, class: ClassId, call: &EstimatedCall<'_>, bucket: BucketId) -> OtherCalls {
         let turns = self.classes.of(class);
@@ -251,8 +250,8 @@ impl Scheduler {
 // === impl OtherCalls ===
 
 impl OtherCalls {
-    /// Returns how many calls with a token have left after so many turns of the class or lane;
-    /// fewer only if none of them is left.
+    /// Returns how many calls with a token have been sent, at least, after so many turns of the
+    /// class or lane.
     fn metered_in(self, turns: usize) -> usize {
         self.metered.min(turns.saturating_sub(self.all - self.metered.min(self.all)))
     }

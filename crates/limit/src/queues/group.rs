@@ -12,8 +12,8 @@ pub(crate) struct Queue {
     pub(crate) id: QueueKey,
     pub(crate) list: List,
     pub(crate) len: u32,
-    /// The sort key of the queue's next turn: the queue with the lowest one is next. It grows with
-    /// each call that leaves.
+    /// The sort key of the queue's next turn: the queue with the lowest key is next. The key grows
+    /// with each call sent from the queue.
     pub(crate) stamp: u64,
     pub(crate) queue_group: GroupIndex,
     /// The flow's readable name, if it is known.
@@ -30,10 +30,10 @@ pub(crate) struct QueueGroup {
     pub(crate) queues: BTreeSet<(u64, QueueIndex)>,
     pub(crate) waiting: usize,
     pub(crate) queue_lengths: QueueLengths,
-    /// Set while a bucket or slots of its own stop the group: the earliest moment to check it
-    /// again.
+    /// Set while a bucket or slots of this group alone stop it: the earliest moment to check the
+    /// group again.
     pub(crate) parked: Option<Moment>,
-    /// The time and the reason of the group's last stop: none of its calls may leave then.
+    /// The time and the reason of the last check that found the group's calls stopped.
     pub(crate) stopped: (Moment, Reason),
 }
 

@@ -36,7 +36,7 @@ pub(crate) struct LateCall {
 /// One step of moving the waiting calls to new queues.
 #[derive(Debug)]
 pub(crate) enum MoveStep {
-    /// This waiting call is to be moved to its new queue.
+    /// Move this waiting call to its new queue.
     Carry(WaiterIndex),
     /// Put this call, which arrived during the move, in a queue.
     Place(LateCall),
@@ -44,7 +44,7 @@ pub(crate) enum MoveStep {
     Search,
 }
 
-/// The order and the name of an old queue, for the new queue in its place.
+/// The turn order and the flow name of an old queue, to be kept by the new queue.
 #[derive(Debug)]
 pub(crate) struct OldQueue {
     stamp: u64,
@@ -125,7 +125,7 @@ impl Queues {
         self.moving = Some(Box::new(Move::new(old, origins, &self.waiters)));
     }
 
-    /// Puts a call aside that arrived during a move, until all calls before it have moved.
+    /// Puts an arriving call aside during a move, until all calls before it have moved.
     pub(crate) fn await_move(&mut self, index: WaiterIndex, flow_name: Box<str>, rules: &Rules) {
         self.note_passed(index);
         let ticket = self.ticket(index);
@@ -151,8 +151,8 @@ impl Queues {
         self.get(index).filter(|waiter| waiter.era != self.waiters.era)
     }
 
-    /// Brings a call under the new limits. Returns what is known of its old queue, if it was in
-    /// one.
+    /// Applies the new limits to a call, and takes the call out of its old queue. Returns the order
+    /// and the name of this queue, if there was one.
     pub(crate) fn renew(&mut self, index: WaiterIndex, call: CallFacts, ends: Moment) -> Option<OldQueue> {
         let era = self.waiters.era;
         let waiter = self.waiters.get_mut(index)?;
@@ -227,7 +227,8 @@ impl Scheduler {
         Some(OldQueue { stamp, name: self.queues.remove(queue)?.name })
     }
 
-    /// Returns the queue with this key. A new one gets the order and the name of the old one.
+    /// Returns the queue with this identity. If the queue is new, it gets the turn order and the
+    /// flow name of the old one.
     pub(crate) fn open_at(
         &mut self,
         id: QueueKey,

@@ -28,8 +28,8 @@ pub(crate) struct Scheduler {
     pub(crate) classes: PerClass<ClassTurns>,
     /// The classes with waiting calls, by lane.
     pub(crate) active: [BTreeSet<ClassId>; 3],
-    /// For each lane with waiting calls, how many calls of other lanes have left since its last
-    /// one.
+    /// For each lane with waiting calls, how many calls of other lanes have been sent since the
+    /// lane's last call.
     pub(crate) passed: [u32; 3],
     pub(crate) queue_groups: QueueGroups,
     by_needs: HashMap<(ClassId, Mode, Requirements), GroupIndex>,
@@ -55,12 +55,12 @@ pub(crate) struct ClassTurns {
     pub(crate) cost: Cost,
 }
 
-/// What is to be done next for waiting calls.
+/// The next task for waiting calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DueWork {
-    /// The first call of this queue may leave.
+    /// The first call of this queue may be sent.
     Turn(QueueIndex),
-    /// The calls held for this key must be reviewed.
+    /// The calls waiting for this key must be reviewed.
     Key(KeyId),
     /// This call has waited as long as its class allows.
     WaitOver(WaiterIndex),
@@ -77,7 +77,7 @@ impl Scheduler {
         Self { classes: policy.per_class(turns), ..Self::default() }
     }
 
-    /// Returns true if no queue, and nothing kept for one, is left.
+    /// Returns true if there is no queue, and nothing is kept for one.
     pub(crate) fn is_empty(&self) -> bool {
         let mut queue_groups = self.queue_groups.iter();
         queue_groups.all(|queue_group| queue_group.queues.is_empty() && !queue_group.needs.have_own())
@@ -98,7 +98,7 @@ impl Scheduler {
         self.queue(queue).and_then(|queue| self.queue_groups.get(queue.queue_group))
     }
 
-    /// Returns the queue with this key, and makes it if there is none.
+    /// Returns the queue with this identity, and makes it if there is none.
     pub(crate) fn open(
         &mut self,
         id: QueueKey,
@@ -117,8 +117,8 @@ impl Scheduler {
         queue
     }
 
-    /// Puts a call in a queue by the number of its entry: nearly always last, or first if it
-    /// returns.
+    /// Puts a call in a queue, in the order of entry numbers: nearly always last, or first if the
+    /// call returns.
     pub(crate) fn join(&mut self, queue: QueueIndex, index: WaiterIndex, waiters: &mut Waiters) {
         let Some(found) = self.queues.get_mut(queue) else { return };
         let sequence = |index: WaiterIndex| waiters.get(index).map_or(0, |waiter| waiter.sequence);
@@ -254,7 +254,7 @@ impl Scheduler {
         self.queue_groups.get(shape_group.unsplit?)
     }
 
-    /// Returns the next queue of a lane, if any call of the lane may leave.
+    /// Returns the queue of a lane with the next turn, if any call of the lane may be sent.
     fn candidate(&mut self, lane: usize, resources: &Resources, looks: &mut usize, now: Moment) -> Option<QueueIndex> {
         let mut best: Option<(u64, QueueIndex)> = None;
         for &class in &self.active[lane] {
@@ -373,7 +373,8 @@ fn stamp(turn: u64, owed: u64) -> u64 {
 /// The bits of a sort key for the turns owed. Only a call that costs thousands of tokens owes more.
 const OWED_BITS: u32 = 16;
 
-/// The calls of other lanes before a waiting lower lane gets a turn: every tenth is its own.
+/// The number of calls of other lanes after which a waiting lower lane gets a turn: every tenth
+/// turn.
 pub(crate) const PASSED: u32 = 9;
 
 /// The number of lanes with queues: all but the exempt one.

@@ -1,5 +1,5 @@
-//! Shape groups: queue groups of a class that differ only in buckets and slots of their own. What
-//! they have in common is checked once for all of them.
+//! Shape groups: queue groups of a class that differ only in their buckets and slots per flow or
+//! credential. The resources they have in common are checked once for all of them.
 
 use std::collections::BTreeSet;
 
@@ -14,17 +14,18 @@ pub(crate) struct TurnLimit {
     pub(crate) class: ClassId,
 }
 
-/// Queue groups of one class with buckets or slots of their own, and everything else in common.
+/// Queue groups of one class with different buckets or slots per flow or credential, and everything
+/// else in common.
 #[derive(Debug)]
 pub(crate) struct ShapeGroup {
     pub(crate) mode: Mode,
-    /// The queue group without a bucket or slots of its own.
+    /// The queue group without a bucket or slots per flow or credential.
     pub(crate) unsplit: Option<GroupIndex>,
     /// The queue groups that are not parked, by the sort key of their next queue.
     pub(crate) ready: BTreeSet<(u64, GroupIndex)>,
-    /// The time and the reason of the group's last stop: none of its calls may leave then.
+    /// The time and the reason of the last check that found all these calls stopped.
     pub(crate) stopped: (Moment, Reason),
-    /// The last moment with nothing but a connection missing.
+    /// The last moment at which only a connection was missing.
     pub(crate) lacked_room: Moment,
 }
 
@@ -36,8 +37,8 @@ impl ShapeGroup {
         Self { mode, unsplit: None, ready: BTreeSet::new(), stopped, lacked_room: Moment::ZERO }
     }
 
-    /// Returns the next queue of this shape group and its sort key, if its first call may leave and
-    /// the key is below `limit`.
+    /// Returns the next queue of this shape group and its sort key, if its first call may be sent
+    /// and the key is below `limit`.
     pub(crate) fn first(
         &mut self,
         limit: TurnLimit,

@@ -1,4 +1,4 @@
-//! Timers: when waits end and keys are reviewed, in order.
+//! Timers for the ends of waits and the reviews of keys, in the order of time.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -6,7 +6,7 @@ use super::DueWork;
 use crate::moment::Moment;
 use crate::{KeyId, Spread, WaiterIndex};
 
-/// When waits end and keys are reviewed, in order.
+/// The timers for the ends of waits and the reviews of keys, in the order of time.
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
     keys: BTreeSet<(Moment, KeyId)>,
@@ -18,7 +18,7 @@ pub(crate) struct Timers {
 // === impl Timers ===
 
 impl Timers {
-    /// Sets the moment to review the calls held for a key. A key has one such moment.
+    /// Sets the moment to review the calls waiting for a key. A key has one such moment.
     pub(crate) fn set_key(&mut self, at: Moment, key: KeyId) {
         self.cancel_key(key);
         if at < Moment::MAX {

@@ -1,6 +1,7 @@
 //! The records of waiting calls, each linked into its queue and into the list of its key.
 //!
-//! The lists are intrusive, so that a call leaves from the middle in O(1) with 100,000 waiting.
+//! The lists are intrusive, so that removing a call from the middle takes O(1) with 100,000 calls
+//! waiting.
 
 #![expect(
     clippy::indexing_slicing,
@@ -15,8 +16,8 @@ use crate::{Arena, CallFacts, Grant, KeyGrant, OfWaiter, QueueIndex, Reason, Ref
 /// The state of a waiting call.
 #[derive(Debug)]
 pub(crate) enum WaiterState {
-    /// The call's turn has come, but its owner has not claimed the permit yet. Boxed, because few
-    /// calls are in this state.
+    /// The call is admitted, but its owner has not claimed the permit yet. Boxed, because few calls
+    /// are in this state.
     Granted(Box<Grant>),
     /// The call waits because its key has failed lately.
     Held,
@@ -41,18 +42,18 @@ pub(crate) struct Waiter {
     pub(crate) entered: Moment,
     /// The moment the call's wait ends in any case.
     pub(crate) ends: Moment,
-    /// Until when the call may be held for its key.
+    /// The latest moment until which the call may wait for its key.
     pub(crate) hold_ends: Moment,
     /// The moment of the call's timer; `Moment::MAX` for none.
     pub(crate) timer: Moment,
-    /// The reason the call's key held it.
+    /// The reason for the call's wait for its key, if it waited.
     pub(crate) held_for: Option<Reason>,
     /// The bytes of the call's body held so far.
     pub(crate) bytes: usize,
     /// Which list of its key the call is in.
     pub(crate) key_list: Option<KeyList>,
-    /// The number of reloads at the choice of the call's class and queue, to see whether they are
-    /// current.
+    /// The number of reloads when the call's class and queue were chosen, to see whether they are
+    /// up to date.
     pub(crate) era: u16,
     links: [Links; 2],
 }
@@ -78,7 +79,7 @@ pub(crate) struct List {
     pub(crate) last: Option<WaiterIndex>,
 }
 
-/// The lists of a key's calls: those held for it, and those past it.
+/// The lists of a key's calls: those waiting for the key, and those past it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyList {
     Held,
@@ -89,7 +90,7 @@ pub(crate) enum KeyList {
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
     pub(crate) store: Arena<OfWaiter, Waiter>,
-    /// The readable flow names of calls held for their keys.
+    /// The readable flow names of calls waiting for their keys.
     flow_names: HashMap<WaiterIndex, Box<str>>,
     /// The number given to the latest call, to tell calls in the same entry apart.
     pub(crate) generation: u32,
@@ -124,8 +125,8 @@ impl Waiter {
         matches!(self.state, WaiterState::Held | WaiterState::Queued(_))
     }
 
-    /// Returns true if the call came while others were being moved after a reload, and has no queue
-    /// yet.
+    /// Returns true if the call arrived while other calls were being moved after a reload, and has
+    /// no queue yet.
     pub(crate) fn is_unplaced(&self) -> bool {
         matches!(self.state, WaiterState::Held) && self.key_list != Some(KeyList::Held)
     }

@@ -1,4 +1,4 @@
-//! The operations on waiting calls keeping their counts and the lists of each key.
+//! Operations on waiting calls, with their counts and the lists of each key.
 
 use super::{DueWork, KeyCalls, KeyList, List, ListKind, Queues, Step, Waiter, WaiterWalk};
 use crate::moment::Moment;
@@ -11,7 +11,7 @@ impl Queues {
         self.waiters.get(index)
     }
 
-    /// Returns the call of a ticket, unless it has left.
+    /// Returns the call of a ticket; `None` once the call has been removed.
     pub(crate) fn find(&self, ticket: Ticket) -> Option<&Waiter> {
         self.get(ticket.index).filter(|waiter| waiter.generation == ticket.generation)
     }
@@ -41,7 +41,7 @@ impl Queues {
         self.timers.set_key(at, key);
     }
 
-    /// Remembers the flow name of a call held for its key.
+    /// Remembers the flow name of a call waiting for its key.
     pub(crate) fn keep_flow_name(&mut self, index: WaiterIndex, name: Box<str>) {
         self.waiters.keep_flow_name(index, Some(name));
     }
@@ -126,7 +126,7 @@ impl Queues {
         }
     }
 
-    /// Adds a call to the list of those past their key.
+    /// Records a call as past its key.
     pub(super) fn note_passed(&mut self, index: WaiterIndex) {
         self.join_key(index, KeyList::Passed, false);
     }
@@ -156,19 +156,19 @@ impl Queues {
         }
     }
 
-    /// Returns the first call held for a key.
+    /// Returns the first call waiting for a key.
     #[inline]
     pub(crate) fn first_held(&self, key: KeyId) -> Option<WaiterIndex> {
         self.by_key.get(&key)?.held.first
     }
 
-    /// Returns the first `most` calls held for a key, in order.
+    /// Returns the first `most` calls waiting for a key, in order.
     pub(crate) fn held(&self, key: KeyId, most: usize) -> Vec<WaiterIndex> {
         self.by_key.get(&key).map(|calls| calls.held.collect(&self.waiters, ListKind::Key, most)).unwrap_or_default()
     }
 
-    /// Returns the waiting calls that have passed a key, in order. It allocates nothing if there
-    /// are none.
+    /// Returns the calls past a key, in order: queued, or with an unclaimed permit. It allocates
+    /// nothing if there are none.
     pub(crate) fn passed(&self, key: KeyId) -> Vec<WaiterIndex> {
         let calls = self.by_key.get(&key);
         calls.map(|calls| calls.passed.collect(&self.waiters, ListKind::Key, usize::MAX)).unwrap_or_default()

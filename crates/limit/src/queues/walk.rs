@@ -11,7 +11,7 @@ pub(crate) struct Sweep {
     pub(crate) walk: WaiterWalk,
 }
 
-/// What has changed for many waiting calls.
+/// The kind of a change to many waiting calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SweepNews {
     /// No connection can be made for the calls of the group.
@@ -26,7 +26,7 @@ pub(crate) enum SweepNews {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WaiterWalk {
     next: usize,
-    /// The number of the newest waiting call; later calls are passed over.
+    /// The number of the newest waiting call; later calls are skipped.
     last: u32,
 }
 

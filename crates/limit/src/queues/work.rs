@@ -1,4 +1,4 @@
-//! What an operation leaves to do for the dispatch loop, or for the next operation.
+//! The tasks left by an operation for the dispatch loop, or for the next operation.
 
 use std::collections::VecDeque;
 
@@ -6,24 +6,24 @@ use super::Sweep;
 use crate::moment::Moment;
 use crate::{KeyId, Ticket};
 
-/// The work left to do after an operation.
+/// The tasks left to do after an operation.
 #[derive(Debug, Default)]
 pub(crate) struct Work {
-    /// The keys with held calls to review; the last is next.
+    /// The keys whose waiting calls must be reviewed; the last key is reviewed next.
     pub(crate) dirty_keys: Vec<KeyId>,
-    /// The retries queued longer than `hold`, because a retry token is there. They are refused as
-    /// soon as there is none.
+    /// The retries waiting in a queue for longer than `hold`, while a retry token is available.
+    /// They are refused as soon as there is none.
     pub(crate) expired_holds: Vec<Ticket>,
     /// The waiting calls with a result to claim.
     pub(crate) events: VecDeque<Ticket>,
     pub(crate) sweeps: VecDeque<Sweep>,
-    /// Set if some work due at this moment was put off.
+    /// Set if some work due at this moment was postponed.
     pub(crate) behind: bool,
     /// The number of steps the dispatch under way may still make.
     pub(crate) steps: usize,
     /// Set while a preview is made: nothing is remembered of its call.
     pub(crate) supposes: bool,
-    /// The last moment without a call that could leave.
+    /// The last moment at which no waiting call could be sent.
     pub(crate) idle_since: Moment,
 }
 

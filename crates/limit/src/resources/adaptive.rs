@@ -22,7 +22,8 @@ pub(crate) struct Adaptive {
     good: f64,
     /// The time since the last decrease. Time without a lack of tokens counts by half.
     recovered_for: Duration,
-    /// How many calls had left at the last decrease. Answers to these tell nothing new.
+    /// The number of calls sent before the last decrease. A throttled answer to one of these calls
+    /// does not decrease the rate again.
     left: u64,
 }
 
@@ -37,7 +38,8 @@ impl Adaptive {
         self.rate < self.full
     }
 
-    /// Returns the burst now: as many tokens as fill in the same time as `burst` at the full rate.
+    /// Returns the burst at the present rate: so many tokens that an empty bucket fills in the same
+    /// time as at the full rate.
     pub(crate) fn burst(&self, burst: NonZeroU32) -> NonZeroU32 {
         let slowed = (f64::from(burst.get()) * self.rate / self.full).round();
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and the burst")]
@@ -45,8 +47,9 @@ impl Adaptive {
         NonZeroU32::new(slowed.min(burst.get())).unwrap_or(NonZeroU32::MIN)
     }
 
-    /// Decreases the rate because the upstream throttled the `left`-th call to leave; `leaves`
-    /// calls have left by now. Returns true if the rate changes.
+    /// Decreases the rate because the upstream throttled a call. `left` is the number of this call
+    /// in the order of sending, and `leaves` is that of the latest call. Returns true if the rate
+    /// changes.
     pub(crate) fn throttled(&mut self, left: u64, leaves: u64) -> bool {
         if left <= self.left {
             return false;
@@ -78,8 +81,8 @@ impl Adaptive {
         changes
     }
 
-    /// Returns the highest possible rate after `time`: if nothing is throttled and calls are always
-    /// short.
+    /// Returns the rate as it will be after `time` at the best: if no call is throttled and calls
+    /// always wait for tokens.
     pub(crate) fn at_best(self, time: Duration) -> Self {
         let recovered_for = self.recovered_for.saturating_add(time);
         Self { rate: self.after(recovered_for).max(self.rate), recovered_for, ..self }
@@ -113,8 +116,9 @@ impl Adaptive {
 /// The fraction of its rate a bucket keeps when the upstream throttles (the same in CUBIC and the
 /// AWS SDKs).
 const DECREASE: f64 = 0.7;
-/// The fraction of a throttled rate to recover quickly, to leave room for others. CUBIC's 0.85 leaves
-/// 8% of an API with 20 seats unused, and this 4%; three gates before it get equal parts with either.
+/// The fraction of a throttled rate to recover quickly; the rest is left to other clients. With
+/// this fraction, 4% of an API with 20 seats stay unused, and with CUBIC's 0.85 it is 8%. Three
+/// gates calling the same API get equal parts with either.
 const GOOD: f64 = 0.92;
 /// The smallest change of a rate worth the arithmetic, as a factor.
 const WORTH_IT: f64 = 1.01;

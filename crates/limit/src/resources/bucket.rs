@@ -1,11 +1,11 @@
 //! Token buckets: governor's arithmetic over our own state and time.
 //!
-//! governor alone cannot be asked without being charged, cannot give tokens back, and starts full
-//! again after a change of rate. So its one number (the "theoretical arrival time", TAT: when the
-//! bucket would be full again) is kept here, where it can be read, moved back and carried over.
-//! Promises P1 and P11: a token is spent once, a refund is never worth more than it cost, and a new
-//! rate keeps the level. Between two changes a rate is constant, so a bucket yields exactly its
-//! level plus rate times time.
+//! The crate governor alone cannot tell whether there is a token without taking it, cannot give
+//! tokens back, and starts full again after a change of rate. So its one number (the "theoretical
+//! arrival time", TAT: when the bucket would be full again) is kept here, where it can be read,
+//! moved back and carried over. Promises P1 and P11: a token is spent once, a refund is never worth
+//! more than it cost, and a new rate keeps the level. Between two changes a rate is constant, so a
+//! bucket yields exactly its level plus rate times time.
 
 mod estimate;
 
@@ -133,8 +133,8 @@ impl Bucket {
         if adaptive.grow(self.counted(self.short, now)) { self.slowed(adaptive) } else { self.policy }
     }
 
-    /// Slows down because the upstream throttled a call. `left` is the number of
-    /// the call among all that took tokens; `number` is the latest.
+    /// Slows down because the upstream throttled a call. `left` is the number of this call in the
+    /// order of sending; `number` is that of the latest call.
     pub(crate) fn throttled(&mut self, left: u64, now: Moment, number: u64) {
         if self.adaptive.as_mut().is_some_and(|adaptive| adaptive.throttled(left, number)) {
             self.last_take = now;
@@ -148,8 +148,9 @@ impl Bucket {
         self.valve.as_ref().is_some_and(Valve::is_open)
     }
 
-    /// Returns the moment of the next token, if this key must leave the last one to another key.
-    /// The next is there for any key. A full bucket keeps none, because no next token comes.
+    /// Returns the moment of the next token, if this key must leave the bucket's last token to
+    /// another key; otherwise `None`. The next token is for any key. A full bucket keeps no token
+    /// back, because no next token comes.
     pub(crate) fn last_token_kept_until(&self, key: &KeyState, now: Moment) -> Option<Moment> {
         let is_full = self.tat.get() <= clamp(now);
         let gives_way = self.valve.as_ref().is_some_and(|valve| valve.gives_way(key));
@@ -157,7 +158,8 @@ impl Bucket {
         is_kept.then(|| self.ready_after(1, now, now)).filter(|next| *next > now)
     }
 
-    /// Records the refusal of a key's retry for want of a token, to keep the next one for it.
+    /// Records that a key's retry was refused because there was no token, so that the next token
+    /// can be kept for the key.
     pub(crate) fn pass_over(&mut self, key: KeyState, now: Moment) {
         if self.valve.as_mut().is_some_and(|valve| valve.pass_over(key, now)) {
             self.tat.set(self.tat.get().saturating_sub(self.period));
@@ -183,13 +185,14 @@ impl Bucket {
         }
     }
 
-    /// Puts the rate in force, as it has risen or fallen by now.
+    /// Applies the present adaptive rate to the limits in force.
     fn follow(&mut self, now: Moment, number: u64) {
         self.reshape(self.adaptive.map_or(self.limits, |adaptive| self.slowed(adaptive)), now, number);
     }
 
-    /// Takes `cost` tokens as of `at`, but no more than one call may; `number` is higher with each
-    /// take. Returns the number of tokens taken: zero if there was none.
+    /// Takes the tokens of a call, as if at the moment `at`: `cost`, or the largest cost of a call
+    /// if that is less. `number` must rise with each call. Returns the number of tokens taken; zero
+    /// if there were not enough.
     #[inline]
     pub(crate) fn take(&mut self, at: Moment, number: u64, cost: u16) -> u16 {
         let at = clamp(at);
@@ -217,8 +220,8 @@ impl Bucket {
         ready
     }
 
-    /// Records how many tokens (in nanoseconds) were missing at call `number` to decide later about
-    /// refunds.
+    /// Records how much the bucket lacked at call `number`, in nanoseconds of filling, to decide
+    /// later about refunds.
     #[inline]
     fn note(&mut self, missing: u64, number: u64) {
         if missing < self.period {
@@ -266,7 +269,7 @@ impl Bucket {
         whole
     }
 
-    /// Returns the number of calls with tokens now, if each costs as much as a call can.
+    /// Returns how many calls the present tokens are enough for, if each has the largest cost.
     pub(crate) fn whole_calls(&self, now: Moment) -> u32 {
         let cost = u32::from(self.policy.largest_cost.get());
         // A level within rounding of a whole token is decided by `ready_at`, as everywhere else.
@@ -286,7 +289,7 @@ impl Bucket {
     }
 
     /// Applies new limits at the same level (at most the new burst). `number` is that of the latest
-    /// take.
+    /// call.
     pub(crate) fn resize(&mut self, policy: BucketPolicy, now: Moment, number: u64) {
         if policy == self.limits {
             return;

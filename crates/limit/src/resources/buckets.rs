@@ -18,7 +18,7 @@ use super::{Bucket, BucketId, Start, Turn};
 use crate::moment::Moment;
 use crate::{BucketPolicy, ClassId, GroupIndex, KeyState, Origins, Per, Policy, SharedPolicy};
 
-/// Whose buckets they are: the gate's, the retries' or a class's.
+/// The owner of a set of buckets: the gate, its retries, or a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
     Gate,
@@ -33,7 +33,7 @@ pub(crate) struct Buckets {
     families: Families,
     pub(crate) sharing: Sharing,
     serial: NonZeroU32,
-    /// The number of calls that have left so far, with tokens or without. It orders them in time.
+    /// The number given to the latest call or reservation. Later ones have higher numbers.
     pub(crate) takes: u64,
 }
 
@@ -65,7 +65,8 @@ impl Buckets {
         Self { cells: Slab::new(), families, sharing: Sharing::new(seed), serial: NonZeroU32::MIN, takes: 0 }
     }
 
-    /// Returns the bucket for a call of this flow and credential, and whether it is one of many.
+    /// Returns the bucket for a call of this flow and credential, and true if its owner has one for
+    /// each flow or credential.
     #[inline]
     pub(crate) fn find(&mut self, owner: Owner, flow: u64, credential: u64, now: Moment) -> Option<(BucketId, bool)> {
         let family = self.families.get(owner)?;
@@ -97,8 +98,8 @@ impl Buckets {
         self.cells.get_mut(id.place()).filter(|cell| cell.serial == id.serial)
     }
 
-    /// Returns a view of each bucket of an owner, the common one first, or of a new one if none was
-    /// used yet.
+    /// Returns the result of `view` for each bucket of an owner, the common one first. If no bucket
+    /// was used yet, `view` gets a new one.
     pub(crate) fn view<T>(&self, owner: Owner, most: usize, view: impl Fn(&Bucket) -> T) -> Vec<T> {
         let Some(family) = self.families.get(owner) else { return Vec::new() };
         let used: Vec<_> =
@@ -112,8 +113,8 @@ impl Buckets {
         self.get(id).map_or(now, |cell| cell.ready_at(now))
     }
 
-    /// Returns the moment to check again for a call without a token of this bucket: when it has
-    /// one, or when to request one from its store.
+    /// Returns the moment to check again for a call without a token of this bucket: when the bucket
+    /// has a token, or when to request one from the bucket's store.
     #[inline]
     pub(crate) fn look_at(&self, id: BucketId, now: Moment) -> Moment {
         match self.get(id) {
@@ -133,7 +134,8 @@ impl Buckets {
         cell.member.as_ref().map_or(own, |member| own.max(member.held().there_since(now)))
     }
 
-    /// Returns how many calls have tokens of this bucket now; `None` if it was removed.
+    /// Returns how many calls the bucket's present tokens are enough for; `None` if the bucket was
+    /// removed.
     #[inline]
     pub(crate) fn whole_calls(&self, id: BucketId, now: Moment) -> Option<u32> {
         let cell = self.get(id)?;
@@ -148,9 +150,9 @@ impl Buckets {
         self.takes
     }
 
-    /// Takes the tokens of a call under `number`, and returns how many. If that changes the rate,
-    /// its queue groups are added to `unblocked`, because their next token then comes at another
-    /// time.
+    /// Takes the tokens of a call under `number`, and returns how many. If this changes the
+    /// bucket's rate, the queue groups waiting for the bucket are added to `unblocked`, because the
+    /// time of their next token has changed.
     #[inline]
     pub(crate) fn take(
         &mut self,
@@ -201,7 +203,7 @@ impl Buckets {
         }
     }
 
-    /// Records that a key's retry was refused, to keep the next token for it.
+    /// Records that a key's retry was refused, so that the next token can be kept for the key.
     pub(crate) fn pass_over(&mut self, id: BucketId, key: KeyState, now: Moment) {
         if let Some(cell) = self.get_mut(id) {
             cell.bucket.pass_over(key, now);
@@ -335,8 +337,8 @@ impl Cell {
         self.member.as_ref().map_or(own, |member| own.max(member.held().ready_at(now)))
     }
 
-    /// Returns the earliest moment, from `from` on, of the tokens for a call, if calls before it
-    /// take `tokens`.
+    /// Returns the earliest moment, not before `from`, at which a call has its tokens if the calls
+    /// ahead of it take `tokens`.
     pub(crate) fn ready_after(&self, tokens: usize, from: Moment, now: Moment) -> Moment {
         let own = self.bucket.ready_after(tokens, from, now);
         self.member.as_ref().map_or(own, |member| own.max(member.held().ready_after(tokens, from, now)))

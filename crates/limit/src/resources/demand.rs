@@ -1,5 +1,5 @@
-//! What a call needs to leave: tokens, slots and room on a connection. They are plain values, so
-//! that its receipt can keep them.
+//! The tokens, slots and connection room a call needs before it is sent. They are plain values, so
+//! that the call's receipt can keep them.
 
 use std::num::NonZeroU32;
 
@@ -8,7 +8,7 @@ use crate::moment::Moment;
 use crate::quota::CallQuota;
 use crate::{ClassId, Reason};
 
-/// The facts about a call to determine its needs.
+/// The properties of a call needed to determine its requirements.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Demand {
     pub(crate) class: ClassId,
@@ -52,7 +52,7 @@ pub(crate) struct Charges {
     more: Vec<Charge>,
 }
 
-/// The slots a call in flight is counted in, of the gate or of a class.
+/// How a call in flight is counted against the limit of the gate or of a class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) enum SlotShare {
     /// The call is not counted.
@@ -63,19 +63,20 @@ pub(crate) enum SlotShare {
     /// The call is counted for its flow or credential. `era` tells counts from before and after a
     /// reload apart.
     Split { who: u64, era: u32 },
-    /// The call is counted with all flows or credentials past the limit. `era` tells counts from
-    /// before and after a reload apart.
+    /// The call is counted together with all flows or credentials without a count of their own.
+    /// `era` tells counts from before and after a reload apart.
     Rest { era: u32 },
 }
 
-/// What a call needs to leave. All of it is taken together or not at all.
+/// The tokens, slots and connection room a call needs before it is sent. All of it is taken
+/// together or not at all.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Requirements {
     pub(crate) group: Group,
     /// Where the call is counted: among the gate's calls in flight and among its class's.
     pub(crate) shares: [SlotShare; 2],
     pub(crate) charges: Charges,
-    /// Its quota, whose pauses stop it.
+    /// The upstream quota of the call. Pauses of this quota stop the call.
     pub(crate) quota: CallQuota,
 }
 
@@ -90,7 +91,7 @@ pub(crate) enum Lasts {
     LongAfterList,
 }
 
-/// When a call's turn came.
+/// The time of a call's turn.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Turn {
     pub(crate) now: Moment,
@@ -100,7 +101,7 @@ pub(crate) struct Turn {
     pub(crate) there_since: Option<Moment>,
 }
 
-/// What stops a call from leaving now.
+/// An obstacle to sending a call now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Block {
     pub(crate) reason: Reason,
@@ -167,8 +168,8 @@ impl Charges {
         self.iter().any(|charge| charge.bucket == bucket)
     }
 
-    /// Returns the retry bucket and the gate's. A retry waits for their tokens no longer than its
-    /// key may hold it.
+    /// Returns the retry bucket and the gate's bucket. A retry waits for their tokens no longer
+    /// than `backoff.hold`.
     #[inline]
     pub(crate) fn of_retry(&self) -> impl Iterator<Item = BucketId> {
         self.iter().filter(|charge| charge.reason.is_of_retry()).map(|charge| charge.bucket)
@@ -178,7 +179,7 @@ impl Charges {
 // === impl SlotShare ===
 
 impl SlotShare {
-    /// Returns true if it is one per flow or credential.
+    /// Returns true if the call is counted by flow or credential.
     pub(crate) fn is_own(self) -> bool {
         matches!(self, Self::Split { .. } | Self::Rest { .. })
     }
@@ -199,14 +200,14 @@ impl Lasts {
 // === impl Requirements ===
 
 impl Requirements {
-    /// Returns true if a call with these needs could leave whenever one with the needs of `others`
-    /// could.
+    /// Returns true if these needs are part of `others`: the same connection group, and only
+    /// buckets in `others`.
     pub(crate) fn are_among(&self, others: &Self) -> bool {
         self.group == others.group && self.charges.are_among(&others.charges)
     }
 
-    /// Returns true if any bucket or slot here is one per flow or credential, so that the queue may
-    /// stop while others of its class continue.
+    /// Returns true if some of these needs are specific to a flow or credential. Then the call's
+    /// queue may stop while other queues of its class continue.
     pub(crate) fn have_own(&self) -> bool {
         !self.quota.is_of_class()
             || self.charges.iter().any(|charge| charge.own)

@@ -1,22 +1,22 @@
-//! Opens a retry bucket while retries succeed.
+//! Lets more retries through while retries succeed.
 //!
-//! Each retry asks whether the upstream has healed. At a fixed rate it is asked as often after the
-//! answer as before, and refused retries come back late: a controller's queue doubles the delay of
-//! an object at each refusal, so that an object which is refused just after the upstream has healed
-//! stays away for as long as the outage has lasted. So answers count here, as in the retry quotas of
-//! the AWS SDKs and of gRPC (proposal A6): a success gives its token back, and more with it. Tokens
-//! then come with answers, by the upstream's own clock, as in TCP's slow start. There is no time
-//! constant to set, and after two or three rounds of answers only the gate's bucket limits retries.
-//! While all of them fail, the bucket is a plain one with a low rate.
+//! A retry shows whether the upstream has recovered. At a fixed rate, as few retries would be let
+//! through after the recovery as before. But a refused retry comes back late: a controller's queue
+//! doubles the delay of an object at each refusal, so that an object refused just after the
+//! recovery stays away for as long as the outage has lasted. So answers change the limit, as in the
+//! retry quotas of the AWS SDKs and of gRPC (proposal A6): a success gives its token back and adds
+//! more. Tokens then come at the pace of the upstream's answers, as in TCP's slow start. No time
+//! constant has to be set, and after two or three rounds of answers only the gate's bucket limits
+//! retries. While all retries fail, the bucket is a plain one with a low rate.
 //!
-//! The two possible errors are not equally bad. A retry that fails costs the upstream one call, and
-//! each key has a backoff of its own besides. A needless refusal costs an object minutes. So an open
-//! bucket bears many failures in a row before it closes: it serves objects that have healed among
-//! others that never will. A relapse spends only those few.
+//! The two possible errors are not equally bad. A failing retry costs the upstream one call, and
+//! each key has a backoff of its own besides. A needless refusal costs an object minutes. So a
+//! bucket that is open accepts many failures in a row before it closes: it serves the objects that
+//! have recovered among objects that never will. A second outage wastes only those few retries.
 //!
-//! While few tokens come, they go round. A controller's queue tries its objects in the same order
-//! again and again. Without that, the same objects would get all tokens, and their backoff would
-//! grow past the end of the outage.
+//! While tokens are scarce, the keys take turns. A controller's queue tries its objects in the same
+//! order again and again. Without turns, the same objects would get all tokens, and the backoff of
+//! all other objects would grow past the end of the outage.
 
 use std::time::Duration;
 
@@ -32,10 +32,10 @@ pub(crate) struct Valve {
     /// The key with a refused retry since the last answer; of several, the one with the fewest
     /// failures.
     passed_over: Option<KeyState>,
-    /// The number of refused retries since the last failure, or since refusals last brought a
+    /// The number of refused retries since the last failed one, or since refusals last added a
     /// token.
     refused: u32,
-    /// The moment when refusals last brought a token.
+    /// The moment at which refusals last added a token.
     given_at: Moment,
 }
 
@@ -47,19 +47,19 @@ impl Valve {
         self.is_open
     }
 
-    /// Returns true if a key must leave the last token to the refused key. That one has at least
-    /// two failures less, and its last failure is longer ago. One of the two is not enough. With
-    /// fewer failures alone, keys that have just begun to fail would take every token from one that
-    /// has failed for long. And a difference of one tells nothing yet: some key has to be tried
-    /// first.
+    /// Returns true if a key must leave the last token to the refused key (`passed_over`). The
+    /// refused key has at least two failures less, and its last failure is longer ago. One of the
+    /// two is not enough. With fewer failures alone, keys that have just begun to fail would take
+    /// every token from one that has failed for long. And a difference of one tells nothing yet:
+    /// some key has to be tried first.
     pub(crate) fn gives_way(&self, key: &KeyState) -> bool {
         let has_waited =
             |other: &KeyState| other.failures < key.failures.saturating_sub(1) && other.last_failure < key.last_failure;
         !self.is_open && self.passed_over.as_ref().is_some_and(has_waited)
     }
 
-    /// Records the refusal of a key's retry for want of a token. Returns true if the bucket gets a
-    /// token for it: each twentieth retry goes.
+    /// Records that a key's retry was refused because there was no token. Returns true if the
+    /// bucket gets a token for it: about every twentieth refused retry adds one.
     pub(crate) fn pass_over(&mut self, key: KeyState, now: Moment) -> bool {
         let tried = |key: &KeyState| (key.failures, key.last_failure);
         if self.passed_over.as_ref().is_none_or(|least| tried(&key) < tried(least)) {
@@ -80,8 +80,7 @@ impl Valve {
         GIVEN
     }
 
-    /// Records the failure of a retry, for a bucket with `tokens`. Returns how many of them are
-    /// left.
+    /// Records the failure of a retry, for a bucket with `tokens`. Returns how many tokens remain.
     pub(crate) fn failed(&mut self, tokens: u32, burst: u32) -> u32 {
         let most = if self.is_open { BORNE_WHEN_OPEN } else { BORNE };
         // It had time to fill, so that these are the first retries for a while. A small bucket was
@@ -100,16 +99,17 @@ impl Valve {
 /// The tokens added for a success: as many segments as TCP sends before it knows anything (RFC
 /// 6928).
 const GIVEN: u32 = 10;
-/// The number of refused retries before one goes. Many keys are tried so often that the bucket's own
-/// rate would find out late that they have healed.
+/// The number of refused retries before one adds a token. With many failing keys, the bucket's own
+/// rate alone would discover the recovery too late.
 const REFUSED: u32 = 19;
-/// The least time between two such tokens: ten a second are enough to find it out.
+/// The least time between two tokens added by refusals: ten a second are enough to discover a
+/// recovery.
 const BETWEEN_GIFTS: Duration = Duration::from_millis(100);
-/// The most failed retries in a row of a bucket with free passage before it has no token for them:
-/// one success in twenty is enough to go on.
+/// The number of failed retries in a row that closes an open bucket. One success in twenty keeps it
+/// open.
 const BORNE_WHEN_OPEN: u32 = 20;
-/// How many failures in a row a rested bucket bears before it has no token, so that one object with
-/// a fault of its own does not speak for all others.
+/// The number of failed retries in a row that empties a bucket that is not open. It is more than
+/// one, so that one broken object does not block the retries of all other objects.
 const BORNE: u32 = 5;
 
 #[cfg(test)]

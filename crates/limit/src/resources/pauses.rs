@@ -1,8 +1,9 @@
-//! Pauses: after the upstream asked for one, no call of its quota leaves before it is over.
+//! Pauses: while a pause is in force, no call of its upstream quota is sent.
 //!
-//! A longer pause wins, a shorter one changes nothing, and only an operator can take one back. One
-//! without a time grows each time it happens again, until a call of the quota that left after it has
-//! succeeded. The number of quotas is bounded: past it the one that ends first goes.
+//! A longer pause replaces a shorter one, a shorter one changes nothing, and only an operator can
+//! end one early. A pause without a length from the upstream grows each time it is repeated, until
+//! a call sent after it has succeeded. The number of quotas is bounded: past the bound, the quota
+//! whose pause ends first is dropped.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -16,9 +17,9 @@ use crate::{ClassId, PerClass, Policy};
 /// A pause in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PauseView {
-    /// The quota of the calls under it.
+    /// The quota of the paused calls.
     pub quota: QuotaId,
-    /// The moment it ends.
+    /// The moment the pause ends.
     pub until: Moment,
     /// True if another gate reported the pause through a shared bucket.
     pub heard: bool,
@@ -33,11 +34,11 @@ pub(crate) struct Pauses {
     learned: HashMap<u64, ResourceId>,
     /// The resource of each class.
     classes: PerClass<ResourceId>,
-    /// The latest end of a pause. Until the first pause, asking costs one comparison.
+    /// The latest end of any pause. Until the first pause, a check costs one comparison.
     last: Moment,
-    /// True if a pause grows, so that successes must be reported.
+    /// True if some pause has grown, so that successes must be reported to end the growth.
     grows: bool,
-    /// The number of changes so far.
+    /// The number of changes to the pauses so far.
     changes: u64,
     /// The number of quotas dropped because there were too many.
     dropped: u64,
@@ -47,36 +48,36 @@ pub(crate) struct Pauses {
 #[derive(Clone, Copy, Debug, Default)]
 struct PauseState {
     until: Moment,
-    /// True if it came from another gate.
+    /// True if the pause came from another gate.
     heard: bool,
-    /// The length of the last pause without a time; zero once a call has succeeded since.
+    /// The length of the last pause without a length from the upstream; zero once a call has
+    /// succeeded since.
     grown: Duration,
-    /// The number of departures before that pause. Those calls were under way together and count
-    /// once.
+    /// The number of calls sent before that pause. Their answers do not make the pause grow again.
     left: u64,
 }
 
-/// The pause of a quota for a restart.
+/// A pause of a quota, as saved for a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrozenPause {
-    /// The quota.
+    /// The paused quota.
     pub quota: QuotaId,
-    /// The rest of it.
+    /// The time left of the pause.
     pub left: Duration,
     /// The grown length, if the upstream named none.
     pub grown: Duration,
 }
 
-/// The call behind an answer.
+/// The call that got an answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Origin {
     pub(crate) class: ClassId,
     pub(crate) quota: CallQuota,
-    /// The number of the call among all departures.
+    /// The call's number in the order of sending.
     pub(crate) left: u64,
 }
 
-/// The ends of a call's pauses: of every call's, and of its quota's.
+/// The end of the pause of all calls, and the end of the pauses of a call's own quotas.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Ends {
     pub(crate) shared: Moment,
@@ -90,7 +91,8 @@ impl Pauses {
         Self { classes: resources(policy), ..Self::default() }
     }
 
-    /// Returns the quota of a call: answers to calls of its class and action tell best.
+    /// Returns the quota a call will probably be charged to. Earlier answers to calls of the same
+    /// class and action count more than the request itself.
     #[inline]
     pub(crate) fn predict(&self, hint: QuotaHint) -> CallQuota {
         let QuotaHint { holder, word, action } = hint;
@@ -99,8 +101,9 @@ impl Pauses {
         CallQuota { holder, word: learned.copied().unwrap_or(word) }
     }
 
-    /// Remembers the word of an answer for the calls of its action. A word stays while its pause
-    /// lasts: a call may be charged to several quotas, of which the last to end counts.
+    /// Remembers the quota resource named in an answer, for later calls of the same action. The
+    /// resource known before stays while its pause lasts: a call may be charged to several quotas,
+    /// and the pause that ends last counts.
     pub(crate) fn learn(&mut self, action: u64, word: ResourceId, predicted: CallQuota, now: Moment) {
         let known = QuotaId { holder: predicted.holder, resource: predicted.word };
         if predicted.is_free() || self.quotas.get(&known).is_some_and(|state| state.until > now) {
@@ -204,7 +207,7 @@ impl Pauses {
         [of(0, class), of(0, word), of(holder, ResourceId::ALL), of(holder, class), of(holder, word)]
     }
 
-    /// Returns the quota of a class, of every holder.
+    /// Returns the quota of a class for all holders together.
     pub(crate) fn of_class(&self, class: ClassId) -> QuotaId {
         QuotaId { holder: 0, resource: self.class(class) }
     }
@@ -213,7 +216,8 @@ impl Pauses {
         self.classes.get(class).copied().unwrap_or_default()
     }
 
-    /// Returns the quota of a pause; `None` if it concerns no call but its own.
+    /// Returns the quota a pause applies to; `None` if the pause concerns only the call that caused
+    /// it.
     pub(crate) fn quota_of(&self, pause: Pause, origin: Origin) -> Option<QuotaId> {
         let CallQuota { holder, word } = origin.quota;
         let resource = match pause.charged {
@@ -226,8 +230,9 @@ impl Pauses {
         Some(QuotaId { holder, resource })
     }
 
-    /// Begins a pause the upstream asked for. Returns its end, unless another lasts longer;
-    /// `leaves` is the number of calls that have left so far.
+    /// Begins a pause the upstream asked for, and returns its end; `None` if a longer pause is in
+    /// force or the pause does not apply. `leaves` is the number of calls sent so far: their
+    /// answers do not make the pause grow again.
     pub(crate) fn begin(&mut self, pause: Pause, origin: Origin, leaves: u64, now: Moment) -> Option<Moment> {
         let quota = self.quota_of(pause, origin)?;
         let state = self.quotas.entry(quota).or_default();
@@ -254,8 +259,8 @@ impl Pauses {
         is_longer.then_some(until)
     }
 
-    /// Drops the quota whose pause ends first, and the words that lead to it, if there is one too
-    /// many.
+    /// Drops the quota whose pause ends first, if there are too many, with the learned resources
+    /// that lead to it.
     fn bound(&mut self, now: Moment) {
         if self.quotas.len() <= MOST {
             return;
@@ -292,12 +297,12 @@ impl Pauses {
         lifted
     }
 
-    /// Applies new limits. A class is known by its name.
+    /// Applies new limits. Pauses stay with the class of the same name.
     pub(crate) fn reconfigure(&mut self, policy: &Policy) {
         self.classes = resources(policy);
     }
 
-    /// Returns the pauses in force, at most `most` of them, the widest first.
+    /// Returns the pauses in force, at most `most` of them, those of the most calls first.
     pub(crate) fn views(&self, now: Moment, most: usize) -> Vec<PauseView> {
         let view = |(quota, state): (&QuotaId, &PauseState)| PauseView {
             quota: *quota,
@@ -314,13 +319,13 @@ impl Pauses {
         self.quotas.iter().filter(move |(_, state)| state.until > now)
     }
 
-    /// True if a pause grows.
+    /// Returns true if some pause has grown, so that successes must be reported.
     #[inline]
     pub(crate) fn grows(&self) -> bool {
         self.grows
     }
 
-    /// Returns the number of changes so far.
+    /// Returns the number of changes to the pauses so far.
     pub(crate) fn changes(&self) -> u64 {
         self.changes
     }
@@ -330,8 +335,8 @@ impl Pauses {
         self.dropped
     }
 
-    /// Begins a pause from another gate. Returns its end, unless a pause is in force until `surely`
-    /// at least.
+    /// Begins a pause reported by another gate, and returns its end; `None` if this gate's own
+    /// pause lasts until `surely` or longer. `surely` is a moment certainly before that end.
     pub(crate) fn hear(&mut self, quota: QuotaId, until: Moment, surely: Moment, now: Moment) -> Option<Moment> {
         if until <= now {
             return None;
@@ -348,7 +353,7 @@ impl Pauses {
         Some(until)
     }
 
-    /// Ends a pause. Returns true if there was one.
+    /// Ends the pause of a quota. Returns true if there was one.
     pub(crate) fn end(&mut self, quota: QuotaId, now: Moment) -> bool {
         let state = self.quotas.get_mut(&quota).filter(|state| state.until > now);
         let was_there = state.map(|state| state.until = now).is_some();
@@ -356,7 +361,7 @@ impl Pauses {
         was_there
     }
 
-    /// Returns the pauses for a restart.
+    /// Returns the pauses to save for a restart.
     pub(crate) fn freeze(&self, now: Moment) -> Vec<FrozenPause> {
         let all = self.quotas.iter();
         let all = all.map(|(quota, state)| FrozenPause { quota: *quota, left: state.until - now, grown: state.grown });
@@ -365,7 +370,7 @@ impl Pauses {
         kept
     }
 
-    /// Goes on with a pause of before a restart.
+    /// Continues a pause saved before a restart. `gap` is the time since it was saved.
     pub(crate) fn restore(&mut self, pause: &FrozenPause, gap: Duration, now: Moment) {
         let until = now + pause.left.saturating_sub(gap);
         let state = self.quotas.entry(pause.quota).or_default();

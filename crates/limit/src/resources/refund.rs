@@ -1,12 +1,12 @@
 //! Refunds: decides whether a token can still be given back.
 //!
-//! Without the take, the token would have been in the bucket ever since, unless the bucket was full
-//! at some moment in between: then it would have overflowed, and giving it back would create a call
-//! out of nothing (P1). So every take records how many whole tokens it found missing. A token can
-//! come back while no later take found less than one missing. When it does, all later takes have
-//! found one less.
+//! If the token had not been taken, it would still be in the bucket, unless the bucket was full at
+//! some moment since: then it would have overflowed, and giving it back would allow one call too
+//! many (P1). So every take records how many whole tokens were missing in the bucket. A token can
+//! be given back as long as no later take found less than one missing. When it is given back, one
+//! is subtracted from what each later take found.
 
-/// The numbers of tokens missing at the latest calls that took some.
+/// For each number of missing tokens, the last call that found so many missing.
 #[derive(Debug, Default)]
 pub(crate) struct Refunds {
     /// The number of the last call that found the bucket full, or less than one token short.

@@ -8,8 +8,8 @@
 //! are due ask together.
 //!
 //! P13: in t seconds all members together send at most `max(burst, 1 + rate * lease) + rate * t`
-//! calls. Each call spends its token at most one lease after the store made it available. What
-//! leases may add to a moment is taken from the store's burst beforehand.
+//! calls. Each call spends its token at most one lease after the store made it available. The calls
+//! that leases may add at one moment are subtracted from the store's burst beforehand.
 
 mod ask;
 mod demand;

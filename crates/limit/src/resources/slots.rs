@@ -90,7 +90,8 @@ impl Slots {
         }
     }
 
-    /// Returns the queue groups with calls counted there, if it is one flow or credential.
+    /// Returns the queue groups with calls in this count; `None` if it is not of one flow or
+    /// credential.
     pub(crate) fn users(&mut self, share: SlotShare) -> Option<&mut Vec<GroupIndex>> {
         self.set(share).map(|set| &mut set.users)
     }

@@ -37,8 +37,9 @@ impl<T: Default> Split<T> {
         self.parts.get_mut(&who).unwrap_or(&mut self.rest)
     }
 
-    /// Gives a flow or credential a value of its own if there is room; if need be, values for which
-    /// `kept` returns false are dropped. Returns true if it has one now.
+    /// Gives a flow or credential a value of its own, if there is room. At the limit, values for
+    /// which `kept` returns false are dropped first. Returns true if the flow or credential has its
+    /// own value now.
     pub(crate) fn open(&mut self, who: u64, now: Moment, mut kept: impl FnMut(&mut T) -> bool) -> bool {
         if self.parts.contains_key(&who) {
             return true;

@@ -13,7 +13,7 @@ use crate::moment::Moment;
 use crate::resources::{FrozenPause, Gap, Levels};
 use crate::{ClassId, KeyState, Owner, Position};
 
-/// What a limiter remembers at one moment, for the state file.
+/// The memory of a limiter at one moment, for the state file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FrozenLimiter {
     /// The failing keys, the longest waits first.
@@ -60,7 +60,7 @@ pub struct FreezeWalk {
     frozen: FrozenLimiter,
 }
 
-/// Counters of the changes to what a limiter remembers, to save only what is new.
+/// Counters of the changes to a limiter's memory, to save it only if something is new.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     /// The number of changes to keys and pauses.
@@ -105,8 +105,8 @@ impl Limiter {
         is_over.then(|| std::mem::take(freezing).frozen)
     }
 
-    /// Takes over what an earlier limiter of the same gate remembered. Call it before the first
-    /// call arrives.
+    /// Restores the memory of an earlier limiter of the same gate. Call it before the first call
+    /// arrives.
     pub fn thaw(&mut self, frozen: &FrozenLimiter, gap: Gap, now: Moment) {
         let now = self.latest(now);
         self.parts.thaw(frozen, gap, now);

@@ -1,7 +1,7 @@
-//! The earliest time of a token for a call behind others.
+//! The earliest time of a token for a call with other calls ahead of it.
 //!
-//! A slowed rate may rise again before that, because others leave meanwhile, and the burst rises
-//! with it. No token comes sooner than if the rate had already risen as far as it can by then.
+//! While the calls ahead are sent, a slowed rate may rise again, and its burst with it. The
+//! estimate assumes the highest rate possible by then, so no token comes sooner.
 
 use super::{Adaptive, Bucket, clamp, period};
 use crate::BucketPolicy;
@@ -10,8 +10,8 @@ use crate::moment::Moment;
 // === impl Bucket ===
 
 impl Bucket {
-    /// Returns the earliest moment, from `from` on, of the tokens for a call, if calls before it
-    /// take `tokens`. Changes nothing.
+    /// Returns the earliest moment, not before `from`, at which a call has its tokens if the calls
+    /// ahead of it take `tokens`. Changes nothing.
     pub(crate) fn ready_after(&self, tokens: usize, from: Moment, now: Moment) -> Moment {
         let taken = (tokens as u64).saturating_mul(self.period);
         let full_again = self.tat.get().max(clamp(from)).saturating_add(taken);

@@ -60,8 +60,8 @@ impl Family {
         self.policy.per == policy.per && self.shared.is_some() == shared.is_some()
     }
 
-    /// Returns the level for buckets not used yet, after a change of policy: what they would have
-    /// had, in whole tokens.
+    /// Returns the starting level of buckets not used yet, after a change of policy: the whole
+    /// tokens they would have had under the old policy.
     pub(super) fn start_after(&self, policy: &BucketPolicy, now: Moment) -> Start {
         let tokens = Bucket::new(self.policy, self.start).whole_tokens(now);
         Start::Level(tokens.min(policy.burst.get()), now)

@@ -16,8 +16,8 @@ pub struct Levels {
     pub whole: f64,
     /// The tokens of the buckets by flow or credential that are not full.
     pub parts: Vec<(u64, f64)>,
-    /// The number of gates sharing the bucket, at most over its parts; zero if unknown or not
-    /// shared.
+    /// The number of gates sharing the bucket, the highest over the bucket's parts; zero if unknown
+    /// or not shared.
     pub members: u32,
 }
 
@@ -26,8 +26,8 @@ pub struct Levels {
 pub struct Gap {
     /// The least time between the writing of the state and the restart.
     pub length: Duration,
-    /// How long calls may have left unrecorded before that; `None` if the state
-    /// was written at the end.
+    /// The time after the writing in which calls may have been sent without being recorded; `None`
+    /// if the state was written at the end.
     pub unseen: Option<Duration>,
 }
 
@@ -40,8 +40,8 @@ impl Gap {
         self.sure_tokens(rate).map_or(level, |tokens| level.min(tokens))
     }
 
-    /// Returns the tokens certain to have come since the last call that may be unrecorded; `None`
-    /// if there was none.
+    /// Returns the tokens certain to have come since the last call that may not be recorded; `None`
+    /// if all calls are recorded.
     fn sure_tokens(self, rate: f64) -> Option<f64> {
         self.unseen.map(|unseen| rate * self.length.saturating_sub(unseen).as_secs_f64())
     }

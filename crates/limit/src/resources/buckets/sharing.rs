@@ -143,8 +143,8 @@ impl Buckets {
         }
     }
 
-    /// Returns the moment of the next request to the stores. Checking many buckets takes time, so
-    /// that is not done at every chance.
+    /// Returns the earliest moment of the next request to the stores. With many buckets it is
+    /// later, because checking all of them takes time.
     pub(super) fn question_at(&self, now: Moment) -> Moment {
         let Sharing { questions, last, looked, members, .. } = &self.sharing;
         let allowed = questions.ready_at(*last, 0.0, now);
@@ -154,7 +154,8 @@ impl Buckets {
         }
     }
 
-    /// Returns the moment from which on a request leaves enough of the allowance for waiting calls.
+    /// Returns the earliest moment of a request that still leaves enough requests in reserve for
+    /// waiting calls.
     fn plenty_at(&self, now: Moment) -> Moment {
         self.sharing.questions.ready_at(self.sharing.last, RESERVED, now)
     }
@@ -169,8 +170,8 @@ impl Buckets {
         self.sharing.tended = next.map_or(Moment::MAX, |at| at.max(now + TEND_EVERY));
     }
 
-    /// Applies the store's answer to a request, or its failure. Returns what it says about another
-    /// gate's pause.
+    /// Applies the store's answer to a request, or its failure. Returns the pauses of other gates
+    /// in the answer.
     pub(crate) fn answered(
         &mut self,
         asked: AskId,
@@ -182,7 +183,8 @@ impl Buckets {
         member.map_or_else(Vec::new, |member| member.answered(asked, answer, sent, now))
     }
 
-    /// Stops all requests to a store that is away, until the first bucket tries it again.
+    /// Stops the requests of all buckets to a store that does not answer, until the bucket in
+    /// `from` tries it again.
     pub(crate) fn spread_outage(&mut self, from: AskId, why: StoreFailure, now: Moment) {
         let Some(member) = self.member_mut(from.bucket()) else { return };
         let Some(retry_at) = member.away_until() else { return };
@@ -191,12 +193,12 @@ impl Buckets {
         others.filter(|other| other.shared().store == store).for_each(|other| other.hear_outage(why, retry_at, now));
     }
 
-    /// Returns the last requests, from all buckets with an answer from their store before.
+    /// Returns the last request for each shared bucket whose store has answered before.
     pub(crate) fn farewells(&mut self, now: Moment) -> Vec<Ask> {
         self.members_mut().filter_map(|(bucket, member)| member.farewell(bucket, now)).collect()
     }
 
-    /// Tells the other gates of a shared bucket, or of all, that a pause began or ended.
+    /// Reports the beginning or end of a pause to the other gates of one shared bucket, or of all.
     pub(crate) fn tell(&mut self, of: Option<BucketId>, news: News) {
         let meant = self.members_mut().filter(|(id, _)| of.is_none_or(|of| of == *id));
         meant.for_each(|(_, member)| member.tell(news));
@@ -225,7 +227,8 @@ impl Buckets {
     }
 }
 
-/// The most shared buckets checked all at once, at any time.
+/// The most shared buckets to check at every opportunity. If there are more, checks are less
+/// frequent.
 const FEW: u32 = 16;
 /// The time to leave between checks for each bucket beyond `FEW`: some fifty times the cost of a
 /// check.

@@ -54,24 +54,25 @@ pub struct Ask {
     pub part: Option<BucketPart>,
     /// The number of the gate as a member of the bucket: random, and new with each start.
     pub member: u64,
-    /// The limits as this gate has them.
+    /// The limits of the shared bucket, as this gate is configured.
     pub limits: SharedLimits,
     /// The tokens the gate wants.
     pub wish: Wish,
-    /// The number of tokens received since the gate became a member, so that a store that forgot
-    /// something notices.
+    /// The number of tokens received since the gate became a member, so that a store notices if it
+    /// has lost data.
     pub total: u64,
     /// The number of the bucket's present life in the store, as far as the gate knows; zero if
-    /// unknown.
+    /// unknown. A new life begins when the store has lost the bucket.
     pub epoch: u64,
     /// The tokens held but not spendable yet.
     pub ahead: u32,
     /// True if the store did not answer some request since its last answer.
     pub away: bool,
-    /// An upstream's pause, for the others; one of no length ends all pauses that they know of.
+    /// A pause of the upstream, to be reported to the other gates. A pause of length zero ends all
+    /// pauses reported so far.
     pub pause: Option<PauseNotice>,
-    /// The rest of the upstream's quota, by its last answers. The level never exceeds it, and it
-    /// only ever lowers the level.
+    /// The number of calls left in the upstream's quota, by its last responses. The store lowers
+    /// the bucket's level to this number, and never raises the level.
     pub left: Option<u32>,
     /// True for the last request of a stopping gate.
     pub leave: bool,
@@ -79,21 +80,21 @@ pub struct Ask {
     pub fallback: Fallback,
 }
 
-/// A pause of a quota, as gates tell each other.
+/// A pause of a quota, as gates report it to each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PauseNotice {
-    /// The quota.
+    /// The paused quota.
     pub quota: QuotaId,
-    /// The time left of it.
+    /// The time left of the pause.
     pub left: Duration,
 }
 
-/// The wish of a member for tokens.
+/// The tokens a gate requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wish {
     /// The tokens needed for waiting calls.
     pub need: u32,
-    /// The tokens wanted besides, if there is plenty.
+    /// The tokens wanted in advance of calls, if the store has plenty.
     pub extra: u32,
     /// How long the newest waiting call can still wait.
     pub within: Duration,
@@ -125,10 +126,10 @@ pub struct StoreAnswer {
     pub epoch: u64,
     /// The number of gates sharing the bucket.
     pub members: u32,
-    /// The weights of the other gates with waiting calls, added up.
+    /// The sum of the weights of all other gates with waiting calls.
     pub rivals: u32,
-    /// The time left of a pause of everything; zero if it is over, or if pauses were lifted, `None`
-    /// if there was none.
+    /// The time left of a pause of the whole API. Zero if the pause is over or was ended early;
+    /// `None` if there was none.
     pub pause: Option<Duration>,
     /// The pauses of other quotas.
     pub quotas: Vec<PauseNotice>,
@@ -191,8 +192,8 @@ impl Wish {
 // === impl StoreAnswer ===
 
 impl StoreAnswer {
-    /// Returns the time from the store's now until the token after this many granted ones; zero if
-    /// it is there.
+    /// Returns the time from the store's now until the token after the first `tokens` granted ones;
+    /// zero if that token is available already.
     pub(super) fn until(&self, tokens: u32) -> Duration {
         let period = i64::try_from(self.period.as_nanos()).unwrap_or(i64::MAX);
         let nanos = self.first.saturating_add(period.saturating_mul(i64::from(tokens)));
@@ -248,11 +249,11 @@ pub(super) fn micros(micros: f64) -> Duration {
     Duration::from_nanos((micros * 1e3) as u64)
 }
 
-/// The most quotas with a pause that a store keeps for a bucket; past it the one that ends first
-/// goes.
+/// The most quotas with a pause that a store keeps for a bucket. Past this number the pause that
+/// ends first is dropped.
 pub const MOST_PAUSES: usize = 64;
-/// The longest time ahead of promised tokens: with less there are more asks, with more a member of
-/// little demand waits longer.
+/// The longest time ahead for which tokens are promised. With a shorter time there are more
+/// requests; with a longer one a gate of little demand waits longer.
 const HORIZON: Duration = Duration::from_millis(200);
 /// The longest default lease of granted tokens, in seconds, if the burst is very small. The store
 /// can answer within it.

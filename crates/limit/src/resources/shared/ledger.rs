@@ -1,9 +1,9 @@
 //! The arithmetic of a shared bucket: what the store's script does, in Rust.
 //!
-//! The gates of one process share a bucket with it, and so do gates in virtual time. It keeps
-//! `zero`, the moment at which the bucket held, or will hold, no token, in microseconds of the
-//! store's clock, which is the only clock it knows. Gates notice a ledger that has forgotten
-//! something, because they bring the number of tokens that they have received.
+//! Gates of one process share a bucket through a [`Ledger`], and so do gates in virtual time. It
+//! keeps the moment at which the bucket was, or will be, empty (`zero`), in microseconds of the
+//! store's clock, the only clock it knows. Each gate reports how many tokens it has received, so
+//! that a ledger that has lost data is noticed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -52,9 +52,9 @@ struct Offer {
     /// The time per token, of the gate with the lowest rate.
     period: f64,
     burst: f64,
-    /// The weights of the other gates with waiting calls, added up.
+    /// The sum of the weights of all other gates with waiting calls.
     rivals: u32,
-    /// The least weight of these gates and the asking one.
+    /// The least weight among those gates and the requesting one.
     least: u32,
 }
 
@@ -120,7 +120,7 @@ impl Ledger {
         }
     }
 
-    /// Takes in a member's notice. Returns the end of the pause of everything.
+    /// Applies a gate's notice of a pause. Returns the end of the pause of the whole API.
     fn paused(&mut self, told: Option<PauseNotice>, known: f64, time: f64) -> f64 {
         self.quotas.retain(|_, end| *end > time);
         match told {
@@ -149,7 +149,7 @@ impl Ledger {
         self.quotas.iter().map(notice).collect()
     }
 
-    /// True if it is full and has no member any more.
+    /// Returns true if the bucket is full and no gate shares it any more.
     #[expect(clippy::cast_precision_loss, reason = "microseconds of this century are exact in a double")]
     #[must_use]
     pub fn is_idle(&self, now: u64) -> bool {
@@ -173,8 +173,8 @@ impl Ledger {
         }
     }
 
-    /// Forgets gates no longer seen. Returns the limits to grant tokens by, which the other gates'
-    /// settings tighten.
+    /// Forgets gates without recent requests. Returns the limits for granting tokens: the strictest
+    /// of all gates sharing the bucket.
     fn offer(&mut self, ask: &Ask, now: u64) -> Offer {
         let SharedLimits { period, burst, weight, .. } = ask.limits;
         let mut offer = Offer { level: 0.0, first: 0.0, period, burst, rivals: 0, least: weight };
@@ -196,13 +196,12 @@ impl Ledger {
 // === impl Offer ===
 
 impl Offer {
-    /// Returns the number of tokens to grant. `rest` is what the gate has left of its last turn,
-    /// and then of this one: parts of a token, mostly.
+    /// Returns the number of tokens to grant. `rest` is the unused part of the gate's last turn,
+    /// mostly a fraction of a token; it becomes the unused part of this turn.
     ///
-    /// A turn is the gate's share of the tokens within the horizon, in whole tokens for the gate of
-    /// least weight, which gets one at least. Otherwise each would get one, whatever its weight,
-    /// and a gate of few callers, which needs less than is left of a token, would lose it to the
-    /// others.
+    /// A turn is the gate's share of the tokens within the horizon: a whole number for the gate of
+    /// least weight, and at least one token. Otherwise each gate would get one token, whatever its
+    /// weight, and a gate of few callers would lose its fraction of a token to the other gates.
     fn grant(&self, ask: &Ask, rest: &mut f64) -> f64 {
         let need = f64::from(ask.wish.need);
         let ahead = f64::from(ask.ahead);

@@ -52,9 +52,9 @@ struct Schedule {
     extra: u32,
     /// The moment of the last request for waiting calls.
     short_at: Moment,
-    /// The time from which on requests are sent early: as calls come, and not only when the last
-    /// token is about to be there. A gate of few callers needs fewer tokens than it may have, and
-    /// would miss the rest.
+    /// The moment from which on requests are sent early: as calls come, and not only shortly before
+    /// the time of the last token. Otherwise a gate of few callers would get fewer tokens than it
+    /// may have.
     early_from: Moment,
     /// The earliest useful moment for a request.
     not_before: Moment,
@@ -64,8 +64,7 @@ struct Schedule {
     ahead_at: Moment,
 }
 
-/// What a gate and the store have counted for each other, so that each notices if the other has
-/// forgotten.
+/// The counts a gate exchanges with the store, so that each notices if the other has lost data.
 #[derive(Clone, Copy, Debug, Default)]
 struct Account {
     /// The tokens received since the gate became a member.
@@ -78,7 +77,7 @@ struct Account {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Want {
     pub(crate) calls: usize,
-    /// How many of the waiting calls the limits on calls in flight would let go.
+    /// How many of the waiting calls have a free slot under the limits on calls in flight.
     pub(crate) slots: usize,
     /// The time that the newest waiting call can still wait.
     pub(crate) within: Duration,
@@ -159,7 +158,7 @@ impl Member {
         &self.held
     }
 
-    /// Takes a token as of `at`. Returns true if there was one.
+    /// Takes a token, as if at the moment `at`. Returns true if there was one.
     pub(crate) fn take(&mut self, at: Moment, now: Moment, number: u64) -> bool {
         self.held.take(at, now, number)
     }
@@ -176,8 +175,8 @@ impl Member {
         self.schedule.enough_until = Moment::ZERO;
     }
 
-    /// Returns the request to send now, if one is due. Without `plenty` of requests left, it is
-    /// made only for waiting calls.
+    /// Returns the request to send now, if one is due. Without `plenty` of requests left in the
+    /// allowance, no tokens are requested in advance of calls.
     pub(crate) fn ask(&mut self, bucket: BucketId, want: Want, plenty: bool, now: Moment) -> Option<Ask> {
         self.held.tokens.expire(now);
         if self.schedule.pending.is_some() {
@@ -312,23 +311,23 @@ impl Member {
         last.min(self.schedule.early_from).max(self.schedule.not_before).max(self.retry_at(now))
     }
 
-    /// Returns how early the gate requests more tokens: this long before it has its last one.
+    /// Returns how long before the time of its last token a gate requests more.
     fn look(&self) -> Duration {
         self.schedule.round_trip.mul_f64(1.5) + Duration::from_millis(2)
     }
 
-    /// Returns how long before its last token a gate with waiting calls requests more. If other
-    /// gates wait too it need not be early: the next free token comes after theirs. The store
-    /// promises no more than one turn of all and one token, so a gate that asked earlier would lose
-    /// a part of its turn each time.
+    /// Returns how long before its last token a gate with waiting calls requests more. If calls of
+    /// other gates wait too, the request need not be early, because the next free token comes after
+    /// theirs. The store promises no more than one turn of all and one token, so a gate that asked
+    /// earlier would lose a part of its turn each time.
     fn short_look(&self) -> Duration {
         let look = self.look();
         let rivals = self.answer.as_ref().filter(|heard| heard.answer.rivals > 0);
         rivals.map_or(look, |heard| look.min(heard.answer.period))
     }
 
-    /// Returns the moment of the next request for calls to come while there is plenty, or of one to
-    /// learn whether the store is back.
+    /// Returns the moment of the next request without waiting calls: in advance of calls while the
+    /// store has plenty, or to learn whether the store is back.
     fn ahead_ask_at(&self, now: Moment) -> Option<Moment> {
         if let Some(outage) = &self.held.outage {
             // Without demand too: a call that came later would find the member's own bucket full,

@@ -21,13 +21,13 @@ pub(super) struct StoreOutage {
 // === impl StoreOutage ===
 
 impl StoreOutage {
-    /// Begins with an empty bucket, so that an outage brings no burst.
+    /// Begins an outage with an empty bucket, so that it brings no burst.
     pub(super) fn new(part: Option<BucketPolicy>, now: Moment) -> Self {
         let bucket = part.map(|part| Bucket::new(part, Start::Level(0, now)));
         Self { bucket, retry_at: now, backoff: Duration::ZERO }
     }
 
-    /// Returns the gate's calls per second while the store is away; zero if they wait.
+    /// Returns the gate's calls per second while the store is away; zero if its calls wait.
     pub(super) fn rate(&self) -> f64 {
         self.bucket.as_ref().map_or(0.0, |bucket| bucket.policy.rate)
     }
@@ -41,7 +41,8 @@ impl StoreOutage {
     }
 }
 
-/// Returns the limits of one of `members` gates while the store is away; `None` if calls wait.
+/// Returns the limits of one of `members` gates while the store is away; `None` if their calls
+/// wait.
 pub(super) fn part(limits: &BucketPolicy, outage: Outage, members: NonZeroU32) -> Option<BucketPolicy> {
     let parts = match outage {
         Outage::Share => members,

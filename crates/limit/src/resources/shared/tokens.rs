@@ -23,7 +23,7 @@ pub(super) struct Tokens {
     pub(super) tally: TokenTally,
 }
 
-/// What became of the tokens of a shared bucket so far.
+/// Counts of a shared bucket's tokens so far, and of the calls sent without one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TokenTally {
     /// The tokens granted.
@@ -78,7 +78,7 @@ impl Tokens {
         self.valid(now).next().map(|token| token.available).filter(|available| *available <= now)
     }
 
-    /// Returns when one more token can be spent, after those for `calls` others.
+    /// Returns when a call can spend a token, if `calls` other calls spend theirs first.
     #[inline]
     pub(super) fn ready_after(&self, calls: usize, now: Moment) -> Option<Moment> {
         self.valid(now).nth(calls).map(|token| token.available.max(now))

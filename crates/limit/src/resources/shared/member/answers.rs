@@ -69,7 +69,7 @@ impl SharedView {
 
 impl Member {
     /// Applies the store's answer to a request, or its failure, unless it comes too late. Returns
-    /// what it says about another gate's pause.
+    /// the pauses of other gates in the answer.
     pub(crate) fn answered(
         &mut self,
         asked: AskId,
@@ -94,7 +94,8 @@ impl Member {
         Vec::new()
     }
 
-    /// Returns the pauses in an answer, and those that were lifted. The member's own news are newer.
+    /// Returns the pauses begun or ended by other gates, according to an answer. There are none
+    /// while this gate has pauses of its own to report, as these are newer.
     fn pauses_of(&mut self, answer: &StoreAnswer, sent: Moment, now: Moment) -> Vec<News> {
         let longest = self.shared.pauses.filter(|_| self.bulletin.news.is_empty());
         let Some(longest) = longest else { return Vec::new() };
@@ -154,8 +155,8 @@ impl Member {
         self.held.was_away = true;
     }
 
-    /// Returns the limits of this gate alone if the store is away from now on; `None` if its calls
-    /// wait.
+    /// Returns the limits of this gate alone, if the store is away from now on; `None` if its calls
+    /// then wait.
     fn part_alone(&self, now: Moment) -> Option<BucketPolicy> {
         let recently = self.answer.as_ref().filter(|heard| now - heard.at < MEMBERS_KNOWN);
         let members = recently.and_then(|heard| NonZeroU32::new(heard.answer.members));
@@ -170,7 +171,7 @@ impl Member {
         self.limits.rate.min(1.0 / answer.period.as_secs_f64().max(1e-9))
     }
 
-    /// Returns this gate's calls per second without its store; zero if they wait.
+    /// Returns this gate's calls per second without its store; zero if its calls wait.
     pub(super) fn rate_alone(&self, now: Moment) -> f64 {
         let from_now = || self.part_alone(now).map_or(0.0, |part| part.rate);
         self.held.outage.as_ref().map_or_else(from_now, StoreOutage::rate)
@@ -186,8 +187,8 @@ impl Member {
         self.held.outage.as_ref().map(|outage| outage.retry_at)
     }
 
-    /// Continues without the store, if calls come, after a request for another bucket found it
-    /// away.
+    /// Records that a request for another bucket found the store away. If calls are being sent, the
+    /// gate continues without the store; it sends no request before `retry_at`.
     pub(crate) fn hear_outage(&mut self, why: StoreFailure, retry_at: Moment, now: Moment) {
         if self.schedule.pending.is_some() {
             return;
@@ -243,7 +244,7 @@ impl Member {
 /// The number of leases (periods of validity of granted tokens) without early requests, after the
 /// gate got fewer tokens than it needed.
 const IN_VAIN: u32 = 8;
-/// The longest random delay of a request after one that brought nothing.
+/// The longest random delay of a request after one that got no tokens.
 const SPREAD: Duration = Duration::from_millis(20);
 /// How long the last known number of gates is believed.
 const MEMBERS_KNOWN: Duration = Duration::from_secs(600);

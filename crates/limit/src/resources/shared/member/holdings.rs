@@ -61,7 +61,8 @@ impl Holdings {
         self.tokens.since(now).or_else(own).unwrap_or(now)
     }
 
-    /// Returns the earliest moment, from `from` on, of a token after those for `calls` others.
+    /// Returns the earliest moment, not before `from`, at which a call has a token if `calls` other
+    /// calls take theirs first.
     pub(crate) fn ready_after(&self, calls: usize, from: Moment, now: Moment) -> Moment {
         let held = self.tokens.ready_after(calls, from).unwrap_or_else(|| self.promise.max(from));
         self.own_part().map_or(held, |bucket| bucket.ready_after(calls, from, now).min(held))
@@ -73,7 +74,7 @@ impl Holdings {
         own.saturating_add(u32::try_from(self.tokens.available(now)).unwrap_or(u32::MAX))
     }
 
-    /// Takes a token as of `at`. Returns true if there was one.
+    /// Takes a token, as if at the moment `at`. Returns true if there was one.
     pub(super) fn take(&mut self, at: Moment, now: Moment, number: u64) -> bool {
         self.demand.note(now);
         if self.tokens.take(at, now, number) {

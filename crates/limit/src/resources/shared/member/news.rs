@@ -1,5 +1,5 @@
-//! What gates tell each other through a shared bucket: pauses of the upstream, and what is left of
-//! its quota.
+//! The reports that gates exchange through a shared bucket: pauses of the upstream, and the number
+//! of calls left in its quota.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,41 +9,41 @@ use crate::moment::Moment;
 use crate::quota::QuotaId;
 use crate::resources::shared::MOST_PAUSES;
 
-/// What another gate reports about a pause.
+/// A report about a pause, sent to the other gates or received from one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum News {
     /// The upstream asked for a pause.
     Paused {
-        /// The quota.
+        /// The paused quota.
         quota: QuotaId,
         /// The end of the pause.
         until: Moment,
-        /// A moment certain to be before the pause's end: earlier by the time the request to the
+        /// A moment certainly before the pause's end: earlier by the time that the request to the
         /// store took.
         surely: Moment,
     },
-    /// A pause is over; told to the others, every pause.
+    /// A pause was ended early. Sent to the other gates, the report ends every pause.
     Lifted {
-        /// The quota.
+        /// The quota of the ended pause.
         quota: QuotaId,
     },
 }
 
-/// What is to be told to the other gates, and what they told.
+/// The reports to send to the other gates, and the pauses received from them.
 #[derive(Debug, Default)]
 pub(super) struct Bulletin {
-    /// The news to tell, one with each ask.
+    /// The reports to send, one with each request.
     pub(super) news: Vec<News>,
-    /// The rest of the upstream's quota.
+    /// The number of calls left in the upstream's quota.
     pub(super) left: QuotaRest,
     /// The ends of the pauses in the store.
     pub(super) heard: BTreeMap<QuotaId, Moment>,
 }
 
-/// What is left of the upstream's quota, by its responses.
+/// The number of calls left in the upstream's quota, by its responses.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct QuotaRest {
-    /// The least number since the last report, and its moment.
+    /// The lowest number since the last report, and the moment of the latest one.
     least: Option<(u32, Moment)>,
     told_at: Option<Moment>,
 }
@@ -58,8 +58,8 @@ impl Member {
         }
     }
 
-    /// Records what is left of the upstream's quota. Returns true if it is worth reporting: the
-    /// bucket could hold more.
+    /// Records the number of calls left in the upstream's quota. Returns true if it is worth
+    /// reporting: it is lower than the bucket's burst.
     pub(crate) fn note_left(&mut self, left: u32, now: Moment) -> bool {
         let is_less = f64::from(left) < self.terms.burst;
         if is_less {
@@ -72,8 +72,8 @@ impl Member {
 // === impl Bulletin ===
 
 impl Bulletin {
-    /// Adds news, in the place of older ones of the same quota. Of too many the one that ends first
-    /// goes, as in the store.
+    /// Adds a report, in the place of older ones of the same quota. If there are too many, the
+    /// pause that ends first is dropped, as in the store.
     fn add(&mut self, news: News) {
         let News::Paused { quota, .. } = news else {
             self.news = vec![news];
@@ -88,12 +88,13 @@ impl Bulletin {
         }
     }
 
-    /// True while the store has a pause.
+    /// Returns true while a pause in the store is in force.
     pub(super) fn is_paused(&self, now: Moment) -> bool {
         self.heard.values().any(|until| *until > now)
     }
 
-    /// Returns when to tell the news, or to ask if another's pause was lifted.
+    /// Returns the moment of the next request for the sake of reports: to send one, or to learn
+    /// whether another gate's pause was ended.
     pub(super) fn due(&self, asked_at: Moment, now: Moment) -> Option<Moment> {
         let news = match self.news.is_empty() {
             false => Some(now),
@@ -128,7 +129,8 @@ impl QuotaRest {
         self.least.map(|_| self.told_at.map_or(now, |at| (at + TELL_EVERY).max(now)))
     }
 
-    /// Returns the number of calls left to report now; `None` if it is too old to be true.
+    /// Returns the number of calls left in the quota, if it is to be reported now; `None` if it is
+    /// outdated.
     pub(super) fn take(&mut self, now: Moment) -> Option<u32> {
         self.due(now).filter(|due| *due <= now)?;
         let (left, at) = self.least.take()?;
@@ -140,9 +142,9 @@ impl QuotaRest {
     }
 }
 
-/// The least time between two reports of what is left.
+/// The least time between two reports of the number of calls left.
 const TELL_EVERY: Duration = Duration::from_secs(1);
-/// The greatest age of a number to report, after an outage.
+/// The greatest age of a number of calls left that is still reported, after an outage.
 const OLD: Duration = Duration::from_secs(10);
 /// How often to ask whether another gate's pause still holds.
 const HEAR_AGAIN: Duration = Duration::from_secs(2);
