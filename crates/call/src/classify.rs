@@ -50,8 +50,8 @@ pub struct Rules {
     /// What divides a class into flows.
     pub fair_by: FairBy,
     splits: CallerSplits,
-    /// True if only writes to an object the provider changes [one at a time](Words::serial) go
-    /// one at a time.
+    /// True if writes go one at a time only for objects whose changes the provider takes [one at a
+    /// time](Words::serial).
     only_serial_writes: bool,
     dialect: Dialect,
     classes: Vec<Traits>,
@@ -73,7 +73,7 @@ words! {
     }
 }
 
-/// What the classifier needs to know of a class; indexed by [`ClassId`].
+/// The properties of a class, as needed to classify calls; indexed by [`ClassId`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Traits {
     /// True for an exempt class: its calls have no keys, and connections of their own.
@@ -106,9 +106,9 @@ pub struct ClassifiedCall {
     /// The salted hash of the credential, account or action that limits are split by; 0 if they are
     /// not.
     pub credential: u64,
-    /// Its quota, as far as its head tells.
+    /// The call's upstream quota, as far as the request head shows it.
     pub quota: QuotaHint,
-    /// The name of its client, if the gate knows its clients.
+    /// The name of the call's client, if the gate knows its clients.
     pub client: Option<Arc<str>>,
     /// The call in its cloud provider's terms (service, region, action), if the gate is configured
     /// for a provider.
@@ -117,19 +117,21 @@ pub struct ClassifiedCall {
     pub cost: u16,
     /// The format of errors the call's sender expects, if it is not the gate's usual one.
     pub form: Option<Form>,
-    /// True for a write, on a gate where writes of a key go one at a time.
+    /// True if the call must be the only one of its key in progress, on a gate where writes go one
+    /// at a time.
     pub goes_alone: bool,
-    /// The call's key, as far as the request head tells.
+    /// The call's key, or how to get it from the body.
     pub key: KeySource,
     /// True if the key is of one object (or path), so that removing the object forgets its
     /// failures.
     pub key_is_of_object: bool,
     /// The group of connections the call uses.
     pub group: Group,
-    /// True if its class is exempt.
+    /// True if the call's class is exempt.
     pub exempt: bool,
     fair: FlowParty,
-    /// The readable name of a configured key, made now because its parts are gone later.
+    /// The readable name of a configured key. It is made early, because the key's parts are gone
+    /// later.
     label: Option<Box<str>>,
 }
 
@@ -183,8 +185,8 @@ impl Rules {
         Self { splits: CallerSplits { of_gate, ..splits }, ..self }
     }
 
-    /// Sets whether only writes to an object the provider changes one at a time go one at a
-    /// time (a zone of Route 53).
+    /// Sets whether writes go one at a time only for objects whose changes the provider takes one
+    /// at a time (a zone of Route 53).
     pub fn with_only_serial_writes(self, only_serial_writes: bool) -> Self {
         Self { only_serial_writes, ..self }
     }
@@ -194,8 +196,9 @@ impl Rules {
         Self { keys, ..self }
     }
 
-    /// Returns the same rules, which also tell of a call what limits read by `other` rules need. They
-    /// have the same classes. `None` if the two split callers in different ways.
+    /// Returns these rules, extended so that the limits of a gate with the `other` rules can use
+    /// the classified calls. Both must have the same classes. `None` if the two split callers in
+    /// different ways.
     pub fn joined(&self, other: &Self) -> Option<Self> {
         let mut joined = self.clone();
         for (traits, other) in joined.classes.iter_mut().zip(&other.classes) {
@@ -380,7 +383,7 @@ fn last(classes: &[Traits]) -> ClassId {
     ClassId(u16::try_from(classes.len().saturating_sub(1)).unwrap_or(u16::MAX))
 }
 
-/// What is assumed of an unknown class: no privilege.
+/// The properties assumed of an unknown class: no privileges.
 const UNKNOWN: Traits = Traits { exempt: false, remembers: true, strictness: 0, cost: CostBy::Number(1) };
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! Cloud providers' terms for a call, and their formats of an error.
 //!
-//! A dialect reads service, region, account, action, and whether a request changes anything. What a
-//! request does not name is empty. These words match, split and name calls; none of them is sent.
-//! Sources: the providers' references, and requests of their SDKs (docs/external-apis.md).
+//! A dialect reads service, region, account, action, and whether a request changes anything. A part
+//! that the request does not name is empty. These parts are used to match, split and name calls;
+//! none of them is sent. Sources: the providers' references, and requests of their SDKs
+//! (docs/external-apis.md).
 
 mod account;
 mod aws;
@@ -103,7 +104,7 @@ impl Dialect {
         grpc::is(head) && (self == Self::Google || self == Self::Aws && aws::scope(head).is_none())
     }
 
-    /// Returns true for a GraphQL call; its body tells a mutation from a query.
+    /// Returns true for a GraphQL call. Its body shows whether it is a mutation or a query.
     pub fn is_graphql(self, head: &Head<'_>) -> bool {
         self == Self::Github && head.method == Method::POST && github::is_graphql(head)
     }
@@ -135,8 +136,8 @@ impl Dialect {
         }
     }
 
-    /// Returns what a provider counts a call under within its account's quota: AWS counts by
-    /// service and region, Azure by kind of operation, Google by service, GitHub by resource.
+    /// Returns the names that split the quotas of a call's account: for AWS service and region, for
+    /// Azure the kind of operation, for Google the service, for GitHub the resource.
     pub fn quota(self, words: &Words) -> [&str; 2] {
         match self {
             Self::Plain => [""; 2],
@@ -146,7 +147,7 @@ impl Dialect {
         }
     }
 
-    /// Returns the resource of a call's quota, in its provider's word; empty if it is not known.
+    /// Returns the resource of a call's quota, as its provider names it; empty if it is not known.
     pub(crate) fn resource(self, head: &Head<'_>, words: &Words) -> String {
         match self {
             Self::Azure => azure::resource(head, words),
@@ -156,8 +157,8 @@ impl Dialect {
         }
     }
 
-    /// True if paths of the call's service are never ambiguous: S3's keys may have `//`, `..` and
-    /// `%2F`, and no rule depends on them.
+    /// Returns true if paths of the call's service are never ambiguous: S3's keys may have `//`,
+    /// `..` and `%2F`, and no rule depends on them.
     pub fn any_path_is_clear(self, words: &Words) -> bool {
         self == Self::Aws && aws::is_s3(&words.service)
     }

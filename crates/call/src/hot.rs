@@ -1,9 +1,10 @@
-//! Hot objects, called too often or in vain, with their callers and what kind of loop it is.
+//! Hot objects (called too often or in vain), with their callers and the kind of loop.
 //!
-//! This does no I/O, as the limiter: the time is an argument, and what is to be logged is returned.
-//! A [`Sketch`] counts the calls of each object in bounded memory. [`Loops`] records the calls of
-//! those called too often, and determines the kind of loop. Objects are numbers here (salted
-//! hashes); only those in a loop have names.
+//! A loop is a caller, such as a controller, that repeats calls of an object again and again. This
+//! code does no I/O: the time is an argument, and log entries are returned. A [`Sketch`] counts the
+//! calls of each object in bounded memory. [`Loops`] records the calls of hot objects, and
+//! determines the kind of loop. Objects are numbers here (salted hashes); names are kept only for
+//! those in a loop.
 
 // In the path of a call nothing may panic: every exception states its reason.
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unreachable))]

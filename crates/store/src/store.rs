@@ -1,8 +1,8 @@
 //! The stores of shared buckets, for gates of one process or of many.
 //!
-//! A gate sends requests with a function that receives the answers. Nothing about a call is ever in
-//! a store: only random numbers of gates, the pod's name, counts, times and limits. A store is
-//! trusted with tokens and pauses only: whatever it answers, the gate's own bucket bounds what the
+//! A gate passes its requests together with a callback for the answers. A store gets no information
+//! about calls: only random numbers of gates, the pod's name, counts, times and limits. A store is
+//! trusted with tokens and pauses only: whatever it answers, the gate's own bucket limits what the
 //! gate sends.
 
 mod cluster;
@@ -39,7 +39,7 @@ use tidegate_upstream::lock;
 #[derive(derive_more::Debug)]
 pub struct Stores {
     memory: Memory,
-    /// The name of the pod, to be found in the store by people.
+    /// The name of the pod, sent to the stores so that people can find it there.
     label: String,
     links: Mutex<BTreeMap<Arc<str>, Link>>,
     /// Updates the metrics of the stores, for as long as they exist.
@@ -51,7 +51,7 @@ pub struct Stores {
 #[derive(Debug)]
 pub struct PreparedStore(Arc<Dialer>);
 
-/// What is wrong in the settings of a store.
+/// An error in the settings of a store.
 #[derive(Debug, thiserror::Error)]
 #[error("{key}: {what}")]
 pub struct StoreSettingsError {
@@ -59,7 +59,7 @@ pub struct StoreSettingsError {
     what: String,
 }
 
-/// Receives an answer for each request of a batch.
+/// A callback for the answers to a batch of requests, one answer for each.
 pub type OnAnswers = Box<dyn FnOnce(Vec<Result<StoreAnswer, StoreFailure>>) + Send>;
 
 // === impl Stores ===
@@ -82,8 +82,8 @@ impl Stores {
         })
     }
 
-    /// Updates the gauges of the stores asked so far. A store a reload removed is not reported
-    /// as down.
+    /// Updates the metrics of all stores that have had a request. A store removed by a reload is
+    /// not reported as down.
     fn sample(&self, passing: &mut ScrapeGauges) {
         for (store, health) in self.health().into_iter().filter(|(_, health)| health.since.is_some()) {
             passing.set(&table::STORE_UP, &[&store.name], f64::from(u8::from(health.is_up)));
@@ -110,7 +110,7 @@ impl Stores {
         named.for_each(|(_, link)| link.ask(Vec::new(), Box::new(drop)));
     }
 
-    /// Returns the stores by name, with their health.
+    /// Returns every store with its health, in the order of their names.
     pub fn health(&self) -> Vec<(Store, StoreHealth)> {
         lock(&self.links).values().map(|link| (link.store().clone(), link.health())).collect()
     }
@@ -141,10 +141,10 @@ pub fn reply(bytes: &[u8]) -> Option<StoreAnswer> {
 // === impl PreparedStore ===
 
 impl PreparedStore {
-    /// Reads the files a store's settings name.
+    /// Reads the files named in a store's settings.
     ///
     /// # Errors
-    /// One of them cannot be used.
+    /// A file cannot be used.
     pub fn new(store: Store, clock: Clock) -> Result<Self, StoreSettingsError> {
         let secret = |file: Option<&Path>, key| {
             file.map(Secret::file).transpose().map_err(|error| StoreSettingsError { key, what: error.to_string() })
@@ -168,7 +168,7 @@ fn client(store: &Store) -> Result<tls::Client, tls::TlsError> {
     tls::Client::new(roots, identity.transpose()?)
 }
 
-/// Returns an address a server named; `None` if it has no usable host.
+/// Returns the address of a server, as another server named it; `None` if the host cannot be used.
 fn endpoint(host: &str, port: u16) -> Option<Endpoint> {
     let fits = !host.is_empty() && host.len() <= LONGEST_HOST && host.bytes().all(|byte| byte.is_ascii_graphic());
     fits.then(|| Endpoint { host: host.to_owned(), port })

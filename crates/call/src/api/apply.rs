@@ -1,7 +1,8 @@
 //! Server-side apply: kube-apiserver answers 500 to a patch against its kind's schema.
 //!
 //! See kubernetes/kubernetes#139253 and #122480; the message is from `structuredmerge.go` of
-//! apimachinery. Counted as a failure, it would also delay the corrected patch and the DELETE.
+//! apimachinery. Counted as a failure, this response would also delay the corrected patch and the
+//! DELETE.
 
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, StatusCode};
@@ -34,7 +35,8 @@ fn says_wrong(body: &[u8]) -> bool {
 
 const TYPE: &[u8] = b"application/apply-patch+";
 const MESSAGE: &[u8] = b"failed to create typed patch object";
-/// The text before a quoted error: `other: error`, or the error in quotes inside JSON.
+/// The text before the message where another error quotes it: `other: error`, or in quotes inside
+/// JSON.
 const CITED: [&[u8]; 2] = [b": ", b"\\\""];
 
 #[cfg(test)]

@@ -48,13 +48,13 @@ pub struct Call {
     /// Kubernetes call also `%2F`). Such a call gets the strictest class.
     pub is_ambiguous: bool,
     pub(super) escaped_slash: bool,
-    /// True for watch, exec, attach, port-forward, log follow and proxy, with kube-apiserver's
-    /// methods of each. Such a call does not count as in flight, and takes no token unless it
-    /// [lists first](Self::lists_first).
+    /// True for watch, exec, attach, port-forward, log follow and proxy, with the methods that
+    /// kube-apiserver has for each. Such a call does not count as in flight, and takes no token
+    /// unless it [lists first](Self::lists_first).
     pub is_long_running: bool,
     /// True for a watch beginning with every existing object (`sendInitialEvents`, client-go's
-    /// WatchList): it costs the API server as much as a list. Also for a long poll of an external
-    /// API, where it counts like any other call.
+    /// WatchList): it costs the API server as much as a list. Also true for a long poll of an
+    /// external API, to make it cost as much as any other call.
     pub lists_first: bool,
     /// True for a write with `?dryRun=`: its result is not that of the real write.
     pub is_dry_run: bool,
@@ -65,7 +65,7 @@ pub struct Call {
     pub(super) parts: CallParts,
 }
 
-/// Where the parts of a call are in its text.
+/// The positions of a call's parts in its text.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct CallParts {
     pub(super) path: TextSpan,
@@ -141,8 +141,8 @@ impl Call {
         Self { text, verb, is_ambiguous, parts, ..Self::default() }
     }
 
-    /// Returns the path as read by a server that decodes before it splits segments, if that
-    /// differs: a segment of [`Self::path`] has a `%2F`.
+    /// Returns the path as read by servers that decode it before they split it; `None` if that is
+    /// the same path, because no segment of [`Self::path`] has a `%2F`.
     pub fn path_split_later(&self) -> Option<String> {
         self.escaped_slash.then(|| self.path().replace(ESCAPED_SLASH, "/"))
     }

@@ -14,11 +14,11 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 
 use super::protobuf::{FieldValue, Fields, bytes};
 
-/// Returns the HTTP status and headers that mean the same. `None` for a response with more than a
-/// head, which is not a failure.
+/// Returns the HTTP status and headers with the same meaning as the head of a gRPC response. `None`
+/// if the response has more than a head, which is not a failure.
 ///
-/// RESOURCE_EXHAUSTED is a 429 with its time, rounded up to whole seconds; INTERNAL and UNAVAILABLE
-/// are failures; all others concern the call alone.
+/// RESOURCE_EXHAUSTED becomes a 429 with the time to wait, rounded up to whole seconds; INTERNAL
+/// and UNAVAILABLE become failures; all other errors concern the call alone.
 pub fn in_http(status: StatusCode, headers: &HeaderMap) -> Option<(StatusCode, HeaderMap)> {
     if status != StatusCode::OK {
         return None;
@@ -36,7 +36,7 @@ pub fn in_http(status: StatusCode, headers: &HeaderMap) -> Option<(StatusCode, H
     Some((status, fields.into_iter().collect()))
 }
 
-/// Reads `grpc-retry-pushback-ms`. A negative number asks not to retry, without a time.
+/// Reads `grpc-retry-pushback-ms`; `None` for a negative number, which asks not to retry at all.
 fn pushback(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get("grpc-retry-pushback-ms")?.to_str().ok()?;
     text.trim().parse().ok().map(Duration::from_millis)

@@ -18,14 +18,14 @@ use crate::limit::quota::{QuotaKind, ResourceId};
 pub struct Failures {
     /// The counted HTTP statuses, sorted.
     pub statuses: Vec<u16>,
-    /// True if a call counts as failed that was sent, and then lost or not answered.
+    /// True if a call counts as failed when it was sent, and then lost or not answered.
     pub transport: bool,
-    /// True if a call counts as failed when its caller leaves without a response, after more than a
-    /// second. Long-running calls are excepted: they usually end so.
+    /// True if a call counts as failed when its caller hangs up without a response, after more than
+    /// a second. Long-running calls are excepted: they usually end this way.
     pub left: bool,
 }
 
-/// What pauses an upstream's responses may cause.
+/// The settings for pauses caused by an upstream's responses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PausePolicy {
     /// True for a kube-apiserver: only its priority and fairness means overload; any other 429 is
@@ -33,7 +33,7 @@ pub struct PausePolicy {
     pub kubernetes: bool,
     /// The rate-limit signals to obey.
     pub honour: Signals,
-    /// The holder of a pause.
+    /// The calls a pause applies to.
     pub scope: Scope,
     /// The longest pause.
     pub max_pause: Duration,
@@ -46,17 +46,17 @@ pub struct PausePolicy {
 }
 
 words! {
-    /// The calls that wait for what the upstream says of one of them.
+    /// The calls that must wait when the response to one of them asks for a pause.
     #[derive(Default)]
     pub enum Scope {
         /// The calls of the same key.
         #[default]
         Key = "key",
-        /// Everybody's calls; of the same class where the upstream names no part of its API.
+        /// All callers' calls of the same class, or to the part of the API that the upstream names.
         Class = "class",
-        /// The calls of the same credential or account.
+        /// The calls with the same credential or account.
         Credential = "credential",
-        /// Everybody's calls.
+        /// All callers' calls: to the whole API, or to the part that the upstream names.
         Gate = "gate",
     }
 }
@@ -70,7 +70,7 @@ pub struct AnswerDetails {
     pub signal: Option<Signal>,
     /// Why the upstream rejected the call, for metrics and the status page.
     pub rejection: Option<Rejection>,
-    /// What the call was charged to, in the upstream's word.
+    /// The resource the call was charged to, as the upstream names it.
     pub charged: Option<ResourceId>,
 }
 
@@ -145,8 +145,8 @@ pub fn lost(failures: &Failures, call: &Call) -> Answer {
     Answer::new(outcome, None)
 }
 
-/// Returns the meaning of a caller's departure before the response head, `upstream_for` after
-/// it was sent.
+/// Returns the answer to record when a caller hangs up before the response head. `upstream_for` is
+/// the time since the call was sent.
 pub fn left(failures: &Failures, call: &Call, upstream_for: Duration) -> Answer {
     let waited_in_vain = failures.left && upstream_for > PATIENCE && !call.is_long_running && !call.is_dry_run;
     let outcome = if waited_in_vain { Outcome::Failure } else { Outcome::Abandoned };
@@ -158,8 +158,8 @@ fn is_success(status: StatusCode) -> bool {
     status.is_success() || matches!(status, StatusCode::NOT_MODIFIED | StatusCode::SWITCHING_PROTOCOLS)
 }
 
-/// Returns true for the statuses counting as failures only if `failures` says so. A rate-limit
-/// refusal with any other status always counts.
+/// Returns true for the statuses counting as failures only if the configuration says so. A
+/// rate-limit refusal with any other status always counts.
 fn is_failure_by_default(status: StatusCode) -> bool {
     status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error()
 }
@@ -244,9 +244,9 @@ impl PausePolicy {
 /// Returns true if kube-apiserver's priority and fairness refused the call (`tooManyRequests` in
 /// `pkg/server/filters/priority-and-fairness.go` of apiserver).
 ///
-/// Every response that passed through it has its headers. Any other 429 of kube-apiserver is a
-/// Status, and an aggregated API that shuts down answers in plain text. Without enough of the body
-/// the head decides.
+/// The headers do not suffice: every response that passed through priority and fairness has them.
+/// Any other 429 of kube-apiserver has a Status as its body, and an aggregated API that shuts down
+/// has a plain text of its own. If too little of the body is known, the head decides.
 fn is_fair_queueing_at_work(response: &Response<'_>) -> bool {
     let body = response.body;
     has_refusals_head(response.status, response.headers) && (body.starts_with(REFUSAL) || REFUSAL.starts_with(body))
@@ -260,14 +260,16 @@ fn has_refusals_head(status: StatusCode, headers: &HeaderMap) -> bool {
         && kind.is_some_and(|kind| kind.starts_with(PLAIN_TEXT))
 }
 
-/// Header names as statics, because parsing a name costs more than looking it up.
+/// The headers of priority and fairness. They are statics, because parsing a name costs more than
+/// looking it up.
 static FLOW_SCHEMA: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
 static PRIORITY_LEVEL: HeaderName = HeaderName::from_static("x-kubernetes-pf-prioritylevel-uid");
-/// The media type and the body of such a refusal, as Go's `http.Error` writes them.
+/// The media type and the body of a refusal by priority and fairness, as Go's `http.Error` writes
+/// them.
 const PLAIN_TEXT: &[u8] = b"text/plain";
 const REFUSAL: &[u8] = b"Too many requests, please try again later.";
 
-/// How long a call must have been upstream to count as failed when its caller leaves.
+/// The least time since a call was sent for it to count as failed when its caller hangs up.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

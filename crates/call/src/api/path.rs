@@ -1,4 +1,4 @@
-//! The decoded copy of a path, and whether others could read it differently.
+//! The decoded copy of a path, and whether other servers could read it differently.
 
 use percent_encoding::percent_decode;
 
@@ -101,10 +101,10 @@ fn is_ambiguous(path: &str) -> bool {
     has_doubtful_segment(path.as_bytes()) || has_escape(path) || starts_with_api_in_another_case(path)
 }
 
-/// Returns true for `//`, `.`, `..`, and for characters that others take for separators. Every call
-/// comes through here: the loop over pairs has no early end, so that the compiler takes many bytes
-/// at a time. It also finds segments that only begin with a dot, and the exact checks after it let
-/// them pass.
+/// Returns true for `//`, `.`, `..`, and for characters that other servers take for separators.
+/// Every call is checked here, so the loop over pairs has no early end, to let the compiler take
+/// many bytes at a time. The loop also finds segments that only begin with a dot; the exact checks
+/// after it rule these out.
 fn has_doubtful_segment(path: &[u8]) -> bool {
     let is_special = |byte: u8| (byte < b' ') | (byte == 0x7f) | (byte == b'\\') | (byte == b';');
     let is_doubtful = |before: u8, byte: u8| is_special(byte) | ((before == b'/') & ((byte == b'/') | (byte == b'.')));

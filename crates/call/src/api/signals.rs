@@ -2,8 +2,8 @@
 //!
 //! This does no I/O: it gets a response head and at most [`PEEK`] bytes of its body, and returns
 //! [`LimitFacts`]. docs/external-apis.md has the source of each. A time of day is relative to the
-//! response's own `Date`, because the gate's clock may differ; without a `Date` to the gate's time,
-//! an argument.
+//! response's own `Date`, because the gate's clock may differ; without a `Date` it is relative to
+//! the gate's time, an argument.
 
 use std::time::{Duration, SystemTime};
 
@@ -84,9 +84,9 @@ pub struct Response<'a> {
 pub struct LimitFacts {
     /// Set if a limit of the upstream refused the call.
     pub refused: Option<(Signal, LimitRefusal)>,
-    /// Set if nothing but the reserve is left of a quota.
+    /// Set if a quota has no more calls left than the reserve for others.
     pub spent: Option<(Signal, SpentQuota)>,
-    /// What the call was charged to, in the upstream's word.
+    /// The resource the call was charged to, as the upstream names it.
     pub charged: Option<ResourceId>,
 }
 
@@ -111,18 +111,19 @@ pub struct SpentQuota {
     pub reach: Reach,
 }
 
-/// The part of the API under a limit. Whose calls they are is up to `signals.scope`.
+/// The part of the API under a limit. `signals.scope` decides whose calls are meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// Only the same call, repeated.
     Key,
     /// The calls of the class.
     Class,
-    /// What the call is charged to by its provider's rules; without these its class.
+    /// The resource the call is charged to by its provider's rules; the call's class if there are
+    /// none.
     Charged,
     /// The resource of this name.
     Named(ResourceId),
-    /// All of it.
+    /// The whole API.
     All,
 }
 
@@ -137,7 +138,8 @@ pub fn wants_body(honoured: Signals, status: StatusCode, headers: &HeaderMap) ->
     could && is_readable(headers)
 }
 
-/// Reads a response. `reserve` is the fraction of a quota to leave to others.
+/// Returns the statements of a response about limits. `reserve` is the fraction of a quota to leave
+/// to others.
 pub fn read(honoured: Signals, reserve: f64, response: &Response<'_>) -> LimitFacts {
     let mut reading = LimitFacts::default();
     // Providers first: they tell which calls a Retry-After is for.
@@ -194,12 +196,13 @@ impl Signals {
         self.contains(Signal::Azure) || self.iter().any(Signal::tells_quota)
     }
 
-    /// True if one of them names what a call was charged to.
+    /// Returns true if one of the signals names the resource a call was charged to.
     pub const fn name_resources(self) -> bool {
         self.contains(Signal::Azure) || self.contains(Signal::Github) || self.contains(Signal::Ietf)
     }
 
-    /// True if one of them is a provider's, whose limits have holders.
+    /// Returns true if one of the signals is not `Retry-After`: the limits behind such signals have
+    /// holders (credentials or accounts).
     pub const fn are_of_providers(self) -> bool {
         self.0 & !(1 << Signal::RetryAfter as u16) != 0
     }

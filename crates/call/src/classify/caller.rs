@@ -1,4 +1,5 @@
-//! Who a call counts for, where limits are split: a credential, an account's quota, or an action.
+//! The party a call counts for where limits are split: a credential, an account's quota, or an
+//! action.
 
 use std::hash::{BuildHasher as _, Hash as _, Hasher as _};
 
@@ -10,7 +11,7 @@ use crate::limit::ClassId;
 use crate::limit::policy::Per;
 use crate::limit::quota::{QuotaHint, ResourceId};
 
-/// What identifies the caller of a call.
+/// The data of a request for identifying its caller.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CallerFacts<'a> {
     pub(super) dialect: Dialect,
@@ -28,31 +29,32 @@ pub struct CallerSplits {
     pub of_classes: Vec<Option<Per>>,
     /// True if a caller must have the same hash in every process, for parts of shared buckets.
     pub agrees: bool,
-    /// For each class, true if failures are remembered by credential, because some are the
-    /// caller's.
+    /// For each class, true if failures are remembered for each credential, because some of them
+    /// are the fault of one caller.
     pub callers_apart: Vec<bool>,
-    /// True if failures are remembered by client.
+    /// True if failures are remembered for each client.
     pub clients_apart: bool,
-    /// The split of quotas.
+    /// The rules for telling quotas apart.
     pub quotas: QuotaRules,
 }
 
 // === impl CallerSplits ===
 
 impl CallerSplits {
-    /// Returns true if failures of a class are remembered by credential. Calls the provider
-    /// takes one at a time have one key for all callers.
+    /// Returns true if failures of a class are remembered for each credential. Changes that the
+    /// provider takes one at a time have one key for all callers.
     pub(super) fn are_callers_apart(&self, class: ClassId, words: Option<&Words>) -> bool {
         !is_serial(words) && self.callers_apart.get(usize::from(class.0)) == Some(&true)
     }
 
-    /// Returns true if failures of a call are remembered by client, with the same exception as for
-    /// credentials.
+    /// Returns true if failures of a call are remembered for each client, with the same exception
+    /// as for credentials.
     pub(super) fn are_clients_apart(&self, words: Option<&Words>) -> bool {
         self.clients_apart && !is_serial(words)
     }
 
-    /// Returns the splits of so many classes for limits of both; `None` if a class has two.
+    /// Returns the splits needed for the limits of `self` and `other`, for so many classes. `None`
+    /// if the two split the limits of a class differently.
     pub(super) fn joined(&self, other: &Self, classes: usize) -> Option<Self> {
         let split = |class| match (self.of_class(class), other.of_class(class)) {
             (Some(per), Some(other)) if per != other => None,
@@ -106,16 +108,16 @@ impl CallerSplits {
     }
 }
 
-/// The pauses of a gate, as its calls are told apart for them.
+/// The settings for telling upstream quotas, and so their pauses, apart.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct QuotaRules {
-    /// The holders of pauses.
+    /// The calls a pause applies to.
     pub scope: Scope,
-    /// The honoured signals.
+    /// The rate-limit signals to obey.
     pub honour: Signals,
 }
 
-/// True for a serial call: the provider takes it one at a time.
+/// Returns true if the provider takes such changes one at a time only.
 fn is_serial(words: Option<&Words>) -> bool {
     words.is_some_and(|words| !words.serial.is_empty())
 }
@@ -153,8 +155,8 @@ impl CallerFacts<'_> {
         if is_known { number.number() } else { 0 }
     }
 
-    /// Returns the provider's words that split an account's limits; `None` for a split by
-    /// credential.
+    /// Returns the provider's names that an account's limits are split by, such as service and
+    /// region; `None` for a split by credential.
     fn terms(&self, per: Per) -> Option<[&str; 3]> {
         let words = self.words?;
         match per {
@@ -178,7 +180,8 @@ impl CallerFacts<'_> {
         is_known
     }
 
-    /// Returns the hash of whom a flow belongs to; 0 if flows are divided by something else.
+    /// Returns the hash of the flow's owner (credential, account or client); 0 if flows are divided
+    /// by something else.
     pub(super) fn fair_to(&self, fair_by: FairBy) -> u64 {
         match fair_by.identity() {
             Some(Per::Account) => self.account(),
@@ -205,7 +208,7 @@ impl CallerFacts<'_> {
         holder.max(1)
     }
 
-    /// Returns the same as a number that every process has.
+    /// Returns the hash of the holder of the call's quota, the same in every process.
     fn holder_everywhere(&self) -> u64 {
         let account = self.words.map_or("", |words| &words.account);
         if account.is_empty() {
@@ -230,8 +233,8 @@ impl CallerFacts<'_> {
         if word.is_empty() { ResourceId::ALL } else { ResourceId::named(&word) }
     }
 
-    /// Returns the call's class, method and path without its names, as a hash. The upstream charges
-    /// calls with the same to the same resource.
+    /// Returns the hash of the call's class, method and path, leaving out names in the path. The
+    /// upstream charges calls with equal hashes to the same resource.
     fn action(&self, class: ClassId) -> u64 {
         let mut hash = self.hasher.build_hasher();
         (class.0, self.request.method).hash(&mut hash);
@@ -253,5 +256,5 @@ impl CallerFacts<'_> {
     }
 }
 
-/// The most segments of a path that tell its action.
+/// The most path segments in the hash of an action.
 const LONGEST_ROUTE: usize = 10;

@@ -1,4 +1,4 @@
-//! What becomes known of a call later (its client, its protocol), and its readable names.
+//! Later additions to a classified call (its client, its protocol), and its readable names.
 
 use std::fmt;
 use std::sync::Arc;
@@ -27,8 +27,8 @@ impl ClassifiedCall {
         self.call.is_tunnel()
     }
 
-    /// Sets the client, on a gate authenticating clients: limits may be split by it, and its
-    /// failures are its own.
+    /// Sets the client, on a gate authenticating clients. Limits may be split by client, and
+    /// failures may be remembered for each client.
     pub fn of_client(&mut self, rules: &Rules, client: &Arc<str>, hasher: &Salt) {
         let number = client_number(client, hasher);
         if let Some(identity) = rules.splits.of_client(self.class, client, hasher) {

@@ -1,8 +1,8 @@
 //! Digests of callers, the same in every process, for the parts of shared buckets.
 //!
-//! They are digests without a secret. No two callers have the same by chance, but who can guess a
-//! caller (an account's number, not a token) can recognise its digest. So they are used only where
-//! gates must agree.
+//! The digests contain no secret. No two callers have the same digest by chance, but anyone who can
+//! guess a caller (an account's number, not a token) can recognise its digest. So they are used
+//! only where gates must agree.
 
 use ring::digest::{Context, SHA256};
 

@@ -40,7 +40,7 @@ pub enum FlowName<'a> {
     All,
     /// A resource and its API group.
     Resource(&'a str, &'a str),
-    /// A word of the request.
+    /// A text from the request, such as a namespace or an action.
     Word(&'a str),
     /// A credential, as a salted hash.
     Credential(u64),

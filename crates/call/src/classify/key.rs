@@ -37,7 +37,7 @@ pub enum KeySource {
     },
 }
 
-/// What of an object a call concerns: reads, writes, lists and watches have separate failures.
+/// The kind of access to an object: failures of reads, writes, lists and watches are separate.
 #[derive(Hash)]
 enum Aspect<'a> {
     Read(&'a str),
@@ -47,7 +47,7 @@ enum Aspect<'a> {
 }
 
 impl KeySource {
-    /// Returns the key of a call, as far as its head tells.
+    /// Returns the key of a call, or how to get it from the call's body.
     pub(super) fn of(kind: ApiKind, call: &Call, hasher: &Salt) -> Self {
         if call.is_tunnel() {
             return Self::None; // a pod or service answers it, not the API
@@ -77,8 +77,8 @@ impl KeySource {
         }
     }
 
-    /// Returns the key of a call to AWS: of its query and its body without idempotency tokens.
-    /// Calls that the service takes one at a time have one key.
+    /// Returns the key of a call to AWS, made of its query and its body without idempotency tokens.
+    /// Changes the service takes one at a time have a common key.
     pub(super) fn of_aws(words: &Words, request: &Request<'_>, hasher: &Salt) -> Self {
         let call = request.call;
         let Words { service, region, account, action, .. } = words;
@@ -97,7 +97,8 @@ impl KeySource {
         Self::Known(Key { object, collection, facet })
     }
 
-    /// Returns the same key for one caller, so that its failures are its own.
+    /// Returns the same key for one caller only, so that the caller's failures do not count for
+    /// others.
     pub(super) fn of_caller(self, caller: u64, hasher: &Salt) -> Self {
         let own = |hash: u64| hasher.hash_one((hash, caller));
         match self {
@@ -216,8 +217,8 @@ fn object(collection: u64, name: &str, hasher: &Salt) -> u64 {
     hasher.hash_one((collection, name))
 }
 
-/// Returns what of an object a call concerns. Reads, writes, lists and watches have separate
-/// failures: the success of one must not forget the failure of another.
+/// Returns the kind of a call's access to its object. Reads, writes, lists and watches have
+/// separate failures: the success of one must not forget the failure of another.
 fn aspect(call: &Call) -> Aspect<'_> {
     match call.verb {
         Verb::Get => Aspect::Read(call.subresource()),

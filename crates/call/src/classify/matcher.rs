@@ -12,7 +12,7 @@ use crate::dialect::Words;
 /// The calls belonging to a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RuleMatch {
-    /// Leases of coordination.k8s.io, and kopf's peerings: they keep a leader the leader.
+    /// Leases of coordination.k8s.io, and kopf's peerings. Leader election depends on them.
     Leases,
     /// Reads of /livez, /readyz, /healthz (and their parts) and /version.
     Health,
@@ -20,7 +20,8 @@ pub enum RuleMatch {
     GrpcHealth,
     /// Reads of /api, /apis and the paths above the resources, and of /openapi.
     Discovery,
-    /// authentication.k8s.io and authorization.k8s.io: another request waits for each of these.
+    /// Calls of authentication.k8s.io and authorization.k8s.io. Another request waits for each of
+    /// them.
     Reviews,
     /// Events of either API group.
     Events,
@@ -31,7 +32,7 @@ pub enum RuleMatch {
 }
 
 words! {
-    /// A list of patterns, by its key in a `match` table.
+    /// A kind of list of patterns, by its name in a `match` table of the configuration.
     pub enum PatternList {
         /// Verbs, as RBAC spells them.
         Verbs = "verbs",
@@ -62,8 +63,8 @@ words! {
     }
 }
 
-/// Patterns for calls. One pattern of each list must match, every header and every parameter. `*`
-/// matches any run of characters.
+/// The patterns of a rule. A call must match one pattern of each list, and every pattern for a
+/// header or a query parameter. `*` matches any run of characters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Matcher {
     /// The lists that are not empty.
@@ -72,8 +73,8 @@ pub struct Matcher {
     pub headers: Vec<(HeaderName, String)>,
     /// Query parameters, each with a pattern for the value.
     pub query: Vec<(String, String)>,
-    /// True matches only calls listing everything (EC2 counts them separately); false only all
-    /// others.
+    /// True to match only calls listing everything (EC2 counts them separately); false to match
+    /// only the calls that do not.
     pub unfiltered: Option<bool>,
 }
 
@@ -103,7 +104,7 @@ pub(super) struct Patterns {
     /// The lists that are not empty, without paths.
     lists: Vec<(PatternList, Vec<Glob>)>,
     paths: Vec<Glob>,
-    /// The patterns of paths containing `%2F`, matched against the path with it.
+    /// The path patterns containing `%2F`, matched against the path with `%2F` still in it.
     spelled_paths: Vec<Glob>,
     headers: Vec<(HeaderName, Glob)>,
     query: Vec<(String, Glob)>,
@@ -266,8 +267,8 @@ impl Patterns {
         self.is_blind_to_paths() || any(&self.paths, subject.path) || any(&self.spelled_paths, subject.call.path())
     }
 
-    /// Returns true if everything but the path matches. If a list of a resource or of a provider's
-    /// terms is set, no other call matches.
+    /// Returns true if the call matches in everything but the path. A call without a resource, or
+    /// not read in a provider's terms, matches no list for these.
     fn match_except_path(&self, subject: &Subject<'_>) -> bool {
         let fits = |(list, globs): &(PatternList, Vec<Glob>)| match list {
             PatternList::UserAgents => subject.has_header(&USER_AGENT, |text| any(globs, text)),

@@ -63,7 +63,7 @@ pub enum KeyPartsError {
     /// A part is in the list twice.
     #[error("is in the list twice, expected it once")]
     Twice {
-        /// The index of the second.
+        /// The index of the second occurrence.
         index: usize,
     },
 }
@@ -131,9 +131,9 @@ impl KeyParts {
         self.0.contains(&KeyPart::Path)
     }
 
-    /// Returns the key of a call, as far as its head tells. The kind of verb is the key's
-    /// operation, everything else its object, so that removing an object forgets its failures with
-    /// every verb.
+    /// Returns the key of a call, or how to get it from the call's body. The kind of verb is the
+    /// key's operation, and the other parts are its object, so that removing an object forgets its
+    /// failures with every verb.
     pub(super) fn source(&self, kind: ApiKind, head: &Subject<'_>, hasher: &Salt) -> KeySource {
         if head.call.is_tunnel() {
             return KeySource::None;

@@ -1,9 +1,10 @@
 //! The AWS account an access key id belongs to.
 //!
-//! The id contains it: of the 48 bits that begin the base32 after its first four letters, the 40
-//! below the first are the account. AWS does not document this, so it only tells accounts apart
-//! (the keys of one role change hourly and stay one account), and is not shown by default. Source:
-//! Tal Be'ery, "A short note on AWS KEY ID" (2023), checked on published pairs.
+//! The id contains the account's number: what follows its first four letters is base32, and of the
+//! first 48 bits all but the first and the last seven are the number. AWS does not document this,
+//! so the number only tells accounts apart (the keys of one role change hourly and stay one
+//! account), and is not shown by default. Source: Tal Be'ery, "A short note on AWS KEY ID" (2023),
+//! checked on published pairs.
 
 /// Returns the account's twelve digits; `None` for an id in another format, such as those from
 /// before 2019.

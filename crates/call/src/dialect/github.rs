@@ -1,4 +1,4 @@
-//! GitHub: the resource with the quota that a call uses, in the words of `x-ratelimit-resource`.
+//! GitHub: the resource whose quota a call uses, as `x-ratelimit-resource` names it.
 
 use std::sync::LazyLock;
 
@@ -14,7 +14,7 @@ fn is_below(path: &str, top: &str) -> bool {
     path.strip_prefix(top).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Returns the path below the API. GitHub Enterprise Server has more before it.
+/// Returns the path without the prefix of GitHub Enterprise Server, if there is one.
 fn path<'a>(head: &Head<'a>) -> &'a str {
     let path = head.uri.path();
     path.strip_prefix("/api/v3").or_else(|| path.strip_prefix("/api")).unwrap_or(path)

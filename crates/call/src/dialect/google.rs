@@ -1,8 +1,8 @@
 //! Google Cloud's REST: `/compute/v1/projects/NAME/zones/ZONE/instances/NAME/start`.
 //!
-//! A path alternates collections and names below its version; what comes after is a method, alone
-//! or behind a colon. The action is the collection and the method as Google's own names have them:
-//! `instances.start`.
+//! A path alternates collections and names below its version; a method may follow them, as a
+//! segment or behind a colon. The action is the collection and the method as Google's own names
+//! have them: `instances.start`.
 
 use http::Method;
 
@@ -76,8 +76,8 @@ fn is_version(segment: &str) -> bool {
     segment.strip_prefix('v').is_some_and(is_numbered) || matches!(segment, "beta" | "alpha")
 }
 
-/// Returns true for a verb at a path's end; it is not one more collection: collections are
-/// plural nouns.
+/// Returns true if the segment at a path's end is a method, and not one more collection:
+/// collections are plural nouns.
 fn is_method(segment: &str) -> bool {
     let verbs = ["set", "add", "remove", "attach", "detach", "get", "delete", "test", "update", "move", "list"];
     let leads = |verb: &str| {

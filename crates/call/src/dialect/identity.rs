@@ -1,4 +1,4 @@
-//! What identifies a call: its signing key, and its body without idempotency tokens.
+//! The identity of a call: its signing key, and its body without idempotency tokens.
 
 use std::borrow::Cow;
 
@@ -31,8 +31,8 @@ impl TokenBody {
         }
     }
 
-    /// Returns a body without its idempotency tokens, to recognize a call: they differ between two
-    /// attempts of it.
+    /// Returns a body without its idempotency tokens, because these differ between two attempts of
+    /// the same call.
     pub fn without_tokens(self, body: &[u8]) -> Cow<'_, [u8]> {
         let kept = std::str::from_utf8(body).ok().and_then(|text| match self {
             Self::Form => form_without(text),

@@ -33,14 +33,14 @@ pub struct Denial<'a> {
     pub status: StatusCode,
     /// True for a refusal by a limit, false for a failure of the gate or its upstream.
     pub throttled: bool,
-    /// The sentence for people.
+    /// The message for people.
     pub message: &'a str,
     /// The time until a retry, if the response names one.
     pub retry_after: Option<Duration>,
     /// An identifier to show in the SDK's error. The provider has not logged it.
     pub request_id: &'a str,
-    /// True to answer as GitHub's secondary limit, a 403: its clients then stop all calls for the
-    /// time.
+    /// True to answer as GitHub's secondary limit, a 403. GitHub's clients then stop all calls
+    /// until the time to retry.
     pub as_secondary_limit: bool,
 }
 
@@ -78,7 +78,7 @@ impl Form {
     }
 
     /// Returns the longest retry time to send to the provider's SDKs. The AWS SDK for Go v1 blocks
-    /// its worker for any time, and azcore gives up at once beyond a minute.
+    /// its worker for as long as it is told, and azcore gives up at once beyond a minute.
     fn longest(self) -> Duration {
         match self {
             Self::Aws(_) => Duration::from_secs(20),

@@ -23,7 +23,7 @@ struct Run {
     gap: Duration,
     reads: bool,
     is_named: bool,
-    /// Names to report; kept from its fourth call on.
+    /// The names to report, kept from the run's fourth call on.
     names: Option<Box<CallNames>>,
 }
 
@@ -49,7 +49,7 @@ impl DenialRuns {
         ended
     }
 
-    /// Forgets the shorter half of the runs without a name. One with a name would be reported
+    /// Forgets the shorter half of the runs not reported yet. A reported run would be reported
     /// again.
     fn make_room(&mut self) {
         let mut lengths: Vec<_> = self.0.values().map(Run::length).collect();
@@ -77,7 +77,7 @@ impl DenialRuns {
         });
     }
 
-    /// Returns true if names are kept for a run of this object.
+    /// Returns true if a run of this object has been reported.
     pub(super) fn names(&self, object: u64) -> bool {
         self.0.values().any(|run| run.is_named && run.object == object)
     }
@@ -117,8 +117,9 @@ impl Run {
         }
     }
 
-    /// Returns true if the calls of the run are a loop: many, and for long. A read may poll with
-    /// 404 for an object to come: only one with more than a call every other second is a loop.
+    /// Returns true if the calls of the run are a loop: many, and for long. Reads with a 404 may
+    /// only wait for an object to be created: they are a loop if there is more than one in two
+    /// seconds.
     fn is_loop(&self) -> bool {
         let lasted = self.last - self.first;
         let is_poll = self.reads && self.status == 404;
@@ -161,13 +162,14 @@ fn id(seen: &ObjectCall<'_>) -> u64 {
 
 /// The most runs to remember.
 const MOST: usize = 1024;
-/// How many calls a run has before names are kept and it may be a loop.
+/// The number of calls from which on the names of a run are kept.
 const SERIOUS: u64 = 4;
 const CALLS: u64 = 10;
-/// How many calls a run of reads with 404 has before it may be a loop.
+/// The least number of calls in a loop of reads with a 404.
 const POLLS: u64 = 30;
-/// The time from the first to the last call for a run to be a loop.
+/// The least time from the first to the last call of a loop.
 const LASTS: Duration = Duration::from_secs(30);
-/// How long after its last call a run is over, if the calls were not slower than that.
+/// The least time after its last call at which a run is over. With slow calls it is three times
+/// their last gap.
 const QUIET: Duration = Duration::from_secs(300);
 const LONGEST_QUIET: Duration = Duration::from_secs(3600);

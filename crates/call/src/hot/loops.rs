@@ -2,8 +2,9 @@
 //!
 //! A loop is reported if an object was called more often than its pace for most of a minute (eight
 //! of the last twelve steps of five seconds, more than a burst), or if one caller got the same 4xx
-//! for it ten times in a row in half a minute or more. It is over after a minute at the pace; a run
-//! of 4xx is over after any other response, or after a time without calls.
+//! for it ten times in a row in half a minute or more. The loop is over after a minute without
+//! calls above the pace; a run of 4xx is over after any other response, or after a time without
+//! calls.
 
 use super::denied::DenialRuns;
 use super::report::{News, Report};
@@ -126,7 +127,7 @@ impl Loops {
     }
 }
 
-/// Returns the hash to count an object's reads or its writes under.
+/// Returns the hash for counting an object's reads or its writes.
 #[inline]
 #[must_use]
 pub fn in_direction(object: u64, reads: bool) -> u64 {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::moment::Moment;
 
-/// A count of events in the last ten minutes, with an error of half a minute, by the number of each
-/// step of time.
+/// A count of events in the last ten minutes, with an error of half a minute. It has the count of
+/// each half minute, by the half minute's number.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Recent(BTreeMap<u64, u64>);
 

@@ -20,7 +20,7 @@ pub struct Report {
     /// The names in the first call.
     pub names: CallNames,
     pub(super) habit: Habit,
-    /// The number of calls in the last ten minutes, or in a row.
+    /// The number of calls in the last ten minutes or, if all got the same 4xx, in a row.
     pub calls: u64,
     /// The time from the first to the last of these calls.
     pub within: Duration,
@@ -52,7 +52,7 @@ pub(super) enum Habit {
     Denied { status: u16 },
 }
 
-/// How many calls of an object got what answer, since the loop began.
+/// Counts of an object's calls since it was first observed, by their answers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct CallCounts {
     pub(super) all: u64,
@@ -73,14 +73,14 @@ pub(super) struct CallCounts {
 pub(super) enum Bodies {
     Same,
     Other,
-    /// The bodies are sometimes the same, or cannot be compared.
+    /// The bodies are sometimes the same and sometimes not, or too few were compared.
     Mixed,
 }
 
 // === impl Bodies ===
 
 impl Bodies {
-    /// Decides from the number of equal and of different bodies.
+    /// Decides from how many bodies were the same as the caller's last one, and how many were not.
     pub(super) fn of(same: u64, other: u64) -> Self {
         let all = same + other;
         match all {
@@ -95,7 +95,7 @@ impl Bodies {
 // === impl Report ===
 
 impl Report {
-    /// Returns the common status of all calls, if that makes it a loop.
+    /// Returns the status of all calls, for a loop of calls with the same 4xx.
     pub fn status(&self) -> Option<u16> {
         match self.habit {
             Habit::Denied { status } => Some(status),
@@ -103,8 +103,8 @@ impl Report {
         }
     }
 
-    /// Describes the loop in words following the object's name in a sentence. Callers and the
-    /// part of the object, which may be any text, are in it only with `names`.
+    /// Describes the loop, as the end of a sentence beginning with the object's name. Only with
+    /// `names` are the callers and the part of the object in it, because these may be any text.
     pub fn says(&self, names: bool) -> String {
         let calls = number(self.calls);
         let within = span(self.within);

@@ -2,7 +2,7 @@
 
 use crate::moment::Moment;
 
-/// An answered call.
+/// An answered call of an object.
 #[derive(Clone, Copy, derive_more::Debug)]
 pub struct ObjectCall<'a> {
     /// The hash of the object.

@@ -29,11 +29,11 @@ pub(super) struct WatchedObject {
     callers: Vec<Habits>,
     /// The index of the last caller.
     last_caller: usize,
-    /// How often a call came from another caller than the one before.
+    /// How often a call came from a caller other than that of the call before.
     turns: u64,
 }
 
-/// What one caller does with an object.
+/// The calls of one caller for an object, and how many of their bodies were the same.
 #[derive(Clone, Debug)]
 struct Habits {
     number: u64,

@@ -1,9 +1,9 @@
 //! The nodes of a Redis cluster as one store.
 //!
-//! All keys of one bucket are in one slot, so a bucket is on one node. The gate learns it from the
-//! nodes: any of them redirects a command to the right one, by `MOVED`, which is remembered, or by
-//! `ASK` while a slot moves, which is followed once. The cluster's topology is not read. After a
-//! node fails, its buckets are looked for at the next one.
+//! All keys of one bucket are in one hash slot, so a bucket is on one node. The gate finds this
+//! node by redirections: any other node redirects a command to it. The redirection `MOVED` is
+//! remembered; `ASK`, sent while a slot moves, is followed once. The cluster's topology is not
+//! read. After a node fails, the next node is asked for its buckets.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -27,7 +27,7 @@ pub(super) struct Cluster {
     layout: Mutex<Layout>,
 }
 
-/// A command for a bucket.
+/// A command, and the shared bucket it is for.
 pub(super) struct BucketCommand {
     pub(super) bucket: Arc<str>,
     pub(super) command: Cmd,
@@ -47,7 +47,7 @@ struct Layout {
 /// A node's answer that another node has the bucket.
 struct Redirection {
     to: Endpoint,
-    /// True for `ASK`: the other node is for this command only, while its slot moves.
+    /// True for `ASK`: the other node is to be used for this command only, while its slot moves.
     is_once: bool,
 }
 
@@ -141,7 +141,7 @@ impl Cluster {
 // === impl Layout ===
 
 impl Layout {
-    /// Returns the node of a bucket, or the one to ask about it.
+    /// Returns the node of a bucket or, if it is unknown, the node to ask for the bucket.
     fn node_of(&self, bucket: &str, seeds: &[Endpoint]) -> Endpoint {
         self.homes.get(bucket).cloned().unwrap_or_else(|| self.guide(seeds))
     }
@@ -159,7 +159,7 @@ impl Layout {
         Arc::clone(node)
     }
 
-    /// Forgets the buckets of a failed node, and asks the next one about them.
+    /// Forgets which buckets were on a failed node. From now on the next node is asked for them.
     fn pass_over(&mut self, at: &Endpoint, seeds: &[Endpoint]) {
         self.homes.retain(|_, home| home != at);
         // Of several requests that failed at a node, the first moves on.

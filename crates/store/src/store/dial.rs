@@ -100,8 +100,8 @@ impl Dialer {
         Ok(StoreConnection { at: Some(at.clone()), ..connection })
     }
 
-    /// Connects to the first address accepting. Each gets a share of the timeout: a silent
-    /// address must not use up the time of the others.
+    /// Connects to the first address accepting a connection. Each address gets a share of the
+    /// timeout, so that a silent one does not use up the time for the rest.
     pub(super) async fn first(&self, to: impl ToSocketAddrs) -> Result<TcpStream, Fault> {
         let addresses: Vec<_> = lookup_host(to).await?.collect();
         let share = self.store.timeout / (u32::try_from(addresses.len()).unwrap_or(u32::MAX - 1) + 1);

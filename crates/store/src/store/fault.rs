@@ -1,4 +1,4 @@
-//! What can go wrong with a store, each with its remedy.
+//! The faults of a store, each with its remedy.
 
 use std::{fmt, io};
 
@@ -22,7 +22,7 @@ pub(super) enum Fault {
         /// The code: the first word of the error.
         code: String,
     },
-    /// The answer was not one the script gives.
+    /// The answer was not in the form of the script's answers.
     Nonsense,
     /// The settings of the store's TLS or password cannot be used.
     Settings(String),
@@ -37,7 +37,8 @@ pub(super) enum Fault {
 // === impl Fault ===
 
 impl Fault {
-    /// Returns whether gates can hope that the store answers soon.
+    /// Returns the kind of the failure: whether the store may answer again soon, or only after a
+    /// person has changed something.
     pub(super) fn away(&self) -> StoreFailure {
         match self {
             Self::Timeout | Self::Io(_) | Self::UnknownIssuer(_) | Self::WrongName(_) | Self::Redirected => {
@@ -66,7 +67,7 @@ impl Fault {
         }
     }
 
-    /// Returns what a person should do about it.
+    /// Returns what a person should do about the fault.
     pub(super) fn remedy(&self) -> &'static str {
         match self {
             Self::Code { code } => advice(code),
@@ -98,12 +99,12 @@ impl Fault {
         }
     }
 
-    /// Returns true if another node of a cluster may be ready to answer.
+    /// Returns true if the node is not ready. Another node of its cluster may be.
     pub(super) fn is_not_ready(&self) -> bool {
         matches!(self, Self::Code { code } if NOT_READY.contains(&code.as_str()))
     }
 
-    /// Returns true if the password may have changed.
+    /// Returns true if the server rejected the password. The password's file may have changed.
     pub(super) fn is_of_password(&self) -> bool {
         match self {
             Self::Code { code } => code == "WRONGPASS" || code == "NOAUTH",
@@ -165,7 +166,7 @@ impl From<io::Error> for Fault {
     }
 }
 
-/// Returns the code for an error text without one.
+/// Returns the code for the text of a server's error, if the server gave none but `ERR`.
 fn meant(detail: &str) -> &'static str {
     let says = |words: &[&str]| words.iter().any(|word| detail.contains(word));
     match () {

@@ -26,7 +26,8 @@ pub(super) struct HealthRecorder {
 /// Whether a store answers, and since when.
 #[derive(Clone, Debug, Default)]
 pub struct StoreHealth {
-    /// The moment since when the store has answered, or not; `None` before the first request.
+    /// The moment at which the store began to answer or, if it is down, to fail; `None` before the
+    /// first request.
     pub since: Option<Moment>,
     /// True if the store answers.
     pub is_up: bool,
@@ -90,7 +91,7 @@ impl HealthRecorder {
         lock(&self.health).clone()
     }
 
-    /// Counts a batch of requests, and updates the health. Returns the health before it.
+    /// Counts a batch of requests, and updates the health. Returns the health before the batch.
     fn record(&self, is_up: bool, result: &str, took: Duration, update: impl FnOnce(&mut StoreHealth)) -> StoreHealth {
         table::STORE_SECONDS.histogram(&[&self.store]).record(took);
         table::STORE_ASKS.counter(&[&self.store, result]).increment(1);
@@ -124,7 +125,8 @@ fn rates_alone(asks: &[Ask]) -> String {
     all.join(", ")
 }
 
-/// The number of gates that make the script take a good part of a millisecond.
+/// The number of gates sharing a bucket at which the script takes a good part of a millisecond.
+/// Above it the log warns.
 const MANY: u32 = 100;
 /// The most shared buckets to name in a log line.
 const NAMED: usize = 8;

@@ -1,8 +1,8 @@
 //! The link to a store, with one connection for all requests at once.
 //!
-//! A batch has a request for each shared bucket that is due. One that is not answered in time ends
-//! the connection, so that no late answer is used. The next batch connects again; when it comes is
-//! up to the gates. A cluster has a connection for each node in use.
+//! A batch has a request for each shared bucket with one due. If a batch is not answered in time,
+//! the connection is closed, so that no late answer is used. The next batch of a gate connects
+//! again. A cluster has a connection for each node in use.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -37,5 +37,6 @@ impl Memory {
     }
 }
 
-/// From this many buckets on, full parts no gate uses are dropped.
+/// The number of buckets from which on parts of split buckets are dropped when they are full and
+/// unused.
 const MOST: usize = 1000;

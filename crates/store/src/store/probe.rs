@@ -1,4 +1,4 @@
-//! Asks a store as a gate would, for `tidegate doctor`.
+//! Sends requests to a store as a gate would, for `tidegate doctor`.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -14,27 +14,28 @@ use crate::limit::policy::{BucketPolicy, SharedPolicy};
 use crate::limit::{Ask, SharedLimits};
 use crate::spec::Endpoint;
 
-/// What a probe found out about a store.
+/// The findings of a probe about a store.
 #[derive(Clone, Debug, Default)]
 pub struct ProbeReport {
     /// The time from a request to its answer.
     pub took: Duration,
     /// The gates sharing each bucket, by the names of their pods.
     pub members: BTreeMap<Arc<str>, Vec<String>>,
-    /// The buckets of gates with different limits.
+    /// The buckets shared by gates with different limits.
     pub differ: Vec<Arc<str>>,
-    /// The server's policy for dropping keys, if it says that it may drop some.
+    /// The server's `maxmemory-policy`, if it lets the server drop keys; `None` if not, or if it is
+    /// unknown.
     pub evicts: Option<String>,
     /// The servers the buckets are on; empty for a Unix socket.
     pub at: Vec<Endpoint>,
 }
 
-/// Why a store does not answer, and what to do.
+/// The reason why a store does not answer, and the remedy.
 #[derive(Clone, Debug)]
 pub struct ProbeFailure {
     /// The fault in words.
     pub what: String,
-    /// What a person should do about it.
+    /// What a person should do about the fault.
     pub remedy: &'static str,
 }
 
@@ -44,7 +45,7 @@ impl PreparedStore {
     /// Connects, runs the script for a temporary bucket, and looks up these shared buckets.
     ///
     /// # Errors
-    /// A gate would get no answer.
+    /// The reason why a gate would get no answer.
     pub async fn probe(&self, buckets: &[Arc<str>]) -> Result<ProbeReport, ProbeFailure> {
         self.look(buckets).await.map_err(|fault| ProbeFailure { what: fault.what(), remedy: fault.remedy() })
     }
@@ -83,7 +84,7 @@ struct Member {
     limits: [String; 2],
 }
 
-/// Returns the gates of the last minute.
+/// Returns the gates with a request in the last minute.
 fn living(fields: &BTreeMap<String, String>) -> Vec<Member> {
     let last: u64 = fields.get("n").and_then(|last| last.parse().ok()).unwrap_or_default();
     let member = |(name, value): (&String, &String)| {
@@ -97,7 +98,8 @@ fn living(fields: &BTreeMap<String, String>) -> Vec<Member> {
     fields.iter().filter_map(member).collect()
 }
 
-/// Returns the server's policy for dropping keys. Most users are not allowed to ask.
+/// Returns the server's policy for dropping keys, if it may drop some. Most users are not allowed
+/// to read the policy; then the result is `None`.
 async fn evicts(redis: &Servers, name: &Arc<str>) -> Option<String> {
     let get = redis::cmd("CONFIG").arg("GET").arg("maxmemory-policy").to_owned();
     let settings = redis.query::<BTreeMap<String, String>>(name, &get).await.ok()?;

@@ -1,8 +1,8 @@
 //! A limit on the bytes a server may send.
 //!
-//! A store's replies are shorter than its requests. But another server may send without end, and
-//! its bytes are kept until they are a whole reply. So a connection receives [`MOST`] bytes, and
-//! one more for each byte sent, and ends at the next.
+//! A store's replies are shorter than the requests. But a server of another kind may send without
+//! end, and its bytes are kept until they form a whole reply. So a connection may receive at most
+//! [`MOST`] bytes more than it has sent, and fails with the next byte.
 
 use std::io;
 use std::pin::Pin;

@@ -175,7 +175,8 @@ fn notices(value: &Value) -> Option<Vec<PauseNotice>> {
     Some(notices)
 }
 
-/// Returns a quota as the store has it; empty for one of everything.
+/// Returns a quota as text, as the store has it; empty for the quota of the whole API and of all
+/// holders.
 fn quota_text(quota: QuotaId) -> String {
     let QuotaId { holder, resource: ResourceId(resource) } = quota;
     if quota == QuotaId::ALL { String::new() } else { format!("{holder:x}:{resource:x}") }

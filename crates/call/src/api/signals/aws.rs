@@ -69,7 +69,8 @@ pub(super) fn bare(code: &str) -> &str {
 const TYPE: &[u8] = b"__type";
 /// The headers that may contain a code, read before the body.
 pub(super) const NAMES: [&str; 2] = ["x-amzn-errortype", "x-amzn-query-error"];
-/// The statuses with a body that is searched for a code. A 429 is a throttle without one.
+/// The statuses for which the body is searched for a code. A 429 means throttling even without a
+/// code.
 const STATUSES: [u16; 5] = [400, 403, 500, 503, 509];
 /// The codes for too many calls.
 const CODES: [&str; 11] = [
@@ -87,7 +88,7 @@ const CODES: [&str; 11] = [
 ];
 /// The codes for too many calls to one table.
 const NARROW: [&str; 1] = ["ProvisionedThroughputExceededException"];
-/// The codes for something under way or full: only the same call must wait.
+/// The codes for something busy or full: only the same call must wait.
 const BUSY: [&str; 3] = ["LimitExceededException", "PriorRequestNotComplete", "TransactionInProgressException"];
 
 #[cfg(test)]

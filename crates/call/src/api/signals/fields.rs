@@ -21,7 +21,7 @@ pub struct Quota {
     pub resets_in: Option<Duration>,
 }
 
-/// Returns the whole number in the first field of a name.
+/// Returns the whole number in the first header of this name.
 pub(super) fn number(headers: &HeaderMap, name: &str) -> Option<u64> {
     digits(headers.get(name)?.to_str().ok()?.trim())
 }
@@ -40,9 +40,9 @@ pub(super) fn date(response: &Response<'_>) -> Option<SystemTime> {
     }
 }
 
-/// Returns the time until a moment in seconds (or milliseconds) since 1970; zero for the past. It
-/// is a second longer, because both times are cut to whole seconds, and an early call is refused
-/// again.
+/// Returns the time until a moment in seconds (or milliseconds) since 1970; zero for the past. One
+/// second is added, because both times are cut to whole seconds, and a call that comes too early is
+/// refused again.
 pub(super) fn until(epoch: u64, response: &Response<'_>) -> Option<Duration> {
     let at = if epoch >= MILLIS { Duration::from_millis(epoch) } else { Duration::from_secs(epoch) };
     let now = date(response)?.duration_since(SystemTime::UNIX_EPOCH).ok()?;
@@ -78,9 +78,9 @@ pub(super) fn resource_word(name: &str) -> Cow<'static, str> {
     Cow::Owned(name.chars().take(LONGEST_NAME).map(shown).collect())
 }
 
-/// The least reset read as a time of day in seconds (2001).
+/// The least reset read as a time of day, in seconds since 1970 (a moment in 2001).
 const EPOCHS: u64 = 1_000_000_000;
-/// The least time of day read as milliseconds.
+/// The least number read as milliseconds since 1970, not seconds.
 const MILLIS: u64 = 100_000_000_000;
 
 /// The longest name of a resource.

@@ -1,10 +1,10 @@
 //! GitHub: an hourly quota per kind of resource, and secondary limits without numbers.
 //!
 //! <https://docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api>: a refusal is a
-//! 403 or a 429. With Retry-After: not before it. With nothing remaining: not before the reset.
-//! Otherwise at least a minute, then exponentially longer. A 403 with none of these may be a
-//! missing permission: only its text tells. GraphQL may refuse by a secondary limit with a 200 and
-//! Retry-After; its text is not read.
+//! 403 or a 429. The next call must wait until Retry-After is over or, if no calls remain, until
+//! the reset; otherwise for at least a minute, then exponentially longer. A 403 with none of these
+//! may be a missing permission: only its text shows that. GraphQL may refuse by a secondary limit
+//! with a 200 and Retry-After; its text is not read.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! The beginning of a compressed body, uncompressed.
 //!
-//! At most [`PEEK`] bytes come out, so that a bomb costs no more than a refusal; a body that was
-//! cut is inflated as far as it goes. gzip and deflate are read: Go asks for gzip in every call,
-//! the SDKs for both. Bodies in br or zstd are not, nor in two codings.
+//! At most [`PEEK`] bytes are returned, so that a decompression bomb does no harm; a body that was
+//! cut is uncompressed as far as it goes. gzip and deflate are read: Go asks for gzip in every
+//! call, the SDKs for both. Bodies in br or zstd are not read, nor bodies compressed twice.
 
 use std::borrow::Cow;
 use std::io::Read;
@@ -41,7 +41,8 @@ fn inflate(decoder: impl Read) -> Cow<'static, [u8]> {
     Cow::Owned(clear)
 }
 
-/// Returns true if a body begins as RFC 9110's `deflate` does. Some servers omit that.
+/// Returns true if a body begins with a zlib header, as RFC 9110's `deflate` does. Some servers
+/// omit it.
 fn has_zlib_head(body: &[u8]) -> bool {
     matches!(body, [how, check, ..] if how & 0xf == 8 && u16::from_be_bytes([*how, *check]) % 31 == 0)
 }

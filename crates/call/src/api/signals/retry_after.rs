@@ -7,8 +7,8 @@ use http::{HeaderValue, StatusCode};
 
 use super::{LimitRefusal, Reach, Response, fields};
 
-/// Returns the refusal in a failed response naming a time: of all calls for a 429 or 503,
-/// because the next call would get it as well; otherwise of this call alone.
+/// Returns the refusal in a failed response with Retry-After. After a 429 or 503 all calls must
+/// wait, because the next one would be refused as well; otherwise only the same call.
 pub(super) fn refused(response: &Response<'_>) -> Option<LimitRefusal> {
     if response.status != StatusCode::TOO_MANY_REQUESTS && !response.status.is_server_error() {
         return None; // the usual response: its headers are not read
