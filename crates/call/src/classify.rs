@@ -50,8 +50,8 @@ pub struct Rules {
     /// What divides a class into flows.
     pub fair_by: FairBy,
     splits: CallerSplits,
-    /// True if writes go one at a time only for objects whose changes the provider takes [one at a
-    /// time](Words::serial).
+    /// True if writes go one at a time only for objects with changes taken [one at a
+    /// time](Words::serial) by the provider.
     only_serial_writes: bool,
     dialect: Dialect,
     classes: Vec<Traits>,
@@ -117,7 +117,7 @@ pub struct ClassifiedCall {
     pub cost: u16,
     /// The format of errors the call's sender expects, if it is not the gate's usual one.
     pub form: Option<Form>,
-    /// True if the call must be the only one of its key in progress, on a gate where writes go one
+    /// True if the call must be the only one of its key in progress, on a gate sending writes one
     /// at a time.
     pub goes_alone: bool,
     /// The call's key, or how to get it from the body.

@@ -136,7 +136,7 @@ impl Dialect {
         }
     }
 
-    /// Returns the names that split the quotas of a call's account: for AWS service and region, for
+    /// Returns the names splitting the quotas of a call's account: for AWS service and region, for
     /// Azure the kind of operation, for Google the service, for GitHub the resource.
     pub fn quota(self, words: &Words) -> [&str; 2] {
         match self {

@@ -20,8 +20,8 @@ pub(crate) struct CallFacts {
     /// Set if the call may always wait, and is never refused on arrival.
     pub(super) patient: bool,
     pub(super) arrived: Moment,
-    /// The moment after half of the time to the client's own deadline: the gate makes no call wait
-    /// longer. `Moment::MAX` without a deadline.
+    /// The moment halfway to the client's own deadline. The gate makes no call wait beyond it.
+    /// `Moment::MAX` without a deadline.
     pub(super) half_time: Moment,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct QueueKey {
     pub(crate) quota: CallQuota,
 }
 
-/// The properties of a call, besides its class, that decide which tokens, slots and connections it
+/// The properties of a call, besides its class, determining the tokens, slots and connections it
 /// needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Mode {

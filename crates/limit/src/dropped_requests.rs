@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::moment::Moment;
 
-/// The number of requests dropped in each of the last seconds.
+/// Counts of the requests refused (dropped) because too many waited, for each of the last seconds.
 #[derive(Debug)]
 pub(crate) struct DroppedRequests {
     retry_after: u64,
@@ -27,7 +27,7 @@ impl DroppedRequests {
         Self { retry_after: 1, doubled_at: 0, second: 0, dropped: 0, history: VecDeque::new() }
     }
 
-    /// Counts a request dropped at `now`. Returns the moment for its retry.
+    /// Counts a request refused at `now`. Returns the moment for its retry.
     pub(super) fn drop_one(&mut self, now: Moment) -> Moment {
         let second = now.since_start().as_secs();
         if second > self.second {

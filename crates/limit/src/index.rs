@@ -80,7 +80,7 @@ impl<Kind, T> Arena<Kind, T> {
         self.slab.len()
     }
 
-    /// Returns an upper bound of the number of entries, empty ones included.
+    /// Returns the number of entries there is room for, used or not. Every index is below it.
     pub(super) fn capacity(&self) -> usize {
         self.slab.capacity()
     }

@@ -20,8 +20,8 @@ use crate::sketch::Sketch;
 #[derive(Debug)]
 pub(crate) struct KeyStage {
     table: Table,
-    /// The keys with a write queued or in flight, where writes go one at a time. DELETE counts as
-    /// the same key ([`KeyId::written`]).
+    /// The keys with a write queued or in flight, where writes go one at a time. A DELETE counts
+    /// under the same key as other writes ([`KeyId::written`]).
     writes: HashSet<KeyId, Spread>,
     /// How often each object was called lately, for classes with a rate per object (`per_key`).
     objects: Sketch,
@@ -64,8 +64,8 @@ impl KeyStage {
         self.keys().view(call.key.as_ref()?, now)
     }
 
-    /// Returns true if no trial of a failing key is under way, and no write that excludes other
-    /// writes of its key.
+    /// Returns true if no call is testing a failing key, and no write keeps other writes of its key
+    /// waiting.
     pub(crate) fn is_at_rest(&self) -> bool {
         self.writes.is_empty() && self.table.trials_out() == 0
     }
@@ -101,7 +101,7 @@ impl KeyStage {
     /// Refuses a call if its object was called more often than its class allows (`per_key`, step 5
     /// of the order of refusals).
     ///
-    /// A call that passes has taken a token of its object. A call of a failing key takes none,
+    /// A call that is not refused takes a token of its object. A call of a failing key takes none,
     /// because its backoff is slower; nor does a call whose object is known only from its body.
     #[inline(never)]
     pub(crate) fn per_key(&mut self, arrival: &Arrival<'_>, rules: &Rules, now: Moment) -> Result<(), Cause> {
@@ -114,8 +114,8 @@ impl KeyStage {
         taken.map_err(|retry_at| Cause::new(Reason::PerKey, retry_at))
     }
 
-    /// Returns the moment at which calls of an object have their full burst again; `None` if they
-    /// have it now or are not counted.
+    /// Returns when calls of an object have their full burst again; `None` if they have it now or
+    /// are not counted.
     pub(crate) fn object_full_at(&self, object: u64) -> Option<Moment> {
         self.objects.full_at(object)
     }
@@ -164,8 +164,8 @@ impl KeyStage {
     }
 
     /// Lets a call continue past its key, and reserves its retry token if configured. The call
-    /// becomes the trial of a failing key, and the only write of its key where writes go one at a
-    /// time.
+    /// becomes the one testing a failing key (the trial), and the only write of its key where
+    /// writes go one at a time.
     #[inline]
     pub(crate) fn begin_grant(
         &mut self,
@@ -305,8 +305,8 @@ impl KeyStage {
     }
 }
 
-/// Returns the moment at which a call waiting for its key can have a retry token: the reserved one,
-/// or one not kept for another key. `None` if nothing delays the token.
+/// Returns when a call waiting for its key can have a retry token: the reserved one, or one not
+/// kept for another key. `None` if nothing delays the token.
 pub(crate) fn token_at(
     call: &CallFacts,
     key: &KeyState,
@@ -318,8 +318,8 @@ pub(crate) fn token_at(
     reserved.map(|reserved| reserved.at).or_else(|| last_token_kept_until(call, key, rules, resources, now))
 }
 
-/// Returns the moment until which the retry bucket's last token is kept for another key; `None` if
-/// it is not. The other key has been tried less often, and its last try is longer ago.
+/// Returns until when the retry bucket's last token is kept for another key; `None` if it is not.
+/// The other key has been tried less often, and its last try is longer ago.
 ///
 /// Without this rule the order in which a controller tries its objects would decide: if the same
 /// objects come at each token, only they are tried, and the backoff of all other objects outlasts

@@ -36,7 +36,7 @@ pub struct Limiter {
     now: Moment,
 }
 
-/// The parts of a limiter. `work` collects the tasks that one part leaves for the other parts.
+/// The parts of a limiter. `work` collects the tasks left by one part for the other parts.
 #[derive(Debug)]
 struct Parts {
     rules: Rules,
@@ -123,8 +123,7 @@ impl Limiter {
         result
     }
 
-    /// Admits waiting calls whose turn has come, and ends waits that have lasted too long. Calling
-    /// it too often does no harm.
+    /// Admits waiting calls in turn, and ends overlong waits. Calling it too often does no harm.
     pub fn advance(&mut self, now: Moment) {
         let now = self.catch_up(now);
         if self.is_behind() {
@@ -226,9 +225,9 @@ impl Limiter {
         })
     }
 
-    /// Records the outcome of a call. `key` replaces the receipt's key, for a name known
-    /// only from the body. `name` returns the key's readable name, and is called if the key starts
-    /// to fail.
+    /// Records the outcome of a call. `key` replaces the receipt's key, for a call with its
+    /// object's name in the body. `name` returns the key's readable name, and is called if the key
+    /// starts to fail.
     #[expect(clippy::needless_pass_by_value, reason = "a receipt is settled once: it is used up")]
     pub fn finish(
         &mut self,
@@ -324,7 +323,7 @@ impl Limiter {
         self.parts.note_left(of, charged, left, now);
     }
 
-    /// Records which quota the upstream charges calls of this action to, as an answer says
+    /// Records the quota charged by the upstream for calls of this action, as an answer says
     /// ([`Receipt::was_predicted`]).
     pub fn learn_resource(&mut self, of: &Receipt, action: u64, word: ResourceId, now: Moment) {
         let now = self.catch_up(now);

@@ -44,8 +44,8 @@ pub struct Answer {
     pub quota: Option<QuotaReading>,
 }
 
-/// The failures to forget because a response shows that an object was removed. Times that the
-/// upstream named stay in any case.
+/// The failures to forget because a response shows that an object was removed. A time to wait that
+/// the upstream named stays in any case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Removal {
     /// No failures: a read without a result says nothing about the write of a missing object.
@@ -110,7 +110,7 @@ pub enum PauseLength {
     Growing {
         /// The length of the first pause.
         first: Duration,
-        /// The longest length.
+        /// The greatest length of a pause.
         most: Duration,
     },
 }

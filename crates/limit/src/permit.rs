@@ -9,7 +9,7 @@ use crate::moment::Moment;
 use crate::outcome::Answer;
 use crate::quota::ResourceId;
 
-/// The proof that a call may be sent. It is used up by sending the call, or given back.
+/// The proof of a call's admission. It is used up by sending the call, or given back.
 #[derive(Debug)]
 #[must_use = "a permit holds tokens and a slot: admit a request with it, or retract it"]
 pub struct Permit {

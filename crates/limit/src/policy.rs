@@ -65,7 +65,8 @@ pub struct ClassPolicy {
     pub lane: Lane,
     /// The class's own bucket, on top of the gate's.
     pub bucket: Option<BucketPolicy>,
-    /// The class this one lies within. Its bucket is charged too. Classes never form a cycle.
+    /// The enclosing class, if there is one. Calls take tokens from its bucket too. Classes never
+    /// form a cycle.
     pub within: Option<ClassId>,
     /// True if calls of the class take no token of the gate's bucket.
     pub own_bucket_only: bool,
@@ -126,7 +127,8 @@ pub struct BucketPolicy {
     /// until so many are there, whatever it costs itself, so that cheap calls do not pass an
     /// expensive one.
     pub largest_cost: NonZeroU16,
-    /// False if the bucket takes one token from each call, even if the call costs more elsewhere.
+    /// False if the bucket takes one token from each call, even if the call costs more in other
+    /// buckets.
     pub counts_costs: bool,
     /// True if the retry bucket lets more through while its calls succeed: a success gives its
     /// token back and more, so that `rate` limits the failing calls alone.
@@ -156,8 +158,8 @@ pub struct InFlight {
 pub struct Backoff {
     /// The delay after the n-th consecutive failure.
     pub strategy: Strategy,
-    /// The longest time for which such a call may wait for its key. After that the call is refused,
-    /// so that its client can do something else.
+    /// The longest wait of such a call for its key. After that the call is refused, so that its
+    /// client can do something else.
     pub hold: Duration,
     /// The time until a key is forgotten, after its last failure or its last refusal for want of a
     /// retry token.

@@ -58,7 +58,8 @@ pub(crate) struct Queues {
 struct KeyCalls {
     /// The calls waiting for the key, in order.
     held: List,
-    /// The calls past the key: they wait in a queue, or have an unclaimed permit.
+    /// The calls not waiting for the key any more: they wait in a queue, or have an unclaimed
+    /// permit.
     passed: List,
 }
 
@@ -216,12 +217,13 @@ impl Queues {
         group.is_some_and(|queue_group| resources.retries_are_open(&queue_group.needs.charges))
     }
 
-    /// Lets a retry wait a little longer than its `hold`, before it is checked again.
+    /// Lets a retry wait a little longer than its `hold` (the longest wait for its key), before it
+    /// is checked again.
     pub(crate) fn extend_hold(&mut self, index: WaiterIndex, rules: &Rules, now: Moment) {
         self.set_hold_end(index, now + STILL_OPEN, rules);
     }
 
-    /// Sets the moment at which a call has waited for its key as long as `hold` allows.
+    /// Sets the end of a call's longest allowed wait for its key (`hold`).
     pub(crate) fn set_hold_end(&mut self, index: WaiterIndex, at: Moment, rules: &Rules) {
         if let Some(waiter) = self.waiters.get_mut(index) {
             waiter.hold_ends = at;
@@ -239,7 +241,7 @@ impl Queues {
         self.scheduler.recheck_parked = true;
     }
 
-    /// Returns the next work due now. If it is a timer, the timer is removed.
+    /// Returns the next task due now: a turn, or a timer. A timer is removed.
     pub(crate) fn next_due(&mut self, resources: &Resources, now: Moment) -> Option<DueWork> {
         self.scheduler.next(resources, now).or_else(|| self.pop_timer(now))
     }
@@ -261,7 +263,7 @@ impl Queues {
         }
     }
 
-    /// Takes the permission from the key out of the record of a waiting call.
+    /// Removes the key's permission from the record of a waiting call, and returns it.
     pub(crate) fn take_key_grant(&mut self, index: WaiterIndex) -> KeyGrant {
         self.waiters.get_mut(index).map(|waiter| std::mem::take(&mut waiter.key_grant)).unwrap_or_default()
     }
@@ -351,6 +353,6 @@ impl Queues {
     }
 }
 
-/// The interval between checks of a retry waiting past `hold` while its bucket lets more
+/// The interval between checks of a retry waiting past its `hold` while the retry bucket lets more
 /// through.
 const STILL_OPEN: Duration = Duration::from_millis(100);

@@ -62,7 +62,7 @@ pub struct QuotaHint {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct CallQuota {
     pub(crate) holder: u64,
-    /// The resource besides the call's class, as in a [`QuotaHint`].
+    /// The resource the call is charged to besides its class, as in a [`QuotaHint`].
     pub(crate) word: ResourceId,
 }
 

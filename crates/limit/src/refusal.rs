@@ -103,8 +103,8 @@ impl Reason {
         matches!(self, Self::Bucket | Self::RetryBucket)
     }
 
-    /// Returns true if the reason is a failing key or an object called too often. Then the
-    /// gate holds the call for `backoff.hold` at most, so as not to block the controller's worker.
+    /// Returns true if the reason is a failing key or an object called too often. Then the call
+    /// waits for `backoff.hold` at most, so as not to block the controller's worker.
     pub const fn concerns_key(self) -> bool {
         matches!(self, Self::Backoff | Self::OneAtATime | Self::PerKey | Self::RetryBucket | Self::Trial)
     }

@@ -147,6 +147,6 @@ impl<'a> Outlook<'a> {
     }
 }
 
-/// The longest wait for a connection where calls may wait for nothing else. A failed connection
+/// The longest wait for a connection if calls may wait for nothing else. A failed connection
 /// attempt ends it sooner.
 const CONNECTING: Duration = Duration::from_secs(10);

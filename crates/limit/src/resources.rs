@@ -97,7 +97,7 @@ impl Resources {
         self.buckets.find(Owner::Retries, demand.flow, demand.credential, now).map(|(id, _)| id)
     }
 
-    /// Returns the end of the pauses holding a call, or `None` if there is none.
+    /// Returns the end of the pauses stopping a call; `None` if there is none.
     pub(super) fn paused_until(&self, demand: &Demand, now: Moment) -> Option<Moment> {
         let pauses = &self.pauses;
         let until = pauses.any(now).then(|| pauses.ends(demand.class, demand.quota).all());
@@ -113,7 +113,7 @@ impl Resources {
         }
     }
 
-    /// Returns true if one of the charged buckets is a retry bucket that lets more retries through,
+    /// Returns true if one of the charged buckets is a retry bucket letting more retries through,
     /// because retries succeed.
     pub(super) fn retries_are_open(&self, charges: &Charges) -> bool {
         charges.of_retry().filter_map(|bucket| self.buckets.get(bucket)).any(|cell| cell.bucket.is_open())
@@ -251,7 +251,8 @@ impl Resources {
         }
     }
 
-    /// Registers a queue group with the buckets and slots it uses, so that a refund wakes it.
+    /// Registers a queue group with the buckets and slots it uses, so that it is checked again
+    /// after a refund.
     pub(super) fn add_user(&mut self, needs: &Requirements, class: ClassId, group: GroupIndex) {
         self.change_users(needs, class, |users| users.push(group));
     }

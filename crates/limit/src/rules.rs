@@ -47,8 +47,8 @@ impl Rules {
         &self.policy
     }
 
-    /// Gives each class of a new policy the lasting number of the old class of the same name.
-    /// Returns the old class of each.
+    /// Gives each class of a new policy the serial number of the old class with the same name.
+    /// Returns the old class of each new one.
     pub(crate) fn adopt_classes(&mut self, policy: &Policy) -> Origins {
         let mut fresh = self.serials.iter().map(|(_, serial)| serial.wrapping_add(1)).max().unwrap_or(0)..;
         let old = &self.policy.classes;
@@ -88,7 +88,8 @@ impl Rules {
         self.is_unusual
     }
 
-    /// Returns the facts about an arriving call. An unknown class becomes the default class.
+    /// Returns an arriving call in the form the limiter works with. An unknown class becomes the
+    /// default class.
     pub(crate) fn read(&self, arrival: &Arrival<'_>, quota: CallQuota, now: Moment) -> CallFacts {
         let exists = usize::from(arrival.class.0) < self.policy.classes.len();
         let class = if exists { arrival.class } else { self.policy.default_class() };
@@ -120,8 +121,8 @@ impl Rules {
         self.find_class(call.serial, call.demand.class).unwrap_or_else(|| self.policy.default_class())
     }
 
-    /// Returns the index of the class with a lasting number. It is usually where it `was`, because
-    /// only a reload moves classes, and there may be a thousand.
+    /// Returns the present index of the class with this serial number. The former index `was` is
+    /// tried first, because only a reload moves classes, and there may be a thousand.
     pub(crate) fn find_class(&self, serial: u32, was: ClassId) -> Option<ClassId> {
         let stays = self.serials.get(was) == Some(&serial);
         if stays { Some(was) } else { self.serials.find(|other| *other == serial) }
@@ -162,7 +163,7 @@ impl Rules {
         call.half_time.min(self.longest_wait(call))
     }
 
-    /// Returns the moment until which a call may wait for its key, if its wait begins now.
+    /// Returns until when a call may wait for its key, if its wait begins now.
     #[inline]
     pub(crate) fn hold_ends(&self, call: &CallFacts, now: Moment) -> Moment {
         now + self.class(call).backoff.hold
@@ -178,8 +179,7 @@ impl Rules {
         }
     }
 
-    /// Returns the moment at which to refuse a call of a failing key arriving now; `None` to refuse
-    /// it at once.
+    /// Returns when to refuse a call of a failing key arriving now; `None` to refuse it at once.
     pub(crate) fn refused_at(&self, call: &CallFacts, now: Moment) -> Option<Moment> {
         let usual = self.failing_for.filter(|usual| self.policy.slow_refusals && !usual.is_zero())?;
         let at = now + usual.min(self.class(call).backoff.hold);

@@ -193,7 +193,7 @@ fn place_of(object: u64, neighbours: &mut [ObjectBucket; NEIGHBOURS]) -> Option<
     }
 }
 
-/// The bits of an object's hash with the class, and with reads or writes.
+/// The bits of an object's hash for the class, and for reads or writes.
 const CLASS: u64 = 0xffff;
 /// The number of objects counted at once, which takes 128 KiB. At the default of one write per
 /// second and object this is enough for writes of a thousand different objects in each second.

@@ -13,7 +13,7 @@ use crate::quota::{QuotaHint, ResourceId};
 pub struct Flow<'a> {
     /// The flow's number; calls with equal numbers share a turn.
     pub id: u64,
-    /// The flow's readable name. It is rendered only if a call of it has to wait.
+    /// The flow's readable name. It is rendered only if one of its calls has to wait.
     pub name: &'a dyn fmt::Display,
 }
 
@@ -101,7 +101,7 @@ pub enum Claim {
     Unconnected,
 }
 
-/// A waiting call, to claim the result of its wait.
+/// A handle of a waiting call, to claim the result of its wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ticket {
     pub(super) index: WaiterIndex,

@@ -82,7 +82,7 @@ impl Stores {
         })
     }
 
-    /// Updates the metrics of all stores that have had a request. A store removed by a reload is
+    /// Updates the metrics of all stores with at least one request. A store removed by a reload is
     /// not reported as down.
     fn sample(&self, passing: &mut ScrapeGauges) {
         for (store, health) in self.health().into_iter().filter(|(_, health)| health.since.is_some()) {

@@ -35,8 +35,7 @@ fn says_wrong(body: &[u8]) -> bool {
 
 const TYPE: &[u8] = b"application/apply-patch+";
 const MESSAGE: &[u8] = b"failed to create typed patch object";
-/// The text before the message where another error quotes it: `other: error`, or in quotes inside
-/// JSON.
+/// The text before a quotation of the message: `other: error`, or quotes inside JSON.
 const CITED: [&[u8]; 2] = [b": ", b"\\\""];
 
 #[cfg(test)]

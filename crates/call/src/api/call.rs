@@ -48,9 +48,9 @@ pub struct Call {
     /// Kubernetes call also `%2F`). Such a call gets the strictest class.
     pub is_ambiguous: bool,
     pub(super) escaped_slash: bool,
-    /// True for watch, exec, attach, port-forward, log follow and proxy, with the methods that
-    /// kube-apiserver has for each. Such a call does not count as in flight, and takes no token
-    /// unless it [lists first](Self::lists_first).
+    /// True for watch, exec, attach, port-forward, log follow and proxy, with kube-apiserver's
+    /// methods for each. Such a call does not count as in flight, and takes no token unless it
+    /// [lists first](Self::lists_first).
     pub is_long_running: bool,
     /// True for a watch beginning with every existing object (`sendInitialEvents`, client-go's
     /// WatchList): it costs the API server as much as a list. Also true for a long poll of an
@@ -141,8 +141,8 @@ impl Call {
         Self { text, verb, is_ambiguous, parts, ..Self::default() }
     }
 
-    /// Returns the path as read by servers that decode it before they split it; `None` if that is
-    /// the same path, because no segment of [`Self::path`] has a `%2F`.
+    /// Returns the path as read by servers decoding it before splitting it; `None` if that is the
+    /// same path, because no segment of [`Self::path`] has a `%2F`.
     pub fn path_split_later(&self) -> Option<String> {
         self.escaped_slash.then(|| self.path().replace(ESCAPED_SLASH, "/"))
     }

@@ -36,7 +36,7 @@ pub fn in_http(status: StatusCode, headers: &HeaderMap) -> Option<(StatusCode, H
     Some((status, fields.into_iter().collect()))
 }
 
-/// Reads `grpc-retry-pushback-ms`; `None` for a negative number, which asks not to retry at all.
+/// Reads `grpc-retry-pushback-ms`; `None` for a negative number, a request not to retry at all.
 fn pushback(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get("grpc-retry-pushback-ms")?.to_str().ok()?;
     text.trim().parse().ok().map(Duration::from_millis)

@@ -52,11 +52,11 @@ words! {
         /// The calls of the same key.
         #[default]
         Key = "key",
-        /// All callers' calls of the same class, or to the part of the API that the upstream names.
+        /// All callers' calls of the same class, or to the part of the API named by the upstream.
         Class = "class",
         /// The calls with the same credential or account.
         Credential = "credential",
-        /// All callers' calls: to the whole API, or to the part that the upstream names.
+        /// All callers' calls: to the whole API, or to the part named by the upstream.
         Gate = "gate",
     }
 }

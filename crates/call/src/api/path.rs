@@ -101,7 +101,7 @@ fn is_ambiguous(path: &str) -> bool {
     has_doubtful_segment(path.as_bytes()) || has_escape(path) || starts_with_api_in_another_case(path)
 }
 
-/// Returns true for `//`, `.`, `..`, and for characters that other servers take for separators.
+/// Returns true for `//`, `.`, `..`, and for characters taken for separators by other servers.
 /// Every call is checked here, so the loop over pairs has no early end, to let the compiler take
 /// many bytes at a time. The loop also finds segments that only begin with a dot; the exact checks
 /// after it rule these out.

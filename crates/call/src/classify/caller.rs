@@ -77,7 +77,7 @@ impl CallerSplits {
         }
     }
 
-    /// Returns the quota of a call of a class.
+    /// Returns the upstream quota of a call of this class, as far as the request head shows it.
     pub(super) fn quota(&self, class: ClassId, caller: &CallerFacts<'_>) -> QuotaHint {
         let QuotaRules { scope, honour } = self.quotas;
         if scope != Scope::Credential && caller.dialect == Dialect::Plain && !honour.are_of_providers() {
@@ -95,7 +95,7 @@ impl CallerSplits {
         QuotaHint { holder, word: caller.word(honour), action }
     }
 
-    /// Returns the identity of a client, for a class with limits split by client.
+    /// Returns the hash of a client, if the limits of the class are split by client.
     pub(super) fn of_client(&self, class: ClassId, client: &str, hasher: &Salt) -> Option<u64> {
         (self.of_class(class)? == Per::Client).then(|| {
             if !self.agrees {
@@ -117,7 +117,7 @@ pub struct QuotaRules {
     pub honour: Signals,
 }
 
-/// Returns true if the provider takes such changes one at a time only.
+/// Returns true for a change to be sent one at a time, by the provider's rules.
 fn is_serial(words: Option<&Words>) -> bool {
     words.is_some_and(|words| !words.serial.is_empty())
 }
@@ -130,7 +130,7 @@ pub(super) fn client_number(client: &str, hasher: &Salt) -> u64 {
 // === impl CallerFacts ===
 
 impl CallerFacts<'_> {
-    /// Returns the hash of a call for this split, with the process's salt.
+    /// Returns the hash to split limits by, made with the process's salt.
     pub(super) fn identity(&self, per: Per) -> u64 {
         match self.terms(per) {
             _ if per == Per::Client => 0, // not in the request: see `ClassifiedCall::of_client`
@@ -139,7 +139,7 @@ impl CallerFacts<'_> {
         }
     }
 
-    /// Returns the hash of a call for this split, the same in every process.
+    /// Returns the hash to split limits by, the same in every process.
     fn identity_everywhere(&self, per: Per) -> u64 {
         let mut number = Everywhere::new(per.word());
         let terms = self.terms(per);
@@ -155,8 +155,8 @@ impl CallerFacts<'_> {
         if is_known { number.number() } else { 0 }
     }
 
-    /// Returns the provider's names that an account's limits are split by, such as service and
-    /// region; `None` for a split by credential.
+    /// Returns the provider's names splitting an account's limits, such as service and region;
+    /// `None` for a split by credential.
     fn terms(&self, per: Per) -> Option<[&str; 3]> {
         let words = self.words?;
         match per {
@@ -169,7 +169,7 @@ impl CallerFacts<'_> {
         }
     }
 
-    /// Adds the call's credential. Returns false if it has none.
+    /// Adds the call's credential to a digest. Returns false if the call has none.
     fn add_credential(&self, number: &mut Everywhere) -> bool {
         let mut is_known = false;
         number.add(b"credential");
@@ -222,8 +222,8 @@ impl CallerFacts<'_> {
         number.number()
     }
 
-    /// Returns the resource of the call, by its provider's rules. GitHub's are known without its
-    /// dialect, too.
+    /// Returns the resource the call is charged to, by its provider's rules. GitHub's rules are
+    /// known even without its dialect.
     fn word(&self, honour: Signals) -> ResourceId {
         let word = match self.words {
             Some(words) => self.dialect.resource(&self.request, words),

@@ -70,7 +70,7 @@ impl ClassifiedCall {
         }
     }
 
-    /// Returns the readable name of its flow, for the status page.
+    /// Returns the readable name of the call's flow, for the status page.
     pub fn flow_name<'a>(&'a self, headers: &'a HeaderMap) -> FlowName<'a> {
         if self.fair.by == FairBy::Client {
             return FlowName::Word(self.client.as_deref().unwrap_or_default());

@@ -13,7 +13,7 @@ pub enum CostBy {
 }
 
 words! {
-    /// What the cost of a call is read from, by its word in the configuration.
+    /// The part of a call to read its cost from, named as in the configuration.
     pub enum CostReader {
         /// The `limit` of a list on a Kubernetes gate: one token for each hundred objects, as in
         /// kube-apiserver's estimate of seats (`list_work_estimator.go`). Any other call costs one.

@@ -189,7 +189,7 @@ static ATTEMPT: HeaderName = HeaderName::from_static("amz-sdk-request");
 
 const READS: [&str; 10] =
     ["Describe", "List", "Get", "Search", "Head", "BatchGet", "Query", "Scan", "Lookup", "Select"];
-/// EC2's list actions with a token bucket of their own for calls that list everything.
+/// EC2's list actions with a token bucket of their own for unfiltered calls.
 const UNFILTERED: [&str; 7] = [
     "DescribeInstances",
     "DescribeInstanceStatus",

@@ -37,7 +37,7 @@ pub(super) fn read(head: &Head<'_>) -> Words {
     }
 }
 
-/// Returns the name of the manager's own quota for a call, as its responses have it.
+/// Returns the name of Azure Resource Manager's quota for a call, as in its responses.
 pub(super) fn resource(head: &Head<'_>, words: &Words) -> String {
     let path = head.uri.path().to_ascii_lowercase();
     let whose = if path.starts_with("/subscriptions/") { "subscription" } else { "tenant" };

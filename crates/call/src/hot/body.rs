@@ -18,7 +18,7 @@ pub fn digest(body: &[u8], salt: &impl BuildHasher) -> Option<u64> {
     Some(hasher.finish())
 }
 
-/// Returns the text before and after the next value that differs in each write.
+/// Splits a text around the next value of a name in `VOLATILE`, and leaves out the value itself.
 fn next_volatile(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let mut at = 0;
     loop {

@@ -162,14 +162,14 @@ fn id(seen: &ObjectCall<'_>) -> u64 {
 
 /// The most runs to remember.
 const MOST: usize = 1024;
-/// The number of calls from which on the names of a run are kept.
+/// The least number of calls in a run for keeping its names.
 const SERIOUS: u64 = 4;
 const CALLS: u64 = 10;
 /// The least number of calls in a loop of reads with a 404.
 const POLLS: u64 = 30;
 /// The least time from the first to the last call of a loop.
 const LASTS: Duration = Duration::from_secs(30);
-/// The least time after its last call at which a run is over. With slow calls it is three times
-/// their last gap.
+/// The least time from a run's last call to its end. With slow calls it is three times their last
+/// gap.
 const QUIET: Duration = Duration::from_secs(300);
 const LONGEST_QUIET: Duration = Duration::from_secs(3600);

@@ -75,8 +75,8 @@ pub(crate) struct ObjectChange<T> {
     pub(crate) after: Option<ObjectTimes>,
 }
 
-/// A hasher for keys, which are secret hashes already: it only mixes bits. Mixing protects against
-/// numbers made by hand in tests and simulations.
+/// A hasher for keys: as these are secret hashes already, it only mixes bits. Mixing protects
+/// against numbers made by hand in tests and simulations.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Mixer(u64);
 
@@ -243,7 +243,7 @@ impl FailingKey {
         (self.label(object).into_owned(), key, self.state)
     }
 
-    /// Returns the name of the key. For a key from before a restart it is a substitute until the
+    /// Returns the name of the key. For a key saved before a restart it is a substitute until the
     /// key fails again.
     pub(crate) fn label(&self, object: u64) -> Cow<'_, str> {
         match &*self.name {

@@ -6,7 +6,7 @@ use std::ops::Bound::{Excluded, Unbounded};
 
 use crate::moment::Moment;
 
-/// The position of an object: first its time, then its number.
+/// The position of an object in the order: first by its time, then by its hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Position {
     pub(crate) at: Moment,

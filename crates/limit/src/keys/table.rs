@@ -19,7 +19,7 @@ pub(crate) struct Table {
     keys: Arc<Keys>,
     by_ready: Order,
     by_forget: Order,
-    /// The moment at which the next object is forgotten; zero while there are too many keys.
+    /// The moment of forgetting the next object; zero while there are too many keys.
     next_expiry: Moment,
     max_keys: usize,
     /// The number of failures recorded so far.
@@ -326,8 +326,8 @@ impl Table {
         }
     }
 
-    /// Returns the key at the start of an order: of its first object, the key whose `time` is the
-    /// earliest.
+    /// Returns the first key in an order of objects: of the first object's keys, the one with the
+    /// earliest `time`.
     fn first(&self, order: &Order, time: fn(&FailingKey) -> Moment) -> Option<KeyId> {
         self.keys.earliest(order.first()?.object, time)
     }
@@ -374,8 +374,8 @@ fn forgotten(state: &KeyState, backoff: &Backoff) -> Moment {
 /// The most keys forgotten in one operation: more than an operation can add, so the table stays
 /// bounded.
 const EXPIRED_AT_ONCE: usize = 16;
-/// The number of objects in one step of a walk over all. With their names compared and forgotten, a
-/// step takes a tenth of a millisecond.
+/// The number of objects in one step of a walk over all failing keys. With their names compared and
+/// forgotten, a step takes a tenth of a millisecond.
 const WALKED_AT_ONCE: usize = 64;
 /// The most expired objects to subtract from the number of failing keys; counting more would take
 /// too long.

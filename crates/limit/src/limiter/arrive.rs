@@ -197,8 +197,8 @@ impl Parts {
         Permit::new(call, grant)
     }
 
-    /// Returns the moment at which to refuse a call of a failing key; `None` to refuse it at once,
-    /// as in a preview.
+    /// Returns when to refuse a call of a failing key; `None` to refuse it at once, as in a
+    /// preview.
     fn refused_at(&self, call: &CallFacts, now: Moment) -> Option<Moment> {
         if self.work.supposes { None } else { self.rules.refused_at(call, now) }
     }

@@ -10,8 +10,7 @@ use crate::{Cause, DueWork, Grant, QueueIndex, Reason, STEPS, Turn, Waiter, Wait
 // === impl Parts ===
 
 impl Parts {
-    /// Admits waiting calls and ends waits that are too long, until nothing more can happen at this
-    /// moment.
+    /// Admits waiting calls and ends overlong waits, until nothing more can happen at this moment.
     #[inline]
     pub(crate) fn dispatch(&mut self, now: Moment) {
         // By far the most frequent case: no call waits.
@@ -24,8 +23,8 @@ impl Parts {
     }
 
     /// Does a bounded part of [`Self::dispatch`]. The rest is left to the next operations, so that
-    /// other tasks are not kept waiting. A function of its own, so that the usual case saves no
-    /// registers.
+    /// other tasks are not kept waiting. This is a separate function, so that the usual case saves
+    /// no registers.
     #[inline(never)]
     pub(crate) fn dispatch_turns(&mut self, now: Moment) {
         self.work.steps = STEPS;
@@ -114,7 +113,7 @@ impl Parts {
         }
     }
 
-    /// Refuses a call that has waited in a queue as long as allowed.
+    /// Refuses a call after the longest allowed wait in its queue.
     ///
     /// A retry at the end of its `hold` keeps waiting while a retry token is available, or while
     /// retries succeed and their bucket lets more through. The latter is checked again at

@@ -47,7 +47,7 @@ impl Walk {
 // === impl Limiter ===
 
 impl Limiter {
-    /// Forgets those of the next few failing keys with a name that `is_meant` accepts, and
+    /// Forgets failing keys with a name accepted by `is_meant`, among the next few keys, and
     /// releases their calls.
     ///
     /// Returns how many were forgotten. Call it again until the walk is over. Keys that fail after
@@ -96,8 +96,8 @@ impl Parts {
         forgotten
     }
 
-    /// Begins a preview: prevents refusals, so that the call's wait can be seen, and returns what
-    /// to restore.
+    /// Begins a preview: until its end nothing is remembered of its call, and no other call is
+    /// refused. Returns the state to restore.
     pub(crate) fn suppose(&mut self, arrival: &Arrival<'_>) -> Supposition {
         self.work.supposes = true;
         let object = arrival.key.map_or(0, |key| self.rules.counted_as(&key, arrival));

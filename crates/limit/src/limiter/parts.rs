@@ -116,7 +116,7 @@ impl Parts {
         self.stage.end_grant(key, key_grant, &mut self.resources, &mut self.work);
     }
 
-    /// Gives back the tokens and the slot of an unsent call.
+    /// Gives back the tokens and the slot of an unsent call. Returns its receipt.
     pub(crate) fn take_back(&mut self, permit: Permit) -> Receipt {
         let Permit { receipt, slot } = permit;
         if let Some(needs) = &receipt.grant().needs {

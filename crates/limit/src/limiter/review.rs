@@ -63,8 +63,8 @@ impl Parts {
         self.review_more(key, entered, first.len());
     }
 
-    /// Refuses calls that cannot wait until the backoff of their key ends. The calls that came
-    /// first can wait least, so only the beginning of a long list is checked.
+    /// Refuses calls unable to wait until the backoff of their key ends. The calls that came first
+    /// can wait least, so only the beginning of a long list is checked.
     fn refuse_late_held_calls(&mut self, key: KeyId, at_key: &AtKey, now: Moment) {
         let first = self.queues.held(key, LOOKED_AT_ONCE);
         let before = self.queues.waiting();

@@ -20,7 +20,7 @@ pub use crate::resources::{FrozenPause, Gap, Levels, PauseView, SharedView, Toke
 /// The state of a limiter at one moment, for the status page.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot {
-    /// The number of waiting calls, in queues or for their keys.
+    /// The number of waiting calls, in queues or waiting for their keys.
     pub waiting: usize,
     /// The bytes of bodies and large heads of waiting calls.
     pub waiting_bytes: usize,
@@ -69,7 +69,7 @@ pub struct ClassView {
 /// A bucket at one moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BucketView {
-    /// The rate now, in tokens per second, if one more call takes a token.
+    /// The rate in tokens per second, as it will be if one more call takes a token now.
     pub rate: f64,
     /// The rate in tokens per second when the upstream throttles nothing.
     pub full_rate: f64,
@@ -104,7 +104,7 @@ pub struct QueueView {
     pub waiting: usize,
     /// How long the first call has waited.
     pub oldest: Duration,
-    /// What stops the first call from leaving, as far as known.
+    /// The reason why the first call waits, as far as it is known.
     pub reason: Reason,
 }
 
@@ -214,7 +214,7 @@ impl Limiter {
 // === impl Snapshot ===
 
 impl Snapshot {
-    /// Removes the waiting calls, for a gate that only measures (a shadow): they are not held up
+    /// Removes the waiting calls, for a shadow gate: it only measures, and no call really waits
     /// there.
     #[must_use]
     pub fn of_shadow(self) -> Self {

@@ -16,7 +16,7 @@ use crate::moment::Moment;
 use crate::quota::CallQuota;
 use crate::{BucketId, ClassId, Pauses, QueueKey, Reason, Requirements, Resources, WaiterIndex, Want};
 
-/// The earliest moment at which a call could be sent, and the reason for its wait until then.
+/// The earliest moment for sending a call, and the reason for its wait until then.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MinWait {
     pub(crate) at: Moment,
@@ -25,11 +25,11 @@ pub(crate) struct MinWait {
     pub(crate) retry_at: Option<Moment>,
 }
 
-/// Counts of the waiting calls of a class or a lane, for the estimate of a call outside it.
+/// Counts of the waiting calls of a class or a lane, for the estimate of another call.
 #[derive(Clone, Copy, Debug, Default)]
 struct OtherCalls {
     all: usize,
-    /// How many of the calls could be sent at any moment at which the estimated call could.
+    /// How many of the calls could be sent whenever the estimated call could.
     first: usize,
     /// How many of the calls counted in `first` take a token of the bucket in question.
     metered: usize,
@@ -40,7 +40,7 @@ struct EstimatedCall<'a> {
     needs: &'a Requirements,
     pauses: &'a Pauses,
     now: Moment,
-    /// The end of the last pause holding the call.
+    /// The end of the last pause of the call.
     pauses_end: Moment,
 }
 
@@ -93,7 +93,7 @@ impl Scheduler {
         min_wait
     }
 
-    /// Returns the earliest moment at which a waiting call may be sent, if nothing else happens.
+    /// Returns when a waiting call may be sent at the earliest, if nothing else happens.
     pub(crate) fn next_wakeup(&self, resources: &Resources, now: Moment) -> Option<Moment> {
         if self.waiting == 0 {
             return None;
@@ -111,8 +111,8 @@ impl Scheduler {
         self.shape_groups().filter_map(until).filter(|until| *until < Moment::MAX).chain(parked).min()
     }
 
-    /// Returns the number of waiting calls of a connection group that could be sent if there were a
-    /// connection.
+    /// Returns the number of waiting calls of a connection group with nothing but a connection
+    /// missing.
     pub(crate) fn would_go(&self, group: Group, resources: &Resources, now: Moment) -> usize {
         if self.waiting == 0 {
             return 0;
@@ -157,20 +157,20 @@ impl Scheduler {
         waiting
     }
 
-    /// Returns the shape groups (queues alike except for own buckets or slots) of all classes with
-    /// waiting calls.
+    /// Returns the shape groups (queue groups with different buckets or slots per flow or
+    /// credential, and all else in common) of all classes with waiting calls.
     fn shape_groups(&self) -> impl Iterator<Item = (ClassId, &ShapeGroup)> {
         let classes = self.active.iter().flatten();
         classes.flat_map(|class| self.classes.of(*class).shape_groups.iter().map(|shape_group| (*class, shape_group)))
     }
 
-    /// Returns the queue groups of a shape group that are not stopped by a bucket or slots of their
-    /// own.
+    /// Returns the queue groups of a shape group not stopped by a bucket or slot per flow or
+    /// credential.
     fn ready(&self, shape_group: &ShapeGroup) -> impl Iterator<Item = &QueueGroup> {
         shape_group.ready.iter().filter_map(|(_, queue_group)| self.queue_groups.get(*queue_group))
     }
 
-    /// Returns the number of calls to be sent before a call, from the queues with the same
+    /// Returns the number of calls to be sent before this call, counting only queues with the same
     /// requirements.
     fn own_group_turns(&self, id: &QueueKey, needs: &Requirements) -> usize {
         // Queues whose calls cost more have fewer turns, which is not known before.
@@ -250,15 +250,15 @@ impl Scheduler {
 // === impl OtherCalls ===
 
 impl OtherCalls {
-    /// Returns how many calls with a token have been sent, at least, after so many turns of the
+    /// Returns how many calls taking a token have been sent, at least, after so many turns of the
     /// class or lane.
     fn metered_in(self, turns: usize) -> usize {
         self.metered.min(turns.saturating_sub(self.all - self.metered.min(self.all)))
     }
 }
 
-/// The most queue groups to look at in each shape group. How many connections to open does not
-/// depend on the hundredth bucket.
+/// The most queue groups to look at in each shape group. So many are enough to decide how many
+/// connections to open.
 const GROUPS_LOOKED_AT: usize = 100;
 /// The most queue groups to count for a shared bucket.
 const GROUPS_COUNTED: usize = 2000;

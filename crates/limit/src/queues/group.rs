@@ -33,7 +33,7 @@ pub(crate) struct QueueGroup {
     /// Set while a bucket or slots of this group alone stop it: the earliest moment to check the
     /// group again.
     pub(crate) parked: Option<Moment>,
-    /// The time and the reason of the last check that found the group's calls stopped.
+    /// The time and the reason of the last stop found for the group's calls.
     pub(crate) stopped: (Moment, Reason),
 }
 

@@ -22,7 +22,7 @@ pub(crate) struct Move {
     next_queue: usize,
     /// The calls arrived during the move, in order.
     pub(crate) late: VecDeque<LateCall>,
-    /// The progress through the calls held for their keys.
+    /// The progress through the calls waiting for their keys.
     walk: WaiterWalk,
 }
 
@@ -60,8 +60,9 @@ impl Move {
         Self { old, origins, heads, next_queue: 0, late, walk: WaiterWalk::over(waiters) }
     }
 
-    /// Returns the next step, if the move is not over: first the queued calls move in their order,
-    /// then the calls that came meanwhile, then the calls held for their keys.
+    /// Returns the next step of a move after a reload; `None` at its end. First the queued calls
+    /// move in their order, then the calls that arrived meanwhile, then the calls waiting for their
+    /// keys.
     pub(crate) fn next(&mut self, waiters: &Waiters) -> Option<MoveStep> {
         let places = self.old.queues.capacity();
         if self.next_queue < places {
@@ -145,7 +146,7 @@ impl Queues {
         step
     }
 
-    /// Returns a waiting call, if it has not moved yet.
+    /// Returns a waiting call, if it has not been moved yet after a reload.
     pub(crate) fn unmoved(&self, index: WaiterIndex) -> Option<&Waiter> {
         self.moving.as_ref()?;
         self.get(index).filter(|waiter| waiter.era != self.waiters.era)

@@ -35,7 +35,8 @@ pub(crate) struct Scheduler {
     by_needs: HashMap<(ClassId, Mode, Requirements), GroupIndex>,
     pub(crate) queues: Arena<OfQueue, Queue>,
     by_id: HashMap<QueueKey, QueueIndex>,
-    /// The queue groups stopped by their own bucket (parked), by the moment of its next token.
+    /// The parked queue groups (stopped by a bucket per flow or credential), by the moment of the
+    /// bucket's next token.
     pub(crate) parked: BTreeSet<(Moment, GroupIndex)>,
     /// Set while all parked queue groups must be checked again.
     pub(crate) recheck_parked: bool,
@@ -170,7 +171,7 @@ impl Scheduler {
     }
 
     /// Returns the queue with the next turn, by all rules of order. Queue groups stopped by a
-    /// bucket or slots of their own are parked.
+    /// bucket or slots of their own are set aside (parked).
     pub(crate) fn next(&mut self, resources: &Resources, now: Moment) -> Option<DueWork> {
         if self.waiting == 0 {
             return None;
@@ -222,7 +223,8 @@ impl Scheduler {
         u64::from((cost / least).saturating_sub(1)) * (group.queues.len() as u64).saturating_sub(1)
     }
 
-    /// Checks a queue group again, because its own bucket or slots may have become free.
+    /// Makes a parked queue group take part in turns again, because its own bucket or slots may
+    /// have become free.
     pub(crate) fn unpark(&mut self, queue_group: GroupIndex) {
         if let Some(until) = self.queue_groups.get(queue_group).and_then(|queue_group| queue_group.parked) {
             self.parked.remove(&(until, queue_group));
@@ -230,8 +232,8 @@ impl Scheduler {
         }
     }
 
-    /// Checks a few parked queue groups again when their time has come. Returns false if there were
-    /// none.
+    /// Makes a few parked queue groups take part in turns again if their time has come. Returns
+    /// false if there were none.
     fn unpark_due(&mut self, now: Moment) -> bool {
         let before = self.parked.len();
         for _ in 0..LOOKED_AT_ONCE {
@@ -249,7 +251,8 @@ impl Scheduler {
         self.unsplit_of(self.classes.get(class)?.shape_group(mode)?)
     }
 
-    /// Returns the queue group of a shape group for calls without buckets or slots of their own.
+    /// Returns the queue group of a shape group for calls without buckets or slots of their own
+    /// (per flow or credential).
     pub(crate) fn unsplit_of(&self, shape_group: &ShapeGroup) -> Option<&QueueGroup> {
         self.queue_groups.get(shape_group.unsplit?)
     }
@@ -352,7 +355,7 @@ impl ClassTurns {
         self.shape_groups.iter().find(|shape_group| shape_group.mode == mode)
     }
 
-    /// Returns the shape group of a mode, and makes it if there is none.
+    /// Returns the shape group for calls of a mode, and makes it if there is none.
     fn shape_group_mut(&mut self, mode: Mode) -> &mut ShapeGroup {
         let place = self.shape_groups.iter().position(|shape_group| shape_group.mode == mode);
         let place = place.unwrap_or_else(|| {
@@ -363,9 +366,9 @@ impl ClassTurns {
     }
 }
 
-/// Returns the sort key of a queue's next turn: its last turn, put off by the turns it owes
-/// the others. On a tie the queue that owes less goes first. No two keys are equal, because no two
-/// queues had the same turn.
+/// Returns the sort key of a queue's next turn: its last turn, delayed by the turns it owes to
+/// other queues. On a tie the queue that owes less goes first. No two keys are equal, because no
+/// two queues had the same turn.
 fn stamp(turn: u64, owed: u64) -> u64 {
     (turn + owed) << OWED_BITS | owed.min((1 << OWED_BITS) - 1)
 }
@@ -373,8 +376,7 @@ fn stamp(turn: u64, owed: u64) -> u64 {
 /// The bits of a sort key for the turns owed. Only a call that costs thousands of tokens owes more.
 const OWED_BITS: u32 = 16;
 
-/// The number of calls of other lanes after which a waiting lower lane gets a turn: every tenth
-/// turn.
+/// The number of calls of other lanes before a waiting lower lane gets its turn: every tenth.
 pub(crate) const PASSED: u32 = 9;
 
 /// The number of lanes with queues: all but the exempt one.

@@ -21,11 +21,12 @@ pub(crate) struct ShapeGroup {
     pub(crate) mode: Mode,
     /// The queue group without a bucket or slots per flow or credential.
     pub(crate) unsplit: Option<GroupIndex>,
-    /// The queue groups that are not parked, by the sort key of their next queue.
+    /// The queue groups not parked (not stopped by a bucket or slots of their own), by the sort key
+    /// of their next queue.
     pub(crate) ready: BTreeSet<(u64, GroupIndex)>,
-    /// The time and the reason of the last check that found all these calls stopped.
+    /// The time and the reason of the last stop found for all these calls.
     pub(crate) stopped: (Moment, Reason),
-    /// The last moment at which only a connection was missing.
+    /// The last moment with only a connection missing.
     pub(crate) lacked_room: Moment,
 }
 

@@ -46,7 +46,7 @@ impl Scheduler {
         LimitStop { at, reason, lacked_room: shape_group.is_some_and(|shape_group| shape_group.lacked_room > at) }
     }
 
-    /// Records what stops a queue, without a check of its turn.
+    /// Records what stops a queue, if it is known before the queue's turn.
     pub(crate) fn note_stopped(&mut self, queue: QueueIndex, now: Moment, reason: Reason) {
         if let Some(queue_group) = self.queue(queue).map(|queue| queue.queue_group)
             && let Some(found) = self.queue_groups.get_mut(queue_group)

@@ -51,8 +51,8 @@ impl Timers {
         key.into_iter().chain(waiter).min()
     }
 
-    /// Returns the next timer due, and removes it. At the same moment, a key releases its
-    /// calls before any wait ends.
+    /// Returns the next timer due, and removes it. Of several timers at the same moment, those of
+    /// keys come first, so that a key lets its calls continue before their waits end.
     pub(crate) fn pop(&mut self, now: Moment) -> Option<DueWork> {
         let first = self.first().filter(|first| *first <= now)?;
         if self.keys.first().is_some_and(|(at, _)| *at == first) {

@@ -42,7 +42,7 @@ pub(crate) struct Waiter {
     pub(crate) entered: Moment,
     /// The moment the call's wait ends in any case.
     pub(crate) ends: Moment,
-    /// The latest moment until which the call may wait for its key.
+    /// The latest end of the call's wait for its key.
     pub(crate) hold_ends: Moment,
     /// The moment of the call's timer; `Moment::MAX` for none.
     pub(crate) timer: Moment,
@@ -79,7 +79,7 @@ pub(crate) struct List {
     pub(crate) last: Option<WaiterIndex>,
 }
 
-/// The lists of a key's calls: those waiting for the key, and those past it.
+/// The lists of a key's calls: those waiting for the key, and those not waiting for it any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyList {
     Held,
@@ -92,7 +92,8 @@ pub(crate) struct Waiters {
     pub(crate) store: Arena<OfWaiter, Waiter>,
     /// The readable flow names of calls waiting for their keys.
     flow_names: HashMap<WaiterIndex, Box<str>>,
-    /// The number given to the latest call, to tell calls in the same entry apart.
+    /// The number given to the latest call, to tell apart calls stored in the same entry one after
+    /// the other.
     pub(crate) generation: u32,
     /// The number of reloads so far.
     pub(crate) era: u16,

@@ -36,7 +36,7 @@ impl Queues {
         self.timers.first()
     }
 
-    /// Sets the moment to review the calls held for a key; [`Moment::MAX`] for none.
+    /// Sets the moment to review the calls waiting for a key; [`Moment::MAX`] for none.
     pub(crate) fn set_key_timer(&mut self, key: KeyId, at: Moment) {
         self.timers.set_key(at, key);
     }
@@ -126,7 +126,7 @@ impl Queues {
         }
     }
 
-    /// Records a call as past its key.
+    /// Records that a call does not wait for its key any more.
     pub(super) fn note_passed(&mut self, index: WaiterIndex) {
         self.join_key(index, KeyList::Passed, false);
     }
@@ -167,8 +167,8 @@ impl Queues {
         self.by_key.get(&key).map(|calls| calls.held.collect(&self.waiters, ListKind::Key, most)).unwrap_or_default()
     }
 
-    /// Returns the calls past a key, in order: queued, or with an unclaimed permit. It allocates
-    /// nothing if there are none.
+    /// Returns a key's calls in queues or with an unclaimed permit, in order. It allocates nothing
+    /// if there are none.
     pub(crate) fn passed(&self, key: KeyId) -> Vec<WaiterIndex> {
         let calls = self.by_key.get(&key);
         calls.map(|calls| calls.passed.collect(&self.waiters, ListKind::Key, usize::MAX)).unwrap_or_default()

@@ -9,7 +9,7 @@ use crate::{KeyId, Ticket};
 /// The tasks left to do after an operation.
 #[derive(Debug, Default)]
 pub(crate) struct Work {
-    /// The keys whose waiting calls must be reviewed; the last key is reviewed next.
+    /// The keys with waiting calls to review; the last key is reviewed next.
     pub(crate) dirty_keys: Vec<KeyId>,
     /// The retries waiting in a queue for longer than `hold`, while a retry token is available.
     /// They are refused as soon as there is none.
@@ -23,7 +23,7 @@ pub(crate) struct Work {
     pub(crate) steps: usize,
     /// Set while a preview is made: nothing is remembered of its call.
     pub(crate) supposes: bool,
-    /// The last moment at which no waiting call could be sent.
+    /// The last moment without a waiting call ready to be sent.
     pub(crate) idle_since: Moment,
 }
 

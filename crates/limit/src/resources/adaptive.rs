@@ -81,7 +81,7 @@ impl Adaptive {
         changes
     }
 
-    /// Returns the rate as it will be after `time` at the best: if no call is throttled and calls
+    /// Returns the rate as it will be after `time` at best: if no call is throttled and calls
     /// always wait for tokens.
     pub(crate) fn at_best(self, time: Duration) -> Self {
         let recovered_for = self.recovered_for.saturating_add(time);

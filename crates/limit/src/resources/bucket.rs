@@ -43,7 +43,7 @@ pub(crate) struct Bucket {
     adaptive: Option<Adaptive>,
     /// For a retry bucket, lets more through while retries succeed.
     valve: Option<Valve>,
-    /// The moment a token was last taken, kept while the rate is slowed.
+    /// The moment a token was last taken, recorded only while the rate is slowed.
     last_take: Moment,
     /// True if a call has found no token since `last_take`.
     short: bool,
@@ -98,8 +98,8 @@ impl Bucket {
         now.max(Moment::from_nanos(self.tat.get().saturating_sub(self.tolerance())))
     }
 
-    /// Records that a call waits for a token. This time counts in full towards a higher rate, other
-    /// time by half.
+    /// Records that a call waits for a token. The time of such a wait counts in full towards a
+    /// higher rate, all other time by half.
     pub(crate) fn note_short(&mut self, now: Moment) {
         self.short |= self.adaptive.is_some() && self.ready_at(now) > now;
     }
@@ -220,8 +220,8 @@ impl Bucket {
         ready
     }
 
-    /// Records how much the bucket lacked at call `number`, in nanoseconds of filling, to decide
-    /// later about refunds.
+    /// Records how far from full the bucket was at call `number`, in nanoseconds, to decide later
+    /// about refunds.
     #[inline]
     fn note(&mut self, missing: u64, number: u64) {
         if missing < self.period {

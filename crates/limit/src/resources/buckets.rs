@@ -337,8 +337,8 @@ impl Cell {
         self.member.as_ref().map_or(own, |member| own.max(member.held().ready_at(now)))
     }
 
-    /// Returns the earliest moment, not before `from`, at which a call has its tokens if the calls
-    /// ahead of it take `tokens`.
+    /// Returns the earliest moment of a call's tokens, not before `from`, if the calls ahead of it
+    /// take `tokens`.
     pub(crate) fn ready_after(&self, tokens: usize, from: Moment, now: Moment) -> Moment {
         let own = self.bucket.ready_after(tokens, from, now);
         self.member.as_ref().map_or(own, |member| own.max(member.held().ready_after(tokens, from, now)))

@@ -21,7 +21,7 @@ pub(crate) struct Demand {
     pub(crate) cost: u16,
 }
 
-/// The identity of a bucket, even after it is removed.
+/// The identity of a bucket. It is not used again after the bucket is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct BucketId {
     /// The index of the bucket, with a bit set if other gates share it.
@@ -37,15 +37,15 @@ pub(crate) struct Charge {
     pub(crate) bucket: BucketId,
     /// The reason to report if the call waits for this bucket.
     pub(crate) reason: Reason,
-    /// True if the bucket is one per flow or credential, so that an empty one says nothing about
-    /// other queues.
+    /// True if the bucket is one per flow or credential, so that other queues may continue when it
+    /// is empty.
     pub(crate) own: bool,
     /// The number of tokens taken so far.
     pub(crate) taken: u16,
 }
 
-/// The buckets a call takes tokens from, in the order of reasons. Four fit without allocation,
-/// enough for all except long chains of classes within classes.
+/// The buckets a call takes tokens from, in their order as reasons of a wait. Four fit without
+/// allocation, enough for all except long chains of classes within classes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Charges {
     first: [Option<Charge>; 4],
@@ -105,7 +105,7 @@ pub(crate) struct Turn {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Block {
     pub(crate) reason: Reason,
-    /// The earliest end of the stop; `Moment::MAX` if time alone does not end it.
+    /// The earliest end of the obstacle; `Moment::MAX` if time alone does not end it.
     pub(crate) until: Moment,
     /// True if only queues with the same buckets and slots are stopped, and not the whole class.
     pub(crate) own: bool,

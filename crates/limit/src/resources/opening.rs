@@ -35,7 +35,7 @@ pub(crate) struct Valve {
     /// The number of refused retries since the last failed one, or since refusals last added a
     /// token.
     refused: u32,
-    /// The moment at which refusals last added a token.
+    /// The moment of the last token added by refusals.
     given_at: Moment,
 }
 
@@ -96,8 +96,7 @@ impl Valve {
     }
 }
 
-/// The tokens added for a success: as many segments as TCP sends before it knows anything (RFC
-/// 6928).
+/// The tokens added for a success: as many as the segments of TCP's initial window (RFC 6928).
 const GIVEN: u32 = 10;
 /// The number of refused retries before one adds a token. With many failing keys, the bucket's own
 /// rate alone would discover the recovery too late.
@@ -105,10 +104,10 @@ const REFUSED: u32 = 19;
 /// The least time between two tokens added by refusals: ten a second are enough to discover a
 /// recovery.
 const BETWEEN_GIFTS: Duration = Duration::from_millis(100);
-/// The number of failed retries in a row that closes an open bucket. One success in twenty keeps it
-/// open.
+/// The number of failed retries in a row to close an open bucket. An open bucket lets more retries
+/// through; one success in twenty keeps it open.
 const BORNE_WHEN_OPEN: u32 = 20;
-/// The number of failed retries in a row that empties a bucket that is not open. It is more than
+/// The number of failed retries in a row to take all tokens from a closed bucket. It is more than
 /// one, so that one broken object does not block the retries of all other objects.
 const BORNE: u32 = 5;
 

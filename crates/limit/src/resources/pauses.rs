@@ -64,11 +64,11 @@ pub struct FrozenPause {
     pub quota: QuotaId,
     /// The time left of the pause.
     pub left: Duration,
-    /// The grown length, if the upstream named none.
+    /// The length the pause has grown to, if the upstream named none.
     pub grown: Duration,
 }
 
-/// The call that got an answer.
+/// The answered call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Origin {
     pub(crate) class: ClassId,
@@ -101,9 +101,9 @@ impl Pauses {
         CallQuota { holder, word: learned.copied().unwrap_or(word) }
     }
 
-    /// Remembers the quota resource named in an answer, for later calls of the same action. The
-    /// resource known before stays while its pause lasts: a call may be charged to several quotas,
-    /// and the pause that ends last counts.
+    /// Remembers the resource a call was charged to according to its answer, for later calls of the
+    /// same action. The resource known before stays while its pause lasts: a call may be charged to
+    /// several quotas, and the pause that ends last counts.
     pub(crate) fn learn(&mut self, action: u64, word: ResourceId, predicted: CallQuota, now: Moment) {
         let known = QuotaId { holder: predicted.holder, resource: predicted.word };
         if predicted.is_free() || self.quotas.get(&known).is_some_and(|state| state.until > now) {
@@ -216,8 +216,7 @@ impl Pauses {
         self.classes.get(class).copied().unwrap_or_default()
     }
 
-    /// Returns the quota a pause applies to; `None` if the pause concerns only the call that caused
-    /// it.
+    /// Returns the quota a pause applies to; `None` if the pause concerns only its own call.
     pub(crate) fn quota_of(&self, pause: Pause, origin: Origin) -> Option<QuotaId> {
         let CallQuota { holder, word } = origin.quota;
         let resource = match pause.charged {
@@ -259,8 +258,8 @@ impl Pauses {
         is_longer.then_some(until)
     }
 
-    /// Drops the quota whose pause ends first, if there are too many, with the learned resources
-    /// that lead to it.
+    /// Drops the quota with the first pause to end, if there are too many, and the learned
+    /// resources leading to it.
     fn bound(&mut self, now: Moment) {
         if self.quotas.len() <= MOST {
             return;
@@ -336,7 +335,8 @@ impl Pauses {
     }
 
     /// Begins a pause reported by another gate, and returns its end; `None` if this gate's own
-    /// pause lasts until `surely` or longer. `surely` is a moment certainly before that end.
+    /// pause lasts until `surely` or longer. `surely` is a moment certainly before the end of the
+    /// reported pause.
     pub(crate) fn hear(&mut self, quota: QuotaId, until: Moment, surely: Moment, now: Moment) -> Option<Moment> {
         if until <= now {
             return None;

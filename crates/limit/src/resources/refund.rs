@@ -6,7 +6,7 @@
 //! be given back as long as no later take found less than one missing. When it is given back, one
 //! is subtracted from what each later take found.
 
-/// For each number of missing tokens, the last call that found so many missing.
+/// For each number of missing tokens, the last call with so many missing.
 #[derive(Debug, Default)]
 pub(crate) struct Refunds {
     /// The number of the last call that found the bucket full, or less than one token short.

@@ -8,7 +8,7 @@ use super::{SlotShare, Split};
 use crate::moment::Moment;
 use crate::{GroupIndex, InFlight, Per};
 
-/// The slots of the gate or of one class.
+/// The slots (places for calls in flight) of the gate or of one class.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
     pub(crate) limit: Option<InFlight>,
@@ -90,8 +90,8 @@ impl Slots {
         }
     }
 
-    /// Returns the queue groups with calls in this count; `None` if it is not of one flow or
-    /// credential.
+    /// Returns the queue groups with calls in this count; `None` if calls are not counted by flow
+    /// or credential.
     pub(crate) fn users(&mut self, share: SlotShare) -> Option<&mut Vec<GroupIndex>> {
         self.set(share).map(|set| &mut set.users)
     }

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use crate::moment::Moment;
 
-/// One value for each flow or credential, and a common one for those past the limit.
+/// One value for each flow or credential, and a common one for those beyond the limit on their
+/// number.
 #[derive(Debug, Default)]
 pub(crate) struct Split<T> {
     parts: HashMap<u64, T>,

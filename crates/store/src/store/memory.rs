@@ -37,6 +37,5 @@ impl Memory {
     }
 }
 
-/// The number of buckets from which on parts of split buckets are dropped when they are full and
-/// unused.
+/// The most buckets to keep without dropping full and unused parts of split ones.
 const MOST: usize = 1000;

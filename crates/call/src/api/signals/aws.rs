@@ -69,8 +69,7 @@ pub(super) fn bare(code: &str) -> &str {
 const TYPE: &[u8] = b"__type";
 /// The headers that may contain a code, read before the body.
 pub(super) const NAMES: [&str; 2] = ["x-amzn-errortype", "x-amzn-query-error"];
-/// The statuses for which the body is searched for a code. A 429 means throttling even without a
-/// code.
+/// The statuses of responses to search for a code. A 429 means throttling even without a code.
 const STATUSES: [u16; 5] = [400, 403, 500, 503, 509];
 /// The codes for too many calls.
 const CODES: [&str; 11] = [

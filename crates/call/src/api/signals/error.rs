@@ -85,7 +85,7 @@ fn in_json(document: &[u8]) -> ErrorWords {
     ErrorWords { code: code.unwrap_or_default(), message: message.unwrap_or_default() }
 }
 
-/// Reads AWS's XML, or the title of a page.
+/// Returns the code and message in AWS's XML, or the title of an HTML page as a message.
 fn in_markup(text: &str) -> ErrorWords {
     let inside = |tag: &str| Some(text.split_once(&format!("<{tag}>"))?.1.split("</").next().unwrap_or_default());
     let message = ["Message", "title", "h1"].into_iter().find_map(inside);

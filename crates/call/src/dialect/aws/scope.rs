@@ -26,8 +26,8 @@ pub(crate) fn scope(head: &Head<'_>) -> Option<Scope> {
     parse(&form::value(query, "X-Amz-Credential")?, regions().or_else(in_query))
 }
 
-/// Reads a scope. One of SigV4a has no region; then `regions`, from a header or the query, is taken
-/// for it.
+/// Reads a scope. A scope of SigV4a has no region; then `regions`, from a header or the query, is
+/// taken for it.
 fn parse(credential: &str, regions: Option<String>) -> Option<Scope> {
     let mut parts = credential.rsplit('/');
     if parts.next()? != "aws4_request" {

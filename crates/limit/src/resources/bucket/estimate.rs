@@ -10,8 +10,8 @@ use crate::moment::Moment;
 // === impl Bucket ===
 
 impl Bucket {
-    /// Returns the earliest moment, not before `from`, at which a call has its tokens if the calls
-    /// ahead of it take `tokens`. Changes nothing.
+    /// Returns the earliest moment of a call's tokens, not before `from`, if the calls ahead of it
+    /// take `tokens`. Changes nothing.
     pub(crate) fn ready_after(&self, tokens: usize, from: Moment, now: Moment) -> Moment {
         let taken = (tokens as u64).saturating_mul(self.period);
         let full_again = self.tat.get().max(clamp(from)).saturating_add(taken);

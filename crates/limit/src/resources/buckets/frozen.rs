@@ -11,8 +11,8 @@ use crate::resources::{Bucket, BucketId, Start};
 /// The tokens of one owner's buckets, below zero where some are reserved.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Levels {
-    /// The tokens of the only bucket, or of the common one of all flows or credentials past the
-    /// limit.
+    /// The tokens of the only bucket, or of the common one of all flows or credentials without
+    /// their own.
     pub whole: f64,
     /// The tokens of the buckets by flow or credential that are not full.
     pub parts: Vec<(u64, f64)>,
@@ -26,8 +26,8 @@ pub struct Levels {
 pub struct Gap {
     /// The least time between the writing of the state and the restart.
     pub length: Duration,
-    /// The time after the writing in which calls may have been sent without being recorded; `None`
-    /// if the state was written at the end.
+    /// The time after the writing with calls sent but perhaps not recorded; `None` if the state was
+    /// written at the end.
     pub unseen: Option<Duration>,
 }
 
@@ -40,8 +40,8 @@ impl Gap {
         self.sure_tokens(rate).map_or(level, |tokens| level.min(tokens))
     }
 
-    /// Returns the tokens certain to have come since the last call that may not be recorded; `None`
-    /// if all calls are recorded.
+    /// Returns the tokens certain to have come since the last perhaps unrecorded call; `None` if
+    /// all calls are recorded.
     fn sure_tokens(self, rate: f64) -> Option<f64> {
         self.unseen.map(|unseen| rate * self.length.saturating_sub(unseen).as_secs_f64())
     }

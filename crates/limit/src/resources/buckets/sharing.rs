@@ -154,8 +154,8 @@ impl Buckets {
         }
     }
 
-    /// Returns the earliest moment of a request that still leaves enough requests in reserve for
-    /// waiting calls.
+    /// Returns the earliest moment of a request leaving enough requests in reserve for waiting
+    /// calls.
     fn plenty_at(&self, now: Moment) -> Moment {
         self.sharing.questions.ready_at(self.sharing.last, RESERVED, now)
     }
@@ -183,8 +183,8 @@ impl Buckets {
         member.map_or_else(Vec::new, |member| member.answered(asked, answer, sent, now))
     }
 
-    /// Stops the requests of all buckets to a store that does not answer, until the bucket in
-    /// `from` tries it again.
+    /// Stops all buckets' requests to a store without answers, until the bucket in `from` tries it
+    /// again.
     pub(crate) fn spread_outage(&mut self, from: AskId, why: StoreFailure, now: Moment) {
         let Some(member) = self.member_mut(from.bucket()) else { return };
         let Some(retry_at) = member.away_until() else { return };
@@ -193,7 +193,7 @@ impl Buckets {
         others.filter(|other| other.shared().store == store).for_each(|other| other.hear_outage(why, retry_at, now));
     }
 
-    /// Returns the last request for each shared bucket whose store has answered before.
+    /// Returns the last request for each shared bucket with an earlier answer from its store.
     pub(crate) fn farewells(&mut self, now: Moment) -> Vec<Ask> {
         self.members_mut().filter_map(|(bucket, member)| member.farewell(bucket, now)).collect()
     }
@@ -204,8 +204,8 @@ impl Buckets {
         meant.for_each(|(_, member)| member.tell(news));
     }
 
-    /// Records what is left of the upstream's quota. Returns true if the other gates sharing the
-    /// bucket must learn of it.
+    /// Records the number of calls left in the upstream's quota. Returns true if the other gates
+    /// sharing the bucket must be informed.
     pub(crate) fn note_left(&mut self, id: BucketId, left: u32, now: Moment) -> bool {
         self.member_mut(id).is_some_and(|member| member.note_left(left, now))
     }

@@ -8,7 +8,7 @@ use crate::policy::Per;
 use crate::quota::QuotaId;
 use crate::{BucketId, BucketPolicy, SharedPolicy};
 
-/// The numbers of a shared bucket, computed from its configuration.
+/// The limits of a shared bucket as numbers, computed from its configuration.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SharedLimits {
     /// Microseconds per token: a whole number of quarters, which a double holds exactly at any time
@@ -39,7 +39,8 @@ pub struct BucketPart {
     pub per: Per,
     /// A number for the upstream's host, where one egress gate has many; otherwise zero.
     pub origin: u64,
-    /// The account, action or credential of the part, as a hash; `None` for those past the limit.
+    /// The account, action or credential of the part, as a hash; `None` for all without a part of
+    /// their own.
     pub who: Option<u64>,
 }
 
@@ -249,11 +250,11 @@ pub(super) fn micros(micros: f64) -> Duration {
     Duration::from_nanos((micros * 1e3) as u64)
 }
 
-/// The most quotas with a pause that a store keeps for a bucket. Past this number the pause that
-/// ends first is dropped.
+/// The most paused quotas a store keeps for a bucket. Past this number the pause that ends first is
+/// dropped.
 pub const MOST_PAUSES: usize = 64;
-/// The longest time ahead for which tokens are promised. With a shorter time there are more
-/// requests; with a longer one a gate of little demand waits longer.
+/// The longest time to promise tokens ahead. With a shorter time there are more requests; with a
+/// longer one a gate of little demand waits longer.
 const HORIZON: Duration = Duration::from_millis(200);
 /// The longest default lease of granted tokens, in seconds, if the burst is very small. The store
 /// can answer within it.

@@ -52,9 +52,9 @@ struct Schedule {
     extra: u32,
     /// The moment of the last request for waiting calls.
     short_at: Moment,
-    /// The moment from which on requests are sent early: as calls come, and not only shortly before
-    /// the time of the last token. Otherwise a gate of few callers would get fewer tokens than it
-    /// may have.
+    /// The moment to begin sending requests early: as calls come, and not only shortly before the
+    /// time of the last token. Otherwise a gate of few callers would get fewer tokens than it may
+    /// have.
     early_from: Moment,
     /// The earliest useful moment for a request.
     not_before: Moment,
@@ -69,7 +69,8 @@ struct Schedule {
 struct Account {
     /// The tokens received since the gate became a member.
     total: u64,
-    /// The number of the bucket's present life in the store.
+    /// The number of the bucket's present life in the store. A new life begins when the store has
+    /// lost the bucket.
     epoch: u64,
 }
 

@@ -27,8 +27,8 @@ struct OpenQuestion {
 // === impl Questions ===
 
 impl Questions {
-    /// Returns the moment at which a gate may send a request after its request `last`, so that
-    /// `reserve` more requests remain.
+    /// Returns when a gate may send a request after its request `last`, so that `reserve` more
+    /// requests remain.
     pub(crate) fn ready_at(&self, last: u64, reserve: f64, now: Moment) -> Moment {
         let open = self.lock();
         let missing = 1.0 + reserve - open.left(now);

@@ -61,7 +61,7 @@ impl Tokens {
         self.tally.expired += (before - self.held.len()) as u64;
     }
 
-    /// Drops all tokens, and returns what was counted.
+    /// Drops all tokens, and returns the counts.
     pub(super) fn close(&mut self) -> TokenTally {
         self.tally.expired += self.held.len() as u64;
         std::mem::take(self).tally
@@ -90,7 +90,7 @@ impl Tokens {
     }
 
     /// Returns true if at least `count` tokens are valid until `end`. The latest tokens last
-    /// longest, so that few are looked at.
+    /// longest, so the search begins with them.
     pub(super) fn lasts(&self, count: usize, end: Moment) -> bool {
         self.held.iter().rev().filter(|token| token.expires >= end).take(count).count() == count
     }

@@ -26,17 +26,17 @@ pub struct SharedView {
     pub policy: Arc<SharedPolicy>,
     /// The number of parts in use, if it is split.
     pub parts: Option<usize>,
-    /// The number of gates sharing the bucket, by the last answer; zero if there was none. Of
-    /// parts, the most.
+    /// The number of gates sharing the bucket, by the last answer; zero if there was none. Over
+    /// several parts, the highest number.
     pub members: u32,
-    /// The tokens left in the store at the last answer. Of parts, the fewest.
+    /// The tokens left in the store at the last answer. Over several parts, the fewest.
     pub level: f64,
     /// The number of tokens this gate holds.
     pub held: usize,
     /// True while the store does not answer.
     pub away: bool,
-    /// The rate in force: while the store is away that of this gate alone, otherwise that of the
-    /// gate with the lowest. Of parts, the slowest.
+    /// The rate in force: this gate's alone while the store is away, otherwise the lowest of all
+    /// gates. Over several parts, the slowest.
     pub rate: f64,
     /// The time until a call can have a token, if it is known.
     pub next: Option<Duration>,
@@ -244,7 +244,7 @@ impl Member {
 /// The number of leases (periods of validity of granted tokens) without early requests, after the
 /// gate got fewer tokens than it needed.
 const IN_VAIN: u32 = 8;
-/// The longest random delay of a request after one that got no tokens.
+/// The longest random delay of a request after one without a grant.
 const SPREAD: Duration = Duration::from_millis(20);
 /// How long the last known number of gates is believed.
 const MEMBERS_KNOWN: Duration = Duration::from_secs(600);

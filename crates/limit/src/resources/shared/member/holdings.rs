@@ -61,8 +61,8 @@ impl Holdings {
         self.tokens.since(now).or_else(own).unwrap_or(now)
     }
 
-    /// Returns the earliest moment, not before `from`, at which a call has a token if `calls` other
-    /// calls take theirs first.
+    /// Returns the earliest moment of a call's token, not before `from`, if `calls` other calls
+    /// take theirs first.
     pub(crate) fn ready_after(&self, calls: usize, from: Moment, now: Moment) -> Moment {
         let held = self.tokens.ready_after(calls, from).unwrap_or_else(|| self.promise.max(from));
         self.own_part().map_or(held, |bucket| bucket.ready_after(calls, from, now).min(held))

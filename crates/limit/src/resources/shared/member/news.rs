@@ -18,8 +18,8 @@ pub(crate) enum News {
         quota: QuotaId,
         /// The end of the pause.
         until: Moment,
-        /// A moment certainly before the pause's end: earlier by the time that the request to the
-        /// store took.
+        /// A moment certainly before the pause's end: earlier by the duration of the request to the
+        /// store.
         surely: Moment,
     },
     /// A pause was ended early. Sent to the other gates, the report ends every pause.
@@ -43,7 +43,7 @@ pub(super) struct Bulletin {
 /// The number of calls left in the upstream's quota, by its responses.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct QuotaRest {
-    /// The lowest number since the last report, and the moment of the latest one.
+    /// The lowest number of calls left since the last report, and the moment of the latest number.
     least: Option<(u32, Moment)>,
     told_at: Option<Moment>,
 }
@@ -107,7 +107,7 @@ impl Bulletin {
 // === impl News ===
 
 impl News {
-    /// Returns the end of a pause.
+    /// Returns the end of the pause; [`Moment::MAX`] for the report of an end.
     pub(super) fn ends(&self) -> Moment {
         match self {
             Self::Paused { until, .. } => *until,
@@ -144,7 +144,7 @@ impl QuotaRest {
 
 /// The least time between two reports of the number of calls left.
 const TELL_EVERY: Duration = Duration::from_secs(1);
-/// The greatest age of a number of calls left that is still reported, after an outage.
+/// The greatest age of a reported number of calls left, after an outage.
 const OLD: Duration = Duration::from_secs(10);
 /// How often to ask whether another gate's pause still holds.
 const HEAR_AGAIN: Duration = Duration::from_secs(2);
