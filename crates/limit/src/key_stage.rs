@@ -64,8 +64,8 @@ impl KeyStage {
         self.keys().view(call.key.as_ref()?, now)
     }
 
-    /// Returns true if no call is testing a failing key, and no write keeps other writes of its key
-    /// waiting.
+    /// Returns true if no call is testing a failing key, and no write excludes other writes of its
+    /// key.
     pub(crate) fn is_at_rest(&self) -> bool {
         self.writes.is_empty() && self.table.trials_out() == 0
     }

@@ -61,7 +61,7 @@ pub enum Removal {
 /// (credential or account) charged to the same resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pause {
-    /// The resource with no calls left.
+    /// The part of the API to pause.
     pub charged: Charged,
     /// The length of the pause, from the response head on.
     pub length: PauseLength,

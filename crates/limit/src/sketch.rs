@@ -110,7 +110,7 @@ impl PerKey {
 // === impl Sketch ===
 
 impl Sketch {
-    /// Takes a token of an object.
+    /// Takes a token from the bucket of an object.
     ///
     /// # Errors
     /// The moment of the next token, if there is none now.

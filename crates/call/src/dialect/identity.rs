@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use super::{Head, aws, form, media_type};
 
-/// Returns the access key id of a SigV4 signature, because the whole header differs in every call.
+/// Returns the access key id of a SigV4 signature. The id stays the same, while the whole header
+/// differs in every call.
 pub fn signing_key_id(uri: &Uri, headers: &HeaderMap) -> Option<String> {
     aws::scope(&Head { method: &Method::GET, uri, headers }).map(|scope| scope.key_id)
 }

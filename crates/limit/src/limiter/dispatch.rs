@@ -153,5 +153,6 @@ impl Waiter {
     }
 }
 
-/// The longest delay of the driver to make up for: tokens count as taken that much earlier (P1).
+/// The longest delay of the driver to make up for: the tokens of a call admitted late count as
+/// taken up to this much earlier (P1).
 const LATENESS: Duration = Duration::from_millis(2);

@@ -9,7 +9,7 @@ use crate::{QueueIndex, Reason};
 pub(crate) struct LimitStop {
     pub(crate) at: Moment,
     pub(crate) reason: Reason,
-    /// True if a later check found only a connection missing.
+    /// True if after this stop only a connection was missing.
     pub(crate) lacked_room: bool,
 }
 

@@ -36,7 +36,7 @@ pub(crate) struct Waiter {
     pub(crate) call: CallFacts,
     pub(crate) state: WaiterState,
     pub(crate) key_grant: KeyGrant,
-    /// The call's number in the order of entering queues; 0 before it enters one.
+    /// The call's number in the order of entering queues; 0 before the call enters a queue.
     pub(crate) sequence: u64,
     /// The moment the call entered its queue.
     pub(crate) entered: Moment,

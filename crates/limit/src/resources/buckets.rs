@@ -185,8 +185,8 @@ impl Buckets {
         }
     }
 
-    /// Slows a bucket down because the upstream throttled the call whose tokens were taken under
-    /// `left`.
+    /// Slows a bucket down because the upstream throttled a call. `left` is the number under which
+    /// the call took its tokens.
     pub(crate) fn throttled(&mut self, id: BucketId, left: u64, now: Moment) {
         let takes = self.takes;
         if let Some(cell) = self.get_mut(id) {

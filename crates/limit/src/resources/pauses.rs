@@ -334,9 +334,9 @@ impl Pauses {
         self.dropped
     }
 
-    /// Begins a pause reported by another gate, and returns its end; `None` if this gate's own
-    /// pause lasts until `surely` or longer. `surely` is a moment certainly before the end of the
-    /// reported pause.
+    /// Begins a pause reported by another gate, and returns its end. `None` if the pause known so
+    /// far lasts until `surely` or longer, or the reported one is over. `surely` is a moment
+    /// certainly before the end of the reported pause.
     pub(crate) fn hear(&mut self, quota: QuotaId, until: Moment, surely: Moment, now: Moment) -> Option<Moment> {
         if until <= now {
             return None;

@@ -166,7 +166,7 @@ impl From<io::Error> for Fault {
     }
 }
 
-/// Returns the code for the text of a server's error, if the server gave none but `ERR`.
+/// Returns a more specific code for a server's error `ERR`, by the error's text.
 fn meant(detail: &str) -> &'static str {
     let says = |words: &[&str]| words.iter().any(|word| detail.contains(word));
     match () {

@@ -125,7 +125,7 @@ fn rates_alone(asks: &[Ask]) -> String {
     all.join(", ")
 }
 
-/// The number of gates sharing a bucket to warn about in the log. With so many the script takes a
+/// The most gates sharing a bucket without a warning in the log. With so many the script takes a
 /// good part of a millisecond.
 const MANY: u32 = 100;
 /// The most shared buckets to name in a log line.

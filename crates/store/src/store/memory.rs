@@ -37,5 +37,5 @@ impl Memory {
     }
 }
 
-/// The most buckets to keep without dropping full and unused parts of split ones.
+/// The number of buckets at which full and unused parts of split buckets begin to be dropped.
 const MOST: usize = 1000;

@@ -84,7 +84,7 @@ struct Member {
     limits: [String; 2],
 }
 
-/// Returns the gates with a request in the last minute.
+/// Returns the gates with a request in the last minute before the bucket's latest one.
 fn living(fields: &BTreeMap<String, String>) -> Vec<Member> {
     let last: u64 = fields.get("n").and_then(|last| last.parse().ok()).unwrap_or_default();
     let member = |(name, value): (&String, &String)| {

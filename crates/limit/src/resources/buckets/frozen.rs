@@ -26,8 +26,8 @@ pub struct Levels {
 pub struct Gap {
     /// The least time between the writing of the state and the restart.
     pub length: Duration,
-    /// The time after the writing with calls sent but perhaps not recorded; `None` if the state was
-    /// written at the end.
+    /// How long after the state was written calls may have been sent unrecorded; `None` if the gate
+    /// wrote it when it stopped.
     pub unseen: Option<Duration>,
 }
 

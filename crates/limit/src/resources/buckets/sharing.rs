@@ -193,7 +193,8 @@ impl Buckets {
         others.filter(|other| other.shared().store == store).for_each(|other| other.hear_outage(why, retry_at, now));
     }
 
-    /// Returns the last request for each shared bucket with an earlier answer from its store.
+    /// Returns the last request for each shared bucket with an earlier answer from its store,
+    /// unless the store is away.
     pub(crate) fn farewells(&mut self, now: Moment) -> Vec<Ask> {
         self.members_mut().filter_map(|(bucket, member)| member.farewell(bucket, now)).collect()
     }

@@ -15,7 +15,7 @@ use crate::quota::QuotaId;
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     state: Option<LedgerState>,
-    /// The ends of the pauses of quotas.
+    /// The end of the pause of each paused quota.
     quotas: BTreeMap<QuotaId, f64>,
     seats: BTreeMap<u64, Seat>,
 }

@@ -241,8 +241,8 @@ impl Member {
     }
 }
 
-/// The number of leases (periods of validity of granted tokens) without early requests, after the
-/// gate got fewer tokens than it needed.
+/// For how many leases (periods of validity of granted tokens) a gate stops sending requests early,
+/// after it got fewer tokens than it needed.
 const IN_VAIN: u32 = 8;
 /// The longest random delay of a request after one without a grant.
 const SPREAD: Duration = Duration::from_millis(20);
